@@ -1,0 +1,443 @@
+"""Dimensions: plain ints, or integer expressions over named symbols, kept in a normal form.
+
+`Dim = int | SymbolicDim`. Two dims are proved equal exactly when they compare equal. A `SymbolicDim` is a polynomial
+with integer coefficients over atoms: symbols, floor divisions, maxima, minima and broadcasts. Both halves need them
+(the compiler proves with them, the runtime evaluates them), so they live below both.
+
+Symbols stand for sizes and are taken to be at least 1; `evaluate` checks what `broadcast` could only assume.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property, reduce
+from typing import TypeAlias
+
+from kernelyard.errors import ParseError, ShapeError
+
+Dim: TypeAlias = "int | SymbolicDim"
+Shape: TypeAlias = "tuple[Dim, ...]"
+Monomial: TypeAlias = "tuple[Atom, ...]"
+
+
+@dataclass(frozen=True)
+class Symbol:
+    """A named size that is known when the program is called."""
+
+    name: str
+
+    @cached_property
+    def key(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class Function:
+    """An operation on dims that is not polynomial: `floordiv`, `max`, `min` or `broadcast`."""
+
+    name: str
+    left: Dim
+    right: Dim
+
+    @cached_property
+    def key(self) -> str:
+        if self.name == "floordiv":
+            return (
+                f"({self.left}) // ({self.right})"
+                if isinstance(self.right, SymbolicDim)
+                else f"({self.left}) // {self.right}"
+            )
+        return f"{self.name}({self.left}, {self.right})"
+
+
+Atom: TypeAlias = "Symbol | Function"
+
+
+class SymbolicDim:
+    """A dimension that is not a constant; immutable, hashable, equal when provably equal.
+
+    Example:
+        >>> n = symbol("n")
+        >>> (n * 4 + 8) // 4
+        n + 2
+        >>> evaluate((n + 1) // 2, {"n": 7})
+        4
+    """
+
+    __slots__ = ("_hash", "terms")
+
+    terms: tuple[tuple[Monomial, int], ...]
+
+    def __init__(self, terms: tuple[tuple[Monomial, int], ...]) -> None:
+        self.terms = terms
+        self._hash = hash(terms)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SymbolicDim) and self.terms == other.terms
+
+    def __add__(self, other: Dim) -> Dim:
+        return _sum([*self.terms, *_terms(other)])
+
+    __radd__ = __add__
+
+    def __neg__(self) -> Dim:
+        return self * -1
+
+    def __sub__(self, other: Dim) -> Dim:
+        return self + other * -1
+
+    def __rsub__(self, other: Dim) -> Dim:
+        return self * -1 + other
+
+    def __mul__(self, other: Dim) -> Dim:
+        return _sum([(_monomial(a + b), x * y) for a, x in self.terms for b, y in _terms(other)])
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, other: Dim) -> Dim:
+        return floordiv(self, other)
+
+    def __rfloordiv__(self, other: Dim) -> Dim:
+        return floordiv(other, self)
+
+    def __mod__(self, other: Dim) -> Dim:
+        return self - floordiv(self, other) * other
+
+    def __repr__(self) -> str:
+        text = ""
+        for monomial, coefficient in self.terms:
+            factors = [_factor(atom) for atom in monomial]
+            size = abs(coefficient)
+            body = " * ".join(factors if size == 1 and factors else [*factors, str(size)])
+            sign = "-" if coefficient < 0 else "+"
+            text = f"{text} {sign} {body}" if text else (f"-{body}" if coefficient < 0 else body)
+        return text
+
+
+def _factor(atom: Atom) -> str:
+    return f"({atom.key})" if isinstance(atom, Function) and atom.name == "floordiv" else atom.key
+
+
+def _monomial(atoms: Iterable[Atom]) -> Monomial:
+    return tuple(sorted(atoms, key=lambda atom: atom.key))
+
+
+def _terms(dim: Dim) -> tuple[tuple[Monomial, int], ...]:
+    if isinstance(dim, SymbolicDim):
+        return dim.terms
+    return (((), int(dim)),) if dim else ()
+
+
+def _sum(terms: Iterable[tuple[Monomial, int]]) -> Dim:
+    total: dict[Monomial, int] = {}
+    for monomial, coefficient in terms:
+        total[monomial] = total.get(monomial, 0) + coefficient
+    kept = [(monomial, c) for monomial, c in total.items() if c]
+    if not kept:
+        return 0
+    if len(kept) == 1 and not kept[0][0]:
+        return kept[0][1]
+    # Longest monomials first, the constant last: the order in which people write polynomials.
+    kept.sort(key=lambda term: (-len(term[0]), [atom.key for atom in term[0]]))
+    return SymbolicDim(tuple(kept))
+
+
+def _of_atom(atom: Atom) -> Dim:
+    return SymbolicDim((((atom,), 1),))
+
+
+def symbol(name: str) -> SymbolicDim:
+    """The dim that is one symbol.
+
+    Example:
+        >>> symbol("batch") * 2
+        batch * 2
+    """
+    return SymbolicDim((((Symbol(name),), 1),))
+
+
+def as_symbol(dim: Dim) -> str | None:
+    """The name of a dim that is one bare symbol, else None."""
+    if isinstance(dim, SymbolicDim) and len(dim.terms) == 1:
+        monomial, coefficient = dim.terms[0]
+        if coefficient == 1 and len(monomial) == 1 and isinstance(monomial[0], Symbol):
+            return monomial[0].name
+    return None
+
+
+def floordiv(left: Dim, right: Dim) -> Dim:
+    """`left // right` rounded towards minus infinity; `right` is taken to be positive.
+
+    Raises: ShapeError on division by zero.
+    """
+    if right == 0:
+        raise ShapeError("a dimension is divided by zero", found=f"{left} // 0")
+    if isinstance(left, int) and isinstance(right, int):
+        return left // right
+    if right == 1:
+        return left
+    quotient, rest = _divide_exactly(left, right)
+    if rest == 0:
+        return quotient
+    if not isinstance(right, int):
+        return _of_atom(Function("floordiv", left, right))
+    # (right * q + r) // right == q + r // right holds for every integer right; keep the constant of r in [0, right).
+    constant = _constant(rest)
+    quotient, rest = quotient + constant // right, rest - constant + constant % right
+    return quotient + _floordiv_reduced(rest, right)
+
+
+def _floordiv_reduced(left: Dim, right: int) -> Dim:
+    if isinstance(left, int):
+        return left // right
+    variable, constant = left - _constant(left), _constant(left)
+    common = math.gcd(right, *(c for m, c in left.terms if m))
+    if common > 1:  # (g * v + c) // (g * d) == (v + c // g) // d
+        return floordiv(_scale_down(variable, common) + constant // common, right // common)
+    inner = _lone_floordiv(variable)
+    if inner is not None:  # (x // a + c) // b == (x + a * c) // (a * b)
+        assert isinstance(inner.right, int)
+        return floordiv(inner.left + inner.right * constant, inner.right * right)
+    return _of_atom(Function("floordiv", left, right))
+
+
+def _lone_floordiv(dim: Dim) -> Function | None:
+    if isinstance(dim, SymbolicDim) and len(dim.terms) == 1 and dim.terms[0][1] == 1 and len(dim.terms[0][0]) == 1:
+        atom = dim.terms[0][0][0]
+        if isinstance(atom, Function) and atom.name == "floordiv" and isinstance(atom.right, int):
+            return atom
+    return None
+
+
+def _constant(dim: Dim) -> int:
+    return next((c for m, c in _terms(dim) if not m), 0)
+
+
+def _scale_down(dim: Dim, factor: int) -> Dim:
+    return _sum([(m, c // factor) for m, c in _terms(dim)])
+
+
+def _divide_exactly(left: Dim, right: Dim) -> tuple[Dim, Dim]:
+    """Quotient and rest, where the quotient has the terms of `left` that `right` divides."""
+    if left == right:
+        return 1, 0
+    if len(_terms(right)) != 1:
+        return 0, left
+    ((divisor, scale),) = _terms(right)
+    quotient: list[tuple[Monomial, int]] = []
+    rest: list[tuple[Monomial, int]] = []
+    for monomial, coefficient in _terms(left):
+        remaining = _without(monomial, divisor)
+        if remaining is not None and coefficient % scale == 0:
+            quotient.append((remaining, coefficient // scale))
+        else:
+            rest.append((monomial, coefficient))
+    return _sum(quotient), _sum(rest)
+
+
+def _without(monomial: Monomial, divisor: Monomial) -> Monomial | None:
+    left = list(monomial)
+    for atom in divisor:
+        if atom not in left:
+            return None
+        left.remove(atom)
+    return tuple(left)
+
+
+def ceildiv(left: Dim, right: Dim) -> Dim:
+    """`left / right` rounded up."""
+    return floordiv(left + right - 1, right)
+
+
+def maximum(left: Dim, right: Dim) -> Dim:
+    """The larger of two dims."""
+    return _extremum("max", left, right, max)
+
+
+def minimum(left: Dim, right: Dim) -> Dim:
+    """The smaller of two dims."""
+    return _extremum("min", left, right, min)
+
+
+def _extremum(name: str, left: Dim, right: Dim, choose: Callable[[int, int], int]) -> Dim:
+    difference = left - right
+    if isinstance(difference, int):
+        return right + choose(difference, 0)
+    ordered = sorted((left, right), key=str)
+    return _of_atom(Function(name, ordered[0], ordered[1]))
+
+
+def broadcast(left: Dim, right: Dim) -> Dim:
+    """The common size of two dims under NumPy's rule: equal, or one of them 1.
+
+    What cannot be proved is checked by `evaluate`. Raises: ShapeError when both are known and disagree.
+    """
+    if left == right or right == 1:
+        return left
+    if left == 1:
+        return right
+    if isinstance(left, int) and isinstance(right, int):
+        raise ShapeError(f"sizes {left} and {right} do not broadcast", expected="equal sizes, or one of them 1")
+    ordered = sorted((left, right), key=str)
+    return _of_atom(Function("broadcast", ordered[0], ordered[1]))
+
+
+def product(dims: Iterable[Dim]) -> Dim:
+    """The product of dims; 1 for none."""
+    return reduce(lambda a, b: a * b, dims, 1)
+
+
+_EVALUATORS: dict[str, Callable[[int, int], int]] = {"floordiv": lambda a, b: a // b, "max": max, "min": min}
+_BUILDERS: dict[str, Callable[[Dim, Dim], Dim]] = {
+    "floordiv": floordiv,
+    "max": maximum,
+    "min": minimum,
+    "broadcast": broadcast,
+}
+
+
+def substitute(dim: Dim, values: Mapping[str, Dim]) -> Dim:
+    """`dim` with symbols replaced by other dims; symbols not in `values` stay.
+
+    Raises: ShapeError when a broadcast turns out to be impossible.
+    """
+    if isinstance(dim, int):
+        return dim
+
+    def of_atom(atom: Atom) -> Dim:
+        if isinstance(atom, Symbol):
+            return values.get(atom.name, _of_atom(atom))
+        return _BUILDERS[atom.name](substitute(atom.left, values), substitute(atom.right, values))
+
+    return reduce(lambda a, b: a + b, (product([c, *map(of_atom, m)]) for m, c in dim.terms), 0)
+
+
+def evaluate(dim: Dim, values: Mapping[str, int]) -> int:
+    """The value of a dim when its symbols are known.
+
+    Raises: ShapeError when a symbol is missing or a broadcast does not hold.
+    """
+    result = substitute(dim, values)
+    if not isinstance(result, int):
+        missing = ", ".join(sorted(symbols_of(result)))
+        raise ShapeError(f"the dimension {dim} is not known", found=f"no value for {missing}")
+    return result
+
+
+def symbols_of(dim: Dim) -> frozenset[str]:
+    """Names of the symbols in a dim."""
+    if isinstance(dim, int):
+        return frozenset()
+    names: set[str] = set()
+    for monomial, _ in dim.terms:
+        for atom in monomial:
+            if isinstance(atom, Symbol):
+                names.add(atom.name)
+            else:
+                names |= symbols_of(atom.left) | symbols_of(atom.right)
+    return frozenset(names)
+
+
+_TOKEN = re.compile(r"\s*(?:(\d+)|([A-Za-z_][A-Za-z0-9_.]*)|(//|[-+*(),%]))")
+IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*\Z")
+MAX_TEXT = 4096
+MAX_DEPTH = 60
+
+
+def parse(text: str) -> Dim:
+    """Read a dim back from its printed form.
+
+    Raises: ParseError; the text is bounded in length and in nesting.
+
+    Example:
+        >>> parse("(h + 1) // 2 * 4")
+        ((h + 1) // 2) * 4
+    """
+    if len(text) > MAX_TEXT:
+        raise ParseError("dimension text is too long", found=f"{len(text)} characters", expected=f"at most {MAX_TEXT}")
+    parser = _Parser(text)
+    dim = parser.sum(0)
+    if parser.peek():
+        raise parser.error("end of text")
+    return dim
+
+
+class _Parser:
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.tokens: list[str] = []
+        position = 0
+        stripped = text.rstrip()
+        while position < len(stripped):
+            match = _TOKEN.match(stripped, position)
+            if match is None:
+                raise ParseError("a dimension has an unexpected character", where=f"column {position + 1} of {text!r}")
+            self.tokens.append(match.group().strip())
+            position = match.end()
+        self.index = 0
+
+    def peek(self) -> str:
+        return self.tokens[self.index] if self.index < len(self.tokens) else ""
+
+    def take(self) -> str:
+        token = self.peek()
+        self.index += 1
+        return token
+
+    def expect(self, token: str) -> None:
+        if self.take() != token:
+            self.index -= 1
+            raise self.error(repr(token))
+
+    def error(self, expected: str) -> ParseError:
+        return ParseError(
+            "a dimension cannot be read", where=repr(self.text), found=self.peek() or "end", expected=expected
+        )
+
+    def sum(self, depth: int) -> Dim:
+        value = self.term(depth)
+        while self.peek() in ("+", "-"):
+            value = value + self.term(depth) if self.take() == "+" else value - self.term(depth)
+        return value
+
+    def term(self, depth: int) -> Dim:
+        value = self.factor(depth)
+        while self.peek() in ("*", "//", "%"):
+            operator = self.take()
+            right = self.factor(depth)
+            value = value * right if operator == "*" else floordiv(value, right) if operator == "//" else value % right
+        return value
+
+    def factor(self, depth: int) -> Dim:
+        if depth > MAX_DEPTH:
+            raise ParseError(
+                "a dimension is nested too deeply", where=repr(self.text[:80]), expected=f"at most {MAX_DEPTH}"
+            )
+        token = self.take()
+        if token == "-":
+            return self.factor(depth + 1) * -1
+        if token == "(":
+            value = self.sum(depth + 1)
+            self.expect(")")
+            return value
+        if token.isdigit():
+            return int(token)
+        if not IDENTIFIER.match(token):
+            self.index -= 1
+            raise self.error("a number, a name or '('")
+        if self.peek() != "(":
+            return symbol(token)
+        if token not in ("max", "min", "broadcast"):
+            raise self.error("max, min or broadcast")
+        self.expect("(")
+        left = self.sum(depth + 1)
+        self.expect(",")
+        right = self.sum(depth + 1)
+        self.expect(")")
+        return _BUILDERS[token](left, right)

@@ -1,0 +1,235 @@
+"""Every error that Kernelyard raises: one tree, each class with a stable code.
+
+A message says what went wrong, where, what was found, what was expected and how to go on. Code that raises one of
+these gives the parts by keyword, so that the command line and `--json` show the same facts.
+"""
+
+from __future__ import annotations
+
+
+class KernelyardError(Exception):
+    """Base of every error we raise; `code` is stable across releases.
+
+    Example:
+        >>> error = KernelyardError("it broke", where="node 'Conv_3'", hint="mend it")
+        >>> print(error)
+        [KY000] it broke
+          where: node 'Conv_3'
+          how to go on: mend it
+    """
+
+    code = "KY000"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        where: str | None = None,
+        found: object = None,
+        expected: object = None,
+        hint: str | None = None,
+    ) -> None:
+        self.message = message
+        self.where = where
+        self.found = found
+        self.expected = expected
+        self.hint = hint
+        super().__init__(message)
+
+    def __str__(self) -> str:
+        lines = [f"[{self.code}] {self.message}"]
+        parts = (("where", self.where), ("found", self.found), ("expected", self.expected), ("how to go on", self.hint))
+        lines += [f"  {label}: {value}" for label, value in parts if value is not None]
+        return "\n".join(lines)
+
+    def to_json(self) -> dict[str, str | None]:
+        """The same facts for machines: code, message, where, found, expected, hint."""
+        return {
+            "code": self.code,
+            "error": type(self).__name__,
+            "message": self.message,
+            "where": self.where,
+            "found": None if self.found is None else str(self.found),
+            "expected": None if self.expected is None else str(self.expected),
+            "hint": self.hint,
+        }
+
+
+# --- the compiler's own representation -------------------------------------------------------------------------------
+class IRError(KernelyardError):
+    """A module, function or expression is malformed."""
+
+    code = "KY100"
+
+
+class VerifyError(IRError):
+    """The verifier found a fault; the message shows the lines around it."""
+
+    code = "KY101"
+
+
+class ParseError(IRError):
+    """IR text or a dimension expression cannot be read."""
+
+    code = "KY102"
+
+
+class TypeInferenceError(IRError):
+    """An operator's type rule refuses its arguments."""
+
+    code = "KY103"
+
+
+class AttributeTypeError(IRError):
+    """An operator attribute is unknown, missing or of the wrong type."""
+
+    code = "KY104"
+
+
+class UnknownOpError(IRError):
+    """No operator of that name is in the vocabulary."""
+
+    code = "KY105"
+
+
+class ShapeError(KernelyardError):
+    """Dimensions that must agree do not, once their values are known."""
+
+    code = "KY110"
+
+
+# --- passes, patterns, placement ---------------------------------------------------------------------------------------
+class PassError(KernelyardError):
+    """A pass failed or broke its promise."""
+
+    code = "KY200"
+
+
+class PatternError(KernelyardError):
+    """A pattern is malformed."""
+
+    code = "KY210"
+
+
+class LegalizeError(KernelyardError):
+    """An operator has no loop-level rule for these types."""
+
+    code = "KY220"
+
+
+class CodegenError(KernelyardError):
+    """A code generator cannot generate what it was given."""
+
+    code = "KY230"
+
+
+# --- plugins ---------------------------------------------------------------------------------------------------------
+class PluginError(KernelyardError):
+    """A plugin misbehaved or is not usable."""
+
+    code = "KY300"
+
+
+class UnknownBackendError(PluginError):
+    """No installed plugin registers a backend of that name."""
+
+    code = "KY301"
+
+
+class BackendUnavailableError(PluginError):
+    """The backend is installed but cannot be used here; the stored reason says why."""
+
+    code = "KY302"
+
+
+class PluginContractError(PluginError):
+    """A plugin said yes and then failed, or returned something it must not."""
+
+    code = "KY303"
+
+
+# --- frontends -------------------------------------------------------------------------------------------------------
+class FrontendError(KernelyardError):
+    """A model cannot be imported."""
+
+    code = "KY400"
+
+
+class ModelFormatError(FrontendError):
+    """The file is not a model of the expected format, or is truncated."""
+
+    code = "KY401"
+
+
+class UnsupportedOperatorError(FrontendError):
+    """The model uses operators that the frontend does not have; all are listed at once."""
+
+    code = "KY402"
+
+
+class ExternalDataError(FrontendError):
+    """External weights are missing, outside the model's folder, or behind a link."""
+
+    code = "KY403"
+
+
+class UnknownModelError(FrontendError):
+    """No installed frontend takes a model of this kind."""
+
+    code = "KY404"
+
+
+# --- running -----------------------------------------------------------------------------------------------------------
+class ExecutionError(KernelyardError):
+    """A compiled program cannot run as asked."""
+
+    code = "KY500"
+
+
+class InputNameError(ExecutionError):
+    """A feed has an unknown name, or one is missing."""
+
+    code = "KY501"
+
+
+class InputTypeError(ExecutionError):
+    """A feed has the wrong dtype, or is no tensor."""
+
+    code = "KY502"
+
+
+class InputShapeError(ExecutionError):
+    """A feed has the wrong rank or a wrong fixed dimension."""
+
+    code = "KY503"
+
+
+class DeviceError(ExecutionError):
+    """The device does not exist here, or cannot run this program."""
+
+    code = "KY510"
+
+
+# --- artifacts ---------------------------------------------------------------------------------------------------------
+class ArtifactError(KernelyardError):
+    """A `.kyar` file cannot be used."""
+
+    code = "KY600"
+
+
+class ArtifactCorruptedError(ArtifactError):
+    """The file is not an artifact, is truncated, or a hash does not match."""
+
+    code = "KY601"
+
+
+class ArtifactVersionError(ArtifactError):
+    """The file was written by a newer release than this one can read."""
+
+    code = "KY602"
+
+
+class MissingRuntimeError(ArtifactError):
+    """The file needs the runtime half of a plugin that is not installed."""
+
+    code = "KY603"

@@ -1,0 +1,98 @@
+"""FunctionBuilder: how frontends, passes and tests write functions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from kernelyard.dims import Dim
+from kernelyard.ir.expr import Binding, Call, Callee, Constant, Expr, Function, GlobalVar, Tuple, TupleGetItem, Var
+from kernelyard.ir.op import NO_ATTRIBUTES, Attributes, get_op
+from kernelyard.ir.types import TensorType, Type
+
+
+class FunctionBuilder:
+    """Collects bindings in order and names variables uniquely.
+
+    Example:
+        >>> import kernelyard.ops
+        >>> b = FunctionBuilder()
+        >>> x = b.input("x", (4, 8))
+        >>> y = b.op("nn.relu", x)
+        >>> f = b.function(y)
+        >>> f.result_type
+        Tensor[(4, 8), float32]
+    """
+
+    def __init__(self) -> None:
+        self.params: list[Var] = []
+        self.bindings: list[Binding] = []
+        self._names: set[str] = set()
+
+    def input(self, name: str, shape: Sequence[Dim], dtype: str = "float32") -> Var:
+        """Add a parameter."""
+        return self.parameter(TensorType(tuple(shape), dtype), name)
+
+    def parameter(self, type_: Type, name: str = "p") -> Var:
+        """Add a parameter of any type."""
+        var = Var(self._fresh(name), type_)
+        self.params.append(var)
+        return var
+
+    def bind(self, value: Expr, name: str = "lv", origin: str = "") -> Var:
+        """Bind a value to a new variable."""
+        var = Var(self._fresh(name), value.type, origin)
+        self.bindings.append(Binding(var, value))
+        return var
+
+    def op(self, name: str, *args: Expr | np.ndarray | float | int, origin: str = "", **attrs: Any) -> Var:
+        """Bind a call of the op of that name; arrays and numbers become constants.
+
+        A number takes the dtype of the first tensor argument.
+        """
+        tensors = [arg for arg in args if isinstance(arg, Expr)]
+        dtype = tensors[0].tensor_type.dtype if tensors else "float32"
+        return self.bind(Call(get_op(name), [_as_expr(arg, dtype) for arg in args], attrs), origin=origin)
+
+    def call(
+        self, callee: Callee, args: Sequence[Expr], type_: Type | None = None, attrs: Attributes = NO_ATTRIBUTES
+    ) -> Var:
+        """Bind a call of an op or of a module function."""
+        return self.bind(Call(callee, args, attrs, type_))
+
+    def call_function(self, name: str, args: Sequence[Expr], type_: Type) -> Var:
+        """Bind a call of the module's function `name`, whose result type is `type_`."""
+        return self.call(GlobalVar(name), args, type_)
+
+    def tuple(self, *fields: Expr) -> Var:
+        """Bind a tuple."""
+        return self.bind(Tuple(fields))
+
+    def get(self, tuple_value: Expr, index: int) -> Var:
+        """Bind one field of a tuple."""
+        return self.bind(TupleGetItem(tuple_value, index))
+
+    def function(self, *results: Expr, attrs: Mapping[str, Any] = NO_ATTRIBUTES) -> Function:
+        """The finished function; several results are returned as a tuple."""
+        result = results[0] if len(results) == 1 else Tuple(results)
+        return Function(self.params, self.bindings, result, attrs)
+
+    def _fresh(self, name: str) -> str:
+        wanted, count = name, 0
+        while name in self._names:
+            count += 1
+            name = f"{wanted}_{count}"
+        self._names.add(name)
+        return name
+
+
+def _as_expr(value: Expr | np.ndarray | float | int, dtype: str) -> Expr:
+    if isinstance(value, Expr):
+        return value
+    if isinstance(value, (int, float)):
+        from kernelyard.dtypes import to_numpy
+
+        return Constant(np.asarray(value, to_numpy(dtype)))
+    return Constant(value)

@@ -1,0 +1,212 @@
+"""Expressions of the graph-level IR, in A-normal form: every value is bound to a variable exactly once.
+
+A `Function` is a list of bindings and a result; a binding's value is a `Call`, a `Tuple`, a `TupleGetItem` or a
+plain value (`Var`, `Constant`). Expressions compare by identity; nothing is changed after it is made.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from kernelyard import dtypes
+from kernelyard.errors import IRError
+from kernelyard.ir.op import NO_ATTRIBUTES, Attributes, Op
+from kernelyard.ir.types import TensorType, TupleType, Type
+
+
+class Expr:
+    """Base of all expressions; `type` is always known."""
+
+    type: Type
+
+    @property
+    def tensor_type(self) -> TensorType:
+        """The type, which must be a tensor's.
+
+        Raises: IRError.
+        """
+        if not isinstance(self.type, TensorType):
+            raise IRError("a tensor is needed here", found=repr(self.type))
+        return self.type
+
+
+class Var(Expr):
+    """A variable. `name` is a label for people: identity is the object's own. `origin` says where it came from
+    (the model's node), for messages."""
+
+    def __init__(self, name: str, type_: Type, origin: str = "") -> None:
+        self.name = name
+        self.type = type_
+        self.origin = origin
+
+    def __repr__(self) -> str:
+        return f"%{self.name}"
+
+
+class Constant(Expr):
+    """A tensor that is known at compile time; `data` is made read-only."""
+
+    def __init__(self, data: np.ndarray | np.generic | float | int | bool) -> None:
+        array = np.asarray(data)
+        if array.flags.writeable:
+            array = array.view()
+            array.flags.writeable = False
+        self.data: np.ndarray = array
+        self.type = TensorType(tuple(array.shape), dtypes.from_numpy(array.dtype))
+
+    @cached_property
+    def digest(self) -> str:
+        """The name of the content: equal constants have equal digests."""
+        header = f"{self.tensor_type.dtype}{self.data.shape}".encode()
+        return hashlib.sha256(header + np.ascontiguousarray(self.data).tobytes()).hexdigest()
+
+    def __repr__(self) -> str:
+        return f"Constant({self.type!r})"
+
+
+class GlobalVar(Expr):
+    """A reference to a function of the module, by name."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.type = TupleType(())
+
+    def __repr__(self) -> str:
+        return f"@{self.name}"
+
+
+class ExternFunc(Expr):
+    """A function of an attached RuntimeModule, by symbol."""
+
+    def __init__(self, symbol: str) -> None:
+        self.symbol = symbol
+        self.type = TupleType(())
+
+    def __repr__(self) -> str:
+        return f"extern {self.symbol}"
+
+
+class Tuple(Expr):
+    """Several values as one."""
+
+    def __init__(self, fields: Sequence[Expr]) -> None:
+        self.fields = tuple(fields)
+        self.type = TupleType(tuple(field.type for field in self.fields))
+
+
+class TupleGetItem(Expr):
+    """One field of a tuple."""
+
+    def __init__(self, tuple_value: Expr, index: int) -> None:
+        if not isinstance(tuple_value.type, TupleType) or not 0 <= index < len(tuple_value.type.fields):
+            raise IRError("a tuple has no such field", found=f"index {index} of {tuple_value.type!r}")
+        self.tuple_value = tuple_value
+        self.index = index
+        self.type = tuple_value.type.fields[index]
+
+
+Callee: TypeAlias = "Op | GlobalVar"
+
+
+class Call(Expr):
+    """An operator, or a function of the module, applied to arguments.
+
+    The type of an op call is inferred; calls of functions and of ops with `opaque_type` state it (`type_`).
+    Raises: AttributeTypeError, TypeInferenceError, IRError.
+    """
+
+    def __init__(
+        self, op: Callee, args: Sequence[Expr], attrs: Attributes = NO_ATTRIBUTES, type_: Type | None = None
+    ) -> None:
+        self.op = op
+        self.args = tuple(args)
+        if isinstance(op, Op):
+            _check_arity(op, len(self.args))
+            self.attrs: Attributes = op.check_attributes(attrs)
+            if not op.opaque_type:
+                type_ = op.infer_type([arg.tensor_type for arg in self.args], self.attrs)
+        else:
+            self.attrs = MappingProxyType(dict(attrs))
+        if type_ is None:
+            raise IRError("the result type of this call must be stated", where=repr(op))
+        self.type = type_
+
+    @property
+    def op_name(self) -> str:
+        """The operator's or function's name, for messages and indexes."""
+        return self.op.name
+
+
+def _check_arity(op: Op, count: int) -> None:
+    most = None if op.is_variadic else len(op.inputs)
+    least = len(op.inputs) - op.optional_inputs - (1 if op.is_variadic else 0)
+    if count < least or (most is not None and count > most):
+        expected = f"{least} or more" if most is None else str(most) if least == most else f"{least} to {most}"
+        raise IRError(f"{op.name} has the wrong number of arguments", found=count, expected=expected)
+
+
+class Binding:
+    """`var = value`."""
+
+    __slots__ = ("value", "var")
+
+    def __init__(self, var: Var, value: Expr) -> None:
+        self.var = var
+        self.value = value
+
+
+class BaseFunction:
+    """What a module maps a name to: a graph-level `Function` or a loop-level `PrimFunc` (kernelyard.tir)."""
+
+    attrs: Mapping[str, Any]
+
+
+class Function(BaseFunction):
+    """A graph-level function: parameters, bindings in order, one result expression (a Var, Constant or Tuple).
+
+    Attributes used by the core: "Composite" (pattern name) and "Codegen" (backend name) with "global_symbol".
+    """
+
+    def __init__(
+        self, params: Sequence[Var], bindings: Sequence[Binding], result: Expr, attrs: Mapping[str, Any] = NO_ATTRIBUTES
+    ) -> None:
+        self.params = tuple(params)
+        self.bindings = tuple(bindings)
+        self.result = result
+        self.attrs = MappingProxyType(dict(attrs))
+
+    @property
+    def result_type(self) -> Type:
+        return self.result.type
+
+    def with_attrs(self, **attrs: Any) -> Function:
+        """The same function with attributes added or replaced."""
+        return Function(self.params, self.bindings, self.result, {**self.attrs, **attrs})
+
+
+def operands(value: Expr) -> tuple[Expr, ...]:
+    """The expressions that a binding's value reads, GlobalVars and ExternFuncs included as they stand."""
+    if isinstance(value, Call):
+        return value.args
+    if isinstance(value, Tuple):
+        return value.fields
+    if isinstance(value, TupleGetItem):
+        return (value.tuple_value,)
+    return (value,) if isinstance(value, (Var, Constant)) else ()
+
+
+def with_operands(value: Expr, new: Sequence[Expr]) -> Expr:
+    """`value` rebuilt over other operands, types inferred anew (stated types are kept)."""
+    if isinstance(value, Call):
+        return Call(value.op, new, value.attrs, value.type)
+    if isinstance(value, Tuple):
+        return Tuple(new)
+    if isinstance(value, TupleGetItem):
+        return TupleGetItem(new[0], value.index)
+    return new[0] if new else value

@@ -1,0 +1,83 @@
+"""Types of expressions: tensors with static or symbolic shapes, and tuples of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from kernelyard import dims, dtypes
+from kernelyard.dims import Dim, Shape
+
+
+@dataclass(frozen=True)
+class TensorType:
+    """A tensor: `shape` is a tuple of dims, `dtype` a dtype name.
+
+    Example:
+        >>> TensorType((dims.symbol("n"), 3), "float32")
+        Tensor[(n, 3), float32]
+    """
+
+    shape: Shape
+    dtype: str
+
+    def __post_init__(self) -> None:
+        dtypes.to_numpy(self.dtype)
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @property
+    def numel(self) -> Dim:
+        """The number of elements."""
+        return dims.product(self.shape)
+
+    @property
+    def nbytes(self) -> Dim:
+        """The size in bytes when stored densely."""
+        return self.numel * dtypes.itemsize(self.dtype)
+
+    @property
+    def is_static(self) -> bool:
+        """True when every dim is a known number."""
+        return all(isinstance(dim, int) for dim in self.shape)
+
+    def __repr__(self) -> str:
+        inner = ", ".join(map(str, self.shape)) + ("," if len(self.shape) == 1 else "")
+        return f"Tensor[({inner}), {self.dtype}]"
+
+
+@dataclass(frozen=True)
+class TupleType:
+    """A tuple of types."""
+
+    fields: tuple[Type, ...]
+
+    def __repr__(self) -> str:
+        return f"Tuple[{', '.join(map(repr, self.fields))}]"
+
+
+Type: TypeAlias = "TensorType | TupleType"
+
+
+def tensors_of(type_: Type) -> tuple[TensorType, ...]:
+    """The tensors in a type, left to right."""
+    if isinstance(type_, TensorType):
+        return (type_,)
+    return tuple(tensor for field in type_.fields for tensor in tensors_of(field))
+
+
+def symbols_of(types: Iterable[Type]) -> frozenset[str]:
+    """Names of the symbolic dims that occur in some types."""
+    return frozenset(
+        name for type_ in types for tensor in tensors_of(type_) for dim in tensor.shape for name in dims.symbols_of(dim)
+    )
+
+
+def substitute(type_: Type, values: dict[str, Dim]) -> Type:
+    """`type_` with symbols replaced by other dims."""
+    if isinstance(type_, TensorType):
+        return TensorType(tuple(dims.substitute(dim, values) for dim in type_.shape), type_.dtype)
+    return TupleType(tuple(substitute(field, values) for field in type_.fields))
