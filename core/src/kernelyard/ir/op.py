@@ -16,7 +16,10 @@ from kernelyard.dtypes import DTYPES
 from kernelyard.errors import AttributeTypeError, UnknownOpError
 from kernelyard.ir.types import TensorType, Type
 
-AttributeValue: TypeAlias = "bool | int | float | str | None | SymbolicDim | tuple[int, ...] | tuple[float, ...] | tuple[str, ...] | tuple[Dim, ...]"
+AttributeValue: TypeAlias = (
+    "bool | int | float | str | SymbolicDim | tuple[int, ...] | tuple[float, ...] | tuple[str, ...] "
+    "| tuple[Dim, ...] | None"
+)
 Attributes: TypeAlias = Mapping[str, Any]
 TypeRule: TypeAlias = Callable[[Sequence[TensorType], Attributes], Type]
 
@@ -86,7 +89,7 @@ class Sample:
     """
 
     inputs: tuple[Any, ...]
-    attributes: Attributes = NO_ATTRIBUTES
+    attributes: Attributes = field(default_factory=lambda: NO_ATTRIBUTES)
     label: str = ""
 
 
