@@ -1,3 +1,85 @@
-"""Kernelyard: a deep-learning compiler whose backends are pip packages."""
+"""Kernelyard: a deep-learning compiler whose backends are pip packages.
+
+This front door is lazy (PEP 562): a name is imported when it is first used, so that `import kernelyard` is quick and
+running a saved artifact imports nothing of the compiler.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+_HOME = {
+    "compile": "kernelyard.driver.compile",
+    "explain": "kernelyard.driver.compile",
+    "load": "kernelyard.runtime.loader",
+    "IRModule": "kernelyard.ir",
+    "VirtualMachine": "kernelyard.runtime.vm",
+    "Executable": "kernelyard.runtime.executable",
+    "Report": "kernelyard.runtime.report",
+    "Tensor": "kernelyard.runtime.tensor",
+    "Target": "kernelyard.target",
+    "backends": "kernelyard.plugins.manager",
+    "cpu": "kernelyard.runtime.device",
+    "cuda": "kernelyard.runtime.device",
+}
+_SUBPACKAGES = (
+    "dims",
+    "dtypes",
+    "errors",
+    "ir",
+    "ops",
+    "patterns",
+    "plugins",
+    "runtime",
+    "testing",
+    "tir",
+    "transform",
+)
+
+__all__ = [
+    "Executable",
+    "IRModule",
+    "Report",
+    "Target",
+    "Tensor",
+    "VirtualMachine",
+    "backends",
+    "compile",
+    "cpu",
+    "cuda",
+    "errors",
+    "explain",
+    "load",
+]
+
+if TYPE_CHECKING:
+    from kernelyard import errors as errors
+    from kernelyard.driver.compile import compile as compile
+    from kernelyard.driver.compile import explain as explain
+    from kernelyard.ir import IRModule as IRModule
+    from kernelyard.plugins.manager import backends as backends
+    from kernelyard.runtime.device import cpu as cpu
+    from kernelyard.runtime.device import cuda as cuda
+    from kernelyard.runtime.executable import Executable as Executable
+    from kernelyard.runtime.loader import load as load
+    from kernelyard.runtime.report import Report as Report
+    from kernelyard.runtime.tensor import Tensor as Tensor
+    from kernelyard.runtime.vm import VirtualMachine as VirtualMachine
+    from kernelyard.target import Target as Target
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        value = getattr(import_module(_HOME[name]), name)
+        globals()[name] = value
+        return value
+    if name in _SUBPACKAGES:
+        return import_module(f"kernelyard.{name}")
+    raise AttributeError(f"module 'kernelyard' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME, *_SUBPACKAGES})

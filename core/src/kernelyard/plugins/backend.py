@@ -1,0 +1,51 @@
+"""Backend: what a vendor implements. Patterns say what a library can do, codegen turns regions into a RuntimeModule."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kernelyard.ir import IRModule
+from kernelyard.patterns.registry import FusionPattern
+from kernelyard.runtime.module import RuntimeModule
+from kernelyard.target import Target
+from kernelyard.transform.run_codegen import Region
+
+
+@dataclass(frozen=True)
+class Unavailable:
+    """Why something installed cannot be used here, and what to do about it."""
+
+    reason: str
+    hint: str | None = None
+
+
+class Backend(ABC):
+    """A named library (or device) that takes regions of a model.
+
+    merge_composites: True when codegen can run several composites as one region; neighbours are then merged.
+    """
+
+    name: str
+    merge_composites: bool = False
+
+    def probe(self) -> Unavailable | None:
+        """None when the library and device are there; asked once, before anything else."""
+        return None
+
+    @abstractmethod
+    def patterns(self, target: Target) -> Sequence[FusionPattern]:
+        """What can be offloaded for a target, most wanted first."""
+
+    def prepare(self, module: IRModule) -> IRModule:
+        """Rewrite the module before matching (layouts, canonical forms); must keep its meaning."""
+        return module
+
+    @abstractmethod
+    def codegen(self, regions: Sequence[Region], options: Mapping[str, Any]) -> RuntimeModule:
+        """Compile regions; the module answers to each region's symbol.
+
+        Raises: CodegenError; after an accepting check this breaks the contract and is reported as such.
+        """

@@ -1,0 +1,34 @@
+"""CodeGenerator: turns loop-level functions into kernels of a target."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+from kernelyard.plugins.backend import Unavailable
+from kernelyard.runtime.module import RuntimeModule
+from kernelyard.target import Target
+from kernelyard.tir import PrimFunc
+
+
+class CodeGenerator(ABC):
+    """A target's own kernels: what no library takes."""
+
+    name: str
+    targets: tuple[str, ...]
+
+    def probe(self) -> Unavailable | None:
+        """None when kernels can be generated here."""
+        return None
+
+    def supports(self, function: PrimFunc) -> str | None:
+        """None when a kernel can be generated for this function, else the reason why not."""
+        return None
+
+    @abstractmethod
+    def generate(self, functions: Mapping[str, PrimFunc], target: Target, options: Mapping[str, Any]) -> RuntimeModule:
+        """Compile functions; the module answers to each name with (inputs..., outputs...).
+
+        Raises: CodegenError.
+        """

@@ -1,0 +1,307 @@
+"""PluginManager: finds plugins, keeps a state and a reason for each, and loads one when it is first needed.
+
+Why not pluggy's own entry-point loading: it stops at the first plugin that fails to import, and it accepts misspelt
+hooks in silence. Here every plugin is checked alone (`check_pending` included), and what is wrong with one is stored.
+
+The order of checks: blocked -> manifest readable -> duplicate name -> API range -> import -> hooks -> probe. Nothing of
+a plugin runs before its API range fits.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib import metadata
+from typing import Any, TypeVar
+
+import pluggy
+
+from kernelyard.errors import BackendUnavailableError, PluginError, UnknownBackendError
+from kernelyard.plugins import hookspecs
+from kernelyard.plugins.backend import Backend
+from kernelyard.plugins.code_generator import CodeGenerator
+from kernelyard.plugins.frontend import Frontend
+from kernelyard.plugins.guard import guarded
+from kernelyard.plugins.hookspecs import API_VERSION, HOOK_OF_PART, PROJECT
+from kernelyard.plugins.manifest import Manifest, read_manifest
+
+GROUP = "kernelyard"
+ALLOW_VARIABLE = "KERNELYARD_PLUGINS"
+DISABLE_VARIABLE = "KERNELYARD_DISABLE_PLUGIN_AUTOLOAD"
+STATES = ("discovered", "blocked", "incompatible", "unavailable", "broken", "active")
+_TYPE_OF_PART: dict[str, type] = {"backend": Backend, "code_generator": CodeGenerator, "frontend": Frontend}
+Part = TypeVar("Part")
+
+
+@dataclass(frozen=True)
+class BackendInfo:
+    """A plugin as people see it: who it is, whether it can be used, and why not."""
+
+    name: str
+    dist: str
+    version: str
+    api: str
+    state: str
+    reason: str
+    provides: tuple[str, ...] = ()
+    targets: tuple[str, ...] = ()
+    priority: int = 0
+    summary: str = ""
+    hint: str | None = None
+
+
+@dataclass
+class Plugin:
+    """One entry point and what became of it."""
+
+    name: str
+    dist: str
+    version: str
+    load: Callable[[], Any]
+    manifest: Manifest | None = None
+    state: str = "discovered"
+    reason: str = ""
+    hint: str | None = None
+    parts: dict[str, Any] = field(default_factory=dict)
+
+    def fail(self, state: str, reason: str, hint: str | None = None) -> None:
+        self.state, self.reason, self.hint = state, reason, hint
+
+    @property
+    def label(self) -> str:
+        return f"plugin {self.name!r} of {self.dist} {self.version}"
+
+    def info(self) -> BackendInfo:
+        """The public view."""
+        shown = self.manifest or Manifest(self.name, "", ())
+        return BackendInfo(
+            self.name,
+            self.dist,
+            self.version,
+            shown.api,
+            self.state,
+            self.reason,
+            shown.provides,
+            shown.targets,
+            shown.priority,
+            shown.summary,
+            self.hint,
+        )
+
+
+class PluginManager:
+    """Every plugin of this environment; `blocked` names are not loaded."""
+
+    def __init__(self, blocked: Iterable[str] = (), autoload: bool = True) -> None:
+        self.pluggy = pluggy.PluginManager(PROJECT)
+        self.pluggy.add_hookspecs(hookspecs)
+        self.plugins: list[Plugin] = []
+        self._blocked = frozenset(blocked)
+        if autoload:
+            self._discover()
+
+    # --- finding ----------------------------------------------------------------------------------------------------
+    def _discover(self) -> None:
+        found = [(entry, _dist_of(entry)) for entry in metadata.entry_points(group=GROUP)]
+        for entry, (dist, version) in sorted(found, key=lambda item: (item[0].name, item[1])):
+            plugin = Plugin(entry.name, dist, version, entry.load)
+            reason = self._blocked_reason(entry.name)
+            if reason:
+                plugin.fail("blocked", reason)
+            else:
+                self._read_manifest(plugin, entry.module)
+            self.plugins.append(plugin)
+        self._settle_duplicates()
+
+    def _blocked_reason(self, name: str) -> str:
+        if name in self._blocked:
+            return f"blocked by the caller (-p no:{name})"
+        if os.environ.get(DISABLE_VARIABLE, "") not in ("", "0"):
+            return f"{DISABLE_VARIABLE} is set"
+        allowed = os.environ.get(ALLOW_VARIABLE)
+        if allowed is not None and name not in [item.strip() for item in allowed.split(",")]:
+            return f"not in {ALLOW_VARIABLE}={allowed}"
+        return ""
+
+    def _read_manifest(self, plugin: Plugin, module: str) -> None:
+        try:
+            plugin.manifest = read_manifest(module)
+        except PluginError as error:
+            plugin.fail("broken", str(error), error.hint)
+            return
+        self._check_manifest(plugin)
+
+    def _check_manifest(self, plugin: Plugin) -> None:
+        manifest = plugin.manifest
+        assert manifest is not None
+        if manifest.name != plugin.name:
+            plugin.fail("broken", f"its manifest says {manifest.name!r}, its entry point {plugin.name!r}")
+        elif not manifest.is_compatible:
+            hint = f"install a version of {plugin.dist} for plugin API {API_VERSION}"
+            plugin.fail("incompatible", f"needs plugin API {manifest.api}, this core has {API_VERSION}", hint)
+
+    def _settle_duplicates(self) -> None:
+        """Of several plugins with one name the distribution called kernelyard-NAME wins, else the first by name."""
+        by_name: dict[str, list[Plugin]] = {}
+        for plugin in self.plugins:
+            if plugin.state == "discovered":
+                by_name.setdefault(plugin.name, []).append(plugin)
+        for name, same in by_name.items():
+            winner = next((plugin for plugin in same if plugin.dist == f"{PROJECT}-{name}"), same[0])
+            for loser in same:
+                if loser is not winner:
+                    hint = f"pip uninstall {loser.dist}, or {winner.dist}"
+                    loser.fail("broken", f"the name {name!r} is taken by {winner.dist} {winner.version}", hint)
+
+    def register(self, module: object, manifest: Manifest, dist: str = "this process", version: str = "") -> Plugin:
+        """Add a plugin object that was not installed (prototypes, tests); checked like any other.
+
+        Raises: PluginError when the name is taken.
+        """
+        if any(plugin.name == manifest.name and plugin.state != "broken" for plugin in self.plugins):
+            raise PluginError(f"a plugin named {manifest.name!r} is already there")
+        plugin = Plugin(manifest.name, dist, version, lambda: module, manifest)
+        self._check_manifest(plugin)
+        self.plugins.append(plugin)
+        return plugin
+
+    def unregister(self, name: str) -> None:
+        """Take out a plugin that `register` added."""
+        for plugin in [plugin for plugin in self.plugins if plugin.name == name]:
+            self.plugins.remove(plugin)
+            if self.pluggy.has_plugin(name):
+                self.pluggy.unregister(name=name)
+
+    # --- loading ----------------------------------------------------------------------------------------------------
+    def activate(self, plugin: Plugin) -> None:
+        """Import the plugin and make its parts, once; afterwards its state says how that went."""
+        if plugin.state != "discovered":
+            return
+        try:
+            module = guarded(f"importing {plugin.label}", plugin.load)
+            self._register_hooks(plugin, module)
+            assert plugin.manifest is not None
+            for part in plugin.manifest.provides:
+                plugin.parts[part] = self._make_part(plugin, part)
+            unavailable = next(filter(None, map(lambda p: _probe(plugin, p), plugin.parts.values())), None)
+        except PluginError as error:
+            plugin.fail("broken", error.message if error.where is None else str(error), error.hint)
+            return
+        if unavailable is not None:
+            plugin.fail("unavailable", unavailable.reason, unavailable.hint)
+        else:
+            plugin.state = "active"
+
+    def _register_hooks(self, plugin: Plugin, module: object) -> None:
+        guarded(f"registering {plugin.label}", lambda: self.pluggy.register(module, name=plugin.name))
+        assert plugin.manifest is not None
+        own = [caller.name for caller in self.pluggy.get_hookcallers(module) or ()]
+        unknown = [name for name in own if name not in HOOK_OF_PART.values()]
+        wanted = [HOOK_OF_PART[part] for part in plugin.manifest.provides]
+        problem = hint = ""
+        if unknown:
+            close = difflib.get_close_matches(unknown[0], HOOK_OF_PART.values(), 1)
+            problem, hint = (
+                f"it implements an unknown hook {unknown[0]!r}",
+                f"did you mean {close[0]!r}?" if close else "",
+            )
+        elif missing := [name for name in wanted if name not in own]:
+            problem = f"its manifest provides {', '.join(plugin.manifest.provides)} but it implements no {missing[0]!r}"
+        if problem:
+            self.pluggy.unregister(name=plugin.name)
+            raise PluginError(problem if not hint else f"{problem}; {hint}", hint=hint or None)
+
+    def _make_part(self, plugin: Plugin, part: str) -> Any:
+        hook = getattr(self.pluggy.hook, HOOK_OF_PART[part])
+        implementation = next(impl for impl in hook.get_hookimpls() if impl.plugin_name == plugin.name)
+        made = guarded(f"{HOOK_OF_PART[part]} of {plugin.label}", implementation.function)
+        if not isinstance(made, _TYPE_OF_PART[part]):
+            raise PluginError(
+                f"{HOOK_OF_PART[part]} returned {type(made).__name__}, not a {_TYPE_OF_PART[part].__name__}"
+            )
+        if getattr(made, "name", None) != plugin.name:
+            raise PluginError(f"its {part} calls itself {getattr(made, 'name', None)!r}, not {plugin.name!r}")
+        return made
+
+    # --- asking ----------------------------------------------------------------------------------------------------
+    def infos(self) -> list[BackendInfo]:
+        """Every plugin with its final state, by name."""
+        for plugin in self.plugins:
+            self.activate(plugin)
+        return [plugin.info() for plugin in self.plugins]
+
+    def active(self, part: str, target: str | None = None) -> list[Any]:
+        """Every usable part of one kind (for a target), highest priority first, then by name."""
+        chosen = [plugin for plugin in self.plugins if _may_provide(plugin, part, target)]
+        for plugin in chosen:
+            self.activate(plugin)
+        usable = [plugin for plugin in chosen if plugin.state == "active"]
+        usable.sort(key=lambda plugin: (-(plugin.manifest.priority if plugin.manifest else 0), plugin.name))
+        return [plugin.parts[part] for plugin in usable]
+
+    def get(self, name: str, part: str, target: str | None = None) -> Any:
+        """The part that the plugin `name` provides.
+
+        Raises: UnknownBackendError with the nearest name, BackendUnavailableError with the stored reason.
+        """
+        plugin = self._by_name(name, part)
+        self.activate(plugin)
+        if plugin.state != "active":
+            hint = plugin.hint or f"pip install --upgrade {plugin.dist}"
+            raise BackendUnavailableError(f"{name} is {plugin.state}: {plugin.reason}", where=plugin.label, hint=hint)
+        if not _may_provide(plugin, part, target):
+            targets = ", ".join(plugin.manifest.targets) if plugin.manifest else ""
+            raise BackendUnavailableError(
+                f"{name} has no {part} for target {target!r}", where=plugin.label, expected=f"one of {targets}"
+            )
+        return plugin.parts[part]
+
+    def _by_name(self, name: str, part: str) -> Plugin:
+        same = [plugin for plugin in self.plugins if plugin.name == name]
+        if same:
+            return min(same, key=lambda plugin: plugin.state == "broken")
+        known = sorted({plugin.name for plugin in self.plugins if _may_provide(plugin, part, None)})
+        close = difflib.get_close_matches(name, known, 1)
+        install = f"pip install {PROJECT}-{name}"
+        raise UnknownBackendError(
+            f"no installed plugin is called {name!r}",
+            expected=", ".join(known) or "none is installed",
+            hint=f"did you mean {close[0]!r}? If not: {install}" if close else install,
+        )
+
+    def label_of(self, name: str) -> str:
+        """The plugin's name with distribution and version, for messages."""
+        return next((plugin.label for plugin in self.plugins if plugin.name == name), f"plugin {name!r}")
+
+
+def _may_provide(plugin: Plugin, part: str, target: str | None) -> bool:
+    manifest = plugin.manifest
+    return manifest is not None and part in manifest.provides and (target is None or target in manifest.targets)
+
+
+def _probe(plugin: Plugin, part: Any) -> Any:
+    return guarded(f"probing {plugin.label}", part.probe) if hasattr(part, "probe") else None
+
+
+def _dist_of(entry: metadata.EntryPoint) -> tuple[str, str]:
+    return (entry.dist.name, entry.dist.version) if entry.dist is not None else ("unknown", "")
+
+
+@cache
+def get_manager() -> PluginManager:
+    """The process-wide manager, made at first use."""
+    return PluginManager()
+
+
+def backends() -> list[BackendInfo]:
+    """Every plugin found, usable or not: name, dist, version, api range, state and reason.
+
+    Example:
+        >>> import kernelyard as ky
+        >>> all(info.state in STATES for info in ky.backends())
+        True
+    """
+    return [replace(info) for info in get_manager().infos()]

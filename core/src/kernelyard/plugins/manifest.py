@@ -1,0 +1,118 @@
+"""Manifest: what a plugin says of itself in `manifest.toml`, read without running any of its code."""
+
+from __future__ import annotations
+
+import importlib.util
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+from kernelyard.errors import PluginError
+from kernelyard.plugins.hookspecs import API_VERSION, HOOK_OF_PART
+
+FILE_NAME = "manifest.toml"
+_FIELDS: dict[str, type] = {
+    "name": str,
+    "api": str,
+    "provides": list,
+    "targets": list,
+    "priority": int,
+    "summary": str,
+    "needs": list,
+}
+_REQUIRED = ("name", "api", "provides")
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A plugin's statement about itself.
+
+    api: the range of plugin API versions that it works with. provides: "backend", "code_generator", "frontend".
+    priority: higher goes first where the user states no order. needs: libraries, for people.
+    """
+
+    name: str
+    api: str
+    provides: tuple[str, ...]
+    targets: tuple[str, ...] = ()
+    priority: int = 0
+    summary: str = ""
+    needs: tuple[str, ...] = ()
+
+    @property
+    def is_compatible(self) -> bool:
+        """True when this core's plugin API is in the plugin's range."""
+        return SpecifierSet(self.api).contains(API_VERSION)
+
+
+def parse_manifest(text: str, where: str) -> Manifest:
+    """Read and check the text of a manifest.
+
+    Raises: PluginError that names the field.
+    """
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise PluginError("the manifest is not valid TOML", where=where, found=error) from error
+    for name in _REQUIRED:
+        if name not in table:
+            raise PluginError(f"the manifest lacks {name!r}", where=where, expected=", ".join(_REQUIRED))
+    for name, value in table.items():
+        _check_field(name, value, where)
+    return Manifest(**{name: tuple(value) if isinstance(value, list) else value for name, value in table.items()})
+
+
+def _check_field(name: str, value: Any, where: str) -> None:
+    kind = _FIELDS.get(name)
+    if kind is None:
+        raise PluginError(f"the manifest has an unknown field {name!r}", where=where, expected=", ".join(_FIELDS))
+    is_bool = isinstance(value, bool)
+    if not isinstance(value, kind) or is_bool or (kind is list and not all(isinstance(item, str) for item in value)):
+        expected = "a list of strings" if kind is list else kind.__name__
+        raise PluginError(
+            f"the manifest's field {name!r} has the wrong type", where=where, found=repr(value), expected=expected
+        )
+    if name == "provides" and (unknown := set(value) - set(HOOK_OF_PART)):
+        raise PluginError(
+            "the manifest provides something unknown",
+            where=where,
+            found=sorted(unknown),
+            expected=", ".join(HOOK_OF_PART),
+        )
+    if name == "api":
+        try:
+            SpecifierSet(value)
+        except InvalidSpecifier as error:
+            raise PluginError(
+                "the manifest's API range cannot be read", where=where, found=value, expected='">=1.0,<2"'
+            ) from error
+
+
+def read_manifest(module: str) -> Manifest:
+    """The manifest of the plugin module `package.plugin`: `manifest.toml` in the package's folder.
+
+    Nothing of the plugin is imported. Raises: PluginError.
+    """
+    path = manifest_path(module)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise PluginError(
+            f"the plugin has no readable {FILE_NAME}", where=str(path), found=error, hint="ship it beside plugin.py"
+        ) from error
+    return parse_manifest(text, str(path))
+
+
+def manifest_path(module: str) -> Path:
+    """Where the manifest of a plugin module is expected.
+
+    Raises: PluginError when the package is not there.
+    """
+    package, *inner = module.split(".")
+    spec = importlib.util.find_spec(package)  # of a top-level package: finds, does not import
+    if spec is None or not spec.submodule_search_locations:
+        raise PluginError(f"the entry point names a package {package!r} that is not there", found=module)
+    return Path(next(iter(spec.submodule_search_locations))).joinpath(*inner[:-1]) / FILE_NAME

@@ -1,0 +1,58 @@
+"""Target: the kind of device that a program is compiled for."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass, fields
+
+from kernelyard.errors import KernelyardError
+
+KINDS = ("cpu", "cuda")
+
+
+class TargetError(KernelyardError):
+    """The target is unknown or ill-formed."""
+
+    code = "KY130"
+
+
+@dataclass(frozen=True)
+class Target:
+    """What to compile for; compiling needs no device of that kind.
+
+    kind: "cpu" or "cuda". arch: a GPU architecture such as "sm_90". mcpu: an LLVM CPU name such as "x86-64-v3"
+    (default: the CPU this runs on). Raises: TargetError.
+
+    Example:
+        >>> Target("cpu", mcpu="x86-64-v3").kind
+        'cpu'
+    """
+
+    kind: str
+    arch: str | None = None
+    mcpu: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            close = difflib.get_close_matches(self.kind, KINDS, 1)
+            raise TargetError(
+                f"unknown target {self.kind!r}",
+                expected=", ".join(KINDS),
+                hint=f"did you mean {close[0]!r}?" if close else None,
+            )
+
+    def __str__(self) -> str:
+        given = [f"{f.name}={getattr(self, f.name)}" for f in fields(self)[1:] if getattr(self, f.name) is not None]
+        return " ".join([self.kind, *given])
+
+
+def as_target(target: Target | str) -> Target:
+    """A Target from itself or from the name of its kind.
+
+    Raises: TargetError.
+    """
+    if isinstance(target, Target):
+        return target
+    if not isinstance(target, str):
+        raise TargetError("a target is a name or a Target", found=type(target).__name__, expected=", ".join(KINDS))
+    return Target(target)
