@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from kernelyard import dims, dtypes
 from kernelyard.dims import Dim, Shape
+
+if TYPE_CHECKING:
+    from kernelyard.tir.expr import ExprLike, Load
 
 SCOPES = ("global", "local")
 
@@ -52,3 +56,12 @@ class Buffer:
             strides.append(step)
             step = step * dim
         return tuple(reversed(strides))
+
+    def __getitem__(self, indices: ExprLike | tuple[ExprLike, ...]) -> Load:
+        """The load of one element; `buffer[()]` for rank 0.
+
+        Raises: IRError when the number of indices is not the rank.
+        """
+        from kernelyard.tir.expr import load  # expressions refer to buffers; only this notation goes the other way
+
+        return load(self, indices if isinstance(indices, tuple) else (indices,))

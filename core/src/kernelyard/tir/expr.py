@@ -7,6 +7,7 @@ compares the expressions themselves; the operation is `equal(a, b)`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import TypeAlias
@@ -258,7 +259,7 @@ class Cast(Expr):
         return (self.x,)
 
     def with_children(self, new: tuple[Expr, ...]) -> Expr:
-        return Cast(*new, self.dtype)
+        return Cast(new[0], self.dtype)
 
 
 def const(value: ExprLike, dtype: str) -> Expr:
@@ -274,12 +275,26 @@ def const(value: ExprLike, dtype: str) -> Expr:
         return const(DimValue(value), dtype)
     if dtype == "bool":
         return Const(bool(value), dtype)
-    return Const(float(value) if dtypes.is_float(dtype) else int(value), dtype)
+    if dtypes.is_float(dtype):
+        return Const(float(dtypes.to_numpy(dtype).type(value)), dtype)
+    return Const(int(value), dtype)
 
 
 def index(value: ExprLike) -> Expr:
     """An int64 expression of a number, a dim or an expression."""
     return const(value, INDEX)
+
+
+def load(buffer: Buffer, indices: Sequence[ExprLike]) -> Load:
+    """A checked `Load`; numbers and dims among the indices become int64 expressions.
+
+    Raises: IRError.
+    """
+    if len(indices) != buffer.rank:
+        raise IRError(
+            f"buffer {buffer.name!r} takes another number of indices", found=len(indices), expected=buffer.rank
+        )
+    return Load(buffer, tuple(map(index, indices)))
 
 
 def unary(op: str, x: Expr) -> Expr:

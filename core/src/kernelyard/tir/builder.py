@@ -1,0 +1,160 @@
+"""The notation in which loop-level functions are written: `compute`, `reduce`, `scan`, `scatter`.
+
+b = PrimFuncBuilder()
+x = b.input("x", TensorType((4, 8), "float32"))
+total = b.reduce("sum", (4,), (8,), lambda s, r: x[s[0], r[0]])
+scaled = b.compute((4, 8), lambda i, j: x[i, j] / total[i])
+function = b.finish((scaled,))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from kernelyard.dims import Dim, Shape
+from kernelyard.ir.types import TensorType
+from kernelyard.tir.buffer import Buffer
+from kernelyard.tir.expr import INDEX, Axis, Expr, index
+from kernelyard.tir.primfunc import REDUCE, SPATIAL, ComputeBlock, IterVar, PrimFunc
+from kernelyard.tir.visitor import rename_buffers
+
+Axes = tuple[Axis, ...]
+
+
+class PrimFuncBuilder:
+    """Collects blocks in order; every notation returns the buffer that it writes."""
+
+    def __init__(self) -> None:
+        self._inputs: list[Buffer] = []
+        self._locals: list[Buffer] = []
+        self._blocks: list[ComputeBlock] = []
+        self._names: set[str] = set()
+
+    def input(self, name: str, type_: TensorType) -> Buffer:
+        """Add an input parameter."""
+        buffer = Buffer(self._fresh(name), type_.shape, type_.dtype)
+        self._inputs.append(buffer)
+        return buffer
+
+    def compute(self, shape: Sequence[Dim], body: Callable[..., Expr], name: str = "t") -> Buffer:
+        """A buffer whose element at each index is `body(*index)`."""
+        axes = _axes("i", shape, SPATIAL)
+        value = body(*_values(axes))
+        return self._write(name, tuple(shape), value.dtype, axes, _values(axes), value)
+
+    def reduce(
+        self,
+        reducer: str,
+        shape: Sequence[Dim],
+        extents: Sequence[Dim],
+        body: Callable[[Axes, Axes], Expr],
+        init: Callable[[Axes], Expr] | None = None,
+        arg: Callable[[Axes, Axes], Expr] | None = None,
+        name: str = "t",
+    ) -> Buffer:
+        """A buffer whose element at each index combines `body(index, point)` over all points of `extents`.
+
+        arg: for "argmax" and "argmin", what to store of the point that won.
+        """
+        spatial, reduced = _axes("i", shape, SPATIAL), _axes("k", extents, REDUCE)
+        at, point = _values(spatial), _values(reduced)
+        value = body(at, point)
+        won = arg(at, point) if arg else None
+        start = init(at) if init else None
+        dtype = INDEX if won is not None else value.dtype
+        return self._write(name, tuple(shape), dtype, spatial + reduced, at, value, reducer, start, won)
+
+    def scan(
+        self,
+        shape: Sequence[Dim],
+        axis: int,
+        body: Callable[[Buffer, Axes], Expr],
+        dtype: str,
+        index_along: Callable[[Axis], Expr] = lambda k: k,
+        name: str = "t",
+    ) -> Buffer:
+        """A buffer written along one axis in order; `body(buffer, index)` may load what was written before.
+
+        index_along: where the step writes along the axis (to run from the end, say).
+        """
+        output = self._local(name, tuple(shape), dtype)
+        axes = _axes("i", shape, SPATIAL)
+        axes = axes[:axis] + (IterVar("k0", shape[axis], REDUCE),) + axes[axis + 1 :]
+        at = _values(axes)
+        where: tuple[Expr, ...] = at[:axis] + (index_along(at[axis]),) + at[axis + 1 :]
+        # Reduce axes run inside the spatial ones, wherever they are listed; they are listed last.
+        ordered = tuple(a for a in axes if a.kind == SPATIAL) + tuple(a for a in axes if a.kind == REDUCE)
+        self._blocks.append(ComputeBlock(output.name, ordered, output, where, body(output, at)))
+        return output
+
+    def scatter(
+        self,
+        target: Buffer,
+        extents: Sequence[Dim],
+        indices: Callable[..., Sequence[Expr]],
+        body: Callable[..., Expr],
+        parallel: Sequence[int] = (),
+    ) -> Buffer:
+        """Write `body(*point)` to `target[indices(*point)]` for every point of `extents`, in order.
+
+        parallel: axes of which different values never write the same element.
+        """
+        axes = tuple(
+            IterVar(f"i{n}", extent, SPATIAL) if n in parallel else IterVar(f"k{n}", extent, REDUCE)
+            for n, extent in enumerate(extents)
+        )
+        point = _values(axes)
+        ordered = tuple(a for a in axes if a.kind == SPATIAL) + tuple(a for a in axes if a.kind == REDUCE)
+        where = tuple(map(index, indices(*point)))
+        self._blocks.append(ComputeBlock(f"{target.name}_scatter", ordered, target, where, body(*point)))
+        return target
+
+    def finish(self, results: Sequence[Buffer], attrs: Mapping[str, Any] = MappingProxyType({})) -> PrimFunc:
+        """The function that returns `results`; they become its output parameters."""
+        outputs = [self._copy(r) if r in self._inputs or r in results[:n] else r for n, r in enumerate(results)]
+        parameters = {b: Buffer(self._fresh(f"out{n}"), b.shape, b.dtype) for n, b in enumerate(outputs)}
+        blocks = tuple(rename_buffers(block, parameters) for block in self._blocks)
+        kept = tuple(buffer for buffer in self._locals if buffer not in parameters)
+        return PrimFunc((*self._inputs, *parameters.values()), blocks, len(outputs), kept, attrs)
+
+    def _copy(self, buffer: Buffer) -> Buffer:
+        return self.compute(buffer.shape, lambda *i: buffer[i], name="copy")
+
+    def _write(
+        self,
+        name: str,
+        shape: Shape,
+        dtype: str,
+        axes: tuple[IterVar, ...],
+        indices: tuple[Expr, ...],
+        value: Expr,
+        reducer: str | None = None,
+        init: Expr | None = None,
+        arg: Expr | None = None,
+    ) -> Buffer:
+        output = self._local(name, shape, dtype)
+        self._blocks.append(ComputeBlock(output.name, axes, output, indices, value, reducer, init, arg))
+        return output
+
+    def _local(self, name: str, shape: Shape, dtype: str) -> Buffer:
+        buffer = Buffer(self._fresh(name), shape, dtype, "local")
+        self._locals.append(buffer)
+        return buffer
+
+    def _fresh(self, name: str) -> str:
+        wanted, count = name, 0
+        while name in self._names:
+            count += 1
+            name = f"{wanted}_{count}"
+        self._names.add(name)
+        return name
+
+
+def _axes(prefix: str, extents: Sequence[Dim], kind: str) -> tuple[IterVar, ...]:
+    return tuple(IterVar(f"{prefix}{n}", extent, kind) for n, extent in enumerate(extents))
+
+
+def _values(axes: Sequence[IterVar]) -> Axes:
+    return tuple(axis.axis for axis in axes)

@@ -1,0 +1,235 @@
+"""The reference interpreter of loop-level code: NumPy over whole iteration spaces, every access checked.
+
+It is the oracle of the code generators' tests: slow, and strict about bounds and about order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from kernelyard import dims, dtypes
+from kernelyard.errors import ExecutionError, ShapeError
+from kernelyard.tir.buffer import Buffer
+from kernelyard.tir.expr import Axis, Binary, Cast, Const, DimValue, Expr, Load, Select, Unary
+from kernelyard.tir.primfunc import ComputeBlock, IterVar, PrimFunc, neutral_element
+
+Arrays = dict[str, np.ndarray]
+
+
+def evaluate(
+    function: PrimFunc, inputs: Sequence[np.ndarray], symbols: Mapping[str, int] | None = None
+) -> list[np.ndarray]:
+    """The outputs of a PrimFunc.
+
+    Symbols that stand alone as a dim of an input are read from it; `symbols` gives the others.
+    Raises: ShapeError for inputs of another shape or dtype, ExecutionError for an access outside a buffer.
+    """
+    values = _solve_symbols(function, inputs, dict(symbols or {}))
+    arrays: Arrays = {}
+    for buffer, array in zip(function.inputs, inputs, strict=True):
+        _check_input(buffer, array, values)
+        arrays[buffer.name] = np.asarray(array)
+    for buffer in (*function.outputs, *function.locals):
+        shape = tuple(dims.evaluate(dim, values) for dim in buffer.shape)
+        arrays[buffer.name] = _poisoned(shape, buffer.dtype)
+    with np.errstate(all="ignore"):
+        for block in function.blocks:
+            _run_block(block, arrays, values)
+    return [arrays[buffer.name] for buffer in function.outputs]
+
+
+def _solve_symbols(function: PrimFunc, inputs: Sequence[np.ndarray], values: dict[str, int]) -> dict[str, int]:
+    if len(inputs) != len(function.inputs):
+        raise ShapeError("wrong number of inputs", found=len(inputs), expected=len(function.inputs))
+    for buffer, array in zip(function.inputs, inputs, strict=True):
+        for dim, size in zip(buffer.shape, np.shape(array), strict=False):
+            name = dims.as_symbol(dim)
+            if name is not None:
+                values.setdefault(name, size)
+    return values
+
+
+def _check_input(buffer: Buffer, array: np.ndarray, values: Mapping[str, int]) -> None:
+    shape = tuple(dims.evaluate(dim, values) for dim in buffer.shape)
+    if np.shape(array) != shape or array.dtype != dtypes.to_numpy(buffer.dtype):
+        raise ShapeError(
+            f"input {buffer.name!r} does not fit",
+            found=f"{np.shape(array)} {array.dtype}",
+            expected=f"{shape} {buffer.dtype}",
+        )
+
+
+def _poisoned(shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    """Memory that nobody has written yet: bytes that make its use visible."""
+    array = np.empty(shape, dtypes.to_numpy(dtype))
+    array.reshape(-1).view(np.uint8)[...] = 1 if dtype == "bool" else 0xC3
+    return array
+
+
+def _points(axes: Sequence[IterVar], values: Mapping[str, int]) -> tuple[Arrays, int]:
+    """Every point of an iteration space, in order: a flat array per axis, and how many points there are."""
+    extents = [max(dims.evaluate(axis.extent, values), 0) for axis in axes]
+    count = int(np.prod(extents, dtype=np.int64))
+    grids = (
+        np.unravel_index(np.arange(count), extents) if extents and count else [np.zeros(count, np.int64)] * len(axes)
+    )
+    return {axis.name: np.asarray(grid, np.int64) for axis, grid in zip(axes, grids, strict=True)}, count
+
+
+def _run_block(block: ComputeBlock, arrays: Arrays, values: Mapping[str, int]) -> None:
+    spatial, count = _points(block.spatial_axes, values)
+    reduced, steps = _points(block.reduce_axes, values)
+    if block.reducer is None:
+        for step in range(steps):
+            here = {name: np.full(count, grid[step]) for name, grid in reduced.items()}
+            point = _Points(block, arrays, values, {**spatial, **here}, count)
+            point.store(point.value(block.body))
+        return
+    repeated = {name: np.repeat(grid, steps) for name, grid in spatial.items()}
+    tiled = {name: np.tile(grid, count) for name, grid in reduced.items()}
+    points = _Points(block, arrays, values, {**repeated, **tiled}, count * steps)
+    outer = _Points(block, arrays, values, spatial, count)
+    body = points.value(block.body).reshape(count, steps)
+    if block.reducer in ("argmax", "argmin"):
+        assert block.arg is not None
+        args = points.value(block.arg).reshape(count, steps)
+        chosen = body.argmax(axis=1) if block.reducer == "argmax" else body.argmin(axis=1)
+        outer.store(args[np.arange(count), chosen])
+        return
+    init = outer.value(block.init or neutral_element(block.reducer, block.output.dtype))
+    combine = _REDUCERS[block.reducer]
+    outer.store(combine(init, combine.reduce(body, axis=1, dtype=body.dtype)) if steps else init)
+
+
+class _Points:
+    """Expressions at some points of a block's iteration space, each as a flat array."""
+
+    def __init__(
+        self, block: ComputeBlock, arrays: Arrays, values: Mapping[str, int], axes: Arrays, count: int
+    ) -> None:
+        self.block = block
+        self.arrays = arrays
+        self.values = values
+        self.axes = axes
+        self.count = count
+        self.known: dict[Expr, np.ndarray] = {}
+
+    def value(self, expr: Expr) -> np.ndarray:
+        if expr not in self.known:
+            self.known[expr] = np.broadcast_to(self._compute(expr), (self.count,))
+        return self.known[expr]
+
+    def _compute(self, expr: Expr) -> np.ndarray:
+        match expr:
+            case Axis():
+                return self.axes[expr.name]
+            case Const():
+                return np.asarray(expr.value).astype(dtypes.to_numpy(expr.dtype))
+            case DimValue():
+                return np.asarray(dims.evaluate(expr.dim, self.values), np.int64)
+            case Load():
+                return self.arrays[expr.buffer.name][self._element(expr.buffer, expr.indices)]
+            case Unary():
+                return UNARY[expr.op](self.value(expr.x))
+            case Binary():
+                return BINARY[expr.op](self.value(expr.a), self.value(expr.b))
+            case Cast():
+                return self.value(expr.x).astype(dtypes.to_numpy(expr.dtype))
+            case Select():
+                return self._select(expr)
+        raise ExecutionError("an expression of an unknown kind", found=type(expr).__name__)
+
+    def _select(self, expr: Select) -> np.ndarray:
+        condition = self.value(expr.condition)
+        result = np.empty(self.count, dtypes.to_numpy(expr.dtype))
+        for branch, chosen in ((expr.a, np.flatnonzero(condition)), (expr.b, np.flatnonzero(~condition))):
+            axes = {name: grid[chosen] for name, grid in self.axes.items()}
+            result[chosen] = _Points(self.block, self.arrays, self.values, axes, len(chosen)).value(branch)
+        return result
+
+    def _element(self, buffer: Buffer, indices: tuple[Expr, ...]) -> tuple[np.ndarray, ...]:
+        found = tuple(self.value(index) for index in indices)
+        for axis, (grid, size) in enumerate(zip(found, self.arrays[buffer.name].shape, strict=True)):
+            outside = (grid < 0) | (grid >= size)
+            if outside.any():
+                raise ExecutionError(
+                    f"an access is outside buffer {buffer.name!r}",
+                    where=f"block {self.block.name!r}",
+                    found=f"index {grid[outside][0]} on axis {axis}",
+                    expected=f"0 to {size - 1}",
+                )
+        return found
+
+    def store(self, body: np.ndarray) -> None:
+        self.arrays[self.block.output.name][self._element(self.block.output, self.block.indices)] = body
+
+
+def _in_double(function: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray], np.ndarray]:
+    """Computed in float64 and rounded once, for every float type."""
+    return lambda x: function(x.astype(np.float64)).astype(x.dtype)
+
+
+def _erf(x: np.ndarray) -> np.ndarray:
+    import math
+
+    return np.fromiter((math.erf(value) for value in x), np.float64, len(x))
+
+
+def _divide_toward_zero(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    quotient = np.floor_divide(a, b)
+    return quotient + ((quotient < 0) & (quotient * b != a)).astype(a.dtype)
+
+
+UNARY: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "neg": np.negative,
+    "abs": np.abs,
+    "sign": np.sign,
+    "erf": _in_double(_erf),
+    "sigmoid": _in_double(lambda x: 1 / (1 + np.exp(-x))),
+    "rsqrt": _in_double(lambda x: 1 / np.sqrt(x)),
+    "floor": np.floor,
+    "ceil": np.ceil,
+    "round": np.rint,
+    "trunc": np.trunc,
+    "isnan": np.isnan,
+    "isinf": np.isinf,
+    "not": np.logical_not,
+    "bitnot": np.invert,
+    **{name: _in_double(getattr(np, name)) for name in ("exp", "log", "log1p", "expm1", "sqrt", "sin", "cos", "tan")},
+    **{name: _in_double(getattr(np, name)) for name in ("sinh", "cosh", "tanh")},
+    **{name: _in_double(getattr(np, f"arc{name[1:]}")) for name in ("asin", "acos", "atan", "asinh", "acosh", "atanh")},
+}
+BINARY: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "div": np.divide,
+    "floordiv": np.floor_divide,
+    "truncdiv": _divide_toward_zero,
+    "mod": np.mod,
+    "fmod": np.fmod,
+    "pow": np.power,
+    "min": np.minimum,
+    "max": np.maximum,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+    "shl": np.left_shift,
+    "shr": np.right_shift,
+    "eq": np.equal,
+    "ne": np.not_equal,
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+}
+_REDUCERS: dict[str, np.ufunc] = {
+    "sum": np.add,
+    "prod": np.multiply,
+    "max": np.maximum,
+    "min": np.minimum,
+    "any": np.logical_or,
+    "all": np.logical_and,
+}
