@@ -1,0 +1,58 @@
+"""Who makes and who uses each value of a function: built once, asked often."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from kernelyard.ir.expr import Binding, Constant, Expr, Function, Var, operands
+
+
+class Dataflow:
+    """The producers, consumers and order of the values of one function.
+
+    Variables that merely rename a value (`y = x`) are looked through: see `resolve`.
+    """
+
+    def __init__(self, bindings: Iterable[Binding], result: Expr | None = None) -> None:
+        self.bindings = tuple(bindings)
+        self.values: dict[Var, Expr] = {binding.var: binding.value for binding in self.bindings}
+        self.position: dict[Var, int] = {binding.var: i for i, binding in enumerate(self.bindings)}
+        self._users: dict[Var, list[Var]] = {}
+        for binding in self.bindings:
+            for operand in dict.fromkeys(self.resolve(o) for o in operands(binding.value)):
+                if isinstance(operand, Var) and not self.is_alias(binding.var):
+                    self._users.setdefault(operand, []).append(binding.var)
+        returned = () if result is None else (result,) if isinstance(result, Var) else operands(result)
+        self.returned: dict[Expr, None] = dict.fromkeys(self.resolve(value) for value in returned)
+
+    @staticmethod
+    def of(source: Dataflow | Function | Mapping[Var, Expr]) -> Dataflow:
+        """The dataflow of a function, or of a mapping from variables to their values."""
+        if isinstance(source, Dataflow):
+            return source
+        if isinstance(source, Function):
+            return Dataflow(source.bindings, source.result)
+        return Dataflow(Binding(var, value) for var, value in source.items())
+
+    def is_alias(self, var: Var) -> bool:
+        """True when the variable only renames another value."""
+        return isinstance(self.values.get(var), (Var, Constant))
+
+    def resolve(self, expr: Expr) -> Expr:
+        """The operand behind renamings: a Var that is a parameter or is bound to a computed value, or a Constant."""
+        while isinstance(expr, Var) and isinstance(self.values.get(expr), (Var, Constant)):
+            expr = self.values[expr]
+        return expr
+
+    def value_of(self, expr: Expr) -> Expr:
+        """What an operand is bound to; parameters, constants and other expressions are returned as they stand."""
+        resolved = self.resolve(expr)
+        return self.values.get(resolved, resolved) if isinstance(resolved, Var) else resolved
+
+    def users(self, var: Var) -> tuple[Var, ...]:
+        """Variables bound to values that read `var`, in order; a use as the function's result is not among them."""
+        return tuple(self._users.get(var, ()))
+
+    def is_returned(self, var: Var) -> bool:
+        """True when the function returns the variable."""
+        return var in self.returned

@@ -1,0 +1,314 @@
+"""The dataflow pattern language: what a group of operators looks like, written as an expression.
+
+A pattern is matched against a value and, through the variables that the value reads, against the values that made
+it. One pattern object stands for one value: the same object used twice means "the same value twice"; `dup()` makes
+an independent copy.
+
+Example:
+    >>> data, weight = wildcard().capture("data"), is_const().capture("weight")
+    >>> convolution = is_op("nn.conv2d")(data, weight)
+    >>> pattern = convolution.optional(lambda p: is_op("nn.relu")(p))
+    >>> sorted(pattern.root_ops)
+    ['nn.conv2d', 'nn.relu']
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Any, TypeAlias
+
+from kernelyard.dims import Dim
+from kernelyard.errors import PatternError
+from kernelyard.ir.expr import Expr
+
+RootOps: TypeAlias = "frozenset[str] | None"  # None: the root may be anything
+
+
+class Pattern:
+    """Base of all patterns: how they are combined and constrained. Patterns compare by identity."""
+
+    def __or__(self, other: Pattern) -> Pattern:
+        """Either; the left one is tried first."""
+        return OrPattern(self, other)
+
+    def __and__(self, other: Pattern) -> Pattern:
+        """Both, on the same value."""
+        return AndPattern(self, other)
+
+    def __invert__(self) -> Pattern:
+        """Any value that this pattern does not match; captures nothing."""
+        return NotPattern(self)
+
+    def __getitem__(self, index: int | None) -> Pattern:
+        """Field `index` of a tuple value; None: any field."""
+        return TupleGetItemPattern(self, index)
+
+    def has_attr(self, **attrs: Any) -> Pattern:
+        """A call whose attributes have these values; a callable is a predicate on the value."""
+        return AttrPattern(self, tuple(attrs.items()))
+
+    def has_dtype(self, *dtypes: str) -> Pattern:
+        """A tensor of one of these element types."""
+        return DtypePattern(self, dtypes)
+
+    def has_shape(self, *shape: Dim | None) -> Pattern:
+        """A tensor whose dims are provably these; None: any dim."""
+        return ShapePattern(self, shape)
+
+    def where(self, predicate: Callable[[Expr], bool]) -> Pattern:
+        """A value for which `predicate` holds; it is given the operand (a Var or Constant), of known type."""
+        return PredicatePattern(self, predicate)
+
+    def optional(self, wrap: Callable[[Pattern], Pattern]) -> Pattern:
+        """`wrap(self)` where that matches, else `self` alone."""
+        return OrPattern(wrap(self), self)
+
+    def capture(self, name: str) -> Pattern:
+        """Keep the matched value under `name` in `Match.captures`."""
+        return CapturePattern(self, name)
+
+    def dup(self) -> Pattern:
+        """An independent copy: its parts stand for other values."""
+        return _duplicate(self, {})
+
+    @cached_property
+    def root_ops(self) -> RootOps:
+        """Names of the ops that a match can end in; None when that may be anything. Patterns are indexed by this."""
+        return self._root_ops()
+
+    def _root_ops(self) -> RootOps:
+        return None
+
+
+@dataclass(frozen=True, eq=False)
+class WildcardPattern(Pattern):
+    """Any value."""
+
+
+@dataclass(frozen=True, eq=False)
+class VarPattern(Pattern):
+    """Any value that is not a constant."""
+
+
+@dataclass(frozen=True, eq=False)
+class ConstantPattern(Pattern):
+    """A constant; with `value`, one whose every element is that number within `rtol`."""
+
+    value: float | None = None
+    rtol: float = 1e-5
+
+
+@dataclass(frozen=True, eq=False)
+class CallPattern(Pattern):
+    """A call of one of `ops`. With `varargs` the call may have more operands than `args`, which are free.
+
+    The two operands of a commutative op are tried in both orders.
+    """
+
+    ops: tuple[str, ...]
+    args: tuple[Pattern, ...]
+    varargs: bool = False
+
+    def _root_ops(self) -> RootOps:
+        return frozenset(self.ops)
+
+
+@dataclass(frozen=True, eq=False)
+class TuplePattern(Pattern):
+    """A tuple of these fields."""
+
+    fields: tuple[Pattern, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class TupleGetItemPattern(Pattern):
+    """A field of a tuple value; `index` None: any field."""
+
+    tuple_value: Pattern
+    index: int | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class OrPattern(Pattern):
+    """`left`, else `right`."""
+
+    left: Pattern
+    right: Pattern
+
+    def _root_ops(self) -> RootOps:
+        left, right = self.left.root_ops, self.right.root_ops
+        return None if left is None or right is None else left | right
+
+
+@dataclass(frozen=True, eq=False)
+class AndPattern(Pattern):
+    """`left` and `right`."""
+
+    left: Pattern
+    right: Pattern
+
+    def _root_ops(self) -> RootOps:
+        left, right = self.left.root_ops, self.right.root_ops
+        if left is None or right is None:
+            return right if left is None else left
+        return left & right
+
+
+@dataclass(frozen=True, eq=False)
+class NotPattern(Pattern):
+    """Whatever `pattern` does not match."""
+
+    pattern: Pattern
+
+
+@dataclass(frozen=True, eq=False)
+class _Wrapper(Pattern):
+    """A pattern with something added to it."""
+
+    pattern: Pattern
+
+    def _root_ops(self) -> RootOps:
+        return self.pattern.root_ops
+
+
+@dataclass(frozen=True, eq=False)
+class AttrPattern(_Wrapper):
+    """Constrains attributes of a call."""
+
+    attrs: tuple[tuple[str, Any], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class DtypePattern(_Wrapper):
+    """Constrains the element type."""
+
+    dtypes: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class ShapePattern(_Wrapper):
+    """Constrains the shape."""
+
+    shape: tuple[Dim | None, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class PredicatePattern(_Wrapper):
+    """Constrains the value by a function."""
+
+    predicate: Callable[[Expr], bool]
+
+
+@dataclass(frozen=True, eq=False)
+class CapturePattern(_Wrapper):
+    """Names the value."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class OpPattern:
+    """Names of ops, to be called with the patterns of their operands."""
+
+    names: tuple[str, ...]
+
+    def __call__(self, *args: Pattern, varargs: bool = False) -> Pattern:
+        """A call of the op; `varargs`: operands beyond `args` are free.
+
+        Raises: PatternError when an argument is not a pattern.
+        """
+        for arg in args:
+            if not isinstance(arg, Pattern):
+                raise PatternError(
+                    f"an operand of {'/'.join(self.names)} is not a pattern",
+                    found=repr(arg),
+                    expected="wildcard(), is_const(), is_op(...)(...), ...",
+                )
+        return CallPattern(self.names, args, varargs)
+
+
+def wildcard() -> Pattern:
+    """Any value."""
+    return WildcardPattern()
+
+
+def is_var() -> Pattern:
+    """Any value that is not a constant."""
+    return VarPattern()
+
+
+def is_const(value: float | None = None, rtol: float = 1e-5) -> Pattern:
+    """A constant; with `value`, one whose every element is that number within `rtol`."""
+    return ConstantPattern(value, rtol)
+
+
+def is_op(*names: str) -> OpPattern:
+    """One of these ops; call the result with the patterns of its operands.
+
+    Raises: PatternError for no name at all.
+
+    Example:
+        >>> pattern = is_op("add", "multiply")(wildcard(), is_const())
+    """
+    if not names:
+        raise PatternError("is_op needs the name of an op", expected="for example is_op('nn.relu')")
+    return OpPattern(names)
+
+
+def is_tuple(*fields: Pattern) -> Pattern:
+    """A tuple of these fields."""
+    return TuplePattern(fields)
+
+
+def is_tuple_get_item(tuple_value: Pattern, index: int | None = None) -> Pattern:
+    """Field `index` of a tuple value; None: any field."""
+    return TupleGetItemPattern(tuple_value, index)
+
+
+def captured_names(pattern: Pattern) -> tuple[str, ...]:
+    """Names that a match of this pattern may capture, in order of appearance, each once."""
+    names: dict[str, None] = {}
+    for part in walk(pattern):
+        if isinstance(part, CapturePattern):
+            names.setdefault(part.name)
+    return tuple(names)
+
+
+def walk(pattern: Pattern) -> tuple[Pattern, ...]:
+    """The pattern and its parts, each once, in order of appearance."""
+    seen: dict[Pattern, None] = {}
+    pending = [pattern]
+    while pending:
+        part = pending.pop()
+        if part not in seen:
+            seen[part] = None
+            pending += reversed(_parts(part))
+    return tuple(seen)
+
+
+def _parts(pattern: Pattern) -> list[Pattern]:
+    parts: list[Pattern] = []
+    for value in _field_values(pattern).values():
+        parts += [part for part in (value if isinstance(value, tuple) else (value,)) if isinstance(part, Pattern)]
+    return parts
+
+
+def _field_values(pattern: Pattern) -> Mapping[str, Any]:
+    return {field.name: getattr(pattern, field.name) for field in fields(pattern)}  # pyright: ignore[reportArgumentType]
+
+
+def _duplicate(pattern: Pattern, done: dict[Pattern, Pattern]) -> Pattern:
+    if pattern not in done:
+        changed = {name: _duplicate_value(value, done) for name, value in _field_values(pattern).items()}
+        done[pattern] = replace(pattern, **changed)  # pyright: ignore[reportArgumentType, reportCallIssue]
+    return done[pattern]
+
+
+def _duplicate_value(value: Any, done: dict[Pattern, Pattern]) -> Any:
+    if isinstance(value, Pattern):
+        return _duplicate(value, done)
+    if isinstance(value, tuple):
+        return tuple(_duplicate_value(item, done) for item in value)
+    return value
