@@ -21,6 +21,13 @@ from kernelyard.ir.op import Sample as Sample
 from kernelyard.ir.op import all_ops as all_ops
 from kernelyard.ir.op import get_op as get_op
 from kernelyard.ir.op import register_op as register_op
+from kernelyard.ir.parser import parse_module as parse_module
+from kernelyard.ir.printer import register_function_syntax as register_function_syntax
+from kernelyard.ir.printer import to_text as to_text
 from kernelyard.ir.types import TensorType as TensorType
 from kernelyard.ir.types import TupleType as TupleType
 from kernelyard.ir.types import Type as Type
+from kernelyard.ir.verify import verify as verify
+from kernelyard.ir.visitor import ExprVisitor as ExprVisitor
+from kernelyard.ir.visitor import FunctionMutator as FunctionMutator
+from kernelyard.ir.visitor import uses as uses

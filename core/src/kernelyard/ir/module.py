@@ -63,3 +63,9 @@ class IRModule:
             count += 1
             name = f"{wanted}_{count}"
         return name
+
+    def __str__(self) -> str:
+        """The text form, with the bytes of large constants left out."""
+        from kernelyard.ir.printer import to_text
+
+        return to_text(self, constants="elided")

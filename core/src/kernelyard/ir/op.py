@@ -17,8 +17,7 @@ from kernelyard.errors import AttributeTypeError, UnknownOpError
 from kernelyard.ir.types import TensorType, Type
 
 AttributeValue: TypeAlias = (
-    "bool | int | float | str | SymbolicDim | tuple[int, ...] | tuple[float, ...] | tuple[str, ...] "
-    "| tuple[Dim, ...] | None"
+    bool | int | float | str | SymbolicDim | tuple[int | float, ...] | tuple[str, ...] | tuple[Dim, ...] | None
 )
 Attributes: TypeAlias = Mapping[str, Any]
 TypeRule: TypeAlias = Callable[[Sequence[TensorType], Attributes], Type]
