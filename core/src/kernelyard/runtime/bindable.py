@@ -1,0 +1,120 @@
+"""BindableModule: a module whose functions are made by `bind`; calling them from Python follows from that."""
+
+from __future__ import annotations
+
+import os
+from abc import abstractmethod
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any
+
+import numpy as np
+
+from kernelyard.errors import InputShapeError, InputTypeError
+from kernelyard.runtime import memory
+from kernelyard.runtime.call_table import CallTable
+from kernelyard.runtime.module import BindContext, BoundCall, BoundTensor, RuntimeModule
+from kernelyard.runtime.shapes import solve_symbols
+from kernelyard.runtime.spec import TensorSpec
+from kernelyard.runtime.tensor import as_array
+
+MAX_BOUND_SHAPES = 16
+
+
+@dataclass(frozen=True)
+class Signature:
+    """Inputs and outputs of a module's function."""
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+
+    @property
+    def tensors(self) -> tuple[TensorSpec, ...]:
+        """Inputs, then outputs: the order of arguments."""
+        return self.inputs + self.outputs
+
+
+class BindableModule(RuntimeModule):
+    """Subclasses give `signature` and `bind`; `get_function` binds to buffers of its own, once per shapes."""
+
+    @abstractmethod
+    def signature(self, symbol: str) -> Signature:
+        """What the function takes and gives. Raises: ExecutionError for an unknown name."""
+
+    @abstractmethod
+    def bind(
+        self, symbol: str, args: Sequence[BoundTensor], values: Mapping[str, int], context: BindContext
+    ) -> BoundCall: ...
+
+    def get_function(self, symbol: str) -> Callable[..., Any]:
+        """See `RuntimeModule.get_function`; safe to call from many threads, one at a time runs."""
+        return _Function(self, symbol)
+
+
+class _Function:
+    """A bound function behind the destination-passing convention: copies in, runs, copies out."""
+
+    def __init__(self, module: BindableModule, symbol: str) -> None:
+        self._module = module
+        self._symbol = symbol
+        self._signature = module.signature(symbol)
+        self._lock = Lock()
+        self._bound: OrderedDict[object, tuple[CallTable, list[np.ndarray], BoundCall]] = OrderedDict()
+
+    def __call__(self, *tensors: Any, symbols: Mapping[str, int] | None = None) -> None:
+        arrays = [as_array(tensor) for tensor in tensors]
+        values = self._check(arrays, symbols)
+        count = len(self._signature.inputs)
+        with self._lock:
+            table, buffers, _ = self._bind(values)
+            for buffer, array in zip(buffers[:count], arrays[:count], strict=True):
+                buffer[...] = array
+            table.run()
+            for buffer, array in zip(buffers[count:], arrays[count:], strict=True):
+                array[...] = buffer
+
+    def _check(self, arrays: Sequence[np.ndarray], symbols: Mapping[str, int] | None) -> dict[str, int]:
+        specs = self._signature.tensors
+        if len(arrays) != len(specs):
+            raise InputShapeError(
+                f"{self._symbol} takes inputs and then outputs",
+                found=f"{len(arrays)} tensors",
+                expected=f"{len(self._signature.inputs)} inputs and {len(self._signature.outputs)} outputs",
+            )
+        values = dict(symbols or {})
+        solve_symbols(specs, [array.shape for array in arrays], values)
+        for number, (spec, array) in enumerate(zip(specs, arrays, strict=True)):
+            if array.dtype.name != spec.dtype:
+                raise InputTypeError(
+                    "a tensor has the wrong dtype",
+                    where=f"argument {number} of {self._symbol}",
+                    found=array.dtype.name,
+                    expected=spec.dtype,
+                )
+        return values
+
+    def _bind(self, values: Mapping[str, int]) -> tuple[CallTable, list[np.ndarray], BoundCall]:
+        key = tuple(sorted(values.items()))
+        if key in self._bound:
+            self._bound.move_to_end(key)
+            return self._bound[key]
+        specs = self._signature.tensors
+        buffers = [memory.aligned_empty(spec.evaluate(values), spec.dtype) for spec in specs]
+        args = [BoundTensor(memory.address_of(b), b.shape, spec.dtype) for b, spec in zip(buffers, specs, strict=True)]
+        context = BindContext(default_threads(), memory.Workspace())
+        call = self._module.bind(self._symbol, args, values, context)
+        call.keep.append(context)  # the workspace lives as long as the call
+        self._bound[key] = CallTable(call.steps, [self._symbol] * len(call.steps)), buffers, call
+        if len(self._bound) > MAX_BOUND_SHAPES:
+            self._bound.popitem(last=False)
+        return self._bound[key]
+
+
+def default_threads() -> int:
+    """OMP_NUM_THREADS where it is set, else the processors that this process may use."""
+    text = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    if text.isdigit() and int(text) > 0:
+        return int(text)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,193 @@
+"""Executable: a compiled model. Programs, the modules they call, constants, and what is known about the model."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from threading import RLock
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kernelyard import dtypes
+from kernelyard.errors import ExecutionError
+from kernelyard.runtime import memory
+from kernelyard.runtime.bindable import default_threads
+from kernelyard.runtime.module import RuntimeModule
+from kernelyard.runtime.program import Program, Register, Step
+from kernelyard.runtime.spec import TensorSpec, corrupted, shape_to_json
+
+if TYPE_CHECKING:
+    from kernelyard.runtime.report import Report
+    from kernelyard.runtime.tensor import Tensor
+    from kernelyard.runtime.vm import VirtualMachine
+
+__all__ = ["Executable", "Program", "Register", "Step", "TensorInfo", "TensorSpec"]
+
+MAIN = "main"
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """What callers see of an input or output: symbolic dims are texts.
+
+    Example:
+        >>> TensorInfo("x", ("batch", 3), "float32").shape
+        ('batch', 3)
+    """
+
+    name: str
+    shape: tuple[int | str, ...]
+    dtype: str
+
+
+class Executable:
+    """A compiled model: run it, save it.
+
+    programs: entry functions by name; `run` and `__call__` use "main", or the only one.
+    constants: arrays by digest, those of the modules included. threads: how many a run may use (None: the processors).
+    Raises: ArtifactCorruptedError when programs, modules and constants do not fit together.
+    """
+
+    def __init__(
+        self,
+        programs: Mapping[str, Program],
+        modules: Sequence[RuntimeModule],
+        constants: Mapping[str, np.ndarray],
+        metadata: Mapping[str, str] | None = None,
+        report_json: dict[str, Any] | None = None,
+        target: str = "cpu",
+        threads: int | None = None,
+    ) -> None:
+        self.programs = dict(programs)
+        self.modules = tuple(modules)
+        self.constants = dict(constants)
+        self.metadata = dict(metadata or {})
+        self.report_json = report_json
+        self.target = target
+        self.lock = RLock()  # held while modules bind: they need not be safe against that themselves
+        self._threads = threads
+        self._report: Report | None = None
+        self._resident: dict[str, np.ndarray] = {}
+        for program in self.programs.values():
+            self._link(program)
+
+    def _link(self, program: Program) -> None:
+        symbols = [set(module.symbols()) for module in self.modules]
+        for step in program.steps:
+            if step.module >= len(symbols) or step.symbol not in symbols[step.module]:
+                found = f"function {step.symbol!r} of module {step.module}"
+                raise corrupted(f"program {program.name!r}, step {step.label!r}", found, "a function that is there")
+        for number, register in enumerate(program.registers):
+            array = self.constants.get(register.digest) if register.kind == "constant" else None
+            if array is not None and (array.shape, dtypes.from_numpy(array.dtype)) == (register.shape, register.dtype):
+                continue
+            if register.kind == "constant":
+                found = "no constant" if array is None else f"{array.shape} {array.dtype}"
+                raise corrupted(f"program {program.name!r}, register {number}", found, repr(register.spec))
+
+    @property
+    def main(self) -> Program:
+        """The program that `run` and `__call__` use.
+
+        Raises: ExecutionError when there are several and none is "main".
+        """
+        if MAIN in self.programs:
+            return self.programs[MAIN]
+        if len(self.programs) != 1:
+            raise ExecutionError(
+                "the executable has several entry functions and no main",
+                found=", ".join(self.programs),
+                hint="choose one: VirtualMachine(exe)[name](...)",
+            )
+        return next(iter(self.programs.values()))
+
+    @property
+    def inputs(self) -> tuple[TensorInfo, ...]:
+        """The feeds of the main program, in order."""
+        return tuple(map(_info, self.main.inputs))
+
+    @property
+    def outputs(self) -> tuple[TensorInfo, ...]:
+        """The results of the main program, in order."""
+        return tuple(map(_info, self.main.outputs))
+
+    @property
+    def threads(self) -> int:
+        """How many threads a run may use; setting it takes effect with the next run."""
+        return self._threads or default_threads()
+
+    @threads.setter
+    def threads(self, count: int | None) -> None:
+        if count is not None and count < 1:
+            raise ExecutionError("a run needs at least one thread", found=count)
+        self._threads = count
+        self.__dict__.pop("_machine", None)
+
+    @property
+    def report(self) -> Report:
+        """What was offloaded, what was declined and why.
+
+        Raises: ExecutionError when the executable was made without a report.
+        """
+        if self._report is None:
+            if self.report_json is None:
+                raise ExecutionError("this executable carries no report")
+            from kernelyard.runtime.report import Report
+
+            self._report = Report.from_json(self.report_json)
+        return self._report
+
+    @report.setter
+    def report(self, report: Report) -> None:
+        self._report = report
+        self.report_json = report.to_json()
+
+    @cached_property
+    def _machine(self) -> VirtualMachine:
+        from kernelyard.runtime.vm import VirtualMachine
+
+        return VirtualMachine(self)
+
+    def run(self, feeds: Mapping[str, Any]) -> dict[str, Tensor]:
+        """Run the main program by names: NumPy, torch, JAX, ... arrays in, Tensors out.
+
+        Safe to call from many threads. Raises: InputNameError, InputTypeError, InputShapeError, ShapeError.
+        """
+        return self._machine.run(self.main.name, feeds)
+
+    def __call__(self, *args: Any) -> Tensor | tuple[Tensor, ...]:
+        """Run the main program by position; a single result comes as it is, several as a tuple."""
+        return self._machine[self.main.name](*args)
+
+    def resident(self, digest: str) -> np.ndarray:
+        """A constant where programs can read it: dense, 64-byte aligned, made once."""
+        with self.lock:
+            if digest not in self._resident:
+                self._resident[digest] = memory.aligned_copy(self.constants[digest])
+            return self._resident[digest]
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the executable to one `.kyar` file; on failure nothing is left behind.
+
+        Raises: ArtifactError, OSError.
+        """
+        from kernelyard.runtime import artifact
+
+        artifact.write(self, path)
+
+    def inspect(self) -> str:
+        """Programs and modules as text for people."""
+        parts = [str(program) for program in self.programs.values()]
+        parts += [f"module {number}, {module.inspect()}" for number, module in enumerate(self.modules)]
+        return "\n\n".join(parts)
+
+    def __repr__(self) -> str:
+        inputs, outputs = (", ".join(map(repr, specs)) for specs in (self.main.inputs, self.main.outputs))
+        return f"Executable(({inputs}) -> ({outputs}))"
+
+
+def _info(spec: TensorSpec) -> TensorInfo:
+    return TensorInfo(spec.name, tuple(shape_to_json(spec.shape)), spec.dtype)

@@ -1,0 +1,151 @@
+"""Memory: aligned buffers, workspaces, and the plan that lets buffers with disjoint lifetimes share bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from kernelyard import dtypes
+
+ALIGNMENT = 64
+
+
+def align(nbytes: int) -> int:
+    """`nbytes` rounded up to the alignment.
+
+    Example:
+        >>> align(1), align(64), align(65)
+        (64, 64, 128)
+    """
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+def address_of(array: np.ndarray) -> int:
+    """The address of an array's first element."""
+    return array.__array_interface__["data"][0]
+
+
+def aligned_bytes(nbytes: int) -> np.ndarray:
+    """An uninitialised uint8 array of `nbytes`, 64-byte aligned; the system commits its pages when they are touched."""
+    buffer = np.empty(nbytes + ALIGNMENT, np.uint8)
+    offset = -address_of(buffer) % ALIGNMENT
+    return buffer[offset : offset + nbytes]
+
+
+def aligned_empty(shape: Sequence[int], dtype: str) -> np.ndarray:
+    """An uninitialised dense array of a dtype name, 64-byte aligned.
+
+    Example:
+        >>> array = aligned_empty((2, 3), "float32")
+        >>> array.shape, address_of(array) % 64
+        ((2, 3), 0)
+    """
+    return view_of(aligned_bytes(nbytes_of(shape, dtype)), shape, dtype)
+
+
+def aligned_copy(array: np.ndarray) -> np.ndarray:
+    """`array` itself where it is dense and 64-byte aligned, else a copy that is; the result is read-only."""
+    name = dtypes.from_numpy(array.dtype)
+    if array.flags.c_contiguous and address_of(array) % ALIGNMENT == 0 and array.dtype.isnative:
+        copied = array.view()
+    else:
+        copied = aligned_empty(array.shape, name)
+        copied[...] = array
+    copied.flags.writeable = False
+    return copied
+
+
+def nbytes_of(shape: Sequence[int], dtype: str) -> int:
+    """Bytes of a dense tensor."""
+    count = dtypes.itemsize(dtype)
+    for dim in shape:
+        count *= dim
+    return count
+
+
+def view_of(buffer: np.ndarray, shape: Sequence[int], dtype: str) -> np.ndarray:
+    """The first bytes of a uint8 buffer seen as a dense tensor."""
+    return buffer[: nbytes_of(shape, dtype)].view(dtypes.to_numpy(dtype)).reshape(tuple(shape))
+
+
+@dataclass(frozen=True)
+class Lifetime:
+    """A buffer of `nbytes` that is written first at time `first` and read last at time `last`, both included."""
+
+    nbytes: int
+    first: int
+    last: int
+
+    def overlaps(self, other: Lifetime) -> bool:
+        """True when both must exist at some time."""
+        return self.first <= other.last and other.first <= self.last
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """Where each buffer starts, in one arena of `nbytes`."""
+
+    offsets: tuple[int, ...]
+    nbytes: int
+
+
+def plan_memory(lifetimes: Sequence[Lifetime]) -> MemoryPlan:
+    """Offsets such that buffers that exist at the same time do not overlap: largest first, into the tightest gap.
+
+    Greedy by size (Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference", 2020).
+
+    Example:
+        >>> plan_memory([Lifetime(64, 0, 1), Lifetime(64, 1, 2), Lifetime(64, 2, 3)])
+        MemoryPlan(offsets=(0, 64, 0), nbytes=128)
+    """
+    offsets = [0] * len(lifetimes)
+    placed: list[int] = []
+    total = 0
+    for index in sorted(range(len(lifetimes)), key=lambda i: (-lifetimes[i].nbytes, i)):
+        lifetime = lifetimes[index]
+        size = align(lifetime.nbytes)
+        taken = sorted(
+            (offsets[other], offsets[other] + align(lifetimes[other].nbytes))
+            for other in placed
+            if lifetime.overlaps(lifetimes[other])
+        )
+        offsets[index] = _tightest_gap(taken, size)
+        total = max(total, offsets[index] + size)
+        placed.append(index)
+    return MemoryPlan(tuple(offsets), total)
+
+
+def _tightest_gap(taken: Sequence[tuple[int, int]], size: int) -> int:
+    """The start of the smallest gap between taken intervals (sorted) that holds `size`, else their end."""
+    best, best_room, end = None, None, 0
+    for start, stop in taken:
+        room = start - end
+        if room >= size and (best_room is None or room < best_room):
+            best, best_room = end, room
+        end = max(end, stop)
+    return end if best is None else best
+
+
+class Workspace:
+    """Scratch memory that calls of one table share: what a call leaves there is lost at the next.
+
+    Addresses already handed out stay valid, so a larger request brings a new buffer; sizes double, which keeps the
+    sum below four times the largest request.
+    """
+
+    def __init__(self) -> None:
+        self._buffers: list[np.ndarray] = []
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        return sum(buffer.nbytes for buffer in self._buffers)
+
+    def __call__(self, nbytes: int) -> int:
+        """The address of at least `nbytes`, 64-byte aligned."""
+        largest = self._buffers[-1].nbytes if self._buffers else 0
+        if nbytes > largest or not self._buffers:
+            self._buffers.append(aligned_bytes(align(max(nbytes, 2 * largest, ALIGNMENT))))
+        return address_of(self._buffers[-1])

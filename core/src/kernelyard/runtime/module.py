@@ -1,0 +1,161 @@
+"""RuntimeModule: the runtime half of a backend, and what it gives the virtual machine to run.
+
+A module holds compiled functions. They can be called from Python in destination-passing style (inputs, then outputs:
+`get_function`), and they can be bound to memory that is known beforehand (`bind`), which gives native calls that run
+without Python in between.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, ClassVar, NamedTuple, TypeAlias
+
+import numpy as np
+
+from kernelyard import dtypes
+from kernelyard.errors import ExecutionError
+from kernelyard.runtime import memory
+
+# A setter of `BoundCall.rebind` gets addresses of at least this alignment: what NumPy gives its arrays.
+REBIND_ALIGNMENT = 16
+
+
+class NativeCall(NamedTuple):
+    """A call of the C function `int32_t f(void* a, void* b, int32_t n, void* d)` at an address; 0 means success."""
+
+    function: int
+    a: int = 0
+    b: int = 0
+    n: int = 0
+    d: int = 0
+
+
+Step: TypeAlias = "NativeCall | Callable[[], None]"
+
+
+class BoundTensor(NamedTuple):
+    """Memory of a dense row-major tensor; the address is a multiple of 64."""
+
+    address: int
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def nbytes(self) -> int:
+        return memory.nbytes_of(self.shape, self.dtype)
+
+    def as_array(self) -> np.ndarray:
+        """The memory as a NumPy array; the caller keeps the memory alive."""
+        return array_at(self.address, self.shape, self.dtype)
+
+
+@dataclass
+class BoundCall:
+    """One call of a module's function over fixed memory.
+
+    steps: what to run, in order. keep: objects that must live as long as the steps.
+    rebind: for arguments (by their number) that may move: a function that takes the new address (aligned to 16 bytes)
+      for the next runs. Arguments without one stay where they were bound.
+    """
+
+    steps: list[Step]
+    keep: list[object] = field(default_factory=list)
+    rebind: Mapping[int, Callable[[int], None]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class BindContext:
+    """What a module may use when it binds: the number of threads, and scratch memory.
+
+    workspace(nbytes) -> address: 64-byte aligned, valid only while the bound call runs, shared with other calls.
+    """
+
+    threads: int
+    workspace: Callable[[int], int]
+
+
+class RuntimeModule(ABC):
+    """Compiled functions of one kind, loadable from bytes.
+
+    A subclass overrides `get_function`, or `bind` by way of `BindableModule`. The distribution that defines it has an
+    entry point of the group `kernelyard.runtime`, named as its `kind`:
+    `load(data: bytes, constants: Mapping[str, numpy.ndarray]) -> RuntimeModule`.
+    """
+
+    kind: ClassVar[str]
+
+    @abstractmethod
+    def symbols(self) -> tuple[str, ...]:
+        """Names of the functions, in order."""
+
+    @abstractmethod
+    def get_function(self, symbol: str) -> Callable[..., Any]:
+        """The function of that name: called with input and then output tensors (anything with `__dlpack__`), it writes
+        the outputs. Keyword `symbols` gives the values of symbolic dims, where the function takes it.
+
+        Raises: ExecutionError for an unknown name (`unknown_symbol`).
+        """
+
+    @abstractmethod
+    def save_to_bytes(self) -> bytes:
+        """The module without its constants; equal modules give equal bytes."""
+
+    def constants(self) -> Mapping[str, np.ndarray]:
+        """The constants the functions need, by content digest."""
+        return {}
+
+    def inspect(self) -> str:
+        """The module as text for people."""
+        return f"{self.kind}: {', '.join(self.symbols())}"
+
+    def bind(
+        self, symbol: str, args: Sequence[BoundTensor], values: Mapping[str, int], context: BindContext
+    ) -> BoundCall:
+        """Prepare a call of `symbol` over fixed memory: `args` are inputs then outputs, `values` the symbolic dims.
+
+        This default calls `get_function(symbol)` as a Python step.
+        Raises: ExecutionError for an unknown name.
+        """
+        function = self.get_function(symbol)
+        if accepts_symbols(function):
+            return BoundCall([partial(function, *(arg.as_array() for arg in args), symbols=dict(values))])
+        return BoundCall([partial(function, *map(_exchangeable, args))])
+
+    def unknown_symbol(self, symbol: str) -> ExecutionError:
+        """The error for a function that the module does not have."""
+        return ExecutionError(
+            f"the {self.kind} module has no function {symbol!r}", expected=", ".join(self.symbols()) or "no functions"
+        )
+
+
+def accepts_symbols(function: Callable[..., Any]) -> bool:
+    """True when a function takes the keyword `symbols`; functions of the foreign ABI never do."""
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return False
+    return "symbols" in parameters
+
+
+def _exchangeable(tensor: BoundTensor) -> Any:
+    # NumPy cannot export the ml_dtypes types through DLPack; our Tensor can.
+    array = tensor.as_array()
+    if array.dtype.isbuiltin == 1:
+        return array
+    from kernelyard.runtime.tensor import Tensor
+
+    return Tensor(array)
+
+
+def array_at(address: int, shape: Sequence[int], dtype: str) -> np.ndarray:
+    """A NumPy view of dense memory; the caller keeps the memory alive."""
+    nbytes = memory.nbytes_of(shape, dtype)
+    if not nbytes:
+        return np.empty(shape, dtypes.to_numpy(dtype))
+    buffer = np.frombuffer(memoryview((ctypes.c_uint8 * nbytes).from_address(address)), np.uint8)
+    return memory.view_of(buffer, shape, dtype)

@@ -1,0 +1,79 @@
+"""Symbolic dims from concrete shapes: every symbol gets one value, and everything else is checked against it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kernelyard import dims
+from kernelyard.dims import Dim
+from kernelyard.errors import InputShapeError, ShapeError
+from kernelyard.runtime.spec import TensorSpec
+
+
+def solve_symbols(specs: Sequence[TensorSpec], shapes: Sequence[tuple[int, ...]], values: dict[str, int]) -> None:
+    """Fill `values` with the symbols' values, and check ranks and sizes; values that are there already are kept.
+
+    Raises: InputShapeError naming the tensor, the axis and the expectation.
+    """
+    deferred: list[tuple[TensorSpec, int, Dim, int]] = []
+    for spec, shape in zip(specs, shapes, strict=True):
+        if len(shape) != len(spec.shape):
+            raise InputShapeError(
+                "a tensor has the wrong rank",
+                where=_place(spec),
+                found=f"rank {len(shape)}, shape {tuple(shape)}",
+                expected=f"rank {len(spec.shape)}, {spec!r}",
+            )
+        for axis, (dim, size) in enumerate(zip(spec.shape, shape, strict=True)):
+            name = dims.as_symbol(dim)
+            if name is not None and name not in values:
+                values[name] = _positive(spec, axis, dim, size)
+            elif dim != size:
+                deferred.append((spec, axis, dim, size))
+    for spec, axis, dim, size in deferred:
+        _solve_affine(dim, size, values)
+        _check(spec, axis, dim, size, values)
+
+
+def _positive(spec: TensorSpec, axis: int, dim: Dim, size: int) -> int:
+    if size < 1:
+        raise InputShapeError(
+            f"axis {axis} is empty", where=_place(spec), found=size, expected=f"{dim}, a size of at least 1"
+        )
+    return size
+
+
+def _solve_affine(dim: Dim, size: int, values: dict[str, int]) -> None:
+    """Give the one unknown symbol of `slope * symbol + offset` the value that makes the dim `size`, if there is one."""
+    unknown = dims.symbols_of(dim) - values.keys()
+    if len(unknown) != 1:
+        return
+    (name,) = unknown
+    at_one, at_two, at_three = (dims.evaluate(dim, {**values, name: n}) for n in (1, 2, 3))
+    slope = at_two - at_one
+    if slope == 0 or at_three - at_two != slope:
+        return
+    value, rest = divmod(size - at_one + slope, slope)
+    if rest == 0 and value >= 1:
+        values[name] = value
+
+
+def _check(spec: TensorSpec, axis: int, dim: Dim, size: int, values: dict[str, int]) -> None:
+    try:
+        expected = dims.evaluate(dim, values)
+    except ShapeError as error:
+        raise InputShapeError(
+            f"the size of axis {axis} cannot be", where=_place(spec), found=size, expected=f"{dim}: {error.message}"
+        ) from error
+    if expected != size:
+        known = ", ".join(f"{name} = {values[name]}" for name in sorted(dims.symbols_of(dim)))
+        raise InputShapeError(
+            f"axis {axis} has the wrong size",
+            where=_place(spec),
+            found=size,
+            expected=f"{dim} = {expected} ({known})" if known else str(expected),
+        )
+
+
+def _place(spec: TensorSpec) -> str | None:
+    return f"input {spec.name!r}" if spec.name else None
