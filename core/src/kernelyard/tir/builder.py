@@ -16,7 +16,7 @@ from typing import Any
 from kernelyard.dims import Dim, Shape
 from kernelyard.ir.types import TensorType
 from kernelyard.tir.buffer import Buffer
-from kernelyard.tir.expr import INDEX, Axis, Expr, index
+from kernelyard.tir.expr import INDEX, Axis, Expr, cast, index
 from kernelyard.tir.primfunc import REDUCE, SPATIAL, ComputeBlock, IterVar, PrimFunc
 from kernelyard.tir.visitor import rename_buffers
 
@@ -158,3 +158,10 @@ def _axes(prefix: str, extents: Sequence[Dim], kind: str) -> tuple[IterVar, ...]
 
 def _values(axes: Sequence[IterVar]) -> Axes:
     return tuple(axis.axis for axis in axes)
+
+
+def conversion_block(name: str, source: Buffer, target: Buffer) -> ComputeBlock:
+    """The block that copies a buffer into another one of its shape, converting."""
+    axes = _axes("i", target.shape, SPATIAL)
+    at = _values(axes)
+    return ComputeBlock(name, axes, target, at, cast(source[at], target.dtype))

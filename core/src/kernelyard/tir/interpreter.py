@@ -163,7 +163,8 @@ class _Points:
         return found
 
     def store(self, body: np.ndarray) -> None:
-        self.arrays[self.block.output.name][self._element(self.block.output, self.block.indices)] = body
+        where = self._element(self.block.output, self.block.indices)
+        self.arrays[self.block.output.name][where] = body if where else body[0]
 
 
 def _in_double(function: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray], np.ndarray]:

@@ -1,0 +1,73 @@
+"""Rules of reductions over axes, and of the index of an extremum."""
+
+from __future__ import annotations
+
+from kernelyard import dims, dtypes
+from kernelyard.dims import Dim, Shape
+from kernelyard.legalize.common import kept_index, merge_axes, split_shape
+from kernelyard.legalize.registry import Operand, RuleBuilder, legalize
+from kernelyard.tir.buffer import Buffer
+from kernelyard.tir.expr import Axis, DimValue, Expr, binary, cast, index
+
+REDUCERS = ("sum", "prod", "max", "min", "any", "all")
+
+
+def reduce_axes(b: RuleBuilder, reducer: str, x: Operand | Buffer, axes: tuple[int, ...], name: str = "t") -> Buffer:
+    """`x` combined over `axes`, which are dropped."""
+    outer, inner = split_shape(x.shape, axes)
+    return b.reduce(reducer, outer, inner, lambda at, point: x[merge_axes(x.rank, axes, at, point)], name=name)
+
+
+def restore_axes(b: RuleBuilder, x: Buffer, shape: Shape, axes: tuple[int, ...]) -> Buffer:
+    """`x` with the reduced axes back, of size 1."""
+    kept = tuple(1 if n in axes else dim for n, dim in enumerate(shape))
+    return b.compute(kept, lambda *at: x[kept_index(axes, at)])
+
+
+def divide_by_count(total: Expr, count: Dim) -> Expr:
+    """`total / count`, in the dtype of the total; integers are truncated."""
+    if dtypes.is_float(total.dtype):
+        return total / (cast(DimValue(count), total.dtype) if isinstance(count, dims.SymbolicDim) else count)
+    return binary("truncdiv", total, cast(index(count), total.dtype))
+
+
+def _register(name: str) -> None:
+    @legalize(name, widen=True)
+    def rule(b: RuleBuilder, x: Operand, *, axes: tuple[int, ...], keepdims: bool) -> Buffer:
+        axes = axes or tuple(range(x.rank))
+        total = reduce_axes(b, name, x, axes)
+        return restore_axes(b, total, x.shape, axes) if keepdims else total
+
+
+for _name in REDUCERS:
+    _register(_name)
+
+
+@legalize("mean", widen=True)
+def mean(b: RuleBuilder, x: Operand, *, axes: tuple[int, ...], keepdims: bool) -> Buffer:
+    axes = axes or tuple(range(x.rank))
+    count = dims.product(x.shape[n] for n in axes)
+    total = reduce_axes(b, "sum", x, axes, "total")
+    return b.compute(
+        b.result.shape, lambda *at: divide_by_count(total[kept_index(axes, at) if keepdims else at], count)
+    )
+
+
+def _register_arg(reducer: str) -> None:
+    @legalize(reducer)
+    def rule(b: RuleBuilder, x: Operand, *, axis: int, keepdims: bool, select_last_index: bool) -> Buffer:
+        axis %= x.rank
+        outer, (extent,) = split_shape(x.shape, (axis,))
+
+        def place(k: Axis) -> Expr:
+            return index(extent) - 1 - k if select_last_index else k
+
+        def body(at: tuple[Axis, ...], point: tuple[Axis, ...]) -> Expr:
+            return x[(*at[:axis], place(point[0]), *at[axis:])]
+
+        found = b.reduce(reducer, outer, (extent,), body, arg=lambda at, point: place(point[0]))
+        return restore_axes(b, found, x.shape, (axis,)) if keepdims else found
+
+
+for _name in ("argmax", "argmin"):
+    _register_arg(_name)
