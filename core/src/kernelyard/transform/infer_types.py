@@ -1,0 +1,62 @@
+"""Infer every type anew from the parameters, after a change of types that was not carried through."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kernelyard.ir import Call, Expr, Function, FunctionMutator, GlobalVar, IRModule, Var
+from kernelyard.ir.op import Op
+from kernelyard.ir.visitor import callees
+from kernelyard.transform.pass_base import Pass, PassContext
+
+
+class InferTypes(Pass):
+    """Rebuild calls whose type is no longer what the operator, or the called function, says; callees come first."""
+
+    name = "infer_types"
+
+    def run(self, module: IRModule, context: PassContext) -> IRModule:
+        for name in list(_callees_first(module)):
+            function = module[name]
+            if not isinstance(function, Function):
+                continue
+            new = _Inferrer(module).mutate(function)
+            if new is not function:
+                module = module.with_functions({name: new})
+        return module
+
+
+class _Inferrer(FunctionMutator):
+    def __init__(self, module: IRModule) -> None:
+        super().__init__()
+        self._module = module
+
+    def rewrite(self, var: Var, value: Expr) -> Expr:
+        if not isinstance(value, Call):
+            return value
+        if isinstance(value.op, Op):
+            inferred = Call(value.op, value.args, value.attrs, value.type)
+        else:
+            inferred = self._of_function(value, value.op)
+        return value if inferred.type == value.type else inferred
+
+    def _of_function(self, call: Call, callee: GlobalVar) -> Call:
+        function = self._module[callee.name]
+        return Call(callee, call.args, call.attrs, function.result_type) if isinstance(function, Function) else call
+
+
+def _callees_first(module: IRModule) -> Iterator[str]:
+    """Names of the graph-level functions, each after those that it calls."""
+    done: set[str] = set()
+    for root in module.graph_functions():
+        stack = [(root, False)]
+        while stack:
+            name, visited = stack.pop()
+            if visited:
+                yield name
+            elif name not in done and name in module:
+                done.add(name)
+                stack.append((name, True))
+                function = module[name]
+                if isinstance(function, Function):
+                    stack.extend((callee, False) for callee in callees(function))

@@ -1,0 +1,31 @@
+"""Which values have no effect but their result, so that they may be removed, repeated, merged or moved."""
+
+from __future__ import annotations
+
+from kernelyard.ir import BaseFunction, Call, Expr, Function, GlobalVar, IRModule
+
+
+class Purity:
+    """Answers for the values of one module; what functions do is worked out once for each."""
+
+    def __init__(self, module: IRModule) -> None:
+        self._module = module
+        self._functions: dict[str, bool] = {}
+
+    def is_pure(self, value: Expr) -> bool:
+        """True when evaluating the value has no effect."""
+        if not isinstance(value, Call):
+            return True
+        if isinstance(value.op, GlobalVar):
+            return self._is_pure_function(value.op.name)
+        return value.op.pure
+
+    def _is_pure_function(self, name: str) -> bool:
+        if name not in self._functions:
+            # A function that calls itself has an effect: it may not end.
+            self._functions[name] = False
+            function: BaseFunction | None = self._module.functions.get(name)
+            self._functions[name] = isinstance(function, Function) and all(
+                self.is_pure(binding.value) for binding in function.bindings
+            )
+        return self._functions[name]
