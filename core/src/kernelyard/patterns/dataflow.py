@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from kernelyard.ir.expr import Binding, Constant, Expr, Function, Var, operands
+from kernelyard.ir.expr import Binding, Constant, Expr, Function, Var, operands, with_operands
 
 
 class Dataflow:
@@ -56,3 +56,19 @@ class Dataflow:
     def is_returned(self, var: Var) -> bool:
         """True when the function returns the variable."""
         return var in self.returned
+
+
+def without_aliases(function: Function) -> Function:
+    """The function without bindings that only rename a value; the same object when it has none."""
+    dataflow = Dataflow(function.bindings, function.result)
+    kept = [binding for binding in function.bindings if not dataflow.is_alias(binding.var)]
+    if len(kept) == len(function.bindings):
+        return function
+    bindings = [Binding(binding.var, _resolved(binding.value, dataflow)) for binding in kept]
+    return Function(function.params, bindings, _resolved(function.result, dataflow), function.attrs)
+
+
+def _resolved(value: Expr, dataflow: Dataflow) -> Expr:
+    old = operands(value)
+    new = [dataflow.resolve(operand) for operand in old]
+    return value if all(a is b for a, b in zip(old, new, strict=True)) else with_operands(value, new)

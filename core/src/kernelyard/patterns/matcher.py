@@ -93,7 +93,17 @@ class Match:
     @cached_property
     def members(self) -> frozenset[Var]:
         """The variables that move into the group, the root included."""
-        return frozenset(binding.var for binding in self.bindings)
+        return frozenset(self.members_in_order)
+
+    @cached_property
+    def members_in_order(self) -> tuple[Var, ...]:
+        """The variables that move into the group, in order; the root is the last."""
+        return tuple(binding.var for binding in self.bindings)
+
+    @cached_property
+    def call_bindings(self) -> tuple[Binding, ...]:
+        """The bindings of calls that move into the group, in order."""
+        return tuple(binding for binding in self.bindings if isinstance(binding.value, Call))
 
     @cached_property
     def calls(self) -> tuple[Call, ...]:

@@ -1,0 +1,81 @@
+"""What the core checks itself before it asks a backend anything: may these bindings become one function?"""
+
+from __future__ import annotations
+
+from kernelyard.ir.expr import Constant, Var
+from kernelyard.ir.op import Op
+from kernelyard.ir.types import TensorType
+from kernelyard.patterns.dataflow import Dataflow
+from kernelyard.patterns.matcher import Match
+from kernelyard.patterns.registry import Decline
+
+LEAKING_INTERMEDIATE = "leaking-intermediate"
+CYCLE = "cycle"
+IMPURE = "impure"
+TUPLE_INPUT = "tuple-input"
+
+
+def check_legality(match: Match) -> Decline | None:
+    """None when the match may become one function whose only result is its root; else why not.
+
+    Codes: "leaking-intermediate" (a value inside is also used outside), "cycle" (and that use feeds the group again),
+    "impure" (an op has effects), "tuple-input" (a whole tuple would cross the boundary).
+    """
+    return _impure(match) or _tuple_input(match) or _leak(match)
+
+
+def leaking_intermediates(match: Match) -> tuple[Var, ...]:
+    """Members other than the root that something outside the group reads or the function returns."""
+    return tuple(var for var in match.members_in_order if var is not match.root and _leaks(match, var))
+
+
+def _leaks(match: Match, var: Var) -> bool:
+    return match.dataflow.is_returned(var) or any(user not in match.members for user in match.users(var))
+
+
+def _impure(match: Match) -> Decline | None:
+    for binding, call in zip(match.call_bindings, match.calls, strict=True):
+        if isinstance(call.op, Op) and not call.op.pure:
+            return Decline(IMPURE, f"{call.op_name} has effects and must stay where it is", at=binding.var)
+    return None
+
+
+def _tuple_input(match: Match) -> Decline | None:
+    for operand in match.inputs:
+        if not isinstance(operand, Constant) and not isinstance(operand.type, TensorType):
+            return Decline(TUPLE_INPUT, f"the group would take the whole tuple {operand!r} as an input", at=operand)
+    return None
+
+
+def _leak(match: Match) -> Decline | None:
+    leaking = leaking_intermediates(match)
+    if not leaking:
+        return None
+    for var in leaking:
+        outside = [user for user in match.users(var) if user not in match.members]
+        feeding = _first_that_reaches(outside, match)
+        if feeding is not None:
+            message = f"{var!r} inside the group feeds {feeding!r} outside, which feeds the group again"
+            return Decline(CYCLE, message, at=var)
+    var = leaking[0]
+    users = [repr(user) for user in match.users(var) if user not in match.members]
+    by = ", ".join(users[:3]) if users else "the function's result"
+    return Decline(LEAKING_INTERMEDIATE, f"{var!r} inside the group is also used by {by}", at=var)
+
+
+def _first_that_reaches(starts: list[Var], match: Match) -> Var | None:
+    return next((start for start in starts if _reaches_group(start, match.members, match.root, match.dataflow)), None)
+
+
+def _reaches_group(start: Var, members: frozenset[Var], root: Var, dataflow: Dataflow) -> bool:
+    last = dataflow.position[root]
+    seen: set[Var] = {start}
+    pending = [start]
+    while pending:
+        for user in dataflow.users(pending.pop()):
+            if user in members:
+                return True
+            if user not in seen and dataflow.position[user] < last:
+                seen.add(user)
+                pending.append(user)
+    return False
