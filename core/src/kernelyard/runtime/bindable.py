@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
@@ -15,6 +14,7 @@ import numpy as np
 from kernelyard.errors import InputShapeError, InputTypeError
 from kernelyard.runtime import memory
 from kernelyard.runtime.call_table import CallTable
+from kernelyard.runtime.lru import LRU
 from kernelyard.runtime.module import BindContext, BoundCall, BoundTensor, RuntimeModule
 from kernelyard.runtime.shapes import solve_symbols
 from kernelyard.runtime.spec import TensorSpec
@@ -61,14 +61,15 @@ class _Function:
         self._symbol = symbol
         self._signature = module.signature(symbol)
         self._lock = Lock()
-        self._bound: OrderedDict[object, tuple[CallTable, list[np.ndarray], BoundCall]] = OrderedDict()
+        self._bound: LRU[object, tuple[CallTable, list[np.ndarray], BoundCall]] = LRU(MAX_BOUND_SHAPES)
 
     def __call__(self, *tensors: Any, symbols: Mapping[str, int] | None = None) -> None:
         arrays = [as_array(tensor) for tensor in tensors]
         values = self._check(arrays, symbols)
         count = len(self._signature.inputs)
         with self._lock:
-            table, buffers, _ = self._bind(values)
+            key = tuple(sorted(values.items()))
+            table, buffers, _ = self._bound.get_or_make(key, lambda: self._bind(values))
             for buffer, array in zip(buffers[:count], arrays[:count], strict=True):
                 buffer[...] = array
             table.run()
@@ -96,20 +97,13 @@ class _Function:
         return values
 
     def _bind(self, values: Mapping[str, int]) -> tuple[CallTable, list[np.ndarray], BoundCall]:
-        key = tuple(sorted(values.items()))
-        if key in self._bound:
-            self._bound.move_to_end(key)
-            return self._bound[key]
         specs = self._signature.tensors
         buffers = [memory.aligned_empty(spec.evaluate(values), spec.dtype) for spec in specs]
         args = [BoundTensor(memory.address_of(b), b.shape, spec.dtype) for b, spec in zip(buffers, specs, strict=True)]
         context = BindContext(default_threads(), memory.Workspace())
         call = self._module.bind(self._symbol, args, values, context)
         call.keep.append(context)  # the workspace lives as long as the call
-        self._bound[key] = CallTable(call.steps, [self._symbol] * len(call.steps)), buffers, call
-        if len(self._bound) > MAX_BOUND_SHAPES:
-            self._bound.popitem(last=False)
-        return self._bound[key]
+        return CallTable(call.steps, [self._symbol] * len(call.steps)), buffers, call
 
 
 def default_threads() -> int:

@@ -145,7 +145,11 @@ class Workspace:
 
     def __call__(self, nbytes: int) -> int:
         """The address of at least `nbytes`, 64-byte aligned."""
+        return address_of(self.buffer(nbytes))
+
+    def buffer(self, nbytes: int) -> np.ndarray:
+        """The same memory as an array of at least `nbytes` uint8."""
         largest = self._buffers[-1].nbytes if self._buffers else 0
         if nbytes > largest or not self._buffers:
             self._buffers.append(aligned_bytes(align(max(nbytes, 2 * largest, ALIGNMENT))))
-        return address_of(self._buffers[-1])
+        return self._buffers[-1]

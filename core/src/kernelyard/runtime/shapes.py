@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from kernelyard import dims
 from kernelyard.dims import Dim
 from kernelyard.errors import InputShapeError, ShapeError
 from kernelyard.runtime.spec import TensorSpec
+
+
+class DimValues:
+    """Values of dims for given symbols; each distinct dim is evaluated once."""
+
+    def __init__(self, symbols: Mapping[str, int]) -> None:
+        self._symbols = symbols
+        self._known: dict[Dim, int] = {}
+
+    def __call__(self, dim: Dim) -> int:
+        """The value of a dim. Raises: ShapeError."""
+        if isinstance(dim, int):
+            return dim
+        if dim not in self._known:
+            self._known[dim] = dims.evaluate(dim, self._symbols)
+        return self._known[dim]
+
+    def shape(self, shape: Sequence[Dim]) -> tuple[int, ...]:
+        """The values of a shape. Raises: ShapeError."""
+        return tuple([self(dim) for dim in shape])
 
 
 def solve_symbols(specs: Sequence[TensorSpec], shapes: Sequence[tuple[int, ...]], values: dict[str, int]) -> None:

@@ -1,0 +1,205 @@
+"""Lane and Instance: a plan bound to memory. A lane is what one thread holds while it runs a program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kernelyard.errors import ExecutionError, KernelyardError
+from kernelyard.runtime import memory
+from kernelyard.runtime.call_table import CallTable
+from kernelyard.runtime.lru import LRU
+from kernelyard.runtime.memory import Workspace
+from kernelyard.runtime.module import REBIND_ALIGNMENT, BindContext, BoundCall, BoundTensor
+from kernelyard.runtime.plan import Plan
+from kernelyard.runtime.program import Step
+
+if TYPE_CHECKING:
+    from kernelyard.runtime.executable import Executable
+
+# From this size on a tensor moves by telling the steps its address; below, copying it is cheaper.
+REBIND_BYTES = 1 << 16
+MAX_INSTANCES = 16
+
+Mover = Callable[[int], None]
+
+
+class Lane:
+    """Memory that one running call uses at a time, and the instances that are bound to it."""
+
+    def __init__(self) -> None:
+        self.arena = Workspace()
+        self.scratch = Workspace()
+        self.instances: LRU[Plan, Instance] = LRU(MAX_INSTANCES)
+        self.last: tuple[Plan, Instance] | None = None
+
+    def instance(self, plan: Plan, executable: Executable, threads: int) -> Instance:
+        """The plan bound to this lane's memory."""
+        if self.last is None or self.last[0] is not plan:
+            made = self.instances.get_or_make(plan, lambda: Instance(plan, executable, self, threads))
+            self.last = (plan, made)
+            return made
+        return self.last[1]
+
+
+class Port:
+    """Where an input or result enters or leaves: a buffer of ours, and the functions that move the steps off it.
+
+    Without movers every tensor is copied through the buffer.
+    """
+
+    def __init__(self, buffer: np.ndarray, movers: Sequence[Mover] = ()) -> None:
+        self.buffer = buffer
+        self.movers = tuple(movers)
+        self._home = self._address = memory.address_of(buffer)
+
+    def _move(self, address: int) -> None:
+        if address != self._address:
+            for mover in self.movers:
+                mover(address)
+            self._address = address
+
+    def go_home(self) -> None:
+        """Make the steps use the buffer again."""
+        self._move(self._home)
+
+    def fill(self, array: np.ndarray) -> None:
+        """Make the steps read `array`, which must live until they have run."""
+        if array.flags.c_contiguous and array.dtype.isnative:
+            address = memory.address_of(array)
+            if address % REBIND_ALIGNMENT == 0:
+                self._move(address)
+                return
+        self._move(self._home)
+        self.buffer[...] = array
+
+    def fresh(self) -> np.ndarray:
+        """A new array that the steps will write."""
+        array = memory.aligned_empty(self.buffer.shape, self.buffer.dtype.name)
+        self._move(memory.address_of(array))
+        return array
+
+
+class Instance:
+    """A plan bound to a lane's memory: inputs are copied or moved in, one table runs, results come out likewise."""
+
+    def __init__(self, plan: Plan, executable: Executable, lane: Lane, threads: int) -> None:
+        self._plan = plan
+        self._executable = executable
+        self._workspaces = (lane.arena, lane.scratch)  # what the steps' addresses lie in
+        self._arrays = self._allocate(lane.arena)
+        self._calls = self._bind_all(BindContext(threads, lane.scratch))
+        names = [step.label or step.symbol for step in plan.program.steps]
+        labels = [name for name, call in zip(names, self._calls, strict=True) for _ in call.steps]
+        self._table = CallTable([step for call in self._calls for step in call.steps], labels)
+        self._inputs = self._make_inputs()
+        self._results = self._make_results()
+        self._copies = not any(port.movers for port in [*self._inputs.values(), *self._results])
+        self._input_buffers = tuple((index, port.buffer) for index, port in self._inputs.items())
+        self._result_buffers = tuple(port.buffer for port in self._results)
+
+    def _allocate(self, workspace: Workspace) -> list[np.ndarray]:
+        """An array for every register."""
+        plan = self._plan
+        arena = workspace.buffer(plan.arena_nbytes)
+        arrays: list[np.ndarray] = []
+        for number, register in enumerate(plan.program.registers):
+            shape = plan.shapes[number]
+            if register.kind == "alias":
+                arrays.append(arrays[register.source].reshape(shape))
+            elif register.kind == "constant":
+                arrays.append(self._executable.resident(register.digest))
+            else:
+                # A buffer that no step writes is never read either: it has no place of its own.
+                arrays.append(memory.view_of(arena[plan.offsets.get(number, 0) :], shape, register.dtype))
+        return arrays
+
+    def _bind_all(self, context: BindContext) -> list[BoundCall]:
+        tensors = [
+            BoundTensor(memory.address_of(array), array.shape, register.dtype)
+            for array, register in zip(self._arrays, self._plan.program.registers, strict=True)
+        ]
+        with self._executable.lock:
+            return [self._bind(step, tensors, context) for step in self._plan.program.steps]
+
+    def _bind(self, step: Step, tensors: Sequence[BoundTensor], context: BindContext) -> BoundCall:
+        module = self._executable.modules[step.module]
+        args = [tensors[register] for register in step.inputs + step.outputs]
+        try:
+            return module.bind(step.symbol, args, self._plan.values, context)
+        except KernelyardError as error:
+            error.where = error.where or step.label or None
+            raise
+        except Exception as error:
+            raise ExecutionError(
+                f"the {module.kind} module cannot prepare {step.symbol} for these shapes",
+                where=step.label or None,
+                found=f"{type(error).__name__}: {error}",
+            ) from error
+
+    def _make_inputs(self) -> dict[int, Port]:
+        """A port for every input that the program reads, by its number."""
+        plan, program = self._plan, self._plan.program
+        results = {plan.roots[result] for result in program.results}
+        ports: dict[int, Port] = {}
+        for number, register in enumerate(program.registers):
+            if register.kind == "input":
+                may_move = number not in results
+                ports[register.index] = Port(self._arrays[number], self._movers(number) if may_move else ())
+        return ports
+
+    def _make_results(self) -> list[Port]:
+        plan, program = self._plan, self._plan.program
+        roots = [plan.roots[result] for result in program.results]
+        return [
+            Port(
+                self._arrays[result],
+                self._movers(root) if program.registers[root].kind == "buffer" and roots.count(root) == 1 else (),
+            )
+            for result, root in zip(program.results, roots, strict=True)
+        ]
+
+    def _movers(self, root: int) -> Sequence[Mover]:
+        """What moves every use of a register; nothing when it is small or some use cannot be moved."""
+        if self._arrays[root].nbytes < REBIND_BYTES:
+            return ()
+        movers: list[Mover] = []
+        for step, call in zip(self._plan.program.steps, self._calls, strict=True):
+            for position, register in enumerate(step.inputs + step.outputs):
+                if self._plan.roots[register] != root:
+                    continue
+                if position not in call.rebind:
+                    return ()
+                movers.append(call.rebind[position])
+        return movers
+
+    def run(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Results for arrays whose shapes are the plan's and whose dtypes are the inputs'."""
+        if self._copies:
+            for index, buffer in self._input_buffers:
+                buffer[...] = arrays[index]
+            self._table.run()
+            return [buffer.copy() for buffer in self._result_buffers]
+        for index, port in self._inputs.items():
+            if port.movers:
+                port.fill(arrays[index])
+            else:
+                port.buffer[...] = arrays[index]
+        fresh = [port.fresh() if port.movers else None for port in self._results]
+        self._table.run()
+        return [
+            port.buffer.copy() if moved is None else moved for moved, port in zip(fresh, self._results, strict=True)
+        ]
+
+    def run_stepwise(self, arrays: Sequence[np.ndarray], around: Callable[..., None]) -> list[np.ndarray]:
+        """Like `run`, one step at a time: `around(step, run, inputs, outputs)` decides about each."""
+        for port in [*self._inputs.values(), *self._results]:
+            port.go_home()
+        for index, buffer in self._input_buffers:
+            buffer[...] = arrays[index]
+        for step, call in zip(self._plan.program.steps, self._calls, strict=True):
+            table = CallTable(call.steps, [step.label or step.symbol] * len(call.steps))
+            around(step, table.run, *([self._arrays[r] for r in group] for group in (step.inputs, step.outputs)))
+        return [buffer.copy() for buffer in self._result_buffers]

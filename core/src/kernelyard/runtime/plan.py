@@ -1,0 +1,79 @@
+"""Plan: the shapes and the memory layout of a program's registers, for one set of input shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from kernelyard import dims
+from kernelyard.errors import ShapeError
+from kernelyard.runtime import memory
+from kernelyard.runtime.memory import Lifetime
+from kernelyard.runtime.program import Program
+from kernelyard.runtime.shapes import DimValues, solve_symbols
+
+Shapes = tuple[tuple[int, ...], ...]
+
+
+class Plan:
+    """What is known about a program once the shapes of its inputs are.
+
+    values: of the symbolic dims. shapes: one per register. offsets: where inputs and buffers lie, by register, in an
+    arena of `arena_nbytes`; registers whose lifetimes are disjoint share bytes.
+    Raises: InputShapeError for shapes that the inputs cannot have, ShapeError naming the step that cannot work on them.
+    """
+
+    def __init__(self, program: Program, shapes: Shapes) -> None:
+        self.program = program
+        self.roots = tuple(map(program.root, range(len(program.registers))))
+        self.values: dict[str, int] = {}
+        solve_symbols(program.inputs, shapes, self.values)
+        self.shapes = _register_shapes(program, self.values)
+        self.offsets, self.arena_nbytes = self._lay_out()
+
+    def _lay_out(self) -> tuple[dict[int, int], int]:
+        spans = self._spans()
+        plan = memory.plan_memory([Lifetime(self._nbytes(r), first, last) for r, (first, last) in spans.items()])
+        return dict(zip(spans, plan.offsets, strict=True)), plan.nbytes
+
+    def _nbytes(self, register: int) -> int:
+        return memory.nbytes_of(self.shapes[register], self.program.registers[register].dtype)
+
+    def _spans(self) -> dict[int, tuple[int, int]]:
+        """First and last time, in steps: inputs exist before the first step, results until after the last."""
+        program = self.program
+        kinds = [register.kind for register in program.registers]
+        spans = {number: [-1, -1] for number, kind in enumerate(kinds) if kind == "input"}
+        for now, step in enumerate(program.steps):
+            spans.update({register: [now, now] for register in step.outputs})
+            for register in step.inputs:
+                if self.roots[register] in spans:
+                    spans[self.roots[register]][1] = now
+        for register in program.results:
+            if self.roots[register] in spans:
+                spans[self.roots[register]][1] = len(program.steps)
+        return {register: (first, last) for register, (first, last) in spans.items()}
+
+
+def _register_shapes(program: Program, values: Mapping[str, int]) -> list[tuple[int, ...]]:
+    known = DimValues(values)
+    shapes: list[tuple[int, ...]] = []
+    for number, register in enumerate(program.registers):
+        try:
+            shape = known.shape(register.shape)
+        except ShapeError as error:
+            raise _shape_error(program, number, values, error.message) from error
+        if any(dim < 0 for dim in shape):
+            raise _shape_error(program, number, values, f"the shape {shape} has a negative size")
+        if register.kind == "alias" and dims.product(shape) != dims.product(shapes[register.source]):
+            raise _shape_error(program, number, values, f"{shapes[register.source]} cannot be reshaped to {shape}")
+        shapes.append(shape)
+    return shapes
+
+
+def _shape_error(program: Program, register: int, values: Mapping[str, int], message: str) -> ShapeError:
+    root = program.root(register)
+    makers: Sequence[str] = [step.label or step.symbol for step in program.steps if root in step.outputs]
+    given = ", ".join(f"{name} = {value}" for name, value in sorted(values.items()))
+    return ShapeError(
+        f"inputs of these sizes do not fit: {message}", where=next(iter(makers), None), found=given or None
+    )
