@@ -1,0 +1,18 @@
+"""The operator vocabulary: importing this package declares every operator.
+
+One file per family; one declaration per operator holds its type rule, NumPy reference, samples and cost.
+"""
+
+from kernelyard.ops import activation as activation
+from kernelyard.ops import binary as binary
+from kernelyard.ops import convolution as convolution
+from kernelyard.ops import core_calls as core_calls
+from kernelyard.ops import creation as creation
+from kernelyard.ops import elementwise as elementwise
+from kernelyard.ops import image as image
+from kernelyard.ops import indexing as indexing
+from kernelyard.ops import linear as linear
+from kernelyard.ops import normalization as normalization
+from kernelyard.ops import pooling as pooling
+from kernelyard.ops import reduction as reduction
+from kernelyard.ops import shape as shape

@@ -1,0 +1,55 @@
+"""Matrix multiplication."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from kernelyard import dims
+from kernelyard.dims import Dim
+from kernelyard.ir.op import Attributes, Sample
+from kernelyard.ir.types import TensorType, Type, tensors_of
+from kernelyard.ops.declaration import declare
+from kernelyard.ops.samples import floats, numbers
+from kernelyard.ops.type_rules import NUMBERS, broadcast_shapes, require, require_dtype, require_same_dtype, unify
+
+
+def _matmul_type(types: Sequence[TensorType], attrs: Attributes) -> Type:
+    a, b = types
+    dtype = require_same_dtype(types)
+    require_dtype(a, NUMBERS)
+    require(a.rank >= 1 and b.rank >= 1, "operands must have rank 1 or more", found=f"{a!r} and {b!r}")
+    unify(a.shape[-1], b.shape[-2] if b.rank > 1 else b.shape[0], "the summed axes")
+    rows = a.shape[-2:-1] if a.rank > 1 else ()
+    columns = b.shape[-1:] if b.rank > 1 else ()
+    return TensorType(broadcast_shapes(a.shape[:-2], b.shape[:-2]) + rows + columns, dtype)
+
+
+def _matmul_flops(types: Sequence[TensorType], result: Type, attrs: Attributes) -> Dim:
+    return 2 * dims.product(tensors_of(result)[0].shape) * types[0].shape[-1]
+
+
+def _matmul_samples() -> Iterator[Sample]:
+    yield Sample((floats(3, 5), floats(5, 4, seed=1)), label="matrices")
+    yield Sample((floats(2, 7, 5), floats(5, 3, seed=1)), label="batch by matrix")
+    yield Sample((floats(2, 1, 3, 5), floats(4, 5, 2, seed=1)), label="batches broadcast")
+    yield Sample((floats(1, 17), floats(17, 1, seed=1)), label="odd shape")
+    yield Sample((floats(5), floats(5, 3, seed=1)), label="vector by matrix")
+    yield Sample((floats(2, 3, 5), floats(5, seed=1)), label="batch by vector")
+    yield Sample((floats(5), floats(5, seed=1)), label="vectors")
+    yield Sample((floats(2, 64), floats(64, 33, seed=1)), label="larger")
+    for dtype in ("float64", "float16", "bfloat16", "int32"):
+        yield Sample((numbers(3, 6, dtype=dtype), numbers(6, 4, dtype=dtype, seed=1)), label=dtype)
+
+
+declare(
+    "matmul",
+    ("a", "b"),
+    _matmul_type,
+    np.matmul,
+    samples=_matmul_samples,
+    flops=_matmul_flops,
+    widen=True,
+    summary="matrix product of the last two axes; leading axes broadcast, rank 1 is a vector",
+)

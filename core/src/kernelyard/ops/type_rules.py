@@ -1,0 +1,232 @@
+"""Building blocks of type rules: what operands must satisfy, and how their shapes combine.
+
+Dims that must be equal but cannot be proved equal are taken to be equal; `assumptions` lists them, so that whoever
+runs the program can check them once the sizes are known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from kernelyard import dims
+from kernelyard.dims import Dim, Shape, Symbol, SymbolicDim
+from kernelyard.dtypes import DTYPES, FLOATS, SIGNED, UNSIGNED
+from kernelyard.errors import ShapeError, TypeInferenceError
+from kernelyard.ir.op import Attributes, TypeRule
+from kernelyard.ir.types import TensorType, Type
+
+INTEGERS = (*SIGNED, *UNSIGNED)
+NUMBERS = (*FLOATS, *INTEGERS)
+BOOL = ("bool",)
+ANY = DTYPES
+
+_assumed: ContextVar[list[tuple[Dim, Dim]] | None] = ContextVar("_assumed", default=None)
+
+
+@contextmanager
+def assumptions() -> Iterator[list[tuple[Dim, Dim]]]:
+    """Collect the pairs of dims that the type rules inside the block take to be equal without proof."""
+    pairs: list[tuple[Dim, Dim]] = []
+    token = _assumed.set(pairs)
+    try:
+        yield pairs
+    finally:
+        _assumed.reset(token)
+
+
+def require(
+    condition: bool, message: str, *, found: object = None, expected: object = None, hint: str | None = None
+) -> None:
+    """Raise TypeInferenceError unless the condition holds."""
+    if not condition:
+        raise TypeInferenceError(message, found=found, expected=expected, hint=hint)
+
+
+def require_dtype(type_: TensorType, allowed: Sequence[str], what: str = "the operand") -> None:
+    """The element type must be one of `allowed`."""
+    if type_.dtype not in allowed:
+        raise TypeInferenceError(f"{what} has the wrong dtype", found=type_.dtype, expected=", ".join(allowed))
+
+
+def require_same_dtype(types: Sequence[TensorType]) -> str:
+    """The common element type of all operands."""
+    names = {type_.dtype for type_ in types}
+    if len(names) != 1:
+        raise TypeInferenceError(
+            "operands must have the same dtype",
+            found=", ".join(type_.dtype for type_ in types),
+            hint="convert with astype first",
+        )
+    return types[0].dtype
+
+
+def require_rank(type_: TensorType, rank: int, what: str = "the operand") -> None:
+    """The number of dims must be `rank`."""
+    if type_.rank != rank:
+        raise TypeInferenceError(f"{what} has the wrong rank", found=repr(type_), expected=f"rank {rank}")
+
+
+def require_axis(axis: int, rank: int, what: str = "axis") -> int:
+    """An axis in [0, rank)."""
+    if not 0 <= axis < rank:
+        valid = f"0 to {rank - 1}" if rank else "no axis: the operand has rank 0"
+        hint = f"axes count from the front: write {axis + rank}" if -rank <= axis < 0 else None
+        raise TypeInferenceError(f"{what} is out of range", found=axis, expected=valid, hint=hint)
+    return axis
+
+
+def require_axes(axes: Sequence[int], rank: int, *, ordered: bool = True) -> tuple[int, ...]:
+    """Distinct axes in [0, rank), ascending unless `ordered` is False."""
+    for axis in axes:
+        require_axis(axis, rank, "an axis")
+    require(len(set(axes)) == len(axes), "an axis is given twice", found=tuple(axes))
+    require(
+        not ordered or list(axes) == sorted(axes), "axes must ascend", found=tuple(axes), expected=tuple(sorted(axes))
+    )
+    return tuple(axes)
+
+
+def require_length(values: Sequence[object], length: int, what: str) -> None:
+    """An attribute must have `length` entries."""
+    require(len(values) == length, f"{what} has the wrong length", found=tuple(values), expected=f"{length} entries")
+
+
+# --- dims -------------------------------------------------------------------------------------------------------------
+def unify(left: Dim, right: Dim, what: str) -> Dim:
+    """The one size that two dims must both have; the simpler of the two when that cannot be proved.
+
+    Raises: TypeInferenceError when they are known to differ.
+    """
+    if left == right:
+        return left
+    if are_different(left, right):
+        raise TypeInferenceError(f"{what} must have the same size", found=f"{left} and {right}")
+    pairs = _assumed.get()
+    if pairs is not None:
+        pairs.append((left, right))
+    return min(left, right, key=lambda dim: (not isinstance(dim, int), len(str(dim)), str(dim)))
+
+
+def unify_shapes(left: Shape, right: Shape, what: str) -> Shape:
+    """`unify` for every axis."""
+    require(len(left) == len(right), f"{what} must have the same rank", found=f"{left} and {right}")
+    return tuple(unify(a, b, f"axis {i} of {what}") for i, (a, b) in enumerate(zip(left, right, strict=True)))
+
+
+def are_different(left: Dim, right: Dim) -> bool:
+    """True when two dims are proved to differ for all sizes of at least 1."""
+    difference = left - right
+    if isinstance(difference, int):
+        return difference != 0
+    if not _is_plain_polynomial(difference):
+        return False
+    return _is_positive(difference) or _is_positive(-difference)
+
+
+def _is_plain_polynomial(dim: SymbolicDim) -> bool:
+    return all(isinstance(atom, Symbol) for monomial, _ in dim.terms for atom in monomial)
+
+
+def _is_positive(dim: Dim) -> bool:
+    """True when a polynomial is proved positive: in n' = n - 1 no coefficient is negative and the constant is positive."""
+    shifted = dims.substitute(dim, {name: dims.symbol(name) + 1 for name in dims.symbols_of(dim)})
+    if isinstance(shifted, int):
+        return shifted > 0
+    constant = sum(coefficient for monomial, coefficient in shifted.terms if not monomial)
+    return constant > 0 and all(coefficient > 0 for _, coefficient in shifted.terms)
+
+
+def is_nonnegative(dim: Dim, depth: int = 4) -> bool:
+    """True when a dim is proved to be at least 0 for all sizes of at least 1.
+
+    Extrema and floor divisions are replaced by their bounds, at most `depth` of them.
+    """
+    if isinstance(dim, int):
+        return dim >= 0
+    for monomial, coefficient in dim.terms:
+        atom = monomial[0] if len(monomial) == 1 else None
+        if atom is None or isinstance(atom, Symbol):
+            continue
+        if depth == 0:
+            return False
+        rest = dim - SymbolicDim(((monomial, coefficient),))
+        options = [rest + coefficient * atom.left, rest + coefficient * atom.right]
+        if atom.name == "floordiv":
+            # right * (left // right) lies in [left - right + 1, left]
+            slack = atom.right - 1 if coefficient > 0 else 0
+            scaled = rest * atom.right + coefficient * (atom.left - slack)
+            dropped = coefficient > 0 and is_nonnegative(atom.left, depth - 1) and is_nonnegative(rest, depth - 1)
+            return dropped or is_nonnegative(scaled, depth - 1)
+        # The larger one bounds from below, the smaller one from above; a broadcast is the larger one.
+        either = (atom.name == "min") == (coefficient < 0)
+        return (any if either else all)(is_nonnegative(option, depth - 1) for option in options)
+    return _is_plain_polynomial(dim) and (_is_positive(dim + 1))
+
+
+def clamped_size(dim: Dim) -> Dim:
+    """`max(dim, 0)`, without the maximum where it is proved not to be needed."""
+    return dim if is_nonnegative(dim) else dims.maximum(dim, 0)
+
+
+def broadcast_shapes(*shapes: Shape) -> Shape:
+    """The common shape under NumPy's rule.
+
+    Raises: TypeInferenceError when known sizes disagree.
+    """
+    result: list[Dim] = []
+    for back in range(1, max(map(len, shapes), default=0) + 1):
+        size: Dim = 1
+        for shape in shapes:
+            if len(shape) >= back:
+                size = _broadcast(size, shape[-back], shapes)
+        result.append(size)
+    return tuple(reversed(result))
+
+
+def _broadcast(left: Dim, right: Dim, shapes: Sequence[Shape]) -> Dim:
+    try:
+        return dims.broadcast(left, right)
+    except ShapeError as error:
+        raise TypeInferenceError(
+            "shapes do not broadcast", found=" and ".join(map(str, shapes)), expected="equal sizes, or one of them 1"
+        ) from error
+
+
+def require_broadcastable(shape: Shape, target: Shape, what: str) -> None:
+    """`shape` must broadcast to exactly `target`."""
+    require(
+        len(shape) <= len(target)
+        and not any(_overflows(a, b) for a, b in zip(reversed(shape), reversed(target), strict=False)),
+        f"{what} does not broadcast to the target shape",
+        found=str(shape),
+        expected=str(target),
+    )
+
+
+def _overflows(size: Dim, target: Dim) -> bool:
+    return size != 1 and are_different(size, target) and isinstance(size, int)
+
+
+# --- whole rules ------------------------------------------------------------------------------------------------------
+def elementwise(allowed: Sequence[str], result: str | None = None) -> TypeRule:
+    """Operands of one dtype, broadcast against each other; `result` is another dtype for the result."""
+
+    def rule(types: Sequence[TensorType], attrs: Attributes) -> Type:
+        dtype = require_same_dtype(types)
+        require_dtype(types[0], allowed)
+        shape = types[0].shape if len(types) == 1 else broadcast_shapes(*(type_.shape for type_ in types))
+        return TensorType(shape, result or dtype)
+
+    return rule
+
+
+def same_as_first(check: Callable[[Sequence[TensorType], Attributes], None]) -> TypeRule:
+    """The first operand's type, after a check."""
+
+    def rule(types: Sequence[TensorType], attrs: Attributes) -> Type:
+        check(types, attrs)
+        return types[0]
+
+    return rule
