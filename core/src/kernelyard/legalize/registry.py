@@ -106,7 +106,7 @@ def legalize_call(name: str, operands: Sequence[TensorType], attrs: Attributes, 
     function = builder.finish(results, {"ops": (name,)})
     if rule.widen:
         function = _narrow_outputs(function, builder.results)
-    if function.result_type != result:
+    if tensors_of(function.result_type) != builder.results:
         raise LegalizeError(
             "a rule computes another type than the op's", where=name, found=function.result_type, expected=result
         )

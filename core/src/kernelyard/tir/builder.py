@@ -1,4 +1,4 @@
-"""The notation in which loop-level functions are written: `compute`, `reduce`, `scan`, `scatter`.
+"""The notation in which loop-level functions are written: `compute`, `reduce`, `scan`, `store`.
 
 b = PrimFuncBuilder()
 x = b.input("x", TensorType((4, 8), "float32"))
@@ -16,7 +16,7 @@ from typing import Any
 from kernelyard.dims import Dim, Shape
 from kernelyard.ir.types import TensorType
 from kernelyard.tir.buffer import Buffer
-from kernelyard.tir.expr import INDEX, Axis, Expr, cast, index
+from kernelyard.tir.expr import INDEX, Axis, Expr, ExprLike, cast, index
 from kernelyard.tir.primfunc import REDUCE, SPATIAL, ComputeBlock, IterVar, PrimFunc
 from kernelyard.tir.visitor import rename_buffers
 
@@ -84,32 +84,33 @@ class PrimFuncBuilder:
         axes = axes[:axis] + (IterVar("k0", shape[axis], REDUCE),) + axes[axis + 1 :]
         at = _values(axes)
         where: tuple[Expr, ...] = at[:axis] + (index_along(at[axis]),) + at[axis + 1 :]
-        # Reduce axes run inside the spatial ones, wherever they are listed; they are listed last.
-        ordered = tuple(a for a in axes if a.kind == SPATIAL) + tuple(a for a in axes if a.kind == REDUCE)
-        self._blocks.append(ComputeBlock(output.name, ordered, output, where, body(output, at)))
+        self._blocks.append(ComputeBlock(output.name, _reduce_last(axes), output, where, body(output, at)))
         return output
 
-    def scatter(
+    def buffer(self, shape: Sequence[Dim], dtype: str, name: str = "t") -> Buffer:
+        """A buffer to `store` into."""
+        return self._local(name, tuple(shape), dtype)
+
+    def store(
         self,
         target: Buffer,
         extents: Sequence[Dim],
-        indices: Callable[..., Sequence[Expr]],
+        indices: Callable[..., Sequence[ExprLike]],
         body: Callable[..., Expr],
-        parallel: Sequence[int] = (),
-    ) -> Buffer:
-        """Write `body(*point)` to `target[indices(*point)]` for every point of `extents`, in order.
+        ordered: Sequence[int] = (),
+    ) -> None:
+        """Write `body(*point)` to `target[indices(*point)]` for every point of `extents`.
 
-        parallel: axes of which different values never write the same element.
+        ordered: axes of which different values may write the same element; they run in order, inside the others.
         """
         axes = tuple(
-            IterVar(f"i{n}", extent, SPATIAL) if n in parallel else IterVar(f"k{n}", extent, REDUCE)
+            IterVar(f"k{n}", extent, REDUCE) if n in ordered else IterVar(f"i{n}", extent, SPATIAL)
             for n, extent in enumerate(extents)
         )
         point = _values(axes)
-        ordered = tuple(a for a in axes if a.kind == SPATIAL) + tuple(a for a in axes if a.kind == REDUCE)
         where = tuple(map(index, indices(*point)))
-        self._blocks.append(ComputeBlock(f"{target.name}_scatter", ordered, target, where, body(*point)))
-        return target
+        name = self._fresh(f"{target.name}_store")
+        self._blocks.append(ComputeBlock(name, _reduce_last(axes), target, where, body(*point)))
 
     def finish(self, results: Sequence[Buffer], attrs: Mapping[str, Any] = MappingProxyType({})) -> PrimFunc:
         """The function that returns `results`; they become its output parameters."""
@@ -154,6 +155,11 @@ class PrimFuncBuilder:
 
 def _axes(prefix: str, extents: Sequence[Dim], kind: str) -> tuple[IterVar, ...]:
     return tuple(IterVar(f"{prefix}{n}", extent, kind) for n, extent in enumerate(extents))
+
+
+def _reduce_last(axes: Sequence[IterVar]) -> tuple[IterVar, ...]:
+    """Reduce axes run inside the spatial ones: they are listed last."""
+    return tuple(sorted(axes, key=lambda axis: axis.kind == REDUCE))
 
 
 def _values(axes: Sequence[IterVar]) -> Axes:
