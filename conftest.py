@@ -1,0 +1,43 @@
+"""Fixtures and options that every test suite of the repository shares."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+GOLDEN = Path(__file__).parent / "tests" / "golden"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="write golden files instead of comparing with them")
+
+
+class Golden:
+    """Compares text with a file whose path follows from the test's name."""
+
+    def __init__(self, path: Path, update: bool) -> None:
+        self.path, self.update = path, update
+
+    def check(self, text: str) -> None:
+        """Assert that `text` is what the golden file holds."""
+        __tracebackhide__ = True
+        if self.update:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.write_text(text, encoding="utf-8")
+            return
+        assert self.path.exists(), (
+            f"no golden file {self.path}; run pytest with --update-golden and read what it writes"
+        )
+        assert text == self.path.read_text(encoding="utf-8"), (
+            "differs from its golden file; --update-golden rewrites it"
+        )
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Golden:
+    """`golden.check(text)`: the text must be the same as last time."""
+    name = re.sub(r"[^A-Za-z0-9_.-]+", "_", request.node.name)
+    path = GOLDEN / request.path.stem / f"{name}.txt"
+    return Golden(path, request.config.getoption("--update-golden"))

@@ -1,0 +1,94 @@
+"""The demo: draw a page, compile three networks, read the page, show what ran where, save a picture.
+
+python examples/read_page/demo.py [--output FOLDER] [--backends dnnl,native-cpu]
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+from ocr import Line, Network, PageReader, model_paths
+from page import INK, LINES, draw_page
+from PIL import Image, ImageDraw, ImageFont
+from rich.console import Console
+from rich.progress import track
+
+import kernelyard as ky
+
+BOX, READ = (214, 64, 38), (20, 110, 60)
+REPEATS = 10
+
+
+def main() -> int:
+    """Read the drawn page; exit with 1 if a line was read wrongly."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", type=Path, default=Path("demo-output"), help="folder for the picture")
+    parser.add_argument("--backends", default="dnnl,native-cpu", help="backends in order of preference")
+    options = parser.parse_args()
+    console = Console()
+    executables = compile_networks(options.backends.split(","), console)
+    reader = PageReader(
+        network(executables["detector"]),
+        network(executables["classifier"]),
+        network(executables["recogniser"]),
+        executables["recogniser"].metadata["character"],
+    )
+    page = draw_page()
+    lines = reader.read(page)
+    for line in lines:
+        print(line.text)
+    for name, exe in executables.items():
+        console.print(f"\n[bold]{name}[/bold]  {str(exe.report).splitlines()[0]}", highlight=False)
+    times = [timed(reader, page) for _ in track(range(REPEATS), "reading again", console=console, transient=True)]
+    console.print(f"\none page: {statistics.median(times) * 1e3:.1f} ms (median of {REPEATS}, {len(lines)} lines)")
+    picture = save_picture(page, lines, options.output)
+    console.print(f"picture: {picture}")
+    right = [line.text for line in lines] == [text for text, _ in LINES]
+    if not right:
+        console.print("[red]the text differs from what was drawn[/red]")
+    return 0 if right else 1
+
+
+def compile_networks(backends: list[str], console: Console) -> dict[str, ky.Executable]:
+    """Compile the three networks of the page reader."""
+    paths = model_paths()
+    steps = track(paths.items(), "compiling", console=console, transient=True)
+    return {name: ky.compile(path, target="cpu", backends=backends) for name, path in steps}
+
+
+def network(exe: ky.Executable) -> Network:
+    """An executable as the page reader calls it."""
+    return lambda feeds: [np.asarray(tensor) for tensor in exe.run(feeds).values()]
+
+
+def timed(reader: PageReader, page: Image.Image) -> float:
+    """Seconds to read a page."""
+    start = time.perf_counter()
+    reader.read(page)
+    return time.perf_counter() - start
+
+
+def save_picture(page: Image.Image, lines: list[Line], folder: Path) -> Path:
+    """The page on the left with a box around each line, on the right what was read."""
+    picture = Image.new("RGB", (page.width * 2, page.height), (255, 255, 255))
+    picture.paste(page, (0, 0))
+    draw = ImageDraw.Draw(picture)
+    for line in lines:
+        draw.rectangle(line.box, outline=BOX, width=3)
+        left, top = page.width + 30, line.box[1]
+        draw.text((left, top), line.text, INK, ImageFont.load_default(28))
+        draw.text((left, top + 36), f"{line.confidence:.3f}", READ, ImageFont.load_default(16))
+    draw.line([(page.width, 0), (page.width, page.height)], fill=(200, 200, 200), width=2)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "page.png"
+    picture.save(path)
+    return path
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,176 @@
+"""A plugin that is broken in any way is named with its reason, and everything else goes on working."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from fake_distribution import GOOD_PLUGIN, MANIFEST, install
+
+from kernelyard.errors import BackendUnavailableError, PluginError, UnknownBackendError
+from kernelyard.plugins.manager import BackendInfo, PluginManager
+from kernelyard.plugins.manifest import parse_manifest
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of installed distributions, with one good plugin in it."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delenv("KERNELYARD_PLUGINS", raising=False)
+    install(tmp_path, "good")
+    yield tmp_path
+    for module in [name for name in sys.modules if name.startswith(("fake_kernelyard", "fake_acme"))]:
+        del sys.modules[module]
+
+
+def states(**options: object) -> dict[str, BackendInfo]:
+    infos = PluginManager(**options).infos()
+    good = next(info for info in infos if info.name == "good")
+    assert good.state == "active", good
+    return {info.dist: info for info in infos}
+
+
+def test_good_plugin_is_active_with_its_facts(site: Path) -> None:
+    info = states()["kernelyard-good"]
+    assert (info.name, info.version, info.api, info.provides) == ("good", "1.0", ">=1.0,<2", ("backend",))
+
+
+BROKEN = {
+    "raises": ("raise RuntimeError('no luck')", MANIFEST, "broken", "RuntimeError: no luck"),
+    "exits": ("import sys; sys.exit(3)", MANIFEST, "broken", "SystemExit"),
+    "syntax": ("def broken(:", MANIFEST, "broken", "SyntaxError"),
+    "missing-import": ("import a_library_that_is_not_there", MANIFEST, "broken", "a_library_that_is_not_there"),
+    "misspelt": (
+        GOOD_PLUGIN.replace("def kernelyard_backend", "def kernelyard_backnd"),
+        MANIFEST,
+        "broken",
+        "did you mean 'kernelyard_backend'",
+    ),
+    "no-hook": ("", MANIFEST, "broken", "implements no 'kernelyard_backend'"),
+    "wrong-object": (
+        "from kernelyard.plugins import hookimpl\n@hookimpl\ndef kernelyard_backend(): return 3",
+        MANIFEST,
+        "broken",
+        "returned int, not a Backend",
+    ),
+    "hook-raises": (
+        "from kernelyard.plugins import hookimpl\n@hookimpl\ndef kernelyard_backend(): 1 / 0",
+        MANIFEST,
+        "broken",
+        "ZeroDivisionError",
+    ),
+    "hook-arguments": (
+        "from kernelyard.plugins import hookimpl\n@hookimpl\ndef kernelyard_backend(unknown): pass",
+        MANIFEST,
+        "broken",
+        "unknown",
+    ),
+    "other-name": (GOOD_PLUGIN.replace('"{name}"', '"another"'), MANIFEST, "broken", "calls itself 'another'"),
+    "no-manifest": (GOOD_PLUGIN, None, "broken", "no readable manifest.toml"),
+    "bad-toml": (GOOD_PLUGIN, "name = ", "broken", "not valid TOML"),
+    "lies-name": (GOOD_PLUGIN, MANIFEST.replace("{name}", "dnnl"), "broken", "its manifest says 'dnnl'"),
+    "lies-parts": (
+        GOOD_PLUGIN,
+        MANIFEST.replace('["backend"]', '["backend", "frontend"]'),
+        "broken",
+        "implements no 'kernelyard_frontend'",
+    ),
+    "too-new": (GOOD_PLUGIN, MANIFEST.replace(">=1.0,<2", ">=2.0"), "incompatible", "needs plugin API >=2.0"),
+    "unavailable": (
+        GOOD_PLUGIN.replace(
+            "def patterns",
+            "def probe(self):\n            from kernelyard.plugins.backend import Unavailable\n            return Unavailable('libacme.so is missing', 'pip install acme')\n\n        def patterns",
+        ),
+        MANIFEST,
+        "unavailable",
+        "libacme.so is missing",
+    ),
+    "probe-raises": (
+        GOOD_PLUGIN.replace(
+            "def patterns", "def probe(self):\n            raise OSError('broken library')\n\n        def patterns"
+        ),
+        MANIFEST,
+        "broken",
+        "broken library",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_broken_plugin_is_named_and_the_rest_works(site: Path, name: str) -> None:
+    plugin, manifest, state, reason = BROKEN[name]
+    install(site, name, plugin=plugin, manifest=manifest)
+    info = states()[f"kernelyard-{name}"]
+    assert info.state == state
+    assert reason in info.reason or reason in (info.hint or "")
+    with pytest.raises((BackendUnavailableError, UnknownBackendError)) as error:
+        PluginManager().get(name, "backend")
+    assert error.value.hint
+
+
+def test_hanging_plugin_is_given_up(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERNELYARD_PLUGIN_TIMEOUT", "0.3")
+    install(site, "hangs", plugin="import threading; threading.Event().wait(20)")
+    info = states()["kernelyard-hangs"]
+    assert info.state == "broken"
+    assert "did not finish within 0.3 s" in info.reason
+
+
+def test_nothing_of_an_incompatible_plugin_runs(site: Path) -> None:
+    install(site, "newer", plugin="raise SystemExit('must not run')", manifest=MANIFEST.replace(">=1.0,<2", ">=7"))
+    assert states()["kernelyard-newer"].state == "incompatible"
+    assert not any(name.startswith("fake_kernelyard_newer") for name in sys.modules)
+
+
+def test_of_duplicate_names_the_namesake_distribution_wins(site: Path) -> None:
+    install(site, "good", distribution="acme-tools")
+    infos = states()
+    assert infos["kernelyard-good"].state == "active"
+    assert infos["acme-tools"].state == "broken"
+    assert "taken by kernelyard-good 1.0" in infos["acme-tools"].reason
+
+
+def test_blocking(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(site, "other")
+    assert states(blocked=["other"])["kernelyard-other"].state == "blocked"
+    monkeypatch.setenv("KERNELYARD_PLUGINS", "good")
+    assert "KERNELYARD_PLUGINS=good" in states()["kernelyard-other"].reason
+    monkeypatch.setenv("KERNELYARD_DISABLE_PLUGIN_AUTOLOAD", "1")
+    assert {info.state for info in PluginManager().infos()} == {"blocked"}
+    assert not any(name.startswith("fake_kernelyard_other") for name in sys.modules)
+
+
+def test_unknown_name_has_a_suggestion_and_the_pip_line(site: Path) -> None:
+    with pytest.raises(UnknownBackendError, match="KY301") as error:
+        PluginManager().get("goood", "backend")
+    assert "did you mean 'good'" in str(error.value)
+    assert "pip install kernelyard-goood" in str(error.value)
+
+
+def test_wrong_target_is_refused(site: Path) -> None:
+    with pytest.raises(BackendUnavailableError, match="cuda"):
+        PluginManager().get("good", "backend", target="cuda")
+
+
+def test_order_is_priority_then_name(site: Path) -> None:
+    install(site, "aaa")
+    install(site, "zzz", manifest=MANIFEST + "priority = 9\n")
+    names = [backend.name for backend in PluginManager().active("backend", "cpu")]
+    assert [name for name in names if name in ("aaa", "good", "zzz")] == ["zzz", "aaa", "good"]
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ('name = "x"\napi = ">=1"', "lacks 'provides'"),
+        ('name = "x"\napi = ">=1"\nprovides = ["everything"]', "everything"),
+        ('name = "x"\napi = "one"\nprovides = []', "API range"),
+        ('name = "x"\napi = ">=1"\nprovides = []\npriority = "high"', "'priority' has the wrong type"),
+        ('name = "x"\napi = ">=1"\nprovides = []\nspeed = 3', "unknown field 'speed'"),
+    ],
+)
+def test_manifest_faults_are_named(text: str, fault: str) -> None:
+    with pytest.raises(PluginError, match="KY300") as error:
+        parse_manifest(text, "manifest.toml")
+    assert fault in str(error.value)
