@@ -26,10 +26,10 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "read_page"))
 
-from ocr import Network, PageReader, model_paths  # noqa: E402
-from page import LINES, draw_page  # noqa: E402
+from ocr import Network, PageReader, model_paths
+from page import LINES, draw_page
 
-import kernelyard as ky  # noqa: E402
+import kernelyard as ky
 
 ENGINES = ("kernelyard", "onnxruntime")
 NETWORKS = ("detector", "classifier", "recogniser")

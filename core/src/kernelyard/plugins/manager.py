@@ -186,7 +186,7 @@ class PluginManager:
             assert plugin.manifest is not None
             for part in plugin.manifest.provides:
                 plugin.parts[part] = self._make_part(plugin, part)
-            unavailable = next(filter(None, map(lambda p: _probe(plugin, p), plugin.parts.values())), None)
+            unavailable = next(filter(None, (_probe(plugin, part) for part in plugin.parts.values())), None)
         except PluginError as error:
             plugin.fail("broken", error.message if error.where is None else str(error), error.hint)
             return
@@ -293,7 +293,16 @@ def _dist_of(entry: metadata.EntryPoint) -> tuple[str, str]:
 @cache
 def get_manager() -> PluginManager:
     """The process-wide manager, made at first use."""
-    return PluginManager()
+    return PluginManager(_blocked_at_start)
+
+
+_blocked_at_start: set[str] = set()
+
+
+def block(names: Iterable[str]) -> None:
+    """Keep plugins from being loaded in this process; the command line's `-p no:NAME`."""
+    _blocked_at_start.update(names)
+    get_manager.cache_clear()
 
 
 def backends() -> list[BackendInfo]:

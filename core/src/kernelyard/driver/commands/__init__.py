@@ -1,0 +1,1 @@
+"""One module per command; each has `command`, a click command."""

@@ -1,0 +1,132 @@
+"""From a module whose calls are all compiled to a Program: variables become registers, calls become steps.
+
+`reshape` becomes an alias: the same bytes in another shape. An operator that nothing compiled becomes a call of the
+reference module, which the report shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from kernelyard.errors import CodegenError
+from kernelyard.ir import Call, Constant, Expr, ExternFunc, Function, GlobalVar, Op, Tuple, TupleGetItem, Var
+from kernelyard.ir.types import symbols_of, tensors_of
+from kernelyard.runtime.program import Program, Register, Step
+from kernelyard.runtime.spec import TensorSpec
+
+COMPILED = ("call_tir", "call_dps_packed")
+ALIASES = ("reshape",)
+
+
+@dataclass
+class Lowered:
+    """What lowering gives: the program, its constants by digest, and the calls left to the reference module."""
+
+    program: Program
+    constants: dict[str, np.ndarray]
+    reference_calls: dict[str, Call]
+
+
+def lower(name: str, function: Function, home: Mapping[str, int], reference_module: int) -> Lowered:
+    """Lower an entry function.
+
+    home: the module number of each compiled symbol. reference_module: the number that the reference module will have.
+    Raises: CodegenError for a call of a function that no module has.
+    """
+    lowering = _Lowering(home, reference_module)
+    input_names = function.attrs.get("input_names") or [param.name for param in function.params]
+    inputs = [
+        TensorSpec(param.tensor_type.shape, param.tensor_type.dtype, input_name)
+        for param, input_name in zip(function.params, input_names, strict=True)
+    ]
+    for index, param in enumerate(function.params):
+        lowering.of[param] = (lowering.add(Register(inputs[index].shape, inputs[index].dtype, "input", index=index)),)
+    for binding in function.bindings:
+        lowering.of[binding.var] = lowering.value(binding.var, binding.value)
+    results = lowering.operand(function.result)
+    output_names = function.attrs.get("output_names") or [f"output_{i}" for i in range(len(results))]
+    outputs = [
+        TensorSpec(lowering.registers[register].shape, lowering.registers[register].dtype, output_name)
+        for register, output_name in zip(results, output_names, strict=True)
+    ]
+    symbols = tuple(sorted(symbols_of(param.type for param in function.params)))
+    program = Program(
+        name, symbols, tuple(inputs), tuple(outputs), tuple(lowering.registers), tuple(lowering.steps), results
+    )
+    return Lowered(program, lowering.constants, lowering.reference_calls)
+
+
+@dataclass
+class _Lowering:
+    home: Mapping[str, int]
+    reference_module: int
+    registers: list[Register] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+    of: dict[Var, tuple[int, ...]] = field(default_factory=dict)
+    constants: dict[str, np.ndarray] = field(default_factory=dict)
+    reference_calls: dict[str, Call] = field(default_factory=dict)
+    _constant_registers: dict[str, int] = field(default_factory=dict)
+
+    def add(self, register: Register) -> int:
+        self.registers.append(register)
+        return len(self.registers) - 1
+
+    def operand(self, expr: Expr) -> tuple[int, ...]:
+        """The registers that hold a value: one per tensor in it."""
+        if isinstance(expr, Var):
+            return self.of[expr]
+        if isinstance(expr, Tuple):
+            return tuple(register for item in expr.fields for register in self.operand(item))
+        if isinstance(expr, Constant):
+            return (self._constant(expr),)
+        raise CodegenError("this cannot be an operand of a compiled call", found=repr(expr))
+
+    def value(self, var: Var, value: Expr) -> tuple[int, ...]:
+        """The registers that hold the value of a binding; a call adds a step."""
+        if isinstance(value, TupleGetItem):
+            return self._item(value)
+        if not isinstance(value, Call):
+            return self.operand(value)
+        if isinstance(value.op, Op) and value.op.name in ALIASES:
+            (source,) = self.operand(value.args[0])
+            type_ = value.tensor_type
+            return (self.add(Register(type_.shape, type_.dtype, "alias", source=source)),)
+        return self._call(var, value)
+
+    def _item(self, value: TupleGetItem) -> tuple[int, ...]:
+        counts = [len(tensors_of(item)) for item in getattr(value.tuple_value.type, "fields", ())]
+        first = sum(counts[: value.index])
+        return self.operand(value.tuple_value)[first : first + counts[value.index]]
+
+    def _call(self, var: Var, call: Call) -> tuple[int, ...]:
+        symbol, module, args = self._callee(call)
+        inputs = tuple(register for arg in args for register in self.operand(arg))
+        outputs = tuple(self.add(Register(t.shape, t.dtype, "buffer")) for t in tensors_of(call.type))
+        self.steps.append(Step(module, symbol, inputs, outputs, var.origin or symbol))
+        return outputs
+
+    def _callee(self, call: Call) -> tuple[str, int, Sequence[Expr]]:
+        if isinstance(call.op, Op) and call.op.name in COMPILED:
+            target, *args = call.args
+            symbol = target.symbol if isinstance(target, ExternFunc) else getattr(target, "name", "")
+            if symbol not in self.home:
+                raise CodegenError(f"no module has the function {symbol!r}", expected=", ".join(self.home) or "none")
+            return symbol, self.home[symbol], args
+        if isinstance(call.op, GlobalVar):
+            raise CodegenError(
+                f"the function @{call.op.name} was not compiled", hint="run RunCodegen or LegalizeOps first"
+            )
+        symbol = f"reference_{len(self.reference_calls)}_{call.op.name}"
+        self.reference_calls[symbol] = call
+        return symbol, self.reference_module, call.args
+
+    def _constant(self, constant: Constant) -> int:
+        digest = constant.digest
+        if digest not in self._constant_registers:
+            self.constants[digest] = constant.data
+            type_ = constant.tensor_type
+            self._constant_registers[digest] = self.add(Register(type_.shape, type_.dtype, "constant", digest=digest))
+        return self._constant_registers[digest]
