@@ -68,7 +68,7 @@ def composite_of(match: Match, name: str, attrs: Mapping[str, Any], bind_constan
     """
     inputs = [operand for operand in match.inputs if isinstance(operand, Var) or not bind_constants]
     captures = {capture: _place_of(expr, match) for capture, expr in match.captures.items()}
-    everything = {COMPOSITE: name, CAPTURES: captures, **attrs}
+    everything = {COMPOSITE: name, **({CAPTURES: captures} if captures else {}), **attrs}
     return lift(match.bindings, inputs, [match.root], everything)
 
 

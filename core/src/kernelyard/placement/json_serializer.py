@@ -1,0 +1,144 @@
+"""JSONSerializer: writes regions as the JSON graphs that `kernelyard.runtime.json_runtime` reads."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from kernelyard.dims import SymbolicDim
+from kernelyard.errors import CodegenError
+from kernelyard.ir import Call, Constant, Expr, Function, Tuple, TupleGetItem, Type, Var
+from kernelyard.ir.types import tensors_of
+from kernelyard.runtime.json_runtime import JSONGraph, JSONNode, NodeEntry
+from kernelyard.runtime.spec import TensorSpec
+from kernelyard.transform.run_codegen import Region
+
+
+@dataclass(frozen=True)
+class KernelNode:
+    """What one composite becomes: a kernel of the library.
+
+    op: the kernel's name in the backend's runtime. inputs: operands by role, each a parameter or constant of the
+    composite. attrs: plain values (bool, int, float, str, None, and tuples, lists and mappings of these).
+    """
+
+    op: str
+    inputs: Sequence[tuple[str, Expr]]
+    attrs: Mapping[str, Any] = field(default_factory=dict)
+
+
+class JSONSerializer(ABC):
+    """Turns regions into JSON graphs; a backend says what its composites become.
+
+    Example:
+        >>> from kernelyard.patterns.composite import captured_operands
+        >>> class AcmeSerializer(JSONSerializer):
+        ...     def visit_composite(self, composite, call):
+        ...         operands = captured_operands(composite)
+        ...         return KernelNode("relu", [("x", operands["x"])])
+    """
+
+    def __init__(self) -> None:
+        self.constants: dict[str, np.ndarray] = {}
+
+    @abstractmethod
+    def visit_composite(self, composite: Function, call: Call) -> KernelNode:
+        """The kernel for a composite; its outputs are those of `call`."""
+
+    def serialize(self, region: Region) -> JSONGraph:
+        """The region's graph; its constants are added to `self.constants` by digest.
+
+        Raises: CodegenError for an operand that is neither parameter nor constant, or an attribute that is not plain.
+        """
+        return _GraphWriter(self, region).write()
+
+    def serialize_all(self, regions: Sequence[Region]) -> list[JSONGraph]:
+        """The graphs of several regions, in order."""
+        return [self.serialize(region) for region in regions]
+
+
+class _GraphWriter:
+    def __init__(self, serializer: JSONSerializer, region: Region) -> None:
+        self.serializer = serializer
+        self.region = region
+        self.nodes: list[JSONNode] = []
+        self._entries: dict[Var, tuple[NodeEntry, ...]] = {}
+        self._constants: dict[str, NodeEntry] = {}
+
+    def write(self) -> JSONGraph:
+        function = self.region.function
+        inputs = tuple(_spec(param.type, param.name) for param in function.params)
+        for index, param in enumerate(function.params):
+            self._entries[param] = (self._add(JSONNode("input", (inputs[index],), index=index)),)
+        for binding in function.bindings:
+            self._entries[binding.var] = self._value(binding.value)
+        return JSONGraph(self.region.symbol, inputs, tuple(self.nodes), self._operand(function.result))
+
+    def _value(self, value: Expr) -> tuple[NodeEntry, ...]:
+        if isinstance(value, TupleGetItem):
+            return (self._operand(value.tuple_value)[value.index],)
+        if isinstance(value, Call):
+            return self._kernel(value)
+        return self._operand(value)
+
+    def _kernel(self, call: Call) -> tuple[NodeEntry, ...]:
+        composite = self.region.composite(call)
+        kernel = self.serializer.visit_composite(composite, call)
+        given: dict[Expr, Expr] = dict(zip(composite.params, call.args, strict=True))
+        inputs: list[tuple[str, NodeEntry]] = []
+        for role, operand in kernel.inputs:
+            entries = self._operand(given.get(operand, operand))
+            inputs.append((role, entries[0]))
+        outputs = tuple(_spec(tensor) for tensor in tensors_of(call.type))
+        attrs = {name: plain(item, f"{kernel.op}.{name}") for name, item in kernel.attrs.items()}
+        number, _ = self._add(JSONNode("kernel", outputs, kernel.op, tuple(inputs), attrs))
+        return tuple((number, output) for output in range(len(outputs)))
+
+    def _operand(self, expr: Expr) -> tuple[NodeEntry, ...]:
+        if isinstance(expr, Tuple):
+            return tuple(entry for item in expr.fields for entry in self._operand(item))
+        if isinstance(expr, Constant):
+            return (self._constant(expr),)
+        if isinstance(expr, Var) and expr in self._entries:
+            return self._entries[expr]
+        raise CodegenError(
+            "a kernel's operand is neither a parameter nor a constant of its composite",
+            where=f"region {self.region.symbol}",
+            found=repr(expr),
+        )
+
+    def _constant(self, constant: Constant) -> NodeEntry:
+        if constant.digest not in self._constants:
+            self.serializer.constants[constant.digest] = constant.data
+            node = JSONNode("constant", (_spec(constant.type),), digest=constant.digest)
+            self._constants[constant.digest] = self._add(node)
+        return self._constants[constant.digest]
+
+    def _add(self, node: JSONNode) -> NodeEntry:
+        self.nodes.append(node)
+        return len(self.nodes) - 1, 0
+
+
+def _spec(type_: Type, name: str = "") -> TensorSpec:
+    (tensor,) = tensors_of(type_)
+    return TensorSpec(tensor.shape, tensor.dtype, name)
+
+
+def plain(value: Any, where: str) -> Any:
+    """A value as JSON data: tuples become lists, symbolic dims their text.
+
+    Raises: CodegenError for anything that JSON cannot hold.
+    """
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, SymbolicDim):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {str(key): plain(item, f"{where}.{key}") for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item, where) for item in value]
+    raise CodegenError("an attribute of a kernel is not plain data", where=where, found=repr(value))

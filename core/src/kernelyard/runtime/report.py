@@ -1,0 +1,235 @@
+"""Report: what runs where, and what was declined by whom and why. Saved with the artifact."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any, TypeVar
+
+from kernelyard.runtime.spec import Fields
+
+SYMBOL_SIZE = 64  # what every symbolic dim is taken as where work is estimated
+MAX_COUNT = 1 << 62
+MAX_LISTED = 40  # declines that the table shows; `declined` has all
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class PlacedRegion:
+    """A group of ops that a backend took: one match of one pattern.
+
+    function: the symbol of the region that it is part of. node: the model's node that the result comes from.
+    """
+
+    backend: str
+    pattern: str
+    ops: tuple[str, ...]
+    function: str
+    node: str
+
+
+@dataclass(frozen=True)
+class DeclinedMatch:
+    """A match that was refused. taken_by: the backend that took its op all the same, "" when none did."""
+
+    backend: str
+    pattern: str
+    node: str
+    op: str
+    code: str
+    message: str
+    taken_by: str = ""
+
+
+@dataclass(frozen=True)
+class Placed:
+    """How many calls of an op run on a backend, and their estimated work in FLOPs and in bytes read and written."""
+
+    backend: str
+    op: str
+    count: int
+    flops: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel of a code generator and the ops that were fused into it."""
+
+    backend: str
+    name: str
+    ops: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Violation:
+    """A backend accepted regions that its codegen then failed on; they run elsewhere."""
+
+    backend: str
+    functions: tuple[str, ...]
+    message: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was placed where.
+
+    placed: every op of the model by backend, library backends first. Estimates take each symbolic dim as 64.
+
+    Example:
+        >>> report = Report("cpu", placed=(Placed("acme", "matmul", 2, 90, 8), Placed("native-cpu", "exp", 1, 10, 8)))
+        >>> print(report.summary)
+        acme 2/3 ops (90 % of FLOPs) · native-cpu 1
+        >>> report.coverage["acme"]["flops_fraction"]
+        0.9
+    """
+
+    target: str
+    placed: tuple[Placed, ...] = ()
+    regions: tuple[PlacedRegion, ...] = ()
+    declined: tuple[DeclinedMatch, ...] = ()
+    kernels: tuple[Kernel, ...] = ()
+    violations: tuple[Violation, ...] = ()
+
+    @cached_property
+    def coverage(self) -> dict[str, dict[str, float]]:
+        """By backend: "ops", "flops" and "bytes", and the "ops_fraction", "flops_fraction" and "bytes_fraction" that
+        these are of the whole model."""
+        total = _work(self.placed)
+        found: dict[str, dict[str, float]] = {}
+        for backend in dict.fromkeys(row.backend for row in self.placed):
+            work = _work([row for row in self.placed if row.backend == backend])
+            fractions = {f"{name}_fraction": _fraction(work[name], total[name]) for name in work}
+            found[backend] = {**work, **fractions}
+        return found
+
+    @property
+    def untaken(self) -> tuple[DeclinedMatch, ...]:
+        """Declines of ops that no library took, one for each op, backend and node: the last reason given."""
+        last = {(entry.backend, entry.node, entry.op): entry for entry in self.declined if not entry.taken_by}
+        return tuple(last.values())
+
+    @property
+    def summary(self) -> str:
+        """One line: ops and share of FLOPs by backend, and the reasons of what was declined."""
+        with_regions = {region.backend for region in self.regions} or set(list(self.coverage)[:1])
+        total = sum(row.count for row in self.placed)
+        parts: list[str] = []
+        for backend, work in self.coverage.items():
+            share = f"/{total} ops ({100 * work['flops_fraction']:.0f} % of FLOPs)" if backend in with_regions else ""
+            parts.append(f"{backend} {work['ops']}{share}")
+        reasons = Counter(entry.code for entry in self.untaken)
+        if reasons:
+            ranked = sorted(reasons.items(), key=lambda item: (-item[1], item[0]))
+            parts.append(f"declined {reasons.total()}: {' '.join(f'{code}×{count}' for code, count in ranked)}")
+        if self.violations:
+            parts.append(f"contract violations {len(self.violations)}")
+        return " · ".join(parts) or "nothing to run"
+
+    def __str__(self) -> str:
+        return "\n".join([self.summary, *_coverage_lines(self), *_region_lines(self), *_declined_lines(self)])
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as JSON data; `from_json` reads it back."""
+        entries = {name: [asdict(entry) for entry in getattr(self, name)] for name in _READERS}
+        return {"target": self.target, "summary": self.summary, "coverage": self.coverage, **_with_lists(entries)}
+
+    @staticmethod
+    def from_json(value: Any) -> Report:
+        """Read a report, checking everything.
+
+        Raises: ArtifactCorruptedError.
+        """
+        fields = Fields(value, "report")
+        entries: dict[str, Any] = {
+            name: fields.each(name, lambda item, where, read=read: read(Fields(item, where)))
+            for name, read in _READERS.items()
+        }
+        return Report(fields.text("target"), **entries)
+
+
+_READERS: dict[str, Callable[[Fields], Any]] = {
+    "placed": lambda f: Placed(
+        f.text("backend"), f.text("op"), *(f.integer(name, most=MAX_COUNT) for name in ("count", "flops", "bytes"))
+    ),
+    "regions": lambda f: PlacedRegion(
+        f.text("backend"), f.text("pattern"), f.texts("ops"), f.text("function"), f.text("node")
+    ),
+    "declined": lambda f: DeclinedMatch(
+        *(f.text(name) for name in ("backend", "pattern", "node", "op", "code", "message", "taken_by"))
+    ),
+    "kernels": lambda f: Kernel(f.text("backend"), f.text("name"), f.texts("ops")),
+    "violations": lambda f: Violation(f.text("backend"), f.texts("functions"), f.text("message")),
+}
+
+
+def _with_lists(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _with_lists(item) for key, item in value.items()}
+    return [_with_lists(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def _work(rows: Sequence[Placed]) -> dict[str, int]:
+    return {
+        "ops": sum(row.count for row in rows),
+        "flops": sum(row.flops for row in rows),
+        "bytes": sum(row.bytes for row in rows),
+    }
+
+
+def _fraction(part: int, whole: int) -> float:
+    return part / whole if whole else 0.0
+
+
+# --- the table --------------------------------------------------------------------------------------------------------
+def _coverage_lines(report: Report) -> list[str]:
+    if not report.placed:
+        return []
+    rows = [("backend", "ops", "FLOPs", "share", "bytes", "share", "ops by name")]
+    for backend, work in report.coverage.items():
+        named = Counter({row.op: row.count for row in report.placed if row.backend == backend})
+        names = " ".join(f"{op}×{count}" for op, count in sorted(named.items(), key=lambda item: (-item[1], item[0])))
+        flops, share = _amount(work["flops"]), f"{100 * work['flops_fraction']:.1f} %"
+        nbytes, bytes_share = _amount(work["bytes"]), f"{100 * work['bytes_fraction']:.1f} %"
+        rows.append((backend, f"{work['ops']}", flops, share, nbytes, bytes_share, names))
+    note = f"FLOPs and bytes are estimates, each symbolic dimension taken as {SYMBOL_SIZE}; bytes count each op alone."
+    return ["", *_table(rows), note]
+
+
+def _region_lines(report: Report) -> list[str]:
+    if not report.regions:
+        return []
+    counts = Counter((region.backend, region.pattern, " ".join(region.ops)) for region in report.regions)
+    functions = len({region.function for region in report.regions})
+    rows = [("offloaded by", "pattern", "times", "ops")]
+    rows += [(backend, pattern, str(count), ops) for (backend, pattern, ops), count in counts.items()]
+    return ["", f"{len(report.regions)} groups of ops in {functions} regions", *_table(rows)]
+
+
+def _declined_lines(report: Report) -> list[str]:
+    lines: list[str] = []
+    for violation in report.violations:
+        lines += ["", f"contract violated by {violation.backend} in {', '.join(violation.functions)}:"]
+        lines += [f"  {line}" for line in violation.message.splitlines()]
+    if not report.untaken:
+        return lines
+    rows = [("declined by", "code", "op", "node", "pattern", "why")]
+    rows += [(e.backend, e.code, e.op, e.node, e.pattern, e.message) for e in report.untaken[:MAX_LISTED]]
+    more = len(report.untaken) - MAX_LISTED
+    return [*lines, "", *_table(rows), *([f"... and {more} more"] if more > 0 else [])]
+
+
+def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def _amount(number: float) -> str:
+    for unit in ("", "k", "M", "G", "T"):
+        if number < 1000:
+            return f"{number:.3g}{unit}"
+        number /= 1000
+    return f"{number:.3g}P"
