@@ -130,7 +130,7 @@ def _is_plain_polynomial(dim: SymbolicDim) -> bool:
 
 
 def _is_positive(dim: Dim) -> bool:
-    """True when a polynomial is proved positive: in n' = n - 1 no coefficient is negative and the constant is positive."""
+    """True when a polynomial is proved positive: in n' = n - 1 the constant and all coefficients are positive."""
     shifted = dims.substitute(dim, {name: dims.symbol(name) + 1 for name in dims.symbols_of(dim)})
     if isinstance(shifted, int):
         return shifted > 0
