@@ -11,6 +11,8 @@ import numpy as np
 
 from kernelyard import dims, dtypes
 from kernelyard.errors import ExecutionError, ShapeError
+from kernelyard.ir import IRModule
+from kernelyard.ops.interpreter import Value, call_function
 from kernelyard.tir.buffer import Buffer
 from kernelyard.tir.expr import Axis, Binary, Cast, Const, DimValue, Expr, Load, Select, Unary
 from kernelyard.tir.primfunc import ComputeBlock, IterVar, PrimFunc, neutral_element
@@ -38,6 +40,12 @@ def evaluate(
         for block in function.blocks:
             _run_block(block, arrays, values)
     return [arrays[buffer.name] for buffer in function.outputs]
+
+
+@call_function.register(PrimFunc)
+def _(function: PrimFunc, args: Sequence[np.ndarray], module: IRModule, symbols: dict[str, int]) -> Value:
+    outputs = evaluate(function, args, symbols)
+    return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
 
 def _solve_symbols(function: PrimFunc, inputs: Sequence[np.ndarray], values: dict[str, int]) -> dict[str, int]:
