@@ -1,0 +1,60 @@
+"""AttributeProto -> Python values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from kernelyard.errors import ModelFormatError
+from kernelyard_onnx.tensors import from_sparse, to_array
+
+A = onnx.AttributeProto
+_SIMPLE: dict[int, Callable[[onnx.AttributeProto], Any]] = {
+    A.FLOAT: lambda a: a.f,
+    A.INT: lambda a: a.i,
+    A.STRING: lambda a: a.s.decode("utf-8", "replace"),
+    A.GRAPH: lambda a: a.g,
+    A.FLOATS: lambda a: tuple(a.floats),
+    A.INTS: lambda a: tuple(a.ints),
+    A.STRINGS: lambda a: tuple(item.decode("utf-8", "replace") for item in a.strings),
+    A.GRAPHS: lambda a: tuple(a.graphs),
+    A.TYPE_PROTO: lambda a: a.tp,
+}
+
+
+def decode_attributes(proto: onnx.NodeProto, outer: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
+    """A node's attributes by name; those that refer to an attribute of the function around take its value.
+
+    Raises: ModelFormatError.
+    """
+    decoded: dict[str, Any] = {}
+    for attribute in proto.attribute:
+        if attribute.ref_attr_name:
+            if attribute.ref_attr_name in outer:
+                decoded[attribute.name] = outer[attribute.ref_attr_name]
+        else:
+            decoded[attribute.name] = _value(attribute, folder)
+    return decoded
+
+
+def decode_all(attributes: Iterable[onnx.AttributeProto], folder: Path | None) -> dict[str, Any]:
+    """Attributes by name."""
+    return {attribute.name: _value(attribute, folder) for attribute in attributes}
+
+
+def _value(attribute: onnx.AttributeProto, folder: Path | None) -> Any:
+    simple = _SIMPLE.get(attribute.type)
+    if simple is not None:
+        return simple(attribute)
+    if attribute.type == A.TENSOR:
+        return to_array(attribute.t, folder)
+    if attribute.type == A.SPARSE_TENSOR:
+        return from_sparse(attribute.sparse_tensor, folder)
+    raise ModelFormatError(
+        f"the attribute {attribute.name!r} has a type that is not known",
+        found=attribute.type,
+        expected="a number, a string, a tensor, a graph, or a list of these",
+    )

@@ -1,0 +1,69 @@
+"""What can be said of a dim whose symbols are sizes of at least 1."""
+
+from __future__ import annotations
+
+from kernelyard import dims
+from kernelyard.dims import Dim, Function, SymbolicDim
+from kernelyard.ops.type_rules import is_nonnegative
+
+
+def at_least(dim: Dim, number: Dim) -> bool:
+    """True when `dim >= number` is proved.
+
+    Example:
+        >>> at_least(dims.symbol("n") * 2 + 3, 5)
+        True
+    """
+    return is_nonnegative(dim - number)
+
+
+def maximum(left: Dim, right: Dim) -> Dim:
+    """The larger of two dims, decided where it can be proved."""
+    return left if at_least(left, right) else right if at_least(right, left) else dims.maximum(left, right)
+
+
+def minimum(left: Dim, right: Dim) -> Dim:
+    """The smaller of two dims, decided where it can be proved."""
+    return right if at_least(left, right) else left if at_least(right, left) else dims.minimum(left, right)
+
+
+def lone(dim: Dim, name: str) -> Function | None:
+    """The `Function` atom of that name that the dim consists of, else None."""
+    if isinstance(dim, SymbolicDim) and len(dim.terms) == 1:
+        monomial, coefficient = dim.terms[0]
+        if coefficient == 1 and len(monomial) == 1 and isinstance(monomial[0], Function) and monomial[0].name == name:
+            return monomial[0]
+    return None
+
+
+def settle(dim: Dim) -> Dim:
+    """The dim that a broadcast has whenever it is possible at all.
+
+    A side that is at least 2 can only meet its equal or a 1, so it is the result. And where `x` meets `min(x, c)` with
+    `c` at least 2, the result is `x`: either the two are equal, or the broadcast is impossible.
+
+    Example:
+        >>> n = dims.symbol("n")
+        >>> settle(dims.broadcast(n * 2, dims.floordiv(n, 3)))
+        n * 2
+    """
+    found = lone(dim, "broadcast")
+    if found is None:
+        return dim
+    left, right = settle(found.left), settle(found.right)
+    sides = [side for side in (left, right) if at_least(side, 2)]
+    if sides:
+        return min(sides, key=lambda side: len(str(side)))
+    for side, other in ((left, right), (right, left)):
+        if is_cut_of(other, side):
+            return side
+    return dims.broadcast(left, right)
+
+
+def is_cut_of(dim: Dim, whole: Dim) -> bool:
+    """True when `dim` is `min(whole, c)` with `c` at least 2: it broadcasts with `whole` only when it equals it."""
+    found = lone(dim, "min")
+    if found is None:
+        return False
+    sides = ((found.left, found.right), (found.right, found.left))
+    return any(side == whole and at_least(limit, 2) for side, limit in sides)

@@ -1,0 +1,28 @@
+"""Converters: how each ONNX operator is said in our vocabulary, one file per family."""
+
+from __future__ import annotations
+
+import importlib
+
+FAMILIES = (
+    "activation",
+    "constant",
+    "control",
+    "convolution",
+    "elementwise",
+    "indexing",
+    "linear",
+    "normalization",
+    "pooling",
+    "quantization",
+    "reduction",
+    "resize",
+    "shape",
+    "slicing",
+)
+
+
+def load() -> None:
+    """Enter all converters in the registry."""
+    for family in FAMILIES:
+        importlib.import_module(f"{__name__}.{family}")

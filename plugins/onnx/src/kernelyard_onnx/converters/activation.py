@@ -1,0 +1,113 @@
+"""Activation functions."""
+
+from __future__ import annotations
+
+from kernelyard.ir import Expr
+from kernelyard_onnx.node import Node
+from kernelyard_onnx.registry import Converter, converter, register
+
+# op type -> (op, {attribute of the node: (attribute of the op, default)})
+WITH_ATTRIBUTES: dict[str, tuple[str, dict[str, tuple[str, float]]]] = {
+    "Relu": ("nn.relu", {}),
+    "Softplus": ("nn.softplus", {}),
+    "Softsign": ("nn.softsign", {}),
+    "Mish": ("nn.mish", {}),
+    "LeakyRelu": ("nn.leaky_relu", {"alpha": ("alpha", 0.01)}),
+    "Elu": ("nn.elu", {"alpha": ("alpha", 1.0)}),
+    "Celu": ("nn.celu", {"alpha": ("alpha", 1.0)}),
+    "Selu": ("nn.selu", {"alpha": ("alpha", 1.6732632423543772), "gamma": ("gamma", 1.0507009873554805)}),
+    "ThresholdedRelu": ("nn.thresholded_relu", {"alpha": ("alpha", 1.0)}),
+    "HardSigmoid": ("nn.hard_sigmoid", {"alpha": ("alpha", 0.2), "beta": ("beta", 0.5)}),
+}
+
+
+def _with_attributes(name: str, attributes: dict[str, tuple[str, float]]) -> Converter:
+    def convert(node: Node) -> Expr:
+        values = {own: float(node.attr(theirs, default)) for theirs, (own, default) in attributes.items()}
+        return node.op(name, node.input(0), **values)
+
+    return convert
+
+
+for _op_type, (_name, _attributes) in WITH_ATTRIBUTES.items():
+    register(_op_type, _with_attributes(_name, _attributes))
+
+
+@converter("HardSwish", since=14)
+def hard_swish(node: Node) -> Expr:
+    return node.op("nn.hard_swish", node.input(0), alpha=1 / 6, beta=0.5)
+
+
+@converter("Gelu", since=20)
+def gelu(node: Node) -> Expr:
+    approximate = node.attr("approximate", "none")
+    name = {"none": "nn.gelu", "tanh": "nn.gelu_tanh"}.get(approximate)
+    return node.op(name or node.reject(f"its approximation {approximate!r} is unknown"), node.input(0))
+
+
+@converter("Swish", since=24)
+def swish(node: Node) -> Expr:
+    x, alpha = node.input(0), float(node.attr("alpha", 1.0))
+    return node.op("nn.silu", x) if alpha == 1 else node.op("multiply", x, node.op("sigmoid", node.op("multiply", x, alpha)))
+
+
+@converter("PRelu", since=7)
+def parametric_relu(node: Node) -> Expr:
+    return node.op("nn.prelu", node.input(0), node.input(1))
+
+
+@converter("Shrink", since=9)
+def shrink(node: Node) -> Expr:
+    x, bias, bound = node.input(0), node.attr("bias", 0.0), node.attr("lambd", 0.5)
+    below = node.op("where", node.op("less", x, -bound), node.op("add", x, bias), node.full(0, (), node.dtype(x)))
+    return node.op("where", node.op("greater", x, bound), node.op("subtract", x, bias), below)
+
+
+@converter("Softmax", "LogSoftmax", since=13)
+def softmax(node: Node) -> Expr:
+    x = node.input(0)
+    return node.op(_softmax_name(node), x, axis=node.axis(node.attr("axis", -1), node.rank(x)))
+
+
+@converter("Softmax", "LogSoftmax")
+def softmax_of_matrix(node: Node) -> Expr:
+    """Before opset 13 the tensor is seen as a matrix, split at `axis`, and softmax is taken over its rows."""
+    x = node.input(0)
+    axis = node.axis(node.attr("axis", 1), node.rank(x))
+    if axis == node.rank(x) - 1:
+        return node.op(_softmax_name(node), x, axis=axis)
+    rows = node.op(_softmax_name(node), as_matrix(node, x, axis), axis=1)
+    return node.reshape(rows, node.shape(x))
+
+
+def _softmax_name(node: Node) -> str:
+    return "nn.log_softmax" if node.proto.op_type == "LogSoftmax" else "nn.softmax"
+
+
+def as_matrix(node: Node, x: Expr, axis: int) -> Expr:
+    """A tensor as a matrix: sizes before `axis` are its rows, the rest its columns."""
+    from kernelyard.dims import product
+
+    shape = node.shape(x)
+    return node.reshape(x, (product(shape[:axis]), product(shape[axis:])))
+
+
+@converter("Hardmax", since=13)
+def hardmax(node: Node) -> Expr:
+    x = node.input(0)
+    return _hardmax(node, x, node.axis(node.attr("axis", -1), node.rank(x)))
+
+
+@converter("Hardmax")
+def hardmax_of_matrix(node: Node) -> Expr:
+    x = node.input(0)
+    matrix = as_matrix(node, x, node.axis(node.attr("axis", 1), node.rank(x)))
+    return node.reshape(_hardmax(node, matrix, 1), node.shape(x))
+
+
+def _hardmax(node: Node, x: Expr, axis: int) -> Expr:
+    depth = node.shape(x)[axis]
+    if not isinstance(depth, int):
+        node.reject("the size of its axis is not fixed")
+    winners = node.op("argmax", x, axis=axis, keepdims=False, select_last_index=False)
+    return node.op("one_hot", winners, depth=depth, axis=axis, on_value=1.0, off_value=0.0, dtype=node.dtype(x))

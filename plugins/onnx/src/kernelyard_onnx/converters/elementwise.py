@@ -1,0 +1,184 @@
+"""Elementwise operators: arithmetic, comparisons, logic, casts."""
+
+from __future__ import annotations
+
+from functools import reduce
+
+import numpy as np
+
+from kernelyard.dtypes import is_float, is_integer
+from kernelyard.ir import Expr
+from kernelyard_onnx.node import Node
+from kernelyard_onnx.registry import Converter, converter, register
+from kernelyard_onnx.tensors import DTYPES, type_name
+
+UNARY = {
+    "Abs": "abs",
+    "Acos": "acos",
+    "Acosh": "acosh",
+    "Asin": "asin",
+    "Asinh": "asinh",
+    "Atan": "atan",
+    "Atanh": "atanh",
+    "BitwiseNot": "bitwise_not",
+    "Ceil": "ceil",
+    "Cos": "cos",
+    "Cosh": "cosh",
+    "Erf": "erf",
+    "Exp": "exp",
+    "Floor": "floor",
+    "IsNaN": "isnan",
+    "Log": "log",
+    "Neg": "negative",
+    "Not": "logical_not",
+    "Reciprocal": "reciprocal",
+    "Round": "round",
+    "Sigmoid": "sigmoid",
+    "Sign": "sign",
+    "Sin": "sin",
+    "Sinh": "sinh",
+    "Sqrt": "sqrt",
+    "Tan": "tan",
+    "Tanh": "tanh",
+}
+BINARY = {
+    "Add": "add",
+    "And": "logical_and",
+    "BitwiseAnd": "bitwise_and",
+    "BitwiseOr": "bitwise_or",
+    "BitwiseXor": "bitwise_xor",
+    "Div": "divide",
+    "Equal": "equal",
+    "Greater": "greater",
+    "GreaterOrEqual": "greater_equal",
+    "Less": "less",
+    "LessOrEqual": "less_equal",
+    "Mul": "multiply",
+    "Or": "logical_or",
+    "Sub": "subtract",
+    "Xor": "logical_xor",
+}
+VARIADIC = {"Max": "maximum", "Min": "minimum", "Sum": "add"}
+
+
+def _unary(name: str) -> Converter:
+    return lambda node: node.op(name, node.input(0))
+
+
+def _binary(name: str) -> Converter:
+    return lambda node: node.broadcast(name, node.input(0), node.input(1))
+
+
+def _variadic(name: str) -> Converter:
+    return lambda node: reduce(lambda a, b: node.broadcast(name, a, b), node.required_inputs())
+
+
+for _op_type, _name in UNARY.items():
+    register(_op_type, _unary(_name))
+for _op_type, _name in BINARY.items():
+    # Before opset 7, broadcasting was asked for with attributes.
+    register(_op_type, _binary(_name), since=7)
+for _op_type, _name in VARIADIC.items():
+    register(_op_type, _variadic(_name))
+
+
+@converter("Identity")
+def identity(node: Node) -> Expr:
+    return node.input(0)
+
+
+@converter("Dropout", since=7)
+def dropout(node: Node) -> list[Expr]:
+    training = node.optional(2)
+    if training is not None and bool(node.scalar(training, "training_mode")):
+        node.reject("it is in training mode")
+    x = node.input(0)
+    mask_dtype = "bool" if node.opset >= 10 else node.dtype(x)
+    return [x, node.full(1, node.shape(x), mask_dtype)] if node.has_output(1) else [x]
+
+
+@converter("Mean")
+def mean(node: Node) -> Expr:
+    inputs = node.required_inputs()
+    total = reduce(lambda a, b: node.broadcast("add", a, b), inputs)
+    return node.op("divide", total, len(inputs)) if len(inputs) > 1 else total
+
+
+@converter("Pow", since=7)
+def power(node: Node) -> Expr:
+    base, exponent = node.input(0), node.input(1)
+    dtype, other = node.dtype(base), node.dtype(exponent)
+    if dtype == other:
+        return node.broadcast("power", base, exponent)
+    if is_float(dtype) or is_integer(other):
+        return node.broadcast("power", base, node.cast(exponent, dtype))
+    return node.cast(node.broadcast("power", node.cast(base, "float64"), node.cast(exponent, "float64")), dtype)
+
+
+@converter("Mod", since=10)
+def modulo(node: Node) -> Expr:
+    return node.broadcast("fmod" if node.attr("fmod", 0) else "mod", node.input(0), node.input(1))
+
+
+@converter("BitShift", since=11)
+def bit_shift(node: Node) -> Expr:
+    name = {"LEFT": "left_shift", "RIGHT": "right_shift"}.get(node.required_attr("direction"))
+    return node.broadcast(name or node.reject("its direction is unknown"), node.input(0), node.input(1))
+
+
+@converter("Where", since=9)
+def where(node: Node) -> Expr:
+    return node.broadcast("where", node.input(0), node.input(1), node.input(2))
+
+
+@converter("IsInf", since=10)
+def is_infinite(node: Node) -> Expr:
+    x = node.input(0)
+    positive, negative = bool(node.attr("detect_positive", 1)), bool(node.attr("detect_negative", 1))
+    if positive and negative:
+        return node.op("isinf", x)
+    if not positive and not negative:
+        return node.full(False, node.shape(x), "bool")
+    side = node.op("greater" if positive else "less", x, 0)
+    return node.op("logical_and", node.op("isinf", x), side)
+
+
+@converter("Clip", since=6)
+def clip_by_attributes(node: Node) -> Expr:
+    bounds = {name: node.attr(name) for name in ("min", "max")}
+    limit = float(np.finfo(np.float32).max)
+    # The defaults of the format stand for "no bound".
+    low = None if bounds["min"] is None or bounds["min"] <= -limit else float(bounds["min"])
+    high = None if bounds["max"] is None or bounds["max"] >= limit else float(bounds["max"])
+    return node.input(0) if low is None and high is None else node.op("clip", node.input(0), min=low, max=high)
+
+
+@converter("Clip", since=11)
+def clip(node: Node) -> Expr:
+    x, low, high = node.input(0), node.optional(1), node.optional(2)
+    bounds = [_known_bound(node, bound) for bound in (low, high)]
+    if is_float(node.dtype(x)) and all(b is not None or e is None for b, e in zip(bounds, (low, high), strict=True)):
+        return node.op("clip", x, min=bounds[0], max=bounds[1]) if low is not None or high is not None else x
+    if low is not None:
+        x = node.op("maximum", x, node.reshape(low, ()))
+    return x if high is None else node.op("minimum", x, node.reshape(high, ()))
+
+
+def _known_bound(node: Node, bound: Expr | None) -> float | None:
+    value = None if bound is None else node.builder.known.constant(bound)
+    return None if value is None or value.size != 1 else float(value.reshape(-1)[0])
+
+
+@converter("Cast")
+def cast(node: Node) -> Expr:
+    return _cast_to(node, node.required_attr("to"))
+
+
+def _cast_to(node: Node, data_type: int) -> Expr:
+    dtype = DTYPES.get(data_type)
+    return node.cast(node.input(0), dtype or node.reject(f"it casts to {type_name(data_type)}"))
+
+
+@converter("CastLike", since=15)
+def cast_like(node: Node) -> Expr:
+    return node.cast(node.input(0), node.dtype(node.input(1)))

@@ -1,0 +1,123 @@
+"""Operators that address elements by index."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from kernelyard.dtypes import is_float
+from kernelyard.ir import Constant, Expr
+from kernelyard_onnx.node import Node
+from kernelyard_onnx.registry import converter
+
+
+@converter("Gather")
+def gather(node: Node) -> Expr:
+    data = node.input(0)
+    return node.op("take", data, node.input(1), axis=node.axis(node.attr("axis", 0), node.rank(data)))
+
+
+@converter("GatherElements", since=11)
+def gather_elements(node: Node) -> Expr:
+    data = node.input(0)
+    return node.op("gather_elements", data, node.input(1), axis=node.axis(node.attr("axis", 0), node.rank(data)))
+
+
+@converter("GatherND", since=11)
+def gather_nd(node: Node) -> Expr:
+    return node.op("gather_nd", node.input(0), node.input(1), batch_dims=int(node.attr("batch_dims", 0)))
+
+
+@converter("Scatter", "ScatterElements", since=9)
+def scatter_elements(node: Node) -> Expr:
+    data, indices, updates = node.required_inputs()
+    axis = node.axis(node.attr("axis", 0), node.rank(data))
+    return node.op("scatter_elements", data, indices, updates, axis=axis, reduction=node.attr("reduction", "none"))
+
+
+@converter("ScatterND", since=11)
+def scatter_nd(node: Node) -> Expr:
+    data, indices, updates = node.required_inputs()
+    return node.op("scatter_nd", data, indices, updates, reduction=node.attr("reduction", "none"))
+
+
+@converter("OneHot", since=9)
+def one_hot(node: Node) -> Expr:
+    indices, depth, values = node.required_inputs()
+    count = int(node.scalar(depth, "depth"))
+    if is_float(node.dtype(indices)):
+        indices = node.cast(indices, "int64")
+    if not node.dtype(indices).startswith("u"):
+        wrapped = node.op("add", indices, count)
+        indices = node.op("where", node.op("less", indices, 0), wrapped, indices)
+    axis = node.axis(node.attr("axis", -1), node.rank(indices) + 1)
+    known = node.builder.known.constant(values)
+    if known is not None and known.size == 2:
+        off, on = (float(item) for item in known.reshape(-1))
+        return node.op("one_hot", indices, depth=count, axis=axis, on_value=on, off_value=off, dtype=node.dtype(values))
+    hot = node.op("one_hot", indices, depth=count, axis=axis, on_value=1.0, off_value=0.0, dtype="bool")
+    off, on = (node.reshape(node.slice(values, 0, index, index + 1), ()) for index in (0, 1))
+    return node.op("where", hot, on, off)
+
+
+@converter("CumSum", since=11)
+def cumulative_sum(node: Node) -> Expr:
+    x = node.input(0)
+    axis = node.axis(int(node.scalar(node.input(1), "axis")), node.rank(x))
+    exclusive, reverse = bool(node.attr("exclusive", 0)), bool(node.attr("reverse", 0))
+    return node.op("cumsum", x, axis=axis, exclusive=exclusive, reverse=reverse)
+
+
+@converter("TopK")
+def top_k_by_attribute(node: Node) -> Sequence[Expr]:
+    return _top_k(node, int(node.required_attr("k")))
+
+
+@converter("TopK", since=10)
+def top_k(node: Node) -> Sequence[Expr]:
+    return _top_k(node, int(node.scalar(node.input(1), "k")))
+
+
+def _top_k(node: Node, k: int) -> Sequence[Expr]:
+    x = node.input(0)
+    axis = node.axis(node.attr("axis", -1), node.rank(x))
+    largest, ordered = bool(node.attr("largest", 1)), bool(node.attr("sorted", 1))
+    return node.ops("topk", x, k=k, axis=axis, largest=largest, sorted=ordered)
+
+
+@converter("Trilu", since=14)
+def triangle(node: Node) -> Expr:
+    offset = node.optional(1)
+    k = 0 if offset is None else int(node.scalar(offset, "k"))
+    return node.op("trilu", node.input(0), k=k, upper=bool(node.attr("upper", 1)))
+
+
+@converter("Compress", since=9)
+def compress(node: Node) -> Expr:
+    x = node.input(0)
+    chosen = np.flatnonzero(node.constant(node.input(1), "condition"))
+    axis = node.attr("axis")
+    if axis is None:
+        from kernelyard.dims import product
+
+        x, axis = node.reshape(x, (product(node.shape(x)),)), 0
+    return node.op("take", x, Constant(chosen.astype(np.int64)), axis=node.axis(axis, node.rank(x)))
+
+
+@converter("NonZero", since=9)
+def non_zero(node: Node) -> Expr:
+    value = node.constant(node.input(0), "input")
+    return Constant(np.asarray(np.nonzero(np.atleast_1d(value)), np.int64))
+
+
+@converter("ReverseSequence", since=10)
+def reverse_sequence(node: Node) -> Expr:
+    x, lengths = node.required_inputs()
+    batch, time = (node.axis(node.attr(name, d), node.rank(x)) for name, d in (("batch_axis", 1), ("time_axis", 0)))
+    rank = node.rank(x)
+    steps = node.op("arange", start=0, step=1, count=node.shape(x)[time], dtype="int64")
+    step, length = node.along(steps, time, rank), node.along(node.cast(lengths, "int64"), batch, rank)
+    mirrored = node.op("subtract", node.op("subtract", length, 1), step)
+    source = node.op("where", node.op("less", step, length), mirrored, step)
+    return node.op("gather_elements", x, node.broadcast_to(source, node.shape(x)), axis=time)

@@ -1,0 +1,130 @@
+"""Matrix products and Einsum."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kernelyard import dims
+from kernelyard.ir import Expr
+from kernelyard_onnx.converters.convolution import subtract_zero_point
+from kernelyard_onnx.node import Node
+from kernelyard_onnx.registry import converter
+
+
+@converter("MatMul")
+def matrix_product(node: Node) -> Expr:
+    return node.op("matmul", node.input(0), node.input(1))
+
+
+@converter("Gemm", since=7)
+def general_matrix_product(node: Node) -> Expr:
+    a, b, c = node.input(0), node.input(1), node.optional(2)
+    a = node.permute(a, (1, 0)) if node.attr("transA", 0) else a
+    b = node.permute(b, (1, 0)) if node.attr("transB", 0) else b
+    product = _scaled(node, node.op("matmul", a, b), node.attr("alpha", 1.0))
+    beta = node.attr("beta", 1.0)
+    return product if c is None or beta == 0 else node.op("add", product, _scaled(node, c, beta))
+
+
+def _scaled(node: Node, x: Expr, factor: float) -> Expr:
+    return x if factor == 1 else node.op("multiply", x, factor)
+
+
+@converter("MatMulInteger", since=10)
+def integer_matrix_product(node: Node) -> Expr:
+    a, b = node.cast(node.input(0), "int32"), node.cast(node.input(1), "int32")
+    a = subtract_zero_point(node, a, node.optional(2), node.rank(a) - 2 if node.rank(a) > 1 else None)
+    b = subtract_zero_point(node, b, node.optional(3), node.rank(b) - 1)
+    return node.op("matmul", a, b)
+
+
+# --- Einsum -----------------------------------------------------------------------------------------------------------
+@converter("Einsum", since=12)
+def einstein_sum(node: Node) -> Expr:
+    """Pairwise from the left: each pair is one batched matrix product."""
+    operands = node.required_inputs()
+    terms, result = _parse(node, node.required_attr("equation"), [node.rank(x) for x in operands])
+    value, labels = _without_repeats(node, operands[0], terms[0])
+    for index in range(1, len(operands)):
+        other, other_labels = _without_repeats(node, operands[index], terms[index])
+        needed = set(result).union(*terms[index + 1 :])
+        value, labels = _contract(node, value, labels, other, other_labels, needed)
+    value, labels = _sum_out(node, value, labels, set(result))
+    return node.permute(value, [labels.index(label) for label in result])
+
+
+def _parse(node: Node, equation: str, ranks: Sequence[int]) -> tuple[list[list[str]], list[str]]:
+    """Labels of each operand and of the result; the axes of an ellipsis become labels "0", "1", ... from the right."""
+    left, arrow, right = equation.replace(" ", "").partition("->")
+    texts = left.split(",")
+    if len(texts) != len(ranks):
+        node.reject(f"its equation {equation!r} has {len(texts)} terms for {len(ranks)} inputs")
+    terms = [_labels(text, rank - len(text.replace("...", ""))) for text, rank in zip(texts, ranks, strict=True)]
+    if any(len(term) != rank for term, rank in zip(terms, ranks, strict=True)):
+        node.reject(f"its equation {equation!r} does not fit the ranks of its inputs")
+    hidden = max((sum(label.isdigit() for label in term) for term in terms), default=0)
+    if arrow:
+        return terms, _labels(right, hidden)
+    used = [label for term in terms for label in term]
+    once = sorted(label for label in set(used) if used.count(label) == 1 and not label.isdigit())
+    return terms, [*(str(hidden - 1 - i) for i in range(hidden)), *once]
+
+
+def _labels(text: str, hidden: int) -> list[str]:
+    before, dots, after = text.partition("...")
+    return [*before, *((str(hidden - 1 - i) for i in range(hidden)) if dots else ()), *after]
+
+
+def _without_repeats(node: Node, x: Expr, labels: list[str]) -> tuple[Expr, list[str]]:
+    """Labels that an operand has twice: keep the diagonal."""
+    labels = list(labels)
+    for label in list(labels):
+        while labels.count(label) > 1:
+            first = labels.index(label)
+            second = labels.index(label, first + 1)
+            size, rank = node.shape(x)[first], node.rank(x)
+            steps = node.op("arange", start=0, step=1, count=size, dtype="int64")
+            same = node.op("equal", node.along(steps, first, rank), node.along(steps, second, rank))
+            zero = node.full(0, (), node.dtype(x))
+            x = node.op("sum", node.op("where", same, x, zero), axes=(second,), keepdims=False)
+            del labels[second]
+    return x, labels
+
+
+def _sum_out(node: Node, x: Expr, labels: list[str], needed: set[str]) -> tuple[Expr, list[str]]:
+    axes = tuple(axis for axis, label in enumerate(labels) if label not in needed)
+    return (node.op("sum", x, axes=axes, keepdims=False) if axes else x), [x for x in labels if x in needed]
+
+
+def _contract(
+    node: Node, a: Expr, a_labels: list[str], b: Expr, b_labels: list[str], needed: set[str]
+) -> tuple[Expr, list[str]]:
+    """One product: labels of both that are needed later are batch axes, those of both that are not are summed."""
+    a, a_labels = _sum_out(node, a, a_labels, needed | set(b_labels))
+    b, b_labels = _sum_out(node, b, b_labels, needed | set(a_labels))
+    batch = [label for label in a_labels if label in b_labels and label in needed]
+    summed = [label for label in a_labels if label in b_labels and label not in needed]
+    rows = [label for label in a_labels if label not in b_labels]
+    columns = [label for label in b_labels if label not in a_labels]
+    sizes = {label: 1 for label in batch + summed}
+    for x, labels in ((a, a_labels), (b, b_labels)):
+        for label, size in zip(labels, node.shape(x), strict=True):
+            sizes[label] = dims.broadcast(sizes.get(label, 1), size)
+
+    def grouped(x: Expr, labels: list[str], first: list[str], second: list[str]) -> Expr:
+        order = [labels.index(label) for label in (*batch, *first, *second)]
+        x = node.permute(x, order)
+        kept = node.shape(x)[: len(batch)]
+        if any(size != sizes[label] for label, size in zip(summed, _sizes_of(node, x, labels, order, summed), strict=True)):
+            node.reject("it sums over an axis of size 1 that is broadcast")
+        group = [dims.product(sizes[label] for label in labels) for labels in (first, second)]
+        return node.reshape(x, (*kept, *group))
+
+    product = node.op("matmul", grouped(a, a_labels, rows, summed), grouped(b, b_labels, summed, columns))
+    labels = [*batch, *rows, *columns]
+    return node.reshape(product, [sizes[label] for label in labels]), labels
+
+
+def _sizes_of(node: Node, x: Expr, labels: list[str], order: list[int], wanted: list[str]) -> list[dims.Dim]:
+    by_label = dict(zip((labels[axis] for axis in order), node.shape(x), strict=True))
+    return [by_label[label] for label in wanted]

@@ -1,0 +1,133 @@
+"""Normalization."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kernelyard import dims
+from kernelyard.ir import Expr
+from kernelyard_onnx.node import Node
+from kernelyard_onnx.registry import converter
+
+HALF = ("float16", "bfloat16")
+
+
+@converter("BatchNormalization", since=7)
+def batch_normalization(node: Node) -> Expr:
+    if node.attr("training_mode", 0) or any(node.has_output(index) for index in range(1, len(node.proto.output))):
+        node.reject("it is in training mode")
+    if node.attr("spatial", 1) != 1:
+        node.reject("it has statistics per element (spatial = 0)")
+    x = node.input(0)
+    parameters = [node.cast(node.input(index), node.dtype(x)) for index in range(1, 5)]
+    return node.op("nn.batch_norm", x, *parameters, epsilon=float(node.attr("epsilon", 1e-5)), axis=1)
+
+
+@converter("LayerNormalization", since=17)
+def layer_normalization(node: Node) -> Sequence[Expr]:
+    x, dtype = node.input(0), node.dtype(node.input(0))
+    epsilon = float(node.attr("epsilon", 1e-5))
+    axes = tuple(range(node.axis(node.attr("axis", -1), node.rank(x)), node.rank(x)))
+    wide = node.cast(x, "float32") if dtype in HALF else x
+    scale, shift = (_over(node, wide, axes, index, default) for index, default in ((1, 1), (2, 0)))
+    y = node.cast(node.op("nn.layer_norm", wide, scale, shift, axes=axes, epsilon=epsilon), dtype)
+    if not (node.has_output(1) or node.has_output(2)):
+        return [y]
+    mean = node.op("mean", wide, axes=axes, keepdims=True)
+    centred = node.op("subtract", wide, mean)
+    variance = node.op("mean", node.op("multiply", centred, centred), axes=axes, keepdims=True)
+    return [y, mean, node.op("rsqrt", node.op("add", variance, epsilon))]
+
+
+@converter("RMSNormalization", since=23)
+def rms_normalization(node: Node) -> Expr:
+    x, dtype = node.input(0), node.dtype(node.input(0))
+    axes = tuple(range(node.axis(node.attr("axis", -1), node.rank(x)), node.rank(x)))
+    wide = node.cast(x, "float32") if dtype in HALF else x
+    epsilon = float(node.attr("epsilon", 1e-5))
+    return node.cast(node.op("nn.rms_norm", wide, _over(node, wide, axes, 1, 1), axes=axes, epsilon=epsilon), dtype)
+
+
+def _over(node: Node, x: Expr, axes: tuple[int, ...], index: int, default: int) -> Expr:
+    """A scale or shift over the normalized axes; what the model leaves out or lets broadcast is filled in."""
+    shape = tuple(node.shape(x)[axis] for axis in axes)
+    given = node.optional(index)
+    if given is None:
+        return node.full(default, shape, node.dtype(x))
+    value = node.cast(given, node.dtype(x))
+    if node.rank(value) > len(shape):
+        extra = node.rank(value) - len(shape)
+        if any(size != 1 for size in node.shape(value)[:extra]):
+            node.reject("its scale differs along axes that are not normalized")
+        value = node.reshape(value, node.shape(value)[extra:])
+    return node.broadcast_to(value, shape)
+
+
+@converter("InstanceNormalization", since=6)
+def instance_normalization(node: Node) -> Expr:
+    x, scale, shift = node.required_inputs()
+    return node.op("nn.instance_norm", x, scale, shift, epsilon=float(node.attr("epsilon", 1e-5)))
+
+
+@converter("GroupNormalization", since=18)
+def group_normalization_per_group(node: Node) -> Expr:
+    """Opset 18 has one scale per group."""
+    x, *parameters = node.required_inputs()
+    groups, channels = node.required_attr("num_groups"), node.shape(node.input(0))[1]
+    each = dims.floordiv(channels, groups)
+    spread = [
+        node.reshape(node.broadcast_to(node.reshape(value, (groups, 1)), (groups, each)), (channels,))
+        for value in parameters
+    ]
+    return _group_norm(node, x, spread)
+
+
+@converter("GroupNormalization", since=21)
+def group_normalization(node: Node) -> Expr:
+    x, *parameters = node.required_inputs()
+    return _group_norm(node, x, parameters)
+
+
+def _group_norm(node: Node, x: Expr, parameters: Sequence[Expr]) -> Expr:
+    dtype = node.dtype(x)
+    stash_half = dtype in HALF and node.attr("stash_type", 1) == 1
+    wide = "float32" if stash_half else dtype
+    operands = [node.cast(value, wide) for value in (x, *parameters)]
+    epsilon, groups = float(node.attr("epsilon", 1e-5)), int(node.required_attr("num_groups"))
+    return node.cast(node.op("nn.group_norm", *operands, num_groups=groups, epsilon=epsilon), dtype)
+
+
+@converter("LRN")
+def local_response_normalization(node: Node) -> Expr:
+    return node.op(
+        "nn.lrn",
+        node.input(0),
+        size=int(node.required_attr("size")),
+        alpha=float(node.attr("alpha", 1e-4)),
+        beta=float(node.attr("beta", 0.75)),
+        bias=float(node.attr("bias", 1.0)),
+    )
+
+
+@converter("LpNormalization")
+def lp_normalization(node: Node) -> Expr:
+    x, p = node.input(0), node.attr("p", 2)
+    axes = (node.axis(node.attr("axis", -1), node.rank(x)),)
+    if p == 1:
+        norm = node.op("sum", node.op("abs", x), axes=axes, keepdims=True)
+    elif p == 2:
+        norm = node.op("sqrt", node.op("sum", node.op("multiply", x, x), axes=axes, keepdims=True))
+    else:
+        node.reject(f"its p is {p}; 1 and 2 are supported")
+    # A vector of zeros stays one.
+    safe = node.op("where", node.op("equal", norm, 0), node.full(1, (), node.dtype(x)), norm)
+    return node.op("divide", x, safe)
+
+
+@converter("MeanVarianceNormalization")
+def mean_variance_normalization(node: Node) -> Expr:
+    x = node.input(0)
+    axes = tuple(sorted(node.axes(node.attr("axes", (0, 2, 3)), node.rank(x))))
+    centred = node.op("subtract", x, node.op("mean", x, axes=axes, keepdims=True))
+    variance = node.op("mean", node.op("multiply", centred, centred), axes=axes, keepdims=True)
+    return node.op("divide", centred, node.op("add", node.op("sqrt", variance), 1e-9))

@@ -1,0 +1,91 @@
+"""Pooling."""
+
+from __future__ import annotations
+
+import math
+
+from kernelyard.ir import Expr
+from kernelyard_onnx.converters.convolution import spatial_rank
+from kernelyard_onnx.converters.slicing import lowest
+from kernelyard_onnx.converters.windows import Window, pad_explicitly, read_window
+from kernelyard_onnx.node import Node
+from kernelyard_onnx.registry import converter
+
+
+def _window(node: Node, x: Expr) -> Window:
+    return read_window(node, node.shape(x)[2:], tuple(node.required_attr("kernel_shape")))
+
+
+def _pool(node: Node, kind: str, x: Expr, window: Window, **attrs: bool) -> Expr:
+    return node.op(
+        f"nn.{kind}_pool{spatial_rank(node, x)}d",
+        x,
+        pool_size=window.kernel,
+        strides=window.strides,
+        padding=window.static_padding,
+        dilation=window.dilation,
+        ceil_mode=bool(node.attr("ceil_mode", 0)),
+        **attrs,
+    )
+
+
+@converter("MaxPool")
+def max_pool(node: Node) -> Expr:
+    if node.has_output(1):
+        node.reject("its output Indices is used")
+    x = node.input(0)
+    window = _window(node, x)
+    if window.static_padding is None:
+        x, window = pad_explicitly(node, x, window, lowest(node.dtype(x)))
+    return _pool(node, "max", x, window)
+
+
+@converter("AveragePool", since=7)
+def average_pool(node: Node) -> Expr:
+    x = node.input(0)
+    return _average(node, x, _window(node, x), bool(node.attr("count_include_pad", 0)))
+
+
+def _average(node: Node, x: Expr, window: Window, count_padding: bool) -> Expr:
+    if window.static_padding is not None:
+        return _pool(node, "avg", x, window, count_include_pad=count_padding)
+    padded, inner = pad_explicitly(node, x, window, 0.0)
+    total = _pool(node, "avg", padded, inner, count_include_pad=True)
+    if count_padding:
+        return total
+    # The mean over the elements that are there: both sums are divided by the window's size, which cancels.
+    ones, _ = pad_explicitly(node, node.full(1, (1, 1, *node.shape(x)[2:]), node.dtype(x)), window, 0.0)
+    return node.op("divide", total, _pool(node, "avg", ones, inner, count_include_pad=True))
+
+
+@converter("LpPool")
+def lp_pool(node: Node) -> Expr:
+    x, p = node.input(0), node.attr("p", 2)
+    window = _window(node, x)
+    powers = _power(node, node.op("abs", x), p)
+    mean = _average(node, powers, window, True)
+    return _power(node, node.op("multiply", mean, math.prod(window.kernel)), 1 / p)
+
+
+def _power(node: Node, x: Expr, exponent: float) -> Expr:
+    special = {1: lambda: x, 2: lambda: node.op("multiply", x, x), 0.5: lambda: node.op("sqrt", x)}
+    return special[exponent]() if exponent in special else node.op("power", x, exponent)
+
+
+@converter("GlobalAveragePool")
+def global_average_pool(node: Node) -> Expr:
+    x = node.input(0)
+    return node.op("mean", x, axes=tuple(range(2, node.rank(x))), keepdims=True)
+
+
+@converter("GlobalMaxPool")
+def global_max_pool(node: Node) -> Expr:
+    x = node.input(0)
+    return node.op("max", x, axes=tuple(range(2, node.rank(x))), keepdims=True)
+
+
+@converter("GlobalLpPool")
+def global_lp_pool(node: Node) -> Expr:
+    x, p = node.input(0), node.attr("p", 2)
+    total = node.op("sum", _power(node, node.op("abs", x), p), axes=tuple(range(2, node.rank(x))), keepdims=True)
+    return _power(node, total, 1 / p)

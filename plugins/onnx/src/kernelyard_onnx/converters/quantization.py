@@ -1,0 +1,112 @@
+"""Quantized tensors: real = (stored - zero point) * scale."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kernelyard import dims
+from kernelyard.dtypes import is_float, to_numpy
+from kernelyard.ir import Expr
+from kernelyard_onnx.converters.convolution import add_bias, convolve, subtract_zero_point
+from kernelyard_onnx.node import Node
+from kernelyard_onnx.registry import converter
+from kernelyard_onnx.tensors import DTYPES
+
+
+@converter("QuantizeLinear", since=10)
+def quantize_linear(node: Node) -> Expr:
+    x, scale, zero = node.input(0), node.input(1), node.optional(2)
+    stated = DTYPES.get(node.attr("output_dtype", 0))
+    dtype = node.dtype(zero) if zero is not None else stated or "uint8"
+    wide = _spread(node, node.cast(scale, node.dtype(x)), x)
+    return quantize(node, node.op("divide", x, wide), None if zero is None else _spread(node, zero, x), dtype)
+
+
+def quantize(node: Node, scaled: Expr, zero: Expr | None, dtype: str) -> Expr:
+    """Numbers in units of the scale -> stored numbers: rounded to even, shifted, cut to the range of the dtype."""
+    if is_float(dtype):
+        limit = float(np.finfo(to_numpy("float16")).max) if dtype == "float8_e5m2" else 448.0
+        return node.cast(node.op("clip", scaled, min=-min(limit, 57344.0), max=min(limit, 57344.0)), dtype)
+    rounded = node.op("round", scaled)
+    if zero is not None:
+        rounded = node.op("add", rounded, node.cast(zero, node.dtype(scaled)))
+    limits = np.iinfo(to_numpy(dtype))
+    return node.cast(node.op("clip", rounded, min=float(limits.min), max=float(limits.max)), dtype)
+
+
+@converter("DequantizeLinear", since=10)
+def dequantize_linear(node: Node) -> Expr:
+    x, scale, zero = node.input(0), node.input(1), node.optional(2)
+    stated = DTYPES.get(node.attr("output_dtype", 0))
+    # int32 does not fit float32 exactly: the difference is taken before the conversion.
+    whole = x if is_float(node.dtype(x)) else node.cast(x, "int32")
+    if zero is not None and not is_float(node.dtype(zero)):
+        whole = node.op("subtract", whole, node.cast(_spread(node, zero, x), node.dtype(whole)))
+    result = node.op("multiply", node.cast(whole, "float32"), _spread(node, node.cast(scale, "float32"), x))
+    return node.cast(result, stated or node.dtype(scale))
+
+
+def _spread(node: Node, parameter: Expr, x: Expr) -> Expr:
+    """A scale or zero point laid out to broadcast with `x`: one number, one per axis index, or one per block."""
+    block = node.attr("block_size", 0)
+    if node.rank(parameter) == 0 or dims.product(node.shape(parameter)) == 1 and not block:
+        return node.reshape(parameter, ())
+    axis = node.axis(node.attr("axis", 1), node.rank(x))
+    if not block:
+        return node.along(parameter, axis, node.rank(x))
+    shape = list(node.shape(parameter))
+    blocks = shape[axis]
+    repeated = node.broadcast_to(
+        node.reshape(parameter, (*shape[: axis + 1], 1, *shape[axis + 1 :])),
+        (*shape[: axis + 1], block, *shape[axis + 1 :]),
+    )
+    shape[axis] = blocks * block
+    whole, size = node.reshape(repeated, shape), node.shape(x)[axis]
+    return whole if shape[axis] == size else node.slice(whole, axis, 0, size)
+
+
+@converter("DynamicQuantizeLinear", since=11)
+def dynamic_quantize_linear(node: Node) -> list[Expr]:
+    """Scale and zero point from the range of the data, which is made to contain 0."""
+    x = node.input(0)
+    every = tuple(range(node.rank(x)))
+    low = node.op("minimum", node.op("min", x, axes=every, keepdims=False), 0)
+    high = node.op("maximum", node.op("max", x, axes=every, keepdims=False), 0)
+    scale = node.op("divide", node.op("subtract", high, low), 255)
+    # All zeros: any scale will do, but not 0.
+    safe = node.op("where", node.op("equal", scale, 0), node.full(1, (), "float32"), scale)
+    zero = quantize(node, node.op("divide", node.op("negative", low), safe), None, "uint8")
+    return [quantize(node, node.op("divide", x, safe), zero, "uint8"), scale, zero]
+
+
+@converter("QLinearMatMul", since=10)
+def quantized_matrix_product(node: Node) -> Expr:
+    a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = node.required_inputs()
+    rows, columns = node.rank(a) - 2, node.rank(b) - 1
+    left = subtract_zero_point(node, node.cast(a, "int32"), a_zero, rows)
+    right = subtract_zero_point(node, node.cast(b, "int32"), b_zero, columns)
+    total = node.cast(node.op("matmul", left, right), "float32")
+    factors = [_per_axis(node, a_scale, rows, node.rank(total)), _per_axis(node, b_scale, columns, node.rank(total))]
+    for factor in factors:
+        total = node.op("multiply", total, node.cast(factor, "float32"))
+    scaled = node.op("divide", total, node.reshape(node.cast(y_scale, "float32"), ()))
+    return quantize(node, scaled, node.reshape(y_zero, ()), node.dtype(y_zero))
+
+
+def _per_axis(node: Node, parameter: Expr, axis: int, rank: int) -> Expr:
+    single = dims.product(node.shape(parameter)) == 1
+    return node.reshape(parameter, ()) if single else node.along(parameter, axis, rank)
+
+
+@converter("QLinearConv", since=10)
+def quantized_convolution(node: Node) -> Expr:
+    x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = (node.input(index) for index in range(8))
+    data = subtract_zero_point(node, node.cast(x, "float64"), x_zero, None)
+    weight = subtract_zero_point(node, node.cast(w, "float64"), w_zero, 0)
+    bias = node.optional(8)
+    total = convolve(node, data, weight, None)
+    total = node.cast(add_bias(node, total, None if bias is None else node.cast(bias, "float64")), "float32")
+    for scale in (node.reshape(x_scale, ()), _per_axis(node, w_scale, 1, node.rank(total))):
+        total = node.op("multiply", total, scale)
+    scaled = node.op("divide", total, node.reshape(y_scale, ()))
+    return quantize(node, scaled, node.reshape(y_zero, ()), node.dtype(y_zero))

@@ -1,0 +1,103 @@
+"""Reductions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kernelyard.ir import Expr
+from kernelyard_onnx.node import Node
+from kernelyard_onnx.registry import Converter, converter, register
+
+Reduce = Callable[[Node, Expr, tuple[int, ...], bool], Expr]
+
+
+def _plain(name: str) -> Reduce:
+    def reduce(node: Node, x: Expr, axes: tuple[int, ...], keepdims: bool) -> Expr:
+        # () means all axes to the op; a scalar, or a reduction over no axes, is left as it is.
+        return node.op(name, x, axes=axes, keepdims=keepdims) if axes else x
+
+    return reduce
+
+
+def _l1(node: Node, x: Expr, axes: tuple[int, ...], keepdims: bool) -> Expr:
+    return _plain("sum")(node, node.op("abs", x), axes, keepdims)
+
+
+def _sum_square(node: Node, x: Expr, axes: tuple[int, ...], keepdims: bool) -> Expr:
+    return _plain("sum")(node, node.op("multiply", x, x), axes, keepdims)
+
+
+def _l2(node: Node, x: Expr, axes: tuple[int, ...], keepdims: bool) -> Expr:
+    return node.op("sqrt", _sum_square(node, x, axes, keepdims))
+
+
+def _log_sum(node: Node, x: Expr, axes: tuple[int, ...], keepdims: bool) -> Expr:
+    return node.op("log", _plain("sum")(node, x, axes, keepdims))
+
+
+def _log_sum_exp(node: Node, x: Expr, axes: tuple[int, ...], keepdims: bool) -> Expr:
+    """log(sum(exp(x))) with the largest element taken out, so that exp does not overflow."""
+    largest = _plain("max")(node, x, axes, True)
+    finite = node.op("where", node.op("isinf", largest), node.full(0, (), node.dtype(x)), largest)
+    total = _plain("sum")(node, node.op("exp", node.op("subtract", x, finite)), axes, True)
+    result = node.op("add", node.op("log", total), finite)
+    if keepdims or not axes:
+        return result
+    kept = [dim for axis, dim in enumerate(node.shape(result)) if axis not in axes]
+    return node.reshape(result, kept)
+
+
+REDUCTIONS: dict[str, Reduce] = {
+    "ReduceSum": _plain("sum"),
+    "ReduceMean": _plain("mean"),
+    "ReduceMax": _plain("max"),
+    "ReduceMin": _plain("min"),
+    "ReduceProd": _plain("prod"),
+    "ReduceL1": _l1,
+    "ReduceL2": _l2,
+    "ReduceSumSquare": _sum_square,
+    "ReduceLogSum": _log_sum,
+    "ReduceLogSumExp": _log_sum_exp,
+}
+ON_BOOL = {"max": "any", "min": "all"}
+
+
+def _by_attribute(reduce: Reduce) -> Converter:
+    def convert(node: Node) -> Expr:
+        x = node.input(0)
+        given = node.attr("axes") or range(node.rank(x))
+        return reduce(node, x, _sorted(node, x, given), bool(node.attr("keepdims", 1)))
+
+    return convert
+
+
+def _by_input(reduce: Reduce) -> Converter:
+    def convert(node: Node) -> Expr:
+        x, given = node.input(0), node.optional(1)
+        axes = () if given is None else node.ints(given, "axes")
+        if not axes and not node.attr("noop_with_empty_axes", 0):
+            axes = tuple(range(node.rank(x)))
+        return reduce(node, x, _sorted(node, x, axes), bool(node.attr("keepdims", 1)))
+
+    return convert
+
+
+def _sorted(node: Node, x: Expr, axes: tuple[int, ...] | range) -> tuple[int, ...]:
+    return tuple(sorted(set(node.axes(tuple(axes), node.rank(x)))))
+
+
+for _op_type, _reduce in REDUCTIONS.items():
+    register(_op_type, _by_attribute(_reduce))
+    register(_op_type, _by_input(_reduce), since=13 if _op_type == "ReduceSum" else 18)
+
+
+@converter("ArgMax", "ArgMin")
+def index_of_extreme(node: Node) -> Expr:
+    x = node.input(0)
+    return node.op(
+        node.proto.op_type.lower(),
+        x,
+        axis=node.axis(node.attr("axis", 0), node.rank(x)),
+        keepdims=bool(node.attr("keepdims", 1)),
+        select_last_index=bool(node.attr("select_last_index", 0)),
+    )

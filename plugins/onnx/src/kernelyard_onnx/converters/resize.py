@@ -1,0 +1,127 @@
+"""Resize and Upsample."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from kernelyard.dims import Dim
+from kernelyard.ir import Expr
+from kernelyard_onnx.node import Node
+from kernelyard_onnx.rational import Rational, UndecidedError
+from kernelyard_onnx.registry import converter
+
+METHODS = {"nearest": "nearest", "linear": "linear", "bilinear": "linear", "cubic": "cubic"}
+KEEP_RATIO = {"not_larger": min, "not_smaller": max}
+
+
+@converter("Upsample", since=7)
+def upsample_by_attribute(node: Node) -> Expr:
+    return _by_scales(node, tuple(node.required_attr("scales")))
+
+
+@converter("Upsample", since=9)
+def upsample(node: Node) -> Expr:
+    return _by_scales(node, _numbers(node, node.input(1), "scales"))
+
+
+@converter("Resize", since=10)
+def resize_by_scales(node: Node) -> Expr:
+    return _by_scales(node, _numbers(node, node.input(1), "scales"))
+
+
+def _by_scales(node: Node, scales: Sequence[Rational | float]) -> Expr:
+    sizes, factors = _scaled(node, node.shape(node.input(0)), scales)
+    return _resize(node, sizes, factors, "asymmetric", "floor")
+
+
+@converter("Resize", since=11)
+def resize(node: Node) -> Expr:
+    x = node.input(0)
+    mode = node.attr("coordinate_transformation_mode", "half_pixel")
+    if mode in ("tf_crop_and_resize", "tf_half_pixel_for_nn"):
+        node.reject(f"its coordinate_transformation_mode is {mode!r}")
+    shape = list(node.shape(x))
+    axes = node.axes(node.attr("axes", range(len(shape))), len(shape))
+    scales, sizes = node.optional(2), node.optional(3)
+    inner = [shape[axis] for axis in axes]
+    if scales is not None and node.shape(scales) != (0,):
+        new, factors = _scaled(node, inner, _numbers(node, scales, "scales"))
+    else:
+        new, factors = _fitted(node, inner, node.dims(sizes if sizes is not None else node.input(3), "sizes"))
+    full_factors = [1.0] * len(shape) if factors is not None else None
+    for position, axis in enumerate(axes):
+        shape[axis] = new[position]
+        if full_factors is not None and factors is not None:
+            full_factors[axis] = factors[position]
+    if node.attr("antialias", 0) and any(_shrinks(a, b) for a, b in zip(node.shape(x), shape, strict=True)):
+        node.reject("it shrinks with antialias")
+    return _resize(node, shape, full_factors, mode, node.attr("nearest_mode", "round_prefer_floor"))
+
+
+def _shrinks(size: Dim, new: Dim) -> bool:
+    from kernelyard_onnx.bounds import at_least
+
+    return not at_least(new, size)
+
+
+def _numbers(node: Node, expr: Expr, what: str) -> list[Rational]:
+    value = node.builder.known.get(expr)
+    if value is None:
+        node.reject(f"its {what} depend on data")
+    try:
+        return [Rational.of(item) for item in value.reshape(-1)]
+    except UndecidedError:
+        return node.reject(f"its {what} are not finite")
+
+
+def _scaled(node: Node, shape: Sequence[Dim], scales: Sequence[Rational | float]) -> tuple[list[Dim], list[float] | None]:
+    """Sizes of the result, and the scales where they are numbers (None: they follow from the sizes)."""
+    if len(scales) != len(shape):
+        node.reject(f"it has {len(scales)} scales for {len(shape)} axes")
+    exact = [Rational.of(np.float32(scale) if isinstance(scale, float) else scale) for scale in scales]
+    sizes = [(Rational(size) * scale).floor().dim() for size, scale in zip(shape, exact, strict=True)]
+    pairs = [(scale.numerator, scale.denominator) for scale in exact]
+    numbers = [float(np.float32(a / b)) for a, b in pairs if isinstance(a, int) and isinstance(b, int)]
+    return sizes, numbers if len(numbers) == len(pairs) else None
+
+
+def _fitted(node: Node, shape: Sequence[Dim], sizes: Sequence[Dim]) -> tuple[list[Dim], list[float] | None]:
+    """Sizes as asked for, or made to keep the ratio of width to height."""
+    if len(sizes) != len(shape):
+        node.reject(f"it has {len(sizes)} sizes for {len(shape)} axes")
+    choose = KEEP_RATIO.get(node.attr("keep_aspect_ratio_policy", "stretch"))
+    if choose is None:
+        return list(sizes), None
+    numbers = [(new, old) for new, old in zip(sizes, shape, strict=True) if isinstance(new, int) and isinstance(old, int)]
+    if len(numbers) != len(shape):
+        node.reject("it keeps the aspect ratio, and its sizes are not fixed")
+    scale = choose(new / old for new, old in numbers)
+    return [int(np.floor(scale * old + 0.5)) for _, old in numbers], [scale] * len(shape)
+
+
+def _resize(node: Node, sizes: Sequence[Dim], scales: Sequence[float] | None, coordinates: str, rounding: str) -> Expr:
+    x = node.input(0)
+    mode = node.attr("mode", "nearest")
+    method = METHODS.get(mode) or node.reject(f"its mode {mode!r} is unknown")
+    if method == "cubic" and node.attr("exclude_outside", 0):
+        node.reject("it leaves out what lies outside (exclude_outside)")
+    shape = node.shape(x)
+    if tuple(sizes) == shape and (scales is None or all(scale == 1 for scale in scales)):
+        return x
+    # Batch and channels are rarely resized; where they are, every axis is treated as a spatial one.
+    plain = len(shape) > 2 and tuple(sizes[:2]) == shape[:2] and (scales is None or list(scales[:2]) == [1, 1])
+    first = 2 if plain else 0
+    image = x if plain else node.reshape(x, (1, 1, *shape))
+    result = node.op(
+        "image.resize",
+        image,
+        sizes=tuple(sizes[first:]),
+        scales=() if scales is None else tuple(scales[first:]),
+        method=method,
+        coordinate_transformation_mode=coordinates,
+        nearest_mode=rounding,
+        cubic_coeff_a=float(node.attr("cubic_coeff_a", -0.75)),
+    )
+    return result if plain else node.reshape(result, tuple(sizes))

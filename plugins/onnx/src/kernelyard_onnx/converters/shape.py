@@ -1,0 +1,183 @@
+"""Operators that move, join and cut data without computing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kernelyard import dims
+from kernelyard.dims import Dim, Shape
+from kernelyard.ir import Expr
+from kernelyard_onnx.node import Node
+from kernelyard_onnx.registry import converter
+
+
+@converter("Reshape", since=5)
+def reshape(node: Node) -> Expr:
+    x = node.input(0)
+    target = node.dims(node.input(1), "shape")
+    return node.reshape(x, _complete(node, node.shape(x), target, bool(node.attr("allowzero", 0))))
+
+
+def _complete(node: Node, shape: Shape, target: Sequence[Dim], allow_zero: bool) -> list[Dim]:
+    """`target` with 0 (take over the size) and -1 (what is left) replaced."""
+    sizes = list(target)
+    for axis, size in enumerate(sizes):
+        if size == 0 and not allow_zero:
+            sizes[axis] = shape[axis] if axis < len(shape) else node.reject("it takes over a size that is not there")
+    unknown = [axis for axis, size in enumerate(sizes) if size == -1]
+    if len(unknown) > 1:
+        node.reject("its shape has more than one -1")
+    if unknown:
+        sizes[unknown[0]] = _rest(node, shape, [size for axis, size in enumerate(sizes) if axis != unknown[0]])
+    return sizes
+
+
+def _rest(node: Node, shape: Shape, known: Sequence[Dim]) -> Dim:
+    """The product of `shape` divided by that of `known`; equal sizes are cancelled first, so that most divide exactly."""
+    numerator, denominator = list(shape), []
+    for size in known:
+        if size in numerator:
+            numerator.remove(size)
+        else:
+            denominator.append(size)
+    divisor = dims.product(denominator)
+    if divisor == 0:
+        node.reject("a size of 0 leaves -1 open")
+    return dims.floordiv(dims.product(numerator), divisor)
+
+
+@converter("Flatten")
+def flatten(node: Node) -> Expr:
+    x = node.input(0)
+    axis, rank, shape = node.attr("axis", 1), node.rank(x), node.shape(x)
+    if not -rank <= axis <= rank:
+        node.reject(f"its axis {axis} is out of range for {rank} dimensions")
+    at = axis + rank if axis < 0 else axis
+    return node.reshape(x, (dims.product(shape[:at]), dims.product(shape[at:])))
+
+
+@converter("Transpose")
+def transpose(node: Node) -> Expr:
+    x = node.input(0)
+    return node.permute(x, node.axes(node.attr("perm", range(node.rank(x))[::-1]), node.rank(x)))
+
+
+@converter("Squeeze")
+def squeeze(node: Node) -> Expr:
+    return _squeeze(node, node.attr("axes"))
+
+
+@converter("Squeeze", since=13)
+def squeeze_by_input(node: Node) -> Expr:
+    axes = node.optional(1)
+    return _squeeze(node, None if axes is None else node.ints(axes, "axes"))
+
+
+def _squeeze(node: Node, axes: Sequence[int] | None) -> Expr:
+    x = node.input(0)
+    shape = node.shape(x)
+    if axes is None:
+        if any(not isinstance(dim, int) for dim in shape):
+            node.reject("it names no axes, and the sizes of its input are not fixed")
+        removed = {axis for axis, dim in enumerate(shape) if dim == 1}
+    else:
+        removed = set(node.axes(axes, len(shape)))
+    wrong = [axis for axis in removed if isinstance(shape[axis], int) and shape[axis] != 1]
+    if wrong:
+        node.reject(f"it removes axis {wrong[0]}, whose size is {shape[wrong[0]]}")
+    return node.reshape(x, [dim for axis, dim in enumerate(shape) if axis not in removed])
+
+
+@converter("Unsqueeze")
+def unsqueeze(node: Node) -> Expr:
+    return _unsqueeze(node, node.required_attr("axes"))
+
+
+@converter("Unsqueeze", since=13)
+def unsqueeze_by_input(node: Node) -> Expr:
+    return _unsqueeze(node, node.ints(node.input(1), "axes"))
+
+
+def _unsqueeze(node: Node, axes: Sequence[int]) -> Expr:
+    x = node.input(0)
+    rank = node.rank(x) + len(axes)
+    added, rest = set(node.axes(axes, rank)), iter(node.shape(x))
+    if len(added) != len(axes):
+        node.reject("it names an axis twice")
+    return node.reshape(x, [1 if axis in added else next(rest) for axis in range(rank)])
+
+
+@converter("Concat")
+def concat(node: Node) -> Expr:
+    parts = node.required_inputs()
+    if not parts:
+        node.reject("it joins nothing")
+    axis = node.axis(node.attr("axis", 1), node.rank(parts[0]))
+    return parts[0] if len(parts) == 1 else node.op("concat", *parts, axis=axis)
+
+
+@converter("Expand", since=8)
+def expand(node: Node) -> Expr:
+    x, target = node.input(0), list(node.dims(node.input(1), "shape"))
+    shape = list(node.shape(x))
+    rank = max(len(shape), len(target))
+    pairs = zip([1] * (rank - len(shape)) + shape, [1] * (rank - len(target)) + target, strict=True)
+    return node.broadcast_to(x, [dims.broadcast(have, want) for have, want in pairs])
+
+
+@converter("Tile", since=6)
+def tile(node: Node) -> Expr:
+    x, repeats = node.input(0), node.dims(node.input(1), "repeats")
+    if len(repeats) != node.rank(x):
+        node.reject(f"it has {len(repeats)} repeats for {node.rank(x)} dimensions")
+    if all(isinstance(count, int) for count in repeats):
+        return node.op("tile", x, repeats=repeats)
+    # Counts that depend on sizes: (a, b) -> (1, a, 1, b) -> (m, a, n, b) -> (m * a, n * b).
+    shape = node.shape(x)
+    spread = node.reshape(x, [size for dim in shape for size in (1, dim)])
+    repeated = node.broadcast_to(spread, [size for dim, n in zip(shape, repeats, strict=True) for size in (n, dim)])
+    return node.reshape(repeated, [dim * n for dim, n in zip(shape, repeats, strict=True)])
+
+
+@converter("Split")
+def split(node: Node) -> Sequence[Expr]:
+    return _split(node, node.attr("split"))
+
+
+@converter("Split", since=13)
+def split_by_input(node: Node) -> Sequence[Expr]:
+    sizes = node.optional(1)
+    return _split(node, None if sizes is None else node.dims(sizes, "split"))
+
+
+def _split(node: Node, sizes: Sequence[Dim] | None) -> Sequence[Expr]:
+    x = node.input(0)
+    axis = node.axis(node.attr("axis", 0), node.rank(x))
+    count = node.attr("num_outputs", len(node.proto.output))
+    if sizes is None:
+        whole = node.shape(x)[axis]
+        # Equal parts; the last is smaller where they do not come out even.
+        part = dims.ceildiv(whole, count) if isinstance(whole, int) else dims.floordiv(whole, count)
+        sizes = [part] * (count - 1) + [whole - part * (count - 1)]
+    return node.ops("split", x, axis=axis, sections=tuple(sizes))
+
+
+@converter("DepthToSpace")
+def depth_to_space(node: Node) -> Expr:
+    x, block = node.input(0), node.required_attr("blocksize")
+    n, c, h, w = node.shape(x)
+    depth = dims.floordiv(c, block * block)
+    if node.attr("mode", "DCR") == "DCR":
+        shape, axes = (n, block, block, depth, h, w), (0, 3, 4, 1, 5, 2)
+    else:
+        shape, axes = (n, depth, block, block, h, w), (0, 1, 4, 2, 5, 3)
+    return node.reshape(node.permute(node.reshape(x, shape), axes), (n, depth, h * block, w * block))
+
+
+@converter("SpaceToDepth")
+def space_to_depth(node: Node) -> Expr:
+    x, block = node.input(0), node.required_attr("blocksize")
+    n, c, h, w = node.shape(x)
+    low, left = dims.floordiv(h, block), dims.floordiv(w, block)
+    spread = node.permute(node.reshape(x, (n, c, low, block, left, block)), (0, 3, 5, 1, 2, 4))
+    return node.reshape(spread, (n, c * block * block, low, left))

@@ -1,0 +1,122 @@
+"""Slice and Pad, with bounds that may depend on sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kernelyard.dims import Dim
+from kernelyard.dtypes import is_float, to_numpy
+from kernelyard.ir import Expr
+from kernelyard_onnx.bounds import at_least, maximum, minimum
+from kernelyard_onnx.node import Node
+from kernelyard_onnx.registry import converter
+
+# Exporters write "to the end" as some very large number. No axis is this long.
+TO_THE_END = 10**9
+
+
+@converter("Slice")
+def slice_by_attributes(node: Node) -> Expr:
+    starts, ends = node.required_attr("starts"), node.required_attr("ends")
+    return _slice(node, starts, ends, node.attr("axes"), None)
+
+
+@converter("Slice", since=10)
+def slice_by_inputs(node: Node) -> Expr:
+    starts, ends = node.dims(node.input(1), "starts"), node.dims(node.input(2), "ends")
+    axes, steps = node.optional(3), node.optional(4)
+    return _slice(
+        node,
+        starts,
+        ends,
+        None if axes is None else node.ints(axes, "axes"),
+        None if steps is None else node.ints(steps, "steps"),
+    )
+
+
+def _slice(
+    node: Node, starts: Sequence[Dim], ends: Sequence[Dim], axes: Sequence[int] | None, steps: Sequence[int] | None
+) -> Expr:
+    x = node.input(0)
+    where = node.axes(range(len(starts)) if axes is None else axes, node.rank(x))
+    strides = tuple(steps or (1,) * len(starts))
+    if not len(starts) == len(ends) == len(where) == len(strides):
+        node.reject("its starts, ends, axes and steps have different lengths")
+    if len(set(where)) != len(where) or 0 in strides:
+        node.reject("it names an axis twice or has a step of 0")
+    shape = node.shape(x)
+    kept: list[tuple[int, Dim, Dim, int]] = []
+    for axis, start, end, stride in sorted(zip(where, starts, ends, strides, strict=True)):
+        size = shape[axis]
+        begin, stop = _bounds(node, start, end, stride, size)
+        if (begin, stop, stride) != (0, size, 1):
+            kept.append((axis, begin, stop, stride))
+    if not kept:
+        return x
+    axes, begins, stops, strides = zip(*kept, strict=True)
+    return node.op("strided_slice", x, axes=axes, begin=begins, end=stops, strides=strides)
+
+
+def _bounds(node: Node, start: Dim, end: Dim, stride: int, size: Dim) -> tuple[Dim, Dim]:
+    """First index and the index that ends the walk, inside the axis."""
+    if stride > 0:
+        begin = _clamp(_from_front(node, start, size), 0, size)
+        stop = _clamp(_from_front(node, end, size), 0, size)
+        return begin, maximum(stop, begin)
+    begin = _clamp(_from_front(node, start, size), 0, size - 1)
+    stop = _clamp(_from_front(node, end, size), -1, size - 1)
+    return begin, minimum(stop, begin)
+
+
+def _from_front(node: Node, index: Dim, size: Dim) -> Dim:
+    """An index counted from the front; those far outside become the nearest end."""
+    if isinstance(index, int) and abs(index) >= TO_THE_END:
+        return size if index > 0 else -1
+    if at_least(index, 0):
+        return index
+    if at_least(index * -1, 1):
+        return index + size
+    return node.reject(f"it cannot be decided whether its bound {index} is negative")
+
+
+def _clamp(index: Dim, low: Dim, high: Dim) -> Dim:
+    return maximum(minimum(index, high), low)
+
+
+@converter("Pad")
+def pad_by_attributes(node: Node) -> Expr:
+    return pad(node, node.input(0), node.required_attr("pads"), float(node.attr("value", 0.0)))
+
+
+@converter("Pad", since=11)
+def pad_by_inputs(node: Node) -> Expr:
+    x, value, axes = node.input(0), node.optional(2), node.optional(3)
+    given = node.dims(node.input(1), "pads")
+    number = 0.0 if value is None else float(node.scalar(value, "constant_value"))
+    if axes is None:
+        return pad(node, x, given, number)
+    rank, count = node.rank(x), len(given) // 2
+    pads: list[Dim] = [0] * (2 * rank)
+    for position, axis in enumerate(node.axes(node.ints(axes, "axes"), rank)):
+        pads[axis], pads[rank + axis] = given[position], given[count + position]
+    return pad(node, x, pads, number)
+
+
+def pad(node: Node, x: Expr, pads: Sequence[Dim], value: float) -> Expr:
+    """Pad each axis before and behind; negative amounts cut off."""
+    rank, mode = node.rank(x), node.attr("mode", "constant")
+    if len(pads) != 2 * rank:
+        node.reject(f"it has {len(pads)} pads for {rank} dimensions")
+    for axis in range(rank):
+        before, behind = (amount if isinstance(amount, int) and amount < 0 else 0 for amount in (pads[axis], pads[rank + axis]))
+        if before or behind:
+            x = node.slice(x, axis, -before, node.shape(x)[axis] + behind)
+    amounts = tuple(amount if not isinstance(amount, int) else max(amount, 0) for amount in pads)
+    return x if not any(amounts) else node.op("pad", x, pads=amounts, mode=mode, value=value)
+
+
+def lowest(dtype: str) -> float:
+    """The value that a maximum over padding ignores."""
+    import numpy as np
+
+    return float("-inf") if is_float(dtype) else float(np.iinfo(to_numpy(dtype)).min)

@@ -1,0 +1,54 @@
+"""ONNXFrontend: what the core asks whether a model is ONNX, and to read it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from kernelyard.ir import IRModule
+from kernelyard.plugins.frontend import Frontend
+
+
+class ONNXFrontend(Frontend):
+    """Reads ONNX models: a path, the bytes of a file, or an `onnx.ModelProto`.
+
+    Options:
+        shapes: fixes sizes that the model leaves open: input name -> shape (None keeps a size open).
+        folder: where the external weights of a model given as bytes or as a ModelProto lie.
+
+    Example:
+        >>> from onnx import TensorProto, helper
+        >>> x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 4])
+        >>> y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 4])
+        >>> graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", [x], [y])
+        >>> module = ONNXFrontend().import_model(helper.make_model(graph), {})
+        >>> module["main"].result_type
+        Tensor[(batch, 4), float32]
+    """
+
+    name = "onnx"
+    suffixes = (".onnx",)
+
+    def accepts(self, model: object) -> bool:
+        """True for paths that end in `.onnx`, for bytes and for `onnx.ModelProto`."""
+        if isinstance(model, (str, os.PathLike)):
+            return Path(os.fsdecode(model)).suffix.lower() in self.suffixes
+        if isinstance(model, (bytes, bytearray, memoryview)):
+            return True
+        onnx = sys.modules.get("onnx")  # whoever holds a ModelProto has imported onnx
+        return onnx is not None and isinstance(model, onnx.ModelProto)
+
+    def import_model(self, model: object, options: Mapping[str, Any]) -> IRModule:
+        """Read a model into a module with one function, "main".
+
+        Raises: ModelFormatError, UnsupportedOperatorError (lists every unsupported node), ExternalDataError,
+          FrontendError for options that make no sense.
+        """
+        from kernelyard_onnx.importer import import_model
+        from kernelyard_onnx.model_file import read_model
+
+        proto, folder = read_model(model)
+        return import_model(proto, options, folder)

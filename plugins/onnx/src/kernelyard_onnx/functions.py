@@ -1,0 +1,77 @@
+"""Operators that the ONNX standard defines by other operators: their bodies, to be converted in place of the node."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import onnx
+from onnx import defs, helper
+
+from kernelyard.ir import Expr
+from kernelyard_onnx.attributes import decode_all
+from kernelyard_onnx.tensors import DTYPES
+
+_DATA_TYPES = {name: data_type for data_type, name in DTYPES.items()}
+
+
+def function_body(proto: onnx.NodeProto, inputs: Sequence[Expr | None], opset: int) -> onnx.FunctionProto | None:
+    """The body of a standard operator for a node and the types of its inputs, or None when it has none."""
+    schema = _schema(proto, opset)
+    if schema is None:
+        return None
+    if schema.has_function:
+        return _parsed(schema.function_body.SerializeToString())
+    if not schema.has_context_dependent_function:
+        return None
+    versions = [v for v in schema.context_dependent_function_opset_versions if v <= opset]
+    if not versions:
+        return None
+    types = [_type_proto(value).SerializeToString() for value in inputs]
+    return _parsed(
+        schema.get_context_dependent_function_with_opset_version(max(versions), proto.SerializeToString(), types)
+    )
+
+
+def default_attributes(proto: onnx.NodeProto, opset: int) -> dict[str, Any]:
+    """Defaults that the standard gives to the attributes of a node's operator."""
+    schema = _schema(proto, opset)
+    if schema is None:
+        return {}
+    stated = [a.default_value for a in schema.attributes.values() if a.default_value.type]
+    return decode_all(stated, None)
+
+
+def _schema(proto: onnx.NodeProto, opset: int) -> defs.OpSchema | None:
+    domain = "" if proto.domain == "ai.onnx" else proto.domain
+    if not defs.has(proto.op_type, domain):
+        return None
+    try:
+        return defs.get_schema(proto.op_type, opset, domain)
+    except defs.SchemaError:  # the operator is newer than the model's opset
+        return None
+
+
+def _parsed(data: bytes) -> onnx.FunctionProto | None:
+    body = onnx.FunctionProto()
+    body.ParseFromString(data)
+    return body if body.node else None
+
+
+def _type_proto(value: Expr | None) -> onnx.TypeProto:
+    if value is None:
+        return onnx.TypeProto()
+    type_ = value.tensor_type
+    shape = [dim if isinstance(dim, int) else str(dim) for dim in type_.shape]
+    return helper.make_tensor_type_proto(_DATA_TYPES[type_.dtype], shape)
+
+
+def without_inputs(node: onnx.NodeProto, left_out: set[str]) -> onnx.NodeProto:
+    """The node with inputs that the caller left out marked as left out."""
+    if not left_out.intersection(node.input):
+        return node
+    changed = onnx.NodeProto()
+    changed.CopyFrom(node)
+    del changed.input[:]
+    changed.input.extend("" if name in left_out else name for name in node.input)
+    return changed

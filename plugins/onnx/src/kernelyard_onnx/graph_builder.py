@@ -1,0 +1,103 @@
+"""GraphBuilder: a FunctionBuilder that computes what it can while the model is read."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from kernelyard.dtypes import is_integer, to_numpy
+from kernelyard.ir import Binding, Call, Constant, Expr, FunctionBuilder, TupleGetItem, get_op, operands
+from kernelyard.ir.types import TensorType, TupleType
+from kernelyard_onnx.known_values import KnownValues
+from kernelyard_onnx.rational import UndecidedError
+
+
+class GraphBuilder(FunctionBuilder):
+    """Emits calls; results that are known at once become constants, sizes become `shape_tensor`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.known = KnownValues()
+        self._counts: defaultdict[str, int] = defaultdict(int)
+
+    def emit(
+        self, name: str, args: Sequence[Expr | np.ndarray | float | int], attrs: dict[str, Any], origin: str
+    ) -> list[Expr]:
+        """The results of an op: one expression per tensor that it returns.
+
+        Numbers among the arguments take the dtype of the first tensor argument.
+        Raises: TypeInferenceError, AttributeTypeError, IRError.
+        """
+        call = Call(get_op(name), self._expressions(args), attrs)
+        values = self.known.evaluate(call)
+        if values is not None and all(value.dtype != object for value in values):
+            return [Constant(value) for value in values]
+        if values is not None and len(values) == 1:
+            return [self._sizes(call, values[0], origin)]
+        results = self._bound(call, origin)
+        for result, value in zip(results, values or (), strict=False):
+            self.known.set(result, value)
+        return results
+
+    def _expressions(self, args: Sequence[Expr | np.ndarray | float | int]) -> list[Expr]:
+        dtype = next((arg.tensor_type.dtype for arg in args if isinstance(arg, Expr)), "float32")
+        return [
+            arg
+            if isinstance(arg, Expr)
+            else Constant(arg if isinstance(arg, np.ndarray) else np.asarray(arg, to_numpy(dtype)))
+            for arg in args
+        ]
+
+    def _bound(self, call: Call, origin: str) -> list[Expr]:
+        label = call.op_name.rsplit(".", 1)[-1]
+        if not isinstance(call.type, TupleType):
+            return [self.bind(call, label, origin)]
+        whole = self.bind(call, label, origin)
+        count = len(call.type.fields)
+        return [self.bind(TupleGetItem(whole, index), f"{label}_{index}", origin) for index in range(count)]
+
+    def _sizes(self, call: Call, value: np.ndarray, origin: str) -> Expr:
+        """A known value that depends on sizes: whole vectors of integers are written as one `shape_tensor`."""
+        dtype = call.type.dtype if isinstance(call.type, TensorType) else ""
+        result: Expr | None = None
+        if value.ndim <= 1 and is_integer(dtype):
+            result = self._shape_tensor(value, dtype, origin)
+        if result is None:
+            (result,) = self._bound(call, origin)
+        self.known.set(result, value)
+        return result
+
+    def _shape_tensor(self, value: np.ndarray, dtype: str, origin: str) -> Expr | None:
+        try:
+            sizes = tuple(item.dim() for item in value.reshape(-1).tolist())
+        except UndecidedError:
+            return None
+        call = Call(get_op("shape_tensor"), [], {"dims": sizes})
+        if value.ndim == 0:
+            call = Call(get_op("reshape"), [self.bind(call, "sizes", origin)], {"shape": ()})
+        if dtype != "int64":
+            call = Call(get_op("astype"), [self.bind(call, "sizes", origin)], {"dtype": dtype})
+        return self.bind(call, "sizes", origin)
+
+    def live_bindings(self, results: Sequence[Expr]) -> list[Binding]:
+        """The bindings that the results need, in order."""
+        live: set[Expr] = set(results)
+        kept: list[Binding] = []
+        for binding in reversed(self.bindings):
+            if binding.var in live:
+                kept.append(binding)
+                live.update(operands(binding.value))
+        kept.reverse()
+        return kept
+
+    def _fresh(self, name: str) -> str:
+        # Names of results end in a number that is counted per label: no search, unlike in the base class.
+        wanted = name
+        while wanted in self._names:
+            self._counts[name] += 1
+            wanted = f"{name}_{self._counts[name]}"
+        self._names.add(wanted)
+        return wanted

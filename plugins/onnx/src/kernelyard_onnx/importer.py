@@ -1,0 +1,259 @@
+"""Importer: walks the nodes of a model and emits the ops of our vocabulary for each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+import kernelyard.ops  # noqa: F401  # declares the operators
+from kernelyard.errors import IRError, KernelyardError, ModelFormatError, ShapeError, UnsupportedOperatorError
+from kernelyard.ir import Constant, Expr, Function, IRModule, Tuple
+from kernelyard_onnx import converters, registry
+from kernelyard_onnx.attributes import decode_all, decode_attributes
+from kernelyard_onnx.functions import default_attributes, function_body, without_inputs
+from kernelyard_onnx.graph_builder import GraphBuilder
+from kernelyard_onnx.inputs import add_parameters
+from kernelyard_onnx.node import Node, RejectedError, origin_of
+from kernelyard_onnx.options import ImportOptions
+from kernelyard_onnx.tensors import from_sparse, to_array
+
+MAX_FUNCTION_DEPTH = 32
+converters.load()
+
+
+@dataclass
+class Scope:
+    """Names that nodes may read: of one graph, and of the graphs around it. `opsets` are versions by domain."""
+
+    opsets: Mapping[str, int]
+    parent: Scope | None = None
+    values: dict[str, Expr] = field(default_factory=dict)
+    failed: set[str] = field(default_factory=set)
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    depth: int = 0
+
+    def find(self, name: str) -> Expr | None:
+        """The value of a name, innermost graph first."""
+        scope: Scope | None = self
+        while scope is not None:
+            if name in scope.values:
+                return scope.values[name]
+            scope = scope.parent
+        return None
+
+    def has_failed(self, name: str) -> bool:
+        """True for the output of a node that could not be converted."""
+        return name in self.failed or (self.parent is not None and self.parent.has_failed(name))
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A node that could not be converted."""
+
+    op_type: str
+    origin: str
+    reason: str
+
+
+class Importer:
+    """Imports one model."""
+
+    def __init__(self, model: onnx.ModelProto, folder: Path | None) -> None:
+        self.builder = GraphBuilder()
+        self.folder = folder
+        self.problems: list[Problem] = []
+        self.functions = {(normal_domain(f.domain), f.name, f.overload): f for f in model.functions}
+
+    # --- graphs -----------------------------------------------------------------------------------------------------------
+    def add_initializers(self, graph: onnx.GraphProto, scope: Scope) -> None:
+        """Make the graph's weights available. Views of the model's bytes: nothing is copied here."""
+        for tensor in graph.initializer:
+            scope.values[tensor.name] = Constant(to_array(tensor, self.folder))
+        for sparse in graph.sparse_initializer:
+            scope.values[sparse.values.name] = Constant(from_sparse(sparse, self.folder))
+
+    def run_nodes(self, nodes: Iterable[onnx.NodeProto], scope: Scope) -> None:
+        """Convert nodes in order; nodes that stand before what they read are taken up again later.
+
+        Raises: ModelFormatError when a node reads a name that nothing produces.
+        """
+        waiting = list(nodes)
+        while waiting:
+            later = [node for node in waiting if not self.run_node(node, scope)]
+            if len(later) == len(waiting):
+                missing = next(name for name in later[0].input if name and scope.find(name) is None)
+                raise ModelFormatError(
+                    f"a node reads {missing!r}, which nothing produces", where=origin_of(later[0]), found=missing
+                )
+            waiting = later
+
+    def run_node(self, proto: onnx.NodeProto, scope: Scope) -> bool:
+        """Convert one node; False when one of its inputs is not there yet."""
+        if any(scope.has_failed(name) for name in proto.input):
+            scope.failed.update(proto.output)
+            return True
+        inputs = [scope.find(name) if name else None for name in proto.input]
+        if any(value is None and name for value, name in zip(inputs, proto.input, strict=True)):
+            return False
+        try:
+            results = self._convert(proto, inputs, scope)
+        except RejectedError as rejected:
+            self.problems.append(Problem(_full_name(proto), origin_of(proto), str(rejected)))
+            scope.failed.update(proto.output)
+            return True
+        for name, value in zip(proto.output, results, strict=False):
+            if name and value is None:
+                self.problems.append(Problem(_full_name(proto), origin_of(proto), f"its output {name!r} is not made"))
+                scope.failed.add(name)
+            elif name and value is not None:
+                scope.values[name] = value
+        missing = [name for name in proto.output[len(results) :] if name]
+        if missing:
+            self.problems.append(Problem(_full_name(proto), origin_of(proto), f"its output {missing[0]!r} is not made"))
+            scope.failed.update(missing)
+        return True
+
+    def _convert(
+        self, proto: onnx.NodeProto, inputs: Sequence[Expr | None], scope: Scope
+    ) -> Sequence[Expr | None]:
+        domain = normal_domain(proto.domain)
+        attributes = decode_attributes(proto, scope.attributes, self.folder)
+        body = self.functions.get((domain, proto.op_type, proto.overload))
+        if body is not None:
+            return self.run_function(body, inputs, attributes, scope)
+        opset = scope.opsets.get(domain, 1)
+        convert = registry.find(domain, proto.op_type, opset)
+        if convert is None:
+            return self._run_standard_function(proto, inputs, attributes, opset, scope)
+        node = Node(proto, inputs, attributes, opset, self, scope)
+        try:
+            results = convert(node)
+        except (IRError, ShapeError) as error:
+            raise _malformed(error, node) from error
+        return [results] if isinstance(results, Expr) else results
+
+    def _run_standard_function(
+        self,
+        proto: onnx.NodeProto,
+        inputs: Sequence[Expr | None],
+        attributes: Mapping[str, Any],
+        opset: int,
+        scope: Scope,
+    ) -> Sequence[Expr | None]:
+        """Convert an operator that the standard defines by other operators."""
+        body = function_body(proto, inputs, opset)
+        if body is None:
+            raise RejectedError("there is no converter for this operator")
+        return self.run_function(body, inputs, {**default_attributes(proto, opset), **attributes}, scope)
+
+    def run_function(
+        self,
+        body: onnx.FunctionProto,
+        inputs: Sequence[Expr | None],
+        attributes: Mapping[str, Any],
+        caller: Scope,
+    ) -> Sequence[Expr | None]:
+        """Convert the nodes of a function in place of its call.
+
+        Raises: RejectedError (nested too deeply), ModelFormatError.
+        """
+        if caller.depth >= MAX_FUNCTION_DEPTH:
+            raise RejectedError(f"functions call each other more than {MAX_FUNCTION_DEPTH} levels deep")
+        scope = Scope(
+            opsets=opsets_of(body.opset_import),
+            attributes={**decode_all(body.attribute_proto, self.folder), **attributes},
+            depth=caller.depth + 1,
+        )
+        given = dict(zip(body.input, inputs, strict=False))
+        scope.values.update({name: value for name, value in given.items() if value is not None})
+        left_out = {name for name in body.input if given.get(name) is None}
+        self.run_nodes([without_inputs(node, left_out) for node in body.node], scope)
+        return [scope.find(name) for name in body.output]
+
+    def run_subgraph(self, graph: onnx.GraphProto, around: Scope, given: Mapping[str, Expr]) -> list[Expr | None]:
+        """Convert a graph attribute (a branch of If, the body of Loop) in place; its results in order."""
+        scope = Scope(around.opsets, around, attributes=around.attributes, depth=around.depth)
+        scope.values.update(given)
+        self.add_initializers(graph, scope)
+        self.run_nodes(graph.node, scope)
+        return [scope.find(output.name) for output in graph.output]
+
+    # --- the result -------------------------------------------------------------------------------------------------------
+    def finish(self, graph: onnx.GraphProto, scope: Scope) -> Function:
+        """The function whose results are the graph's outputs.
+
+        Raises: UnsupportedOperatorError, ModelFormatError.
+        """
+        if self.problems:
+            raise _unsupported(self.problems)
+        results = [scope.find(output.name) for output in graph.output]
+        for output, result in zip(graph.output, results, strict=True):
+            if result is None:
+                raise ModelFormatError(f"nothing produces the output {output.name!r}", where="the graph's outputs")
+        found = [result for result in results if result is not None]
+        names = {
+            "input_names": tuple(param.name for param in self.builder.params),
+            "output_names": tuple(output.name for output in graph.output),
+        }
+        result = found[0] if len(found) == 1 else Tuple(found)
+        return Function(self.builder.params, self.builder.live_bindings(found), result, names)
+
+
+def import_model(model: onnx.ModelProto, options: Mapping[str, Any], folder: Path | None) -> IRModule:
+    """The module of a model: one function "main"; module attribute "metadata" has the model's own strings.
+
+    Raises: ModelFormatError, UnsupportedOperatorError, ExternalDataError, FrontendError (options).
+    """
+    chosen = ImportOptions.of(options)
+    importer = Importer(model, chosen.folder or folder)
+    scope = Scope(opsets_of(model.opset_import))
+    importer.add_initializers(model.graph, scope)
+    add_parameters(importer.builder, model.graph, scope.values, chosen)
+    importer.run_nodes(model.graph.node, scope)
+    return IRModule({"main": importer.finish(model.graph, scope)}, {"metadata": _metadata(model)})
+
+
+def normal_domain(domain: str) -> str:
+    """The standard domain has two spellings."""
+    return "" if domain == "ai.onnx" else domain
+
+
+def opsets_of(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
+    """Versions by domain."""
+    return {normal_domain(entry.domain): entry.version for entry in imports}
+
+
+def _metadata(model: onnx.ModelProto) -> dict[str, str]:
+    return {entry.key: entry.value for entry in model.metadata_props}
+
+
+def _full_name(proto: onnx.NodeProto) -> str:
+    domain = normal_domain(proto.domain)
+    return f"{domain}.{proto.op_type}" if domain else proto.op_type
+
+
+def _malformed(error: KernelyardError, node: Node) -> ModelFormatError:
+    types = ", ".join("none" if value is None else repr(value.type) for value in node.inputs)
+    return ModelFormatError(
+        f"a node does not fit its inputs: {error.message}",
+        where=node.origin,
+        found=error.found or f"inputs {types}",
+        expected=error.expected,
+        hint=error.hint,
+    )
+
+
+def _unsupported(problems: Sequence[Problem]) -> UnsupportedOperatorError:
+    op_types = sorted({problem.op_type for problem in problems})
+    lines = [f"{problem.origin}: {problem.reason}" for problem in problems]
+    return UnsupportedOperatorError(
+        f"the model uses {len(op_types)} operator{'s' if len(op_types) > 1 else ''} in a way that is not supported: "
+        + ", ".join(op_types),
+        where="; ".join(lines),
+        found=", ".join(op_types),
+        hint="export the model without these operators, or with fixed shapes (option shapes)",
+    )

@@ -1,0 +1,98 @@
+"""Graph inputs -> parameters with static or symbolic shapes."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Container
+
+import onnx
+
+from kernelyard.dims import Dim, Shape
+from kernelyard.errors import FrontendError, ModelFormatError, UnsupportedOperatorError
+from kernelyard.ir import Expr, FunctionBuilder
+from kernelyard_onnx.options import ImportOptions
+from kernelyard_onnx.symbol_names import SymbolNames
+from kernelyard_onnx.tensors import DTYPES, type_name
+
+
+def add_parameters(
+    builder: FunctionBuilder, graph: onnx.GraphProto, values: dict[str, Expr], options: ImportOptions
+) -> None:
+    """Add a parameter per graph input that is not a weight (`values` has the weights), and enter it in `values`.
+
+    An input that is also an initializer is that initializer: old files list all weights as inputs.
+    Raises: ModelFormatError, UnsupportedOperatorError (inputs that are no tensors), FrontendError (option shapes).
+    """
+    names = [value.name for value in graph.input if value.name not in values]
+    _check_names(names, options)
+    symbols = SymbolNames()
+    for value in graph.input:
+        if value.name not in values:
+            values[value.name] = builder.input(value.name, _shape(value, symbols, options), _dtype(value))
+
+
+def _check_names(names: list[str], options: ImportOptions) -> None:
+    repeated = next((name for name in names if names.count(name) > 1), None)
+    if repeated is not None:
+        raise ModelFormatError(f"two graph inputs are called {repeated!r}", where="the graph's inputs")
+    for name in options.shapes:
+        if name not in names:
+            close = difflib.get_close_matches(name, names, 1)
+            raise FrontendError(
+                f"the option shapes names an input {name!r} that the model does not have",
+                expected=", ".join(names),
+                hint=f"did you mean {close[0]!r}?" if close else None,
+            )
+
+
+def _dtype(value: onnx.ValueInfoProto) -> str:
+    kind = value.type.WhichOneof("value")
+    if kind != "tensor_type":
+        raise UnsupportedOperatorError(
+            f"the input {value.name!r} is not a tensor", where=f"input {value.name!r}", found=kind, expected="a tensor"
+        )
+    data_type = value.type.tensor_type.elem_type
+    if data_type not in DTYPES:
+        raise UnsupportedOperatorError(
+            f"the input {value.name!r} has an element type that is not supported",
+            where=f"input {value.name!r}",
+            found=type_name(data_type),
+            expected=", ".join(type_name(key) for key in DTYPES),
+        )
+    return DTYPES[data_type]
+
+
+def _shape(value: onnx.ValueInfoProto, symbols: SymbolNames, options: ImportOptions) -> Shape:
+    chosen = options.shapes.get(value.name)
+    if not value.type.tensor_type.HasField("shape"):
+        if chosen is None:
+            raise ModelFormatError(
+                f"the input {value.name!r} has no declared rank",
+                where=f"input {value.name!r}",
+                hint=f"give it with the option shapes: {{{value.name!r}: (1, None, ...)}}",
+            )
+        return tuple(symbols.of_label("", value.name, axis) if n is None else n for axis, n in enumerate(chosen))
+    declared = value.type.tensor_type.shape.dim
+    if chosen is not None and len(chosen) != len(declared):
+        raise FrontendError(
+            f"the option shapes has the wrong rank for input {value.name!r}",
+            found=len(chosen),
+            expected=f"{len(declared)} sizes",
+        )
+    fixed = chosen or (None,) * len(declared)
+    return tuple(_dim(value.name, axis, dim, fixed[axis], symbols) for axis, dim in enumerate(declared))
+
+
+def _dim(
+    name: str, axis: int, declared: onnx.TensorShapeProto.Dimension, chosen: int | None, symbols: SymbolNames
+) -> Dim:
+    if not declared.HasField("dim_value") or declared.dim_value < 0:
+        return chosen if chosen is not None else symbols.of_label(declared.dim_param, name, axis)
+    if chosen is not None and chosen != declared.dim_value:
+        raise FrontendError(
+            f"the option shapes contradicts the model's shape of input {name!r}",
+            where=f"axis {axis}",
+            found=chosen,
+            expected=declared.dim_value,
+        )
+    return declared.dim_value

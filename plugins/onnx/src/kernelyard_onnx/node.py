@@ -1,0 +1,216 @@
+"""Node: what a converter sees of one ONNX node, and the means to emit ops for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+import numpy as np
+import onnx
+
+from kernelyard import dims
+from kernelyard.dims import Dim, Shape
+from kernelyard.dtypes import to_numpy
+from kernelyard.ir import Constant, Expr
+from kernelyard.ir.types import TensorType
+from kernelyard_onnx.bounds import is_cut_of, settle
+from kernelyard_onnx.graph_builder import GraphBuilder
+
+if TYPE_CHECKING:
+    from kernelyard_onnx.importer import Importer, Scope
+
+Default = TypeVar("Default")
+
+
+class RejectedError(Exception):
+    """A node cannot be expressed; the importer collects these and reports all of them. Never leaves this package."""
+
+
+class Node:
+    """One node: inputs as expressions, attributes as Python values, and `op` to emit.
+
+    Left-out optional inputs are None. `opset` is the version of the node's domain.
+    """
+
+    def __init__(
+        self,
+        proto: onnx.NodeProto,
+        inputs: Sequence[Expr | None],
+        attributes: Mapping[str, Any],
+        opset: int,
+        importer: Importer,
+        scope: Scope,
+    ) -> None:
+        self.proto = proto
+        self.inputs = inputs
+        self.attributes = attributes
+        self.opset = opset
+        self.importer = importer
+        self.scope = scope
+        self.builder: GraphBuilder = importer.builder
+        self.origin = origin_of(proto)
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+    def input(self, index: int) -> Expr:
+        """A required input.
+
+        Raises: RejectedError.
+        """
+        value = self.optional(index)
+        return self.reject(f"its input {index} is missing") if value is None else value
+
+    def optional(self, index: int) -> Expr | None:
+        """An optional input, or None."""
+        return self.inputs[index] if index < len(self.inputs) else None
+
+    def required_inputs(self) -> list[Expr]:
+        """All inputs, none of which may be left out."""
+        return [self.input(index) for index in range(len(self.inputs))]
+
+    def attr(self, name: str, default: Default = None) -> Default | Any:
+        """An attribute, or its default."""
+        return self.attributes.get(name, default)
+
+    def required_attr(self, name: str) -> Any:
+        """An attribute that must be there.
+
+        Raises: RejectedError.
+        """
+        return self.attributes[name] if name in self.attributes else self.reject(f"its attribute {name!r} is missing")
+
+    def has_output(self, index: int) -> bool:
+        """True when the model names this output."""
+        return index < len(self.proto.output) and bool(self.proto.output[index])
+
+    def reject(self, reason: str) -> NoReturn:
+        """Give up on this node.
+
+        Raises: RejectedError.
+        """
+        raise RejectedError(reason)
+
+    # --- types and values -----------------------------------------------------------------------------------------------
+    def type_of(self, expr: Expr) -> TensorType:
+        return expr.tensor_type
+
+    def shape(self, expr: Expr) -> Shape:
+        return expr.tensor_type.shape
+
+    def dtype(self, expr: Expr) -> str:
+        return expr.tensor_type.dtype
+
+    def rank(self, expr: Expr) -> int:
+        return expr.tensor_type.rank
+
+    def axis(self, value: int, rank: int) -> int:
+        """An axis counted from the front.
+
+        Raises: RejectedError when it is out of range.
+        """
+        if not -rank <= value < rank:
+            self.reject(f"its axis {value} is out of range for {rank} dimensions")
+        return value % rank if rank else 0
+
+    def axes(self, values: Sequence[int], rank: int) -> tuple[int, ...]:
+        """Axes counted from the front, in the order given."""
+        return tuple(self.axis(int(value), rank) for value in values)
+
+    def constant(self, expr: Expr, what: str) -> np.ndarray:
+        """The value of an expression that must be known when the model is compiled.
+
+        Raises: RejectedError.
+        """
+        value = self.builder.known.constant(expr)
+        return self.reject(f"its {what} is not a constant") if value is None else value
+
+    def ints(self, expr: Expr, what: str) -> tuple[int, ...]:
+        """A constant vector of whole numbers."""
+        return tuple(int(item) for item in self.constant(expr, what).reshape(-1))
+
+    def scalar(self, expr: Expr, what: str) -> Any:
+        """A constant number, as a Python number."""
+        value = self.constant(expr, what)
+        return value.reshape(-1)[0].item() if value.size == 1 else self.reject(f"its {what} is not one number")
+
+    def dims(self, expr: Expr, what: str) -> tuple[Dim, ...]:
+        """A vector of whole numbers that are constants or computed from sizes.
+
+        Raises: RejectedError when the numbers come from data.
+        """
+        value = self.builder.known.dims(expr)
+        return self.reject(f"its {what} depends on data") if value is None else value
+
+    # --- emitting ---------------------------------------------------------------------------------------------------------
+    def op(self, name: str, *args: Expr | np.ndarray | float | int, **attrs: Any) -> Expr:
+        """Emit an op that returns one tensor; numbers take the dtype of the first tensor argument."""
+        (result,) = self.ops(name, *args, **attrs)
+        return result
+
+    def ops(self, name: str, *args: Expr | np.ndarray | float | int, **attrs: Any) -> list[Expr]:
+        """Emit an op that returns several tensors."""
+        return self.builder.emit(name, args, attrs, self.origin)
+
+    def broadcast(self, name: str, *args: Expr | np.ndarray | float | int) -> Expr:
+        """Emit an elementwise op of several operands under NumPy's broadcasting.
+
+        Where a size is cut (`min(n, 512)`, from slicing a table) and meets the whole (`n`), the op is only possible when
+        both are the same, and the cut operand is given the size of the other: shapes stay readable, and the run time
+        checks the reshape.
+        """
+        operands = [arg for arg in args if isinstance(arg, Expr)]
+        aligned = {id(arg): self._align(arg, operands) for arg in operands}
+        result = self.op(name, *(aligned.get(id(arg), arg) for arg in args))
+        return self.reshape(result, tuple(settle(dim) for dim in self.shape(result)))
+
+    def _align(self, operand: Expr, operands: Sequence[Expr]) -> Expr:
+        shape = list(self.shape(operand))
+        if all(isinstance(dim, int) for dim in shape):
+            return operand
+        for other in operands:
+            for back in range(1, min(len(shape), self.rank(other)) + 1):
+                whole = self.shape(other)[-back]
+                if is_cut_of(shape[-back], whole):
+                    shape[-back] = whole
+        return self.reshape(operand, shape)
+
+    def reshape(self, expr: Expr, shape: Sequence[Dim]) -> Expr:
+        """`expr` in another shape; itself when it has that shape."""
+        wanted = tuple(shape)
+        if self.shape(expr) == wanted:
+            return expr
+        if isinstance(expr, Constant) and all(isinstance(dim, int) for dim in wanted):
+            return Constant(expr.data.reshape(wanted))  # pyright: ignore[reportArgumentType, reportCallIssue]
+        return self.op("reshape", expr, shape=wanted)
+
+    def permute(self, expr: Expr, axes: Sequence[int]) -> Expr:
+        """`expr` with its axes in another order; itself when the order is the same."""
+        return expr if list(axes) == list(range(len(axes))) else self.op("permute_dims", expr, axes=tuple(axes))
+
+    def cast(self, expr: Expr, dtype: str) -> Expr:
+        """`expr` as another dtype; itself when it has it."""
+        return expr if self.dtype(expr) == dtype else self.op("astype", expr, dtype=dtype)
+
+    def broadcast_to(self, expr: Expr, shape: Sequence[Dim]) -> Expr:
+        """`expr` repeated to a shape; itself when it has that shape."""
+        wanted = tuple(shape)
+        return expr if self.shape(expr) == wanted else self.op("broadcast_to", expr, shape=wanted)
+
+    def slice(self, expr: Expr, axis: int, begin: Dim, end: Dim) -> Expr:
+        """`expr[begin:end]` along an axis, bounds inside the axis."""
+        return self.op("strided_slice", expr, axes=(axis,), begin=(begin,), end=(end,), strides=(1,))
+
+    def along(self, expr: Expr, axis: int, rank: int) -> Expr:
+        """A vector placed along one axis of a tensor of some rank, ones elsewhere."""
+        shape: list[Dim] = [1] * rank
+        shape[axis] = dims.product(self.shape(expr))
+        return self.reshape(expr, shape)
+
+    def full(self, value: float | int | bool, shape: Sequence[Dim], dtype: str) -> Expr:
+        """A tensor with one value everywhere."""
+        return self.broadcast_to(Constant(np.asarray(value, to_numpy(dtype))), shape)
+
+
+def origin_of(proto: onnx.NodeProto) -> str:
+    """How messages name a node: by its name, or by its first output when it has none."""
+    label = repr(proto.name) if proto.name else f"that makes {next(iter(proto.output), '')!r}"
+    return f"node {label} ({proto.op_type})"

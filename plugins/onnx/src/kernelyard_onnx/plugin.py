@@ -1,0 +1,18 @@
+"""The hooks of the ONNX plugin."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kernelyard.plugins import hookimpl
+
+if TYPE_CHECKING:
+    from kernelyard_onnx.frontend import ONNXFrontend
+
+
+@hookimpl
+def kernelyard_frontend() -> ONNXFrontend:
+    """The frontend that reads ONNX models."""
+    from kernelyard_onnx.frontend import ONNXFrontend
+
+    return ONNXFrontend()

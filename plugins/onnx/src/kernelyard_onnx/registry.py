@@ -1,0 +1,45 @@
+"""The table of converters: (domain, operator) -> converters by the opset version from which each applies."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeAlias
+
+from kernelyard.ir import Expr
+
+if TYPE_CHECKING:
+    from kernelyard_onnx.node import Node
+
+Results: TypeAlias = "Expr | Sequence[Expr | None]"
+Converter: TypeAlias = "Callable[[Node], Results]"
+
+_CONVERTERS: dict[tuple[str, str], list[tuple[int, Converter]]] = {}
+
+
+def register(op_type: str, function: Converter, since: int = 1, domain: str = "") -> None:
+    """Add a converter that applies from opset `since` on, until a later one takes over."""
+    bisect.insort(_CONVERTERS.setdefault((domain, op_type), []), (since, function), key=lambda entry: entry[0])
+
+
+def converter(*op_types: str, since: int = 1, domain: str = "") -> Callable[[Converter], Converter]:
+    """Decorator form of `register`, for one or several operators."""
+
+    def add(function: Converter) -> Converter:
+        for op_type in op_types:
+            register(op_type, function, since, domain)
+        return function
+
+    return add
+
+
+def find(domain: str, op_type: str, opset: int) -> Converter | None:
+    """The converter of an operator in an opset, or None."""
+    entries = _CONVERTERS.get((domain, op_type), [])
+    position = bisect.bisect_right(entries, opset, key=lambda entry: entry[0])
+    return entries[position - 1][1] if position else None
+
+
+def operators(domain: str = "") -> tuple[str, ...]:
+    """Names of all operators of a domain that have a converter."""
+    return tuple(sorted(op_type for d, op_type in _CONVERTERS if d == domain))

@@ -1,0 +1,39 @@
+"""Names of symbolic sizes, from the labels that a model gives to the dimensions of its inputs."""
+
+from __future__ import annotations
+
+import re
+
+from kernelyard.dims import SymbolicDim, symbol
+
+_UNFIT = re.compile(r"[^A-Za-z0-9_.]+")
+
+
+class SymbolNames:
+    """Names of symbolic sizes: the model's own where they can be written, else made from the input's name and axis."""
+
+    ANONYMOUS = frozenset({"", "?", "-1", "*", "None", "none"})
+
+    def __init__(self) -> None:
+        self._by_label: dict[str, SymbolicDim] = {}
+        self._taken: set[str] = set()
+
+    def of_label(self, label: str, input_name: str, axis: int) -> SymbolicDim:
+        """The symbol of a `dim_param`: one label is one symbol, labels that mean "unknown" are all different."""
+        if label.strip() in self.ANONYMOUS:
+            return self._new(f"{input_name}_{axis}")
+        if label not in self._by_label:
+            self._by_label[label] = self._new(label)
+        return self._by_label[label]
+
+    def _new(self, wanted: str) -> SymbolicDim:
+        stem = _UNFIT.sub("_", wanted).strip("_.") or "size"
+        if stem[0].isdigit() or stem in ("max", "min", "broadcast"):
+            stem = f"size_{stem}"
+        name, count = stem, 0
+        while name in self._taken:
+            count += 1
+            name = f"{stem}_{count}"
+        self._taken.add(name)
+        return symbol(name)
+

@@ -1,0 +1,110 @@
+"""TensorProto -> NumPy array, without a copy where the bytes allow it."""
+
+from __future__ import annotations
+
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from kernelyard.dtypes import to_numpy
+from kernelyard.errors import ModelFormatError
+from kernelyard_onnx.external_data import read_external
+
+P = onnx.TensorProto
+DTYPES: dict[int, str] = {
+    P.FLOAT: "float32",
+    P.DOUBLE: "float64",
+    P.FLOAT16: "float16",
+    P.BFLOAT16: "bfloat16",
+    P.FLOAT8E4M3FN: "float8_e4m3fn",
+    P.FLOAT8E5M2: "float8_e5m2",
+    P.INT8: "int8",
+    P.INT16: "int16",
+    P.INT32: "int32",
+    P.INT64: "int64",
+    P.UINT8: "uint8",
+    P.UINT16: "uint16",
+    P.UINT32: "uint32",
+    P.UINT64: "uint64",
+    P.BOOL: "bool",
+}
+
+
+def type_name(data_type: int) -> str:
+    """ONNX's own name of an element type, for messages."""
+    known = data_type in P.DataType.values()
+    return P.DataType.Name(data_type) if known else f"element type {data_type}"  # pyright: ignore[reportArgumentType]
+
+
+def to_array(tensor: onnx.TensorProto, folder: Path | None = None) -> np.ndarray:
+    """The array of a tensor: a read-only view of the message's bytes where it has them.
+
+    Raises: ModelFormatError (element type, size), ExternalDataError.
+    """
+    name = DTYPES.get(tensor.data_type)
+    if name is None:
+        raise ModelFormatError(
+            "a weight has an element type that is not supported",
+            where=f"weight {tensor.name!r}",
+            found=type_name(tensor.data_type),
+            expected=", ".join(type_name(key) for key in DTYPES),
+        )
+    dtype, shape = to_numpy(name), tuple(tensor.dims)
+    count = math.prod(shape)
+    if tensor.data_location == P.EXTERNAL:
+        return read_external(tensor, folder, dtype, count).reshape(shape)
+    if tensor.HasField("raw_data"):
+        data = tensor.raw_data
+        _check_size(tensor, len(data), count * dtype.itemsize, "bytes")
+        flat = np.frombuffer(data, dtype)
+        # The format is little-endian.
+        return (flat if sys.byteorder == "little" else flat.byteswap()).reshape(shape)
+    if name == "float32":
+        _check_size(tensor, len(tensor.float_data), count, "numbers")
+        return np.fromiter(tensor.float_data, np.float32, count).reshape(shape)
+    if name == "int64":
+        _check_size(tensor, len(tensor.int64_data), count, "numbers")
+        return np.fromiter(tensor.int64_data, np.int64, count).reshape(shape)
+    return _from_rare_fields(tensor, dtype)
+
+
+def _from_rare_fields(tensor: onnx.TensorProto, dtype: np.dtype) -> np.ndarray:
+    try:
+        return np.asarray(numpy_helper.to_array(tensor)).astype(dtype, copy=False)
+    except (ValueError, TypeError) as error:
+        raise ModelFormatError(
+            "the data of a weight does not fit its shape", where=f"weight {tensor.name!r}", found=error
+        ) from error
+
+
+def _check_size(tensor: onnx.TensorProto, found: int, expected: int, unit: str) -> None:
+    if found != expected:
+        raise ModelFormatError(
+            "the data of a weight does not fit its shape",
+            where=f"weight {tensor.name!r} of shape {tuple(tensor.dims)}",
+            found=f"{found} {unit}",
+            expected=f"{expected} {unit}",
+        )
+
+
+def from_sparse(sparse: onnx.SparseTensorProto, folder: Path | None = None) -> np.ndarray:
+    """The dense array of a sparse tensor.
+
+    Raises: ModelFormatError.
+    """
+    values, indices = to_array(sparse.values, folder), to_array(sparse.indices, folder)
+    dense = np.zeros(tuple(sparse.dims), values.dtype)
+    try:
+        if indices.ndim == 2:
+            dense[tuple(indices.T)] = values
+        else:
+            dense.reshape(-1)[indices] = values
+    except (IndexError, ValueError) as error:
+        raise ModelFormatError(
+            "a sparse weight is malformed", where=f"weight {sparse.values.name!r}", found=error
+        ) from error
+    return dense
