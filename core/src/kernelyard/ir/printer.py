@@ -49,7 +49,7 @@ from kernelyard.ir.expr import (
 from kernelyard.ir.module import IRModule
 from kernelyard.ir.op import REQUIRED, Attributes, Op
 
-LITERAL_LIMIT = 16
+LITERAL_LIMIT = 8
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*\Z")
 
 

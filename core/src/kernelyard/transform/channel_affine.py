@@ -56,7 +56,7 @@ def affine_of_batch_norm(call: Call) -> ChannelAffine | None:
 
 
 def channel_vector(array: np.ndarray, rank: int, axis: int, channels: int) -> np.ndarray | None:
-    """One float64 number per channel, of an array that broadcasts to a tensor of `rank` so; None for any other array."""
+    """One float64 number per channel, of an array that broadcasts to a tensor of `rank` so; None for others."""
     if array.ndim > rank:
         return None
     shape = (1,) * (rank - array.ndim) + array.shape

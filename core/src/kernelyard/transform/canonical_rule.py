@@ -1,0 +1,40 @@
+"""What a canonicalization rule is, and what rules ask about operands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from kernelyard.ir import Call, Constant, Expr, FunctionMutator, get_op
+
+# A rule gets the mutator (for `value_of`) and a call; it answers with an expression that replaces the call, or None.
+Rule: TypeAlias = Callable[[FunctionMutator, Call], "Expr | None"]
+
+UNIFORM_LIMIT = 1 << 16
+
+
+def make(op: str, *operands: Expr, **attrs: Any) -> Call:
+    """A call of an op by name."""
+    return Call(get_op(op), operands, attrs)
+
+
+def defining_call(mutator: FunctionMutator, expr: Expr, *ops: str) -> Call | None:
+    """The call that an operand is bound to, when it is a call of one of `ops`."""
+    value = mutator.value_of(expr)
+    return value if isinstance(value, Call) and value.op_name in ops else None
+
+
+def uniform_value(expr: Expr) -> np.generic | None:
+    """The value of a constant whose elements are all the same, in its own dtype; None for everything else."""
+    if not isinstance(expr, Constant) or not 0 < expr.data.size <= UNIFORM_LIMIT:
+        return None
+    first = expr.data.reshape(-1)[0]
+    return first if expr.data.size == 1 or np.all(expr.data == first) else None
+
+
+def is_uniform(expr: Expr, value: float) -> bool:
+    """True for a constant whose elements are all `value`."""
+    found = uniform_value(expr)
+    return found is not None and bool(found == value)

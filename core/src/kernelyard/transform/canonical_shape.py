@@ -1,0 +1,128 @@
+"""Canonicalization of operators that move elements, and of reductions over nothing."""
+
+from __future__ import annotations
+
+from kernelyard.ir import Call, Expr, FunctionMutator, Tuple
+from kernelyard.transform.canonical_rule import Rule, defining_call, make
+
+
+def _same_shape(mutator: FunctionMutator, call: Call) -> Expr | None:
+    """A change of shape that changes nothing."""
+    return call.args[0] if call.args[0].type == call.type else None
+
+
+def _nested(*inner_ops: str) -> Rule:
+    """The outer shape alone counts: reshape(reshape(x)), broadcast_to(broadcast_to(x))."""
+
+    def rule(mutator: FunctionMutator, call: Call) -> Expr | None:
+        inner = defining_call(mutator, call.args[0], *inner_ops)
+        return Call(call.op, inner.args, call.attrs) if inner else None
+
+    return rule
+
+
+def _broadcast_of_ones(mutator: FunctionMutator, call: Call) -> Expr | None:
+    """A broadcast that repeats nothing only adds axes of size 1."""
+    x = call.args[0].tensor_type
+    return make("reshape", call.args[0], shape=call.attrs["shape"]) if x.numel == call.tensor_type.numel else None
+
+
+def _permute_of_permute(mutator: FunctionMutator, call: Call) -> Expr | None:
+    inner = defining_call(mutator, call.args[0], "permute_dims")
+    if inner is None:
+        return None
+    axes = tuple(inner.attrs["axes"][axis] for axis in call.attrs["axes"])
+    return make("permute_dims", inner.args[0], axes=axes)
+
+
+def _permute_in_place(mutator: FunctionMutator, call: Call) -> Expr | None:
+    """A permutation that moves axes of size 1 alone is a reshape; one that moves nothing is no operation."""
+    x, axes = call.args[0], call.attrs["axes"]
+    if axes == tuple(range(len(axes))):
+        return x
+    moved = [axis for axis in axes if x.tensor_type.shape[axis] != 1]
+    return make("reshape", x, shape=call.tensor_type.shape) if moved == sorted(moved) else None
+
+
+def _concat(mutator: FunctionMutator, call: Call) -> Expr | None:
+    """Operands without elements go; one operand alone needs no operation."""
+    axis = call.attrs["axis"]
+    kept = [arg for arg in call.args if arg.tensor_type.shape[axis] != 0]
+    if len(kept) == 1:
+        return kept[0]
+    return None if len(kept) in (0, len(call.args)) else make("concat", *kept, axis=axis)
+
+
+def _split_in_one(mutator: FunctionMutator, call: Call) -> Expr | None:
+    return Tuple(call.args) if len(call.attrs["sections"]) == 1 else None
+
+
+def _whole_slice(mutator: FunctionMutator, call: Call) -> Expr | None:
+    is_plain = all(stride == 1 for stride in call.attrs["strides"]) and not any(call.attrs["begin"])
+    return call.args[0] if is_plain and call.args[0].type == call.type else None
+
+
+def _slice_of_slice(mutator: FunctionMutator, call: Call) -> Expr | None:
+    """Two slices of different axes, or with stride 1 of the same, are one."""
+    inner = defining_call(mutator, call.args[0], "strided_slice")
+    if inner is None or any(stride != 1 for c in (inner, call) for stride in c.attrs["strides"]):
+        return None
+    ranges = {axis: (begin, end) for axis, begin, end in _ranges(inner)}
+    for axis, begin, end in _ranges(call):
+        offset = ranges[axis][0] if axis in ranges else 0
+        ranges[axis] = (begin + offset, end + offset)
+    axes = tuple(sorted(ranges))
+    begins, ends = zip(*(ranges[axis] for axis in axes), strict=True)
+    return make("strided_slice", inner.args[0], axes=axes, begin=begins, end=ends, strides=(1,) * len(axes))
+
+
+def _ranges(call: Call) -> list[tuple]:
+    return list(zip(call.attrs["axes"], call.attrs["begin"], call.attrs["end"], strict=True))
+
+
+def _nothing(attribute: str, neutral: int) -> Rule:
+    """An operator whose attribute has only its neutral value."""
+
+    def rule(mutator: FunctionMutator, call: Call) -> Expr | None:
+        return call.args[0] if all(value == neutral for value in call.attrs[attribute]) else None
+
+    return rule
+
+
+def _flip_nothing(mutator: FunctionMutator, call: Call) -> Expr | None:
+    return call.args[0] if all(call.args[0].tensor_type.shape[axis] == 1 for axis in call.attrs["axes"]) else None
+
+
+def _reduced_axes(call: Call) -> tuple[int, ...]:
+    return call.attrs["axes"] or tuple(range(call.args[0].tensor_type.rank))
+
+
+def _reduce_ones(mutator: FunctionMutator, call: Call) -> Expr | None:
+    """A reduction over axes of size 1 is a reshape."""
+    x = call.args[0].tensor_type
+    is_trivial = all(x.shape[axis] == 1 for axis in _reduced_axes(call))
+    return make("reshape", call.args[0], shape=call.tensor_type.shape) if is_trivial else None
+
+
+def _explicit_axes(mutator: FunctionMutator, call: Call) -> Expr | None:
+    """A reduction over all axes names them."""
+    axes = _reduced_axes(call)
+    if not axes or call.attrs["axes"]:
+        return None
+    return make(call.op_name, call.args[0], axes=axes, keepdims=call.attrs["keepdims"])
+
+
+_REDUCTIONS = ("sum", "mean", "max", "min", "prod", "any", "all")
+
+SHAPE_RULES: dict[str, tuple[Rule, ...]] = {
+    "reshape": (_same_shape, _nested("reshape")),
+    "broadcast_to": (_same_shape, _broadcast_of_ones, _nested("broadcast_to")),
+    "permute_dims": (_permute_in_place, _permute_of_permute),
+    "concat": (_concat,),
+    "split": (_split_in_one,),
+    "strided_slice": (_whole_slice, _slice_of_slice),
+    "pad": (_nothing("pads", 0),),
+    "tile": (_nothing("repeats", 1),),
+    "flip": (_flip_nothing,),
+    **dict.fromkeys(_REDUCTIONS, (_explicit_axes, _reduce_ones)),
+}

@@ -1,0 +1,73 @@
+"""Named pipelines: sequences of passes by name, for the driver, for scripts and for the command line."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Sequence
+
+from kernelyard.errors import PassError
+from kernelyard.transform.canonicalize import Canonicalize
+from kernelyard.transform.dead_code_elimination import DeadCodeElimination
+from kernelyard.transform.eliminate_common_subexpr import EliminateCommonSubexpr
+from kernelyard.transform.fold_batch_norm import FoldBatchNorm
+from kernelyard.transform.fold_constants import FoldConstants
+from kernelyard.transform.infer_types import InferTypes
+from kernelyard.transform.pass_base import Pass, Sequential
+from kernelyard.transform.simplify_inference import SimplifyInference
+
+_PIPELINES: dict[str, Callable[[], Sequence[Pass]]] = {}
+
+
+def register_pipeline(name: str, passes: Callable[[], Sequence[Pass]]) -> None:
+    """Give a name to a sequence of passes; a second one of the same name is an error."""
+    if name in _PIPELINES:
+        raise PassError(f"a pipeline is already called {name!r}")
+    _PIPELINES[name] = passes
+
+
+def get_pipeline(name: str) -> Sequential:
+    """The pipeline of that name.
+
+    Raises: PassError with the nearest name.
+
+    Example:
+        >>> get_pipeline("clean").passes
+        (<pass canonicalize>, <pass fold_constants>, <pass eliminate_common_subexpr>, <pass dead_code_elimination>)
+    """
+    if name not in _PIPELINES:
+        close = difflib.get_close_matches(name, _PIPELINES, 1)
+        raise PassError(
+            f"no pipeline is called {name!r}",
+            expected=", ".join(sorted(_PIPELINES)),
+            hint=f"did you mean {close[0]!r}?" if close else None,
+        )
+    return Sequential(_PIPELINES[name](), name)
+
+
+def pipeline_names() -> tuple[str, ...]:
+    """Names of all pipelines, sorted."""
+    return tuple(sorted(_PIPELINES))
+
+
+def _clean() -> list[Pass]:
+    """Remove what is redundant; cheap, and safe between any two passes."""
+    return [Canonicalize(), FoldConstants(), EliminateCommonSubexpr(), DeadCodeElimination()]
+
+
+def _simplify() -> list[Pass]:
+    """From what a frontend imported to what backends like to see.
+
+    Constants come first, because rules look at their values. Spelled-out operators are composed before scales are
+    folded into weights: the products inside a spelled-out gelu must not be taken for scales.
+    """
+    return [
+        InferTypes(),
+        *_clean(),
+        FoldBatchNorm(),
+        SimplifyInference(),
+        *_clean(),
+    ]
+
+
+register_pipeline("clean", _clean)
+register_pipeline("simplify", _simplify)
