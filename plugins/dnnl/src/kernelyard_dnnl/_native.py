@@ -1,0 +1,263 @@
+"""The oneDNN C API by ctypes: finding the library, its functions, and the ownership of its objects.
+
+Any `libdnnl.so.3` serves (oneDNN 3.x has one C ABI). It is looked for, in this order: the path in
+`KERNELYARD_DNNL_LIBRARY`, the distribution `onednn-cpu-gomp`, the copy inside `paddlepaddle`, the system's
+library path.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.metadata
+import os
+from collections.abc import Callable, Iterator
+from ctypes import POINTER, c_char_p, c_float, c_int, c_int64, c_size_t, c_uint, c_void_p
+from functools import cache, cached_property
+from typing import Any
+
+from kernelyard.errors import BackendUnavailableError, ExecutionError
+from kernelyard_dnnl import _enums as enums
+
+LIBRARY_VARIABLE = "KERNELYARD_DNNL_LIBRARY"
+LIBRARY_NAME = "libdnnl.so.3"
+DISTRIBUTIONS = ("onednn-cpu-gomp", "paddlepaddle")
+INSTALL_HINT = "pip install 'onednn-cpu-gomp==2023.2.0', or set KERNELYARD_DNNL_LIBRARY to the path of a libdnnl.so.3"
+
+Dims = c_int64 * enums.MAX_NDIMS
+_OUT = POINTER(c_void_p)
+_DIMS = POINTER(c_int64)
+_CREATE = (_OUT, c_void_p)  # a new primitive descriptor, on an engine
+
+# Argument types of every function that we call; each returns a dnnl_status_t. A leading POINTER(c_void_p) receives
+# the new object. The order of a primitive's descriptors is that of the header.
+SIGNATURES: dict[str, tuple[Any, ...]] = {
+    "dnnl_engine_create": (_OUT, c_int, c_size_t),
+    "dnnl_engine_destroy": (c_void_p,),
+    "dnnl_stream_create": (_OUT, c_void_p, c_uint),
+    "dnnl_stream_destroy": (c_void_p,),
+    "dnnl_stream_wait": (c_void_p,),
+    "dnnl_memory_desc_create_with_tag": (_OUT, c_int, _DIMS, c_int, c_int),
+    "dnnl_memory_desc_create_with_strides": (_OUT, c_int, _DIMS, c_int, _DIMS),
+    "dnnl_memory_desc_clone": (_OUT, c_void_p),
+    "dnnl_memory_desc_query": (c_void_p, c_int, c_void_p),
+    "dnnl_memory_desc_destroy": (c_void_p,),
+    "dnnl_memory_create": (_OUT, c_void_p, c_void_p, c_void_p),
+    "dnnl_memory_set_data_handle": (c_void_p, c_void_p),
+    "dnnl_memory_destroy": (c_void_p,),
+    "dnnl_primitive_attr_create": (_OUT,),
+    "dnnl_primitive_attr_set_scratchpad_mode": (c_void_p, c_int),
+    "dnnl_primitive_attr_set_post_ops": (c_void_p, c_void_p),
+    "dnnl_primitive_attr_destroy": (c_void_p,),
+    "dnnl_post_ops_create": (_OUT,),
+    "dnnl_post_ops_append_eltwise": (c_void_p, c_int, c_float, c_float),
+    "dnnl_post_ops_append_sum": (c_void_p, c_float, c_int, c_int),
+    "dnnl_post_ops_append_binary": (c_void_p, c_int, c_void_p),
+    "dnnl_post_ops_destroy": (c_void_p,),
+    "dnnl_primitive_desc_query": (c_void_p, c_int, c_int, c_void_p),
+    "dnnl_primitive_desc_destroy": (c_void_p,),
+    "dnnl_primitive_create": (_OUT, c_void_p),
+    "dnnl_primitive_execute": (c_void_p, c_void_p, c_int, c_void_p),
+    "dnnl_primitive_destroy": (c_void_p,),
+    "dnnl_matmul_primitive_desc_create": (*_CREATE, *[c_void_p] * 5),
+    "dnnl_convolution_forward_primitive_desc_create": (*_CREATE, c_int, c_int, *[c_void_p] * 4, *[_DIMS] * 4, c_void_p),
+    "dnnl_deconvolution_forward_primitive_desc_create": (
+        *_CREATE, c_int, c_int, *[c_void_p] * 4, *[_DIMS] * 4, c_void_p,
+    ),
+    "dnnl_eltwise_forward_primitive_desc_create": (
+        *_CREATE, c_int, c_int, c_void_p, c_void_p, c_float, c_float, c_void_p,
+    ),
+    "dnnl_binary_primitive_desc_create": (*_CREATE, c_int, *[c_void_p] * 4),
+    "dnnl_pooling_forward_primitive_desc_create": (
+        *_CREATE, c_int, c_int, c_void_p, c_void_p, *[_DIMS] * 5, c_void_p,
+    ),
+    "dnnl_reduction_primitive_desc_create": (*_CREATE, c_int, c_void_p, c_void_p, c_float, c_float, c_void_p),
+    "dnnl_softmax_forward_primitive_desc_create": (*_CREATE, c_int, c_int, c_void_p, c_void_p, c_int, c_void_p),
+    "dnnl_layer_normalization_forward_primitive_desc_create": (
+        *_CREATE, c_int, c_void_p, c_void_p, c_void_p, c_float, c_uint, c_void_p,
+    ),
+    "dnnl_batch_normalization_forward_primitive_desc_create": (
+        *_CREATE, c_int, c_void_p, c_void_p, c_float, c_uint, c_void_p,
+    ),
+    "dnnl_resampling_forward_primitive_desc_create": (
+        *_CREATE, c_int, c_int, POINTER(c_float), c_void_p, c_void_p, c_void_p,
+    ),
+    "dnnl_concat_primitive_desc_create": (*_CREATE, c_void_p, c_int, c_int, POINTER(c_void_p), c_void_p),
+    "dnnl_reorder_primitive_desc_create": (_OUT, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p),
+}  # fmt: skip
+
+# Functions that return something else than a status.
+QUERIES: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "dnnl_memory_desc_get_size": (c_size_t, (c_void_p,)),
+    "dnnl_memory_desc_equal": (c_int, (c_void_p, c_void_p)),
+    "dnnl_primitive_desc_query_md": (c_void_p, (c_void_p, c_int, c_int)),
+}
+
+
+class ExecutionArgument(ctypes.Structure):
+    """`dnnl_exec_arg_t`: an argument's index and its memory object."""
+
+    _fields_ = [("index", c_int), ("memory", c_void_p)]
+
+
+class Version(ctypes.Structure):
+    """`dnnl_version_t`."""
+
+    _fields_ = [
+        ("major", c_int),
+        ("minor", c_int),
+        ("patch", c_int),
+        ("hash", c_char_p),
+        ("cpu_runtime", c_uint),
+        ("gpu_runtime", c_uint),
+    ]
+
+
+class StatusError(ExecutionError):
+    """A oneDNN function returned a status other than success."""
+
+    code = "KY520"
+
+    def __init__(self, function: str, status: int) -> None:
+        self.status = enums.STATUS[status] if 0 <= status < len(enums.STATUS) else str(status)
+        super().__init__(f"oneDNN: {function} returned {self.status}", where=function)
+
+
+class Handle:
+    """Owns one oneDNN object and destroys it once; `address` is what the C functions take."""
+
+    __slots__ = ("_destroy", "address")
+
+    def __init__(self, address: int, destroy: Callable[[int], object]) -> None:
+        self.address = address
+        self._destroy = destroy
+
+    def __del__(self) -> None:
+        self._destroy(self.address)
+
+
+class Library:
+    """One loaded libdnnl.
+
+    Raises: OSError when the file cannot be loaded, AttributeError when it lacks a function that we need.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._library = ctypes.CDLL(path)
+        version = self._library.dnnl_version
+        version.argtypes, version.restype = (), POINTER(Version)
+        found = version().contents
+        self.version: tuple[int, int, int] = (found.major, found.minor, found.patch)
+        self._functions = {name: self._status_function(name, types) for name, types in SIGNATURES.items()}
+        for name, (result, types) in QUERIES.items():
+            self._functions[name] = self._plain_function(name, result, types)
+        self.engine = self.create("dnnl_engine_create", "dnnl_engine_destroy", enums.ENGINE_CPU, 0)
+
+    def _plain_function(self, name: str, result: Any, types: tuple[Any, ...]) -> Callable[..., Any]:
+        function = getattr(self._library, name)
+        function.argtypes, function.restype = types, result
+        return function
+
+    def _status_function(self, name: str, types: tuple[Any, ...]) -> Callable[..., Any]:
+        function = self._plain_function(name, c_int, types)
+        function.errcheck = _check_status  # pyright: ignore[reportFunctionMemberAccess]
+        return function
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        """Calls a function of SIGNATURES or QUERIES.
+
+        Raises: StatusError.
+        """
+        return self._functions[name](*arguments)
+
+    def create(self, name: str, destroy: str, *arguments: Any) -> Handle:
+        """Calls a function whose first argument receives a new object; the handle destroys it with `destroy`.
+
+        Raises: StatusError.
+        """
+        address = c_void_p()
+        self._functions[name](ctypes.byref(address), *arguments)
+        if address.value is None:
+            raise StatusError(name, enums.STATUS.index("runtime_error"))
+        return Handle(address.value, self._functions[destroy])
+
+    def new_stream(self) -> Handle:
+        """A stream; a bound call has its own."""
+        flags = enums.STREAM_DEFAULT_FLAGS
+        return self.create("dnnl_stream_create", "dnnl_stream_destroy", self.engine.address, flags)
+
+    @cached_property
+    def execute_address(self) -> int:
+        """The address of `dnnl_primitive_execute`, for call tables."""
+        address = ctypes.cast(self._library.dnnl_primitive_execute, c_void_p).value
+        assert address is not None
+        return address
+
+    @cached_property
+    def openmp(self) -> tuple[Any, Any] | None:
+        """`omp_get_max_threads` and `omp_set_num_threads` of the OpenMP runtime that the library uses, if it does."""
+        try:
+            functions = self._library.omp_get_max_threads, self._library.omp_set_num_threads
+        except AttributeError:
+            return None
+        for function, types, result in zip(functions, ((), (c_int,)), (c_int, None), strict=True):
+            function.argtypes, function.restype = types, result
+        return functions
+
+    @property
+    def threads(self) -> int:
+        """The size of the OpenMP team of a parallel region started by the calling thread; 1 without OpenMP."""
+        return 1 if self.openmp is None else int(self.openmp[0]())
+
+    @threads.setter
+    def threads(self, count: int) -> None:
+        if self.openmp is not None:
+            self.openmp[1](count)
+
+
+def _check_status(status: int, function: Any, arguments: tuple[Any, ...]) -> int:
+    if status:
+        raise StatusError(function.__name__, status)
+    return status
+
+
+def candidates() -> Iterator[tuple[str, str]]:
+    """Where a library may be, best first: (path, where it comes from)."""
+    path = os.environ.get(LIBRARY_VARIABLE)
+    if path:
+        yield path, LIBRARY_VARIABLE
+        return  # what the user names is what they get, or an error
+    for distribution in DISTRIBUTIONS:
+        try:
+            files = importlib.metadata.files(distribution) or ()
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        for file in files:
+            if file.name == LIBRARY_NAME:
+                yield str(file.locate()), f"distribution {distribution}"
+    yield LIBRARY_NAME, "the system's library path"
+
+
+@cache
+def load_library() -> Library:
+    """The oneDNN library of this process, loaded at first need.
+
+    Raises: BackendUnavailableError naming every place that was tried.
+
+    Example:
+        >>> load_library().version >= (3, 0, 0)
+        True
+    """
+    reasons = []
+    for path, source in candidates():
+        try:
+            return Library(path)
+        except (OSError, AttributeError, StatusError) as error:
+            reasons.append(f"{source}: {error}")
+    raise BackendUnavailableError(
+        "no usable oneDNN library",
+        where="backend 'dnnl'",
+        found="; ".join(reasons),
+        expected=f"{LIBRARY_NAME} of oneDNN 3.x for the CPU",
+        hint=INSTALL_HINT,
+    )

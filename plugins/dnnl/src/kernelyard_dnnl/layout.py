@@ -1,0 +1,223 @@
+"""Memory descriptors: the shape, element type and layout of a tensor as oneDNN sees it.
+
+A layout is given by strides, in elements. oneDNN may also choose a blocked one, which has no strides; such a
+descriptor keeps the library's own object. Everything here is immutable.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Iterable, Sequence
+from ctypes import POINTER, byref, c_int, c_int64
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import TypeAlias
+
+from kernelyard import dtypes
+from kernelyard.errors import CodegenError
+from kernelyard_dnnl import _enums as enums
+from kernelyard_dnnl._native import Dims, Handle, load_library
+
+Shape: TypeAlias = "tuple[int, ...]"
+
+_DTYPE_NAMES = {value: name for name, value in enums.DATA_TYPE.items()}
+
+
+@dataclass(frozen=True)
+class MemoryDescriptor:
+    """A tensor's shape, dtype and layout.
+
+    strides: of each dim, in elements; None where oneDNN keeps a blocked layout (`blocked` then holds it) or may choose
+    any layout.
+    """
+
+    shape: Shape
+    dtype: str
+    strides: Shape | None
+    blocked: Handle | None = None
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @cached_property
+    def native(self) -> Handle:
+        """The library's descriptor.
+
+        Raises: CodegenError for a dtype or rank that oneDNN does not have.
+        """
+        return self.blocked or _native_descriptor(self.shape, self.dtype, self.strides)
+
+    @property
+    def address(self) -> int:
+        """What the C functions take."""
+        return self.native.address
+
+    @cached_property
+    def nbytes(self) -> int:
+        """Bytes of memory that the tensor takes, padding of blocked layouts included."""
+        return int(load_library().call("dnnl_memory_desc_get_size", self.address))
+
+    @cached_property
+    def order(self) -> Shape:
+        """The dims from the outermost to the innermost in memory; dims of size 1 stay where they are, relatively."""
+        assert self.strides is not None
+        strides, shape = self.strides, self.shape
+        moving = sorted((axis for axis in range(self.rank) if shape[axis] != 1), key=lambda axis: -strides[axis])
+        places = [axis for axis in range(self.rank) if shape[axis] != 1]
+        order = list(range(self.rank))
+        for place, axis in zip(places, moving, strict=True):
+            order[place] = axis
+        return tuple(order)
+
+    @cached_property
+    def is_dense(self) -> bool:
+        """True when the elements fill their memory with no gap, in some order of the dims."""
+        return self.strides is not None and self.same_layout(dense(self.shape, self.dtype, self.order))
+
+    @cached_property
+    def is_plain(self) -> bool:
+        """True when the tensor is dense and row-major."""
+        return self.strides is not None and self.same_layout(dense(self.shape, self.dtype))
+
+    def same_layout(self, other: MemoryDescriptor) -> bool:
+        """True when both describe the same bytes the same way; strides of dims of size 1 do not matter."""
+        if (self.shape, self.dtype) != (other.shape, other.dtype):
+            return False
+        if self.strides is not None and other.strides is not None:
+            pairs = zip(self.shape, self.strides, other.strides, strict=True)
+            return 0 in self.shape or all(size == 1 or a == b for size, a, b in pairs)
+        return bool(load_library().call("dnnl_memory_desc_equal", self.address, other.address))
+
+    def permuted(self, axes: Sequence[int]) -> MemoryDescriptor:
+        """The same memory with its dims renamed: dim i of the result is dim axes[i] of this."""
+        assert self.strides is not None
+        shape, strides = tuple(self.shape[a] for a in axes), tuple(self.strides[a] for a in axes)
+        return MemoryDescriptor(shape, self.dtype, strides)
+
+    def reshaped(self, shape: Shape) -> MemoryDescriptor | None:
+        """The same memory seen with another shape; None where no strides can say that."""
+        if self.strides is None:
+            return None
+        strides = _reshaped_strides(self.shape, self.strides, shape)
+        return None if strides is None else MemoryDescriptor(shape, self.dtype, strides)
+
+
+def dense(shape: Sequence[int], dtype: str, order: Sequence[int] | None = None) -> MemoryDescriptor:
+    """A descriptor with no gaps; `order` names the dims from the outermost to the innermost (default: row-major).
+
+    Example:
+        >>> dense((2, 3, 4), "float32", (0, 2, 1)).strides
+        (12, 1, 3)
+    """
+    strides, step = [0] * len(shape), 1
+    for axis in reversed(range(len(shape)) if order is None else order):
+        strides[axis] = step
+        step *= max(shape[axis], 1)
+    return MemoryDescriptor(tuple(shape), dtype, tuple(strides))
+
+
+def channels_last_order(rank: int) -> Shape:
+    """The order of dims N, C, spatial... with C innermost."""
+    return (0, *range(2, rank), 1) if rank > 2 else tuple(range(rank))
+
+
+def channels_last(shape: Sequence[int], dtype: str) -> MemoryDescriptor:
+    """N, C, spatial... with the channels innermost in memory."""
+    return dense(shape, dtype, channels_last_order(len(shape)))
+
+
+def any_layout(shape: Sequence[int], dtype: str) -> MemoryDescriptor:
+    """A descriptor whose layout the primitive chooses."""
+    return MemoryDescriptor(tuple(shape), dtype, None)
+
+
+def from_native(handle: Handle) -> MemoryDescriptor:
+    """Reads a descriptor of the library; strided ones become plain Python facts."""
+    query = _Query(handle.address)
+    shape, dtype = query.vector("dims"), _DTYPE_NAMES[query.integer("data_type")]
+    if query.integer("format_kind") == enums.FORMAT_KIND_BLOCKED and not query.integer("inner_nblks"):
+        return MemoryDescriptor(shape, dtype, query.vector("strides"))
+    return MemoryDescriptor(shape, dtype, None, handle)
+
+
+class _Query:
+    """Reads the fields of a native memory descriptor."""
+
+    def __init__(self, address: int) -> None:
+        self.address = address
+        self.rank = self.integer("ndims")
+
+    def integer(self, name: str) -> int:
+        value = c_int()
+        load_library().call("dnnl_memory_desc_query", self.address, enums.QUERY[name], byref(value))
+        return value.value
+
+    def vector(self, name: str) -> Shape:
+        values = POINTER(c_int64)()
+        load_library().call("dnnl_memory_desc_query", self.address, enums.QUERY[name], byref(values))
+        return tuple(values[i] for i in range(self.rank))
+
+
+def c_dims(values: Iterable[int]) -> ctypes.Array[c_int64]:
+    """A `dnnl_dims_t`."""
+    return Dims(*values)
+
+
+@lru_cache(maxsize=4096)
+def _native_descriptor(shape: Shape, dtype: str, strides: Shape | None) -> Handle:
+    if dtype not in enums.DATA_TYPE:
+        raise CodegenError(f"oneDNN has no dtype {dtype}", expected=", ".join(enums.DATA_TYPE))
+    if not 1 <= len(shape) <= enums.MAX_NDIMS:
+        raise CodegenError(f"oneDNN has no tensors of rank {len(shape)}", expected=f"1 to {enums.MAX_NDIMS}")
+    kind = "tag" if strides is None else "strides"
+    layout = enums.FORMAT_TAG_ANY if strides is None else c_dims(strides)
+    return load_library().create(
+        f"dnnl_memory_desc_create_with_{kind}",
+        "dnnl_memory_desc_destroy",
+        len(shape),
+        c_dims(shape),
+        enums.DATA_TYPE[dtype],
+        layout,
+    )
+
+
+def _reshaped_strides(shape: Shape, strides: Shape, target: Shape) -> Shape | None:
+    """Strides of a view of `target` shape: each group of old dims that is one run of memory is split into new dims."""
+    if math.prod(shape) != math.prod(target):
+        return None
+    if 0 in shape:
+        return dense(target, "float32").strides
+    runs = _merged(shape, strides)
+    result: list[int] = []
+    remaining, step = runs.pop() if runs else (1, 1)
+    for size in reversed(target):
+        if size == 1:
+            result.append(step * remaining)
+            continue
+        if remaining == 1 and runs:
+            remaining, step = runs.pop()
+        if remaining % size:
+            return None
+        result.append(step)
+        remaining, step = remaining // size, step * size
+    return tuple(reversed(result))
+
+
+def _merged(shape: Shape, strides: Shape) -> list[tuple[int, int]]:
+    """(size, stride) of the dims after neighbours that are one run of memory are merged; dims of size 1 dropped."""
+    runs: list[tuple[int, int]] = []
+    for size, stride in zip(shape, strides, strict=True):
+        if size == 1:
+            continue
+        if runs and runs[-1][1] == size * stride:
+            runs[-1] = (runs[-1][0] * size, stride)
+        else:
+            runs.append((size, stride))
+    return runs
+
+
+def itemsize(dtype: str) -> int:
+    """Bytes of one element."""
+    return dtypes.itemsize(dtype)

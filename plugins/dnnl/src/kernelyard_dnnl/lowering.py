@@ -1,0 +1,193 @@
+"""From a graph at known shapes to operations: layouts are chosen as the graph is walked, and kept between neighbours.
+
+Each kind of node has a lowering (package `primitives`), which asks its operands for the layouts it likes. What already
+has that layout is used as it is, constants are packed once per process, anything else is reordered, once per layout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from kernelyard import dtypes
+from kernelyard.errors import CodegenError
+from kernelyard.runtime.json_runtime import JSONGraph, JSONNode, NodeEntry
+from kernelyard_dnnl import _enums as enums
+from kernelyard_dnnl.layout import MemoryDescriptor, Shape, channels_last, dense
+from kernelyard_dnnl.packing import PackedConstants
+from kernelyard_dnnl.primitive import Argument, PostOps, Primitive, create_primitive, create_reorder
+from kernelyard_dnnl.values import Buffer, Node, Operation, Value
+
+SOURCE, DESTINATION = enums.ARG["src"], enums.ARG["dst"]
+GRAPH_OUTPUT = 1 << 60  # the "last use" of a value that the graph returns
+
+
+class Lowering:
+    """The operations of one graph at known shapes, in the making.
+
+    values: the symbolic dims. constants: arrays by digest. packed: where packed constants are kept.
+    threads: what the calling OpenMP environment is set to.
+    """
+
+    def __init__(
+        self,
+        graph: JSONGraph,
+        values: Mapping[str, int],
+        constants: Mapping[str, np.ndarray],
+        packed: PackedConstants,
+        threads: int,
+    ) -> None:
+        self.graph = graph
+        self.threads = threads
+        self.operations: list[Operation] = []
+        self._values = values
+        self._constants = constants
+        self._packed = packed
+        self._tensors: dict[NodeEntry, Value] = {}
+        self._copies: dict[Buffer, list[tuple[Value, Value]]] = {}
+        self._last_use = _last_uses(graph)
+        self._current = -1
+        self._label = ""
+
+    # --- the walk -----------------------------------------------------------------------------------------------
+    def run(self) -> tuple[Value, ...]:
+        """Lowers every node; the result holds the graph's outputs, whatever their layout."""
+        from kernelyard_dnnl.primitives import LOWERINGS
+
+        for number, node in enumerate(self.graph.nodes):
+            self._current = number
+            if node.kind == "kernel":
+                lower = LOWERINGS.get(node.op)
+                if lower is None:
+                    raise CodegenError(
+                        f"the dnnl runtime has no kernel {node.op!r}",
+                        where=f"{self.graph.symbol}, node {number}",
+                        expected=", ".join(LOWERINGS),
+                    )
+                kernel = self._node(number, node)
+                self._label = kernel.label
+                result = lower(kernel, self)
+                assert result.shape == kernel.shape, (kernel.label, result.shape, kernel.shape)
+                self._tensors[number, 0] = result
+            else:
+                self._tensors[number, 0] = self._leaf(node)
+        self._current = GRAPH_OUTPUT
+        return tuple(self._tensors[entry] for entry in self.graph.outputs)
+
+    def _leaf(self, node: JSONNode) -> Value:
+        (spec,) = node.outputs
+        descriptor = dense(_at_least_rank_1(spec.evaluate(self._values)), spec.dtype)
+        if node.kind == "input":
+            return Value(Buffer(descriptor.nbytes, argument=node.index), descriptor)
+        return self.constant(self._constants[node.digest], node.digest)
+
+    def _node(self, number: int, node: JSONNode) -> Node:
+        (spec,) = node.outputs
+        sequence = tuple(self._tensors[entry] for _, entry in node.inputs)
+        operands = {role: value for (role, _), value in zip(node.inputs, sequence, strict=True)}
+        shape = _at_least_rank_1(spec.evaluate(self._values))
+        return Node(number, node.op, node.attrs, sequence, operands, shape, spec.dtype)
+
+    # --- tensors ------------------------------------------------------------------------------------------------
+    def new(self, descriptor: MemoryDescriptor) -> Value:
+        """A tensor in planned memory of its own."""
+        return Value(Buffer(descriptor.nbytes), descriptor)
+
+    def constant(self, array: np.ndarray, key: str) -> Value:
+        """A constant tensor; `key` identifies its contents in this process."""
+        descriptor = dense(_at_least_rank_1(array.shape), dtypes.from_numpy(array.dtype))
+        data = np.ascontiguousarray(array)
+        return Value(Buffer(data.nbytes, constant=data, key=key), descriptor)
+
+    def reordered(self, value: Value, descriptor: MemoryDescriptor) -> Value:
+        """The tensor in that layout: itself, a packed constant, or a copy that all who ask for it share."""
+        if value.descriptor.same_layout(descriptor):
+            return value.seen_as(descriptor)
+        if value.is_constant:
+            return self._packed.pack(value, descriptor, self.threads)
+        copies = self._copies.setdefault(value.buffer, [])
+        for source, copy in copies:
+            if source.descriptor.same_layout(value.descriptor) and copy.descriptor.same_layout(descriptor):
+                return copy.seen_as(descriptor)
+        copy = self.copied(value, descriptor)
+        copies.append((value, copy))
+        return copy
+
+    def copied(self, value: Value, descriptor: MemoryDescriptor) -> Value:
+        """A fresh copy of the tensor in that layout."""
+        copy = self.new(descriptor)
+        self.copy_into(value, copy)
+        return copy
+
+    def copy_into(self, value: Value, destination: Value) -> None:
+        """Copies a tensor into another, which may have another layout or dtype."""
+        primitive = create_reorder(value.descriptor, destination.descriptor, threads=self.threads)
+        label = self._label
+        self._label = f"reorder for {label}" if label else "reorder"
+        self.emit(primitive, {SOURCE: value, DESTINATION: destination})
+        self._label = label
+
+    def plain(self, value: Value) -> Value:
+        """The tensor, dense and row-major."""
+        return self.reordered(value, dense(value.shape, value.descriptor.dtype))
+
+    def gapless(self, value: Value) -> Value:
+        """The tensor in a layout that fills its memory (blocked ones do): as it is, else row-major."""
+        return value if value.descriptor.strides is None or value.descriptor.is_dense else self.plain(value)
+
+    def strided(self, value: Value) -> Value:
+        """The tensor in a dense layout that strides can tell: as it is where it has one, else row-major."""
+        return value if value.descriptor.is_dense else self.plain(value)
+
+    def channels_last(self, value: Value) -> Value:
+        """The tensor with its channels (dim 1) innermost."""
+        return self.reordered(value, channels_last(value.shape, value.descriptor.dtype))
+
+    def reshaped(self, value: Value, shape: Shape) -> Value:
+        """The tensor with another shape, as row-major order has it."""
+        view = value.reshaped(shape)
+        if view is None:
+            view = self.plain(value).reshaped(shape)
+        assert view is not None, (value.shape, shape)
+        return view
+
+    def may_overwrite(self, value: Value, busy: Iterable[Value] = ()) -> bool:
+        """True when the operation to come may write over this tensor: nobody reads it later, nor as another operand."""
+        buffer = value.buffer
+        if not buffer.is_planned or any(other.buffer is buffer for other in busy):
+            return False
+        return all(
+            self._last_use.get(entry, -1) <= self._current
+            for entry, tensor in self._tensors.items()
+            if tensor.buffer is buffer
+        )
+
+    # --- operations ---------------------------------------------------------------------------------------------
+    def primitive(self, kind: str, *arguments: Argument, post_ops: PostOps = ()) -> Primitive:
+        """A primitive for this number of threads.
+
+        Raises: StatusError.
+        """
+        return create_primitive(kind, arguments, post_ops, threads=self.threads)
+
+    def emit(self, primitive: Primitive, arguments: dict[int, Value]) -> None:
+        """Adds an operation; what was derived from the old contents of its destination is forgotten."""
+        written = arguments[DESTINATION].buffer
+        self._copies.pop(written, None)
+        for buffer, copies in self._copies.items():
+            self._copies[buffer] = [pair for pair in copies if pair[1].buffer is not written]
+        self.operations.append(Operation(primitive, arguments, written, self._label))
+
+
+def _last_uses(graph: JSONGraph) -> dict[NodeEntry, int]:
+    """The number of the last node that reads each value; GRAPH_OUTPUT for what the graph returns."""
+    last: dict[NodeEntry, int] = {}
+    for number, node in enumerate(graph.nodes):
+        for _, entry in node.inputs:
+            last[entry] = number
+    return last | dict.fromkeys(graph.outputs, GRAPH_OUTPUT)
+
+
+def _at_least_rank_1(shape: Sequence[int]) -> Shape:
+    return tuple(shape) or (1,)

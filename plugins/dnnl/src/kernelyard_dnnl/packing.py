@@ -1,0 +1,69 @@
+"""Constants in the layouts that primitives prefer: packed once per process, shared by all shapes and calls."""
+
+from __future__ import annotations
+
+import threading
+
+from kernelyard.runtime.memory import address_of, aligned_bytes
+from kernelyard_dnnl import _enums as enums
+from kernelyard_dnnl._native import Handle, load_library
+from kernelyard_dnnl.layout import MemoryDescriptor
+from kernelyard_dnnl.primitive import Primitive, create_reorder, execution_arguments
+from kernelyard_dnnl.values import Buffer, Value
+
+
+class PackedConstants:
+    """The packed forms of a module's constants; may be used from many threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._packed: dict[str, list[tuple[MemoryDescriptor, Value]]] = {}
+
+    def pack(self, value: Value, descriptor: MemoryDescriptor, threads: int) -> Value:
+        """A constant in that layout, copied at first need.
+
+        Raises: StatusError.
+        """
+        with self._lock:
+            forms = self._packed.setdefault(value.buffer.key, [])
+            for source, packed in forms:
+                if source.same_layout(value.descriptor) and packed.descriptor.same_layout(descriptor):
+                    return packed.seen_as(descriptor)
+            packed = _pack(value, descriptor, threads, f"{value.buffer.key}/{len(forms)}")
+            forms.append((value.descriptor, packed))
+            return packed
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        return sum(packed.buffer.nbytes for forms in self._packed.values() for _, packed in forms)
+
+
+def _pack(value: Value, descriptor: MemoryDescriptor, threads: int, key: str) -> Value:
+    assert value.buffer.constant is not None
+    data = aligned_bytes(descriptor.nbytes)
+    primitive = create_reorder(value.descriptor, descriptor, threads=threads)
+    source = memory_object(value.descriptor.native, address_of(value.buffer.constant))
+    destination = memory_object(descriptor.native, address_of(data))
+    run_primitive(primitive, {enums.ARG["src"]: source, enums.ARG["dst"]: destination})
+    return Value(Buffer(data.nbytes, constant=data, key=key), descriptor)
+
+
+def memory_object(descriptor: Handle, address: int) -> Handle:
+    """A oneDNN memory object over bytes that the caller keeps alive."""
+    library = load_library()
+    return library.create(
+        "dnnl_memory_create", "dnnl_memory_destroy", descriptor.address, library.engine.address, address
+    )
+
+
+def run_primitive(primitive: Primitive, memories: dict[int, Handle]) -> None:
+    """Executes a primitive once, at build time."""
+    library = load_library()
+    stream = library.new_stream()
+    if primitive.scratchpad is not None:
+        scratch = aligned_bytes(primitive.scratchpad_nbytes)
+        memories = memories | {enums.ARG["scratchpad"]: memory_object(primitive.scratchpad, address_of(scratch))}
+    arguments = execution_arguments(memories)
+    library.call("dnnl_primitive_execute", primitive.handle.address, stream.address, len(memories), arguments)
+    library.call("dnnl_stream_wait", stream.address)

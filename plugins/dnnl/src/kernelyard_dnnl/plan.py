@@ -1,0 +1,81 @@
+"""A plan: the operations of a graph at known shapes, and where each of their buffers lies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kernelyard.runtime.memory import Lifetime, align, plan_memory
+from kernelyard_dnnl.layout import dense
+from kernelyard_dnnl.lowering import Lowering
+from kernelyard_dnnl.values import Buffer, Operation, Value
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Operations in order, bound to no address; shared by all calls with these shapes.
+
+    offsets: of the planned buffers in the workspace. scratch: the offset of the primitives' scratch memory, which all
+    share. nbytes: of the workspace.
+    """
+
+    operations: tuple[Operation, ...]
+    offsets: dict[Buffer, int]
+    scratch: int
+    nbytes: int
+
+    @property
+    def implementations(self) -> list[tuple[str, str]]:
+        """What runs, in order: the node, and oneDNN's name of the implementation."""
+        return [(operation.label, operation.primitive.implementation) for operation in self.operations]
+
+
+def make_plan(lowering: Lowering) -> Plan:
+    """Lowers a graph and places its buffers.
+
+    Raises: StatusError, CodegenError.
+    """
+    outputs = lowering.run()
+    _deliver(lowering, outputs)
+    operations = _needed(lowering.operations)
+    lifetimes = _lifetimes(operations)
+    memory = plan_memory(list(lifetimes.values()))
+    scratch = max((operation.primitive.scratchpad_nbytes for operation in operations), default=0)
+    offsets = dict(zip(lifetimes, memory.offsets, strict=True))
+    return Plan(tuple(operations), offsets, align(memory.nbytes), align(memory.nbytes) + align(scratch))
+
+
+def _deliver(lowering: Lowering, outputs: Sequence[Value]) -> None:
+    """Has each output written to its argument: by the operation that makes it where possible, else by a copy."""
+    first = len(lowering.graph.inputs)
+    for number, value in enumerate(outputs):
+        buffer = value.buffer
+        if buffer.is_planned and value.descriptor.is_plain and buffer.nbytes == value.descriptor.nbytes:
+            buffer.argument = first + number
+            continue
+        layout = dense(value.shape, value.descriptor.dtype)
+        target = Value(Buffer(layout.nbytes, argument=first + number), layout)
+        lowering.copy_into(value, target)
+
+
+def _needed(operations: Sequence[Operation]) -> list[Operation]:
+    """The operations without those whose result nobody reads."""
+    live: set[Buffer] = set()
+    kept: list[Operation] = []
+    for operation in reversed(operations):
+        if operation.writes.argument is None and operation.writes not in live:
+            continue
+        live.update(operation.reads)
+        kept.append(operation)
+    return kept[::-1]
+
+
+def _lifetimes(operations: Sequence[Operation]) -> dict[Buffer, Lifetime]:
+    """From the first to the last operation that touches each planned buffer."""
+    lifetimes: dict[Buffer, Lifetime] = {}
+    for time, operation in enumerate(operations):
+        for buffer in operation.reads:
+            if buffer.is_planned:
+                known = lifetimes.get(buffer)
+                lifetimes[buffer] = Lifetime(buffer.nbytes, known.first if known else time, time)
+    return lifetimes

@@ -1,0 +1,222 @@
+"""Primitives and their attributes: created once per descriptor, post-ops and thread count, kept in a bounded cache."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from ctypes import byref, c_char_p, c_float, c_void_p
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any, TypeAlias
+
+from kernelyard_dnnl import _enums as enums
+from kernelyard_dnnl._native import Handle, load_library
+from kernelyard_dnnl.layout import MemoryDescriptor, c_dims, from_native
+
+# Primitives that may be alive beside those in use. oneDNN has its own cache of generated code below this one.
+CACHED_PRIMITIVES = 1024
+
+REFERENCE = re.compile(r"\bref\b|^ref")
+PLAIN = re.compile(r"\bgemm\b|^simple")
+
+
+@dataclass(frozen=True)
+class Eltwise:
+    """Applies an eltwise algorithm to the result so far."""
+
+    algorithm: str
+    alpha: float = 0.0
+    beta: float = 0.0
+
+
+@dataclass(frozen=True)
+class Sum:
+    """Adds what the destination held before."""
+
+
+@dataclass(frozen=True)
+class Binary:
+    """Combines the result so far with a second operand."""
+
+    algorithm: str
+    operand: MemoryDescriptor
+
+
+PostOp: TypeAlias = "Eltwise | Sum | Binary"
+PostOps: TypeAlias = "tuple[PostOp, ...]"
+Argument: TypeAlias = "int | float | MemoryDescriptor | Vector | Factors | Descriptors | None"
+
+
+@dataclass(frozen=True)
+class Vector:
+    """A `dnnl_dims_t` argument."""
+
+    values: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Factors:
+    """An argument that is an array of floats."""
+
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Descriptors:
+    """An argument that is an array of memory descriptors."""
+
+    values: tuple[MemoryDescriptor, ...]
+
+
+class Primitive:
+    """A primitive of the library: its implementation's name, the layouts it chose, and its scratch memory."""
+
+    def __init__(self, descriptor: Handle) -> None:
+        self._descriptor = descriptor
+
+    @cached_property
+    def handle(self) -> Handle:
+        """The executable object; creating it generates code."""
+        return load_library().create("dnnl_primitive_create", "dnnl_primitive_destroy", self._descriptor.address)
+
+    @cached_property
+    def implementation(self) -> str:
+        """oneDNN's name of the implementation, such as `brgconv:avx512_core`."""
+        text = c_char_p()
+        query = enums.QUERY["impl_info_str"]
+        load_library().call("dnnl_primitive_desc_query", self._descriptor.address, query, 0, byref(text))
+        return (text.value or b"").decode()
+
+    @cached_property
+    def source(self) -> MemoryDescriptor:
+        """The layout of the first source."""
+        return self._layout("src_md")
+
+    @cached_property
+    def weights(self) -> MemoryDescriptor:
+        """The layout of the weights."""
+        return self._layout("weights_md")
+
+    @cached_property
+    def destination(self) -> MemoryDescriptor:
+        """The layout of the destination."""
+        return self._layout("dst_md")
+
+    @cached_property
+    def scratchpad(self) -> Handle | None:
+        """The descriptor of the scratch memory, where the primitive needs some."""
+        handle = self._clone("scratchpad_md")
+        if handle is None or not load_library().call("dnnl_memory_desc_get_size", handle.address):
+            return None
+        return handle
+
+    @cached_property
+    def scratchpad_nbytes(self) -> int:
+        """Bytes of scratch memory."""
+        if self.scratchpad is None:
+            return 0
+        return int(load_library().call("dnnl_memory_desc_get_size", self.scratchpad.address))
+
+    def _layout(self, what: str) -> MemoryDescriptor:
+        handle = self._clone(what)
+        assert handle is not None, f"{self.implementation} has no {what}"
+        return from_native(handle)
+
+    def _clone(self, what: str) -> Handle | None:
+        # The query lends a pointer into the primitive descriptor; the clone outlives it.
+        library = load_library()
+        lent = library.call("dnnl_primitive_desc_query_md", self._descriptor.address, enums.QUERY[what], 0)
+        if not lent:
+            return None
+        return library.create("dnnl_memory_desc_clone", "dnnl_memory_desc_destroy", lent)
+
+
+@lru_cache(maxsize=CACHED_PRIMITIVES)
+def create_primitive(kind: str, arguments: tuple[Argument, ...], post_ops: PostOps = (), *, threads: int) -> Primitive:
+    """The primitive made by `dnnl_<kind>_primitive_desc_create` with these arguments (engine and attributes aside).
+
+    threads: the number that the calling OpenMP environment has now; oneDNN plans the work for it at creation.
+    Raises: StatusError (status "unimplemented" where oneDNN has no implementation).
+    """
+    del threads  # part of the key: a primitive made for another number of threads is another primitive
+    library = load_library()
+    converted = [_converted(argument) for argument in arguments]
+    attributes = _attributes(post_ops)
+    descriptor = library.create(
+        f"dnnl_{kind}_primitive_desc_create",
+        "dnnl_primitive_desc_destroy",
+        library.engine.address,
+        *converted,
+        attributes.address,
+    )
+    return Primitive(descriptor)
+
+
+@lru_cache(maxsize=CACHED_PRIMITIVES)
+def create_reorder(source: MemoryDescriptor, destination: MemoryDescriptor, *, threads: int) -> Primitive:
+    """The primitive that copies a tensor into another layout (or dtype).
+
+    Raises: StatusError.
+    """
+    del threads  # as above
+    library = load_library()
+    engine = library.engine.address
+    descriptor = library.create(
+        "dnnl_reorder_primitive_desc_create",
+        "dnnl_primitive_desc_destroy",
+        source.address,
+        engine,
+        destination.address,
+        engine,
+        _attributes(()).address,
+    )
+    return Primitive(descriptor)
+
+
+def speed(implementation: str) -> int:
+    """How good an implementation is: 0 for a reference loop, 1 for a plain loop or GEMM, 2 for code made to measure."""
+    if REFERENCE.search(implementation):
+        return 0
+    return 1 if PLAIN.search(implementation) else 2
+
+
+def _converted(argument: Argument) -> Any:
+    if isinstance(argument, MemoryDescriptor):
+        return argument.address
+    if isinstance(argument, Vector):
+        return c_dims(argument.values)
+    if isinstance(argument, Factors):
+        return (c_float * len(argument.values))(*argument.values)
+    if isinstance(argument, Descriptors):
+        return (c_void_p * len(argument.values))(*(descriptor.address for descriptor in argument.values))
+    return argument
+
+
+@lru_cache(maxsize=256)
+def _attributes(post_ops: PostOps) -> Handle:
+    """Attributes with a user-owned scratchpad (the library's own is not safe with several threads) and post-ops."""
+    library = load_library()
+    attributes = library.create("dnnl_primitive_attr_create", "dnnl_primitive_attr_destroy")
+    library.call("dnnl_primitive_attr_set_scratchpad_mode", attributes.address, enums.SCRATCHPAD_MODE_USER)
+    if not post_ops:
+        return attributes
+    chain = library.create("dnnl_post_ops_create", "dnnl_post_ops_destroy")
+    for post_op in post_ops:
+        if isinstance(post_op, Eltwise):
+            algorithm = enums.ELTWISE[post_op.algorithm]
+            library.call("dnnl_post_ops_append_eltwise", chain.address, algorithm, post_op.alpha, post_op.beta)
+        elif isinstance(post_op, Sum):
+            library.call("dnnl_post_ops_append_sum", chain.address, 1.0, 0, 0)
+        else:
+            algorithm = enums.BINARY[post_op.algorithm]
+            library.call("dnnl_post_ops_append_binary", chain.address, algorithm, post_op.operand.address)
+    library.call("dnnl_primitive_attr_set_post_ops", attributes.address, chain.address)
+    return attributes
+
+
+def execution_arguments(memories: dict[int, Handle]) -> ctypes.Array[Any]:
+    """The array that `dnnl_primitive_execute` takes."""
+    from kernelyard_dnnl._native import ExecutionArgument
+
+    items = [ExecutionArgument(index, memory.address) for index, memory in memories.items()]
+    return (ExecutionArgument * len(items))(*items)

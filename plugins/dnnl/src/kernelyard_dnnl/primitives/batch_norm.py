@@ -1,0 +1,70 @@
+"""batch_norm: one multiplication and one addition per element, in any layout.
+
+Node schema: operands x (N, C, spatial...), gamma, beta, mean, variance (C,); attribute epsilon; post-ops.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+
+from kernelyard_dnnl.layout import dense
+from kernelyard_dnnl.lowering import SOURCE, Lowering
+from kernelyard_dnnl.primitive import Eltwise, PostOps, Primitive
+from kernelyard_dnnl.primitives.post_ops import (
+    SOURCE_1,
+    Step,
+    apply_steps,
+    binary_primitive,
+    broadcast_operand,
+    execute,
+)
+from kernelyard_dnnl.values import Node, Value
+
+STATISTICS = ("gamma", "beta", "mean", "variance")
+
+
+def lower_batch_norm(node: Node, graph: Lowering) -> Value:
+    """Lowers a batch_norm node: x * scale with `+ shift` as its first post-op.
+
+    scale = gamma / sqrt(variance + epsilon), shift = beta - mean * scale.
+    """
+    x = graph.strided(node.operands["x"])
+    operands = [node.operands[role] for role in STATISTICS]
+    if all(operand.is_constant for operand in operands):
+        scale, shift = _folded(operands, float(node.attrs["epsilon"]), graph)
+    else:
+        scale, shift = _computed(operands, float(node.attrs["epsilon"]), graph)
+    per_channel = (1, x.shape[1], *(1,) * (len(x.shape) - 2))
+    layout = x.descriptor
+    right = broadcast_operand(graph, graph.reshaped(scale, per_channel), layout)
+    addition = Step("binary", algorithm="add", operand=graph.reshaped(shift, per_channel))
+    reuse = x if graph.may_overwrite(x, [value for role, value in node.operands.items() if role != "x"]) else None
+
+    def create(post_ops: PostOps) -> Primitive:
+        return binary_primitive(graph, "mul", layout, right.descriptor, post_ops)
+
+    arguments = {SOURCE: x, SOURCE_1: right}
+    return execute(graph, node, layout, arguments, create, reuse=reuse, before=[addition])
+
+
+def _folded(operands: list[Value], epsilon: float, graph: Lowering) -> tuple[Value, Value]:
+    gamma, beta, mean, variance = (operand.array().astype(np.float64) for operand in operands)
+    scale = gamma / np.sqrt(variance + epsilon)
+    shift = beta - mean * scale
+    keys = "/".join(operand.buffer.key for operand in operands)
+    name = hashlib.sha256(f"batch_norm/{epsilon!r}/{keys}".encode()).hexdigest()
+    dtype = operands[0].array().dtype
+    return graph.constant(scale.astype(dtype), f"{name}/scale"), graph.constant(shift.astype(dtype), f"{name}/shift")
+
+
+def _computed(operands: list[Value], epsilon: float, graph: Lowering) -> tuple[Value, Value]:
+    """The same by primitives, where the statistics are known only at run time."""
+    gamma, beta, mean, variance = (graph.plain(operand) for operand in operands)
+    layout = dense(gamma.shape, gamma.descriptor.dtype)
+    root = [Step("eltwise", Eltwise("linear", 1.0, epsilon)), Step("eltwise", Eltwise("pow", 1.0, -0.5))]
+    scale = apply_steps(graph, [*root, Step("binary", algorithm="mul", operand=gamma)], graph.copied(variance, layout))
+    negated = [Step("eltwise", Eltwise("linear", -1.0, 0.0)), Step("binary", algorithm="mul", operand=scale)]
+    shift = apply_steps(graph, [*negated, Step("binary", algorithm="add", operand=beta)], graph.copied(mean, layout))
+    return scale, shift

@@ -1,0 +1,173 @@
+"""conv and conv_transpose: channels-last activations, weights in whatever layout the primitive prefers.
+
+Node schema: operands data (N, C, spatial...), weight, optional bias, and those of the post-ops. Attributes strides,
+padding_begin, padding_end, dilation (1 = dense), groups. Weight of conv: (O, I/groups, spatial...); of conv_transpose:
+(I, O/groups, spatial...). The padding at the end of a transposed convolution follows from the result's shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from kernelyard_dnnl import _enums as enums
+from kernelyard_dnnl._native import StatusError
+from kernelyard_dnnl.layout import MemoryDescriptor, Shape, any_layout, channels_last, dense
+from kernelyard_dnnl.lowering import SOURCE, Lowering
+from kernelyard_dnnl.primitive import PostOps, Primitive, Vector, speed
+from kernelyard_dnnl.primitives.post_ops import execute
+from kernelyard_dnnl.values import Node, Value
+
+WEIGHTS, BIAS = enums.ARG["weights"], enums.ARG["bias"]
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """The window of a convolution; dilation counts from 0, as oneDNN has it."""
+
+    kind: str
+    algorithm: int
+    strides: Vector
+    dilation: Vector
+    padding_begin: Vector
+    padding_end: Vector
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """A convolution whose layouts are open: makes primitives for given layouts of data and result."""
+
+    graph: Lowering
+    geometry: Geometry
+    weights: MemoryDescriptor
+    bias: MemoryDescriptor | None
+
+    def primitive(self, source: MemoryDescriptor, destination: MemoryDescriptor, post_ops: PostOps = ()) -> Primitive:
+        """Raises: StatusError."""
+        geometry = self.geometry
+        return self.graph.primitive(
+            geometry.kind,
+            enums.FORWARD_INFERENCE,
+            geometry.algorithm,
+            source,
+            self.weights,
+            self.bias,
+            destination,
+            geometry.strides,
+            geometry.dilation,
+            geometry.padding_begin,
+            geometry.padding_end,
+            post_ops=post_ops,
+        )
+
+
+def lower_convolution(node: Node, graph: Lowering) -> Value:
+    """Lowers a conv node."""
+    weight = _grouped(node.operands["weight"], node.attrs["groups"], graph)
+    return _lower(node, graph, weight, _geometry(node))
+
+
+def lower_transposed_convolution(node: Node, graph: Lowering) -> Value:
+    """Lowers a conv_transpose node."""
+    weight = _grouped(node.operands["weight"], node.attrs["groups"], graph)
+    rank, last = len(weight.shape), len(node.shape)
+    # oneDNN names the result's channels first: swap I and O.
+    axes = (1, 0, *range(2, rank)) if rank == last else (0, 2, 1, *range(3, rank))
+    return _lower(node, graph, weight.permuted(axes), _transposed_geometry(node))
+
+
+def _grouped(weight: Value, groups: int, graph: Lowering) -> Value:
+    """Splits the first dim into (groups, first / groups) where there are groups."""
+    if groups == 1:
+        return weight
+    first, *rest = weight.shape
+    return graph.reshaped(weight, (groups, first // groups, *rest))
+
+
+def _geometry(node: Node) -> Geometry:
+    attrs = node.attrs
+    return Geometry(
+        "convolution_forward",
+        enums.CONVOLUTION_DIRECT,
+        Vector(tuple(attrs["strides"])),
+        Vector(tuple(step - 1 for step in attrs["dilation"])),
+        Vector(tuple(attrs["padding_begin"])),
+        Vector(tuple(attrs["padding_end"])),
+    )
+
+
+def _transposed_geometry(node: Node) -> Geometry:
+    attrs, data = node.attrs, node.operands["data"].shape[2:]
+    kernel = node.operands["weight"].shape[2:]
+    sizes = zip(data, node.shape[2:], kernel, attrs["strides"], attrs["dilation"], attrs["padding_begin"], strict=True)
+    padding_end = tuple((i - 1) * s + (k - 1) * d + 1 - before - o for i, o, k, s, d, before in sizes)
+    return Geometry(
+        "deconvolution_forward",
+        enums.DECONVOLUTION_DIRECT,
+        Vector(tuple(attrs["strides"])),
+        Vector(tuple(step - 1 for step in attrs["dilation"])),
+        Vector(tuple(attrs["padding_begin"])),
+        Vector(padding_end),
+    )
+
+
+def _lower(node: Node, graph: Lowering, weight: Value, geometry: Geometry) -> Value:
+    data, bias = node.operands["data"], node.operands.get("bias")
+    if bias is not None:
+        bias = graph.reshaped(graph.plain(bias), (node.shape[1],))
+    weights = any_layout(weight.shape, weight.descriptor.dtype)
+    convolution = Convolution(graph, geometry, weights, None if bias is None else bias.descriptor)
+    source, destination = _layouts(convolution, data.descriptor, node.shape, node.dtype)
+    chosen = convolution.primitive(source, destination)
+    arguments = {SOURCE: graph.reordered(data, source), WEIGHTS: graph.reordered(weight, chosen.weights)}
+    if bias is not None:
+        arguments[BIAS] = bias
+    return execute(
+        graph,
+        node,
+        destination,
+        arguments,
+        lambda post_ops: _same_weights(convolution, source, destination, post_ops, chosen),
+    )
+
+
+def _same_weights(
+    convolution: Convolution,
+    source: MemoryDescriptor,
+    destination: MemoryDescriptor,
+    post_ops: PostOps,
+    chosen: Primitive,
+) -> Primitive:
+    """The primitive with post-ops that takes the weights as the bare one has them."""
+    fixed = Convolution(convolution.graph, convolution.geometry, chosen.weights, convolution.bias)
+    return fixed.primitive(source, destination, post_ops)
+
+
+def _layouts(
+    convolution: Convolution, data: MemoryDescriptor, result: Shape, dtype: str
+) -> tuple[MemoryDescriptor, MemoryDescriptor]:
+    """Layouts of data and result: channels last, unless only another layout has fast code."""
+    best: tuple[int, MemoryDescriptor, MemoryDescriptor] | None = None
+    for source, destination in _layout_choices(data, result, dtype):
+        try:
+            primitive = convolution.primitive(source, destination)
+        except StatusError:
+            continue
+        rank = speed(primitive.implementation)
+        if best is None or rank > best[0]:
+            best = (rank, primitive.source, primitive.destination)
+        if rank == 2:
+            break
+    if best is None:
+        # Every layout was refused: let the library's own message reach the user.
+        primitive = convolution.primitive(any_layout(data.shape, data.dtype), any_layout(result, dtype))
+        return primitive.source, primitive.destination
+    return best[1:]
+
+
+def _layout_choices(
+    data: MemoryDescriptor, result: Shape, dtype: str
+) -> Iterator[tuple[MemoryDescriptor, MemoryDescriptor]]:
+    yield channels_last(data.shape, data.dtype), channels_last(result, dtype)
+    yield any_layout(data.shape, data.dtype), any_layout(result, dtype)
+    yield dense(data.shape, data.dtype), dense(result, dtype)

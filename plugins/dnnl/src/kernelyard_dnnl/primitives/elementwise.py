@@ -1,0 +1,91 @@
+"""eltwise and binary, in whatever layout the operands come.
+
+Node schema: eltwise: operand x; attributes algorithm, alpha, beta. binary: operands a, b (NumPy broadcasting);
+attribute algorithm (add, sub, mul, div, max, min). Both take post-ops.
+"""
+
+from __future__ import annotations
+
+from kernelyard_dnnl.layout import MemoryDescriptor, dense
+from kernelyard_dnnl.lowering import SOURCE, Lowering
+from kernelyard_dnnl.primitive import Eltwise, PostOps, Primitive
+from kernelyard_dnnl.primitives.post_ops import (
+    SOURCE_1,
+    Step,
+    binary_primitive,
+    broadcast_operand,
+    eltwise_primitive,
+    execute,
+    expanded,
+    fast_pair,
+    padded_shape,
+)
+from kernelyard_dnnl.values import Node, Value
+
+# a - b and a / b with the operands swapped: what makes b - a and b / a right again.
+_UNDO_SWAP = {"sub": Eltwise("linear", -1.0, 0.0), "div": Eltwise("pow", 1.0, -1.0)}
+
+
+def lower_eltwise(node: Node, graph: Lowering) -> Value:
+    """Lowers an eltwise node: over the operand's memory where that is no longer needed."""
+    source = graph.gapless(node.operands["x"])
+    attrs = node.attrs
+    op = Eltwise(attrs["algorithm"], float(attrs.get("alpha", 0.0)), float(attrs.get("beta", 0.0)))
+    layout = source.descriptor
+    operands = [value for role, value in node.operands.items() if role != "x"]
+    reuse = source if graph.may_overwrite(source, operands) else None
+
+    def create(post_ops: PostOps) -> Primitive:
+        return eltwise_primitive(graph, op, layout, post_ops)
+
+    return execute(graph, node, layout, {SOURCE: source}, create, reuse=reuse)
+
+
+def lower_binary(node: Node, graph: Lowering) -> Value:
+    """Lowers a binary node: the operand of the result's full shape comes first, as oneDNN's fast code wants it."""
+    left, right, algorithm = node.operands["a"], node.operands["b"], node.attrs["algorithm"]
+    swapped = _better_second(left, right, node)
+    if swapped:
+        left, right = right, left
+    left = _full(left, node, graph)
+    pair = fast_pair(graph, algorithm, left, broadcast_operand(graph, right, left.descriptor))
+    shown, right = pair
+    others = [right, *(value for role, value in node.operands.items() if role not in ("a", "b"))]
+    reuse = left if left.descriptor.dtype == node.dtype and graph.may_overwrite(left, others) else None
+    arguments = {SOURCE: shown, SOURCE_1: right}
+    undo = [Step("eltwise", _UNDO_SWAP[algorithm])] if swapped and algorithm in _UNDO_SWAP else []
+
+    def create(post_ops: PostOps) -> Primitive:
+        return binary_primitive(graph, algorithm, shown.descriptor, right.descriptor, post_ops)
+
+    def view(value: Value) -> Value | None:
+        return _shown_like(value, left.descriptor, shown)
+
+    return execute(graph, node, left.descriptor, arguments, create, reuse=reuse, view=view, before=undo)
+
+
+def _better_second(left: Value, right: Value, node: Node) -> bool:
+    """True when the second operand should be the first for oneDNN."""
+    rank = len(node.shape)
+    left_is_full, right_is_full = (padded_shape(side.shape, rank) == node.shape for side in (left, right))
+    if left_is_full and right_is_full:
+        # Same shapes: the layout that a library op chose wins over the plain layout of an input.
+        return node.attrs["algorithm"] not in _UNDO_SWAP and left.descriptor.is_plain and not right.descriptor.is_plain
+    return right_is_full
+
+
+def _full(left: Value, node: Node, graph: Lowering) -> Value:
+    """The first operand in the result's shape, spread out where both operands broadcast."""
+    left = graph.reshaped(left, padded_shape(left.shape, len(node.shape)))
+    if left.shape != node.shape:
+        return expanded(graph, left, dense(node.shape, left.descriptor.dtype))
+    return graph.gapless(left)
+
+
+def _shown_like(value: Value, layout: MemoryDescriptor, shown: Value) -> Value | None:
+    """A tensor that broadcasts to `layout`, with the dims merged as in `shown`."""
+    if shown.descriptor == layout:
+        return value
+    if value.shape == layout.shape:
+        return value.seen_as(MemoryDescriptor(shown.shape, value.descriptor.dtype, shown.descriptor.strides))
+    return None

@@ -1,0 +1,263 @@
+"""Post-ops: what a primitive does to its result before storing it, or what primitives of their own do afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from kernelyard.errors import CodegenError
+from kernelyard_dnnl import _enums as enums
+from kernelyard_dnnl._native import StatusError
+from kernelyard_dnnl.layout import MemoryDescriptor, Shape, dense
+from kernelyard_dnnl.lowering import DESTINATION, SOURCE, Lowering
+from kernelyard_dnnl.primitive import Binary, Eltwise, PostOp, PostOps, Primitive, Sum, speed
+from kernelyard_dnnl.values import Node, Value
+
+SOURCE_1 = enums.ARG["src_1"]
+Create: TypeAlias = Callable[[PostOps], Primitive]
+View: TypeAlias = Callable[[Value], "Value | None"]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One post-op with its second operand, broadcast shapes given the rank of the result."""
+
+    kind: str
+    eltwise: Eltwise | None = None
+    algorithm: str = ""
+    operand: Value | None = None
+
+
+@dataclass
+class Epilogue:
+    """A chain of post-ops ready for a primitive: the ops, their operands, and the tensor that receives the result."""
+
+    destination: Value
+    post_ops: PostOps = ()
+    arguments: dict[int, Value] = field(default_factory=dict)
+
+
+def steps_of(node: Node) -> list[Step]:
+    """A node's post-ops with their operands.
+
+    Raises: CodegenError for a kind that does not exist.
+    """
+    return [_step(entry, node) for entry in node.post_ops]
+
+
+def _step(entry: Mapping[str, Any], node: Node) -> Step:
+    kind = entry["kind"]
+    if kind == "eltwise":
+        algorithm, alpha, beta = entry["algorithm"], float(entry.get("alpha", 0.0)), float(entry.get("beta", 0.0))
+        return Step("eltwise", Eltwise(algorithm, alpha, beta))
+    if kind == "sum":
+        return Step("sum", algorithm="add", operand=node.operands[entry["role"]])
+    if kind == "binary":
+        return Step("binary", algorithm=entry["algorithm"], operand=node.operands[entry["role"]])
+    raise CodegenError(f"unknown post-op {kind!r}", where=node.label, expected="eltwise, sum or binary")
+
+
+def execute(
+    graph: Lowering,
+    node: Node,
+    destination: MemoryDescriptor,
+    arguments: dict[int, Value],
+    create: Create,
+    *,
+    reuse: Value | None = None,
+    view: View | None = None,
+    before: Sequence[Step] = (),
+) -> Value:
+    """Emits the primitive that `create` makes, with the node's post-ops fused where oneDNN has fast code for that.
+
+    destination: the result's layout. arguments: everything but the destination and the post-ops' operands.
+    reuse: a tensor that the result may overwrite. view: how tensors of the result's shape are shown to the primitive,
+    None where it works on that shape itself; where an operand cannot be shown so, nothing is fused.
+    before: post-ops that come before the node's own.
+    """
+    steps = [*before, *steps_of(node)]
+    if not steps:
+        return _emit(graph, create(()), arguments, Epilogue(_target(graph, destination, reuse)), view)
+    for epilogue in _epilogues(graph, steps, destination, arguments, reuse, view):
+        try:
+            primitive = create(epilogue.post_ops)
+        except StatusError:
+            continue
+        if speed(primitive.implementation) == 2 or speed(primitive.implementation) >= _bare_speed(create):
+            return _emit(graph, primitive, arguments, epilogue, view)
+    result = _emit(graph, create(()), arguments, Epilogue(_target(graph, destination, reuse)), view)
+    return apply_steps(graph, steps, result)
+
+
+def _target(graph: Lowering, destination: MemoryDescriptor, reuse: Value | None) -> Value:
+    return graph.new(destination) if reuse is None else reuse.seen_as(destination)
+
+
+def _bare_speed(create: Create) -> int:
+    return speed(create(()).implementation)
+
+
+def _emit(
+    graph: Lowering, primitive: Primitive, arguments: dict[int, Value], epilogue: Epilogue, view: View | None
+) -> Value:
+    shown = epilogue.destination if view is None else view(epilogue.destination)
+    assert shown is not None
+    graph.emit(primitive, arguments | epilogue.arguments | {DESTINATION: shown})
+    return epilogue.destination
+
+
+def _epilogues(
+    graph: Lowering,
+    steps: Sequence[Step],
+    destination: MemoryDescriptor,
+    arguments: dict[int, Value],
+    reuse: Value | None,
+    view: View | None,
+) -> list[Epilogue]:
+    """The ways to say these post-ops, best first: a residual that nobody else reads is added to in place."""
+    operands = [None if s.operand is None else broadcast_operand(graph, s.operand, destination) for s in steps]
+    ways = []
+    inplace = _residual(graph, steps, operands, arguments, destination)
+    for residual in dict.fromkeys((inplace, None)):
+        epilogue = Epilogue(_target(graph, destination, reuse))
+        if residual is not None:
+            chosen = operands[residual]
+            assert chosen is not None
+            epilogue = Epilogue(chosen.seen_as(destination))
+        if _fill(epilogue, steps, operands, residual, view):
+            ways.append(epilogue)
+    return ways
+
+
+def _fill(
+    epilogue: Epilogue,
+    steps: Sequence[Step],
+    operands: Sequence[Value | None],
+    residual: int | None,
+    view: View | None,
+) -> bool:
+    post_ops: list[PostOp] = []
+    for index, (step, operand) in enumerate(zip(steps, operands, strict=True)):
+        if step.eltwise is not None:
+            post_ops.append(step.eltwise)
+        elif index == residual:
+            post_ops.append(Sum())
+        else:
+            assert operand is not None
+            shown = operand if view is None else view(operand)
+            if shown is None:
+                return False
+            post_ops.append(Binary(step.algorithm, shown.descriptor))
+            epilogue.arguments[enums.post_op_argument(index)] = shown
+    epilogue.post_ops = tuple(post_ops)
+    return True
+
+
+def _residual(
+    graph: Lowering,
+    steps: Sequence[Step],
+    operands: Sequence[Value | None],
+    arguments: dict[int, Value],
+    destination: MemoryDescriptor,
+) -> int | None:
+    """The index of the first post-op that can be a sum into the memory of its operand."""
+    for index, step in enumerate(steps):
+        operand = operands[index]
+        if step.kind != "sum" or operand is None or not operand.descriptor.same_layout(destination):
+            continue
+        others = [other for place, other in enumerate(operands) if place != index and other is not None]
+        if graph.may_overwrite(operand, [*arguments.values(), *others]):
+            return index
+    return None
+
+
+def broadcast_operand(graph: Lowering, operand: Value, destination: MemoryDescriptor) -> Value:
+    """A second operand for a result of that layout: the same rank, its dims in the same order in memory."""
+    padded = padded_shape(operand.shape, destination.rank)
+    value = graph.reshaped(operand, padded)
+    if padded == destination.shape and value.descriptor.dtype == destination.dtype:
+        return graph.reordered(value, destination)
+    order = destination.order if destination.strides is not None else None
+    return graph.reordered(value, dense(padded, value.descriptor.dtype, order))
+
+
+def padded_shape(shape: Shape, rank: int) -> Shape:
+    """A shape with ones in front, up to that rank."""
+    return (1,) * (rank - len(shape)) + tuple(shape)
+
+
+def apply_steps(graph: Lowering, steps: Sequence[Step], value: Value) -> Value:
+    """Post-ops as primitives of their own, over the tensor in place; `value` must be fresh."""
+    for step in steps:
+        if step.eltwise is not None:
+            primitive = eltwise_primitive(graph, step.eltwise, value.descriptor)
+            graph.emit(primitive, {SOURCE: value, DESTINATION: value})
+            continue
+        assert step.operand is not None
+        operand = broadcast_operand(graph, step.operand, value.descriptor)
+        pair = fast_pair(graph, step.algorithm, value, operand)
+        primitive = binary_primitive(graph, step.algorithm, pair[0].descriptor, pair[1].descriptor)
+        graph.emit(primitive, {SOURCE: pair[0], SOURCE_1: pair[1], DESTINATION: pair[0]})
+    return value
+
+
+def eltwise_primitive(graph: Lowering, op: Eltwise, layout: MemoryDescriptor, post_ops: PostOps = ()) -> Primitive:
+    """The primitive that applies an eltwise algorithm from a tensor of that layout to another.
+
+    Raises: StatusError.
+    """
+    forward, algorithm = enums.FORWARD_INFERENCE, enums.ELTWISE[op.algorithm]
+    return graph.primitive("eltwise_forward", forward, algorithm, layout, layout, op.alpha, op.beta, post_ops=post_ops)
+
+
+def binary_primitive(
+    graph: Lowering, algorithm: str, left: MemoryDescriptor, right: MemoryDescriptor, post_ops: PostOps = ()
+) -> Primitive:
+    """The primitive that combines a tensor with one that broadcasts to it; the result has the layout of the first.
+
+    Raises: StatusError.
+    """
+    return graph.primitive("binary", enums.BINARY[algorithm], left, right, left, post_ops=post_ops)
+
+
+def fast_pair(graph: Lowering, algorithm: str, left: Value, right: Value) -> tuple[Value, Value]:
+    """Both operands of a binary, shown so that oneDNN has fast code: as they are, with dims merged, or the second
+    spread out to the shape of the first."""
+    pairs = [(left, right)]
+    if left.descriptor.strides is not None:
+        pairs.append(merged_dims(left, right))
+    for pair in pairs:
+        try:
+            primitive = binary_primitive(graph, algorithm, pair[0].descriptor, pair[1].descriptor)
+        except StatusError:
+            continue
+        if speed(primitive.implementation) == 2:
+            return pair
+    return left, expanded(graph, right, left.descriptor)
+
+
+def expanded(graph: Lowering, value: Value, like: MemoryDescriptor) -> Value:
+    """The tensor spread out to the shape and layout of another, to which it broadcasts (same rank)."""
+    strides = value.descriptor.strides
+    assert strides is not None
+    spread = tuple(0 if size == 1 else stride for size, stride in zip(value.shape, strides, strict=True))
+    source = value.seen_as(MemoryDescriptor(like.shape, value.descriptor.dtype, spread))
+    return graph.reordered(source, MemoryDescriptor(like.shape, value.descriptor.dtype, like.strides, like.blocked))
+
+
+def merged_dims(left: Value, right: Value) -> tuple[Value, Value]:
+    """Both tensors, dense in the same order, with neighbouring dims merged where both broadcast alike."""
+    order = left.descriptor.order
+    left, right = left.permuted(order), right.permuted(order)
+    shape: list[list[int]] = []  # pairs (size of left, size of right)
+    for a, b in zip(left.shape, right.shape, strict=True):
+        if a == 1:
+            continue
+        if shape and (shape[-1][1] == 1) == (b == 1):
+            shape[-1] = [shape[-1][0] * a, shape[-1][1] * b]
+        else:
+            shape.append([a, b])
+    sizes = shape or [[1, 1]]
+    merged = left.reshaped(tuple(a for a, _ in sizes)), right.reshaped(tuple(b for _, b in sizes))
+    return (merged[0], merged[1]) if merged[0] and merged[1] else (left, right)

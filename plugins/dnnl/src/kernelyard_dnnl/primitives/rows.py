@@ -1,0 +1,79 @@
+"""softmax, log_softmax and layer_norm: work on the rows of a matrix, whatever the layout of the operand.
+
+Node schema: softmax, log_softmax: operand x; attribute axis. layer_norm: operands x, gamma, beta (of the last dim);
+attribute epsilon. All take post-ops.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from kernelyard_dnnl import _enums as enums
+from kernelyard_dnnl.layout import MemoryDescriptor, dense
+from kernelyard_dnnl.lowering import SOURCE, Lowering
+from kernelyard_dnnl.primitive import PostOps, Primitive
+from kernelyard_dnnl.primitives.post_ops import Create, execute
+from kernelyard_dnnl.values import Node, Value
+
+SCALE, SHIFT = enums.ARG["scale"], enums.ARG["shift"]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A tensor as a matrix whose rows lie along one axis, and the layout of the tensor that has these rows."""
+
+    matrix: Value
+    layout: MemoryDescriptor
+
+    def show(self, value: Value) -> Value | None:
+        """A tensor of the same layout as a matrix; None for tensors that only broadcast to it."""
+        if value.shape != self.layout.shape:
+            return None
+        return value.seen_as(dense(self.matrix.shape, value.descriptor.dtype))
+
+
+def rows_along(graph: Lowering, x: Value, axis: int) -> Rows:
+    """The rows of a tensor along an axis; a copy is made only where that axis is not innermost in memory."""
+    x = graph.strided(x)
+    order = (*(other for other in x.descriptor.order if other != axis), axis)
+    ordered = graph.plain(x.permuted(order))
+    size = x.shape[axis]
+    matrix = graph.reshaped(ordered, (math.prod(x.shape) // max(size, 1), size))
+    return Rows(matrix, dense(x.shape, x.descriptor.dtype, order))
+
+
+def lower_softmax(node: Node, graph: Lowering) -> Value:
+    """Lowers a softmax or log_softmax node."""
+    x = node.operands["x"]
+    rows = rows_along(graph, x, node.attrs["axis"] % len(x.shape))
+    layout = rows.matrix.descriptor
+
+    def create(post_ops: PostOps) -> Primitive:
+        arguments = (enums.FORWARD_INFERENCE, enums.SOFTMAX[node.op], layout, layout, 1)
+        return graph.primitive("softmax_forward", *arguments, post_ops=post_ops)
+
+    return _execute_rows(node, graph, rows, {SOURCE: rows.matrix}, create)
+
+
+def lower_layer_norm(node: Node, graph: Lowering) -> Value:
+    """Lowers a layer_norm node."""
+    x = node.operands["x"]
+    rows = rows_along(graph, x, len(x.shape) - 1)
+    layout, size = rows.matrix.descriptor, x.shape[-1]
+    flags = enums.NORMALIZATION_FLAG["use_scale"] | enums.NORMALIZATION_FLAG["use_shift"]
+    scale, shift = (graph.reshaped(graph.plain(node.operands[role]), (size,)) for role in ("gamma", "beta"))
+
+    def create(post_ops: PostOps) -> Primitive:
+        arguments = (enums.FORWARD_INFERENCE, layout, layout, None, float(node.attrs["epsilon"]), flags)
+        return graph.primitive("layer_normalization_forward", *arguments, post_ops=post_ops)
+
+    arguments = {SOURCE: rows.matrix, SCALE: scale, SHIFT: shift}
+    return _execute_rows(node, graph, rows, arguments, create)
+
+
+def _execute_rows(node: Node, graph: Lowering, rows: Rows, arguments: dict[int, Value], create: Create) -> Value:
+    busy = [value for role, value in node.operands.items() if role != "x"]
+    source = arguments[SOURCE]
+    reuse = source if source.descriptor.dtype == node.dtype and graph.may_overwrite(source, busy) else None
+    return execute(graph, node, rows.layout, arguments, create, reuse=reuse, view=rows.show)

@@ -1,0 +1,143 @@
+"""The runtime half of the dnnl backend: JSON graphs become calls of oneDNN primitives, with no Python in between.
+
+A graph is lowered once per shapes and thread count to a plan (layouts chosen, constants packed, memory placed), and
+bound once per call's memory to an array of native calls. The schema of each node is in `kernelyard_dnnl.primitives`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+import numpy as np
+
+from kernelyard.runtime.json_runtime import JSONGraph, JSONRuntime
+from kernelyard.runtime.lru import LRU
+from kernelyard.runtime.memory import address_of
+from kernelyard.runtime.module import BindContext, BoundCall, BoundTensor, NativeCall, Step
+from kernelyard_dnnl import _enums as enums
+from kernelyard_dnnl._native import Handle, Library, load_library
+from kernelyard_dnnl.layout import MemoryDescriptor
+from kernelyard_dnnl.lowering import Lowering
+from kernelyard_dnnl.packing import PackedConstants, memory_object
+from kernelyard_dnnl.plan import Plan, make_plan
+from kernelyard_dnnl.primitive import execution_arguments
+from kernelyard_dnnl.thread_scope import scoped, thread_count
+from kernelyard_dnnl.values import Buffer, Value
+
+KEPT_PLANS = 64
+
+
+class DnnlRuntime(JSONRuntime):
+    """Graphs of oneDNN primitives.
+
+    Raises: BackendUnavailableError when no oneDNN library is there.
+    """
+
+    kind = "dnnl"
+
+    def __init__(self, graphs: Sequence[JSONGraph], constants: Mapping[str, np.ndarray]) -> None:
+        super().__init__(graphs, constants)
+        self._library = load_library()
+        self._packed = PackedConstants()
+        self._plans: LRU[object, Plan] = LRU(KEPT_PLANS)
+        self._lock = threading.Lock()
+
+    def plan(self, symbol: str, values: Mapping[str, int], threads: int) -> Plan:
+        """The plan of a graph for these values of its symbolic dims; made once, kept while it is in use.
+
+        Raises: StatusError, CodegenError.
+        """
+        graph = self.graph(symbol)
+        with self._lock, thread_count(self._library, threads):
+            key = (symbol, tuple(sorted(values.items())), threads)
+            return self._plans.get_or_make(
+                key, lambda: make_plan(Lowering(graph, values, self._constants, self._packed, threads))
+            )
+
+    def build(
+        self, graph: JSONGraph, args: Sequence[BoundTensor], values: Mapping[str, int], context: BindContext
+    ) -> BoundCall:
+        plan = self.plan(graph.symbol, values, context.threads)
+        with thread_count(self._library, context.threads):
+            return _Binding(self._library, plan, args, context).call()
+
+
+class _Binding:
+    """Binds a plan to addresses; owns the memory objects and argument arrays of one bound call."""
+
+    def __init__(self, library: Library, plan: Plan, args: Sequence[BoundTensor], context: BindContext) -> None:
+        self._library = library
+        self._plan = plan
+        self._args = args
+        self._threads = context.threads
+        self._base = context.workspace(plan.nbytes)
+        self._memories: dict[tuple[Buffer, MemoryDescriptor], Handle] = {}
+        self._arrays: list[object] = []
+
+    def call(self) -> BoundCall:
+        """The native calls, and what keeps them alive."""
+        stream = self._library.new_stream()
+        steps: list[Step] = []
+        for operation in self._plan.operations:
+            memories = {index: self._memory(value) for index, value in operation.arguments.items()}
+            scratchpad = operation.primitive.scratchpad
+            if scratchpad is not None:
+                scratch = memory_object(scratchpad, self._base + self._plan.scratch)
+                memories[enums.ARG["scratchpad"]] = scratch
+                self._arrays.append(scratch)
+            array = execution_arguments(memories)
+            self._arrays.append(array)
+            primitive = operation.primitive.handle.address
+            execute = self._library.execute_address
+            steps.append(NativeCall(execute, primitive, stream.address, len(memories), ctypes.addressof(array)))
+        steps, saved = scoped(self._library, self._threads, steps)
+        keep = [self._plan, stream, saved, self._memories, self._arrays]
+        return BoundCall(steps, keep, self._rebind())
+
+    def _memory(self, value: Value) -> Handle:
+        key = (value.buffer, value.descriptor)
+        if key not in self._memories:
+            self._memories[key] = memory_object(value.descriptor.native, self._address(value.buffer))
+        return self._memories[key]
+
+    def _address(self, buffer: Buffer) -> int:
+        if buffer.argument is not None:
+            return self._args[buffer.argument].address
+        if buffer.constant is not None:
+            return address_of(buffer.constant)
+        return self._base + self._plan.offsets[buffer]
+
+    def _rebind(self) -> dict[int, partial[None]]:
+        """For each argument, what moves its memory objects to another address."""
+        moving: dict[int, list[Handle]] = {number: [] for number in range(len(self._args))}
+        for (buffer, _), memory in self._memories.items():
+            if buffer.argument is not None:
+                moving[buffer.argument].append(memory)
+        return {number: partial(_move, self._library, tuple(handles)) for number, handles in moving.items()}
+
+
+def _move(library: Library, memories: Sequence[Handle], address: int) -> None:
+    for memory in memories:
+        library.call("dnnl_memory_set_data_handle", memory.address, address)
+
+
+def probe_implementation(
+    graph: JSONGraph, values: Mapping[str, int], constants: Mapping[str, np.ndarray], threads: int | None = None
+) -> list[tuple[str, str]]:
+    """What oneDNN would run for a graph at these values of its symbolic dims: (node, implementation) in order.
+
+    The compile half declines what contains `ref`. Raises: StatusError or CodegenError where oneDNN has nothing.
+    """
+    runtime = DnnlRuntime([graph], constants)
+    return runtime.plan(graph.symbol, values, threads or load_library().threads).implementations
+
+
+def load(data: bytes, constants: Mapping[str, np.ndarray]) -> DnnlRuntime:
+    """The module that `DnnlRuntime.save_to_bytes` wrote (entry point of the group `kernelyard.runtime`).
+
+    Raises: ArtifactCorruptedError, ArtifactVersionError, BackendUnavailableError.
+    """
+    return DnnlRuntime.load_from_bytes(data, constants)

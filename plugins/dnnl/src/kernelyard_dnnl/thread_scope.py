@@ -1,0 +1,91 @@
+"""The number of OpenMP threads around a bound call: set before its primitives run, put back after.
+
+Some implementations take the number of threads from their creation, others ask the environment when they run. The
+environment belongs to the thread that runs the call, so it is set there: by two native calls in the call table.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
+from ctypes import c_int32, c_void_p
+from dataclasses import dataclass
+from functools import cache
+
+from kernelyard.runtime.module import NativeCall, Step
+from kernelyard_dnnl._native import Library
+
+# enter(get, set, n, saved): *saved = get(); set(n).   leave(_, set, _, saved): set(*saved).
+_IR = """
+define i32 @enter(ptr %get, ptr %set, i32 %n, ptr %saved) {
+  %before = call i32 %get()
+  store i32 %before, ptr %saved
+  call void %set(i32 %n)
+  ret i32 0
+}
+define i32 @leave(ptr %get, ptr %set, i32 %n, ptr %saved) {
+  %before = load i32, ptr %saved
+  call void %set(i32 %before)
+  ret i32 0
+}
+"""
+
+
+@contextmanager
+def thread_count(library: Library, count: int) -> Iterator[None]:
+    """Sets the number of threads of this Python thread for a while."""
+    before = library.threads
+    library.threads = count
+    try:
+        yield
+    finally:
+        library.threads = before
+
+
+def scoped(library: Library, count: int, steps: list[Step]) -> tuple[list[Step], object]:
+    """The steps with the number of threads set around them, and what must live as long as they do."""
+    openmp = library.openmp
+    if openmp is None:
+        return steps, None
+    code = _compiled()
+    saved = c_int32()
+    if code is not None:
+        get, put = (ctypes.cast(function, c_void_p).value or 0 for function in openmp)
+        place = ctypes.addressof(saved)
+        enter = NativeCall(code.enter, get, put, count, place)
+        return [enter, *steps, NativeCall(code.leave, get, put, count, place)], saved
+    get_threads, set_threads = openmp
+
+    def set_count() -> None:
+        saved.value = get_threads()
+        set_threads(count)
+
+    def restore_count() -> None:
+        set_threads(saved.value)
+
+    return [set_count, *steps, restore_count], saved
+
+
+@dataclass(frozen=True)
+class _Code:
+    enter: int
+    leave: int
+    owner: object
+
+
+@cache
+def _compiled() -> _Code | None:
+    # Without llvmlite the two steps run in Python.
+    try:
+        import llvmlite.binding as llvm
+    except ImportError:
+        return None
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    machine = llvm.Target.from_default_triple().create_target_machine(opt=1)
+    linker = llvm.create_lljit_compiler(machine)
+    text = f'target triple = "{llvm.get_process_triple()}"\n{_IR}'
+    builder = llvm.JITLibraryBuilder().add_ir(text).export_symbol("enter").export_symbol("leave")
+    library = builder.link(linker, "kernelyard_dnnl_threads")
+    return _Code(library["enter"], library["leave"], (linker, library))

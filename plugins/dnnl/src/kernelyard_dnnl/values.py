@@ -1,0 +1,109 @@
+"""What a lowering works on: buffers, the tensors in them, and the operations that read and write these."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from kernelyard import dtypes
+from kernelyard_dnnl.layout import MemoryDescriptor, Shape
+from kernelyard_dnnl.primitive import Primitive
+
+
+@dataclass(eq=False)
+class Buffer:
+    """Memory that a plan knows by its role; compared by identity.
+
+    nbytes: its size. argument: the number of the call's argument it is, or None. constant: the bytes of a constant,
+    or None; `key` then identifies them. A buffer that is neither is planned memory.
+    """
+
+    nbytes: int
+    argument: int | None = None
+    constant: np.ndarray | None = None
+    key: str = ""
+
+    @property
+    def is_planned(self) -> bool:
+        return self.argument is None and self.constant is None
+
+
+@dataclass(eq=False)
+class Value:
+    """A tensor: a buffer, and how its bytes are read. Several values may see one buffer."""
+
+    buffer: Buffer
+    descriptor: MemoryDescriptor
+
+    @property
+    def shape(self) -> Shape:
+        return self.descriptor.shape
+
+    @property
+    def is_constant(self) -> bool:
+        return self.buffer.constant is not None
+
+    def seen_as(self, descriptor: MemoryDescriptor) -> Value:
+        """The same bytes under another descriptor."""
+        return Value(self.buffer, descriptor)
+
+    def permuted(self, axes: Shape) -> Value:
+        """The same bytes with dims renamed: dim i of the result is dim axes[i] of this."""
+        return self.seen_as(self.descriptor.permuted(axes))
+
+    def reshaped(self, shape: Shape) -> Value | None:
+        """The same bytes seen with another shape, None where that needs a copy."""
+        if shape == self.shape:
+            return self
+        descriptor = self.descriptor.reshaped(shape)
+        return None if descriptor is None else self.seen_as(descriptor)
+
+    def array(self) -> np.ndarray:
+        """The elements of a constant, as NumPy sees them."""
+        assert self.buffer.constant is not None
+        assert self.descriptor.strides is not None
+        data = self.buffer.constant.reshape(-1).view(dtypes.to_numpy(self.descriptor.dtype))
+        strides = tuple(stride * data.itemsize for stride in self.descriptor.strides)
+        return np.lib.stride_tricks.as_strided(data, self.shape, strides, writeable=False)
+
+
+@dataclass(frozen=True)
+class Node:
+    """A kernel of the graph at known shapes.
+
+    number: its place in the graph. operands: its tensors by role; roles that repeat are numbered in `sequence`.
+    shape: that of its one output, rank 0 written as (1,).
+    """
+
+    number: int
+    op: str
+    attrs: Mapping[str, Any]
+    sequence: tuple[Value, ...]
+    operands: Mapping[str, Value]
+    shape: Shape
+    dtype: str
+
+    @property
+    def post_ops(self) -> tuple[Mapping[str, Any], ...]:
+        return tuple(self.attrs.get("post_ops", ()))
+
+    @property
+    def label(self) -> str:
+        return f"{self.op} (node {self.number})"
+
+
+@dataclass
+class Operation:
+    """One execution of a primitive; `arguments` by the library's argument numbers."""
+
+    primitive: Primitive
+    arguments: dict[int, Value]
+    writes: Buffer
+    label: str
+    reads: list[Buffer] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.reads = [value.buffer for value in self.arguments.values()]

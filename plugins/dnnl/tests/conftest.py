@@ -1,0 +1,94 @@
+"""What the tests of the runtime half share: a builder of JSON graphs that also runs them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kernelyard import dtypes
+from kernelyard.runtime.call_table import CallTable
+from kernelyard.runtime.json_runtime import JSONGraph
+from kernelyard.runtime.memory import Workspace, address_of, aligned_empty
+from kernelyard.runtime.module import BindContext, BoundTensor
+
+Entry = list[int]
+
+
+class GraphBuilder:
+    """Writes a JSON graph node by node; tensors are named by their entries."""
+
+    def __init__(self) -> None:
+        self.inputs: list[dict[str, Any]] = []
+        self.nodes: list[dict[str, Any]] = []
+        self.constants: dict[str, np.ndarray] = {}
+
+    def input(self, shape: Sequence[int | str], dtype: str = "float32") -> Entry:
+        self.inputs.append({"name": f"x{len(self.inputs)}", "shape": list(shape), "dtype": dtype})
+        return self._add({"kind": "input", "index": len(self.inputs) - 1})
+
+    def constant(self, array: np.ndarray) -> Entry:
+        dtype = dtypes.from_numpy(array.dtype)
+        digest = hashlib.sha256(f"{array.shape}{dtype}".encode() + array.tobytes()).hexdigest()
+        self.constants[digest] = array
+        return self._add({"kind": "constant", "digest": digest, "shape": list(array.shape), "dtype": dtype})
+
+    def kernel(
+        self, op: str, shape: Sequence[int | str], operands: Mapping[str, Entry], dtype: str = "float32", **attrs: Any
+    ) -> Entry:
+        inputs = [{"role": role, "value": entry} for role, entry in operands.items()]
+        outputs = [{"shape": list(shape), "dtype": dtype}]
+        return self._add({"kind": "kernel", "op": op, "inputs": inputs, "attrs": attrs, "outputs": outputs})
+
+    def _add(self, node: dict[str, Any]) -> Entry:
+        self.nodes.append(node)
+        return [len(self.nodes) - 1, 0]
+
+    def graph(self, *outputs: Entry, symbol: str = "dnnl_0") -> JSONGraph:
+        return JSONGraph.from_json(
+            {"schema": 1, "symbol": symbol, "inputs": self.inputs, "nodes": self.nodes, "outputs": list(outputs)}
+        )
+
+    def run(
+        self, outputs: Sequence[Entry], *feeds: np.ndarray, threads: int = 1, **symbols: int
+    ) -> tuple[list[np.ndarray], list[tuple[str, str]]]:
+        """The outputs, and what ran: (node, implementation) in order."""
+        from kernelyard_dnnl.runtime import DnnlRuntime
+
+        runtime = DnnlRuntime([self.graph(*outputs)], self.constants)
+        results = run_module(runtime, "dnnl_0", feeds, symbols, threads)
+        return results, runtime.plan("dnnl_0", symbols, threads).implementations
+
+
+def run_module(
+    module: Any, symbol: str, feeds: Sequence[np.ndarray], symbols: Mapping[str, int], threads: int = 1
+) -> list[np.ndarray]:
+    """Binds a function to fresh memory and runs it twice: the second run must not see what the first left behind."""
+    signature = module.signature(symbol)
+    arrays = [aligned_empty(spec.evaluate(symbols), spec.dtype) for spec in signature.tensors]
+    for array in arrays:
+        array.view(np.uint8).fill(0xFF)  # NaN where floats are not written
+    workspace = Workspace()
+    args = [BoundTensor(address_of(a), a.shape, s.dtype) for a, s in zip(arrays, signature.tensors, strict=True)]
+    call = module.bind(symbol, args, symbols, BindContext(threads, workspace))
+    table = CallTable(call.steps)
+    for _ in range(2):
+        for array, feed in zip(arrays, feeds, strict=False):
+            array[...] = feed
+        table.run()
+    return arrays[len(feeds) :]
+
+
+@pytest.fixture
+def builder() -> GraphBuilder:
+    """An empty graph."""
+    return GraphBuilder()
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    """Random numbers, the same in every run."""
+    return np.random.default_rng(0)
