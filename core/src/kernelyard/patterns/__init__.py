@@ -2,6 +2,7 @@
 
 from kernelyard.patterns.dataflow import Dataflow as Dataflow
 from kernelyard.patterns.matcher import Match as Match
+from kernelyard.patterns.matcher import Matcher as Matcher
 from kernelyard.patterns.matcher import match as match
 from kernelyard.patterns.matcher import matches as matches
 from kernelyard.patterns.pattern import Pattern as Pattern

@@ -7,14 +7,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
 
-import numpy as np
-
-from kernelyard import dtypes
 from kernelyard.errors import PatternError
 from kernelyard.ir.expr import Binding, Call, Constant, Expr, Function, Tuple, TupleGetItem, Var, operands
-from kernelyard.ir.op import Op
-from kernelyard.ir.types import TensorType
 from kernelyard.patterns.dataflow import Dataflow
+from kernelyard.patterns.feasibility import Feasibility, operand_orders, same_value
 from kernelyard.patterns.pattern import (
     AndPattern,
     AttrPattern,
@@ -127,10 +123,8 @@ class Match:
         return tuple(found)
 
 
-def match(pattern: Pattern, expr: Expr, bindings: Dataflow | Function | Mapping[Var, Expr]) -> Match | None:
-    """The first way in which `pattern` matches `expr`, or None.
-
-    expr: a Var (the usual case), or a value bound in `bindings`. bindings: the function around it.
+class Matcher:
+    """Matches patterns against one function; what it learns about one match helps with the next.
 
     Example:
         >>> import kernelyard.ops
@@ -138,20 +132,40 @@ def match(pattern: Pattern, expr: Expr, bindings: Dataflow | Function | Mapping[
         >>> from kernelyard.patterns import is_op, wildcard
         >>> b = FunctionBuilder()
         >>> y = b.op("nn.relu", b.input("x", (2, 2)))
-        >>> match(is_op("nn.relu")(wildcard().capture("x")), y, b.function(y)).captures
+        >>> matcher = Matcher(b.function(y))
+        >>> matcher.match(is_op("nn.relu")(wildcard().capture("x")), y).captures
         mappingproxy({'x': %x})
     """
-    return next(matches(pattern, expr, bindings), None)
+
+    def __init__(self, source: Dataflow | Function | Mapping[Var, Expr]) -> None:
+        self.dataflow = Dataflow.of(source)
+        self._feasibility = Feasibility(self.dataflow)
+
+    def match(self, pattern: Pattern, expr: Expr) -> Match | None:
+        """The best way in which `pattern` matches `expr`, or None."""
+        return next(self.matches(pattern, expr), None)
+
+    def matches(self, pattern: Pattern, expr: Expr) -> Iterator[Match]:
+        """Every way in which `pattern` matches `expr`, best first: left alternatives and given operand order first.
+
+        expr: a Var, or a value bound in the function. Different alternatives may give equal matches.
+        """
+        root = self.dataflow.resolve(_variable_of(expr, self.dataflow))
+        if not isinstance(root, Var) or not self._feasibility.may_match(pattern, root):
+            return
+        search = _Search(self.dataflow, self._feasibility)
+        for _ in search.solve(pattern, root):
+            yield search.result(root)
+
+
+def match(pattern: Pattern, expr: Expr, bindings: Dataflow | Function | Mapping[Var, Expr]) -> Match | None:
+    """The best way in which `pattern` matches `expr`, or None; see `Matcher`, which is faster for many."""
+    return Matcher(bindings).match(pattern, expr)
 
 
 def matches(pattern: Pattern, expr: Expr, bindings: Dataflow | Function | Mapping[Var, Expr]) -> Iterator[Match]:
-    """Every way in which `pattern` matches `expr`, best first: left alternatives and given operand order first."""
-    dataflow = Dataflow.of(bindings)
-    root = dataflow.resolve(_variable_of(expr, dataflow))
-    search = _Search(dataflow)
-    for _ in search.solve(pattern, root):
-        if isinstance(root, Var):
-            yield search.result(root)
+    """Every way in which `pattern` matches `expr`, best first; see `Matcher`."""
+    return Matcher(bindings).matches(pattern, expr)
 
 
 def _variable_of(expr: Expr, dataflow: Dataflow) -> Expr:
@@ -163,24 +177,14 @@ def _variable_of(expr: Expr, dataflow: Dataflow) -> Expr:
     return bound
 
 
-def same_value(left: Expr, right: Expr) -> bool:
-    """True when two operands are the same variable, or constants of equal content."""
-    if left is right:
-        return True
-    return (
-        isinstance(left, Constant)
-        and isinstance(right, Constant)
-        and left.type == right.type
-        and left.digest == right.digest
-    )
-
-
 class _Search:
     """State of one search. Each solver is a generator that yields once per way to match, with the state set
-    accordingly, and takes its changes back before it goes on: plain backtracking."""
+    accordingly, and takes its changes back before it goes on: plain backtracking. What `Feasibility` has tested is
+    not tested again."""
 
-    def __init__(self, dataflow: Dataflow) -> None:
+    def __init__(self, dataflow: Dataflow, feasibility: Feasibility) -> None:
         self.dataflow = dataflow
+        self.feasibility = feasibility
         self.bound: dict[Pattern, Expr] = {}
         self.captures: dict[str, Expr] = {}
         self.members: dict[Var, int] = {}
@@ -196,27 +200,13 @@ class _Search:
         if pattern in self.bound:
             if same_value(self.bound[pattern], expr):
                 yield
-            return
-        if pattern.root_ops is not None and not self._ends_in(pattern.root_ops, expr):
-            return
-        self.bound[pattern] = expr
-        yield from _SOLVERS[type(pattern)](self, pattern, expr)
-        del self.bound[pattern]
+        elif self.feasibility.may_match(pattern, expr):
+            self.bound[pattern] = expr
+            yield from _SOLVERS[type(pattern)](self, pattern, expr)
+            del self.bound[pattern]
 
-    def _ends_in(self, ops: frozenset[str], expr: Expr) -> bool:
-        value = self.dataflow.value_of(expr)
-        return isinstance(value, Call) and isinstance(value.op, Op) and value.op.name in ops
-
-    def wildcard(self, pattern: WildcardPattern, expr: Expr) -> Iterator[None]:
+    def leaf(self, pattern: Pattern, expr: Expr) -> Iterator[None]:
         yield
-
-    def var(self, pattern: VarPattern, expr: Expr) -> Iterator[None]:
-        if not isinstance(expr, Constant):
-            yield
-
-    def constant(self, pattern: ConstantPattern, expr: Expr) -> Iterator[None]:
-        if isinstance(expr, Constant) and (pattern.value is None or _all_close(expr, pattern.value, pattern.rtol)):
-            yield
 
     def either(self, pattern: OrPattern, expr: Expr) -> Iterator[None]:
         yield from self.solve(pattern.left, expr)
@@ -227,34 +217,25 @@ class _Search:
             yield from self.solve(pattern.right, expr)
 
     def negation(self, pattern: NotPattern, expr: Expr) -> Iterator[None]:
-        attempt = self.solve(pattern.pattern, expr)
-        found = next(attempt, self) is not self
-        for _ in attempt:  # run to its end, so that it takes back what it bound
-            pass
-        if not found:
+        # The whole search is run, so that it takes back what it bound.
+        if not sum(1 for _ in self.solve(pattern.pattern, expr)):
             yield
 
     def call(self, pattern: CallPattern, expr: Expr) -> Iterator[None]:
         value = self.dataflow.value_of(expr)
         assert isinstance(value, Call)
-        assert isinstance(value.op, Op)
-        missing = len(value.args) - len(pattern.args)
-        if missing < 0 or (missing and not pattern.varargs):
-            return
-        args = value.args[: len(pattern.args)]
-        with_swapped = value.op.commutative and len(args) == 2 and not same_value(args[0], args[1])
-        for operands_ in (args, args[::-1]) if with_swapped else (args,):
+        for operands_ in operand_orders(value, len(pattern.args)):
             yield from self._group(expr, pattern.args, operands_)
 
     def tuple(self, pattern: TuplePattern, expr: Expr) -> Iterator[None]:
         value = self.dataflow.value_of(expr)
-        if isinstance(value, Tuple) and len(value.fields) == len(pattern.fields):
-            yield from self._group(expr, pattern.fields, value.fields)
+        assert isinstance(value, Tuple)
+        yield from self._group(expr, pattern.fields, value.fields)
 
     def tuple_get_item(self, pattern: TupleGetItemPattern, expr: Expr) -> Iterator[None]:
         value = self.dataflow.value_of(expr)
-        if isinstance(value, TupleGetItem) and pattern.index in (None, value.index):
-            yield from self._group(expr, (pattern.tuple_value,), (value.tuple_value,))
+        assert isinstance(value, TupleGetItem)
+        yield from self._group(expr, (pattern.tuple_value,), (value.tuple_value,))
 
     def _group(self, expr: Expr, patterns: tuple[Pattern, ...], exprs: tuple[Expr, ...]) -> Iterator[None]:
         assert isinstance(expr, Var)
@@ -271,20 +252,8 @@ class _Search:
         for _ in self.solve(patterns[0], exprs[0]):
             yield from self._all(patterns[1:], exprs[1:])
 
-    def attrs(self, pattern: AttrPattern, expr: Expr) -> Iterator[None]:
-        value = self.dataflow.value_of(expr)
-        if isinstance(value, Call) and all(_attr_fits(value, name, wanted) for name, wanted in pattern.attrs):
-            yield from self.solve(pattern.pattern, expr)
-
-    def dtype(self, pattern: DtypePattern, expr: Expr) -> Iterator[None]:
-        if isinstance(expr.type, TensorType) and expr.type.dtype in pattern.dtypes:
-            yield from self.solve(pattern.pattern, expr)
-
-    def shape(self, pattern: ShapePattern, expr: Expr) -> Iterator[None]:
-        if not isinstance(expr.type, TensorType) or len(expr.type.shape) != len(pattern.shape):
-            return
-        if all(wanted is None or dim == wanted for dim, wanted in zip(expr.type.shape, pattern.shape, strict=True)):
-            yield from self.solve(pattern.pattern, expr)
+    def inner(self, pattern: AttrPattern | DtypePattern | ShapePattern, expr: Expr) -> Iterator[None]:
+        yield from self.solve(pattern.pattern, expr)
 
     def predicate(self, pattern: PredicatePattern, expr: Expr) -> Iterator[None]:
         for _ in self.solve(pattern.pattern, expr):
@@ -303,35 +272,18 @@ class _Search:
 
 
 _SOLVERS: dict[type[Pattern], Callable[[_Search, Pattern, Expr], Iterator[None]]] = {  # pyright: ignore[reportAssignmentType]
-    WildcardPattern: _Search.wildcard,
-    VarPattern: _Search.var,
-    ConstantPattern: _Search.constant,
+    WildcardPattern: _Search.leaf,
+    VarPattern: _Search.leaf,
+    ConstantPattern: _Search.leaf,
     OrPattern: _Search.either,
     AndPattern: _Search.both,
     NotPattern: _Search.negation,
     CallPattern: _Search.call,
     TuplePattern: _Search.tuple,
     TupleGetItemPattern: _Search.tuple_get_item,
-    AttrPattern: _Search.attrs,
-    DtypePattern: _Search.dtype,
-    ShapePattern: _Search.shape,
+    AttrPattern: _Search.inner,
+    DtypePattern: _Search.inner,
+    ShapePattern: _Search.inner,
     PredicatePattern: _Search.predicate,
     CapturePattern: _Search.capture,
 }
-
-
-def _attr_fits(call: Call, name: str, wanted: object) -> bool:
-    if name not in call.attrs:
-        return False
-    value = call.attrs[name]
-    if callable(wanted):
-        return bool(wanted(value))
-    return value == (tuple(wanted) if isinstance(wanted, list) else wanted)
-
-
-def _all_close(constant: Constant, value: float, rtol: float) -> bool:
-    if not constant.data.size:
-        return False
-    if dtypes.is_float(constant.tensor_type.dtype):
-        return bool(np.all(np.abs(constant.data.astype(np.float64) - value) <= rtol * abs(value)))
-    return bool(np.all(constant.data == value))

@@ -65,6 +65,17 @@ class Pattern:
         """`wrap(self)` where that matches, else `self` alone."""
         return OrPattern(wrap(self), self)
 
+    def repeated(self, wrap: Callable[[Pattern], Pattern], at_most: int) -> Pattern:
+        """`wrap` applied to this pattern up to `at_most` times, as often as it matches.
+
+        Example:
+            >>> pattern = is_op("matmul")(wildcard(), wildcard()).repeated(lambda p: is_op("nn.relu", "tanh")(p), 3)
+        """
+        pattern: Pattern = self
+        for _ in range(at_most):  # not `optional` on `optional`: each length is then reached in one way only
+            pattern = OrPattern(wrap(pattern), self)
+        return pattern
+
     def capture(self, name: str) -> Pattern:
         """Keep the matched value under `name` in `Match.captures`."""
         return CapturePattern(self, name)

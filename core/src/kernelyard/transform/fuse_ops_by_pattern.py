@@ -20,9 +20,9 @@ from kernelyard.patterns.composite import (
     region_name,
     structural_key,
 )
-from kernelyard.patterns.dataflow import Dataflow, without_aliases
+from kernelyard.patterns.dataflow import without_aliases
 from kernelyard.patterns.legality import check_legality
-from kernelyard.patterns.matcher import Match, matches
+from kernelyard.patterns.matcher import Match, Matcher
 from kernelyard.patterns.registry import (
     Accept,
     Decline,
@@ -37,7 +37,8 @@ from kernelyard.transform.pass_base import Pass, PassContext
 log = logging.getLogger(__name__)
 
 CHECK_ERROR = "check-error"
-MAX_WAYS = 8  # ways to match one pattern at one root that are offered to its backend
+MAX_WAYS = 8  # groups that one pattern may offer at one root
+MAX_SOLUTIONS = 64  # equal ones included
 
 
 class Group(NamedTuple):
@@ -93,22 +94,22 @@ class FuseOpsByPattern(Pass):
 
     def _groups(self, function: Function, name: str) -> dict[Var, Group]:
         """Accepted matches by root, in order of the roots."""
-        dataflow = Dataflow(function.bindings, function.result)
+        matcher = Matcher(function)
         taken: set[Var] = set()
         groups: list[Group] = []
         for binding in reversed(function.bindings):
             if binding.var in taken or not isinstance(binding.value, (Call, TupleGetItem)):
                 continue
-            group = self._first_accepted(binding, dataflow, taken, name)
+            group = self._first_accepted(binding, matcher, taken, name)
             if group is not None:
                 taken |= group.match.members
                 groups.append(group)
         return {group.match.root: group for group in reversed(groups)}
 
-    def _first_accepted(self, root: Binding, dataflow: Dataflow, taken: set[Var], function: str) -> Group | None:
+    def _first_accepted(self, root: Binding, matcher: Matcher, taken: set[Var], function: str) -> Group | None:
         for pattern in self._candidates(root.value):
             reported: set[tuple[str, Expr | None]] = set()
-            for match in _ways(pattern, root.var, dataflow):
+            for match in _ways(pattern, root.var, matcher):
                 answer = _decide(pattern, match) if taken.isdisjoint(match.members) else None
                 if isinstance(answer, Group):
                     return answer
@@ -143,14 +144,16 @@ def _names(entries: Mapping[str, Function], wanted: Sequence[str] | None) -> tup
     return tuple(wanted)
 
 
-def _ways(pattern: FusionPattern, root: Var, dataflow: Dataflow) -> Iterator[Match]:
+def _ways(pattern: FusionPattern, root: Var, matcher: Matcher) -> Iterator[Match]:
     """Different groups that the pattern makes at this root; at most MAX_WAYS."""
     seen: set[tuple[object, ...]] = set()
-    for match in islice(matches(pattern.pattern, root, dataflow), MAX_WAYS):
+    for match in islice(matcher.matches(pattern.pattern, root), MAX_SOLUTIONS):
         key = (match.members, tuple(match.captures.items()))
         if match.bindings and key not in seen:
             seen.add(key)
             yield match
+        if len(seen) == MAX_WAYS:
+            return
 
 
 def _decide(pattern: FusionPattern, match: Match) -> Group | Decline:
