@@ -14,7 +14,37 @@ def at_least(dim: Dim, number: Dim) -> bool:
         >>> at_least(dims.symbol("n") * 2 + 3, 5)
         True
     """
-    return is_nonnegative(dim - number)
+    difference = dim - number
+    bound = _lower_bound(difference)
+    return (bound is not None and bound >= 0) or is_nonnegative(difference)
+
+
+def _lower_bound(dim: Dim) -> int | None:
+    """A number that a sum of positive terms is never below; None when a term is subtracted or has no bound."""
+    if isinstance(dim, int):
+        return dim
+    total = 0
+    for monomial, coefficient in dim.terms:
+        if coefficient < 0 and monomial:
+            return None
+        least = coefficient
+        for atom in monomial:
+            factor = _lower_bound_of_atom(atom) if isinstance(atom, Function) else 1
+            if factor is None or factor < 0:
+                return None
+            least *= factor
+        total += least
+    return total
+
+
+def _lower_bound_of_atom(atom: Function) -> int | None:
+    left, right = _lower_bound(atom.left), _lower_bound(atom.right)
+    if atom.name == "floordiv":
+        return left // atom.right if left is not None and isinstance(atom.right, int) and atom.right > 0 else None
+    known = [bound for bound in (left, right) if bound is not None]
+    if atom.name == "min":
+        return min(known) if len(known) == 2 else None
+    return max(known, default=None)
 
 
 def maximum(left: Dim, right: Dim) -> Dim:

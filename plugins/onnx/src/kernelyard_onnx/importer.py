@@ -117,9 +117,7 @@ class Importer:
             scope.failed.update(missing)
         return True
 
-    def _convert(
-        self, proto: onnx.NodeProto, inputs: Sequence[Expr | None], scope: Scope
-    ) -> Sequence[Expr | None]:
+    def _convert(self, proto: onnx.NodeProto, inputs: Sequence[Expr | None], scope: Scope) -> Sequence[Expr | None]:
         domain = normal_domain(proto.domain)
         attributes = decode_attributes(proto, scope.attributes, self.folder)
         body = self.functions.get((domain, proto.op_type, proto.overload))

@@ -26,7 +26,9 @@ class ImportOptions:
         unknown = set(options) - {"shapes", "folder"}
         if unknown:
             raise FrontendError(
-                f"the ONNX frontend has no option {sorted(unknown)[0]!r}", expected="shapes, folder", found=sorted(unknown)
+                f"the ONNX frontend has no option {sorted(unknown)[0]!r}",
+                expected="shapes, folder",
+                found=sorted(unknown),
             )
         folder = options.get("folder")
         shapes = options.get("shapes", {})

@@ -36,4 +36,3 @@ class SymbolNames:
             name = f"{stem}_{count}"
         self._taken.add(name)
         return symbol(name)
-

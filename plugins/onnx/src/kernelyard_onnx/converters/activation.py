@@ -48,7 +48,11 @@ def gelu(node: Node) -> Expr:
 @converter("Swish", since=24)
 def swish(node: Node) -> Expr:
     x, alpha = node.input(0), float(node.attr("alpha", 1.0))
-    return node.op("nn.silu", x) if alpha == 1 else node.op("multiply", x, node.op("sigmoid", node.op("multiply", x, alpha)))
+    return (
+        node.op("nn.silu", x)
+        if alpha == 1
+        else node.op("multiply", x, node.op("sigmoid", node.op("multiply", x, alpha)))
+    )
 
 
 @converter("PRelu", since=7)

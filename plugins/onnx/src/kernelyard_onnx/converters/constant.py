@@ -63,7 +63,9 @@ def number_range(node: Node) -> Expr:
         count = max(int(np.ceil((stop - start) / step)), 0) if step else node.reject("its step is 0")
         if count <= MAX_ELEMENTS or not np.issubdtype(start.dtype, np.integer):
             return Constant((start + np.arange(count).astype(start.dtype) * step).astype(start.dtype))
-    start, stop, step = (node.dims(bound, name)[0] for bound, name in zip(bounds, ("start", "limit", "delta"), strict=True))
+    start, stop, step = (
+        node.dims(bound, name)[0] for bound, name in zip(bounds, ("start", "limit", "delta"), strict=True)
+    )
     if isinstance(step, SymbolicDim) or step == 0:
         node.reject("its step is not a fixed number")
     count = dims.ceildiv(stop - start, step) if step > 0 else dims.ceildiv(start - stop, -step)

@@ -47,7 +47,9 @@ def kernel_of(node: Node, weight: Expr) -> tuple[int, ...]:
     if len(numbers) != len(sizes):
         node.reject("the size of its kernel is not fixed")
     stated = tuple(node.attr("kernel_shape") or numbers)
-    return numbers if stated == numbers else node.reject(f"its kernel_shape {stated} is not that of its weight {numbers}")
+    return (
+        numbers if stated == numbers else node.reject(f"its kernel_shape {stated} is not that of its weight {numbers}")
+    )
 
 
 def add_bias(node: Node, x: Expr, bias: Expr | None) -> Expr:

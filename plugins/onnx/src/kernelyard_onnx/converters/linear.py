@@ -106,7 +106,7 @@ def _contract(
     summed = [label for label in a_labels if label in b_labels and label not in needed]
     rows = [label for label in a_labels if label not in b_labels]
     columns = [label for label in b_labels if label not in a_labels]
-    sizes = {label: 1 for label in batch + summed}
+    sizes = dict.fromkeys(batch + summed, 1)
     for x, labels in ((a, a_labels), (b, b_labels)):
         for label, size in zip(labels, node.shape(x), strict=True):
             sizes[label] = dims.broadcast(sizes.get(label, 1), size)
@@ -115,7 +115,9 @@ def _contract(
         order = [labels.index(label) for label in (*batch, *first, *second)]
         x = node.permute(x, order)
         kept = node.shape(x)[: len(batch)]
-        if any(size != sizes[label] for label, size in zip(summed, _sizes_of(node, x, labels, order, summed), strict=True)):
+        if any(
+            size != sizes[label] for label, size in zip(summed, _sizes_of(node, x, labels, order, summed), strict=True)
+        ):
             node.reject("it sums over an axis of size 1 that is broadcast")
         group = [dims.product(sizes[label] for label in labels) for labels in (first, second)]
         return node.reshape(x, (*kept, *group))

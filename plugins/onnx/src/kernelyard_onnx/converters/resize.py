@@ -76,7 +76,9 @@ def _numbers(node: Node, expr: Expr, what: str) -> list[Rational]:
         return node.reject(f"its {what} are not finite")
 
 
-def _scaled(node: Node, shape: Sequence[Dim], scales: Sequence[Rational | float]) -> tuple[list[Dim], list[float] | None]:
+def _scaled(
+    node: Node, shape: Sequence[Dim], scales: Sequence[Rational | float]
+) -> tuple[list[Dim], list[float] | None]:
     """Sizes of the result, and the scales where they are numbers (None: they follow from the sizes)."""
     if len(scales) != len(shape):
         node.reject(f"it has {len(scales)} scales for {len(shape)} axes")
@@ -94,7 +96,9 @@ def _fitted(node: Node, shape: Sequence[Dim], sizes: Sequence[Dim]) -> tuple[lis
     choose = KEEP_RATIO.get(node.attr("keep_aspect_ratio_policy", "stretch"))
     if choose is None:
         return list(sizes), None
-    numbers = [(new, old) for new, old in zip(sizes, shape, strict=True) if isinstance(new, int) and isinstance(old, int)]
+    numbers = [
+        (new, old) for new, old in zip(sizes, shape, strict=True) if isinstance(new, int) and isinstance(old, int)
+    ]
     if len(numbers) != len(shape):
         node.reject("it keeps the aspect ratio, and its sizes are not fixed")
     scale = choose(new / old for new, old in numbers)

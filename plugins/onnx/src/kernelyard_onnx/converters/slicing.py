@@ -108,7 +108,9 @@ def pad(node: Node, x: Expr, pads: Sequence[Dim], value: float) -> Expr:
     if len(pads) != 2 * rank:
         node.reject(f"it has {len(pads)} pads for {rank} dimensions")
     for axis in range(rank):
-        before, behind = (amount if isinstance(amount, int) and amount < 0 else 0 for amount in (pads[axis], pads[rank + axis]))
+        before, behind = (
+            amount if isinstance(amount, int) and amount < 0 else 0 for amount in (pads[axis], pads[rank + axis])
+        )
         if before or behind:
             x = node.slice(x, axis, -before, node.shape(x)[axis] + behind)
     amounts = tuple(amount if not isinstance(amount, int) else max(amount, 0) for amount in pads)
