@@ -1,0 +1,124 @@
+"""The artifact: an Executable as one `.kyar` file, and back.
+
+Manifest: programs, modules (kind, member, the distribution that loads them, digests of their constants), metadata,
+report, target. Members: one blob per module, and `constants.safetensors`. Nothing in a file is executed, imported or
+unpickled because the file says so: a module's kind only chooses among the loaders that are installed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from kernelyard.errors import ArtifactError
+from kernelyard.runtime import loader, safetensors_format
+from kernelyard.runtime.container import SCHEMA, Contents, Member, read_container, write_container
+from kernelyard.runtime.executable import Executable
+from kernelyard.runtime.module import RuntimeModule
+from kernelyard.runtime.program import Program
+from kernelyard.runtime.spec import DIGEST, Fields, corrupted
+
+CONSTANTS = "constants.safetensors"
+# Names and versions end up in a `pip install` line that people copy: nothing else may be in them.
+_DISTRIBUTION = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,98}[A-Za-z0-9])?\Z")
+_VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+!-]{0,98}\Z")
+
+
+def write(executable: Executable, path: str | os.PathLike[str]) -> None:
+    """Save an executable; the file is complete or not there, and the same executable gives the same bytes.
+
+    Raises: ArtifactError when a module's kind has no installed loader, or the place cannot be written.
+    """
+    modules = [_module_entry(number, module) for number, module in enumerate(executable.modules)]
+    manifest = {
+        "schema": SCHEMA,
+        "target": executable.target,
+        "metadata": executable.metadata,
+        "report": executable.report_json,
+        "programs": [program.to_json() for program in executable.programs.values()],
+        "modules": [entry for entry, _ in modules],
+    }
+    members = [member for _, member in modules]
+    members.append(Member(CONSTANTS, safetensors_format.to_parts(_all_constants(executable))))
+    write_container(path, manifest, members)
+
+
+def _module_entry(number: int, module: RuntimeModule) -> tuple[dict[str, Any], Member]:
+    requires = loader.requirement(module.kind)
+    if requires is None:
+        raise ArtifactError(
+            f"a module of kind {module.kind!r} cannot be saved: nothing installed could load it again",
+            hint=f"its distribution needs an entry point {module.kind!r} in the group {loader.GROUP!r}",
+        )
+    name = f"modules/{number}-{module.kind}"
+    entry = {
+        "kind": module.kind,
+        "member": name,
+        "requires": {"distribution": requires.distribution, "version": requires.version},
+        "constants": sorted(module.constants()),
+    }
+    return entry, Member(name, [module.save_to_bytes()])
+
+
+def _all_constants(executable: Executable) -> dict[str, np.ndarray]:
+    constants = {
+        digest: executable.constants[digest] for program in executable.programs.values() for digest in program.digests()
+    }
+    for module in executable.modules:
+        constants.update(module.constants())
+    for digest in constants:
+        if not DIGEST.match(digest):
+            raise ArtifactError("a constant is not named by its digest", found=repr(digest))
+    return constants
+
+
+def read(path: str | os.PathLike[str], threads: int | None = None) -> Executable:
+    """Load an executable with the runtime halves that are installed.
+
+    Raises: ArtifactError, ArtifactCorruptedError, ArtifactVersionError, MissingRuntimeError, BackendUnavailableError.
+    """
+    contents = read_container(path)
+    manifest = contents.manifest
+    modules = manifest.each("modules", lambda item, where: Fields(item, where))
+    loaders = [loader.find_loader(fields.text("kind"), _requirement(fields)) for fields in modules]
+    constants = safetensors_format.from_bytes(contents.member(CONSTANTS, "manifest"), CONSTANTS)
+    programs = manifest.each("programs", Program.from_json)
+    return Executable(
+        programs={program.name: program for program in programs},
+        modules=[_load_module(f, load, contents, constants) for f, load in zip(modules, loaders, strict=True)],
+        constants=constants,
+        metadata=manifest.strings("metadata"),
+        report_json=_report(manifest),
+        target=manifest.text("target"),
+        threads=threads,
+    )
+
+
+def _requirement(fields: Fields) -> loader.Requirement:
+    requires = Fields(fields.any("requires"), f"{fields.where}.requires")
+    distribution, version = requires.text("distribution"), requires.text("version")
+    if not _DISTRIBUTION.match(distribution) or not _VERSION.match(version):
+        raise corrupted(requires.where, requires.value, "the name and version of a distribution")
+    return loader.Requirement(distribution, version)
+
+
+def _load_module(
+    fields: Fields, load: loader.ModuleLoader, contents: Contents, constants: Mapping[str, np.ndarray]
+) -> RuntimeModule:
+    digests = fields.texts("constants")
+    missing = [digest for digest in digests if digest not in constants]
+    if missing:
+        raise corrupted(f"{fields.where}.constants", missing[0], "a constant that is there")
+    data = contents.member(fields.text("member"), fields.where).tobytes()
+    return load(data, {digest: constants[digest] for digest in digests})
+
+
+def _report(manifest: Fields) -> dict[str, Any] | None:
+    report = manifest.any("report")
+    if report is not None and not isinstance(report, dict):
+        raise corrupted("manifest.report", report, "an object or null")
+    return report

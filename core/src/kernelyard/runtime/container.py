@@ -1,0 +1,192 @@
+"""The `.kyar` container: a manifest and named members, every byte of the file checked when it is read.
+
+Layout, integers little-endian: a header of 64 bytes, the manifest (JSON), the members; each starts at a multiple of 64,
+the bytes between are zero, the file ends with the last member.
+
+    0   8  magic "KYAR\\r\\n\\x1a\\n": fails at once where a transfer changed line ends
+    8   4  schema
+    12  4  zero
+    16  8  length of the manifest
+    24 32  SHA-256 of bytes 0 to 24 and the manifest
+    56  8  zero
+
+The manifest lists the members with lengths and SHA-256. The header keeps its meaning in all schemas, so that a newer
+file is told from a damaged one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from kernelyard.errors import ArtifactCorruptedError, ArtifactError, ArtifactVersionError
+from kernelyard.runtime import memory
+from kernelyard.runtime.spec import Fields, corrupted, read_json, write_json
+
+SCHEMA = 1
+MAGIC = b"KYAR\r\n\x1a\n"
+HEADER = struct.Struct("<8sIIQ")
+HEADER_NBYTES = 64
+MAX_MANIFEST = 1 << 30
+
+
+@dataclass(frozen=True)
+class Member:
+    """A member to be written, in parts."""
+
+    name: str
+    parts: Sequence[bytes | memoryview]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(memoryview(part).nbytes for part in self.parts)
+
+    def sha256(self) -> str:
+        """The digest of the content."""
+        digest = hashlib.sha256()
+        for part in self.parts:
+            digest.update(part)
+        return digest.hexdigest()
+
+    def to_json(self) -> dict[str, Any]:
+        """The member's line in the manifest."""
+        return {"name": self.name, "nbytes": self.nbytes, "sha256": self.sha256()}
+
+
+@dataclass(frozen=True)
+class Contents:
+    """A file that has been read and checked: the manifest, and the members as uint8 arrays, 64-byte aligned."""
+
+    manifest: Fields
+    members: Mapping[str, np.ndarray]
+
+    def member(self, name: str, where: str) -> np.ndarray:
+        """The member of that name.
+
+        Raises: ArtifactCorruptedError.
+        """
+        if name not in self.members:
+            raise corrupted(where, name, f"one of the members {', '.join(self.members)}")
+        return self.members[name]
+
+
+def write_container(path: str | os.PathLike[str], manifest: Mapping[str, Any], members: Sequence[Member]) -> None:
+    """Write a file whole or not at all: it is written beside its place and renamed when it is complete.
+
+    Raises: ArtifactError when the place cannot be written.
+    """
+    target = Path(path)
+    text = write_json({**manifest, "members": [member.to_json() for member in members]})
+    temporary = target.with_name(f".{target.name}.{os.urandom(6).hex()}.tmp")
+    try:
+        with open(temporary, "xb") as file:
+            _write(file, text, members)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+    except OSError as error:
+        raise ArtifactError(f"cannot write {target}", found=error.strerror or str(error)) from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _write(file: BinaryIO, text: bytes, members: Sequence[Member]) -> None:
+    start = HEADER.pack(MAGIC, SCHEMA, 0, len(text))
+    file.write((start + hashlib.sha256(start + text).digest()).ljust(HEADER_NBYTES, b"\0"))
+    for parts in ([text], *(member.parts for member in members)):
+        file.write(bytes(_padding(file.tell())))
+        for part in parts:
+            file.write(part)
+
+
+def _padding(position: int) -> int:
+    return memory.align(position) - position
+
+
+def read_container(path: str | os.PathLike[str]) -> Contents:
+    """Read a file and check every byte of it.
+
+    Raises: ArtifactError when there is none, ArtifactCorruptedError, ArtifactVersionError.
+    """
+    try:
+        with open(path, "rb") as file:
+            return _Reader(file, os.fspath(path)).read()
+    except OSError as error:
+        raise ArtifactError(f"cannot read {os.fspath(path)}", found=error.strerror or str(error)) from error
+
+
+class _Reader:
+    def __init__(self, file: BinaryIO, path: str) -> None:
+        self._file = file
+        self._path = path
+        self._left = os.fstat(file.fileno()).st_size
+
+    def read(self) -> Contents:
+        manifest = self._read_manifest()
+        members: dict[str, np.ndarray] = {}
+        for item, where in manifest.items("members"):
+            fields = Fields(item, where)
+            name = fields.text("name")
+            if name in members:
+                raise corrupted(where, name, "names that differ")
+            self._skip_padding()
+            members[name] = self._take(fields.integer("nbytes"), f"member {name!r}")
+            if hashlib.sha256(members[name].data).hexdigest() != fields.digest("sha256"):
+                raise self._damaged(f"member {name!r}", "its content is not what was written")
+        if self._left:
+            raise self._damaged("end of file", f"{self._left} bytes too many")
+        return Contents(manifest, members)
+
+    def _read_manifest(self) -> Fields:
+        header = self._take(HEADER_NBYTES, "header").tobytes()
+        magic, schema, zero, length = HEADER.unpack_from(header)
+        if magic != MAGIC:
+            raise ArtifactCorruptedError(
+                f"{self._path} is no Kernelyard artifact",
+                found=repr(magic),
+                expected=repr(MAGIC),
+                hint="compile the model first: kernelyard.compile(model).save(path)",
+            )
+        if length > MAX_MANIFEST:
+            raise self._damaged("header", f"a manifest of {length} bytes")
+        text = self._take(length, "manifest").tobytes()
+        digest, rest = header[HEADER.size : HEADER.size + 32], header[HEADER.size + 32 :]
+        if hashlib.sha256(header[: HEADER.size] + text).digest() != digest or zero or any(rest):
+            raise self._damaged("header or manifest", "its content is not what was written")
+        if schema > SCHEMA:
+            raise ArtifactVersionError(
+                f"{self._path} was written by a newer release",
+                found=f"schema {schema}",
+                expected=f"at most {SCHEMA}",
+                hint="pip install --upgrade kernelyard",
+            )
+        return Fields(read_json(text, "manifest"), "manifest")
+
+    def _take(self, nbytes: int, what: str) -> np.ndarray:
+        if nbytes > self._left:
+            raise self._damaged(what, f"the file ends {nbytes - self._left} bytes too early")
+        buffer = memory.aligned_bytes(nbytes)
+        view, done = buffer.data, 0
+        while done < nbytes:
+            count = self._file.readinto(view[done:])  # pyright: ignore[reportAttributeAccessIssue]
+            if not count:
+                raise self._damaged(what, "the file ends too early")
+            done += count
+        self._left -= nbytes
+        return buffer
+
+    def _skip_padding(self) -> None:
+        if self._take(_padding(self._file.tell()), "padding").any():
+            raise self._damaged("padding", "bytes that are not zero")
+
+    def _damaged(self, where: str, found: str) -> ArtifactCorruptedError:
+        return ArtifactCorruptedError(
+            f"{self._path} is damaged", where=where, found=found, hint="copy the file again, or compile the model again"
+        )

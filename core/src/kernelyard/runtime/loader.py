@@ -1,0 +1,103 @@
+"""Loading: an artifact becomes an Executable with the runtime halves of plugins that are installed here.
+
+The runtime half of a plugin is an entry point of the group `kernelyard.runtime`, named as the kind of its modules:
+`load(data: bytes, constants: Mapping[str, numpy.ndarray]) -> RuntimeModule`. The compiler is not needed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kernelyard.errors import ArtifactError, KernelyardError, MissingRuntimeError, PluginContractError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+    import numpy as np
+
+    from kernelyard.runtime.executable import Executable
+    from kernelyard.runtime.module import RuntimeModule
+
+    ModuleLoader = Callable[[bytes, Mapping[str, np.ndarray]], RuntimeModule]
+
+GROUP = "kernelyard.runtime"
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """The distribution whose runtime half a module needs, at the version it was compiled with."""
+
+    distribution: str
+    version: str
+
+
+def load(path: str | os.PathLike[str], threads: int | None = None) -> Executable:
+    """Load a saved executable. threads: how many a run may use (None: the processors).
+
+    Raises: ArtifactError (no such file), ArtifactCorruptedError, ArtifactVersionError, MissingRuntimeError (names the
+    plugin to install), BackendUnavailableError (its library cannot be loaded here).
+    """
+    from kernelyard.runtime import artifact
+
+    return artifact.read(path, threads)
+
+
+def entry_points() -> tuple[EntryPoint, ...]:
+    """The installed runtime halves, by kind and distribution."""
+    from importlib import metadata
+
+    def place(entry: EntryPoint) -> tuple[str, str]:
+        return entry.name, entry.dist.name if entry.dist else ""
+
+    return tuple(sorted(metadata.entry_points(group=GROUP), key=place))
+
+
+def requirement(kind: str) -> Requirement | None:
+    """The distribution that loads modules of a kind, None when nothing installed does."""
+    for entry in entry_points():
+        if entry.name == kind and entry.dist is not None:
+            return Requirement(entry.dist.name, entry.dist.version)
+    return None
+
+
+def find_loader(kind: str, requires: Requirement) -> ModuleLoader:
+    """The loader of a kind; the required distribution's where several have one.
+
+    Raises: MissingRuntimeError.
+    """
+    installed = entry_points()
+    fitting = [entry for entry in installed if entry.name == kind]
+    fitting.sort(key=lambda entry: entry.dist is None or entry.dist.name != requires.distribution)
+    if not fitting:
+        raise MissingRuntimeError(
+            f"the artifact needs the runtime {kind!r} of {requires.distribution}, which is not installed",
+            found=f"installed runtimes: {', '.join(dict.fromkeys(entry.name for entry in installed)) or 'none'}",
+            expected=f"{requires.distribution} {requires.version} or newer",
+            hint=f"pip install '{requires.distribution}>={requires.version}'",
+        )
+    entry = fitting[0]
+    return lambda data, constants: _load_module(entry, kind, data, constants)
+
+
+def _load_module(entry: EntryPoint, kind: str, data: bytes, constants: Mapping[str, np.ndarray]) -> RuntimeModule:
+    from kernelyard.runtime.module import RuntimeModule
+
+    owner = f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.value
+    try:
+        module = entry.load()(data, constants)
+    except KernelyardError:
+        raise
+    except Exception as error:
+        raise ArtifactError(
+            f"the runtime {kind!r} could not load its part of the artifact",
+            where=owner,
+            found=f"{type(error).__name__}: {error}",
+        ) from error
+    if not isinstance(module, RuntimeModule) or module.kind != kind:
+        raise PluginContractError(
+            f"the loader of {kind!r} gave something else", where=owner, found=repr(module), expected="a RuntimeModule"
+        )
+    return module

@@ -1,0 +1,339 @@
+"""The artifact: what is read back is what was written, and damage anywhere is found."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import struct
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from kernelyard import errors
+from kernelyard.runtime import container, loader, safetensors_format
+from kernelyard.runtime.container import HEADER, HEADER_NBYTES, MAGIC, Member, read_container, write_container
+
+
+@pytest.fixture
+def saved(executable, tmp_path):
+    path = tmp_path / "model.kyar"
+    executable.save(path)
+    return path
+
+
+X = np.arange(8, dtype=np.float32).reshape(2, 4)
+
+
+def test_save_and_load_give_the_same_model(executable, saved):
+    loaded = loader.load(saved, threads=1)
+    assert loaded.metadata == {"author": "Ada", "labels": "ä,ö"}
+    assert loaded.inputs == executable.inputs
+    assert loaded.outputs == executable.outputs
+    assert loaded.programs == executable.programs
+    assert (loaded.report_json, loaded.target, loaded.threads) == ({"regions": []}, "cpu", 1)
+    expected, found = executable.run({"x": X}), loaded.run({"x": X})
+    np.testing.assert_array_equal(found["y"], expected["y"])
+    np.testing.assert_array_equal(found["z"], expected["z"])
+
+
+def test_the_same_executable_gives_the_same_bytes(make_executable, tmp_path):
+    for name in "ab":
+        make_executable().save(tmp_path / name)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def test_a_loaded_executable_can_be_saved_again(saved, tmp_path):
+    loader.load(saved).save(tmp_path / "again.kyar")
+    assert (tmp_path / "again.kyar").read_bytes() == saved.read_bytes()
+
+
+def test_flipping_any_byte_is_found(saved, tmp_path):
+    data = saved.read_bytes()
+    damaged = tmp_path / "damaged.kyar"
+    for position in range(len(data)):
+        changed = bytearray(data)
+        changed[position] ^= 1 << (position % 8)
+        damaged.write_bytes(changed)
+        with pytest.raises(errors.ArtifactCorruptedError):
+            read_container(damaged)
+
+
+@pytest.mark.parametrize("region", ["magic", "schema", "reserved", "length", "hash", "manifest", "module", "constants"])
+def test_loading_a_file_with_a_damaged_region_is_refused(saved, tmp_path, region):
+    data = bytearray(saved.read_bytes())
+    length = struct.unpack_from("<Q", data, 16)[0]
+    starts = {
+        "magic": 0,
+        "schema": 8,
+        "reserved": 12,
+        "length": 16,
+        "hash": 30,
+        "manifest": HEADER_NBYTES + length // 2,
+    }
+    starts |= {"module": data.index(b'{"graphs"') + 5, "constants": len(data) - 3}
+    data[starts[region]] ^= 0x10
+    saved.write_bytes(data)
+    with pytest.raises(errors.ArtifactCorruptedError) as caught:
+        loader.load(saved)
+    assert caught.value.hint or caught.value.where
+
+
+def test_truncation_anywhere_is_found(saved):
+    data = saved.read_bytes()
+    for length in [*range(70), *range(70, len(data), 97), len(data) - 1]:
+        saved.write_bytes(data[:length])
+        with pytest.raises(errors.ArtifactCorruptedError):
+            read_container(saved)
+
+
+def test_bytes_after_the_end_are_found(saved):
+    saved.write_bytes(saved.read_bytes() + b"\0")
+    with pytest.raises(errors.ArtifactCorruptedError, match="damaged"):
+        loader.load(saved)
+
+
+def test_something_else_is_no_artifact(tmp_path):
+    path = tmp_path / "model.onnx"
+    path.write_bytes(b"\x08\x07" * 100)
+    with pytest.raises(errors.ArtifactCorruptedError, match="no Kernelyard artifact"):
+        loader.load(path)
+
+
+def test_a_missing_file_is_an_artifact_error(tmp_path):
+    with pytest.raises(errors.ArtifactError, match="cannot read"):
+        loader.load(tmp_path / "nothing.kyar")
+
+
+def reseal(data: bytes, schema: int, manifest: bytes) -> bytes:
+    """A file whose header fits a changed manifest, as an attacker or a newer release would write it."""
+    old_length = struct.unpack_from("<Q", data, 16)[0]
+    body = data[container.memory.align(HEADER_NBYTES + old_length) :]
+    start = HEADER.pack(MAGIC, schema, 0, len(manifest))
+    head = (start + hashlib.sha256(start + manifest).digest()).ljust(HEADER_NBYTES, b"\0") + manifest
+    return head.ljust(container.memory.align(len(head)), b"\0") + body
+
+
+def manifest_of(data: bytes) -> dict:
+    length = struct.unpack_from("<Q", data, 16)[0]
+    return json.loads(data[HEADER_NBYTES : HEADER_NBYTES + length])
+
+
+def test_a_newer_schema_is_told_from_damage(saved):
+    data = saved.read_bytes()
+    saved.write_bytes(reseal(data, 2, b'{"unknown": "to us"}'))
+    with pytest.raises(errors.ArtifactVersionError, match="newer release") as caught:
+        loader.load(saved)
+    assert caught.value.found == "schema 2"
+    assert "pip install --upgrade" in (caught.value.hint or "")
+
+
+def change(*path_and_value):
+    *path, key, value = path_and_value
+
+    def apply(manifest):
+        for part in path:
+            manifest = manifest[part]
+        if value is DELETED:
+            del manifest[key]
+        else:
+            manifest[key] = value
+
+    return apply
+
+
+DELETED = object()
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        change("programs", DELETED),
+        change("programs", 0, "registers", 0, "shape", ["n * (", 4]),
+        change("programs", 0, "registers", 0, "shape", [-1, 4]),
+        change("programs", 0, "registers", 0, "dtype", "complex64"),
+        change("programs", 0, "registers", 0, "index", 7),
+        change("programs", 0, "registers", 0, "kind", "secret"),
+        change("programs", 0, "registers", 1, "digest", "0" * 64),
+        change("programs", 0, "registers", 1, "digest", "../../etc/passwd"),
+        change("programs", 0, "registers", 4, "source", 4),
+        change("programs", 0, "symbols", []),
+        change("programs", 0, "steps", 0, "inputs", [99]),
+        change("programs", 0, "steps", 0, "inputs", [3]),
+        change("programs", 0, "steps", 0, "outputs", [0]),
+        change("programs", 0, "steps", 0, "symbol", "os.system"),
+        change("programs", 0, "steps", 0, "module", 3),
+        change("programs", 0, "steps", 0, "module", True),
+        change("programs", 0, "results", [3]),
+        change("programs", 0, "results", [2, 2]),
+        change("programs", 0, "outputs", 0, "dtype", "float64"),
+        change("modules", 0, "member", "nowhere"),
+        change("modules", 0, "constants", ["1" * 64]),
+        change("modules", 0, "constants", []),
+        change("modules", 0, "requires", "distribution", "evil; rm -rf /"),
+        change("members", 0, "nbytes", 1 << 60),
+        change("members", 0, "nbytes", 0.5),
+        change("members", 1, "name", "modules/0-acme"),
+        change("members", []),
+        change("metadata", {"a": 1}),
+        change("report", []),
+        change("target", None),
+    ],
+)
+def test_a_malformed_manifest_is_refused_even_when_its_hash_fits(saved, edit):
+    data = saved.read_bytes()
+    manifest = manifest_of(data)
+    edit(manifest)
+    saved.write_bytes(reseal(data, 1, json.dumps(manifest).encode()))
+    with pytest.raises(errors.ArtifactCorruptedError) as caught:
+        loader.load(saved)
+    assert caught.value.where
+
+
+def test_a_missing_runtime_is_named_with_the_pip_line(saved):
+    data = saved.read_bytes()
+    manifest = manifest_of(data)
+    manifest["modules"][0] |= {"kind": "zeus", "requires": {"distribution": "kernelyard-zeus", "version": "1.4"}}
+    saved.write_bytes(reseal(data, 1, json.dumps(manifest).encode()))
+    with pytest.raises(errors.MissingRuntimeError, match="'zeus' of kernelyard-zeus") as caught:
+        loader.load(saved)
+    assert caught.value.hint == "pip install 'kernelyard-zeus>=1.4'"
+    assert "acme" in str(caught.value.found)
+
+
+def test_a_loader_that_breaks_is_named(saved, acme, monkeypatch):
+    monkeypatch.setattr(acme, "load", lambda data, constants: 1 / 0)
+    with pytest.raises(errors.ArtifactError, match="could not load") as caught:
+        loader.load(saved)
+    assert caught.value.where == "acme-runtime 1.2"
+    monkeypatch.setattr(acme, "load", lambda data, constants: "something else")
+    with pytest.raises(errors.PluginContractError):
+        loader.load(saved)
+
+
+def test_a_failing_save_leaves_nothing_behind(executable, saved, monkeypatch):
+    before = saved.read_bytes()
+
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(errors.ArtifactError, match="cannot write") as caught:
+        executable.save(saved)
+    assert caught.value.found == "No space left on device"
+    assert saved.read_bytes() == before
+    assert os.listdir(saved.parent) == [saved.name]
+
+
+def test_saving_into_a_missing_folder_is_refused(executable, tmp_path):
+    with pytest.raises(errors.ArtifactError, match="cannot write"):
+        executable.save(tmp_path / "missing" / "model.kyar")
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_module_that_nothing_could_load_again_is_not_saved(executable, acme, monkeypatch, tmp_path):
+    monkeypatch.setattr(acme.AcmeRuntime, "kind", "unregistered")
+    with pytest.raises(errors.ArtifactError, match="cannot be saved"):
+        executable.save(tmp_path / "model.kyar")
+    assert os.listdir(tmp_path) == []
+
+
+def test_container_members_come_back_aligned(tmp_path):
+    path = tmp_path / "members"
+    write_container(
+        path, {"hello": "you"}, [Member("a", [b"12", b"345"]), Member("empty", []), Member("b", [b"x" * 64])]
+    )
+    contents = read_container(path)
+    assert contents.manifest.text("hello") == "you"
+    assert {name: member.tobytes() for name, member in contents.members.items()} == {
+        "a": b"12345",
+        "empty": b"",
+        "b": b"x" * 64,
+    }
+    assert contents.members["a"].ctypes.data % 64 == 0
+
+
+def all_dtypes() -> dict[str, np.ndarray]:
+    from kernelyard import dtypes
+
+    values = np.array([[0, 1, 1], [1, 0, 1]])
+    arrays = {name: values.astype(dtypes.to_numpy(name)) for name in dtypes.DTYPES}
+    return {**arrays, "scalar": np.array(3.5), "nothing": np.zeros((0, 4), np.int8), "swapped": values.astype(">i4")}
+
+
+def test_constants_of_every_dtype_come_back(tmp_path):
+    arrays = all_dtypes()
+    data = b"".join(bytes(part) for part in safetensors_format.to_parts(arrays))
+    found = safetensors_format.from_bytes(np.frombuffer(data, np.uint8), "test")
+    assert found.keys() == arrays.keys()
+    for name, array in arrays.items():
+        assert found[name].dtype == array.dtype.newbyteorder("=")
+        np.testing.assert_array_equal(found[name], array)
+        assert not found[name].flags.writeable
+
+
+def test_constants_are_safetensors_that_the_library_reads(weight):
+    data = b"".join(bytes(part) for part in safetensors_format.to_parts({"w": weight, "v": weight[0]}))
+    found = safetensors.numpy.load(data)
+    np.testing.assert_array_equal(found["w"], weight)
+    np.testing.assert_array_equal(found["v"], weight[0])
+
+
+def test_what_the_library_writes_is_read(weight):
+    data = safetensors.numpy.save({"w": weight, "flags": np.array([True, False])})
+    found = safetensors_format.from_bytes(np.frombuffer(data, np.uint8), "test")
+    np.testing.assert_array_equal(found["w"], weight)
+    np.testing.assert_array_equal(found["flags"], [True, False])
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"",
+        b"[]",
+        b'{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}}',
+        b'{"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}}',
+        b'{"a":{"dtype":"Q9","shape":[1],"data_offsets":[0,4]}}',
+        b'{"a":{"dtype":"F32","shape":[1]}}',
+        b'{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}',
+        b'{"a":{"dtype":"F32","shape":[999999999],"data_offsets":[0,8]}}',
+    ],
+)
+def test_malformed_constants_are_refused(header):
+    data = len(header).to_bytes(8, "little") + header + bytes(8)
+    with pytest.raises(errors.ArtifactCorruptedError):
+        safetensors_format.from_bytes(np.frombuffer(data, np.uint8), "test")
+
+
+RUN_ALONE = """
+import sys
+import kernelyard.runtime
+from kernelyard.runtime import load
+import numpy as np
+result = load(sys.argv[1]).run({"x": np.ones((1, 4), np.float32)})
+print(result["y"].numpy().tolist())
+ours = sorted(name for name in sys.modules if name.split(".")[0] == "kernelyard")
+print(" ".join(ours))
+print(" ".join(name for name in ("pluggy", "onnx", "safetensors", "click", "rich") if name in sys.modules))
+"""
+
+
+def test_a_saved_artifact_runs_with_the_runtime_alone(saved, acme_path):
+    environment = {**os.environ, "PYTHONPATH": str(acme_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", RUN_ALONE, str(saved)], capture_output=True, text=True, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    values, ours, others = done.stdout.split("\n")[:3]
+    assert values == "[[5.5, 6.5, 7.5]]"
+    assert others == ""
+    allowed = {"kernelyard", "kernelyard.errors", "kernelyard.dtypes", "kernelyard.dims", "kernelyard.runtime"}
+    assert {name for name in ours.split() if not name.startswith("kernelyard.runtime.")} <= allowed
+
+
+def test_importing_the_runtime_loads_nothing_heavy():
+    code = "import sys, kernelyard.runtime; print([n for n in ('numpy', 'tvm_ffi', 'llvmlite', 'importlib.metadata') if n in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
