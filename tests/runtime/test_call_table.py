@@ -1,0 +1,81 @@
+"""The call table: native steps and Python steps in order, failures named."""
+
+from __future__ import annotations
+
+import ctypes
+
+import pytest
+
+from kernelyard import errors
+from kernelyard.runtime import call_table
+from kernelyard.runtime.call_table import CallTable
+from kernelyard.runtime.module import NativeCall
+
+PROTOTYPE = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32, ctypes.c_void_p)
+
+
+@pytest.fixture(params=["compiled", "ctypes"])
+def runner(request, monkeypatch):
+    """Both ways to walk a table."""
+    if request.param == "ctypes":
+        monkeypatch.setattr(call_table, "runner", lambda: call_table._walk_with_ctypes)
+    return request.param
+
+
+@pytest.fixture
+def native():
+    """A native function that records its arguments; n is its status."""
+    calls = []
+
+    def function(a, b, n, d):
+        calls.append((a, b, n, d))
+        return n
+
+    callback = PROTOTYPE(function)
+    callback.calls = calls
+    callback.address = ctypes.cast(callback, ctypes.c_void_p).value
+    return callback
+
+
+def test_arguments_arrive(runner, native):
+    CallTable([NativeCall(native.address, 1, 2, 0, 4), NativeCall(native.address, (1 << 64) - 1, 0, 0, 1 << 63)]).run()
+    assert native.calls == [(1, 2, 0, 4), ((1 << 64) - 1, None, 0, 1 << 63)]
+
+
+def test_python_steps_run_in_between(runner, native):
+    order = native.calls
+    steps = [NativeCall(native.address, 1), lambda: order.append("python"), NativeCall(native.address, 2)]
+    table = CallTable(steps)
+    table.run()
+    table.run()
+    assert [call if call == "python" else call[0] for call in order] == [1, "python", 2] * 2
+    assert not table.is_native
+
+
+@pytest.mark.parametrize("failing", [0, 1, 3])
+@pytest.mark.parametrize("status", [1, -7, -(1 << 31), (1 << 31) - 1])
+def test_the_failing_step_is_named_and_the_rest_not_run(runner, native, failing, status):
+    steps = [NativeCall(native.address, n=status if number == failing else 0) for number in range(5)]
+    steps[2] = lambda: None
+    with pytest.raises(errors.ExecutionError) as caught:
+        CallTable(steps, [f"node {number}" for number in range(5)]).run()
+    assert (caught.value.where, caught.value.found) == (f"node {failing}", f"status {status}")
+    assert native.calls[-1][2] == status
+
+
+def test_errors_of_python_steps_are_named():
+    def fail():
+        raise KeyError("gone")
+
+    with pytest.raises(errors.ExecutionError) as caught:
+        CallTable([fail], ["node 'A'"]).run()
+    assert (caught.value.where, caught.value.found) == ("node 'A'", "KeyError: 'gone'")
+
+
+def test_an_empty_table_runs():
+    CallTable([]).run()
+
+
+def test_labels_must_match():
+    with pytest.raises(ValueError, match="1 labels for 0 steps"):
+        CallTable([], ["a"])
