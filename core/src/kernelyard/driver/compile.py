@@ -5,19 +5,21 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import kernelyard.ops  # noqa: F401  the vocabulary must be declared before a model is read
-from kernelyard.driver import options as compile_options
+from kernelyard.driver.choose_backends import choose_backends, choose_code_generator
 from kernelyard.driver.generate import Generated, generate
 from kernelyard.driver.import_model import import_model
 from kernelyard.driver.lower import lower
-from kernelyard.ir import IRModule
+from kernelyard.driver.options import check_options, is_strict
+from kernelyard.ir import Call, IRModule
 from kernelyard.ops.reference_runtime import ReferenceModule
+from kernelyard.placement.build_report import build_report
 from kernelyard.placement.partition import partition
-from kernelyard.placement.policy import choose_backends
 from kernelyard.placement.recorder import Recorder
+from kernelyard.plugins.backend import Backend
 from kernelyard.plugins.manager import get_manager
 from kernelyard.runtime.executable import Executable
 from kernelyard.runtime.module import RuntimeModule
@@ -28,10 +30,11 @@ from kernelyard.transform.run_codegen import EXTERNAL_MODULES, RunCodegen
 
 log = logging.getLogger("kernelyard")
 
+REFERENCE = "reference"
 Options = Mapping[str, Mapping[str, Any]]
 
 
-def compile(
+def compile(  # noqa: A001  the public name, as `re.compile`
     model: object,
     target: Target | str = "cpu",
     backends: Sequence[str] | str = "auto",
@@ -55,16 +58,23 @@ def compile(
         [0.0, 2.0]
     """
     target = as_target(target)
-    checked = compile_options.check(options)
+    checked = check_options(options)
     chosen = choose_backends(get_manager(), target, backends)
-    module = import_model(model, checked)
+    generator = choose_code_generator(get_manager(), target)
     recorder = Recorder()
-    module = place(simplify(module), target, chosen, checked, recorder)
-    generated = generate(module, target, checked)
-    exe = link(generated, target)
-    exe.report = report_of(generated, recorder)
-    log.info("%s", exe.report.summary)
-    return exe
+
+    module = simplify(import_model(model, checked))
+    placed = partition(module, chosen, target, recorder, strict=is_strict(checked))
+    offloaded = run_codegens(placed, chosen, checked, recorder)
+    generated = generate(offloaded, generator, target, checked.get(generator.name, {}) if generator else {})
+    linked = link(generated, target)
+
+    def runs_rest(call: Call) -> str:
+        return generator.name if generator and call.op_name not in linked.reference_ops else REFERENCE
+
+    linked.executable.report = build_report(placed, recorder, str(target), runs_rest, generated.kernels)
+    log.info("%s", linked.executable.report.summary)
+    return linked.executable
 
 
 def explain(model: object, target: Target | str = "cpu", backends: Sequence[str] | str = "auto") -> Report:
@@ -74,9 +84,10 @@ def explain(model: object, target: Target | str = "cpu", backends: Sequence[str]
     """
     target = as_target(target)
     chosen = choose_backends(get_manager(), target, backends)
+    generator = choose_code_generator(get_manager(), target)
     recorder = Recorder()
-    partition(simplify(import_model(model, {})), chosen, target, recorder)
-    return recorder.report()
+    placed = partition(simplify(import_model(model, {})), chosen, target, recorder)
+    return build_report(placed, recorder, str(target), generator.name if generator else REFERENCE)
 
 
 def simplify(module: IRModule) -> IRModule:
@@ -84,27 +95,39 @@ def simplify(module: IRModule) -> IRModule:
     return get_pipeline("simplify")(module)
 
 
-def place(module: IRModule, target: Target, chosen: Sequence[Any], options: Options, recorder: Recorder) -> IRModule:
-    """Give regions to backends and compile them there."""
-    module = partition(module, chosen, target, recorder)
+def run_codegens(module: IRModule, chosen: Sequence[Backend], options: Options, recorder: Recorder) -> IRModule:
+    """Each backend compiles its regions."""
     codegens = {backend.name: backend.codegen for backend in chosen}
-    strict = bool(options.get("core", {}).get("strict", False))
-    return RunCodegen(codegens, options, recorder=recorder, strict=strict)(module)
+    return RunCodegen(codegens, options, recorder=recorder, strict=is_strict(options))(module)
 
 
-def link(generated: Generated, target: Target) -> Executable:
+@dataclass(frozen=True)
+class Linked:
+    """The executable, and the ops in it that run on the reference interpreter."""
+
+    executable: Executable
+    reference_ops: frozenset[str]
+
+
+def link(generated: Generated, target: Target) -> Linked:
     """Put programs, kernels, external modules and constants together."""
     module = generated.module
     modules: list[RuntimeModule] = [*module.attrs.get(EXTERNAL_MODULES, ()), *generated.kernel_modules]
     home = {symbol: number for number, each in enumerate(modules) for symbol in each.symbols()}
     lowered = [lower(name, function, home, len(modules)) for name, function in module.entry_functions().items()]
     reference_calls = {symbol: call for each in lowered for symbol, call in each.reference_calls.items()}
+    reference_ops = frozenset(call.op_name for call in reference_calls.values())
     if reference_calls:
         modules.append(ReferenceModule.from_calls(reference_calls))
-        names = sorted({call.op_name for call in reference_calls.values()})
-        warnings.warn(f"these ops run on the slow reference interpreter: {', '.join(names)}", stacklevel=4)
+        message = f"these ops run on the slow reference interpreter: {', '.join(sorted(reference_ops))}"
+        warnings.warn(message, PerformanceWarning, stacklevel=3)
     constants = {digest: array for each in lowered for digest, array in each.constants.items()}
     for each in modules:
         constants.update(each.constants())
     programs = {each.program.name: each.program for each in lowered}
-    return Executable(programs, modules, constants, module.attrs.get("metadata", {}), target=str(target))
+    exe = Executable(programs, modules, constants, module.attrs.get("metadata", {}), target=str(target))
+    return Linked(exe, reference_ops)
+
+
+class PerformanceWarning(UserWarning):
+    """Something runs far slower than it could."""

@@ -8,8 +8,8 @@ from typing import Any
 
 from kernelyard.ir import IRModule
 from kernelyard.plugins.code_generator import CodeGenerator
-from kernelyard.plugins.manager import get_manager
 from kernelyard.runtime.module import RuntimeModule
+from kernelyard.runtime.report import Kernel
 from kernelyard.target import Target
 from kernelyard.tir import PrimFunc
 from kernelyard.transform.pipelines import get_pipeline
@@ -17,24 +17,25 @@ from kernelyard.transform.pipelines import get_pipeline
 
 @dataclass(frozen=True)
 class Generated:
-    """The module with every call compiled (where a generator is installed), and the kernels' modules."""
+    """The module with every call compiled (where a generator is there), and the kernels' modules."""
 
     module: IRModule
-    kernel_modules: tuple[RuntimeModule, ...]
-    generator: str
+    kernel_modules: tuple[RuntimeModule, ...] = ()
+    kernels: tuple[Kernel, ...] = ()
 
 
-def generate(module: IRModule, target: Target, options: Mapping[str, Mapping[str, Any]]) -> Generated:
-    """Legalize, fuse and generate; without a code generator for the target nothing is done.
+def generate(
+    module: IRModule, generator: CodeGenerator | None, target: Target, options: Mapping[str, Any]
+) -> Generated:
+    """Legalize, fuse and generate; without a code generator nothing is done.
 
     Raises: LegalizeError, CodegenError.
     """
-    generators: list[CodeGenerator] = get_manager().active("code_generator", target.kind)
-    if not generators:
-        return Generated(module, (), "")
-    generator = generators[0]
+    if generator is None:
+        return Generated(module)
     module = get_pipeline("legalize")(module)
-    kernels = {name: f for name, f in module.functions.items() if isinstance(f, PrimFunc)}
-    if not kernels:
-        return Generated(module, (), generator.name)
-    return Generated(module, (generator.generate(kernels, target, options.get(generator.name, {})),), generator.name)
+    functions = {name: f for name, f in module.functions.items() if isinstance(f, PrimFunc)}
+    if not functions:
+        return Generated(module)
+    kernels = tuple(Kernel(generator.name, name, tuple(f.attrs.get("ops", ()))) for name, f in functions.items())
+    return Generated(module, (generator.generate(functions, target, options),), kernels)

@@ -18,7 +18,7 @@ class OptionError(KernelyardError):
     code = "KY140"
 
 
-def check(options: Mapping[str, Mapping[str, Any]] | None) -> dict[str, dict[str, Any]]:
+def check_options(options: Mapping[str, Mapping[str, Any]] | None) -> dict[str, dict[str, Any]]:
     """The options as plain dictionaries; each key is "core" or the name of an installed plugin.
 
     Raises: OptionError.
@@ -39,3 +39,8 @@ def check(options: Mapping[str, Mapping[str, Any]] | None) -> dict[str, dict[str
             )
         checked[name] = dict(values)
     return checked
+
+
+def is_strict(options: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Whether a backend that breaks its word is an error: {"core": {"strict": True}}."""
+    return bool(options.get(CORE, {}).get("strict", False))

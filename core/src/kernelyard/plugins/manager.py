@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import metadata
@@ -247,23 +247,35 @@ class PluginManager:
 
         Raises: UnknownBackendError with the nearest name, BackendUnavailableError with the stored reason.
         """
-        plugin = self._by_name(name, part)
+        return self.get_any(name, (part,), target)
+
+    def get_any(self, name: str, parts: Sequence[str], target: str | None = None) -> Any:
+        """The first of `parts` that the plugin `name` provides.
+
+        Raises: as `get`.
+        """
+        plugin = self._by_name(name, parts)
         self.activate(plugin)
         if plugin.state != "active":
             hint = plugin.hint or f"pip install --upgrade {plugin.dist}"
             raise BackendUnavailableError(f"{name} is {plugin.state}: {plugin.reason}", where=plugin.label, hint=hint)
-        if not _may_provide(plugin, part, target):
-            targets = ", ".join(plugin.manifest.targets) if plugin.manifest else ""
+        part = next((part for part in parts if _may_provide(plugin, part, target)), None)
+        if part is None:
+            manifest = plugin.manifest
+            found = (
+                f"{', '.join(manifest.provides)} for {', '.join(manifest.targets) or 'no target'}" if manifest else ""
+            )
+            expected = f"{' or '.join(parts)} for target {target}"
             raise BackendUnavailableError(
-                f"{name} has no {part} for target {target!r}", where=plugin.label, expected=f"one of {targets}"
+                f"{name} cannot be used here", where=plugin.label, found=found, expected=expected
             )
         return plugin.parts[part]
 
-    def _by_name(self, name: str, part: str) -> Plugin:
+    def _by_name(self, name: str, parts: Sequence[str]) -> Plugin:
         same = [plugin for plugin in self.plugins if plugin.name == name]
         if same:
             return min(same, key=lambda plugin: plugin.state == "broken")
-        known = sorted({plugin.name for plugin in self.plugins if _may_provide(plugin, part, None)})
+        known = sorted({plugin.name for plugin in self.plugins if any(_may_provide(plugin, p, None) for p in parts)})
         close = difflib.get_close_matches(name, known, 1)
         install = f"pip install {PROJECT}-{name}"
         raise UnknownBackendError(

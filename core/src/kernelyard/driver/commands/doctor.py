@@ -1,4 +1,4 @@
-"""`kernelyard doctor`: is this environment in order? Versions, plugins, and what to do about faults; exits with 1 if any."""
+"""`kernelyard doctor`: is this environment in order? Versions, plugins, what to mend; exits with 1 if anything is."""
 
 from __future__ import annotations
 

@@ -1,0 +1,237 @@
+"""What oneDNN can and cannot do, asked of each legal match; every no has a code and a sentence.
+
+Codes: dtype, rank, attribute, dynamic-shape, operand, reference-implementation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from kernelyard import dims
+from kernelyard.dims import Dim, Shape
+from kernelyard.ir import Call, Expr, TensorType
+from kernelyard.patterns import Accept, Decline, Match
+from kernelyard_dnnl.composite import Composite, read_composite
+from kernelyard_dnnl.nodes import AVG_POOLS
+from kernelyard_dnnl.post_ops import Binary
+from kernelyard_dnnl.probe import objection
+
+Answer: TypeAlias = "Accept | Decline"
+DTYPES = ("float32",)
+ROUNDING = ("round_prefer_floor", "round_prefer_ceil")
+MAX_RANK = 6  # beyond it oneDNN has reference implementations for most primitives
+
+
+def _declined(match: Match, *rules: Callable[[Composite], Decline | None]) -> Answer:
+    """The first objection, or acceptance when oneDNN also has a real implementation for it."""
+    composite = read_composite(match.bindings)
+    for stage in composite.stages:
+        if isinstance(stage, Binary) and stage.operand in match.members:
+            return Decline("operand", "a post-op reads a value from inside its own group", at=stage.operand)
+    for rule in (_dtypes, _stages, *rules):
+        refusal = rule(composite)
+        if refusal is not None:
+            return refusal
+    reason = objection(composite)
+    if reason is not None:
+        return Decline("reference-implementation", reason)
+    return Accept()
+
+
+# --- what holds for every primitive -----------------------------------------------------------------------------------
+def _dtypes(composite: Composite) -> Decline | None:
+    for call in composite.calls:
+        for operand in (*call.args, call):
+            if not isinstance(operand.type, TensorType) or operand.type.dtype not in DTYPES:
+                return Decline(
+                    "dtype", f"{call.op_name} of {operand.type!r}; taken are {', '.join(DTYPES)}", at=operand
+                )
+            if operand.type.rank > MAX_RANK:
+                return Decline("rank", f"rank {operand.type.rank} is above {MAX_RANK}", at=operand)
+    return None
+
+
+def _stages(composite: Composite) -> Decline | None:
+    """A post-op keeps the shape of what the primitive computes, and its operand comes from outside the group."""
+    shape = composite.anchor.tensor_type.shape
+    for call in composite.calls[1:]:
+        if call.tensor_type.shape != shape:
+            return Decline(
+                "operand", f"{call.op_name} changes the shape from {_text(shape)} to {_text(call.tensor_type.shape)}"
+            )
+    for stage in composite.stages:
+        if isinstance(stage, Binary) and not _broadcasts(stage.operand, shape):
+            found = _text(stage.operand.tensor_type.shape)
+            return Decline(
+                "operand", f"an operand of shape {found} is not known to broadcast to {_text(shape)}", at=stage.operand
+            )
+    return None
+
+
+def _broadcasts(operand: Expr, shape: Shape) -> bool:
+    own = operand.tensor_type.shape
+    return len(own) <= len(shape) and all(a in (1, b) for a, b in zip(reversed(own), reversed(shape), strict=False))
+
+
+def _text(shape: Shape) -> str:
+    return f"({', '.join(map(str, shape))})"
+
+
+def _known(what: str, *needed: Dim) -> Decline | None:
+    unknown = [str(dim) for dim in needed if not isinstance(dim, int)]
+    return Decline("dynamic-shape", f"{what} must be known, found {', '.join(unknown)}") if unknown else None
+
+
+# --- one function per pattern -----------------------------------------------------------------------------------------
+def convolution(match: Match) -> Answer:
+    """Channels and the kernel must be known; batch and space may be symbolic."""
+
+    def sizes(composite: Composite) -> Decline | None:
+        data, weight = (arg.tensor_type for arg in composite.anchor.args)
+        return _known("the channels and the kernel", data.shape[1], *weight.shape)
+
+    return _declined(match, sizes)
+
+
+def matmul(match: Match) -> Answer:
+    """Any rank from 1, any batch broadcasting; the contracted size must be known."""
+
+    def ranks(composite: Composite) -> Decline | None:
+        left, right = (arg.tensor_type for arg in composite.anchor.args)
+        if min(left.rank, right.rank) < 2:
+            return Decline("rank", f"a matmul of ranks {left.rank} and {right.rank}; both must be at least 2")
+        return None
+
+    return _declined(match, ranks)
+
+
+def softmax(match: Match) -> Answer:
+    """Softmax and log-softmax over one axis."""
+    return _declined(match)
+
+
+def layer_norm(match: Match) -> Answer:
+    """Over the last axis, which must be known."""
+
+    def axis(composite: Composite) -> Decline | None:
+        data = composite.anchor.args[0].tensor_type
+        axes = composite.anchor.attrs["axes"]
+        if tuple(axis % data.rank for axis in axes) != (data.rank - 1,):
+            return Decline("attribute", f"layer_norm over axes {axes}; oneDNN normalises over the last axis alone")
+        return _known("the normalised size", data.shape[-1])
+
+    return _declined(match, axis)
+
+
+def batch_norm(match: Match) -> Answer:
+    """Over axis 1 of tensors of rank 2 to 5."""
+
+    def axis(composite: Composite) -> Decline | None:
+        data = composite.anchor.args[0].tensor_type
+        if composite.anchor.attrs["axis"] != 1 or not 2 <= data.rank <= 5:
+            return Decline("attribute", f"batch_norm over axis {composite.anchor.attrs['axis']} of rank {data.rank}")
+        return _known("the number of channels", data.shape[1])
+
+    return _declined(match, axis)
+
+
+def pool(match: Match) -> Answer:
+    """Max, and average with and without the padding counted."""
+
+    def rounding(composite: Composite) -> Decline | None:
+        attrs, data = composite.anchor.attrs, composite.anchor.args[0].tensor_type
+        if composite.anchor.op_name in AVG_POOLS and any(step != 1 for step in attrs["dilation"]):
+            return Decline("attribute", f"an average pool with dilation {attrs['dilation']}")
+        if attrs["ceil_mode"] and not _ceil_is_floor(composite.anchor):
+            return Decline("attribute", "ceil_mode with windows that reach over the end")
+        return _known("the number of channels", data.shape[1])
+
+    return _declined(match, rounding)
+
+
+def _ceil_is_floor(call: Call) -> bool:
+    """True when the windows end exactly at the padded end, so that rounding does not matter."""
+    attrs, data, out = call.attrs, call.args[0].tensor_type.shape, call.tensor_type.shape
+    rank = len(attrs["pool_size"])
+    for i, (size, stride, step) in enumerate(zip(attrs["pool_size"], attrs["strides"], attrs["dilation"], strict=True)):
+        reach = (out[2 + i] - 1) * stride + (size - 1) * step + 1
+        if reach != data[2 + i] + attrs["padding"][i] + attrs["padding"][rank + i]:
+            return False
+    return True
+
+
+def reduce(match: Match) -> Answer:
+    """Sum, mean, product, minimum and maximum over any axes."""
+
+    def axes(composite: Composite) -> Decline | None:
+        rank = composite.anchor.args[0].tensor_type.rank
+        return Decline("rank", "a reduction of a scalar") if rank == 0 else None
+
+    return _declined(match, axes)
+
+
+def resample(match: Match) -> Answer:
+    """Nearest and linear resizing on the half-pixel grid, which is oneDNN's only one."""
+
+    def grid(composite: Composite) -> Decline | None:
+        attrs, data = composite.anchor.attrs, composite.anchor.args[0].tensor_type
+        if not 3 <= data.rank <= 5:
+            return Decline("rank", f"resizing a tensor of rank {data.rank}")
+        if attrs["method"] == "nearest" and _is_whole_upsampling(composite.anchor):
+            return None
+        if attrs["method"] == "linear" and attrs["coordinate_transformation_mode"] == "half_pixel":
+            return None
+        how = f"{attrs['method']}, {attrs['coordinate_transformation_mode']}, {attrs['nearest_mode']}"
+        return Decline("attribute", f"resizing by {how}; oneDNN has half-pixel linear and whole-number nearest")
+
+    return _declined(match, grid)
+
+
+def _is_whole_upsampling(call: Call) -> bool:
+    """True when each pixel is repeated a whole number of times and the rounding picks that pixel."""
+    attrs, data, out = call.attrs, call.args[0].tensor_type.shape, call.tensor_type.shape
+    whole = all(
+        isinstance(dims.floordiv(o, d), int) and dims.floordiv(o, d) * d == o
+        for o, d in zip(out[2:], data[2:], strict=True)
+    )
+    asymmetric = attrs["coordinate_transformation_mode"] == "asymmetric" and attrs["nearest_mode"] == "floor"
+    centred = (
+        attrs["coordinate_transformation_mode"] in ("half_pixel", "pytorch_half_pixel")
+        and attrs["nearest_mode"] in ROUNDING
+    )
+    return whole and (asymmetric or centred)
+
+
+def concat(match: Match) -> Answer:
+    """Any number of tensors along one axis."""
+    return _declined(match)
+
+
+def binary(match: Match) -> Answer:
+    """Arithmetic of two tensors, one of which may be broadcast; sizes may turn out equal at run time."""
+
+    def constants(composite: Composite) -> Decline | None:
+        if composite.anchor.tensor_type.rank == 0:
+            return Decline("rank", "scalar arithmetic")
+        return None
+
+    return _declined(match, constants)
+
+
+def eltwise(match: Match) -> Answer:
+    """An activation by itself."""
+
+    def scalar(composite: Composite) -> Decline | None:
+        return Decline("rank", "an activation of a scalar") if composite.anchor.tensor_type.rank == 0 else None
+
+    return _declined(match, scalar)
+
+
+def reorder(match: Match) -> Answer:
+    """A transposition."""
+
+    def scalar(composite: Composite) -> Decline | None:
+        return Decline("rank", "a transposition of rank below 2") if composite.anchor.tensor_type.rank < 2 else None
+
+    return _declined(match, scalar)

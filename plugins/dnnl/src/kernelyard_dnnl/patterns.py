@@ -1,0 +1,55 @@
+"""What is offloaded to oneDNN: one pattern per kind of primitive, each followed by up to `MAX_STAGES` post-ops.
+
+A group reads `anchor [stage]*`: matmul [+ bias] [activation] [+ residual] is one pattern, not one per combination.
+"""
+
+from __future__ import annotations
+
+from kernelyard.patterns import FusionPattern, Pattern, is_op, wildcard
+from kernelyard_dnnl import checks
+from kernelyard_dnnl.composite import CONVOLUTIONS, DECONVOLUTIONS
+from kernelyard_dnnl.nodes import AVG_POOLS, MAX_POOLS
+from kernelyard_dnnl.post_ops import BINARY, ELTWISE
+
+MAX_STAGES = 5
+REDUCTIONS = ("mean", "sum", "max", "min", "prod")
+
+
+def stage(previous: Pattern) -> Pattern:
+    """An activation of `previous`, or `previous` combined with another tensor."""
+    combined = is_op(*BINARY)(previous, wildcard())
+    return is_op(*ELTWISE)(previous) | combined
+
+
+def with_stages(anchor: Pattern, count: int = MAX_STAGES) -> Pattern:
+    """`anchor` with up to `count` stages, as many as there are."""
+    pattern = anchor
+    for _ in range(count):
+        pattern = pattern.optional(stage)
+    return pattern
+
+
+def _two(*names: str) -> Pattern:
+    return is_op(*names)(wildcard(), wildcard())
+
+
+def fusion_patterns() -> list[FusionPattern]:
+    """Every pattern, most wanted first: what computes most comes before what merely follows it."""
+    patterns = [
+        FusionPattern(f"dnnl.{op.removeprefix('nn.')}", with_stages(_two(op)), checks.convolution)
+        for op in (*CONVOLUTIONS, *DECONVOLUTIONS)
+    ]
+    patterns += [
+        FusionPattern("dnnl.matmul", with_stages(_two("matmul")), checks.matmul),
+        FusionPattern("dnnl.softmax", is_op("nn.softmax", "nn.log_softmax")(wildcard()), checks.softmax),
+        FusionPattern("dnnl.layer_norm", is_op("nn.layer_norm")(wildcard(), wildcard(), wildcard()), checks.layer_norm),
+        FusionPattern("dnnl.batch_norm", is_op("nn.batch_norm")(*(wildcard() for _ in range(5))), checks.batch_norm),
+        FusionPattern("dnnl.pool", is_op(*MAX_POOLS, *AVG_POOLS)(wildcard()), checks.pool),
+        FusionPattern("dnnl.reduce", is_op(*REDUCTIONS)(wildcard()), checks.reduce),
+        FusionPattern("dnnl.resample", is_op("image.resize")(wildcard()), checks.resample),
+        FusionPattern("dnnl.concat", is_op("concat")(wildcard(), wildcard(), varargs=True), checks.concat),
+        FusionPattern("dnnl.binary", with_stages(_two(*BINARY)), checks.binary),
+        FusionPattern("dnnl.eltwise", with_stages(is_op(*ELTWISE)(wildcard())), checks.eltwise),
+        FusionPattern("dnnl.reorder", is_op("permute_dims")(wildcard()), checks.reorder),
+    ]
+    return patterns

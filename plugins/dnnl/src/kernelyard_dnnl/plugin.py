@@ -1,0 +1,18 @@
+"""The hooks of kernelyard-dnnl."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kernelyard.plugins import hookimpl
+
+if TYPE_CHECKING:
+    from kernelyard.plugins.backend import Backend
+
+
+@hookimpl
+def kernelyard_backend() -> Backend:
+    """The backend `dnnl`."""
+    from kernelyard_dnnl.backend import DnnlBackend
+
+    return DnnlBackend()
