@@ -10,7 +10,7 @@ from kernelyard.legalize.common import kept_index, merge_axes, split_shape
 from kernelyard.legalize.reduction import divide_by_count, reduce_axes
 from kernelyard.legalize.registry import Operand, RuleBuilder, legalize
 from kernelyard.tir.buffer import Buffer
-from kernelyard.tir.expr import Axis, Expr, const, index, select, unary
+from kernelyard.tir.expr import Axis, Expr, binary, const, index, select, unary
 
 Ints = tuple[int, ...]
 Element = Callable[[Sequence[Expr], Sequence[Expr]], Expr]
@@ -151,6 +151,4 @@ def lrn(b: RuleBuilder, x: Operand, *, size: int, alpha: float, beta: float, bia
         return select((channel >= 0) & (channel < index(x.shape[1])), value * value, const(0, x.dtype))
 
     total = b.reduce("sum", x.shape, (size,), square, name="squares")
-    return b.compute(
-        x.shape, lambda *at: x[at] / Binary("pow", total[at] * (alpha / size) + bias, const(beta, x.dtype))
-    )
+    return b.compute(x.shape, lambda *at: x[at] / binary("pow", total[at] * (alpha / size) + bias, beta))

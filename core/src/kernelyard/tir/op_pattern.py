@@ -1,0 +1,133 @@
+"""How a loop-level function relates its output to its inputs: what fusion decides by."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kernelyard.tir.buffer import Buffer
+from kernelyard.tir.expr import Axis, Binary, Const, DimValue, Expr, Load, Select, Unary
+from kernelyard.tir.primfunc import ComputeBlock, PrimFunc, walk
+
+# From the tamest to the wildest.
+ELEMENTWISE = "elementwise"  # every input is read at the output's index
+BROADCAST = "broadcast"  # ... or with some of its axes left out
+INJECTIVE = "injective"  # each output element is made of a few input elements, anywhere
+REDUCTION = "reduction"  # rows are combined; softmax and norms too
+ANCHOR = "out_elementwise_fusable"  # products are summed: matmul, convolution
+OPAQUE = "opaque"  # scans, scatters, several outputs, outputs written piece by piece
+KINDS = (ELEMENTWISE, BROADCAST, INJECTIVE, REDUCTION, ANCHOR, OPAQUE)
+
+
+def classify(function: PrimFunc) -> str:
+    """The kind of a function, one of `KINDS`."""
+    writers = [block.output for block in function.blocks]
+    in_pieces = len(set(writers)) < len(writers)
+    if function.num_outputs != 1 or in_pieces or not all(map(_is_pure, function.blocks)):
+        return OPAQUE
+    if any(block.reducer is not None for block in function.blocks):
+        return ANCHOR if any(map(_sums_products, function.blocks)) else REDUCTION
+    inputs = set(function.inputs)
+    if len(function.blocks) > 1:
+        return INJECTIVE
+    reads = [_read_kind(load, function.blocks[0]) for load in function.blocks[0].loads if load.buffer in inputs]
+    return max(reads, key=KINDS.index, default=BROADCAST)
+
+
+def _is_pure(block: ComputeBlock) -> bool:
+    """True when each element is written by one point, from other buffers."""
+    ordered = block.reducer is None and bool(block.reduce_axes)
+    return block.writes_spatial_axes and not ordered and block.output not in block.reads
+
+
+def _sums_products(block: ComputeBlock) -> bool:
+    """True for a sum of products of two different buffers' elements, each read again and again."""
+    if block.reducer != "sum" or not block.reduce_axes:
+        return False
+    spatial = {axis.name for axis in block.spatial_axes if axis.extent != 1}
+    products = [e for e in walk(block.body) if isinstance(e, Binary) and e.op == "mul"]
+    return any(_axes_of(p.a) & spatial != _axes_of(p.b) & spatial and _loads(p.a) and _loads(p.b) for p in products)
+
+
+def _loads(expr: Expr) -> bool:
+    return any(isinstance(e, Load) for e in walk(expr))
+
+
+def _axes_of(expr: Expr) -> set[str]:
+    return {e.name for e in walk(expr) if isinstance(e, Axis)}
+
+
+def _read_kind(load: Load, block: ComputeBlock) -> str:
+    axes = tuple(axis.axis for axis in block.spatial_axes)
+    if load.indices == axes and load.buffer.shape == block.output.shape:
+        return ELEMENTWISE
+    return BROADCAST if is_broadcast_read(load.indices, axes) else INJECTIVE
+
+
+def is_broadcast_read(indices: Sequence[Expr], axes: Sequence[Axis]) -> bool:
+    """True when the indices are some of the axes in their order, with zeros between."""
+    position = 0
+    for index in indices:
+        if isinstance(index, Const) and index.value == 0:
+            continue
+        axis = _broadcast_axis(index)
+        if axis is None or axis not in axes[position:]:
+            return False
+        position = axes.index(axis) + 1
+    return True
+
+
+def _broadcast_axis(index: Expr) -> Axis | None:
+    """The axis of `i`, or of `1 == n ? 0 : i`."""
+    match index:
+        case Axis():
+            return index
+        case Select(condition=Binary(op="eq", a=DimValue()), a=Const(value=0), b=Axis() as axis):
+            return axis
+    return None
+
+
+def reads_prefix(load: Load, axes: Sequence[Axis]) -> bool:
+    """True when a buffer is read at the leading axes, in order, and zeros: one element for each row of the block."""
+    taken = [index for index in load.indices if not (isinstance(index, Const) and index.value == 0)]
+    return bool(taken) and taken == list(axes[: len(taken)])
+
+
+def reads_once(load: Load, block: ComputeBlock) -> bool:
+    """True when different points of a block read different elements: every axis is an index (perhaps shifted)."""
+    found: set[str] = set()
+    for index in load.indices:
+        axes = _axes_of(index)
+        if len(axes) > 1 or axes & found or any(isinstance(e, Load) for e in walk(index)):
+            return False
+        found |= axes
+    return found >= {axis.name for axis in block.axes if axis.extent != 1}
+
+
+_COSTS = {
+    **dict.fromkeys(("neg", "abs", "sign", "floor", "ceil", "round", "trunc", "isnan", "isinf", "not", "bitnot"), 1),
+    **dict.fromkeys(("sqrt", "rsqrt"), 5),
+    **dict.fromkeys(("div", "floordiv", "truncdiv", "mod", "fmod"), 4),
+    "pow": 30,
+}
+_TRANSCENDENTAL_COST = 10
+
+
+def cost(*exprs: Expr) -> int:
+    """About how many simple operations it takes to compute some expressions, shared parts counted once."""
+    return sum(_node_cost(expr) for expr in walk(*exprs))
+
+
+def _node_cost(expr: Expr) -> int:
+    match expr:
+        case Unary():
+            return _COSTS.get(expr.op, _TRANSCENDENTAL_COST)
+        case Binary():
+            return _COSTS.get(expr.op, 1)
+        case Axis() | Const() | DimValue():
+            return 0
+    return 1
+
+
+def buffers_read(function: PrimFunc, buffer: Buffer) -> list[tuple[ComputeBlock, Load]]:
+    """Where a function loads a buffer."""
+    return [(block, load) for block in function.blocks for load in block.loads if load.buffer == buffer]

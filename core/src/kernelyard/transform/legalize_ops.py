@@ -1,0 +1,125 @@
+"""LegalizeOps: every op that has a rule becomes a `call_tir` of a loop-level function."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import numpy as np
+
+from kernelyard import dtypes
+from kernelyard.ir import Call, Constant, Expr, FunctionMutator, GlobalVar, IRModule, Op, Var, get_op
+from kernelyard.legalize import has_rule, legalize_call
+from kernelyard.tir.expr import Expr as ScalarExpr
+from kernelyard.tir.expr import Load, const
+from kernelyard.tir.primfunc import PrimFunc
+from kernelyard.tir.simplify import simplify
+from kernelyard.tir.visitor import ExprRewriter, rewrite_block
+from kernelyard.transform.pass_base import Pass, PassContext
+
+# Another view of the same memory, made without running anything.
+VIEWS = ("reshape",)
+
+
+class LegalizeOps(Pass):
+    """Replace op calls by `call_tir`, one PrimFunc for each different call.
+
+    skip: names of ops that stay; `reshape` always does, and so do ops that have no rule (the reference interpreter runs
+    these). Constants of one element become literals of the PrimFunc.
+    """
+
+    name = "legalize_ops"
+
+    def __init__(self, skip: Collection[str] = ()) -> None:
+        self.skip = frozenset((*VIEWS, *skip))
+
+    def run(self, module: IRModule, context: PassContext) -> IRModule:
+        functions = PrimFuncTable(module)
+        changed: dict[str, Any] = {}
+        for name, function in module.entry_functions().items():
+            new = _Legalizer(functions, self.skip).mutate(function)
+            if new is not function:
+                changed[name] = new
+        return module.with_functions({**changed, **functions.added}) if changed else module
+
+
+class PrimFuncTable:
+    """The module's loop-level functions while a pass adds to them: equal functions get one name."""
+
+    def __init__(self, module: IRModule) -> None:
+        self.added: dict[str, PrimFunc] = {}
+        self._names = {f: name for name, f in module.functions.items() if isinstance(f, PrimFunc)}
+        self._taken = set(module.functions)
+        self._counts: dict[str, int] = {}
+
+    def name_of(self, function: PrimFunc, wanted: str) -> str:
+        """The name under which the module has this function."""
+        known = self._names.get(function)
+        if known is not None:
+            return known
+        name = self._fresh(wanted)
+        self._names[function] = name
+        self.added[name] = function
+        return name
+
+    def _fresh(self, wanted: str) -> str:
+        name = wanted
+        while name in self._taken:
+            count = self._counts[wanted] = self._counts.get(wanted, 0) + 1
+            name = f"{wanted}_{count}"
+        self._taken.add(name)
+        return name
+
+
+class _Legalizer(FunctionMutator):
+    def __init__(self, functions: PrimFuncTable, skip: Collection[str]) -> None:
+        super().__init__()
+        self.functions = functions
+        self.skip = skip
+        self.made: dict[tuple[object, ...], str] = {}
+
+    def rewrite(self, var: Var, value: Expr) -> Expr:
+        if not isinstance(value, Call) or not isinstance(value.op, Op):
+            return value
+        if value.op.name in self.skip or not has_rule(value.op.name):
+            return value
+        operands = [arg for arg in value.args if not _is_literal(arg)]
+        return call_tir(self._function_for(value), operands, value)
+
+    def _function_for(self, call: Call) -> str:
+        literals = tuple(arg.digest if _is_literal(arg) else None for arg in call.args)  # pyright: ignore[reportAttributeAccessIssue]
+        types = tuple(arg.tensor_type for arg in call.args)
+        key = (call.op_name, types, tuple(call.attrs.items()), literals)
+        name = self.made.get(key)
+        if name is None:
+            function = legalize_call(call.op_name, types, call.attrs, call.type)
+            function = with_literals(function, {n: a.data for n, a in enumerate(call.args) if _is_literal(a)})  # pyright: ignore[reportAttributeAccessIssue]
+            name = self.made[key] = self.functions.name_of(function, call.op_name.rpartition(".")[2])
+        return name
+
+
+def call_tir(name: str, args: list[Expr], like: Call) -> Call:
+    """The call of a PrimFunc of the module, of the same type as another call."""
+    return Call(get_op("call_tir"), [GlobalVar(name), *args], type_=like.type)
+
+
+def _is_literal(arg: Expr) -> bool:
+    return isinstance(arg, Constant) and arg.data.size == 1
+
+
+def with_literals(function: PrimFunc, values: Mapping[int, np.ndarray]) -> PrimFunc:
+    """The function with some inputs, given by position, replaced by their only element."""
+    if not values:
+        return function
+    literal = {
+        function.params[n]: const(array.reshape(()).item(), dtypes.from_numpy(array.dtype))
+        for n, array in values.items()
+    }
+
+    def visit(expr: ScalarExpr) -> ScalarExpr:
+        return literal.get(expr.buffer, expr) if isinstance(expr, Load) else expr
+
+    rewriter = ExprRewriter(visit)
+    blocks = tuple(rewrite_block(block, rewriter) for block in function.blocks)
+    params = tuple(buffer for buffer in function.params if buffer not in literal)
+    return simplify(PrimFunc(params, blocks, function.num_outputs, function.locals, function.attrs))
