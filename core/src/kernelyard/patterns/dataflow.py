@@ -17,6 +17,10 @@ class Dataflow:
         self.bindings = tuple(bindings)
         self.values: dict[Var, Expr] = {binding.var: binding.value for binding in self.bindings}
         self.position: dict[Var, int] = {binding.var: i for i, binding in enumerate(self.bindings)}
+        self._behind: dict[Expr, Expr] = {}
+        for binding in self.bindings:
+            if isinstance(binding.value, (Var, Constant)):
+                self._behind[binding.var] = self.resolve(binding.value)
         self._users: dict[Var, list[Var]] = {}
         for binding in self.bindings:
             for operand in dict.fromkeys(self.resolve(o) for o in operands(binding.value)):
@@ -36,13 +40,11 @@ class Dataflow:
 
     def is_alias(self, var: Var) -> bool:
         """True when the variable only renames another value."""
-        return isinstance(self.values.get(var), (Var, Constant))
+        return var in self._behind
 
     def resolve(self, expr: Expr) -> Expr:
         """The operand behind renamings: a Var that is a parameter or is bound to a computed value, or a Constant."""
-        while isinstance(expr, Var) and isinstance(self.values.get(expr), (Var, Constant)):
-            expr = self.values[expr]
-        return expr
+        return self._behind.get(expr, expr)
 
     def value_of(self, expr: Expr) -> Expr:
         """What an operand is bound to; parameters, constants and other expressions are returned as they stand."""

@@ -24,6 +24,7 @@ from kernelyard.patterns.pattern import (
     ConstantPattern,
     DtypePattern,
     NotPattern,
+    OptionalPattern,
     OrPattern,
     Pattern,
     PredicatePattern,
@@ -44,11 +45,10 @@ class Feasibility:
 
     def may_match(self, pattern: Pattern, expr: Expr) -> bool:
         """False when `pattern` cannot match the operand; True decides nothing."""
-        expr = self.dataflow.resolve(expr)
         key = (pattern, expr)
         known = self._known.get(key)
         if known is None:
-            known = self._known[key] = _TESTS[type(pattern)](self, pattern, expr)
+            known = self._known[key] = _TESTS[type(pattern)](self, pattern, self.dataflow.resolve(expr))
         return known
 
     def _all(self, patterns: Sequence[Pattern], exprs: Sequence[Expr]) -> bool:
@@ -116,6 +116,7 @@ _TESTS: dict[type[Pattern], Callable[[Feasibility, Pattern, Expr], bool]] = {  #
     VarPattern: Feasibility.var,
     ConstantPattern: Feasibility.constant,
     OrPattern: Feasibility.either,
+    OptionalPattern: Feasibility.either,
     AndPattern: Feasibility.both,
     NotPattern: Feasibility.anything,
     CallPattern: Feasibility.call,

@@ -63,7 +63,9 @@ class Pattern:
 
     def optional(self, wrap: Callable[[Pattern], Pattern]) -> Pattern:
         """`wrap(self)` where that matches, else `self` alone."""
-        return OrPattern(wrap(self), self)
+        # Optional on optional of the same kind: each length is reached in one way only, else matches would multiply.
+        again = isinstance(self, OptionalPattern) and self.wrap is wrap
+        return OptionalPattern(wrap(self), self.right if again else self, wrap)
 
     def repeated(self, wrap: Callable[[Pattern], Pattern], at_most: int) -> Pattern:
         """`wrap` applied to this pattern up to `at_most` times, as often as it matches.
@@ -72,8 +74,8 @@ class Pattern:
             >>> pattern = is_op("matmul")(wildcard(), wildcard()).repeated(lambda p: is_op("nn.relu", "tanh")(p), 3)
         """
         pattern: Pattern = self
-        for _ in range(at_most):  # not `optional` on `optional`: each length is then reached in one way only
-            pattern = OrPattern(wrap(pattern), self)
+        for _ in range(at_most):
+            pattern = pattern.optional(wrap)
         return pattern
 
     def capture(self, name: str) -> Pattern:
@@ -151,6 +153,13 @@ class OrPattern(Pattern):
     def _root_ops(self) -> RootOps:
         left, right = self.left.root_ops, self.right.root_ops
         return None if left is None or right is None else left | right
+
+
+@dataclass(frozen=True, eq=False)
+class OptionalPattern(OrPattern):
+    """`left`, which is `wrap` applied to something, else `right`."""
+
+    wrap: Callable[[Pattern], Pattern]
 
 
 @dataclass(frozen=True, eq=False)
