@@ -70,7 +70,7 @@ def run_module(
     signature = module.signature(symbol)
     arrays = [aligned_empty(spec.evaluate(symbols), spec.dtype) for spec in signature.tensors]
     for array in arrays:
-        array.view(np.uint8).fill(0xFF)  # NaN where floats are not written
+        array.reshape(-1).view(np.uint8).fill(0xFF)  # NaN where floats are not written
     workspace = Workspace()
     args = [BoundTensor(address_of(a), a.shape, s.dtype) for a, s in zip(arrays, signature.tensors, strict=True)]
     call = module.bind(symbol, args, symbols, BindContext(threads, workspace))

@@ -49,9 +49,7 @@ class Form:
         return value.reshaped((1, padded[-1])) if math.prod(rows) == 1 else None
 
     def _with_matrix_dims(self, padded: Shape) -> Shape:
-        # A rank-1 operand left out M, N or both; they are 1.
-        if len(self.matrix) == len(self.result):
-            return self.matrix  # the result of two vectors: (1,) shown as (1, 1) is handled by rank below
+        # A rank-1 operand left out M or N, which is 1.
         missing_rows = self.matrix[-2] == 1 and self.result[-1:] == self.matrix[-1:]
         return (*padded[:-1], 1, padded[-1]) if missing_rows else (*padded, 1)
 

@@ -75,7 +75,11 @@ def lower_reduce(node: Node, graph: Lowering) -> Value:
         if not node.post_ops or len(node.shape) == rank:
             pooled = (*x.shape[:2], *(1,) * (rank - 2))
             return graph.reshaped(_pool(node, graph, x, _AS_POOLING[algorithm], window, pooled), node.shape)
-    result = _reduced_rows(graph, graph.strided(x), axes, algorithm, node.dtype)
+    if all(x.shape[axis] == 1 for axis in axes):
+        # Every reduction of one element is that element.
+        result = graph.gapless(x) if not node.post_ops else graph.copied(x, dense(x.shape, node.dtype))
+    else:
+        result = _reduced_rows(graph, graph.strided(x), axes, algorithm, node.dtype)
     return apply_steps(graph, steps_of(node), graph.reshaped(result, node.shape))
 
 
