@@ -1,0 +1,101 @@
+"""Assertions about numbers and about placement, with one table of tolerances."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from kernelyard import dtypes
+from kernelyard.ops.numeric import NARROW_FLOATS
+from kernelyard.runtime.report import Report
+from kernelyard.runtime.tensor import as_array
+
+# dtype: (relative, absolute). The relative part allows for a few roundings and another order of summation; integers
+# and booleans must be equal.
+TOLERANCES: dict[str, tuple[float, float]] = {
+    "float64": (1e-9, 1e-10),
+    "float32": (1e-4, 1e-5),
+    "float16": (4e-3, 4e-3),
+    "bfloat16": (3e-2, 3e-2),
+    "float8_e4m3fn": (1.3e-1, 2e-2),
+    "float8_e5m2": (2.6e-1, 2e-2),
+}
+EXACT = (0.0, 0.0)
+
+
+def assert_allclose(actual: Any, expected: Any, dtype: str | None = None) -> None:
+    """Two tensors have the same shape and dtype, and their elements differ within the tolerance of the dtype.
+
+    `dtype` chooses another row of `TOLERANCES` than the expected tensor's own. NaN equals NaN.
+    Raises: AssertionError with the worst element.
+
+    Example:
+        >>> assert_allclose(np.float32([1.0]), np.float32([1.00001]))
+    """
+    actual, expected = as_array(actual), as_array(expected)
+    assert actual.shape == expected.shape, f"shape {actual.shape}, expected {expected.shape}"
+    assert actual.dtype == expected.dtype, f"dtype {actual.dtype.name}, expected {expected.dtype.name}"
+    rtol, atol = TOLERANCES.get(dtype or dtypes.from_numpy(expected.dtype), EXACT)
+    np.testing.assert_allclose(_comparable(actual), _comparable(expected), rtol=rtol, atol=atol, equal_nan=True)
+
+
+def _comparable(array: np.ndarray) -> np.ndarray:
+    return array.astype(np.float32) if array.dtype in NARROW_FLOATS else array
+
+
+def relative_error(actual: Any, expected: Any) -> float:
+    """The largest difference, as a fraction of the largest expected magnitude: what networks are compared by.
+
+    Example:
+        >>> relative_error([1.0, 2.0], [1.0, 4.0])
+        0.5
+    """
+    actual, expected = (as_array(value).astype(np.float64) for value in (actual, expected))
+    assert actual.shape == expected.shape, f"shape {actual.shape}, expected {expected.shape}"
+    largest = float(np.abs(expected).max(initial=0.0))
+    difference = float(np.abs(actual - expected).max(initial=0.0))
+    return difference / largest if largest else difference
+
+
+def assert_offloaded(
+    executable_or_report: Any, backend: str, pattern: str | None = None, *, count: int | None = None
+) -> None:
+    """A backend took regions, of one pattern if given, and exactly `count` of them if given.
+
+    Raises: AssertionError that lists what was placed and the reasons of the backend's refusals.
+    """
+    report = report_of(executable_or_report)
+    regions = [r for r in report.regions if r.backend == backend and pattern in (None, r.pattern)]
+    if regions and count in (None, len(regions)):
+        return
+    wanted = f"{backend} {pattern or 'regions'}"
+    found = [f"  placed: {r.backend} {r.pattern} ({', '.join(r.ops)})" for r in report.regions]
+    refused = [
+        f"  declined: {d.pattern} at {d.node or d.op}: {d.code}: {d.message}" for d in _declines(report, backend)
+    ]
+    number = "at least one" if count is None else str(count)
+    raise AssertionError("\n".join([f"expected {number} of {wanted}, found {len(regions)}", *found, *refused]))
+
+
+def assert_declined(executable_or_report: Any, backend: str, code: str, pattern: str | None = None) -> None:
+    """A backend refused something with that reason code.
+
+    Raises: AssertionError that lists the refusals there were.
+    """
+    refusals = _declines(report_of(executable_or_report), backend)
+    if any(d.code == code and pattern in (None, d.pattern) for d in refusals):
+        return
+    found = [f"  declined: {d.pattern} at {d.node or d.op}: {d.code}: {d.message}" for d in refusals]
+    raise AssertionError("\n".join([f"expected {backend} to decline {pattern or 'something'} with {code!r}", *found]))
+
+
+def _declines(report: Report, backend: str) -> list[Any]:
+    return [entry for entry in report.declined if entry.backend == backend]
+
+
+def report_of(executable_or_report: Any) -> Report:
+    """The report of an executable, or the report itself."""
+    report = getattr(executable_or_report, "report", executable_or_report)
+    assert isinstance(report, Report), f"an executable or a report is needed, found {type(report).__name__}"
+    return report
