@@ -181,6 +181,7 @@ DELETED = object()
         change("metadata", {"a": 1}),
         change("report", []),
         change("target", None),
+        lambda manifest: manifest["programs"].append(manifest["programs"][0]),
     ],
 )
 def test_a_malformed_manifest_is_refused_even_when_its_hash_fits(saved, edit):
@@ -332,6 +333,17 @@ def test_a_saved_artifact_runs_with_the_runtime_alone(saved, acme_path):
     assert others == ""
     allowed = {"kernelyard", "kernelyard.errors", "kernelyard.dtypes", "kernelyard.dims", "kernelyard.runtime"}
     assert {name for name in ours.split() if not name.startswith("kernelyard.runtime.")} <= allowed
+
+
+def test_no_runtime_module_needs_the_compiler():
+    code = """
+import importlib, pkgutil, sys, kernelyard.runtime
+for info in pkgutil.iter_modules(kernelyard.runtime.__path__):
+    importlib.import_module(f"kernelyard.runtime.{info.name}")
+print(sorted(n for n in sys.modules if n.startswith("kernelyard.") and n.split(".")[1] not in ("runtime", "errors", "dtypes", "dims")))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.stdout.strip(), done.stderr) == ("[]", "")
 
 
 def test_importing_the_runtime_loads_nothing_heavy():

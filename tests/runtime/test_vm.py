@@ -223,6 +223,12 @@ def test_sizes_that_cannot_be_name_the_step():
     assert (caught.value.where, caught.value.found) == ("node 'Sqrt_1'", "n = 3")
 
 
+def test_too_large_sizes_are_an_error_not_a_crash():
+    exe = one_step(lambda x, y: None, out=(N * (1 << 44), N * (1 << 44)))
+    with pytest.raises(errors.ExecutionError, match="not enough memory"):
+        exe(np.ones(3, np.float32))
+
+
 def test_symbols_are_solved_from_expressions():
     exe = one_step(lambda x, y, symbols: y.fill(symbols["n"]), shape=(N * 2 + 1,))
     assert exe(np.ones(7, np.float32)).shape == (3,)

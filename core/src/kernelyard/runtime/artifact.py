@@ -87,6 +87,9 @@ def read(path: str | os.PathLike[str], threads: int | None = None) -> Executable
     loaders = [loader.find_loader(fields.text("kind"), _requirement(fields)) for fields in modules]
     constants = safetensors_format.from_bytes(contents.member(CONSTANTS, "manifest"), CONSTANTS)
     programs = manifest.each("programs", Program.from_json)
+    names = [program.name for program in programs]
+    if len(set(names)) != len(names):
+        raise corrupted("manifest.programs", names, "names that differ")
     return Executable(
         programs={program.name: program for program in programs},
         modules=[_load_module(f, load, contents, constants) for f, load in zip(modules, loaders, strict=True)],

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kernelyard.runtime.executable import Executable
 
 # From this size on a tensor moves by telling the steps its address; below, copying it is cheaper.
-REBIND_BYTES = 1 << 16
+REBIND_BYTES = 1 << 18
 MAX_INSTANCES = 16
 
 Mover = Callable[[int], None]
@@ -53,6 +53,7 @@ class Port:
     def __init__(self, buffer: np.ndarray, movers: Sequence[Mover] = ()) -> None:
         self.buffer = buffer
         self.movers = tuple(movers)
+        self._shape, self._dtype = buffer.shape, buffer.dtype
         self._home = self._address = memory.address_of(buffer)
 
     def _move(self, address: int) -> None:
@@ -68,7 +69,7 @@ class Port:
     def fill(self, array: np.ndarray) -> None:
         """Make the steps read `array`, which must live until they have run."""
         if array.flags.c_contiguous and array.dtype.isnative:
-            address = memory.address_of(array)
+            address = array.ctypes.data
             if address % REBIND_ALIGNMENT == 0:
                 self._move(address)
                 return
@@ -77,8 +78,12 @@ class Port:
 
     def fresh(self) -> np.ndarray:
         """A new array that the steps will write."""
-        array = memory.aligned_empty(self.buffer.shape, self.buffer.dtype.name)
-        self._move(memory.address_of(array))
+        array = np.empty(self._shape, self._dtype)
+        address = array.ctypes.data
+        if address % REBIND_ALIGNMENT:
+            array = memory.aligned_empty(self._shape, self._dtype.name)
+            address = array.ctypes.data
+        self._move(address)
         return array
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kernelyard import dtypes
+from kernelyard.errors import ExecutionError
 
 ALIGNMENT = 64
 
@@ -24,12 +25,18 @@ def align(nbytes: int) -> int:
 
 def address_of(array: np.ndarray) -> int:
     """The address of an array's first element."""
-    return array.__array_interface__["data"][0]
+    return array.ctypes.data
 
 
 def aligned_bytes(nbytes: int) -> np.ndarray:
-    """An uninitialised uint8 array of `nbytes`, 64-byte aligned; the system commits its pages when they are touched."""
-    buffer = np.empty(nbytes + ALIGNMENT, np.uint8)
+    """An uninitialised uint8 array of `nbytes`, 64-byte aligned; the system commits its pages when they are touched.
+
+    Raises: ExecutionError when there is not enough memory.
+    """
+    try:
+        buffer = np.empty(nbytes + ALIGNMENT, np.uint8)
+    except (MemoryError, ValueError, OverflowError) as error:
+        raise ExecutionError("there is not enough memory", found=f"{nbytes} bytes are needed") from error
     offset = -address_of(buffer) % ALIGNMENT
     return buffer[offset : offset + nbytes]
 

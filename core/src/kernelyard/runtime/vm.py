@@ -196,7 +196,7 @@ class EntryFunction:
         results = self._execute(self._take(values))
         return dict(zip(self._result_names, map(Tensor, results), strict=True))
 
-    def take_positional(self, args: Sequence[Any]) -> list[np.ndarray]:
+    def take_positional(self, args: Sequence[Any]) -> Sequence[np.ndarray]:
         """Arguments as checked arrays.
 
         Raises: InputNameError for a wrong number, InputTypeError.
@@ -209,13 +209,12 @@ class EntryFunction:
             )
         return self._take(args)
 
-    def _take(self, values: Sequence[Any]) -> list[np.ndarray]:
-        return [
-            value
-            if type(value) is np.ndarray and value.dtype is dtype
-            else self._take_other(self._names[number], value, dtype)
-            for number, (value, dtype) in enumerate(zip(values, self._dtypes, strict=True))
-        ]
+    def _take(self, values: Sequence[Any]) -> Sequence[np.ndarray]:
+        # The usual feeds are NumPy arrays of the very dtypes: nothing else is asked of them here.
+        for value, dtype in zip(values, self._dtypes, strict=True):
+            if type(value) is not np.ndarray or value.dtype is not dtype:
+                return list(map(self._take_other, self._names, values, self._dtypes))
+        return values
 
     def _take_other(self, name: str, value: Any, dtype: np.dtype) -> np.ndarray:
         try:
