@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from kernelyard.errors import PassError
 from kernelyard.transform.canonicalize import Canonicalize
+from kernelyard.transform.compose_ops import ComposeOps
 from kernelyard.transform.dead_code_elimination import DeadCodeElimination
 from kernelyard.transform.eliminate_common_subexpr import EliminateCommonSubexpr
 from kernelyard.transform.fold_batch_norm import FoldBatchNorm
@@ -63,6 +64,7 @@ def _simplify() -> list[Pass]:
     return [
         InferTypes(),
         *_clean(),
+        ComposeOps(),
         FoldBatchNorm(),
         SimplifyInference(),
         *_clean(),

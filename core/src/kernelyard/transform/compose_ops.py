@@ -1,0 +1,56 @@
+"""Recognise operators that a model spells out in simpler ones, so that backends and kernels see them whole."""
+
+from __future__ import annotations
+
+from kernelyard.ir import Call, Expr, Function, FunctionMutator, IRModule, Var, uses
+from kernelyard.ir.op import Op
+from kernelyard.ir.visitor import result_vars
+from kernelyard.transform.canonical_rule import Rule
+from kernelyard.transform.compose_activations import ACTIVATION_RULES
+from kernelyard.transform.compose_norms import absorb_affine, normalization
+from kernelyard.transform.compose_softmax import SOFTMAX_RULES
+from kernelyard.transform.pass_base import FunctionPass, PassContext
+
+
+class ComposeOps(FunctionPass):
+    """Replace spelled-out operators by the operator: gelu (erf and tanh), silu, mish, hard_swish, hard_sigmoid,
+    sigmoid, softplus, softsign, softmax, log_softmax, layer_norm and rms_norm.
+
+    Runs after canonicalize, fold_constants and eliminate_common_subexpr, whose forms it expects; the parts that nobody
+    reads any more are left to dead_code_elimination. What is recognised is equal in exact arithmetic, with constants
+    taken to mean the exact ones when they agree with these to the digits that models are written with.
+    """
+
+    name = "compose_ops"
+
+    def transform(self, function: Function, module: IRModule, context: PassContext) -> Function:
+        return _Composer(function).mutate(function)
+
+
+_NORMALIZATION_ROOTS = ("multiply", "divide")
+_AFFINE_ROOTS = ("multiply", "add")
+
+
+class _Composer(FunctionMutator):
+    def __init__(self, function: Function) -> None:
+        super().__init__()
+        results = set(result_vars(function))
+        users = uses(function)
+        self._read_once = {var for var, bindings in users.items() if len(bindings) == 1 and var not in results}
+
+    def rewrite(self, var: Var, value: Expr) -> Expr:
+        if not isinstance(value, Call) or not isinstance(value.op, Op):
+            return value
+        for rule in self._rules(value.op.name):
+            composed = rule(self, value)
+            if composed is not None and composed.type == value.type:
+                return composed
+        return value
+
+    def _rules(self, name: str) -> list[Rule]:
+        rules: list[Rule] = [*SOFTMAX_RULES.get(name, ())]
+        if name in _AFFINE_ROOTS:
+            rules.append(lambda mutator, call: absorb_affine(mutator, call, self._read_once))
+        if name in _NORMALIZATION_ROOTS:
+            rules.append(normalization)
+        return [*rules, *ACTIVATION_RULES.get(name, ())]
