@@ -1,0 +1,152 @@
+"""The binding to LLVM (llvmlite) and to the C libraries that kernels call; nothing else.
+
+Objects are position-independent ELF; linking resolves the few symbols below and no others.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+import itertools
+from collections.abc import Sequence
+from functools import cache
+from threading import Lock
+from typing import TYPE_CHECKING
+
+from kernelyard.errors import BackendUnavailableError, CodegenError
+from kernelyard_native_cpu.codegen.math import LIBRARY_FUNCTIONS
+from kernelyard_native_cpu.machine import Machine
+
+if TYPE_CHECKING:
+    import llvmlite.binding as llvm
+
+OPENMP_FUNCTIONS = ("GOMP_parallel", "omp_get_num_threads", "omp_get_thread_num")
+_link_lock = Lock()
+_library_numbers = itertools.count()
+
+
+@cache
+def llvm_version() -> str:
+    """The version of LLVM that objects are made by."""
+    import llvmlite.binding as llvm
+
+    return ".".join(map(str, llvm.llvm_version_info))
+
+
+@cache
+def _initialize() -> None:
+    import llvmlite.binding as llvm
+
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+
+
+def _target_machine(machine: Machine) -> llvm.TargetMachine:
+    import llvmlite.binding as llvm
+
+    _initialize()
+    try:
+        target = llvm.Target.from_triple(triple(machine))
+        return target.create_target_machine(
+            cpu=machine.cpu, features=machine.feature_string, opt=2, reloc="pic", codemodel="small", jit=True
+        )
+    except RuntimeError as error:
+        raise CodegenError("LLVM cannot generate code for this machine", found=str(machine), hint=str(error)) from error
+
+
+def triple(machine: Machine) -> str:
+    """The target triple, the same for every host of an architecture."""
+    return f"{machine.architecture}-unknown-linux-gnu"
+
+
+def compile_object(text: str, machine: Machine) -> bytes:
+    """LLVM assembly text -> a relocatable object.
+
+    Raises: CodegenError when the text is not well-formed; a fault of ours.
+    """
+    import llvmlite.binding as llvm
+
+    target_machine = _target_machine(machine)
+    try:
+        module = llvm.parse_assembly(text)
+        module.verify()
+    except RuntimeError as error:
+        raise CodegenError("the generated LLVM code is not valid", found=str(error)) from error
+    options = llvm.create_pipeline_tuning_options(speed_level=1)
+    builder = llvm.create_pass_builder(target_machine, options)
+    passes = llvm.create_new_module_pass_manager()
+    passes.add_instruction_combine_pass()
+    passes.add_simplify_cfg_pass()
+    passes.run(module, builder)
+    return target_machine.emit_object(module)
+
+
+def compile_assembly(text: str, machine: Machine) -> str:
+    """The same as assembly, for people."""
+    import llvmlite.binding as llvm
+
+    target_machine = _target_machine(machine)
+    module = llvm.parse_assembly(text)
+    module.verify()
+    return target_machine.emit_assembly(module)
+
+
+@cache
+def openmp() -> dict[str, int] | None:
+    """Addresses of the OpenMP pool's functions, None where libgomp is missing."""
+    try:
+        library = ctypes.CDLL("libgomp.so.1")
+    except OSError:
+        return None
+    return {name: _address(library, name) for name in OPENMP_FUNCTIONS}
+
+
+@cache
+def library_functions() -> dict[str, int]:
+    """Addresses of the C library's functions that kernels may call."""
+    library = ctypes.CDLL(ctypes.util.find_library("m") or "libm.so.6")
+    return {name: _address(library, name) for name in LIBRARY_FUNCTIONS if hasattr(library, name)}
+
+
+def _address(library: ctypes.CDLL, name: str) -> int:
+    address = ctypes.cast(getattr(library, name), ctypes.c_void_p).value
+    assert address is not None
+    return address
+
+
+@cache
+def _jit() -> llvm.LLJIT:
+    import llvmlite.binding as llvm
+    from kernelyard_native_cpu.machine import host_machine
+
+    return llvm.create_lljit_compiler(_target_machine(host_machine()), use_jit_link=True)
+
+
+class LinkedObjects:
+    """Code in memory; `addresses` of the symbols stay valid for as long as this object lives.
+
+    Raises: BackendUnavailableError when a symbol is missing or an object is malformed.
+    """
+
+    def __init__(self, objects: Sequence[bytes], symbols: Sequence[str]) -> None:
+        import llvmlite.binding as llvm
+
+        imports = {**library_functions(), **(openmp() or _without_openmp())}
+        builder = llvm.JITLibraryBuilder()
+        for data in objects:
+            builder.add_object_img(data)
+        for name, address in imports.items():
+            builder.import_symbol(name, address)
+        for name in symbols:
+            builder.export_symbol(name)
+        with _link_lock:
+            try:
+                self._tracker = builder.link(_jit(), f"native_cpu_{next(_library_numbers)}")
+            except RuntimeError as error:
+                raise BackendUnavailableError("kernels cannot be linked", where="native-cpu", found=error) from error
+        self.addresses = {name: self._tracker[name] for name in symbols}
+
+
+def _without_openmp() -> dict[str, int]:
+    """Never called: without a pool every kernel is run with one thread. Linking needs some address all the same."""
+    return dict.fromkeys(OPENMP_FUNCTIONS, _address(ctypes.CDLL(None), "abort"))

@@ -1,0 +1,208 @@
+"""Scalar expressions of loop-level code as LLVM values, for one point or for the lanes of a vector of points."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kernelyard.errors import CodegenError
+from kernelyard.tir import Axis, Binary, Buffer, Cast, Const, DimValue, Expr, Load, Select, Unary
+from kernelyard.tir.primfunc import walk
+from kernelyard_native_cpu.codegen import arithmetic
+from kernelyard_native_cpu.codegen.memory import Memory
+from kernelyard_native_cpu.codegen.types import cast, decode, encode
+from kernelyard_native_cpu.codegen.values import Value, int_literal
+from kernelyard_native_cpu.schedule.affine import Affine, affine_of, axes_of, offset_of
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """Consecutive values of one axis, one per lane; the axis' value in `axes` is that of the first lane."""
+
+    axis: str
+    count: int
+
+
+class Expressions:
+    """Evaluates expressions where axes have the given values.
+
+    axes: the value of every axis. lanes: the axis that runs along vectors, None for scalars.
+    known: values of expressions that are at hand already.
+    """
+
+    def __init__(
+        self,
+        memory: Memory,
+        axes: Mapping[str, Value],
+        lanes: Lanes | None = None,
+        known: Mapping[Expr, Value] | None = None,
+    ) -> None:
+        self.memory = memory
+        self.e = memory.emitter
+        self.axes = axes
+        self.lanes = lanes if lanes and lanes.count > 1 else None
+        self.known: dict[Expr, Value] = dict(known or {})
+        self.mask: Value | None = None
+
+    # --- values ---------------------------------------------------------------------------------------------------
+    def value(self, expr: Expr) -> Value:
+        """The value: a scalar where it is the same in every lane, else a vector."""
+        found = self.known.get(expr)
+        if found is None:
+            found = self.known[expr] = self._evaluate(expr)
+        return found
+
+    def _evaluate(self, expr: Expr) -> Value:
+        match expr:
+            case Const():
+                return arithmetic.constant(expr.value, expr.dtype)
+            case Axis() | DimValue():
+                return self.affine(affine_of(expr))
+            case Load():
+                return self._load(expr)
+            case Select():
+                return self._select(expr)
+            case Cast():
+                return cast(self.e, self.value(expr.x), expr.x.dtype, expr.dtype, self.memory.has_half)
+            case Unary():
+                return arithmetic.unary(self.e, expr.op, self.value(expr.x), expr.x.dtype)
+            case Binary():
+                return self._binary(expr)
+        raise CodegenError("an expression of an unknown kind", found=type(expr).__name__)
+
+    def _binary(self, expr: Binary) -> Value:
+        if expr.dtype == "int64" and expr.op in ("add", "sub", "mul"):
+            affine = affine_of(expr)
+            if affine.terms != ((expr, 1),):
+                return self.affine(affine)
+        a, b = self.value(expr.a), self.value(expr.b)
+        if self.mask is not None and expr.op in ("floordiv", "truncdiv") and a.lanes != b.lanes:
+            a, b = self.e.align_lanes(a, b)
+        return arithmetic.binary(self.e, expr.op, a, b, expr.a.dtype)
+
+    # --- indices --------------------------------------------------------------------------------------------------
+    def affine(self, affine: Affine) -> Value:
+        """The sum, a vector when it differs from lane to lane."""
+        if self.lanes is None:
+            return self.first(affine)
+        step = affine.coefficient(self.lanes.axis)
+        if step == 0:
+            return self.first(affine)
+        if step is not None:
+            iota = self.e.mul(self.iota(), self.memory.dim(step))
+            return self.e.binary("add", self.first(affine), iota)
+        total: Value = self.memory.dim(affine.constant)
+        for atom, coefficient in affine.terms:
+            term = self.affine(affine_of(atom)) if isinstance(atom, Axis) else self.value(atom)
+            total = self.e.add(total, self.e.mul(term, self.memory.dim(coefficient)))
+        return total
+
+    def first(self, affine: Affine) -> Value:
+        """The sum at the first lane; its terms must step evenly. Outer terms are added first, so that they stay
+        outside of inner loops."""
+        terms: list[Value] = [self.memory.dim(affine.constant)]
+        for atom, coefficient in affine.terms:
+            value = self.axes[atom.name] if isinstance(atom, Axis) else self.value(atom)
+            terms.append(self.e.binary("mul", value, self.memory.dim(coefficient)))
+        terms.sort(key=lambda term: term.depth)
+        total = terms[0]
+        for term in terms[1:]:
+            total = self.e.binary("add", total, term)
+        return total
+
+    def iota(self) -> Value:
+        """0, 1, 2, ... in the lanes."""
+        assert self.lanes is not None
+        numbers = ", ".join(f"i64 {n}" for n in range(self.lanes.count))
+        return Value(f"<{numbers}>", "i64", self.lanes.count)
+
+    # --- loads and stores -----------------------------------------------------------------------------------------
+    def _load(self, expr: Load) -> Value:
+        offset = offset_of(expr.buffer, expr.indices, self.memory.dropped(expr.buffer))
+        stored = self._read(expr.buffer, offset)
+        return decode(self.e, stored, expr.dtype, self.memory.has_half)
+
+    def _read(self, buffer: Buffer, offset: Affine) -> Value:
+        step = offset.coefficient(self.lanes.axis) if self.lanes else 0
+        if step == 0 and self._is_uniform(offset):
+            return self.memory.load(buffer, self.first(offset))
+        assert self.lanes is not None
+        if step == 1:
+            return self.memory.load(buffer, self.first(offset), self.lanes.count, self.mask)
+        if step == -1 and self.mask is None:
+            return self.memory.load_reversed(buffer, self.first(offset), self.lanes.count)
+        return self.memory.gather(buffer, self.affine(offset), self.lanes.count, self.mask)
+
+    def _is_uniform(self, offset: Affine) -> bool:
+        """True when every atom of the offset is a scalar here (a mask may make a uniform load conditional: such loads
+        read an address that is valid for some lane, or are gathered)."""
+        if self.mask is not None:
+            return False
+        return all(isinstance(atom, Axis) or self.value(atom).lanes == 1 for atom, _ in offset.terms)
+
+    def store(self, buffer: Buffer, indices: tuple[Expr, ...], value: Value) -> None:
+        """Write an element, or the lanes' elements."""
+        offset = offset_of(buffer, indices, self.memory.dropped(buffer))
+        stored = encode(self.e, value, buffer.dtype, self.memory.has_half)
+        if self.lanes is None:
+            self.memory.store(buffer, self.first(offset), stored)
+            return
+        stored = self.e.broadcast(stored, self.lanes.count)
+        if offset.coefficient(self.lanes.axis) == 1:
+            self.memory.store(buffer, self.first(offset), stored)
+            return
+        offsets = self.e.broadcast(self.affine(offset), self.lanes.count)
+        for lane in range(self.lanes.count):
+            self.memory.store(buffer, self.e.extract(offsets, lane), self.e.extract(stored, lane))
+
+    # --- conditions -----------------------------------------------------------------------------------------------
+    def _select(self, expr: Select) -> Value:
+        condition = self.value(expr.condition)
+        if condition.ref in ("true", "false"):
+            return self.value(expr.a if condition.ref == "true" else expr.b)
+        if not _needs_guard(expr.a) and not _needs_guard(expr.b):
+            return self.e.select(condition, self.value(expr.a), self.value(expr.b))
+        if condition.lanes > 1:
+            return self._select_lanes(condition, expr)
+        return self._select_branch(condition, expr)
+
+    def _select_lanes(self, condition: Value, expr: Select) -> Value:
+        opposite = self.e.binary("xor", condition, int_literal(1, "i1"))
+        a = self._masked(expr.a, condition)
+        b = self._masked(expr.b, opposite)
+        return self.e.select(condition, a, b)
+
+    def _masked(self, expr: Expr, condition: Value) -> Value:
+        if not _needs_guard(expr):
+            return self.value(expr)
+        outer_mask, outer_known = self.mask, self.known
+        self.mask = condition if outer_mask is None else self.e.binary("and", outer_mask, condition)
+        self.known = dict(outer_known)
+        result = self.value(expr)
+        self.mask, self.known = outer_mask, outer_known
+        return result
+
+    def _select_branch(self, condition: Value, expr: Select) -> Value:
+        # Both sides must come back as the same type, so where the lanes differ, both are broadcast.
+        lanes = self.lanes.count if self.lanes and (self._varies(expr.a) or self._varies(expr.b)) else 1
+
+        def arm(side: Expr) -> list[Value]:
+            outer = self.known
+            self.known = dict(outer)
+            result = self.e.broadcast(self.value(side), lanes)
+            self.known = outer
+            return [result]
+
+        return self.e.branch(condition, lambda: arm(expr.a), lambda: arm(expr.b))[0]
+
+    def _varies(self, expr: Expr) -> bool:
+        assert self.lanes is not None
+        if self.mask is not None or self.lanes.axis in axes_of(expr):
+            return True
+        return any(self.known[part].lanes > 1 for part in walk(expr) if part in self.known)
+
+
+def _needs_guard(expr: Expr) -> bool:
+    """True when the expression loads something: only where it is asked for, the load is safe."""
+    return any(isinstance(e, Load) for e in walk(expr))
+

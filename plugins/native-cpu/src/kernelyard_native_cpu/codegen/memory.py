@@ -1,0 +1,138 @@
+"""Buffers in memory: where each starts, and loads and stores of scalars and vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kernelyard import dtypes
+from kernelyard.dims import Dim
+from kernelyard.tir import Buffer
+from kernelyard_native_cpu.codegen.emitter import FunctionEmitter
+from kernelyard_native_cpu.codegen.types import storage_type
+from kernelyard_native_cpu.codegen.values import Value, int_literal, vector_type
+
+
+class DimTable:
+    """The numbers a kernel gets at run time, in order: `reserved` of the caller's, then the dims it asks for."""
+
+    def __init__(self, reserved: int) -> None:
+        self.reserved = reserved
+        self.dims: list[Dim] = []
+        self._index: dict[Dim, int] = {}
+
+    def index(self, dim: Dim) -> int:
+        if dim not in self._index:
+            self._index[dim] = self.reserved + len(self.dims)
+            self.dims.append(dim)
+        return self._index[dim]
+
+
+class Memory:
+    """What one generated function knows of its buffers.
+
+    pointers: the start of each buffer. private: how many leading indices do not count, for buffers kept per row.
+    written: buffers that this function writes. Loads of others may be moved anywhere; loads of what an earlier stage
+    wrote stay inside of the loop that runs the stages; loads of what this stage writes stay where they are.
+    """
+
+    def __init__(
+        self,
+        emitter: FunctionEmitter,
+        table: DimTable,
+        pointers: Mapping[Buffer, Value],
+        written: frozenset[Buffer],
+        private: Mapping[Buffer, int],
+        has_half: bool,
+    ) -> None:
+        self.emitter = emitter
+        self.table = table
+        self.pointers = pointers
+        self.written = written
+        self.private = private
+        self.has_half = has_half
+        self._stage = 0
+        self._stage_depth = 0
+        self._stage_writes: frozenset[Buffer] = frozenset()
+
+    def begin_stage(self, writes: frozenset[Buffer]) -> None:
+        """Tell which buffers the code that follows writes."""
+        self._stage += 1
+        self._stage_depth = self.emitter.depth
+        self._stage_writes = writes
+
+    def dropped(self, buffer: Buffer) -> int:
+        """Leading indices that do not count."""
+        return self.private.get(buffer, 0)
+
+    def dim(self, dim: Dim) -> Value:
+        """A dim: a literal, or a number that the kernel is given."""
+        if isinstance(dim, int):
+            return int_literal(dim)
+        return self.number(self.table.index(dim))
+
+    def number(self, index: int) -> Value:
+        """An entry of the table of numbers."""
+        e = self.emitter
+        place = e.pure(f"getelementptr i64, ptr %dims, i64 {index}", "ptr", 1, [])
+        return e.pure(f"load i64, ptr {place.ref}, align 8, !invariant.load !0", "i64", 1, [place])
+
+    def _address(self, buffer: Buffer, offset: Value) -> Value:
+        base = self.pointers[buffer]
+        if offset.ref == "0":
+            return base
+        text = f"getelementptr {storage_type(buffer.dtype)}, ptr {base.ref}, {offset.typed}"
+        return self.emitter.pure(text, "ptr", offset.lanes, [base, offset])
+
+    def load(self, buffer: Buffer, offset: Value, lanes: int = 1, mask: Value | None = None) -> Value:
+        """`lanes` elements from an offset on; lanes that the mask excludes are not read."""
+        type_, align = storage_type(buffer.dtype), dtypes.itemsize(buffer.dtype)
+        place = self._address(buffer, offset)
+        text = vector_type(type_, lanes)
+        if mask is None or lanes == 1:
+            return self._read(buffer, f"load {text}, ptr {place.ref}, align {align}", type_, lanes, [place])
+        mask = self.emitter.broadcast(mask, lanes)
+        name = f"llvm.masked.load.v{lanes}{_suffix(type_)}.p0"
+        self.emitter.declarations.add(f"declare {text} @{name}(ptr, {mask.text}, {text})")
+        call = f"call {text} @{name}(ptr align {align} {place.ref}, {mask.typed}, {text} zeroinitializer)"
+        return self._read(buffer, call, type_, lanes, [place, mask], conditional=True)
+
+    def load_reversed(self, buffer: Buffer, offset: Value, lanes: int) -> Value:
+        """The elements at offset, offset - 1, ..."""
+        start = self.emitter.binary("sub", offset, int_literal(lanes - 1))
+        forward = self.load(buffer, start, lanes)
+        order = ", ".join(f"i32 {n}" for n in reversed(range(lanes)))
+        text = f"shufflevector {forward.typed}, {forward.text} poison, <{lanes} x i32> <{order}>"
+        return self.emitter.pure(text, forward.type, lanes, [forward])
+
+    def gather(self, buffer: Buffer, offsets: Value, lanes: int, mask: Value | None) -> Value:
+        """An element from each lane's own offset."""
+        e = self.emitter
+        type_, align = storage_type(buffer.dtype), dtypes.itemsize(buffer.dtype)
+        places = self._address(buffer, e.broadcast(offsets, lanes))
+        mask = e.broadcast(mask or int_literal(1, "i1"), lanes)
+        text = vector_type(type_, lanes)
+        name = f"llvm.masked.gather.v{lanes}{_suffix(type_)}.v{lanes}p0"
+        e.declarations.add(f"declare {text} @{name}(<{lanes} x ptr>, {mask.text}, {text})")
+        call = f"call {text} @{name}(<{lanes} x ptr> align {align} {places.ref}, {mask.typed}, {text} zeroinitializer)"
+        return self._read(buffer, call, type_, lanes, [places, mask], conditional=True)
+
+    def _read(
+        self, buffer: Buffer, text: str, type_: str, lanes: int, operands: list[Value], conditional: bool = False
+    ) -> Value:
+        if buffer in self._stage_writes:
+            return self.emitter.here(text, type_, lanes)
+        floor = 0 if conditional else self.emitter.guard_depth
+        if buffer in self.written:
+            floor, key = max(floor, self._stage_depth), f"{text} ; stage {self._stage}"
+            return self.emitter.pure(text, type_, lanes, operands, floor, key)
+        invariant = "" if conditional else ", !invariant.load !0"
+        return self.emitter.pure(text + invariant, type_, lanes, operands, floor)
+
+    def store(self, buffer: Buffer, offset: Value, value: Value) -> None:
+        """Write an element, or a vector of neighbours."""
+        place = self._address(buffer, offset)
+        self.emitter.line(f"store {value.typed}, ptr {place.ref}, align {dtypes.itemsize(buffer.dtype)}")
+
+
+def _suffix(type_: str) -> str:
+    return {"half": "f16", "float": "f32", "double": "f64"}.get(type_, type_)

@@ -1,0 +1,158 @@
+"""Element types: how they lie in memory, what they are computed in, and the conversions between the two."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kernelyard import dtypes
+from kernelyard_native_cpu.codegen.emitter import FunctionEmitter
+from kernelyard_native_cpu.codegen.math import magnitude, number
+from kernelyard_native_cpu.codegen.values import BITS, Value, float_literal, int_literal
+
+
+@dataclass(frozen=True)
+class SmallFloat:
+    """A float of fewer than 32 bits. `finite_only`: no infinity, and one NaN (the largest code)."""
+
+    storage: str
+    mantissa: int
+    bias: int
+    finite_only: bool = False
+
+    @property
+    def infinity(self) -> int:
+        """The code of infinity (of NaN, where there is none)."""
+        exponent_bits = BITS[self.storage] - 1 - self.mantissa
+        largest = (1 << (exponent_bits + self.mantissa)) - 1
+        return largest if self.finite_only else largest - ((1 << self.mantissa) - 1)
+
+
+SMALL_FLOATS = {
+    "float16": SmallFloat("i16", 10, 15),
+    "bfloat16": SmallFloat("i16", 7, 127),
+    "float8_e4m3fn": SmallFloat("i8", 3, 7, finite_only=True),
+    "float8_e5m2": SmallFloat("i8", 2, 15),
+}
+_LARGE_FLOATS = {"float32": "float", "float64": "double"}
+
+
+def compute_type(dtype: str) -> str:
+    """The LLVM type that values of a dtype have in registers: small floats are computed in float."""
+    if dtype == "bool":
+        return "i1"
+    if dtypes.is_float(dtype):
+        return _LARGE_FLOATS.get(dtype, "float")
+    return f"i{8 * dtypes.itemsize(dtype)}"
+
+
+def storage_type(dtype: str) -> str:
+    """The LLVM type of an element in memory."""
+    if dtype == "bool":
+        return "i8"
+    return SMALL_FLOATS[dtype].storage if dtype in SMALL_FLOATS else compute_type(dtype)
+
+
+def decode(e: FunctionEmitter, stored: Value, dtype: str, has_half: bool) -> Value:
+    """From memory to registers."""
+    if dtype == "bool":
+        return e.compare("ne", stored, int_literal(0, "i8"))
+    if dtype not in SMALL_FLOATS:
+        return stored
+    if dtype == "float16" and has_half:
+        return e.convert("fpext", e.convert("bitcast", stored, "half"), "float")
+    return _decode_small(e, stored, SMALL_FLOATS[dtype])
+
+
+def encode(e: FunctionEmitter, value: Value, dtype: str, has_half: bool) -> Value:
+    """From registers to memory; small floats round to nearest, ties to even."""
+    if dtype == "bool":
+        return e.convert("zext", value, "i8")
+    if dtype not in SMALL_FLOATS:
+        return value
+    if dtype == "float16" and has_half:
+        return e.convert("bitcast", e.convert("fptrunc", value, "half"), "i16")
+    return _encode_small(e, value, SMALL_FLOATS[dtype])
+
+
+def _decode_small(e: FunctionEmitter, stored: Value, small: SmallFloat) -> Value:
+    bits = e.convert("zext", stored, "i32")
+    sign_bit = BITS[small.storage] - 1
+    if small.bias == 127:  # bfloat16 is the upper half of a float
+        return e.convert("bitcast", e.binary("shl", bits, int_literal(16, "i32")), "float")
+    code = e.binary("and", bits, int_literal((1 << sign_bit) - 1, "i32"))
+    # The code as the upper bits of a float is the value but for the bias: one exact multiplication mends that.
+    tiny = e.convert("bitcast", e.binary("shl", code, int_literal(23 - small.mantissa, "i32")), "float")
+    value = e.mul(tiny, float_literal(2.0 ** (127 - small.bias)))
+    special = e.compare("uge", code, int_literal(small.infinity, "i32"))
+    extreme = float_literal(float("nan" if small.finite_only else "inf"))
+    if not small.finite_only:
+        is_nan = e.compare("ugt", code, int_literal(small.infinity, "i32"))
+        extreme = e.select(is_nan, float_literal(float("nan")), extreme)
+    value = e.select(special, extreme, value)
+    sign = e.binary("shl", e.binary("lshr", bits, int_literal(sign_bit, "i32")), int_literal(31, "i32"))
+    return e.convert("bitcast", e.binary("or", e.convert("bitcast", value, "i32"), sign), "float")
+
+
+def _encode_small(e: FunctionEmitter, value: Value, small: SmallFloat) -> Value:
+    bits = e.convert("bitcast", value, "i32")
+    sign_bit = BITS[small.storage] - 1
+    dropped = 23 - small.mantissa
+    size = e.binary("and", bits, int_literal(0x7FFFFFFF, "i32"))
+    # Normal numbers: half a unit less one, plus one when the last kept bit is odd, then cut.
+    odd = e.binary("and", e.binary("lshr", size, int_literal(dropped, "i32")), int_literal(1, "i32"))
+    rounded = e.binary("add", e.binary("add", size, int_literal((1 << (dropped - 1)) - 1, "i32")), odd)
+    code = e.binary("lshr", rounded, int_literal(dropped, "i32"))
+    code = e.binary("sub", code, int_literal((127 - small.bias) << small.mantissa, "i32"))
+    if small.bias != 127:
+        # Denormal ones: adding a power of two lets the addition itself round at the right bit.
+        smallest = 2.0 ** (1 - small.bias)
+        magic = float_literal(smallest * 2.0**dropped)
+        summed = e.convert("bitcast", e.binary("fadd", magnitude(e, value), magic, flags="nsz"), "i32")
+        tiny = e.binary("sub", summed, e.convert("bitcast", e.broadcast(magic, value.lanes), "i32"))
+        code = e.select(e.compare("olt", magnitude(e, value), number(smallest, value)), tiny, code)
+    infinity = int_literal(small.infinity, "i32")
+    code = e.select(e.compare("sgt", code, infinity), infinity, code)
+    largest = int_literal((1 << sign_bit) - 1, "i32")
+    code = e.select(e.compare("uno", value, value), largest, code)
+    sign = e.binary("lshr", bits, int_literal(31, "i32"))
+    code = e.binary("or", code, e.binary("shl", sign, int_literal(sign_bit, "i32")))
+    return e.convert("trunc", code, small.storage)
+
+
+def cast(e: FunctionEmitter, value: Value, source: str, target: str, has_half: bool) -> Value:
+    """A conversion between dtypes, on values in registers; a small float target is rounded to."""
+    if source == target:
+        return value
+    to = compute_type(target)
+    if target == "bool":
+        zero = number(0.0, value) if value.is_float else int_literal(0, value.type)
+        return e.compare("une" if value.is_float else "ne", value, zero)
+    if value.is_float and dtypes.is_float(target):
+        converted = e.convert("fpext" if BITS[to] > BITS[value.type] else "fptrunc", value, to)
+        narrowing = target in SMALL_FLOATS and not _holds(target, source)
+        return decode(e, encode(e, converted, target, has_half), target, has_half) if narrowing else converted
+    if value.is_float:
+        return _float_to_int(e, value, target)
+    if dtypes.is_float(target):
+        signed = source in dtypes.SIGNED
+        converted = e.convert("sitofp" if signed else "uitofp", value, to)
+        return decode(e, encode(e, converted, target, has_half), target, has_half) if target in SMALL_FLOATS else converted
+    widening = BITS[to] > BITS[value.type]
+    return e.convert(("sext" if source in dtypes.SIGNED else "zext") if widening else "trunc", value, to)
+
+
+def _holds(target: str, source: str) -> bool:
+    """True when every value of one small float is one of the other."""
+    if source not in SMALL_FLOATS:
+        return False
+    wide, narrow = SMALL_FLOATS[target], SMALL_FLOATS[source]
+    return wide.mantissa >= narrow.mantissa and wide.bias >= narrow.bias and not wide.finite_only
+
+
+def _float_to_int(e: FunctionEmitter, value: Value, target: str) -> Value:
+    """Truncation toward zero; what does not fit saturates at 32 or 64 bits, then wraps; NaN gives 0."""
+    to = compute_type(target)
+    wide = "i64" if BITS[to] == 64 or target == "uint32" else "i32"
+    name = "fptoui.sat" if target == "uint64" else "fptosi.sat"
+    number_ = e.intrinsic(name, value, result=wide)
+    return number_ if to == wide else e.convert("trunc", number_, to)

@@ -1,0 +1,54 @@
+"""NativeCpuGenerator: loop-level functions -> LLVM -> object code for one machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from kernelyard.plugins.backend import Unavailable
+from kernelyard.plugins.code_generator import CodeGenerator
+from kernelyard.runtime.module import RuntimeModule
+from kernelyard.target import Target
+from kernelyard.tir import PrimFunc
+from kernelyard_native_cpu import _native
+from kernelyard_native_cpu.codegen.kernel import GeneratedKernel, generate_kernel, generate_module
+from kernelyard_native_cpu.machine import Machine, resolve_machine
+from kernelyard_native_cpu.runtime import NativeCpuModule
+
+# Kernels per LLVM module: what they share is compiled once, and no module grows large.
+KERNELS_PER_MODULE = 32
+
+
+class NativeCpuGenerator(CodeGenerator):
+    """Kernels for the CPU; takes every loop-level function."""
+
+    name = "native-cpu"
+    targets = ("cpu",)
+
+    def probe(self) -> Unavailable | None:
+        """None when LLVM is there."""
+        try:
+            import llvmlite.binding  # noqa: F401
+        except ImportError as error:
+            return Unavailable(f"llvmlite cannot be imported: {error}", "pip install kernelyard-native-cpu")
+        return None
+
+    def generate(self, functions: Mapping[str, PrimFunc], target: Target, options: Mapping[str, Any]) -> RuntimeModule:
+        """See `CodeGenerator.generate`."""
+        machine = resolve_machine(target.mcpu)
+        objects: list[bytes] = []
+        kernels: list[GeneratedKernel] = []
+        names = list(functions)
+        for start in range(0, len(names), KERNELS_PER_MODULE):
+            chosen = {name: functions[name] for name in names[start : start + KERNELS_PER_MODULE]}
+            written, text = write_module(chosen, machine)
+            kernels += written
+            objects.append(_native.compile_object(text, machine))
+        return NativeCpuModule([kernel.info for kernel in kernels], objects, machine, _native.llvm_version())
+
+
+def write_module(functions: Mapping[str, PrimFunc], machine: Machine) -> tuple[list[GeneratedKernel], str]:
+    """Functions as kernels, and the text of the LLVM module that has them all."""
+    declarations: set[str] = set()
+    kernels = [generate_kernel(name, function, machine, declarations) for name, function in functions.items()]
+    return kernels, generate_module(kernels, declarations, machine, _native.triple(machine))

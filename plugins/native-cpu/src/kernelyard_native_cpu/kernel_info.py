@@ -1,0 +1,157 @@
+"""What binding a kernel needs to know: a header that is saved beside the object code, and read back with checks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kernelyard import dims
+from kernelyard.dims import Dim
+from kernelyard.runtime.memory import align
+from kernelyard.runtime.spec import Fields, TensorSpec, corrupted, read_dim
+
+# Waking a thread of the pool takes up to tens of microseconds; this much work must be there for each.
+NANOSECONDS_PER_THREAD = 20_000
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A way to run a group: taken where `extent >= least`; `tasks` is then the number of its tasks."""
+
+    tasks: Dim
+    extent: Dim = 1
+    least: int = 0
+
+
+@dataclass(frozen=True)
+class GroupInfo:
+    """variants: the first that applies is taken. work: numbers of points, with the nanoseconds that each takes."""
+
+    variants: tuple[Variant, ...]
+    work: tuple[tuple[Dim, float], ...]
+
+    def tasks(self, values: Mapping[str, int]) -> int:
+        """The number of tasks."""
+        for variant in self.variants:
+            if dims.evaluate(variant.extent, values) >= variant.least:
+                return max(dims.evaluate(variant.tasks, values), 0)
+        return 0
+
+    def threads(self, values: Mapping[str, int], most: int, tasks: int) -> int:
+        """How many threads are worth waking."""
+        total = sum(dims.evaluate(points, values) * time for points, time in self.work)
+        return max(1, min(most, tasks, int(total / NANOSECONDS_PER_THREAD)))
+
+
+@dataclass(frozen=True)
+class LocalInfo:
+    """A local buffer: one for all threads, or one for each."""
+
+    nbytes: Dim
+    per_thread: bool
+
+
+@dataclass(frozen=True)
+class Binding:
+    """The numbers a kernel is called with, and the workspace it needs."""
+
+    numbers: tuple[int, ...]
+    workspace: int
+
+
+@dataclass(frozen=True)
+class KernelInfo:
+    """params: inputs, then `num_outputs` outputs. numbers: dims that the code reads, after those of groups and locals."""
+
+    symbol: str
+    params: tuple[TensorSpec, ...]
+    num_outputs: int
+    groups: tuple[GroupInfo, ...]
+    locals: tuple[LocalInfo, ...]
+    numbers: tuple[Dim, ...]
+
+    def evaluate(self, values: Mapping[str, int], most_threads: int) -> Binding:
+        """The kernel's numbers for some values of the symbols.
+
+        Raises: ShapeError.
+        """
+        tasks = [group.tasks(values) for group in self.groups]
+        threads = [
+            group.threads(values, most_threads, count) for group, count in zip(self.groups, tasks, strict=True)
+        ]
+        found = [number for pair in zip(threads, tasks, strict=True) for number in pair]
+        offset = 0
+        for local in self.locals:
+            size = align(max(dims.evaluate(local.nbytes, values), 0))
+            found += [offset, size]
+            offset += size * (max(threads) if local.per_thread else 1)
+        found += [dims.evaluate(dim, values) for dim in self.numbers]
+        return Binding(tuple(found), offset)
+
+    def to_json(self) -> dict[str, Any]:
+        """Symbolic dims become their text."""
+        return {
+            "symbol": self.symbol,
+            "params": [spec.to_json() for spec in self.params],
+            "outputs": self.num_outputs,
+            "groups": [_group_to_json(group) for group in self.groups],
+            "locals": [{"bytes": _dim_to_json(local.nbytes), "per_thread": local.per_thread} for local in self.locals],
+            "numbers": [_dim_to_json(dim) for dim in self.numbers],
+        }
+
+
+def _dim_to_json(dim: Dim) -> int | str:
+    return dim if isinstance(dim, int) else str(dim)
+
+
+def _group_to_json(group: GroupInfo) -> dict[str, Any]:
+    return {
+        "variants": [
+            {"tasks": _dim_to_json(v.tasks), "extent": _dim_to_json(v.extent), "least": v.least} for v in group.variants
+        ],
+        "work": [[_dim_to_json(points), time] for points, time in group.work],
+    }
+
+
+def read_kernel_info(value: Any, where: str) -> KernelInfo:
+    """A header from outside.
+
+    Raises: ArtifactCorruptedError.
+    """
+    fields = Fields(value, where)
+    params = fields.each("params", lambda item, place: Fields(item, place).tensor())
+    return KernelInfo(
+        fields.text("symbol"),
+        params,
+        fields.integer("outputs", least=0, most=len(params)),
+        fields.each("groups", _read_group),
+        fields.each("locals", _read_local),
+        fields.each("numbers", read_dim),
+    )
+
+
+def _read_group(value: Any, where: str) -> GroupInfo:
+    fields = Fields(value, where)
+    return GroupInfo(fields.each("variants", _read_variant), fields.each("work", _read_work))
+
+
+def _read_variant(value: Any, where: str) -> Variant:
+    fields = Fields(value, where)
+    return Variant(
+        read_dim(fields.any("tasks"), where), read_dim(fields.any("extent"), where), fields.integer("least")
+    )
+
+
+def _read_work(value: Any, where: str) -> tuple[Dim, float]:
+    if not isinstance(value, list) or len(value) != 2 or not isinstance(value[1], (int, float)):
+        raise corrupted(where, value, "a number of points and a time")
+    return read_dim(value[0], where), float(value[1])
+
+
+def _read_local(value: Any, where: str) -> LocalInfo:
+    fields = Fields(value, where)
+    per_thread = fields.any("per_thread")
+    if not isinstance(per_thread, bool):
+        raise corrupted(where, per_thread, "true or false")
+    return LocalInfo(read_dim(fields.any("bytes"), where), per_thread)

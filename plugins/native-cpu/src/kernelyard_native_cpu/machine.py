@@ -1,0 +1,122 @@
+"""Which CPU code is generated for, and whether this one can run it."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import dataclass
+from functools import cache
+
+from kernelyard.errors import BackendUnavailableError, CodegenError
+
+# The x86-64 levels of the System V ABI; each has the features of those before it.
+_LEVEL_FEATURES: dict[str, tuple[str, ...]] = {
+    "x86-64": ("cmov", "cx8", "fxsr", "mmx", "sse", "sse2"),
+    "x86-64-v2": ("cx16", "popcnt", "sahf", "sse3", "sse4.1", "sse4.2", "ssse3"),
+    "x86-64-v3": ("avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe"),
+    "x86-64-v4": ("avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl"),
+}
+LEVELS = tuple(_LEVEL_FEATURES)
+# Of the host's further features, those that change the code of numeric kernels.
+_HOST_EXTRAS = ("avx512bf16", "avx512fp16", "avx512vbmi", "avx512vnni", "avxneconvert", "avxvnni")
+_BASELINE = {"x86_64": "x86-64", "aarch64": "generic"}
+
+
+@dataclass(frozen=True)
+class Machine:
+    """An instruction set: `architecture` as in target triples, `features` as LLVM names them, sorted."""
+
+    architecture: str
+    features: tuple[str, ...]
+
+    @property
+    def cpu(self) -> str:
+        """LLVM's name of the baseline; all that lies above it is in `features`."""
+        return _BASELINE.get(self.architecture, "generic")
+
+    @property
+    def feature_string(self) -> str:
+        return ",".join(f"+{feature}" for feature in self.features)
+
+    @property
+    def vector_bits(self) -> int:
+        if "avx512f" in self.features and "avx512vl" in self.features:
+            return 512
+        return 256 if "avx2" in self.features else 128
+
+    @property
+    def has_fma(self) -> bool:
+        return "fma" in self.features or self.architecture == "aarch64"
+
+    @property
+    def has_half(self) -> bool:
+        """Half floats are converted by an instruction."""
+        return "f16c" in self.features or self.architecture == "aarch64"
+
+    @property
+    def vector_registers(self) -> int:
+        return 32 if self.vector_bits == 512 or self.architecture == "aarch64" else 16
+
+
+def features_of_level(level: str) -> tuple[str, ...]:
+    """The features of an x86-64 level."""
+    levels = LEVELS[: LEVELS.index(level) + 1]
+    return tuple(sorted(feature for name in levels for feature in _LEVEL_FEATURES[name]))
+
+
+@cache
+def host_features() -> frozenset[str]:
+    """What this CPU has, by LLVM's names."""
+    import llvmlite.binding as llvm
+
+    return frozenset(name for name, present in llvm.get_host_cpu_features().items() if present)
+
+
+@cache
+def host_machine() -> Machine:
+    """The CPU this runs on, without features that do not matter to kernels."""
+    architecture = platform.machine()
+    if architecture != "x86_64":
+        return Machine(architecture, ())
+    relevant = {*features_of_level(LEVELS[-1]), *_HOST_EXTRAS}
+    return Machine(architecture, tuple(sorted(relevant & host_features())))
+
+
+def resolve_machine(mcpu: str | None) -> Machine:
+    """The machine of a target's `mcpu`: None or "native" is this CPU.
+
+    Raises: CodegenError for a name that is not an x86-64 level.
+    """
+    if mcpu is None or mcpu == "native":
+        return host_machine()
+    if mcpu not in _LEVEL_FEATURES:
+        raise CodegenError(
+            f"native-cpu has no CPU called {mcpu!r}",
+            expected=", ".join(("native", *LEVELS)),
+            hint="name the lowest x86-64 level that the program must run on",
+        )
+    return Machine("x86_64", features_of_level(mcpu))
+
+
+def check_host_runs(machine: Machine) -> None:
+    """Nothing when this CPU can run code of that machine.
+
+    Raises: BackendUnavailableError naming what is missing.
+    """
+    architecture = platform.machine()
+    if architecture != machine.architecture:
+        raise BackendUnavailableError(
+            "these kernels were compiled for another architecture",
+            where="native-cpu",
+            found=architecture,
+            expected=machine.architecture,
+            hint="compile the model anew on this machine",
+        )
+    missing = sorted(set(machine.features) - host_features())
+    if missing:
+        raise BackendUnavailableError(
+            "these kernels were compiled for a CPU with features that this one lacks",
+            where="native-cpu",
+            found=f"no {', '.join(missing)}",
+            expected=", ".join(machine.features),
+            hint='compile the model for an older CPU: ky.Target("cpu", mcpu="x86-64-v3") or "x86-64-v2"',
+        )

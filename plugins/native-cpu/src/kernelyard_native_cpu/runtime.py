@@ -1,0 +1,139 @@
+"""The runtime half: object code is linked into the process and bound to memory; nothing is compiled here."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
+from typing import ClassVar
+
+import numpy as np
+
+from kernelyard.errors import ArtifactVersionError
+from kernelyard.runtime.bindable import BindableModule, Signature
+from kernelyard.runtime.module import BindContext, BoundCall, BoundTensor, NativeCall
+from kernelyard.runtime.spec import Fields, corrupted, read_json, write_json
+from kernelyard_native_cpu import _native
+from kernelyard_native_cpu.kernel_info import KernelInfo, read_kernel_info
+from kernelyard_native_cpu.machine import Machine, check_host_runs
+
+KIND = "native-cpu"
+SCHEMA = 1
+_MAGIC = b"KYNATIVE"
+
+
+class NativeCpuModule(BindableModule):
+    """Kernels as one relocatable object or several, and what is known of each."""
+
+    kind: ClassVar[str] = KIND
+
+    def __init__(
+        self, kernels: Sequence[KernelInfo], objects: Sequence[bytes], machine: Machine, llvm_version: str
+    ) -> None:
+        self._kernels = {kernel.symbol: kernel for kernel in kernels}
+        self._objects = tuple(objects)
+        self.machine = machine
+        self.llvm_version = llvm_version
+
+    def symbols(self) -> tuple[str, ...]:
+        return tuple(self._kernels)
+
+    def kernel(self, symbol: str) -> KernelInfo:
+        """What is known of a kernel. Raises: ExecutionError for an unknown name."""
+        if symbol not in self._kernels:
+            raise self.unknown_symbol(symbol)
+        return self._kernels[symbol]
+
+    def signature(self, symbol: str) -> Signature:
+        kernel = self.kernel(symbol)
+        count = len(kernel.params) - kernel.num_outputs
+        return Signature(kernel.params[:count], kernel.params[count:])
+
+    @cached_property
+    def _addresses(self) -> dict[str, int]:
+        check_host_runs(self.machine)
+        linked = _native.LinkedObjects(self._objects, tuple(self._kernels))
+        self._linked = linked  # the code lives as long as the module
+        return linked.addresses
+
+    def bind(
+        self, symbol: str, args: Sequence[BoundTensor], values: Mapping[str, int], context: BindContext
+    ) -> BoundCall:
+        """One native call. Raises: ExecutionError, ShapeError, BackendUnavailableError."""
+        kernel = self.kernel(symbol)
+        binding = kernel.evaluate(values, context.threads if _native.openmp() else 1)
+        pointers = (ctypes.c_void_p * max(len(args), 1))(*(arg.address for arg in args))
+        numbers = (ctypes.c_int64 * max(len(binding.numbers), 1))(*binding.numbers)
+        workspace = context.workspace(binding.workspace) if binding.workspace else 0
+        call = NativeCall(
+            self._addresses[symbol],
+            ctypes.addressof(pointers),
+            ctypes.addressof(numbers),
+            context.threads,
+            workspace,
+        )
+        setters: dict[int, Callable[[int], None]] = {
+            index: partial(pointers.__setitem__, index) for index in range(len(args))
+        }
+        return BoundCall([call], [pointers, numbers, self], setters)
+
+    def save_to_bytes(self) -> bytes:
+        header = write_json(
+            {
+                "schema": SCHEMA,
+                "llvm": self.llvm_version,
+                "architecture": self.machine.architecture,
+                "features": list(self.machine.features),
+                "kernels": [kernel.to_json() for kernel in self._kernels.values()],
+                "objects": [len(data) for data in self._objects],
+            }
+        )
+        return b"".join((_MAGIC, len(header).to_bytes(8, "little"), header, *self._objects))
+
+    def inspect(self) -> str:
+        """Kernels with their parameters, and the machine they are for."""
+        size = sum(map(len, self._objects))
+        lines = [f"native-cpu: {len(self._kernels)} kernels, {size} bytes of code by LLVM {self.llvm_version}"]
+        lines.append(f"  needs {self.machine.architecture} with {', '.join(self.machine.features) or 'nothing special'}")
+        for kernel in self._kernels.values():
+            count = len(kernel.params) - kernel.num_outputs
+            inputs = ", ".join(map(repr, kernel.params[:count]))
+            outputs = ", ".join(map(repr, kernel.params[count:]))
+            lines.append(f"  {kernel.symbol}({inputs}) -> {outputs}")
+        return "\n".join(lines)
+
+
+def load(data: bytes, constants: Mapping[str, np.ndarray]) -> NativeCpuModule:
+    """Read what `save_to_bytes` wrote; the code is linked when it is first bound.
+
+    Raises: ArtifactCorruptedError, ArtifactVersionError, BackendUnavailableError on a CPU that cannot run it.
+    """
+    view = memoryview(data)
+    start = len(_MAGIC) + 8
+    if bytes(view[: len(_MAGIC)]) != _MAGIC or len(view) < start:
+        raise corrupted(KIND, bytes(view[:16]), "object code of native-cpu")
+    length = int.from_bytes(view[len(_MAGIC) : start], "little")
+    if length > len(view) - start:
+        raise corrupted(KIND, f"a header of {length} bytes", f"at most {len(view) - start}")
+    fields = Fields(read_json(view[start : start + length], KIND), KIND)
+    schema = fields.integer("schema")
+    if schema != SCHEMA:
+        raise ArtifactVersionError(
+            "native-cpu code of another schema", found=schema, expected=SCHEMA, hint="install a newer kernelyard-native-cpu"
+        )
+    machine = Machine(fields.text("architecture"), fields.texts("features"))
+    kernels = fields.each("kernels", read_kernel_info)
+    objects = _split(view[start + length :], fields.indices("objects", limit=len(view) + 1))
+    check_host_runs(machine)
+    return NativeCpuModule(kernels, objects, machine, fields.text("llvm"))
+
+
+def _split(view: memoryview, sizes: Sequence[int]) -> list[bytes]:
+    if sum(sizes) != len(view):
+        raise corrupted(KIND, f"{len(view)} bytes of code", f"{sum(sizes)} bytes")
+    objects: list[bytes] = []
+    position = 0
+    for size in sizes:
+        objects.append(bytes(view[position : position + size]))
+        position += size
+    return objects

@@ -1,0 +1,171 @@
+"""How one stage is run: which axis lies along vector lanes, and which tile of the output stays in registers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from kernelyard import dims, dtypes
+from kernelyard.dims import Dim
+from kernelyard.tir import Buffer
+from kernelyard_native_cpu.machine import Machine
+from kernelyard_native_cpu.schedule.affine import Access, collapse, offset_of, used_as_values
+from kernelyard_native_cpu.schedule.stages import Stage
+
+# What a symbolic extent is taken to be where choices need a number.
+TYPICAL_EXTENT = 64
+_GATHER_COST = 1.5  # per lane, in vector loads
+
+
+@dataclass(frozen=True)
+class Plan:
+    """spatial, reduce: axes to loop over, outermost first; extents: of these (other axes of the stage stand at 0).
+
+    vector: the axis along lanes, None for scalar code; lanes: how many; unroll: vectors of it per step.
+    tiles: axes of which several values are computed at once, with how many.
+    """
+
+    spatial: tuple[str, ...]
+    reduce: tuple[str, ...]
+    extents: dict[str, Dim] = field(hash=False)
+    vector: str | None = None
+    lanes: int = 1
+    unroll: int = 1
+    tiles: tuple[tuple[str, int], ...] = ()
+
+    def scalar(self) -> Plan:
+        """The same loops without vectors and tiles."""
+        return replace(self, vector=None, lanes=1, unroll=1, tiles=())
+
+    @property
+    def vector_is_reduced(self) -> bool:
+        return self.vector in self.reduce
+
+    def needs_scalar_version(self) -> bool:
+        """True when the vector axis may turn out to be shorter than a vector."""
+        return self.vector is not None and not isinstance(self.extents[self.vector], int)
+
+
+def make_plan(stage: Stage, outer: frozenset[str], private: dict[Buffer, int], machine: Machine) -> Plan:
+    """The plan of a stage inside loops over the `outer` axes."""
+    accesses = _accesses(stage, private)
+    extents: dict[str, Dim] = {axis.name: axis.extent for axis in (*stage.spatial, *stage.reduce)}
+    spatial = [axis.name for axis in stage.spatial if axis.name not in outer]
+    reduce = [axis.name for axis in stage.reduce]
+    if stage.is_ordered:
+        return Plan(tuple(spatial), tuple(reduce), extents)
+    values = [e for b in stage.blocks for e in (b.body, b.init, b.arg) if e is not None]
+    fixed = used_as_values(values)
+    spatial, extents = collapse(spatial, extents, accesses, fixed)
+    reduce, extents = collapse(reduce, extents, accesses, fixed)
+    spatial = [name for name in spatial if extents[name] != 1] or spatial[-1:]
+    return _Chooser(stage, spatial, reduce, extents, accesses, machine).plan()
+
+
+def _accesses(stage: Stage, private: dict[Buffer, int]) -> list[Access]:
+    found: list[Access] = []
+    written = {block.output for block in stage.blocks}
+    for block in stage.blocks:
+        # What a stage hands on in registers needs no access; its store has the same form.
+        loads = [load for load in block.loads if load.buffer not in written]
+        found += [
+            Access(offset_of(ld.buffer, ld.indices, private.get(ld.buffer, 0)), dtypes.itemsize(ld.dtype)) for ld in loads
+        ]
+        offset = offset_of(block.output, block.indices, private.get(block.output, 0))
+        found.append(Access(offset, dtypes.itemsize(block.output.dtype), is_store=True))
+    return found
+
+
+def size_of(dim: Dim) -> int:
+    """A number to reckon with: symbols count as `TYPICAL_EXTENT`."""
+    return dims.evaluate(dim, dict.fromkeys(dims.symbols_of(dim), TYPICAL_EXTENT))
+
+
+class _Chooser:
+    def __init__(
+        self,
+        stage: Stage,
+        spatial: Sequence[str],
+        reduce: Sequence[str],
+        extents: dict[str, Dim],
+        accesses: Sequence[Access],
+        machine: Machine,
+    ) -> None:
+        self.stage = stage
+        self.spatial = tuple(spatial)
+        self.reduce = tuple(reduce)
+        self.extents = extents
+        self.accesses = accesses
+        self.machine = machine
+        widest = max((access.itemsize for access in accesses), default=4)
+        self.full_lanes = machine.vector_bits // (64 if widest == 8 else 32)
+
+    def plan(self) -> Plan:
+        scalar = Plan(self.spatial, self.reduce, self.extents)
+        reducer = self.stage.first.reducer
+        candidates = [*self.spatial] if reducer in ("argmax", "argmin") else [*self.spatial, *self.reduce]
+        costs = {name: self._cost(name) for name in reversed(candidates) if self._lanes(name) > 1}
+        if not costs:
+            return scalar
+        vector = min(costs, key=lambda name: costs[name])
+        lanes = self._lanes(vector)
+        tiles, unroll = self._tiles(vector, lanes)
+        return Plan(self.spatial, self.reduce, self.extents, vector, lanes, unroll, tiles)
+
+    def _lanes(self, axis: str) -> int:
+        """Lanes of a full vector, fewer where the axis is shorter."""
+        extent, lanes = self.extents[axis], self.full_lanes
+        while isinstance(extent, int) and lanes > max(extent, 1):
+            lanes //= 2
+        return lanes
+
+    def _cost(self, axis: str) -> float:
+        """Instructions per element, roughly."""
+        lanes, extent = self._lanes(axis), size_of(self.extents[axis])
+        steps = -(-extent // lanes)
+        total = 1.0
+        reduced = dims.product(self.extents[name] for name in self.reduce) if self.stage.reduce else 1
+        for access in self.accesses:
+            step = access.offset.coefficient(axis)
+            cost = 0.3 if step == 0 else 1.0 if step in (1, -1) else _GATHER_COST * lanes
+            if access.is_store:
+                cost = 0.0 if axis in self.reduce else cost * 1.5 / size_of(reduced)
+            total += cost
+        if axis in self.reduce:
+            total += 4.0 * lanes / extent
+        return total * steps * lanes / extent / lanes
+
+    def _tiles(self, vector: str, lanes: int) -> tuple[tuple[tuple[str, int], ...], int]:
+        registers = 24 if self.machine.vector_registers == 32 else 12
+        vectors = -(-size_of(self.extents[vector]) // lanes)
+        if not self.stage.reduce:
+            return (), _even(vectors, 2)
+        others = [name for name in self.spatial if name != vector and self.extents[name] != 1]
+        if not self.stage.is_contraction:
+            full = size_of(self.extents[vector]) // lanes
+            return (), min(4, full) if vector in self.reduce else _even(vectors, 4)
+        reuse = {name: self._reuse(name, vector) for name in others}
+        best = sorted((name for name in others if reuse[name]), key=lambda name: (-reuse[name], others.index(name)))
+        if vector in self.reduce:
+            return self._dot_tiles(best), 1
+        rows = best[:1]
+        height = min(8 if registers == 24 else 4, size_of(self.extents[rows[0]])) if rows else 1
+        width = _even(vectors, max(1, min(3 if rows else 4, registers // height)))
+        return tuple((name, height) for name in rows), width
+
+    def _dot_tiles(self, axes: Sequence[str]) -> tuple[tuple[str, int], ...]:
+        side = 4 if self.machine.vector_registers == 32 else 3
+        return tuple((name, min(side, size_of(self.extents[name]))) for name in axes[:2])
+
+    def _reuse(self, axis: str, vector: str) -> int:
+        """How many loads are the same for every value of an axis; loads of whole vectors count more."""
+        score = 0
+        for access in self.accesses:
+            if not access.is_store and access.offset.coefficient(axis) == 0:
+                score += 3 if access.offset.coefficient(vector) != 0 else 1
+        return score
+
+
+def _even(count: int, most: int) -> int:
+    """The largest number up to `most` that wastes least when `count` vectors are taken so many at a time."""
+    return min(range(1, most + 1), key=lambda n: (-(-count // n) * n, -n))
