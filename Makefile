@@ -26,7 +26,7 @@ lint: $(VENV)/test  ## style, types and import contracts
 	$(BIN)/lint-imports
 
 bench: $(VENV)/test  ## pages per second beside onnxruntime, in one run
-	$(BIN)/python benchmarks/page.py
+	$(BIN)/python benchmarks/read_page.py
 
 clean:  ## remove what the commands above made
 	rm -rf $(VENV) demo-output .pytest_cache .ruff_cache .hypothesis

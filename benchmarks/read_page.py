@@ -1,6 +1,6 @@
 """Time to read a page: Kernelyard beside onnxruntime, in one process, their turns interleaved.
 
-    python benchmarks/page.py [--rounds 30] [--json FILE]
+    python benchmarks/read_page.py [--rounds 30] [--json FILE]
 
 Both engines read the same drawn page through the same steps. Reported per thread count: the 10th percentile and the
 median of each engine, and the ratio Kernelyard / onnxruntime of the 10th percentiles (below 1: Kernelyard is quicker).
