@@ -25,22 +25,22 @@ _SIMPLE: dict[int, Callable[[onnx.AttributeProto], Any]] = {
 }
 
 
-def decode_attributes(proto: onnx.NodeProto, outer: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
-    """A node's attributes by name; those that refer to an attribute of the function around take its value.
-
-    Raises: ModelFormatError.
-    """
-    decoded: dict[str, Any] = {}
+def resolve_references(proto: onnx.NodeProto, outer: Mapping[str, onnx.AttributeProto]) -> onnx.NodeProto:
+    """The node with attributes that refer to an attribute of the function around replaced by what that one holds."""
+    if not any(attribute.ref_attr_name for attribute in proto.attribute):
+        return proto
+    resolved = onnx.NodeProto()
+    resolved.CopyFrom(proto)
+    del resolved.attribute[:]
     for attribute in proto.attribute:
-        if attribute.ref_attr_name:
-            if attribute.ref_attr_name in outer:
-                decoded[attribute.name] = outer[attribute.ref_attr_name]
-        else:
-            decoded[attribute.name] = _value(attribute, folder)
-    return decoded
+        source = outer.get(attribute.ref_attr_name) if attribute.ref_attr_name else attribute
+        if source is not None:
+            resolved.attribute.add().CopyFrom(source)
+            resolved.attribute[-1].name = attribute.name
+    return resolved
 
 
-def decode_all(attributes: Iterable[onnx.AttributeProto], folder: Path | None) -> dict[str, Any]:
+def decode(attributes: Iterable[onnx.AttributeProto], folder: Path | None) -> dict[str, Any]:
     """Attributes by name."""
     return {attribute.name: _value(attribute, folder) for attribute in attributes}
 

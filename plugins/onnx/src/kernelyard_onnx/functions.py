@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import onnx
 from onnx import defs, helper
 
 from kernelyard.ir import Expr
-from kernelyard_onnx.attributes import decode_all
 from kernelyard_onnx.tensors import DTYPES
+from kernelyard_onnx.values import Value
 
 _DATA_TYPES = {name: data_type for data_type, name in DTYPES.items()}
 
 
-def function_body(proto: onnx.NodeProto, inputs: Sequence[Expr | None], opset: int) -> onnx.FunctionProto | None:
+def function_body(proto: onnx.NodeProto, inputs: Sequence[Value | None], opset: int) -> onnx.FunctionProto | None:
     """The body of a standard operator for a node and the types of its inputs, or None when it has none."""
     schema = _schema(proto, opset)
     if schema is None:
@@ -33,13 +32,12 @@ def function_body(proto: onnx.NodeProto, inputs: Sequence[Expr | None], opset: i
     )
 
 
-def default_attributes(proto: onnx.NodeProto, opset: int) -> dict[str, Any]:
+def default_attributes(proto: onnx.NodeProto, opset: int) -> list[onnx.AttributeProto]:
     """Defaults that the standard gives to the attributes of a node's operator."""
     schema = _schema(proto, opset)
     if schema is None:
-        return {}
-    stated = [a.default_value for a in schema.attributes.values() if a.default_value.type]
-    return decode_all(stated, None)
+        return []
+    return [attribute.default_value for attribute in schema.attributes.values() if attribute.default_value.type]
 
 
 def _schema(proto: onnx.NodeProto, opset: int) -> defs.OpSchema | None:
@@ -58,8 +56,8 @@ def _parsed(data: bytes) -> onnx.FunctionProto | None:
     return body if body.node else None
 
 
-def _type_proto(value: Expr | None) -> onnx.TypeProto:
-    if value is None:
+def _type_proto(value: Value | None) -> onnx.TypeProto:
+    if not isinstance(value, Expr):
         return onnx.TypeProto()
     type_ = value.tensor_type
     shape = [dim if isinstance(dim, int) else str(dim) for dim in type_.shape]

@@ -13,30 +13,34 @@ import kernelyard.ops  # noqa: F401  # declares the operators
 from kernelyard.errors import IRError, KernelyardError, ModelFormatError, ShapeError, UnsupportedOperatorError
 from kernelyard.ir import Constant, Expr, Function, IRModule, Tuple
 from kernelyard_onnx import converters, registry
-from kernelyard_onnx.attributes import decode_all, decode_attributes
+from kernelyard_onnx.attributes import decode, resolve_references
 from kernelyard_onnx.functions import default_attributes, function_body, without_inputs
 from kernelyard_onnx.graph_builder import GraphBuilder
 from kernelyard_onnx.inputs import add_parameters
 from kernelyard_onnx.node import Node, RejectedError, origin_of
 from kernelyard_onnx.options import ImportOptions
 from kernelyard_onnx.tensors import from_sparse, to_array
+from kernelyard_onnx.values import Value
 
-MAX_FUNCTION_DEPTH = 32
+MAX_DEPTH = 32
 converters.load()
 
 
 @dataclass
 class Scope:
-    """Names that nodes may read: of one graph, and of the graphs around it. `opsets` are versions by domain."""
+    """Names that nodes may read: of one graph, and of the graphs around it.
+
+    opsets: versions by domain. attributes: those of the call, while the body of a function is converted.
+    """
 
     opsets: Mapping[str, int]
     parent: Scope | None = None
-    values: dict[str, Expr] = field(default_factory=dict)
+    values: dict[str, Value] = field(default_factory=dict)
     failed: set[str] = field(default_factory=set)
-    attributes: Mapping[str, Any] = field(default_factory=dict)
+    attributes: Mapping[str, onnx.AttributeProto] = field(default_factory=dict)
     depth: int = 0
 
-    def find(self, name: str) -> Expr | None:
+    def find(self, name: str) -> Value | None:
         """The value of a name, innermost graph first."""
         scope: Scope | None = self
         while scope is not None:
@@ -68,7 +72,7 @@ class Importer:
         self.problems: list[Problem] = []
         self.functions = {(normal_domain(f.domain), f.name, f.overload): f for f in model.functions}
 
-    # --- graphs -----------------------------------------------------------------------------------------------------------
+    # --- graphs -------------------------------------------------------------------------------------------------------
     def add_initializers(self, graph: onnx.GraphProto, scope: Scope) -> None:
         """Make the graph's weights available. Views of the model's bytes: nothing is copied here."""
         for tensor in graph.initializer:
@@ -102,85 +106,84 @@ class Importer:
         try:
             results = self._convert(proto, inputs, scope)
         except RejectedError as rejected:
-            self.problems.append(Problem(_full_name(proto), origin_of(proto), str(rejected)))
-            scope.failed.update(proto.output)
+            self._fail(proto, str(rejected), proto.output, scope)
             return True
-        for name, value in zip(proto.output, results, strict=False):
-            if name and value is None:
-                self.problems.append(Problem(_full_name(proto), origin_of(proto), f"its output {name!r} is not made"))
-                scope.failed.add(name)
-            elif name and value is not None:
+        for index, name in enumerate(proto.output):
+            value = results[index] if index < len(results) else None
+            if name and value is not None:
                 scope.values[name] = value
-        missing = [name for name in proto.output[len(results) :] if name]
-        if missing:
-            self.problems.append(Problem(_full_name(proto), origin_of(proto), f"its output {missing[0]!r} is not made"))
-            scope.failed.update(missing)
+            elif name:
+                self._fail(proto, f"its output {index} is not supported", [name], scope)
         return True
 
-    def _convert(self, proto: onnx.NodeProto, inputs: Sequence[Expr | None], scope: Scope) -> Sequence[Expr | None]:
+    def _fail(self, proto: onnx.NodeProto, reason: str, outputs: Iterable[str], scope: Scope) -> None:
+        if reason:  # without one, the nodes inside it have been listed
+            self.problems.append(Problem(_full_name(proto), origin_of(proto), reason))
+        scope.failed.update(outputs)
+
+    def _convert(self, proto: onnx.NodeProto, inputs: Sequence[Value | None], scope: Scope) -> Sequence[Value | None]:
+        proto = resolve_references(proto, scope.attributes)
         domain = normal_domain(proto.domain)
-        attributes = decode_attributes(proto, scope.attributes, self.folder)
         body = self.functions.get((domain, proto.op_type, proto.overload))
         if body is not None:
-            return self.run_function(body, inputs, attributes, scope)
+            return self.run_function(body, proto, inputs, scope)
         opset = scope.opsets.get(domain, 1)
         convert = registry.find(domain, proto.op_type, opset)
         if convert is None:
-            return self._run_standard_function(proto, inputs, attributes, opset, scope)
-        node = Node(proto, inputs, attributes, opset, self, scope)
+            return self._run_standard_function(proto, inputs, opset, scope)
+        node = Node(proto, inputs, decode(proto.attribute, self.folder), opset, self, scope)
         try:
             results = convert(node)
         except (IRError, ShapeError) as error:
             raise _malformed(error, node) from error
-        return [results] if isinstance(results, Expr) else results
+        return results if isinstance(results, Sequence) else [results]
 
     def _run_standard_function(
-        self,
-        proto: onnx.NodeProto,
-        inputs: Sequence[Expr | None],
-        attributes: Mapping[str, Any],
-        opset: int,
-        scope: Scope,
-    ) -> Sequence[Expr | None]:
+        self, proto: onnx.NodeProto, inputs: Sequence[Value | None], opset: int, scope: Scope
+    ) -> Sequence[Value | None]:
         """Convert an operator that the standard defines by other operators."""
         body = function_body(proto, inputs, opset)
         if body is None:
             raise RejectedError("there is no converter for this operator")
-        return self.run_function(body, inputs, {**default_attributes(proto, opset), **attributes}, scope)
+        return self.run_function(body, proto, inputs, scope, default_attributes(proto, opset))
 
     def run_function(
         self,
         body: onnx.FunctionProto,
-        inputs: Sequence[Expr | None],
-        attributes: Mapping[str, Any],
+        call: onnx.NodeProto,
+        inputs: Sequence[Value | None],
         caller: Scope,
-    ) -> Sequence[Expr | None]:
+        defaults: Iterable[onnx.AttributeProto] = (),
+    ) -> Sequence[Value | None]:
         """Convert the nodes of a function in place of its call.
 
-        Raises: RejectedError (nested too deeply), ModelFormatError.
+        Raises: RejectedError (nested too deeply, or something inside is not supported), ModelFormatError.
         """
-        if caller.depth >= MAX_FUNCTION_DEPTH:
-            raise RejectedError(f"functions call each other more than {MAX_FUNCTION_DEPTH} levels deep")
-        scope = Scope(
-            opsets=opsets_of(body.opset_import),
-            attributes={**decode_all(body.attribute_proto, self.folder), **attributes},
-            depth=caller.depth + 1,
-        )
+        if caller.depth >= MAX_DEPTH:
+            raise RejectedError(f"functions call each other more than {MAX_DEPTH} levels deep")
+        attributes = {a.name: a for a in (*defaults, *body.attribute_proto, *call.attribute)}
+        opsets = {**caller.opsets, **opsets_of(body.opset_import)}
+        scope = Scope(opsets, attributes=attributes, depth=caller.depth + 1)
         given = dict(zip(body.input, inputs, strict=False))
         scope.values.update({name: value for name, value in given.items() if value is not None})
         left_out = {name for name in body.input if given.get(name) is None}
         self.run_nodes([without_inputs(node, left_out) for node in body.node], scope)
-        return [scope.find(name) for name in body.output]
+        return _results(scope, body.output)
 
-    def run_subgraph(self, graph: onnx.GraphProto, around: Scope, given: Mapping[str, Expr]) -> list[Expr | None]:
-        """Convert a graph attribute (a branch of If, the body of Loop) in place; its results in order."""
-        scope = Scope(around.opsets, around, attributes=around.attributes, depth=around.depth)
-        scope.values.update(given)
+    def run_subgraph(self, graph: onnx.GraphProto, around: Scope, given: Mapping[str, Value]) -> Sequence[Value | None]:
+        """Convert a graph attribute (a branch of If, the body of Loop) in place; its results in order.
+
+        Raises: RejectedError, ModelFormatError.
+        """
+        if around.depth >= MAX_DEPTH:
+            raise RejectedError(f"graphs are nested more than {MAX_DEPTH} levels deep")
+        scope = Scope(around.opsets, around, attributes=around.attributes, depth=around.depth + 1)
         self.add_initializers(graph, scope)
+        scope.values.update(given)
         self.run_nodes(graph.node, scope)
-        return [scope.find(output.name) for output in graph.output]
+        return _results(scope, [output.name for output in graph.output])
 
-    # --- the result -------------------------------------------------------------------------------------------------------
+    # --- the result ---------------------------------------------------------------------------------------------------
     def finish(self, graph: onnx.GraphProto, scope: Scope) -> Function:
         """The function whose results are the graph's outputs.
 
@@ -188,17 +191,22 @@ class Importer:
         """
         if self.problems:
             raise _unsupported(self.problems)
-        results = [scope.find(output.name) for output in graph.output]
-        for output, result in zip(graph.output, results, strict=True):
-            if result is None:
+        results: list[Expr] = []
+        for output in graph.output:
+            value = scope.find(output.name)
+            if value is None:
                 raise ModelFormatError(f"nothing produces the output {output.name!r}", where="the graph's outputs")
-        found = [result for result in results if result is not None]
+            if not isinstance(value, Expr):
+                raise UnsupportedOperatorError(
+                    f"the output {output.name!r} is not a tensor", found=type(value).__name__, expected="a tensor"
+                )
+            results.append(value)
         names = {
             "input_names": tuple(param.name for param in self.builder.params),
             "output_names": tuple(output.name for output in graph.output),
         }
-        result = found[0] if len(found) == 1 else Tuple(found)
-        return Function(self.builder.params, self.builder.live_bindings(found), result, names)
+        result = results[0] if len(results) == 1 else Tuple(results)
+        return Function(self.builder.params, self.builder.live_bindings(results), result, names)
 
 
 def import_model(model: onnx.ModelProto, options: Mapping[str, Any], folder: Path | None) -> IRModule:
@@ -225,6 +233,13 @@ def opsets_of(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
     return {normal_domain(entry.domain): entry.version for entry in imports}
 
 
+def _results(scope: Scope, names: Iterable[str]) -> Sequence[Value | None]:
+    wanted = list(names)
+    if any(scope.has_failed(name) for name in wanted):
+        raise RejectedError("")
+    return [scope.find(name) for name in wanted]
+
+
 def _metadata(model: onnx.ModelProto) -> dict[str, str]:
     return {entry.key: entry.value for entry in model.metadata_props}
 
@@ -235,7 +250,7 @@ def _full_name(proto: onnx.NodeProto) -> str:
 
 
 def _malformed(error: KernelyardError, node: Node) -> ModelFormatError:
-    types = ", ".join("none" if value is None else repr(value.type) for value in node.inputs)
+    types = ", ".join(repr(value.type) if isinstance(value, Expr) else "none" for value in node.inputs)
     return ModelFormatError(
         f"a node does not fit its inputs: {error.message}",
         where=node.origin,
@@ -247,7 +262,7 @@ def _malformed(error: KernelyardError, node: Node) -> ModelFormatError:
 
 def _unsupported(problems: Sequence[Problem]) -> UnsupportedOperatorError:
     op_types = sorted({problem.op_type for problem in problems})
-    lines = [f"{problem.origin}: {problem.reason}" for problem in problems]
+    lines = list(dict.fromkeys(f"{problem.origin}: {problem.reason}" for problem in problems))
     return UnsupportedOperatorError(
         f"the model uses {len(op_types)} operator{'s' if len(op_types) > 1 else ''} in a way that is not supported: "
         + ", ".join(op_types),

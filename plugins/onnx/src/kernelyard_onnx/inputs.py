@@ -8,14 +8,15 @@ import onnx
 
 from kernelyard.dims import Dim, Shape
 from kernelyard.errors import FrontendError, ModelFormatError, UnsupportedOperatorError
-from kernelyard.ir import Expr, FunctionBuilder
+from kernelyard.ir import FunctionBuilder
 from kernelyard_onnx.options import ImportOptions
 from kernelyard_onnx.symbol_names import SymbolNames
 from kernelyard_onnx.tensors import DTYPES, type_name
+from kernelyard_onnx.values import Value
 
 
 def add_parameters(
-    builder: FunctionBuilder, graph: onnx.GraphProto, values: dict[str, Expr], options: ImportOptions
+    builder: FunctionBuilder, graph: onnx.GraphProto, values: dict[str, Value], options: ImportOptions
 ) -> None:
     """Add a parameter per graph input that is not a weight (`values` has the weights), and enter it in `values`.
 
@@ -27,7 +28,8 @@ def add_parameters(
     symbols = SymbolNames()
     for value in graph.input:
         if value.name not in values:
-            values[value.name] = builder.input(value.name, _shape(value, symbols, options), _dtype(value))
+            dtype = _dtype(value)
+            values[value.name] = builder.input(value.name, _shape(value, symbols, options), dtype)
 
 
 def _check_names(names: list[str], options: ImportOptions) -> None:

@@ -15,6 +15,7 @@ from kernelyard.ir import Constant, Expr
 from kernelyard.ir.types import TensorType
 from kernelyard_onnx.bounds import is_cut_of, settle
 from kernelyard_onnx.graph_builder import GraphBuilder
+from kernelyard_onnx.values import TensorSequence, Value
 
 if TYPE_CHECKING:
     from kernelyard_onnx.importer import Importer, Scope
@@ -35,7 +36,7 @@ class Node:
     def __init__(
         self,
         proto: onnx.NodeProto,
-        inputs: Sequence[Expr | None],
+        inputs: Sequence[Value | None],
         attributes: Mapping[str, Any],
         opset: int,
         importer: Importer,
@@ -50,7 +51,7 @@ class Node:
         self.builder: GraphBuilder = importer.builder
         self.origin = origin_of(proto)
 
-    # --- reading ------------------------------------------------------------------------------------------------------
+    # --- reading --------------------------------------------------------------------------------------------------
     def input(self, index: int) -> Expr:
         """A required input.
 
@@ -60,8 +61,26 @@ class Node:
         return self.reject(f"its input {index} is missing") if value is None else value
 
     def optional(self, index: int) -> Expr | None:
-        """An optional input, or None."""
+        """An optional input, or None.
+
+        Raises: RejectedError when it is no tensor.
+        """
+        value = self.value(index)
+        if value is None or isinstance(value, Expr):
+            return value
+        return self.reject(f"its input {index} is not a tensor")
+
+    def value(self, index: int) -> Value | None:
+        """An input of any kind, or None when it is left out."""
         return self.inputs[index] if index < len(self.inputs) else None
+
+    def sequence(self, index: int) -> TensorSequence:
+        """An input that must be a sequence.
+
+        Raises: RejectedError.
+        """
+        value = self.value(index)
+        return value if isinstance(value, TensorSequence) else self.reject(f"its input {index} is not a sequence")
 
     def required_inputs(self) -> list[Expr]:
         """All inputs, none of which may be left out."""
@@ -89,7 +108,7 @@ class Node:
         """
         raise RejectedError(reason)
 
-    # --- types and values -----------------------------------------------------------------------------------------------
+    # --- types and values -----------------------------------------------------------------------------------------
     def type_of(self, expr: Expr) -> TensorType:
         return expr.tensor_type
 
@@ -140,7 +159,7 @@ class Node:
         value = self.builder.known.dims(expr)
         return self.reject(f"its {what} depends on data") if value is None else value
 
-    # --- emitting ---------------------------------------------------------------------------------------------------------
+    # --- emitting -------------------------------------------------------------------------------------------------
     def op(self, name: str, *args: Expr | np.ndarray | float | int, **attrs: Any) -> Expr:
         """Emit an op that returns one tensor; numbers take the dtype of the first tensor argument."""
         (result,) = self.ops(name, *args, **attrs)
@@ -153,9 +172,9 @@ class Node:
     def broadcast(self, name: str, *args: Expr | np.ndarray | float | int) -> Expr:
         """Emit an elementwise op of several operands under NumPy's broadcasting.
 
-        Where a size is cut (`min(n, 512)`, from slicing a table) and meets the whole (`n`), the op is only possible when
-        both are the same, and the cut operand is given the size of the other: shapes stay readable, and the run time
-        checks the reshape.
+        Where a size is cut (`min(n, 512)`, from slicing a table) and meets the whole (`n`), the op is only possible
+        when both are the same, and the cut operand is given the size of the other: shapes stay readable, and the run
+        time checks the reshape.
         """
         operands = [arg for arg in args if isinstance(arg, Expr)]
         aligned = {id(arg): self._align(arg, operands) for arg in operands}

@@ -6,12 +6,12 @@ import bisect
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
-from kernelyard.ir import Expr
+from kernelyard_onnx.values import Value
 
 if TYPE_CHECKING:
     from kernelyard_onnx.node import Node
 
-Results: TypeAlias = "Expr | Sequence[Expr | None]"
+Results: TypeAlias = "Value | Sequence[Value | None]"
 Converter: TypeAlias = "Callable[[Node], Results]"
 
 _CONVERTERS: dict[tuple[str, str], list[tuple[int, Converter]]] = {}

@@ -11,6 +11,7 @@ from kernelyard.ir import Expr
 from kernelyard_onnx.node import Node
 from kernelyard_onnx.registry import Converter, converter, register
 from kernelyard_onnx.tensors import DTYPES, type_name
+from kernelyard_onnx.values import Value
 
 UNARY = {
     "Abs": "abs",
@@ -58,6 +59,8 @@ BINARY = {
     "Sub": "subtract",
     "Xor": "logical_xor",
 }
+# The largest finite numbers of the 8-bit floats.
+LARGEST = {"float8_e4m3fn": 448.0, "float8_e5m2": 57344.0}
 VARIADIC = {"Max": "maximum", "Min": "minimum", "Sum": "add"}
 
 
@@ -83,8 +86,9 @@ for _op_type, _name in VARIADIC.items():
 
 
 @converter("Identity")
-def identity(node: Node) -> Expr:
-    return node.input(0)
+def identity(node: Node) -> Value:
+    value = node.value(0)
+    return node.reject("its input is missing") if value is None else value
 
 
 @converter("Dropout", since=7)
@@ -176,9 +180,17 @@ def cast(node: Node) -> Expr:
 
 def _cast_to(node: Node, data_type: int) -> Expr:
     dtype = DTYPES.get(data_type)
-    return node.cast(node.input(0), dtype or node.reject(f"it casts to {type_name(data_type)}"))
+    return convert_to(node, node.input(0), dtype or node.reject(f"it casts to {type_name(data_type)}"))
+
+
+def convert_to(node: Node, x: Expr, dtype: str) -> Expr:
+    """A cast; to 8-bit floats, numbers beyond the largest become the largest (unless `saturate` is off)."""
+    if dtype in LARGEST and node.dtype(x) not in LARGEST and node.attr("saturate", 1):
+        wide = x if is_float(node.dtype(x)) else node.cast(x, "float32")
+        x = node.op("clip", wide, min=-LARGEST[dtype], max=LARGEST[dtype])
+    return node.cast(x, dtype)
 
 
 @converter("CastLike", since=15)
 def cast_like(node: Node) -> Expr:
-    return node.cast(node.input(0), node.dtype(node.input(1)))
+    return convert_to(node, node.input(0), node.dtype(node.input(1)))

@@ -48,9 +48,6 @@ def one_hot(node: Node) -> Expr:
     count = int(node.scalar(depth, "depth"))
     if is_float(node.dtype(indices)):
         indices = node.cast(indices, "int64")
-    if not node.dtype(indices).startswith("u"):
-        wrapped = node.op("add", indices, count)
-        indices = node.op("where", node.op("less", indices, 0), wrapped, indices)
     axis = node.axis(node.attr("axis", -1), node.rank(indices) + 1)
     known = node.builder.known.constant(values)
     if known is not None and known.size == 2:

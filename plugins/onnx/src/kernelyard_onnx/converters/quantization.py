@@ -8,6 +8,7 @@ from kernelyard import dims
 from kernelyard.dtypes import is_float, to_numpy
 from kernelyard.ir import Expr
 from kernelyard_onnx.converters.convolution import add_bias, convolve, subtract_zero_point
+from kernelyard_onnx.converters.elementwise import convert_to
 from kernelyard_onnx.node import Node
 from kernelyard_onnx.registry import converter
 from kernelyard_onnx.tensors import DTYPES
@@ -25,8 +26,7 @@ def quantize_linear(node: Node) -> Expr:
 def quantize(node: Node, scaled: Expr, zero: Expr | None, dtype: str) -> Expr:
     """Numbers in units of the scale -> stored numbers: rounded to even, shifted, cut to the range of the dtype."""
     if is_float(dtype):
-        limit = float(np.finfo(to_numpy("float16")).max) if dtype == "float8_e5m2" else 448.0
-        return node.cast(node.op("clip", scaled, min=-min(limit, 57344.0), max=min(limit, 57344.0)), dtype)
+        return convert_to(node, scaled, dtype)
     rounded = node.op("round", scaled)
     if zero is not None:
         rounded = node.op("add", rounded, node.cast(zero, node.dtype(scaled)))

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+import numpy as np
+
+from kernelyard.dims import Dim
+from kernelyard.dtypes import is_float, to_numpy
 from kernelyard.ir import Expr
 from kernelyard_onnx.node import Node
 from kernelyard_onnx.registry import Converter, converter, register
@@ -11,12 +15,31 @@ from kernelyard_onnx.registry import Converter, converter, register
 Reduce = Callable[[Node, Expr, tuple[int, ...], bool], Expr]
 
 
+ON_BOOL = {"max": "any", "min": "all"}
+
+
 def _plain(name: str) -> Reduce:
     def reduce(node: Node, x: Expr, axes: tuple[int, ...], keepdims: bool) -> Expr:
         # () means all axes to the op; a scalar, or a reduction over no axes, is left as it is.
-        return node.op(name, x, axes=axes, keepdims=keepdims) if axes else x
+        if not axes:
+            return x
+        shape = node.shape(x)
+        if name in ON_BOOL and node.dtype(x) == "bool":
+            return node.op(ON_BOOL[name], x, axes=axes, keepdims=keepdims)
+        if name in ON_BOOL and any(shape[axis] == 0 for axis in axes):
+            left = [1 if axis in axes else dim for axis, dim in enumerate(shape) if keepdims or axis not in axes]
+            return _of_nothing(node, name, left, node.dtype(x))
+        return node.op(name, x, axes=axes, keepdims=keepdims)
 
     return reduce
+
+
+def _of_nothing(node: Node, name: str, shape: Sequence[Dim], dtype: str) -> Expr:
+    """The maximum or minimum of no elements: what leaves the other operand as it is."""
+    if is_float(dtype):
+        return node.full(float("-inf") if name == "max" else float("inf"), shape, dtype)
+    limits = np.iinfo(to_numpy(dtype))
+    return node.full(int(limits.min if name == "max" else limits.max), shape, dtype)
 
 
 def _l1(node: Node, x: Expr, axes: tuple[int, ...], keepdims: bool) -> Expr:
@@ -59,7 +82,6 @@ REDUCTIONS: dict[str, Reduce] = {
     "ReduceLogSum": _log_sum,
     "ReduceLogSumExp": _log_sum_exp,
 }
-ON_BOOL = {"max": "any", "min": "all"}
 
 
 def _by_attribute(reduce: Reduce) -> Converter:

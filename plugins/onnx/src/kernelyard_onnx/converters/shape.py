@@ -33,7 +33,7 @@ def _complete(node: Node, shape: Shape, target: Sequence[Dim], allow_zero: bool)
 
 
 def _rest(node: Node, shape: Shape, known: Sequence[Dim]) -> Dim:
-    """The product of `shape` divided by that of `known`; equal sizes are cancelled first, so that most divide exactly."""
+    """The product of `shape` divided by that of `known`; equal sizes are cancelled first, to divide exactly."""
     numerator, denominator = list(shape), []
     for size in known:
         if size in numerator:
@@ -179,5 +179,7 @@ def space_to_depth(node: Node) -> Expr:
     x, block = node.input(0), node.required_attr("blocksize")
     n, c, h, w = node.shape(x)
     low, left = dims.floordiv(h, block), dims.floordiv(w, block)
-    spread = node.permute(node.reshape(x, (n, c, low, block, left, block)), (0, 3, 5, 1, 2, 4))
+    # Where the positions inside a block go: before the channels (DCR), or behind each (CRD).
+    order = (0, 3, 5, 1, 2, 4) if node.attr("mode", "DCR") == "DCR" else (0, 1, 3, 5, 2, 4)
+    spread = node.permute(node.reshape(x, (n, c, low, block, left, block)), order)
     return node.reshape(spread, (n, c * block * block, low, left))
