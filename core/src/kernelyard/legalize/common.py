@@ -22,10 +22,10 @@ def broadcast_index(shape: Shape, target: Shape, at: Sequence[Expr]) -> tuple[Ex
 
 
 def _broadcast_axis(dim: Dim, target: Dim, at: Expr) -> Expr:
-    if dim == 1:
-        return index(0)
-    if dim == target or isinstance(dim, int):
+    if dim == target:
         return at
+    if isinstance(dim, int):
+        return index(0) if dim == 1 else at
     return select(equal(DimValue(dim), 1), 0, at)
 
 

@@ -118,16 +118,16 @@ def group_norm(b: RuleBuilder, x: Operand, gamma: Operand, beta: Operand, *, num
 @legalize("nn.softmax", widen=True)
 def softmax(b: RuleBuilder, x: Operand, *, axis: int) -> Buffer:
     axes = (axis % x.rank,)
-    largest = reduce_axes(b, "max", x, axes, "largest")
+    largest = reduce_axes(b, "max", x, axes, name="largest")
     powers = b.compute(x.shape, lambda *at: unary("exp", x[at] - largest[kept_index(axes, at)]), "powers")
-    total = reduce_axes(b, "sum", powers, axes, "total")
+    total = reduce_axes(b, "sum", powers, axes, name="total")
     return b.compute(x.shape, lambda *at: powers[at] / total[kept_index(axes, at)])
 
 
 @legalize("nn.log_softmax", widen=True)
 def log_softmax(b: RuleBuilder, x: Operand, *, axis: int) -> Buffer:
     axes = (axis % x.rank,)
-    largest = reduce_axes(b, "max", x, axes, "largest")
+    largest = reduce_axes(b, "max", x, axes, name="largest")
     rows, inner = split_shape(x.shape, axes)
     element = _over(x, axes)
     total = b.reduce("sum", rows, inner, lambda at, p: unary("exp", element(at, p) - largest[at]), name="total")

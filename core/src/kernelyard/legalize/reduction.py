@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kernelyard import dims, dtypes
-from kernelyard.dims import Dim, Shape
+from kernelyard.dims import Dim
 from kernelyard.legalize.common import kept_index, merge_axes, split_shape
 from kernelyard.legalize.registry import Operand, RuleBuilder, legalize
 from kernelyard.tir.buffer import Buffer
@@ -12,16 +12,17 @@ from kernelyard.tir.expr import Axis, DimValue, Expr, binary, cast, index
 REDUCERS = ("sum", "prod", "max", "min", "any", "all")
 
 
-def reduce_axes(b: RuleBuilder, reducer: str, x: Operand | Buffer, axes: tuple[int, ...], name: str = "t") -> Buffer:
-    """`x` combined over `axes`, which are dropped."""
+def reduce_axes(
+    b: RuleBuilder, reducer: str, x: Operand | Buffer, axes: tuple[int, ...], keepdims: bool = False, name: str = "t"
+) -> Buffer:
+    """`x` combined over `axes`, which are dropped, or kept with size 1."""
     outer, inner = split_shape(x.shape, axes)
-    return b.reduce(reducer, outer, inner, lambda at, point: x[merge_axes(x.rank, axes, at, point)], name=name)
+    shape = tuple(1 if n in axes else dim for n, dim in enumerate(x.shape)) if keepdims else outer
 
+    def body(at: tuple[Axis, ...], point: tuple[Axis, ...]) -> Expr:
+        return x[merge_axes(x.rank, axes, kept_index(axes, at) if keepdims else at, point)]
 
-def restore_axes(b: RuleBuilder, x: Buffer, shape: Shape, axes: tuple[int, ...]) -> Buffer:
-    """`x` with the reduced axes back, of size 1."""
-    kept = tuple(1 if n in axes else dim for n, dim in enumerate(shape))
-    return b.compute(kept, lambda *at: x[kept_index(axes, at)])
+    return b.reduce(reducer, shape, inner, body, name=name)
 
 
 def divide_by_count(total: Expr, count: Dim) -> Expr:
@@ -34,9 +35,7 @@ def divide_by_count(total: Expr, count: Dim) -> Expr:
 def _register(name: str) -> None:
     @legalize(name, widen=True)
     def rule(b: RuleBuilder, x: Operand, *, axes: tuple[int, ...], keepdims: bool) -> Buffer:
-        axes = axes or tuple(range(x.rank))
-        total = reduce_axes(b, name, x, axes)
-        return restore_axes(b, total, x.shape, axes) if keepdims else total
+        return reduce_axes(b, name, x, axes or tuple(range(x.rank)), keepdims)
 
 
 for _name in REDUCERS:
@@ -47,26 +46,24 @@ for _name in REDUCERS:
 def mean(b: RuleBuilder, x: Operand, *, axes: tuple[int, ...], keepdims: bool) -> Buffer:
     axes = axes or tuple(range(x.rank))
     count = dims.product(x.shape[n] for n in axes)
-    total = reduce_axes(b, "sum", x, axes, "total")
-    return b.compute(
-        b.result.shape, lambda *at: divide_by_count(total[kept_index(axes, at) if keepdims else at], count)
-    )
+    total = reduce_axes(b, "sum", x, axes, keepdims, "total")
+    return b.compute(total.shape, lambda *at: divide_by_count(total[at], count))
 
 
 def _register_arg(reducer: str) -> None:
     @legalize(reducer)
     def rule(b: RuleBuilder, x: Operand, *, axis: int, keepdims: bool, select_last_index: bool) -> Buffer:
         axis %= x.rank
-        outer, (extent,) = split_shape(x.shape, (axis,))
+        extent = x.shape[axis]
 
         def place(k: Axis) -> Expr:
             return index(extent) - 1 - k if select_last_index else k
 
         def body(at: tuple[Axis, ...], point: tuple[Axis, ...]) -> Expr:
-            return x[(*at[:axis], place(point[0]), *at[axis:])]
+            behind = at[axis + 1 :] if keepdims else at[axis:]
+            return x[(*at[:axis], place(point[0]), *behind)]
 
-        found = b.reduce(reducer, outer, (extent,), body, arg=lambda at, point: place(point[0]))
-        return restore_axes(b, found, x.shape, (axis,)) if keepdims else found
+        return b.reduce(reducer, b.result.shape, (extent,), body, arg=lambda at, point: place(point[0]))
 
 
 for _name in ("argmax", "argmin"):

@@ -12,7 +12,7 @@ import numpy as np
 from kernelyard import dims, dtypes
 from kernelyard.errors import ExecutionError, ShapeError
 from kernelyard.ir import IRModule
-from kernelyard.ops.interpreter import Value, call_function
+from kernelyard.ops.interpreter import Symbols, Value, call_function
 from kernelyard.tir.buffer import Buffer
 from kernelyard.tir.expr import Axis, Binary, Cast, Const, DimValue, Expr, Load, Select, Unary
 from kernelyard.tir.primfunc import ComputeBlock, IterVar, PrimFunc, neutral_element
@@ -46,6 +46,12 @@ def evaluate(
 def _(function: PrimFunc, args: Sequence[np.ndarray], module: IRModule, symbols: dict[str, int]) -> Value:
     outputs = evaluate(function, args, symbols)
     return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+
+@call_function.register
+def _(function: PrimFunc, args: Sequence[Value], module: IRModule, symbols: Symbols) -> Value:
+    results = evaluate(function, [np.asarray(arg) for arg in args], symbols)
+    return results[0] if len(results) == 1 else tuple(results)
 
 
 def _solve_symbols(function: PrimFunc, inputs: Sequence[np.ndarray], values: dict[str, int]) -> dict[str, int]:

@@ -20,16 +20,17 @@ KINDS = (ELEMENTWISE, BROADCAST, INJECTIVE, REDUCTION, ANCHOR, OPAQUE)
 
 def classify(function: PrimFunc) -> str:
     """The kind of a function, one of `KINDS`."""
-    writers = [block.output for block in function.blocks]
-    in_pieces = len(set(writers)) < len(writers)
-    if function.num_outputs != 1 or in_pieces or not all(map(_is_pure, function.blocks)):
+    outputs = set(function.outputs)
+    writers = [block for block in function.blocks if block.output in outputs]
+    if len(writers) != 1 or function.num_outputs != 1 or not _is_pure(writers[0]):
         return OPAQUE
     if any(block.reducer is not None for block in function.blocks):
         return ANCHOR if any(map(_sums_products, function.blocks)) else REDUCTION
     inputs = set(function.inputs)
     if len(function.blocks) > 1:
         return INJECTIVE
-    reads = [_read_kind(load, function.blocks[0]) for load in function.blocks[0].loads if load.buffer in inputs]
+    block = writers[0]
+    reads = [_read_kind(load, block) for load in block.loads if load.buffer in inputs]
     return max(reads, key=KINDS.index, default=BROADCAST)
 
 

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from kernelyard import dtypes
-from kernelyard.ir import Call, Constant, Expr, FunctionMutator, GlobalVar, IRModule, Op, Var, get_op
+from kernelyard.ir import (
+    Call,
+    Constant,
+    Expr,
+    FunctionMutator,
+    GlobalVar,
+    IRModule,
+    Op,
+    Tuple,
+    TupleType,
+    Type,
+    Var,
+    get_op,
+)
 from kernelyard.legalize import has_rule, legalize_call
 from kernelyard.tir.expr import Expr as ScalarExpr
 from kernelyard.tir.expr import Load, const
@@ -84,7 +97,11 @@ class _Legalizer(FunctionMutator):
         if value.op.name in self.skip or not has_rule(value.op.name):
             return value
         operands = [arg for arg in value.args if not _is_literal(arg)]
-        return call_tir(self._function_for(value), operands, value)
+        name = self._function_for(value)
+        if isinstance(value.type, TupleType) and len(value.type.fields) == 1:
+            (field,) = value.type.fields
+            return Tuple([self.emit(call_tir(name, operands, field), var.name, var.origin)])
+        return call_tir(name, operands, value.type)
 
     def _function_for(self, call: Call) -> str:
         literals = tuple(arg.digest if _is_literal(arg) else None for arg in call.args)  # pyright: ignore[reportAttributeAccessIssue]
@@ -98,9 +115,9 @@ class _Legalizer(FunctionMutator):
         return name
 
 
-def call_tir(name: str, args: list[Expr], like: Call) -> Call:
-    """The call of a PrimFunc of the module, of the same type as another call."""
-    return Call(get_op("call_tir"), [GlobalVar(name), *args], type_=like.type)
+def call_tir(name: str, args: Sequence[Expr], type_: Type) -> Call:
+    """The call of a PrimFunc of the module."""
+    return Call(get_op("call_tir"), [GlobalVar(name), *args], type_=type_)
 
 
 def _is_literal(arg: Expr) -> bool:

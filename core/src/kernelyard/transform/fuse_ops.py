@@ -1,0 +1,231 @@
+"""FuseOps: neighbouring loop-level calls become groups, each one function that FuseTIR turns into one kernel.
+
+A call joins the group of its consumers when all of them are in one group: then nothing outside can stand between, so
+that groups stay convex by construction and one sweep over the bindings, from the last to the first, finds them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from kernelyard.ir import (
+    BaseFunction,
+    Binding,
+    Call,
+    Constant,
+    Expr,
+    Function,
+    GlobalVar,
+    IRModule,
+    Op,
+    Var,
+    operands,
+    uses,
+    with_operands,
+)
+from kernelyard.ir.visitor import result_vars
+from kernelyard.tir.expr import Load
+from kernelyard.tir.op_pattern import (
+    ANCHOR,
+    BROADCAST,
+    ELEMENTWISE,
+    OPAQUE,
+    REDUCTION,
+    buffers_read,
+    classify,
+    cost,
+    reads_once,
+    reads_prefix,
+)
+from kernelyard.tir.primfunc import ComputeBlock, PrimFunc
+from kernelyard.transform.pass_base import Pass, PassContext
+
+PRIMITIVE = "Primitive"
+MAX_DEPTH = 64
+CHEAP = 4
+
+
+def is_primitive(function: BaseFunction) -> bool:
+    """True for a group made by FuseOps."""
+    return isinstance(function, Function) and PRIMITIVE in function.attrs
+
+
+class FuseOps(Pass):
+    """Group `call_tir`s whose PrimFuncs can become one; groups are functions with the attribute "Primitive".
+
+    Elementwise, broadcast and injective functions go into their consumers; reductions, matmuls and convolutions take
+    the elementwise functions that follow them; reductions over rows and what reads them row by row stay together.
+    Option `fuse_ops.max_depth`: the most calls in one group.
+    """
+
+    name = "fuse_ops"
+
+    def run(self, module: IRModule, context: PassContext) -> IRModule:
+        limit = int(context.option("fuse_ops.max_depth", MAX_DEPTH))
+        changed: dict[str, BaseFunction] = {}
+        taken = set(module.functions)
+        for name, function in module.entry_functions().items():
+            if is_primitive(function):
+                continue
+            groups = _Grouping(function, module, limit).groups()
+            if groups:
+                fused, parts = _extract(function, module, groups, taken)
+                changed |= {name: fused, **parts}
+        return module.with_functions(changed)
+
+
+@dataclass(eq=False)
+class _Node:
+    """A `call_tir` binding."""
+
+    binding: Binding
+    call: Call
+    function: PrimFunc
+    kind: str
+    group: _Group | None = None
+
+    def reads_of(self, var: Var) -> list[tuple[ComputeBlock, Load]]:
+        """Where this call's function reads a variable."""
+        return [
+            read
+            for argument, buffer in zip(self.call.args[1:], self.function.inputs, strict=True)
+            if argument is var
+            for read in buffers_read(self.function, buffer)
+        ]
+
+
+@dataclass(eq=False)
+class _Group:
+    """Calls that become one function, the last of them first."""
+
+    nodes: list[_Node] = field(default_factory=list)
+
+    @property
+    def has_anchor(self) -> bool:
+        return any(node.kind == ANCHOR for node in self.nodes)
+
+
+def callee(value: Expr, module: IRModule) -> PrimFunc | None:
+    """The PrimFunc that a value calls by `call_tir`, if it does."""
+    if isinstance(value, Call) and isinstance(value.op, Op) and value.op.name == "call_tir":
+        target = value.args[0]
+        function = module[target.name] if isinstance(target, GlobalVar) else None
+        return function if isinstance(function, PrimFunc) else None
+    return None
+
+
+class _Grouping:
+    def __init__(self, function: Function, module: IRModule, limit: int) -> None:
+        self.limit = limit
+        self.users = uses(function)
+        self.returned = set(result_vars(function))
+        self.nodes: dict[Var, _Node] = {}
+        for binding in function.bindings:
+            primfunc = callee(binding.value, module)
+            if primfunc is not None:
+                assert isinstance(binding.value, Call)
+                kind = str(primfunc.attrs.get("op_pattern") or classify(primfunc))
+                self.nodes[binding.var] = _Node(binding, binding.value, primfunc, kind)
+
+    def groups(self) -> list[_Group]:
+        """Groups of more than one call."""
+        for node in reversed(self.nodes.values()):
+            group = self._group_to_join(node) or _Group()
+            node.group = group
+            group.nodes.append(node)
+        found = dict.fromkeys(node.group for node in self.nodes.values() if node.group)
+        return [group for group in found if len(group.nodes) > 1]
+
+    def _group_to_join(self, node: _Node) -> _Group | None:
+        var = node.binding.var
+        users = [self.nodes.get(binding.var) for binding in self.users[var]]
+        if node.kind == OPAQUE or var in self.returned or not users:
+            return None
+        consumers = [user for user in users if user is not None]
+        groups = {user.group for user in consumers}
+        if len(consumers) < len(users) or len(groups) != 1:
+            return None
+        (group,) = groups
+        if group is None or len(group.nodes) >= self.limit:
+            return None
+        return group if self._may_join(node, consumers, group) else None
+
+    def _may_join(self, node: _Node, consumers: Sequence[_Node], group: _Group) -> bool:
+        reads = [(user, block, load) for user in consumers for block, load in user.reads_of(node.binding.var)]
+        if node.kind == ANCHOR:
+            return not group.has_anchor and all(_is_epilogue(*read) for read in reads)
+        if node.kind == REDUCTION:
+            return all(_shares_rows(*read) for read in reads)
+        cheap = cost(*(e for block in node.function.blocks for e in block.expressions)) <= CHEAP
+        return all(
+            user.kind != ANCHOR and (cheap or reads_once(load, block) or _shares_rows(user, block, load))
+            for user, block, load in reads
+        )
+
+
+def _is_epilogue(user: _Node, block: ComputeBlock, load: Load) -> bool:
+    """True when the consumer works on the element just computed."""
+    return (
+        user.kind in (ELEMENTWISE, BROADCAST)
+        and load.indices == tuple(axis.axis for axis in block.spatial_axes)
+        and load.buffer.shape == block.output.shape
+    )
+
+
+def _shares_rows(user: _Node, block: ComputeBlock, load: Load) -> bool:
+    """True when the consumer works on the row just reduced, so that both run in one loop over rows."""
+    return user.kind in (ELEMENTWISE, BROADCAST, REDUCTION) and reads_prefix(
+        load, [axis.axis for axis in block.spatial_axes]
+    )
+
+
+# --- groups become functions -------------------------------------------------------------------------------------
+def _extract(
+    function: Function, module: IRModule, groups: Sequence[_Group], taken: set[str]
+) -> tuple[Function, dict[str, Function]]:
+    group_of = {node.binding.var: group for group in groups for node in group.nodes}
+    parts: dict[str, Function] = {}
+    bindings: list[Binding] = []
+    for binding in function.bindings:
+        group = group_of.get(binding.var)
+        if group is None:
+            bindings.append(binding)
+        elif binding is group.nodes[0].binding:
+            part, arguments = _group_function(group)
+            name = _fresh(_group_name(group), taken)
+            parts[name] = part
+            bindings.append(Binding(binding.var, Call(GlobalVar(name), arguments, type_=binding.var.type)))
+    return Function(function.params, bindings, function.result, function.attrs), parts
+
+
+def _group_function(group: _Group) -> tuple[Function, list[Expr]]:
+    """The group as a function of what it reads from outside, and what that is."""
+    inside = {node.binding.var for node in group.nodes}
+    params: dict[Expr, Var] = {}
+    bindings: list[Binding] = []
+    for node in reversed(group.nodes):
+        new = [_inside_operand(operand, inside, params) for operand in operands(node.call)]
+        bindings.append(Binding(node.binding.var, with_operands(node.call, new)))
+    result = group.nodes[0].binding.var
+    return Function(list(params.values()), bindings, result, {PRIMITIVE: True}), list(params)
+
+
+def _inside_operand(operand: Expr, inside: set[Var], params: dict[Expr, Var]) -> Expr:
+    if isinstance(operand, Constant) or (isinstance(operand, Var) and operand not in inside):
+        return params.setdefault(operand, Var(f"p{len(params)}", operand.type))
+    return operand
+
+
+def _group_name(group: _Group) -> str:
+    names = [str(op).rpartition(".")[2] for node in reversed(group.nodes) for op in node.function.attrs.get("ops", ())]
+    return "_".join(["fused", *names])[:80].rstrip("_")
+
+
+def _fresh(wanted: str, taken: set[str]) -> str:
+    name, count = wanted, 0
+    while name in taken:
+        count += 1
+        name = f"{wanted}_{count}"
+    taken.add(name)
+    return name
