@@ -56,6 +56,10 @@ class Function:
 Atom: TypeAlias = "Symbol | Function"
 
 
+# A short text can name a polynomial with millions of terms: what a file brings must not.
+MAX_PRODUCTS = 1 << 12
+
+
 class SymbolicDim:
     """A dimension that is not a constant; immutable, hashable, equal when provably equal.
 
@@ -96,6 +100,8 @@ class SymbolicDim:
         return self * -1 + other
 
     def __mul__(self, other: Dim) -> Dim:
+        if len(self.terms) * len(_terms(other)) > MAX_PRODUCTS:
+            raise ShapeError("a dimension expression is too large", found=f"({self}) * ({other})"[:200])
         return _sum([(_monomial(a + b), x * y) for a, x in self.terms for b, y in _terms(other)])
 
     __rmul__ = __mul__

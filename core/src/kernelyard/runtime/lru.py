@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
-from threading import Lock
+from threading import RLock
 from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
@@ -23,7 +23,7 @@ class LRU(Generic[K, V]):
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
         self._items: OrderedDict[K, V] = OrderedDict()
-        self._lock = Lock()
+        self._lock = RLock()
 
     def get_or_make(self, key: K, make: Callable[[], V]) -> V:
         """The value of `key`, made if it is not there; others wait meanwhile, so it is made once."""
