@@ -106,6 +106,9 @@ def _samples(rank: int, average: bool) -> Iterator[Sample]:
     ceil = {"strides": two, "ceil_mode": True}
     yield Sample((floats(1, 2, *spatial),), {"pool_size": two, **ceil}, "ceil mode")
     yield Sample((floats(1, 2, *spatial),), {"pool_size": three, "padding": one * 2, **ceil}, "ceil mode, padded")
+    yield Sample(
+        (floats(1, 2, *spatial),), {"pool_size": two, "padding": one * 2, **ceil}, "ceil mode, last one dropped"
+    )
     yield Sample((floats(1, 2, *spatial),), {"pool_size": two, "dilation": two}, "dilated")
     if average:
         counted = {"pool_size": three, "padding": one * 2, "count_include_pad": True}

@@ -15,7 +15,7 @@ import numpy as np
 import kernelyard.ops  # noqa: F401  # declares the operators that a loaded module names
 from kernelyard import dims
 from kernelyard.dims import SymbolicDim
-from kernelyard.errors import CodegenError, ExecutionError, IRError
+from kernelyard.errors import CodegenError, ExecutionError, IRError, ShapeError
 from kernelyard.ir.expr import Call
 from kernelyard.ir.op import Attributes, Op, get_op
 from kernelyard.ops.interpreter import evaluate_attributes
@@ -128,7 +128,7 @@ def _call_from_json(fields: Fields) -> OpCall:
         op = get_op(fields.text("op"))
         given = {name: _from_json(op.attributes[name].kind, value) for name, value in attrs.items()}
         checked = op.check_attributes(given)
-    except (IRError, KeyError, TypeError, ValueError) as error:
+    except (IRError, ShapeError, KeyError, TypeError, ValueError) as error:
         raise corrupted(fields.where, fields.value, "an operator call of this release") from error
     if op.reference is None:
         raise corrupted(fields.where, op.name, "an operator with a reference")

@@ -47,7 +47,7 @@ def require(
 def require_dtype(type_: TensorType, allowed: Sequence[str], what: str = "the operand") -> None:
     """The element type must be one of `allowed`."""
     if type_.dtype not in allowed:
-        raise TypeInferenceError(f"{what} has the wrong dtype", found=type_.dtype, expected=", ".join(allowed))
+        raise TypeInferenceError(f"wrong dtype of {what}", found=type_.dtype, expected=", ".join(allowed))
 
 
 def require_same_dtype(types: Sequence[TensorType]) -> str:

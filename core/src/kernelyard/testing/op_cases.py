@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,7 +33,7 @@ class OpCase:
     """An operator with one of its samples.
 
     Example:
-        >>> case = next(op_cases(["nn.relu"]))
+        >>> case = op_cases(["nn.relu"])[0]
         >>> case.id
         'nn.relu: matrix'
         >>> case.module()["main"].result_type
@@ -84,12 +84,10 @@ class OpCase:
         return [array for number, array in enumerate(self.sample.inputs) if number not in constants]
 
 
-def op_cases(names: Iterable[str] | None = None) -> Iterator[OpCase]:
+def op_cases(names: Iterable[str] | None = None) -> list[OpCase]:
     """All samples of some operators, or of every operator that has a reference."""
     ops = all_ops() if names is None else tuple(map(get_op, names))
-    for op in ops:
-        for sample in op.samples() if op.reference else ():
-            yield OpCase(op, sample)
+    return [OpCase(op, sample) for op in ops if op.reference for sample in op.samples()]
 
 
 def one_symbol_per_size(operand: int, axis: int, size: int) -> Dim:
