@@ -30,7 +30,6 @@ class AcmeRuntime(JSONRuntime):
         AcmeRuntime.binds += 1
         keep = []
         tensors = {}
-        movable = dict(enumerate(args[: len(graph.inputs)]))
         for number, node in enumerate(graph.nodes):
             for output, spec in enumerate(node.outputs):
                 tensors[number, output] = self._place(node, spec, values, keep)
