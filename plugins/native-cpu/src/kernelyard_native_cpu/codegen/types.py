@@ -70,7 +70,9 @@ def encode(e: FunctionEmitter, value: Value, dtype: str, has_half: bool) -> Valu
     if dtype not in SMALL_FLOATS:
         return value
     if dtype == "float16" and has_half:
-        return e.convert("bitcast", e.convert("fptrunc", value, "half"), "i16")
+        # Without the fence LLVM may round a double straight to half, by a function that is in no library here.
+        fenced = e.intrinsic("arithmetic.fence", value)
+        return e.convert("bitcast", e.convert("fptrunc", fenced, "half"), "i16")
     return _encode_small(e, value, SMALL_FLOATS[dtype])
 
 

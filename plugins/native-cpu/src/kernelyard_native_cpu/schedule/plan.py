@@ -77,8 +77,8 @@ def _accesses(stage: Stage, private: dict[Buffer, int]) -> list[Access]:
 
 
 def size_of(dim: Dim) -> int:
-    """A number to reckon with: symbols count as `TYPICAL_EXTENT`."""
-    return dims.evaluate(dim, dict.fromkeys(dims.symbols_of(dim), TYPICAL_EXTENT))
+    """A number to reckon with, at least 1: symbols count as `TYPICAL_EXTENT`."""
+    return max(1, dims.evaluate(dim, dict.fromkeys(dims.symbols_of(dim), TYPICAL_EXTENT)))
 
 
 class _Chooser:
