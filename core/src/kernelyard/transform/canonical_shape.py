@@ -112,6 +112,22 @@ def _explicit_axes(mutator: FunctionMutator, call: Call) -> Expr | None:
     return make(call.op_name, call.args[0], axes=axes, keepdims=call.attrs["keepdims"])
 
 
+def _padding_of_convolution(mutator: FunctionMutator, call: Call) -> Expr | None:
+    """Zeros that are put around an image before a convolution are its padding."""
+    pad = defining_call(mutator, call.args[0], "pad")
+    if pad is None or pad.attrs["mode"] != "constant" or pad.attrs["value"] != 0.0:
+        return None
+    pads = [amount for amount in pad.attrs["pads"] if isinstance(amount, int) and amount >= 0]
+    rank = pad.tensor_type.rank
+    begins, ends = pads[:rank], pads[rank:]
+    if len(pads) != 2 * rank or any(begins[:2] + ends[:2]):
+        return None
+    around = (*begins[2:], *ends[2:])
+    padding = tuple(a + b for a, b in zip(call.attrs["padding"], around, strict=True))
+    return make(call.op_name, pad.args[0], *call.args[1:], **{**call.attrs, "padding": padding})
+
+
+_CONVOLUTIONS = ("nn.conv1d", "nn.conv2d", "nn.conv3d")
 _REDUCTIONS = ("sum", "mean", "max", "min", "prod", "any", "all")
 
 SHAPE_RULES: dict[str, tuple[Rule, ...]] = {

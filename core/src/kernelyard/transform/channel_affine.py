@@ -25,6 +25,8 @@ def channel_affine(value: Expr, axis: int, channels: int) -> ChannelAffine | Non
         return None
     if value.op_name == "nn.batch_norm":
         return affine_of_batch_norm(value) if value.attrs["axis"] == axis else None
+    if value.op_name == "negative":
+        return ChannelAffine(value.args[0], scale=np.full(channels, -1.0))
     if value.op_name not in ("add", "subtract", "multiply", "divide"):
         return None
     x, other = value.args
