@@ -23,7 +23,8 @@ def convolve(x, w, strides, begin, end, dilation, groups):
     result = np.zeros((n, o, *out))
     for position in itertools.product(*map(range, kernel)):
         window = tuple(
-            slice(p * d, p * d + (e - 1) * t + 1, t) for p, d, e, t in zip(position, dilation, out, strides, strict=True)
+            slice(p * d, p * d + (e - 1) * t + 1, t)
+            for p, d, e, t in zip(position, dilation, out, strides, strict=True)
         )
         part = x[(slice(None), slice(None), *window)].reshape(n, groups, i, -1)
         weight = w[(slice(None), slice(None), *position)].reshape(groups, o // groups, i)
@@ -42,7 +43,8 @@ def convolve_transposed(x, w, strides, begin, end, dilation, groups, output_padd
     result = np.zeros((n, o * groups, *full))
     for position in itertools.product(*map(range, kernel)):
         window = tuple(
-            slice(p * d, p * d + (s - 1) * t + 1, t) for p, d, s, t in zip(position, dilation, size, strides, strict=True)
+            slice(p * d, p * d + (s - 1) * t + 1, t)
+            for p, d, s, t in zip(position, dilation, size, strides, strict=True)
         )
         weight = w[(slice(None), slice(None), *position)].reshape(groups, i // groups, o)
         part = np.einsum("ngis,gio->ngos", x.reshape(n, groups, i // groups, -1), weight)

@@ -13,7 +13,9 @@ SHAPES = [
 ]  # fmt: skip
 
 
-def multiply(builder, a, b, expected, *, constant, transpose_a=False, transpose_b=False, bias=None, post_ops=(), **operands):
+def multiply(
+    builder, a, b, expected, *, constant, transpose_a=False, transpose_b=False, bias=None, post_ops=(), **operands
+):
     left = np.swapaxes(a, -1, -2).copy() if transpose_a else a
     right = np.swapaxes(b, -1, -2).copy() if transpose_b else b
     entries = {"a": builder.input(left.shape), "b": builder.constant(right) if constant else builder.input(right.shape)}
@@ -71,5 +73,3 @@ def test_batches_become_rows(builder, rng):
     c = rng.standard_normal((1, 3, 5, 9), dtype=np.float32)
     post_ops = [{"kind": "binary", "algorithm": "add", "role": "post0"}]
     multiply(builder, a, b, np.matmul(a.astype(np.float64), b) + c, constant=True, post_ops=post_ops, post0=c)
-
-

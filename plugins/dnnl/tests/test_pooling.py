@@ -24,7 +24,8 @@ def pool(x, algorithm, kernel, strides, begin, end, dilation):
     parts, counts = [], []
     for position in itertools.product(*map(range, kernel)):
         window = tuple(
-            slice(p * d, p * d + (o - 1) * t + 1, t) for p, d, o, t in zip(position, dilation, out, strides, strict=True)
+            slice(p * d, p * d + (o - 1) * t + 1, t)
+            for p, d, o, t in zip(position, dilation, out, strides, strict=True)
         )
         parts.append(padded[(slice(None), slice(None), *window)])
         counts.append(counted[window])
@@ -86,7 +87,7 @@ def ceil_mode_pool(builder, x, algorithm):
     )  # fmt: skip
 
 
-REDUCTIONS = {"mean": np.mean, "sum": np.sum, "max": np.max, "min": np.min, "mul": np.prod}
+REDUCTIONS = {"mean": np.mean, "sum": np.sum, "max": np.max, "min": np.min, "prod": np.prod}
 
 
 @pytest.mark.parametrize("algorithm", REDUCTIONS)

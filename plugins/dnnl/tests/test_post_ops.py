@@ -62,7 +62,9 @@ def test_eltwise(algorithm, shape, builder, rng):
     alpha, beta, reference = ELTWISE[algorithm]
     x = rng.standard_normal(shape, dtype=np.float32) * 3
     x = np.abs(x) + 0.1 if algorithm in POSITIVE else x
-    y = builder.kernel("eltwise", shape, {"x": builder.input(shape)}, algorithm=algorithm, alpha=alpha, beta=beta, post_ops=[])
+    y = builder.kernel(
+        "eltwise", shape, {"x": builder.input(shape)}, algorithm=algorithm, alpha=alpha, beta=beta, post_ops=[]
+    )
     (actual,), ran = builder.run([y], x)
     close(actual, reference(x.astype(F)))
     no_reference(ran)
@@ -93,7 +95,9 @@ def test_eltwise_after_matmul(algorithm, builder, rng):
         a, b = np.abs(a), np.abs(b)
     product = a.astype(F) @ b
     operands = {"a": builder.input(a.shape), "b": builder.constant(b)}
-    y = builder.kernel("matmul", product.shape, operands, transpose_a=False, transpose_b=False, post_ops=[eltwise(algorithm)])
+    y = builder.kernel(
+        "matmul", product.shape, operands, transpose_a=False, transpose_b=False, post_ops=[eltwise(algorithm)]
+    )
     (actual,), ran = builder.run([y], a)
     expected = ELTWISE[algorithm][2](product)
     if algorithm == "round":
@@ -183,7 +187,11 @@ def test_binary_of_one_tensor_with_itself(builder, rng):
 @pytest.mark.parametrize("shape", [(1, 24, 5, 6), (2, 24, 5, 6)])
 def test_eltwise_with_post_ops(shape, builder, rng):
     x, r = (rng.standard_normal(shape, dtype=np.float32) for _ in range(2))
-    post_ops = [{"kind": "sum", "role": "post0"}, eltwise("logistic"), {"kind": "binary", "algorithm": "mul", "role": "post2"}]
+    post_ops = [
+        {"kind": "sum", "role": "post0"},
+        eltwise("logistic"),
+        {"kind": "binary", "algorithm": "mul", "role": "post2"},
+    ]
     s = rng.standard_normal((1, 24, 1, 1), dtype=np.float32)
     operands = {"x": builder.input(shape), "post0": builder.input(shape), "post2": builder.constant(s)}
     y = builder.kernel("eltwise", shape, operands, algorithm="tanh", alpha=0.0, beta=0.0, post_ops=post_ops)

@@ -22,7 +22,16 @@ def softmax(x, axis):
 
 @pytest.mark.parametrize(
     ("shape", "axis"),
-    [((5, 7), 1), ((5, 7), 0), ((5, 7), -1), ((2, 12, 9, 9), 3), ((2, 12, 9, 9), 1), ((2, 3, 4), 1), ((11,), 0), ((1, 1, 1), 2)],
+    [
+        ((5, 7), 1),
+        ((5, 7), 0),
+        ((5, 7), -1),
+        ((2, 12, 9, 9), 3),
+        ((2, 12, 9, 9), 1),
+        ((2, 3, 4), 1),
+        ((11,), 0),
+        ((1, 1, 1), 2),
+    ],
 )
 @pytest.mark.parametrize("op", ["softmax", "log_softmax"])
 def test_softmax(shape, axis, op, builder, rng):
@@ -50,7 +59,9 @@ def test_batch_norm(shape, constant, builder, rng):
     gamma, beta, mean, variance = (s.astype(F).reshape(-1, *[1] * (len(shape) - 2)) for s in stats)
     expected = (x - mean) / np.sqrt(variance + 1e-3) * gamma + beta
     add = builder.constant if constant else lambda array: builder.input(array.shape)
-    operands = {"x": builder.input(shape)} | dict(zip(("gamma", "beta", "mean", "variance"), map(add, stats), strict=True))
+    operands = {"x": builder.input(shape)} | dict(
+        zip(("gamma", "beta", "mean", "variance"), map(add, stats), strict=True)
+    )
     y = builder.kernel("batch_norm", shape, operands, epsilon=1e-3, post_ops=[{"kind": "eltwise", "algorithm": "relu"}])
     ran = check(builder, y, np.maximum(expected, 0), x, *([] if constant else stats))
     assert not constant or len(ran) == 1
@@ -77,7 +88,13 @@ def resample(x, sizes, algorithm):
 @pytest.mark.parametrize("algorithm", ["nearest", "linear"])
 @pytest.mark.parametrize(
     ("shape", "sizes"),
-    [((1, 8, 5), (10,)), ((2, 24, 4, 5), (8, 10)), ((1, 3, 8, 6), (12, 9)), ((1, 16, 8, 8), (3, 5)), ((1, 4, 3, 3, 3), (6, 6, 6))],
+    [
+        ((1, 8, 5), (10,)),
+        ((2, 24, 4, 5), (8, 10)),
+        ((1, 3, 8, 6), (12, 9)),
+        ((1, 16, 8, 8), (3, 5)),
+        ((1, 4, 3, 3, 3), (6, 6, 6)),
+    ],
     ids=str,
 )
 def test_resample(shape, sizes, algorithm, builder, rng):

@@ -64,7 +64,7 @@ BINARY = {"add": 131056, "mul": 131057, "max": 131058, "min": 131059, "div": 131
 
 RESAMPLING = {"nearest": 196592, "linear": 196593}
 
-REDUCTION = {"max": 196594, "min": 196595, "sum": 196596, "mul": 196597, "mean": 196598}
+REDUCTION = {"max": 196594, "min": 196595, "sum": 196596, "prod": 196597, "mean": 196598}
 
 SOFTMAX = {"softmax": 196608, "log_softmax": 196609}
 

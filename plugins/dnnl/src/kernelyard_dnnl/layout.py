@@ -61,8 +61,14 @@ class MemoryDescriptor:
 
     @cached_property
     def order(self) -> Shape:
-        """The dims from the outermost to the innermost in memory; dims of size 1 stay where they are, relatively."""
+        """The dims from the outermost to the innermost in memory.
+
+        Dims of size 1 leave a choice: row-major or channels-last where that is right, as oneDNN looks for these.
+        """
         assert self.strides is not None
+        for order in (tuple(range(self.rank)), channels_last_order(self.rank)):
+            if self.same_layout(dense(self.shape, self.dtype, order)):
+                return order
         strides, shape = self.strides, self.shape
         moving = sorted((axis for axis in range(self.rank) if shape[axis] != 1), key=lambda axis: -strides[axis])
         places = [axis for axis in range(self.rank) if shape[axis] != 1]
@@ -75,6 +81,11 @@ class MemoryDescriptor:
     def is_dense(self) -> bool:
         """True when the elements fill their memory with no gap, in some order of the dims."""
         return self.strides is not None and self.same_layout(dense(self.shape, self.dtype, self.order))
+
+    @property
+    def canonical(self) -> MemoryDescriptor:
+        """A dense descriptor with strides of dims of size 1 as oneDNN expects them."""
+        return dense(self.shape, self.dtype, self.order)
 
     @cached_property
     def is_plain(self) -> bool:

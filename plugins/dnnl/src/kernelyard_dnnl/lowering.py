@@ -120,11 +120,11 @@ class Lowering:
         self.copy_into(value, copy)
         return copy
 
-    def copy_into(self, value: Value, destination: Value) -> None:
-        """Copies a tensor into another, which may have another layout or dtype."""
+    def copy_into(self, value: Value, destination: Value, reader: str = "") -> None:
+        """Copies a tensor into another, which may have another layout or dtype; `reader` is who asks, for labels."""
         primitive = create_reorder(value.descriptor, destination.descriptor, threads=self.threads)
         label = self._label
-        self._label = f"reorder for {label}" if label else "reorder"
+        self._label = f"reorder for {reader or label}"
         self.emit(primitive, {SOURCE: value, DESTINATION: destination})
         self._label = label
 
@@ -134,11 +134,11 @@ class Lowering:
 
     def gapless(self, value: Value) -> Value:
         """The tensor in a layout that fills its memory (blocked ones do): as it is, else row-major."""
-        return value if value.descriptor.strides is None or value.descriptor.is_dense else self.plain(value)
+        return value if value.descriptor.strides is None else self.strided(value)
 
     def strided(self, value: Value) -> Value:
         """The tensor in a dense layout that strides can tell: as it is where it has one, else row-major."""
-        return value if value.descriptor.is_dense else self.plain(value)
+        return value.seen_as(value.descriptor.canonical) if value.descriptor.is_dense else self.plain(value)
 
     def channels_last(self, value: Value) -> Value:
         """The tensor with its channels (dim 1) innermost."""

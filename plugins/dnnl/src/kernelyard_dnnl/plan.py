@@ -55,7 +55,7 @@ def _deliver(lowering: Lowering, outputs: Sequence[Value]) -> None:
             continue
         layout = dense(value.shape, value.descriptor.dtype)
         target = Value(Buffer(layout.nbytes, argument=first + number), layout)
-        lowering.copy_into(value, target)
+        lowering.copy_into(value, target, f"output {number}")
 
 
 def _needed(operations: Sequence[Operation]) -> list[Operation]:

@@ -2,23 +2,24 @@
 
 Node schema: pool: operand x (N, C, spatial...); attributes algorithm (max, avg_include_padding,
 avg_exclude_padding), kernel, strides, padding_begin, padding_end, dilation (1 = dense). reduce: operand x; attributes
-algorithm (mean, sum, max, min, mul), axes (empty = all), keepdims. Both take post-ops.
+algorithm (mean, sum, max, min, prod), axes (empty = all), keepdims. Both take post-ops.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from kernelyard.errors import CodegenError
 from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl._native import StatusError
-from kernelyard_dnnl.layout import MemoryDescriptor, Shape, dense
+from kernelyard_dnnl.layout import MemoryDescriptor, Shape, channels_last_order, dense
 from kernelyard_dnnl.lowering import DESTINATION, SOURCE, Lowering
 from kernelyard_dnnl.primitive import PostOps, Primitive, Vector, speed
 from kernelyard_dnnl.primitives.post_ops import apply_steps, execute, steps_of
 from kernelyard_dnnl.values import Node, Value
 
+TWO_STEP_POOLING = 1024
 _AS_POOLING = {"mean": "avg_include_padding", "max": "max"}
 
 
@@ -39,48 +40,81 @@ def lower_pool(node: Node, graph: Lowering) -> Value:
             expected=f"{tuple(attrs['padding_end'])}",
         )  # fmt: skip
     window = tuple(Vector(v) for v in (strides, kernel, tuple(d - 1 for d in dilation), begin, end))
-    return _pool(node, graph, x, attrs["algorithm"], window, node.shape)
-
-
-def _pool(node: Node, graph: Lowering, x: Value, algorithm: str, window: Sequence[Vector], shape: Shape) -> Value:
+    pooling = Pooling(graph, attrs["algorithm"], window, node.shape, node.dtype)
     x = graph.gapless(x)
-
-    def primitive(source: MemoryDescriptor, post_ops: PostOps = ()) -> Primitive:
-        result = dense(shape, node.dtype, source.order)
-        forward, kind = enums.FORWARD_INFERENCE, enums.POOLING[algorithm]
-        return graph.primitive("pooling_forward", forward, kind, source, result, *window, post_ops=post_ops)
-
-    if x.descriptor.strides is None or not _is_fast(primitive, x.descriptor):
+    if x.descriptor.strides is None or not _is_fast(pooling, x.descriptor):
         x = graph.channels_last(x)
     source = x.descriptor
-    result = dense(shape, node.dtype, source.order)
-    return execute(graph, node, result, {SOURCE: x}, lambda post_ops: primitive(source, post_ops))
+    return execute(graph, node, pooling.result(source), {SOURCE: x}, lambda post: pooling.primitive(source, post))
 
 
-def _is_fast(primitive: Callable[[MemoryDescriptor], Primitive], source: MemoryDescriptor) -> bool:
+@dataclass(frozen=True)
+class Pooling:
+    """A pooling whose layout is open. window: strides, kernel, dilation, padding at the begin and at the end."""
+
+    graph: Lowering
+    algorithm: str
+    window: tuple[Vector, ...]
+    shape: Shape
+    dtype: str
+
+    def result(self, source: MemoryDescriptor) -> MemoryDescriptor:
+        """The layout of the result: that of the source."""
+        return dense(self.shape, self.dtype, source.order)
+
+    def primitive(self, source: MemoryDescriptor, post_ops: PostOps = ()) -> Primitive:
+        """Raises: StatusError."""
+        forward, kind = enums.FORWARD_INFERENCE, enums.POOLING[self.algorithm]
+        arguments = (forward, kind, source, self.result(source), *self.window)
+        return self.graph.primitive("pooling_forward", *arguments, post_ops=post_ops)
+
+
+def _is_fast(pooling: Pooling, source: MemoryDescriptor) -> bool:
     try:
-        return speed(primitive(source).implementation) == 2
+        return speed(pooling.primitive(source).implementation) == 2
     except StatusError:
         return False
 
 
 def lower_reduce(node: Node, graph: Lowering) -> Value:
     """Lowers a reduce node."""
-    x, algorithm = node.operands["x"], node.attrs["algorithm"]
+    x, algorithm = graph.strided(node.operands["x"]), node.attrs["algorithm"]
     rank = len(x.shape)
     axes = tuple(node.attrs["axes"]) or tuple(range(rank))
-    if rank > 2 and axes == tuple(range(2, rank)) and algorithm in _AS_POOLING:
-        zeros, ones = Vector((0,) * (rank - 2)), Vector((1,) * (rank - 2))
-        window = (ones, Vector(x.shape[2:]), zeros, zeros, zeros)
-        if not node.post_ops or len(node.shape) == rank:
-            pooled = (*x.shape[:2], *(1,) * (rank - 2))
-            return graph.reshaped(_pool(node, graph, x, _AS_POOLING[algorithm], window, pooled), node.shape)
     if all(x.shape[axis] == 1 for axis in axes):
         # Every reduction of one element is that element.
-        result = graph.gapless(x) if not node.post_ops else graph.copied(x, dense(x.shape, node.dtype))
+        result = x if not node.post_ops else graph.copied(x, x.descriptor)
+    elif _is_global_pooling(x, axes, algorithm):
+        result = _pooled(graph, x, _AS_POOLING[algorithm], node.dtype)
     else:
-        result = _reduced_rows(graph, graph.strided(x), axes, algorithm, node.dtype)
+        result = _reduced_rows(graph, x, axes, algorithm, node.dtype)
     return apply_steps(graph, steps_of(node), graph.reshaped(result, node.shape))
+
+
+def _is_global_pooling(x: Value, axes: Shape, algorithm: str) -> bool:
+    """True for a mean or maximum over space with the channels innermost, where rows would need a transposition."""
+    rank = len(x.shape)
+    spatial = 2 < rank <= 5 and axes == tuple(range(2, rank)) and algorithm in _AS_POOLING
+    return spatial and not x.descriptor.is_plain and x.descriptor.order == channels_last_order(rank)
+
+
+def _pooled(graph: Lowering, x: Value, algorithm: str, dtype: str) -> Value:
+    """Pooling over all of space. Large ones take two steps, rows and then their results: more parallel, and sums of
+    many floats lose less."""
+    spatial = x.shape[2:]
+    kernels = [spatial]
+    if len(spatial) > 1 and math.prod(spatial) >= TWO_STEP_POOLING:
+        ones = (1,) * (len(spatial) - 1)
+        kernels = [(*ones, spatial[-1]), (*spatial[:-1], 1)]
+    zeros, unit = Vector((0,) * len(spatial)), Vector((1,) * len(spatial))
+    for kernel in kernels:
+        sizes = zip(x.shape[2:], kernel, strict=True)
+        shape = (*x.shape[:2], *(size - k + 1 for size, k in sizes))
+        pooling = Pooling(graph, algorithm, (unit, Vector(kernel), zeros, zeros, zeros), shape, dtype)
+        result = graph.new(pooling.result(x.descriptor))
+        graph.emit(pooling.primitive(x.descriptor), {SOURCE: x, DESTINATION: result})
+        x = result
+    return x
 
 
 def _reduced_rows(graph: Lowering, x: Value, axes: Shape, algorithm: str, dtype: str) -> Value:
