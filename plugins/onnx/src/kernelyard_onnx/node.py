@@ -151,6 +151,13 @@ class Node:
         value = self.constant(expr, what)
         return value.reshape(-1)[0].item() if value.size == 1 else self.reject(f"its {what} is not one number")
 
+    def fixed(self, dim: Dim, what: str) -> int:
+        """A size that must be a number.
+
+        Raises: RejectedError.
+        """
+        return dim if isinstance(dim, int) else self.reject(f"the {what} is not fixed")
+
     def dims(self, expr: Expr, what: str) -> tuple[Dim, ...]:
         """A vector of whole numbers that are constants or computed from sizes.
 
@@ -223,6 +230,12 @@ class Node:
         shape: list[Dim] = [1] * rank
         shape[axis] = dims.product(self.shape(expr))
         return self.reshape(expr, shape)
+
+    def number(self, dim: Dim, dtype: str) -> Expr:
+        """A size as a tensor of rank 0."""
+        if isinstance(dim, int):
+            return self.full(dim, (), dtype)
+        return self.cast(self.reshape(self.op("shape_tensor", dims=(dim,)), ()), dtype)
 
     def full(self, value: float | int | bool, shape: Sequence[Dim], dtype: str) -> Expr:
         """A tensor with one value everywhere."""

@@ -13,7 +13,6 @@ class TensorSequence:
     """A sequence whose length is known when the model is compiled."""
 
     items: tuple[Expr, ...]
-    dtype: str = "float32"
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,14 @@ FAMILIES = (
     "normalization",
     "pooling",
     "quantization",
+    "recurrent",
     "reduction",
     "resize",
+    "sequence",
     "shape",
+    "signal",
     "slicing",
+    "spatial",
 )
 
 

@@ -1,0 +1,252 @@
+"""LSTM, GRU and RNN, unrolled over a sequence of fixed length.
+
+All steps share one matrix product for the inputs; only the product with the state is done step by step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from kernelyard.dims import Dim
+from kernelyard.ir import Expr
+from kernelyard_onnx.node import Node
+from kernelyard_onnx.registry import converter
+
+# Unrolled code grows with every step.
+MAX_STEPS = 2048
+Activation = Callable[[Expr], Expr]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One direction of a recurrent layer: weights of this direction, activations, and the node around it."""
+
+    node: Node
+    inputs: list[Expr]  # one (batch, gates * hidden) per step: x W^T + both biases
+    recurrent: Expr  # (hidden, gates * hidden)
+    recurrent_bias: Expr | None  # (gates * hidden,), only where it must not be added beforehand
+    peepholes: Expr | None
+    activations: list[Activation]
+    hidden: int
+
+    def clipped(self, x: Expr) -> Expr:
+        limit = self.node.attr("clip")
+        return x if not limit else self.node.op("clip", x, min=-float(limit), max=float(limit))
+
+    def gate(self, x: Expr, index: int) -> Expr:
+        """Columns of one gate."""
+        rank = self.node.rank(x)
+        return self.node.slice(x, rank - 1, index * self.hidden, (index + 1) * self.hidden)
+
+    def product(self, state: Expr, weight: Expr) -> Expr:
+        return self.node.op("matmul", state, weight)
+
+
+States = tuple[Expr, ...]
+Step = Callable[[Cell, Expr, States], States]
+
+
+# --- the three cells --------------------------------------------------------------------------------------------------
+def _rnn_step(cell: Cell, given: Expr, states: States) -> States:
+    total = cell.node.op("add", given, cell.product(states[0], cell.recurrent))
+    return (cell.activations[0](cell.clipped(total)),)
+
+
+def _gru_step(cell: Cell, given: Expr, states: States) -> States:
+    """Gates in the order z, r, h."""
+    node, (state,) = cell.node, states
+    before = node.attr("linear_before_reset", 0)
+    f, g = cell.activations[:2]
+    size = cell.hidden
+    z_and_r = node.op("add", node.slice(given, 1, 0, 2 * size), cell.product(state, _columns(cell, 0, 2)))
+    z, r = (f(cell.clipped(cell.gate(z_and_r, index))) for index in (0, 1))
+    weight, bias = _columns(cell, 2, 3), cell.recurrent_bias
+    if before:
+        inner = cell.product(state, weight)
+        inner = node.op("multiply", r, inner if bias is None else node.op("add", inner, cell.gate(bias, 2)))
+    else:
+        inner = cell.product(node.op("multiply", r, state), weight)
+    h = g(cell.clipped(node.op("add", cell.gate(given, 2), inner)))
+    # (1 - z) * h + z * state
+    return (node.op("add", h, node.op("multiply", z, node.op("subtract", state, h))),)
+
+
+def _columns(cell: Cell, first: int, last: int) -> Expr:
+    return cell.node.slice(cell.recurrent, 1, first * cell.hidden, last * cell.hidden)
+
+
+def _lstm_step(cell: Cell, given: Expr, states: States) -> States:
+    """Gates in the order i, o, f, c."""
+    node, (state, memory) = cell.node, states
+    f, g, h = cell.activations[:3]
+    total = node.op("add", given, cell.product(state, cell.recurrent))
+
+    def gate(index: int, looks_at: Expr | None) -> Expr:
+        value = cell.gate(total, index)
+        if cell.peepholes is not None and looks_at is not None:
+            value = node.op("add", value, node.op("multiply", cell.gate(cell.peepholes, index), looks_at))
+        return cell.clipped(value)
+
+    keep = f(gate(2, memory))
+    take = node.op("subtract", node.full(1, (), node.dtype(keep)), keep) if node.attr("input_forget", 0) else None
+    take = f(gate(0, memory)) if take is None else take
+    fresh = node.op("add", node.op("multiply", keep, memory), node.op("multiply", take, g(gate(3, None))))
+    return node.op("multiply", f(gate(1, fresh)), h(fresh)), fresh
+
+
+# --- the layer --------------------------------------------------------------------------------------------------------
+KINDS: dict[str, tuple[int, int, Step, tuple[str, ...]]] = {
+    # gates, states, step, default activations
+    "RNN": (1, 1, _rnn_step, ("Tanh",)),
+    "GRU": (3, 1, _gru_step, ("Sigmoid", "Tanh")),
+    "LSTM": (4, 2, _lstm_step, ("Sigmoid", "Tanh", "Tanh")),
+}
+
+
+@converter("RNN", "GRU", "LSTM", since=7)
+def recurrent(node: Node) -> Sequence[Expr]:
+    gates, count, step, defaults = KINDS[node.proto.op_type]
+    x = node.input(0)
+    batch_first = bool(node.attr("layout", 0))
+    x = node.permute(x, (1, 0, 2)) if batch_first else x
+    steps, batch, _ = node.shape(x)
+    if node.fixed(steps, "length of its sequence") > MAX_STEPS:
+        node.reject(f"its sequence has {steps} steps; at most {MAX_STEPS} are supported")
+    directions = 2 if node.attr("direction", "forward") == "bidirectional" else 1
+    hidden = node.fixed(node.shape(node.input(2))[-1], "size of its state")
+    activations = _activations(node, defaults, directions)
+    tracks, finals = [], []
+    for index in range(directions):
+        backward = index == 1 or node.attr("direction", "forward") == "reverse"
+        chosen = activations[index * len(defaults) : (index + 1) * len(defaults)]
+        cell = _cell(node, x, index, gates, hidden, chosen)
+        states = tuple(_initial(node, 5 + k, index, batch, hidden, x, batch_first) for k in range(count))
+        track, states = _run(cell, step, states, backward)
+        tracks.append(track)
+        finals.append(states)
+    return _outputs(node, tracks, finals, batch_first)
+
+
+def _cell(node: Node, x: Expr, index: int, gates: int, hidden: int, activations: list[Activation]) -> Cell:
+    weight, recurrent = (_of_direction(node, node.input(k), index) for k in (1, 2))
+    both = node.optional(3)
+    bias = None if both is None else _of_direction(node, both, index)
+    size = gates * hidden
+    steps = node.fixed(node.shape(x)[0], "length of its sequence")
+    # With linear_before_reset the state's bias of gate h is multiplied by r: it must be added step by step.
+    apart = node.proto.op_type == "GRU" and bool(node.attr("linear_before_reset", 0))
+    recurrent_bias = None
+    total = node.op("matmul", x, node.permute(weight, (1, 0)))
+    if bias is not None:
+        own, others = node.slice(bias, 0, 0, size), node.slice(bias, 0, size, 2 * size)
+        if apart:
+            recurrent_bias = others
+            zeros = node.full(0, (hidden,), node.dtype(x))
+            others = node.op("concat", node.slice(others, 0, 0, 2 * hidden), zeros, axis=0)
+        total = node.op("add", total, node.op("add", own, others))
+    peepholes = node.optional(7) if node.proto.op_type == "LSTM" else None
+    return Cell(
+        node,
+        [_drop_axis(node, node.slice(total, 0, t, t + 1), 0) for t in range(steps)],
+        node.permute(recurrent, (1, 0)),
+        recurrent_bias,
+        None if peepholes is None else _of_direction(node, peepholes, index),
+        activations,
+        hidden,
+    )
+
+
+def _run(cell: Cell, step: Step, states: States, backward: bool) -> tuple[list[Expr], States]:
+    """The output of each step, in the order of time, and the last states."""
+    node, lengths = cell.node, cell.node.optional(4)
+    count = len(cell.inputs)
+    track: list[Expr | None] = [None] * count
+    for t in range(count - 1, -1, -1) if backward else range(count):
+        new = step(cell, cell.inputs[t], states)
+        if lengths is None:
+            states, track[t] = new, new[0]
+            continue
+        # Beyond a sequence's end its states stay, and its output is 0.
+        inside = node.op("less", node.full(t, (1, 1), node.dtype(lengths)), node.along(lengths, 0, 2))
+        states = tuple(node.op("where", inside, a, b) for a, b in zip(new, states, strict=True))
+        track[t] = node.op("where", inside, new[0], node.full(0, (), node.dtype(new[0])))
+    return [output for output in track if output is not None], states
+
+
+def _outputs(node: Node, tracks: list[list[Expr]], finals: list[States], batch_first: bool) -> Sequence[Expr]:
+    """Y (steps, directions, batch, hidden) and the last states (directions, batch, hidden), or batch first."""
+    where = 1 if batch_first else 0
+    states = [
+        _joined(node, [_add_axis(node, state[k], where) for state in finals], where) for k in range(len(finals[0]))
+    ]
+    if not node.has_output(0):
+        return [states[0], *states]
+    by_time = [_joined(node, [_add_axis(node, track[t], 0) for track in tracks], 0) for t in range(len(tracks[0]))]
+    y = _joined(node, [_add_axis(node, output, 0) for output in by_time], 0)
+    return [node.permute(y, (2, 0, 1, 3)) if batch_first else y, *states]
+
+
+def _joined(node: Node, parts: Sequence[Expr], axis: int) -> Expr:
+    return parts[0] if len(parts) == 1 else node.op("concat", *parts, axis=axis)
+
+
+def _initial(node: Node, index: int, direction: int, batch: Dim, hidden: int, x: Expr, batch_first: bool) -> Expr:
+    given = node.optional(index)
+    if given is None:
+        return node.full(0, (batch, hidden), node.dtype(x))
+    axis = 1 if batch_first else 0
+    return _drop_axis(node, node.slice(given, axis, direction, direction + 1), axis)
+
+
+def _of_direction(node: Node, x: Expr, index: int) -> Expr:
+    return _drop_axis(node, node.slice(x, 0, index, index + 1), 0)
+
+
+def _drop_axis(node: Node, x: Expr, axis: int) -> Expr:
+    shape = node.shape(x)
+    return node.reshape(x, (*shape[:axis], *shape[axis + 1 :]))
+
+
+def _add_axis(node: Node, x: Expr, axis: int) -> Expr:
+    shape = node.shape(x)
+    return node.reshape(x, (*shape[:axis], 1, *shape[axis:]))
+
+
+# --- activations ------------------------------------------------------------------------------------------------------
+def _scaled_tanh(node: Node, x: Expr, alpha: float, beta: float) -> Expr:
+    return node.op("multiply", node.op("tanh", node.op("multiply", x, beta)), alpha)
+
+
+_ACTIVATIONS: dict[str, Callable[[Node, Expr, float | None, float | None], Expr]] = {
+    "sigmoid": lambda n, x, a, b: n.op("sigmoid", x),
+    "tanh": lambda n, x, a, b: n.op("tanh", x),
+    "relu": lambda n, x, a, b: n.op("nn.relu", x),
+    "softsign": lambda n, x, a, b: n.op("nn.softsign", x),
+    "softplus": lambda n, x, a, b: n.op("nn.softplus", x),
+    "hardsigmoid": lambda n, x, a, b: n.op(
+        "nn.hard_sigmoid", x, alpha=0.2 if a is None else a, beta=0.5 if b is None else b
+    ),
+    "leakyrelu": lambda n, x, a, b: n.op("nn.leaky_relu", x, alpha=0.01 if a is None else a),
+    "thresholdedrelu": lambda n, x, a, b: n.op("nn.thresholded_relu", x, alpha=1.0 if a is None else a),
+    "elu": lambda n, x, a, b: n.op("nn.elu", x, alpha=1.0 if a is None else a),
+    "affine": lambda n, x, a, b: n.op("add", n.op("multiply", x, 1.0 if a is None else a), b or 0.0),
+    "scaledtanh": lambda n, x, a, b: _scaled_tanh(n, x, 1.0 if a is None else a, 1.0 if b is None else b),
+}
+_TAKES_ALPHA = ("hardsigmoid", "leakyrelu", "thresholdedrelu", "elu", "affine", "scaledtanh")
+_TAKES_BETA = ("hardsigmoid", "affine", "scaledtanh")
+
+
+def _activations(node: Node, defaults: tuple[str, ...], directions: int) -> list[Activation]:
+    """One function per activation; alphas and betas are handed out, in order, to those that take them."""
+    names = [name.lower() for name in node.attr("activations") or defaults * directions]
+    unknown = [name for name in names if name not in _ACTIVATIONS]
+    if unknown or len(names) != len(defaults) * directions:
+        node.reject(f"its activations {names} are unknown or of the wrong number")
+    alphas, betas = iter(node.attr("activation_alpha") or ()), iter(node.attr("activation_beta") or ())
+    chosen: list[Activation] = []
+    for name in names:
+        alpha = next(alphas, None) if name in _TAKES_ALPHA else None
+        beta = next(betas, None) if name in _TAKES_BETA else None
+        chosen.append(lambda x, f=_ACTIVATIONS[name], a=alpha, b=beta: f(node, x, a, b))
+    return chosen
