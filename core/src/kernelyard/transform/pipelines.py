@@ -6,13 +6,17 @@ import difflib
 from collections.abc import Callable, Sequence
 
 from kernelyard.errors import PassError
+from kernelyard.transform.annotate_tir_op_pattern import AnnotateTIROpPattern
 from kernelyard.transform.canonicalize import Canonicalize
 from kernelyard.transform.compose_ops import ComposeOps
 from kernelyard.transform.dead_code_elimination import DeadCodeElimination
 from kernelyard.transform.eliminate_common_subexpr import EliminateCommonSubexpr
 from kernelyard.transform.fold_batch_norm import FoldBatchNorm
 from kernelyard.transform.fold_constants import FoldConstants
+from kernelyard.transform.fuse_ops import FuseOps
+from kernelyard.transform.fuse_tir import FuseTIR
 from kernelyard.transform.infer_types import InferTypes
+from kernelyard.transform.legalize_ops import LegalizeOps
 from kernelyard.transform.pass_base import Pass, Sequential
 from kernelyard.transform.simplify_inference import SimplifyInference
 
@@ -71,5 +75,11 @@ def _simplify() -> list[Pass]:
     ]
 
 
+def _legalize() -> list[Pass]:
+    """From the ops that no library took to fused loop-level functions."""
+    return [LegalizeOps(), AnnotateTIROpPattern(), FuseOps(), FuseTIR()]
+
+
 register_pipeline("clean", _clean)
+register_pipeline("legalize", _legalize)
 register_pipeline("simplify", _simplify)
