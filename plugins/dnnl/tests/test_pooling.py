@@ -12,7 +12,7 @@ F = np.float64
 
 def pool(x, algorithm, kernel, strides, begin, end, dilation):
     """Direct pooling; the divisor of the average counts the padding or only the elements that are there."""
-    n, c, *size = x.shape
+    _, _, *size = x.shape
     widths = [(0, 0), (0, 0), *zip(begin, end, strict=True)]
     fill = -np.inf if algorithm == "max" else 0.0
     padded = np.pad(x.astype(F), widths, constant_values=fill)
