@@ -196,7 +196,7 @@ class _Frame:
         outputs = [self.allocate(type_) for type_ in tensors_of(call.type)]
         function = self.external_module(callee.symbol).get_function(callee.symbol)
         named = {"symbols": self.symbols} if accepts_symbols(function) else {}
-        function(*(np.ascontiguousarray(a) for arg in args for a in _flatten(self.operand(arg))), *outputs, **named)
+        function(*(np.asarray(a, order="C") for arg in args for a in _flatten(self.operand(arg))), *outputs, **named)
         return outputs[0] if isinstance(call.type, TensorType) else tuple(outputs)
 
     def external_module(self, symbol: str) -> RuntimeModule:

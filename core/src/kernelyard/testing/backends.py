@@ -74,7 +74,10 @@ class InterpretedBackend(Backend):
     ) -> None:
         self.name = name
         self.merge_composites = merge_composites
-        self._patterns = [*patterns, *(FusionPattern(f"{name}.{op}", is_op(op)(varargs=True), self._check) for op in ops)]
+        self._patterns = [
+            *patterns,
+            *(FusionPattern(f"{name}.{op}", is_op(op)(varargs=True), self._check) for op in ops),
+        ]
         self._declines = declines or {}
         self._fails = fails
         self.options: list[Mapping[str, Any]] = []

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
-from kernelyard.errors import PassError, PluginContractError, UnknownBackendError
+from kernelyard.errors import KernelyardError, PassError, PluginContractError, UnknownBackendError
 from kernelyard.ir import Binding, Call, Expr, ExternFunc, Function, GlobalVar, IRModule, Type, Var, get_op
 from kernelyard.ir.visitor import FunctionMutator, RewriteWith, callees, reachable_functions
 from kernelyard.patterns.composite import CODEGEN, COMPOSITE, GLOBAL_SYMBOL, op_names
@@ -133,27 +133,23 @@ class RunCodegen(Pass):
             return _generate(codegen, backend, regions, options), []
         except Exception as error:  # a vendor's code
             if self.strict:
-                raise _violation(backend, [region.symbol for region in regions], error) from error
+                raise _violation(backend, regions, error) from error
             log.warning("codegen of %s failed", backend, exc_info=True)
-        good = [region for region in regions if self._succeeds(codegen, region, options)]
-        failed = [region for region in regions if region not in good]
-        if good and failed:
-            return _generate(codegen, backend, good, options), failed
-        if good:
-            self._record(backend, regions, "each region compiles alone, but not all of them together")
+        good = [region for region in regions if self._succeeds(codegen, [region], options)]
+        if good and self._succeeds(codegen, good, options):
+            return _generate(codegen, backend, good, options), [region for region in regions if region not in good]
         return None, regions
 
-    def _succeeds(self, codegen: Codegen, region: Region, options: Mapping[str, Any]) -> bool:
+    def _succeeds(self, codegen: Codegen, regions: list[Region], options: Mapping[str, Any]) -> bool:
+        backend = regions[0].backend
         try:
-            _generate(codegen, region.backend, [region], options)
+            _generate(codegen, backend, regions, options)
         except Exception as error:  # a vendor's code
-            self._record(region.backend, [region], str(_violation(region.backend, [region.symbol], error)))
+            if self.recorder is not None:
+                message = _violation(backend, regions, error).message
+                self.recorder.violated(backend, [region.symbol for region in regions], message)
             return False
         return True
-
-    def _record(self, backend: str, regions: Sequence[Region], message: str) -> None:
-        if self.recorder is not None:
-            self.recorder.violated(backend, [region.symbol for region in regions], message)
 
 
 def _generate(codegen: Codegen, backend: str, regions: list[Region], options: Mapping[str, Any]) -> RuntimeModule:
@@ -172,10 +168,13 @@ def _generate(codegen: Codegen, backend: str, regions: list[Region], options: Ma
     return result
 
 
-def _violation(backend: str, symbols: Sequence[str], error: Exception) -> PluginContractError:
+def _violation(backend: str, regions: Sequence[Region], error: Exception) -> PluginContractError:
+    reason = error.message if isinstance(error, KernelyardError) else repr(error)
     return PluginContractError(
-        f"{backend} accepted these ops but its codegen failed: {error}",
-        where=f"regions {', '.join(symbols)}",
+        f"{backend} accepted these ops but its codegen failed: {reason}",
+        where=f"regions {', '.join(region.symbol for region in regions)}",
+        found=getattr(error, "found", None),
+        expected=getattr(error, "expected", None),
         hint="report this to the plugin's authors; leave the backend out to go on",
     )
 

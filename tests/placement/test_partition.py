@@ -1,0 +1,160 @@
+"""partition: backends in turn, first come first served; broken ones are named and left out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+import kernelyard.ops  # noqa: F401  # declares the operators
+from kernelyard import dims
+from kernelyard.errors import PluginContractError
+from kernelyard.ir import FunctionBuilder, IRModule
+from kernelyard.ir.verify import verify
+from kernelyard.patterns import FusionPattern, is_op, wildcard
+from kernelyard.placement.build_report import build_report
+from kernelyard.placement.partition import partition
+from kernelyard.placement.recorder import Recorder
+from kernelyard.runtime.report import DeclinedMatch, Report
+from kernelyard.target import Target
+from kernelyard.testing import assert_offloaded
+from kernelyard.testing.backends import InterpretedBackend, called
+from kernelyard.testing.reference import assert_same_meaning
+
+X = np.random.default_rng(0).standard_normal((4, 8), dtype=np.float32)
+W = np.random.default_rng(1).standard_normal((8, 8), dtype=np.float32)
+
+
+def network(shape: Sequence[dims.Dim] = X.shape) -> IRModule:
+    b = FunctionBuilder()
+    y = b.op("matmul", b.input("x", shape), W, origin="node 'M' (MatMul)")
+    y = b.op("nn.relu", y, origin="node 'R' (Relu)")
+    y = b.op("erf", y, origin="node 'E' (Erf)")
+    return verify(IRModule({"main": b.function(b.op("tanh", y, origin="node 'T' (Tanh)"))}))
+
+
+def report_of(module: IRModule, backends: Sequence[InterpretedBackend]) -> tuple[IRModule, Report]:
+    recorder = Recorder()
+    placed = partition(module, backends, recorder=recorder)
+    verify(placed)
+    return placed, build_report(placed, recorder)
+
+
+def test_the_first_backend_that_accepts_keeps_the_op() -> None:
+    one = InterpretedBackend("one", ["matmul", "nn.relu"], declines={"matmul": "dtype"})
+    two = InterpretedBackend("two", ["matmul", "nn.relu", "tanh"])
+    placed, report = report_of(network(), [one, two])
+    assert called(placed) == ["@two_0", "@one_0", "erf", "@two_1"]
+    assert_same_meaning(network(), placed, [X])
+    assert_offloaded(report, "two", "two.matmul", count=1)
+    (declined,) = report.declined
+    assert declined == DeclinedMatch(
+        "one", "one.matmul", "node 'M' (MatMul)", "matmul", "dtype", "matmul is not for one", taken_by="two"
+    )
+    assert report.untaken == ()
+
+
+def test_report_of_a_placement() -> None:
+    acme = InterpretedBackend("acme", ["matmul", "nn.relu", "tanh"], declines={"tanh": "dtype"})
+    _, report = report_of(network(), [acme])
+    assert [(r.pattern, r.ops, r.function, r.node) for r in report.regions] == [
+        ("acme.matmul", ("matmul",), "acme_0", "node 'M' (MatMul)"),
+        ("acme.nn.relu", ("nn.relu",), "acme_0", "node 'R' (Relu)"),
+    ]
+    assert report.coverage["acme"]["ops"] == 2
+    assert report.coverage["acme"]["flops"] == 2 * 4 * 8 * 8 + 4 * 8
+    assert report.coverage["native-cpu"]["ops"] == 2
+    assert report.coverage["acme"]["ops_fraction"] == 0.5
+    assert report.summary == "acme 2/4 ops (89 % of FLOPs) · native-cpu 2 · declined 1: dtype×1"
+
+
+def test_symbols_count_as_64() -> None:
+    placed, report = report_of(network((dims.symbol("n"), 8)), [InterpretedBackend("acme", ["matmul"])])
+    assert report.coverage["acme"]["flops"] == 2 * 64 * 8 * 8
+    assert "taken as 64" in str(report)
+    assert_same_meaning(network((dims.symbol("n"), 8)), placed, [X])
+
+
+def test_every_match_that_leaks_is_in_the_report() -> None:
+    b = FunctionBuilder()
+    t = b.op("matmul", b.input("x", X.shape), W, origin="node 'M' (MatMul)")
+    module = IRModule({"main": b.function(b.op("nn.relu", t, origin="node 'R' (Relu)"), t)})
+    fused = FusionPattern("acme.matmul_relu", is_op("nn.relu")(is_op("matmul")(wildcard(), wildcard())))
+    _, report = report_of(module, [InterpretedBackend("acme", ["nn.relu"], patterns=[fused])])
+    (declined,) = report.declined
+    assert (declined.code, declined.node, declined.op) == ("leaking-intermediate", "node 'M' (MatMul)", "matmul")
+    assert declined.taken_by == ""
+
+
+def test_backends_prepare_the_module_for_themselves() -> None:
+    class Preparing(InterpretedBackend):
+        def prepare(self, module: IRModule) -> IRModule:
+            b = FunctionBuilder()
+            x = b.input("x", X.shape)
+            return IRModule({"main": b.function(b.op("tanh", b.op("tanh", x)))})
+
+    placed, _ = report_of(network(), [Preparing("acme", ["tanh"])])
+    assert called(placed) == ["@acme_0"]
+
+
+class Broken(InterpretedBackend):
+    def prepare(self, module: IRModule) -> IRModule:
+        raise RuntimeError("no luck")
+
+
+class Foreign(InterpretedBackend):
+    def patterns(self, target: Target) -> Sequence[FusionPattern]:
+        return [FusionPattern("other.relu", is_op("nn.relu")(wildcard()))]
+
+
+@pytest.mark.parametrize(("backend", "message"), [(Broken("bad"), "no luck"), (Foreign("bad"), "another backend")])
+def test_a_broken_backend_is_recorded_and_the_others_go_on(backend: InterpretedBackend, message: str) -> None:
+    placed, report = report_of(network(), [backend, InterpretedBackend("acme", ["tanh"])])
+    assert called(placed) == ["matmul", "nn.relu", "erf", "@acme_0"]
+    (violation,) = report.violations
+    assert violation.backend == "bad"
+    assert message in violation.message
+    assert "contract violations 1" in report.summary
+    assert "bad" in str(report)
+    with pytest.raises(PluginContractError, match=message):
+        partition(network(), [backend], strict=True)
+
+
+def test_placing_a_large_network_takes_little_time() -> None:
+    import time
+
+    b = FunctionBuilder()
+    x = b.input("x", X.shape)
+    for _ in range(60):
+        y = b.op("add", b.op("matmul", x, W), W[0])
+        x = b.op("add", b.op("tanh", b.op("multiply", y, b.op("sigmoid", y))), x)
+    module = IRModule({"main": b.function(x)})
+    unary = [
+        "tanh",
+        "nn.relu",
+        "sigmoid",
+        "exp",
+        "nn.gelu",
+        "sqrt",
+        "abs",
+        "nn.silu",
+        "nn.mish",
+        "nn.elu",
+        "erf",
+        "log",
+    ]
+    matmul = is_op("matmul")(wildcard(), wildcard())
+    patterns = [
+        FusionPattern(
+            f"acme.{op}_{i}",
+            is_op(op)(is_op("add")(matmul, wildcard()).optional(lambda p: is_op("add")(p, wildcard()))),
+        )
+        for op in unary
+        for i in range(8)
+    ]
+    acme = InterpretedBackend("acme", ["matmul", "add", "multiply", "tanh", "sigmoid"], patterns)
+    begin = time.process_time()
+    placed = partition(module, [acme])
+    assert time.process_time() - begin < 1.0  # about 0.1 s on an idle machine: 360 ops, 101 patterns
+    assert called(placed) == ["@acme_0"]
