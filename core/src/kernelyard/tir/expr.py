@@ -63,6 +63,11 @@ class Expr:
         """The number of nodes, shared ones counted at each use."""
         return 1 + sum(child.size for child in self.children)
 
+    @cached_property
+    def depth(self) -> int:
+        """The number of nodes on the longest way down."""
+        return 1 + max((child.depth for child in self.children), default=0)
+
     @property
     def children(self) -> tuple[Expr, ...]:
         """Sub-expressions, left to right."""

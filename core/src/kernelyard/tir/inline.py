@@ -16,6 +16,7 @@ from kernelyard.tir.visitor import ExprRewriter, rewrite_block, substitute_axes
 
 CHEAP = 4  # operations that may be repeated rather than stored
 MAX_SIZE = 2000  # nodes of one body, shared ones counted at each use
+MAX_DEPTH = 100  # nodes on the longest way down a body
 
 
 def inline_locals(function: PrimFunc) -> PrimFunc:
@@ -64,7 +65,8 @@ def _inlined(block: ComputeBlock, users: dict[int, ComputeBlock]) -> dict[int, C
     if repeats and cost(block.body) > CHEAP:
         return None
     inlined = {position: _inline_into(user, block) for position, user in users.items()}
-    return None if any(user.body.size > MAX_SIZE for user in inlined.values()) else inlined
+    too_large = any(user.body.size > MAX_SIZE or user.body.depth > MAX_DEPTH for user in inlined.values())
+    return None if too_large else inlined
 
 
 def _inline_into(user: ComputeBlock, block: ComputeBlock) -> ComputeBlock:

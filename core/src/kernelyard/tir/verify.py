@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+from kernelyard.dims import IDENTIFIER
 from kernelyard.errors import IRError, VerifyError
 from kernelyard.tir.buffer import Buffer
 from kernelyard.tir.expr import INDEX, Axis, Binary, Expr, Load, Select, Unary, binary, select, unary
@@ -119,6 +120,9 @@ def _check_dtype(expr: Expr, dtype: str, where: str) -> None:
 
 
 def _check_unique(names: Iterable[str], what: str, where: str) -> None:
+    names = tuple(names)
+    for name in names:
+        _check(IDENTIFIER.match(name) is not None, f"a {what} name is no identifier", where, repr(name))
     twice = [name for name, count in Counter(names).items() if count > 1]
     _check(not twice, f"a {what} name is declared twice", where, ", ".join(twice) or None)
 
