@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kernelyard import dtypes
 from kernelyard.dims import Dim
-from kernelyard.errors import IRError
+from kernelyard.errors import IRError, ParseError
 from kernelyard.ir.printer import register_function_syntax
 from kernelyard.ir.scanner import Token
 from kernelyard.ir.text_values import ValueParser
@@ -29,7 +29,7 @@ from kernelyard.tir.primfunc import REDUCE, SPATIAL, ComputeBlock, IterVar, Prim
 from kernelyard.tir.printer import print_primfunc
 from kernelyard.tir.verify import verify
 
-MAX_DEPTH = 200
+MAX_DEPTH = 110
 
 
 def parse_primfunc(text: str) -> PrimFunc:
@@ -127,6 +127,8 @@ class _Parser(ValueParser):
         self.scanner.expect_kind("name")
         try:
             return self.named(token, depth)
+        except ParseError:
+            raise
         except IRError as error:
             raise self.scanner.error(f"{error.message} ({error.found})", token) from error
 

@@ -24,8 +24,8 @@ def verify(function: PrimFunc, name: str = "primfunc") -> None:
     """
     where = f"@{name}"
     _check(0 < function.num_outputs <= len(function.params), "a PrimFunc has outputs", where, function.num_outputs)
-    _check_unique((buffer.name for buffer in (*function.params, *function.locals)), "buffer", where)
-    _check_unique((block.name for block in function.blocks), "block", where)
+    _check_unique((buffer.name for buffer in (*function.params, *function.locals)), "a buffer", where)
+    _check_unique((block.name for block in function.blocks), "a block", where)
     for buffer in (*function.params, *function.locals):
         scope = "local" if buffer in function.locals else "global"
         _check(buffer.scope == scope, f"buffer {buffer.name!r} has the wrong scope", where, buffer.scope, scope)
@@ -40,7 +40,7 @@ def verify(function: PrimFunc, name: str = "primfunc") -> None:
 def _check_block(
     block: ComputeBlock, declared: set[Buffer], written: set[Buffer], inputs: set[Buffer], where: str
 ) -> None:
-    _check_unique((axis.name for axis in block.axes), "axis", where)
+    _check_unique((axis.name for axis in block.axes), "an axis", where)
     for axis in block.axes:
         _check(axis.kind in (SPATIAL, REDUCE), f"axis {axis.name!r} has an unknown kind", where, axis.kind)
     _check(block.output in declared, f"buffer {block.output.name!r} is not declared", where)
@@ -122,9 +122,9 @@ def _check_dtype(expr: Expr, dtype: str, where: str) -> None:
 def _check_unique(names: Iterable[str], what: str, where: str) -> None:
     names = tuple(names)
     for name in names:
-        _check(IDENTIFIER.match(name) is not None, f"a {what} name is no identifier", where, repr(name))
+        _check(IDENTIFIER.match(name) is not None, f"{what} name is no identifier", where, repr(name))
     twice = [name for name, count in Counter(names).items() if count > 1]
-    _check(not twice, f"a {what} name is declared twice", where, ", ".join(twice) or None)
+    _check(not twice, f"{what} name is declared twice", where, ", ".join(twice) or None)
 
 
 def _check(holds: bool, message: str, where: str, found: object = None, expected: object = None) -> None:
