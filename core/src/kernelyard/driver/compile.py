@@ -16,6 +16,7 @@ from kernelyard.driver.lower import lower
 from kernelyard.driver.options import check_options, is_strict
 from kernelyard.ir import Call, IRModule
 from kernelyard.ops.reference_runtime import ReferenceModule
+from kernelyard.ops.size_checks import size_checks
 from kernelyard.placement.build_report import build_report
 from kernelyard.placement.partition import partition
 from kernelyard.placement.recorder import Recorder
@@ -23,6 +24,7 @@ from kernelyard.plugins.backend import Backend
 from kernelyard.plugins.manager import get_manager
 from kernelyard.runtime.executable import Executable
 from kernelyard.runtime.module import RuntimeModule
+from kernelyard.runtime.program import SizeCheck
 from kernelyard.runtime.report import Report
 from kernelyard.target import Target, as_target
 from kernelyard.transform.pipelines import get_pipeline
@@ -67,7 +69,8 @@ def compile(  # noqa: A001  the public name, as `re.compile`
     placed = partition(module, chosen, target, recorder, strict=is_strict(checked))
     offloaded = run_codegens(placed, chosen, checked, recorder)
     generated = generate(offloaded, generator, target, checked.get(generator.name, {}) if generator else {})
-    linked = link(generated, target)
+    checks = {name: size_checks(module, name) for name in module.entry_functions()}
+    linked = link(generated, target, checks)
 
     def runs_rest(call: Call) -> str:
         return generator.name if generator and call.op_name not in linked.reference_ops else REFERENCE
@@ -109,12 +112,15 @@ class Linked:
     reference_ops: frozenset[str]
 
 
-def link(generated: Generated, target: Target) -> Linked:
-    """Put programs, kernels, external modules and constants together."""
+def link(generated: Generated, target: Target, checks: Mapping[str, tuple[SizeCheck, ...]]) -> Linked:
+    """Put programs, kernels, external modules and constants together; `checks` are those of each entry function."""
     module = generated.module
     modules: list[RuntimeModule] = [*module.attrs.get(EXTERNAL_MODULES, ()), *generated.kernel_modules]
     home = {symbol: number for number, each in enumerate(modules) for symbol in each.symbols()}
-    lowered = [lower(name, function, home, len(modules)) for name, function in module.entry_functions().items()]
+    lowered = [
+        lower(name, function, home, len(modules), checks.get(name, ()))
+        for name, function in module.entry_functions().items()
+    ]
     reference_calls = {symbol: call for each in lowered for symbol, call in each.reference_calls.items()}
     reference_ops = frozenset(call.op_name for call in reference_calls.values())
     if reference_calls:

@@ -14,7 +14,7 @@ import numpy as np
 from kernelyard.errors import CodegenError
 from kernelyard.ir import Call, Constant, Expr, ExternFunc, Function, GlobalVar, Op, Tuple, TupleGetItem, Var
 from kernelyard.ir.types import symbols_of, tensors_of
-from kernelyard.runtime.program import Program, Register, Step
+from kernelyard.runtime.program import Program, Register, SizeCheck, Step
 from kernelyard.runtime.spec import TensorSpec
 
 COMPILED = ("call_tir", "call_dps_packed")
@@ -30,10 +30,17 @@ class Lowered:
     reference_calls: dict[str, Call]
 
 
-def lower(name: str, function: Function, home: Mapping[str, int], reference_module: int) -> Lowered:
+def lower(
+    name: str,
+    function: Function,
+    home: Mapping[str, int],
+    reference_module: int,
+    checks: tuple[SizeCheck, ...] = (),
+) -> Lowered:
     """Lower an entry function.
 
     home: the module number of each compiled symbol. reference_module: the number that the reference module will have.
+    checks: what the sizes of the inputs must satisfy (`kernelyard.ops.size_checks`).
     Raises: CodegenError for a call of a function that no module has.
     """
     lowering = _Lowering(home, reference_module)
@@ -54,7 +61,7 @@ def lower(name: str, function: Function, home: Mapping[str, int], reference_modu
     ]
     symbols = tuple(sorted(symbols_of(param.type for param in function.params)))
     program = Program(
-        name, symbols, tuple(inputs), tuple(outputs), tuple(lowering.registers), tuple(lowering.steps), results
+        name, symbols, tuple(inputs), tuple(outputs), tuple(lowering.registers), tuple(lowering.steps), results, checks
     )
     return Lowered(program, lowering.constants, lowering.reference_calls)
 

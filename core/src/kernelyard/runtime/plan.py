@@ -27,6 +27,7 @@ class Plan:
         self.roots = tuple(map(program.root, range(len(program.registers))))
         self.values: dict[str, int] = {}
         solve_symbols(program.inputs, shapes, self.values)
+        _check_sizes(program, self.values)
         self.shapes = _register_shapes(program, self.values)
         self.offsets, self.arena_nbytes = self._lay_out()
 
@@ -54,6 +55,17 @@ class Plan:
         return {register: (first, last) for register, (first, last) in spans.items()}
 
 
+def _check_sizes(program: Program, values: Mapping[str, int]) -> None:
+    known = DimValues(values)
+    for check in program.checks:
+        try:
+            left, right = known(check.left), known(check.right)
+        except ShapeError as error:
+            raise _misfit(check.where, values, error.message) from error
+        if left != right:
+            raise _misfit(check.where, values, f"{check.left} is {left}, but {check.right} is {right}")
+
+
 def _register_shapes(program: Program, values: Mapping[str, int]) -> list[tuple[int, ...]]:
     known = DimValues(values)
     shapes: list[tuple[int, ...]] = []
@@ -73,7 +85,9 @@ def _register_shapes(program: Program, values: Mapping[str, int]) -> list[tuple[
 def _shape_error(program: Program, register: int, values: Mapping[str, int], message: str) -> ShapeError:
     root = program.root(register)
     makers: Sequence[str] = [step.label or step.symbol for step in program.steps if root in step.outputs]
+    return _misfit(next(iter(makers), None), values, message)
+
+
+def _misfit(where: str | None, values: Mapping[str, int], message: str) -> ShapeError:
     given = ", ".join(f"{name} = {value}" for name, value in sorted(values.items()))
-    return ShapeError(
-        f"inputs of these sizes do not fit: {message}", where=next(iter(makers), None), found=given or None
-    )
+    return ShapeError(f"inputs of these sizes do not fit: {message}", where=where, found=given or None)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from kernelyard import dims
-from kernelyard.dims import Shape
+from kernelyard.dims import Dim, Shape
 from kernelyard.runtime.spec import Fields, TensorSpec, corrupted, shape_to_json
 
 REGISTER_KINDS = ("input", "constant", "buffer", "alias")
@@ -60,12 +60,24 @@ class Step:
         }
 
 
+class SizeCheck(NamedTuple):
+    """Two dims that must be equal once the sizes are known; `where` says what needs it."""
+
+    left: Dim
+    right: Dim
+    where: str
+
+    def to_json(self) -> dict[str, Any]:
+        """The check as JSON data."""
+        return {"dims": shape_to_json((self.left, self.right)), "where": self.where}
+
+
 @dataclass(frozen=True)
 class Program:
     """One entry function, checked when it is made.
 
     inputs: the feeds, in order. outputs: names of the results; `results` are their registers.
-    symbols: names of the symbolic dims; the shapes of the inputs give their values.
+    symbols: names of the symbolic dims; the shapes of the inputs give their values. checks: what these must satisfy.
     Raises: ArtifactCorruptedError when the parts do not fit together.
     """
 
@@ -76,6 +88,7 @@ class Program:
     registers: tuple[Register, ...]
     steps: tuple[Step, ...]
     results: tuple[int, ...]
+    checks: tuple[SizeCheck, ...] = ()
 
     def __post_init__(self) -> None:
         where = f"program {self.name!r}"
@@ -103,6 +116,7 @@ class Program:
             "registers": [register.to_json() for register in self.registers],
             "steps": [step.to_json() for step in self.steps],
             "results": list(self.results),
+            "checks": [check.to_json() for check in self.checks],
         }
 
     @staticmethod
@@ -122,6 +136,7 @@ class Program:
             registers=registers,
             steps=fields.each("steps", lambda item, place: _read_step(Fields(item, place), count)),
             results=fields.indices("results", count),
+            checks=fields.each("checks", lambda item, place: _read_check(Fields(item, place))),
         )
 
     def __str__(self) -> str:
@@ -157,12 +172,22 @@ def _read_step(fields: Fields, registers: int) -> Step:
     )
 
 
+def _read_check(fields: Fields) -> SizeCheck:
+    pair = fields.shape("dims")
+    if len(pair) != 2:
+        raise corrupted(f"{fields.where}.dims", pair, "two dims")
+    return SizeCheck(pair[0], pair[1], fields.text("where"))
+
+
 def _check_registers(program: Program, where: str) -> None:
     known = set(program.symbols)
     for spec in program.inputs:
         missing = {name for dim in spec.shape for name in dims.symbols_of(dim)} - known
         if missing:
             raise corrupted(f"{where}, input {spec.name!r}", sorted(missing), f"symbols of {sorted(known)}")
+    for check in program.checks:
+        if not dims.symbols_of(check.left) | dims.symbols_of(check.right) <= known:
+            raise corrupted(f"{where}, check", f"{check.left} = {check.right}", f"symbols of {sorted(known)}")
     for number, register in enumerate(program.registers):
         place = f"{where}, register {number}"
         if not {name for dim in register.shape for name in dims.symbols_of(dim)} <= known:

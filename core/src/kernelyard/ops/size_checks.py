@@ -1,0 +1,78 @@
+"""What the sizes of a program's inputs must satisfy beyond what its types prove.
+
+Type rules take dims to be equal that they cannot prove equal, and shapes to be possible that depend on sizes. Kernels
+rely on both, so the runtime checks them once the sizes are known, before it runs anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kernelyard import dims
+from kernelyard.dims import Dim, SymbolicDim
+from kernelyard.ir import Call, Function, GlobalVar, IRModule, Op, Var
+from kernelyard.ir.types import tensors_of
+from kernelyard.ops.type_rules import assumptions, clamped_size
+from kernelyard.runtime.program import SizeCheck
+
+
+def size_checks(module: IRModule, name: str) -> tuple[SizeCheck, ...]:
+    """The checks that a graph-level function and those it calls need, each once.
+
+    Example:
+        >>> import kernelyard.ops
+        >>> from kernelyard.ir import FunctionBuilder
+        >>> b = FunctionBuilder()
+        >>> y = b.op("matmul", b.input("x", (4, dims.symbol("n"))), b.input("w", (dims.symbol("m"), 2)))
+        >>> size_checks(IRModule({"main": b.function(y)}), "main")
+        (SizeCheck(left=n, right=m, where='matmul'),)
+    """
+    found: dict[tuple[Dim, Dim], SizeCheck] = {}
+    for var, call in _calls(module, name):
+        for left, right in _requirements(call):
+            found.setdefault((left, right), SizeCheck(left, right, var.origin or call.op_name))
+    return tuple(found.values())
+
+
+def _calls(module: IRModule, name: str) -> Iterator[tuple[Var, Call]]:
+    """Calls of operators in a function and in the functions it calls."""
+    waiting, seen = [name], {name}
+    while waiting:
+        function = module[waiting.pop()]
+        for binding in function.bindings if isinstance(function, Function) else ():
+            if not isinstance(binding.value, Call):
+                continue
+            callee = binding.value.op
+            if isinstance(callee, Op):
+                yield binding.var, binding.value
+            elif isinstance(callee, GlobalVar) and callee.name not in seen:
+                seen.add(callee.name)
+                waiting.append(callee.name)
+
+
+def _requirements(call: Call) -> Iterator[tuple[Dim, Dim]]:
+    """Pairs of dims that must turn out equal."""
+    assert isinstance(call.op, Op)
+    if call.op.opaque_type:
+        return
+    with assumptions() as pairs:
+        call.op.infer_type([arg.tensor_type for arg in call.args], call.attrs)
+    yield from pairs
+    for tensor in tensors_of(call.type):
+        for dim in tensor.shape:
+            if isinstance(dim, SymbolicDim):
+                yield from _size_requirements(dim)
+
+
+def _size_requirements(dim: SymbolicDim) -> Iterator[tuple[Dim, Dim]]:
+    """A size must not be negative, and a broadcast in it must be possible: its evaluation fails otherwise."""
+    clamped = clamped_size(dim)
+    if clamped != dim or _has_broadcast(dim):
+        yield dim, clamped
+
+
+def _has_broadcast(dim: Dim) -> bool:
+    if not isinstance(dim, SymbolicDim):
+        return False
+    atoms = [atom for monomial, _ in dim.terms for atom in monomial if isinstance(atom, dims.Function)]
+    return any(atom.name == "broadcast" or _has_broadcast(atom.left) or _has_broadcast(atom.right) for atom in atoms)

@@ -1,0 +1,85 @@
+"""Sizes that types cannot prove are checked before anything runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kernelyard as ky
+from kernelyard import dims
+from kernelyard.errors import ArtifactCorruptedError, ShapeError
+from kernelyard.ir import FunctionBuilder, IRModule, TensorType
+from kernelyard.ops.size_checks import size_checks
+from kernelyard.runtime.program import Program, SizeCheck
+
+n, m = dims.symbol("n"), dims.symbol("m")
+
+
+def two_inputs(op: str, left: tuple[Any, ...], right: tuple[Any, ...], **attrs: Any) -> IRModule:
+    b = FunctionBuilder()
+    return IRModule({"main": b.function(b.op(op, b.input("x", left), b.input("y", right), origin="node 'A'", **attrs))})
+
+
+def test_what_is_proved_needs_no_check() -> None:
+    assert size_checks(two_inputs("add", (n, 4), (n, 4)), "main") == ()
+    assert size_checks(two_inputs("concat", (n, 4), (n, 3), axis=1), "main") == ()
+    assert size_checks(two_inputs("matmul", (m, n), (n, 8)), "main") == ()
+
+
+@pytest.mark.parametrize(
+    ("module", "check"),
+    [
+        (two_inputs("matmul", (2, n), (m, 8)), SizeCheck(n, m, "node 'A'")),
+        (two_inputs("concat", (n, 4), (5, 4), axis=1), SizeCheck(n, 5, "node 'A'")),
+        (two_inputs("add", (n,), (m,)), SizeCheck(dims.broadcast(m, n), dims.broadcast(m, n), "node 'A'")),
+        (
+            two_inputs("nn.conv1d", (1, 3, n), (8, 3, 5)),
+            SizeCheck(n - 4, dims.maximum(n - 4, 0), "node 'A'"),
+        ),
+    ],
+)
+def test_what_is_assumed_is_a_check(module: IRModule, check: SizeCheck) -> None:
+    assert size_checks(module, "main") == (check,)
+
+
+def test_functions_that_are_called_are_looked_into_once() -> None:
+    inner = two_inputs("matmul", (2, n), (m, 8))["main"]
+    b = FunctionBuilder()
+    x, y = b.input("x", (2, n)), b.input("y", (m, 8))
+    first = b.call_function("inner", [x, y], TensorType((2, 8), "float32"))
+    second = b.call_function("inner", [x, y], TensorType((2, 8), "float32"))
+    module = IRModule({"main": b.function(b.op("add", first, second)), "inner": inner})
+    assert size_checks(module, "main") == (SizeCheck(n, m, "node 'A'"),)
+
+
+def test_a_compiled_program_refuses_sizes_that_do_not_fit() -> None:
+    # The sum over everything hides the broadcast from the shapes of all that the program keeps.
+    b = FunctionBuilder()
+    total = b.op("sum", b.op("add", b.input("x", (n,)), b.input("y", (m,)), origin="node 'Add_1'"))
+    exe = ky.compile(IRModule({"main": b.function(total)}), backends=[])
+    three = np.ones(3, np.float32)
+    assert float(exe(three, np.ones(1, np.float32)).numpy()) == 6
+    with pytest.raises(ShapeError, match=r"sizes \d and \d do not broadcast") as caught:
+        exe(three, np.ones(2, np.float32))
+    assert caught.value.where == "node 'Add_1'"
+
+
+def test_checks_are_saved(tmp_path: Any) -> None:
+    exe = ky.compile(two_inputs("concat", (n, 4), (m, 4), axis=1), backends=[])
+    exe.save(tmp_path / "a.kyar")
+    loaded = ky.load(tmp_path / "a.kyar")
+    with pytest.raises(ShapeError, match="n is 2, but m is 3"):
+        loaded(np.ones((2, 4), np.float32), np.ones((3, 4), np.float32))
+    assert loaded(np.ones((2, 4), np.float32), np.ones((2, 4), np.float32)).shape == (2, 8)
+
+
+@pytest.mark.parametrize("pair", [["n", "k"], ["n"], ["n", -1], "n"])
+def test_malformed_checks_are_refused(pair: Any) -> None:
+    program = Program("main", ("n",), (), (), (), (), (), (SizeCheck(n, 3, "here"),))
+    content = program.to_json()
+    assert Program.from_json(content) == program
+    content["checks"][0]["dims"] = pair
+    with pytest.raises(ArtifactCorruptedError):
+        Program.from_json(content)
