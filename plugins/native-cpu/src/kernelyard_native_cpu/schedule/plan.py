@@ -143,7 +143,7 @@ class _Chooser:
         others = [name for name in self.spatial if name != vector and self.extents[name] != 1]
         if not self.stage.is_contraction:
             full = size_of(self.extents[vector]) // lanes
-            return (), min(4, full) if vector in self.reduce else _even(vectors, 4)
+            return (), max(1, min(4, full)) if vector in self.reduce else _even(vectors, 4)
         reuse = {name: self._reuse(name, vector) for name in others}
         best = sorted((name for name in others if reuse[name]), key=lambda name: (-reuse[name], others.index(name)))
         if vector in self.reduce:
