@@ -38,6 +38,11 @@ def check(op: Op, sample: Sample, operands: list[TensorType], symbols: dict[str,
         np.testing.assert_allclose(actual, wanted, rtol=rtol, atol=atol)
 
 
+def test_every_operator_has_a_rule():
+    missing = {op.name for op in all_ops() if not legalize.has_rule(op.name)}
+    assert missing == {"call_tir", "call_dps_packed"}
+
+
 @pytest.mark.parametrize(("op", "sample"), CASES)
 def test_rule_agrees_with_reference(op: Op, sample: Sample):
     operands = [TensorType(np.shape(a), dtypes.from_numpy(np.asarray(a).dtype)) for a in sample.inputs]

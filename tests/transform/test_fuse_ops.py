@@ -118,6 +118,16 @@ def test_cheap_function_is():
     assert len(kernels(fused(b, b.op("add", x, b.op("negative", bias))))) == 1
 
 
+def test_repeated_work_stays_cheap_along_a_chain():
+    """A pooling window reads each element several times: what is repeated may cost so much altogether."""
+    b = FunctionBuilder()
+    y = b.input("x", (1, 2, 9, 9))
+    for _ in range(4):
+        y = b.op("multiply", y, 2.0)
+    module = fused(b, b.op("nn.max_pool2d", y, pool_size=(3, 3)))
+    assert kernels(module) == [("multiply", "multiply", "multiply"), ("multiply", "nn.max_pool2d")]
+
+
 def test_producers_go_into_a_concatenation():
     b = FunctionBuilder()
     x = b.input("x", (4, 8))

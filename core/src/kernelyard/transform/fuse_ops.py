@@ -6,6 +6,7 @@ that groups stay convex by construction and one sweep over the bindings, from th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -84,6 +85,11 @@ class _Node:
     function: PrimFunc
     kind: str
     group: _Group | None = None
+    budget: float = math.inf  # operations that what is computed here on the way may cost: it is repeated
+
+    @property
+    def cost(self) -> int:
+        return cost(*(expr for block in self.function.blocks for expr in block.expressions))
 
     def reads_of(self, var: Var) -> list[tuple[ComputeBlock, Load]]:
         """Where this call's function reads a variable."""
@@ -131,9 +137,8 @@ class _Grouping:
     def groups(self) -> list[_Group]:
         """Groups of more than one call."""
         for node in reversed(self.nodes.values()):
-            group = self._group_to_join(node) or _Group()
-            node.group = group
-            group.nodes.append(node)
+            node.group = self._group_to_join(node) or _Group()
+            node.group.nodes.append(node)
         found = dict.fromkeys(node.group for node in self.nodes.values() if node.group)
         return [group for group in found if len(group.nodes) > 1]
 
@@ -153,15 +158,19 @@ class _Grouping:
 
     def _may_join(self, node: _Node, consumers: Sequence[_Node], group: _Group) -> bool:
         reads = [(user, block, load) for user in consumers for block, load in user.reads_of(node.binding.var)]
+        budget = min(user.budget for user in consumers)
         if node.kind == ANCHOR:
-            return not group.has_anchor and all(_is_epilogue(*read) for read in reads)
+            return budget == math.inf and not group.has_anchor and all(_is_epilogue(*read) for read in reads)
         if node.kind == REDUCTION:
-            return all(_shares_rows(*read) for read in reads)
-        cheap = cost(*(e for block in node.function.blocks for e in block.expressions)) <= CHEAP
-        return all(
-            user.kind != ANCHOR and (cheap or reads_once(load, block) or _shares_rows(user, block, load))
-            for user, block, load in reads
-        )
+            return budget == math.inf and all(_shares_rows(*read) for read in reads)
+        if any(user.kind == ANCHOR for user in consumers):
+            return False
+        if not all(reads_once(load, block) or _shares_rows(user, block, load) for user, block, load in reads):
+            budget = min(budget, CHEAP)
+        if budget < math.inf and node.cost > budget:
+            return False
+        node.budget = budget - node.cost
+        return True
 
 
 def _is_epilogue(user: _Node, block: ComputeBlock, load: Load) -> bool:
