@@ -148,7 +148,9 @@ def _limit(bound: str, infinity: float) -> Rule:
         value = uniform_value(c)
         if value is None or not dtypes.is_float(call.tensor_type.dtype) or math.isnan(float(value)):
             return None
-        return x if float(value) == infinity else make("clip", x, **{bound: float(value)})
+        if math.isinf(float(value)):
+            return x if float(value) == infinity else None
+        return make("clip", x, **{bound: float(value)})
 
     return rule
 
@@ -188,7 +190,8 @@ def _clip_of_clip(mutator: FunctionMutator, call: Call) -> Expr | None:
         return None
     (a, b), (c, d) = _limits(inner), _limits(call)
     low, high = max(a, c), min(b, d)
-    return make("clip", inner.args[0], **_finite(low, high)) if low <= high else None
+    is_range = low <= high and low < math.inf and high > -math.inf
+    return make("clip", inner.args[0], **_finite(low, high)) if is_range else None
 
 
 # --- conversions ------------------------------------------------------------------------------------------------------

@@ -140,5 +140,6 @@ SHAPE_RULES: dict[str, tuple[Rule, ...]] = {
     "pad": (_nothing("pads", 0),),
     "tile": (_nothing("repeats", 1),),
     "flip": (_flip_nothing,),
+    **dict.fromkeys(_CONVOLUTIONS, (_padding_of_convolution,)),
     **dict.fromkeys(_REDUCTIONS, (_explicit_axes, _reduce_ones)),
 }
