@@ -55,7 +55,7 @@ def _dtypes(composite: Composite) -> Decline | None:
 def _stages(composite: Composite) -> Decline | None:
     """A post-op keeps the shape of what the primitive computes, and its operand comes from outside the group."""
     shape = composite.anchor.tensor_type.shape
-    for call in composite.calls[1:]:
+    for call in composite.calls[composite.calls.index(composite.anchor) + 1 :]:
         if call.tensor_type.shape != shape:
             return Decline(
                 "operand", f"{call.op_name} changes the shape from {_text(shape)} to {_text(call.tensor_type.shape)}"
@@ -92,6 +92,27 @@ def convolution(match: Match) -> Answer:
         return _known("the channels and the kernel", data.shape[1], *weight.shape)
 
     return _declined(match, sizes)
+
+
+def padded_convolution(match: Match) -> Answer:
+    """A convolution of data padded with zeros in space; the amounts may be symbolic."""
+
+    def zeros(composite: Composite) -> Decline | None:
+        pad = composite.padding
+        assert pad is not None
+        pads, rank = pad.attrs["pads"], pad.args[0].tensor_type.rank
+        if pad.attrs["mode"] != "constant" or pad.attrs["value"] != 0:
+            return Decline(
+                "attribute", f"padding with {pad.attrs['mode']} {pad.attrs['value']:g}; a convolution pads with zeros"
+            )
+        if any(amount != 0 for amount in (*pads[:2], *pads[rank : rank + 2])):
+            return Decline("attribute", "padding of the batch or the channels")
+        if any(isinstance(amount, int) and amount < 0 for amount in pads):
+            return Decline("attribute", "negative padding")
+        data, weight = (arg.tensor_type for arg in composite.anchor.args)
+        return _known("the channels and the kernel", data.shape[1], *weight.shape)
+
+    return _declined(match, zeros)
 
 
 def matmul(match: Match) -> Answer:

@@ -17,25 +17,31 @@ DECONVOLUTIONS = ("nn.conv1d_transpose", "nn.conv2d_transpose", "nn.conv3d_trans
 
 @dataclass(frozen=True)
 class Composite:
-    """An anchor call, its bias if the first stage was one, and the remaining stages in order."""
+    """An anchor call, its bias if the first stage was one, and the remaining stages in order.
+
+    padding: the `pad` of the anchor's data, where one stands before a convolution.
+    """
 
     anchor: Call
     bias: Expr | None
     stages: tuple[Stage, ...]
     calls: tuple[Call, ...]
+    padding: Call | None = None
 
 
 def read_composite(bindings: Sequence[Binding]) -> Composite:
-    """Read a group whose first binding is the anchor and each further one a stage on the binding before it."""
+    """Read a group: [pad] anchor stage*, each applied to the binding before it."""
     calls = [binding.value for binding in bindings if isinstance(binding.value, Call)]
-    anchor = calls[0]
-    stages = [stage_of(call, bindings[i].var) for i, call in enumerate(calls[1:])]
+    first_anchor = 1 if calls[0].op_name == "pad" else 0
+    anchor = calls[first_anchor]
+    stages = [stage_of(call, bindings[i].var) for i, call in enumerate(calls[first_anchor + 1 :], first_anchor)]
     bias = None
     if stages and _is_bias(anchor, stages[0]):
         first = stages.pop(0)
         assert isinstance(first, Binary)
         bias = first.operand
-    return Composite(anchor, bias, tuple(stages), tuple(calls))
+    padding = calls[0] if first_anchor else None
+    return Composite(anchor, bias, tuple(stages), tuple(calls), padding)
 
 
 def _is_bias(anchor: Call, stage: Stage) -> bool:

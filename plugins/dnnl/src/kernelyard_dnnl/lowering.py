@@ -87,7 +87,7 @@ class Lowering:
         sequence = tuple(self._tensors[entry] for _, entry in node.inputs)
         operands = {role: value for (role, _), value in zip(node.inputs, sequence, strict=True)}
         shape = _at_least_rank_1(spec.evaluate(self._values))
-        return Node(number, node.op, node.attrs, sequence, operands, shape, spec.dtype)
+        return Node(number, node.op, node.attrs, sequence, operands, shape, spec.dtype, self._values)
 
     # --- tensors ------------------------------------------------------------------------------------------------
     def new(self, descriptor: MemoryDescriptor) -> Value:

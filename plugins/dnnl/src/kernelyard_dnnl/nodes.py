@@ -20,6 +20,8 @@ AVG_POOLS = ("nn.avg_pool1d", "nn.avg_pool2d", "nn.avg_pool3d")
 def node_of(composite: Composite) -> KernelNode:
     """The node that computes a composite."""
     anchor = ANCHORS[composite.anchor.op_name](composite.anchor)
+    if composite.padding is not None:
+        anchor = _padded(anchor, composite.padding)
     inputs = list(anchor.inputs)
     if composite.bias is not None:
         inputs.append(("bias", composite.bias))
@@ -53,6 +55,18 @@ def _convolution(call: Call) -> KernelNode:
         "groups": call.attrs["groups"],
     }
     return KernelNode("conv", (("data", call.args[0]), ("weight", call.args[1])), attrs)
+
+
+def _padded(node: KernelNode, pad: Call) -> KernelNode:
+    """A convolution that reads what `pad` reads and pads it itself."""
+    pads, rank = pad.attrs["pads"], pad.args[0].tensor_type.rank
+    before, after = pads[2:rank], pads[rank + 2 :]
+    attrs = {
+        **node.attrs,
+        "padding_begin": [own + more for own, more in zip(node.attrs["padding_begin"], before, strict=True)],
+        "padding_end": [own + more for own, more in zip(node.attrs["padding_end"], after, strict=True)],
+    }
+    return KernelNode(node.op, [("data", pad.args[0]), *node.inputs[1:]], attrs)
 
 
 def _deconvolution(call: Call) -> KernelNode:

@@ -33,10 +33,22 @@ def _two(*names: str) -> Pattern:
     return is_op(*names)(wildcard(), wildcard())
 
 
+def _padded(convolution: str) -> Pattern:
+    return is_op(convolution)(is_op("pad")(wildcard()), wildcard())
+
+
+def _label(op: str) -> str:
+    return op.removeprefix("nn.")
+
+
 def fusion_patterns() -> list[FusionPattern]:
     """Every pattern, most wanted first: what computes most comes before what merely follows it."""
     patterns = [
-        FusionPattern(f"dnnl.{op.removeprefix('nn.')}", with_stages(_two(op)), checks.convolution)
+        FusionPattern(f"dnnl.padded_{_label(op)}", with_stages(_padded(op)), checks.padded_convolution)
+        for op in CONVOLUTIONS
+    ]
+    patterns += [
+        FusionPattern(f"dnnl.{_label(op)}", with_stages(_two(op)), checks.convolution)
         for op in (*CONVOLUTIONS, *DECONVOLUTIONS)
     ]
     patterns += [

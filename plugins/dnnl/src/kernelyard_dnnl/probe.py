@@ -12,7 +12,7 @@ from functools import lru_cache
 from kernelyard.errors import CodegenError, KernelyardError, ShapeError
 from kernelyard.ir import Expr
 from kernelyard.ir.types import symbols_of
-from kernelyard.placement.json_serializer import KernelNode
+from kernelyard.placement.json_serializer import KernelNode, plain
 from kernelyard.runtime.json_runtime import JSONGraph, JSONNode
 from kernelyard.runtime.spec import TensorSpec
 from kernelyard_dnnl.composite import Composite
@@ -42,7 +42,8 @@ def _graph_of(node: KernelNode, composite: Composite) -> JSONGraph:
     nodes = [JSONNode("input", (spec,), index=index) for index, spec in enumerate(inputs)]
     entries = tuple((role, (operands[operand], 0)) for role, operand in node.inputs)
     type_ = composite.calls[-1].tensor_type
-    nodes.append(JSONNode("kernel", (TensorSpec(type_.shape, type_.dtype),), node.op, entries, node.attrs))
+    result = TensorSpec(type_.shape, type_.dtype)
+    nodes.append(JSONNode("kernel", (result,), node.op, entries, plain(node.attrs, node.op)))
     return JSONGraph(SYMBOL, inputs, tuple(nodes), ((len(nodes) - 1, 0),))
 
 

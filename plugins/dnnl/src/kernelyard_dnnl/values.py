@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from kernelyard import dtypes
+from kernelyard import dims, dtypes
 from kernelyard_dnnl.layout import MemoryDescriptor, Shape
 from kernelyard_dnnl.primitive import Primitive
 
@@ -75,7 +75,7 @@ class Node:
     """A kernel of the graph at known shapes.
 
     number: its place in the graph. operands: its tensors by role; roles that repeat are numbered in `sequence`.
-    shape: that of its one output, rank 0 written as (1,).
+    shape: that of its one output, rank 0 written as (1,). symbols: values of the symbolic dims.
     """
 
     number: int
@@ -85,6 +85,14 @@ class Node:
     operands: Mapping[str, Value]
     shape: Shape
     dtype: str
+    symbols: Mapping[str, int] = field(default_factory=dict)
+
+    def sizes(self, attribute: str) -> tuple[int, ...]:
+        """An attribute that holds dims: numbers as they are, expressions evaluated."""
+        return tuple(
+            item if isinstance(item, int) else dims.evaluate(dims.parse(item), self.symbols)
+            for item in self.attrs[attribute]
+        )
 
     @property
     def post_ops(self) -> tuple[Mapping[str, Any], ...]:

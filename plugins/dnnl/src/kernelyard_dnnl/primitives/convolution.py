@@ -1,8 +1,9 @@
 """conv and conv_transpose: channels-last activations, weights in whatever layout the primitive prefers.
 
 Node schema: operands data (N, C, spatial...), weight, optional bias, and those of the post-ops. Attributes strides,
-padding_begin, padding_end, dilation (1 = dense), groups. Weight of conv: (O, I/groups, spatial...); of conv_transpose:
-(I, O/groups, spatial...). The padding at the end of a transposed convolution follows from the result's shape.
+padding_begin and padding_end (numbers, or dims as text), dilation (1 = dense), groups. Weight of conv: (O, I/groups,
+spatial...); of conv_transpose: (I, O/groups, spatial...). The padding at the end of a transposed convolution follows
+from the result's shape.
 """
 
 from __future__ import annotations
@@ -91,8 +92,8 @@ def _geometry(node: Node) -> Geometry:
         enums.CONVOLUTION_DIRECT,
         Vector(tuple(attrs["strides"])),
         Vector(tuple(step - 1 for step in attrs["dilation"])),
-        Vector(tuple(attrs["padding_begin"])),
-        Vector(tuple(attrs["padding_end"])),
+        Vector(node.sizes("padding_begin")),
+        Vector(node.sizes("padding_end")),
     )
 
 
