@@ -9,7 +9,7 @@ from the result's shape.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl._native import StatusError
@@ -62,10 +62,41 @@ class Convolution:
         )
 
 
+PER_AXIS = ("strides", "padding_begin", "padding_end", "dilation")
+
+
 def lower_convolution(node: Node, graph: Lowering) -> Value:
     """Lowers a conv node."""
+    trivial = _trivial_axes(node)
+    if trivial:
+        return graph.reshaped(lower_convolution(_without_axes(node, trivial, graph), graph), node.shape)
     weight = _grouped(node.operands["weight"], node.attrs["groups"], graph)
     return _lower(node, graph, weight, _geometry(node))
+
+
+def _trivial_axes(node: Node) -> frozenset[int]:
+    """Spatial dims of size 1 that nothing happens in, one left at least: oneDNN blocks over the last dim, so that an
+    image one pixel wide, as models of sequences have it, would be computed a pixel at a time."""
+    shapes = (node.operands["data"].shape, node.operands["weight"].shape, node.shape)
+    padding = [a + b for a, b in zip(node.sizes("padding_begin"), node.sizes("padding_end"), strict=True)]
+    rank = len(node.shape)
+    trivial = [a for a in range(2, rank) if padding[a - 2] == 0 and all(shape[a] == 1 for shape in shapes)]
+    return frozenset(trivial[: rank - 3])
+
+
+def _without_axes(node: Node, axes: frozenset[int], graph: Lowering) -> Node:
+    """The same convolution with fewer spatial dims."""
+    kept = [axis for axis in range(len(node.shape)) if axis not in axes]
+
+    def squeezed(value: Value) -> Value:
+        shape = (1,) * (len(node.shape) - len(value.shape)) + value.shape
+        return graph.reshaped(value, tuple(shape[axis] for axis in kept))
+
+    operands = {role: value if role == "bias" else squeezed(value) for role, value in node.operands.items()}
+    per_axis = {name: tuple(node.attrs[name][axis - 2] for axis in kept[2:]) for name in PER_AXIS}
+    shape = tuple(node.shape[axis] for axis in kept)
+    sequence = tuple(operands[role] for role in node.operands)
+    return replace(node, attrs={**node.attrs, **per_axis}, operands=operands, sequence=sequence, shape=shape)
 
 
 def lower_transposed_convolution(node: Node, graph: Lowering) -> Value:
