@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import kernelyard.ops  # noqa: F401  # declares the operators
-from kernelyard import dims
-from kernelyard.errors import PluginContractError
+from kernelyard import dims, placement
+from kernelyard.errors import PluginContractError, UnknownBackendError
 from kernelyard.ir import FunctionBuilder, IRModule
 from kernelyard.ir.verify import verify
 from kernelyard.patterns import FusionPattern, is_op, wildcard
@@ -119,6 +119,25 @@ def test_a_broken_backend_is_recorded_and_the_others_go_on(backend: InterpretedB
     assert "bad" in str(report)
     with pytest.raises(PluginContractError, match=message):
         partition(network(), [backend], strict=True)
+
+
+def test_partition_for_an_installed_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+    acme = InterpretedBackend("my-acme", ["tanh"])
+
+    class Manager:
+        def get(self, name: str, part: str, target: str) -> InterpretedBackend:
+            assert (name, part, target) == ("my-acme", "backend", "cpu")
+            return acme
+
+    monkeypatch.setattr("kernelyard.placement.partition.get_manager", Manager)
+    assert called(placement.partition_for_my_acme(network())) == ["matmul", "nn.relu", "erf", "@my_acme_0"]
+    with pytest.raises(AttributeError):
+        placement.partition_with_my_acme  # noqa: B018
+
+
+def test_partition_for_an_unknown_backend_says_how_to_get_it() -> None:
+    with pytest.raises(UnknownBackendError, match="no-such"):
+        placement.partition_for_no_such(network())
 
 
 def test_placing_a_large_network_takes_little_time() -> None:

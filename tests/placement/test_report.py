@@ -76,6 +76,14 @@ def test_without_a_library_the_code_generator_has_all() -> None:
     assert str(Report("cpu")) == "nothing to run"
 
 
+@pytest.mark.parametrize(
+    ("rest", "shown"), [(0, "100 %"), (1, "99.9 %"), (3000, "99.7 %"), (40000, "96 %"), (10**6, "50 %")]
+)
+def test_what_is_not_everything_is_not_shown_as_100(rest: int, shown: str) -> None:
+    placed = (Placed("dnnl", "matmul", 1, 10**6, 8), Placed("native-cpu", "exp", 1, rest, 8))
+    assert f"({shown} of FLOPs)" in Report("cpu", placed=placed).summary
+
+
 def test_round_trip_through_json(report: Report) -> None:
     data = json.loads(json.dumps(report.to_json()))
     again = Report.from_json(data)

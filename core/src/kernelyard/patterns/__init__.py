@@ -20,3 +20,5 @@ from kernelyard.patterns.registry import get_pattern as get_pattern
 from kernelyard.patterns.registry import get_patterns as get_patterns
 from kernelyard.patterns.registry import register_patterns as register_patterns
 from kernelyard.patterns.registry import unregister_patterns as unregister_patterns
+from kernelyard.patterns.rewriter import RewriteRule as RewriteRule
+from kernelyard.patterns.rewriter import rewrite as rewrite

@@ -7,6 +7,7 @@ by a variable's name, and the pattern need not be matched again.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -99,8 +100,9 @@ def op_names(function: Function) -> tuple[str, ...]:
 
 
 def region_name(backend: str, taken: Container[str]) -> str:
-    """The first free name `<backend>_<number>` for a region."""
-    return next(name for name in (f"{backend}_{i}" for i in count()) if name not in taken)
+    """The first free name `<backend>_<number>` for a region; an identifier, so that any codegen can use it."""
+    stem = re.sub(r"\W", "_", backend)
+    return next(name for name in (f"{stem}_{i}" for i in count()) if name not in taken)
 
 
 def structural_key(function: Function) -> tuple[object, ...]:

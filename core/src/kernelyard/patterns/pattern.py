@@ -64,8 +64,8 @@ class Pattern:
     def optional(self, wrap: Callable[[Pattern], Pattern]) -> Pattern:
         """`wrap(self)` where that matches, else `self` alone."""
         # Optional on optional of the same kind: each length is reached in one way only, else matches would multiply.
-        again = isinstance(self, OptionalPattern) and self.wrap is wrap
-        return OptionalPattern(wrap(self), self.right if again else self, wrap)
+        alone = self.right if isinstance(self, OptionalPattern) and self.wrap is wrap else self
+        return OptionalPattern(wrap(self), alone, wrap)
 
     def repeated(self, wrap: Callable[[Pattern], Pattern], at_most: int) -> Pattern:
         """`wrap` applied to this pattern up to `at_most` times, as often as it matches.

@@ -10,7 +10,8 @@ from kernelyard.ir import IRModule
 from kernelyard.patterns.registry import FusionPattern
 from kernelyard.placement.recorder import Recorder
 from kernelyard.plugins.backend import Backend
-from kernelyard.target import Target
+from kernelyard.plugins.manager import get_manager
+from kernelyard.target import Target, as_target
 from kernelyard.transform.fuse_ops_by_pattern import FuseOpsByPattern
 from kernelyard.transform.merge_composite_functions import MergeCompositeFunctions
 
@@ -40,6 +41,18 @@ def partition(
             log.warning("the backend %s failed while it was offered the model", backend.name, exc_info=True)
             recorder.violated(backend.name, (), str(_broken(backend, error)))
     return module
+
+
+def partition_for(
+    backend: str, module: IRModule, target: Target | str = "cpu", recorder: Recorder | None = None
+) -> IRModule:
+    """The module with regions for one installed backend, for scripts that put the stages together themselves.
+
+    Call it once for each backend, most wanted first. `kernelyard.placement.partition_for_<name>(module)` is the same.
+    Raises: UnknownBackendError, BackendUnavailableError.
+    """
+    target = as_target(target)
+    return partition(module, [get_manager().get(backend, "backend", target.kind)], target, recorder)
 
 
 def _offer(module: IRModule, backend: Backend, target: Target, recorder: Recorder) -> IRModule:

@@ -119,7 +119,7 @@ class Report:
         total = sum(row.count for row in self.placed)
         parts: list[str] = []
         for backend, work in self.coverage.items():
-            share = f"/{total} ops ({100 * work['flops_fraction']:.0f} % of FLOPs)" if backend in with_regions else ""
+            share = f"/{total} ops ({_percent(work['flops_fraction'])} % of FLOPs)" if backend in with_regions else ""
             parts.append(f"{backend} {work['ops']}{share}")
         reasons = Counter(entry.code for entry in self.untaken)
         if reasons:
@@ -178,6 +178,12 @@ def _work(rows: Sequence[Placed]) -> dict[str, int]:
         "flops": sum(row.flops for row in rows),
         "bytes": sum(row.bytes for row in rows),
     }
+
+
+def _percent(fraction: float) -> str:
+    """Whole percents; what is not everything is never shown as 100."""
+    percent = 100 * fraction
+    return f"{percent:.0f}" if fraction == 1 or percent < 99.5 else f"{min(percent, 99.9):.1f}"
 
 
 def _fraction(part: int, whole: int) -> float:
