@@ -22,7 +22,7 @@ test: $(VENV)/test lint  ## the whole test suite
 lint: $(VENV)/test  ## style, types and import contracts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/basedpyright --level error
+	$(BIN)/basedpyright --level error --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
 
 bench: $(VENV)/test  ## pages per second beside onnxruntime, in one run
