@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import onnx
-from onnx import defs, helper
+from onnx import helper
 
 from kernelyard.ir import Expr
+from kernelyard_onnx.schema import schema_of
 from kernelyard_onnx.tensors import DTYPES
 from kernelyard_onnx.values import Value
 
@@ -16,7 +17,7 @@ _DATA_TYPES = {name: data_type for data_type, name in DTYPES.items()}
 
 def function_body(proto: onnx.NodeProto, inputs: Sequence[Value | None], opset: int) -> onnx.FunctionProto | None:
     """The body of a standard operator for a node and the types of its inputs, or None when it has none."""
-    schema = _schema(proto, opset)
+    schema = schema_of(proto, opset)
     if schema is None:
         return None
     if schema.has_function:
@@ -34,20 +35,10 @@ def function_body(proto: onnx.NodeProto, inputs: Sequence[Value | None], opset: 
 
 def default_attributes(proto: onnx.NodeProto, opset: int) -> list[onnx.AttributeProto]:
     """Defaults that the standard gives to the attributes of a node's operator."""
-    schema = _schema(proto, opset)
+    schema = schema_of(proto, opset)
     if schema is None:
         return []
     return [attribute.default_value for attribute in schema.attributes.values() if attribute.default_value.type]
-
-
-def _schema(proto: onnx.NodeProto, opset: int) -> defs.OpSchema | None:
-    domain = "" if proto.domain == "ai.onnx" else proto.domain
-    if not defs.has(proto.op_type, domain):
-        return None
-    try:
-        return defs.get_schema(proto.op_type, opset, domain)
-    except defs.SchemaError:  # the operator is newer than the model's opset
-        return None
 
 
 def _parsed(data: bytes) -> onnx.FunctionProto | None:

@@ -19,10 +19,14 @@ from kernelyard_onnx.graph_builder import GraphBuilder
 from kernelyard_onnx.inputs import add_parameters
 from kernelyard_onnx.node import Node, RejectedError, origin_of
 from kernelyard_onnx.options import ImportOptions
+from kernelyard_onnx.schema import check_attributes
 from kernelyard_onnx.tensors import from_sparse, to_array
 from kernelyard_onnx.values import Value
 
 MAX_DEPTH = 32
+# Converters take ranks and numbers of inputs as the standard promises them; a model that breaks the promise ends here.
+_BROKEN_PROMISES = (ValueError, TypeError, IndexError, ArithmeticError)
+MAX_LISTED = 10
 converters.load()
 
 
@@ -132,10 +136,13 @@ class Importer:
         if convert is None:
             return self._run_standard_function(proto, inputs, opset, scope)
         node = Node(proto, inputs, decode(proto.attribute, self.folder), opset, self, scope)
+        check_attributes(proto, opset)
         try:
             results = convert(node)
         except (IRError, ShapeError) as error:
             raise _malformed(error, node) from error
+        except _BROKEN_PROMISES as error:
+            raise _malformed(ModelFormatError(str(error) or type(error).__name__), node) from error
         return results if isinstance(results, Sequence) else [results]
 
     def _run_standard_function(
@@ -144,7 +151,11 @@ class Importer:
         """Convert an operator that the standard defines by other operators."""
         body = function_body(proto, inputs, opset)
         if body is None:
-            raise RejectedError("there is no converter for this operator")
+            oldest = registry.oldest(normal_domain(proto.domain), proto.op_type)
+            known = oldest is not None
+            raise RejectedError(
+                f"it is supported from opset {oldest} on, not in {opset}" if known else "there is no converter for it"
+            )
         return self.run_function(body, proto, inputs, scope, default_attributes(proto, opset))
 
     def run_function(
@@ -261,8 +272,12 @@ def _malformed(error: KernelyardError, node: Node) -> ModelFormatError:
 
 
 def _unsupported(problems: Sequence[Problem]) -> UnsupportedOperatorError:
+    """One error for all nodes: operators by name, and for each operator and reason the nodes."""
     op_types = sorted({problem.op_type for problem in problems})
-    lines = list(dict.fromkeys(f"{problem.origin}: {problem.reason}" for problem in problems))
+    nodes: dict[tuple[str, str], list[str]] = {}
+    for problem in problems:
+        nodes.setdefault((problem.op_type, problem.reason), []).append(problem.origin)
+    lines = [f"{op_type}: {reason}: {_listed(origins)}" for (op_type, reason), origins in sorted(nodes.items())]
     return UnsupportedOperatorError(
         f"the model uses {len(op_types)} operator{'s' if len(op_types) > 1 else ''} in a way that is not supported: "
         + ", ".join(op_types),
@@ -270,3 +285,9 @@ def _unsupported(problems: Sequence[Problem]) -> UnsupportedOperatorError:
         found=", ".join(op_types),
         hint="export the model without these operators, or with fixed shapes (option shapes)",
     )
+
+
+def _listed(origins: Sequence[str]) -> str:
+    shown = list(dict.fromkeys(origins))
+    rest = len(shown) - MAX_LISTED
+    return ", ".join(shown[:MAX_LISTED]) + (f" and {rest} more" if rest > 0 else "")

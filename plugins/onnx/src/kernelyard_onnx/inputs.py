@@ -23,13 +23,21 @@ def add_parameters(
     An input that is also an initializer is that initializer: old files list all weights as inputs.
     Raises: ModelFormatError, UnsupportedOperatorError (inputs that are no tensors), FrontendError (option shapes).
     """
-    names = [value.name for value in graph.input if value.name not in values]
-    _check_names(names, options)
+    inputs = [value for value in graph.input if value.name not in values]
+    _check_names([value.name for value in inputs], options)
+    dtypes = [_dtype(value) for value in inputs]
     symbols = SymbolNames()
-    for value in graph.input:
-        if value.name not in values:
-            dtype = _dtype(value)
-            values[value.name] = builder.input(value.name, _shape(value, symbols, options), dtype)
+    for value in inputs:
+        _fix_labels(value, symbols, options)
+    for value, dtype in zip(inputs, dtypes, strict=True):
+        values[value.name] = builder.input(value.name, _shape(value, symbols, options), dtype)
+
+
+def _fix_labels(value: onnx.ValueInfoProto, symbols: SymbolNames, options: ImportOptions) -> None:
+    """A size that the options fix holds for every dimension with the same label."""
+    for declared, size in zip(value.type.tensor_type.shape.dim, options.shapes.get(value.name, ()), strict=False):
+        if size is not None and not declared.HasField("dim_value"):
+            symbols.fix(declared.dim_param, size)
 
 
 def _check_names(names: list[str], options: ImportOptions) -> None:

@@ -9,6 +9,7 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from kernelyard.errors import ModelFormatError
+from kernelyard_onnx.text_check import check_texts
 
 _HINT = "give the path of an .onnx file, its bytes, or an onnx.ModelProto"
 _POINTER = b"version https://git-lfs"
@@ -75,3 +76,4 @@ def _check(model: onnx.ModelProto, where: str) -> None:
             expected=", ".join(missing),
             hint=_HINT,
         )
+    check_texts(model, where)

@@ -40,6 +40,12 @@ def find(domain: str, op_type: str, opset: int) -> Converter | None:
     return entries[position - 1][1] if position else None
 
 
+def oldest(domain: str, op_type: str) -> int | None:
+    """The first opset in which an operator has a converter, or None."""
+    entries = _CONVERTERS.get((domain, op_type))
+    return entries[0][0] if entries else None
+
+
 def operators(domain: str = "") -> tuple[str, ...]:
     """Names of all operators of a domain that have a converter."""
     return tuple(sorted(op_type for d, op_type in _CONVERTERS if d == domain))

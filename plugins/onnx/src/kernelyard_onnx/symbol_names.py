@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from kernelyard.dims import SymbolicDim, symbol
+from kernelyard.dims import Dim, SymbolicDim, symbol
+from kernelyard.errors import FrontendError
 
 _UNFIT = re.compile(r"[^A-Za-z0-9_.]+")
 
@@ -15,11 +16,23 @@ class SymbolNames:
     ANONYMOUS = frozenset({"", "?", "-1", "*", "None", "none"})
 
     def __init__(self) -> None:
-        self._by_label: dict[str, SymbolicDim] = {}
+        self._by_label: dict[str, Dim] = {}
         self._taken: set[str] = set()
 
-    def of_label(self, label: str, input_name: str, axis: int) -> SymbolicDim:
-        """The symbol of a `dim_param`: one label is one symbol, labels that mean "unknown" are all different."""
+    def fix(self, label: str, size: int) -> None:
+        """Let a label stand for a number.
+
+        Raises: FrontendError when it stands for another one.
+        """
+        if label.strip() in self.ANONYMOUS:
+            return
+        if self._by_label.setdefault(label, size) != size:
+            raise FrontendError(
+                f"the option shapes gives two sizes to {label!r}", found=size, expected=self._by_label[label]
+            )
+
+    def of_label(self, label: str, input_name: str, axis: int) -> Dim:
+        """The size that a `dim_param` stands for: one label is one symbol, those that mean "unknown" all differ."""
         if label.strip() in self.ANONYMOUS:
             return self._new(f"{input_name}_{axis}")
         if label not in self._by_label:

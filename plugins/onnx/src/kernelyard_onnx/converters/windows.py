@@ -69,7 +69,8 @@ def _same_padding(window: Window, spatial: Sequence[Dim], upper: bool) -> tuple[
 def _same_total(size: Dim, reach: int, stride: int) -> Dim:
     if reach == 1:  # one tap per position never leaves the input
         return 0
-    return maximum((dims.ceildiv(size, stride) - 1) * stride + reach - size, 0)
+    total = (dims.ceildiv(size, stride) - 1) * stride + reach - size
+    return total if reach >= stride else maximum(total, 0)  # rounding up to the stride loses less than a stride
 
 
 def pad_explicitly(node: Node, x: Expr, window: Window, value: float) -> tuple[Expr, Window]:

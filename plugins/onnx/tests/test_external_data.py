@@ -1,0 +1,135 @@
+"""Weights in files beside the model: read when they lie in its folder, refused everywhere else."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from kernelyard.errors import ExternalDataError
+from kernelyard.ir import Call, Constant
+from kernelyard_onnx.frontend import ONNXFrontend
+
+WEIGHT = np.arange(12, dtype=np.float32).reshape(3, 4)
+
+
+def write(folder: Path, location: str, offset: str | None = None, length: str | None = None) -> Path:
+    """A model whose one weight says that it lies at `location`."""
+    tensor = onnx.TensorProto(name="w", data_type=onnx.TensorProto.FLOAT, dims=[3, 4])
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    for key, value in (("location", location), ("offset", offset), ("length", length)):
+        if value is not None:
+            tensor.external_data.add(key=key, value=value)
+    x = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [2, 3])
+    y = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [2, 4])
+    graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "g", [x], [y], [tensor])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    path = folder / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def weight_of(path: object, **options: object) -> np.ndarray:
+    main = ONNXFrontend().import_model(path, options)["main"]
+    (binding,) = main.bindings  # pyright: ignore[reportAttributeAccessIssue]
+    assert isinstance(binding.value, Call)
+    constant = binding.value.args[1]
+    assert isinstance(constant, Constant)
+    return constant.data
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    inside = tmp_path / "model"
+    (inside / "sub").mkdir(parents=True)
+    for path in (inside / "w.bin", inside / "sub" / "w.bin", tmp_path / "outside.bin"):
+        path.write_bytes(b"\7" * 64 + WEIGHT.tobytes())
+    return inside
+
+
+@pytest.mark.parametrize("location", ["w.bin", "sub/w.bin", "./w.bin"])
+def test_read_from_the_folder(location, folder: Path) -> None:
+    np.testing.assert_array_equal(weight_of(write(folder, location, "64", "48")), WEIGHT)
+    np.testing.assert_array_equal(weight_of(str(write(folder, location, "64"))), WEIGHT)
+
+
+def test_models_from_memory_need_the_folder(folder: Path) -> None:
+    data = write(folder, "w.bin", "64").read_bytes()
+    with pytest.raises(ExternalDataError, match="folder is not known") as caught:
+        weight_of(data)
+    assert "folder" in str(caught.value.hint)
+    np.testing.assert_array_equal(weight_of(data, folder=folder), WEIGHT)
+
+
+@pytest.mark.parametrize(
+    ("location", "reason"),
+    [
+        ("../outside.bin", "leaves the folder"),
+        ("sub/../../outside.bin", "leaves the folder"),
+        ("..\\outside.bin", "leaves the folder"),
+        ("/etc/hostname", "absolute"),
+        ("C:\\weights.bin", "absolute"),
+        ("C:weights.bin", "absolute"),
+        ("\\\\server\\share\\w.bin", "absolute"),
+        ("", "empty"),
+        ("w.bin\0", "null character"),
+        ("absent.bin", "not there"),
+        ("sub", "no regular file"),
+    ],
+)
+def test_paths_that_are_refused(location, reason, folder: Path) -> None:
+    with pytest.raises(ExternalDataError, match=reason) as caught:
+        weight_of(write(folder, location, "64"))
+    assert "'w'" in str(caught.value.where)
+    assert caught.value.code == "KY403"
+
+
+@pytest.mark.parametrize("target", ["file outside", "file inside", "folder outside", "hard link"])
+def test_links_are_refused(target, folder: Path) -> None:
+    link, location = folder / "link.bin", "link.bin"
+    if target == "file outside":
+        link.symlink_to(folder.parent / "outside.bin")
+    elif target == "file inside":
+        link.symlink_to(folder / "w.bin")
+    elif target == "folder outside":
+        (folder / "dir").symlink_to(folder.parent)
+        location = "dir/outside.bin"
+    else:
+        os.link(folder.parent / "outside.bin", link)
+    with pytest.raises(ExternalDataError, match="link"):
+        weight_of(write(folder, location, "64"))
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+def test_a_pipe_is_refused_and_does_not_hang(folder: Path) -> None:
+    os.mkfifo(folder / "pipe.bin")
+    with pytest.raises(ExternalDataError, match="no regular file"):
+        weight_of(write(folder, "pipe.bin"))
+
+
+@pytest.mark.parametrize(
+    ("offset", "length", "reason"),
+    [
+        ("65", None, "too short"),
+        ("9" * 30, None, "too short"),
+        ("-1", None, "no number"),
+        ("x", None, "no number"),
+        ("64", "47", "does not fit its shape"),
+        ("64", "1e3", "no number"),
+    ],
+)
+def test_ranges_that_do_not_fit(offset, length, reason, folder: Path) -> None:
+    with pytest.raises(ExternalDataError, match=reason):
+        weight_of(write(folder, "w.bin", offset, length))
+
+
+def test_a_model_behind_a_link_reads_the_folder_that_it_was_asked_in(folder: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "model.onnx").symlink_to(write(folder, "w.bin", "64"))
+    with pytest.raises(ExternalDataError, match="not there"):
+        weight_of(other / "model.onnx")
