@@ -78,6 +78,8 @@ def __getattr__(name: str) -> Any:
         return value
     if name in _SUBPACKAGES:
         return import_module(f"kernelyard.{name}")
+    if name.startswith("partition_for_"):  # one function per installed backend
+        return getattr(import_module("kernelyard.placement"), name)
     raise AttributeError(f"module 'kernelyard' has no attribute {name!r}")
 
 
