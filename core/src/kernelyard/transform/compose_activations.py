@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kernelyard import dtypes
 from kernelyard.ir import Call, Expr, FunctionMutator, Var
@@ -30,7 +30,17 @@ def _tanh_argument(scale: float) -> Polynomial:
     return {("x",): scale, ("x", "x", "x"): scale * 0.044715}
 
 
-_GATED = (
+def _with_mirrored(*forms: _Gated) -> tuple[_Gated, ...]:
+    """The forms, and for odd gates the same with f(-u) for -f(u)."""
+    odd = [form for form in forms if form.inner in ("erf", "tanh")]
+    return (*forms, *(replace(f, argument=_negated(f.argument, "x"), outer=_negated(f.outer, "e")) for f in odd))
+
+
+def _negated(polynomial: Polynomial, name: str) -> Polynomial:
+    return {monomial: -c if name in monomial else c for monomial, c in polynomial.items()}
+
+
+_GATED = _with_mirrored(
     _Gated("erf", {("x",): math.sqrt(0.5)}, _HALF_OF_ONE_PLUS, "nn.gelu"),
     _Gated("tanh", _tanh_argument(_TANH_SCALE), _HALF_OF_ONE_PLUS, "nn.gelu_tanh"),
     # (1 + tanh(u)) / 2 is sigmoid(2 u)

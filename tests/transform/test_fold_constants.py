@@ -1,0 +1,116 @@
+"""Constant folding: what is evaluated, what is too large to be, and references that break their promise."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from kernelyard import dims
+from kernelyard.errors import PassError
+from kernelyard.ir import Attribute, Call, Constant, FunctionBuilder, IRModule, Op, TensorType, verify
+from kernelyard.testing.reference import assert_same_meaning
+from kernelyard.testing.strategies import modules
+from kernelyard.transform.dead_code_elimination import DeadCodeElimination
+from kernelyard.transform.fold_constants import FoldConstants
+from kernelyard.transform.pass_base import PassContext, Sequential
+
+F32 = np.float32
+PASS = Sequential([FoldConstants(), DeadCodeElimination()])
+
+
+def test_chains_of_constants_are_evaluated(check):
+    def build(b, x):
+        weight = b.op("multiply", Constant(np.arange(6, dtype=F32)), 2.0)
+        return b.op("add", x, b.op("reshape", weight, shape=(1, 6)))
+
+    after = check(PASS, check.of(build))
+    assert check.ops(after) == ["add"]
+    assert after.bindings[0].value.args[1].data.tolist() == [[0, 2, 4, 6, 8, 10]]
+
+
+def test_fields_of_constant_tuples_are_constants(check):
+    b = FunctionBuilder()
+    values = b.op("topk", Constant(np.float32([3, 1, 2])), k=2, axis=0, largest=True, sorted=True)
+    function = b.function(b.get(values, 0), b.get(values, 1))
+    after = check(PASS, function)
+    assert not after.bindings
+    assert [field.data.tolist() for field in after.result.fields] == [[3, 2], [0, 2]]
+
+
+def test_known_shapes_are_constants(check):
+    n = dims.symbol("n")
+    b = FunctionBuilder()
+    x = b.input("x", (n,))
+    function = b.function(x, b.op("shape_tensor", dims=(2, 3)), b.op("shape_tensor", dims=(n, 3)))
+    assert check.ops(check(PASS, function)) == ["shape_tensor"]
+
+
+def test_constants_own_their_memory():
+    b = FunctionBuilder()
+    y = b.op("strided_slice", Constant(np.arange(10**5)), axes=(0,), begin=(0,), end=(2,), strides=(1,))
+    result = FoldConstants()(IRModule({"main": b.function(y)}))["main"].result
+    assert result.data.base is None or result.data.base.nbytes == 16
+    assert result.data.flags["C_CONTIGUOUS"]
+
+
+def test_what_would_grow_the_program_stays(check):
+    def build(b, x):
+        return b.op("add", x, b.op("broadcast_to", Constant(np.ones((1, 6), F32)), shape=(9000, 6)))
+
+    function = check.of(build, shape=(9000, 6))
+    assert check.ops(check(PASS, function)) == ["broadcast_to", "add"]
+    with PassContext({"fold_constants.max_growth": 1 << 20}):
+        assert check.ops(check(PASS, function)) == ["add"]
+    with PassContext({"fold_constants.max_growth": 1 << 20, "fold_constants.max_bytes": 1000}):
+        assert check.ops(check(PASS, function)) == ["broadcast_to", "add"]
+
+
+def test_large_weights_are_rearranged_at_compile_time(check):
+    def build(b, x):
+        return b.op("matmul", x, b.op("permute_dims", Constant(np.ones((300, 400), F32)), axes=(1, 0)))
+
+    assert check.ops(check(PASS, check.of(build, shape=(2, 400)))) == ["matmul"]
+
+
+def test_references_must_keep_their_promise():
+    liar = Op("liar", (), lambda types, attrs: TensorType((2,), "float32"), reference=lambda: np.zeros(3, F32))
+    b = FunctionBuilder()
+    function = b.function(b.bind(Call(liar, [])))
+    with pytest.raises(PassError, match="liar does not give") as info:
+        FoldConstants()(IRModule({"main": function}))
+    assert info.value.expected == "Tensor[(2,), float32]"
+
+
+def test_effects_and_unknown_dims_are_not_folded():
+    def make(**changes):
+        rule = lambda types, attrs: TensorType((), "float32")  # noqa: E731
+        op = Op("source", (), rule, reference=lambda **attrs: np.float32(1), **changes)
+        b = FunctionBuilder()
+        attrs = {"size": dims.symbol("n")} if "attributes" in changes else {}
+        return IRModule({"main": b.function(b.bind(Call(op, [], attrs)))})
+
+    assert isinstance(FoldConstants()(make())["main"].result, Constant)
+    for module in (make(pure=False), make(attributes={"size": Attribute("dim")})):
+        assert FoldConstants()(module) is module
+
+
+@settings(max_examples=40, deadline=None)
+@given(modules())
+def test_a_program_of_constants_is_folded_away(program):
+    function = program.module["main"]
+    b = FunctionBuilder()
+    constants = [b.bind(Constant(array)) for array in program.inputs]
+    results = b.call_function("body", constants, function.result_type)
+    bound = IRModule({"main": b.function(results), "body": function})
+    flat = type(function)([], [*_bind(function, program.inputs)], function.result)
+    after = verify(PASS(IRModule({"main": flat})))
+    assert not after["main"].bindings
+    assert_same_meaning(bound, after, [])
+
+
+def _bind(function, arrays):
+    from kernelyard.ir import Binding
+
+    yield from (Binding(param, Constant(array)) for param, array in zip(function.params, arrays, strict=True))
+    yield from function.bindings
