@@ -160,6 +160,7 @@ def _lower(node: Node, graph: Lowering, weight: Value, geometry: Geometry) -> Va
         destination,
         arguments,
         lambda post_ops: _same_weights(convolution, source, destination, post_ops, chosen),
+        width=node.shape[1],
     )
 
 

@@ -111,7 +111,7 @@ def _product(node: Node, graph: Lowering, form: Form, left: Value, right: Value)
     arguments = {SOURCE: graph.reordered(left, source), WEIGHTS: graph.reordered(right, weights)}
     if bias is not None:
         arguments[BIAS] = bias
-    return execute(graph, node, dense(node.shape, node.dtype), arguments, create, view=form.show)
+    return execute(graph, node, dense(node.shape, node.dtype), arguments, create, view=form.show, width=form.shape[-1])
 
 
 def _layouts(

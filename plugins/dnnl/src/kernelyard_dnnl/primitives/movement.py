@@ -8,15 +8,17 @@ take post-ops.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 
 from kernelyard_dnnl import _enums as enums
-from kernelyard_dnnl.layout import dense
+from kernelyard_dnnl.layout import Shape, dense, itemsize
 from kernelyard_dnnl.lowering import DESTINATION, SOURCE, Lowering
 from kernelyard_dnnl.primitive import Descriptors, Factors, PostOps, Primitive
 from kernelyard_dnnl.primitives.post_ops import apply_steps, execute, steps_of
 from kernelyard_dnnl.values import Node, Value
 
+CACHE_LINE = 64  # bytes
 MULTIPLE_SOURCE = enums.ARG["multiple_src"]
 
 
@@ -40,7 +42,7 @@ def lower_concat(node: Node, graph: Lowering) -> Value:
     roles = {entry["role"] for entry in node.post_ops if "role" in entry}
     names = [role for role in node.operands if role not in roles]
     operands = [graph.strided(node.operands[role]) for role in names if 0 not in node.operands[role].shape]
-    order = _common_order(operands)
+    order = _concat_order(operands, axis)
     sources = [graph.reordered(x, dense(x.shape, x.descriptor.dtype, order)) for x in operands]
     result = graph.new(dense(node.shape, node.dtype, order))
     layouts = Descriptors(tuple(source.descriptor for source in sources))
@@ -49,9 +51,19 @@ def lower_concat(node: Node, graph: Lowering) -> Value:
     return apply_steps(graph, steps_of(node), result)
 
 
-def _common_order(operands: list[Value]) -> tuple[int, ...]:
+def _concat_order(operands: list[Value], axis: int) -> Shape:
+    """The order of dims to join in: the common one, unless that would interleave single elements."""
+    order = _common_order(operands)
+    inner = math.prod(operands[0].shape[other] for other in order[order.index(axis) + 1 :])
+    if inner * itemsize(operands[0].descriptor.dtype) < CACHE_LINE and all(x.shape[axis] == 1 for x in operands):
+        # Whole tensors one after the other; who needs the elements side by side gets a fast transposition.
+        return (axis, *(other for other in order if other != axis))
+    return order
+
+
+def _common_order(operands: list[Value]) -> Shape:
     """The order of dims that holds most elements; a layout chosen by a primitive wins over row-major."""
-    votes: Counter[tuple[int, ...]] = Counter()
+    votes: Counter[Shape] = Counter()
     rank = len(operands[0].shape)
     for operand in operands:
         weight = operand.descriptor.nbytes * (1 if operand.descriptor.is_plain else 2)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from kernelyard.errors import CodegenError
@@ -15,6 +15,8 @@ from kernelyard_dnnl.primitive import Binary, Eltwise, PostOp, PostOps, Primitiv
 from kernelyard_dnnl.values import Node, Value
 
 SOURCE_1 = enums.ARG["src_1"]
+VECTOR_WIDTH = 8
+CHEAP = frozenset(("relu", "linear", "clip", "clip_v2", "abs", "square", "hardsigmoid", "hardswish", "round"))
 Create: TypeAlias = Callable[[PostOps], Primitive]
 View: TypeAlias = Callable[[Value], "Value | None"]
 
@@ -68,15 +70,20 @@ def execute(
     reuse: Value | None = None,
     view: View | None = None,
     before: Sequence[Step] = (),
+    width: int = VECTOR_WIDTH,
 ) -> Value:
     """Emits the primitive that `create` makes, with the node's post-ops fused where oneDNN has fast code for that.
 
     destination: the result's layout. arguments: everything but the destination and the post-ops' operands.
     reuse: a tensor that the result may overwrite. view: how tensors of the result's shape are shown to the primitive,
     None where it works on that shape itself; where an operand cannot be shown so, nothing is fused.
-    before: post-ops that come before the node's own.
+    before: post-ops that come before the node's own. width: of the innermost dim, over which fused ops are vectorised.
     """
-    steps = [*before, *steps_of(node)]
+    steps, after = _fused([*before, *steps_of(node)], width)
+    if after:
+        node = replace(node, attrs={**node.attrs, "post_ops": ()})
+        result = execute(graph, node, destination, arguments, create, reuse=reuse, view=view, before=steps)
+        return apply_steps(graph, after, result)
     if not steps:
         return _emit(graph, create(()), arguments, Epilogue(_target(graph, destination, reuse)), view)
     for epilogue in _epilogues(graph, steps, destination, arguments, reuse, view):
@@ -92,6 +99,16 @@ def execute(
 
 def _target(graph: Lowering, destination: MemoryDescriptor, reuse: Value | None) -> Value:
     return graph.new(destination) if reuse is None else reuse.seen_as(destination)
+
+
+def _fused(steps: list[Step], width: int) -> tuple[list[Step], list[Step]]:
+    """The steps to fuse, and those to do afterwards: where the innermost dim is narrow, a costly function would be
+    computed with most lanes of a vector idle."""
+    if width >= VECTOR_WIDTH:
+        return steps, []
+    costly = (i for i, step in enumerate(steps) if step.eltwise is not None and step.eltwise.algorithm not in CHEAP)
+    first = next(costly, len(steps))
+    return steps[:first], steps[first:]
 
 
 def _bare_speed(create: Create) -> int:
