@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -21,10 +24,17 @@ CASES = [
 ]
 
 
-def check(op: Op, sample: Sample, operands: list[TensorType], symbols: dict[str, int]) -> None:
+def check(
+    op: Op,
+    sample: Sample,
+    operands: list[TensorType],
+    symbols: dict[str, int],
+    symbolic_attrs: Mapping[str, Any] | None = None,
+) -> None:
     attrs = op.check_attributes(sample.attributes)
-    result = op.infer_type(operands, attrs)
-    function = legalize.legalize_call(op.name, operands, attrs, result)
+    stated = attrs if symbolic_attrs is None else op.check_attributes(symbolic_attrs)
+    result = op.infer_type(operands, stated)
+    function = legalize.legalize_call(op.name, operands, stated, result)
     assert op.reference is not None
     reference = op.reference(*sample.inputs, **attrs)
     expected = reference if isinstance(reference, tuple) else (reference,)
@@ -52,17 +62,43 @@ def test_rule_agrees_with_reference(op: Op, sample: Sample):
 @pytest.mark.parametrize(("op", "sample"), CASES)
 def test_rule_agrees_with_reference_for_symbolic_shapes(op: Op, sample: Sample):
     """Every size above 1 is a symbol, where the op's type rule knows what to do with one."""
-    sizes = sorted({size for array in sample.inputs for size in np.shape(array) if size > 1})
-    symbols = {f"n{size}": size for size in sizes}
-    operands = [
-        TensorType(
-            tuple(dims.symbol(f"n{size}") if size > 1 else size for size in np.shape(array)),
-            dtypes.from_numpy(np.asarray(array).dtype),
-        )
-        for array in sample.inputs
-    ]
+    symbols = {f"n{size}": size for array in sample.inputs for size in np.shape(array)}
+    operands = symbolic_operands(sample)
     try:
         op.infer_type(operands, op.check_attributes(sample.attributes))
     except TypeInferenceError:
         pytest.skip("the type rule needs known sizes here")
     check(op, sample, operands, symbols)
+
+
+SYMBOLIC_CASES = [case for case in CASES if any(a.kind in ("dim", "dims") for a in case.values[0].attributes.values())]
+
+
+@pytest.mark.parametrize(("op", "sample"), SYMBOLIC_CASES)
+def test_rule_agrees_with_reference_for_symbolic_attributes(op: Op, sample: Sample):
+    """Sizes in attributes are symbols, too: the same symbol for the same size as in the operands' shapes."""
+    symbols = {f"n{size}": size for array in sample.inputs for size in np.shape(array)}
+    attrs = dict(sample.attributes)
+    for name, attribute in op.attributes.items():
+        if name in attrs and attribute.kind in ("dim", "dims"):
+            value = attrs[name]
+            sizes = (value,) if attribute.kind == "dim" else tuple(value)
+            symbols |= {f"n{size}": size for size in sizes}
+            attrs[name] = symbolic(value) if attribute.kind == "dim" else tuple(map(symbolic, value))
+    operands = symbolic_operands(sample)
+    try:
+        op.infer_type(operands, op.check_attributes(attrs))
+    except TypeInferenceError:
+        pytest.skip("the type rule needs known sizes here")
+    check(op, sample, operands, symbols, attrs)
+
+
+def symbolic_operands(sample: Sample) -> list[TensorType]:
+    return [
+        TensorType(tuple(map(symbolic, np.shape(array))), dtypes.from_numpy(np.asarray(array).dtype))
+        for array in sample.inputs
+    ]
+
+
+def symbolic(size: int) -> dims.Dim:
+    return dims.symbol(f"n{size}") if size > 1 else size

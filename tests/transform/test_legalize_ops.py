@@ -7,6 +7,8 @@ from hypothesis import HealthCheck, given, settings
 
 from kernelyard import dims
 from kernelyard.ir import Binding, Call, Function, FunctionBuilder, GlobalVar, IRModule, TensorType, Var, get_op, verify
+from kernelyard.legalize import Rule
+from kernelyard.legalize.registry import Operand, RuleBuilder
 from kernelyard.ops.interpreter import run
 from kernelyard.testing.strategies import RandomProgram, modules
 from kernelyard.tir.primfunc import PrimFunc
@@ -60,6 +62,16 @@ def test_constants_of_one_element_become_literals():
         assert len(function.inputs) == 1
     (found,) = run(module, [np.zeros((2, 6), np.float32)])
     assert (found == 5).all()
+
+
+def test_a_rule_of_ones_own():
+    def doubled(b: RuleBuilder, x: Operand):
+        return b.compute(x.shape, lambda *at: x[at] * 2)
+
+    b = FunctionBuilder()
+    x = b.input("x", (2, 6))
+    module = legalized(b, b.op("exp", x), rules={"exp": Rule(doubled, widen=False)})
+    np.testing.assert_array_equal(run(module, [np.ones((2, 6), np.float32)])[0], 2)
 
 
 def test_several_outputs_are_a_tuple():

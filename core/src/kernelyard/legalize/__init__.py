@@ -11,6 +11,7 @@ from kernelyard.legalize import normalization as normalization
 from kernelyard.legalize import pooling as pooling
 from kernelyard.legalize import reduction as reduction
 from kernelyard.legalize import shape as shape
+from kernelyard.legalize.registry import Rule as Rule
 from kernelyard.legalize.registry import has_rule as has_rule
 from kernelyard.legalize.registry import legalize as legalize
 from kernelyard.legalize.registry import legalize_call as legalize_call

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from kernelyard.dims import Dim, Shape
 from kernelyard.legalize.registry import Operand, RuleBuilder
 from kernelyard.tir.buffer import Buffer
-from kernelyard.tir.expr import Axis, DimValue, Expr, equal, index, select
+from kernelyard.tir.expr import DimValue, Expr, equal, index, select
 
 Source = Operand | Buffer
 
@@ -34,7 +34,7 @@ def elementwise(b: RuleBuilder, shape: Shape, body: Callable[..., Expr], *source
     return b.compute(shape, lambda *at: body(*(x[broadcast_index(x.shape, shape, at)] for x in sources)), name)
 
 
-def merge_axes(rank: int, axes: Sequence[int], outer: Sequence[Axis], inner: Sequence[Axis]) -> tuple[Axis, ...]:
+def merge_axes(rank: int, axes: Sequence[int], outer: Sequence[Expr], inner: Sequence[Expr]) -> tuple[Expr, ...]:
     """An index of full rank: `inner` in order at `axes`, `outer` in order at the others."""
     outer_values, inner_values = iter(outer), iter(inner)
     return tuple(next(inner_values if n in axes else outer_values) for n in range(rank))

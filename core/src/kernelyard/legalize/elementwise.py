@@ -59,14 +59,15 @@ BINARY: dict[str, Callable[[Expr, Expr], Expr]] = {
 }
 
 
-def _register(name: str, body: Callable[..., Expr]) -> None:
-    @legalize(name, widen=True)
+def _register(name: str, body: Callable[..., Expr], widen: bool = True) -> None:
+    @legalize(name, widen=widen)
     def rule(b: RuleBuilder, *operands: Operand) -> Buffer:
         return elementwise(b, b.result.shape, body, *operands)
 
 
-for _name, _body in {**UNARY, **BINARY, "where": select}.items():
+for _name, _body in {**UNARY, **BINARY}.items():
     _register(_name, _body)
+_register("where", select, widen=False)
 
 
 @legalize("astype")

@@ -61,7 +61,7 @@ def _reciprocal_root(b: RuleBuilder, rows: Shape, inner: Sequence[Dim], element:
 
 
 def _over(x: Operand, axes: Ints) -> Element:
-    return lambda at, point: x[tuple(merge_axes(x.rank, axes, at, point))]  # pyright: ignore[reportArgumentType]
+    return lambda at, point: x[merge_axes(x.rank, axes, at, point)]
 
 
 @legalize("nn.layer_norm", widen=True)

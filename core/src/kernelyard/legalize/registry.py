@@ -91,12 +91,15 @@ def has_rule(name: str) -> bool:
     return name in _RULES
 
 
-def legalize_call(name: str, operands: Sequence[TensorType], attrs: Attributes, result: Type) -> PrimFunc:
+def legalize_call(
+    name: str, operands: Sequence[TensorType], attrs: Attributes, result: Type, rule: Rule | None = None
+) -> PrimFunc:
     """The loop-level function of one op call: simplified, verified, tagged with the op's name.
 
-    Raises: LegalizeError when there is no rule, or when the rule's results are not of the call's type.
+    rule: used instead of the registered one. Raises: LegalizeError when there is no rule, or when the rule's results
+    are not of the call's type.
     """
-    rule = _RULES.get(name)
+    rule = rule or _RULES.get(name)
     if rule is None:
         raise LegalizeError(f"{name} has no legalization rule", where=name)
     builder = RuleBuilder(tensors_of(result))

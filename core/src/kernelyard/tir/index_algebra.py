@@ -18,7 +18,6 @@ Extents = Mapping[str, Dim]
 
 _AXIS = "axis "  # no symbol that can be parsed has a space in its name
 _REMAINDER = "remainder "
-MAX_TERMS = 32
 _ARITHMETIC = frozenset({"add", "sub", "mul", "floordiv", "mod", "min", "max"})
 
 

@@ -36,6 +36,7 @@ class Simplifier:
     """Simplifies expressions over axes of known extents.
 
     Example:
+        >>> from kernelyard.tir import Axis
         >>> i = Axis("i")
         >>> Simplifier({"i": 4})(Select(i < 4, i * 1, i + 7)) == i
         True

@@ -27,6 +27,7 @@ from kernelyard.ir import (
 )
 from kernelyard.ir.visitor import result_vars
 from kernelyard.tir.expr import Load
+from kernelyard.tir.inline import CHEAP
 from kernelyard.tir.op_pattern import (
     ANCHOR,
     BROADCAST,
@@ -44,7 +45,6 @@ from kernelyard.transform.pass_base import Pass, PassContext
 
 PRIMITIVE = "Primitive"
 MAX_DEPTH = 64
-CHEAP = 4
 
 
 def is_primitive(function: BaseFunction) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from kernelyard.ir import (
     Var,
     get_op,
 )
-from kernelyard.legalize import has_rule, legalize_call
+from kernelyard.legalize import Rule, has_rule, legalize_call
 from kernelyard.tir.expr import Expr as ScalarExpr
 from kernelyard.tir.expr import Load, const
 from kernelyard.tir.primfunc import PrimFunc
@@ -38,19 +39,21 @@ class LegalizeOps(Pass):
     """Replace op calls by `call_tir`, one PrimFunc for each different call.
 
     skip: names of ops that stay; `reshape` always does, and so do ops that have no rule (the reference interpreter runs
-    these). Constants of one element become literals of the PrimFunc.
+    these). rules: used instead of the registered ones, by op name. Constants of one element become literals of the
+    PrimFunc.
     """
 
     name = "legalize_ops"
 
-    def __init__(self, skip: Collection[str] = ()) -> None:
+    def __init__(self, skip: Collection[str] = (), rules: Mapping[str, Rule] = MappingProxyType({})) -> None:
         self.skip = frozenset((*VIEWS, *skip))
+        self.rules = rules
 
     def run(self, module: IRModule, context: PassContext) -> IRModule:
         functions = PrimFuncTable(module)
         changed: dict[str, Any] = {}
         for name, function in module.entry_functions().items():
-            new = _Legalizer(functions, self.skip).mutate(function)
+            new = _Legalizer(functions, self.skip, self.rules).mutate(function)
             if new is not function:
                 changed[name] = new
         return module.with_functions({**changed, **functions.added}) if changed else module
@@ -85,16 +88,17 @@ class PrimFuncTable:
 
 
 class _Legalizer(FunctionMutator):
-    def __init__(self, functions: PrimFuncTable, skip: Collection[str]) -> None:
+    def __init__(self, functions: PrimFuncTable, skip: Collection[str], rules: Mapping[str, Rule]) -> None:
         super().__init__()
         self.functions = functions
         self.skip = skip
+        self.rules = rules
         self.made: dict[tuple[object, ...], str] = {}
 
     def rewrite(self, var: Var, value: Expr) -> Expr:
         if not isinstance(value, Call) or not isinstance(value.op, Op):
             return value
-        if value.op.name in self.skip or not has_rule(value.op.name):
+        if value.op.name in self.skip or not (value.op.name in self.rules or has_rule(value.op.name)):
             return value
         operands = [arg for arg in value.args if not _is_literal(arg)]
         name = self._function_for(value)
@@ -109,7 +113,7 @@ class _Legalizer(FunctionMutator):
         key = (call.op_name, types, tuple(call.attrs.items()), literals)
         name = self.made.get(key)
         if name is None:
-            function = legalize_call(call.op_name, types, call.attrs, call.type)
+            function = legalize_call(call.op_name, types, call.attrs, call.type, self.rules.get(call.op_name))
             function = with_literals(function, {n: a.data for n, a in enumerate(call.args) if _is_literal(a)})  # pyright: ignore[reportAttributeAccessIssue]
             name = self.made[key] = self.functions.name_of(function, call.op_name.rpartition(".")[2])
         return name
