@@ -7,7 +7,6 @@ A concrete result is a NumPy array; one that depends on symbolic sizes is an arr
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -21,7 +20,7 @@ from kernelyard_onnx.rational import Rational, UndecidedError
 
 MAX_ELEMENTS = 1024
 Array: TypeAlias = np.ndarray
-Evaluator: TypeAlias = "Callable[[Sequence[Array], Mapping[str, Any], str], Array | Sequence[Array]]"
+Evaluator: TypeAlias = "Callable[[Sequence[Array], Mapping[str, Any], str], Array | list[Array]]"
 
 
 class KnownValues:
@@ -73,7 +72,8 @@ class KnownValues:
 
 
 def _is_small(type_: TensorType) -> bool:
-    return type_.is_static and math.prod(type_.shape) <= MAX_ELEMENTS  # pyright: ignore[reportArgumentType]
+    count = type_.numel
+    return type_.is_static and isinstance(count, int) and count <= MAX_ELEMENTS
 
 
 def _has_symbols(attrs: Mapping[str, Any]) -> bool:
@@ -130,8 +130,7 @@ def _compare(holds: Callable[[int], bool]) -> Evaluator:
 
 
 def _divide(values: Sequence[Array], attrs: Mapping[str, Any], dtype: str) -> Array:
-    quotient = np.frompyfunc(lambda a, b: a / b if is_float(dtype) else (a / b).trunc(), 2, 1)
-    return quotient(*values)
+    return np.frompyfunc(lambda a, b: a / b if is_float(dtype) else (a / b).trunc(), 2, 1)(*values)
 
 
 def _astype(values: Sequence[Array], attrs: Mapping[str, Any], dtype: str) -> Array:
@@ -143,13 +142,15 @@ def _astype(values: Sequence[Array], attrs: Mapping[str, Any], dtype: str) -> Ar
 
 
 def _where(values: Sequence[Array], attrs: Mapping[str, Any], dtype: str) -> Array:
-    return np.frompyfunc(lambda c, x, y: x if c.sign() else y, 3, 1)(*values)
+    chosen: Any = np.frompyfunc(lambda c, x, y: x if c.sign() else y, 3, 1)
+    return chosen(*values)
 
 
 def _whole_dims(items: Sequence[Dim]) -> tuple[int, ...]:
-    if any(isinstance(item, SymbolicDim) for item in items):
+    whole = tuple(item for item in items if isinstance(item, int))
+    if len(whole) != len(items):
         raise UndecidedError
-    return tuple(int(item) for item in items)
+    return whole
 
 
 def _strided_slice(values: Sequence[Array], attrs: Mapping[str, Any], dtype: str) -> Array:

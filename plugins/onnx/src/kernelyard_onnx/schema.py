@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 import onnx
 from onnx import defs
@@ -10,13 +11,13 @@ from onnx import defs
 from kernelyard.errors import ModelFormatError
 
 
-def schema_of(proto: onnx.NodeProto, opset: int) -> defs.OpSchema | None:
-    """The standard's entry for a node's operator in an opset, or None."""
+def schema_of(proto: onnx.NodeProto, opset: int) -> Any:
+    """The standard's entry (`onnx.defs.OpSchema`) for a node's operator in an opset, or None."""
     return _schema(proto.op_type, opset, "" if proto.domain == "ai.onnx" else proto.domain)
 
 
 @cache
-def _schema(op_type: str, opset: int, domain: str) -> defs.OpSchema | None:
+def _schema(op_type: str, opset: int, domain: str) -> Any:  # onnx's type stubs know half of an OpSchema
     if not defs.has(op_type, domain):
         return None
     try:

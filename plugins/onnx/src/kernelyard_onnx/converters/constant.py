@@ -76,9 +76,9 @@ def number_range(node: Node) -> Expr:
 def eye_like(node: Node) -> Expr:
     x = node.input(0)
     data_type = node.attr("dtype")
-    dtype = node.dtype(x) if data_type is None else DTYPES.get(data_type)
-    if dtype is None:
-        node.reject(f"it makes {type_name(data_type)}")
+    dtype = node.dtype(x)
+    if data_type is not None:
+        dtype = DTYPES.get(data_type) or node.reject(f"it makes {type_name(data_type)}")
     rows, columns = node.shape(x)
     offset = int(node.attr("k", 0))
     down = node.op("arange", start=offset, step=1, count=rows, dtype="int64")

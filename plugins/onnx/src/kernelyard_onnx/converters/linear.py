@@ -106,7 +106,7 @@ def _contract(
     summed = [label for label in a_labels if label in b_labels and label not in needed]
     rows = [label for label in a_labels if label not in b_labels]
     columns = [label for label in b_labels if label not in a_labels]
-    sizes = dict.fromkeys(batch + summed, 1)
+    sizes: dict[str, dims.Dim] = dict.fromkeys(batch + summed, 1)
     for x, labels in ((a, a_labels), (b, b_labels)):
         for label, size in zip(labels, node.shape(x), strict=True):
             sizes[label] = dims.broadcast(sizes.get(label, 1), size)

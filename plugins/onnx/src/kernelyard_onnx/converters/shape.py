@@ -154,12 +154,17 @@ def _split(node: Node, sizes: Sequence[Dim] | None) -> Sequence[Expr]:
     x = node.input(0)
     axis = node.axis(node.attr("axis", 0), node.rank(x))
     count = node.attr("num_outputs", len(node.proto.output))
-    if sizes is None:
-        whole = node.shape(x)[axis]
-        # Equal parts; the last is smaller where they do not come out even.
-        part = dims.ceildiv(whole, count) if isinstance(whole, int) else dims.floordiv(whole, count)
-        sizes = [part] * (count - 1) + [whole - part * (count - 1)]
-    return node.ops("split", x, axis=axis, sections=tuple(sizes))
+    sections = _equal_parts(node, node.shape(x)[axis], count) if sizes is None else tuple(sizes)
+    return node.ops("split", x, axis=axis, sections=sections)
+
+
+def _equal_parts(node: Node, whole: Dim, count: int) -> tuple[Dim, ...]:
+    """Before opset 18 the parts come out even (the run time checks a size that is open); since then the last may be
+    smaller."""
+    if node.opset < 18:
+        return (dims.floordiv(whole, count),) * count
+    part = dims.ceildiv(whole, count)
+    return (*(part,) * (count - 1), whole - part * (count - 1))
 
 
 @converter("DepthToSpace")
