@@ -77,9 +77,7 @@ class KernelInfo:
         Raises: ShapeError.
         """
         tasks = [group.tasks(values) for group in self.groups]
-        threads = [
-            group.threads(values, most_threads, count) for group, count in zip(self.groups, tasks, strict=True)
-        ]
+        threads = [group.threads(values, most_threads, count) for group, count in zip(self.groups, tasks, strict=True)]
         found = [number for pair in zip(threads, tasks, strict=True) for number in pair]
         offset = 0
         for local in self.locals:
@@ -138,9 +136,7 @@ def _read_group(value: Any, where: str) -> GroupInfo:
 
 def _read_variant(value: Any, where: str) -> Variant:
     fields = Fields(value, where)
-    return Variant(
-        read_dim(fields.any("tasks"), where), read_dim(fields.any("extent"), where), fields.integer("least")
-    )
+    return Variant(read_dim(fields.any("tasks"), where), read_dim(fields.any("extent"), where), fields.integer("least"))
 
 
 def _read_work(value: Any, where: str) -> tuple[Dim, float]:

@@ -94,7 +94,9 @@ class NativeCpuModule(BindableModule):
         """Kernels with their parameters, and the machine they are for."""
         size = sum(map(len, self._objects))
         lines = [f"native-cpu: {len(self._kernels)} kernels, {size} bytes of code by LLVM {self.llvm_version}"]
-        lines.append(f"  needs {self.machine.architecture} with {', '.join(self.machine.features) or 'nothing special'}")
+        lines.append(
+            f"  needs {self.machine.architecture} with {', '.join(self.machine.features) or 'nothing special'}"
+        )
         for kernel in self._kernels.values():
             count = len(kernel.params) - kernel.num_outputs
             inputs = ", ".join(map(repr, kernel.params[:count]))
@@ -119,7 +121,10 @@ def load(data: bytes, constants: Mapping[str, np.ndarray]) -> NativeCpuModule:
     schema = fields.integer("schema")
     if schema != SCHEMA:
         raise ArtifactVersionError(
-            "native-cpu code of another schema", found=schema, expected=SCHEMA, hint="install a newer kernelyard-native-cpu"
+            "native-cpu code of another schema",
+            found=schema,
+            expected=SCHEMA,
+            hint="install a newer kernelyard-native-cpu",
         )
     machine = Machine(fields.text("architecture"), fields.texts("features"))
     kernels = fields.each("kernels", read_kernel_info)

@@ -140,9 +140,15 @@ def _floordiv(e: FunctionEmitter, a: Value, b: Value, dtype: str) -> Value:
     quotient = _safe_divide(e, "div", a, b, dtype)
     if dtype not in dtypes.SIGNED:
         return quotient
-    below = e.select(_has_other_sign(e, e.sub(a, e.mul(quotient, b)), b), int_literal(-1, a.type), int_literal(0, a.type))
+    below = e.select(
+        _has_other_sign(e, e.sub(a, e.mul(quotient, b)), b), int_literal(-1, a.type), int_literal(0, a.type)
+    )
     is_zero = e.compare("eq", b, int_literal(0, b.type))
-    return e.select(is_zero, quotient, e.binary("add", quotient, below)) if literal_int(b) is None else e.add(quotient, below)
+    return (
+        e.select(is_zero, quotient, e.binary("add", quotient, below))
+        if literal_int(b) is None
+        else e.add(quotient, below)
+    )
 
 
 def _has_other_sign(e: FunctionEmitter, rest: Value, divisor: Value) -> Value:

@@ -237,9 +237,7 @@ class FunctionEmitter:
         if runs:
             return [Value(value.ref, value.type, value.lanes, min(value.depth, self.depth)) for value in new]
         return [
-            self.here(
-                f"phi {value.text} [ {init.ref}, %{before} ], [ {value.ref}, %{latch} ]", value.type, value.lanes
-            )
+            self.here(f"phi {value.text} [ {init.ref}, %{before} ], [ {value.ref}, %{latch} ]", value.type, value.lanes)
             for init, value in zip(inits, new, strict=True)
         ]
 

@@ -205,4 +205,3 @@ class Expressions:
 def _needs_guard(expr: Expr) -> bool:
     """True when the expression loads something: only where it is asked for, the load is safe."""
     return any(isinstance(e, Load) for e in walk(expr))
-

@@ -220,9 +220,7 @@ def log1p(e: FunctionEmitter, x: Value) -> Value:
     # At -1 and at infinity the correction is NaN; log alone is right there. Tiny arguments keep their sign of zero.
     narrow = e.select(e.compare("olt", magnitude(e, x), number(1e-12, x)), x, narrow)
     plain = e.convert("fptrunc", log(e, one_more), "float")
-    edge = e.binary(
-        "or", e.compare("oeq", x, number(-1.0, x)), e.compare("oeq", x, number(math.inf, x)), flags=""
-    )
+    edge = e.binary("or", e.compare("oeq", x, number(-1.0, x)), e.compare("oeq", x, number(math.inf, x)), flags="")
     return e.select(edge, plain, narrow)
 
 
@@ -345,9 +343,18 @@ def _acos(e: FunctionEmitter, x: Value) -> Value:
     return e.mul(number(2.0, x), _atan(e, e.intrinsic("sqrt", e.div(e.sub(one, x), e.add(one, x)))))
 
 
+def _sin(e: FunctionEmitter, x: Value) -> Value:
+    return _keep_zero(e, x, _sin_and_cos(e, x)[0])
+
+
 def _tan(e: FunctionEmitter, x: Value) -> Value:
     sine, cosine = _sin_and_cos(e, x)
-    return e.div(sine, cosine)
+    return _keep_zero(e, x, e.div(sine, cosine))
+
+
+def _keep_zero(e: FunctionEmitter, x: Value, y: Value) -> Value:
+    """`y`, but zeros as they are: the reduction loses their sign."""
+    return e.select(e.compare("oeq", x, number(0.0, x)), x, y)
 
 
 def _sinh(e: FunctionEmitter, x: Value) -> Value:
@@ -371,7 +378,8 @@ def _asinh(e: FunctionEmitter, x: Value) -> Value:
 
 def _acosh(e: FunctionEmitter, x: Value) -> Value:
     t = e.sub(x, number(1.0, x))
-    root = e.intrinsic("sqrt", e.mul(t, e.add(x, number(1.0, x))))
+    # The root of each factor: of a negative one it is NaN, as it must be.
+    root = e.mul(e.intrinsic("sqrt", t), e.intrinsic("sqrt", e.add(x, number(1.0, x))))
     return _log1p_double(e, e.add(t, root))
 
 
@@ -437,7 +445,7 @@ UNARY: dict[str, Emit] = {
     "erf": erf,
     "sqrt": sqrt,
     "rsqrt": rsqrt,
-    "sin": _far_periodic("sin", lambda e, x: _sin_and_cos(e, x)[0]),
+    "sin": _far_periodic("sin", _sin),
     "cos": _far_periodic("cos", lambda e, x: _sin_and_cos(e, x)[1]),
     "tan": _far_periodic("tan", _tan),
     "asin": _by_double("asin", _asin),
@@ -451,7 +459,11 @@ UNARY: dict[str, Emit] = {
 }
 LIBRARY_FUNCTIONS = tuple(
     sorted(
-        {f"{n}{s}" for n in ("sin", "cos", "tan", "fmod", "floor", "ceil", "trunc", "rint", "roundeven", "fma") for s in ("", "f")}
+        {
+            f"{n}{s}"
+            for n in ("sin", "cos", "tan", "fmod", "floor", "ceil", "trunc", "rint", "roundeven", "fma")
+            for s in ("", "f")
+        }
         | {"expm1", "log1p", "tanh", "erf", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "pow"}
     )
 )

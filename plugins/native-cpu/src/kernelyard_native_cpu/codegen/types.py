@@ -138,7 +138,9 @@ def cast(e: FunctionEmitter, value: Value, source: str, target: str, has_half: b
     if dtypes.is_float(target):
         signed = source in dtypes.SIGNED
         converted = e.convert("sitofp" if signed else "uitofp", value, to)
-        return decode(e, encode(e, converted, target, has_half), target, has_half) if target in SMALL_FLOATS else converted
+        return (
+            decode(e, encode(e, converted, target, has_half), target, has_half) if target in SMALL_FLOATS else converted
+        )
     widening = BITS[to] > BITS[value.type]
     return e.convert(("sext" if source in dtypes.SIGNED else "zext") if widening else "trunc", value, to)
 

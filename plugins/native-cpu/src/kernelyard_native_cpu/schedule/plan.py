@@ -52,7 +52,7 @@ def make_plan(stage: Stage, outer: frozenset[str], private: dict[Buffer, int], m
     extents: dict[str, Dim] = {axis.name: axis.extent for axis in (*stage.spatial, *stage.reduce)}
     spatial = [axis.name for axis in stage.spatial if axis.name not in outer]
     reduce = [axis.name for axis in stage.reduce]
-    if stage.is_ordered:
+    if stage.is_ordered or stage.reads_itself:
         return Plan(tuple(spatial), tuple(reduce), extents)
     values = [e for b in stage.blocks for e in (b.body, b.init, b.arg) if e is not None]
     fixed = used_as_values(values)
@@ -69,7 +69,8 @@ def _accesses(stage: Stage, private: dict[Buffer, int]) -> list[Access]:
         # What a stage hands on in registers needs no access; its store has the same form.
         loads = [load for load in block.loads if load.buffer not in written]
         found += [
-            Access(offset_of(ld.buffer, ld.indices, private.get(ld.buffer, 0)), dtypes.itemsize(ld.dtype)) for ld in loads
+            Access(offset_of(ld.buffer, ld.indices, private.get(ld.buffer, 0)), dtypes.itemsize(ld.dtype))
+            for ld in loads
         ]
         offset = offset_of(block.output, block.indices, private.get(block.output, 0))
         found.append(Access(offset, dtypes.itemsize(block.output.dtype), is_store=True))

@@ -40,6 +40,11 @@ class Stage:
         return self.first.reducer is None and bool(self.first.reduce_axes)
 
     @property
+    def reads_itself(self) -> bool:
+        """Some element is changed in place: no point may be computed twice."""
+        return any(block.output in block.reads for block in self.blocks)
+
+    @property
     def is_contraction(self) -> bool:
         """A reduction in which operands are used again along different axes: worth tiles in registers."""
         if self.first.reducer != "sum" or not self.reduce:

@@ -1,0 +1,146 @@
+"""Object code: the same bytes every time, loaded in another process, refused where it cannot run, never trusted."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from kernelyard import dims
+from kernelyard.errors import ArtifactError, BackendUnavailableError, CodegenError, ExecutionError
+from kernelyard.ir import TensorType
+from kernelyard.runtime.spec import read_json, write_json
+from kernelyard.tir.builder import PrimFuncBuilder
+from kernelyard.tir.expr import unary
+from kernelyard_native_cpu import _native, machine, runtime
+
+
+@pytest.fixture
+def function():
+    b = PrimFuncBuilder()
+    n = dims.symbol("n")
+    x = b.input("x", TensorType((n, 10), "float32"))
+    total = b.reduce("sum", (n,), (10,), lambda s, r: x[s[0], r[0]])
+    return b.finish((b.compute((n, 10), lambda i, j: unary("exp", x[i, j]) / total[i]),))
+
+
+def test_equal_functions_give_equal_bytes(function, compile_function):
+    saved = compile_function(function).save_to_bytes()
+    assert compile_function(function).save_to_bytes() == saved
+    assert runtime.load(saved, {}).save_to_bytes() == saved
+
+
+def test_the_code_runs_in_a_process_that_imports_no_compiler(function, compile_function, tmp_path):
+    module = compile_function(function)
+    x = np.random.default_rng(0).random((3, 10), np.float32)
+    (tmp_path / "code").write_bytes(module.save_to_bytes())
+    np.save(tmp_path / "x.npy", x)
+    program = f"""
+import sys, numpy as np
+from kernelyard_native_cpu.runtime import load
+folder = {str(tmp_path)!r}
+module = load(open(folder + "/code", "rb").read(), {{}})
+x = np.load(folder + "/x.npy")
+y = np.empty_like(x)
+module.get_function("kernel")(x, y)
+np.save(folder + "/y.npy", y)
+names = ("kernelyard.tir", "kernelyard.ir", "kernelyard.plugins", "kernelyard_native_cpu.codegen.kernel",
+         "kernelyard_native_cpu.schedule", "pluggy")
+assert not [name for name in names if name in sys.modules], [name for name in names if name in sys.modules]
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+    wanted = np.exp(x) / x.sum(1, keepdims=True)
+    np.testing.assert_allclose(np.load(tmp_path / "y.npy"), wanted, rtol=1e-5)
+
+
+def test_any_array_can_be_called_with(function, compile_function):
+    call = compile_function(function).get_function("kernel")
+    x = np.asfortranarray(np.random.default_rng(0).random((5, 20), np.float32))[:, ::2]
+    y = np.empty((5, 10), np.float32)
+    call(x, y)
+    np.testing.assert_allclose(y, np.exp(x) / x.sum(1, keepdims=True), rtol=1e-5)
+
+
+def test_unknown_kernel(function, compile_function):
+    with pytest.raises(ExecutionError, match="no function 'other'"):
+        compile_function(function).get_function("other")
+
+
+def test_a_cpu_without_the_features_is_refused(function, compile_function, monkeypatch):
+    saved = compile_function(function, mcpu="x86-64-v3").save_to_bytes()
+    monkeypatch.setattr(runtime, "check_host_runs", machine.check_host_runs)
+    monkeypatch.setattr(machine, "host_features", lambda: frozenset(machine.features_of_level("x86-64-v2")))
+    with pytest.raises(BackendUnavailableError, match="lacks") as caught:
+        runtime.load(saved, {})
+    assert "avx2" in str(caught.value)
+    assert "mcpu" in str(caught.value)
+
+
+def test_another_architecture_is_refused(function, compile_function, monkeypatch):
+    saved = compile_function(function).save_to_bytes()
+    monkeypatch.setattr(machine.platform, "machine", lambda: "riscv64")
+    with pytest.raises(BackendUnavailableError, match="another architecture"):
+        runtime.load(saved, {})
+
+
+def test_unknown_cpu():
+    with pytest.raises(CodegenError, match="no CPU called 'pentium'"):
+        machine.resolve_machine("pentium")
+
+
+@pytest.mark.parametrize("level", machine.LEVELS)
+def test_levels(level):
+    features = machine.resolve_machine(level).features
+    assert ("avx2" in features) == (level in ("x86-64-v3", "x86-64-v4"))
+    assert machine.resolve_machine(level).vector_bits == {"x86-64-v3": 256, "x86-64-v4": 512}.get(level, 128)
+
+
+def test_host_has_only_features_that_matter():
+    assert set(machine.host_machine().features) <= machine.host_features()
+    assert "clzero" not in machine.host_machine().features
+
+
+def header_of(saved: bytes) -> tuple[dict, bytes]:
+    length = int.from_bytes(saved[8:16], "little")
+    return read_json(saved[16 : 16 + length], "test"), saved[16 + length :]
+
+
+def with_header(header: dict, code: bytes) -> bytes:
+    text = write_json(header)
+    return b"KYNATIVE" + len(text).to_bytes(8, "little") + text + code
+
+
+def test_malformed_code_is_an_error(function, compile_function):
+    saved = compile_function(function).save_to_bytes()
+    header, code = header_of(saved)
+    bad = [
+        b"",
+        b"KYNATIVE",
+        saved[:40],
+        saved[:-1],
+        saved + b"\0",
+        b"X" + saved[1:],
+        with_header({**header, "schema": 99}, code),
+        with_header({**header, "kernels": 3}, code),
+        with_header({**header, "objects": [-1]}, code),
+        with_header({**header, "kernels": [{**header["kernels"][0], "numbers": ["n +"]}]}, code),
+        with_header({**header, "kernels": [{**header["kernels"][0], "locals": [{"bytes": 1, "per_thread": 2}]}]}, code),
+    ]
+    for data in bad:
+        with pytest.raises(ArtifactError):
+            runtime.load(data, {})
+
+
+def test_inspect_names_kernels_and_machine(function, compile_function):
+    text = compile_function(function, mcpu="x86-64-v3").inspect()
+    assert "kernel(x: (n, 10) float32) -> out0: (n, 10) float32" in text
+    assert "avx2" in text
+
+
+def test_without_a_thread_pool_kernels_run_alone(function, compile_function, monkeypatch, call_kernel):
+    monkeypatch.setattr(_native, "openmp", lambda: None)
+    x = np.ones((100000, 10), np.float32)
+    found = call_kernel(compile_function(function), "kernel", [x], {"n": 100000}, threads=4)[0]
+    np.testing.assert_allclose(found, np.exp(x) / 10, rtol=1e-6)

@@ -1,0 +1,86 @@
+"""Element types: every code of the small floats, rounding, and conversions."""
+
+from __future__ import annotations
+
+import ml_dtypes  # noqa: F401  (gives NumPy the small floats)
+import numpy as np
+import pytest
+
+from kernelyard import dtypes
+from kernelyard.ir import TensorType
+from kernelyard.tir.builder import PrimFuncBuilder
+from kernelyard.tir.expr import cast
+
+SMALL = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
+MACHINES = (None, "x86-64-v3", "x86-64")
+
+
+def conversion(source: str, target: str, count: int):
+    b = PrimFuncBuilder()
+    x = b.input("x", TensorType((count,), source))
+    return b.finish((b.compute((count,), lambda i: cast(x[i], target)),))
+
+
+def same(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    with np.errstate(invalid="ignore"):  # of signalling NaN
+        a, b = a.astype(np.float64), b.astype(np.float64)
+    return (np.isnan(a) & np.isnan(b)) | ((a == b) & (np.signbit(a) == np.signbit(b)))
+
+
+def every_code(dtype: str) -> np.ndarray:
+    bits = 8 * dtypes.itemsize(dtype)
+    return np.arange(1 << bits, dtype=np.uint16).astype(f"uint{bits}").view(dtypes.to_numpy(dtype))
+
+
+@pytest.mark.parametrize("mcpu", MACHINES)
+@pytest.mark.parametrize("dtype", SMALL)
+def test_every_code_is_read(run, dtype, mcpu):
+    codes = every_code(dtype)
+    found = run(conversion(dtype, "float32", len(codes)), codes, mcpu=mcpu)[0]
+    assert same(found, codes).all()
+
+
+@pytest.mark.parametrize("mcpu", MACHINES)
+@pytest.mark.parametrize("dtype", SMALL)
+def test_floats_round_to_nearest_even(run, dtype, mcpu):
+    rng = np.random.default_rng(1)
+    with np.errstate(invalid="ignore"):
+        codes = every_code(dtype).astype(np.float32)
+    finite = np.sort(codes[np.isfinite(codes)])
+    halfway = finite[1:] / 2 + finite[:-1] / 2
+    rounding_up = np.nextafter(halfway, np.float32(np.inf))
+    special = [0.0, -0.0, np.inf, -np.inf, np.nan, 448, 464, 465, 480, 57344, 61440, 65504, 65519, 65520, 1e-45, 3e38]
+    values = np.concatenate([halfway, rounding_up, special, rng.standard_normal(1000) * 10]).astype(np.float32)
+    found = run(conversion("float32", dtype, len(values)), values, mcpu=mcpu)[0]
+    with np.errstate(all="ignore"):
+        wanted = values.astype(dtypes.to_numpy(dtype))
+    wrong = ~same(found, wanted)
+    assert not wrong.any(), (values[wrong][:5], found[wrong][:5], wanted[wrong][:5])
+
+
+INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
+
+
+@pytest.mark.parametrize("source", ["float32", "float64", "bool", *INTEGERS])
+@pytest.mark.parametrize("target", ["float32", "float64", "bool", *INTEGERS])
+def test_conversions(run, source, target):
+    values = np.array([0, 1, 2, 3, 100, 127, 5, 7, 9, 11, 13, 17, 19, 64, 1, 0, 50], dtypes.to_numpy(source))
+    if source in dtypes.SIGNED or source.startswith("float"):
+        values = values * np.array([1, -1] * 8 + [1], values.dtype)
+    if target in dtypes.UNSIGNED and source.startswith("float"):
+        values = np.abs(values)
+    if source.startswith("float"):
+        values = values + np.array(0.25, values.dtype)
+    found = run(conversion(source, target, len(values)), values)[0]
+    np.testing.assert_array_equal(found, values.astype(target))
+
+
+def test_integers_keep_all_their_bits(run):
+    values = np.array([2**63 - 1, -(2**63), 2**53 + 1, -1], np.int64)
+    for target in ("int32", "uint32", "int8", "uint64"):
+        np.testing.assert_array_equal(run(conversion("int64", target, 4), values)[0], values.astype(target))
+
+
+def test_nan_becomes_zero_and_large_floats_saturate(run):
+    values = np.array([np.nan, 1e30, -1e30, np.inf], np.float32)
+    assert run(conversion("float32", "int32", 4), values)[0].tolist() == [0, 2**31 - 1, -(2**31), 2**31 - 1]
