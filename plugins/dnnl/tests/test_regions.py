@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -283,3 +287,81 @@ def test_probe_names_what_would_run(builder, weights):
     ran = probe_implementation(builder.graph(y), {"h": 64}, builder.constants)
     assert [name for name, _ in ran] == ["reorder for conv (node 2)", "conv (node 2)", "reorder for output 0"]
     assert "conv" in ran[1][1]
+
+
+@pytest.mark.parametrize(
+    "attrs",
+    [{}, {"algorithm": "sinh", "alpha": 0.0, "beta": 0.0}, {"algorithm": "tanh", "alpha": "x"},
+     {"algorithm": "tanh", "post_ops": [{"kind": "sum", "role": "nobody"}]}, {"algorithm": "tanh", "post_ops": [{"kind": "swirl"}]}],
+)  # fmt: skip
+def test_attributes_that_make_no_sense_are_errors(attrs, builder):
+    y = builder.kernel("eltwise", (2, 3), {"x": builder.input((2, 3))}, **attrs)
+    with pytest.raises(CodegenError, match=r"eltwise|post-op") as caught:
+        builder.run([y], np.zeros((2, 3), np.float32))
+    assert "eltwise (node 1)" in str(caught.value)
+
+
+def test_a_result_of_another_shape_is_an_error(builder):
+    y = builder.kernel("reorder", (2, 3), {"x": builder.input((2, 3))}, axes=(1, 0))
+    with pytest.raises(CodegenError, match="another shape"):
+        builder.run([y], np.zeros((2, 3), np.float32))
+
+
+def test_what_oneDNN_refuses_names_the_node(builder):
+    from kernelyard_dnnl._native import StatusError
+
+    operands = {"data": builder.input((1, 3, 5, 5)), "weight": builder.constant(np.ones((4, 2, 3, 3), np.float32))}
+    y = builder.kernel(
+        "conv", (1, 4, 3, 3), operands, rank=2, strides=(1, 1), padding_begin=(0, 0), padding_end=(0, 0),
+        dilation=(1, 1), groups=1, post_ops=[],
+    )  # fmt: skip
+    with pytest.raises(StatusError, match="invalid_arguments") as caught:
+        builder.run([y], np.zeros((1, 3, 5, 5), np.float32))
+    assert "dnnl_0, conv (node 2)" in str(caught.value)
+
+
+@pytest.mark.parametrize("n", [0, 1])
+def test_tensors_without_elements(n, builder, weights):
+    x = np.ones((n, 16, 5, 5), np.float32)
+    a = conv(builder, builder.input(("n", 16, 5, 5)), ("n", 16, 5, 5), weights[0], [RELU])
+    b = builder.kernel("reduce", ("n", 16, 1, 1), {"x": a}, algorithm="mean", axes=(2, 3), keepdims=True, post_ops=[])
+    c = builder.kernel("binary", ("n", 16, 5, 5), {"a": a, "b": b}, algorithm="mul", post_ops=[])
+    d = builder.kernel("reorder", ("n", 5, 5, 16), {"x": c}, axes=(0, 2, 3, 1))
+    e = builder.kernel("softmax", ("n", 5, 5, 16), {"x": d}, axis=3)
+    (actual,), _ = builder.run([e], x, n=n)
+    assert actual.shape == (n, 5, 5, 16)
+    assert np.isfinite(actual).all()
+
+
+def test_a_forked_child_computes(tmp_path):
+    """OpenMP's threads do not survive a fork; a child that waited for them would hang."""
+
+    code = """
+import os, signal, sys, warnings
+warnings.simplefilter("ignore")
+import numpy as np
+sys.path.insert(0, sys.argv[1])
+from conftest import GraphBuilder
+from kernelyard_dnnl.runtime import DnnlRuntime
+builder = GraphBuilder()
+w = np.ones((64, 64), np.float32)
+y = builder.kernel("matmul", (256, 64), {"a": builder.input((256, 64)), "b": builder.constant(w)},
+                   transpose_a=False, transpose_b=False, post_ops=[])
+function = DnnlRuntime([builder.graph(y)], builder.constants).get_function("dnnl_0")
+x, out = np.ones((256, 64), np.float32), np.zeros((256, 64), np.float32)
+function(x, out)
+child = os.fork()
+if child == 0:
+    signal.alarm(20)
+    out[...] = 0
+    function(x, out)
+    os._exit(0 if (out == 64).all() else 1)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+    command = [sys.executable, "-c", code, str(Path(__file__).parent)]
+
+    result = subprocess.run(
+        command, env=os.environ | {"OMP_NUM_THREADS": "2"}, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert result.returncode == 0, result.stderr

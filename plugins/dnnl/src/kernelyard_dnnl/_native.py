@@ -23,6 +23,8 @@ LIBRARY_NAME = "libdnnl.so.3"
 DISTRIBUTIONS = ("onednn-cpu-gomp", "paddlepaddle")
 INSTALL_HINT = "pip install 'onednn-cpu-gomp==2023.2.0', or set KERNELYARD_DNNL_LIBRARY to the path of a libdnnl.so.3"
 
+OPENMP_PAUSE_HARD = 2
+
 Dims = c_int64 * enums.MAX_NDIMS
 _OUT = POINTER(c_void_p)
 _DIMS = POINTER(c_int64)
@@ -152,6 +154,7 @@ class Library:
         for name, (result, types) in QUERIES.items():
             self._functions[name] = self._plain_function(name, result, types)
         self.engine = self.create("dnnl_engine_create", "dnnl_engine_destroy", enums.ENGINE_CPU, 0)
+        os.register_at_fork(before=self._rest_threads)
 
     def _plain_function(self, name: str, result: Any, types: tuple[Any, ...]) -> Callable[..., Any]:
         function = getattr(self._library, name)
@@ -203,6 +206,12 @@ class Library:
         for function, types, result in zip(functions, ((), (c_int,)), (c_int, None), strict=True):
             function.argtypes, function.restype = types, result
         return functions
+
+    def _rest_threads(self) -> None:
+        # A child has none of the parent's OpenMP threads but would wait for them: let the parent end them first.
+        pause = getattr(self._library, "omp_pause_resource_all", None)
+        if pause is not None:
+            pause(OPENMP_PAUSE_HARD)
 
     @property
     def threads(self) -> int:

@@ -6,7 +6,7 @@ has that layout is used as it is, constants are packed once per process, anythin
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from kernelyard import dtypes
 from kernelyard.errors import CodegenError
 from kernelyard.runtime.json_runtime import JSONGraph, JSONNode, NodeEntry
 from kernelyard_dnnl import _enums as enums
+from kernelyard_dnnl._native import StatusError
 from kernelyard_dnnl.layout import MemoryDescriptor, Shape, channels_last, dense
 from kernelyard_dnnl.packing import PackedConstants
 from kernelyard_dnnl.primitive import Argument, PostOps, Primitive, create_primitive, create_reorder
@@ -65,15 +66,29 @@ class Lowering:
                         where=f"{self.graph.symbol}, node {number}",
                         expected=", ".join(LOWERINGS),
                     )
-                kernel = self._node(number, node)
-                self._label = kernel.label
-                result = lower(kernel, self)
-                assert result.shape == kernel.shape, (kernel.label, result.shape, kernel.shape)
-                self._tensors[number, 0] = result
+                self._tensors[number, 0] = self._lowered(self._node(number, node), lower)
             else:
                 self._tensors[number, 0] = self._leaf(node)
         self._current = GRAPH_OUTPUT
         return tuple(self._tensors[entry] for entry in self.graph.outputs)
+
+    def _lowered(self, node: Node, lower: Callable[[Node, Lowering], Value]) -> Value:
+        self._label, place = node.label, f"{self.graph.symbol}, {node.label}"
+        try:
+            result = lower(node, self)
+        except StatusError as error:
+            error.where = f"{place}, {error.where}"
+            raise
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            # Nodes come from files too: what their attributes say need not make sense.
+            raise CodegenError(
+                f"the {node.op} node does not make sense", where=place, found=f"{type(error).__name__}: {error}"
+            ) from error
+        if result.shape != node.shape:
+            raise CodegenError(
+                f"the {node.op} node has another shape", where=place, found=node.shape, expected=result.shape
+            )
+        return result
 
     def _leaf(self, node: JSONNode) -> Value:
         (spec,) = node.outputs
