@@ -204,9 +204,9 @@ def test_time_grows_with_the_size_of_the_graph():
         for _ in range(layers):
             y = b.op("add", b.op("nn.relu", b.op("matmul", y, np.ones((8, 8), np.float32))), y)
         module = IRModule({"main": b.function(y)})
-        start = time.perf_counter()
+        start = time.process_time()
         FUSION(module)
-        return time.perf_counter() - start
+        return time.process_time() - start
 
     seconds(10)
     small, large = seconds(100), seconds(800)

@@ -138,7 +138,7 @@ def _without_neutral(expr: Binary) -> Expr:
 
 
 def simplify_block(block: ComputeBlock) -> ComputeBlock:
-    """The block with simplified expressions; axes of extent 1 become 0 where they are read."""
+    """The block with simplified expressions."""
     return rewrite_block(block, Simplifier({axis.name: axis.extent for axis in block.axes}))
 
 
