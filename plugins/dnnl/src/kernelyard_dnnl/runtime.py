@@ -72,7 +72,7 @@ class _Binding:
         self._library = library
         self._plan = plan
         self._args = args
-        self._threads = context.threads
+        self._context = context  # its workspace must live as long as the call
         self._base = context.workspace(plan.nbytes)
         self._memories: dict[tuple[Buffer, MemoryDescriptor], Handle] = {}
         self._arrays: list[object] = []
@@ -93,8 +93,8 @@ class _Binding:
             primitive = operation.primitive.handle.address
             execute = self._library.execute_address
             steps.append(NativeCall(execute, primitive, stream.address, len(memories), ctypes.addressof(array)))
-        steps, saved = scoped(self._library, self._threads, steps)
-        keep = [self._plan, stream, saved, self._memories, self._arrays]
+        steps, saved = scoped(self._library, self._context.threads, steps)
+        keep = [self._plan, self._context, stream, saved, self._memories, self._arrays]
         return BoundCall(steps, keep, self._rebind())
 
     def _memory(self, value: Value) -> Handle:
