@@ -1,0 +1,106 @@
+"""Reading dims back from text, such as an artifact's: bounded in length, depth and size."""
+
+from __future__ import annotations
+
+import re
+
+from kernelyard.dims.expression import BUILDERS, Dim, floordiv, symbol
+from kernelyard.errors import ParseError
+
+_TOKEN = re.compile(r"\s*(?:(\d+)|([A-Za-z_][A-Za-z0-9_.]*)|(//|[-+*(),%]))")
+IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*\Z")
+MAX_TEXT = 4096
+MAX_DEPTH = 60
+
+
+def parse(text: str) -> Dim:
+    """Read a dim back from its printed form.
+
+    Raises: ParseError; the text is bounded in length and in nesting.
+
+    Example:
+        >>> parse("(h + 1) // 2 * 4")
+        ((h + 1) // 2) * 4
+    """
+    if len(text) > MAX_TEXT:
+        raise ParseError("dimension text is too long", found=f"{len(text)} characters", expected=f"at most {MAX_TEXT}")
+    parser = _Parser(text)
+    dim = parser.sum(0)
+    if parser.peek():
+        raise parser.error("end of text")
+    return dim
+
+
+class _Parser:
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.tokens: list[str] = []
+        position = 0
+        stripped = text.rstrip()
+        while position < len(stripped):
+            match = _TOKEN.match(stripped, position)
+            if match is None:
+                raise ParseError("a dimension has an unexpected character", where=f"column {position + 1} of {text!r}")
+            self.tokens.append(match.group().strip())
+            position = match.end()
+        self.index = 0
+
+    def peek(self) -> str:
+        return self.tokens[self.index] if self.index < len(self.tokens) else ""
+
+    def take(self) -> str:
+        token = self.peek()
+        self.index += 1
+        return token
+
+    def expect(self, token: str) -> None:
+        if self.take() != token:
+            self.index -= 1
+            raise self.error(repr(token))
+
+    def error(self, expected: str) -> ParseError:
+        return ParseError(
+            "a dimension cannot be read", where=repr(self.text), found=self.peek() or "end", expected=expected
+        )
+
+    def sum(self, depth: int) -> Dim:
+        value = self.term(depth)
+        while self.peek() in ("+", "-"):
+            value = value + self.term(depth) if self.take() == "+" else value - self.term(depth)
+        return value
+
+    def term(self, depth: int) -> Dim:
+        value = self.factor(depth)
+        while self.peek() in ("*", "//", "%"):
+            operator = self.take()
+            right = self.factor(depth)
+            value = value * right if operator == "*" else floordiv(value, right) if operator == "//" else value % right
+        return value
+
+    def factor(self, depth: int) -> Dim:
+        if depth > MAX_DEPTH:
+            raise ParseError(
+                "a dimension is nested too deeply", where=repr(self.text[:80]), expected=f"at most {MAX_DEPTH}"
+            )
+        token = self.take()
+        if token == "-":
+            return self.factor(depth + 1) * -1
+        if token == "(":
+            value = self.sum(depth + 1)
+            self.expect(")")
+            return value
+        if token.isdigit():
+            return int(token)
+        if not IDENTIFIER.match(token):
+            self.index -= 1
+            raise self.error("a number, a name or '('")
+        if self.peek() != "(":
+            return symbol(token)
+        if token not in ("max", "min", "broadcast"):
+            raise self.error("max, min or broadcast")
+        self.expect("(")
+        left = self.sum(depth + 1)
+        self.expect(",")
+        right = self.sum(depth + 1)
+        self.expect(")")
+        return BUILDERS[token](left, right)
