@@ -12,9 +12,11 @@ from kernelyard import dims
 from kernelyard.errors import ArtifactError, BackendUnavailableError, CodegenError, ExecutionError
 from kernelyard.ir import TensorType
 from kernelyard.runtime.spec import read_json, write_json
+from kernelyard.target import Target
 from kernelyard.tir.builder import PrimFuncBuilder
 from kernelyard.tir.expr import unary
 from kernelyard_native_cpu import _native, machine, runtime
+from kernelyard_native_cpu.generator import NativeCpuGenerator
 
 
 @pytest.fixture
@@ -53,6 +55,14 @@ assert not [name for name in names if name in sys.modules], [name for name in na
     subprocess.run([sys.executable, "-c", program], check=True)
     wanted = np.exp(x) / x.sum(1, keepdims=True)
     np.testing.assert_allclose(np.load(tmp_path / "y.npy"), wanted, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["floor", "exp", "memcpy", "GOMP_parallel"])
+def test_a_kernel_may_be_called_as_a_c_function_is(name, function):
+    module = NativeCpuGenerator().generate({name: function}, Target("cpu"), {})
+    x, y = np.ones((2, 10), np.float32), np.empty((2, 10), np.float32)
+    module.get_function(name)(x, y)
+    np.testing.assert_allclose(y, np.full((2, 10), np.e / 10), rtol=1e-5)
 
 
 def test_any_array_can_be_called_with(function, compile_function):

@@ -60,9 +60,14 @@ class Binding:
     workspace: int
 
 
+def entry_symbol(kernel: str) -> str:
+    """What a kernel is called in object code: never as a C function, which `floor` alone would be."""
+    return f"kernel.{kernel}"
+
+
 @dataclass(frozen=True)
 class KernelInfo:
-    """params: inputs, then `num_outputs` outputs. numbers: dims that the code reads, after those of groups and locals."""
+    """params: inputs, then `num_outputs` outputs. numbers: dims the code reads, after those of groups and locals."""
 
     symbol: str
     params: tuple[TensorSpec, ...]

@@ -14,7 +14,7 @@ from kernelyard.runtime.bindable import BindableModule, Signature
 from kernelyard.runtime.module import BindContext, BoundCall, BoundTensor, NativeCall
 from kernelyard.runtime.spec import Fields, corrupted, read_json, write_json
 from kernelyard_native_cpu import _native
-from kernelyard_native_cpu.kernel_info import KernelInfo, read_kernel_info
+from kernelyard_native_cpu.kernel_info import KernelInfo, entry_symbol, read_kernel_info
 from kernelyard_native_cpu.machine import Machine, check_host_runs
 
 KIND = "native-cpu"
@@ -52,9 +52,9 @@ class NativeCpuModule(BindableModule):
     @cached_property
     def _addresses(self) -> dict[str, int]:
         check_host_runs(self.machine)
-        linked = _native.LinkedObjects(self._objects, tuple(self._kernels))
+        linked = _native.LinkedObjects(self._objects, tuple(map(entry_symbol, self._kernels)))
         self._linked = linked  # the code lives as long as the module
-        return linked.addresses
+        return {symbol: linked.addresses[entry_symbol(symbol)] for symbol in self._kernels}
 
     def bind(
         self, symbol: str, args: Sequence[BoundTensor], values: Mapping[str, int], context: BindContext

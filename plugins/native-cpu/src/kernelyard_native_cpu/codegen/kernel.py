@@ -18,7 +18,7 @@ from kernelyard_native_cpu.codegen.emitter import FunctionEmitter
 from kernelyard_native_cpu.codegen.memory import DimTable, Memory
 from kernelyard_native_cpu.codegen.nest import Axes, Nest, OuterLoop, Points
 from kernelyard_native_cpu.codegen.values import Value, int_literal
-from kernelyard_native_cpu.kernel_info import GroupInfo, KernelInfo, LocalInfo, Variant
+from kernelyard_native_cpu.kernel_info import GroupInfo, KernelInfo, LocalInfo, Variant, entry_symbol
 from kernelyard_native_cpu.machine import Machine
 from kernelyard_native_cpu.schedule.cost import nanoseconds
 from kernelyard_native_cpu.schedule.plan import Plan, make_plan, size_of
@@ -52,7 +52,8 @@ def generate_kernel(name: str, function: PrimFunc, machine: Machine, declaration
 
 class _KernelWriter:
     def __init__(self, name: str, function: PrimFunc, machine: Machine, declarations: set[str]) -> None:
-        self.name = name
+        self.symbol = name
+        self.name = entry_symbol(name)
         self.function = function
         self.machine = machine
         self.declarations = declarations
@@ -71,7 +72,7 @@ class _KernelWriter:
         texts.append(_entry_function(self.name, len(self.groups)))
         function = self.function
         info = KernelInfo(
-            self.name,
+            self.symbol,
             tuple(TensorSpec(buffer.shape, buffer.dtype, buffer.name) for buffer in function.params),
             function.num_outputs,
             tuple(infos),
