@@ -137,8 +137,10 @@ def _astype(values: Sequence[Array], attrs: Mapping[str, Any], dtype: str) -> Ar
     if is_float(dtype):
         return values[0]
     if dtype == "bool":
-        return np.frompyfunc(lambda a: Rational(abs(a.sign())), 1, 1)(values[0])
-    return np.frompyfunc(lambda a: a if a.denominator == 1 else a.trunc(), 1, 1)(values[0])
+        convert: Any = np.frompyfunc(lambda a: Rational(abs(a.sign())), 1, 1)
+    else:
+        convert = np.frompyfunc(lambda a: a if a.denominator == 1 else a.trunc(), 1, 1)
+    return convert(values[0])
 
 
 def _where(values: Sequence[Array], attrs: Mapping[str, Any], dtype: str) -> Array:
