@@ -235,7 +235,7 @@ _INTEGER: dict[str, BinaryRule] = {
     "shr": lambda e, a, b, dtype: _shift(e, "shr", a, b, dtype),
 }
 
-# --- reducers ----------------------------------------------------------------------------------------------------------
+# --- reducers ------------------------------------------------------------------------------------------------------
 _ACROSS_FLOAT = {"sum": "fadd", "prod": "fmul", "max": "fmaximum", "min": "fminimum"}
 _ACROSS_INTEGER = {"sum": "add", "prod": "mul", "any": "or", "all": "and"}
 

@@ -14,6 +14,9 @@ from kernelyard_native_cpu.codegen.types import cast, decode, encode
 from kernelyard_native_cpu.codegen.values import Value, int_literal
 from kernelyard_native_cpu.schedule.affine import Affine, affine_of, axes_of, offset_of
 
+# Elements so far apart are loaded with those in between; farther ones are gathered.
+MOST_STRIDE = 4
+
 
 @dataclass(frozen=True)
 class Lanes:
@@ -131,6 +134,8 @@ class Expressions:
             return self.memory.load(buffer, self.first(offset), self.lanes.count, self.mask)
         if step == -1 and self.mask is None:
             return self.memory.load_reversed(buffer, self.first(offset), self.lanes.count)
+        if isinstance(step, int) and 2 <= step <= MOST_STRIDE and self.mask is None:
+            return self.memory.load_strided(buffer, self.first(offset), step, self.lanes.count)
         return self.memory.gather(buffer, self.affine(offset), self.lanes.count, self.mask)
 
     def _is_uniform(self, offset: Affine) -> bool:

@@ -104,6 +104,29 @@ class Memory:
         text = f"shufflevector {forward.typed}, {forward.text} poison, <{lanes} x i32> <{order}>"
         return self.emitter.pure(text, forward.type, lanes, [forward])
 
+    def load_strided(self, buffer: Buffer, offset: Value, step: int, lanes: int) -> Value:
+        """The elements at offset, offset + step, ...: whole vectors are loaded, and the lanes wanted are shuffled out.
+
+        The last vector ends with the last lane's element, so nothing beyond it is read.
+        """
+        last = (lanes - 1) * step
+        starts = [min(k * lanes, last - (lanes - 1)) for k in range(step)]
+        parts = [self.load(buffer, self.emitter.binary("add", offset, int_literal(start)), lanes) for start in starts]
+        result = parts[0]
+        for k in range(1, step):
+            order = [self._lane(lane * step, lane, starts, k, lanes) for lane in range(lanes)]
+            text = f"shufflevector {result.typed}, {parts[k].typed}, <{lanes} x i32> <{', '.join(order)}>"
+            result = self.emitter.pure(text, result.type, lanes, [result, parts[k]])
+        return result
+
+    @staticmethod
+    def _lane(element: int, lane: int, starts: list[int], k: int, lanes: int) -> str:
+        """Where a lane comes from when vector `k` is merged: from it, or from what was merged before."""
+        if k * lanes <= element < (k + 1) * lanes:
+            return f"i32 {lanes + element - starts[k]}"
+        # The first merge takes lanes of the first vector from their places, later ones find them where they belong.
+        return f"i32 {element if k == 1 and element < lanes else lane}"
+
     def gather(self, buffer: Buffer, offsets: Value, lanes: int, mask: Value | None) -> Value:
         """An element from each lane's own offset."""
         e = self.emitter

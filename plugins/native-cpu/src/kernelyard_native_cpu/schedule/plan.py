@@ -128,7 +128,7 @@ class _Chooser:
         reduced = dims.product(self.extents[name] for name in self.reduce) if self.stage.reduce else 1
         for access in self.accesses:
             step = access.offset.coefficient(axis)
-            cost = 0.3 if step == 0 else 1.0 if step in (1, -1) else _GATHER_COST * lanes
+            cost = _cost_of_step(step, lanes)
             if access.is_store:
                 cost = 0.0 if axis in self.reduce else cost * 1.5 / size_of(reduced)
             total += cost
@@ -165,6 +165,14 @@ class _Chooser:
             if not access.is_store and access.offset.coefficient(axis) == 0:
                 score += 3 if access.offset.coefficient(vector) != 0 else 1
         return score
+
+
+def _cost_of_step(step: Dim | None, lanes: int) -> float:
+    if step == 0:
+        return 0.3
+    if step in (1, -1):
+        return 1.0
+    return 2.0 * step if isinstance(step, int) and 2 <= step <= 4 else _GATHER_COST * lanes
 
 
 def _even(count: int, most: int) -> int:

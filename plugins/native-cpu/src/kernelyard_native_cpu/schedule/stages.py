@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 
 from kernelyard import dims
 from kernelyard.dims import Dim
-from kernelyard.tir import Axis, Buffer, ComputeBlock, Expr, IterVar, Load, PrimFunc
+from kernelyard.tir import Axis, Binary, Buffer, ComputeBlock, Expr, IterVar, Load, PrimFunc
+from kernelyard.tir.expr import index
 from kernelyard.tir.primfunc import REDUCE, SPATIAL
-from kernelyard.tir.visitor import rewrite_block, substitute_axes
+from kernelyard.tir.visitor import ExprRewriter, rewrite_block
 from kernelyard_native_cpu.schedule.affine import axes_of
 
 
@@ -50,8 +51,8 @@ class Stage:
         if self.first.reducer != "sum" or not self.reduce:
             return False
         names = {axis.name for axis in self.spatial if axis.extent != 1}
-        used = [names & axes_of(load) for load in self.first.loads if names & axes_of(load)]
-        return any(a - b for a in used for b in used) and all(len(u) < len(names) or names - u == set() for u in used)
+        used = [names & axes_of(load) for load in self.first.loads]
+        return any(a - b and b - a for a in used for b in used)
 
 
 @dataclass(frozen=True)
@@ -70,14 +71,32 @@ class Group:
 
 
 def with_common_names(block: ComputeBlock) -> ComputeBlock:
-    """The block with its axes called s0, s1, ... and r0, r1, ..., so that equal positions have equal names."""
+    """The block with its axes called s0, s1, ... and r0, r1, ..., so that equal positions have equal names.
+
+    Reduce axes of extent 1 go: they stand in the way of seeing what is read where.
+    """
     names: dict[str, str] = {}
+    values: dict[str, Expr] = {axis.name: index(0) for axis in block.reduce_axes if axis.extent == 1}
     for kind, prefix in ((SPATIAL, "s"), (REDUCE, "r")):
-        of_kind = [axis for axis in block.axes if axis.kind == kind]
+        of_kind = [axis for axis in block.axes if axis.kind == kind and axis.name not in values]
         names.update({axis.name: f"{prefix}{n}" for n, axis in enumerate(of_kind)})
-    axes = {old: Axis(new) for old, new in names.items()}
-    renamed = rewrite_block(block, lambda expr: substitute_axes(expr, axes))
-    return replace(renamed, axes=tuple(replace(axis, name=names[axis.name]) for axis in block.axes))
+    keeps_reducing = block.reducer is None or any(name.startswith("r") for name in names.values())
+    if not keeps_reducing:  # one axis stays, as what makes the block a reduction
+        last = block.reduce_axes[-1:]
+        names.update({axis.name: "r0" for axis in last})
+        values = {name: value for name, value in values.items() if name not in names}
+    values.update({old: Axis(new) for old, new in names.items()})
+    rewriter = ExprRewriter(lambda expr: _without_zeros(values.get(expr.name, expr) if isinstance(expr, Axis) else expr))
+    renamed = rewrite_block(block, rewriter)
+    return replace(renamed, axes=tuple(replace(a, name=names[a.name]) for a in block.axes if a.name in names))
+
+
+def _without_zeros(expr: Expr) -> Expr:
+    """`x + 0` as `x`, on indices."""
+    zero = index(0)
+    if isinstance(expr, Binary) and expr.op == "add" and expr.dtype == zero.dtype:
+        return expr.b if expr.a == zero else expr.a if expr.b == zero else expr
+    return expr
 
 
 def make_groups(function: PrimFunc) -> tuple[Group, ...]:
