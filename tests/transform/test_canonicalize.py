@@ -150,6 +150,13 @@ def test_uniform_constants_become_scalars(check):
     assert after.bindings[0].value.args[1].data.shape == ()
 
 
+def test_zeros_of_both_signs_are_not_one_number(check):
+    zeros = np.zeros((4, 6), F32)
+    zeros[1] = -0.0
+    after = check(PASS, check.of(lambda b, x: b.op("divide", b.op("exp", x), zeros)))
+    assert after.bindings[1].value.args[1].data.shape == (4, 6)
+
+
 def test_constants_that_give_the_shape_stay(check):
     after = check(PASS, check.of(lambda b, x: b.op("add", x, np.zeros((4, 6), F32)), shape=(1, 6)))
     assert check.ops(after) == ["add"]

@@ -311,6 +311,47 @@ def test_a_scale_inside_the_product(check):
     assert check.ops(check.clean(COMPOSE, spell(check, formula))) == ["nn.layer_norm"]
 
 
+def test_scale_and_offset(check):
+    """Keras computes x * s + (beta - mean * s)."""
+
+    def formula(x):
+        average = mean(x, (1,))
+        scale = (mean((x - average) ** 2, (1,)) + 1e-3).rsqrt() * constant(x, 6, seed=1)
+        return x * scale + (constant(x, 6, seed=2) - average * scale)
+
+    assert check.ops(check.clean(COMPOSE, spell(check, formula))) == ["nn.layer_norm"]
+
+
+def test_offset_by_another_mean_is_no_layer_norm(check):
+    def formula(x):
+        average = mean(x, (1,))
+        scale = (mean((x - average) ** 2, (1,)) + 1e-3).rsqrt() * constant(x, 6, seed=1)
+        return x * scale + (constant(x, 6, seed=2) - mean(x, (0,)) * scale)
+
+    assert "nn.layer_norm" not in check.ops(check.clean(COMPOSE, spell(check, formula)))
+
+
+def test_powers_of_a_half(check):
+    def multiplied(x):
+        centred = x - mean(x, (1,))
+        return centred * (mean(centred**2, (1,)) + 1e-5) ** -0.5
+
+    def divided(x):
+        centred = x - mean(x, (1,))
+        return centred / (mean(centred**2, (1,)) + 1e-5) ** 0.5
+
+    for formula in (multiplied, divided):
+        assert check.ops(check.clean(COMPOSE, spell(check, formula))) == ["nn.layer_norm"]
+
+
+def test_rms_norm_of_a_product(check):
+    def formula(x):
+        gated = x.sin() * x.cos()
+        return gated * (mean(gated * gated, (1,)) + 1e-6).rsqrt() * constant(x, 6)
+
+    assert check.ops(check.clean(COMPOSE, spell(check, formula))) == ["sin", "cos", "multiply", "nn.rms_norm"]
+
+
 def test_rms_norm(check):
     def plain(x):
         return x / (mean(x**2, (1,)) + 1e-6).sqrt()

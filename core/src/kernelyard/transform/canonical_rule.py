@@ -31,7 +31,8 @@ def uniform_value(expr: Expr) -> np.generic | None:
     if not isinstance(expr, Constant) or not 0 < expr.data.size <= UNIFORM_LIMIT:
         return None
     first = expr.data.reshape(-1)[0]
-    return first if expr.data.size == 1 or np.all(expr.data == first) else None
+    # Bytes, because 0.0 == -0.0, and a quotient of them has another sign.
+    return first if expr.data.size == 1 or expr.data.tobytes() == first.tobytes() * expr.data.size else None
 
 
 def is_uniform(expr: Expr, value: float) -> bool:

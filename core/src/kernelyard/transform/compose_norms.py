@@ -16,7 +16,7 @@ from kernelyard import dtypes
 from kernelyard.dims import Shape
 from kernelyard.ir import Call, Constant, Expr, FunctionMutator, Var
 from kernelyard.ir.types import TensorType
-from kernelyard.transform.canonical_rule import defining_call, make
+from kernelyard.transform.canonical_rule import defining_call, is_uniform, make
 from kernelyard.transform.polynomial import (
     MAX_NODES,
     ONE,
@@ -39,8 +39,8 @@ class Statistics:
     def __init__(self, mutator: FunctionMutator, x: Expr, axes: tuple[int, ...]) -> None:
         shape = x.tensor_type.shape
         self._mutator = mutator
-        self._x = x
-        self._axes = axes
+        self.x = x
+        self.axes = axes
         self._shapes = reduced_shapes(shape, axes)
         sizes = [dim for i, dim in enumerate(shape) if i in axes and isinstance(dim, int)]
         self._count = math.prod(sizes)
@@ -53,7 +53,7 @@ class Statistics:
 
     def is_aligned(self, expr: Expr) -> bool:
         """True when broadcasting pairs each slice of x with its own statistic."""
-        return is_aligned(expr.tensor_type.shape, self._x.tensor_type.shape, self._axes)
+        return is_aligned(expr.tensor_type.shape, self.x.tensor_type.shape, self.axes)
 
     def _leaf(self, reader: PolynomialReader, expr: Expr) -> Polynomial | None:
         value = self._mutator.value_of(expr)
@@ -64,7 +64,7 @@ class Statistics:
             return self.read(operand)
         if value.op_name in ("nn.relu", "clip"):
             return self._limited(value)
-        if value.op_name not in ("mean", "sum") or value.attrs["axes"] != self._axes:
+        if value.op_name not in ("mean", "sum") or value.attrs["axes"] != self.axes:
             return None
         if value.op_name == "sum" and not self.is_countable:
             return None
@@ -81,21 +81,23 @@ class Statistics:
 
     def _kind_of_mean(self, operand: Expr) -> str | None:
         """Which statistic the mean of `operand` is."""
-        if operand is self._x:
+        if operand is self.x:
             return "m"
         root = _square_root_of(self._mutator, operand)
         if root is None:
             return None
-        return "q" if root is self._x else "v" if self.is_centred(root) else None
+        return "q" if root is self.x else "v" if self.is_centred(root) else None
 
     def is_centred(self, expr: Expr) -> bool:
         """True when `expr` is x - mean(x)."""
         difference = defining_call(self._mutator, expr, "subtract")
-        if difference is None or difference.args[0] is not self._x or difference.type != self._x.type:
+        if difference is None or difference.args[0] is not self.x or difference.type != self.x.type:
             return False
-        if not self.is_aligned(difference.args[1]):
-            return False
-        return is_close(self.read(difference.args[1]), {("m",): 1.0}, self._x.tensor_type.dtype)
+        return self.is_mean(difference.args[1])
+
+    def is_mean(self, expr: Expr) -> bool:
+        """True when `expr` is mean(x), in a shape that broadcasts against x."""
+        return self.is_aligned(expr) and is_close(self.read(expr), {("m",): 1.0}, self.x.tensor_type.dtype)
 
 
 def _square_root_of(mutator: FunctionMutator, expr: Expr) -> Expr | None:
@@ -150,64 +152,121 @@ def normalization(mutator: FunctionMutator, call: Call) -> Expr | None:
         return None
     for x, axes, is_centred in _bases(mutator, quotient):
         statistics = Statistics(mutator, x, axes)
-        if x.type != call.type or not statistics.is_countable:
+        if x.type != call.type or (is_centred and not statistics.is_centred(quotient.numerator)):
             continue
-        epsilon = _epsilon(statistics, quotient, is_centred, call.tensor_type.dtype)
-        gamma = over_axes(quotient.scale, x.tensor_type, axes)
-        if epsilon is not None and gamma is not None:
-            return _normalized(x, axes, epsilon, gamma, is_centred)
+        norm = _normalized(statistics, quotient, is_centred)
+        if norm is not None:
+            return norm
     return None
 
 
-def _epsilon(statistics: Statistics, quotient: _Quotient, is_centred: bool, dtype: str) -> float | None:
-    """What is added to the variance (or to q) of the statistics; None when the quotient is of something else."""
-    assert quotient.numerator is not None
-    assert quotient.squared_deviation is not None
-    if is_centred and not statistics.is_centred(quotient.numerator):
+def scale_and_offset(mutator: FunctionMutator, call: Call) -> Expr | None:
+    """x * s + (b - mean * s) is layer_norm too, where s = gamma / sqrt(variance + epsilon)."""
+    if not dtypes.is_float(call.tensor_type.dtype):
         return None
-    found = statistics.read(quotient.squared_deviation) if statistics.is_aligned(quotient.squared_deviation) else None
+    for scaled, offset in (call.args, call.args[::-1]):
+        product = defining_call(mutator, scaled, "multiply")
+        difference = defining_call(mutator, offset, "subtract")
+        shift = defining_call(mutator, difference.args[1], "multiply") if difference else None
+        if product is None or difference is None or shift is None or not isinstance(difference.args[0], Constant):
+            continue
+        for scale in (factor for factor in product.args if factor in shift.args):
+            x, average = _other(product.args, scale), _other(shift.args, scale)
+            norm = _normalized_by(mutator, x, average, scale, difference.args[0].data)
+            if norm is not None:
+                return norm
+    return None
+
+
+def _other(pair: tuple[Expr, ...], one: Expr) -> Expr:
+    return pair[1] if pair[0] is one else pair[0]
+
+
+def _normalized_by(mutator: FunctionMutator, x: Expr, average: Expr, scale: Expr, beta: np.ndarray) -> Expr | None:
+    quotient = _as_quotient(mutator, scale)
+    if quotient is None or quotient.numerator is not None or quotient.squared_deviation is None:
+        return None
+    for axes in _axes_of_means(mutator, average):
+        statistics = Statistics(mutator, x, axes)
+        if statistics.is_mean(average):
+            return _normalized(statistics, quotient, is_centred=True, beta=beta)
+    return None
+
+
+def _normalized(
+    statistics: Statistics, quotient: _Quotient, is_centred: bool, beta: np.ndarray | None = None
+) -> Expr | None:
+    """The normalisation of x by its statistics; None where the quotient's deviation or a parameter is another thing."""
+    x, axes = statistics.x, statistics.axes
+    epsilon = _epsilon(statistics, quotient, is_centred) if statistics.is_countable else None
+    gamma = over_axes(quotient.scale, x.tensor_type, axes)
+    shift = over_axes(np.zeros(()) if beta is None else beta, x.tensor_type, axes)
+    if epsilon is None or gamma is None or shift is None:
+        return None
+    scale, offset = (Constant(vector.astype(dtypes.to_numpy(x.tensor_type.dtype))) for vector in (gamma, shift))
+    if not is_centred:
+        return make("nn.rms_norm", x, scale, axes=axes, epsilon=epsilon)
+    return make("nn.layer_norm", x, scale, offset, axes=axes, epsilon=epsilon)
+
+
+def _epsilon(statistics: Statistics, quotient: _Quotient, is_centred: bool) -> float | None:
+    """What is added to the variance (or to q) of the statistics; None when the deviation is of something else."""
+    deviation = quotient.squared_deviation
+    found = statistics.read(deviation) if deviation is not None and statistics.is_aligned(deviation) else None
     if found is None or found.get(ONE, 0.0) < 0:
         return None
     variance = {monomial: coefficient for monomial, coefficient in found.items() if monomial != ONE}
     expected = _VARIANCES if is_centred else (_SQUARES,)
-    return found.get(ONE, 0.0) if any(is_close(variance, form, dtype) for form in expected) else None
+    is_known = any(is_close(variance, form, statistics.x.tensor_type.dtype) for form in expected)
+    return found.get(ONE, 0.0) if is_known else None
 
 
-def _normalized(x: Expr, axes: tuple[int, ...], epsilon: float, gamma: np.ndarray, is_centred: bool) -> Expr:
-    dtype = dtypes.to_numpy(x.tensor_type.dtype)
-    scale = Constant(gamma.astype(dtype))
-    if not is_centred:
-        return make("nn.rms_norm", x, scale, axes=axes, epsilon=epsilon)
-    return make("nn.layer_norm", x, scale, Constant(np.zeros(gamma.shape, dtype)), axes=axes, epsilon=epsilon)
-
-
-def _as_quotient(mutator: FunctionMutator, call: Call) -> _Quotient | None:
-    """A product of one numerator, constants and one inverse deviation; None for every other product."""
+def _as_quotient(mutator: FunctionMutator, call: Expr) -> _Quotient | None:
+    """A product of constants, one inverse deviation and at most one numerator; None for every other product."""
     result = _Quotient()
     waiting: list[tuple[Expr, bool]] = [(call, False)]
     for _ in range(MAX_NODES):
         if not waiting:
             return result
         expr, inverse = waiting.pop()
-        value = mutator.value_of(expr)
-        name = value.op_name if isinstance(value, Call) else ""
+        factors = _factors(mutator, expr, is_root=expr is call)
+        deviation = _squared_deviation(mutator, expr, inverse)
         if isinstance(expr, Constant):
             factor = expr.data.astype(np.float64)
             if inverse and not np.all(factor):
                 return None
             factor = 1 / factor if inverse else factor
             result.scale = factor if result.scale is None else result.scale * factor
-        elif isinstance(value, Call) and name in ("multiply", "divide"):
-            waiting += [(value.args[0], inverse), (value.args[1], inverse != (name == "divide"))]
-        elif isinstance(value, Call) and name == ("sqrt" if inverse else "rsqrt"):
-            if result.squared_deviation is not None:
-                return None
-            result.squared_deviation = value.args[0]
+        elif factors:
+            waiting += [(factor, inverse != is_inverse) for factor, is_inverse in factors]
+        elif deviation is not None and result.squared_deviation is None:
+            result.squared_deviation = deviation
         elif inverse or result.numerator is not None:
             return None
         else:
             result.numerator = expr
     return None
+
+
+def _factors(mutator: FunctionMutator, expr: Expr, is_root: bool) -> list[tuple[Expr, bool]]:
+    """The factors of a product, and whether each divides; none for products that are themselves normalised."""
+    value = mutator.value_of(expr)
+    if not isinstance(value, Call) or value.op_name not in ("multiply", "divide"):
+        return []
+    left, right = value.args
+    factors = [(left, False), (right, value.op_name == "divide")]
+    is_part = any(isinstance(f, Constant) or _squared_deviation(mutator, f, inv) is not None for f, inv in factors)
+    return factors if is_root or is_part else []
+
+
+def _squared_deviation(mutator: FunctionMutator, expr: Expr, inverse: bool) -> Expr | None:
+    """v where `expr` (or, with `inverse`, one over it) is one over the square root of v."""
+    value = mutator.value_of(expr)
+    if not isinstance(value, Call):
+        return None
+    if value.op_name == "power":
+        return value.args[0] if is_uniform(value.args[1], 0.5 if inverse else -0.5) else None
+    return value.args[0] if value.op_name == ("sqrt" if inverse else "rsqrt") else None
 
 
 def _bases(mutator: FunctionMutator, quotient: _Quotient) -> list[tuple[Expr, tuple[int, ...], bool]]:

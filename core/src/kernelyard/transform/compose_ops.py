@@ -7,7 +7,7 @@ from kernelyard.ir.op import Op
 from kernelyard.ir.visitor import result_vars
 from kernelyard.transform.canonical_rule import Rule
 from kernelyard.transform.compose_activations import ACTIVATION_RULES
-from kernelyard.transform.compose_norms import absorb_affine, normalization
+from kernelyard.transform.compose_norms import absorb_affine, normalization, scale_and_offset
 from kernelyard.transform.compose_softmax import SOFTMAX_RULES
 from kernelyard.transform.pass_base import FunctionPass, PassContext
 
@@ -27,7 +27,11 @@ class ComposeOps(FunctionPass):
         return _Composer(function).mutate(function)
 
 
-_NORMALIZATION_ROOTS = ("multiply", "divide")
+_NORMALIZATIONS: dict[str, Rule] = {
+    "multiply": normalization,
+    "divide": normalization,
+    "add": scale_and_offset,
+}
 _AFFINE_ROOTS = ("multiply", "add")
 
 
@@ -51,6 +55,6 @@ class _Composer(FunctionMutator):
         rules: list[Rule] = [*SOFTMAX_RULES.get(name, ())]
         if name in _AFFINE_ROOTS:
             rules.append(lambda mutator, call: absorb_affine(mutator, call, self._read_once))
-        if name in _NORMALIZATION_ROOTS:
-            rules.append(normalization)
+        if name in _NORMALIZATIONS:
+            rules.append(_NORMALIZATIONS[name])
         return [*rules, *ACTIVATION_RULES.get(name, ())]
