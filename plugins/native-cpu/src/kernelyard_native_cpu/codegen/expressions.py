@@ -12,7 +12,7 @@ from kernelyard_native_cpu.codegen import arithmetic
 from kernelyard_native_cpu.codegen.memory import Memory
 from kernelyard_native_cpu.codegen.types import cast, decode, encode
 from kernelyard_native_cpu.codegen.values import Value, int_literal
-from kernelyard_native_cpu.schedule.affine import Affine, affine_of, axes_of, offset_of
+from kernelyard_native_cpu.schedule.affine import Affine, affine_of, axes_of
 
 # Elements so far apart are loaded with those in between; farther ones are gathered.
 MOST_STRIDE = 4
@@ -121,7 +121,7 @@ class Expressions:
 
     # --- loads and stores -----------------------------------------------------------------------------------------
     def _load(self, expr: Load) -> Value:
-        offset = offset_of(expr.buffer, expr.indices, self.memory.dropped(expr.buffer))
+        offset = self.memory.offset(expr.buffer, expr.indices)
         stored = self._read(expr.buffer, offset)
         return decode(self.e, stored, expr.dtype, self.memory.has_half)
 
@@ -147,7 +147,7 @@ class Expressions:
 
     def store(self, buffer: Buffer, indices: tuple[Expr, ...], value: Value) -> None:
         """Write an element, or the lanes' elements."""
-        offset = offset_of(buffer, indices, self.memory.dropped(buffer))
+        offset = self.memory.offset(buffer, indices)
         stored = encode(self.e, value, buffer.dtype, self.memory.has_half)
         if self.lanes is None:
             self.memory.store(buffer, self.first(offset), stored)

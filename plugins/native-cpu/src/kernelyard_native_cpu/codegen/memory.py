@@ -6,10 +6,11 @@ from collections.abc import Mapping
 
 from kernelyard import dtypes
 from kernelyard.dims import Dim
-from kernelyard.tir import Buffer
+from kernelyard.tir import Buffer, Expr
 from kernelyard_native_cpu.codegen.emitter import FunctionEmitter
 from kernelyard_native_cpu.codegen.types import storage_type
 from kernelyard_native_cpu.codegen.values import Value, int_literal, vector_type
+from kernelyard_native_cpu.schedule.affine import Affine, offset_of
 
 
 class DimTable:
@@ -50,6 +51,7 @@ class Memory:
         self.written = written
         self.private = private
         self.has_half = has_half
+        self._offsets: dict[tuple[Buffer, tuple[Expr, ...]], Affine] = {}
         self._stage = 0
         self._stage_depth = 0
         self._stage_writes: frozenset[Buffer] = frozenset()
@@ -60,9 +62,12 @@ class Memory:
         self._stage_depth = self.emitter.depth
         self._stage_writes = writes
 
-    def dropped(self, buffer: Buffer) -> int:
-        """Leading indices that do not count."""
-        return self.private.get(buffer, 0)
+    def offset(self, buffer: Buffer, indices: tuple[Expr, ...]) -> Affine:
+        """The flat offset of an element; leading indices of private buffers do not count."""
+        key = (buffer, indices)
+        if key not in self._offsets:
+            self._offsets[key] = offset_of(buffer, indices, self.private.get(buffer, 0))
+        return self._offsets[key]
 
     def dim(self, dim: Dim) -> Value:
         """A dim: a literal, or a number that the kernel is given."""
