@@ -172,6 +172,11 @@ def test_a_name_that_nothing_produces(make, import_main) -> None:
     assert "node 'sum_1' (Add)" in str(caught.value)
 
 
+def test_two_nodes_of_one_output_are_refused(make, import_main) -> None:
+    with pytest.raises(ModelFormatError, match="two nodes produce 'y'"):
+        import_main(make([node("Relu", ["x"]), node("Abs", ["x"])], {"x": f(2)}))
+
+
 def test_a_cycle_is_refused(make, import_main) -> None:
     nodes = [node("Add", ["x", "b"], ["a"]), node("Relu", ["a"], ["b"]), node("Relu", ["b"])]
     with pytest.raises(ModelFormatError, match="nothing produces"):
@@ -252,6 +257,21 @@ def test_options_fix_sizes(make, import_main) -> None:
     assert main.params[1].tensor_type.shape == (4, 1)  # the same label, so the same size
 
 
+def test_options_turn_inputs_into_constants(make, import_main) -> None:
+    """A sample rate that only decides which branch is taken."""
+    branches = {
+        name: helper.make_graph([node(op, ["x"], ["b"])], name, [], [onnx.ValueInfoProto(name="b")])
+        for name, op in (("then_branch", "Relu"), ("else_branch", "Exp"))
+    }
+    nodes = [node("Equal", ["rate", "high"], ["c"]), node("If", ["c"], **branches)]
+    model = make(nodes, {"x": f(2), "rate": np.array(0)}, weights={"high": np.array(16000)})
+    with pytest.raises(UnsupportedOperatorError, match="option values"):
+        import_main(model)
+    main = import_main(model, values={"rate": 16000})
+    assert ops_of(main) == ["nn.relu"]
+    assert main.attrs["input_names"] == ("x",)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -261,6 +281,9 @@ def test_options_fix_sizes(make, import_main) -> None:
         ({"shapes": {"a": (1, -3)}}, "makes no sense"),
         ({"shapes": {"b": (1, 2)}}, "contradicts"),
         ({"shapes": {"a": (1, 2), "b": (3, 1)}}, "two sizes"),
+        ({"values": {"c": 1}}, "an input 'c'"),
+        ({"values": {"a": 1.0}}, "does not fit the input 'a'"),
+        ({"values": {"a": np.ones((2, 3), complex)}}, "does not fit the input 'a'"),
     ],
 )
 def test_options_that_make_no_sense(options, message, make, import_main) -> None:

@@ -17,6 +17,7 @@ class ONNXFrontend(Frontend):
 
     Options:
         shapes: fixes sizes that the model leaves open: input name -> shape (None keeps a size open).
+        values: turns inputs into constants: input name -> value. What only depends on them is then decided.
         folder: where the external weights of a model given as bytes or as a ModelProto lie.
 
     Example:

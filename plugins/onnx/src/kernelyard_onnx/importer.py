@@ -114,6 +114,8 @@ class Importer:
             return True
         for index, name in enumerate(proto.output):
             value = results[index] if index < len(results) else None
+            if name in scope.values:
+                raise ModelFormatError(f"two nodes produce {name!r}", where=origin_of(proto), found=name)
             if name and value is not None:
                 scope.values[name] = value
             elif name:
@@ -283,7 +285,7 @@ def _unsupported(problems: Sequence[Problem]) -> UnsupportedOperatorError:
         + ", ".join(op_types),
         where="; ".join(lines),
         found=", ".join(op_types),
-        hint="export the model without these operators, or with fixed shapes (option shapes)",
+        hint="export the model without these, fix sizes (option shapes), or fix an input that decides (option values)",
     )
 
 

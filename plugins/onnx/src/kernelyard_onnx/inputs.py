@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import difflib
 
+import numpy as np
 import onnx
 
 from kernelyard.dims import Dim, Shape
+from kernelyard.dtypes import to_numpy
 from kernelyard.errors import FrontendError, ModelFormatError, UnsupportedOperatorError
-from kernelyard.ir import FunctionBuilder
+from kernelyard.ir import Constant, FunctionBuilder
 from kernelyard_onnx.options import ImportOptions
 from kernelyard_onnx.symbol_names import SymbolNames
 from kernelyard_onnx.tensors import DTYPES, type_name
@@ -21,7 +23,7 @@ def add_parameters(
     """Add a parameter per graph input that is not a weight (`values` has the weights), and enter it in `values`.
 
     An input that is also an initializer is that initializer: old files list all weights as inputs.
-    Raises: ModelFormatError, UnsupportedOperatorError (inputs that are no tensors), FrontendError (option shapes).
+    Raises: ModelFormatError, UnsupportedOperatorError (inputs that are no tensors), FrontendError (options).
     """
     inputs = [value for value in graph.input if value.name not in values]
     _check_names([value.name for value in inputs], options)
@@ -30,7 +32,26 @@ def add_parameters(
     for value in inputs:
         _fix_labels(value, symbols, options)
     for value, dtype in zip(inputs, dtypes, strict=True):
-        values[value.name] = builder.input(value.name, _shape(value, symbols, options), dtype)
+        if value.name in options.values:
+            values[value.name] = _fixed_value(value, dtype, options.values[value.name])
+        else:
+            values[value.name] = builder.input(value.name, _shape(value, symbols, options), dtype)
+
+
+def _fixed_value(value: onnx.ValueInfoProto, dtype: str, given: np.ndarray) -> Constant:
+    """An input that the options turn into a constant."""
+    declared = value.type.tensor_type.shape.dim if value.type.tensor_type.HasField("shape") else None
+    fits = declared is None or (
+        len(declared) == given.ndim
+        and all(dim.dim_value in (size, 0, -1) for dim, size in zip(declared, given.shape, strict=True))
+    )
+    if not fits or not np.can_cast(given.dtype, to_numpy(dtype), "same_kind"):
+        raise FrontendError(
+            f"the option values does not fit the input {value.name!r}",
+            found=f"{given.dtype} of shape {given.shape}",
+            expected=f"{dtype} of rank {0 if declared is None else len(declared)}",
+        )
+    return Constant(given.astype(to_numpy(dtype)))
 
 
 def _fix_labels(value: onnx.ValueInfoProto, symbols: SymbolNames, options: ImportOptions) -> None:
@@ -44,11 +65,11 @@ def _check_names(names: list[str], options: ImportOptions) -> None:
     repeated = next((name for name in names if names.count(name) > 1), None)
     if repeated is not None:
         raise ModelFormatError(f"two graph inputs are called {repeated!r}", where="the graph's inputs")
-    for name in options.shapes:
-        if name not in names:
+    for option, given in (("shapes", options.shapes), ("values", options.values)):
+        for name in set(given) - set(names):
             close = difflib.get_close_matches(name, names, 1)
             raise FrontendError(
-                f"the option shapes names an input {name!r} that the model does not have",
+                f"the option {option} names an input {name!r} that the model does not have",
                 expected=", ".join(names),
                 hint=f"did you mean {close[0]!r}?" if close else None,
             )

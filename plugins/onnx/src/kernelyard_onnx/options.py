@@ -7,14 +7,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from kernelyard.errors import FrontendError
+
+NAMES = ("shapes", "values", "folder")
 
 
 @dataclass(frozen=True)
 class ImportOptions:
-    """shapes: input name -> shape, None where a size stays open. folder: where external weights lie."""
+    """shapes: input name -> shape, None where a size stays open. values: input name -> its value, for inputs that are
+    to become constants. folder: where external weights lie."""
 
     shapes: Mapping[str, tuple[int | None, ...]] = field(default_factory=dict)
+    values: Mapping[str, np.ndarray] = field(default_factory=dict)
     folder: Path | None = None
 
     @staticmethod
@@ -23,16 +29,17 @@ class ImportOptions:
 
         Raises: FrontendError that names the option.
         """
-        unknown = set(options) - {"shapes", "folder"}
+        unknown = sorted(set(options) - set(NAMES))
         if unknown:
             raise FrontendError(
-                f"the ONNX frontend has no option {sorted(unknown)[0]!r}",
-                expected="shapes, folder",
-                found=sorted(unknown),
+                f"the ONNX frontend has no option {unknown[0]!r}", expected=", ".join(NAMES), found=", ".join(unknown)
             )
         folder = options.get("folder")
-        shapes = options.get("shapes", {})
-        return ImportOptions({name: _shape(name, shape) for name, shape in shapes.items()}, folder and Path(folder))
+        return ImportOptions(
+            {name: _shape(name, shape) for name, shape in options.get("shapes", {}).items()},
+            {name: np.asarray(value) for name, value in options.get("values", {}).items()},
+            None if folder is None else Path(folder),
+        )
 
 
 def _shape(name: str, shape: Any) -> tuple[int | None, ...]:

@@ -7,7 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from kernelyard.dims import Dim
+from kernelyard.dtypes import to_numpy
 from kernelyard.ir import Expr
+from kernelyard_onnx.bounds import at_least
+from kernelyard_onnx.converters.interpolation import KERNELS, interpolation_matrix
 from kernelyard_onnx.node import Node
 from kernelyard_onnx.rational import Rational, UndecidedError
 from kernelyard_onnx.registry import converter
@@ -55,15 +58,41 @@ def resize(node: Node) -> Expr:
         shape[axis] = new[position]
         if full_factors is not None and factors is not None:
             full_factors[axis] = factors[position]
-    if node.attr("antialias", 0) and any(_shrinks(a, b) for a, b in zip(node.shape(x), shape, strict=True)):
-        node.reject("it shrinks with antialias")
+    if _needs_matrices(node, shape):
+        return _by_matrices(node, shape, full_factors, mode)
     return _resize(node, shape, full_factors, mode, node.attr("nearest_mode", "round_prefer_floor"))
 
 
-def _shrinks(size: Dim, new: Dim) -> bool:
-    from kernelyard_onnx.bounds import at_least
+def _needs_matrices(node: Node, sizes: Sequence[Dim]) -> bool:
+    """True where the node shrinks with antialias, or leaves out what lies outside: the op has neither."""
+    if METHODS.get(node.attr("mode", "nearest")) not in KERNELS:
+        return False
+    pairs = zip(node.shape(node.input(0)), sizes, strict=True)
+    shrinks = any(not at_least(new, size) for size, new in pairs)
+    return bool(node.attr("exclude_outside", 0)) or (shrinks and bool(node.attr("antialias", 0)))
 
-    return not at_least(new, size)
+
+def _by_matrices(node: Node, sizes: Sequence[Dim], scales: Sequence[float] | None, coordinates: str) -> Expr:
+    """One matrix product per axis that changes; sizes must be fixed."""
+    x = node.input(0)
+    for axis, (size, new) in enumerate(zip(node.shape(x), sizes, strict=True)):
+        if size == new:
+            continue
+        have, want = node.fixed(size, f"size of axis {axis}"), node.fixed(new, f"new size of axis {axis}")
+        matrix = interpolation_matrix(
+            have,
+            want,
+            want / have if scales is None else scales[axis],
+            method=METHODS[node.attr("mode", "nearest")],
+            coordinates=coordinates,
+            cubic_coeff_a=float(node.attr("cubic_coeff_a", -0.75)),
+            antialias=bool(node.attr("antialias", 0)),
+            exclude_outside=bool(node.attr("exclude_outside", 0)),
+        ).astype(to_numpy(node.dtype(x)))
+        order = [a for a in range(node.rank(x)) if a != axis] + [axis]
+        product = node.op("matmul", node.permute(x, order), np.ascontiguousarray(matrix.T))
+        x = node.permute(product, [order.index(a) for a in range(node.rank(x))])
+    return x
 
 
 def _numbers(node: Node, expr: Expr, what: str) -> list[Rational]:
@@ -109,8 +138,6 @@ def _resize(node: Node, sizes: Sequence[Dim], scales: Sequence[float] | None, co
     x = node.input(0)
     mode = node.attr("mode", "nearest")
     method = METHODS.get(mode) or node.reject(f"its mode {mode!r} is unknown")
-    if method == "cubic" and node.attr("exclude_outside", 0):
-        node.reject("it leaves out what lies outside (exclude_outside)")
     shape = node.shape(x)
     if tuple(sizes) == shape and (scales is None or all(scale == 1 for scale in scales)):
         return x
