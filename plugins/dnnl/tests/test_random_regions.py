@@ -85,6 +85,26 @@ class Twin:
         e = np.exp(x - x.max(1, keepdims=True))
         self.node("reorder", e / e.sum(1, keepdims=True), {"x": full}, axes=(0, 3, 1, 2))
 
+    def sliced(self):
+        """The two halves of the channels, swapped by arithmetic on views."""
+        entry, x = self.any()
+        slices = [
+            self.builder.kernel("slice", (2, 6, 5, 5), {"x": entry}, axes=(1,), begin=(begin,), strides=(1,))
+            for begin in (0, 6)
+        ]
+        halves = x[:, :6], x[:, 6:]
+        both = self.builder.kernel("binary", (2, 6, 5, 5), {"a": slices[0], "b": slices[1]}, algorithm="add")
+        joined = np.concatenate([halves[1], halves[0] + halves[1]], 1)
+        self.node("concat", joined, {"x0": slices[1], "x1": both}, axis=1)
+
+    def strided(self):
+        """Every second row and column, made large again by repetition."""
+        entry, x = self.any()
+        small = self.builder.kernel("slice", (2, 12, 2, 2), {"x": entry}, axes=(2, 3), begin=(1, 0), strides=(2, 3))
+        wide = self.builder.kernel("resample", (2, 12, 4, 4), {"x": small}, algorithm="nearest", post_ops=[])
+        row = self.builder.kernel("slice", (2, 12, 1, 1), {"x": wide}, axes=(2, 3), begin=(3, 1), strides=(1, 1))
+        self.node("binary", x * x[:, :, 3:4, 0:1], {"a": entry, "b": row}, algorithm="mul", post_ops=[])
+
     def joined(self):
         (a, x), (b, y) = self.any(), self.any()
         both = self.builder.kernel("concat", (2, 24, 5, 5), {"x0": a, "x1": b}, axis=1)
@@ -95,7 +115,7 @@ class Twin:
         self.node("conv", result, operands, rank=2, groups=1, post_ops=[], **window)
 
 
-STEPS = ("conv", "conv", "eltwise", "binary", "scaled", "turned", "joined")
+STEPS = ("conv", "conv", "eltwise", "binary", "scaled", "turned", "joined", "sliced", "strided")
 
 
 @pytest.mark.parametrize("seed", range(40))

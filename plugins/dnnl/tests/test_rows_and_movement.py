@@ -136,3 +136,38 @@ def test_reshape_between_permutations(builder, rng):
     b = builder.kernel("reshape", (2, 4, 15), {"x": a})
     c = builder.kernel("reorder", (15, 2, 4), {"x": b}, axes=(2, 0, 1))
     check(builder, c, x.transpose(0, 2, 1, 3).reshape(2, 4, 15).transpose(2, 0, 1), x, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("axes", "begin", "strides", "index"),
+    [
+        ((1,), (1,), (1,), np.s_[:, 1:3]),
+        ((0, 3), (1, 2), (1, 1), np.s_[1:2, :, :, 2:4]),
+        ((2,), (1,), (2,), np.s_[:, :, 1::2]),
+        ((), (), (), np.s_[:]),
+    ],
+)
+def test_slice(axes, begin, strides, index, builder, rng):
+    x = rng.standard_normal((2, 3, 4, 5), dtype=np.float32)[..., :4]
+    y = builder.kernel("slice", x[index].shape, {"x": builder.input(x.shape)}, axes=axes, begin=begin, strides=strides)
+    check(builder, y, x[index], x, rtol=0)
+
+
+def test_slices_of_slices_of_constants_and_permutations(builder, rng):
+    x = rng.standard_normal((6, 7, 8), dtype=np.float32)
+    a = builder.kernel("slice", (3, 7, 8), {"x": builder.constant(x)}, axes=(0,), begin=(2,), strides=(1,))
+    b = builder.kernel("reorder", (8, 3, 7), {"x": a}, axes=(2, 0, 1))
+    c = builder.kernel("slice", (3, 3, 5), {"x": b}, axes=(0, 2), begin=(1, 1), strides=(2, 1))
+    d = builder.kernel("reshape", (9, 5), {"x": c})
+    w = rng.standard_normal((5, 4), dtype=np.float32)
+    operands = {"a": d, "b": builder.input(w.shape)}
+    y = builder.kernel("matmul", (9, 4), operands, transpose_a=False, transpose_b=False, post_ops=[])
+    expected = x[2:5].transpose(2, 0, 1)[1:6:2, :, 1:6].reshape(9, 5).astype(F) @ w
+    check(builder, y, expected, w)
+
+
+def test_a_slice_that_follows_a_symbol(builder, rng):
+    x = rng.standard_normal((2, 9, 4), dtype=np.float32)
+    y = builder.kernel("slice", (2, 2, 4), {"x": builder.input((2, "n", 4))}, axes=(1,), begin=("n - 2",), strides=(1,))
+    (actual,), _ = builder.run([y], x, n=9)
+    np.testing.assert_array_equal(actual, x[:, -2:])

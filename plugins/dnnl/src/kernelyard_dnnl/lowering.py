@@ -123,7 +123,7 @@ class Lowering:
             return self._packed.pack(value, descriptor, self.threads)
         copies = self._copies.setdefault(value.buffer, [])
         for source, copy in copies:
-            if source.descriptor.same_layout(value.descriptor) and copy.descriptor.same_layout(descriptor):
+            if source.same_place(value) and copy.descriptor.same_layout(descriptor):
                 return copy.seen_as(descriptor)
         copy = self.copied(value, descriptor)
         copies.append((value, copy))
@@ -148,12 +148,17 @@ class Lowering:
         return self.reordered(value, dense(value.shape, value.descriptor.dtype))
 
     def gapless(self, value: Value) -> Value:
-        """The tensor in a layout that fills its memory (blocked ones do): as it is, else row-major."""
+        """The tensor in a layout that fills its memory, as blocked ones do; a copy only where there are gaps."""
         return value if value.descriptor.strides is None else self.strided(value)
 
     def strided(self, value: Value) -> Value:
-        """The tensor in a dense layout that strides can tell: as it is where it has one, else row-major."""
-        return value.seen_as(value.descriptor.canonical) if value.descriptor.is_dense else self.plain(value)
+        """The tensor in a dense layout that strides can tell: with its dims in the order they have, else row-major."""
+        descriptor = value.descriptor
+        return self.plain(value) if descriptor.strides is None else self.reordered(value, descriptor.canonical)
+
+    def viewable(self, value: Value) -> Value:
+        """The tensor in a layout that strides can tell, gaps or not: as it is where it has one, else row-major."""
+        return self.plain(value) if value.descriptor.strides is None else value
 
     def channels_last(self, value: Value) -> Value:
         """The tensor with its channels (dim 1) innermost."""

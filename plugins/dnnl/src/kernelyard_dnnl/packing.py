@@ -17,7 +17,7 @@ class PackedConstants:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._packed: dict[str, list[tuple[MemoryDescriptor, Value]]] = {}
+        self._packed: dict[str, list[tuple[Value, Value]]] = {}
 
     def pack(self, value: Value, descriptor: MemoryDescriptor, threads: int) -> Value:
         """A constant in that layout, copied at first need.
@@ -27,10 +27,11 @@ class PackedConstants:
         with self._lock:
             forms = self._packed.setdefault(value.buffer.key, [])
             for source, packed in forms:
-                if source.same_layout(value.descriptor) and packed.descriptor.same_layout(descriptor):
+                same = source.offset == value.offset and source.descriptor.same_layout(value.descriptor)
+                if same and packed.descriptor.same_layout(descriptor):
                     return packed.seen_as(descriptor)
             packed = _pack(value, descriptor, threads, f"{value.buffer.key}/{len(forms)}")
-            forms.append((value.descriptor, packed))
+            forms.append((value, packed))
             return packed
 
     @property
@@ -43,7 +44,7 @@ def _pack(value: Value, descriptor: MemoryDescriptor, threads: int, key: str) ->
     assert value.buffer.constant is not None
     data = aligned_bytes(descriptor.nbytes)
     primitive = create_reorder(value.descriptor, descriptor, threads=threads)
-    source = memory_object(value.descriptor.native, address_of(value.buffer.constant))
+    source = memory_object(value.descriptor.native, address_of(value.buffer.constant) + value.nbytes_before)
     destination = memory_object(descriptor.native, address_of(data))
     run_primitive(primitive, {enums.ARG["src"]: source, enums.ARG["dst"]: destination})
     return Value(Buffer(data.nbytes, constant=data, key=key), descriptor)

@@ -50,7 +50,8 @@ def _deliver(lowering: Lowering, outputs: Sequence[Value]) -> None:
     first = len(lowering.graph.inputs)
     for number, value in enumerate(outputs):
         buffer = value.buffer
-        if buffer.is_planned and value.descriptor.is_plain and buffer.nbytes == value.descriptor.nbytes:
+        whole = value.offset == 0 and buffer.nbytes == value.descriptor.nbytes
+        if buffer.is_planned and whole and value.descriptor.is_plain:
             buffer.argument = first + number
             continue
         layout = dense(value.shape, value.descriptor.dtype)

@@ -74,7 +74,7 @@ class _Binding:
         self._args = args
         self._context = context  # its workspace must live as long as the call
         self._base = context.workspace(plan.nbytes)
-        self._memories: dict[tuple[Buffer, MemoryDescriptor], Handle] = {}
+        self._memories: dict[tuple[Buffer, int, MemoryDescriptor], Handle] = {}
         self._arrays: list[object] = []
 
     def call(self) -> BoundCall:
@@ -98,9 +98,10 @@ class _Binding:
         return BoundCall(steps, keep, self._rebind())
 
     def _memory(self, value: Value) -> Handle:
-        key = (value.buffer, value.descriptor)
+        key = (value.buffer, value.nbytes_before, value.descriptor)
         if key not in self._memories:
-            self._memories[key] = memory_object(value.descriptor.native, self._address(value.buffer))
+            address = self._address(value.buffer) + value.nbytes_before
+            self._memories[key] = memory_object(value.descriptor.native, address)
         return self._memories[key]
 
     def _address(self, buffer: Buffer) -> int:
@@ -112,16 +113,16 @@ class _Binding:
 
     def _rebind(self) -> dict[int, partial[None]]:
         """For each argument, what moves its memory objects to another address."""
-        moving: dict[int, list[Handle]] = {number: [] for number in range(len(self._args))}
-        for (buffer, _), memory in self._memories.items():
+        moving: dict[int, list[tuple[Handle, int]]] = {number: [] for number in range(len(self._args))}
+        for (buffer, nbytes_before, _), memory in self._memories.items():
             if buffer.argument is not None:
-                moving[buffer.argument].append(memory)
+                moving[buffer.argument].append((memory, nbytes_before))
         return {number: partial(_move, self._library, tuple(handles)) for number, handles in moving.items()}
 
 
-def _move(library: Library, memories: Sequence[Handle], address: int) -> None:
-    for memory in memories:
-        library.call("dnnl_memory_set_data_handle", memory.address, address)
+def _move(library: Library, memories: Sequence[tuple[Handle, int]], address: int) -> None:
+    for memory, nbytes_before in memories:
+        library.call("dnnl_memory_set_data_handle", memory.address, address + nbytes_before)
 
 
 def probe_implementation(

@@ -33,10 +33,14 @@ class Buffer:
 
 @dataclass(eq=False)
 class Value:
-    """A tensor: a buffer, and how its bytes are read. Several values may see one buffer."""
+    """A tensor: a buffer, and how its bytes are read. Several values may see one buffer.
+
+    offset: of the first element in the buffer, in elements.
+    """
 
     buffer: Buffer
     descriptor: MemoryDescriptor
+    offset: int = 0
 
     @property
     def shape(self) -> Shape:
@@ -48,7 +52,17 @@ class Value:
 
     def seen_as(self, descriptor: MemoryDescriptor) -> Value:
         """The same bytes under another descriptor."""
-        return Value(self.buffer, descriptor)
+        return Value(self.buffer, descriptor, self.offset)
+
+    def same_place(self, other: Value) -> bool:
+        """True when both read the same bytes of the same buffer the same way."""
+        here, there = (self.buffer, self.offset), (other.buffer, other.offset)
+        return here == there and self.descriptor.same_layout(other.descriptor)
+
+    @property
+    def nbytes_before(self) -> int:
+        """Bytes of the buffer before the first element."""
+        return self.offset * dtypes.itemsize(self.descriptor.dtype)
 
     def permuted(self, axes: Shape) -> Value:
         """The same bytes with dims renamed: dim i of the result is dim axes[i] of this."""
@@ -67,7 +81,7 @@ class Value:
         assert self.descriptor.strides is not None
         data = self.buffer.constant.reshape(-1).view(dtypes.to_numpy(self.descriptor.dtype))
         strides = tuple(stride * data.itemsize for stride in self.descriptor.strides)
-        return np.lib.stride_tricks.as_strided(data, self.shape, strides, writeable=False)
+        return np.lib.stride_tricks.as_strided(data[self.offset :], self.shape, strides, writeable=False)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,13 @@ from kernelyard_dnnl.primitives.batch_norm import lower_batch_norm
 from kernelyard_dnnl.primitives.convolution import lower_convolution, lower_transposed_convolution
 from kernelyard_dnnl.primitives.elementwise import lower_binary, lower_eltwise
 from kernelyard_dnnl.primitives.matmul import lower_matmul
-from kernelyard_dnnl.primitives.movement import lower_concat, lower_permutation, lower_resample, lower_reshape
+from kernelyard_dnnl.primitives.movement import (
+    lower_concat,
+    lower_permutation,
+    lower_resample,
+    lower_reshape,
+    lower_slice,
+)
 from kernelyard_dnnl.primitives.pooling import lower_pool, lower_reduce
 from kernelyard_dnnl.primitives.rows import lower_layer_norm, lower_softmax
 from kernelyard_dnnl.values import Node, Value
@@ -29,5 +35,6 @@ LOWERINGS: dict[str, Callable[[Node, Lowering], Value]] = {
     "reorder": lower_permutation,
     "resample": lower_resample,
     "reshape": lower_reshape,
+    "slice": lower_slice,
     "softmax": lower_softmax,
 }

@@ -1,8 +1,9 @@
-"""resample, concat, reorder (a transposition) and reshape.
+"""resample, concat, reorder (a transposition), reshape and slice.
 
 Node schema: resample: operand x (N, C, spatial...); attribute algorithm (nearest, linear); the sizes are those of the
 result, output pixel o reads the input around (o + 0.5) * in / out - 0.5. concat: operands in order (roles free);
-attribute axis. reorder: operand x; attribute axes, as in `numpy.transpose`. reshape: operand x. resample and concat
+attribute axis. reorder: operand x; attribute axes, as in `numpy.transpose`. reshape: operand x. slice: operand x;
+attributes axes, begin (dims: numbers, or expressions of the symbols), strides (positive). resample and concat
 take post-ops.
 """
 
@@ -12,7 +13,7 @@ import math
 from collections import Counter
 
 from kernelyard_dnnl import _enums as enums
-from kernelyard_dnnl.layout import Shape, dense, itemsize
+from kernelyard_dnnl.layout import MemoryDescriptor, Shape, dense, itemsize
 from kernelyard_dnnl.lowering import DESTINATION, SOURCE, Lowering
 from kernelyard_dnnl.primitive import Descriptors, Factors, PostOps, Primitive
 from kernelyard_dnnl.primitives.post_ops import apply_steps, execute, steps_of
@@ -73,7 +74,18 @@ def _common_order(operands: list[Value]) -> Shape:
 
 def lower_permutation(node: Node, graph: Lowering) -> Value:
     """Lowers a reorder node: the same bytes with dims renamed; who needs another layout copies."""
-    return graph.strided(node.operands["x"]).permuted(tuple(node.attrs["axes"]))
+    return graph.viewable(node.operands["x"]).permuted(tuple(node.attrs["axes"]))
+
+
+def lower_slice(node: Node, graph: Lowering) -> Value:
+    """Lowers a slice node: some of the same bytes; who needs them without gaps copies."""
+    x = graph.viewable(node.operands["x"])
+    assert x.descriptor.strides is not None
+    strides, offset = list(x.descriptor.strides), x.offset
+    for axis, begin, step in zip(node.attrs["axes"], node.sizes("begin"), node.attrs["strides"], strict=True):
+        offset += begin * strides[axis]
+        strides[axis] *= step
+    return Value(x.buffer, MemoryDescriptor(node.shape, node.dtype, tuple(strides)), offset)
 
 
 def lower_reshape(node: Node, graph: Lowering) -> Value:
