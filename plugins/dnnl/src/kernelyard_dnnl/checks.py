@@ -5,6 +5,7 @@ Codes: dtype, rank, attribute, dynamic-shape, operand, reference-implementation.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -13,7 +14,7 @@ from kernelyard.dims import Dim, Shape
 from kernelyard.ir import Call, Expr, TensorType
 from kernelyard.patterns import Accept, Decline, Match
 from kernelyard_dnnl.composite import Composite, read_composite
-from kernelyard_dnnl.nodes import AVG_POOLS
+from kernelyard_dnnl.nodes import ANCHORS, AVG_POOLS
 from kernelyard_dnnl.post_ops import Binary
 from kernelyard_dnnl.probe import objection
 
@@ -199,6 +200,8 @@ def resample(match: Match) -> Answer:
         attrs, data = composite.anchor.attrs, composite.anchor.args[0].tensor_type
         if not 3 <= data.rank <= 5:
             return Decline("rank", f"resizing a tensor of rank {data.rank}")
+        if not _scales_follow_sizes(composite.anchor):
+            return Decline("attribute", f"scales {attrs['scales']} that are not the ratios of the sizes")
         if attrs["method"] == "nearest" and _is_whole_upsampling(composite.anchor):
             return None
         if attrs["method"] == "linear" and attrs["coordinate_transformation_mode"] == "half_pixel":
@@ -207,6 +210,18 @@ def resample(match: Match) -> Answer:
         return Decline("attribute", f"resizing by {how}; oneDNN has half-pixel linear and whole-number nearest")
 
     return _declined(match, grid)
+
+
+def _scales_follow_sizes(call: Call) -> bool:
+    """True when every given scale is the ratio of the sizes, which is the only scale that oneDNN knows."""
+    data, out = call.args[0].tensor_type.shape, call.tensor_type.shape
+    for scale, before, after in zip(call.attrs["scales"], data[2:], out[2:], strict=False):
+        if isinstance(before, int) and isinstance(after, int):
+            if not math.isclose(scale * before, after, rel_tol=1e-6):
+                return False
+        elif not scale.is_integer() or int(scale) * before != after:
+            return False
+    return True
 
 
 def _is_whole_upsampling(call: Call) -> bool:
@@ -256,3 +271,16 @@ def reorder(match: Match) -> Answer:
         return Decline("rank", "a transposition of rank below 2") if composite.anchor.tensor_type.rank < 2 else None
 
     return _declined(match, scalar)
+
+
+def reshape(match: Match) -> Answer:
+    """Another shape for the same elements, where tensors of oneDNN stand on both sides: their region then stays one."""
+    makers = [match.value_of(match.call.args[0])]
+    users = [match.value_of(user) for user in match.users(match.root)]
+    if not all(any(_may_be_ours(value) for value in side) for side in (makers, users)):
+        return Decline("neighbours", "a reshape with nothing of oneDNN before or after it; it costs nothing outside")
+    return _declined(match)
+
+
+def _may_be_ours(value: Expr) -> bool:
+    return isinstance(value, Call) and value.op_name in ANCHORS

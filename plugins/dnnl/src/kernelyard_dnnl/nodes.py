@@ -156,6 +156,7 @@ ANCHORS: Mapping[str, Callable[[Call], KernelNode]] = {
     "image.resize": _resample,
     "concat": _concat,
     "permute_dims": _reorder,
+    "reshape": lambda call: KernelNode("reshape", (("x", call.args[0]),), {}),
     **dict.fromkeys(BINARY, _binary),
     **dict.fromkeys(ELTWISE, _eltwise),
 }
