@@ -64,7 +64,9 @@ class Constant(Expr):
     def digest(self) -> str:
         """The name of the content: equal constants have equal digests."""
         header = f"{self.tensor_type.dtype}{self.data.shape}".encode()
-        return hashlib.sha256(header + np.ascontiguousarray(self.data).tobytes()).hexdigest()
+        content = hashlib.sha256(header)
+        content.update(np.ascontiguousarray(self.data).reshape(-1).view(np.uint8).data)  # no copy of large weights
+        return content.hexdigest()
 
     def __repr__(self) -> str:
         return f"Constant({self.type!r})"
