@@ -273,13 +273,20 @@ def reorder(match: Match) -> Answer:
     return _declined(match, scalar)
 
 
-def reshape(match: Match) -> Answer:
-    """Another shape for the same elements, where tensors of oneDNN stand on both sides: their region then stays one."""
+def view(match: Match) -> Answer:
+    """The same bytes seen otherwise, where tensors of oneDNN stand on both sides: their region then stays one."""
     makers = [match.value_of(match.call.args[0])]
     users = [match.value_of(user) for user in match.users(match.root)]
     if not all(any(_may_be_ours(value) for value in side) for side in (makers, users)):
-        return Decline("neighbours", "a reshape with nothing of oneDNN before or after it; it costs nothing outside")
+        return Decline("neighbours", f"{match.call.op_name} with nothing of oneDNN before it or after it")
     return _declined(match)
+
+
+def slices(match: Match) -> Answer:
+    """Slices that go forwards, as views between tensors of oneDNN."""
+    if any(step < 1 for step in match.call.attrs["strides"]):
+        return Decline("attribute", f"a slice with strides {match.call.attrs['strides']}")
+    return view(match)
 
 
 def _may_be_ours(value: Expr) -> bool:

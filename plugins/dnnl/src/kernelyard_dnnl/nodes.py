@@ -131,6 +131,11 @@ def _reorder(call: Call) -> KernelNode:
     return KernelNode("reorder", (("x", call.args[0]),), {"axes": list(call.attrs["axes"])})
 
 
+def _slice(call: Call) -> KernelNode:
+    attrs = {name: list(call.attrs[name]) for name in ("axes", "begin", "strides")}
+    return KernelNode("slice", (("x", call.args[0]),), attrs)
+
+
 def _binary(call: Call) -> KernelNode:
     return KernelNode("binary", (("a", call.args[0]), ("b", call.args[1])), {"algorithm": BINARY[call.op_name]})
 
@@ -156,6 +161,7 @@ ANCHORS: Mapping[str, Callable[[Call], KernelNode]] = {
     "image.resize": _resample,
     "concat": _concat,
     "permute_dims": _reorder,
+    "strided_slice": _slice,
     "reshape": lambda call: KernelNode("reshape", (("x", call.args[0]),), {}),
     **dict.fromkeys(BINARY, _binary),
     **dict.fromkeys(ELTWISE, _eltwise),

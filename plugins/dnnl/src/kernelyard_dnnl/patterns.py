@@ -63,6 +63,7 @@ def fusion_patterns() -> list[FusionPattern]:
         FusionPattern("dnnl.binary", with_stages(_two(*BINARY)), checks.binary),
         FusionPattern("dnnl.eltwise", with_stages(is_op(*ELTWISE)(wildcard())), checks.eltwise),
         FusionPattern("dnnl.reorder", is_op("permute_dims")(wildcard()), checks.reorder),
-        FusionPattern("dnnl.reshape", is_op("reshape")(wildcard()), checks.reshape),
+        FusionPattern("dnnl.reshape", is_op("reshape")(wildcard()), checks.view),
+        FusionPattern("dnnl.slice", is_op("strided_slice")(wildcard()), checks.slices),
     ]
     return patterns
