@@ -12,7 +12,8 @@ from kernelyard import errors
 from kernelyard.dtypes import UnknownDtypeError
 from kernelyard.errors import KernelyardError
 
-CLASSES = [c for _, c in inspect.getmembers(errors, inspect.isclass) if issubclass(c, Exception)] + [UnknownDtypeError]
+EXCEPTIONS = [c for _, c in inspect.getmembers(errors, inspect.isclass) if issubclass(c, Exception)]
+CLASSES = [c for c in EXCEPTIONS if not issubclass(c, Warning)] + [UnknownDtypeError]
 
 
 @pytest.mark.parametrize("error_class", CLASSES, ids=lambda c: c.__name__)
