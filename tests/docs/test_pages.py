@@ -1,0 +1,194 @@
+"""What the pages say is true: their Python runs, their links lead somewhere, their commands and paths exist."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+
+from kernelyard.driver.cli import COMMANDS
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("plugins/*/README.md")])
+CODE_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)|src=\"([^\"]+)\"")
+CODE_SPAN = re.compile(r"`([^`\n]+)`")
+# Runs a page's Python in one namespace, block after block: `python` as a script, `pycon` as a doctest.
+RUNNER = """
+import doctest, re, sys
+with open(sys.argv[1], encoding="utf-8") as page:
+    text = page.read()
+names = {"__name__": "__main__"}
+for block in re.finditer(r"^```(python|pycon)\\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+    line = text.count("\\n", 0, block.start(2))
+    if block[1] == "python":
+        exec(compile("\\n" * line + block[2], sys.argv[1], "exec"), names)
+        continue
+    test = doctest.DocTestParser().get_doctest(block[2], names, sys.argv[1], sys.argv[1], line)
+    failed, _ = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test, clear_globs=False)
+    names.update(test.globs)
+    if failed:
+        raise SystemExit(1)
+"""
+
+# The model that pages call "model.onnx".
+MODEL = """<ir_version: 8, opset_import: ["": 17]>
+net (float[n, 3, h, w] image) => (float[n, 8] probability) {
+    scores = Conv <kernel_shape = [3, 3]> (image, weight)
+    kept = Relu(scores)
+    pooled = GlobalAveragePool(kept)
+    flat = Flatten(pooled)
+    probability = Softmax(flat)
+}"""
+
+
+def page_id(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+each_page = pytest.mark.parametrize("page", PAGES, ids=page_id)
+
+
+def blocks(page: Path, *languages: str) -> list[str]:
+    """The code blocks of a page in some languages."""
+    found = CODE_BLOCK.findall(page.read_text(encoding="utf-8"))
+    return [block for language, block in found if language in languages]
+
+
+def prose(page: Path) -> str:
+    """The text without its code blocks."""
+    return CODE_BLOCK.sub("", page.read_text(encoding="utf-8"))
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors that headings have on the web."""
+    headings = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Where a page's code runs: a folder with "model.onnx" in it."""
+    model = onnx.parser.parse_model(MODEL)
+    weight = np.random.default_rng(0).standard_normal((8, 3, 3, 3)).astype(np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weight, "weight"))
+    onnx.save(model, tmp_path / "model.onnx")
+    return tmp_path
+
+
+def run_page(page: Path, folder: Path, environment: dict[str, str]) -> str:
+    """What the Python of a page prints."""
+    command = [sys.executable, "-W", "error", "-c", RUNNER, str(page)]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python", "pycon")], ids=page_id)
+def test_the_python_runs(page: Path, folder: Path, environment: dict[str, str]) -> None:
+    run_page(page, folder, environment)
+
+
+def test_the_readme_shows_what_its_script_prints(folder: Path, environment: dict[str, str]) -> None:
+    (shown,) = blocks(ROOT / "README.md", "text")
+    assert run_page(ROOT / "README.md", folder, environment) == shown
+
+
+def test_the_readme_has_ten_lines_of_the_api() -> None:
+    (script,) = blocks(ROOT / "README.md", "python")
+    assert len([line for line in script.splitlines() if line]) == 10
+
+
+@each_page
+def test_code_blocks_say_what_they_are(page: Path) -> None:
+    languages = {language for language, _ in CODE_BLOCK.findall(page.read_text(encoding="utf-8"))}
+    assert languages <= {"python", "pycon", "console", "text", "toml", "diff"}, languages
+
+
+@each_page
+def test_links_lead_somewhere(page: Path) -> None:
+    for link, source in LINK.findall(prose(page)):
+        target, _, anchor = (link or source).partition("#")
+        assert not target.startswith("/"), link
+        if target.startswith("http"):
+            continue
+        place = page.parent / target if target else page
+        assert place.exists(), link
+        assert not anchor or anchor in anchors(place), link
+
+
+@each_page
+def test_paths_exist(page: Path) -> None:
+    """Code spans with a slash that end like a file or folder of the repository are one."""
+    for span in CODE_SPAN.findall(prose(page)):
+        if not re.fullmatch(r"[\w.\-]+(/[\w.\-]+)*(/|/[\w\-]+\.(py|toml|md|png))", span):
+            continue
+        places = [base / span for base in (ROOT, page.parent, ROOT / "core/src/kernelyard", *package_folders(page))]
+        assert any(place.exists() for place in places), span
+
+
+def package_folders(page: Path) -> list[Path]:
+    """The source folders of the plugin that a page belongs to."""
+    return [folder for folder in page.parent.glob("src/*") if folder.is_dir()]
+
+
+@each_page
+def test_make_targets_exist(page: Path) -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    for language, block in CODE_BLOCK.findall(page.read_text(encoding="utf-8")):
+        if language == "console":
+            assert set(re.findall(r"^\$ make ([a-z-]+)", block, re.MULTILINE)) <= targets, block
+    assert set(re.findall(r"`make ([a-z-]+)`", prose(page))) <= targets
+
+
+@each_page
+def test_commands_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for line in re.findall(r"^\$ kernelyard (.+)$|`kernelyard ([a-z][^`\n]*)`", text, re.MULTILINE):
+        words = re.sub(r"^-p \S+ ", "", line[0] or line[1]).split()
+        if "|" in words[0]:
+            assert set(words[0].split("|")) <= set(COMMANDS)
+            continue
+        assert words[0] in COMMANDS, words
+        command: click.Command = importlib.import_module(f"kernelyard.driver.commands.{words[0]}").command
+        known = {option for parameter in command.params for option in parameter.opts}
+        given = {word for word in words[1:] if word.startswith("-")}
+        assert given <= known | {"--help"}, words
+
+
+@each_page
+def test_nothing_outside_the_repository_is_named(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert "../shared" not in text
+    assert not re.search(r"(?<![\w.])/(work|tmp|home)/", text)
+
+
+@each_page
+def test_code_spans_that_name_our_modules_can_be_imported(page: Path) -> None:
+    """`kernelyard.a.b` is a module, or an attribute of one."""
+    for name in {span for span in CODE_SPAN.findall(prose(page)) if re.fullmatch(r"kernelyard(\.\w+)+", span)}:
+        assert is_there(name), name
+
+
+def is_there(name: str) -> bool:
+    """True for the dotted name of a module, or of something in one."""
+    parts = name.split(".")
+    for count in range(len(parts), 0, -1):
+        try:
+            found: object = importlib.import_module(".".join(parts[:count]))
+        except ModuleNotFoundError:
+            continue
+        for part in parts[count:]:
+            if not hasattr(found, part):
+                return False
+            found = getattr(found, part)
+        return True
+    return False
