@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import zipfile
@@ -16,6 +15,7 @@ from onnx import TensorProto, helper
 
 import kernelyard as ky
 from kernelyard import errors
+from kernelyard.runtime import container
 
 
 def model(op_type: str = "Relu", domain: str = "", **attributes: object) -> onnx.ModelProto:
@@ -46,7 +46,7 @@ def refused(error: type[errors.KernelyardError], action: Callable[[], object], *
         assert fact in str(caught.value)
 
 
-# --- models -------------------------------------------------------------------------------------------------------------
+# --- models -----------------------------------------------------------------------------------------------------------
 def test_not_an_onnx_file(tmp_path: Path) -> None:
     path = tmp_path / "text.onnx"
     path.write_text("this is no model at all, only a sentence")
@@ -75,12 +75,13 @@ def test_unknown_kind_of_model(tmp_path: Path) -> None:
 def test_unsupported_operators_are_listed_at_once() -> None:
     bad = model("Frobnicate", domain="com.acme")
     bad.graph.node.append(helper.make_node("Grumble", ["y"], ["z"], "second_node", domain="com.acme"))
+    bad.graph.output[0].name = "z"
     refused(
         errors.UnsupportedOperatorError, lambda: ky.compile(bad), "Frobnicate", "the_node", "Grumble", "second_node"
     )
 
 
-# --- feeds --------------------------------------------------------------------------------------------------------------
+# --- feeds ------------------------------------------------------------------------------------------------------------
 def test_wrong_feed_name(exe: ky.Executable) -> None:
     x = np.zeros((2, 3), np.float32)
     refused(errors.InputNameError, lambda: exe.run({"X": x}), "'X'", "x")
@@ -104,7 +105,7 @@ def test_an_executable_works_after_refusing(exe: ky.Executable) -> None:
     assert np.asarray(exe.run({"x": np.full((2, 3), -1, np.float32)})["y"]).tolist() == [[0, 0, 0]] * 2
 
 
-# --- backends -----------------------------------------------------------------------------------------------------------
+# --- backends ---------------------------------------------------------------------------------------------------------
 def test_unknown_backend() -> None:
     refused(
         errors.UnknownBackendError,
@@ -116,8 +117,10 @@ def test_unknown_backend() -> None:
 
 
 def test_unknown_option_target_and_option_owner() -> None:
-    refused(errors.KernelyardError, lambda: ky.compile(model(), target="cpuu"), "did you mean 'cpu'")
-    refused(errors.KernelyardError, lambda: ky.compile(model(), options={"dnl": {}}), "did you mean 'dnnl'")
+    refused(errors.TargetError, lambda: ky.compile(model(), target="cpuu"), "did you mean 'cpu'")
+    refused(errors.OptionError, lambda: ky.compile(model(), options={"dnl": {}}), "did you mean 'dnnl'")
+    refused(errors.OptionError, lambda: ky.compile(model(), options={"dnnl": {"speed": 9}}), "dnnl", "'speed'")
+    refused(errors.OptionError, lambda: ky.compile(model(), options={"onnx": {"shape": {}}}), "did you mean 'shapes'")
 
 
 MISSING_LIBRARY = """
@@ -146,7 +149,7 @@ def test_missing_library(tmp_path: Path) -> None:
     assert "auto runs [[0.0, 2.0, 0.0]]" in done.stdout
 
 
-# --- artifacts ----------------------------------------------------------------------------------------------------------
+# --- artifacts --------------------------------------------------------------------------------------------------------
 def test_artifact_of_a_newer_schema(artifact: Path) -> None:
     _rewrite_manifest(artifact, lambda manifest: manifest.update(schema=manifest["schema"] + 1))
     refused(errors.ArtifactVersionError, lambda: ky.load(artifact), "m.kyar")
@@ -163,12 +166,13 @@ def test_artifact_that_names_a_plugin_not_installed(artifact: Path) -> None:
 
 def _rewrite_manifest(artifact: Path, change: Callable[[dict], None]) -> None:
     """Change the manifest of an artifact as a later writer would have written it: all checks still hold."""
-    from kernelyard.runtime import artifact as container
-
-    members = container.read_members(artifact)
-    manifest = json.loads(members["manifest.json"])
+    contents = container.read_container(artifact)
+    manifest = dict(contents.manifest.value)
     change(manifest)
-    container.write_members(artifact, {**members, "manifest.json": json.dumps(manifest).encode()})
+    members = [container.Member(name, [data.data]) for name, data in contents.members.items()]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(container, "SCHEMA", manifest["schema"])
+        container.write_container(artifact, manifest, members)
 
 
 def test_every_byte_region_is_covered(artifact: Path) -> None:

@@ -98,7 +98,24 @@ class ShapeError(KernelyardError):
     code = "KY110"
 
 
-# --- passes, patterns, placement ---------------------------------------------------------------------------------------
+# --- what a compile is asked for -------------------------------------------------------------------------------------
+class TargetError(KernelyardError):
+    """The target is unknown or ill-formed."""
+
+    code = "KY130"
+
+
+class OptionError(KernelyardError):
+    """A compile option is unknown or of the wrong form."""
+
+    code = "KY140"
+
+
+class PerformanceWarning(UserWarning):
+    """Something runs far slower than it could."""
+
+
+# --- passes, patterns, placement --------------------------------------------------------------------------------------
 class PassError(KernelyardError):
     """A pass failed or broke its promise."""
 
@@ -179,7 +196,7 @@ class UnknownModelError(FrontendError):
     code = "KY404"
 
 
-# --- running -----------------------------------------------------------------------------------------------------------
+# --- running ----------------------------------------------------------------------------------------------------------
 class ExecutionError(KernelyardError):
     """A compiled program cannot run as asked."""
 
@@ -210,7 +227,7 @@ class DeviceError(ExecutionError):
     code = "KY510"
 
 
-# --- artifacts ---------------------------------------------------------------------------------------------------------
+# --- artifacts --------------------------------------------------------------------------------------------------------
 class ArtifactError(KernelyardError):
     """A `.kyar` file cannot be used."""
 

@@ -5,15 +5,9 @@ from __future__ import annotations
 import difflib
 from dataclasses import dataclass, fields
 
-from kernelyard.errors import KernelyardError
+from kernelyard.errors import TargetError
 
 KINDS = ("cpu", "cuda")
-
-
-class TargetError(KernelyardError):
-    """The target is unknown or ill-formed."""
-
-    code = "KY130"
 
 
 @dataclass(frozen=True)

@@ -11,42 +11,45 @@ from kernelyard.plugins.code_generator import CodeGenerator
 from kernelyard.plugins.manager import PluginManager
 from kernelyard.target import Target
 
+AUTO = "auto"
+
 
 def choose_backends(manager: PluginManager, target: Target, wanted: Sequence[str] | str) -> list[Backend]:
     """The backends to offer the model to, in order.
 
-    wanted: names, "auto", or []. A name may be a code generator's: these take part anyway, so naming one only checks
-    that it is usable.
+    wanted: names, "auto", or []. A name may be a code generator's: the target's own takes part anyway, so naming it
+    only checks that it is usable.
     Raises: UnknownBackendError, BackendUnavailableError.
     """
-    if wanted == "auto":
+    if wanted == AUTO:
         usable = {backend.name: backend for backend in manager.active("backend", target.kind)}
-        priorities = {plugin.name: plugin.manifest.priority for plugin in manager.plugins if plugin.manifest}
-        return [usable[name] for name in order_backends({name: priorities[name] for name in usable})]
-    if isinstance(wanted, str):
-        raise UnknownBackendError(
-            "backends is a list of names",
-            found=repr(wanted),
-            expected=f'["{wanted}"], "auto" or []',
-            hint="add brackets",
-        )
-    chosen: list[Backend] = []
-    for name in order_backends({}, wanted):
-        part = manager.get_any(name, ("backend", "code_generator"), target.kind)
-        if isinstance(part, Backend):
-            chosen.append(part)
-    return chosen
+        return [usable[name] for name in order_backends({name: manager.priority_of(name) for name in usable})]
+    parts = [manager.get_any(name, ("backend", "code_generator"), target.kind) for name in _names(wanted)]
+    return [part for part in parts if isinstance(part, Backend)]
 
 
-def choose_code_generator(manager: PluginManager, target: Target) -> CodeGenerator | None:
-    """The target's own code generator, None when there is none.
+def choose_code_generator(
+    manager: PluginManager, target: Target, wanted: Sequence[str] | str = AUTO
+) -> CodeGenerator | None:
+    """The target's own code generator, None when there is none; of several the first that `wanted` names.
 
     Raises: BackendUnavailableError for a GPU target, whose programs cannot run on the reference interpreter.
     """
-    generators = manager.active("code_generator", target.kind)
+    generators: list[CodeGenerator] = manager.active("code_generator", target.kind)
     if not generators and target.kind != "cpu":
         raise BackendUnavailableError(
             f"no code generator for target {target.kind!r} is usable",
             hint=f"pip install kernelyard-native-{target.kind}; `kernelyard doctor` says more",
         )
-    return generators[0] if generators else None
+    by_name = {generator.name: generator for generator in generators}
+    named = [by_name[name] for name in wanted if name in by_name]
+    return next(iter([*named, *generators]), None)
+
+
+def _names(wanted: Sequence[str] | str) -> tuple[str, ...]:
+    if not isinstance(wanted, (list, tuple)) or not all(isinstance(name, str) for name in wanted):
+        example, hint = (f'["{wanted}"]', "add brackets") if isinstance(wanted, str) else ('["dnnl"]', None)
+        raise UnknownBackendError(
+            "backends is a list of names", found=repr(wanted), expected=f'{example}, "{AUTO}" or []', hint=hint
+        )
+    return order_backends({}, wanted)

@@ -1,19 +1,32 @@
-"""The command line: `kernelyard compile|run|bench|explain|inspect|backends|doctor`. Each command is a module of
-`kernelyard.driver.commands` and is imported when it is called."""
+"""The command line: `kernelyard compile|run|bench|explain|inspect|backends|doctor`.
+
+Each command is a module of `kernelyard.driver.commands`, imported when it is called. Exit codes: 0, 1 for what
+Kernelyard refuses, 2 for a command line that makes no sense. With `--json` errors are JSON on stdout too.
+"""
 
 from __future__ import annotations
 
 import difflib
 import json
-import sys
+import warnings
 from importlib import import_module
+from typing import Any, NoReturn
 
 import click
 
 from kernelyard import __version__
 from kernelyard.errors import KernelyardError
 
-COMMANDS = ("backends", "bench", "compile", "doctor", "explain", "inspect", "run")
+COMMANDS = {
+    "backends": "List the installed plugins, their states and what is wrong with one.",
+    "bench": "Time a model or an artifact.",
+    "compile": "Compile a model and save it as one .kyar file.",
+    "doctor": "Examine the environment; exit with 1 if something is to mend.",
+    "explain": "Show what would run where, and why something would not.",
+    "inspect": "Show what is in an artifact.",
+    "run": "Run a model or an artifact once.",
+}
+USAGE = "usage"  # the error code of a command line that makes no sense
 
 
 class LazyGroup(click.Group):
@@ -25,33 +38,55 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             close = difflib.get_close_matches(cmd_name, COMMANDS, 1)
-            ctx.fail(
-                f"no command {cmd_name!r}"
-                + (f"; did you mean {close[0]!r}?" if close else f"; one of {', '.join(COMMANDS)}")
-            )
+            way_out = f"did you mean {close[0]!r}?" if close else f"one of {', '.join(COMMANDS)}"
+            ctx.fail(f"no command {cmd_name!r}; {way_out}")
         return import_module(f"kernelyard.driver.commands.{cmd_name}").command
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta["as_json"] = "--json" in args
+        return super().parse_args(ctx, args)
+
     def invoke(self, ctx: click.Context) -> object:
-        """Run a command; our errors are printed without a traceback (as JSON where asked) and exit with 1."""
-        try:
-            return super().invoke(ctx)
-        except KernelyardError as error:
-            if "--json" in sys.argv:
-                click.echo(json.dumps({"error": error.to_json()}, indent=2))
-            else:
-                click.echo(str(error), err=True)
-            ctx.exit(1)
+        """Run a command; errors are printed without a traceback, warnings without a place in the code."""
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            try:
+                return super().invoke(ctx)
+            except KernelyardError as error:
+                _fail(ctx, error.to_json(), str(error), 1)
+            except click.UsageError as error:
+                if not ctx.meta["as_json"]:
+                    raise
+                _fail(ctx, {"code": USAGE, "error": "UsageError", "message": error.format_message()}, "", 2)
+
+
+def _fail(ctx: click.Context, facts: dict[str, Any], text: str, exit_code: int) -> NoReturn:
+    if ctx.meta["as_json"]:
+        click.echo(json.dumps({"error": facts}, indent=2, ensure_ascii=False))
+    else:
+        click.echo(text, err=True)
+    ctx.exit(exit_code)
+
+
+def _show_warning(message: Warning | str, *_: object) -> None:
+    click.echo(f"warning: {message}", err=True)
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="kernelyard")
-@click.option("-p", "plugins", multiple=True, metavar="no:NAME", help="Do not load the plugin NAME.")
-def main(plugins: tuple[str, ...]) -> None:
-    """Compile deep-learning models to the libraries and code generators that are installed."""
+@click.option("-p", "plugins", multiple=True, metavar="no:NAME", help="Do not load the plugin NAME; may be repeated.")
+@click.pass_context
+def main(ctx: click.Context, plugins: tuple[str, ...]) -> None:
+    """Compile deep-learning models for the libraries and code generators that are installed."""
     if plugins:
-        from kernelyard.plugins.manager import block
+        from kernelyard.plugins.manager import blocked
 
         wrong = [plugin for plugin in plugins if not plugin.startswith("no:")]
         if wrong:
             raise click.BadParameter(f"{wrong[0]!r}; write -p no:NAME", param_hint="-p")
-        block(plugin.removeprefix("no:") for plugin in plugins)
+        ctx.with_resource(blocked(plugin.removeprefix("no:") for plugin in plugins))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import kernelyard.ops  # noqa: F401  the vocabulary must be declared before a model is read
@@ -14,19 +13,23 @@ from kernelyard.driver.generate import Generated, generate
 from kernelyard.driver.import_model import import_model
 from kernelyard.driver.lower import lower
 from kernelyard.driver.options import check_options, is_strict
+from kernelyard.errors import PerformanceWarning, PluginContractError
 from kernelyard.ir import Call, IRModule
+from kernelyard.legalize import has_rule
 from kernelyard.ops.reference_runtime import ReferenceModule
 from kernelyard.ops.size_checks import size_checks
 from kernelyard.placement.build_report import build_report
 from kernelyard.placement.partition import partition
 from kernelyard.placement.recorder import Recorder
 from kernelyard.plugins.backend import Backend
+from kernelyard.plugins.code_generator import CodeGenerator
 from kernelyard.plugins.manager import get_manager
 from kernelyard.runtime.executable import Executable
 from kernelyard.runtime.module import RuntimeModule
 from kernelyard.runtime.program import SizeCheck
-from kernelyard.runtime.report import Report
+from kernelyard.runtime.report import VIEW, Report
 from kernelyard.target import Target, as_target
+from kernelyard.transform.legalize_ops import VIEWS
 from kernelyard.transform.pipelines import get_pipeline
 from kernelyard.transform.run_codegen import EXTERNAL_MODULES, RunCodegen
 
@@ -46,9 +49,11 @@ def compile(  # noqa: A001  the public name, as `re.compile`
 
     model: a path, bytes, a model object that an installed frontend knows, or an IRModule. target: "cpu", "cuda" or a
     Target. backends: names in order of preference, "auto" for all that can be used, [] for none but the target's own
-    code generator. options: {backend: {option: value}}; {"core": {"strict": True}} raises where a backend breaks its
+    code generator. options: {plugin: {option: value}}; {"core": {"strict": True}} raises where a plugin breaks its
     word.
-    Raises: FrontendError, UnknownBackendError, BackendUnavailableError, TargetError, and what passes raise.
+    Warns: PerformanceWarning where ops are left to the reference interpreter.
+    Raises: FrontendError, UnknownBackendError, BackendUnavailableError, TargetError, OptionError, with "strict"
+      PluginContractError, and what passes raise.
 
     Example:
         >>> import numpy as np
@@ -59,38 +64,44 @@ def compile(  # noqa: A001  the public name, as `re.compile`
         >>> exe(np.array([-1, 2], np.float32)).numpy().tolist()
         [0.0, 2.0]
     """
-    target = as_target(target)
-    checked = check_options(options)
-    chosen = choose_backends(get_manager(), target, backends)
-    generator = choose_code_generator(get_manager(), target)
+    manager, target = get_manager(), as_target(target)
+    checked = check_options(manager, options)
+    strict = is_strict(checked)
+    chosen = choose_backends(manager, target, backends)
+    generator = choose_code_generator(manager, target, backends)
     recorder = Recorder()
 
-    module = simplify(import_model(model, checked))
-    placed = partition(module, chosen, target, recorder, strict=is_strict(checked))
+    module = simplify(import_model(manager, model, checked))
+    placed = partition(module, chosen, target, recorder, strict)
     offloaded = run_codegens(placed, chosen, checked, recorder)
-    generated = generate(offloaded, generator, target, checked.get(generator.name, {}) if generator else {})
+    own_options = checked.get(generator.name, {}) if generator else {}
+    generated = generate(offloaded, generator, target, own_options, recorder, strict)
     checks = {name: size_checks(module, name) for name in module.entry_functions()}
-    linked = link(generated, target, checks)
+    exe = link(generated, target, checks)
 
-    def runs_rest(call: Call) -> str:
-        return generator.name if generator and call.op_name not in linked.reference_ops else REFERENCE
-
-    linked.executable.report = build_report(placed, recorder, str(target), runs_rest, generated.kernels)
-    log.info("%s", linked.executable.report.summary)
-    return linked.executable
+    exe.report = build_report(placed, recorder, str(target), runs_rest(generated.generator), generated.kernels)
+    log.info("%s", exe.report.summary)
+    return exe
 
 
-def explain(model: object, target: Target | str = "cpu", backends: Sequence[str] | str = "auto") -> Report:
+def explain(
+    model: object,
+    target: Target | str = "cpu",
+    backends: Sequence[str] | str = "auto",
+    options: Options | None = None,
+) -> Report:
     """What `compile` would offload and what not, with reasons; no code is generated.
 
     Raises: as `compile`.
     """
-    target = as_target(target)
-    chosen = choose_backends(get_manager(), target, backends)
-    generator = choose_code_generator(get_manager(), target)
+    manager, target = get_manager(), as_target(target)
+    checked = check_options(manager, options)
+    chosen = choose_backends(manager, target, backends)
+    generator = choose_code_generator(manager, target, backends)
     recorder = Recorder()
-    placed = partition(simplify(import_model(model, {})), chosen, target, recorder)
-    return build_report(placed, recorder, str(target), generator.name if generator else REFERENCE)
+    module = simplify(import_model(manager, model, checked))
+    placed = partition(module, chosen, target, recorder, is_strict(checked))
+    return build_report(placed, recorder, str(target), runs_rest(generator))
 
 
 def simplify(module: IRModule) -> IRModule:
@@ -104,36 +115,49 @@ def run_codegens(module: IRModule, chosen: Sequence[Backend], options: Options, 
     return RunCodegen(codegens, options, recorder=recorder, strict=is_strict(options))(module)
 
 
-@dataclass(frozen=True)
-class Linked:
-    """The executable, and the ops in it that run on the reference interpreter."""
+def runs_rest(generator: CodeGenerator | None) -> Callable[[Call], str]:
+    """Who runs a call that no backend took, for the report."""
 
-    executable: Executable
-    reference_ops: frozenset[str]
+    def name(call: Call) -> str:
+        if call.op_name in VIEWS:
+            return VIEW
+        return generator.name if generator is not None and has_rule(call.op_name) else REFERENCE
+
+    return name
 
 
-def link(generated: Generated, target: Target, checks: Mapping[str, tuple[SizeCheck, ...]]) -> Linked:
-    """Put programs, kernels, external modules and constants together; `checks` are those of each entry function."""
+def link(generated: Generated, target: Target, checks: Mapping[str, tuple[SizeCheck, ...]]) -> Executable:
+    """Put programs, kernels, external modules and constants together; `checks` are those of each entry function.
+
+    Raises: PluginContractError when two modules answer to one symbol.
+    """
     module = generated.module
     modules: list[RuntimeModule] = [*module.attrs.get(EXTERNAL_MODULES, ()), *generated.kernel_modules]
-    home = {symbol: number for number, each in enumerate(modules) for symbol in each.symbols()}
+    home = _home(modules)
     lowered = [
         lower(name, function, home, len(modules), checks.get(name, ()))
         for name, function in module.entry_functions().items()
     ]
     reference_calls = {symbol: call for each in lowered for symbol, call in each.reference_calls.items()}
-    reference_ops = frozenset(call.op_name for call in reference_calls.values())
     if reference_calls:
         modules.append(ReferenceModule.from_calls(reference_calls))
-        message = f"these ops run on the slow reference interpreter: {', '.join(sorted(reference_ops))}"
+        names = ", ".join(sorted({call.op_name for call in reference_calls.values()}))
+        message = f"these ops run on the slow reference interpreter: {names}"
         warnings.warn(message, PerformanceWarning, stacklevel=3)
     constants = {digest: array for each in lowered for digest, array in each.constants.items()}
     for each in modules:
         constants.update(each.constants())
     programs = {each.program.name: each.program for each in lowered}
-    exe = Executable(programs, modules, constants, module.attrs.get("metadata", {}), target=str(target))
-    return Linked(exe, reference_ops)
+    return Executable(programs, modules, constants, module.attrs.get("metadata", {}), target=str(target))
 
 
-class PerformanceWarning(UserWarning):
-    """Something runs far slower than it could."""
+def _home(modules: Sequence[RuntimeModule]) -> dict[str, int]:
+    """The number of the module that has each symbol."""
+    home: dict[str, int] = {}
+    for number, each in enumerate(modules):
+        for symbol in each.symbols():
+            if symbol in home:
+                kinds = f"{modules[home[symbol]].kind} and {each.kind}"
+                raise PluginContractError(f"two modules answer to {symbol!r}", found=kinds, expected="one")
+            home[symbol] = number
+    return home

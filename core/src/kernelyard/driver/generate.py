@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kernelyard.errors import KernelyardError, PluginContractError
 from kernelyard.ir import IRModule
+from kernelyard.placement.recorder import Recorder
 from kernelyard.plugins.code_generator import CodeGenerator
 from kernelyard.runtime.module import RuntimeModule
 from kernelyard.runtime.report import Kernel
@@ -14,28 +17,70 @@ from kernelyard.target import Target
 from kernelyard.tir import PrimFunc
 from kernelyard.transform.pipelines import get_pipeline
 
+log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class Generated:
-    """The module with every call compiled (where a generator is there), and the kernels' modules."""
+    """The module with every call compiled that could be, and the kernels' modules.
+
+    generator: None where the reference interpreter has to run what no library took.
+    """
 
     module: IRModule
+    generator: CodeGenerator | None = None
     kernel_modules: tuple[RuntimeModule, ...] = ()
     kernels: tuple[Kernel, ...] = ()
 
 
 def generate(
-    module: IRModule, generator: CodeGenerator | None, target: Target, options: Mapping[str, Any]
+    module: IRModule,
+    generator: CodeGenerator | None,
+    target: Target,
+    options: Mapping[str, Any],
+    recorder: Recorder,
+    strict: bool = False,
 ) -> Generated:
     """Legalize, fuse and generate; without a code generator nothing is done.
 
-    Raises: LegalizeError, CodegenError.
+    A generator that fails is recorded as having broken its contract, and the module stays as it is; with `strict` that
+    raises. Raises: LegalizeError, PluginContractError.
     """
     if generator is None:
         return Generated(module)
-    module = get_pipeline("legalize")(module)
-    functions = {name: f for name, f in module.functions.items() if isinstance(f, PrimFunc)}
+    legal = get_pipeline("legalize")(module)
+    functions = {name: f for name, f in legal.functions.items() if isinstance(f, PrimFunc)}
     if not functions:
+        return Generated(legal, generator)
+    try:
+        kernel_module = _generate(generator, functions, target, options)
+    except Exception as error:  # a vendor's code
+        broken = _broken(generator.name, error)
+        if strict:
+            raise broken from error
+        log.warning("the code generator %s failed", generator.name, exc_info=True)
+        recorder.violated(generator.name, tuple(functions), broken.message)
         return Generated(module)
     kernels = tuple(Kernel(generator.name, name, tuple(f.attrs.get("ops", ()))) for name, f in functions.items())
-    return Generated(module, (generator.generate(functions, target, options),), kernels)
+    return Generated(legal, generator, (kernel_module,), kernels)
+
+
+def _generate(
+    generator: CodeGenerator, functions: Mapping[str, PrimFunc], target: Target, options: Mapping[str, Any]
+) -> RuntimeModule:
+    made = generator.generate(functions, target, options)
+    if not isinstance(made, RuntimeModule):
+        raise PluginContractError(f"it returned {type(made).__name__}, no RuntimeModule")
+    missing = [name for name in functions if name not in made.symbols()]
+    if missing:
+        raise PluginContractError(f"its RuntimeModule lacks {', '.join(missing)}")
+    return made
+
+
+def _broken(name: str, error: Exception) -> PluginContractError:
+    reason = error.message if isinstance(error, KernelyardError) else repr(error)
+    return PluginContractError(
+        f"the code generator {name} failed: {reason}",
+        where=getattr(error, "where", None),
+        hint="report this to the plugin's authors",
+    )

@@ -2,51 +2,92 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kernelyard.errors import FrontendError, PluginContractError, UnknownModelError
+from kernelyard.errors import (
+    FrontendError,
+    IRError,
+    KernelyardError,
+    PluginContractError,
+    PluginError,
+    UnknownModelError,
+)
 from kernelyard.ir import IRModule
 from kernelyard.ir.verify import verify
 from kernelyard.plugins.frontend import Frontend
 from kernelyard.plugins.guard import guarded
-from kernelyard.plugins.manager import get_manager
+from kernelyard.plugins.manager import PluginManager
+
+log = logging.getLogger(__name__)
 
 
-def import_model(model: object, options: Mapping[str, Mapping[str, Any]]) -> IRModule:
-    """The model as a verified module.
+def import_model(manager: PluginManager, model: object, options: Mapping[str, Mapping[str, Any]]) -> IRModule:
+    """The model as a verified module that has at least one entry function.
 
-    Raises: UnknownModelError with the pip line when no frontend takes it, and what the frontend raises.
+    Raises: FrontendError when there is no such file, UnknownModelError with the pip line when no frontend takes the
+    model, IRError when there is nothing to compile, and what the frontend raises.
     """
-    if isinstance(model, IRModule):
-        verify(model)
-        return model
     if isinstance(model, (str, os.PathLike)) and not Path(model).is_file():
-        raise FrontendError("there is no such model file", where=str(model))
-    frontend = _frontend_for(model)
-    module = frontend.import_model(model, options.get(frontend.name, {}))
-    if not isinstance(module, IRModule):
-        raise PluginContractError(
-            f"the frontend {frontend.name!r} returned no IRModule",
-            where=get_manager().label_of(frontend.name),
-            found=type(module).__name__,
-        )
-    verify(module)
+        problem = "this is a folder, no model file" if Path(model).is_dir() else "there is no such model file"
+        raise FrontendError(problem, where=str(model))
+    if isinstance(model, IRModule):
+        module = model
+        verify(module)
+    else:
+        frontend = _frontend_for(manager, model)
+        module = _read(frontend, manager.label_of(frontend.name), model, options.get(frontend.name, {}))
+    if not module.entry_functions():
+        raise IRError("the module has no function to compile", expected='a function, usually called "main"')
     return module
 
 
-def _frontend_for(model: object) -> Frontend:
-    frontends: list[Frontend] = get_manager().active("frontend")
+def _frontend_for(manager: PluginManager, model: object) -> Frontend:
+    frontends: list[Frontend] = manager.active("frontend")
     for frontend in frontends:
-        if guarded(f"asking {get_manager().label_of(frontend.name)}", lambda f=frontend: f.accepts(model)):
-            return frontend
-    found = str(model) if isinstance(model, (str, os.PathLike)) else type(model).__name__
-    suffix = Path(model).suffix.lstrip(".") if isinstance(model, (str, os.PathLike)) else ""
-    raise UnknownModelError(
-        "no installed frontend takes this model",
-        found=found,
-        expected=", ".join(frontend.name for frontend in frontends) or "no frontend is installed",
-        hint=f"pip install kernelyard-{suffix}" if suffix and suffix not in {f.name for f in frontends} else None,
+        label = manager.label_of(frontend.name)
+        try:
+            if guarded(f"asking {label} whether it reads this model", lambda f=frontend: f.accepts(model)):
+                return frontend
+        except PluginError:  # one broken frontend must not keep the others from reading the model
+            log.warning("%s failed when it was asked whether it reads this model", label, exc_info=True)
+    raise _unknown_model(model, [frontend.name for frontend in frontends])
+
+
+def _unknown_model(model: object, frontends: Sequence[str]) -> UnknownModelError:
+    is_path = isinstance(model, (str, os.PathLike))
+    suffix = Path(model).suffix.lstrip(".").lower() if is_path else ""
+    hint = f"pip install kernelyard-{suffix}" if suffix.isalnum() and suffix not in frontends else None
+    return UnknownModelError(
+        "no installed frontend reads this model",
+        found=str(model) if is_path else f"an object of type {type(model).__name__}",
+        expected=f"a model for {', '.join(frontends)}" if frontends else "no frontend is installed",
+        hint=hint or "give a path, the bytes of a file, a model object that a frontend knows, or an IRModule",
+    )
+
+
+def _read(frontend: Frontend, label: str, model: object, options: Mapping[str, Any]) -> IRModule:
+    """What the frontend makes of the model; errors that are no KernelyardErrors, and results that are no well-formed
+    modules, are the plugin's fault and say so."""
+    try:
+        module = frontend.import_model(model, options)
+    except KernelyardError:
+        raise
+    except Exception as error:  # a vendor's code
+        raise _broken(label, f"raised {type(error).__name__}: {error}") from error
+    if not isinstance(module, IRModule):
+        raise _broken(label, f"returned {type(module).__name__}, no IRModule")
+    try:
+        verify(module)
+    except KernelyardError as error:
+        raise _broken(label, f"made a malformed module: {error}") from error
+    return module
+
+
+def _broken(label: str, problem: str) -> PluginContractError:
+    return PluginContractError(
+        f"the frontend {problem}", where=label, hint="report this to the plugin's authors, with the model"
     )

@@ -1,7 +1,7 @@
 """From a module whose calls are all compiled to a Program: variables become registers, calls become steps.
 
-`reshape` becomes an alias: the same bytes in another shape. An operator that nothing compiled becomes a call of the
-reference module, which the report shows.
+A view (`reshape`) becomes an alias: the same bytes in another shape. An operator that nothing compiled becomes a call
+of the reference module, which the report shows.
 """
 
 from __future__ import annotations
@@ -11,19 +11,20 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from kernelyard.errors import CodegenError
+from kernelyard.errors import CodegenError, IRError
 from kernelyard.ir import Call, Constant, Expr, ExternFunc, Function, GlobalVar, Op, Tuple, TupleGetItem, Var
 from kernelyard.ir.types import symbols_of, tensors_of
 from kernelyard.runtime.program import Program, Register, SizeCheck, Step
 from kernelyard.runtime.spec import TensorSpec
+from kernelyard.transform.legalize_ops import VIEWS
 
 COMPILED = ("call_tir", "call_dps_packed")
-ALIASES = ("reshape",)
 
 
 @dataclass
 class Lowered:
-    """What lowering gives: the program, its constants by digest, and the calls left to the reference module."""
+    """What lowering gives: the program, its constants by digest, and the calls left to the reference module by symbol
+    (no two functions share one)."""
 
     program: Program
     constants: dict[str, np.ndarray]
@@ -41,23 +42,24 @@ def lower(
 
     home: the module number of each compiled symbol. reference_module: the number that the reference module will have.
     checks: what the sizes of the inputs must satisfy (`kernelyard.ops.size_checks`).
-    Raises: CodegenError for a call of a function that no module has.
+    Raises: CodegenError for a call of a function that no module has, IRError when the function's names of inputs or
+    outputs do not fit.
     """
-    lowering = _Lowering(home, reference_module)
-    input_names = function.attrs.get("input_names") or [param.name for param in function.params]
+    lowering = _Lowering(name, home, reference_module)
+    given = function.attrs.get("input_names") or [param.name for param in function.params]
     inputs = [
         TensorSpec(param.tensor_type.shape, param.tensor_type.dtype, input_name)
-        for param, input_name in zip(function.params, input_names, strict=True)
+        for param, input_name in zip(function.params, _names(given, len(function.params), name, "input"), strict=True)
     ]
-    for index, param in enumerate(function.params):
-        lowering.of[param] = (lowering.add(Register(inputs[index].shape, inputs[index].dtype, "input", index=index)),)
+    for index, (param, spec) in enumerate(zip(function.params, inputs, strict=True)):
+        lowering.of[param] = (lowering.add(Register(spec.shape, spec.dtype, "input", index=index)),)
     for binding in function.bindings:
         lowering.of[binding.var] = lowering.value(binding.var, binding.value)
     results = lowering.operand(function.result)
-    output_names = function.attrs.get("output_names") or [f"output_{i}" for i in range(len(results))]
+    given = function.attrs.get("output_names") or [f"output_{i}" for i in range(len(results))]
     outputs = [
         TensorSpec(lowering.registers[register].shape, lowering.registers[register].dtype, output_name)
-        for register, output_name in zip(results, output_names, strict=True)
+        for register, output_name in zip(results, _names(given, len(results), name, "output"), strict=True)
     ]
     symbols = tuple(sorted(symbols_of(param.type for param in function.params)))
     program = Program(
@@ -66,8 +68,20 @@ def lower(
     return Lowered(program, lowering.constants, lowering.reference_calls)
 
 
+def _names(names: Sequence[str], count: int, function: str, side: str) -> Sequence[str]:
+    """The names, which callers use as keys: as many as there are values, each once."""
+    if len(names) != count or len(set(names)) != count:
+        raise IRError(
+            f"the {side} names of @{function} do not fit",
+            found=", ".join(names) or "no names",
+            expected=f"{count} names that differ, in the attribute {side}_names",
+        )
+    return names
+
+
 @dataclass
 class _Lowering:
+    function: str
     home: Mapping[str, int]
     reference_module: int
     registers: list[Register] = field(default_factory=list)
@@ -97,7 +111,7 @@ class _Lowering:
             return self._item(value)
         if not isinstance(value, Call):
             return self.operand(value)
-        if isinstance(value.op, Op) and value.op.name in ALIASES:
+        if isinstance(value.op, Op) and value.op.name in VIEWS:
             (source,) = self.operand(value.args[0])
             type_ = value.tensor_type
             return (self.add(Register(type_.shape, type_.dtype, "alias", source=source)),)

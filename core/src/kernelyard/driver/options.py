@@ -1,46 +1,61 @@
-"""The options of a compile: {backend: {option: value}}, checked before anything runs."""
+"""The options of a compile: {plugin: {option: value}}, checked before anything runs."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
-from kernelyard.errors import KernelyardError
-from kernelyard.plugins.manager import get_manager
+from kernelyard.errors import OptionError
+from kernelyard.plugins.manager import PluginManager
 
 CORE = "core"
+CORE_OPTIONS = {"strict": bool}
 
 
-class OptionError(KernelyardError):
-    """A compile option is unknown or of the wrong form."""
-
-    code = "KY140"
-
-
-def check_options(options: Mapping[str, Mapping[str, Any]] | None) -> dict[str, dict[str, Any]]:
+def check_options(manager: PluginManager, options: Mapping[str, Mapping[str, Any]] | None) -> dict[str, dict[str, Any]]:
     """The options as plain dictionaries; each key is "core" or the name of an installed plugin.
 
-    Raises: OptionError.
+    Raises: OptionError for an unknown plugin, an unknown option, a value of the wrong type.
     """
+    if not isinstance(options or {}, Mapping):
+        raise OptionError("options is no dictionary", found=repr(options), expected="{plugin: {option: value}}")
+    known = {CORE: tuple(CORE_OPTIONS), **manager.option_names()}
     checked: dict[str, dict[str, Any]] = {}
     for name, values in (options or {}).items():
+        if name not in known:
+            raise _unknown(f"options are given for {name!r}, which is not installed", name, known)
         if not isinstance(values, Mapping):
             raise OptionError(
                 f"the options of {name!r} are no dictionary", found=repr(values), expected="{option: value}"
             )
-        known = [CORE, *(plugin.name for plugin in get_manager().plugins)]
-        if name not in known:
-            close = difflib.get_close_matches(name, known, 1)
-            raise OptionError(
-                f"options are given for {name!r}, which is not installed",
-                expected=", ".join(known),
-                hint=f"did you mean {close[0]!r}?" if close else None,
-            )
+        for option in values:
+            if option not in known[name]:
+                raise _unknown(f"{name} has no option {option!r}", option, known[name])
         checked[name] = dict(values)
+    _check_core(checked.get(CORE, {}))
     return checked
 
 
 def is_strict(options: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Whether a backend that breaks its word is an error: {"core": {"strict": True}}."""
+    """Whether a plugin that breaks its word is an error: {"core": {"strict": True}}."""
     return bool(options.get(CORE, {}).get("strict", False))
+
+
+def _check_core(values: Mapping[str, Any]) -> None:
+    for name, value in values.items():
+        if not isinstance(value, CORE_OPTIONS[name]):
+            raise OptionError(
+                f"the option {name!r} of {CORE} has the wrong type",
+                found=repr(value),
+                expected=CORE_OPTIONS[name].__name__,
+            )
+
+
+def _unknown(message: str, name: object, known: Collection[str]) -> OptionError:
+    close = difflib.get_close_matches(str(name), known, 1)
+    return OptionError(
+        message,
+        expected=", ".join(known) or "no options",
+        hint=f"did you mean {close[0]!r}?" if close else None,
+    )

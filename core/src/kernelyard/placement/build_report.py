@@ -11,7 +11,7 @@ from kernelyard.ir import Call, Function, GlobalVar, IRModule, Op, TensorType, V
 from kernelyard.ir.types import tensors_of
 from kernelyard.patterns.composite import CODEGEN, COMPOSITE, GLOBAL_SYMBOL, op_names
 from kernelyard.placement.recorder import Recorder, node_label
-from kernelyard.runtime.report import SYMBOL_SIZE, Kernel, Placed, PlacedRegion, Report
+from kernelyard.runtime.report import SYMBOL_SIZE, VIEW, Kernel, Placed, PlacedRegion, Report
 
 
 def build_report(
@@ -23,8 +23,8 @@ def build_report(
 ) -> Report:
     """The report of a module after partitioning, before `RunCodegen`.
 
-    rest: the name of what runs the ops that no backend took, or a function from a call to that name. Regions whose
-    codegen failed (recorded violations) count among the rest.
+    rest: the name of what runs the ops that no backend took, or a function from a call to that name (`VIEW` for calls
+    that nothing has to run). Regions whose codegen failed (recorded violations) count among the rest.
     """
     failed = {symbol for violation in recorder.violations for symbol in violation.functions}
     count = _Count(module, failed, rest if callable(rest) else lambda _: rest)
@@ -50,9 +50,10 @@ class _Count:
         self._others: dict[tuple[str, str], list[int]] = {}
 
     def rows(self) -> Iterator[Placed]:
-        """Work by backend and op: backends of regions in order of appearance, then the rest."""
+        """Work by backend and op: backends of regions in order of appearance, then the rest, then views."""
         for table in (self._offloaded, self._others):
-            for backend in dict.fromkeys(backend for backend, _ in table):
+            backends = dict.fromkeys(backend for backend, _ in table)
+            for backend in sorted(backends, key=lambda name: name == VIEW):
                 for (owner, op), (calls, flops, nbytes) in table.items():
                     if owner == backend:
                         yield Placed(owner, op, calls, flops, nbytes)
@@ -87,10 +88,12 @@ class _Count:
 
     def _op(self, call: Call, owner: str | None) -> None:
         table = self._others if owner is None else self._offloaded
-        row = table.setdefault((owner or self.rest(call), call.op_name), [0, 0, 0])
+        owner = owner or self.rest(call)
+        row = table.setdefault((owner, call.op_name), [0, 0, 0])
         row[0] += 1
-        row[1] += flops_of(call)
-        row[2] += bytes_of(call)
+        if owner != VIEW:
+            row[1] += flops_of(call)
+            row[2] += bytes_of(call)
 
 
 def flops_of(call: Call) -> int:

@@ -22,13 +22,10 @@ class CodeGenerator(ABC):
         """None when kernels can be generated here."""
         return None
 
-    def supports(self, function: PrimFunc) -> str | None:
-        """None when a kernel can be generated for this function, else the reason why not."""
-        return None
-
     @abstractmethod
     def generate(self, functions: Mapping[str, PrimFunc], target: Target, options: Mapping[str, Any]) -> RuntimeModule:
         """Compile functions; the module answers to each name with (inputs..., outputs...).
 
-        Raises: CodegenError.
+        Every function must be taken: one that fails is a broken contract, and all of them then run on the reference
+        interpreter. Raises: CodegenError.
         """

@@ -12,15 +12,21 @@ from kernelyard.errors import PluginError
 T = TypeVar("T")
 TIMEOUT_VARIABLE = "KERNELYARD_PLUGIN_TIMEOUT"
 DEFAULT_TIMEOUT = 30.0
+MAX_TIMEOUT = 1e6
 
 
 def timeout_seconds() -> float:
     """How long a plugin may take to import or to answer; `KERNELYARD_PLUGIN_TIMEOUT` sets another number."""
     text = os.environ.get(TIMEOUT_VARIABLE, "")
     try:
-        return float(text) if text else DEFAULT_TIMEOUT
-    except ValueError as error:
-        raise PluginError(f"{TIMEOUT_VARIABLE} is not a number", found=text, expected="seconds") from error
+        seconds = float(text) if text else DEFAULT_TIMEOUT
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds <= MAX_TIMEOUT:
+        raise PluginError(
+            f"{TIMEOUT_VARIABLE} is no usable number of seconds", found=text, expected=f"0 to {MAX_TIMEOUT:g}"
+        )
+    return seconds
 
 
 def guarded(what: str, action: Callable[[], T]) -> T:
@@ -33,9 +39,7 @@ def guarded(what: str, action: Callable[[], T]) -> T:
     def run() -> None:
         try:
             outcome["result"] = action()
-        except (
-            BaseException
-        ) as error:  # a plugin may raise anything, SystemExit included; it is reported, not swallowed
+        except BaseException as error:  # a plugin may raise anything, SystemExit included; it is reported below
             outcome["error"] = error
 
     seconds = timeout_seconds()

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
-from importlib import metadata
-from typing import Any, TypeVar
+from threading import RLock
+from typing import Any
 
 import pluggy
 
@@ -27,69 +27,15 @@ from kernelyard.plugins.frontend import Frontend
 from kernelyard.plugins.guard import guarded
 from kernelyard.plugins.hookspecs import API_VERSION, HOOK_OF_PART, PROJECT
 from kernelyard.plugins.manifest import Manifest, read_manifest
+from kernelyard.plugins.plugin import STATES as STATES
+from kernelyard.plugins.plugin import BackendInfo as BackendInfo
+from kernelyard.plugins.plugin import Plugin
+from kernelyard.runtime.entry_points import distribution_of, find
 
 GROUP = "kernelyard"
 ALLOW_VARIABLE = "KERNELYARD_PLUGINS"
 DISABLE_VARIABLE = "KERNELYARD_DISABLE_PLUGIN_AUTOLOAD"
-STATES = ("discovered", "blocked", "incompatible", "unavailable", "broken", "active")
 _TYPE_OF_PART: dict[str, type] = {"backend": Backend, "code_generator": CodeGenerator, "frontend": Frontend}
-Part = TypeVar("Part")
-
-
-@dataclass(frozen=True)
-class BackendInfo:
-    """A plugin as people see it: who it is, whether it can be used, and why not."""
-
-    name: str
-    dist: str
-    version: str
-    api: str
-    state: str
-    reason: str
-    provides: tuple[str, ...] = ()
-    targets: tuple[str, ...] = ()
-    priority: int = 0
-    summary: str = ""
-    hint: str | None = None
-
-
-@dataclass
-class Plugin:
-    """One entry point and what became of it."""
-
-    name: str
-    dist: str
-    version: str
-    load: Callable[[], Any]
-    manifest: Manifest | None = None
-    state: str = "discovered"
-    reason: str = ""
-    hint: str | None = None
-    parts: dict[str, Any] = field(default_factory=dict)
-
-    def fail(self, state: str, reason: str, hint: str | None = None) -> None:
-        self.state, self.reason, self.hint = state, reason, hint
-
-    @property
-    def label(self) -> str:
-        return f"plugin {self.name!r} of {self.dist} {self.version}"
-
-    def info(self) -> BackendInfo:
-        """The public view."""
-        shown = self.manifest or Manifest(self.name, "", ())
-        return BackendInfo(
-            self.name,
-            self.dist,
-            self.version,
-            shown.api,
-            self.state,
-            self.reason,
-            shown.provides,
-            shown.targets,
-            shown.priority,
-            shown.summary,
-            self.hint,
-        )
 
 
 class PluginManager:
@@ -100,31 +46,35 @@ class PluginManager:
         self.pluggy.add_hookspecs(hookspecs)
         self.plugins: list[Plugin] = []
         self._blocked = frozenset(blocked)
+        self._lock = RLock()  # held while a plugin is loaded: two threads may need it first
         if autoload:
             self._discover()
 
     # --- finding ----------------------------------------------------------------------------------------------------
     def _discover(self) -> None:
-        found = [(entry, _dist_of(entry)) for entry in metadata.entry_points(group=GROUP)]
-        for entry, (dist, version) in sorted(found, key=lambda item: (item[0].name, item[1])):
-            plugin = Plugin(entry.name, dist, version, entry.load)
-            reason = self._blocked_reason(entry.name)
+        found = find(GROUP)
+        for entry in found.entries:
+            plugin = Plugin(entry.name, *distribution_of(entry), entry.load)
+            reason, hint = self._blocked_reason(entry.name)
             if reason:
-                plugin.fail("blocked", reason)
+                plugin.fail("blocked", reason, hint)
             else:
                 self._read_manifest(plugin, entry.module)
             self.plugins.append(plugin)
+        for dist, reason in found.unreadable:
+            self.plugins.append(Plugin(dist, dist, "", _nothing, state="broken", reason=reason))
         self._settle_duplicates()
 
-    def _blocked_reason(self, name: str) -> str:
+    def _blocked_reason(self, name: str) -> tuple[str, str]:
+        """Why the user does not want this plugin and how to have it, "" when nothing is against it."""
         if name in self._blocked:
-            return f"blocked by the caller (-p no:{name})"
+            return f"blocked by the caller (-p no:{name})", f"leave out -p no:{name}"
         if os.environ.get(DISABLE_VARIABLE, "") not in ("", "0"):
-            return f"{DISABLE_VARIABLE} is set"
+            return f"{DISABLE_VARIABLE} is set", f"unset {DISABLE_VARIABLE}"
         allowed = os.environ.get(ALLOW_VARIABLE)
         if allowed is not None and name not in [item.strip() for item in allowed.split(",")]:
-            return f"not in {ALLOW_VARIABLE}={allowed}"
-        return ""
+            return f"not in {ALLOW_VARIABLE}={allowed}", f"add {name} to {ALLOW_VARIABLE}"
+        return "", ""
 
     def _read_manifest(self, plugin: Plugin, module: str) -> None:
         try:
@@ -135,8 +85,7 @@ class PluginManager:
         self._check_manifest(plugin)
 
     def _check_manifest(self, plugin: Plugin) -> None:
-        manifest = plugin.manifest
-        assert manifest is not None
+        manifest = _manifest_of(plugin)
         if manifest.name != plugin.name:
             plugin.fail("broken", f"its manifest says {manifest.name!r}, its entry point {plugin.name!r}")
         elif not manifest.is_compatible:
@@ -178,13 +127,15 @@ class PluginManager:
     # --- loading ----------------------------------------------------------------------------------------------------
     def activate(self, plugin: Plugin) -> None:
         """Import the plugin and make its parts, once; afterwards its state says how that went."""
-        if plugin.state != "discovered":
-            return
+        with self._lock:
+            if plugin.state == "discovered":
+                self._activate(plugin)
+
+    def _activate(self, plugin: Plugin) -> None:
         try:
             module = guarded(f"importing {plugin.label}", plugin.load)
             self._register_hooks(plugin, module)
-            assert plugin.manifest is not None
-            for part in plugin.manifest.provides:
+            for part in _manifest_of(plugin).provides:
                 plugin.parts[part] = self._make_part(plugin, part)
             unavailable = next(filter(None, (_probe(plugin, part) for part in plugin.parts.values())), None)
         except PluginError as error:
@@ -197,22 +148,11 @@ class PluginManager:
 
     def _register_hooks(self, plugin: Plugin, module: object) -> None:
         guarded(f"registering {plugin.label}", lambda: self.pluggy.register(module, name=plugin.name))
-        assert plugin.manifest is not None
         own = [caller.name for caller in self.pluggy.get_hookcallers(module) or ()]
-        unknown = [name for name in own if name not in HOOK_OF_PART.values()]
-        wanted = [HOOK_OF_PART[part] for part in plugin.manifest.provides]
-        problem = hint = ""
-        if unknown:
-            close = difflib.get_close_matches(unknown[0], HOOK_OF_PART.values(), 1)
-            problem, hint = (
-                f"it implements an unknown hook {unknown[0]!r}",
-                f"did you mean {close[0]!r}?" if close else "",
-            )
-        elif missing := [name for name in wanted if name not in own]:
-            problem = f"its manifest provides {', '.join(plugin.manifest.provides)} but it implements no {missing[0]!r}"
+        problem, hint = _hook_problem(_manifest_of(plugin), own)
         if problem:
             self.pluggy.unregister(name=plugin.name)
-            raise PluginError(problem if not hint else f"{problem}; {hint}", hint=hint or None)
+            raise PluginError(problem, hint=hint)
 
     def _make_part(self, plugin: Plugin, part: str) -> Any:
         hook = getattr(self.pluggy.hook, HOOK_OF_PART[part])
@@ -271,22 +211,56 @@ class PluginManager:
             )
         return plugin.parts[part]
 
+    def check_name(self, name: str) -> None:
+        """Raises: UnknownBackendError unless a plugin of that name was found."""
+        if all(plugin.name != name for plugin in self.plugins):
+            raise _unknown_name(name, [plugin.name for plugin in self.plugins])
+
     def _by_name(self, name: str, parts: Sequence[str]) -> Plugin:
         same = [plugin for plugin in self.plugins if plugin.name == name]
         if same:
             return min(same, key=lambda plugin: plugin.state == "broken")
-        known = sorted({plugin.name for plugin in self.plugins if any(_may_provide(plugin, p, None) for p in parts)})
-        close = difflib.get_close_matches(name, known, 1)
-        install = f"pip install {PROJECT}-{name}"
-        raise UnknownBackendError(
-            f"no installed plugin is called {name!r}",
-            expected=", ".join(known) or "none is installed",
-            hint=f"did you mean {close[0]!r}? If not: {install}" if close else install,
-        )
+        raise _unknown_name(name, [p.name for p in self.plugins if any(_may_provide(p, part, None) for part in parts)])
+
+    def option_names(self) -> dict[str, tuple[str, ...]]:
+        """The compile options that each plugin takes, as its manifest says."""
+        return {plugin.name: plugin.manifest.options if plugin.manifest else () for plugin in self.plugins}
+
+    def priority_of(self, name: str) -> int:
+        """The priority that the usable plugin of that name states."""
+        return next((_manifest_of(p).priority for p in self.plugins if p.name == name and p.state == "active"), 0)
 
     def label_of(self, name: str) -> str:
         """The plugin's name with distribution and version, for messages."""
         return next((plugin.label for plugin in self.plugins if plugin.name == name), f"plugin {name!r}")
+
+
+def _unknown_name(name: str, known: Iterable[str]) -> UnknownBackendError:
+    known = sorted(set(known))
+    close = difflib.get_close_matches(name, known, 1)
+    install = f"pip install {PROJECT}-{name}"
+    return UnknownBackendError(
+        f"no installed plugin is called {name!r}",
+        expected=", ".join(known) or "none is installed",
+        hint=f"did you mean {close[0]!r}? If not: {install}" if close else install,
+    )
+
+
+def _manifest_of(plugin: Plugin) -> Manifest:
+    assert plugin.manifest is not None, "a plugin without a manifest is broken, and is not asked"
+    return plugin.manifest
+
+
+def _hook_problem(manifest: Manifest, own: Sequence[str]) -> tuple[str, str | None]:
+    """What is wrong with the hooks that a plugin implements, "" when nothing is; and a hint."""
+    unknown = [name for name in own if name not in HOOK_OF_PART.values()]
+    if unknown:
+        close = difflib.get_close_matches(unknown[0], HOOK_OF_PART.values(), 1)
+        return f"it implements an unknown hook {unknown[0]!r}", f"did you mean {close[0]!r}?" if close else None
+    missing = [HOOK_OF_PART[part] for part in manifest.provides if HOOK_OF_PART[part] not in own]
+    if missing:
+        return f"its manifest provides {', '.join(manifest.provides)} but it implements no {missing[0]!r}", None
+    return "", None
 
 
 def _may_provide(plugin: Plugin, part: str, target: str | None) -> bool:
@@ -298,8 +272,8 @@ def _probe(plugin: Plugin, part: Any) -> Any:
     return guarded(f"probing {plugin.label}", part.probe) if hasattr(part, "probe") else None
 
 
-def _dist_of(entry: metadata.EntryPoint) -> tuple[str, str]:
-    return (entry.dist.name, entry.dist.version) if entry.dist is not None else ("unknown", "")
+def _nothing() -> None:
+    """What a plugin without an entry point loads."""
 
 
 @cache
@@ -311,10 +285,23 @@ def get_manager() -> PluginManager:
 _blocked_at_start: set[str] = set()
 
 
-def block(names: Iterable[str]) -> None:
-    """Keep plugins from being loaded in this process; the command line's `-p no:NAME`."""
-    _blocked_at_start.update(names)
+@contextmanager
+def blocked(names: Iterable[str]) -> Iterator[None]:
+    """Keep plugins from being loaded within a `with` block; the command line's `-p no:NAME`.
+
+    Raises: UnknownBackendError for a name that no installed plugin has.
+    """
+    before = set(_blocked_at_start)
+    for name in names:
+        get_manager().check_name(name)
+        _blocked_at_start.add(name)
     get_manager.cache_clear()
+    try:
+        yield
+    finally:
+        _blocked_at_start.clear()
+        _blocked_at_start.update(before)
+        get_manager.cache_clear()
 
 
 def backends() -> list[BackendInfo]:
@@ -325,4 +312,4 @@ def backends() -> list[BackendInfo]:
         >>> all(info.state in STATES for info in ky.backends())
         True
     """
-    return [replace(info) for info in get_manager().infos()]
+    return get_manager().infos()

@@ -22,6 +22,7 @@ _FIELDS: dict[str, type] = {
     "priority": int,
     "summary": str,
     "needs": list,
+    "options": list,
 }
 _REQUIRED = ("name", "api", "provides")
 
@@ -31,7 +32,8 @@ class Manifest:
     """A plugin's statement about itself.
 
     api: the range of plugin API versions that it works with. provides: "backend", "code_generator", "frontend".
-    priority: higher goes first where the user states no order. needs: libraries, for people.
+    priority: higher goes first where the user states no order. needs: libraries, for people. options: the names of the
+    compile options that it takes; any other is refused before a compile starts.
     """
 
     name: str
@@ -41,6 +43,7 @@ class Manifest:
     priority: int = 0
     summary: str = ""
     needs: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
 
     @property
     def is_compatible(self) -> bool:

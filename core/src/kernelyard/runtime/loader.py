@@ -45,19 +45,16 @@ def load(path: str | os.PathLike[str], threads: int | None = None) -> Executable
     return artifact.read(path, threads)
 
 
-def entry_points() -> tuple[EntryPoint, ...]:
+def runtime_entry_points() -> tuple[EntryPoint, ...]:
     """The installed runtime halves, by kind and distribution."""
-    from importlib import metadata
+    from kernelyard.runtime.entry_points import find
 
-    def place(entry: EntryPoint) -> tuple[str, str]:
-        return entry.name, entry.dist.name if entry.dist else ""
-
-    return tuple(sorted(metadata.entry_points(group=GROUP), key=place))
+    return find(GROUP).entries
 
 
 def requirement(kind: str) -> Requirement | None:
     """The distribution that loads modules of a kind, None when nothing installed does."""
-    for entry in entry_points():
+    for entry in runtime_entry_points():
         if entry.name == kind and entry.dist is not None:
             return Requirement(entry.dist.name, entry.dist.version)
     return None
@@ -68,7 +65,7 @@ def find_loader(kind: str, requires: Requirement) -> ModuleLoader:
 
     Raises: MissingRuntimeError.
     """
-    installed = entry_points()
+    installed = runtime_entry_points()
     fitting = [entry for entry in installed if entry.name == kind]
     fitting.sort(key=lambda entry: entry.dist is None or entry.dist.name != requires.distribution)
     if not fitting:

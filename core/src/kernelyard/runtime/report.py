@@ -12,6 +12,7 @@ from kernelyard.runtime.spec import Fields
 
 SYMBOL_SIZE = 64  # what every symbolic dim is taken as where work is estimated
 MAX_COUNT = 1 << 62
+VIEW = "view"  # in place of a backend: ops that show the same bytes in another shape, so that nothing runs them
 MAX_LISTED = 40  # declines that the table shows; `declined` has all
 
 T = TypeVar("T")
@@ -77,7 +78,8 @@ class Violation:
 class Report:
     """What was placed where.
 
-    placed: every op of the model by backend, library backends first. Estimates take each symbolic dim as 64.
+    placed: every op of the model by backend, library backends first and views last. Estimates take each symbolic dim
+    as 64.
 
     Example:
         >>> report = Report("cpu", placed=(Placed("acme", "matmul", 2, 90, 8), Placed("native-cpu", "exp", 1, 10, 8)))

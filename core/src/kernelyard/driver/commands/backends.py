@@ -1,42 +1,44 @@
-"""`kernelyard backends`: every plugin that is installed, its state, and why it cannot be used."""
+"""`kernelyard backends`: the installed plugins."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
+from itertools import chain
 
 import click
-from rich.console import Console
-from rich.table import Table
 
-from kernelyard.driver.commands.common import json_option, print_json
+from kernelyard.driver.commands.common import columns, json_option, print_json
 from kernelyard.plugins.manager import BackendInfo, backends
 
-STYLES = {"active": "green", "unavailable": "yellow", "blocked": "yellow", "incompatible": "red", "broken": "red"}
+COLORS = {"active": "green", "unavailable": "yellow", "blocked": "yellow", "incompatible": "red", "broken": "red"}
 
 
-@click.command("backends", help=__doc__)
+@click.command("backends")
 @json_option
 def command(as_json: bool) -> None:
-    """List plugins."""
+    """List the installed plugins, their states and what is wrong with one."""
     infos = backends()
     if as_json:
         print_json([asdict(info) for info in infos])
         return
-    Console().print(table_of(infos))
+    for line in describe(infos) or ["no plugin is installed; pip install kernelyard-native-cpu"]:
+        click.echo(line)
 
 
-def table_of(infos: list[BackendInfo]) -> Table:
-    """Plugins as a table."""
-    table = Table(
-        "name", "state", "provides", "targets", "distribution", "api", "remark", box=None, header_style="bold"
-    )
-    for info in infos:
-        remark = info.reason or info.summary
-        if info.hint and info.state != "active":
-            remark = f"{remark}\n→ {info.hint}"
-        state = f"[{STYLES.get(info.state, 'white')}]{info.state}[/]"
-        provides = ", ".join(info.provides)
-        table.add_row(
-            info.name, state, provides, ", ".join(info.targets), f"{info.dist} {info.version}", info.api, remark
-        )
-    return table
+def describe(infos: Sequence[BackendInfo]) -> list[str]:
+    """Lines for people: the facts of each plugin, then what it is for or why it cannot be used."""
+    heads = columns((info.name, info.state, _parts(info), f"{info.dist} {info.version}") for info in infos)
+    bodies = [info.reason.splitlines() or [info.summary] for info in infos]
+    hints = [[f"→ {info.hint}"] if info.hint and info.state != "active" else [] for info in infos]
+    lines = [
+        [head.replace(f" {info.state} ", f" {click.style(info.state, COLORS.get(info.state))} ", 1)]
+        + [f"    {line}" for line in (*body, *hint) if line]
+        for info, head, body, hint in zip(infos, heads, bodies, hints, strict=True)
+    ]
+    return list(chain.from_iterable(lines))
+
+
+def _parts(info: BackendInfo) -> str:
+    parts = ", ".join(part.replace("_", " ") for part in info.provides) or "?"
+    return f"{parts} for {', '.join(info.targets)}" if info.targets else parts

@@ -2,56 +2,91 @@
 
 from __future__ import annotations
 
+import difflib
+import functools
 import json
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
-import numpy as np
 
-from kernelyard import dims, dtypes
-from kernelyard.errors import InputNameError, InputShapeError, KernelyardError
+from kernelyard.errors import ExecutionError, InputNameError, InputShapeError
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from kernelyard.runtime.executable import Executable
 
-F = TypeVar("F", bound=Callable[..., Any])
 ARTIFACT_SUFFIX = ".kyar"
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
 dim_option = click.option(
-    "--dim", "dim_values", multiple=True, metavar="NAME=N", help="Value of a symbolic dim (default 1)."
+    "--dim", "dim_values", multiple=True, metavar="NAME=N", help="Size of a symbolic dimension (default: 1)."
 )
-threads_option = click.option("--threads", type=click.IntRange(1), help="Threads that a run may use.")
+threads_option = click.option("--threads", type=click.IntRange(1), help="Threads that a run may use (default: all).")
 
 
-def compile_options(function: F) -> F:
-    """Add --target, --backends and --option."""
-    for option in (
-        click.option(
-            "--option", "settings", multiple=True, metavar="BACKEND.KEY=VALUE", help="An option of a backend."
-        ),
-        click.option("--backends", default="auto", show_default=True, help="Names in order of preference, or auto."),
-        click.option("--target", default="cpu", show_default=True, help="cpu or cuda."),
-    ):
-        function = option(function)
-    return function
+# --- compiling and loading --------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class CompileOptions:
+    """--target, --backends and --option as they were given."""
+
+    target: str | None
+    backends: str | None
+    settings: tuple[str, ...]
+
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of `compile` and `explain` that say the same."""
+        return {
+            "target": self.target or "cpu",
+            "backends": backend_list(self.backends or "auto"),
+            "options": backend_options(self.settings),
+        }
+
+    def refuse(self, artifact: Path) -> None:
+        """Raises: UsageError when an option for compiling was given with an artifact."""
+        given = {"--target": self.target, "--backends": self.backends, "--option": self.settings}
+        for name, value in given.items():
+            if value:
+                raise click.UsageError(f"{name} is for compiling, and {artifact} is compiled already")
+
+
+def compile_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --target, --backends and --option; the function gets them as `how: CompileOptions`."""
+
+    @click.option("--target", metavar="NAME", help="cpu or cuda (default: cpu).")
+    @click.option(
+        "--backends", metavar="LIST", help="Names in order of preference, auto or none: a,b,c (default: auto)."
+    )
+    @click.option(
+        "--option", "settings", multiple=True, metavar="PLUGIN.KEY=VALUE", help="An option of a plugin, or of core."
+    )
+    @functools.wraps(function)
+    def with_options(*args: Any, target: str | None, backends: str | None, settings: tuple[str, ...], **rest: Any):
+        return function(*args, how=CompileOptions(target, backends, settings), **rest)
+
+    return with_options
 
 
 def backend_list(text: str) -> list[str] | str:
-    """`auto`, or the names of a comma-separated list."""
-    return text if text == "auto" else [name.strip() for name in text.split(",") if name.strip()]
+    """`auto`, or the names of a comma-separated list; `none` is the empty list."""
+    if text == "auto":
+        return text
+    return [] if text == "none" else [name.strip() for name in text.split(",") if name.strip()]
 
 
 def backend_options(settings: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """`dnnl.threads=2` as {"dnnl": {"threads": 2}}; values are JSON where they read as such, else text."""
+    """`core.strict=true` as {"core": {"strict": True}}; values are JSON where they read as such, else text."""
     options: dict[str, dict[str, Any]] = {}
     for setting in settings:
         path, equals, text = setting.partition("=")
         backend, dot, key = path.partition(".")
         if not (equals and dot and backend and key):
-            raise click.BadParameter(f"{setting!r}; write BACKEND.KEY=VALUE", param_hint="--option")
+            raise click.BadParameter(f"{setting!r}; write PLUGIN.KEY=VALUE", param_hint="--option")
         try:
             value = json.loads(text)
         except ValueError:
@@ -60,59 +95,85 @@ def backend_options(settings: Sequence[str]) -> dict[str, dict[str, Any]]:
     return options
 
 
-def open_executable(path: Path, target: str, backends: str, settings: Sequence[str], threads: int | None) -> Executable:
+def open_executable(path: Path, how: CompileOptions, threads: int | None) -> Executable:
     """Load an artifact, or compile a model."""
     if path.suffix == ARTIFACT_SUFFIX:
         from kernelyard.runtime.loader import load
 
+        how.refuse(path)
         return load(path, threads=threads)
     from kernelyard.driver.compile import compile as compile_model
 
-    exe = compile_model(path, target=target, backends=backend_list(backends), options=backend_options(settings))
+    exe = compile_model(path, **how.arguments())
     exe.threads = threads
     return exe
 
 
-def read_dims(dim_values: Sequence[str]) -> dict[str, int]:
+# --- feeds ------------------------------------------------------------------------------------------------------------
+def make_feeds(exe: Executable, files: Sequence[str], dim_values: Sequence[str]) -> dict[str, np.ndarray]:
+    """Feeds for a model: the given NumPy files, and random numbers (always the same) for the rest."""
+    import numpy as np
+
+    given = dict(_read_array(item) for item in files)
+    for name in given:
+        _check_name(name, [info.name for info in exe.inputs], "input")
+    values = _read_dims(dim_values)
+    known = {symbol for info in exe.inputs for dim in info.shape for symbol in _symbols(dim)}
+    for name in values:
+        _check_name(name, sorted(known), "symbolic dimension")
+    random = np.random.default_rng(0)
+    return {info.name: given.get(info.name, _random(random, info.shape, info.dtype, values)) for info in exe.inputs}
+
+
+def _check_name(name: str, known: Sequence[str], what: str) -> None:
+    if name not in known:
+        close = difflib.get_close_matches(name, known, 1)
+        raise InputNameError(
+            f"no {what} is called {name!r}",
+            expected=", ".join(known) or f"this model has no {what}",
+            hint=f"did you mean {close[0]!r}?" if close else None,
+        )
+
+
+def _read_dims(dim_values: Sequence[str]) -> dict[str, int]:
     """`n=4` as {"n": 4}."""
     values: dict[str, int] = {}
     for item in dim_values:
         name, equals, text = item.partition("=")
-        if not (equals and name and text.isdigit()):
+        if not (equals and name and text.isdecimal()):
             raise click.BadParameter(f"{item!r}; write NAME=N", param_hint="--dim")
         values[name] = int(text)
     return values
 
 
-def make_feeds(
-    exe: Executable, files: Sequence[str], dim_values: Sequence[str], seed: int = 0
-) -> dict[str, np.ndarray]:
-    """Feeds for a model: the given NumPy files, and random numbers for the rest."""
-    given = dict(_read_array(item) for item in files)
-    unknown = set(given) - {info.name for info in exe.inputs}
-    if unknown:
-        raise InputNameError(
-            f"no input is called {sorted(unknown)[0]!r}", expected=", ".join(i.name for i in exe.inputs)
-        )
-    values, random = read_dims(dim_values), np.random.default_rng(seed)
-    return {info.name: given.get(info.name, _random(random, info.shape, info.dtype, values)) for info in exe.inputs}
+def _symbols(dim: int | str) -> frozenset[str]:
+    from kernelyard import dims
+
+    return frozenset(() if isinstance(dim, int) else dims.symbols_of(dims.parse(dim)))
 
 
 def _read_array(item: str) -> tuple[str, np.ndarray]:
-    name, equals, path = item.partition("=")
+    import numpy as np
+
+    name, equals, path = item.rpartition("=")  # names may hold an equals sign, and then files may not
     if not equals:
         raise click.BadParameter(f"{item!r}; write NAME=FILE.npy", param_hint="--input")
     try:
-        return name, np.load(path, allow_pickle=False)
-    except (OSError, ValueError) as error:
-        raise KernelyardError(
+        array = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise ExecutionError(
             f"the file for input {name!r} cannot be read", where=path, found=error, expected="a .npy file"
         ) from error
+    if not isinstance(array, np.ndarray):
+        raise ExecutionError(f"the file for input {name!r} holds several arrays", where=path, expected="a .npy file")
+    return name, array
 
 
 def _random(
     random: np.random.Generator, shape: Sequence[int | str], dtype: str, values: Mapping[str, int]
 ) -> np.ndarray:
+    from kernelyard import dims, dtypes
+
     sizes: list[int] = []
     for dim in shape:
         parsed = dim if isinstance(dim, int) else dims.parse(dim)
@@ -124,6 +185,35 @@ def _random(
     return random.integers(0, 2, sizes).astype(dtypes.to_numpy(dtype))
 
 
+# --- printing ---------------------------------------------------------------------------------------------------------
 def print_json(value: object) -> None:
-    """Print JSON for machines."""
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    """Print JSON for machines; numbers that JSON does not have (infinities, NaN) become null."""
+    click.echo(json.dumps(_finite(value), indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def columns(rows: Iterable[Sequence[str]]) -> list[str]:
+    """Rows as lines with aligned cells."""
+    rows = list(rows)
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+@contextmanager
+def busy(what: str) -> Iterator[None]:
+    """Show that something goes on, where there is a terminal to show it on."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield
+        return
+    with console.status(what):
+        yield

@@ -1,4 +1,4 @@
-"""`kernelyard compile MODEL`: compile a model and save it as one .kyar file."""
+"""`kernelyard compile`: from a model to one file."""
 
 from __future__ import annotations
 
@@ -6,25 +6,35 @@ from pathlib import Path
 
 import click
 
-from kernelyard.driver.commands.common import backend_list, backend_options, compile_options, json_option, print_json
+from kernelyard.driver.commands.common import (
+    ARTIFACT_SUFFIX,
+    CompileOptions,
+    busy,
+    compile_options,
+    json_option,
+    print_json,
+)
+from kernelyard.errors import ArtifactError
 
 
-@click.command("compile", help=__doc__)
+@click.command("compile")
 @click.argument("model", type=click.Path(path_type=Path))
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="The artifact (default: the model's name).")
 @compile_options
 @json_option
-def command(
-    model: Path, output: Path | None, target: str, backends: str, settings: tuple[str, ...], as_json: bool
-) -> None:
-    """Compile and save."""
+def command(model: Path, output: Path | None, how: CompileOptions, as_json: bool) -> None:
+    """Compile MODEL and save it as one .kyar file, written whole or not at all."""
     from kernelyard.driver.compile import compile as compile_model
 
-    exe = compile_model(model, target=target, backends=backend_list(backends), options=backend_options(settings))
-    output = output or model.with_suffix(".kyar")
-    exe.save(output)
+    output = output or model.with_suffix(ARTIFACT_SUFFIX)
+    if not output.parent.is_dir():  # known before the work is done
+        raise ArtifactError(f"cannot write {output}", found=f"there is no folder {output.parent}")
+    with busy(f"compiling {model}"):
+        exe = compile_model(model, **how.arguments())
+        exe.save(output)
+    nbytes = output.stat().st_size
     if as_json:
-        print_json({"artifact": str(output), "bytes": output.stat().st_size, "report": exe.report.to_json()})
+        print_json({"artifact": str(output), "bytes": nbytes, "report": exe.report.to_json()})
         return
-    click.echo(str(exe.report).splitlines()[0])
-    click.echo(f"{output}  {output.stat().st_size / 1e6:.1f} MB")
+    click.echo(exe.report.summary)
+    click.echo(f"{output}  {nbytes / 1e6:.1f} MB")

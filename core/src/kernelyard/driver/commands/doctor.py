@@ -1,4 +1,4 @@
-"""`kernelyard doctor`: is this environment in order? Versions, plugins, what to mend; exits with 1 if anything is."""
+"""`kernelyard doctor`: is this environment in order?"""
 
 from __future__ import annotations
 
@@ -7,41 +7,73 @@ from dataclasses import asdict
 from importlib import metadata
 
 import click
-from rich.console import Console
 
 from kernelyard import __version__
-from kernelyard.driver.commands.backends import table_of
+from kernelyard.driver.commands.backends import describe
 from kernelyard.driver.commands.common import json_option, print_json
+from kernelyard.errors import PluginError
+from kernelyard.plugins.guard import guarded
 from kernelyard.plugins.hookspecs import API_VERSION
-from kernelyard.plugins.manager import backends
+from kernelyard.plugins.manager import BackendInfo, backends
+from kernelyard.runtime.entry_points import distribution_of
+from kernelyard.runtime.loader import runtime_entry_points
 
 FAULTS = ("broken", "incompatible", "unavailable")
 LIBRARIES = ("numpy", "apache-tvm-ffi", "pluggy", "safetensors", "ml_dtypes")
 
 
-@click.command("doctor", help=__doc__)
+@click.command("doctor")
 @json_option
 @click.pass_context
 def command(ctx: click.Context, as_json: bool) -> None:
-    """Examine the environment."""
-    infos = backends()
-    faults = [info for info in infos if info.state in FAULTS]
+    """Examine the environment: versions, plugins, runtime halves. Exits with 1 if something is to mend."""
+    infos, runtimes = backends(), _runtimes()
+    faults = [f"{info.name} ({info.dist}): {info.state}" for info in infos if info.state in FAULTS]
+    faults += [f"runtime {kind} ({facts['dist']}): broken" for kind, facts in runtimes.items() if facts["reason"]]
     versions = {"kernelyard": __version__, "plugin API": API_VERSION, "python": platform.python_version()}
     versions |= {name: _version(name) for name in LIBRARIES}
     machine = f"{platform.system()} {platform.machine()}"
     if as_json:
-        plugins = [asdict(info) for info in infos]
-        print_json({"healthy": not faults, "machine": machine, "versions": versions, "plugins": plugins})
+        facts = {"healthy": not faults, "faults": faults, "machine": machine, "versions": versions}
+        print_json({**facts, "plugins": [asdict(info) for info in infos], "runtimes": runtimes})
     else:
-        console = Console()
-        console.print(
-            f"{machine}  " + "  ".join(f"{name} {version}" for name, version in versions.items()), highlight=False
-        )
-        console.print(table_of(infos))
-        if not any("code_generator" in info.provides and info.state == "active" for info in infos):
-            console.print("no code generator is active: what no library takes runs on the slow reference interpreter")
-        console.print(f"[red]{len(faults)} to mend[/red]" if faults else "[green]all in order[/green]")
+        click.echo(f"{machine}: " + ", ".join(f"{name} {version}" for name, version in versions.items()))
+        _print_plugins(infos, runtimes)
+        for fault in faults:
+            click.secho(f"to mend: {fault}", fg="red")
+        if not faults:
+            click.secho("all in order", fg="green")
     ctx.exit(1 if faults else 0)
+
+
+def _print_plugins(infos: list[BackendInfo], runtimes: dict[str, dict[str, str]]) -> None:
+    click.echo("\nplugins")
+    for line in describe(infos) or ["none"]:
+        click.echo(f"  {line}")
+    click.echo("\nruntime halves, for running artifacts")
+    for kind, facts in runtimes.items():
+        click.echo(f"  {kind}  {facts['dist']} {facts['version']}  {facts['reason'] or 'can be imported'}")
+    click.echo()
+    usable = {part for info in infos if info.state == "active" for part in info.provides}
+    if "code_generator" not in usable:
+        click.echo("no code generator is usable: what no library takes runs on the slow reference interpreter")
+        click.echo("    → pip install kernelyard-native-cpu")
+    if "frontend" not in usable:
+        click.echo("no frontend is usable: only IRModules can be compiled\n    → pip install kernelyard-onnx")
+
+
+def _runtimes() -> dict[str, dict[str, str]]:
+    """The installed runtime halves by kind; the reason says why one cannot be imported."""
+    found: dict[str, dict[str, str]] = {}
+    for entry in runtime_entry_points():
+        reason = ""
+        try:
+            guarded(f"importing the runtime {entry.name!r}", entry.load)
+        except PluginError as error:
+            reason = error.message
+        dist, version = distribution_of(entry)
+        found.setdefault(entry.name, {"dist": dist, "version": version, "reason": reason})
+    return found
 
 
 def _version(distribution: str) -> str:

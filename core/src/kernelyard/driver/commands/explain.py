@@ -1,4 +1,4 @@
-"""`kernelyard explain MODEL`: what would be offloaded, what would not, and why; generates no code."""
+"""`kernelyard explain`: placement, without generating code."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ from pathlib import Path
 
 import click
 
-from kernelyard.driver.commands.common import backend_list, compile_options, json_option, print_json
+from kernelyard.driver.commands.common import CompileOptions, busy, compile_options, json_option, print_json
 
 
-@click.command("explain", help=__doc__)
+@click.command("explain")
 @click.argument("model", type=click.Path(path_type=Path))
 @compile_options
 @json_option
-def command(model: Path, target: str, backends: str, settings: tuple[str, ...], as_json: bool) -> None:
-    """Explain placement."""
+def command(model: Path, how: CompileOptions, as_json: bool) -> None:
+    """Show which backend would run which part of MODEL, what would be declined, and why; nothing is compiled."""
     from kernelyard.driver.compile import explain
 
-    report = explain(model, target=target, backends=backend_list(backends))
+    with busy(f"placing {model}"):
+        report = explain(model, **how.arguments())
     if as_json:
         print_json(report.to_json())
     else:
