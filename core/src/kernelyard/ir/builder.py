@@ -29,7 +29,8 @@ class FunctionBuilder:
     def __init__(self) -> None:
         self.params: list[Var] = []
         self.bindings: list[Binding] = []
-        self._names: set[str] = set()
+        # How many numbers each name was tried with, so that many equal names stay linear.
+        self._names: dict[str, int] = {}
 
     def input(self, name: str, shape: Sequence[Dim], dtype: str = "float32") -> Var:
         """Add a parameter."""
@@ -79,12 +80,12 @@ class FunctionBuilder:
         result = results[0] if len(results) == 1 else Tuple(results)
         return Function(self.params, self.bindings, result, attrs)
 
-    def _fresh(self, name: str) -> str:
-        wanted, count = name, 0
+    def _fresh(self, wanted: str) -> str:
+        name = wanted
         while name in self._names:
-            count += 1
-            name = f"{wanted}_{count}"
-        self._names.add(name)
+            self._names[wanted] += 1
+            name = f"{wanted}_{self._names[wanted]}"
+        self._names[name] = 0
         return name
 
 
