@@ -117,6 +117,7 @@ def _address(library: ctypes.CDLL, name: str) -> int:
 @cache
 def _jit() -> llvm.LLJIT:
     import llvmlite.binding as llvm
+
     from kernelyard_native_cpu.machine import host_machine
 
     return llvm.create_lljit_compiler(_target_machine(host_machine()), use_jit_link=True)

@@ -7,11 +7,11 @@ are worked out when the kernel is bound (see `runtime.py`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from kernelyard import dims
-from kernelyard.dims import Dim
+from kernelyard.dims import Dim, SymbolicDim
 from kernelyard.runtime.spec import TensorSpec
 from kernelyard.tir import Buffer, PrimFunc
 from kernelyard_native_cpu.codegen.emitter import FunctionEmitter
@@ -154,10 +154,15 @@ class _GroupWriter:
             nest.run(nest.outer_loops(), [nest.axes])
             return []
 
-        if plan.needs_scalar_version():
-            self.e.branch(self._is_long_enough(plan), lambda: run(plan), lambda: run(plan.scalar()))
+        self._choose(plan.versions(), run)
+
+    def _choose(self, versions: Sequence[Plan], run: Callable[[Plan], list[Value]]) -> None:
+        """Run the first version whose vectors are not longer than their axis."""
+        if len(versions) == 1:
+            run(versions[0])
         else:
-            run(plan)
+            enough = self._is_long_enough(versions[0])
+            self.e.branch(enough, lambda: run(versions[0]), lambda: self._choose(versions[1:], run) or [])
 
     def _is_long_enough(self, plan: Plan) -> Value:
         assert plan.vector is not None
@@ -178,17 +183,16 @@ class _GroupWriter:
     # --- one stage ----------------------------------------------------------------------------------------------------
     def _write_stage(self, stage: Stage, plan: Plan) -> tuple[Variant, ...]:
         self.memory.begin_stage(frozenset(block.output for block in stage.blocks))
-        if not plan.needs_scalar_version():
-            return (Variant(self._run_tasks(stage, plan)),)
-        tasks: list[Dim] = []
+        variants: list[Variant] = []
 
-        def version(plan: Plan) -> list[Value]:
-            tasks.append(self._run_tasks(stage, plan))
+        def run(version: Plan) -> list[Value]:
+            extent = 1 if version.vector is None else version.extents[version.vector]
+            least = version.lanes if isinstance(extent, SymbolicDim) else 0
+            variants.append(Variant(self._run_tasks(stage, version), extent if least else 1, least))
             return []
 
-        self.e.branch(self._is_long_enough(plan), lambda: version(plan), lambda: version(plan.scalar()))
-        assert plan.vector is not None
-        return (Variant(tasks[0], plan.extents[plan.vector], plan.lanes), Variant(tasks[1]))
+        self._choose(plan.versions(), run)
+        return tuple(variants)
 
     def _run_tasks(self, stage: Stage, plan: Plan) -> Dim:
         """The loop over the tasks of one thread; returns how many tasks there are in all."""

@@ -79,11 +79,13 @@ def offset_of(buffer: Buffer, indices: Sequence[Expr], dropped: int = 0) -> Affi
 
 @dataclass(frozen=True)
 class Access:
-    """One load or store: its offset and the bytes of an element."""
+    """One load or store: its offset, the bytes of an element, and whether it is done at every point of a reduction
+    (or once, before or after it)."""
 
     offset: Affine
     itemsize: int
     is_store: bool = False
+    is_inner: bool = True
 
 
 def used_as_values(exprs: Sequence[Expr]) -> frozenset[str]:

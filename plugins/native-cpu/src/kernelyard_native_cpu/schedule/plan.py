@@ -14,6 +14,8 @@ from kernelyard_native_cpu.schedule.stages import Stage
 
 # What a symbolic extent is taken to be where choices need a number.
 TYPICAL_EXTENT = 64
+# Lanes of the narrower versions of a loop whose length is not known.
+NARROW_LANES = (4, 1)
 _GATHER_COST = 1.5  # per lane, in vector loads
 
 
@@ -33,17 +35,23 @@ class Plan:
     unroll: int = 1
     tiles: tuple[tuple[str, int], ...] = ()
 
-    def scalar(self) -> Plan:
-        """The same loops without vectors and tiles."""
-        return replace(self, vector=None, lanes=1, unroll=1, tiles=())
+    def narrowed(self, lanes: int) -> Plan:
+        """The same loops with fewer lanes; scalar code has no tiles either."""
+        if lanes == 1:
+            return replace(self, vector=None, lanes=1, unroll=1, tiles=())
+        return replace(self, lanes=lanes, unroll=1)
+
+    def versions(self) -> tuple[Plan, ...]:
+        """This plan, and narrower ones for when a symbolic vector axis turns out to be shorter than a vector."""
+        if self.vector is None or isinstance(self.extents[self.vector], int):
+            return (self,)
+        wanted = NARROW_LANES if self.reduce else NARROW_LANES[-1:]
+        narrow = [lanes for lanes in wanted if lanes < self.lanes]
+        return (self, *(self.narrowed(lanes) for lanes in narrow))
 
     @property
     def vector_is_reduced(self) -> bool:
         return self.vector in self.reduce
-
-    def needs_scalar_version(self) -> bool:
-        """True when the vector axis may turn out to be shorter than a vector."""
-        return self.vector is not None and not isinstance(self.extents[self.vector], int)
 
 
 def make_plan(stage: Stage, outer: frozenset[str], private: dict[Buffer, int], machine: Machine) -> Plan:
@@ -67,13 +75,11 @@ def _accesses(stage: Stage, private: dict[Buffer, int]) -> list[Access]:
     written = {block.output for block in stage.blocks}
     for block in stage.blocks:
         # What a stage hands on in registers needs no access; its store has the same form.
-        loads = [load for load in block.loads if load.buffer not in written]
-        found += [
-            Access(offset_of(ld.buffer, ld.indices, private.get(ld.buffer, 0)), dtypes.itemsize(ld.dtype))
-            for ld in loads
-        ]
+        for load in (load for load in block.loads if load.buffer not in written):
+            offset = offset_of(load.buffer, load.indices, private.get(load.buffer, 0))
+            found.append(Access(offset, dtypes.itemsize(load.dtype), is_inner=block is stage.first))
         offset = offset_of(block.output, block.indices, private.get(block.output, 0))
-        found.append(Access(offset, dtypes.itemsize(block.output.dtype), is_store=True))
+        found.append(Access(offset, dtypes.itemsize(block.output.dtype), is_store=True, is_inner=not stage.reduce))
     return found
 
 
@@ -130,8 +136,8 @@ class _Chooser:
             step = access.offset.coefficient(axis)
             cost = _cost_of_step(step, lanes)
             if access.is_store:
-                cost = 0.0 if axis in self.reduce else cost * 1.5 / size_of(reduced)
-            total += cost
+                cost = 0.0 if axis in self.reduce else cost * 1.5
+            total += cost if access.is_inner else cost / size_of(reduced)
         if axis in self.reduce:
             total += 4.0 * lanes / extent
         return total * steps * lanes / extent / lanes
@@ -162,7 +168,7 @@ class _Chooser:
         """How many loads are the same for every value of an axis; loads of whole vectors count more."""
         score = 0
         for access in self.accesses:
-            if not access.is_store and access.offset.coefficient(axis) == 0:
+            if access.is_inner and not access.is_store and access.offset.coefficient(axis) == 0:
                 score += 3 if access.offset.coefficient(vector) != 0 else 1
         return score
 

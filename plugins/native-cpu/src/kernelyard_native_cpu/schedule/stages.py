@@ -86,7 +86,9 @@ def with_common_names(block: ComputeBlock) -> ComputeBlock:
         names.update({axis.name: "r0" for axis in last})
         values = {name: value for name, value in values.items() if name not in names}
     values.update({old: Axis(new) for old, new in names.items()})
-    rewriter = ExprRewriter(lambda expr: _without_zeros(values.get(expr.name, expr) if isinstance(expr, Axis) else expr))
+    rewriter = ExprRewriter(
+        lambda expr: _without_zeros(values.get(expr.name, expr) if isinstance(expr, Axis) else expr)
+    )
     renamed = rewrite_block(block, rewriter)
     return replace(renamed, axes=tuple(replace(a, name=names[a.name]) for a in block.axes if a.name in names))
 
