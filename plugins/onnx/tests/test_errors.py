@@ -217,3 +217,66 @@ def test_weights_in_typed_fields(dtype, make, import_main) -> None:
     constant = import_main(model).bindings[0].value.args[1]
     np.testing.assert_array_equal(constant.data, values.reshape(2, 3))
     assert constant.data.dtype == values.dtype
+
+
+@pytest.mark.parametrize("dims", [[-3, 4], [-3, -4]])
+def test_weights_of_negative_size(dims) -> None:
+    model = small()
+    del model.graph.initializer[0].dims[:]
+    model.graph.initializer[0].dims.extend(dims)
+    with pytest.raises(ModelFormatError, match="makes no sense"):
+        read(model)
+
+
+# --- models that ask for too much -------------------------------------------------------------------------------------
+def test_a_sparse_weight_of_absurd_size() -> None:
+    model = small()
+    values = helper.make_tensor("s", onnx.TensorProto.FLOAT, [1], [1.0])
+    indices = helper.make_tensor("i", onnx.TensorProto.INT64, [1], [0])
+    model.graph.sparse_initializer.append(helper.make_sparse_tensor(values, indices, [2**30, 2**10]))
+    with pytest.raises(ModelFormatError, match="makes no sense"):
+        read(model)
+
+
+@pytest.mark.parametrize(
+    ("op", "inputs", "attrs"),
+    [
+        ("Range", [np.float32(0), np.float32(1e12), np.float32(1)], {}),
+        ("HannWindow", [np.array(2**40)], {}),
+        ("DFT", [np.zeros((1, 2**14, 1), np.float32)], {"axis": 1}),
+    ],
+)
+def test_results_of_absurd_size(op, inputs, attrs, make) -> None:
+    weights = {f"w{i}": np.asarray(value) for i, value in enumerate(inputs)}
+    with pytest.raises(UnsupportedOperatorError, match="elements"):
+        read(make([helper.make_node(op, list(weights), ["y"], **attrs)], {"x": f(2)}, weights=weights))
+
+
+def test_large_constants_of_a_shape_are_not_computed(make, import_main) -> None:
+    node = helper.make_node("ConstantOfShape", ["s"], ["y"])
+    main = import_main(make([node], {"x": f(2)}, weights={"s": np.array([2**20, 2**20])}))
+    assert main.result_type.shape == (2**20, 2**20)
+
+
+def loop(inner: list[onnx.NodeProto], turns: str) -> onnx.NodeProto:
+    kinds = (("i", onnx.TensorProto.INT64), ("go", onnx.TensorProto.BOOL), ("v", onnx.TensorProto.FLOAT))
+    inputs = [helper.make_tensor_value_info(name, kind, None) for name, kind in kinds]
+    outputs = [onnx.ValueInfoProto(name="go"), onnx.ValueInfoProto(name="v2")]
+    body = helper.make_graph(inner, "body", inputs, outputs)
+    return helper.make_node("Loop", [turns, "", "x"], ["y"], body=body, name="turns")
+
+
+@pytest.mark.parametrize("turns", [2000, 2**62])
+def test_loops_of_too_many_turns(turns, make) -> None:
+    model = make([loop([helper.make_node("Neg", ["v"], ["v2"])], "n")], {"x": f(2)}, weights={"n": np.array(turns)})
+    with pytest.raises(UnsupportedOperatorError, match="more than 1024 turns"):
+        read(model)
+
+
+def test_nested_loops_end(make, monkeypatch) -> None:
+    monkeypatch.setattr("kernelyard_onnx.importer.MAX_NODES", 500)
+    inner = loop([helper.make_node("Neg", ["v"], ["v2"])], "n")
+    inner.output[0] = "v2"
+    model = make([loop([inner], "n")], {"x": f(2)}, weights={"n": np.array(1000)})
+    with pytest.raises(UnsupportedOperatorError, match="more than 500 nodes"):
+        read(model)

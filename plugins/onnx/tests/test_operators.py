@@ -18,6 +18,18 @@ def f(*shape: int) -> np.ndarray:
     return RNG.uniform(-2, 2, shape).astype(np.float32)
 
 
+def u8(*shape: int) -> np.ndarray:
+    return RNG.integers(0, 256, shape).astype(np.uint8)
+
+
+def scales(names: str) -> dict[str, np.ndarray]:
+    """A scale and a zero point per name: "as", "az", "bs", ..."""
+    pairs = [
+        ((f"{name}s", np.float32(0.02 + 0.01 * i)), (f"{name}z", np.uint8(100 + i))) for i, name in enumerate(names)
+    ]
+    return dict(entry for pair in pairs for entry in pair)
+
+
 def i64(*values: int) -> np.ndarray:
     return np.array(values, np.int64)
 
@@ -49,6 +61,7 @@ def case(op: str, *data: np.ndarray, opset: int = 17, outputs: int = 1, symbolic
 
 image = f(2, 3, 9, 11)
 NONE = np.zeros(0, np.float32)
+MS = "com.microsoft"
 CASES = [
     # --- opset 7 and its successors: attributes that became inputs ---
     case("Clip", f(3, 4), opset=7, min=-0.5, max=0.5),
@@ -248,6 +261,64 @@ CASES = [
         "DequantizeLinear", RNG.integers(0, 255, (3, 4)).astype(np.uint8), fixed={"s": f(4), "z": np.zeros(4, np.uint8)}
     ),
     case("DynamicQuantizeLinear", f(3, 4), outputs=3),
+    # --- what onnxruntime's optimizers write ---
+    *(case(op, f(3, 4), domain=MS) for op in ("Gelu", "FastGelu", "QuickGelu")),
+    case("FastGelu", f(3, 4), fixed={"b": f(4)}, domain=MS),
+    case("BiasGelu", f(2, 3, 4), fixed={"b": f(4)}, domain=MS),
+    case("FusedMatMul", f(2, 4, 3), f(2, 5, 4), transA=1, transB=1, alpha=0.5, domain=MS),
+    case("FusedMatMul", f(4), f(4, 5), transA=1, domain=MS, symbolic=False),
+    case("FusedConv", image, fixed={"w": f(3, 3, 3, 3), "b": f(3)}, activation="Relu", domain=MS, symbolic=False),
+    case(
+        "FusedConv",
+        image,
+        fixed={"w": f(3, 3, 1, 1), "b": f(3), "z": f(2, 3, 9, 11)},
+        activation="LeakyRelu",
+        activation_params=[0.2],
+        domain=MS,
+        symbolic=False,
+    ),
+    case("SkipLayerNormalization", f(2, 3, 4), f(2, 3, 4), fixed={"g": f(4), "b": f(4), "c": f(4)}, domain=MS),
+    case("SkipSimplifiedLayerNormalization", f(2, 3, 4), f(2, 3, 4), fixed={"g": f(4)}, domain=MS, epsilon=1e-6),
+    case("SimplifiedLayerNormalization", f(2, 3, 4), fixed={"g": f(4)}),
+    *(
+        case(
+            op,
+            u8(3, 4),
+            u8(3, 4),
+            fixed=scales("abc"),
+            order=("x0", "as", "az", "x1", "bs", "bz", "cs", "cz"),
+            domain=MS,
+        )
+        for op in ("QLinearAdd", "QLinearMul")
+    ),
+    *(
+        case(op, u8(3, 4), fixed=scales("ab"), order=("x0", "as", "az", "bs", "bz"), domain=MS)
+        for op in ("QLinearSigmoid", "QLinearLeakyRelu")
+    ),
+    case(
+        "QLinearGlobalAveragePool", u8(2, 3, 4, 5), fixed=scales("ab"), order=("x0", "as", "az", "bs", "bz"), domain=MS
+    ),
+    case(
+        "QLinearConcat",
+        u8(2, 3),
+        u8(2, 4),
+        fixed=scales("abc"),
+        order=("cs", "cz", "x0", "as", "az", "x1", "bs", "bz"),
+        axis=1,
+        domain=MS,
+    ),
+    case(
+        "DynamicQuantizeMatMul",
+        f(3, 4),
+        fixed={"b": u8(4, 5), "s": np.float32(0.1), "z": np.uint8(7), "c": f(5)},
+        domain=MS,
+    ),
+    case(
+        "MatMulIntegerToFloat",
+        u8(3, 4),
+        fixed={"b": u8(4, 5), "as": np.float32(0.1), "bs": f(5), "az": np.uint8(3), "bz": np.zeros(5, np.uint8)},
+        domain=MS,
+    ),
     # --- recurrent ---
     case(
         "LSTM",
@@ -301,7 +372,10 @@ def model_of(case: Case, make: Any, shapes: dict[str, list[str]] | None) -> Any:
     node = helper.make_node(case.op, inputs, outputs, name="n", **case.attrs)
     fixed = {name: np.asarray(array) for name, array in case.fixed.items()}
     data = {name: np.asarray(array) for name, array in case.data.items()}
-    return make([node], data, outputs, weights=fixed, shapes=shapes, opset=case.opset)
+    model = make([node], data, outputs, weights=fixed, shapes=shapes, opset=case.opset)
+    if "domain" in case.attrs:
+        model.opset_import.append(helper.make_opsetid(case.attrs["domain"], 1))
+    return model
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.label)

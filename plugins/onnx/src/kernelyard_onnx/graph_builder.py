@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,7 +20,6 @@ class GraphBuilder(FunctionBuilder):
     def __init__(self) -> None:
         super().__init__()
         self.known = KnownValues()
-        self._counts: defaultdict[str, int] = defaultdict(int)
 
     def emit(
         self, name: str, args: Sequence[Expr | np.ndarray | float | int], attrs: dict[str, Any], origin: str
@@ -92,12 +90,3 @@ class GraphBuilder(FunctionBuilder):
                 live.update(operands(binding.value))
         kept.reverse()
         return kept
-
-    def _fresh(self, name: str) -> str:
-        # Names of results end in a number that is counted per label: no search, unlike in the base class.
-        wanted = name
-        while wanted in self._names:
-            self._counts[name] += 1
-            wanted = f"{name}_{self._counts[name]}"
-        self._names.add(wanted)
-        return wanted

@@ -19,7 +19,7 @@ from kernelyard_onnx.graph_builder import GraphBuilder
 from kernelyard_onnx.inputs import add_parameters
 from kernelyard_onnx.node import Node, RejectedError, origin_of
 from kernelyard_onnx.options import ImportOptions
-from kernelyard_onnx.schema import check_attributes
+from kernelyard_onnx.schema import check_attributes, schema_of
 from kernelyard_onnx.tensors import from_sparse, to_array
 from kernelyard_onnx.values import Value
 
@@ -27,6 +27,8 @@ MAX_DEPTH = 32
 # Converters take ranks and numbers of inputs as the standard promises them; a model that breaks the promise ends here.
 _BROKEN_PROMISES = (ValueError, TypeError, IndexError, ArithmeticError)
 MAX_LISTED = 10
+NO_CONVERTER = "there is no converter for it"
+MAX_NODES = 200_000
 converters.load()
 
 
@@ -74,6 +76,7 @@ class Importer:
         self.builder = GraphBuilder()
         self.folder = folder
         self.problems: list[Problem] = []
+        self.converted = 0
         self.functions = {(normal_domain(f.domain), f.name, f.overload): f for f in model.functions}
 
     # --- graphs -------------------------------------------------------------------------------------------------------
@@ -102,11 +105,16 @@ class Importer:
     def run_node(self, proto: onnx.NodeProto, scope: Scope) -> bool:
         """Convert one node; False when one of its inputs is not there yet."""
         if any(scope.has_failed(name) for name in proto.input):
-            scope.failed.update(proto.output)
+            self._fail(proto, "" if self._is_known(proto, scope) else NO_CONVERTER, proto.output, scope)
             return True
         inputs = [scope.find(name) if name else None for name in proto.input]
         if any(value is None and name for value, name in zip(inputs, proto.input, strict=True)):
             return False
+        self.converted += 1
+        if self.converted > MAX_NODES:
+            raise UnsupportedOperatorError(
+                f"the model has more than {MAX_NODES} nodes once its loops are unrolled", where=origin_of(proto)
+            )
         try:
             results = self._convert(proto, inputs, scope)
         except RejectedError as rejected:
@@ -126,6 +134,14 @@ class Importer:
         if reason:  # without one, the nodes inside it have been listed
             self.problems.append(Problem(_full_name(proto), origin_of(proto), reason))
         scope.failed.update(outputs)
+
+    def _is_known(self, proto: onnx.NodeProto, scope: Scope) -> bool:
+        """Whether anything converts a node's operator, so that all that are unknown are listed at once."""
+        domain, opset = normal_domain(proto.domain), scope.opsets.get(normal_domain(proto.domain), 1)
+        schema = schema_of(proto, opset)
+        has_body = schema is not None and (schema.has_function or schema.has_context_dependent_function)
+        is_function = (domain, proto.op_type, proto.overload) in self.functions
+        return has_body or is_function or registry.oldest(domain, proto.op_type) is not None
 
     def _convert(self, proto: onnx.NodeProto, inputs: Sequence[Value | None], scope: Scope) -> Sequence[Value | None]:
         proto = resolve_references(proto, scope.attributes)
@@ -155,9 +171,7 @@ class Importer:
         if body is None:
             oldest = registry.oldest(normal_domain(proto.domain), proto.op_type)
             known = oldest is not None
-            raise RejectedError(
-                f"it is supported from opset {oldest} on, not in {opset}" if known else "there is no converter for it"
-            )
+            raise RejectedError(f"it is supported from opset {oldest} on, not in {opset}" if known else NO_CONVERTER)
         return self.run_function(body, proto, inputs, scope, default_attributes(proto, opset))
 
     def run_function(

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from kernelyard_onnx.importer import Importer, Scope
 
 Default = TypeVar("Default")
+# Tensors that are computed while the model is read: larger ones would be better computed at run time.
+MAX_COMPUTED = 2**26
 
 
 class RejectedError(Exception):
@@ -157,6 +159,13 @@ class Node:
         Raises: RejectedError.
         """
         return dim if isinstance(dim, int) else self.reject(f"the {what} is not fixed")
+
+    def affordable(self, count: int, what: str) -> int:
+        """A number of elements that is computed now, and must not be absurd.
+
+        Raises: RejectedError.
+        """
+        return count if count <= MAX_COMPUTED else self.reject(f"its {what} would have {count} elements")
 
     def dims(self, expr: Expr, what: str) -> tuple[Dim, ...]:
         """A vector of whole numbers that are constants or computed from sizes.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,8 @@ from kernelyard.errors import ModelFormatError
 from kernelyard_onnx.external_data import read_external
 
 P = onnx.TensorProto
+# A sparse weight of a few bytes must not ask for all the memory there is.
+MAX_DENSE = 2**30
 DTYPES: dict[int, str] = {
     P.FLOAT: "float32",
     P.DOUBLE: "float64",
@@ -53,7 +56,7 @@ def to_array(tensor: onnx.TensorProto, folder: Path | None = None) -> np.ndarray
             found=type_name(tensor.data_type),
             expected=", ".join(type_name(key) for key in DTYPES),
         )
-    dtype, shape = to_numpy(name), tuple(tensor.dims)
+    dtype, shape = to_numpy(name), _checked_shape(tensor.name, tensor.dims)
     count = math.prod(shape)
     if tensor.data_location == P.EXTERNAL:
         return read_external(tensor, folder, dtype, count).reshape(shape)
@@ -81,6 +84,16 @@ def _from_rare_fields(tensor: onnx.TensorProto, dtype: np.dtype) -> np.ndarray:
         ) from error
 
 
+def _checked_shape(name: str, dims: Iterable[int], most: int | None = None) -> tuple[int, ...]:
+    shape = tuple(dims)
+    if any(size < 0 for size in shape) or (most is not None and math.prod(shape) > most):
+        expected = "sizes of 0 or more" + ("" if most is None else f", at most {most} elements")
+        raise ModelFormatError(
+            "the shape of a weight makes no sense", where=f"weight {name!r}", found=shape, expected=expected
+        )
+    return shape
+
+
 def _check_size(tensor: onnx.TensorProto, found: int, expected: int, unit: str) -> None:
     if found != expected:
         raise ModelFormatError(
@@ -97,7 +110,7 @@ def from_sparse(sparse: onnx.SparseTensorProto, folder: Path | None = None) -> n
     Raises: ModelFormatError.
     """
     values, indices = to_array(sparse.values, folder), to_array(sparse.indices, folder)
-    dense = np.zeros(tuple(sparse.dims), values.dtype)
+    dense = np.zeros(_checked_shape(sparse.values.name, sparse.dims, MAX_DENSE), values.dtype)
     try:
         if indices.ndim == 2:
             dense[tuple(indices.T)] = values

@@ -12,6 +12,7 @@ FAMILIES = (
     "elementwise",
     "indexing",
     "linear",
+    "microsoft",
     "normalization",
     "pooling",
     "quantization",

@@ -62,6 +62,7 @@ def number_range(node: Node) -> Expr:
         start, stop, step = (value.reshape(()) for value in known if value is not None)
         count = max(int(np.ceil((stop - start) / step)), 0) if step else node.reject("its step is 0")
         if count <= MAX_ELEMENTS or not np.issubdtype(start.dtype, np.integer):
+            node.affordable(count, "result")
             return Constant((start + np.arange(count).astype(start.dtype) * step).astype(start.dtype))
     start, stop, step = (
         node.dims(bound, name)[0] for bound, name in zip(bounds, ("start", "limit", "delta"), strict=True)

@@ -79,6 +79,7 @@ def _by_matrices(node: Node, sizes: Sequence[Dim], scales: Sequence[float] | Non
         if size == new:
             continue
         have, want = node.fixed(size, f"size of axis {axis}"), node.fixed(new, f"new size of axis {axis}")
+        node.affordable(have * want, "matrix")
         matrix = interpolation_matrix(
             have,
             want,

@@ -54,6 +54,7 @@ def _part(node: Node, x: Expr, index: int) -> Expr:
 
 
 def _transform(node: Node, parts: list[Expr], used: int, points: int, bins: int, sign: int) -> tuple[Expr, Expr]:
+    node.affordable(used * bins, "matrix")
     angle = sign * 2 * np.pi * np.outer(np.arange(used), np.arange(bins)) / points
     scale = 1 / points if sign > 0 else 1
     dtype = to_numpy(node.dtype(parts[0]))
@@ -93,6 +94,7 @@ def mel_weight_matrix(node: Node) -> Expr:
     bins, length, rate = (int(node.scalar(node.input(k), "input")) for k in range(3))
     lower, upper = (float(node.scalar(node.input(k), "input")) for k in (3, 4))
     spectrum = length // 2 + 1
+    node.affordable(spectrum * bins, "result")
     low, high = (2595 * np.log10(1 + hertz / 700) for hertz in (lower, upper))
     mels = np.arange(bins + 2) * ((high - low) / (bins + 2)) + low
     points = np.floor((length + 1) * 700 * (10 ** (mels / 2595) - 1) / rate).astype(np.int64)
@@ -114,6 +116,7 @@ def mel_weight_matrix(node: Node) -> Expr:
 def window(node: Node) -> Expr:
     """A window of fixed length, in closed form."""
     size = int(node.scalar(node.input(0), "size"))
+    node.affordable(size, "result")
     terms = {"HannWindow": (0.5, 0.5), "HammingWindow": (25 / 46, 21 / 46), "BlackmanWindow": (0.42, 0.5, 0.08)}
     period = size if node.attr("periodic", 1) else size - 1
     angle = 2 * np.pi * np.arange(size) / max(period, 1)
