@@ -10,7 +10,7 @@ from functools import partial
 
 from kernelyard.ir import Expr
 from kernelyard_onnx.converters.convolution import convolve, subtract_zero_point
-from kernelyard_onnx.converters.quantization import dynamic_quantize_linear, quantize
+from kernelyard_onnx.converters.quantization import quantize, quantize_dynamically
 from kernelyard_onnx.node import Node
 from kernelyard_onnx.registry import converter
 
@@ -172,7 +172,7 @@ def integer_matrix_product_to_float(node: Node) -> Expr:
 
 @microsoft("DynamicQuantizeMatMul")
 def dynamically_quantized_matrix_product(node: Node) -> Expr:
-    a, scale, zero = dynamic_quantize_linear(node)
+    a, scale, zero = quantize_dynamically(node)
     return _integer_product(node, (a, scale, zero), (node.input(1), node.input(2), node.optional(3)), node.optional(4))
 
 

@@ -67,7 +67,11 @@ def _spread(node: Node, parameter: Expr, x: Expr) -> Expr:
 
 @converter("DynamicQuantizeLinear", since=11)
 def dynamic_quantize_linear(node: Node) -> list[Expr]:
-    """Scale and zero point from the range of the data, which is made to contain 0."""
+    return list(quantize_dynamically(node))
+
+
+def quantize_dynamically(node: Node) -> tuple[Expr, Expr, Expr]:
+    """Stored numbers, scale and zero point, from the range of the data, which is made to contain 0."""
     x = node.input(0)
     every = tuple(range(node.rank(x)))
     low = node.op("minimum", node.op("min", x, axes=every, keepdims=False), 0)
@@ -76,7 +80,7 @@ def dynamic_quantize_linear(node: Node) -> list[Expr]:
     # All zeros: any scale will do, but not 0.
     safe = node.op("where", node.op("equal", scale, 0), node.full(1, (), "float32"), scale)
     zero = quantize(node, node.op("divide", node.op("negative", low), safe), None, "uint8")
-    return [quantize(node, node.op("divide", x, safe), zero, "uint8"), scale, zero]
+    return quantize(node, node.op("divide", x, safe), zero, "uint8"), scale, zero
 
 
 @converter("QLinearMatMul", since=10)
