@@ -56,7 +56,10 @@ def test_it_is_short(root: Path) -> None:
 def test_it_is_active_once_installed(tmp_path: Path, environment: dict[str, str]) -> None:
     shown = python("-m", "kernelyard.driver.cli", "backends", "--json", folder=tmp_path, environment=environment)
     shown = shown or python(
-        "-c", "from kernelyard.driver.cli import main; main(['backends', '--json'])", folder=tmp_path, environment=environment
+        "-c",
+        "from kernelyard.driver.cli import main; main(['backends', '--json'])",
+        folder=tmp_path,
+        environment=environment,
     )
     assert '"acme"' in shown
     assert '"kernelyard-acme"' in shown
