@@ -44,6 +44,11 @@ class Machine:
         return 256 if "avx2" in self.features else 128
 
     @property
+    def has_masks(self) -> bool:
+        """Loads and stores of some lanes only cost no more than those of all."""
+        return self.vector_bits == 512
+
+    @property
     def has_fma(self) -> bool:
         return "fma" in self.features or self.architecture == "aarch64"
 

@@ -20,10 +20,14 @@ MOST_STRIDE = 4
 
 @dataclass(frozen=True)
 class Lanes:
-    """Consecutive values of one axis, one per lane; the axis' value in `axes` is that of the first lane."""
+    """Consecutive values of one axis, one per lane; the axis' value in `axes` is that of the first lane.
+
+    mask: lanes that stand for a value, where not all do; the first always does.
+    """
 
     axis: str
     count: int
+    mask: Value | None = None
 
 
 class Expressions:
@@ -45,7 +49,7 @@ class Expressions:
         self.axes = axes
         self.lanes = lanes if lanes and lanes.count > 1 else None
         self.known: dict[Expr, Value] = dict(known or {})
-        self.mask: Value | None = None
+        self.mask: Value | None = None  # of the conditions around what is evaluated
 
     # --- values ---------------------------------------------------------------------------------------------------
     def value(self, expr: Expr) -> Value:
@@ -92,8 +96,8 @@ class Expressions:
         if step == 0:
             return self.first(affine)
         if step is not None:
-            iota = self.e.mul(self.iota(), self.memory.dim(step))
-            return self.e.binary("add", self.first(affine), iota)
+            steps = self.e.mul(iota(self.lanes.count), self.memory.dim(step))
+            return self.e.binary("add", self.first(affine), steps)
         total: Value = self.memory.dim(affine.constant)
         for atom, coefficient in affine.terms:
             term = self.affine(affine_of(atom)) if isinstance(atom, Axis) else self.value(atom)
@@ -113,12 +117,6 @@ class Expressions:
             total = self.e.binary("add", total, term)
         return total
 
-    def iota(self) -> Value:
-        """0, 1, 2, ... in the lanes."""
-        assert self.lanes is not None
-        numbers = ", ".join(f"i64 {n}" for n in range(self.lanes.count))
-        return Value(f"<{numbers}>", "i64", self.lanes.count)
-
     # --- loads and stores -----------------------------------------------------------------------------------------
     def _load(self, expr: Load) -> Value:
         offset = self.memory.offset(expr.buffer, expr.indices)
@@ -130,20 +128,27 @@ class Expressions:
         if step == 0 and self._is_uniform(offset):
             return self.memory.load(buffer, self.first(offset))
         assert self.lanes is not None
+        mask, count = self._whole_mask(), self.lanes.count
         if step == 1:
-            return self.memory.load(buffer, self.first(offset), self.lanes.count, self.mask)
-        if step == -1 and self.mask is None:
-            return self.memory.load_reversed(buffer, self.first(offset), self.lanes.count)
-        if isinstance(step, int) and 2 <= step <= MOST_STRIDE and self.mask is None:
-            return self.memory.load_strided(buffer, self.first(offset), step, self.lanes.count)
-        return self.memory.gather(buffer, self.affine(offset), self.lanes.count, self.mask)
+            return self.memory.load(buffer, self.first(offset), count, mask)
+        if step == -1 and mask is None:
+            return self.memory.load_reversed(buffer, self.first(offset), count)
+        if isinstance(step, int) and 2 <= step <= MOST_STRIDE and mask is None:
+            return self.memory.load_strided(buffer, self.first(offset), step, count)
+        return self.memory.gather(buffer, self.affine(offset), count, mask)
 
     def _is_uniform(self, offset: Affine) -> bool:
-        """True when every atom of the offset is a scalar here (a mask may make a uniform load conditional: such loads
-        read an address that is valid for some lane, or are gathered)."""
+        """True when all lanes load one address, whatever conditions hold: under a condition it may be invalid."""
         if self.mask is not None:
             return False
         return all(isinstance(atom, Axis) or self.value(atom).lanes == 1 for atom, _ in offset.terms)
+
+    def _whole_mask(self) -> Value | None:
+        """Lanes that stand for a value and for which the conditions hold."""
+        assert self.lanes is not None
+        if self.mask is None or self.lanes.mask is None:
+            return self.mask or self.lanes.mask
+        return self.e.binary("and", self.mask, self.lanes.mask)
 
     def store(self, buffer: Buffer, indices: tuple[Expr, ...], value: Value) -> None:
         """Write an element, or the lanes' elements."""
@@ -154,11 +159,9 @@ class Expressions:
             return
         stored = self.e.broadcast(stored, self.lanes.count)
         if offset.coefficient(self.lanes.axis) == 1:
-            self.memory.store(buffer, self.first(offset), stored)
+            self.memory.store(buffer, self.first(offset), stored, self.lanes.mask)
             return
-        offsets = self.e.broadcast(self.affine(offset), self.lanes.count)
-        for lane in range(self.lanes.count):
-            self.memory.store(buffer, self.e.extract(offsets, lane), self.e.extract(stored, lane))
+        self.memory.scatter(buffer, self.e.broadcast(self.affine(offset), self.lanes.count), stored, self.lanes.mask)
 
     # --- conditions -----------------------------------------------------------------------------------------------
     def _select(self, expr: Select) -> Value:
@@ -210,3 +213,8 @@ class Expressions:
 def _needs_guard(expr: Expr) -> bool:
     """True when the expression loads something: only where it is asked for, the load is safe."""
     return any(isinstance(e, Load) for e in walk(expr))
+
+
+def iota(count: int) -> Value:
+    """0, 1, 2, ... in the lanes."""
+    return Value(f"<{', '.join(f'i64 {n}' for n in range(count))}>", "i64", count)

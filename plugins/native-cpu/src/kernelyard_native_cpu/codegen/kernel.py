@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from kernelyard import dims
-from kernelyard.dims import Dim, SymbolicDim
+from kernelyard.dims import Dim
 from kernelyard.runtime.spec import TensorSpec
 from kernelyard.tir import Buffer, PrimFunc
 from kernelyard_native_cpu.codegen.emitter import FunctionEmitter
@@ -154,7 +154,7 @@ class _GroupWriter:
             nest.run(nest.outer_loops(), [nest.axes])
             return []
 
-        self._choose(plan.versions(), run)
+        self._choose(plan.versions(self.kernel.machine), run)
 
     def _choose(self, versions: Sequence[Plan], run: Callable[[Plan], list[Value]]) -> None:
         """Run the first version whose vectors are not longer than their axis."""
@@ -186,12 +186,12 @@ class _GroupWriter:
         variants: list[Variant] = []
 
         def run(version: Plan) -> list[Value]:
-            extent = 1 if version.vector is None else version.extents[version.vector]
-            least = version.lanes if isinstance(extent, SymbolicDim) else 0
-            variants.append(Variant(self._run_tasks(stage, version), extent if least else 1, least))
+            least = version.least()
+            extent = version.extents[str(version.vector)] if least else 1
+            variants.append(Variant(self._run_tasks(stage, version), extent, least))
             return []
 
-        self._choose(plan.versions(), run)
+        self._choose(plan.versions(self.kernel.machine), run)
         return tuple(variants)
 
     def _run_tasks(self, stage: Stage, plan: Plan) -> Dim:

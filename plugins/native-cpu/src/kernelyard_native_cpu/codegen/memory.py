@@ -156,10 +156,27 @@ class Memory:
         invariant = "" if conditional else ", !invariant.load !0"
         return self.emitter.pure(text + invariant, type_, lanes, operands, floor)
 
-    def store(self, buffer: Buffer, offset: Value, value: Value) -> None:
-        """Write an element, or a vector of neighbours."""
-        place = self._address(buffer, offset)
-        self.emitter.line(f"store {value.typed}, ptr {place.ref}, align {dtypes.itemsize(buffer.dtype)}")
+    def store(self, buffer: Buffer, offset: Value, value: Value, mask: Value | None = None) -> None:
+        """Write an element, or a vector of neighbours; lanes that the mask excludes are not written."""
+        place, align = self._address(buffer, offset), dtypes.itemsize(buffer.dtype)
+        if mask is None or value.lanes == 1:
+            self.emitter.line(f"store {value.typed}, ptr {place.ref}, align {align}")
+            return
+        name = f"llvm.masked.store.v{value.lanes}{_suffix(value.type)}.p0"
+        self.emitter.declarations.add(f"declare void @{name}({value.text}, ptr, {mask.text})")
+        self.emitter.line(f"call void @{name}({value.typed}, ptr align {align} {place.ref}, {mask.typed})")
+
+    def scatter(self, buffer: Buffer, offsets: Value, values: Value, mask: Value | None) -> None:
+        """Write each lane to its own offset."""
+        e = self.emitter
+        if mask is None:
+            for lane in range(values.lanes):
+                self.store(buffer, e.extract(offsets, lane), e.extract(values, lane))
+            return
+        places, align = self._address(buffer, offsets), dtypes.itemsize(buffer.dtype)
+        name = f"llvm.masked.scatter.v{values.lanes}{_suffix(values.type)}.v{values.lanes}p0"
+        e.declarations.add(f"declare void @{name}({values.text}, {places.text}, {mask.text})")
+        e.line(f"call void @{name}({values.typed}, {places.text} align {align} {places.ref}, {mask.typed})")
 
 
 def _suffix(type_: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -11,7 +10,7 @@ from kernelyard.dims import Dim
 from kernelyard.tir import Buffer, ComputeBlock, Expr, Load
 from kernelyard.tir.primfunc import neutral_element
 from kernelyard_native_cpu.codegen import arithmetic
-from kernelyard_native_cpu.codegen.expressions import Expressions, Lanes
+from kernelyard_native_cpu.codegen.expressions import Expressions, Lanes, iota
 from kernelyard_native_cpu.codegen.memory import Memory
 from kernelyard_native_cpu.codegen.values import Value, int_literal
 from kernelyard_native_cpu.schedule.plan import Plan
@@ -62,8 +61,11 @@ class Nest:
 
     def _vector_loop(self) -> OuterLoop:
         plan = self.plan
-        assert plan.vector is not None
-        return self._blocked_loop(plan.vector, plan.lanes, plan.unroll)
+        name = plan.vector
+        assert name is not None
+        if plan.masked:
+            return OuterLoop(1, lambda points, i: [{**axes, name: int_literal(0)} for axes in points])
+        return self._blocked_loop(name, plan.lanes, plan.unroll)
 
     def _tile_loop(self, name: str, height: int) -> OuterLoop:
         return self._blocked_loop(name, 1, height)
@@ -120,7 +122,16 @@ class Nest:
 
     def _lanes(self) -> Lanes | None:
         plan = self.plan
-        return None if plan.vector is None else Lanes(plan.vector, plan.lanes)
+        if plan.vector is None:
+            return None
+        return Lanes(plan.vector, plan.lanes, self._lanes_within(self._extent(plan.vector)) if plan.masked else None)
+
+    def _lanes_within(self, extent: Dim) -> Value:
+        """A mask of the lanes below an extent."""
+        count = self.plan.lanes
+        if isinstance(extent, int):
+            return Value(f"<{', '.join(f'i1 {str(n < extent).lower()}' for n in range(count))}>", "i1", count)
+        return self.e.compare("slt", iota(count), self.memory.dim(extent))
 
     def _finish(self, axes: Axes, lanes: Lanes | None, known: dict[Expr, Value], first_done: bool = False) -> None:
         """Compute and store the blocks' elements; each may use the elements of those before it."""
@@ -223,6 +234,8 @@ class Nest:
         name, lanes = plan.vector, plan.lanes
         assert name is not None
         extent = self._extent(name)
+        if plan.masked:
+            return self._masked_step(points, states, int_literal(0), self._lanes_within(extent))
         width, count = lanes * plan.unroll, len(points)
 
         def at(i: Value, states: list[Value], copies: int) -> list[Value]:
@@ -258,12 +271,14 @@ class Nest:
 
     def _left_over(self, points: Points, states: list[Value], extent: Dim, done: Dim) -> list[Value]:
         """The last vector, moved back to end at the extent; lanes that were counted already are left out."""
-        name, lanes = self.plan.vector, self.plan.lanes
-        assert name is not None
-        start = self.memory.dim(extent - lanes)
+        lanes = self.plan.lanes
         first_new = self.memory.dim(done - (extent - lanes))
-        iota = Expressions(self.memory, {}, self._lanes()).iota()
-        mask = self.e.compare("sge", iota, first_new)
+        mask = self.e.compare("sge", iota(lanes), first_new)
+        return self._masked_step(points, states, self.memory.dim(extent - lanes), mask)
+
+    def _masked_step(self, points: Points, states: list[Value], start: Value, mask: Value) -> list[Value]:
+        """One vector of the reduced axis, of which some lanes count."""
+        name = str(self.plan.vector)
         new = list(states)
         for number, axes in enumerate(points):
             new[number] = self._combined({**axes, name: start}, states[number], self._lanes(), mask)
@@ -289,8 +304,3 @@ class Nest:
 
         states = self._nested(self.plan.reduce, points, starts + firsts, innermost)
         return states[len(points) :]
-
-
-def product_of(points: Points, name: str, values: Sequence[Value]) -> Points:
-    """Every point with every value of an axis."""
-    return [{**axes, name: value} for axes, value in itertools.product(points, values)]

@@ -24,6 +24,7 @@ class Plan:
     """spatial, reduce: axes to loop over, outermost first; extents: of these (other axes of the stage stand at 0).
 
     vector: the axis along lanes, None for scalar code; lanes: how many; unroll: vectors of it per step.
+    masked: the axis is shorter than a vector; lanes beyond it are left out.
     tiles: axes of which several values are computed at once, with how many.
     """
 
@@ -34,6 +35,7 @@ class Plan:
     lanes: int = 1
     unroll: int = 1
     tiles: tuple[tuple[str, int], ...] = ()
+    masked: bool = False
 
     def narrowed(self, lanes: int) -> Plan:
         """The same loops with fewer lanes; scalar code has no tiles either."""
@@ -41,13 +43,20 @@ class Plan:
             return replace(self, vector=None, lanes=1, unroll=1, tiles=())
         return replace(self, lanes=lanes, unroll=1)
 
-    def versions(self) -> tuple[Plan, ...]:
-        """This plan, and narrower ones for when a symbolic vector axis turns out to be shorter than a vector."""
+    def versions(self, machine: Machine) -> tuple[Plan, ...]:
+        """This plan, and others for when a symbolic vector axis turns out to be shorter than a vector."""
         if self.vector is None or isinstance(self.extents[self.vector], int):
             return (self,)
+        if machine.has_masks:
+            return (self, replace(self, unroll=1, masked=True))
         wanted = NARROW_LANES if self.reduce else NARROW_LANES[-1:]
         narrow = [lanes for lanes in wanted if lanes < self.lanes]
         return (self, *(self.narrowed(lanes) for lanes in narrow))
+
+    def least(self) -> int:
+        """How long a symbolic vector axis must be for this plan."""
+        fits = self.vector is None or self.masked or isinstance(self.extents[self.vector], int)
+        return 0 if fits else self.lanes
 
     @property
     def vector_is_reduced(self) -> bool:
@@ -115,14 +124,17 @@ class _Chooser:
         if not costs:
             return scalar
         vector = min(costs, key=lambda name: costs[name])
-        lanes = self._lanes(vector)
+        lanes, extent = self._lanes(vector), self.extents[vector]
         tiles, unroll = self._tiles(vector, lanes)
-        return Plan(self.spatial, self.reduce, self.extents, vector, lanes, unroll, tiles)
+        masked = isinstance(extent, int) and extent < lanes
+        return Plan(self.spatial, self.reduce, self.extents, vector, lanes, unroll, tiles, masked)
 
     def _lanes(self, axis: str) -> int:
-        """Lanes of a full vector, fewer where the axis is shorter."""
+        """Lanes of a full vector, fewer where the axis is shorter: the next power of two, masked or below."""
         extent, lanes = self.extents[axis], self.full_lanes
         while isinstance(extent, int) and lanes > max(extent, 1):
+            if self.machine.has_masks and lanes // 2 < extent:
+                break
             lanes //= 2
         return lanes
 
