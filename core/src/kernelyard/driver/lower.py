@@ -140,7 +140,7 @@ class _Lowering:
             raise CodegenError(
                 f"the function @{call.op.name} was not compiled", hint="run RunCodegen or LegalizeOps first"
             )
-        symbol = f"reference_{len(self.reference_calls)}_{call.op.name}"
+        symbol = f"{self.function}_{len(self.reference_calls)}_{call.op.name}"
         self.reference_calls[symbol] = call
         return symbol, self.reference_module, call.args
 

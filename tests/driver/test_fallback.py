@@ -1,0 +1,199 @@
+"""A plugin that breaks its word is named in the report, its part runs elsewhere, and strict mode raises."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import kernelyard as ky
+from kernelyard import dims, errors
+from kernelyard.ir import FunctionBuilder, IRModule
+from kernelyard.patterns import FusionPattern, is_op, wildcard
+from kernelyard.plugins.backend import Unavailable
+from kernelyard.plugins.code_generator import CodeGenerator
+from kernelyard.plugins.manager import get_manager
+from kernelyard.testing import assert_allclose, assert_declined, assert_offloaded, evaluate
+from kernelyard.testing.backends import InterpretedBackend, InterpretedModule
+
+X = np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)
+STRICT = {"core": {"strict": True}}
+
+
+class Lying(InterpretedBackend):
+    """Accepts matmul and relu, and breaks its word where it is told to."""
+
+    def __init__(self, lie: str) -> None:
+        super().__init__("liar", ["matmul", "nn.relu"], fails=["nn.relu"] if lie == "codegen raises" else [])
+        self.lie = lie
+
+    def patterns(self, target):
+        if self.lie == "patterns raises":
+            raise RuntimeError("no patterns today")
+        if self.lie == "patterns of others":
+            return [FusionPattern("dnnl.matmul", is_op("matmul")(wildcard(), wildcard()))]
+        return 3 if self.lie == "no patterns" else super().patterns(target)
+
+    def prepare(self, module):
+        if self.lie == "prepare raises":
+            raise ZeroDivisionError("prepare")
+        return "a module" if self.lie == "prepare lies" else module
+
+    def codegen(self, regions, options):
+        if self.lie == "wrong object":
+            return {"not": "a module"}
+        if self.lie == "lacks symbols":
+            return InterpretedModule([])
+        return super().codegen(regions, options)
+
+
+LIES = ["patterns raises", "patterns of others", "no patterns", "prepare raises", "prepare lies"]
+LIES += ["codegen raises", "wrong object", "lacks symbols"]
+
+
+@pytest.mark.filterwarnings("ignore::kernelyard.errors.PerformanceWarning")
+@pytest.mark.parametrize("lie", LIES)
+def test_a_lying_backend(install, mlp: IRModule, lie: str) -> None:
+    install(Lying(lie))
+    exe = ky.compile(mlp, backends=["liar", "dnnl"])
+    assert_allclose(exe(X), evaluate(mlp, [X])[0])
+    assert {violation.backend for violation in exe.report.violations} == {"liar"}
+    assert "contract violations" in exe.report.summary
+    assert "contract violated by liar" in str(exe.report)
+    with pytest.raises(errors.PluginContractError) as caught:
+        ky.compile(mlp, backends=["liar", "dnnl"], options=STRICT)
+    assert "liar" in str(caught.value)
+    assert caught.value.hint
+
+
+def test_only_what_fails_falls_back(install, mlp: IRModule) -> None:
+    backend = InterpretedBackend("liar", ["matmul", "nn.relu"], merge_composites=False, fails=["nn.relu"])
+    install(backend)
+    report = ky.compile(mlp, backends=["liar"]).report
+    assert_offloaded(report, "liar", "liar.matmul", count=2)
+    assert not [region for region in report.regions if "nn.relu" in region.ops]
+    (violation,) = report.violations
+    assert "cannot generate nn.relu" in violation.message
+    assert report.coverage["native-cpu"]["ops"] == 3
+
+
+def test_a_check_that_crashes_declines_its_match(install, mlp: IRModule) -> None:
+    def crash(match):
+        raise KeyError("oops")
+
+    pattern = FusionPattern("liar.softmax", is_op("nn.softmax")(wildcard()), crash)
+    install(InterpretedBackend("liar", patterns=[pattern]))
+    exe = ky.compile(mlp, backends=["liar"])
+    assert_declined(exe, "liar", "check-error", "liar.softmax")
+    assert_allclose(exe(X), evaluate(mlp, [X])[0])
+
+
+def test_a_check_that_answers_nonsense_declines_its_match(install, mlp: IRModule) -> None:
+    pattern = FusionPattern("liar.softmax", is_op("nn.softmax")(wildcard()), lambda match: True)
+    install(InterpretedBackend("liar", patterns=[pattern]))
+    assert_declined(ky.explain(mlp, backends=["liar"]), "liar", "check-error")
+
+
+class LyingGenerator(CodeGenerator):
+    """A code generator of the highest priority that generates nothing useful."""
+
+    name = "liar"
+    targets = ("cpu",)
+
+    def __init__(self, result: object) -> None:
+        self.result = result
+
+    def generate(self, functions, target, options):
+        if isinstance(self.result, Exception):
+            raise self.result
+        return self.result
+
+
+@pytest.mark.parametrize("result", [errors.CodegenError("cannot"), ZeroDivisionError("oops"), 3, InterpretedModule([])])
+def test_a_lying_code_generator(install, mlp: IRModule, result: object) -> None:
+    install(LyingGenerator(result), priority=99)
+    with pytest.warns(errors.PerformanceWarning, match=r"reference interpreter: add, matmul, nn\.relu, nn\.softmax"):
+        exe = ky.compile(mlp, backends=[])
+    assert_allclose(exe(X), evaluate(mlp, [X])[0])
+    assert set(exe.report.coverage) == {"reference", "view"}
+    assert not exe.report.kernels
+    assert "contract violated by liar" in str(exe.report)
+    with pytest.raises(errors.PluginContractError, match="liar"):
+        ky.compile(mlp, backends=[], options=STRICT)
+
+
+def test_another_code_generator_can_be_chosen(install, mlp: IRModule) -> None:
+    install(LyingGenerator(3), priority=99)
+    assert set(ky.compile(mlp, backends=["native-cpu"]).report.coverage) == {"native-cpu", "view"}
+
+
+def test_two_modules_with_one_symbol_are_refused(install, mlp: IRModule) -> None:
+    class Greedy(InterpretedModule):
+        def symbols(self):
+            return (*super().symbols(), "taken")
+
+    class Grabbing(InterpretedBackend):
+        def codegen(self, regions, options):
+            return Greedy(regions)
+
+    install(Grabbing("acme", ["matmul"]))
+    install(Grabbing("beta", ["nn.relu"]))
+    with pytest.raises(errors.PluginContractError, match="two modules answer to 'taken'"):
+        ky.compile(mlp, backends=["acme", "beta"])
+
+
+# --- without a code generator -----------------------------------------------------------------------------------------
+@pytest.fixture
+def no_generator(monkeypatch: pytest.MonkeyPatch):
+    """A process in which only oneDNN and the ONNX frontend may be loaded."""
+    monkeypatch.setenv("KERNELYARD_PLUGINS", "dnnl,onnx")
+    get_manager.cache_clear()
+    yield
+    get_manager.cache_clear()
+
+
+def test_the_reference_interpreter_runs_the_rest(no_generator, mlp: IRModule, tmp_path) -> None:
+    b = FunctionBuilder()
+    x = b.input("x", (dims.symbol("n"), 4))
+    y = b.op("cumsum", b.op("matmul", x, np.eye(4, dtype=np.float32)), axis=1)
+    module = IRModule({"main": b.function(b.op("reshape", y, shape=(dims.symbol("n") * 4,)))})
+    with pytest.warns(errors.PerformanceWarning, match="reference interpreter: cumsum$") as caught:
+        exe = ky.compile(module)
+    assert caught[0].filename == __file__
+    assert {name: work["ops"] for name, work in exe.report.coverage.items()} == {"dnnl": 1, "reference": 1, "view": 1}
+    assert exe.report.summary.startswith("dnnl 1/3 ops")
+    assert_allclose(exe(X), evaluate(module, [X])[0])
+    assert ky.explain(module).placed == exe.report.placed
+    exe.save(tmp_path / "m.kyar")
+    assert_allclose(ky.load(tmp_path / "m.kyar")(X), evaluate(module, [X])[0])
+
+
+def test_functions_do_not_share_what_the_interpreter_runs(no_generator) -> None:
+    functions = {}
+    for axis, name in enumerate(("first", "second")):
+        b = FunctionBuilder()
+        functions[name] = b.function(b.op("cumsum", b.input("x", (3, 4)), axis=axis))
+    with pytest.warns(errors.PerformanceWarning):
+        machine = ky.VirtualMachine(ky.compile(IRModule(functions), backends=[]))
+    for axis, name in enumerate(functions):
+        assert_allclose(machine[name](X), np.cumsum(X, axis))
+
+
+def test_a_program_of_views_needs_nobody(no_generator) -> None:
+    b = FunctionBuilder()
+    module = IRModule({"main": b.function(b.op("reshape", b.input("x", (3, 4)), shape=(12,)))})
+    exe = ky.compile(module, backends=[])
+    assert exe.report.summary == "view 1/1 ops (0 % of FLOPs)"
+    assert np.array_equal(exe(X), X.reshape(12))
+
+
+def test_an_unavailable_backend_named_raises_and_auto_goes_on(install, mlp: IRModule) -> None:
+    class Absent(InterpretedBackend):
+        def probe(self):
+            return Unavailable("libacme.so is missing", "pip install acme-library")
+
+    install(Absent("acme", ["matmul"]), priority=99)
+    with pytest.raises(errors.BackendUnavailableError) as caught:
+        ky.compile(mlp, backends=["acme"])
+    assert "libacme.so is missing" in str(caught.value)
+    assert caught.value.hint == "pip install acme-library"
+    assert not [r for r in ky.compile(mlp).report.regions if r.backend == "acme"]
