@@ -12,7 +12,6 @@ from kernelyard import dims
 from kernelyard.dims import Dim, Shape
 from kernelyard.dtypes import to_numpy
 from kernelyard.ir import Constant, Expr
-from kernelyard.ir.types import TensorType
 from kernelyard_onnx.bounds import is_cut_of, settle
 from kernelyard_onnx.graph_builder import GraphBuilder
 from kernelyard_onnx.values import TensorSequence, Value
@@ -111,16 +110,16 @@ class Node:
         raise RejectedError(reason)
 
     # --- types and values -----------------------------------------------------------------------------------------
-    def type_of(self, expr: Expr) -> TensorType:
-        return expr.tensor_type
-
     def shape(self, expr: Expr) -> Shape:
+        """The sizes of a tensor."""
         return expr.tensor_type.shape
 
     def dtype(self, expr: Expr) -> str:
+        """The element type of a tensor."""
         return expr.tensor_type.dtype
 
     def rank(self, expr: Expr) -> int:
+        """The number of axes of a tensor."""
         return expr.tensor_type.rank
 
     def axis(self, value: int, rank: int) -> int:

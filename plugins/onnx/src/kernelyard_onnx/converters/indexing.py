@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from kernelyard.dims import product
 from kernelyard.dtypes import is_float
 from kernelyard.ir import Constant, Expr
 from kernelyard_onnx.node import Node
@@ -96,8 +97,6 @@ def compress(node: Node) -> Expr:
     chosen = np.flatnonzero(node.constant(node.input(1), "condition"))
     axis = node.attr("axis")
     if axis is None:
-        from kernelyard.dims import product
-
         x, axis = node.reshape(x, (product(node.shape(x)),)), 0
     return node.op("take", x, Constant(chosen.astype(np.int64)), axis=node.axis(axis, node.rank(x)))
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from kernelyard.dims import Dim
 from kernelyard.dtypes import is_float, to_numpy
 from kernelyard.ir import Expr
@@ -119,6 +121,4 @@ def pad(node: Node, x: Expr, pads: Sequence[Dim], value: float) -> Expr:
 
 def lowest(dtype: str) -> float:
     """The value that a maximum over padding ignores."""
-    import numpy as np
-
     return float("-inf") if is_float(dtype) else float(np.iinfo(to_numpy(dtype)).min)
