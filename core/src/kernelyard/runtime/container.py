@@ -84,7 +84,7 @@ def write_container(path: str | os.PathLike[str], manifest: Mapping[str, Any], m
     """
     target = Path(path)
     text = write_json({**manifest, "members": [member.to_json() for member in members]})
-    temporary = target.with_name(f".{target.name}.{os.urandom(6).hex()}.tmp")
+    temporary = target.parent / f".{target.name}.{os.urandom(6).hex()}.tmp"
     try:
         with open(temporary, "xb") as file:
             _write(file, text, members)

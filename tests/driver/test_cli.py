@@ -1,0 +1,346 @@
+"""The command line: what each command says to people and to machines, and how it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from click.testing import CliRunner, Result
+
+import kernelyard as ky
+from kernelyard.driver.cli import COMMANDS, main
+from kernelyard.plugins.manager import get_manager
+
+WITH_MODEL = ("bench", "compile", "explain", "inspect", "run")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with m.onnx (x (batch, 3) -> y, z), the same compiled as m.kyar, and x.npy."""
+    from onnx import TensorProto, helper
+
+    folder = tmp_path_factory.mktemp("models")
+    nodes = [helper.make_node("Relu", ["x"], ["y"]), helper.make_node("Div", ["x", "x"], ["z"])]
+    values = {name: helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 3]) for name in "xyz"}
+    graph = helper.make_graph(nodes, "g", [values["x"]], [values["y"], values["z"]])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    helper.set_model_props(model, {"author": "somebody", "story": "word " * 50})
+    onnx.save(model, folder / "m.onnx")
+    ky.compile(folder / "m.onnx").save(folder / "m.kyar")
+    np.save(folder / "x.npy", np.float32([[-1, 0, 2]]))
+    return folder
+
+
+@pytest.fixture
+def cli(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    """cli(*arguments): run a command in the folder of models."""
+    monkeypatch.chdir(folder)
+    return lambda *arguments: CliRunner().invoke(main, list(arguments), prog_name="kernelyard")
+
+
+def done(result: Result) -> str:
+    """The output of a command that succeeded and had nothing to complain about."""
+    assert result.exit_code == 0, result.output
+    assert result.stderr == ""
+    return result.stdout
+
+
+def data(result: Result) -> Any:
+    """The JSON of a command that succeeded; nothing that JSON does not have."""
+
+    def refuse(name: str) -> None:
+        raise AssertionError(f"{name} is not JSON")
+
+    return json.loads(done(result), parse_constant=refuse)
+
+
+# --- each command -----------------------------------------------------------------------------------------------------
+def test_help_lists_every_command(cli) -> None:
+    text = done(cli("--help"))
+    for name, summary in COMMANDS.items():
+        assert f"  {name} " in text
+        assert summary.split()[0] in text
+    assert "kernelyard, version" in done(cli("--version"))
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_of_each_command(cli, name: str) -> None:
+    text = done(cli(name, "--help"))
+    assert text.startswith(f"Usage: kernelyard {name}")
+    assert "--json" in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_compile(cli, folder: Path) -> None:
+    lines = done(cli("compile", "m.onnx", "-o", "new.kyar")).splitlines()
+    assert lines[0].startswith("dnnl ")
+    assert lines[1].startswith("new.kyar")
+    assert (folder / "new.kyar").read_bytes() == (folder / "m.kyar").read_bytes()
+    facts = data(cli("compile", "m.onnx", "-o", "new.kyar", "--backends", "none", "--json"))
+    assert facts["artifact"] == "new.kyar"
+    assert facts["bytes"] == (folder / "new.kyar").stat().st_size
+    assert list(facts["report"]["coverage"]) == ["native-cpu"]
+
+
+def test_compile_writes_all_or_nothing(cli, folder: Path) -> None:
+    before = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
+    (folder / "bad.onnx").write_bytes((folder / "m.onnx").read_bytes()[:50])
+    for arguments in (
+        ("bad.onnx", "-o", "m.kyar"),
+        ("bad.onnx",),
+        ("m.onnx", "-o", "no/such/folder/m.kyar"),
+        ("m.onnx", "-o", "."),
+        ("m.onnx", "-o", "m.kyar", "--backends", "nonsense"),
+    ):
+        result = cli("compile", *arguments)
+        assert result.exit_code == 1, result.output
+        assert result.stderr.startswith("[KY")
+    (folder / "bad.onnx").unlink()
+    assert {path.name: path.stat().st_mtime_ns for path in folder.iterdir()} == before
+
+
+def test_run_on_files_and_on_random_numbers(cli, folder: Path) -> None:
+    for model in ("m.onnx", "m.kyar"):
+        facts = data(cli("run", model, "-i", "x=x.npy", "-o", "results", "--json"))
+        assert facts["y"] == {
+            "dtype": "float32", "shape": [1, 3], "min": 0.0, "mean": pytest.approx(2 / 3), "max": 2.0,
+            "file": os.path.join("results", "0.npy"),
+        }  # fmt: skip
+        assert facts["z"]["min"] is None  # 0 / 0, which JSON cannot say
+        assert np.load(folder / facts["y"]["file"]).tolist() == [[0, 0, 2]]
+    assert data(cli("run", "m.kyar", "--dim", "batch=5", "--threads", "1", "--json"))["y"]["shape"] == [5, 3]
+    assert done(cli("run", "m.kyar")).startswith("y: dtype float32, shape [1, 3], min ")
+    assert done(cli("run", "m.kyar")) == done(cli("run", "m.kyar"))
+
+
+def test_bench(cli) -> None:
+    facts = data(
+        cli("bench", "m.kyar", "--repeat", "3", "--warm-up", "0", "--dim", "batch=2", "--threads", "1", "--json")
+    )
+    assert list(facts) == [
+        "ready_s", "first_run_ms", "p10_ms", "p50_ms", "p90_ms", "p99_ms", "runs_per_second", "repeat", "threads", "shapes",
+    ]  # fmt: skip
+    assert (facts["threads"], facts["shapes"], facts["repeat"]) == (1, {"x": [2, 3]}, 3)
+    assert 0 < facts["p10_ms"] <= facts["p99_ms"]
+    assert "runs/s" in done(cli("bench", "m.onnx", "--repeat", "3"))
+
+
+def test_explain(cli, folder: Path) -> None:
+    report = data(cli("explain", "m.onnx", "--json"))
+    assert list(report) == [
+        "target", "summary", "coverage", "placed", "regions", "declined", "kernels", "violations",
+    ]  # fmt: skip
+    assert report["regions"] == data(cli("compile", "m.onnx", "-o", "new.kyar", "--json"))["report"]["regions"]
+    text = done(cli("explain", "m.onnx"))
+    assert text.splitlines()[0] == report["summary"]
+    assert text.rstrip("\n") == str(ky.explain(folder / "m.onnx"))
+
+
+def test_explain_honours_options(cli) -> None:
+    fixed = data(cli("explain", "m.onnx", "--option", 'onnx.shapes={"x": [2, 3]}', "--backends", "none", "--json"))
+    assert fixed["coverage"]["native-cpu"]["flops"] == 12
+    refused = cli("explain", "m.onnx", "--option", "onnx.shape=3")
+    assert refused.exit_code == 1
+    assert "did you mean 'shapes'" in refused.stderr
+
+
+def test_inspect(cli, folder: Path) -> None:
+    facts = data(cli("inspect", "m.kyar", "--json"))
+    assert list(facts) == ["target", "programs", "modules", "constants", "metadata", "report"]
+    (program,) = facts["programs"]
+    assert program["name"] == "main"
+    assert program["inputs"] == [{"name": "x", "shape": ["batch", 3], "dtype": "float32"}]
+    assert [spec["name"] for spec in program["outputs"]] == ["y", "z"]
+    assert facts["metadata"]["story"] == "word " * 50
+    assert facts["modules"][0]["requires"]["distribution"] == "kernelyard-dnnl"
+    text = done(cli("inspect", "m.kyar"))
+    for fact in ("input  x: float32 [batch, 3]", "module dnnl of kernelyard-dnnl", "metadata author: somebody", "..."):
+        assert fact in text
+    assert "main(" in done(cli("inspect", "m.kyar", "--code"))
+    assert "main(" in data(cli("inspect", "m.kyar", "--code", "--json"))["code"]
+
+
+def test_inspect_needs_no_plugin(cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    from kernelyard.runtime import loader
+
+    monkeypatch.setattr(loader, "runtime_entry_points", lambda: ())
+    assert "kernelyard-dnnl" in done(cli("inspect", "m.kyar"))
+    refused = cli("run", "m.kyar")
+    assert refused.exit_code == 1
+    assert "pip install 'kernelyard-dnnl" in refused.stderr
+
+
+def test_backends(cli) -> None:
+    infos = data(cli("backends", "--json"))
+    assert {info["name"]: info["state"] for info in infos} == {
+        "dnnl": "active",
+        "native-cpu": "active",
+        "onnx": "active",
+    }
+    assert list(infos[0])[:6] == ["name", "dist", "version", "api", "state", "reason"]
+    assert "dnnl        active  backend for cpu" in done(cli("backends"))
+
+
+def test_doctor(cli) -> None:
+    facts = data(cli("doctor", "--json"))
+    assert facts["healthy"] is True
+    assert facts["versions"]["kernelyard"] == ky.__version__
+    assert facts["runtimes"]["dnnl"]["reason"] == ""
+    assert done(cli("doctor")).endswith("all in order\n")
+
+
+# --- how it refuses ---------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("name", WITH_MODEL)
+def test_a_missing_file(cli, name: str) -> None:
+    result = cli(name, "absent.kyar" if name == "inspect" else "absent.onnx")
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert result.stderr.startswith("[KY")
+    assert "absent" in result.stderr
+    assert "Traceback" not in result.stderr
+    error = json.loads(cli(name, "absent.onnx", "--json").stdout)["error"]
+    assert list(error) == ["code", "error", "message", "where", "found", "expected", "hint"]
+    assert error["code"] in {"KY400", "KY600"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exit_code", "fact"),
+    [
+        (["comple"], 2, "did you mean 'compile'?"),
+        (["zzz"], 2, "one of backends, bench"),
+        (["compile"], 2, "MODEL"),
+        (["run", "m.kyar", "--threds", "1"], 2, "--threads"),
+        (["run", "m.kyar", "--threads", "0"], 2, "--threads"),
+        (["run", "m.kyar", "--backends", "dnnl"], 2, "compiled already"),
+        (["run", "m.kyar", "--dim", "batch"], 2, "write NAME=N"),
+        (["run", "m.kyar", "--dim", "btch=2"], 1, "did you mean 'batch'?"),
+        (["run", "m.kyar", "--input", "x"], 2, "write NAME=FILE.npy"),
+        (["run", "m.kyar", "--input", "xx=x.npy"], 1, "did you mean 'x'?"),
+        (["run", "m.kyar", "--input", "x=gone.npy"], 1, "gone.npy"),
+        (["run", "m.kyar", "--input", "x=m.onnx"], 1, ".npy file"),
+        (["run", "m.kyar", "-o", "x.npy"], 1, "cannot be written"),
+        (["explain", "m.onnx", "--option", "speed"], 2, "write PLUGIN.KEY=VALUE"),
+        (["explain", "m.onnx", "--backends", "dnl"], 1, "did you mean 'dnnl'?"),
+        (["explain", "m.onnx", "--target", "gpu"], 1, "cpu, cuda"),
+        (["-p", "dnnl", "backends"], 2, "write -p no:NAME"),
+        (["-p", "no:dnl", "backends"], 1, "did you mean 'dnnl'?"),
+        (["inspect", "m.onnx"], 1, "no Kernelyard artifact"),
+    ],
+)
+def test_refusals_name_the_way_out(cli, arguments: list[str], exit_code: int, fact: str) -> None:
+    result = cli(*arguments)
+    assert (result.exit_code, result.stdout) == (exit_code, "")
+    assert fact in result.stderr
+    as_json = cli(*arguments, "--json")
+    assert as_json.exit_code == exit_code
+    assert fact in json.dumps(json.loads(as_json.stdout)["error"], ensure_ascii=False)
+
+
+def test_blocking_a_plugin_lasts_for_one_command(cli) -> None:
+    states = {info["name"]: info for info in data(cli("-p", "no:dnnl", "-p", "no:onnx", "backends", "--json"))}
+    assert states["dnnl"]["state"] == states["onnx"]["state"] == "blocked"
+    assert states["dnnl"]["hint"] == "leave out -p no:dnnl"
+    assert "blocked by the caller" in done(cli("-p", "no:dnnl", "backends"))
+    refused = cli("-p", "no:onnx", "explain", "m.onnx")
+    assert refused.exit_code == 1
+    assert "KY404" in refused.stderr
+    assert "blocked" not in done(cli("backends"))
+
+
+# --- as a process -----------------------------------------------------------------------------------------------------
+def run_process(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("KERNELYARD_")}
+    command = [sys.executable, "-c", "from kernelyard.driver.cli import main; main()", *arguments]
+    return subprocess.run(
+        command, cwd=folder, env={**kept, **environment}, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def test_commands_are_installed() -> None:
+    script = Path(sys.executable).with_name("kernelyard")
+    answer = subprocess.run([script, "--version"], capture_output=True, text=True, timeout=60, check=True)
+    assert answer.stdout == f"kernelyard, version {ky.__version__}\n"
+
+
+def test_a_process_prints_plain_text_and_valid_json(folder: Path) -> None:
+    plain = run_process(folder, "explain", "m.onnx")
+    assert (plain.returncode, plain.stderr) == (0, "")
+    assert "\x1b" not in plain.stdout
+    assert json.loads(run_process(folder, "bench", "m.kyar", "--repeat", "2", "--json").stdout)["threads"] >= 1
+    refused = run_process(folder, "run", "absent.kyar", "--json")
+    assert (refused.returncode, refused.stderr) == (1, "")
+    assert json.loads(refused.stdout)["error"]["code"] == "KY600"
+
+
+def test_a_fallback_is_a_warning(folder: Path) -> None:
+    done = run_process(folder, "-p", "no:native-cpu", "-p", "no:dnnl", "run", "m.onnx")
+    assert done.returncode == 0
+    assert done.stderr == "warning: these ops run on the slow reference interpreter: divide, nn.relu\n"
+
+
+def test_variables_block_plugins(folder: Path) -> None:
+    def states(**environment: str) -> dict[str, str]:
+        done = run_process(folder, "backends", "--json", **environment)
+        return {info["name"]: info["state"] for info in json.loads(done.stdout)}
+
+    assert states(KERNELYARD_PLUGINS="onnx") == {"dnnl": "blocked", "native-cpu": "blocked", "onnx": "active"}
+    assert set(states(KERNELYARD_DISABLE_PLUGIN_AUTOLOAD="1").values()) == {"blocked"}
+
+
+def test_a_broken_plugin_is_named_and_the_rest_works(folder: Path, tmp_path: Path) -> None:
+    from fake_distribution import install
+
+    install(tmp_path, "acme", plugin="raise RuntimeError('no luck')")
+    install(tmp_path, "dnnl", distribution="acme-tools")
+    install(tmp_path, "older", manifest='name = "older"\napi = "<1"\nprovides = ["backend"]')
+    doctor = run_process(folder, "doctor", PYTHONPATH=str(tmp_path))
+    assert doctor.returncode == 1
+    for fact in (
+        "to mend: acme (kernelyard-acme): broken",
+        "RuntimeError: no luck",
+        "to mend: dnnl (acme-tools): broken",
+        "to mend: older (kernelyard-older): incompatible",
+    ):
+        assert fact in doctor.stdout
+    listed = run_process(folder, "backends", PYTHONPATH=str(tmp_path))
+    assert listed.returncode == 0
+    assert "RuntimeError: no luck" in listed.stdout
+    assert run_process(folder, "run", "m.onnx", PYTHONPATH=str(tmp_path)).returncode == 0
+
+
+def test_progress_is_for_terminals_only(folder: Path) -> None:
+    ours, theirs = pty.openpty()
+    command = [
+        sys.executable,
+        "-c",
+        "from kernelyard.driver.cli import main; main()",
+        "compile",
+        "m.onnx",
+        "-o",
+        "new.kyar",
+    ]
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80"}
+    environment.pop("NO_COLOR", None)
+    process = subprocess.run(command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=theirs, timeout=120)
+    os.close(theirs)
+    shown = os.read(ours, 1 << 16).decode()
+    os.close(ours)
+    assert process.returncode == 0
+    assert "compiling m.onnx" in shown
+    assert b"compiling" not in process.stdout
+    assert run_process(folder, "compile", "m.onnx", "-o", "new.kyar").stderr == ""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def fresh_manager():
+    """Leave no blocked plugins behind."""
+    yield
+    get_manager.cache_clear()
