@@ -79,6 +79,7 @@ CASES = [
     case("Slice", image, fixed={"s": i64(1, -1), "e": i64(2**62, -(2**62)), "a": i64(2, 3), "t": i64(2, -2)}),
     case("Slice", image, fixed={"s": i64(-100), "e": i64(3), "a": i64(-1)}),
     case("Slice", image, fixed={"s": i64(7), "e": i64(3), "a": i64(2)}, symbolic=False),
+    case("Slice", f(2, 0), fixed={"s": i64(-1), "e": i64(-100), "a": i64(1), "t": i64(-1)}, symbolic=False),
     case("Squeeze", f(2, 1, 3, 1), opset=7, axes=[1, 3]),
     case("Squeeze", f(2, 1, 3, 1), fixed={"a": i64(-1, 1)}),
     case("Squeeze", f(2, 1, 3, 1), symbolic=False),

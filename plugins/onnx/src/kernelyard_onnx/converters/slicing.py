@@ -50,6 +50,8 @@ def _slice(
     kept: list[tuple[int, Dim, Dim, int]] = []
     for axis, start, end, stride in sorted(zip(where, starts, ends, strides, strict=True)):
         size = shape[axis]
+        if size == 0:  # nothing to cut, and no index to begin at
+            continue
         begin, stop = _bounds(node, start, end, stride, size)
         if (begin, stop, stride) != (0, size, 1):
             kept.append((axis, begin, stop, stride))
