@@ -10,7 +10,7 @@ from kernelyard_acme.runtime import AcmeRuntime
 class AcmeSerializer(JSONSerializer):
     def visit_composite(self, composite, call):
         operands = captured_operands(composite)
-        return KernelNode("linear", list(operands.items()), {"activation": composite.attrs["activation"]})
+        return KernelNode(composite.attrs["kernel"], list(operands.items()), composite.attrs["arguments"])
 
 
 class AcmeBackend(Backend):

@@ -10,7 +10,7 @@ def check(match):
 
 def attributes(match):
     """What codegen must know about a match: kept with the composite, so that nothing is read from a name."""
-    return {"activation": "relu" if match.call.op_name == "nn.relu" else "none"}
+    return {"kernel": "linear", "arguments": {"activation": "relu" if match.call.op_name == "nn.relu" else "none"}}
 
 
 def fusion_patterns():
