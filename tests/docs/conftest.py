@@ -32,4 +32,5 @@ def template_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def environment(template_site: Path) -> dict[str, str]:
     """Variables of a process that has the template installed."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("KERNELYARD_")}
-    return {**kept, "PYTHONPATH": str(template_site)}
+    path = os.pathsep.join(filter(None, [str(template_site), os.environ.get("PYTHONPATH")]))
+    return {**kept, "PYTHONPATH": path}
