@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kernelyard import dims
+from kernelyard import dims, dtypes
 from kernelyard.ir import TensorType
 from kernelyard.tir import DimValue
 from kernelyard.tir.builder import PrimFuncBuilder
@@ -286,3 +286,17 @@ def test_rows_keep_axis_names_apart(check):
     function = b.finish((b.compute((12, 12), lambda i, j: x[i, j] / total[j]),))
     check(function, normal(12, 12) + 3)
     assert [group.shared for group in make_groups(function)] == [0, 0]
+
+
+@pytest.mark.parametrize("size", [(16, 16), (17, 35), (40, 100), (64, 3)])
+@pytest.mark.parametrize("dtype", ["float32", "int64", "bfloat16"])
+@pytest.mark.parametrize("mcpu", [None, "x86-64-v3"])
+def test_transposed_squares(run, size, dtype, mcpu):
+    b = PrimFuncBuilder()
+    x = b.input("x", TensorType((3, *size), dtype))
+    y = b.input("y", TensorType((3, *size[::-1]), dtype))
+    function = b.finish((b.compute((3, *size[::-1]), lambda n, i, j: binary("max", x[n, j, i], y[n, i, j])),))
+    kind = dtypes.to_numpy(dtype)
+    values, others = (RNG.integers(-9, 9, (3, *shape)).astype(kind) for shape in (size, size[::-1]))
+    found = run(function, values, others, mcpu=mcpu)[0]
+    np.testing.assert_array_equal(found, np.maximum(values.transpose(0, 2, 1), others))

@@ -172,6 +172,21 @@ class FunctionEmitter:
         text = f"insertelement {vector.typed}, {scalar.typed}, i64 {lane}"
         return self.pure(text, vector.type, vector.lanes, [vector, scalar])
 
+    def transpose(self, rows: Sequence[Value]) -> list[Value]:
+        """A square of values, as vectors of its columns: each round interleaves the halves, log2(n) rounds turn it."""
+        current, count = list(rows), len(rows)
+        orders = [[n // 2 + (n % 2) * count + half * count // 2 for n in range(count)] for half in (0, 1)]
+        for _ in range(count.bit_length() - 1):
+            pairs = zip(current[: count // 2], current[count // 2 :], strict=True)
+            current = [self.shuffle(a, b, order) for a, b in pairs for order in orders]
+        return current
+
+    def shuffle(self, a: Value, b: Value, order: Sequence[int]) -> Value:
+        """Lanes chosen from two vectors."""
+        lanes = ", ".join(f"i32 {n}" for n in order)
+        text = f"shufflevector {a.typed}, {b.typed}, <{len(order)} x i32> <{lanes}>"
+        return self.pure(text, a.type, len(order), [a, b])
+
     # --- short names for arithmetic -------------------------------------------------------------------------------
     def add(self, a: Value, b: Value) -> Value:
         return self.binary("fadd", a, b) if a.is_float else self.binary("add", a, b)

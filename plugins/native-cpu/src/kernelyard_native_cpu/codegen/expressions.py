@@ -13,9 +13,7 @@ from kernelyard_native_cpu.codegen.memory import Memory
 from kernelyard_native_cpu.codegen.types import cast, decode, encode
 from kernelyard_native_cpu.codegen.values import Value, int_literal
 from kernelyard_native_cpu.schedule.affine import Affine, affine_of, axes_of
-
-# Elements so far apart are loaded with those in between; farther ones are gathered.
-MOST_STRIDE = 4
+from kernelyard_native_cpu.schedule.plan import MOST_STRIDE
 
 
 @dataclass(frozen=True)
@@ -137,6 +135,16 @@ class Expressions:
             return self.memory.load_strided(buffer, self.first(offset), step, count)
         return self.memory.gather(buffer, self.affine(offset), count, mask)
 
+    def load_square(self, load: Load, offset: Affine) -> list[Value]:
+        """The load at as many consecutive points as there are lanes, where these lie side by side."""
+        assert self.lanes is not None
+        step = offset.coefficient(self.lanes.axis)
+        assert step is not None
+        start, row = self.first(offset), self.memory.dim(step)
+        places = [self.e.add(start, self.e.mul(row, int_literal(n))) for n in range(self.lanes.count)]
+        rows = [self.memory.load(load.buffer, place, self.lanes.count) for place in places]
+        return [decode(self.e, column, load.dtype, self.memory.has_half) for column in self.e.transpose(rows)]
+
     def _is_uniform(self, offset: Affine) -> bool:
         """True when all lanes load one address, whatever conditions hold: under a condition it may be invalid."""
         if self.mask is not None:
@@ -218,3 +226,20 @@ def _needs_guard(expr: Expr) -> bool:
 def iota(count: int) -> Value:
     """0, 1, 2, ... in the lanes."""
     return Value(f"<{', '.join(f'i64 {n}' for n in range(count))}>", "i64", count)
+
+
+def unconditional_loads(expr: Expr) -> list[Load]:
+    """Loads that are performed whatever conditions hold; not those within the indices of others."""
+    found: list[Load] = []
+    seen: set[int] = set()
+    stack = [expr]
+    while stack:
+        part = stack.pop()
+        if id(part) in seen:
+            continue
+        seen.add(id(part))
+        if isinstance(part, Load):
+            found.append(part)
+        else:
+            stack += [part.condition] if isinstance(part, Select) else part.children
+    return found

@@ -105,9 +105,7 @@ class Memory:
         """The elements at offset, offset - 1, ..."""
         start = self.emitter.binary("sub", offset, int_literal(lanes - 1))
         forward = self.load(buffer, start, lanes)
-        order = ", ".join(f"i32 {n}" for n in reversed(range(lanes)))
-        text = f"shufflevector {forward.typed}, {forward.text} poison, <{lanes} x i32> <{order}>"
-        return self.emitter.pure(text, forward.type, lanes, [forward])
+        return self.emitter.shuffle(forward, forward, list(reversed(range(lanes))))
 
     def load_strided(self, buffer: Buffer, offset: Value, step: int, lanes: int) -> Value:
         """The elements at offset, offset + step, ...: whole vectors are loaded, and the lanes wanted are shuffled out.
@@ -120,17 +118,16 @@ class Memory:
         result = parts[0]
         for k in range(1, step):
             order = [self._lane(lane * step, lane, starts, k, lanes) for lane in range(lanes)]
-            text = f"shufflevector {result.typed}, {parts[k].typed}, <{lanes} x i32> <{', '.join(order)}>"
-            result = self.emitter.pure(text, result.type, lanes, [result, parts[k]])
+            result = self.emitter.shuffle(result, parts[k], order)
         return result
 
     @staticmethod
-    def _lane(element: int, lane: int, starts: list[int], k: int, lanes: int) -> str:
+    def _lane(element: int, lane: int, starts: list[int], k: int, lanes: int) -> int:
         """Where a lane comes from when vector `k` is merged: from it, or from what was merged before."""
         if k * lanes <= element < (k + 1) * lanes:
-            return f"i32 {lanes + element - starts[k]}"
+            return lanes + element - starts[k]
         # The first merge takes lanes of the first vector from their places, later ones find them where they belong.
-        return f"i32 {element if k == 1 and element < lanes else lane}"
+        return element if k == 1 and element < lanes else lane
 
     def gather(self, buffer: Buffer, offsets: Value, lanes: int, mask: Value | None) -> Value:
         """An element from each lane's own offset."""

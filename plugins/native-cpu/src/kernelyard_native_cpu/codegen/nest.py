@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from kernelyard import dims
 from kernelyard.dims import Dim
 from kernelyard.tir import Buffer, ComputeBlock, Expr, Load
-from kernelyard.tir.primfunc import neutral_element
-from kernelyard_native_cpu.codegen import arithmetic
-from kernelyard_native_cpu.codegen.expressions import Expressions, Lanes, iota
+from kernelyard_native_cpu.codegen.expressions import Expressions, Lanes, iota, unconditional_loads
 from kernelyard_native_cpu.codegen.memory import Memory
-from kernelyard_native_cpu.codegen.values import Value, int_literal
-from kernelyard_native_cpu.schedule.plan import Plan
+from kernelyard_native_cpu.codegen.reduction import ReductionLoops
+from kernelyard_native_cpu.codegen.values import Value, int_literal, literal_int
+from kernelyard_native_cpu.schedule.plan import Plan, is_turned
 from kernelyard_native_cpu.schedule.stages import Stage
 
 Axes = dict[str, Value]
@@ -71,21 +70,29 @@ class Nest:
         return self._blocked_loop(name, 1, height)
 
     def _blocked_loop(self, name: str, lanes: int, times: int) -> OuterLoop:
-        """Steps of `times` pieces of `lanes` values; pieces that would end outside are moved back inside."""
+        """Steps of `times` pieces of `lanes` values; what would end outside is moved back inside."""
         extent, width = self._extent(name), lanes * times
-        fits = isinstance(extent, int) and extent % width == 0
 
         def expand(points: Points, i: Value) -> Points:
             start = self.e.mul(i, int_literal(width))
-            starts = [self.e.add(start, int_literal(lanes * k)) for k in range(times)]
-            if not fits:
-                last = self.memory.dim(extent - lanes)
-                starts = [self.e.intrinsic("smin", s, last) if s.ref != "0" else s for s in starts]
+            if isinstance(extent, int) and extent >= width:
+                start = self._at_most(start, extent - width) if extent % width else start
+                starts = [self.e.add(start, int_literal(lanes * k)) for k in range(times)]
+            else:
+                starts = [
+                    self._at_most(self.e.add(start, int_literal(lanes * k)), extent - lanes) for k in range(times)
+                ]
             # Moved pieces may coincide; each is needed once.
             unique = list({s.ref: s for s in starts}.values())
             return [{**axes, name: s} for axes in points for s in unique]
 
         return OuterLoop(dims.ceildiv(extent, width), expand)
+
+    def _at_most(self, start: Value, last: Dim) -> Value:
+        known = literal_int(start)
+        if known is not None and isinstance(last, int):
+            return int_literal(min(known, last))
+        return start if known == 0 else self.e.intrinsic("smin", start, self.memory.dim(last))
 
     def run(self, loops: Sequence[OuterLoop], points: Points) -> None:
         """The given loops one inside the other, and the step inside of them."""
@@ -113,12 +120,27 @@ class Nest:
     def step(self, points: Points) -> None:
         """All that is done for some points of the outer loops."""
         if self.stage.is_ordered:
-            self._run_in_order(points)
+            self._run_in_order(self.plan.reduce, points)
         elif self.stage.reduce or self.stage.first.reducer:
             self._reduce(points)
         else:
-            for axes in points:
-                self._finish(axes, self._lanes(), {})
+            for axes, known in zip(points, self._turned_loads(points), strict=True):
+                self._finish(axes, self._lanes(), known)
+
+    def _turned_loads(self, points: Points) -> list[dict[Expr, Value]]:
+        """For each point, the loads that a transposed square gives: a row per lane is loaded, a column is a vector."""
+        plan = self.plan
+        known: list[dict[Expr, Value]] = [{} for _ in points]
+        if plan.turned is None or len(points) != plan.lanes or plan.vector is None:
+            return known
+        first = Expressions(self.memory, points[0], self._lanes())
+        for load in dict.fromkeys(load for block in self.stage.blocks for load in unconditional_loads(block.body)):
+            offset = self.memory.offset(load.buffer, load.indices)
+            if is_turned(offset, plan.vector, plan.turned):
+                columns = first.load_square(load, offset)
+                for values, column in zip(known, columns, strict=True):
+                    values[load] = column
+        return known
 
     def _lanes(self) -> Lanes | None:
         plan = self.plan
@@ -144,163 +166,24 @@ class Nest:
         if block.output in self.stored:
             expressions.store(block.output, block.indices, value)
 
-    def _run_in_order(self, points: Points) -> None:
-        block = self.stage.first
-
-        def level(names: Sequence[str], axes: Axes) -> None:
-            if not names:
-                expressions = Expressions(self.memory, axes)
-                expressions.store(block.output, block.indices, expressions.value(block.body))
-                return
-
-            def body(i: Value, _: list[Value]) -> list[Value]:
-                level(names[1:], {**axes, names[0]: i})
-                return []
-
-            self._loop(self._extent(names[0]), body)
-
-        for axes in points:
-            level(self.plan.reduce, axes)
-
-    # --- reductions ---------------------------------------------------------------------------------------------------
-    def _reduce(self, points: Points) -> None:
-        block = self.stage.first
-        if block.reducer in ("argmax", "argmin"):
-            results = self._find_extreme(points)
-        else:
-            results = self._accumulate(points)
-        lanes = None if self.plan.vector_is_reduced else self._lanes()
-        for axes, value in zip(points, results, strict=True):
-            expressions = Expressions(self.memory, axes, lanes)
-            if block.init is not None and block.reducer not in ("argmax", "argmin"):
-                start = expressions.value(block.init)
-                value = arithmetic.combine(self.e, str(block.reducer), start, value, block.body.dtype)
-            self._keep(expressions, block, value)
-            self._finish(axes, lanes, expressions.known, first_done=True)
-
-    def _neutral(self, lanes: int) -> Value:
-        block = self.stage.first
-        element = neutral_element(str(block.reducer), block.body.dtype)
-        return self.e.broadcast(arithmetic.constant(element.value, element.dtype), lanes)
-
-    def _accumulate(self, points: Points) -> list[Value]:
-        reducer, dtype = str(self.stage.first.reducer), self.stage.first.body.dtype
-        copies = self.plan.unroll if self.plan.vector_is_reduced else 1
-        starts = [self._neutral(self.plan.lanes)] * (len(points) * copies)
-        names = [name for name in self.plan.reduce if name != self.plan.vector]
-        if not self.plan.vector_is_reduced:
-            return self._nested(names, points, starts, self._add_point)
-        totals = self._nested(names, points, starts, self._along_lanes)
-        results: list[Value] = []
-        for number in range(len(points)):
-            total = totals[number]
-            for copy in range(1, copies):
-                total = arithmetic.combine(self.e, reducer, total, totals[copy * len(points) + number], dtype)
-            results.append(arithmetic.across_lanes(self.e, reducer, total, dtype))
-        return results
-
-    def _nested(
-        self,
-        names: Sequence[str],
-        points: Points,
-        states: list[Value],
-        innermost: Callable[[Points, list[Value]], list[Value]],
-    ) -> list[Value]:
-        """Loops over reduce axes that carry the accumulators."""
+    def _run_in_order(self, names: Sequence[str], points: Points) -> None:
+        """The ordered axes, in order, outside of the points: neighbours are written together."""
         if not names:
-            return innermost(points, states)
-        name, extent = names[0], self._extent(names[0])
-        if extent == 1:
-            return self._nested(names[1:], points, states, innermost)
+            for axes in points:
+                self._finish(axes, self._lanes(), {})
+            return
 
-        def body(i: Value, carried: list[Value]) -> list[Value]:
-            return self._nested(names[1:], [{**axes, name: i} for axes in points], carried, innermost)
+        def body(i: Value, _: list[Value]) -> list[Value]:
+            self._run_in_order(names[1:], [{**axes, names[0]: i} for axes in points])
+            return []
 
-        return self._loop(extent, body, states)
+        self._loop(self._extent(names[0]), body)
 
-    def _add_point(self, points: Points, states: list[Value]) -> list[Value]:
-        return [self._combined(axes, state, self._lanes()) for axes, state in zip(points, states, strict=True)]
-
-    def _combined(self, axes: Axes, state: Value, lanes: Lanes | None, mask: Value | None = None) -> Value:
-        block = self.stage.first
-        value = Expressions(self.memory, axes, lanes).value(block.body)
-        if mask is not None:
-            value = self.e.select(mask, self.e.broadcast(value, mask.lanes), self._neutral(mask.lanes))
-        return arithmetic.combine(self.e, str(block.reducer), state, value, block.body.dtype)
-
-    def _along_lanes(self, points: Points, states: list[Value]) -> list[Value]:
-        """The reduced vector axis: wide steps over several accumulators, single vectors, and what is left over."""
-        plan = self.plan
-        name, lanes = plan.vector, plan.lanes
-        assert name is not None
-        extent = self._extent(name)
-        if plan.masked:
-            return self._masked_step(points, states, int_literal(0), self._lanes_within(extent))
-        width, count = lanes * plan.unroll, len(points)
-
-        def at(i: Value, states: list[Value], copies: int) -> list[Value]:
-            new = list(states)
-            for copy in range(copies):
-                place = self.e.add(i, int_literal(copy * lanes))
-                for number, axes in enumerate(points):
-                    slot = copy * count + number
-                    new[slot] = self._combined({**axes, name: place}, states[slot], self._lanes())
-            return new
-
-        wide_end, end = extent - extent % width, extent - extent % lanes
-        if plan.unroll > 1 and wide_end != 0:
-            states = self._steps(0, wide_end, width, lambda i, s: at(i, s, plan.unroll), states)
-        if plan.unroll == 1:
-            wide_end = 0
-        if end != wide_end:
-            states = self._steps(wide_end, end, lanes, lambda i, s: at(i, s, 1), states)
-        return states if end == extent else self._left_over(points, states, extent, end)
-
-    def _steps(
-        self,
-        begin: Dim,
-        end: Dim,
-        step: int,
-        body: Callable[[Value, list[Value]], list[Value]],
-        states: list[Value],
-    ) -> list[Value]:
-        runs = isinstance(end, int) and isinstance(begin, int) and end > begin
-        if runs and end == begin + step:
-            return body(self.memory.dim(begin), states)
-        return self.e.loop(self.memory.dim(begin), self.memory.dim(end), body, states, step, runs)
-
-    def _left_over(self, points: Points, states: list[Value], extent: Dim, done: Dim) -> list[Value]:
-        """The last vector, moved back to end at the extent; lanes that were counted already are left out."""
-        lanes = self.plan.lanes
-        first_new = self.memory.dim(done - (extent - lanes))
-        mask = self.e.compare("sge", iota(lanes), first_new)
-        return self._masked_step(points, states, self.memory.dim(extent - lanes), mask)
-
-    def _masked_step(self, points: Points, states: list[Value], start: Value, mask: Value) -> list[Value]:
-        """One vector of the reduced axis, of which some lanes count."""
-        name = str(self.plan.vector)
-        new = list(states)
-        for number, axes in enumerate(points):
-            new[number] = self._combined({**axes, name: start}, states[number], self._lanes(), mask)
-        return new
-
-    def _find_extreme(self, points: Points) -> list[Value]:
-        block = self.stage.first
-        assert block.arg is not None
+    def _reduce(self, points: Points) -> None:
         lanes = self._lanes()
-        count = self.plan.lanes
-        starts = [self._neutral(count)] * len(points)
-        firsts = [self.e.broadcast(Expressions(self.memory, axes, lanes).value(block.arg), count) for axes in points]
-
-        def innermost(points: Points, states: list[Value]) -> list[Value]:
-            best, found = states[: len(points)], states[len(points) :]
-            for number, axes in enumerate(points):
-                expressions = Expressions(self.memory, axes, lanes)
-                value, arg = expressions.value(block.body), expressions.value(block.arg)  # pyright: ignore[reportArgumentType]
-                wins = arithmetic.is_more_extreme(self.e, str(block.reducer), value, best[number], block.body.dtype)
-                best[number] = self.e.select(wins, value, best[number])
-                found[number] = self.e.select(wins, arg, found[number])
-            return best + found
-
-        states = self._nested(self.plan.reduce, points, starts + firsts, innermost)
-        return states[len(points) :]
+        loops = ReductionLoops(self.memory, self.stage.first, self.plan, lanes)
+        after = None if self.plan.vector_is_reduced else lanes
+        for axes, value in zip(points, loops.run(points), strict=True):
+            expressions = Expressions(self.memory, axes, after)
+            self._keep(expressions, self.stage.first, value)
+            self._finish(axes, after, expressions.known, first_done=True)

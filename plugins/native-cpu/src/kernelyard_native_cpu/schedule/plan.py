@@ -9,13 +9,15 @@ from kernelyard import dims, dtypes
 from kernelyard.dims import Dim
 from kernelyard.tir import Buffer
 from kernelyard_native_cpu.machine import Machine
-from kernelyard_native_cpu.schedule.affine import Access, collapse, offset_of, used_as_values
+from kernelyard_native_cpu.schedule.affine import Access, Affine, collapse, offset_of, used_as_values
 from kernelyard_native_cpu.schedule.stages import Stage
 
 # What a symbolic extent is taken to be where choices need a number.
 TYPICAL_EXTENT = 64
 # Lanes of the narrower versions of a loop whose length is not known.
 NARROW_LANES = (4, 1)
+# Elements so far apart are loaded with those in between; farther ones are gathered.
+MOST_STRIDE = 4
 _GATHER_COST = 1.5  # per lane, in vector loads
 
 
@@ -25,6 +27,7 @@ class Plan:
 
     vector: the axis along lanes, None for scalar code; lanes: how many; unroll: vectors of it per step.
     masked: the axis is shorter than a vector; lanes beyond it are left out.
+    turned: an axis along which loads have neighbours; squares of it and the vector axis are transposed in registers.
     tiles: axes of which several values are computed at once, with how many.
     """
 
@@ -36,6 +39,7 @@ class Plan:
     unroll: int = 1
     tiles: tuple[tuple[str, int], ...] = ()
     masked: bool = False
+    turned: str | None = None
 
     def narrowed(self, lanes: int) -> Plan:
         """The same loops with fewer lanes; scalar code has no tiles either."""
@@ -70,13 +74,25 @@ def make_plan(stage: Stage, outer: frozenset[str], private: dict[Buffer, int], m
     spatial = [axis.name for axis in stage.spatial if axis.name not in outer]
     reduce = [axis.name for axis in stage.reduce]
     if stage.is_ordered or stage.reads_itself:
-        return Plan(tuple(spatial), tuple(reduce), extents)
+        return _in_place_plan(Plan(tuple(spatial), tuple(reduce), extents), accesses, machine)
     values = [e for b in stage.blocks for e in (b.body, b.init, b.arg) if e is not None]
     fixed = used_as_values(values)
     spatial, extents = collapse(spatial, extents, accesses, fixed)
     reduce, extents = collapse(reduce, extents, accesses, fixed)
     spatial = [name for name in spatial if extents[name] != 1] or spatial[-1:]
     return _Chooser(stage, spatial, reduce, extents, accesses, machine).plan()
+
+
+def _in_place_plan(scalar: Plan, accesses: Sequence[Access], machine: Machine) -> Plan:
+    """Vectors along an axis that they divide: no element may be computed twice, or out of order."""
+    widest = max(access.itemsize for access in accesses)
+    for name in scalar.spatial:
+        extent, lanes = scalar.extents[name], machine.vector_bits // (64 if widest == 8 else 32)
+        while lanes > 1 and not (isinstance(extent, int) and extent % lanes == 0):
+            lanes //= 2
+        if lanes > 1 and all(access.offset.coefficient(name) in (0, 1) for access in accesses):
+            return replace(scalar, vector=name, lanes=lanes)
+    return scalar
 
 
 def _accesses(stage: Stage, private: dict[Buffer, int]) -> list[Access]:
@@ -118,16 +134,27 @@ class _Chooser:
 
     def plan(self) -> Plan:
         scalar = Plan(self.spatial, self.reduce, self.extents)
-        reducer = self.stage.first.reducer
-        candidates = [*self.spatial] if reducer in ("argmax", "argmin") else [*self.spatial, *self.reduce]
+        finds_place = self.stage.first.reducer in ("argmax", "argmin")
+        reduced = self.reduce if len(self.reduce) == 1 or not finds_place else ()
+        candidates = [*self.spatial, *reduced]
         costs = {name: self._cost(name) for name in reversed(candidates) if self._lanes(name) > 1}
         if not costs:
             return scalar
         vector = min(costs, key=lambda name: costs[name])
         lanes, extent = self._lanes(vector), self.extents[vector]
-        tiles, unroll = self._tiles(vector, lanes)
         masked = isinstance(extent, int) and extent < lanes
-        return Plan(self.spatial, self.reduce, self.extents, vector, lanes, unroll, tiles, masked)
+        turned = None if masked else self._turned(vector, lanes)
+        tiles, unroll = (((turned, lanes),), 1) if turned else self._tiles(vector, lanes)
+        return Plan(self.spatial, self.reduce, self.extents, vector, lanes, unroll, tiles, masked, turned)
+
+    def _turned(self, vector: str, lanes: int) -> str | None:
+        """An axis whose neighbours lie side by side where those of the vector axis are far apart."""
+        if self.stage.reduce or lanes < 4 or not isinstance(self.extents[vector], int):
+            return None
+        loads = [access.offset for access in self.accesses if not access.is_store]
+        sized = [(name, self.extents[name]) for name in self.spatial if name != vector]
+        long_enough = [name for name, extent in sized if isinstance(extent, int) and extent >= lanes]
+        return next((name for name in long_enough if any(is_turned(load, vector, name) for load in loads)), None)
 
     def _lanes(self, axis: str) -> int:
         """Lanes of a full vector, fewer where the axis is shorter: the next power of two, masked or below."""
@@ -160,6 +187,8 @@ class _Chooser:
         if not self.stage.reduce:
             return (), _even(vectors, 2)
         others = [name for name in self.spatial if name != vector and self.extents[name] != 1]
+        if self.stage.first.reducer in ("argmax", "argmin"):
+            return (), 1
         if not self.stage.is_contraction:
             full = size_of(self.extents[vector]) // lanes
             return (), max(1, min(4, full)) if vector in self.reduce else _even(vectors, 4)
@@ -168,9 +197,11 @@ class _Chooser:
         if vector in self.reduce:
             return self._dot_tiles(best), 1
         rows = best[:1]
-        height = min(8 if registers == 24 else 4, size_of(self.extents[rows[0]])) if rows else 1
-        width = _even(vectors, max(1, min(3 if rows else 4, registers // height)))
-        return tuple((name, height) for name in rows), width
+        most = 8 if registers == 24 else 4
+        width = _even(vectors, 3 if rows else 4)
+        # A single vector per row leaves registers for more rows, which keep the multipliers busy.
+        most = 2 * most if width == 1 else most
+        return tuple((name, _even(size_of(self.extents[name]), most)) for name in rows), width
 
     def _dot_tiles(self, axes: Sequence[str]) -> tuple[tuple[str, int], ...]:
         side = 4 if self.machine.vector_registers == 32 else 3
@@ -185,12 +216,19 @@ class _Chooser:
         return score
 
 
+def is_turned(offset: Affine, vector: str, neighbours: str) -> bool:
+    """True for a load that would be gathered along one axis and lies side by side along another."""
+    step = offset.coefficient(vector)
+    far = step is not None and (not isinstance(step, int) or abs(step) > MOST_STRIDE)
+    return far and offset.coefficient(neighbours) == 1
+
+
 def _cost_of_step(step: Dim | None, lanes: int) -> float:
     if step == 0:
         return 0.3
     if step in (1, -1):
         return 1.0
-    return 2.0 * step if isinstance(step, int) and 2 <= step <= 4 else _GATHER_COST * lanes
+    return 2.0 * step if isinstance(step, int) and 2 <= step <= MOST_STRIDE else _GATHER_COST * lanes
 
 
 def _even(count: int, most: int) -> int:

@@ -1,0 +1,217 @@
+"""Reductions: loops over the reduced axes that carry the state of every point of a tile in registers."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+
+from kernelyard.dims import Dim
+from kernelyard.tir import ComputeBlock
+from kernelyard.tir.primfunc import neutral_element
+from kernelyard_native_cpu.codegen import arithmetic
+from kernelyard_native_cpu.codegen.expressions import Expressions, Lanes, iota
+from kernelyard_native_cpu.codegen.memory import Memory
+from kernelyard_native_cpu.codegen.values import Value, int_literal
+from kernelyard_native_cpu.schedule.plan import Plan
+
+Axes = dict[str, Value]
+State = list[Value]
+
+
+class Reducer(ABC):
+    """What is kept of the elements seen so far, for one point (or one per lane)."""
+
+    def __init__(self, memory: Memory, block: ComputeBlock, plan: Plan, lanes: Lanes | None) -> None:
+        self.memory = memory
+        self.e = memory.emitter
+        self.block = block
+        self.plan = plan
+        self.lanes = lanes
+        self.name = str(block.reducer)
+        self.dtype = block.body.dtype
+
+    def neutral(self) -> Value:
+        """What changes nothing, in every lane."""
+        element = neutral_element(self.name, self.dtype)
+        return self.e.broadcast(arithmetic.constant(element.value, element.dtype), self.plan.lanes)
+
+    def expressions(self, axes: Axes) -> Expressions:
+        return Expressions(self.memory, axes, self.lanes)
+
+    def element(self, expressions: Expressions, mask: Value | None) -> Value:
+        """The next element; neutral in lanes that the mask leaves out."""
+        value = expressions.value(self.block.body)
+        if mask is None:
+            return value
+        return self.e.select(mask, self.e.broadcast(value, mask.lanes), self.neutral())
+
+    @abstractmethod
+    def start(self, axes: Axes) -> State:
+        """The state before the first element."""
+
+    @abstractmethod
+    def step(self, axes: Axes, state: State, mask: Value | None) -> State:
+        """The state after the element at a point."""
+
+    @abstractmethod
+    def finish(self, axes: Axes, states: Sequence[State]) -> Value:
+        """The result of several states of one point."""
+
+
+class Combine(Reducer):
+    """Sums, products, extrema, any and all."""
+
+    def start(self, axes: Axes) -> State:
+        return [self.neutral()]
+
+    def step(self, axes: Axes, state: State, mask: Value | None) -> State:
+        return [self._combine(state[0], self.element(self.expressions(axes), mask))]
+
+    def finish(self, axes: Axes, states: Sequence[State]) -> Value:
+        total = states[0][0]
+        for state in states[1:]:
+            total = self._combine(total, state[0])
+        if self.plan.vector_is_reduced:
+            total = arithmetic.across_lanes(self.e, self.name, total, self.dtype)
+        if self.block.init is None:
+            return total
+        lanes = None if self.plan.vector_is_reduced else self.lanes
+        return self._combine(Expressions(self.memory, axes, lanes).value(self.block.init), total)
+
+    def _combine(self, a: Value, b: Value) -> Value:
+        return arithmetic.combine(self.e, self.name, a, b, self.dtype)
+
+
+class Place(Reducer):
+    """argmax and argmin: the most extreme element so far, and `arg` at it. Along reduced lanes the axis itself is
+    kept in place of `arg`, so that the first of all lanes can be found in the end."""
+
+    def start(self, axes: Axes) -> State:
+        if self.plan.vector_is_reduced:
+            return [self.neutral(), iota(self.plan.lanes)]
+        return [self.neutral(), self.e.broadcast(self._arg(self.expressions(axes)), self.plan.lanes)]
+
+    def _arg(self, expressions: Expressions) -> Value:
+        assert self.block.arg is not None
+        return expressions.value(self.block.arg)
+
+    def step(self, axes: Axes, state: State, mask: Value | None) -> State:
+        best, place = state
+        expressions = self.expressions(axes)
+        value = self.element(expressions, mask)
+        if self.plan.vector_is_reduced:
+            here = self.e.add(axes[str(self.plan.vector)], iota(self.plan.lanes))
+        else:
+            here = self._arg(expressions)
+        wins = arithmetic.is_more_extreme(self.e, self.name, value, best, self.dtype)
+        return [self.e.select(wins, value, best), self.e.select(wins, here, place)]
+
+    def finish(self, axes: Axes, states: Sequence[State]) -> Value:
+        ((best, place),) = states
+        if not self.plan.vector_is_reduced:
+            return place
+        extreme = arithmetic.across_lanes(self.e, self.name.removeprefix("arg"), best, self.dtype)
+        wins = arithmetic.binary(self.e, "eq", best, extreme, self.dtype)
+        if best.is_float:
+            wins = self.e.binary("or", wins, self.e.compare("uno", best, best))
+        late = self.e.broadcast(int_literal(2**62), self.plan.lanes)
+        first = arithmetic.across_lanes(self.e, "min", self.e.select(wins, place, late), "int64")
+        return self._arg(Expressions(self.memory, {**axes, str(self.plan.vector): first}))
+
+
+class ReductionLoops:
+    """The loops of a plan over the reduced axes, for a reducer."""
+
+    def __init__(self, memory: Memory, block: ComputeBlock, plan: Plan, lanes: Lanes | None) -> None:
+        self.memory = memory
+        self.e = memory.emitter
+        self.plan = plan
+        self.tail = lanes.mask if lanes else None
+        kind = Place if block.reducer in ("argmax", "argmin") else Combine
+        self.reducer = kind(memory, block, plan, lanes)
+
+    def run(self, points: Sequence[Axes]) -> list[Value]:
+        """The result for each point."""
+        copies = self.plan.unroll if self.plan.vector_is_reduced else 1
+        starts = [self.reducer.start(axes) for _ in range(copies) for axes in points]
+        names = [name for name in self.plan.reduce if name != self.plan.vector]
+        innermost = self._along_lanes if self.plan.vector_is_reduced else self._one_step
+        states = self._nested(names, points, starts, innermost)
+        return [self.reducer.finish(axes, states[n :: len(points)]) for n, axes in enumerate(points)]
+
+    def _nested(
+        self,
+        names: Sequence[str],
+        points: Sequence[Axes],
+        states: list[State],
+        innermost: Callable[[Sequence[Axes], list[State]], list[State]],
+    ) -> list[State]:
+        """Loops over reduced axes, one inside the other."""
+        if not names:
+            return innermost(points, states)
+        name, extent = names[0], self.plan.extents[names[0]]
+
+        def body(i: Value, states: list[State]) -> list[State]:
+            return self._nested(names[1:], [{**axes, name: i} for axes in points], states, innermost)
+
+        return body(int_literal(0), states) if extent == 1 else self._loop(0, extent, 1, body, states)
+
+    def _loop(
+        self, begin: Dim, end: Dim, step: int, body: Callable[[Value, list[State]], list[State]], states: list[State]
+    ) -> list[State]:
+        """A loop that carries states."""
+        runs = isinstance(end, int) and isinstance(begin, int) and end > begin
+        if runs and end == begin + step:
+            return body(self.memory.dim(begin), states)
+        size = len(states[0])
+
+        def flat(i: Value, carried: list[Value]) -> list[Value]:
+            return _flatten(body(i, _unflatten(carried, size)))
+
+        first, last = self.memory.dim(begin), self.memory.dim(end)
+        return _unflatten(self.e.loop(first, last, flat, _flatten(states), step, runs), size)
+
+    def _one_step(self, points: Sequence[Axes], states: list[State]) -> list[State]:
+        return [self.reducer.step(axes, state, None) for axes, state in zip(points, states, strict=True)]
+
+    # --- the vector axis is reduced -----------------------------------------------------------------------------------
+    def _along_lanes(self, points: Sequence[Axes], states: list[State]) -> list[State]:
+        """Wide steps over several copies of the states, single vectors, and what is left over."""
+        plan = self.plan
+        extent, lanes = plan.extents[str(plan.vector)], plan.lanes
+        if self.tail is not None:
+            return self._vector_step(points, states, int_literal(0), 1, self.tail)
+        width = lanes * plan.unroll
+        end = extent - extent % lanes
+        wide_end = extent - extent % width if plan.unroll > 1 else 0
+        if wide_end != 0:
+            wide = lambda i, s: self._vector_step(points, s, i, plan.unroll)  # noqa: E731
+            states = self._loop(0, wide_end, width, wide, states)
+        if end != wide_end:
+            states = self._loop(wide_end, end, lanes, lambda i, s: self._vector_step(points, s, i), states)
+        if end == extent:
+            return states
+        # The last vector is moved back to end at the extent; lanes that were counted already are left out.
+        start = extent - lanes
+        mask = self.e.compare("sge", iota(lanes), self.memory.dim(end - start))
+        return self._vector_step(points, states, self.memory.dim(start), 1, mask)
+
+    def _vector_step(
+        self, points: Sequence[Axes], states: list[State], start: Value, copies: int = 1, mask: Value | None = None
+    ) -> list[State]:
+        """`copies` neighbouring vectors of the reduced axis, each into a copy of its own."""
+        name, new = str(self.plan.vector), list(states)
+        for copy in range(copies):
+            place = self.e.add(start, int_literal(copy * self.plan.lanes))
+            for number, axes in enumerate(points):
+                slot = copy * len(points) + number
+                new[slot] = self.reducer.step({**axes, name: place}, states[slot], mask)
+        return new
+
+
+def _flatten(states: Sequence[State]) -> list[Value]:
+    return [value for state in states for value in state]
+
+
+def _unflatten(values: Sequence[Value], size: int) -> list[State]:
+    return [list(values[n : n + size]) for n in range(0, len(values), size)]
