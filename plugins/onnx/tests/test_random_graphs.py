@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 
 import numpy as np
 import onnx
-import onnxruntime
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import helper
 
-Refused = onnxruntime.capi.onnxruntime_pybind11_state.Fail
 Nodes = list[onnx.NodeProto]
 Step = Callable[[st.DataObject, "Sketch", str], str]
 
@@ -46,8 +43,9 @@ def transpose(data: st.DataObject, graph: Sketch, x: str) -> str:
 
 
 def cut(data: st.DataObject, graph: Sketch, x: str) -> str:
+    """Bounds that leave something of every size: onnxruntime has ways of its own with empty tensors."""
     axis = data.draw(st.integers(-graph.ranks[x], graph.ranks[x] - 1))
-    start, end = data.draw(st.sampled_from([(0, 2), (1, 2**62), (-3, 2**31 - 1), (0, -1), (-1, -100), (5, 3)]))
+    start, end = data.draw(st.sampled_from([(0, 2), (-3, 2**31 - 1), (0, 2**62), (-2, 2**62), (-1, -100), (-5, 4)]))
     step = -1 if end == -100 else data.draw(st.integers(1, 2))
     return graph.add(
         "Slice", [x, graph.weight(start), graph.weight(end), graph.weight(axis), graph.weight(step)], graph.ranks[x]
@@ -106,5 +104,4 @@ def test_random_graphs(make, agree, data: st.DataObject) -> None:
         value = graph.add("Relu", ["x"], len(sizes))
     x = np.random.default_rng(1).standard_normal(sizes, dtype=np.float32)
     model = make(graph.nodes, {"x": x}, [value], weights=graph.weights, shapes={"x": labels})
-    with contextlib.suppress(Refused):  # it refuses some empty tensors itself
-        agree(model, {"x": x}, rtol=1e-4, atol=1e-4)
+    agree(model, {"x": x}, rtol=1e-4, atol=1e-4)

@@ -142,6 +142,14 @@ def test_slices_with_computed_bounds(make, agree) -> None:
     agree(model, {"x": f(2, 7)})
 
 
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_backwards_over_what_may_be_empty(size, make, agree) -> None:
+    """x[1:][::-1]."""
+    nodes = [node("Slice", ["x", "one", "end"], ["rest"]), node("Slice", ["rest", "minus", "before", "zero", "minus"])]
+    weights = {"one": i64(1), "end": i64(2**62), "minus": i64(-1), "before": i64(-(2**62)), "zero": i64(0)}
+    agree(make(nodes, {"x": f(size)}, weights=weights, shapes={"x": ["n"]}), {"x": f(size)})
+
+
 def test_a_bound_of_unknown_sign_is_refused(make, import_main) -> None:
     """x[:, w - 4 :] counts from the front for some sizes, and from the end for others."""
     nodes = [

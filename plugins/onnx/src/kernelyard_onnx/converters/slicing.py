@@ -84,7 +84,7 @@ def _from_front(node: Node, index: Dim, size: Dim) -> Dim:
 
 
 def _clamp(index: Dim, low: Dim, high: Dim) -> Dim:
-    return maximum(minimum(index, high), low)
+    return minimum(maximum(index, low), high)  # of an empty axis, walked backwards: high, which is below low
 
 
 @converter("Pad")
