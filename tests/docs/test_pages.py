@@ -6,6 +6,7 @@ import importlib
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import click
@@ -44,7 +45,7 @@ MADE = ("demo-output/page.png",)  # what a command makes
 
 # The model that pages call "model.onnx".
 MODEL = """<ir_version: 8, opset_import: ["": 17]>
-net (float[n, 3, h, w] image) => (float[n, 8] probability) {
+net (float[n, 3, 32, 32] image) => (float[n, 8] probability) {
     scores = Conv <kernel_shape = [3, 3]> (image, weight)
     kept = Relu(scores)
     pooled = GlobalAveragePool(kept)
@@ -108,6 +109,31 @@ def test_the_readme_shows_what_its_script_prints(folder: Path, environment: dict
 def test_the_readme_has_ten_lines_of_the_api() -> None:
     (script,) = blocks(ROOT / "README.md", "python")
     assert len([line for line in script.splitlines() if line]) == 10
+
+
+def test_the_readme_commands_run(folder: Path, environment: dict[str, str]) -> None:
+    (commands,) = [block for block in blocks(ROOT / "README.md", "console") if "$ kernelyard" in block]
+    for line in commands.splitlines():
+        arguments = line.removeprefix("$ kernelyard ").split()
+        command = [sys.executable, "-c", "from kernelyard.driver.cli import main; main()", *arguments]
+        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, line + done.stdout + done.stderr
+        assert done.stdout, line
+
+
+def test_the_map_has_every_folder() -> None:
+    (tree,) = [block for block in blocks(ROOT / "docs/architecture.md", "text") if "core/src/kernelyard/" in block]
+    named = set(re.findall(r"^  ([\w\-]+)/", tree, re.MULTILINE))
+    folders = [*(ROOT / "core/src/kernelyard").iterdir(), *(ROOT / "plugins").iterdir()]
+    assert named == {f.name for f in folders if f.is_dir() and f.name != "__pycache__" and any(f.iterdir())}
+
+
+def test_the_order_of_imports_is_the_one_that_is_held() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"][
+        "contracts"
+    ]
+    (layers,) = [contract["layers"] for contract in contracts if contract["type"] == "layers"]
+    assert " < ".join(reversed(layers)) + "\n" in blocks(ROOT / "docs/architecture.md", "text")
 
 
 @each_page

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -54,15 +57,27 @@ def test_it_is_short(root: Path) -> None:
 
 
 def test_it_is_active_once_installed(tmp_path: Path, environment: dict[str, str]) -> None:
-    shown = python("-m", "kernelyard.driver.cli", "backends", "--json", folder=tmp_path, environment=environment)
-    shown = shown or python(
-        "-c",
-        "from kernelyard.driver.cli import main; main(['backends', '--json'])",
-        folder=tmp_path,
-        environment=environment,
-    )
-    assert '"acme"' in shown
-    assert '"kernelyard-acme"' in shown
+    main = "from kernelyard.driver.cli import main; main(['backends', '--json'])"
+    shown = json.loads(python("-c", main, folder=tmp_path, environment=environment))
+    found = {(info["name"], info["dist"], info["state"]) for info in shown}
+    assert ("acme", "kernelyard-acme", "active") in found
+
+
+def test_a_copy_under_another_name_works(root: Path, tmp_path: Path, environment: dict[str, str]) -> None:
+    page = (root / "docs" / "writing-a-backend.md").read_text(encoding="utf-8")
+    commands = re.search(r"^## Copy it\n\n```console\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    assert commands is not None
+    lines = [line.removeprefix("$ ") for line in commands[1].splitlines()]
+    renaming = [line for line in lines if line.split()[0] in ("cp", "cd", "mv", "grep")]
+    assert len(renaming) == len(lines) - 3  # then install, test, list
+    script = "\n".join(renaming).replace("plugins/_template", str(root / "plugins" / "_template"), 1)
+    subprocess.run(["bash", "-e", "-c", script], cwd=tmp_path, check=True)
+    site = tmp_path / "site"
+    install = ("--no-index", "--no-deps", "--no-build-isolation", "--disable-pip-version-check", "--target", str(site))
+    copy = tmp_path / "kernelyard-yours"
+    subprocess.run([sys.executable, "-m", "pip", "install", "-q", *install, str(copy)], check=True, capture_output=True)
+    environment["PYTHONPATH"] = os.pathsep.join([str(site), environment["PYTHONPATH"]])
+    assert "3 passed" in python("-m", "pytest", "-q", "tests", folder=copy, environment=environment)
 
 
 def test_its_own_tests_pass(root: Path, tmp_path: Path, environment: dict[str, str]) -> None:
