@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import re
+import tomllib
 from collections.abc import Callable, Iterator
 from functools import cache, partial
 from pathlib import Path
@@ -150,3 +151,27 @@ def test_table_is_what_the_code_says(page: str, name: str, request: pytest.Fixtu
         path.write_text(now, encoding="utf-8")
         return
     assert text == now, "differs from the code; pytest tests/docs --update-golden rewrites it"
+
+
+# --- pages of plugins -------------------------------------------------------------------------------------------------
+def words(page: str) -> set[str]:
+    """The code spans of a page."""
+    return set(re.findall(r"`([^`\n]+)`", (ROOT / page).read_text(encoding="utf-8")))
+
+
+def test_the_dnnl_page_names_every_pattern_and_every_code() -> None:
+    from kernelyard_dnnl.patterns import fusion_patterns
+
+    source = (ROOT / "plugins/dnnl/src/kernelyard_dnnl/checks.py").read_text(encoding="utf-8")
+    codes = set(re.findall(r'Decline\(\s*"([a-z-]+)"', source))
+    assert {"dtype", "reference-implementation"} <= codes
+    named = words("plugins/dnnl/README.md")
+    assert {pattern.name for pattern in fusion_patterns()} == {word for word in named if word.startswith("dnnl.")}
+    assert codes <= named
+
+
+@pytest.mark.parametrize("plugin", ["onnx", "dnnl", "native-cpu"])
+def test_a_page_names_every_option(plugin: str) -> None:
+    (path,) = (ROOT / "plugins" / plugin).glob("src/*/manifest.toml")
+    options = tomllib.loads(path.read_text(encoding="utf-8")).get("options", [])
+    assert set(options) <= words(f"plugins/{plugin}/README.md")
