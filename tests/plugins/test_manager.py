@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import sys
+import threading
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from fake_distribution import GOOD_PLUGIN, MANIFEST, install
 
 from kernelyard.errors import BackendUnavailableError, PluginError, UnknownBackendError
-from kernelyard.plugins.manager import BackendInfo, PluginManager
-from kernelyard.plugins.manifest import parse_manifest
+from kernelyard.plugins import hookimpl
+from kernelyard.plugins.backend import Backend
+from kernelyard.plugins.code_generator import CodeGenerator
+from kernelyard.plugins.frontend import Frontend
+from kernelyard.plugins.guard import guarded
+from kernelyard.plugins.hookspecs import HOOK_OF_PART
+from kernelyard.plugins.manager import BackendInfo, PluginManager, blocked, get_manager
+from kernelyard.plugins.manifest import Manifest, parse_manifest
+from kernelyard.runtime.loader import runtime_entry_points
 
 
 @pytest.fixture
@@ -173,3 +182,98 @@ def test_manifest_faults_are_named(text: str, fault: str) -> None:
     with pytest.raises(PluginError, match="KY300") as error:
         parse_manifest(text, "manifest.toml")
     assert fault in str(error.value)
+
+
+def test_a_malformed_entry_points_file_is_named_and_the_rest_works(site: Path) -> None:
+    """The standard library gives up on every distribution when one file is malformed; the core does not."""
+    info = site / "kernelyard_junk-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: kernelyard-junk\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[kernelyard]\nthis is no entry point\n")
+    found = states()["kernelyard-junk"]
+    assert (found.name, found.state) == ("kernelyard-junk", "broken")
+    assert "entry_points.txt cannot be read" in found.reason
+    assert "reference" in {entry.name for entry in runtime_entry_points()}
+
+
+@pytest.mark.parametrize("value", ["soon", "0", "-1", "nan", "inf"])
+def test_an_unusable_timeout_is_named(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv("KERNELYARD_PLUGIN_TIMEOUT", value)
+    with pytest.raises(PluginError, match="KERNELYARD_PLUGIN_TIMEOUT"):
+        guarded("asking", lambda: 1)
+
+
+def test_many_threads_may_need_a_plugin_first(site: Path) -> None:
+    manager, found = PluginManager(), []
+    threads = [threading.Thread(target=lambda: found.append(manager.get("good", "backend"))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 8
+    assert len(set(map(id, found))) == 1
+
+
+@pytest.mark.parametrize("part", HOOK_OF_PART)
+def test_every_hook_gives_its_part(part: str) -> None:
+    """A plugin of this process is checked like an installed one, and can be taken out again."""
+    made = PARTS[part]()
+    plugin = ModuleType("plugin")
+    setattr(plugin, HOOK_OF_PART[part], hookimpl(lambda: made))
+    manager = PluginManager(autoload=False)
+    manager.register(plugin, Manifest("acme", ">=1.0,<2", (part,), ("cpu",)))
+    assert manager.get("acme", part) is made
+    assert manager.active(part) == [made]
+    with pytest.raises(PluginError, match="already there"):
+        manager.register(plugin, Manifest("acme", ">=1.0,<2", (part,)))
+    manager.unregister("acme")
+    with pytest.raises(UnknownBackendError):
+        manager.get("acme", part)
+
+
+class OneBackend(Backend):
+    name = "acme"
+
+    def patterns(self, target):
+        return []
+
+    def codegen(self, regions, options):
+        raise AssertionError("nothing matches")
+
+
+class OneGenerator(CodeGenerator):
+    name = "acme"
+
+    def generate(self, functions, target, options):
+        raise AssertionError("nothing to generate")
+
+
+class OneFrontend(Frontend):
+    name = "acme"
+
+    def accepts(self, model):
+        return False
+
+    def import_model(self, model, options):
+        raise AssertionError("nothing is accepted")
+
+
+PARTS = {"backend": OneBackend, "code_generator": OneGenerator, "frontend": OneFrontend}
+
+
+def test_blocking_within_a_block(site: Path) -> None:
+    with blocked(["good"]):
+        info = next(info for info in get_manager().infos() if info.name == "good")
+        assert (info.state, info.hint) == ("blocked", "leave out -p no:good")
+        with pytest.raises(BackendUnavailableError, match="leave out"):
+            get_manager().get("good", "backend")
+    assert get_manager().get("good", "backend").name == "good"
+    with pytest.raises(UnknownBackendError, match="did you mean 'good'"), blocked(["god"]):
+        pass
+    get_manager.cache_clear()
+
+
+def test_options_are_what_manifests_say(site: Path) -> None:
+    install(site, "tunable", manifest=MANIFEST + 'options = ["speed"]\n')
+    names = PluginManager().option_names()
+    assert (names["tunable"], names["good"]) == (("speed",), ())

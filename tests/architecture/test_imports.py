@@ -1,0 +1,134 @@
+"""What imports what: the front door is quick and light, the runtime stands alone, every module stands alone."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from repository import ROOT, fresh, modules
+
+import kernelyard as ky
+import kernelyard.ops  # noqa: F401  declares the operators
+from kernelyard import dims
+from kernelyard.ir import FunctionBuilder, IRModule
+
+COMPILER = ("ir", "ops", "tir", "legalize", "patterns", "transform", "plugins", "placement", "driver", "testing")
+LIBRARIES = ("numpy", "onnx", "llvmlite", "tvm_ffi", "pluggy", "click", "rich", "safetensors")
+LOADED = "import json, sys; print(json.dumps(sorted(sys.modules)))"
+
+
+def loaded_by(code: str, *arguments: str) -> set[str]:
+    """The modules in an interpreter that ran some code."""
+    return set(json.loads(fresh(f"{code}\n{LOADED}", *arguments).splitlines()[-1]))
+
+
+def compiler_modules(loaded: set[str]) -> set[str]:
+    parts = {f"kernelyard.{part}" for part in COMPILER}
+    return {name for name in loaded if ".".join(name.split(".")[:2]) in parts}
+
+
+def test_the_front_door_loads_nothing() -> None:
+    loaded = loaded_by("import kernelyard")
+    assert not compiler_modules(loaded)
+    assert not loaded.intersection(LIBRARIES)
+    assert not {name for name in loaded if name.startswith("kernelyard_")}
+    assert {name for name in loaded if name.startswith("kernelyard")} == {"kernelyard"}
+
+
+def test_the_front_door_is_quick() -> None:
+    code = "import time; start = time.perf_counter(); import kernelyard; print(time.perf_counter() - start)"
+    assert min(float(fresh(code)) for _ in range(3)) < 0.1
+
+
+def test_help_loads_no_library() -> None:
+    loaded = loaded_by("from kernelyard.driver.cli import main; main(['--help'], standalone_mode=False)")
+    assert not loaded.intersection({"numpy", "onnx", "llvmlite", "tvm_ffi", "pluggy"})
+    assert compiler_modules(loaded) <= {"kernelyard.driver", "kernelyard.driver.cli"}
+
+
+def test_listing_plugins_loads_no_compiler_of_theirs() -> None:
+    """What is blocked is not imported, and the front door of plugins is cheap."""
+    assert not loaded_by("import kernelyard.plugins").intersection({"numpy", "kernelyard.ir", "kernelyard.ops"})
+    code = (
+        "import os; os.environ['KERNELYARD_PLUGINS'] = ''; import kernelyard; "
+        "assert all(i.state == 'blocked' for i in kernelyard.backends())"
+    )
+    assert not {name for name in loaded_by(code) if name.startswith("kernelyard_")}
+
+
+def test_the_runtime_loads_nothing_of_the_compiler() -> None:
+    loaded = loaded_by("import kernelyard.runtime, kernelyard.runtime.loader, kernelyard.runtime.vm")
+    assert not compiler_modules(loaded)
+    assert not loaded.intersection({"pluggy", "click", "rich", "onnx"})
+
+
+@pytest.fixture
+def artifact(tmp_path: Path) -> Path:
+    """A saved model that uses oneDNN and generated kernels."""
+    b = FunctionBuilder()
+    product = b.op("matmul", b.input("x", (dims.symbol("n"), 4)), np.eye(4, dtype=np.float32))
+    exe = ky.compile(IRModule({"main": b.function(b.op("cumsum", product, axis=1))}), backends=["dnnl"])
+    assert {module.kind for module in exe.modules} == {"dnnl", "native-cpu"}
+    exe.save(tmp_path / "m.kyar")
+    return tmp_path / "m.kyar"
+
+
+def test_an_artifact_runs_with_the_runtime_alone(artifact: Path) -> None:
+    code = """
+import sys
+import numpy as np
+import kernelyard as ky
+exe = ky.load(sys.argv[1])
+assert np.allclose(np.asarray(exe(np.ones((2, 4), np.float32))), [[1, 2, 3, 4]] * 2)
+assert "native-cpu" in exe.report.summary
+"""
+    loaded = loaded_by(code, str(artifact))
+    assert not compiler_modules(loaded)
+    assert not loaded.intersection({"pluggy", "click", "rich", "onnx"})
+    halves = {name for name in loaded if name.startswith("kernelyard_")}
+    assert {"kernelyard_dnnl.runtime", "kernelyard_native_cpu.runtime"} <= halves
+    compile_halves = ("plugin", "patterns", "backend", "generator", "codegen", "checks", "schedule", "lowering")
+    assert not {name for name in halves if name.split(".")[1:2] and name.split(".")[1] in compile_halves}
+
+
+def test_import_contracts() -> None:
+    """The layers of pyproject.toml."""
+    script = Path(sys.executable).with_name("lint-imports")
+    if not script.exists():
+        pytest.skip("import-linter is not installed")
+    done = subprocess.run([script], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+# Libraries are imported once; each of our modules in a process that has seen no other of ours. A module that only works
+# when another one was imported first (a cycle, a forgotten import) fails here.
+ALONE = """
+import importlib, os, sys, traceback, warnings
+import numpy, ml_dtypes, onnx, pluggy, click, rich.console, safetensors, llvmlite.binding
+import tvm_ffi, packaging.specifiers, hypothesis, importlib.metadata
+failed = []
+for name in sys.argv[1:]:
+    with warnings.catch_warnings(action="ignore"):
+        child = os.fork()
+    if child == 0:
+        try:
+            importlib.import_module(name)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    if os.waitpid(child, 0)[1]:
+        failed.append(name)
+assert not any(name.startswith("kernelyard") for name in sys.modules)
+sys.exit(f"these modules cannot be imported alone: {', '.join(failed)}" if failed else 0)
+"""
+BATCHES = 2
+
+
+@pytest.mark.parametrize("batch", range(BATCHES))
+def test_every_module_can_be_imported_alone(batch: int) -> None:
+    fresh(ALONE, *modules()[batch::BATCHES], timeout=120)

@@ -1,0 +1,147 @@
+"""The shape of the sources: sizes, folders, errors, hooks."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import re
+import tomllib
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from repository import INSTALLED, PLUGINS, ROOT, fresh, modules, package_of, sources
+
+from kernelyard.errors import KernelyardError
+from kernelyard.plugins import hookspecs
+from kernelyard.plugins.hookspecs import HOOK_OF_PART
+from kernelyard.plugins.manifest import read_manifest
+
+MAX_LINES_OF_FILE = 400
+MAX_LINES_OF_FUNCTION = 60
+MAX_LINES_OF_HOOKS = 40
+each_plugin = pytest.mark.parametrize("plugin", PLUGINS, ids=lambda plugin: plugin.name)
+
+
+# --- sizes ------------------------------------------------------------------------------------------------------------
+def test_files_are_short() -> None:
+    lengths = {path.relative_to(ROOT).as_posix(): len(path.read_text().splitlines()) for path in sources()}
+    assert {name: length for name, length in lengths.items() if length > MAX_LINES_OF_FILE} == {}
+
+
+def test_functions_are_short() -> None:
+    long = {
+        f"{path.relative_to(ROOT)}:{node.lineno} {node.name}": length
+        for path in sources()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef)
+        and (length := (node.end_lineno or node.lineno) - node.lineno + 1) > MAX_LINES_OF_FUNCTION
+    }
+    assert long == {}
+
+
+def test_nothing_is_left_for_later() -> None:
+    marks = re.compile(r"\b(TODO|FIXME|XXX|NotImplementedError)\b")
+    found = {
+        f"{path.relative_to(ROOT)}:{number}": line.strip()
+        for path in sources()
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if marks.search(line)
+    }
+    assert found == {}
+
+
+def test_every_module_says_what_it_is() -> None:
+    empty = [
+        path for path in sources() if path.read_text().strip() and not ast.get_docstring(ast.parse(path.read_text()))
+    ]
+    assert [path.relative_to(ROOT).as_posix() for path in empty if package_of_template() not in path.parents] == []
+
+
+def package_of_template() -> Path:
+    return package_of(ROOT / "plugins" / "_template")
+
+
+# --- errors -----------------------------------------------------------------------------------------------------------
+def test_every_error_has_a_code_of_its_own() -> None:
+    for name in modules():
+        if not name.endswith("__main__"):
+            importlib.import_module(name)
+    classes = [c for c in descendants(KernelyardError) if c.__module__.startswith("kernelyard")]
+    own = [c for c in classes if c.__module__ != "kernelyard.testing"]
+    assert [c for c in own if "code" not in vars(c)] == []
+    assert [code for code, count in Counter(c.code for c in [KernelyardError, *own]).items() if count > 1] == []
+    assert [c for c in own if not re.fullmatch(r"KY\d{3}", c.code)] == []
+
+
+def descendants(base: type) -> list[type]:
+    return [c for child in base.__subclasses__() for c in (child, *descendants(child))]
+
+
+# --- hooks ------------------------------------------------------------------------------------------------------------
+def hooks() -> dict[str, object]:
+    return {
+        name: function
+        for name, function in vars(hookspecs).items()
+        if hasattr(function, f"{hookspecs.PROJECT}_spec") and callable(function)
+    }
+
+
+def test_every_hook_is_documented_and_belongs_to_a_part() -> None:
+    assert sorted(hooks()) == sorted(HOOK_OF_PART.values())
+    for function in hooks().values():
+        assert inspect.getdoc(function)
+
+
+def test_every_hook_is_tried() -> None:
+    """Each is implemented by a plugin of ours, whose tests use it, and by a test of the plugin manager or the driver."""
+    tests = "".join(
+        path.read_text() for folder in ("plugins", "driver") for path in (ROOT / "tests" / folder).glob("*.py")
+    )
+    implemented = "".join((package_of(plugin) / "plugin.py").read_text() for plugin in INSTALLED)
+    for part, hook in HOOK_OF_PART.items():
+        assert f"def {hook}(" in implemented
+        assert hook in tests or f'"{part}"' in tests
+
+
+# --- plugins ----------------------------------------------------------------------------------------------------------
+@each_plugin
+def test_plugin_folders_have_the_same_shape(plugin: Path) -> None:
+    package = package_of(plugin)
+    expected = [plugin / "pyproject.toml", plugin / "README.md", plugin / "tests"]
+    expected += [package / name for name in ("__init__.py", "plugin.py", "manifest.toml")]
+    assert [path.relative_to(ROOT).as_posix() for path in expected if not path.exists()] == []
+    assert list((plugin / "tests").glob("test_*.py"))
+    project = tomllib.loads((plugin / "pyproject.toml").read_text())["project"]
+    (name,) = project["entry-points"]["kernelyard"]
+    assert project["name"] == f"kernelyard-{name}"
+    assert package.name == f"kernelyard_{name.replace('-', '_')}"
+    assert project["entry-points"]["kernelyard"][name] == f"{package.name}.plugin"
+    assert any(re.match(r"kernelyard\b", requirement) for requirement in project["dependencies"])
+    manifest = tomllib.loads((package / "manifest.toml").read_text())
+    assert manifest["name"] == name
+    runs = {"backend", "code_generator"} & set(manifest["provides"])
+    assert bool(runs) == ("kernelyard.runtime" in project["entry-points"])
+    assert bool(runs) == (package / "runtime.py").exists()
+    assert ("backend" in runs) <= (package / "patterns.py").exists()
+
+
+@each_plugin
+def test_hooks_are_a_few_lines(plugin: Path) -> None:
+    assert len((package_of(plugin) / "plugin.py").read_text().splitlines()) < MAX_LINES_OF_HOOKS
+
+
+@pytest.mark.parametrize("plugin", INSTALLED, ids=lambda plugin: plugin.name)
+def test_importing_the_hooks_is_cheap(plugin: Path) -> None:
+    code = (
+        f"import {package_of(plugin).name}.plugin, sys; "
+        "assert not {'numpy', 'onnx', 'llvmlite', 'kernelyard.ir'} & set(sys.modules)"
+    )
+    fresh(code)
+
+
+def test_the_manifest_names_the_options_that_the_frontend_takes() -> None:
+    from kernelyard_onnx.options import NAMES
+
+    assert set(read_manifest("kernelyard_onnx.plugin").options) == set(NAMES)
