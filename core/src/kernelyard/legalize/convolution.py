@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import reduce
 
 from kernelyard import dims
@@ -44,6 +46,41 @@ def conv(
     return b.reduce("sum", b.result.shape, (per_group, *kernel), body, name="conv")
 
 
+@dataclass(frozen=True)
+class _Phase:
+    """Elements `stride * q + offset` of an output axis, for q below `count`. Step u of the reduction takes the
+    weight's tap `tap + u * next_tap` and the input's element `q + place + u * next_place`."""
+
+    offset: int
+    count: Dim
+    steps: int
+    tap: int = 0
+    next_tap: int = 0
+    place: int = 0
+    next_place: int = 0
+
+    @property
+    def places(self) -> tuple[int, int]:
+        """The lowest and the highest place relative to q."""
+        last = self.place + (self.steps - 1) * self.next_place
+        return min(self.place, last), max(self.place, last)
+
+
+def _phases(size: Dim, kernel: int, stride: int, begin: int, dilation: int) -> list[_Phase]:
+    """An output axis by the remainders of its index: elements of one remainder are reached by the same taps."""
+    phases: list[_Phase] = []
+    for offset in range(stride):
+        count = dims.ceildiv(size - offset, stride)
+        taps = [t for t in range(kernel) if (offset + begin - t * dilation) % stride == 0]
+        places = [(offset + begin - t * dilation) // stride for t in taps]
+        if not taps:
+            phases.append(_Phase(offset, count, 0))
+            continue
+        next_tap, next_place = (taps[1] - taps[0], places[1] - places[0]) if len(taps) > 1 else (0, 0)
+        phases.append(_Phase(offset, count, len(taps), taps[0], next_tap, places[0], next_place))
+    return phases
+
+
 @legalize("nn.conv1d_transpose", "nn.conv2d_transpose", "nn.conv3d_transpose", widen=True)
 def conv_transpose(
     b: RuleBuilder,
@@ -56,7 +93,62 @@ def conv_transpose(
     groups: int,
     output_padding: Ints,
 ) -> Buffer:
-    """Each output element gathers the inputs that reach it; those that lie between two inputs reach nothing."""
+    """One convolution without gaps per remainder of the output's index by the strides, so that every product counts."""
+    kernel = [size for size in weight.shape[2:] if isinstance(size, int)]
+    if len(kernel) < weight.rank - 2:
+        return _gathered_transpose(b, x, weight, strides, padding, dilation, groups)
+    sizes, begins_of_output = b.result.shape[2:], padding[: len(kernel)]
+    axes = [
+        _phases(size, taps, stride, begin, spread)
+        for size, taps, stride, begin, spread in zip(sizes, kernel, strides, begins_of_output, dilation, strict=True)
+    ]
+    used = [[phase for phase in phases if phase.steps] for phases in axes]
+    begins = [max(0, *(-phase.places[0] for phase in phases)) for phases in used]
+    ends = [
+        reduce(dims.maximum, (phase.count + phase.places[1] - size for phase in phases), 0)
+        for phases, size in zip(used, x.shape[2:], strict=True)
+    ]
+    whole = pad_spatial(b, x, begins, ends, 0)
+    combinations = list(itertools.product(*axes))
+    result = b.buffer(b.result.shape, x.dtype, "conv") if len(combinations) > 1 else None
+    for phases in combinations:
+        part = _phase_of_transpose(b, whole, weight, phases, begins, groups)
+        if result is None:
+            return part
+
+        def where(*at: Axis, phases: tuple[_Phase, ...] = phases) -> list[Expr]:
+            spread = [q * s + phase.offset for q, s, phase in zip(at[2:], strides, phases, strict=True)]
+            return [*at[:2], *spread]
+
+        b.store(result, part.shape, where, lambda *at, part=part: part[at])
+    assert result is not None
+    return result
+
+
+def _phase_of_transpose(
+    b: RuleBuilder, x: Source, weight: Operand, phases: Sequence[_Phase], begins: Sequence[int], groups: int
+) -> Buffer:
+    """The output elements of one remainder per axis."""
+    channels, per_group = weight.shape[:2]
+    from_group = dims.floordiv(channels, groups)
+    shape = (*b.result.shape[:2], *(phase.count for phase in phases))
+
+    def body(at: Sequence[Axis], point: Sequence[Axis]) -> Expr:
+        (n, f, *out), (c, *steps) = at, point
+        channel = (f // index(per_group)) * from_group + c if groups > 1 else c
+        filter_ = f % index(per_group) if groups > 1 else f
+        moves = list(zip(out, steps, phases, begins, strict=True))
+        places = [q + u * phase.next_place + (phase.place + begin) for q, u, phase, begin in moves]
+        taps = [u * phase.next_tap + phase.tap for _, u, phase, _ in moves]
+        return x[(n, channel, *places)] * weight[(channel, filter_, *taps)]
+
+    return b.reduce("sum", shape, (from_group, *(phase.steps for phase in phases)), body, name="phase")
+
+
+def _gathered_transpose(
+    b: RuleBuilder, x: Operand, weight: Operand, strides: Ints, padding: Ints, dilation: Ints, groups: int
+) -> Buffer:
+    """For kernels of unknown size: each output element asks of every tap whether it is reached by it."""
     channels, per_group, *kernel = weight.shape
     from_group = dims.floordiv(channels, groups)
 

@@ -135,11 +135,13 @@ def _continues(stage: Stage, block: ComputeBlock) -> bool:
         return False
     here = tuple(axis.axis for axis in block.spatial_axes)
     written = {b.output for b in stage.blocks}
-    if block.output in written | set().union(*(b.reads for b in stage.blocks)):
+    if block.output in written | block.reads | set().union(*(b.reads for b in stage.blocks)):
         return False
-    if not all(b.writes_spatial_axes for b in (*stage.blocks, block)):
-        return False
-    return all(load.indices == here for load in block.loads if load.buffer in written)
+    in_place = {b.output for b in stage.blocks if b.writes_spatial_axes}
+    handed_on = [load for load in block.loads if load.buffer in written]
+    if not handed_on and not block.writes_spatial_axes:
+        return False  # a part of a buffer: its loops are its own
+    return all(load.buffer in in_place and load.indices == here for load in handed_on)
 
 
 def _join(group: Group, stage: Stage) -> Group | None:
