@@ -1,21 +1,26 @@
-"""What the tests of the runtime half share: a builder of JSON graphs that also runs them."""
+"""What the tests share: a builder of JSON graphs that also runs them, and checks of what is offloaded."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
 
-from kernelyard import dtypes
+import kernelyard as ky
+from kernelyard import dims, dtypes
+from kernelyard.ir import FunctionBuilder, IRModule, TensorType, Var
 from kernelyard.runtime.call_table import CallTable
 from kernelyard.runtime.json_runtime import JSONGraph
 from kernelyard.runtime.memory import Workspace, address_of, aligned_empty
 from kernelyard.runtime.module import BindContext, BoundTensor
+from kernelyard.testing import assert_allclose, assert_declined, evaluate
 
 Entry = list[int]
+Build: TypeAlias = Callable[..., Var]
+Input: TypeAlias = "Sequence[Any] | TensorType"
 
 
 class GraphBuilder:
@@ -80,6 +85,58 @@ def run_module(
             array[...] = feed
         table.run()
     return arrays[len(feeds) :]
+
+
+class Offloading:
+    """Compiles small programs for dnnl, and checks what was taken and the numbers."""
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self._rng = rng
+
+    def module(self, build: Build, *inputs: Input) -> IRModule:
+        """A module whose `main` is `build(builder, *parameters)`; an input is a shape (float32) or a type."""
+        b = FunctionBuilder()
+        types = [each if isinstance(each, TensorType) else TensorType(tuple(each), "float32") for each in inputs]
+        return IRModule({"main": b.function(build(b, *(b.parameter(t, f"x{i}") for i, t in enumerate(types))))})
+
+    def feeds(self, module: IRModule, positive: bool = False, **sizes: int) -> list[np.ndarray]:
+        """Random inputs, every symbolic dim as in `sizes`; `positive`: between 0.5 and 1.5."""
+        arrays = []
+        for param in module["main"].params:
+            shape = [dim if isinstance(dim, int) else dims.evaluate(dim, sizes) for dim in param.tensor_type.shape]
+            array = self._rng.uniform(0.5, 1.5, shape) if positive else self._rng.standard_normal(shape)
+            arrays.append(array.astype(dtypes.to_numpy(param.tensor_type.dtype)))
+        return arrays
+
+    def taken(self, pattern: str, ops: str, build: Build, *inputs: Input, positive: bool = False) -> ky.Executable:
+        """The program is one composite of `pattern` with these ops, and gives what the reference gives."""
+        module = self.module(build, *inputs)
+        exe = ky.compile(module, backends=["dnnl"])
+        found = [(region.pattern, " ".join(region.ops)) for region in exe.report.regions]
+        assert found == [(pattern, ops)], f"{found}\n{exe.report}"
+        assert {row.backend for row in exe.report.placed} <= {"dnnl", "view"}, str(exe.report)
+        self.right(module, exe, positive=positive)
+        return exe
+
+    def declined(self, code: str, pattern: str, build: Build, *inputs: Input, positive: bool = False) -> ky.Executable:
+        """The program's match of `pattern` is declined with that code; it still gives what the reference gives."""
+        module = self.module(build, *inputs)
+        exe = ky.compile(module, backends=["dnnl"])
+        assert_declined(exe, "dnnl", code, pattern)
+        self.right(module, exe, positive=positive)
+        return exe
+
+    def right(self, module: IRModule, exe: ky.Executable, positive: bool = False, **sizes: int) -> None:
+        """The program gives what the reference gives."""
+        feeds = self.feeds(module, positive, **sizes)
+        (expected,) = evaluate(module, feeds)
+        assert_allclose(exe(*feeds), expected)
+
+
+@pytest.fixture
+def offloading(rng: np.random.Generator) -> Offloading:
+    """Checks of what is offloaded."""
+    return Offloading(rng)
 
 
 @pytest.fixture

@@ -56,7 +56,7 @@ def _dtypes(composite: Composite) -> Decline | None:
 def _stages(composite: Composite) -> Decline | None:
     """A post-op keeps the shape of what the primitive computes, and its operand comes from outside the group."""
     shape = composite.anchor.tensor_type.shape
-    for call in composite.calls[composite.calls.index(composite.anchor) + 1 :]:
+    for call in composite.following:
         if call.tensor_type.shape != shape:
             return Decline(
                 "operand", f"{call.op_name} changes the shape from {_text(shape)} to {_text(call.tensor_type.shape)}"
@@ -89,18 +89,21 @@ def convolution(match: Match) -> Answer:
     """Channels and the kernel must be known; batch and space may be symbolic."""
 
     def sizes(composite: Composite) -> Decline | None:
-        data, weight = (arg.tensor_type for arg in composite.anchor.args)
-        return _known("the channels and the kernel", data.shape[1], *weight.shape)
+        return _known_channels(composite)
 
     return _declined(match, sizes)
+
+
+def _known_channels(composite: Composite) -> Decline | None:
+    data, weight = (operand.tensor_type for operand in composite.operands)
+    return _known("the channels and the kernel", data.shape[1], *weight.shape)
 
 
 def padded_convolution(match: Match) -> Answer:
     """A convolution of data padded with zeros in space; the amounts may be symbolic."""
 
     def zeros(composite: Composite) -> Decline | None:
-        pad = composite.padding
-        assert pad is not None
+        pad = composite.readers[0]
         pads, rank = pad.attrs["pads"], pad.args[0].tensor_type.rank
         if pad.attrs["mode"] != "constant" or pad.attrs["value"] != 0:
             return Decline(
@@ -110,22 +113,18 @@ def padded_convolution(match: Match) -> Answer:
             return Decline("attribute", "padding of the batch or the channels")
         if any(isinstance(amount, int) and amount < 0 for amount in pads):
             return Decline("attribute", "negative padding")
-        data, weight = (arg.tensor_type for arg in composite.anchor.args)
-        return _known("the channels and the kernel", data.shape[1], *weight.shape)
+        return _known_channels(composite)
 
     return _declined(match, zeros)
 
 
 def matmul(match: Match) -> Answer:
-    """Any rank from 1, any batch broadcasting; the contracted size must be known."""
+    """Any rank from 1, any batch broadcasting, any size symbolic; vectors that make a scalar are not worth a call."""
 
-    def ranks(composite: Composite) -> Decline | None:
-        left, right = (arg.tensor_type for arg in composite.anchor.args)
-        if min(left.rank, right.rank) < 2:
-            return Decline("rank", f"a matmul of ranks {left.rank} and {right.rank}; both must be at least 2")
-        return None
+    def scalar(composite: Composite) -> Decline | None:
+        return Decline("rank", "a product of two vectors") if composite.anchor.tensor_type.rank == 0 else None
 
-    return _declined(match, ranks)
+    return _declined(match, scalar)
 
 
 def softmax(match: Match) -> Answer:

@@ -6,26 +6,28 @@ The runtime half (`primitives/`) reads exactly these; the shapes stand beside th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
-from kernelyard.ir import Call, Expr
+from kernelyard.dims import Dim
+from kernelyard.ir import Expr
 from kernelyard.placement.json_serializer import KernelNode
 from kernelyard_dnnl.composite import CONVOLUTIONS, DECONVOLUTIONS, Composite
-from kernelyard_dnnl.post_ops import BINARY, ELTWISE, Binary, Stage, stage_of
+from kernelyard_dnnl.post_ops import BINARY, UNARY, Binary, Eltwise, Stage, scalar_of, stages_of
 
 MAX_POOLS = ("nn.max_pool1d", "nn.max_pool2d", "nn.max_pool3d")
 AVG_POOLS = ("nn.avg_pool1d", "nn.avg_pool2d", "nn.avg_pool3d")
+REDUCTIONS = ("mean", "sum", "max", "min", "prod")
+
+Writer: TypeAlias = Callable[[Composite], KernelNode]
 
 
 def node_of(composite: Composite) -> KernelNode:
     """The node that computes a composite."""
-    anchor = ANCHORS[composite.anchor.op_name](composite.anchor)
-    if composite.padding is not None:
-        anchor = _padded(anchor, composite.padding)
+    anchor = ANCHORS[composite.anchor.op_name](composite)
     inputs = list(anchor.inputs)
     if composite.bias is not None:
         inputs.append(("bias", composite.bias))
-    post_ops: list[dict[str, Any]] = []
+    post_ops: list[dict[str, Any]] = list(anchor.attrs.get("post_ops", ()))
     for stage in composite.stages:
         post_ops.append(_post_op(stage, composite, f"post{len(post_ops)}", inputs))
     return KernelNode(anchor.op, inputs, {**anchor.attrs, "post_ops": post_ops})
@@ -33,7 +35,7 @@ def node_of(composite: Composite) -> KernelNode:
 
 def _post_op(stage: Stage, composite: Composite, role: str, inputs: list[tuple[str, Expr]]) -> dict[str, Any]:
     if not isinstance(stage, Binary):
-        return {"kind": "eltwise", "algorithm": stage.algorithm, "alpha": stage.alpha, "beta": stage.beta}
+        return _eltwise_post_op(stage)
     inputs.append((role, stage.operand))
     same_shape = stage.operand.type == composite.anchor.type
     if stage.algorithm == "add" and same_shape:
@@ -41,119 +43,158 @@ def _post_op(stage: Stage, composite: Composite, role: str, inputs: list[tuple[s
     return {"kind": "binary", "algorithm": stage.algorithm, "role": role}
 
 
+def _eltwise_post_op(stage: Eltwise) -> dict[str, Any]:
+    return {"kind": "eltwise", "algorithm": stage.algorithm, "alpha": stage.alpha, "beta": stage.beta}
+
+
+def _named(composite: Composite, *roles: str) -> tuple[tuple[str, Expr], ...]:
+    return tuple(zip(roles, composite.operands, strict=True))
+
+
 def _halves(padding: Sequence[int]) -> dict[str, list[int]]:
     rank = len(padding) // 2
     return {"padding_begin": list(padding[:rank]), "padding_end": list(padding[rank:])}
 
 
-def _convolution(call: Call) -> KernelNode:
-    attrs = {
-        "rank": len(call.attrs["strides"]),
-        "strides": list(call.attrs["strides"]),
-        **_halves(call.attrs["padding"]),
-        "dilation": list(call.attrs["dilation"]),
-        "groups": call.attrs["groups"],
+def _window(attrs: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "strides": list(attrs["strides"]),
+        **_halves(attrs["padding"]),
+        "dilation": list(attrs["dilation"]),
+        "groups": attrs["groups"],
     }
-    return KernelNode("conv", (("data", call.args[0]), ("weight", call.args[1])), attrs)
 
 
-def _padded(node: KernelNode, pad: Call) -> KernelNode:
-    """A convolution that reads what `pad` reads and pads it itself."""
-    pads, rank = pad.attrs["pads"], pad.args[0].tensor_type.rank
+def _convolution(composite: Composite) -> KernelNode:
+    attrs = {"rank": len(composite.anchor.attrs["strides"]), **_window(composite.anchor.attrs)}
+    if 0 in composite.readers:
+        attrs |= _with_padding(attrs, composite.readers[0].attrs["pads"])
+    return KernelNode("conv", _named(composite, "data", "weight"), attrs)
+
+
+def _with_padding(attrs: Mapping[str, Any], pads: Sequence[Dim]) -> dict[str, list[Dim]]:
+    """The padding of a convolution together with that of the `pad` before it."""
+    rank = len(pads) // 2
     before, after = pads[2:rank], pads[rank + 2 :]
-    attrs = {
-        **node.attrs,
-        "padding_begin": [own + more for own, more in zip(node.attrs["padding_begin"], before, strict=True)],
-        "padding_end": [own + more for own, more in zip(node.attrs["padding_end"], after, strict=True)],
+    return {
+        "padding_begin": [own + more for own, more in zip(attrs["padding_begin"], before, strict=True)],
+        "padding_end": [own + more for own, more in zip(attrs["padding_end"], after, strict=True)],
     }
-    return KernelNode(node.op, [("data", pad.args[0]), *node.inputs[1:]], attrs)
 
 
-def _deconvolution(call: Call) -> KernelNode:
-    node = _convolution(call)
-    attrs = {**node.attrs, "output_padding": list(call.attrs["output_padding"])}
-    return KernelNode("conv_transpose", node.inputs, attrs)
+def _deconvolution(composite: Composite) -> KernelNode:
+    attrs = composite.anchor.attrs
+    attrs = {"rank": len(attrs["strides"]), **_window(attrs), "output_padding": list(attrs["output_padding"])}
+    return KernelNode("conv_transpose", _named(composite, "data", "weight"), attrs)
 
 
-def _matmul(call: Call) -> KernelNode:
-    attrs = {"transpose_a": False, "transpose_b": False}
-    return KernelNode("matmul", (("a", call.args[0]), ("b", call.args[1])), attrs)
+def _matmul(composite: Composite) -> KernelNode:
+    attrs = {"transpose_a": 0 in composite.readers, "transpose_b": 1 in composite.readers}
+    return KernelNode("matmul", _named(composite, "a", "b"), attrs)
 
 
-def _pool(algorithm: str, call: Call) -> KernelNode:
+def _max_pool(composite: Composite) -> KernelNode:
+    return _pool("max", composite)
+
+
+def _avg_pool(composite: Composite) -> KernelNode:
+    is_counted = composite.anchor.attrs["count_include_pad"]
+    return _pool("avg_include_padding" if is_counted else "avg_exclude_padding", composite)
+
+
+def _pool(algorithm: str, composite: Composite) -> KernelNode:
+    attrs = composite.anchor.attrs
     attrs = {
         "algorithm": algorithm,
-        "kernel": list(call.attrs["pool_size"]),
-        "strides": list(call.attrs["strides"]),
-        **_halves(call.attrs["padding"]),
-        "dilation": list(call.attrs["dilation"]),
+        "kernel": list(attrs["pool_size"]),
+        "strides": list(attrs["strides"]),
+        **_halves(attrs["padding"]),
+        "dilation": list(attrs["dilation"]),
     }
-    return KernelNode("pool", (("x", call.args[0]),), attrs)
+    return KernelNode("pool", _named(composite, "x"), attrs)
 
 
-def _avg_pool(call: Call) -> KernelNode:
-    return _pool("avg_include_padding" if call.attrs["count_include_pad"] else "avg_exclude_padding", call)
-
-
-def _reduce(call: Call) -> KernelNode:
+def _reduce(composite: Composite) -> KernelNode:
+    call = composite.anchor
     rank = call.args[0].tensor_type.rank
     axes = [axis % rank for axis in call.attrs["axes"]] or list(range(rank))
     attrs = {"algorithm": call.op_name, "axes": axes, "keepdims": call.attrs["keepdims"]}
-    return KernelNode("reduce", (("x", call.args[0]),), attrs)
+    return KernelNode("reduce", _named(composite, "x"), attrs)
 
 
-def _softmax(op: str) -> Callable[[Call], KernelNode]:
-    return lambda call: KernelNode(
-        op, (("x", call.args[0]),), {"axis": call.attrs["axis"] % call.args[0].tensor_type.rank}
-    )
+def _softmax(op: str) -> Writer:
+    def write(composite: Composite) -> KernelNode:
+        axis = composite.anchor.attrs["axis"] % composite.anchor.tensor_type.rank
+        return KernelNode(op, _named(composite, "x"), {"axis": axis})
+
+    return write
 
 
-def _layer_norm(call: Call) -> KernelNode:
-    roles = ("x", "gamma", "beta")
-    return KernelNode("layer_norm", tuple(zip(roles, call.args, strict=True)), {"epsilon": call.attrs["epsilon"]})
+def _layer_norm(composite: Composite) -> KernelNode:
+    attrs = {"epsilon": composite.anchor.attrs["epsilon"]}
+    return KernelNode("layer_norm", _named(composite, "x", "gamma", "beta"), attrs)
 
 
-def _batch_norm(call: Call) -> KernelNode:
-    roles = ("x", "gamma", "beta", "mean", "variance")
-    return KernelNode("batch_norm", tuple(zip(roles, call.args, strict=True)), {"epsilon": call.attrs["epsilon"]})
+def _batch_norm(composite: Composite) -> KernelNode:
+    attrs = {"epsilon": composite.anchor.attrs["epsilon"]}
+    return KernelNode("batch_norm", _named(composite, "x", "gamma", "beta", "mean", "variance"), attrs)
 
 
-def _resample(call: Call) -> KernelNode:
-    return KernelNode("resample", (("x", call.args[0]),), {"algorithm": call.attrs["method"]})
+def _resample(composite: Composite) -> KernelNode:
+    return KernelNode("resample", _named(composite, "x"), {"algorithm": composite.anchor.attrs["method"]})
 
 
-def _concat(call: Call) -> KernelNode:
-    inputs = tuple((f"x{i}", arg) for i, arg in enumerate(call.args))
-    return KernelNode("concat", inputs, {"axis": call.attrs["axis"] % call.tensor_type.rank})
+def _concat(composite: Composite) -> KernelNode:
+    roles = (f"x{i}" for i in range(len(composite.operands)))
+    return KernelNode("concat", _named(composite, *roles), {"axis": concat_axis(composite)})
 
 
-def _reorder(call: Call) -> KernelNode:
-    return KernelNode("reorder", (("x", call.args[0]),), {"axes": list(call.attrs["axes"])})
+def concat_axis(composite: Composite) -> int:
+    """The axis that a concat joins, counted from the front."""
+    return composite.anchor.attrs["axis"] % composite.anchor.tensor_type.rank
 
 
-def _slice(call: Call) -> KernelNode:
-    attrs = {name: list(call.attrs[name]) for name in ("axes", "begin", "strides")}
-    return KernelNode("slice", (("x", call.args[0]),), attrs)
+def _reorder(composite: Composite) -> KernelNode:
+    return KernelNode("reorder", _named(composite, "x"), {"axes": list(composite.anchor.attrs["axes"])})
 
 
-def _binary(call: Call) -> KernelNode:
-    return KernelNode("binary", (("a", call.args[0]), ("b", call.args[1])), {"algorithm": BINARY[call.op_name]})
+def _slice(composite: Composite) -> KernelNode:
+    attrs = {name: list(composite.anchor.attrs[name]) for name in ("axes", "begin", "strides")}
+    return KernelNode("slice", _named(composite, "x"), attrs)
 
 
-def _eltwise(call: Call) -> KernelNode:
-    stage = stage_of(call, call.args[0])
-    assert not isinstance(stage, Binary)
-    attrs = {"algorithm": stage.algorithm, "alpha": stage.alpha, "beta": stage.beta}
-    return KernelNode("eltwise", (("x", call.args[0]),), attrs)
+def _reshape(composite: Composite) -> KernelNode:
+    return KernelNode("reshape", _named(composite, "x"))
 
 
-ANCHORS: Mapping[str, Callable[[Call], KernelNode]] = {
+def _binary(composite: Composite) -> KernelNode:
+    call = composite.anchor
+    for x, operand in (call.args, call.args[::-1]):
+        if scalar_of(operand) is not None and scalar_of(x) is None:
+            stages = stages_of(call, x)
+            if all(isinstance(stage, Eltwise) for stage in stages):
+                return _eltwise_of(x, stages)
+    return KernelNode("binary", _named(composite, "a", "b"), {"algorithm": BINARY[call.op_name]})
+
+
+def _eltwise(composite: Composite) -> KernelNode:
+    x = composite.anchor.args[0]
+    return _eltwise_of(x, stages_of(composite.anchor, x))
+
+
+def _eltwise_of(x: Expr, stages: Sequence[Stage]) -> KernelNode:
+    first, *others = (stage for stage in stages if isinstance(stage, Eltwise))
+    attrs = {"algorithm": first.algorithm, "alpha": first.alpha, "beta": first.beta}
+    return KernelNode("eltwise", (("x", x),), {**attrs, "post_ops": [_eltwise_post_op(stage) for stage in others]})
+
+
+ANCHORS: Mapping[str, Writer] = {
     **dict.fromkeys(CONVOLUTIONS, _convolution),
     **dict.fromkeys(DECONVOLUTIONS, _deconvolution),
     "matmul": _matmul,
-    **dict.fromkeys(MAX_POOLS, lambda call: _pool("max", call)),
+    **dict.fromkeys(MAX_POOLS, _max_pool),
     **dict.fromkeys(AVG_POOLS, _avg_pool),
-    **dict.fromkeys(("mean", "sum", "max", "min", "prod"), _reduce),
+    **dict.fromkeys(REDUCTIONS, _reduce),
     "nn.softmax": _softmax("softmax"),
     "nn.log_softmax": _softmax("log_softmax"),
     "nn.layer_norm": _layer_norm,
@@ -162,7 +203,8 @@ ANCHORS: Mapping[str, Callable[[Call], KernelNode]] = {
     "concat": _concat,
     "permute_dims": _reorder,
     "strided_slice": _slice,
-    "reshape": lambda call: KernelNode("reshape", (("x", call.args[0]),), {}),
+    "reshape": _reshape,
     **dict.fromkeys(BINARY, _binary),
-    **dict.fromkeys(ELTWISE, _eltwise),
+    **dict.fromkeys(UNARY, _eltwise),
+    "power": _eltwise,
 }

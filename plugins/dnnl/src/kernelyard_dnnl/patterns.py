@@ -5,20 +5,27 @@ A group reads `anchor [stage]*`: matmul [+ bias] [activation] [+ residual] is on
 
 from __future__ import annotations
 
-from kernelyard.patterns import FusionPattern, Pattern, is_op, wildcard
+from kernelyard.patterns import FusionPattern, Pattern, is_const, is_op, wildcard
+from kernelyard.patterns.templates import swaps_last_two
 from kernelyard_dnnl import checks
 from kernelyard_dnnl.composite import CONVOLUTIONS, DECONVOLUTIONS
-from kernelyard_dnnl.nodes import AVG_POOLS, MAX_POOLS
-from kernelyard_dnnl.post_ops import BINARY, ELTWISE
+from kernelyard_dnnl.nodes import AVG_POOLS, MAX_POOLS, REDUCTIONS
+from kernelyard_dnnl.post_ops import BINARY, POWERS, REVERSED, UNARY, scalar_of
 
 MAX_STAGES = 5
-REDUCTIONS = ("mean", "sum", "max", "min", "prod")
+
+
+def activation(previous: Pattern) -> Pattern:
+    """A function of `previous` alone."""
+    exponent = is_const().where(lambda constant: scalar_of(constant) in POWERS)
+    return is_op(*UNARY)(previous) | is_op("power")(previous, exponent)
 
 
 def stage(previous: Pattern) -> Pattern:
-    """An activation of `previous`, or `previous` combined with another tensor."""
+    """An activation of `previous`, or `previous` combined with another tensor, in either order."""
     combined = is_op(*BINARY)(previous, wildcard())
-    return is_op(*ELTWISE)(previous) | combined
+    reversed_ = is_op(*REVERSED)(wildcard(), previous)
+    return activation(previous) | combined | reversed_
 
 
 def with_stages(anchor: Pattern, count: int = MAX_STAGES) -> Pattern:
@@ -33,8 +40,18 @@ def _two(*names: str) -> Pattern:
     return is_op(*names)(wildcard(), wildcard())
 
 
+def _transposed_matmul() -> Pattern:
+    """A product that reads one side or both with the last two axes swapped."""
+    left, right = (is_op("permute_dims")(wildcard()).has_attr(axes=swaps_last_two) for _ in range(2))
+    return is_op("matmul")(left | wildcard(), right) | is_op("matmul")(left, wildcard())
+
+
 def _padded(convolution: str) -> Pattern:
     return is_op(convolution)(is_op("pad")(wildcard()), wildcard())
+
+
+def _batch_norm() -> Pattern:
+    return is_op("nn.batch_norm")(*(wildcard() for _ in range(5)))
 
 
 def _label(op: str) -> str:
@@ -52,16 +69,17 @@ def fusion_patterns() -> list[FusionPattern]:
         for op in (*CONVOLUTIONS, *DECONVOLUTIONS)
     ]
     patterns += [
+        FusionPattern("dnnl.transposed_matmul", with_stages(_transposed_matmul()), checks.matmul),
         FusionPattern("dnnl.matmul", with_stages(_two("matmul")), checks.matmul),
         FusionPattern("dnnl.softmax", is_op("nn.softmax", "nn.log_softmax")(wildcard()), checks.softmax),
         FusionPattern("dnnl.layer_norm", is_op("nn.layer_norm")(wildcard(), wildcard(), wildcard()), checks.layer_norm),
-        FusionPattern("dnnl.batch_norm", is_op("nn.batch_norm")(*(wildcard() for _ in range(5))), checks.batch_norm),
-        FusionPattern("dnnl.pool", is_op(*MAX_POOLS, *AVG_POOLS)(wildcard()), checks.pool),
+        FusionPattern("dnnl.batch_norm", with_stages(_batch_norm()), checks.batch_norm),
+        FusionPattern("dnnl.pool", with_stages(is_op(*MAX_POOLS, *AVG_POOLS)(wildcard())), checks.pool),
         FusionPattern("dnnl.reduce", is_op(*REDUCTIONS)(wildcard()), checks.reduce),
-        FusionPattern("dnnl.resample", is_op("image.resize")(wildcard()), checks.resample),
+        FusionPattern("dnnl.resample", with_stages(is_op("image.resize")(wildcard())), checks.resample),
         FusionPattern("dnnl.concat", is_op("concat")(wildcard(), wildcard(), varargs=True), checks.concat),
         FusionPattern("dnnl.binary", with_stages(_two(*BINARY)), checks.binary),
-        FusionPattern("dnnl.eltwise", with_stages(is_op(*ELTWISE)(wildcard())), checks.eltwise),
+        FusionPattern("dnnl.eltwise", with_stages(activation(wildcard())), checks.eltwise),
         FusionPattern("dnnl.reorder", is_op("permute_dims")(wildcard()), checks.reorder),
         FusionPattern("dnnl.reshape", is_op("reshape")(wildcard()), checks.view),
         FusionPattern("dnnl.slice", is_op("strided_slice")(wildcard()), checks.slices),

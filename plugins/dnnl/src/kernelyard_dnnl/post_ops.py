@@ -1,5 +1,7 @@
 """Which operators oneDNN runs as post-ops, and how: tables from operator names to oneDNN algorithms.
 
+One operator may be several post-ops: `c / x` is a reciprocal, then a multiplication by c.
+
 Source: the oneDNN developer guide, "Primitive Attributes: Post-ops", "Eltwise" and "Binary".
 """
 
@@ -38,12 +40,17 @@ class Binary:
 
 Stage = Eltwise | Binary
 
+NEGATIVE = Eltwise("linear", -1.0, 0.0)
+RECIPROCAL = Eltwise("pow", 1.0, -1.0)
+SQUARE_ROOT = Eltwise("sqrt")
+RSQRT = (SQUARE_ROOT, RECIPROCAL)
+
 ELTWISE: Mapping[str, Callable[[Mapping[str, Any]], Eltwise]] = {
     "abs": lambda _: Eltwise("abs"),
     "clip": lambda a: Eltwise("clip", *(_bound(a["min"], -LARGEST), _bound(a["max"], LARGEST))),
     "exp": lambda _: Eltwise("exp"),
     "log": lambda _: Eltwise("log"),
-    "negative": lambda _: Eltwise("linear", -1.0),
+    "negative": lambda _: NEGATIVE,
     "nn.elu": lambda a: Eltwise("elu", a["alpha"]),
     "nn.gelu": lambda _: Eltwise("gelu_erf"),
     "nn.gelu_tanh": lambda _: Eltwise("gelu_tanh"),
@@ -54,12 +61,18 @@ ELTWISE: Mapping[str, Callable[[Mapping[str, Any]], Eltwise]] = {
     "nn.relu": lambda _: Eltwise("relu"),
     "nn.silu": lambda _: Eltwise("swish", 1.0),
     "nn.softplus": lambda _: Eltwise("soft_relu", 1.0),
+    "reciprocal": lambda _: RECIPROCAL,
     "round": lambda _: Eltwise("round"),
     "sigmoid": lambda _: Eltwise("logistic"),
-    "sqrt": lambda _: Eltwise("sqrt"),
+    "sqrt": lambda _: SQUARE_ROOT,
     "square": lambda _: Eltwise("square"),
     "tanh": lambda _: Eltwise("tanh"),
 }
+
+# Other exponents (squares and reciprocals are operators) oneDNN computes one element at a time.
+POWERS: Mapping[float, tuple[Eltwise, ...]] = {0.5: (SQUARE_ROOT,), -0.5: RSQRT}
+
+UNARY = (*ELTWISE, "rsqrt")
 
 BINARY: Mapping[str, str] = {
     "add": "add",
@@ -70,10 +83,13 @@ BINARY: Mapping[str, str] = {
     "subtract": "sub",
 }
 
+# c op x, where x is what the post-op is applied to.
+REVERSED: Mapping[str, tuple[Eltwise, str]] = {"subtract": (NEGATIVE, "add"), "divide": (RECIPROCAL, "multiply")}
+
 # x op c for a scalar constant c is one linear function, alpha * x + beta, which costs nothing beside a memory operand.
 _SCALAR: Mapping[str, Callable[[float], Eltwise | None]] = {
     "add": lambda c: Eltwise("linear", 1.0, c),
-    "divide": lambda c: Eltwise("linear", 1.0 / c, 0.0) if abs(c) > 1 / LARGEST else None,
+    "divide": lambda c: Eltwise("linear", 1.0 / c, 0.0) if 1 / LARGEST < abs(c) < LARGEST else None,
     "multiply": lambda c: Eltwise("linear", c, 0.0),
     "subtract": lambda c: Eltwise("linear", 1.0, -c),
 }
@@ -90,18 +106,42 @@ def scalar_of(expr: Expr) -> float | None:
     return None
 
 
-def stage_of(call: Call, x: Expr) -> Stage:
+def stages_of(call: Call, x: Expr) -> tuple[Stage, ...]:
     """How `call`, one of whose arguments is `x`, is applied to x."""
+    if call.op_name == "power":
+        exponent = scalar_of(call.args[1])
+        assert exponent is not None  # the pattern has seen to it
+        return POWERS[exponent]
+    if call.op_name == "rsqrt":
+        return RSQRT
     if call.op_name in ELTWISE:
-        return ELTWISE[call.op_name](call.attrs)
+        return (ELTWISE[call.op_name](call.attrs),)
     left, right = call.args
-    operand = right if left is x else left
+    if left is x:
+        return (_combined(call.op_name, right),)
+    if call.op_name in REVERSED:
+        first, op = REVERSED[call.op_name]
+        return _joined(first, _combined(op, left))
+    return (_combined(call.op_name, left),)
+
+
+def _combined(op: str, operand: Expr) -> Stage:
+    """x op operand"""
     scalar = scalar_of(operand)
-    if scalar is not None and call.op_name in _SCALAR and math.isfinite(scalar):
-        linear = _SCALAR[call.op_name](scalar)
+    if scalar is not None and op in _SCALAR and math.isfinite(scalar):
+        linear = _SCALAR[op](scalar)
         if linear is not None:
             return linear
-    return Binary(BINARY[call.op_name], operand)
+    return Binary(BINARY[op], operand)
+
+
+def _joined(first: Eltwise, second: Stage) -> tuple[Stage, ...]:
+    """Both, in one where that is exact: c - x is the linear function -x + c, and c / x the power c * x ** -1."""
+    if not isinstance(second, Eltwise):
+        return first, second
+    if first == NEGATIVE:
+        return (Eltwise("linear", -second.alpha, second.beta),)
+    return (Eltwise("pow", second.alpha, -1.0),)
 
 
 def is_per_channel(shape: Shape, channels: dims.Dim, channel_axis: int, rank: int) -> bool:
