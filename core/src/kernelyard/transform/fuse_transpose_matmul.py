@@ -1,0 +1,69 @@
+"""Matrix products that read an operand transposed in place, instead of a transposed copy of it."""
+
+from __future__ import annotations
+
+from kernelyard.ir import Call, Constant, Expr, Function, FunctionBuilder, FunctionMutator, IRModule, Var, verify
+from kernelyard.legalize import legalize_call
+from kernelyard.patterns.templates import swaps_last_two
+from kernelyard.tir.primfunc import PrimFunc
+from kernelyard.transform.fuse_tir import fuse
+from kernelyard.transform.legalize_ops import PrimFuncTable, call_tir
+from kernelyard.transform.pass_base import Pass, PassContext
+
+
+class FuseTransposeMatmul(Pass):
+    """`matmul(x, permute_dims(w))` becomes one loop-level function that reads `w` as it lies; so for the left operand.
+
+    Only permutations that exchange the last two axes are fused. A transposed copy that nothing else reads is left for
+    dead-code elimination. Libraries come first: run it after the partition, on what they did not take.
+    """
+
+    name = "fuse_transpose_matmul"
+
+    def run(self, module: IRModule, context: PassContext) -> IRModule:
+        functions = PrimFuncTable(module)
+        changed: dict[str, Function] = {}
+        for name, function in module.entry_functions().items():
+            new = _Fuser(functions).mutate(function)
+            if new is not function:
+                changed[name] = new
+        return module.with_functions({**changed, **functions.added}) if changed else module
+
+
+class _Fuser(FunctionMutator):
+    def __init__(self, functions: PrimFuncTable) -> None:
+        super().__init__()
+        self.functions = functions
+
+    def rewrite(self, var: Var, value: Expr) -> Expr:
+        if not isinstance(value, Call) or value.op_name != "matmul":
+            return value
+        transposes = tuple(self._transpose(operand) for operand in value.args)
+        if not any(transposes):
+            return value
+        args = [each.args[0] if each else arg for each, arg in zip(transposes, value.args, strict=True)]
+        letters = "".join("t" if each else "n" for each in transposes)
+        name = self.functions.name_of(_fused(value, transposes, args), f"{letters}_matmul")
+        return call_tir(name, args, value.type)
+
+    def _transpose(self, operand: Expr) -> Call | None:
+        value = self.value_of(operand)
+        if not isinstance(value, Call) or value.op_name != "permute_dims" or isinstance(value.args[0], Constant):
+            return None  # a constant is transposed when constants are folded
+        return value if swaps_last_two(value.attrs["axes"]) else None
+
+
+def _fused(product: Call, transposes: tuple[Call | None, ...], args: list[Expr]) -> PrimFunc:
+    b = FunctionBuilder()
+    functions: dict[str, PrimFunc] = {}
+
+    def call(made: Call, operands: list[Var]) -> Var:
+        name = f"part_{len(functions)}"
+        types = [operand.tensor_type for operand in operands]
+        functions[name] = legalize_call(made.op_name, types, made.attrs, made.type)
+        return b.bind(call_tir(name, operands, made.type))
+
+    inputs = [b.parameter(arg.type, f"in{i}") for i, arg in enumerate(args)]
+    operands = [call(t, [x]) if t else x for t, x in zip(transposes, inputs, strict=True)]
+    group = b.function(call(product, operands))
+    return fuse(group, verify(IRModule({"group": group, **functions})))
