@@ -7,7 +7,7 @@ import pytest
 
 import kernelyard as ky
 from kernelyard import dims, errors
-from kernelyard.ir import FunctionBuilder, IRModule
+from kernelyard.ir import Function, FunctionBuilder, IRModule
 from kernelyard.patterns import FusionPattern, is_op, wildcard
 from kernelyard.plugins.backend import Unavailable
 from kernelyard.plugins.code_generator import CodeGenerator
@@ -36,6 +36,10 @@ class Lying(InterpretedBackend):
     def prepare(self, module):
         if self.lie == "prepare raises":
             raise ZeroDivisionError("prepare")
+        if self.lie == "prepare breaks":
+            main = module.graph_functions()["main"]
+            broken = Function(main.params, main.bindings[1:], main.result, main.attrs)
+            return module.with_functions({"main": broken})
         return "a module" if self.lie == "prepare lies" else module
 
     def codegen(self, regions, options):
@@ -46,7 +50,7 @@ class Lying(InterpretedBackend):
         return super().codegen(regions, options)
 
 
-LIES = ["patterns raises", "patterns of others", "no patterns", "prepare raises", "prepare lies"]
+LIES = ["patterns raises", "patterns of others", "no patterns", "prepare raises", "prepare lies", "prepare breaks"]
 LIES += ["codegen raises", "wrong object", "lacks symbols"]
 
 

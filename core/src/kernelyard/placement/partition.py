@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from kernelyard.errors import KernelyardError, PluginContractError
 from kernelyard.ir import IRModule
+from kernelyard.ir.verify import verify
 from kernelyard.patterns.registry import FusionPattern
 from kernelyard.placement.recorder import Recorder
 from kernelyard.plugins.backend import Backend
@@ -59,8 +60,16 @@ def _offer(module: IRModule, backend: Backend, target: Target, recorder: Recorde
     patterns = backend.patterns(target)
     _check_owner(backend, patterns)
     fuse = FuseOpsByPattern(patterns, annotate_codegen=not backend.merge_composites, recorder=recorder)
-    module = fuse(backend.prepare(module))
+    module = fuse(_prepare(backend, module))
     return MergeCompositeFunctions([backend.name])(module) if backend.merge_composites else module
+
+
+def _prepare(backend: Backend, module: IRModule) -> IRModule:
+    """What the backend makes of the module, checked: a malformed one must not reach anybody else."""
+    prepared = backend.prepare(module)
+    if prepared is not module:
+        verify(prepared)
+    return prepared
 
 
 def _check_owner(backend: Backend, patterns: Sequence[FusionPattern]) -> None:

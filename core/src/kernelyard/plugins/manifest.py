@@ -65,7 +65,8 @@ def parse_manifest(text: str, where: str) -> Manifest:
             raise PluginError(f"the manifest lacks {name!r}", where=where, expected=", ".join(_REQUIRED))
     for name, value in table.items():
         _check_field(name, value, where)
-    return Manifest(**{name: tuple(value) if isinstance(value, list) else value for name, value in table.items()})
+    values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in table.items()}
+    return Manifest(**values)
 
 
 def _check_field(name: str, value: Any, where: str) -> None:

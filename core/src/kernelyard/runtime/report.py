@@ -13,6 +13,7 @@ from kernelyard.runtime.spec import Fields
 SYMBOL_SIZE = 64  # what every symbolic dim is taken as where work is estimated
 MAX_COUNT = 1 << 62
 VIEW = "view"  # in place of a backend: ops that show the same bytes in another shape, so that nothing runs them
+MAX_NAMED = 8  # functions of a violation that the table names; `violations` has all
 MAX_LISTED = 40  # declines that the table shows; `declined` has all
 
 T = TypeVar("T")
@@ -220,7 +221,8 @@ def _region_lines(report: Report) -> list[str]:
 def _declined_lines(report: Report) -> list[str]:
     lines: list[str] = []
     for violation in report.violations:
-        lines += ["", f"contract violated by {violation.backend} in {', '.join(violation.functions)}:"]
+        names = ", ".join(violation.functions[:MAX_NAMED]) + (", ..." if len(violation.functions) > MAX_NAMED else "")
+        lines += ["", f"contract violated by {violation.backend}{f' in {names}' if names else ''}:"]
         lines += [f"  {line}" for line in violation.message.splitlines()]
     if not report.untaken:
         return lines
