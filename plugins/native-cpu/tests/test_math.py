@@ -10,8 +10,10 @@ import pytest
 
 from kernelyard_native_cpu import _native
 from kernelyard_native_cpu.codegen import math as functions
+from kernelyard_native_cpu.codegen.elementary import Emit
 from kernelyard_native_cpu.codegen.emitter import FunctionEmitter
 from kernelyard_native_cpu.codegen.values import Value, int_literal, vector_type
+from kernelyard_native_cpu.library import LIBRARY_FUNCTIONS
 from kernelyard_native_cpu.machine import Machine, resolve_machine
 
 LEAST = 1.1754943508222875e-38
@@ -59,7 +61,7 @@ CASES = {
 }
 
 
-def write_loop(name: str, function: functions.Emit, type_: str, lanes: int, machine: Machine, used: set[str]) -> str:
+def write_loop(name: str, function: Emit, type_: str, lanes: int, machine: Machine, used: set[str]) -> str:
     """A function that maps an array, so many lanes at a time."""
     e = FunctionEmitter([Value("%x", "ptr"), Value("%y", "ptr"), Value("%n", "i64")], used, machine.has_fma)
 
@@ -150,3 +152,14 @@ def test_tanh_and_erf_keep_the_sign_of_zero(floats):
     x = np.full(64, -0.0, np.float32)
     for name in ("tanh", "erf", "sin", "asinh", "sinh"):
         assert np.signbit(apply(floats, name, x)).all(), name
+
+
+def test_every_library_function_that_is_called_can_be_linked():
+    machine, used = resolve_machine("x86-64"), set()
+    for type_ in ("float", "double"):
+        for name, function in functions.UNARY.items():
+            write_loop(name, function, type_, 2, machine, used)
+    called = {line.split("@")[1].split("(")[0] for line in used if "@llvm." not in line}
+    assert called
+    assert called <= set(LIBRARY_FUNCTIONS)
+    assert set(_native.library_functions()) == set(LIBRARY_FUNCTIONS)

@@ -14,13 +14,12 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from kernelyard.errors import BackendUnavailableError, CodegenError
-from kernelyard_native_cpu.codegen.math import LIBRARY_FUNCTIONS
+from kernelyard_native_cpu.library import LIBRARY_FUNCTIONS, OPENMP_FUNCTIONS
 from kernelyard_native_cpu.machine import Machine
 
 if TYPE_CHECKING:
     import llvmlite.binding as llvm
 
-OPENMP_FUNCTIONS = ("GOMP_parallel", "omp_get_num_threads", "omp_get_thread_num")
 _link_lock = Lock()
 _library_numbers = itertools.count()
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from kernelyard import dtypes
 from kernelyard_native_cpu.codegen import math
+from kernelyard_native_cpu.codegen.elementary import magnitude, number, power
 from kernelyard_native_cpu.codegen.emitter import FunctionEmitter
-from kernelyard_native_cpu.codegen.math import number
 from kernelyard_native_cpu.codegen.types import compute_type
 from kernelyard_native_cpu.codegen.values import BITS, Value, float_literal, int_literal, literal_int
 
@@ -67,7 +67,7 @@ def _neg(e: FunctionEmitter, x: Value, dtype: str) -> Value:
 
 def _abs(e: FunctionEmitter, x: Value, dtype: str) -> Value:
     if x.is_float:
-        return math.magnitude(e, x)
+        return magnitude(e, x)
     if dtype not in dtypes.SIGNED:
         return x
     return e.select(e.compare("slt", x, int_literal(0, x.type)), _neg(e, x, dtype), x)
@@ -85,7 +85,7 @@ def _sign(e: FunctionEmitter, x: Value, dtype: str) -> Value:
 
 
 def _is_infinite(e: FunctionEmitter, x: Value, dtype: str) -> Value:
-    return e.compare("oeq", math.magnitude(e, x), number(float("inf"), x))
+    return e.compare("oeq", magnitude(e, x), number(float("inf"), x))
 
 
 _UNARY: dict[str, Callable[[FunctionEmitter, Value, str], Value]] = {
@@ -193,7 +193,7 @@ def _power_float(e: FunctionEmitter, a: Value, b: Value, dtype: str) -> Value:
     for exponent, emit in simple.items():
         if emit and b.ref == number(exponent, b).ref:
             return emit()
-    return math.power(e, a, b)
+    return power(e, a, b)
 
 
 def _power_integer(e: FunctionEmitter, a: Value, b: Value, dtype: str) -> Value:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kernelyard import dtypes
+from kernelyard_native_cpu.codegen.elementary import magnitude, number
 from kernelyard_native_cpu.codegen.emitter import FunctionEmitter
-from kernelyard_native_cpu.codegen.math import magnitude, number
 from kernelyard_native_cpu.codegen.values import BITS, Value, float_literal, int_literal
 
 

@@ -1,0 +1,288 @@
+"""Exponentials, logarithms and their kin as straight-line code on floats, doubles and vectors of them.
+
+Polynomials are our own fits, near the minimax error on the stated interval. Stated errors (in units of the last place
+of the result's type) hold for all finite arguments and are tested in tests/test_math.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from kernelyard_native_cpu.codegen.emitter import FunctionEmitter
+from kernelyard_native_cpu.codegen.values import Value, float_literal, int_literal
+
+LOG2_E = 1 / math.log(2)
+LN2_HIGH, LN2_LOW = 0.693359375, -2.12194440054690583e-4  # their sum is ln 2; the first has few bits
+LN2_HIGH_DOUBLE, LN2_LOW_DOUBLE = 0.6931471803691238, 1.9082149292705877e-10
+
+# (exp(r) - 1 - r) / r**2 on |r| <= ln(2) / 2
+EXP_FLOAT = (
+    0.5000000083022622,
+    0.1666666685579726,
+    0.0416662531524757,
+    0.00833326515316676,
+    0.0013947256721391407,
+    0.00019918089984741097,
+)
+EXP_DOUBLE = (
+    0.5,
+    0.1666666666666667,
+    0.04166666666666667,
+    0.008333333333326044,
+    0.0013888888888882033,
+    0.00019841269875166774,
+    2.4801587329071976e-05,
+    2.7557254944272753e-06,
+    2.7557270458458655e-07,
+    2.5105410905322076e-08,
+    2.0915740636447426e-09,
+)
+# (log(1 + f) - f + f**2 / 2) / f**3 on sqrt(1/2) - 1 <= f <= sqrt(2) - 1
+LOG_FLOAT = (
+    0.3333331260117879,
+    -0.250000096090093,
+    0.20002118826588555,
+    -0.16667995432814148,
+    0.14219549047433608,
+    -0.12405594533320229,
+    0.11888190300775765,
+    -0.11675628256157337,
+    0.06746551844989616,
+)
+# (log((1 + s) / (1 - s)) - 2 s) / s**3 in s**2, |s| <= 0.172
+LOG_DOUBLE = (
+    0.6666666666666666,
+    0.40000000000000907,
+    0.2857142857078642,
+    0.22222222395595695,
+    0.18181795226622974,
+    0.15386262098305115,
+    0.13268176441563156,
+    0.13092831839420038,
+)
+# erf(x) / x - 1 in x**2 on [0, 1], and log(erfc(x)) on [0.95, 4]
+ERF_NEAR = (
+    0.1283791657266657,
+    -0.3761262582392383,
+    0.11283585145102568,
+    -0.02685381178836585,
+    0.005188327406543597,
+    -0.0008010191172351244,
+    7.853853253989018e-05,
+)
+ERF_FAR = (
+    0.00018246195445597573,
+    -1.1295520503151155,
+    -0.6332723948273062,
+    -0.10836157427734322,
+    0.025171823599519583,
+    -0.00419086171772709,
+    0.0004385312341323999,
+    -2.1445684312948465e-05,
+)
+Emit = Callable[[FunctionEmitter, Value], Value]
+
+
+def number(value: float, like: Value) -> Value:
+    """A literal of the element type of `like`."""
+    return float_literal(value, like.type)
+
+
+def polynomial(e: FunctionEmitter, x: Value, coefficients: Sequence[float]) -> Value:
+    """Horner's scheme; the coefficient of the constant comes first."""
+    result = e.broadcast(number(coefficients[-1], x), x.lanes)
+    for coefficient in reversed(coefficients[:-1]):
+        result = e.fma(result, x, number(coefficient, x))
+    return result
+
+
+def clamp(e: FunctionEmitter, x: Value, low: float, high: float) -> Value:
+    """`x` in [low, high]; NaN stays NaN."""
+    low_value, high_value = number(low, x), number(high, x)
+    x = e.select(e.compare("olt", x, low_value), low_value, x)
+    return e.select(e.compare("ogt", x, high_value), high_value, x)
+
+
+def _power_of_two(e: FunctionEmitter, n: Value, float_type: str) -> Value:
+    """2 ** n for integers in the exponent range of normal numbers."""
+    bias, shift = (127, 23) if float_type == "float" else (1023, 52)
+    biased = e.binary("add", n, int_literal(bias, n.type))
+    return e.convert("bitcast", e.binary("shl", biased, int_literal(shift, n.type)), float_type)
+
+
+def _reduce_exp(e: FunctionEmitter, x: Value) -> tuple[Value, Value, Value]:
+    """Integer n, and r and q with exp(x) = 2**n * (1 + r + r * r * q)."""
+    double = x.type == "double"
+    n = e.intrinsic("rint", e.mul(x, number(LOG2_E, x)))
+    high, low = (LN2_HIGH_DOUBLE, LN2_LOW_DOUBLE) if double else (LN2_HIGH, LN2_LOW)
+    r = e.fma(n, number(-high, x), x)
+    r = e.fma(n, number(-low, x), r)
+    q = polynomial(e, r, EXP_DOUBLE if double else EXP_FLOAT)
+    # NaN has been kept out of the integer by a sane stand-in; it comes back through r.
+    sane = e.select(e.compare("uno", n, n), number(0.0, n), n)
+    return e.convert("fptosi", sane, "i64" if double else "i32"), r, q
+
+
+def exp(e: FunctionEmitter, x: Value) -> Value:
+    """Error below 1.1 ulp; overflows to infinity, underflows gradually."""
+    low, high = (-746.0, 710.0) if x.type == "double" else (-104.5, 89.0)
+    n, r, q = _reduce_exp(e, clamp(e, x, low, high))
+    y = e.add(e.fma(e.mul(r, r), q, r), number(1.0, x))
+    half = e.binary("ashr", n, int_literal(1, n.type))
+    rest = e.binary("sub", n, half)
+    # Two factors, so that neither leaves the normal range where the result overflows or is denormal.
+    return e.mul(e.mul(y, _power_of_two(e, half, x.type)), _power_of_two(e, rest, x.type))
+
+
+def _exp_minus_one(e: FunctionEmitter, x: Value) -> Value:
+    """exp(x) - 1, for arguments whose exponential neither overflows nor is denormal."""
+    n, r, q = _reduce_exp(e, x)
+    p = e.fma(e.mul(r, r), q, r)
+    scale = _power_of_two(e, n, x.type)
+    return e.fma(scale, p, e.sub(scale, number(1.0, x)))
+
+
+def expm1(e: FunctionEmitter, x: Value) -> Value:
+    """Error below 2 ulp."""
+    if x.type == "double":
+        return e.library_call("expm1", x)
+    bounded = clamp(e, x, -30.0, 88.0)
+    return e.select(e.compare("ogt", x, number(88.0, x)), exp(e, x), _exp_minus_one(e, bounded))
+
+
+def log(e: FunctionEmitter, x: Value) -> Value:
+    """Error below 1.5 ulp; -infinity at 0, NaN below."""
+    double = x.type == "double"
+    integer, shift, tiny, scale = (
+        ("i64", 52, 2.2250738585072014e-308, 54) if double else ("i32", 23, 1.1754943508222875e-38, 25)
+    )
+    small = e.compare("olt", x, number(tiny, x))
+    scaled = e.select(small, e.mul(x, number(2.0**scale, x)), x)
+    bits = e.convert("bitcast", scaled, integer)
+    # Subtracting sqrt(1/2)'s bits puts the mantissa into [sqrt(1/2), sqrt(2)) when they are added again.
+    root = 0x3FE6A09E667F3BCD if double else 0x3F3504F3
+    offset = e.binary("sub", bits, int_literal(root, integer))
+    exponent = e.binary("ashr", offset, int_literal(shift, integer))
+    mantissa_bits = e.binary("sub", bits, e.binary("shl", exponent, int_literal(shift, integer)))
+    f = e.sub(e.convert("bitcast", mantissa_bits, x.type), number(1.0, x))
+    n = e.convert("sitofp", exponent, x.type)
+    n = e.sub(n, e.select(small, number(float(scale), x), number(0.0, x)))
+    result = _log_mantissa_double(e, f, n) if double else _log_mantissa_float(e, f, n)
+    result = e.select(e.compare("olt", x, number(math.inf, x)), result, x)  # infinity and NaN stay
+    result = e.select(e.compare("oeq", x, number(0.0, x)), number(-math.inf, x), result)
+    return e.select(e.compare("olt", x, number(0.0, x)), number(math.nan, x), result)
+
+
+def _log_mantissa_float(e: FunctionEmitter, f: Value, n: Value) -> Value:
+    square = e.mul(f, f)
+    tail = e.mul(e.mul(square, f), polynomial(e, f, LOG_FLOAT))
+    tail = e.fma(n, number(LN2_LOW, f), tail)
+    tail = e.fma(square, number(-0.5, f), tail)
+    return e.fma(n, number(LN2_HIGH, f), e.add(f, tail))
+
+
+def _log_mantissa_double(e: FunctionEmitter, f: Value, n: Value) -> Value:
+    s = e.div(f, e.add(f, number(2.0, f)))
+    z = e.mul(s, s)
+    r = e.mul(z, polynomial(e, z, LOG_DOUBLE))
+    # log(1 + f) = f - h + s * (h + r), with h = f**2 / 2: small terms first.
+    h = e.mul(number(0.5, f), e.mul(f, f))
+    small = e.fma(s, e.add(h, r), e.mul(n, number(LN2_LOW_DOUBLE, f)))
+    return e.fma(n, number(LN2_HIGH_DOUBLE, f), e.sub(f, e.sub(h, small)))
+
+
+def log1p(e: FunctionEmitter, x: Value) -> Value:
+    """Error below 1 ulp for float."""
+    if x.type == "double":
+        return e.library_call("log1p", x)
+    wide = e.convert("fpext", x, "double")
+    one_more = e.add(wide, number(1.0, wide))
+    lost = e.sub(wide, e.sub(one_more, number(1.0, wide)))
+    corrected = e.add(log(e, one_more), e.div(lost, one_more))
+    narrow = e.convert("fptrunc", corrected, "float")
+    # At -1 and at infinity the correction is NaN; log alone is right there. Tiny arguments keep their sign of zero.
+    narrow = e.select(e.compare("olt", magnitude(e, x), number(1e-12, x)), x, narrow)
+    plain = e.convert("fptrunc", log(e, one_more), "float")
+    edge = e.binary("or", e.compare("oeq", x, number(-1.0, x)), e.compare("oeq", x, number(math.inf, x)), flags="")
+    return e.select(edge, plain, narrow)
+
+
+def tanh(e: FunctionEmitter, x: Value) -> Value:
+    """Error below 2.5 ulp for float."""
+    if x.type == "double":
+        return e.library_call("tanh", x)
+    twice = clamp(e, e.mul(magnitude(e, x), number(2.0, x)), 0.0, 20.0)
+    t = _exp_minus_one(e, twice)
+    return copy_sign(e, e.div(t, e.add(t, number(2.0, x))), x)
+
+
+def sigmoid(e: FunctionEmitter, x: Value) -> Value:
+    """Error below 3 ulp."""
+    one = number(1.0, x)
+    return e.div(one, e.add(one, exp(e, e.neg(x))))
+
+
+def erf(e: FunctionEmitter, x: Value) -> Value:
+    """Error below 2 ulp for float."""
+    if x.type == "double":
+        return e.library_call("erf", x)
+    a = magnitude(e, x)
+    near = e.fma(a, polynomial(e, e.mul(a, a), ERF_NEAR), a)
+    far = e.sub(number(1.0, x), _exp_of_negative(e, polynomial(e, clamp(e, a, 0.0, 4.0), ERF_FAR)))
+    return copy_sign(e, e.select(e.compare("olt", a, number(1.0, x)), near, far), x)
+
+
+def _exp_of_negative(e: FunctionEmitter, x: Value) -> Value:
+    """exp for arguments in [-20, 1]: no scaling in two steps."""
+    n, r, q = _reduce_exp(e, x)
+    return e.mul(e.add(e.fma(e.mul(r, r), q, r), number(1.0, x)), _power_of_two(e, n, x.type))
+
+
+def magnitude(e: FunctionEmitter, x: Value) -> Value:
+    """|x|."""
+    return e.intrinsic("fabs", x)
+
+
+def copy_sign(e: FunctionEmitter, size: Value, sign: Value) -> Value:
+    """`size` with the sign of `sign`."""
+    return e.intrinsic("copysign", size, sign)
+
+
+def sqrt(e: FunctionEmitter, x: Value) -> Value:
+    """Correctly rounded."""
+    return e.intrinsic("sqrt", x)
+
+
+def rsqrt(e: FunctionEmitter, x: Value) -> Value:
+    """Error below 1.5 ulp."""
+    return e.div(number(1.0, x), e.intrinsic("sqrt", x))
+
+
+def power(e: FunctionEmitter, x: Value, y: Value) -> Value:
+    """x ** y as C's pow; error below 1 ulp for float (computed in double)."""
+    x, y = e.align_lanes(x, y)
+    if x.type == "double":
+        return e.library_call("pow", x, y)
+    wide_x, wide_y = e.convert("fpext", x, "double"), e.convert("fpext", y, "double")
+    size = magnitude(e, wide_x)
+    result = exp(e, e.mul(wide_y, log(e, size)))
+    zero, one = number(0.0, wide_x), number(1.0, wide_x)
+    negative = e.compare("olt", wide_x, zero)
+    is_whole = e.compare("oeq", e.intrinsic("floor", wide_y), wide_y)
+    half = e.mul(wide_y, number(0.5, wide_y))
+    is_odd = e.binary("and", is_whole, e.compare("one", e.intrinsic("floor", half), half))
+    signed_zero = copy_sign(e, one, wide_x)
+    result = e.select(is_odd, copy_sign(e, result, signed_zero), result)
+    infinite_y = e.compare("oeq", magnitude(e, wide_y), number(math.inf, wide_y))
+    fraction = e.binary("and", negative, e.binary("xor", e.binary("or", is_whole, infinite_y), _true(e, negative)))
+    finite_x = e.compare("olt", size, number(math.inf, size))
+    result = e.select(e.binary("and", fraction, finite_x), number(math.nan, wide_x), result)
+    # pow(x, 0) = pow(1, y) = 1 even for NaN; (-1) ** inf = 1.
+    is_one = e.binary("or", e.compare("oeq", wide_y, zero), e.compare("oeq", wide_x, one))
+    is_one = e.binary("or", is_one, e.binary("and", infinite_y, e.compare("oeq", size, one)))
+    return e.convert("fptrunc", e.select(is_one, one, result), "float")
+
+
+def _true(e: FunctionEmitter, like: Value) -> Value:
+    return e.broadcast(int_literal(1, "i1"), like.lanes)
