@@ -44,6 +44,8 @@ def test_inputs_and_outputs_are_described(executable):
 @pytest.mark.parametrize(
     ("feeds", "error", "words"),
     [
+        ([feed(1)], errors.InputNameError, "found: list"),
+        (feed(1), errors.InputNameError, "found: ndarray"),
         ({}, errors.InputNameError, "no feed is called 'x'"),
         ({"y": feed(1)}, errors.InputNameError, "'y' is no input"),
         ({"x": feed(1), "w": feed(1)}, errors.InputNameError, "'w' is no input"),

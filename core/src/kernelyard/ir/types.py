@@ -7,12 +7,15 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from kernelyard import dims, dtypes
-from kernelyard.dims import Dim, Shape
+from kernelyard.dims import Dim, Shape, SymbolicDim
+from kernelyard.errors import IRError
 
 
 @dataclass(frozen=True)
 class TensorType:
     """A tensor: `shape` is a tuple of dims, `dtype` a dtype name.
+
+    Raises: IRError for a dim that is neither an int nor symbolic, UnknownDtypeError.
 
     Example:
         >>> TensorType((dims.symbol("n"), 3), "float32")
@@ -24,6 +27,13 @@ class TensorType:
 
     def __post_init__(self) -> None:
         dtypes.to_numpy(self.dtype)
+        for dim in self.shape:
+            if type(dim) is not int and not isinstance(dim, SymbolicDim):
+                raise IRError(
+                    "a dim is an int or a symbolic dim",
+                    found=f"{dim!r} in {self.shape}",
+                    hint=f"kernelyard.dims.symbol({dim!r})" if isinstance(dim, str) else None,
+                )
 
     @property
     def rank(self) -> int:

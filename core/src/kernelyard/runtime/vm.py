@@ -187,6 +187,14 @@ class EntryFunction:
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Tensor]:
         """The results by name."""
+        if not isinstance(feeds, Mapping):
+            raise InputNameError(
+                "the feeds have no names",
+                where=self._program.name,
+                found=type(feeds).__name__,
+                expected=f"a dictionary of {', '.join(map(repr, self._program.inputs))}",
+                hint="call the executable itself to give inputs by position",
+            )
         if len(feeds) != len(self._names):
             self._fail_names(feeds)
         try:
