@@ -11,12 +11,16 @@ the bytes between are zero, the file ends with the last member.
     56  8  zero
 
 The manifest lists the members with lengths and SHA-256. The header keeps its meaning in all schemas, so that a newer
-file is told from a damaged one.
+file is told from a damaged one. A shared library that `export_library` made holds the same bytes in an ELF section.
+
+A file is mapped, not read: members are views of its pages, which processes share and the system may drop and fetch
+again. Files are replaced by renaming, never written in place, so a mapping keeps what it was made of.
 """
 
 from __future__ import annotations
 
 import hashlib
+import mmap
 import os
 import struct
 from collections.abc import Mapping, Sequence
@@ -27,13 +31,14 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from kernelyard.errors import ArtifactCorruptedError, ArtifactError, ArtifactVersionError
-from kernelyard.runtime import memory
+from kernelyard.runtime import elf, memory
 from kernelyard.runtime.spec import Fields, corrupted, read_json, write_json
 
 SCHEMA = 1
 MAGIC = b"KYAR\r\n\x1a\n"
 HEADER = struct.Struct("<8sIIQ")
 HEADER_NBYTES = 64
+SECTION = ".kyar"
 MAX_MANIFEST = 1 << 30
 
 
@@ -62,10 +67,12 @@ class Member:
 
 @dataclass(frozen=True)
 class Contents:
-    """A file that has been read and checked: the manifest, and the members as uint8 arrays, 64-byte aligned."""
+    """A file that has been checked: the manifest, and the members as read-only uint8 arrays over the mapped file,
+    64-byte aligned. is_library: the file is a shared library."""
 
     manifest: Fields
     members: Mapping[str, np.ndarray]
+    is_library: bool = False
 
     def member(self, name: str, where: str) -> np.ndarray:
         """The member of that name.
@@ -115,20 +122,43 @@ def read_container(path: str | os.PathLike[str]) -> Contents:
 
     Raises: ArtifactError when there is none, ArtifactCorruptedError, ArtifactVersionError.
     """
+    name = os.fspath(path)
     try:
         with open(path, "rb") as file:
-            return _Reader(file, os.fspath(path)).read()
+            data = _map(file)
     except OSError as error:
-        raise ArtifactError(f"cannot read {os.fspath(path)}", found=error.strerror or str(error)) from error
+        raise ArtifactError(f"cannot read {name}", found=error.strerror or str(error)) from error
+    is_library = elf.is_elf(data)
+    if is_library:
+        section = elf.find_section(data, SECTION)
+        if section is None:
+            raise ArtifactCorruptedError(
+                f"{name} is a library without a Kernelyard artifact",
+                expected=f"a section {SECTION}",
+                hint="make it with kernelyard.compile(model).export_library(path)",
+            )
+        data = section
+    return _Reader(data, name).read(is_library)
+
+
+def _map(file: BinaryIO) -> np.ndarray:
+    """The file's bytes, read-only."""
+    if not os.fstat(file.fileno()).st_size:  # which cannot be mapped
+        return np.empty(0, np.uint8)
+    return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
 
 
 class _Reader:
-    def __init__(self, file: BinaryIO, path: str) -> None:
-        self._file = file
+    def __init__(self, data: np.ndarray, path: str) -> None:
+        self._data = data
+        self._position = 0
         self._path = path
-        self._left = os.fstat(file.fileno()).st_size
 
-    def read(self) -> Contents:
+    @property
+    def _left(self) -> int:
+        return self._data.nbytes - self._position
+
+    def read(self, is_library: bool) -> Contents:
         manifest = self._read_manifest()
         members: dict[str, np.ndarray] = {}
         for item, where in manifest.items("members"):
@@ -142,7 +172,7 @@ class _Reader:
                 raise self._damaged(f"member {name!r}", "its content is not what was written")
         if self._left:
             raise self._damaged("end of file", f"{self._left} bytes too many")
-        return Contents(manifest, members)
+        return Contents(manifest, members, is_library)
 
     def _read_manifest(self) -> Fields:
         header = self._take(HEADER_NBYTES, "header").tobytes()
@@ -172,18 +202,11 @@ class _Reader:
     def _take(self, nbytes: int, what: str) -> np.ndarray:
         if nbytes > self._left:
             raise self._damaged(what, f"the file ends {nbytes - self._left} bytes too early")
-        buffer = memory.aligned_bytes(nbytes)
-        view, done = buffer.data, 0
-        while done < nbytes:
-            count = self._file.readinto(view[done:])  # pyright: ignore[reportAttributeAccessIssue]
-            if not count:
-                raise self._damaged(what, "the file ends too early")
-            done += count
-        self._left -= nbytes
-        return buffer
+        start, self._position = self._position, self._position + nbytes
+        return self._data[start : self._position]
 
     def _skip_padding(self) -> None:
-        if self._take(_padding(self._file.tell()), "padding").any():
+        if self._take(_padding(self._position), "padding").any():
             raise self._damaged("padding", "bytes that are not zero")
 
     def _damaged(self, where: str, found: str) -> ArtifactCorruptedError:

@@ -3,7 +3,7 @@
 The format (github.com/huggingface/safetensors, "Format"): 8 bytes with the length of a JSON header, the header
 (name -> dtype, shape, data_offsets), the tensors' bytes without holes. The library's own reader copies every tensor;
 here the arrays are views of the file's bytes. Tensors whose size is a multiple of 64 come first, which leaves them
-aligned.
+and the largest of the others aligned.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def to_parts(arrays: Mapping[str, np.ndarray]) -> list[bytes | memoryview]:
     header: dict[str, object] = {}
     parts: list[bytes | memoryview] = []
     position = 0
-    for name in sorted(arrays, key=lambda name: (arrays[name].nbytes % memory.ALIGNMENT != 0, name)):
+    for name in sorted(arrays, key=lambda name: _place(name, arrays[name].nbytes)):
         array = arrays[name]
         header[name] = {
             "dtype": _NAMES[dtypes.from_numpy(array.dtype)],
@@ -55,6 +55,10 @@ def to_parts(arrays: Mapping[str, np.ndarray]) -> list[bytes | memoryview]:
     text = write_json(header)
     text = text.ljust(memory.align(_LENGTH_NBYTES + len(text)) - _LENGTH_NBYTES)
     return [len(text).to_bytes(_LENGTH_NBYTES, "little"), text, *parts]
+
+
+def _place(name: str, nbytes: int) -> tuple[bool, int, str]:
+    return nbytes % memory.ALIGNMENT != 0, -nbytes, name
 
 
 def from_bytes(data: np.ndarray, where: str) -> dict[str, np.ndarray]:
