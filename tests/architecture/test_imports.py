@@ -91,7 +91,7 @@ assert "native-cpu" in exe.report.summary
     assert not loaded.intersection({"pluggy", "click", "rich", "onnx"})
     halves = {name for name in loaded if name.startswith("kernelyard_")}
     assert {"kernelyard_dnnl.runtime", "kernelyard_native_cpu.runtime"} <= halves
-    compile_halves = ("plugin", "patterns", "backend", "generator", "codegen", "checks", "schedule", "lowering")
+    compile_halves = ("plugin", "patterns", "backend", "generator", "codegen", "checks", "schedule")
     assert not {name for name in halves if name.split(".")[1:2] and name.split(".")[1] in compile_halves}
 
 
