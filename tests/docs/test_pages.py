@@ -90,7 +90,7 @@ def folder(tmp_path: Path) -> Path:
 
 def run_page(page: Path, folder: Path, environment: dict[str, str]) -> str:
     """What the Python of a page prints."""
-    command = [sys.executable, "-W", "error", "-c", RUNNER, str(page)]
+    command = [sys.executable, "-W", "error::UserWarning", "-c", RUNNER, str(page)]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

@@ -43,7 +43,7 @@ assert not {"pluggy", "kernelyard_acme.codegen", "kernelyard_acme.patterns"} & s
 
 def python(*arguments: str, folder: Path, environment: dict[str, str]) -> str:
     """What a fresh Python process prints; it must succeed."""
-    command = [sys.executable, "-W", "error", *arguments]
+    command = [sys.executable, "-W", "error::UserWarning", *arguments]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
