@@ -1,17 +1,29 @@
 """The dataflow pattern language, its matcher, and the patterns that backends register."""
 
+from kernelyard.patterns.constructors import is_call_dps_packed as is_call_dps_packed
+from kernelyard.patterns.constructors import is_call_tir as is_call_tir
+from kernelyard.patterns.constructors import is_const as is_const
+from kernelyard.patterns.constructors import is_expr as is_expr
+from kernelyard.patterns.constructors import is_extern as is_extern
+from kernelyard.patterns.constructors import is_function as is_function
+from kernelyard.patterns.constructors import is_gv as is_gv
+from kernelyard.patterns.constructors import is_op as is_op
+from kernelyard.patterns.constructors import is_shape as is_shape
+from kernelyard.patterns.constructors import is_tuple as is_tuple
+from kernelyard.patterns.constructors import is_tuple_get_item as is_tuple_get_item
+from kernelyard.patterns.constructors import is_var as is_var
+from kernelyard.patterns.constructors import wildcard as wildcard
 from kernelyard.patterns.dataflow import Dataflow as Dataflow
+from kernelyard.patterns.graph_matcher import graph_matches as graph_matches
 from kernelyard.patterns.matcher import Match as Match
 from kernelyard.patterns.matcher import Matcher as Matcher
+from kernelyard.patterns.matcher import extract as extract
 from kernelyard.patterns.matcher import match as match
 from kernelyard.patterns.matcher import matches as matches
+from kernelyard.patterns.matcher import matches_function as matches_function
 from kernelyard.patterns.pattern import Pattern as Pattern
-from kernelyard.patterns.pattern import is_const as is_const
-from kernelyard.patterns.pattern import is_op as is_op
-from kernelyard.patterns.pattern import is_tuple as is_tuple
-from kernelyard.patterns.pattern import is_tuple_get_item as is_tuple_get_item
-from kernelyard.patterns.pattern import is_var as is_var
-from kernelyard.patterns.pattern import wildcard as wildcard
+from kernelyard.patterns.pattern_context import PatternContext as PatternContext
+from kernelyard.patterns.pattern_context import PatternSeq as PatternSeq
 from kernelyard.patterns.registry import Accept as Accept
 from kernelyard.patterns.registry import Answer as Answer
 from kernelyard.patterns.registry import Decline as Decline
@@ -20,5 +32,8 @@ from kernelyard.patterns.registry import get_pattern as get_pattern
 from kernelyard.patterns.registry import get_patterns as get_patterns
 from kernelyard.patterns.registry import register_patterns as register_patterns
 from kernelyard.patterns.registry import unregister_patterns as unregister_patterns
+from kernelyard.patterns.rewriter import GraphRewriteRule as GraphRewriteRule
 from kernelyard.patterns.rewriter import RewriteRule as RewriteRule
 from kernelyard.patterns.rewriter import rewrite as rewrite
+from kernelyard.patterns.rewriter import rewrite_bindings as rewrite_bindings
+from kernelyard.patterns.rewriter import rewrite_call as rewrite_call

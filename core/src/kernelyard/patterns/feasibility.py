@@ -7,12 +7,24 @@ once. The search never enters what cannot match, which keeps it near-linear for 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 
 from kernelyard import dtypes
-from kernelyard.ir.expr import Call, Constant, Expr, Tuple, TupleGetItem
+from kernelyard.ir.expr import (
+    BaseFunction,
+    Call,
+    Constant,
+    Expr,
+    ExternFunc,
+    Function,
+    GlobalVar,
+    Tuple,
+    TupleGetItem,
+    Var,
+)
 from kernelyard.ir.op import Op
 from kernelyard.ir.types import TensorType
 from kernelyard.patterns.dataflow import Dataflow
@@ -23,24 +35,32 @@ from kernelyard.patterns.pattern import (
     CapturePattern,
     ConstantPattern,
     DtypePattern,
+    ExprPattern,
+    ExternFuncPattern,
+    FunctionCallPattern,
+    FunctionPattern,
+    GlobalVarPattern,
     NotPattern,
     OptionalPattern,
     OrPattern,
     Pattern,
     PredicatePattern,
+    SameShapePattern,
     ShapePattern,
     TupleGetItemPattern,
     TuplePattern,
+    TypePattern,
     VarPattern,
     WildcardPattern,
 )
 
 
 class Feasibility:
-    """Answers for one function."""
+    """Answers for one function; `functions` are those of its module, by name."""
 
-    def __init__(self, dataflow: Dataflow) -> None:
+    def __init__(self, dataflow: Dataflow, functions: Mapping[str, BaseFunction] = MappingProxyType({})) -> None:
         self.dataflow = dataflow
+        self.functions = functions
         self._known: dict[tuple[Pattern, Expr], bool] = {}
 
     def may_match(self, pattern: Pattern, expr: Expr) -> bool:
@@ -58,7 +78,20 @@ class Feasibility:
         return True
 
     def var(self, pattern: VarPattern, expr: Expr) -> bool:
-        return not isinstance(expr, Constant)
+        return isinstance(expr, Var) and pattern.name in ("", expr.name)
+
+    def expr(self, pattern: ExprPattern, expr: Expr) -> bool:
+        return same_value(self.dataflow.resolve(pattern.expr), expr)
+
+    def global_var(self, pattern: GlobalVarPattern, expr: Expr) -> bool:
+        return isinstance(expr, GlobalVar) and pattern.name in ("", expr.name)
+
+    def extern_func(self, pattern: ExternFuncPattern, expr: Expr) -> bool:
+        return isinstance(expr, ExternFunc) and pattern.symbol in ("", expr.symbol)
+
+    def function(self, pattern: FunctionPattern, expr: Expr) -> bool:
+        function = self.functions.get(expr.name) if isinstance(expr, GlobalVar) else None
+        return isinstance(function, Function) and len(function.params) == len(pattern.params)
 
     def constant(self, pattern: ConstantPattern, expr: Expr) -> bool:
         return isinstance(expr, Constant) and (pattern.value is None or _holds_only(expr, pattern.value, pattern.rtol))
@@ -73,15 +106,22 @@ class Feasibility:
         value = self.dataflow.value_of(expr)
         if not isinstance(value, Call) or not isinstance(value.op, Op) or value.op.name not in pattern.ops:
             return False
-        missing = len(value.args) - len(pattern.args)
-        if missing < 0 or (missing and not pattern.varargs):
+        return _counts_fit(pattern, value) and any(
+            self._all(pattern.args, operands) for operands in operand_orders(value, len(pattern.args))
+        )
+
+    def function_call(self, pattern: FunctionCallPattern, expr: Expr) -> bool:
+        value = self.dataflow.value_of(expr)
+        if not isinstance(value, Call) or not isinstance(value.op, GlobalVar) or not _counts_fit(pattern, value):
             return False
-        return any(self._all(pattern.args, operands) for operands in operand_orders(value, len(pattern.args)))
+        return self.may_match(pattern.callee, value.op) and self._all(pattern.args, value.args[: len(pattern.args)])
 
     def tuple(self, pattern: TuplePattern, expr: Expr) -> bool:
         value = self.dataflow.value_of(expr)
         if not isinstance(value, Tuple) or len(value.fields) != len(pattern.fields):
             return False
+        if pattern.unordered:
+            return all(any(self.may_match(field, value_) for value_ in value.fields) for field in pattern.fields)
         return self._all(pattern.fields, value.fields)
 
     def tuple_get_item(self, pattern: TupleGetItemPattern, expr: Expr) -> bool:
@@ -91,10 +131,15 @@ class Feasibility:
         return self.may_match(pattern.tuple_value, value.tuple_value)
 
     def attrs(self, pattern: AttrPattern, expr: Expr) -> bool:
-        value = self.dataflow.value_of(expr)
-        if not isinstance(value, Call) or not self.may_match(pattern.pattern, expr):
-            return False
-        return all(_attr_fits(value, name, wanted) for name, wanted in pattern.attrs)
+        attrs = self._attributes(self.dataflow.value_of(expr))
+        return self.may_match(pattern.pattern, expr) and all(_attr_fits(attrs, *wanted) for wanted in pattern.attrs)
+
+    def _attributes(self, value: Expr) -> Mapping[str, object]:
+        """Attributes of a call and, of lower rank, of the function that it calls; those of a function itself."""
+        callee = value.op if isinstance(value, Call) else value
+        function = self.functions.get(callee.name) if isinstance(callee, GlobalVar) else None
+        attrs = {} if function is None else dict(function.attrs)
+        return {**attrs, **value.attrs} if isinstance(value, Call) else attrs
 
     def dtype(self, pattern: DtypePattern, expr: Expr) -> bool:
         if not isinstance(expr.type, TensorType) or expr.type.dtype not in pattern.dtypes:
@@ -107,24 +152,34 @@ class Feasibility:
         dims = zip(expr.type.shape, pattern.shape, strict=True)
         return all(wanted is None or dim == wanted for dim, wanted in dims) and self.may_match(pattern.pattern, expr)
 
-    def inner(self, pattern: CapturePattern | PredicatePattern, expr: Expr) -> bool:
+    def type(self, pattern: TypePattern, expr: Expr) -> bool:
+        return expr.type == pattern.type and self.may_match(pattern.pattern, expr)
+
+    def inner(self, pattern: CapturePattern | PredicatePattern | SameShapePattern, expr: Expr) -> bool:
         return self.may_match(pattern.pattern, expr)
 
 
 _TESTS: dict[type[Pattern], Callable[[Feasibility, Pattern, Expr], bool]] = {  # pyright: ignore[reportAssignmentType]
     WildcardPattern: Feasibility.anything,
     VarPattern: Feasibility.var,
+    ExprPattern: Feasibility.expr,
+    GlobalVarPattern: Feasibility.global_var,
+    ExternFuncPattern: Feasibility.extern_func,
+    FunctionPattern: Feasibility.function,
     ConstantPattern: Feasibility.constant,
     OrPattern: Feasibility.either,
     OptionalPattern: Feasibility.either,
     AndPattern: Feasibility.both,
     NotPattern: Feasibility.anything,
     CallPattern: Feasibility.call,
+    FunctionCallPattern: Feasibility.function_call,
     TuplePattern: Feasibility.tuple,
     TupleGetItemPattern: Feasibility.tuple_get_item,
     AttrPattern: Feasibility.attrs,
     DtypePattern: Feasibility.dtype,
     ShapePattern: Feasibility.shape,
+    TypePattern: Feasibility.type,
+    SameShapePattern: Feasibility.inner,
     PredicatePattern: Feasibility.inner,
     CapturePattern: Feasibility.inner,
 }
@@ -139,18 +194,25 @@ def operand_orders(call: Call, count: int) -> tuple[tuple[Expr, ...], ...]:
 
 
 def same_value(left: Expr, right: Expr) -> bool:
-    """True when two operands are the same variable, or constants of equal content."""
+    """True when two operands are the same variable, constants of equal content, or the same function."""
     if left is right:
         return True
-    if not isinstance(left, Constant) or not isinstance(right, Constant):
-        return False
-    return left.type == right.type and left.digest == right.digest
+    if isinstance(left, Constant) and isinstance(right, Constant):
+        return left.type == right.type and left.digest == right.digest
+    if isinstance(left, GlobalVar) and isinstance(right, GlobalVar):
+        return left.name == right.name
+    return isinstance(left, ExternFunc) and isinstance(right, ExternFunc) and left.symbol == right.symbol
 
 
-def _attr_fits(call: Call, name: str, wanted: object) -> bool:
-    if name not in call.attrs:
+def _counts_fit(pattern: CallPattern | FunctionCallPattern, call: Call) -> bool:
+    more = len(call.args) - len(pattern.args)
+    return more == 0 or (more > 0 and pattern.varargs)
+
+
+def _attr_fits(attrs: Mapping[str, object], name: str, wanted: object) -> bool:
+    if name not in attrs:
         return False
-    value = call.attrs[name]
+    value = attrs[name]
     if callable(wanted):
         return bool(wanted(value))
     return value == (tuple(wanted) if isinstance(wanted, list) else wanted)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import permutations
 from types import MappingProxyType
+from typing import TypeAlias
 
 from kernelyard.errors import PatternError
-from kernelyard.ir.expr import Binding, Call, Constant, Expr, Function, Tuple, TupleGetItem, Var, operands
+from kernelyard.ir.expr import Binding, Call, Constant, Expr, Function, GlobalVar, Tuple, TupleGetItem, Var, operands
+from kernelyard.ir.module import IRModule
+from kernelyard.ir.types import TensorType
 from kernelyard.patterns.dataflow import Dataflow
 from kernelyard.patterns.feasibility import Feasibility, operand_orders, same_value
 from kernelyard.patterns.pattern import (
@@ -18,17 +22,26 @@ from kernelyard.patterns.pattern import (
     CapturePattern,
     ConstantPattern,
     DtypePattern,
+    ExprPattern,
+    ExternFuncPattern,
+    FunctionCallPattern,
+    FunctionPattern,
+    GlobalVarPattern,
     NotPattern,
     OptionalPattern,
     OrPattern,
     Pattern,
     PredicatePattern,
+    SameShapePattern,
     ShapePattern,
     TupleGetItemPattern,
     TuplePattern,
+    TypePattern,
     VarPattern,
     WildcardPattern,
 )
+
+Source: TypeAlias = "Dataflow | Function | Mapping[Var, Expr]"
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,13 +50,15 @@ class Match:
 
     root: the variable bound to the last value of the group. captures: captured operands (Var or Constant) by name;
     names of alternatives not taken are absent. bindings: what moves into the group (calls, tuples and their items
-    that the pattern spells out; wildcards and constants stay outside), in order.
+    that the pattern spells out; wildcards and constants stay outside), in order. values: what each pattern that took
+    part stands for.
     """
 
     root: Var
     captures: Mapping[str, Expr]
     bindings: tuple[Binding, ...]
     dataflow: Dataflow
+    values: Mapping[Pattern, Expr]
 
     @property
     def call(self) -> Call:
@@ -56,12 +71,12 @@ class Match:
             raise PatternError("the root of this match is no call", where=repr(self.root), found=type(value).__name__)
         return value
 
-    def __getitem__(self, name: str) -> Expr:
-        """The captured operand of that name."""
-        return self.captures[name]
+    def __getitem__(self, key: str | Pattern) -> Expr:
+        """The captured operand of that name, or what a pattern that took part stands for."""
+        return self.values[key] if isinstance(key, Pattern) else self.captures[key]
 
-    def __contains__(self, name: object) -> bool:
-        return name in self.captures
+    def __contains__(self, key: object) -> bool:
+        return key in self.captures or key in self.values
 
     def get(self, name: str) -> Expr | None:
         """The captured operand of that name, None when it took no part in this match."""
@@ -138,9 +153,10 @@ class Matcher:
         mappingproxy({'x': %x})
     """
 
-    def __init__(self, source: Dataflow | Function | Mapping[Var, Expr]) -> None:
+    def __init__(self, source: Source, module: IRModule | None = None) -> None:
+        """module: where patterns of functions look for what a GlobalVar names."""
         self.dataflow = Dataflow.of(source)
-        self._feasibility = Feasibility(self.dataflow)
+        self.feasibility = Feasibility(self.dataflow, module.functions if module else {})
 
     def match(self, pattern: Pattern, expr: Expr) -> Match | None:
         """The best way in which `pattern` matches `expr`, or None."""
@@ -152,21 +168,42 @@ class Matcher:
         expr: a Var, or a value bound in the function. Different alternatives may give equal matches.
         """
         root = self.dataflow.resolve(_variable_of(expr, self.dataflow))
-        if not isinstance(root, Var) or not self._feasibility.may_match(pattern, root):
+        if not isinstance(root, Var) or not self.feasibility.may_match(pattern, root):
             return
-        search = _Search(self.dataflow, self._feasibility)
+        search = Search(self.feasibility)
         for _ in search.solve(pattern, root):
-            yield search.result(root)
+            if search.shapes_agree():
+                yield search.result(root)
 
 
-def match(pattern: Pattern, expr: Expr, bindings: Dataflow | Function | Mapping[Var, Expr]) -> Match | None:
+def match(pattern: Pattern, expr: Expr, bindings: Source) -> Match | None:
     """The best way in which `pattern` matches `expr`, or None; see `Matcher`, which is faster for many."""
     return Matcher(bindings).match(pattern, expr)
 
 
-def matches(pattern: Pattern, expr: Expr, bindings: Dataflow | Function | Mapping[Var, Expr]) -> Iterator[Match]:
+def extract(pattern: Pattern, expr: Expr, bindings: Source) -> Mapping[Pattern, Expr] | None:
+    """What each part of `pattern` stands for where it matches `expr` best, or None."""
+    found = match(pattern, expr, bindings)
+    return None if found is None else found.values
+
+
+def matches(pattern: Pattern, expr: Expr, bindings: Source) -> Iterator[Match]:
     """Every way in which `pattern` matches `expr`, best first; see `Matcher`."""
     return Matcher(bindings).matches(pattern, expr)
+
+
+def matches_function(pattern: Pattern, function: Function, module: IRModule | None = None) -> bool:
+    """True when a function's parameters and result are as `is_function` says."""
+    feasibility = Feasibility(Dataflow.of(function), module.functions if module else {})
+    return isinstance(pattern, FunctionPattern) and _function_fits(pattern, function, feasibility)
+
+
+def _function_fits(pattern: FunctionPattern, function: Function, feasibility: Feasibility) -> bool:
+    if len(pattern.params) != len(function.params):
+        return False
+    search = Search(feasibility)
+    patterns, exprs = (*pattern.params, pattern.result), (*function.params, function.result)
+    return any(search.shapes_agree() for _ in search.solve_all(patterns, exprs))
 
 
 def _variable_of(expr: Expr, dataflow: Dataflow) -> Expr:
@@ -178,14 +215,16 @@ def _variable_of(expr: Expr, dataflow: Dataflow) -> Expr:
     return bound
 
 
-class _Search:
+class Search:
     """State of one search. Each solver is a generator that yields once per way to match, with the state set
     accordingly, and takes its changes back before it goes on: plain backtracking. What `Feasibility` has tested is
     not tested again."""
 
-    def __init__(self, dataflow: Dataflow, feasibility: Feasibility) -> None:
-        self.dataflow = dataflow
+    def __init__(self, feasibility: Feasibility, distinct: bool = False) -> None:
+        """distinct: different operators of the pattern stand for different values."""
+        self.dataflow = feasibility.dataflow
         self.feasibility = feasibility
+        self.distinct = distinct
         self.bound: dict[Pattern, Expr] = {}
         self.captures: dict[str, Expr] = {}
         self.members: dict[Var, int] = {}
@@ -194,7 +233,19 @@ class _Search:
         position = self.dataflow.position
         ordered = sorted(self.members, key=lambda var: position[var])
         bindings = tuple(self.dataflow.bindings[position[var]] for var in ordered)
-        return Match(root, MappingProxyType(dict(self.captures)), bindings, self.dataflow)
+        captures, values = MappingProxyType(dict(self.captures)), MappingProxyType(dict(self.bound))
+        return Match(root, captures, bindings, self.dataflow, values)
+
+    def shapes_agree(self) -> bool:
+        """True when the values bound have the shapes of others that `same_shape_as` demands."""
+        constraints = [pattern for pattern in self.bound if isinstance(pattern, SameShapePattern)]
+        return all(self._same_shape(pattern, other) for pattern in constraints for other in pattern.others)
+
+    def _same_shape(self, pattern: Pattern, other: Pattern) -> bool:
+        if other not in self.bound:
+            return False
+        left, right = self.bound[pattern].type, self.bound[other].type
+        return isinstance(left, TensorType) and isinstance(right, TensorType) and left.shape == right.shape
 
     def solve(self, pattern: Pattern, expr: Expr) -> Iterator[None]:
         expr = self.dataflow.resolve(expr)
@@ -231,29 +282,50 @@ class _Search:
     def tuple(self, pattern: TuplePattern, expr: Expr) -> Iterator[None]:
         value = self.dataflow.value_of(expr)
         assert isinstance(value, Tuple)
-        yield from self._group(expr, pattern.fields, value.fields)
+        for fields in permutations(value.fields) if pattern.unordered else (value.fields,):
+            yield from self._group(expr, pattern.fields, fields)
+
+    def function(self, pattern: FunctionPattern, expr: Expr) -> Iterator[None]:
+        assert isinstance(expr, GlobalVar)
+        function = self.feasibility.functions[expr.name]
+        assert isinstance(function, Function)
+        if _function_fits(pattern, function, Feasibility(Dataflow.of(function), self.feasibility.functions)):
+            yield
+
+    def function_call(self, pattern: FunctionCallPattern, expr: Expr) -> Iterator[None]:
+        value = self.dataflow.value_of(expr)
+        assert isinstance(value, Call)
+        assert isinstance(value.op, GlobalVar)
+        args = value.args[: len(pattern.args)]
+        yield from self._group(expr, (pattern.callee, *pattern.args), (value.op, *args))
 
     def tuple_get_item(self, pattern: TupleGetItemPattern, expr: Expr) -> Iterator[None]:
         value = self.dataflow.value_of(expr)
         assert isinstance(value, TupleGetItem)
         yield from self._group(expr, (pattern.tuple_value,), (value.tuple_value,))
 
-    def _group(self, expr: Expr, patterns: tuple[Pattern, ...], exprs: tuple[Expr, ...]) -> Iterator[None]:
-        assert isinstance(expr, Var)
+    def _group(self, expr: Expr, patterns: Sequence[Pattern], exprs: Sequence[Expr]) -> Iterator[None]:
+        if not isinstance(expr, Var):  # a tuple that a function returns
+            yield from self.solve_all(patterns, exprs)
+            return
+        if self.distinct and expr in self.members:
+            return
         self.members[expr] = self.members.get(expr, 0) + 1
-        yield from self._all(patterns, exprs)
+        yield from self.solve_all(patterns, exprs)
         self.members[expr] -= 1
         if not self.members[expr]:
             del self.members[expr]
 
-    def _all(self, patterns: tuple[Pattern, ...], exprs: tuple[Expr, ...]) -> Iterator[None]:
+    def solve_all(self, patterns: Sequence[Pattern], exprs: Sequence[Expr]) -> Iterator[None]:
         if not patterns:
             yield
             return
         for _ in self.solve(patterns[0], exprs[0]):
-            yield from self._all(patterns[1:], exprs[1:])
+            yield from self.solve_all(patterns[1:], exprs[1:])
 
-    def inner(self, pattern: AttrPattern | DtypePattern | ShapePattern, expr: Expr) -> Iterator[None]:
+    def inner(
+        self, pattern: AttrPattern | DtypePattern | ShapePattern | TypePattern | SameShapePattern, expr: Expr
+    ) -> Iterator[None]:
         yield from self.solve(pattern.pattern, expr)
 
     def predicate(self, pattern: PredicatePattern, expr: Expr) -> Iterator[None]:
@@ -272,20 +344,27 @@ class _Search:
                 self.captures[pattern.name] = before
 
 
-_SOLVERS: dict[type[Pattern], Callable[[_Search, Pattern, Expr], Iterator[None]]] = {  # pyright: ignore[reportAssignmentType]
-    WildcardPattern: _Search.leaf,
-    VarPattern: _Search.leaf,
-    ConstantPattern: _Search.leaf,
-    OrPattern: _Search.either,
-    OptionalPattern: _Search.either,
-    AndPattern: _Search.both,
-    NotPattern: _Search.negation,
-    CallPattern: _Search.call,
-    TuplePattern: _Search.tuple,
-    TupleGetItemPattern: _Search.tuple_get_item,
-    AttrPattern: _Search.inner,
-    DtypePattern: _Search.inner,
-    ShapePattern: _Search.inner,
-    PredicatePattern: _Search.predicate,
-    CapturePattern: _Search.capture,
+_SOLVERS: dict[type[Pattern], Callable[[Search, Pattern, Expr], Iterator[None]]] = {  # pyright: ignore[reportAssignmentType]
+    WildcardPattern: Search.leaf,
+    VarPattern: Search.leaf,
+    ConstantPattern: Search.leaf,
+    ExprPattern: Search.leaf,
+    GlobalVarPattern: Search.leaf,
+    ExternFuncPattern: Search.leaf,
+    FunctionPattern: Search.function,
+    OrPattern: Search.either,
+    OptionalPattern: Search.either,
+    AndPattern: Search.both,
+    NotPattern: Search.negation,
+    CallPattern: Search.call,
+    FunctionCallPattern: Search.function_call,
+    TuplePattern: Search.tuple,
+    TupleGetItemPattern: Search.tuple_get_item,
+    AttrPattern: Search.inner,
+    DtypePattern: Search.inner,
+    ShapePattern: Search.inner,
+    TypePattern: Search.inner,
+    SameShapePattern: Search.inner,
+    PredicatePattern: Search.predicate,
+    CapturePattern: Search.capture,
 }

@@ -5,6 +5,7 @@ it. One pattern object stands for one value: the same object used twice means "t
 an independent copy.
 
 Example:
+    >>> from kernelyard.patterns import is_const, is_op, wildcard
     >>> data, weight = wildcard().capture("data"), is_const().capture("weight")
     >>> convolution = is_op("nn.conv2d")(data, weight)
     >>> pattern = convolution.optional(lambda p: is_op("nn.relu")(p))
@@ -22,12 +23,21 @@ from typing import Any, TypeAlias
 from kernelyard.dims import Dim
 from kernelyard.errors import PatternError
 from kernelyard.ir.expr import Expr
+from kernelyard.ir.types import Type
+from kernelyard.patterns.pattern_context import PatternSeq, Sequenced, record
 
 RootOps: TypeAlias = "frozenset[str] | None"  # None: the root may be anything
 
 
 class Pattern:
     """Base of all patterns: how they are combined and constrained. Patterns compare by identity."""
+
+    def __post_init__(self) -> None:
+        record(self)
+
+    def __call__(self, *args: Pattern, varargs: bool = False) -> Pattern:
+        """A call of a module's function that this pattern matches; `varargs`: operands beyond `args` are free."""
+        return FunctionCallPattern(self, checked_operands(args, "a function"), varargs)
 
     def __or__(self, other: Pattern) -> Pattern:
         """Either; the left one is tried first."""
@@ -57,6 +67,30 @@ class Pattern:
         """A tensor whose dims are provably these; None: any dim."""
         return ShapePattern(self, shape)
 
+    def has_type(self, type_: Type) -> Pattern:
+        """A value provably of this type; symbolic dims are compared as expressions."""
+        return TypePattern(self, type_)
+
+    def same_shape_as(self, *others: Pattern) -> Pattern:
+        """A tensor whose shape is provably that of what the other patterns stand for; all of them must take part."""
+        return SameShapePattern(self, others)
+
+    def used_by(self, other: Sequenced, index: int | None = None) -> PatternSeq:
+        """`other` reads this value as operand `index` (None: any); also written `p ^ other`. See `PatternContext`."""
+        return PatternSeq((self,)).used_by(other, index)
+
+    def only_used_by(self, other: Sequenced, index: int | None = None) -> PatternSeq:
+        """`other` reads this value and nothing else does; also written `p >> other`. See `PatternContext`."""
+        return PatternSeq((self,)).only_used_by(other, index)
+
+    __xor__ = used_by
+    __rshift__ = only_used_by
+
+    def fork_to(self, *others: Sequenced) -> None:
+        """Each of `others` reads this value."""
+        for other in others:
+            self.used_by(other)
+
     def where(self, predicate: Callable[[Expr], bool]) -> Pattern:
         """A value for which `predicate` holds; it is given the operand (a Var or Constant), of known type."""
         return PredicatePattern(self, predicate)
@@ -71,6 +105,7 @@ class Pattern:
         """`wrap` applied to this pattern up to `at_most` times, as often as it matches.
 
         Example:
+            >>> from kernelyard.patterns import is_op, wildcard
             >>> pattern = is_op("matmul")(wildcard(), wildcard()).repeated(lambda p: is_op("nn.relu", "tanh")(p), 3)
         """
         pattern: Pattern = self
@@ -102,7 +137,38 @@ class WildcardPattern(Pattern):
 
 @dataclass(frozen=True, eq=False)
 class VarPattern(Pattern):
-    """Any value that is not a constant."""
+    """A variable, of this name when one is given."""
+
+    name: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class ExprPattern(Pattern):
+    """Exactly this operand; a constant of equal content is the same operand."""
+
+    expr: Expr
+
+
+@dataclass(frozen=True, eq=False)
+class GlobalVarPattern(Pattern):
+    """A reference to a function of the module, of this name when one is given."""
+
+    name: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class ExternFuncPattern(Pattern):
+    """A reference to a function of an attached RuntimeModule, of this symbol when one is given."""
+
+    symbol: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class FunctionPattern(Pattern):
+    """A reference to a function whose parameters and result match; see `is_function`."""
+
+    params: tuple[Pattern, ...]
+    result: Pattern
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,10 +195,20 @@ class CallPattern(Pattern):
 
 
 @dataclass(frozen=True, eq=False)
+class FunctionCallPattern(Pattern):
+    """A call of a function of the module; `callee` matches its GlobalVar."""
+
+    callee: Pattern
+    args: tuple[Pattern, ...]
+    varargs: bool = False
+
+
+@dataclass(frozen=True, eq=False)
 class TuplePattern(Pattern):
-    """A tuple of these fields."""
+    """A tuple of these fields, in any order when `unordered`."""
 
     fields: tuple[Pattern, ...]
+    unordered: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -215,6 +291,20 @@ class ShapePattern(_Wrapper):
 
 
 @dataclass(frozen=True, eq=False)
+class TypePattern(_Wrapper):
+    """Constrains the type."""
+
+    type: Type
+
+
+@dataclass(frozen=True, eq=False)
+class SameShapePattern(_Wrapper):
+    """Constrains the shape to that of other patterns' values."""
+
+    others: tuple[Pattern, ...]
+
+
+@dataclass(frozen=True, eq=False)
 class PredicatePattern(_Wrapper):
     """Constrains the value by a function."""
 
@@ -228,63 +318,15 @@ class CapturePattern(_Wrapper):
     name: str
 
 
-@dataclass(frozen=True)
-class OpPattern:
-    """Names of ops, to be called with the patterns of their operands."""
-
-    names: tuple[str, ...]
-
-    def __call__(self, *args: Pattern, varargs: bool = False) -> Pattern:
-        """A call of the op; `varargs`: operands beyond `args` are free.
-
-        Raises: PatternError when an argument is not a pattern.
-        """
-        for arg in args:
-            if not isinstance(arg, Pattern):
-                raise PatternError(
-                    f"an operand of {'/'.join(self.names)} is not a pattern",
-                    found=repr(arg),
-                    expected="wildcard(), is_const(), is_op(...)(...), ...",
-                )
-        return CallPattern(self.names, args, varargs)
-
-
-def wildcard() -> Pattern:
-    """Any value."""
-    return WildcardPattern()
-
-
-def is_var() -> Pattern:
-    """Any value that is not a constant."""
-    return VarPattern()
-
-
-def is_const(value: float | None = None, rtol: float = 1e-5) -> Pattern:
-    """A constant; with `value`, one whose every element is that number within `rtol`."""
-    return ConstantPattern(value, rtol)
-
-
-def is_op(*names: str) -> OpPattern:
-    """One of these ops; call the result with the patterns of its operands.
-
-    Raises: PatternError for no name at all.
-
-    Example:
-        >>> pattern = is_op("add", "multiply")(wildcard(), is_const())
-    """
-    if not names:
-        raise PatternError("is_op needs the name of an op", expected="for example is_op('nn.relu')")
-    return OpPattern(names)
-
-
-def is_tuple(*fields: Pattern) -> Pattern:
-    """A tuple of these fields."""
-    return TuplePattern(fields)
-
-
-def is_tuple_get_item(tuple_value: Pattern, index: int | None = None) -> Pattern:
-    """Field `index` of a tuple value; None: any field."""
-    return TupleGetItemPattern(tuple_value, index)
+def checked_operands(args: tuple[Any, ...], callee: str) -> tuple[Pattern, ...]:
+    for arg in args:
+        if not isinstance(arg, Pattern):
+            raise PatternError(
+                f"an operand of {callee} is not a pattern",
+                found=repr(arg),
+                expected="wildcard(), is_const(), is_op(...)(...), ...",
+            )
+    return args
 
 
 def captured_names(pattern: Pattern) -> tuple[str, ...]:
@@ -304,11 +346,14 @@ def walk(pattern: Pattern) -> tuple[Pattern, ...]:
         part = pending.pop()
         if part not in seen:
             seen[part] = None
-            pending += reversed(_parts(part))
+            pending += reversed(children(part))
     return tuple(seen)
 
 
-def _parts(pattern: Pattern) -> list[Pattern]:
+def children(pattern: Pattern) -> list[Pattern]:
+    """The patterns that this one is made of; those that it is only compared with are not among them."""
+    if isinstance(pattern, SameShapePattern):
+        return [pattern.pattern]
     parts: list[Pattern] = []
     for value in _field_values(pattern).values():
         parts += [part for part in (value if isinstance(value, tuple) else (value,)) if isinstance(part, Pattern)]

@@ -2,40 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TypeAlias
 
 from kernelyard.errors import PatternError
-from kernelyard.ir.expr import Binding, Call, Expr, Function, TupleGetItem, Var
-from kernelyard.ir.op import Op
-from kernelyard.patterns.dataflow import Dataflow, without_aliases
+from kernelyard.ir.expr import Binding, Call, Expr, Function, TupleGetItem, Var, operands
+from kernelyard.patterns.dataflow import without_aliases
+from kernelyard.patterns.feasibility import same_value
+from kernelyard.patterns.graph_matcher import graph_matches
+from kernelyard.patterns.legality import leaking_intermediates
 from kernelyard.patterns.matcher import Match, Matcher
 from kernelyard.patterns.pattern import Pattern
+from kernelyard.patterns.pattern_context import PatternContext
+from kernelyard.patterns.splice import Emit, flatten, has_effect, splice, without_dead
 
 MAX_ROUNDS = 32
+MAX_WAYS = 64  # ways to match one pattern at one root that a rule is asked about
+MAX_PLACES = 4096  # matches of one graph pattern in one round
 
-Emit: TypeAlias = Callable[[Expr], Var]
 Replace: TypeAlias = Callable[[Match, Emit], "Expr | None"]
+ReplaceGraph: TypeAlias = Callable[[Match], "Mapping[Var, Expr] | None"]
 
 
 @dataclass(frozen=True, eq=False)
 class RewriteRule:
     """What to put in place of a match.
 
-    replace(match, emit) returns the new value of `match.root`, of the same type: a call, or an operand that is there
-    already. `emit` binds intermediate values in front of it. None leaves the match as it is.
+    replace(match, emit) returns the new value of `match.root`, of the same type: a call, whose operands may be calls
+    in turn, or an operand that is there already. `emit` binds intermediate values in front of it. None, or the value
+    that is there already, leaves the match as it is; other ways to match the same value are tried then.
     """
 
     pattern: Pattern
     replace: Replace
 
 
-def rewrite(function: Function, rules: Sequence[RewriteRule]) -> Function:
-    """Apply rules, the first that fits at each place, again and again until none does.
+@dataclass(frozen=True, eq=False)
+class GraphRewriteRule:
+    """What to put in place of a match of a graph of patterns.
+
+    replace(match) returns new values by variable; None or no values leave the match as it is.
+    whole: only where nothing but the replaced values is used outside the match, so that nothing is computed twice.
+    """
+
+    context: PatternContext
+    replace: ReplaceGraph
+    whole: bool = False
+
+
+Rule: TypeAlias = "RewriteRule | GraphRewriteRule"
+
+
+def rewrite(function: Function, rules: Sequence[Rule]) -> Function:
+    """Apply rules again and again until none does; a rule sees what the rules before it have left alone.
 
     Values of a match that are used elsewhere too stay; what nothing uses any more goes. The same object is returned
-    when nothing matches. Ops with effects are never part of a match that is rewritten.
+    when nothing matches. A match with an op that has effects, or with one between its values, is not rewritten.
     Raises: PatternError when a rule changes the type, or when the rules do not come to an end.
 
     Example:
@@ -51,7 +76,7 @@ def rewrite(function: Function, rules: Sequence[RewriteRule]) -> Function:
         ['nn.silu']
     """
     for _ in range(MAX_ROUNDS):
-        rewritten = _rewrite_once(without_aliases(function), rules)
+        rewritten = _Round(without_aliases(function)).run(rules)
         if rewritten is None:
             return function
         function = rewritten
@@ -60,60 +85,142 @@ def rewrite(function: Function, rules: Sequence[RewriteRule]) -> Function:
     )
 
 
-def _rewrite_once(function: Function, rules: Sequence[RewriteRule]) -> Function | None:
-    """One round, from the outputs to the inputs over matches that do not overlap; None when nothing applies."""
-    matcher = Matcher(function)
-    replaced: dict[Var, list[Binding]] = {}
-    touched: set[Var] = set()
-    for binding in reversed(function.bindings):
-        if binding.var in touched or not isinstance(binding.value, (Call, TupleGetItem)):
-            continue
+def rewrite_call(pattern: Pattern, rewriter: Callable[[Call, Match], Expr], function: Function) -> Function:
+    """Rewrite each call that `pattern` matches, to a fixpoint.
+
+    rewriter(call, matchings) returns the new value; `matchings` gives what a part of the pattern, or a name, stands
+    for. To refuse it returns the call. Raises: as `rewrite`.
+    """
+
+    def replace(match: Match, emit: Emit) -> Expr | None:
+        value = match.value_of(match.root)
+        return rewriter(value, match) if isinstance(value, Call) else None
+
+    return rewrite(function, [RewriteRule(pattern, replace)])
+
+
+def rewrite_bindings(
+    context: PatternContext,
+    rewriter: Callable[[Match, Mapping[Var, Expr]], Mapping[Var, Expr]],
+    function: Function,
+) -> Function:
+    """Rewrite each place where the graph of patterns matches, to a fixpoint; bindings are put in order anew.
+
+    rewriter(matchings, values) returns new values by variable; `values` are those of all variables as they stand.
+    To refuse it returns nothing. Raises: as `rewrite`.
+    """
+    return rewrite(function, [GraphRewriteRule(context, lambda match: rewriter(match, match.dataflow.values))])
+
+
+class _Round:
+    """One round, from the outputs to the inputs, over matches that do not overlap."""
+
+    def __init__(self, function: Function) -> None:
+        self.function = function
+        self.matcher = Matcher(function)
+        self.replaced: dict[Var, list[Binding]] = {}
+        self.touched: set[Var] = set()
+        self.effects = [i for i, binding in enumerate(function.bindings) if has_effect(binding.value)]
+
+    def run(self, rules: Sequence[Rule]) -> Function | None:
+        """The rewritten function; None when nothing applies."""
         for rule in rules:
-            match = matcher.match(rule.pattern, binding.var)
-            new = None if match is None or _has_effects(match) else _replacement(match, rule)
-            if match is not None and new is not None:
-                replaced[binding.var] = new
-                touched |= match.members
-                break
-    if not replaced:
-        return None
-    bindings = [new for old in function.bindings for new in replaced.get(old.var, [old])]
-    rewritten = Function(function.params, bindings, function.result, function.attrs)
-    return _without_dead(without_aliases(rewritten), touched)
+            if isinstance(rule, RewriteRule):
+                self._apply(rule)
+            else:
+                self._apply_graph(rule)
+        if not self.replaced:
+            return None
+        rewritten = splice(self.function, self.replaced)
+        assert rewritten is not None, "each replacement was tried"
+        return without_dead(rewritten, self.touched)
+
+    def _apply(self, rule: RewriteRule) -> None:
+        others = frozenset(self.touched)
+        for binding in reversed(self.function.bindings):
+            if binding.var in self.touched or not isinstance(binding.value, (Call, TupleGetItem)):
+                continue
+            for match in self._ways(rule.pattern, binding.var):
+                new = self._replacement(match, rule) if others.isdisjoint(match.members) else None
+                if new is not None:
+                    self.replaced[binding.var] = new
+                    self.touched |= match.members | {binding.var}
+                    break
+
+    def _ways(self, pattern: Pattern, root: Var) -> Iterator[Match]:
+        ways = islice(self.matcher.matches(pattern, root), MAX_WAYS)
+        return (match for match in ways if not self._crosses_effect(match))
+
+    def _replacement(self, match: Match, rule: RewriteRule) -> list[Binding] | None:
+        """The bindings that take the root's place."""
+        emitted: list[Binding] = []
+        emit = _emitter(match.root, emitted)
+        value = rule.replace(match, emit)
+        if value is None or _is_the_same(value, match.value_of(match.root)):
+            return None
+        return [*emitted, *_bound(match.root, value)]
+
+    def _apply_graph(self, rule: GraphRewriteRule) -> None:
+        for match in islice(graph_matches(rule.context, self.matcher.dataflow), MAX_PLACES):
+            if not self.touched.isdisjoint(match.members) or self._crosses_effect(match):
+                continue
+            new = self._graph_replacement(match, rule)
+            if new and splice(self.function, {**self.replaced, **new}) is not None:
+                self.replaced |= new
+                self.touched |= match.members | set(new)
+
+    def _graph_replacement(self, match: Match, rule: GraphRewriteRule) -> dict[Var, list[Binding]]:
+        values = {
+            var: value
+            for var, value in (rule.replace(match) or {}).items()
+            if not _is_the_same(value, match.value_of(var))
+        }
+        leaking = set(leaking_intermediates(match)) | {match.root} if rule.whole else set()
+        if not leaking <= set(values):
+            return {}
+        known: dict[Expr, Expr] = {}
+        return {var: _bound(var, value, known) for var, value in values.items()}
+
+    def _crosses_effect(self, match: Match) -> bool:
+        """True when an op with effects is in the match or between its first and its last value."""
+        if not self.effects:
+            return False
+        positions = [self.matcher.dataflow.position[var] for var in (*match.members, match.root)]
+        first = bisect_left(self.effects, min(positions))
+        return first < len(self.effects) and self.effects[first] <= max(positions)
 
 
-def _replacement(match: Match, rule: RewriteRule) -> list[Binding] | None:
-    """The bindings that take the root's place."""
-    emitted: list[Binding] = []
-
+def _emitter(root: Var, emitted: list[Binding]) -> Emit:
     def emit(value: Expr) -> Var:
-        emitted.append(Binding(Var(match.root.name, value.type, match.root.origin), value))
+        emitted.append(Binding(Var(root.name, value.type, root.origin), value))
         return emitted[-1].var
 
-    value = rule.replace(match, emit)
-    if value is None:
-        return None
-    if value.type != match.root.type:
+    return emit
+
+
+def _bound(root: Var, value: Expr, known: dict[Expr, Expr] | None = None) -> list[Binding]:
+    """The bindings of `value` and of its parts, the last of which is the root's.
+
+    Raises: PatternError when the type is not the root's.
+    """
+    if value.type != root.type:
         raise PatternError(
             "a rewrite changes the type of a value",
-            where=match.root.origin or repr(match.root),
+            where=root.origin or repr(root),
             found=repr(value.type),
-            expected=repr(match.root.type),
+            expected=repr(root.type),
         )
-    return [*emitted, Binding(match.root, value)]
+    emitted: list[Binding] = []
+    flat = flatten(value, _emitter(root, emitted), known)
+    return [*emitted, Binding(root, flat)]
 
 
-def _has_effects(match: Match) -> bool:
-    return any(isinstance(call.op, Op) and not call.op.pure for call in match.calls)
-
-
-def _without_dead(function: Function, candidates: set[Var]) -> Function:
-    """The function without those of `candidates` that nothing uses any more."""
-    dataflow = Dataflow(function.bindings, function.result)
-    dead: set[Var] = set()
-    for binding in reversed(function.bindings):
-        var = binding.var
-        if var in candidates and not dataflow.is_returned(var) and all(user in dead for user in dataflow.users(var)):
-            dead.add(var)
-    kept = [binding for binding in function.bindings if binding.var not in dead]
-    return Function(function.params, kept, function.result, function.attrs)
+def _is_the_same(new: Expr, old: Expr) -> bool:
+    """True when a replacement is the value that is there already."""
+    if new is old:
+        return True
+    if not isinstance(new, Call) or not isinstance(old, Call) or new.op_name != old.op_name:
+        return False
+    if dict(new.attrs) != dict(old.attrs) or len(new.args) != len(old.args):
+        return False
+    return all(same_value(a, b) for a, b in zip(operands(new), operands(old), strict=True))

@@ -12,7 +12,8 @@ Example:
 
 from __future__ import annotations
 
-from kernelyard.patterns.pattern import Pattern, is_op, wildcard
+from kernelyard.patterns.constructors import is_op, wildcard
+from kernelyard.patterns.pattern import Pattern
 
 
 def matmul(transposed_rhs: bool = False) -> Pattern:
