@@ -8,6 +8,7 @@ from kernelyard import dims
 from kernelyard.dims import Dim
 from kernelyard.legalize.common import Source, broadcast_index
 from kernelyard.legalize.registry import Operand, RuleBuilder, legalize
+from kernelyard.ops.type_rules import clamped_size
 from kernelyard.tir.buffer import Buffer
 from kernelyard.tir.expr import Axis, Expr, const, index, maximum, minimum, select
 
@@ -128,7 +129,7 @@ def padded(
     The middle is copied; then, axis by axis, the strips before and after it: axes to the left of the strip's run over
     the middle alone, axes to its right over everything.
     """
-    shape = tuple(d + p + q for d, p, q in zip(x.shape, begins, ends, strict=True))
+    shape = tuple(clamped_size(d + p + q) for d, p, q in zip(x.shape, begins, ends, strict=True))
     result = b.buffer(shape, x.dtype, "padded")
     crops = [dims.maximum(-p, 0) for p in begins]
     starts = [dims.maximum(p, 0) for p in begins]
