@@ -12,7 +12,7 @@ import pytest
 from repository import ROOT, fresh, modules
 
 import kernelyard as ky
-import kernelyard.ops  # noqa: F401  declares the operators
+import kernelyard.ops
 from kernelyard import dims
 from kernelyard.ir import FunctionBuilder, IRModule
 

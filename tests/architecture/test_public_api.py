@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import kernelyard as ky
-import kernelyard.ops  # noqa: F401  declares the operators
+import kernelyard.ops
 from kernelyard.ir import FunctionBuilder, IRModule
 
 SIGNATURES = {

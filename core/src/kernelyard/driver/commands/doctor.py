@@ -10,7 +10,7 @@ import click
 
 from kernelyard import __version__
 from kernelyard.driver.commands.backends import describe
-from kernelyard.driver.commands.common import json_option, print_json
+from kernelyard.driver.commands.common import columns, json_option, print_json
 from kernelyard.errors import PluginError
 from kernelyard.plugins.guard import guarded
 from kernelyard.plugins.hookspecs import API_VERSION
@@ -51,8 +51,9 @@ def _print_plugins(infos: list[BackendInfo], runtimes: dict[str, dict[str, str]]
     for line in describe(infos) or ["none"]:
         click.echo(f"  {line}")
     click.echo("\nruntime halves, for running artifacts")
-    for kind, facts in runtimes.items():
-        click.echo(f"  {kind}  {facts['dist']} {facts['version']}  {facts['reason'] or 'can be imported'}")
+    rows = [(kind, f"{f['dist']} {f['version']}", f["reason"] or "can be imported") for kind, f in runtimes.items()]
+    for line in columns(rows):
+        click.echo(f"  {line}")
     click.echo()
     usable = {part for info in infos if info.state == "active" for part in info.provides}
     if "code_generator" not in usable:

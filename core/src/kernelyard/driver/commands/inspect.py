@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from kernelyard.driver.commands.common import json_option, print_json
+
+if TYPE_CHECKING:
+    from kernelyard.runtime.container import Contents
+    from kernelyard.runtime.program import Program
+    from kernelyard.runtime.spec import Fields, TensorSpec
 
 MAX_TEXT = 80  # of a metadata value, for people; JSON has all
 
@@ -40,25 +45,30 @@ def read_facts(artifact: Path) -> dict[str, Any]:
     from kernelyard.runtime.artifact import CONSTANTS
     from kernelyard.runtime.container import read_container
     from kernelyard.runtime.program import Program
+    from kernelyard.runtime.report import Report
+    from kernelyard.runtime.spec import Fields
 
     contents = read_container(artifact)
     manifest = contents.manifest
+    report = manifest.any("report")
     programs = manifest.each("programs", Program.from_json)
     constants = safetensors_format.from_bytes(contents.member(CONSTANTS, "manifest"), CONSTANTS)
     return {
         "target": manifest.text("target"),
         "programs": [_program(program) for program in programs],
-        "modules": [
-            {"kind": module["kind"], "requires": module["requires"], "bytes": contents.members[module["member"]].nbytes}
-            for module, _ in manifest.items("modules")
-        ],
+        "modules": manifest.each("modules", lambda item, where: _module(Fields(item, where), contents)),
         "constants": {"count": len(constants), "bytes": sum(array.nbytes for array in constants.values())},
         "metadata": manifest.strings("metadata"),
-        "report": manifest.any("report"),
+        "report": None if report is None else Report.from_json(report).to_json(),
     }
 
 
-def _program(program: Any) -> dict[str, Any]:
+def _module(fields: Fields, contents: Contents) -> dict[str, Any]:
+    nbytes = contents.member(fields.text("member"), fields.where).nbytes
+    return {"kind": fields.text("kind"), "requires": fields.strings("requires"), "bytes": nbytes}
+
+
+def _program(program: Program) -> dict[str, Any]:
     return {
         "name": program.name,
         "inputs": _tensors(program.inputs),
@@ -67,7 +77,7 @@ def _program(program: Any) -> dict[str, Any]:
     }
 
 
-def _tensors(specs: Sequence[Any]) -> list[dict[str, Any]]:
+def _tensors(specs: Sequence[TensorSpec]) -> list[dict[str, Any]]:
     from kernelyard.runtime.spec import shape_to_json
 
     return [{"name": spec.name, "shape": shape_to_json(spec.shape), "dtype": spec.dtype} for spec in specs]
@@ -83,7 +93,7 @@ def _describe(facts: dict[str, Any]) -> list[str]:
                 for spec in program[side]
             ]
     for module in facts["modules"]:
-        requires = f"{module['requires']['distribution']} {module['requires']['version']}"
+        requires = " ".join(module["requires"].values())
         lines.append(f"module {module['kind']} of {requires}, {module['bytes'] / 1e6:.1f} MB")
     lines.append(f"weights: {facts['constants']['count']} tensors, {facts['constants']['bytes'] / 1e6:.1f} MB")
     for name, value in facts["metadata"].items():
