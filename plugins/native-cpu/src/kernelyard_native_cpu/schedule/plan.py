@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from kernelyard import dims, dtypes
 from kernelyard.dims import Dim
+from kernelyard.errors import ShapeError
 from kernelyard.tir import Buffer
 from kernelyard_native_cpu.machine import Machine
 from kernelyard_native_cpu.schedule.affine import Access, Affine, collapse, offset_of, used_as_values
@@ -110,7 +111,10 @@ def _accesses(stage: Stage, private: dict[Buffer, int]) -> list[Access]:
 
 def size_of(dim: Dim) -> int:
     """A number to reckon with, at least 1: symbols count as `TYPICAL_EXTENT`."""
-    return max(1, dims.evaluate(dim, dict.fromkeys(dims.symbols_of(dim), TYPICAL_EXTENT)))
+    try:
+        return max(1, dims.evaluate(dim, dict.fromkeys(dims.symbols_of(dim), TYPICAL_EXTENT)))
+    except ShapeError:  # where an open size meets a fixed one, the typical extent need not broadcast with it
+        return TYPICAL_EXTENT
 
 
 class _Chooser:
