@@ -29,6 +29,9 @@ CASES = {
     for number, sample in enumerate(op.samples())
 }
 
+# Other machines differ in lanes and masks, not in meaning: fewer samples tell.
+FEW = [name for name in CASES if name.rsplit("_", 1)[1] in ("0", "1")]
+
 
 def lower(op: Op, sample: Sample, symbolic: bool) -> PrimFunc | None:
     """The op's loop-level function; None where the type rule cannot do without known sizes."""
@@ -49,8 +52,8 @@ def lower(op: Op, sample: Sample, symbolic: bool) -> PrimFunc | None:
     return legalize.legalize_call(op.name, operands, attrs, result)
 
 
-def compile_all(symbolic: bool, mcpu: str | None = None):
-    functions = {name: lower(op, sample, symbolic) for name, (op, sample) in CASES.items()}
+def compile_all(symbolic: bool, mcpu: str | None = None, names=CASES):
+    functions = {name: lower(*CASES[name], symbolic) for name in names}
     known = {name: function for name, function in functions.items() if function is not None}
     return NativeCpuGenerator().generate(known, Target("cpu", mcpu=mcpu), {})
 
@@ -67,7 +70,7 @@ def symbolic_module():
 
 @pytest.fixture(scope="module")
 def narrow_module():
-    return compile_all(symbolic=False, mcpu="x86-64-v3")
+    return compile_all(symbolic=False, mcpu="x86-64-v3", names=FEW)
 
 
 def check(call_kernel, module, name: str, symbolic: bool = False) -> None:
@@ -101,6 +104,6 @@ def test_symbolic(call_kernel, symbolic_module, name):
     check(call_kernel, symbolic_module, name, symbolic=True)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", FEW)
 def test_without_masks_and_wide_vectors(call_kernel, narrow_module, name):
     check(call_kernel, narrow_module, name)

@@ -128,7 +128,7 @@ class _GroupWriter:
         ]
         variants = self._write_rows(plans) if self.group.shared else self._write_stage(self.group.stages[0], plans[0])
         work = [
-            nanoseconds(block, plan.lanes)
+            nanoseconds(block, plan)
             for stage, plan in zip(self.group.stages, plans, strict=True)
             for block in stage.blocks
         ]

@@ -7,19 +7,25 @@ from kernelyard.dims import Dim
 from kernelyard.tir import Binary, ComputeBlock, Expr, Load, Unary
 from kernelyard.tir.primfunc import walk
 from kernelyard_native_cpu.codegen import math
+from kernelyard_native_cpu.schedule.plan import Plan
 
-# Nanoseconds per scalar operation; vector code does several at a time.
-_OPERATION = 0.3
-_MEMORY = 0.1  # per load, whatever its width
+# Nanoseconds on one lane, measured: an operation, a load, and what each point costs besides.
+_OPERATION = 0.15
+_LOAD = 0.25
+_POINT = 0.5
+# Tiles in registers use each operand several times.
+_SHARE_IN_TILE = 0.1
 _WEIGHT_OF_FUNCTION = 12.0
 _WEIGHT_OF_DIVISION = 4.0
 
 
-def nanoseconds(block: ComputeBlock, lanes: int) -> tuple[Dim, float]:
+def nanoseconds(block: ComputeBlock, plan: Plan) -> tuple[Dim, float]:
     """The number of points of a block, and the time that each takes."""
     points = dims.product(axis.extent for axis in block.axes)
     operations = sum(map(_weight, walk(*block.expressions)))
-    return points, round(operations * _OPERATION / lanes + len(block.loads) * _MEMORY, 4)
+    time = (operations * _OPERATION + len(block.loads) * _LOAD + _POINT) / plan.lanes
+    is_tiled = bool(plan.tiles) and bool(block.reduce_axes)
+    return points, round(time * _SHARE_IN_TILE if is_tiled else time, 5)
 
 
 def _weight(expr: Expr) -> float:
