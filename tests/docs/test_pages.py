@@ -117,7 +117,8 @@ def test_the_readme_commands_run(folder: Path, environment: dict[str, str]) -> N
         arguments = line.removeprefix("$ kernelyard ").split()
         command = [sys.executable, "-c", "from kernelyard.driver.cli import main; main()", *arguments]
         done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, line + done.stdout + done.stderr
+        may_find_faults = arguments == ["doctor"]  # this environment may have some
+        assert done.returncode in (0, int(may_find_faults)), line + done.stdout + done.stderr
         assert done.stdout, line
 
 
