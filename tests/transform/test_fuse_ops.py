@@ -59,6 +59,18 @@ def test_elementwise_chain_is_one_block_without_locals():
     assert function.locals == ()
 
 
+def test_nothing_is_fused_into_a_call_with_several_results():
+    b = FunctionBuilder()
+    x = b.input("x", (4, 8))
+    halves = b.op("split", b.op("nn.relu", x), axis=1, sections=(4, 4))
+    result = b.op("add", b.get(halves, 0), b.get(halves, 1))
+    original = IRModule({"main": b.function(result)})
+    module = FUSION(original)
+    verify(module)
+    assert [set(ops) for ops in kernels(module)] == [{"nn.relu"}, {"split"}, {"add"}]
+    close(module, original, [np.arange(-16, 16, dtype=np.float32).reshape(4, 8)])
+
+
 def test_diamond_is_one_kernel():
     b = FunctionBuilder()
     x = b.input("x", (4, 8))

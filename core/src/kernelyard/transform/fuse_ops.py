@@ -129,7 +129,7 @@ class _Grouping:
         self.nodes: dict[Var, _Node] = {}
         for binding in function.bindings:
             primfunc = callee(binding.value, module)
-            if primfunc is not None:
+            if primfunc is not None and len(primfunc.outputs) == 1:  # groups hand on one tensor from call to call
                 assert isinstance(binding.value, Call)
                 kind = str(primfunc.attrs.get("op_pattern") or classify(primfunc))
                 self.nodes[binding.var] = _Node(binding, binding.value, primfunc, kind)
