@@ -14,6 +14,9 @@ from kernelyard.patterns.constructors import is_tuple_get_item as is_tuple_get_i
 from kernelyard.patterns.constructors import is_var as is_var
 from kernelyard.patterns.constructors import wildcard as wildcard
 from kernelyard.patterns.dataflow import Dataflow as Dataflow
+from kernelyard.patterns.function_rewriter import Rewriter as Rewriter
+from kernelyard.patterns.function_rewriter import rewriter_from_module as rewriter_from_module
+from kernelyard.patterns.function_rewriter import rewriter_of as rewriter_of
 from kernelyard.patterns.graph_matcher import graph_matches as graph_matches
 from kernelyard.patterns.matcher import Match as Match
 from kernelyard.patterns.matcher import Matcher as Matcher
@@ -37,3 +40,7 @@ from kernelyard.patterns.rewriter import RewriteRule as RewriteRule
 from kernelyard.patterns.rewriter import rewrite as rewrite
 from kernelyard.patterns.rewriter import rewrite_bindings as rewrite_bindings
 from kernelyard.patterns.rewriter import rewrite_call as rewrite_call
+from kernelyard.patterns.traced import item as item
+from kernelyard.patterns.traced import op as op
+from kernelyard.patterns.traced import trace as trace
+from kernelyard.patterns.traced import tuple_of as tuple_of
