@@ -140,6 +140,12 @@ class CodegenError(KernelyardError):
     code = "KY230"
 
 
+class ToolchainError(KernelyardError):
+    """There is no C compiler, or it cannot compile what was generated."""
+
+    code = "KY240"
+
+
 # --- plugins ---------------------------------------------------------------------------------------------------------
 class PluginError(KernelyardError):
     """A plugin misbehaved or is not usable."""

@@ -13,13 +13,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, ClassVar, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 
 from kernelyard import dtypes
 from kernelyard.errors import ExecutionError
 from kernelyard.runtime import memory
+
+if TYPE_CHECKING:
+    from kernelyard.runtime.native_unit import NativeUnit
 
 # A setter of `BoundCall.rebind` gets addresses of at least this alignment: what NumPy gives its arrays.
 REBIND_ALIGNMENT = 16
@@ -112,6 +115,11 @@ class RuntimeModule(ABC):
     def inspect(self) -> str:
         """The module as text for people."""
         return f"{self.kind}: {', '.join(self.symbols())}"
+
+    def native_unit(self) -> NativeUnit | None:
+        """The functions as C source and object code, which a program of another language can run; None where running
+        them takes Python."""
+        return None
 
     def bind(
         self, symbol: str, args: Sequence[BoundTensor], values: Mapping[str, int], context: BindContext
