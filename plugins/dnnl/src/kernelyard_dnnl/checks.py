@@ -243,22 +243,11 @@ def concat(match: Match) -> Answer:
     return _declined(match)
 
 
-def binary(match: Match) -> Answer:
-    """Arithmetic of two tensors, one of which may be broadcast; sizes may turn out equal at run time."""
-
-    def constants(composite: Composite) -> Decline | None:
-        if composite.anchor.tensor_type.rank == 0:
-            return Decline("rank", "scalar arithmetic")
-        return None
-
-    return _declined(match, constants)
-
-
-def eltwise(match: Match) -> Answer:
-    """An activation by itself."""
+def elementwise(match: Match) -> Answer:
+    """Activations, and arithmetic of two tensors that may be broadcast; sizes may turn out equal at run time."""
 
     def scalar(composite: Composite) -> Decline | None:
-        return Decline("rank", "an activation of a scalar") if composite.anchor.tensor_type.rank == 0 else None
+        return Decline("rank", "arithmetic of scalars") if composite.anchor.tensor_type.rank == 0 else None
 
     return _declined(match, scalar)
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from kernelyard.dims import Dim
-from kernelyard.ir import Expr
+from kernelyard.ir import Constant, Expr
 from kernelyard.placement.json_serializer import KernelNode
 from kernelyard_dnnl.composite import CONVOLUTIONS, DECONVOLUTIONS, Composite
-from kernelyard_dnnl.post_ops import BINARY, UNARY, Binary, Eltwise, Stage, scalar_of, stages_of
+from kernelyard_dnnl.post_ops import BINARY, UNARY, Binary, Eltwise, Stage, stages_of
 
 MAX_POOLS = ("nn.max_pool1d", "nn.max_pool2d", "nn.max_pool3d")
 AVG_POOLS = ("nn.avg_pool1d", "nn.avg_pool2d", "nn.avg_pool3d")
@@ -168,24 +170,23 @@ def _reshape(composite: Composite) -> KernelNode:
 
 
 def _binary(composite: Composite) -> KernelNode:
-    call = composite.anchor
-    for x, operand in (call.args, call.args[::-1]):
-        if scalar_of(operand) is not None and scalar_of(x) is None:
-            stages = stages_of(call, x)
-            if all(isinstance(stage, Eltwise) for stage in stages):
-                return _eltwise_of(x, stages)
-    return KernelNode("binary", _named(composite, "a", "b"), {"algorithm": BINARY[call.op_name]})
+    return KernelNode("binary", _named(composite, "a", "b"), {"algorithm": BINARY[composite.anchor.op_name]})
 
 
 def _eltwise(composite: Composite) -> KernelNode:
-    x = composite.anchor.args[0]
-    return _eltwise_of(x, stages_of(composite.anchor, x))
-
-
-def _eltwise_of(x: Expr, stages: Sequence[Stage]) -> KernelNode:
+    stages = stages_of(composite.anchor, composite.operands[0])
     first, *others = (stage for stage in stages if isinstance(stage, Eltwise))
+    if others or composite.stages:
+        return _multiplied_by_one(composite, [first, *others])
     attrs = {"algorithm": first.algorithm, "alpha": first.alpha, "beta": first.beta}
-    return KernelNode("eltwise", (("x", x),), {**attrs, "post_ops": [_eltwise_post_op(stage) for stage in others]})
+    return KernelNode("eltwise", (("x", composite.operands[0]),), attrs)
+
+
+def _multiplied_by_one(composite: Composite, stages: Sequence[Eltwise]) -> KernelNode:
+    """What is more than one function: a binary primitive takes it all as post-ops, an eltwise one does not."""
+    one = Constant(np.ones((), np.float32))
+    attrs = {"algorithm": "mul", "post_ops": [_eltwise_post_op(stage) for stage in stages]}
+    return KernelNode("binary", (("a", composite.operands[0]), ("b", one)), attrs)
 
 
 ANCHORS: Mapping[str, Writer] = {

@@ -54,6 +54,11 @@ def _batch_norm() -> Pattern:
     return is_op("nn.batch_norm")(*(wildcard() for _ in range(5)))
 
 
+def _elementwise() -> Pattern:
+    """An activation or arithmetic by itself: one pattern, so that the longest chain is found."""
+    return activation(wildcard()) | _two(*BINARY)
+
+
 def _label(op: str) -> str:
     return op.removeprefix("nn.")
 
@@ -78,8 +83,7 @@ def fusion_patterns() -> list[FusionPattern]:
         FusionPattern("dnnl.reduce", is_op(*REDUCTIONS)(wildcard()), checks.reduce),
         FusionPattern("dnnl.resample", with_stages(is_op("image.resize")(wildcard())), checks.resample),
         FusionPattern("dnnl.concat", is_op("concat")(wildcard(), wildcard(), varargs=True), checks.concat),
-        FusionPattern("dnnl.binary", with_stages(_two(*BINARY)), checks.binary),
-        FusionPattern("dnnl.eltwise", with_stages(activation(wildcard())), checks.eltwise),
+        FusionPattern("dnnl.elementwise", with_stages(_elementwise()), checks.elementwise),
         FusionPattern("dnnl.reorder", is_op("permute_dims")(wildcard()), checks.reorder),
         FusionPattern("dnnl.reshape", is_op("reshape")(wildcard()), checks.view),
         FusionPattern("dnnl.slice", is_op("strided_slice")(wildcard()), checks.slices),

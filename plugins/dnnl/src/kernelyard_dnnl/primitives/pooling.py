@@ -8,7 +8,7 @@ algorithm (mean, sum, max, min, prod), axes (empty = all), keepdims. Both take p
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kernelyard.errors import CodegenError
 from kernelyard_dnnl import _enums as enums
@@ -16,7 +16,7 @@ from kernelyard_dnnl._native import StatusError
 from kernelyard_dnnl.layout import MemoryDescriptor, Shape, channels_last_order, dense
 from kernelyard_dnnl.lowering import DESTINATION, SOURCE, Lowering
 from kernelyard_dnnl.primitive import PostOps, Primitive, Vector, speed
-from kernelyard_dnnl.primitives.post_ops import apply_steps, execute, steps_of
+from kernelyard_dnnl.primitives.post_ops import Step, apply_steps, execute, steps_of
 from kernelyard_dnnl.values import Node, Value
 
 TWO_STEP_POOLING = 1024
@@ -45,7 +45,21 @@ def lower_pool(node: Node, graph: Lowering) -> Value:
     if x.descriptor.strides is None or not _is_fast(pooling, x.descriptor):
         x = graph.channels_last(x)
     source = x.descriptor
-    return execute(graph, node, pooling.result(source), {SOURCE: x}, lambda post: pooling.primitive(source, post))
+    node, after = _without_faulty_operands(node, source)
+    result = execute(graph, node, pooling.result(source), {SOURCE: x}, lambda post: pooling.primitive(source, post))
+    return apply_steps(graph, after, result)
+
+
+def _without_faulty_operands(node: Node, source: MemoryDescriptor) -> tuple[Node, list[Step]]:
+    """The node with the post-ops that are to be fused, and the others.
+
+    In row-major layout oneDNN 3.2 reads the operands of post-ops from wrong places.
+    """
+    steps = steps_of(node)
+    if source.strides is None or source.order == channels_last_order(source.rank):
+        return node, []
+    count = next((i for i, step in enumerate(steps) if step.operand is not None), len(steps))
+    return replace(node, attrs={**node.attrs, "post_ops": node.post_ops[:count]}), steps[count:]
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,448 @@
+"""Every kind of primitive, in every form that the operators have: taken as one composite, and right."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+import kernelyard as ky
+from kernelyard.placement.partition import partition_for
+from kernelyard.testing import assert_allclose, evaluate
+from kernelyard_dnnl.composite import CONVOLUTIONS, DECONVOLUTIONS
+from kernelyard_dnnl.patterns import fusion_patterns
+from kernelyard_dnnl.post_ops import BINARY, UNARY
+
+
+def weights(*shape, scale=0.3, seed=1):
+    return (np.random.default_rng(seed).standard_normal(shape) * scale).astype(np.float32)
+
+
+def subsets(items):
+    return [s for size in range(1, len(items) + 1) for s in itertools.combinations(items, size)]
+
+
+# --- matrix products --------------------------------------------------------------------------------------------------
+SHAPES = [
+    ((5, 7), (7, 9)), ((1, 64), (64, 100)), ((2, 5, 7), (7, 9)), ((2, 3, 5, 7), (7, 9)), ((2, 5, 7), (2, 7, 9)),
+    ((2, 3, 5, 7), (2, 3, 7, 9)), ((2, 1, 5, 7), (1, 3, 7, 9)), ((5, 7), (3, 7, 9)), ((3, 5, 7), (1, 7, 9)),
+    ((2, 3, 5, 7), (3, 7, 9)), ((7,), (7, 9)), ((5, 7), (7,)), ((2, 5, 7), (7,)), ((7,), (3, 7, 9)), ((4, 1), (1, 6)),
+    ((2, 2, 2, 5, 7), (7, 9)), ((1, 1, 7), (7, 9)), ((5, 7), (7, 1)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("shapes", SHAPES, ids=str)
+@pytest.mark.parametrize("is_constant", [True, False])
+def test_matmul(shapes, is_constant, offloading):
+    left, right = shapes
+    w = weights(*right)
+    if is_constant:
+        offloading.taken("dnnl.matmul", "matmul nn.relu", lambda b, x: b.op("nn.relu", b.op("matmul", x, w)), left)
+    else:
+        offloading.taken(
+            "dnnl.matmul", "matmul nn.relu", lambda b, x, y: b.op("nn.relu", b.op("matmul", x, y)), left, right
+        )
+
+
+@pytest.mark.parametrize("shapes", [((7,), (7, 9)), ((5, 7), (7,)), ((2, 5, 7), (7,)), ((7,), (3, 7, 9))], ids=str)
+def test_a_vector_in_a_product_with_operands_after_it(shapes, offloading):
+    """What looks like a bias of the last dim is none where the product has no columns."""
+    left, right = shapes
+    result = np.matmul(np.zeros(left), np.zeros(right)).shape
+
+    def build(b, x, y, r, s):
+        return b.op("add", b.op("nn.gelu", b.op("add", b.op("matmul", x, y), r)), s)
+
+    offloading.taken("dnnl.matmul", "matmul add nn.gelu add", build, left, right, result[-1:], result)
+
+
+def swapped(b, x):
+    rank = x.type.rank
+    return b.op("permute_dims", x, axes=(*range(rank - 2), rank - 1, rank - 2))
+
+
+@pytest.mark.parametrize("sides", ["left", "right", "both"])
+@pytest.mark.parametrize("shapes", [((5, 7), (7, 9)), ((2, 5, 7), (2, 7, 9)), ((2, 3, 5, 7), (3, 7, 9))], ids=str)
+def test_transposed_matmul(sides, shapes, offloading):
+    left, right = shapes
+    if sides != "right":
+        left = (*left[:-2], left[-1], left[-2])
+    if sides != "left":
+        right = (*right[:-2], right[-1], right[-2])
+
+    def build(b, x, y):
+        x = swapped(b, x) if sides != "right" else x
+        y = swapped(b, y) if sides != "left" else y
+        return b.op("nn.relu", b.op("matmul", x, y))
+
+    swaps = ["permute_dims"] * (2 if sides == "both" else 1)
+    exe = offloading.taken("dnnl.transposed_matmul", " ".join([*swaps, "matmul", "nn.relu"]), build, left, right)
+    assert [label for label, _ in implementations(exe)] == ["matmul (node 2)"]
+
+
+def implementations(exe, **sizes):
+    (module,) = [module for module in exe.modules if module.kind == "dnnl"]
+    (symbol,) = module.symbols()
+    return module.plan(symbol, sizes, 1).implementations
+
+
+def test_a_product_of_a_tensor_with_its_own_transpose(offloading):
+    def build(b, x):
+        return b.op("matmul", x, swapped(b, x))
+
+    offloading.taken("dnnl.transposed_matmul", "permute_dims matmul", build, (2, 5, 7))
+
+
+def test_a_transpose_that_others_read_too_stays_outside(offloading):
+    def build(b, x, y):
+        t = swapped(b, y)
+        return b.op("add", b.op("matmul", x, t), b.op("sum", t, axes=(0,), keepdims=True))
+
+    module = offloading.module(build, (5, 7), (9, 7))
+    exe = ky.compile(module, backends=["dnnl"])
+    assert [r.pattern for r in exe.report.regions] == ["dnnl.reorder", "dnnl.reduce", "dnnl.matmul"]
+    offloading.right(module, exe)
+
+
+def test_attention_is_read_through_strides(offloading):
+    """Heads are split and joined by permutations that no copy carries out."""
+
+    def build(b, q, k, v):
+        q, k, v = (b.op("reshape", x, shape=(2, 12, 4, 8)) for x in (q, k, v))
+        q, v = (b.op("permute_dims", x, axes=(0, 2, 1, 3)) for x in (q, v))
+        scores = b.op("multiply", b.op("matmul", q, b.op("permute_dims", k, axes=(0, 2, 3, 1))), 0.35)
+        context = b.op("matmul", b.op("nn.softmax", scores, axis=3), v)
+        return b.op("reshape", b.op("permute_dims", context, axes=(0, 2, 1, 3)), shape=(2, 12, 32))
+
+    module = offloading.module(build, (2, 12, 32), (2, 12, 32), (2, 12, 32))
+    exe = ky.compile(module, backends=["dnnl"])
+    offloading.right(module, exe)
+    assert {row.backend for row in exe.report.placed} <= {"dnnl", "view"}
+    # One copy only: the result, whose heads lie side by side.
+    assert [label.split(" (")[0] for label, _ in implementations(exe)][:3] == ["matmul", "softmax", "matmul"]
+    assert len(implementations(exe)) == 4
+
+
+# --- convolutions -----------------------------------------------------------------------------------------------------
+# (data, weight, strides, padding, dilation, groups)
+CONVOLUTION_CASES = {
+    "1d": ((2, 3, 17), (8, 3, 3), (1,), (1, 1), (1,), 1),
+    "1d strided dilated": ((1, 6, 40), (4, 6, 5), (3,), (2, 0), (2,), 1),
+    "1d depthwise": ((1, 16, 20), (16, 1, 5), (1,), (4, 0), (1,), 16),
+    "2d": ((1, 16, 9, 11), (24, 16, 3, 3), (1, 1), (1, 1, 1, 1), (1, 1), 1),
+    "2d strided": ((1, 3, 32, 32), (24, 3, 3, 3), (2, 2), (1, 1, 1, 1), (1, 1), 1),
+    "2d 1x1": ((2, 48, 7, 5), (32, 48, 1, 1), (1, 1), (0, 0, 0, 0), (1, 1), 1),
+    "2d asymmetric padding": ((1, 8, 10, 10), (8, 8, 2, 2), (1, 1), (0, 2, 1, 0), (1, 1), 1),
+    "2d dilated": ((1, 8, 14, 14), (12, 8, 3, 3), (1, 1), (2, 3, 2, 3), (2, 3), 1),
+    "2d grouped": ((1, 32, 8, 8), (64, 8, 3, 3), (1, 1), (1, 1, 1, 1), (1, 1), 4),
+    "2d depthwise": ((1, 48, 12, 9), (48, 1, 3, 3), (1, 1), (1, 1, 1, 1), (1, 1), 48),
+    "2d depthwise strided, odd": ((2, 19, 12, 9), (19, 1, 5, 5), (2, 1), (2, 2, 2, 2), (1, 1), 19),
+    "2d depthwise multiplied": ((1, 8, 6, 6), (16, 1, 3, 3), (1, 1), (1, 1, 1, 1), (1, 1), 8),
+    "2d one pixel wide": ((1, 16, 40, 1), (16, 16, 3, 1), (2, 1), (1, 0, 1, 0), (1, 1), 1),
+    "2d one pixel wide, kernel beyond": ((1, 16, 40, 1), (16, 16, 3, 3), (1, 1), (1, 1, 1, 1), (1, 1), 1),
+    "2d one pixel": ((1, 16, 1, 1), (32, 16, 1, 1), (1, 1), (0, 0, 0, 0), (1, 1), 1),
+    "3d": ((1, 4, 5, 6, 7), (8, 4, 3, 3, 3), (1, 2, 1), (1, 1, 0, 1, 0, 1), (1, 1, 1), 1),
+    "3d one pixel wide": ((1, 4, 1, 9, 1), (8, 4, 1, 3, 1), (1, 1, 1), (0, 1, 0, 0, 1, 0), (1, 1, 1), 1),
+    "3d depthwise": ((1, 16, 5, 6, 7), (16, 1, 3, 3, 3), (1, 1, 1), (1, 1, 1, 1, 1, 1), (1, 1, 1), 16),
+}
+TRANSPOSED_CASES = {
+    "1d": ((1, 8, 9), (8, 6, 3), (2,), (1, 1), (1,), 1, (1,)),
+    "2d": ((1, 16, 6, 5), (16, 24, 3, 3), (1, 1), (1, 1, 1, 1), (1, 1), 1, (0, 0)),
+    "2d upsampling": ((1, 24, 8, 8), (24, 24, 2, 2), (2, 2), (0, 0, 0, 0), (1, 1), 1, (0, 0)),
+    "2d to one channel": ((2, 24, 8, 8), (24, 1, 2, 2), (2, 2), (0, 0, 0, 0), (1, 1), 1, (0, 0)),
+    "2d output padding": ((1, 8, 5, 6), (8, 8, 3, 3), (2, 2), (1, 1, 1, 1), (1, 1), 1, (1, 1)),
+    "2d asymmetric padding": ((1, 8, 5, 6), (8, 8, 4, 3), (2, 1), (1, 0, 2, 1), (1, 1), 1, (0, 0)),
+    "2d grouped": ((1, 16, 6, 6), (16, 4, 3, 3), (2, 2), (1, 1, 1, 1), (1, 1), 4, (0, 0)),
+    "2d depthwise": ((1, 16, 6, 6), (16, 1, 4, 4), (2, 2), (1, 1, 1, 1), (1, 1), 16, (0, 0)),
+    "2d dilated": ((1, 8, 6, 6), (8, 8, 3, 3), (1, 1), (2, 2, 2, 2), (2, 2), 1, (0, 0)),
+    "3d": ((1, 4, 3, 4, 5), (4, 8, 2, 2, 2), (2, 2, 2), (0, 0, 0, 0, 0, 0), (1, 1, 1), 1, (0, 0, 0)),
+}
+
+
+@pytest.mark.parametrize("case", CONVOLUTION_CASES)
+@pytest.mark.parametrize("is_constant", [True, False])
+def test_convolution(case, is_constant, offloading):
+    data, weight, strides, padding, dilation, groups = CONVOLUTION_CASES[case]
+    op = f"nn.conv{len(strides)}d"
+    attrs = {"strides": strides, "padding": padding, "dilation": dilation, "groups": groups}
+    w, beta = weights(*weight), weights(weight[0], *[1] * len(strides))
+    inputs = [data] if is_constant else [data, weight]
+
+    def build(b, x, v=None):
+        return b.op("nn.hard_swish", b.op("add", b.op(op, x, w if v is None else v, **attrs), beta))
+
+    offloading.taken(f"dnnl.{op.removeprefix('nn.')}", f"{op} add nn.hard_swish", build, *inputs)
+
+
+@pytest.mark.parametrize("case", TRANSPOSED_CASES)
+def test_transposed_convolution(case, offloading):
+    data, weight, strides, padding, dilation, groups, output_padding = TRANSPOSED_CASES[case]
+    op = f"nn.conv{len(strides)}d_transpose"
+    attrs = {"strides": strides, "padding": padding, "dilation": dilation, "groups": groups}
+    w, beta = weights(*weight), weights(weight[1] * groups, *[1] * len(strides))
+
+    def build(b, x):
+        return b.op("nn.relu", b.op("add", b.op(op, x, w, output_padding=output_padding, **attrs), beta))
+
+    offloading.taken(f"dnnl.{op.removeprefix('nn.')}", f"{op} add nn.relu", build, data)
+
+
+# --- normalisations ---------------------------------------------------------------------------------------------------
+AXES = [
+    (shape, axis) for shape in [(11,), (5, 7), (2, 3, 4), (2, 3, 4, 5), (2, 2, 3, 2, 4)] for axis in range(len(shape))
+]
+
+
+@pytest.mark.parametrize(("shape", "axis"), AXES, ids=str)
+@pytest.mark.parametrize("op", ["nn.softmax", "nn.log_softmax"])
+def test_softmax(op, shape, axis, offloading):
+    offloading.taken("dnnl.softmax", op, lambda b, x: b.op(op, x, axis=axis), shape)
+
+
+@pytest.mark.parametrize("shape", [(16,), (5, 16), (2, 3, 48), (2, 3, 4, 7)], ids=str)
+def test_layer_norm(shape, offloading):
+    gamma, beta = weights(shape[-1]), weights(shape[-1], seed=2)
+
+    def build(b, x):
+        return b.op("nn.layer_norm", x, gamma, beta, axes=(len(shape) - 1,), epsilon=1e-5)
+
+    offloading.taken("dnnl.layer_norm", "nn.layer_norm", build, shape)
+
+
+@pytest.mark.parametrize("shape", [(4, 6), (4, 6, 5), (2, 6, 5, 4), (2, 6, 3, 3, 3)], ids=str)
+def test_batch_norm_whose_statistics_are_inputs(shape, offloading):
+    def build(b, x, *statistics):
+        return b.op("nn.relu", b.op("nn.batch_norm", x, *statistics, epsilon=1e-3))
+
+    module = offloading.module(build, shape, *[(6,)] * 4)
+    offloading.right(module, ky.compile(module, backends=["dnnl"]), positive=True)  # the simplifier spells it out
+    placed = partition_for("dnnl", module)
+    assert [f.attrs["Composite"] for f in placed.graph_functions().values() if "Composite" in f.attrs] == [
+        "dnnl.batch_norm"
+    ]
+    feeds = offloading.feeds(module, positive=True)
+    assert_allclose(ky.compile(placed, backends=["dnnl"])(*feeds), evaluate(module, feeds)[0])
+
+
+@pytest.mark.parametrize("shape", [(4, 6), (4, 6, 5), (2, 6, 5, 4), (2, 6, 3, 3, 3)], ids=str)
+def test_batch_norm_with_constants_is_a_scale_and_a_shift(shape, offloading):
+    gamma, beta, mean = (weights(6, seed=seed) for seed in range(3))
+    variance = np.abs(weights(6, seed=3)) + 0.5
+
+    def build(b, x):
+        return b.op("nn.relu", b.op("nn.batch_norm", x, gamma, beta, mean, variance, epsilon=1e-3))
+
+    offloading.taken("dnnl.elementwise", "multiply add nn.relu", build, shape)
+
+
+def test_batch_norm_after_a_convolution_is_in_its_weights(offloading):
+    w, gamma, beta, mean = weights(8, 4, 3, 3), weights(8), weights(8), weights(8)
+
+    def build(b, x):
+        y = b.op("nn.conv2d", x, w, strides=(1, 1), padding=(1, 1, 1, 1), dilation=(1, 1), groups=1)
+        return b.op("nn.relu", b.op("nn.batch_norm", y, gamma, beta, mean, np.ones(8, np.float32), epsilon=1e-3))
+
+    offloading.taken("dnnl.conv2d", "nn.conv2d add nn.relu", build, (1, 4, 6, 6))
+
+
+# --- pooling and reductions -------------------------------------------------------------------------------------------
+# (data, pool_size, strides, padding, dilation)
+POOLS = {
+    "1d": ((2, 8, 17), (3,), (2,), (1, 1), (1,)),
+    "2d": ((1, 16, 8, 8), (2, 2), (2, 2), (0, 0, 0, 0), (1, 1)),
+    "2d asymmetric": ((1, 12, 9, 9), (2, 3), (1, 2), (0, 1, 1, 0), (1, 1)),
+    "2d odd channels": ((2, 3, 17, 13), (3, 3), (2, 2), (1, 1, 1, 1), (1, 1)),
+    "2d whole": ((2, 24, 7, 5), (7, 5), (1, 1), (0, 0, 0, 0), (1, 1)),
+    "3d": ((1, 4, 6, 6, 6), (2, 2, 2), (2, 2, 2), (0, 0, 0, 1, 1, 1), (1, 1, 1)),
+}
+
+
+@pytest.mark.parametrize("case", POOLS)
+@pytest.mark.parametrize("kind", ["max", "avg, padding counted", "avg, padding not counted"])
+def test_pool(case, kind, offloading):
+    data, size, strides, padding, dilation = POOLS[case]
+    op = f"nn.{kind[:3]}_pool{len(size)}d"
+    attrs = {"pool_size": size, "strides": strides, "padding": padding, "dilation": dilation, "ceil_mode": False}
+    if kind != "max":
+        attrs["count_include_pad"] = kind == "avg, padding counted"
+    offloading.taken("dnnl.pool", op, lambda b, x: b.op(op, x, **attrs), data)
+
+
+@pytest.mark.parametrize("kind", ["max", "avg"])
+def test_pool_and_what_follows(kind, offloading):
+    attrs = {"pool_size": (2, 2), "strides": (2, 2), "padding": (0, 0, 0, 0), "dilation": (1, 1), "ceil_mode": True}
+    if kind == "avg":
+        attrs["count_include_pad"] = False
+
+    def build(b, x, r):
+        return b.op("add", b.op("nn.relu", b.op(f"nn.{kind}_pool2d", x, **attrs)), r)
+
+    ops = f"nn.{kind}_pool2d nn.relu add"
+    offloading.taken("dnnl.pool", ops, build, (1, 16, 8, 8), (1, 16, 4, 4))
+
+
+@pytest.mark.parametrize("shape", [(2, 8, 5), (2, 8, 5, 6), (1, 8, 3, 4, 5)], ids=str)
+@pytest.mark.parametrize("op", ["mean", "max"])
+def test_global_pool(shape, op, offloading):
+    axes = tuple(range(2, len(shape)))
+    offloading.taken("dnnl.reduce", op, lambda b, x: b.op(op, x, axes=axes, keepdims=True), shape)
+
+
+@pytest.mark.parametrize("axes", subsets(range(4)), ids=str)
+@pytest.mark.parametrize("op", ["mean", "sum", "max", "min", "prod"])
+def test_reduction(op, axes, offloading):
+    keepdims = sum(axes) % 2 == 0
+    build = lambda b, x: b.op(op, x, axes=axes, keepdims=keepdims)  # noqa: E731
+    offloading.taken("dnnl.reduce", op, build, (2, 3, 4, 5), positive=True)
+
+
+def test_reduction_of_everything(offloading):
+    offloading.taken("dnnl.reduce", "sum", lambda b, x: b.op("sum", x, axes=(), keepdims=False), (3, 4))
+
+
+# --- arithmetic -------------------------------------------------------------------------------------------------------
+PAIRS = [
+    ((4, 5), (4, 5)), ((4, 5), (5,)), ((5,), (4, 5)), ((4, 1), (1, 5)), ((4, 5), ()), ((), (4, 5)),
+    ((2, 3, 4, 5), (3, 1, 1)), ((2, 3, 4, 5), (2, 1, 1, 1)), ((2, 3, 4, 5), (1, 3, 1, 5)), ((2, 1, 4, 5), (2, 3, 4, 5)),
+    ((8, 1, 6), (7, 1)), ((2, 3, 4, 5), (4, 5)), ((2, 3, 1, 5, 6), (2, 3, 4, 5, 6)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=str)
+@pytest.mark.parametrize("op", BINARY)
+def test_binary(op, pair, offloading):
+    offloading.taken("dnnl.elementwise", op, lambda b, x, y: b.op(op, x, y), *pair, positive=True)
+
+
+@pytest.mark.parametrize("op", BINARY)
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_arithmetic_with_constants(op, side, offloading):
+    c = np.random.default_rng(3).uniform(0.5, 2.0, (3, 1)).astype(np.float32)
+    order = 1 if side == "right" else -1
+    name = "add" if (op, side) == ("subtract", "right") else op  # as the simplifier has it
+    offloading.taken("dnnl.elementwise", name, lambda b, x: b.op(op, *(x, c)[::order]), (2, 3, 4), positive=True)
+
+
+@pytest.mark.parametrize("op", ["add", "multiply", "subtract", "divide"])
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_arithmetic_with_a_scalar_and_what_follows_is_one_primitive(op, side, offloading):
+    order = 1 if side == "right" else -1
+
+    def build(b, x):
+        return b.op("exp", b.op(op, *(x, 3.0)[::order]))
+
+    name = "add" if (op, side) == ("subtract", "right") else op  # as the simplifier has it
+    exe = offloading.taken("dnnl.elementwise", f"{name} exp", build, (3, 5), positive=True)
+    assert [label for label, _ in implementations(exe)] == ["binary (node 2)"]
+
+
+ATTRIBUTES = {"clip": {"min": -0.3, "max": 0.4}}
+
+
+@pytest.mark.parametrize("op", UNARY)
+@pytest.mark.parametrize("shape", [(7,), (3, 37), (1, 5, 4, 3)], ids=str)
+def test_eltwise(op, shape, offloading):
+    build = lambda b, x: b.op(op, x, **ATTRIBUTES.get(op, {}))  # noqa: E731
+    offloading.taken("dnnl.elementwise", op, build, shape, positive=op in ("log", "sqrt", "rsqrt", "reciprocal"))
+
+
+@pytest.mark.parametrize(("exponent", "op"), [(0.5, "power"), (-0.5, "power"), (2.0, "square"), (-1.0, "reciprocal")])
+def test_power_with_a_constant_exponent(exponent, op, offloading):
+    offloading.taken("dnnl.elementwise", op, lambda b, x: b.op("power", x, exponent), (3, 5), positive=True)
+
+
+CHAINS = {
+    "abs rsqrt subtract": lambda b, x, y: b.op("subtract", y, b.op("rsqrt", b.op("abs", x))),
+    "sigmoid multiply": lambda b, x, y: b.op("multiply", x, b.op("sigmoid", y)),
+    "multiply add nn.relu": lambda b, x, y: b.op("nn.relu", b.op("add", b.op("multiply", x, y), x)),
+    "add exp tanh": lambda b, x, y: b.op("tanh", b.op("exp", b.op("add", x, y))),
+}
+
+
+@pytest.mark.parametrize("ops", CHAINS)
+def test_a_chain_is_one_pass(ops, offloading):
+    exe = offloading.taken("dnnl.elementwise", ops, CHAINS[ops], (3, 50), (3, 50))
+    assert len(implementations(exe)) == 1
+
+
+# --- resizing and movement --------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("shape", "sizes"),
+    [((1, 8, 5), (10,)), ((2, 24, 4, 5), (8, 15)), ((1, 4, 3, 3, 3), (6, 6, 6))],
+    ids=str,
+)
+@pytest.mark.parametrize("mode", ["nearest, asymmetric", "nearest, half_pixel", "linear, half_pixel"])
+def test_resample(shape, sizes, mode, offloading):
+    method, coordinates = mode.split(", ")
+    nearest = "floor" if coordinates == "asymmetric" else "round_prefer_floor"
+
+    def build(b, x, r):
+        y = b.op(
+            "image.resize", x, sizes=sizes, scales=(), method=method, coordinate_transformation_mode=coordinates,
+            nearest_mode=nearest,
+        )  # fmt: skip
+        return b.op("nn.relu", b.op("add", y, r))
+
+    offloading.taken("dnnl.resample", "image.resize add nn.relu", build, shape, (*shape[:2], *sizes))
+
+
+@pytest.mark.parametrize("sizes", [(3, 5), (12, 9), (7, 16)], ids=str)
+def test_linear_resampling_to_any_size(sizes, offloading):
+    attrs = {"method": "linear", "coordinate_transformation_mode": "half_pixel"}
+    build = lambda b, x: b.op("image.resize", x, sizes=sizes, scales=(), **attrs)  # noqa: E731
+    offloading.taken("dnnl.resample", "image.resize", build, (1, 3, 8, 6))
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2, 3])
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_concat(axis, count, offloading):
+    shapes = [[2, 3, 4, 20] for _ in range(count)]
+    for size, shape in enumerate(shapes):
+        shape[axis] += size
+    offloading.taken("dnnl.concat", "concat", lambda b, *xs: b.op("concat", *xs, axis=axis), *shapes)
+
+
+@pytest.mark.parametrize("axes", [p for p in itertools.permutations(range(3)) if p != (0, 1, 2)], ids=str)
+def test_reorder(axes, offloading):
+    offloading.taken("dnnl.reorder", "permute_dims", lambda b, x: b.op("permute_dims", x, axes=axes), (3, 4, 5))
+
+
+def test_a_permutation_of_four_and_of_five_axes(offloading):
+    for axes in ((0, 2, 3, 1), (3, 1, 0, 2), (0, 4, 1, 2, 3)):
+        shape = (2, 3, 4, 5, 6)[: len(axes)]
+        offloading.taken(
+            "dnnl.reorder", "permute_dims", lambda b, x, axes=axes: b.op("permute_dims", x, axes=axes), shape
+        )
+
+
+# --- one program for each pattern -------------------------------------------------------------------------------------
+TESTED = {
+    *(f"dnnl.{op.removeprefix('nn.')}" for op in (*CONVOLUTIONS, *DECONVOLUTIONS)),
+    *(f"dnnl.padded_{op.removeprefix('nn.')}" for op in CONVOLUTIONS),  # test_dynamic.py
+    *(f"dnnl.{name}" for name in ("matmul", "transposed_matmul", "softmax", "layer_norm", "batch_norm", "pool")),
+    *(f"dnnl.{name}" for name in ("reduce", "resample", "concat", "elementwise", "reorder", "reshape", "slice")),
+}
+
+
+def test_every_pattern_has_its_tests():
+    assert {pattern.name for pattern in fusion_patterns()} == TESTED
+
+
+@pytest.mark.parametrize("view", ["reshape", "slice"])
+def test_views_between_primitives_stay_in_their_region(view, offloading):
+    w = weights(12, 9)
+
+    def build(b, x):
+        y = b.op("matmul", x, w)
+        if view == "reshape":
+            y = b.op("reshape", y, shape=(2, 3, 9))
+        else:
+            y = b.op("strided_slice", y, axes=(0,), begin=(2,), end=(5,), strides=(1,))
+        return b.op("nn.softmax", y, axis=y.type.rank - 1)
+
+    module = offloading.module(build, (6, 12))
+    exe = ky.compile(module, backends=["dnnl"])
+    assert [region.pattern for region in exe.report.regions] == ["dnnl.matmul", f"dnnl.{view}", "dnnl.softmax"]
+    assert len({region.function for region in exe.report.regions}) == 1
+    offloading.right(module, exe)
