@@ -1,11 +1,14 @@
-"""The operators that call what is no operator: a loop-level function, or a function of an attached RuntimeModule."""
+"""The operators that only the compiler writes: calls of what is no operator, and memory for such calls."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
+from kernelyard.dtypes import to_numpy
 from kernelyard.errors import TypeInferenceError
-from kernelyard.ir.op import Attributes, Op, register_op
+from kernelyard.ir.op import Attribute, Attributes, Op, register_op
 from kernelyard.ir.types import TensorType, Type
 
 
@@ -29,5 +32,23 @@ CALL_DPS_PACKED = register_op(
         _stated,
         opaque_type=True,
         summary="a function of an attached RuntimeModule, called with inputs and then the outputs that it fills",
+    )
+)
+
+
+def _allocated(*, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    return np.zeros(shape, to_numpy(dtype))
+
+
+ALLOC_TENSOR = register_op(
+    Op(
+        "alloc_tensor",
+        (),
+        _stated,
+        reference=_allocated,
+        attributes={"shape": Attribute("dims"), "dtype": Attribute("dtype")},
+        pure=False,  # two of them are two, and whoever is given one may write to it
+        opaque_type=True,
+        summary="memory for a function that is called later, such as its workspace",
     )
 )
