@@ -73,6 +73,16 @@ def test_matmul_of_symbolic_sizes(check, size, transposed):
     check(function, normal(m, k), w, normal(n), symbols={"m": m, "n": n, "k": k}, atol=1e-5)
 
 
+@pytest.mark.parametrize("size", [(64, 160, 40), (50, 200, 33), (130, 20, 64), (33, 17, 100)])
+@pytest.mark.parametrize("symbolic", [False, True])
+@pytest.mark.parametrize("mcpu", [None, "x86-64-v3"])
+def test_packed_panels(check, size, symbolic, mcpu):
+    m, n, k = size
+    shape = (dims.symbol("m"), dims.symbol("n"), dims.symbol("k")) if symbolic else size
+    symbols = {"m": m, "n": n, "k": k} if symbolic else {}
+    check(matmul(*shape), normal(m, k), normal(k, n), normal(n), symbols=symbols, mcpu=mcpu, atol=1e-4, rtol=1e-4)
+
+
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_threads_give_the_same(run, threads):
     function = matmul(200, 300, 50)

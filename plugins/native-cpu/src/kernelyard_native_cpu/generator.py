@@ -11,7 +11,8 @@ from kernelyard.runtime.module import RuntimeModule
 from kernelyard.target import Target
 from kernelyard.tir import PrimFunc
 from kernelyard_native_cpu import _native
-from kernelyard_native_cpu.codegen.kernel import GeneratedKernel, generate_kernel, generate_module
+from kernelyard_native_cpu.codegen.kernel import GeneratedKernel, generate_kernel
+from kernelyard_native_cpu.codegen.module import module_text
 from kernelyard_native_cpu.machine import Machine, resolve_machine
 from kernelyard_native_cpu.runtime import NativeCpuModule
 
@@ -51,4 +52,5 @@ def write_module(functions: Mapping[str, PrimFunc], machine: Machine) -> tuple[l
     """Functions as kernels, and the text of the LLVM module that has them all."""
     declarations: set[str] = set()
     kernels = [generate_kernel(name, function, machine, declarations) for name, function in functions.items()]
-    return kernels, generate_module(kernels, declarations, machine, _native.triple(machine))
+    texts = [kernel.text for kernel in kernels]
+    return kernels, module_text(texts, declarations, machine, _native.triple(machine))

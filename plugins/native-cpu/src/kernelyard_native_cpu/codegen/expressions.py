@@ -117,6 +117,7 @@ class Expressions:
 
     # --- loads and stores -----------------------------------------------------------------------------------------
     def _load(self, expr: Load) -> Value:
+        expr = self.memory.packed.get(expr, expr)
         offset = self.memory.offset(expr.buffer, expr.indices)
         stored = self._read(expr.buffer, offset)
         return decode(self.e, stored, expr.dtype, self.memory.has_half)
@@ -226,20 +227,3 @@ def _needs_guard(expr: Expr) -> bool:
 def iota(count: int) -> Value:
     """0, 1, 2, ... in the lanes."""
     return Value(f"<{', '.join(f'i64 {n}' for n in range(count))}>", "i64", count)
-
-
-def unconditional_loads(expr: Expr) -> list[Load]:
-    """Loads that are performed whatever conditions hold; not those within the indices of others."""
-    found: list[Load] = []
-    seen: set[int] = set()
-    stack = [expr]
-    while stack:
-        part = stack.pop()
-        if id(part) in seen:
-            continue
-        seen.add(id(part))
-        if isinstance(part, Load):
-            found.append(part)
-        else:
-            stack += [part.condition] if isinstance(part, Select) else part.children
-    return found

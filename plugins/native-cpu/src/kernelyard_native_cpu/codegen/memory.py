@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from kernelyard import dtypes
 from kernelyard.dims import Dim
-from kernelyard.tir import Buffer, Expr
+from kernelyard.tir import Buffer, Expr, Load
 from kernelyard_native_cpu.codegen.emitter import FunctionEmitter
 from kernelyard_native_cpu.codegen.types import storage_type
 from kernelyard_native_cpu.codegen.values import Value, int_literal, vector_type
@@ -32,6 +32,7 @@ class Memory:
     """What one generated function knows of its buffers.
 
     pointers: the start of each buffer. private: how many leading indices do not count, for buffers kept per row.
+    packed: loads that are read from a panel instead.
     written: buffers that this function writes. Loads of others may be moved anywhere; loads of what an earlier stage
     wrote stay inside of the loop that runs the stages; loads of what this stage writes stay where they are.
     """
@@ -51,6 +52,7 @@ class Memory:
         self.written = written
         self.private = private
         self.has_half = has_half
+        self.packed: dict[Load, Load] = {}
         self._offsets: dict[tuple[Buffer, tuple[Expr, ...]], Affine] = {}
         self._stage = 0
         self._stage_depth = 0

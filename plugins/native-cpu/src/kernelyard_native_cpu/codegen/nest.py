@@ -7,16 +7,19 @@ from dataclasses import dataclass
 
 from kernelyard import dims
 from kernelyard.dims import Dim
-from kernelyard.tir import Buffer, ComputeBlock, Expr, Load
-from kernelyard_native_cpu.codegen.expressions import Expressions, Lanes, iota, unconditional_loads
+from kernelyard.tir import Axis, Binary, Buffer, ComputeBlock, Expr, Load
+from kernelyard_native_cpu.codegen.expressions import Expressions, Lanes, iota
 from kernelyard_native_cpu.codegen.memory import Memory
 from kernelyard_native_cpu.codegen.reduction import ReductionLoops
 from kernelyard_native_cpu.codegen.values import Value, int_literal, literal_int
+from kernelyard_native_cpu.schedule.affine import unconditional_loads
 from kernelyard_native_cpu.schedule.plan import Plan, is_turned
 from kernelyard_native_cpu.schedule.stages import Stage
 
 Axes = dict[str, Value]
 Points = list[Axes]
+
+_PANEL_START = Axis("panel")  # the first value of the vector axis that a panel holds
 
 
 @dataclass(frozen=True)
@@ -178,6 +181,29 @@ class Nest:
             return []
 
         self._loop(self._extent(names[0]), body)
+
+    def pack(self, points: Points) -> Points:
+        """Copy the plan's panel for some points of the vector axis; loads of it then read the copy.
+
+        The returned points know where the panel starts.
+        """
+        panel, vector = self.plan.panel, self.plan.vector
+        assert panel is not None
+        assert vector is not None
+        (reduced,) = self.plan.reduce
+        indices = (Axis(reduced), Binary("sub", Axis(vector), _PANEL_START))
+        self.memory.packed = {}
+        points = [{**axes, _PANEL_START.name: points[0][vector]} for axes in points]
+
+        def body(row: Value, _: list[Value]) -> list[Value]:
+            for axes in points:
+                expressions = Expressions(self.memory, {**axes, reduced: row}, self._lanes())
+                expressions.store(panel.buffer, indices, expressions.value(panel.load))
+            return []
+
+        self._loop(self._extent(reduced), body)
+        self.memory.packed[panel.load] = Load(panel.buffer, indices)
+        return points
 
     def _reduce(self, points: Points) -> None:
         lanes = self._lanes()

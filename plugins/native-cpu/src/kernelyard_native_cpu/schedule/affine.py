@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from kernelyard.dims import Dim
-from kernelyard.tir import Axis, Binary, Buffer, Const, DimValue, Expr, Load
+from kernelyard.tir import Axis, Binary, Buffer, Const, DimValue, Expr, Load, Select
 from kernelyard.tir.primfunc import walk
 
 
@@ -132,3 +132,20 @@ def _walk_as_one(outer: str, inner: str, size: Dim, accesses: Sequence[Access]) 
         if far is None or near is None or far != near * size:
             return False
     return True
+
+
+def unconditional_loads(expr: Expr) -> list[Load]:
+    """Loads that are performed whatever conditions hold; not those within the indices of others."""
+    found: list[Load] = []
+    seen: set[int] = set()
+    stack = [expr]
+    while stack:
+        part = stack.pop()
+        if id(part) in seen:
+            continue
+        seen.add(id(part))
+        if isinstance(part, Load):
+            found.append(part)
+        else:
+            stack += [part.condition] if isinstance(part, Select) else part.children
+    return found

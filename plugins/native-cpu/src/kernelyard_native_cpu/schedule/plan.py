@@ -8,18 +8,44 @@ from dataclasses import dataclass, field, replace
 from kernelyard import dims, dtypes
 from kernelyard.dims import Dim
 from kernelyard.errors import ShapeError
-from kernelyard.tir import Buffer
+from kernelyard.tir import Buffer, Load
 from kernelyard_native_cpu.machine import Machine
-from kernelyard_native_cpu.schedule.affine import Access, Affine, collapse, offset_of, used_as_values
+from kernelyard_native_cpu.schedule.affine import (
+    Access,
+    Affine,
+    collapse,
+    offset_of,
+    unconditional_loads,
+    used_as_values,
+)
 from kernelyard_native_cpu.schedule.stages import Stage
 
 # What a symbolic extent is taken to be where choices need a number.
 TYPICAL_EXTENT = 64
 # Lanes of the narrower versions of a loop whose length is not known.
 NARROW_LANES = (4, 1)
+# Rows of a tile by its width in vectors, such that accumulators and operands fit into so many registers.
+TILE_HEIGHTS = {32: {1: 16, 2: 8, 3: 6}, 16: {1: 8, 2: 4}}
+# A panel is packed when at least so many tiles read it, of at least so many rows, so many elements apart.
+LEAST_TILES = 4
+LEAST_ROWS = 32
+LEAST_DISTANCE = 128
+# Tiles that one task computes from a panel: more share the cost of packing, fewer are better shared among threads.
+TILES_PER_PANEL = 16
 # Elements so far apart are loaded with those in between; farther ones are gathered.
 MOST_STRIDE = 4
 _GATHER_COST = 1.5  # per lane, in vector loads
+
+
+@dataclass(frozen=True)
+class Panel:
+    """An operand of a contraction, copied for one step of the vector axis, so that its rows lie side by side.
+
+    load: what is copied; buffer: rows of the reduced axis, each as long as the step.
+    """
+
+    load: Load
+    buffer: Buffer
 
 
 @dataclass(frozen=True)
@@ -29,6 +55,7 @@ class Plan:
     vector: the axis along lanes, None for scalar code; lanes: how many; unroll: vectors of it per step.
     masked: the axis is shorter than a vector; lanes beyond it are left out.
     turned: an axis along which loads have neighbours; squares of it and the vector axis are transposed in registers.
+    panel: what is packed before a tile axis is walked.
     tiles: axes of which several values are computed at once, with how many.
     """
 
@@ -41,19 +68,20 @@ class Plan:
     tiles: tuple[tuple[str, int], ...] = ()
     masked: bool = False
     turned: str | None = None
+    panel: Panel | None = None
 
     def narrowed(self, lanes: int) -> Plan:
         """The same loops with fewer lanes; scalar code has no tiles either."""
         if lanes == 1:
-            return replace(self, vector=None, lanes=1, unroll=1, tiles=())
-        return replace(self, lanes=lanes, unroll=1)
+            return replace(self, vector=None, lanes=1, unroll=1, tiles=(), panel=None)
+        return replace(self, lanes=lanes, unroll=1, panel=None)
 
     def versions(self, machine: Machine) -> tuple[Plan, ...]:
         """This plan, and others for when a symbolic vector axis turns out to be shorter than a vector."""
         if self.vector is None or isinstance(self.extents[self.vector], int):
             return (self,)
         if machine.has_masks:
-            return (self, replace(self, unroll=1, masked=True))
+            return (self, replace(self, unroll=1, masked=True, panel=None))
         wanted = NARROW_LANES if self.reduce else NARROW_LANES[-1:]
         narrow = [lanes for lanes in wanted if lanes < self.lanes]
         return (self, *(self.narrowed(lanes) for lanes in narrow))
@@ -149,7 +177,24 @@ class _Chooser:
         masked = isinstance(extent, int) and extent < lanes
         turned = None if masked else self._turned(vector, lanes)
         tiles, unroll = (((turned, lanes),), 1) if turned else self._tiles(vector, lanes)
-        return Plan(self.spatial, self.reduce, self.extents, vector, lanes, unroll, tiles, masked, turned)
+        panel = None if masked else self._panel(vector, lanes * unroll, tiles)
+        return Plan(self.spatial, self.reduce, self.extents, vector, lanes, unroll, tiles, masked, turned, panel)
+
+    def _panel(self, vector: str, width: int, tiles: tuple[tuple[str, int], ...]) -> Panel | None:
+        """The operand that every tile reads again, row by row, where its rows are far apart in memory."""
+        if not self.stage.is_contraction or len(tiles) != 1 or len(self.reduce) != 1 or vector in self.reduce:
+            return None
+        (tile, height), (reduced,) = tiles[0], self.reduce
+        if size_of(self.extents[tile]) < LEAST_TILES * height or size_of(self.extents[reduced]) < LEAST_ROWS:
+            return None
+        for load in unconditional_loads(self.stage.first.body):
+            offset = offset_of(load.buffer, load.indices)
+            far = offset.coefficient(reduced)
+            is_far = far is not None and (not isinstance(far, int) or far >= LEAST_DISTANCE)
+            if is_far and offset.coefficient(vector) == 1 and offset.coefficient(tile) == 0:
+                shape = (self.extents[reduced], width)
+                return Panel(load, Buffer(f"panel of {self.stage.first.name}", shape, load.dtype, "local"))
+        return None
 
     def _turned(self, vector: str, lanes: int) -> str | None:
         """An axis whose neighbours lie side by side where those of the vector axis are far apart."""
@@ -186,7 +231,6 @@ class _Chooser:
         return total * steps * lanes / extent / lanes
 
     def _tiles(self, vector: str, lanes: int) -> tuple[tuple[tuple[str, int], ...], int]:
-        registers = 24 if self.machine.vector_registers == 32 else 12
         vectors = -(-size_of(self.extents[vector]) // lanes)
         if not self.stage.reduce:
             return (), _even(vectors, 2)
@@ -201,11 +245,9 @@ class _Chooser:
         if vector in self.reduce:
             return self._dot_tiles(best), 1
         rows = best[:1]
-        most = 8 if registers == 24 else 4
-        width = _even(vectors, 3 if rows else 4)
-        # A single vector per row leaves registers for more rows, which keep the multipliers busy.
-        most = 2 * most if width == 1 else most
-        return tuple((name, _even(size_of(self.extents[name]), most)) for name in rows), width
+        heights = TILE_HEIGHTS[self.machine.vector_registers]
+        width = _tile_width(vectors, max(heights)) if rows else _even(vectors, 4)
+        return tuple((name, _even(size_of(self.extents[name]), heights[width])) for name in rows), width
 
     def _dot_tiles(self, axes: Sequence[str]) -> tuple[tuple[str, int], ...]:
         side = 4 if self.machine.vector_registers == 32 else 3
@@ -233,6 +275,11 @@ def _cost_of_step(step: Dim | None, lanes: int) -> float:
     if step in (1, -1):
         return 1.0
     return 2.0 * step if isinstance(step, int) and 2 <= step <= MOST_STRIDE else _GATHER_COST * lanes
+
+
+def _tile_width(vectors: int, most: int) -> int:
+    """Vectors per row of a tile: waste in the last step against the scalar loads that narrow tiles repeat."""
+    return min(range(most, 0, -1), key=lambda n: -(-vectors // n) * n * (1 + 0.35 / n))
 
 
 def _even(count: int, most: int) -> int:

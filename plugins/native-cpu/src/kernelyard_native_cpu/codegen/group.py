@@ -1,0 +1,181 @@
+"""The function of one group: its loop over tasks, which threads share, and the nests inside of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from kernelyard import dims
+from kernelyard.dims import Dim
+from kernelyard.tir import Buffer
+from kernelyard_native_cpu.codegen.memory import Memory
+from kernelyard_native_cpu.codegen.nest import Axes, Nest, OuterLoop, Points
+from kernelyard_native_cpu.codegen.values import Value, int_literal
+from kernelyard_native_cpu.kernel_info import GroupInfo, Variant
+from kernelyard_native_cpu.machine import Machine
+from kernelyard_native_cpu.schedule.cost import nanoseconds
+from kernelyard_native_cpu.schedule.plan import TILES_PER_PANEL, Plan, size_of
+from kernelyard_native_cpu.schedule.stages import Group
+
+GROUP_PARAMETERS = (
+    Value("%args", "ptr"),
+    Value("%dims", "ptr"),
+    Value("%workspace", "ptr"),
+    Value("%begin", "i64"),
+    Value("%end", "i64"),
+    Value("%thread", "i64"),
+)
+# Enough tasks to share among threads; deeper loops then run without the divisions that flattening costs.
+_ENOUGH_TASKS = 256
+_CHUNK = 32
+
+
+class GroupWriter:
+    """Writes the function of one group. stored: for each stage, the buffers that something outside of it reads."""
+
+    def __init__(
+        self,
+        memory: Memory,
+        group: Group,
+        plans: Sequence[Plan],
+        stored: Sequence[frozenset[Buffer]],
+        machine: Machine,
+    ) -> None:
+        self.memory = memory
+        self.e = memory.emitter
+        self.group = group
+        self.plans = plans
+        self.stored = stored
+        self.machine = machine
+        self.rows = tuple(axis.name for axis in group.stages[0].spatial[: group.shared])
+
+    def write(self, name: str) -> tuple[str, GroupInfo]:
+        """The function's text, and what binding needs to know of it."""
+        variants = self._write_rows() if self.group.shared else self._write_stage(self.plans[0])
+        work = [
+            nanoseconds(block, plan)
+            for stage, plan in zip(self.group.stages, self.plans, strict=True)
+            for block in stage.blocks
+        ]
+        return self.e.finish(name, linkage="internal"), GroupInfo(variants, tuple(work))
+
+    # --- rows ---------------------------------------------------------------------------------------------------------
+    def _write_rows(self) -> tuple[Variant, ...]:
+        extents = [axis.extent for axis in self.group.stages[0].spatial[: self.group.shared]]
+
+        def row(task: Value, _: list[Value]) -> list[Value]:
+            axes = dict(zip(self.rows, self._decode(task, extents), strict=True))
+            for number in range(len(self.plans)):
+                self._run_stage_in_row(number, axes)
+            return []
+
+        self.e.loop(Value("%begin", "i64"), Value("%end", "i64"), row)
+        return (Variant(dims.product(extents)),)
+
+    def _run_stage_in_row(self, number: int, axes: Axes) -> None:
+        def run(plan: Plan) -> list[Value]:
+            self._begin(number)
+            nest = self._nest(number, plan, axes)
+            nest.run(nest.outer_loops(), [nest.axes])
+            return []
+
+        self._choose(self.plans[number].versions(self.machine), run)
+
+    def _begin(self, number: int) -> None:
+        self.memory.begin_stage(frozenset(block.output for block in self.group.stages[number].blocks))
+
+    def _choose(self, versions: Sequence[Plan], run: Callable[[Plan], list[Value]]) -> None:
+        """Run the first version whose vectors are not longer than their axis."""
+        if len(versions) == 1:
+            run(versions[0])
+        else:
+            enough = self._is_long_enough(versions[0])
+            self.e.branch(enough, lambda: run(versions[0]), lambda: self._choose(versions[1:], run) or [])
+
+    def _is_long_enough(self, plan: Plan) -> Value:
+        assert plan.vector is not None
+        return self.e.compare("sge", self.memory.dim(plan.extents[plan.vector]), int_literal(plan.lanes))
+
+    def _nest(self, number: int, plan: Plan, axes: Mapping[str, Value]) -> Nest:
+        return Nest(self.memory, self.group.stages[number], plan, axes, self.stored[number])
+
+    def _decode(self, task: Value, extents: Sequence[Dim]) -> list[Value]:
+        """The index in each of some nested loops of a task's number."""
+        values: list[Value] = []
+        for extent in reversed(extents[1:]):
+            size = self.memory.dim(extent)
+            values.append(self.e.binary("urem", task, size, floor=self.e.depth) if extent != 1 else int_literal(0))
+            task = self.e.binary("udiv", task, size, floor=self.e.depth) if extent != 1 else task
+        return [task, *reversed(values)][: len(extents)]
+
+    # --- one stage ----------------------------------------------------------------------------------------------------
+    def _write_stage(self, plan: Plan) -> tuple[Variant, ...]:
+        self._begin(0)
+        variants: list[Variant] = []
+
+        def run(version: Plan) -> list[Value]:
+            least = version.least()
+            extent = version.extents[str(version.vector)] if least else 1
+            variants.append(Variant(self._run_tasks(version), extent, least))
+            return []
+
+        self._choose(plan.versions(self.machine), run)
+        return tuple(variants)
+
+    def _run_tasks(self, plan: Plan) -> Dim:
+        """The loop over the tasks of one thread; returns how many tasks there are in all."""
+        self.memory.packed = {}
+        nest = self._nest(0, plan, {})
+        loops = nest.outer_loops()
+        start: Points = [nest.axes]
+        for loop in (loop for loop in loops if loop.count == 1):
+            start = loop.expand(start, int_literal(0))
+        loops = [loop for loop in loops if loop.count != 1]
+        flat = _loops_to_flatten(loops, everything=bool(plan.tiles))
+        chunk = self._chunk_of_last(plan, loops, flat)
+        counts = [loop.count for loop in flat]
+        if chunk:
+            counts[-1] = dims.ceildiv(flat[-1].count, chunk)
+
+        def task(number: Value, _: list[Value]) -> list[Value]:
+            indices = self._decode(number, counts)
+            points = start
+            for loop, index in zip(flat[:-1] if chunk else flat, indices, strict=False):
+                points = loop.expand(points, index)
+            if plan.panel:
+                points = nest.pack(points)
+                self._begin(0)
+            if chunk:
+                self._run_chunk(nest, flat[-1], indices[-1], chunk, points)
+            else:
+                nest.run(loops[len(flat) :], points)
+            return []
+
+        self.e.loop(Value("%begin", "i64"), Value("%end", "i64"), task)
+        return dims.product(counts)
+
+    def _chunk_of_last(self, plan: Plan, loops: Sequence[OuterLoop], flat: Sequence[OuterLoop]) -> int:
+        """How many iterations of the innermost flattened loop one task takes; 0: it is one of the task's own."""
+        if plan.panel:
+            return TILES_PER_PANEL
+        is_long = len(loops) == len(flat) > 1 and size_of(flat[-1].count) > _CHUNK
+        return _CHUNK if is_long and not self.group.stages[0].reduce and not plan.turned else 0
+
+    def _run_chunk(self, nest: Nest, loop: OuterLoop, number: Value, chunk: int, points: Points) -> None:
+        begin = self.e.mul(number, int_literal(chunk))
+        end = self.e.intrinsic("smin", self.e.add(begin, int_literal(chunk)), self.memory.dim(loop.count))
+
+        def body(index: Value, _: list[Value]) -> list[Value]:
+            nest.run([], loop.expand(points, index))
+            return []
+
+        self.e.loop(begin, end, body, runs=True)
+
+
+def _loops_to_flatten(loops: Sequence[OuterLoop], everything: bool) -> list[OuterLoop]:
+    """The outermost loops that together make enough tasks."""
+    flat: list[OuterLoop] = []
+    for loop in loops:
+        if not everything and size_of(dims.product(chosen.count for chosen in flat)) >= _ENOUGH_TASKS:
+            break
+        flat.append(loop)
+    return flat
