@@ -3,6 +3,7 @@
 from kernelyard.dims.expression import Atom as Atom
 from kernelyard.dims.expression import Dim as Dim
 from kernelyard.dims.expression import Function as Function
+from kernelyard.dims.expression import Monomial as Monomial
 from kernelyard.dims.expression import Shape as Shape
 from kernelyard.dims.expression import Symbol as Symbol
 from kernelyard.dims.expression import SymbolicDim as SymbolicDim
@@ -18,4 +19,5 @@ from kernelyard.dims.expression import substitute as substitute
 from kernelyard.dims.expression import symbol as symbol
 from kernelyard.dims.expression import symbols_of as symbols_of
 from kernelyard.dims.text import IDENTIFIER as IDENTIFIER
+from kernelyard.dims.text import MAX_TEXT as MAX_TEXT
 from kernelyard.dims.text import parse as parse

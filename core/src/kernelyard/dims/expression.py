@@ -114,6 +114,9 @@ class SymbolicDim:
     def __mod__(self, other: Dim) -> Dim:
         return self - floordiv(self, other) * other
 
+    def __rmod__(self, other: Dim) -> Dim:
+        return other - floordiv(other, self) * self
+
     def __repr__(self) -> str:
         text = ""
         for monomial, coefficient in self.terms:

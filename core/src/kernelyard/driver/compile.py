@@ -67,9 +67,9 @@ def compile(  # noqa: A001  the public name, as `re.compile`
     manager, target = get_manager(), as_target(target)
     checked = check_options(manager, options)
     strict = is_strict(checked)
-    chosen = choose_backends(manager, target, backends)
+    chosen = [each.configured(checked.get(each.name, {})) for each in choose_backends(manager, target, backends)]
     generator = choose_code_generator(manager, target, backends)
-    recorder = Recorder()
+    recorder = Recorder(get_manager().label_of)
 
     module = simplify(import_model(manager, model, checked))
     placed = partition(module, chosen, target, recorder, strict)
@@ -96,9 +96,9 @@ def explain(
     """
     manager, target = get_manager(), as_target(target)
     checked = check_options(manager, options)
-    chosen = choose_backends(manager, target, backends)
+    chosen = [each.configured(checked.get(each.name, {})) for each in choose_backends(manager, target, backends)]
     generator = choose_code_generator(manager, target, backends)
-    recorder = Recorder()
+    recorder = Recorder(get_manager().label_of)
     module = simplify(import_model(manager, model, checked))
     placed = partition(module, chosen, target, recorder, is_strict(checked))
     return build_report(placed, recorder, str(target), runs_rest(generator))

@@ -61,7 +61,8 @@ class ValueParser:
         if not self.scanner.at("("):
             raise self.scanner.error("expected '('")
         texts, depth, begin = [], 0, opening.end
-        for position in range(opening.start, min(len(self.scanner.text), opening.start + MAX_RANK * dims.text.MAX_TEXT)):
+        limit = opening.start + MAX_RANK * dims.MAX_TEXT
+        for position in range(opening.start, min(len(self.scanner.text), limit)):
             character = self.scanner.text[position]
             depth += (character == "(") - (character == ")")
             if character == "\n":

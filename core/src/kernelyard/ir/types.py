@@ -15,7 +15,7 @@ from kernelyard.errors import IRError
 class TensorType:
     """A tensor: `shape` is a tuple of dims, `dtype` a dtype name.
 
-    Raises: IRError for a dim that is neither an int nor symbolic, UnknownDtypeError.
+    Raises: IRError for a dim that is negative or neither an int nor symbolic, UnknownDtypeError.
 
     Example:
         >>> TensorType((dims.symbol("n"), 3), "float32")
@@ -34,6 +34,8 @@ class TensorType:
                     found=f"{dim!r} in {self.shape}",
                     hint=f"kernelyard.dims.symbol({dim!r})" if isinstance(dim, str) else None,
                 )
+            if isinstance(dim, int) and dim < 0:
+                raise IRError("a size is negative", found=f"{dim} in {self.shape}", expected="0 or more")
 
     @property
     def rank(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from kernelyard.ir import Call, Var
@@ -21,9 +21,13 @@ class _Refusal:
 
 
 class Recorder:
-    """Gets told by the passes; `build_report` reads it. One per compilation."""
+    """Gets told by the passes; `build_report` reads it. One per compilation.
 
-    def __init__(self) -> None:
+    label_of: what a message calls a backend; the driver names the plugin with its distribution and version.
+    """
+
+    def __init__(self, label_of: Callable[[str], str] = str) -> None:
+        self._label_of = label_of
         self._refusals: list[_Refusal] = []
         self._taken: dict[Var | tuple[str, str], str] = {}
         self.violations: list[Violation] = []
@@ -45,7 +49,7 @@ class Recorder:
 
     def violated(self, backend: str, symbols: Sequence[str], message: str) -> None:
         """The codegen of `backend` failed on the regions `symbols`, which it had accepted."""
-        self.violations.append(Violation(backend, tuple(symbols), message))
+        self.violations.append(Violation(backend, tuple(symbols), f"{self._label_of(backend)}: {message}"))
 
     def declined_matches(self) -> tuple[DeclinedMatch, ...]:
         """Every refusal, in order, with the backend that took the op in the end."""

@@ -215,7 +215,11 @@ def _region_lines(report: Report) -> list[str]:
     functions = len({region.function for region in report.regions})
     rows = [("offloaded by", "pattern", "times", "ops")]
     rows += [(backend, pattern, str(count), ops) for (backend, pattern, ops), count in counts.items()]
-    return ["", f"{len(report.regions)} groups of ops in {functions} regions", *_table(rows)]
+    return ["", f"{_counted(len(report.regions), 'group')} of ops in {_counted(functions, 'region')}", *_table(rows)]
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _declined_lines(report: Report) -> list[str]:

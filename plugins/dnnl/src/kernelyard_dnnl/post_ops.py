@@ -47,7 +47,7 @@ RSQRT = (SQUARE_ROOT, RECIPROCAL)
 
 ELTWISE: Mapping[str, Callable[[Mapping[str, Any]], Eltwise]] = {
     "abs": lambda _: Eltwise("abs"),
-    "clip": lambda a: Eltwise("clip", *(_bound(a["min"], -LARGEST), _bound(a["max"], LARGEST))),
+    "clip": lambda a: _clip(a["min"], a["max"]),
     "exp": lambda _: Eltwise("exp"),
     "log": lambda _: Eltwise("log"),
     "negative": lambda _: NEGATIVE,
@@ -95,8 +95,10 @@ _SCALAR: Mapping[str, Callable[[float], Eltwise | None]] = {
 }
 
 
-def _bound(value: float | None, default: float) -> float:
-    return default if value is None else value
+def _clip(least: float | None, most: float | None) -> Eltwise:
+    if least == 0 and most is None:
+        return Eltwise("relu")  # which keeps infinity; a bound that is missing becomes the largest finite number
+    return Eltwise("clip", -LARGEST if least is None else least, LARGEST if most is None else most)
 
 
 def scalar_of(expr: Expr) -> float | None:

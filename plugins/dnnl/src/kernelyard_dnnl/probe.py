@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 from functools import lru_cache
 
-from kernelyard.errors import CodegenError, KernelyardError, ShapeError
+from kernelyard.errors import ShapeError
 from kernelyard.ir import Expr
 from kernelyard.ir.types import symbols_of
 from kernelyard.placement.json_serializer import KernelNode, plain
 from kernelyard.runtime.json_runtime import JSONGraph, JSONNode
 from kernelyard.runtime.spec import TensorSpec
+from kernelyard_dnnl._native import StatusError
 from kernelyard_dnnl.composite import Composite
 from kernelyard_dnnl.nodes import node_of
 from kernelyard_dnnl.runtime import probe_implementation
@@ -54,9 +55,9 @@ def _objection(graph_text: str, symbols: tuple[str, ...]) -> str | None:
         implementations = probe_implementation(graph, dict.fromkeys(symbols, SYMBOL_SIZE), {})
     except ShapeError:
         return None  # the representative sizes do not fit together: nothing is known, and the sizes at run time may
-    except CodegenError:
-        raise
-    except KernelyardError as error:
+    except StatusError as error:
+        if symbols and error.status == "invalid_arguments":
+            return None  # as above: unrelated symbols were given one size
         return f"oneDNN has no implementation: {error.message}"
     slow = [f"{label}: {name}" for label, name in implementations if name.partition(":")[0] == REFERENCE]
     return f"oneDNN has only its reference implementation ({', '.join(slow)})" if slow else None
