@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from kernelyard.errors import CodegenError
@@ -128,6 +128,8 @@ class Expressions:
             return self.memory.load(buffer, self.first(offset))
         assert self.lanes is not None
         mask, count = self._whole_mask(), self.lanes.count
+        if step is None and (choice := _choice_of_index(offset)) is not None:
+            return self._read_either(buffer, offset, choice)
         if step == 1:
             return self.memory.load(buffer, self.first(offset), count, mask)
         if step == -1 and mask is None:
@@ -135,6 +137,16 @@ class Expressions:
         if isinstance(step, int) and 2 <= step <= MOST_STRIDE and mask is None:
             return self.memory.load_strided(buffer, self.first(offset), step, count)
         return self.memory.gather(buffer, self.affine(offset), count, mask)
+
+    def _read_either(self, buffer: Buffer, offset: Affine, choice: Select) -> Value:
+        """An index that is the same choice for all points (a broadcast known only now) is decided by a branch."""
+        assert self.lanes is not None
+        count = self.lanes.count
+
+        def read(index: Expr) -> Value:
+            return self._read(buffer, offset.with_atom(choice, affine_of(index)))
+
+        return self._branch(choice, count, read)
 
     def load_square(self, load: Load, offset: Affine) -> list[Value]:
         """The load at as many consecutive points as there are lanes, where these lie side by side."""
@@ -181,7 +193,7 @@ class Expressions:
             return self.e.select(condition, self.value(expr.a), self.value(expr.b))
         if condition.lanes > 1:
             return self._select_lanes(condition, expr)
-        return self._select_branch(condition, expr)
+        return self._select_branch(expr)
 
     def _select_lanes(self, condition: Value, expr: Select) -> Value:
         opposite = self.e.binary("xor", condition, int_literal(1, "i1"))
@@ -199,18 +211,23 @@ class Expressions:
         self.mask, self.known = outer_mask, outer_known
         return result
 
-    def _select_branch(self, condition: Value, expr: Select) -> Value:
+    def _select_branch(self, expr: Select) -> Value:
         # Both sides must come back as the same type, so where the lanes differ, both are broadcast.
         lanes = self.lanes.count if self.lanes and (self._varies(expr.a) or self._varies(expr.b)) else 1
+        return self._branch(expr, lanes, self.value)
+
+    def _branch(self, choice: Select, lanes: int, evaluate: Callable[[Expr], Value]) -> Value:
+        """One side or the other, as a vector of `lanes`; what is known from within a side is forgotten after it."""
+        condition = self.value(choice.condition)
 
         def arm(side: Expr) -> list[Value]:
             outer = self.known
             self.known = dict(outer)
-            result = self.e.broadcast(self.value(side), lanes)
+            result = self.e.broadcast(evaluate(side), lanes)
             self.known = outer
             return [result]
 
-        return self.e.branch(condition, lambda: arm(expr.a), lambda: arm(expr.b))[0]
+        return self.e.branch(condition, lambda: arm(choice.a), lambda: arm(choice.b))[0]
 
     def _varies(self, expr: Expr) -> bool:
         assert self.lanes is not None
@@ -222,6 +239,12 @@ class Expressions:
 def _needs_guard(expr: Expr) -> bool:
     """True when the expression loads something: only where it is asked for, the load is safe."""
     return any(isinstance(e, Load) for e in walk(expr))
+
+
+def _choice_of_index(offset: Affine) -> Select | None:
+    """A term of an offset that chooses between indices, by a condition on sizes alone."""
+    choices = (atom for atom, _ in offset.terms if isinstance(atom, Select) and not axes_of(atom.condition))
+    return next((choice for choice in choices if not _needs_guard(choice)), None)
 
 
 def iota(count: int) -> Value:

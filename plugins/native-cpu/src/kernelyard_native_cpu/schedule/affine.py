@@ -28,6 +28,11 @@ class Affine:
                 return None
         return step
 
+    def with_atom(self, atom: Expr, value: Affine) -> Affine:
+        """The sum with an atom replaced."""
+        factor = dict(self.terms)[atom]
+        return Affine(tuple(term for term in self.terms if term[0] != atom), self.constant).plus(value, factor)
+
     def plus(self, other: Affine, factor: Dim = 1) -> Affine:
         """`self + factor * other`."""
         terms = dict(self.terms)
