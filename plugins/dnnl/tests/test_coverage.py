@@ -352,6 +352,17 @@ def test_power_with_a_constant_exponent(exponent, op, offloading):
     offloading.taken("dnnl.elementwise", op, lambda b, x: b.op("power", x, exponent), (3, 5), positive=True)
 
 
+@pytest.mark.parametrize("limits", [{"min": -1.0}, {"max": 1.0}], ids=str)
+@pytest.mark.parametrize("after_a_product", [True, False])
+def test_a_limit_on_one_side_leaves_infinity_on_the_other(limits, after_a_product, offloading):
+    def build(b, x):
+        return b.op("clip", b.op("matmul", x, np.ones((1, 1), np.float32)) if after_a_product else x, **limits)
+
+    exe = ky.compile(offloading.module(build, (5, 1)), backends=["dnnl"])
+    x = np.array([[-np.inf], [-2.0], [0.0], [2.0], [np.inf]], np.float32)
+    np.testing.assert_array_equal(np.asarray(exe(x)), np.clip(x, limits.get("min"), limits.get("max")))
+
+
 CHAINS = {
     "abs rsqrt subtract": lambda b, x, y: b.op("subtract", y, b.op("rsqrt", b.op("abs", x))),
     "sigmoid multiply": lambda b, x, y: b.op("multiply", x, b.op("sigmoid", y)),

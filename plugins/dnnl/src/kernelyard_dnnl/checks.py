@@ -1,6 +1,6 @@
 """What oneDNN can and cannot do, asked of each legal match; every no has a code and a sentence.
 
-Codes: dtype, rank, attribute, dynamic-shape, operand, reference-implementation.
+Codes: dtype, rank, attribute, dynamic-shape, operand, neighbours, slow, reference-implementation.
 """
 
 from __future__ import annotations
@@ -13,14 +13,18 @@ from kernelyard import dims
 from kernelyard.dims import Dim, Shape
 from kernelyard.ir import Call, Expr, TensorType
 from kernelyard.patterns import Accept, Decline, Match
-from kernelyard_dnnl.composite import Composite, read_composite
-from kernelyard_dnnl.nodes import ANCHORS, AVG_POOLS
-from kernelyard_dnnl.post_ops import Binary
+from kernelyard_dnnl.composite import CONVOLUTIONS, DECONVOLUTIONS, Composite, read_composite
+from kernelyard_dnnl.nodes import ANCHORS, AVG_POOLS, MAX_POOLS, concat_axis
+from kernelyard_dnnl.post_ops import BINARY, UNARY, Binary
 from kernelyard_dnnl.probe import objection
 
 Answer: TypeAlias = "Accept | Decline"
 DTYPES = ("float32",)
 ROUNDING = ("round_prefer_floor", "round_prefer_ceil")
+MIN_RUN = 16  # elements that a concat copies at a time; below, oneDNN is slower than a generated kernel
+MAX_STEPS_BACK = 8
+CHANNELS_LAST = (*CONVOLUTIONS, *DECONVOLUTIONS, *MAX_POOLS, *AVG_POOLS, "image.resize")
+ELEMENTWISE = (*UNARY, *BINARY)
 MAX_RANK = 6  # beyond it oneDNN has reference implementations for most primitives
 
 
@@ -239,8 +243,44 @@ def _is_whole_upsampling(call: Call) -> bool:
 
 
 def concat(match: Match) -> Answer:
-    """Any number of tensors along one axis."""
-    return _declined(match)
+    """Any number of tensors along one axis, unless they would be interleaved a few elements at a time."""
+
+    def runs(composite: Composite) -> Decline | None:
+        if _is_stack(composite) and any(map(_may_be_ours, (*_makers(match), *_users(match)))):
+            return None  # the runtime lays whole tensors one after the other, and leaves the rest to who reads them
+        length = _run_length(composite, is_channels_last=any(_is_channels_last(match, x) for x in composite.operands))
+        if length is None or length >= MIN_RUN:
+            return None
+        return Decline("slow", f"oneDNN would copy {length:g} elements at a time; below {MIN_RUN} a kernel is faster")
+
+    return _declined(match, runs)
+
+
+def _is_stack(composite: Composite) -> bool:
+    """True where each operand is one element thick along the axis."""
+    return all(operand.tensor_type.shape[concat_axis(composite)] == 1 for operand in composite.operands)
+
+
+def _run_length(composite: Composite, is_channels_last: bool) -> float | None:
+    """How many elements lie side by side in an operand, on average; None where that is not known."""
+    shape, axis = composite.anchor.tensor_type.shape, concat_axis(composite)
+    order = (0, *range(2, len(shape)), 1) if is_channels_last else tuple(range(len(shape)))
+    inner = dims.product(shape[other] for other in order[order.index(axis) :])
+    return inner / len(composite.operands) if isinstance(inner, int) else None
+
+
+def _is_channels_last(match: Match, operand: Expr) -> bool:
+    """True for what a convolution or pooling makes, directly or through elementwise operators."""
+    for _ in range(MAX_STEPS_BACK):
+        value = match.value_of(operand)
+        if not isinstance(value, Call) or value.tensor_type.rank < 3:
+            return False
+        if value.op_name in CHANNELS_LAST:
+            return True
+        if value.op_name not in ELEMENTWISE:
+            return False
+        operand = value.args[0]
+    return False
 
 
 def elementwise(match: Match) -> Answer:
@@ -263,9 +303,7 @@ def reorder(match: Match) -> Answer:
 
 def view(match: Match) -> Answer:
     """The same bytes seen otherwise, where tensors of oneDNN stand on both sides: their region then stays one."""
-    makers = [match.value_of(match.call.args[0])]
-    users = [match.value_of(user) for user in match.users(match.root)]
-    if not all(any(_may_be_ours(value) for value in side) for side in (makers, users)):
+    if not all(any(map(_may_be_ours, side)) for side in (_makers(match), _users(match))):
         return Decline("neighbours", f"{match.call.op_name} with nothing of oneDNN before it or after it")
     return _declined(match)
 
@@ -275,6 +313,16 @@ def slices(match: Match) -> Answer:
     if any(step < 1 for step in match.call.attrs["strides"]):
         return Decline("attribute", f"a slice with strides {match.call.attrs['strides']}")
     return view(match)
+
+
+def _makers(match: Match) -> list[Expr]:
+    """What the match's operands are bound to."""
+    return [match.value_of(arg) for arg in match.call.args]
+
+
+def _users(match: Match) -> list[Expr]:
+    """What reads the match's result."""
+    return [match.value_of(user) for user in match.users(match.root)]
 
 
 def _may_be_ours(value: Expr) -> bool:

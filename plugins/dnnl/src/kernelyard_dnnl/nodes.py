@@ -46,7 +46,7 @@ def _post_op(stage: Stage, composite: Composite, role: str, inputs: list[tuple[s
 
 
 def _eltwise_post_op(stage: Eltwise) -> dict[str, Any]:
-    return {"kind": "eltwise", "algorithm": stage.algorithm, "alpha": stage.alpha, "beta": stage.beta}
+    return {"kind": "eltwise", **stage.attributes()}
 
 
 def _named(composite: Composite, *roles: str) -> tuple[tuple[str, Expr], ...]:
@@ -178,8 +178,7 @@ def _eltwise(composite: Composite) -> KernelNode:
     first, *others = (stage for stage in stages if isinstance(stage, Eltwise))
     if others or composite.stages:
         return _multiplied_by_one(composite, [first, *others])
-    attrs = {"algorithm": first.algorithm, "alpha": first.alpha, "beta": first.beta}
-    return KernelNode("eltwise", (("x", composite.operands[0]),), attrs)
+    return KernelNode("eltwise", (("x", composite.operands[0]),), first.attributes())
 
 
 def _multiplied_by_one(composite: Composite, stages: Sequence[Eltwise]) -> KernelNode:

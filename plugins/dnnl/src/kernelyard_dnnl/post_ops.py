@@ -19,6 +19,7 @@ from kernelyard.dims import Shape
 from kernelyard.ir import Call, Constant, Expr
 
 LARGEST = float(np.finfo(np.float32).max)
+LARGEST_RECIPROCAL = 1 / float(np.finfo(np.float32).tiny)
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,12 @@ class Eltwise:
     algorithm: str
     alpha: float = 0.0
     beta: float = 0.0
+
+    def attributes(self) -> dict[str, float | str]:
+        """As a node of a graph has it; JSON has no infinities, so these are text."""
+        numbers = {"alpha": self.alpha, "beta": self.beta}
+        finite = {name: value if math.isfinite(value) else str(value) for name, value in numbers.items()}
+        return {"algorithm": self.algorithm, **finite}
 
 
 @dataclass(frozen=True)
@@ -89,7 +96,7 @@ REVERSED: Mapping[str, tuple[Eltwise, str]] = {"subtract": (NEGATIVE, "add"), "d
 # x op c for a scalar constant c is one linear function, alpha * x + beta, which costs nothing beside a memory operand.
 _SCALAR: Mapping[str, Callable[[float], Eltwise | None]] = {
     "add": lambda c: Eltwise("linear", 1.0, c),
-    "divide": lambda c: Eltwise("linear", 1.0 / c, 0.0) if 1 / LARGEST < abs(c) < LARGEST else None,
+    "divide": lambda c: Eltwise("linear", 1.0 / c, 0.0) if 1 / LARGEST < abs(c) < LARGEST_RECIPROCAL else None,
     "multiply": lambda c: Eltwise("linear", c, 0.0),
     "subtract": lambda c: Eltwise("linear", 1.0, -c),
 }
@@ -97,8 +104,8 @@ _SCALAR: Mapping[str, Callable[[float], Eltwise | None]] = {
 
 def _clip(least: float | None, most: float | None) -> Eltwise:
     if least == 0 and most is None:
-        return Eltwise("relu")  # which keeps infinity; a bound that is missing becomes the largest finite number
-    return Eltwise("clip", -LARGEST if least is None else least, LARGEST if most is None else most)
+        return Eltwise("relu")
+    return Eltwise("clip", -math.inf if least is None else least, math.inf if most is None else most)
 
 
 def scalar_of(expr: Expr) -> float | None:
