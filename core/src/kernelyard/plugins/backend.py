@@ -35,6 +35,14 @@ class Backend(ABC):
         """None when the library and device are there; asked once, before anything else."""
         return None
 
+    def configured(self, options: Mapping[str, Any]) -> Backend:
+        """The backend for a compile with these options, which `codegen` gets too; itself where they change neither
+        patterns nor checks.
+
+        Raises: OptionError for a value that it does not take.
+        """
+        return self
+
     @abstractmethod
     def patterns(self, target: Target) -> Sequence[FusionPattern]:
         """What can be offloaded for a target, most wanted first."""

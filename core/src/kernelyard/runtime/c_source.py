@@ -52,7 +52,7 @@ class CSourceModule(BindableModule):
         if missing or unit.objects:
             raise corrupted("c_source module", missing or "objects", "source, and constants that are there")
         self._constants = {digest: constants[digest] for digest in digests}
-        self._prepared: dict[tuple[str, int], _Owned] = {}
+        self._prepared: dict[tuple[str, int], _Shared] = {}
         self._lock = threading.Lock()
         self.library = library
 
@@ -100,7 +100,7 @@ class CSourceModule(BindableModule):
             parts[part].restype, parts[part].argtypes = _ARGUMENTS[part]
         return parts
 
-    def _prepare(self, function: NativeFunction, parts: Mapping[str, Any], threads: int) -> _Owned:
+    def _prepare(self, function: NativeFunction, parts: Mapping[str, Any], threads: int) -> _Shared:
         key = function.symbol, threads
         with self._lock:
             if key not in self._prepared:
@@ -109,7 +109,7 @@ class CSourceModule(BindableModule):
                 shared = c_void_p()
                 status = parts["prepare"](pointers, threads, byref(shared))
                 _check(status, function, "prepared")
-                self._prepared[key] = _Owned(shared.value or 0, parts["release"], (arrays, pointers, self._code))
+                self._prepared[key] = _Shared(shared.value or 0, parts["release"], (arrays, pointers, self._code))
             return self._prepared[key]
 
     def bind(
@@ -123,7 +123,7 @@ class CSourceModule(BindableModule):
         address, nbytes = c_void_p(), c_int64()
         status = parts["bind"](shared.address, sizes, context.threads, byref(address), byref(nbytes))
         _check(status, function, "bound")
-        call = _Owned(address.value or 0, parts["unbind"], shared)
+        call = _Call(address.value or 0, parts["unbind"], shared)
         pointers = (c_void_p * max(len(args), 1))(*(arg.address for arg in args))
         workspace = context.workspace(nbytes.value) if nbytes.value else 0
         run = ctypes.cast(parts["run"], c_void_p).value or 0
@@ -142,16 +142,48 @@ class CSourceModule(BindableModule):
         )
 
 
-class _Owned:
-    """An object that C code made, ended once by `end`; keeps what it uses alive."""
+class _Shared:
+    """What `NAME_prepare` made, released once neither this object nor a call bound to it is left.
 
-    def __init__(self, address: int, end: Callable[[int], object], uses: object) -> None:
+    The garbage collector may end both in any order, so the calls are counted.
+    """
+
+    def __init__(self, address: int, release: Callable[[int], object], uses: object) -> None:
         self.address = address
-        self._end = end
+        self._release = release
         self._uses = uses
+        self._owners = 1
+        self._lock = threading.RLock()  # a collection may start, and end a call, while it is held
+
+    def take(self) -> None:
+        """A call more."""
+        with self._lock:
+            self._owners += 1
+
+    def drop(self) -> None:
+        """An owner less."""
+        with self._lock:
+            self._owners -= 1
+            is_last = self._owners == 0
+        if is_last:
+            self._release(self.address)
 
     def __del__(self) -> None:
-        self._end(self.address)
+        self.drop()
+
+
+class _Call:
+    """What `NAME_bind` made."""
+
+    def __init__(self, address: int, unbind: Callable[[int], object], shared: _Shared) -> None:
+        self.address = address
+        self._unbind = unbind
+        self._shared = shared
+        shared.take()
+
+    def __del__(self) -> None:
+        self._unbind(self.address)
+        self._shared.drop()
 
 
 def _check(status: int, function: NativeFunction, done: str) -> None:

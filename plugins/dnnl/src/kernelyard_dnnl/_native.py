@@ -173,8 +173,10 @@ class Library:
         """
         return self._functions[name](*arguments)
 
-    def create(self, name: str, destroy: str, *arguments: Any) -> Handle:
-        """Calls a function whose first argument receives a new object; the handle destroys it with `destroy`.
+    def create(
+        self, name: str, destroy: str, *arguments: Any, owner: Callable[[int, Callable[[int], object]], Handle] = Handle
+    ) -> Handle:
+        """Calls a function whose first argument receives a new object; the handle (`owner`) destroys it with `destroy`.
 
         Raises: StatusError.
         """
@@ -182,7 +184,7 @@ class Library:
         self._functions[name](ctypes.byref(address), *arguments)
         if address.value is None:
             raise StatusError(name, enums.STATUS.index("runtime_error"))
-        return Handle(address.value, self._functions[destroy])
+        return owner(address.value, self._functions[destroy])
 
     def new_stream(self) -> Handle:
         """A stream; a bound call has its own."""

@@ -1,13 +1,15 @@
-"""DnnlBackend: the compile half. Regions become JSON graphs for `kernelyard_dnnl.runtime`."""
+"""DnnlBackend: the compile half. Regions become JSON graphs for `kernelyard_dnnl.runtime`, or C text."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from kernelyard.errors import BackendUnavailableError, CodegenError
-from kernelyard.ir import Call, Function
-from kernelyard.patterns import FusionPattern
+from kernelyard.errors import BackendUnavailableError, OptionError
+from kernelyard.ir import Call, Function, operands
+from kernelyard.ir.types import symbols_of
+from kernelyard.patterns import Accept, Decline, FusionPattern, Match
 from kernelyard.placement.json_serializer import JSONSerializer, KernelNode
 from kernelyard.plugins.backend import Backend, Unavailable
 from kernelyard.runtime.module import RuntimeModule
@@ -18,6 +20,8 @@ from kernelyard_dnnl.composite import read_composite
 from kernelyard_dnnl.nodes import node_of
 from kernelyard_dnnl.patterns import fusion_patterns
 from kernelyard_dnnl.runtime import DnnlRuntime
+
+JSON, C = FORMS = ("json", "c")
 
 
 class DnnlSerializer(JSONSerializer):
@@ -34,6 +38,19 @@ class DnnlBackend(Backend):
     name = "dnnl"
     merge_composites = True
 
+    def __init__(self, form: str = JSON) -> None:
+        self._form = form
+
+    def configured(self, options: Mapping[str, Any]) -> DnnlBackend:
+        """`codegen`: "json" (graphs for the runtime) or "c" (C text; sizes must be known).
+
+        Raises: OptionError.
+        """
+        form = options.get("codegen", JSON)
+        if form not in FORMS:
+            raise OptionError("dnnl has no such codegen", found=repr(form), expected=" or ".join(map(repr, FORMS)))
+        return DnnlBackend(form)
+
     def probe(self) -> Unavailable | None:
         """Whether libdnnl can be loaded."""
         try:
@@ -44,15 +61,31 @@ class DnnlBackend(Backend):
 
     def patterns(self, target: Target) -> Sequence[FusionPattern]:
         """The patterns; they do not depend on the target's details."""
-        return fusion_patterns()
+        patterns = fusion_patterns()
+        return [with_known_sizes(pattern) for pattern in patterns] if self._form == C else patterns
 
     def codegen(self, regions: Sequence[Region], options: Mapping[str, Any]) -> RuntimeModule:
         """The regions as one runtime module.
 
-        Raises: CodegenError for an unknown option.
+        Raises: OptionError, CodegenError for a region whose sizes are not known where C is asked for.
         """
-        if options:
-            raise CodegenError("dnnl has no such option", found=", ".join(options), expected="no options")
         serializer = DnnlSerializer()
+        if self.configured(options)._form == C:
+            from kernelyard_dnnl.c_source.codegen import DnnlC
+
+            return DnnlC().generate(regions, serializer)
         graphs = serializer.serialize_all(regions)
         return DnnlRuntime(graphs, serializer.constants)
+
+
+def with_known_sizes(pattern: FusionPattern) -> FusionPattern:
+    """The pattern for matches without symbolic sizes only: C is written for one set of shapes."""
+
+    def check(match: Match) -> Accept | Decline:
+        for binding in match.bindings:
+            for expr in (binding.var, *operands(binding.value)):
+                if symbols_of([expr.type]):
+                    return Decline("dynamic-shape", f"{expr.type!r}: C is generated for known sizes only", at=expr)
+        return Accept() if pattern.check is None else pattern.check(match)
+
+    return replace(pattern, check=check)

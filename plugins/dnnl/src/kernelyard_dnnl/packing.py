@@ -30,24 +30,27 @@ class PackedConstants:
                 same = source.offset == value.offset and source.descriptor.same_layout(value.descriptor)
                 if same and packed.descriptor.same_layout(descriptor):
                     return packed.seen_as(descriptor)
-            packed = _pack(value, descriptor, threads, f"{value.buffer.key}/{len(forms)}")
+            packed = self.make(value, descriptor, threads, f"{value.buffer.key}/{len(forms)}")
             forms.append((value, packed))
             return packed
+
+    def make(self, value: Value, descriptor: MemoryDescriptor, threads: int, key: str) -> Value:
+        """The constant in that layout; called once for each.
+
+        Raises: StatusError.
+        """
+        assert value.buffer.constant is not None
+        data = aligned_bytes(descriptor.nbytes)
+        primitive = create_reorder(value.descriptor, descriptor, threads=threads)
+        source = memory_object(value.descriptor.native, address_of(value.buffer.constant) + value.nbytes_before)
+        destination = memory_object(descriptor.native, address_of(data))
+        run_primitive(primitive, {enums.ARG["src"]: source, enums.ARG["dst"]: destination})
+        return Value(Buffer(data.nbytes, constant=data, key=key), descriptor)
 
     @property
     def nbytes(self) -> int:
         """Bytes held."""
         return sum(packed.buffer.nbytes for forms in self._packed.values() for _, packed in forms)
-
-
-def _pack(value: Value, descriptor: MemoryDescriptor, threads: int, key: str) -> Value:
-    assert value.buffer.constant is not None
-    data = aligned_bytes(descriptor.nbytes)
-    primitive = create_reorder(value.descriptor, descriptor, threads=threads)
-    source = memory_object(value.descriptor.native, address_of(value.buffer.constant) + value.nbytes_before)
-    destination = memory_object(descriptor.native, address_of(data))
-    run_primitive(primitive, {enums.ARG["src"]: source, enums.ARG["dst"]: destination})
-    return Value(Buffer(data.nbytes, constant=data, key=key), descriptor)
 
 
 def memory_object(descriptor: Handle, address: int) -> Handle:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import re
+from collections.abc import Callable
 from ctypes import byref, c_char_p, c_float, c_void_p
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import Any, TypeAlias
 
 from kernelyard_dnnl import _enums as enums
@@ -68,11 +69,33 @@ class Descriptors:
     values: tuple[MemoryDescriptor, ...]
 
 
+@dataclass(frozen=True)
+class Recipe:
+    """What a primitive is made of: `dnnl_<kind>_primitive_desc_create` with these arguments (engine and attributes
+    aside) and post-ops."""
+
+    kind: str
+    arguments: tuple[Argument, ...]
+    post_ops: PostOps = ()
+
+
+class ChosenLayout(Handle):
+    """The library's descriptor of a blocked layout, and whose it is: `what` ("weights_md", ...) of a recipe."""
+
+    __slots__ = ("recipe", "what")
+
+    def __init__(self, address: int, destroy: Callable[[int], object], recipe: Recipe, what: str) -> None:
+        super().__init__(address, destroy)
+        self.recipe = recipe
+        self.what = what
+
+
 class Primitive:
     """A primitive of the library: its implementation's name, the layouts it chose, and its scratch memory."""
 
-    def __init__(self, descriptor: Handle) -> None:
+    def __init__(self, descriptor: Handle, recipe: Recipe) -> None:
         self._descriptor = descriptor
+        self.recipe = recipe
 
     @cached_property
     def handle(self) -> Handle:
@@ -128,7 +151,8 @@ class Primitive:
         lent = library.call("dnnl_primitive_desc_query_md", self._descriptor.address, enums.QUERY[what], 0)
         if not lent:
             return None
-        return library.create("dnnl_memory_desc_clone", "dnnl_memory_desc_destroy", lent)
+        made = partial(ChosenLayout, recipe=self.recipe, what=what)
+        return library.create("dnnl_memory_desc_clone", "dnnl_memory_desc_destroy", lent, owner=made)
 
 
 @lru_cache(maxsize=CACHED_PRIMITIVES)
@@ -149,7 +173,7 @@ def create_primitive(kind: str, arguments: tuple[Argument, ...], post_ops: PostO
         *converted,
         attributes.address,
     )
-    return Primitive(descriptor)
+    return Primitive(descriptor, Recipe(kind, arguments, post_ops))
 
 
 @lru_cache(maxsize=CACHED_PRIMITIVES)
@@ -170,7 +194,7 @@ def create_reorder(source: MemoryDescriptor, destination: MemoryDescriptor, *, t
         engine,
         _attributes(()).address,
     )
-    return Primitive(descriptor)
+    return Primitive(descriptor, Recipe("reorder", (source, destination)))
 
 
 def speed(implementation: str) -> int:

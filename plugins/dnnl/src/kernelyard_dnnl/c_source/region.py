@@ -1,0 +1,226 @@
+"""RegionWriter: the C tables of one plan, and the function that makes its descriptors and primitives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
+
+from kernelyard_dnnl import _enums as enums
+from kernelyard_dnnl.layout import MemoryDescriptor
+from kernelyard_dnnl.plan import Plan
+from kernelyard_dnnl.primitive import (
+    Argument,
+    ChosenLayout,
+    Descriptors,
+    Eltwise,
+    Factors,
+    PostOp,
+    PostOps,
+    Recipe,
+    Sum,
+    Vector,
+    create_reorder,
+)
+from kernelyard_dnnl.values import Buffer, Value
+
+K = TypeVar("K")
+
+
+class RegionWriter:
+    """Writes one plan. Descriptors, attributes and primitives are numbered as they are first needed.
+
+    origins: what packed constants are made of. constants: once written, the buffers of constants, in the order in
+    which `NAME_prepare` gets them.
+    """
+
+    def __init__(self, plan: Plan, origins: Mapping[Buffer, tuple[Value, MemoryDescriptor]]) -> None:
+        self._plan = plan
+        self._origins = origins
+        self._build: list[str] = []
+        self._descriptors: dict[object, int] = {}
+        self._attributes: dict[PostOps, int] = {}
+        self._primitives: dict[Recipe, int] = {}
+        self._executed: set[int] = set()
+        self._places: dict[tuple[Buffer, int, int], int] = {}
+        self._place_rows: list[str] = []
+        self._packed: dict[Buffer, int] = {}
+        self._packing_rows: list[str] = []
+        self._constants: dict[str, Buffer] = {}
+
+    @property
+    def constants(self) -> tuple[Buffer, ...]:
+        return tuple(self._constants.values())
+
+    def write(self, name: str) -> str:
+        """The region's part of the text: tables, and the functions of the interface."""
+        operations = [
+            (
+                self._executed_primitive(operation.primitive.recipe),
+                {i: self._place(v) for i, v in operation.arguments.items()},
+            )
+            for operation in self._plan.operations
+        ]
+        lines = [f"static int {name}_build(ky_shared* r) {{", *self._build, "  return 0;", "}"]
+        rows = []
+        for number, (primitive, operands) in enumerate(operations):
+            pairs = ", ".join(f"{{{index}, {place}}}" for index, place in operands.items())
+            lines.append(f"static const ky_operand {name}_operands_{number}[] = {{{pairs}}};")
+            rows.append(f"{{{primitive}, {len(operands)}, {name}_operands_{number}}}")
+        flags = "".join(str(int(number in self._executed)) for number in range(len(self._primitives)))
+        lines += [
+            _table("ky_place", f"{name}_places", self._place_rows),
+            _table("ky_packing", f"{name}_packings", self._packing_rows),
+            _table("ky_operation", f"{name}_operations", rows),
+            _table("char", f"{name}_executed", flags),
+            f"static const ky_graph {name}_graph = {{",
+            f"  {name}_build, {len(self._descriptors)}, {len(self._attributes)}, {len(self._primitives)},",
+            f"  {len(self._place_rows)}, {len(self._packing_rows)}, {len(rows)}, {self._plan.scratch},",
+            f"  {name}_places, {name}_packings, {name}_operations, {name}_executed",
+            "};",
+            f"KY_FUNCTION({name}, {name}_graph)",
+        ]
+        return "\n".join(lines) + "\n"
+
+    # --- tensors --------------------------------------------------------------------------------------------------
+    def _place(self, value: Value) -> int:
+        """The number of the table's row for a tensor."""
+        descriptor = self._descriptor(value.descriptor)
+        key = (value.buffer, value.nbytes_before, descriptor)
+        if key not in self._places:
+            kind, number, offset = self._home(value.buffer)
+            is_checked = value.buffer.is_planned and value.descriptor.strides is None
+            nbytes = value.buffer.nbytes - value.nbytes_before if is_checked else -1
+            row = f"{{'{kind}', {number}, {offset + value.nbytes_before}, {descriptor}, {nbytes}}}"
+            self._places[key] = len(self._place_rows)
+            self._place_rows.append(row)
+        return self._places[key]
+
+    def _home(self, buffer: Buffer) -> tuple[str, int, int]:
+        """Kind, number and offset of a buffer (see `ky_place`)."""
+        if buffer.argument is not None:
+            return "a", buffer.argument, 0
+        if buffer in self._origins:
+            return "p", self._packing(buffer), 0
+        if buffer.constant is not None:
+            self._constants.setdefault(buffer.key, buffer)
+            return "c", list(self._constants).index(buffer.key), 0
+        return "w", 0, self._plan.offsets[buffer]
+
+    def _packing(self, buffer: Buffer) -> int:
+        if buffer not in self._packed:
+            source, descriptor = self._origins[buffer]
+            reorder = create_reorder(source.descriptor, descriptor, threads=0).recipe
+            row = f"{{{self._executed_primitive(reorder)}, {self._place(source)}, {self._descriptor(descriptor)}}}"
+            self._packed[buffer] = len(self._packing_rows)
+            self._packing_rows.append(row)
+        return self._packed[buffer]
+
+    # --- descriptors, attributes, primitives ------------------------------------------------------------------------
+    def _descriptor(self, descriptor: MemoryDescriptor) -> int:
+        chosen = descriptor.blocked
+        if isinstance(chosen, ChosenLayout):
+            primitive = self._primitive(chosen.recipe)
+            return self._numbered(
+                self._descriptors,
+                (primitive, chosen.what),
+                lambda number: f"ky_layout(r, {number}, {primitive}, {enums.QUERY[chosen.what]})",
+            )
+        shape, dtype, strides = descriptor.shape, enums.DATA_TYPE[descriptor.dtype], descriptor.strides
+        kind, layout = ("tag", str(enums.FORMAT_TAG_ANY)) if strides is None else ("strides", _dims(strides))
+        return self._numbered(
+            self._descriptors,
+            (shape, dtype, strides),
+            lambda number: (
+                f"dnnl_memory_desc_create_with_{kind}"
+                f"(&r->descriptor[{number}], {len(shape)}, {_dims(shape)}, {dtype}, {layout})"
+            ),
+        )
+
+    def _attribute(self, post_ops: PostOps) -> int:
+        if post_ops in self._attributes:
+            return self._attributes[post_ops]
+        calls = [self._post_op(post_op) for post_op in post_ops]
+        number = self._attributes[post_ops] = len(self._attributes)
+        self._build += [
+            f"  TRY(dnnl_primitive_attr_create(&r->attribute[{number}]));",
+            f"  TRY(dnnl_primitive_attr_set_scratchpad_mode(r->attribute[{number}], USER_SCRATCHPAD));",
+        ]
+        if calls:
+            self._build += [
+                "  { void* chain = NULL;",
+                "    TRY(dnnl_post_ops_create(&chain));",
+                *(f"    TRY(dnnl_post_ops_append_{call});" for call in calls),
+                f"    TRY(dnnl_primitive_attr_set_post_ops(r->attribute[{number}], chain));",
+                "    dnnl_post_ops_destroy(chain); }",
+            ]
+        return number
+
+    def _post_op(self, post_op: PostOp) -> str:
+        if isinstance(post_op, Eltwise):
+            algorithm = enums.ELTWISE[post_op.algorithm]
+            return f"eltwise(chain, {algorithm}, {_float(post_op.alpha)}, {_float(post_op.beta)})"
+        if isinstance(post_op, Sum):
+            return "sum(chain, 1.0f, 0, 0)"
+        operand = self._descriptor(post_op.operand)
+        algorithm = enums.BINARY[post_op.algorithm]
+        return f"binary(chain, {algorithm}, r->descriptor[{operand}])"
+
+    def _executed_primitive(self, recipe: Recipe) -> int:
+        number = self._primitive(recipe)
+        self._executed.add(number)
+        return number
+
+    def _primitive(self, recipe: Recipe) -> int:
+        if recipe in self._primitives:
+            return self._primitives[recipe]
+        arguments = [self._argument(argument) for argument in recipe.arguments]
+        if recipe.kind == "reorder":
+            source, destination = arguments
+            arguments = [source, "r->engine", destination, "r->engine"]
+        else:
+            arguments.insert(0, "r->engine")
+        arguments.append(f"r->attribute[{self._attribute(recipe.post_ops)}]")
+        return self._numbered(
+            self._primitives,
+            recipe,
+            lambda number: (
+                f"dnnl_{recipe.kind}_primitive_desc_create(&r->primitive_descriptor[{number}], {', '.join(arguments)})"
+            ),
+        )
+
+    def _numbered(self, table: dict[K, int], key: K, call: Callable[[int], str]) -> int:
+        if key not in table:
+            table[key] = len(table)
+            self._build.append(f"  TRY({call(table[key])});")
+        return table[key]
+
+    def _argument(self, argument: Argument) -> str:
+        if isinstance(argument, MemoryDescriptor):
+            return f"r->descriptor[{self._descriptor(argument)}]"
+        if isinstance(argument, Vector):
+            return _dims(argument.values)
+        if isinstance(argument, Factors):
+            return f"(const float[]){{{', '.join(map(_float, argument.values))}}}"
+        if isinstance(argument, Descriptors):
+            items = ", ".join(f"r->descriptor[{self._descriptor(each)}]" for each in argument.values)
+            return f"(void*[]){{{items}}}"
+        if argument is None:
+            return "NULL"
+        return _float(argument) if isinstance(argument, float) else str(argument)
+
+
+def _dims(values: Iterable[int]) -> str:
+    """A `dnnl_dims_t`."""
+    return f"(const int64_t[{enums.MAX_NDIMS}]){{{', '.join(map(str, values)) or '0'}}}"
+
+
+def _float(value: float) -> str:
+    """A C literal of the very float."""
+    if value != value or value in (float("inf"), -float("inf")):
+        return "NAN" if value != value else f"{'-' if value < 0 else ''}INFINITY"
+    return f"{float(value).hex()}f"
+
+
+def _table(type_: str, name: str, rows: Iterable[str]) -> str:
+    """A constant array; C has no empty ones."""
+    return f"static const {type_} {name}[] = {{{', '.join(rows) or '0'}}};"
