@@ -10,7 +10,6 @@ from kernelyard.errors import PatternError
 from kernelyard.ir import Call, ExternFunc, Function, FunctionBuilder, GlobalVar, Var, get_op
 from kernelyard.patterns import (
     PatternContext,
-    graph_matches,
     is_call_dps_packed,
     is_call_tir,
     is_const,
@@ -366,22 +365,6 @@ def test_incremental_solving_counter(b: FunctionBuilder) -> None:
         assert outer.match_dfb(f) is None
 
 
-def test_same_shape_pattern(b: FunctionBuilder) -> None:
-    x, z = b.input("x", (2, 3)), b.input("z", (3,))
-    same, other = b.op("add", x, x), b.op("add", x, z)
-    f = b.function(same, other)
-    with PatternContext() as context:
-        left, right = wildcard(), wildcard()
-        added = is_op("add")(left, right)
-        left.same_shape_as(right)
-    assert [found[added] for found in graph_matches(context, f)] == [same]
-    left, right = wildcard(), wildcard()
-    alone = is_op("add")(left.same_shape_as(right), right)
-    assert match(alone, same, f)
-    assert match(alone, other, f) is None
-    assert match(is_op("add")(wildcard().same_shape_as(wildcard()), wildcard()), same, f) is None, "takes no part"
-
-
 SCENARIOS = {
     "simple_call_packed": test_simple_call_packed,
     "simple_used_by": test_simple_used_by,
@@ -399,5 +382,4 @@ SCENARIOS = {
     "nested_diamond": test_nested_diamond,
     "incremental_solving": test_incremental_solving,
     "incremental_solving_counter": test_incremental_solving_counter,
-    "same_shape_pattern": test_same_shape_pattern,
 }

@@ -4,6 +4,7 @@ One file per family; one declaration per operator holds its type rule, NumPy ref
 """
 
 from kernelyard.ops import activation as activation
+from kernelyard.ops import attention as attention
 from kernelyard.ops import binary as binary
 from kernelyard.ops import convolution as convolution
 from kernelyard.ops import core_calls as core_calls
@@ -14,5 +15,6 @@ from kernelyard.ops import indexing as indexing
 from kernelyard.ops import linear as linear
 from kernelyard.ops import normalization as normalization
 from kernelyard.ops import pooling as pooling
+from kernelyard.ops import quantization as quantization
 from kernelyard.ops import reduction as reduction
 from kernelyard.ops import shape as shape

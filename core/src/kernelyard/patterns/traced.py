@@ -66,8 +66,8 @@ def tuple_of(*fields: Value) -> Value:
 def trace(function: Callable[..., Any]) -> Traced:
     """The pattern that `function` writes: its parameters are captures of their names.
 
-    A parameter stands for any value, or for what its default says: `def f(x, weight=is_const())`. A function that
-    returns several patterns stands for several values.
+    A parameter stands for any value, or for one of its own such as its default says: with `CONSTANT = is_const()`,
+    `def f(x, weight=CONSTANT, bias=CONSTANT)`. A function that returns several patterns stands for several values.
     Raises: PatternError for a result that is no pattern.
     """
     parameters = inspect.signature(function).parameters.values()
@@ -83,7 +83,7 @@ def trace(function: Callable[..., Any]) -> Traced:
 
 
 def _parameter(parameter: inspect.Parameter) -> Pattern:
-    return parameter.default if isinstance(parameter.default, Pattern) else wildcard()
+    return parameter.default.dup() if isinstance(parameter.default, Pattern) else wildcard()
 
 
 def _any_pattern(values: tuple[Any, ...]) -> bool:

@@ -1,0 +1,122 @@
+"""Rules of attention: scores, a softmax per query, and the values weighted by it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from kernelyard import dims
+from kernelyard.dims import Dim
+from kernelyard.legalize.common import broadcast_index
+from kernelyard.legalize.registry import Operand, RuleBuilder, legalize
+from kernelyard.tir.buffer import Buffer
+from kernelyard.tir.expr import DimValue, Expr, cast, const, equal, index, select, unary
+
+Score = Callable[[Expr, Expr, Expr, Expr, Expr], Expr]  # score, batch, head, row, column -> what is added up to
+
+
+@legalize("nn.attention", widen=True)
+def attention(b: RuleBuilder, q: Operand, k: Operand, v: Operand, *, scale: float | None, causal: str) -> Buffer:
+    return _attend(b, q, k, v, scale, _causal(q, k, causal))
+
+
+@legalize("nn.attention_bias", widen=True)
+def attention_bias(
+    b: RuleBuilder, q: Operand, k: Operand, v: Operand, bias: Operand, *, scale: float | None, causal: str
+) -> Buffer:
+    target = (q.shape[0], q.shape[2], q.shape[1], k.shape[1])
+    masked = _causal(q, k, causal)
+
+    def body(score: Expr, *at: Expr) -> Expr:
+        return masked(score + bias[broadcast_index(bias.shape, target, at)], *at)
+
+    return _attend(b, q, k, v, scale, body)
+
+
+@legalize("nn.attention_var_len", widen=True)
+def attention_var_len(
+    b: RuleBuilder,
+    q: Operand,
+    k: Operand,
+    v: Operand,
+    starts_q: Operand,
+    starts_k: Operand,
+    max_q: Operand,
+    max_k: Operand,
+    *,
+    scale: float | None,
+    causal: str,
+) -> Buffer:
+    of_row, of_column = _sequence_of(b, starts_q, q.shape[1]), _sequence_of(b, starts_k, k.shape[1])
+    end = int(causal == "bottom_right")
+
+    def body(score: Expr, batch: Expr, head: Expr, row: Expr, column: Expr) -> Expr:
+        sequence = of_row[row]
+        visible = equal(sequence, of_column[column])
+        if causal != "none":
+            start_q, start_k = (cast(s[sequence + end], "int64") for s in (starts_q, starts_k))
+            visible = visible & (column - start_k <= row - start_q)
+        return select(visible, score, const(-math.inf, score.dtype))
+
+    return _attend(b, q, k, v, scale, body)
+
+
+def _causal(q: Operand, k: Operand, causal: str) -> Score:
+    if causal == "none":
+        return lambda score, *at: score
+    ahead = index(k.shape[1]) - index(q.shape[1]) if causal == "bottom_right" else index(0)
+
+    def body(score: Expr, batch: Expr, head: Expr, row: Expr, column: Expr) -> Expr:
+        return select(column <= row + ahead, score, const(-math.inf, score.dtype))
+
+    return body
+
+
+def _sequence_of(b: RuleBuilder, starts: Operand, length: Dim) -> Buffer:
+    """The number of the sequence that each position belongs to: how many of the others have begun before it."""
+    others = starts.shape[0] - 2
+    return b.reduce(
+        "sum",
+        (length,),
+        (others,),
+        lambda at, point: cast(cast(starts[point[0] + 1], "int64") <= at[0], "int64"),
+        name="sequence",
+    )
+
+
+def _attend(b: RuleBuilder, q: Operand, k: Operand, v: Operand, scale: float | None, finished: Score) -> Buffer:
+    batch, rows, heads, size = q.shape
+    scores_shape, columns = (batch, heads, rows, k.shape[1]), k.shape[1]
+    group = dims.floordiv(heads, k.shape[2])
+
+    def shared(head: Expr) -> Expr:
+        return head if group == 1 else head // index(group)
+
+    products = b.reduce(
+        "sum",
+        scores_shape,
+        (size,),
+        lambda at, p: q[at[0], at[2], at[1], p[0]] * k[at[0], at[3], shared(at[1]), p[0]],
+        name="products",
+    )
+    factor = _factor(size, scale, products.dtype)
+    scores = b.compute(scores_shape, lambda *at: finished(products[at] * factor, *at), "scores")
+    largest = b.reduce("max", scores_shape[:3], (columns,), lambda at, p: scores[(*at, *p)], name="largest")
+    powers = b.compute(scores_shape, lambda *at: unary("exp", scores[at] - largest[at[:3]]), "powers")
+    total = b.reduce("sum", scores_shape[:3], (columns,), lambda at, p: powers[(*at, *p)], name="total")
+    weighted = b.reduce(
+        "sum",
+        (batch, rows, heads, v.shape[3]),
+        (columns,),
+        lambda at, p: powers[at[0], at[2], at[1], p[0]] * v[at[0], p[0], shared(at[2]), at[3]],
+        name="weighted",
+    )
+    return b.compute(weighted.shape, lambda i, s, n, d: weighted[i, s, n, d] / total[i, n, s])
+
+
+def _factor(size: Dim, scale: float | None, dtype: str) -> Expr:
+    if scale is not None:
+        return const(scale, dtype)
+    if isinstance(size, int):
+        return const(1 / math.sqrt(size), dtype)
+    return 1 / unary("sqrt", cast(DimValue(size), dtype))

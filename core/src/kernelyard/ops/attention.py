@@ -1,0 +1,213 @@
+"""Scaled dot-product attention, in the layout (batch, sequence, heads, size).
+
+Sizes: queries (B, S, N, H), keys (B, T, M, H), values (B, T, M, D), result (B, S, N, D). N is a multiple of M: that
+many query heads share a head of keys and values.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from kernelyard.dims import Dim
+from kernelyard.dtypes import FLOATS
+from kernelyard.ir.op import Attribute, Attributes, Sample
+from kernelyard.ir.types import TensorType, Type
+from kernelyard.ops.declaration import declare
+from kernelyard.ops.numeric import in_float64
+from kernelyard.ops.samples import floats
+from kernelyard.ops.type_rules import (
+    require,
+    require_broadcastable,
+    require_dtype,
+    require_rank,
+    require_same_dtype,
+    unify,
+)
+
+CAUSAL = ("none", "top_left", "bottom_right")
+ATTRIBUTES = {"scale": Attribute("float", None), "causal": Attribute("str", "none", CAUSAL)}
+INDEX_DTYPES = ("int32", "int64")
+
+
+# --- types ------------------------------------------------------------------------------------------------------------
+def _attention_type(types: Sequence[TensorType], attrs: Attributes) -> TensorType:
+    queries, keys, values = types[:3]
+    for type_, name in zip(types, ("the queries", "the keys", "the values"), strict=False):
+        require_rank(type_, 4, name)
+    dtype = require_same_dtype(types[:3])
+    require_dtype(queries, FLOATS)
+    batch = unify(unify(queries.shape[0], keys.shape[0], "the batches"), values.shape[0], "the batches")
+    unify(keys.shape[1], values.shape[1], "the sequences of keys and values")
+    unify(queries.shape[3], keys.shape[3], "queries and keys")
+    heads, shared = queries.shape[2], unify(keys.shape[2], values.shape[2], "the heads of keys and values")
+    if isinstance(heads, int) and isinstance(shared, int):
+        require(
+            shared > 0 and heads % shared == 0,
+            "heads of queries must be a multiple of those of keys",
+            found=f"{heads} and {shared}",
+        )
+    return TensorType((batch, queries.shape[1], heads, values.shape[3]), dtype)
+
+
+def _with_bias_type(types: Sequence[TensorType], attrs: Attributes) -> Type:
+    result = _attention_type(types[:3], attrs)
+    require_same_dtype(types)
+    batch, rows, heads, _ = result.shape
+    require_broadcastable(types[3].shape, (batch, heads, rows, types[1].shape[1]), "the bias")
+    return result
+
+
+def _var_len_type(types: Sequence[TensorType], attrs: Attributes) -> Type:
+    result = _attention_type(types[:3], attrs)
+    for type_, name, rank in zip(types[3:], ("seqstart_q", "seqstart_k", "max_q", "max_k"), (1, 1, 0, 0), strict=True):
+        require_rank(type_, rank, name)
+        require_dtype(type_, INDEX_DTYPES, name)
+    unify(types[3].shape[0], types[4].shape[0], "the starts of sequences of queries and keys")
+    return result
+
+
+def _flops(types: Sequence[TensorType], result: Type, attrs: Attributes) -> Dim:
+    (batch, rows, heads, size), columns = types[0].shape, types[1].shape[1]
+    return batch * heads * rows * columns * (2 * size + 2 * types[2].shape[3] + 5)
+
+
+# --- reference --------------------------------------------------------------------------------------------------------
+def _attend(
+    queries: np.ndarray, keys: np.ndarray, values: np.ndarray, scale: float | None, bias: np.ndarray | float
+) -> np.ndarray:
+    group = queries.shape[2] // keys.shape[2]
+    q, k, v = (np.moveaxis(x, 2, 1) for x in (queries, keys.repeat(group, 2), values.repeat(group, 2)))
+    factor = 1 / math.sqrt(queries.shape[3]) if scale is None else scale
+    scores = q @ np.swapaxes(k, 2, 3) * factor + bias
+    powers = np.exp(scores - scores.max(3, keepdims=True))
+    return np.moveaxis(powers / powers.sum(3, keepdims=True) @ v, 1, 2)
+
+
+def _mask(visible: np.ndarray) -> np.ndarray:
+    return np.where(visible, 0.0, -np.inf)
+
+
+def _causal(causal: str, behind_start: np.ndarray, behind_end: np.ndarray) -> np.ndarray:
+    """Which keys are visible, given how far each is behind the query, counted from either end."""
+    if causal == "none":
+        return np.ones_like(behind_start, bool)
+    return (behind_start if causal == "top_left" else behind_end) <= 0
+
+
+def _attention(
+    queries: np.ndarray, keys: np.ndarray, values: np.ndarray, *bias: np.ndarray, scale: float | None, causal: str
+) -> np.ndarray:
+    rows, columns = queries.shape[1], keys.shape[1]
+    behind = np.arange(columns) - np.arange(rows)[:, None]
+    mask = _mask(_causal(causal, behind, behind - columns + rows))
+    return _attend(queries, keys, values, scale, sum(bias, mask))
+
+
+def _attention_var_len(
+    queries: np.ndarray,
+    keys: np.ndarray,
+    values: np.ndarray,
+    starts_q: np.ndarray,
+    starts_k: np.ndarray,
+    max_q: np.ndarray,
+    max_k: np.ndarray,
+    *,
+    scale: float | None,
+    causal: str,
+) -> np.ndarray:
+    rows, columns = np.arange(queries.shape[1]), np.arange(keys.shape[1])
+    of_row, of_column = (np.searchsorted(s[1:-1], at, "right") for s, at in ((starts_q, rows), (starts_k, columns)))
+    from_start, from_end = (
+        (columns - starts_k[of_column + end]) - (rows - starts_q[of_row + end])[:, None] for end in (0, 1)
+    )
+    visible = (of_row[:, None] == of_column) & _causal(causal, from_start, from_end)
+    return _attend(queries, keys, values, scale, _mask(visible))
+
+
+# --- samples ----------------------------------------------------------------------------------------------------------
+Sizes = tuple[int, int, int, int, int, int, int]  # B, S, T, N, M, H, D
+
+PLAIN: Sizes = (2, 3, 5, 2, 2, 4, 4)
+
+
+def _operands(sizes: Sizes, dtype: str = "float32") -> tuple[np.ndarray, ...]:
+    batch, rows, columns, heads, shared, size, wide = sizes
+    return (
+        floats(batch, rows, heads, size, dtype=dtype),
+        floats(batch, columns, shared, size, dtype=dtype, seed=1),
+        floats(batch, columns, shared, wide, dtype=dtype, seed=2),
+    )
+
+
+def _attention_samples() -> Iterator[Sample]:
+    yield Sample(_operands(PLAIN), label="plain")
+    yield Sample(_operands((1, 7, 7, 3, 3, 5, 6)), {"scale": 0.3}, "odd sizes and a scale")
+    yield Sample(_operands((2, 4, 6, 4, 2, 3, 5)), label="heads that share keys")
+    yield Sample(_operands((1, 3, 6, 6, 1, 4, 4)), label="one head of keys")
+    for causal in CAUSAL[1:]:
+        yield Sample(_operands((1, 4, 6, 2, 2, 3, 3)), {"causal": causal}, causal)
+    for dtype in ("float64", "float16"):
+        yield Sample(_operands(PLAIN, dtype), label=dtype)
+
+
+def _bias_samples() -> Iterator[Sample]:
+    for shape in ((2, 2, 3, 5), (2, 1, 1, 5), (1, 1, 3, 5), (5,)):
+        yield Sample((*_operands(PLAIN), floats(*shape, seed=3)), label=f"bias of shape {shape}")
+    yield Sample((*_operands(PLAIN), floats(3, 5, seed=3)), {"scale": 1.0, "causal": "top_left"}, "causal")
+
+
+def _var_len_samples() -> Iterator[Sample]:
+    def row(starts_q: Sequence[int], starts_k: Sequence[int], label: str, causal: str = "none") -> Sample:
+        sizes: Sizes = (1, starts_q[-1], starts_k[-1], 2, 2, 4, 3)
+        starts = [np.array(s, np.int32) for s in (starts_q, starts_k)]
+        longest = [np.array(np.diff(s).max(), np.int32) for s in starts]
+        return Sample((*_operands(sizes), *starts, *longest), {"causal": causal}, label)
+
+    yield row((0, 2, 6, 9), (0, 2, 6, 9), "three sequences")
+    yield row((0, 3, 4), (0, 5, 7), "more keys than queries")
+    yield row((0, 3, 7), (0, 3, 7), "causal", "top_left")
+    yield row((0, 3, 4), (0, 5, 7), "causal from the end", "bottom_right")
+
+
+QKV = ("queries", "keys", "values")
+STARTS = ("seqstart_q", "seqstart_k", "max_seqlen_q", "max_seqlen_k")
+
+for _name, _inputs, _rule, _reference, _samples, _summary in (
+    (
+        "nn.attention",
+        QKV,
+        _attention_type,
+        _attention,
+        _attention_samples,
+        "softmax(queries @ keys.T * scale) @ values per head, of tensors (batch, sequence, heads, size)",
+    ),
+    (
+        "nn.attention_bias",
+        (*QKV, "bias"),
+        _with_bias_type,
+        _attention,
+        _bias_samples,
+        "attention with a bias added to the scores (batch, heads, queries, keys)",
+    ),
+    (
+        "nn.attention_var_len",
+        (*QKV, *STARTS),
+        _var_len_type,
+        _attention_var_len,
+        _var_len_samples,
+        "attention within sequences of various lengths, packed one after the other",
+    ),
+):
+    declare(
+        _name,
+        _inputs,
+        _rule,
+        in_float64(_reference),
+        attributes=ATTRIBUTES,
+        samples=_samples,
+        flops=_flops,
+        summary=_summary,
+    )

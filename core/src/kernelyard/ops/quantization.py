@@ -1,0 +1,106 @@
+"""Affine quantization: real = (stored - zero point) * scale."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from kernelyard.dtypes import FLOATS, SIGNED, UNSIGNED, to_numpy
+from kernelyard.ir.op import Attribute, Attributes, Sample
+from kernelyard.ir.types import TensorType, Type
+from kernelyard.ops.declaration import declare, flops_per_output
+from kernelyard.ops.samples import floats, integers
+from kernelyard.ops.type_rules import require, require_axis, require_dtype, unify
+
+STORED = ("int8", "uint8", "int16", "uint16", "int32")
+INTEGERS = (*SIGNED, *UNSIGNED)
+
+
+def _check_parameters(types: Sequence[TensorType], axis: int | None) -> None:
+    """Scale and zero point: one number, or one per index along an axis."""
+    for type_, name in zip(types[1:], ("the scale", "the zero point"), strict=True):
+        require(type_.rank <= 1, f"{name} must be a number or a vector", found=repr(type_))
+        if type_.rank:
+            require(axis is not None, f"{name} is a vector: along which axis?", hint="give the attribute axis")
+            along = types[0].shape[require_axis(axis or 0, types[0].rank)]
+            unify(type_.shape[0], along, f"{name} and the axis")
+
+
+def _quantize_type(types: Sequence[TensorType], attrs: Attributes) -> Type:
+    require_dtype(types[0], FLOATS)
+    require_dtype(types[1], FLOATS, "the scale")
+    require_dtype(types[2], INTEGERS, "the zero point")
+    require(attrs["dtype"] in STORED, "this dtype stores no quantized numbers", found=attrs["dtype"])
+    _check_parameters(types, attrs["axis"])
+    return TensorType(types[0].shape, attrs["dtype"])
+
+
+def _dequantize_type(types: Sequence[TensorType], attrs: Attributes) -> Type:
+    require_dtype(types[0], STORED)
+    require_dtype(types[1], FLOATS, "the scale")
+    require_dtype(types[2], INTEGERS, "the zero point")
+    require(attrs["dtype"] in FLOATS, "numbers are restored as floats", found=attrs["dtype"])
+    _check_parameters(types, attrs["axis"])
+    return TensorType(types[0].shape, attrs["dtype"])
+
+
+def _along(parameter: np.ndarray, axis: int | None, rank: int) -> np.ndarray:
+    return parameter.reshape([-1 if n == axis else 1 for n in range(rank)]) if parameter.ndim else parameter
+
+
+def _quantize(x: np.ndarray, scale: np.ndarray, zero: np.ndarray, *, axis: int | None, dtype: str) -> np.ndarray:
+    scaled = x.astype(np.float32) / _along(scale, axis, x.ndim).astype(np.float32)
+    limits = np.iinfo(to_numpy(dtype))
+    shifted = np.rint(scaled).astype(np.float64) + _along(zero, axis, x.ndim)
+    return np.clip(shifted, limits.min, limits.max).astype(to_numpy(dtype))
+
+
+def _dequantize(x: np.ndarray, scale: np.ndarray, zero: np.ndarray, *, axis: int | None, dtype: str) -> np.ndarray:
+    whole = x.astype(np.int64) - _along(zero, axis, x.ndim).astype(np.int64)
+    return (whole.astype(np.float32) * _along(scale, axis, x.ndim).astype(np.float32)).astype(to_numpy(dtype))
+
+
+def _scales(*shape: int) -> np.ndarray:
+    return floats(*shape, low=0.05, high=0.4, seed=5)
+
+
+def _quantize_samples() -> Iterator[Sample]:
+    number, zero = np.array(0.1, np.float32), np.array(3, np.int8)
+    yield Sample((floats(3, 5), number, zero), {"dtype": "int8"}, "one scale")
+    yield Sample((floats(2, 3, 5), _scales(3), integers(3, dtype="int32")), {"axis": 1, "dtype": "int8"}, "per channel")
+    yield Sample((floats(4, 7), number, np.array(100, np.uint8)), {"dtype": "uint8"}, "cut to the range")
+    yield Sample((floats(5, dtype="float16"), number, zero), {"dtype": "int16"}, "float16")
+
+
+def _dequantize_samples() -> Iterator[Sample]:
+    number, zero = np.array(0.1, np.float32), np.array(3, np.int8)
+    yield Sample((integers(3, 5, dtype="int8"), number, zero), label="one scale")
+    yield Sample((integers(2, 3, 5, dtype="int8"), _scales(3), integers(3, dtype="int8")), {"axis": 1}, "per channel")
+    stored = integers(4, 7, dtype="uint8", low=0, high=200)
+    yield Sample((stored, number, np.array(100, np.uint8)), label="uint8")
+    yield Sample((integers(5, dtype="int32"), number, zero), {"dtype": "float16"}, "float16 from int32")
+
+
+_AXIS = Attribute("int", None)
+
+declare(
+    "quantize",
+    ("x", "scale", "zero_point"),
+    _quantize_type,
+    _quantize,
+    attributes={"axis": _AXIS, "dtype": Attribute("dtype", "int8")},
+    samples=_quantize_samples,
+    flops=flops_per_output(3),
+    summary="round(x / scale) + zero_point, cut to the range of the dtype; parameters of one number, or along an axis",
+)
+declare(
+    "dequantize",
+    ("x", "scale", "zero_point"),
+    _dequantize_type,
+    _dequantize,
+    attributes={"axis": _AXIS, "dtype": Attribute("dtype", "float32")},
+    samples=_dequantize_samples,
+    flops=flops_per_output(2),
+    summary="(x - zero_point) * scale as floats; parameters of one number, or along an axis",
+)
