@@ -12,7 +12,7 @@ import numpy as np
 
 from kernelyard.errors import CodegenError
 from kernelyard.ir import Call, GlobalVar, IRModule, TupleGetItem
-from kernelyard.ops.interpreter import run
+from kernelyard.ops.interpreter import call_function
 from kernelyard.patterns import Accept, Answer, Decline, FusionPattern, Match, is_op
 from kernelyard.plugins.backend import Backend
 from kernelyard.runtime.module import RuntimeModule
@@ -40,8 +40,10 @@ class InterpretedModule(RuntimeModule):
         count = len(region.inputs)
         module = region.module.with_functions({symbol: region.function})
 
-        def call(*tensors: np.ndarray) -> None:
-            results = run(module, tensors[:count], symbol)
+        def call(*tensors: np.ndarray, symbols: Mapping[str, int] | None = None) -> None:
+            # The caller knows sizes that cannot be read off the inputs (n, of an input of n * n elements).
+            result = call_function(region.function, tensors[:count], module, dict(symbols or {}))
+            results = result if isinstance(result, tuple) else (result,)
             for result, output in zip(results, tensors[count:], strict=True):
                 np.copyto(output, result)
 

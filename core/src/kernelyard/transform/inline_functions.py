@@ -31,6 +31,11 @@ def inline_functions(module: IRModule, names: Collection[str], entries: Sequence
     return module.with_functions({name: _Inliner(module, names).run(f) for name, f in wanted.items()})
 
 
+def inline_into(function: Function, module: IRModule, names: Collection[str]) -> Function:
+    """One function with every call of the functions `names` of a module replaced by what these do."""
+    return _Inliner(module, names).run(function)
+
+
 class _Inliner:
     def __init__(self, module: IRModule, names: Collection[str]) -> None:
         self.module = module

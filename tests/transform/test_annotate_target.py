@@ -1,0 +1,177 @@
+"""AnnotateTarget: the scenarios of Relay's test_pass_annotate_target.py, by their names.
+
+Those with references, `while` and `If` have no form here: functions are one straight line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import pytest
+
+import kernelyard.ops  # noqa: F401  # declares the operators
+from kernelyard.ir import Call, FunctionBuilder, IRModule, Var
+from kernelyard.ir.printer import to_text
+from kernelyard.ir.verify import verify
+from kernelyard.patterns import Accept, Decline, is_op, wildcard
+from kernelyard.placement.recorder import Recorder
+from kernelyard.testing.reference import assert_same_meaning
+from kernelyard.transform.annotate_target import AnnotateTarget
+from kernelyard.transform.merge_composite import MergeComposite
+from kernelyard.transform.single_op_rules import accept_all, register_op_rule, unregister_op_rules
+
+X = np.random.default_rng(0).standard_normal((10, 4), dtype=np.float32)
+TARGETS = ("A", "B", "test")
+
+
+@pytest.fixture(autouse=True)
+def _clean_rules() -> Iterator[None]:
+    yield
+    for target in TARGETS:
+        unregister_op_rules(target)
+
+
+def takes(target: str, *ops: str) -> None:
+    for op in ops:
+        register_op_rule(op, target, accept_all)
+
+
+def module_of(build: Callable[[FunctionBuilder, Var], Sequence[Var]]) -> IRModule:
+    b = FunctionBuilder()
+    return verify(IRModule({"main": b.function(*build(b, b.input("x", X.shape)))}))
+
+
+def annotated(module: IRModule, targets: str | Sequence[str] = "test") -> IRModule:
+    after = verify(AnnotateTarget(targets)(module))
+    assert_same_meaning(module, after, [X])
+    return after
+
+
+def marks(module: IRModule) -> list[str]:
+    """For each call of main: the target that it is marked with, or its operator."""
+    calls = [b.value for b in module.graph_functions()["main"].bindings if isinstance(b.value, Call)]
+    return [module[c.op_name].attrs["Codegen"] if c.op_name in module else c.op_name for c in calls]
+
+
+def test_extern_dnnl() -> None:
+    """Neighbouring calls are marked one by one; merging them is another pass's work."""
+    takes("test", "nn.conv2d", "add")
+    weight = np.ones((4, 1, 3, 3), np.float32)
+
+    def build(b, x):
+        data = b.op("reshape", x, shape=(1, 4, 5, 2))
+        first = b.op("nn.conv2d", data, weight, strides=(1, 1), padding=(1, 1, 1, 1), groups=4)
+        second = b.op("nn.conv2d", first, weight, strides=(1, 1), padding=(1, 1, 1, 1), groups=4)
+        return [b.op("add", first, second)]
+
+    after = annotated(module_of(build))
+    assert marks(after) == ["reshape", "test", "test", "test"]
+    regions = [f for f in after.graph_functions().values() if "Codegen" in f.attrs]
+    assert [len(region.bindings) for region in regions] == [1, 1], "two equal convolutions share a function"
+
+
+def test_multiple_ends() -> None:
+    takes("test", "nn.relu")
+
+    def build(b, x):
+        relu = b.op("nn.relu", x)
+        return [b.op("add", b.op("abs", relu), b.op("exp", relu))]
+
+    assert marks(annotated(module_of(build))) == ["test", "abs", "exp", "add"]
+
+
+def test_type_propagation() -> None:
+    """A rule sees the types of calls behind others that were marked."""
+
+    @register_op_rule("nn.relu", "test")
+    def relu(call: Call) -> Accept | Decline:
+        return Accept() if call.args[0].tensor_type.dtype == "float32" else Decline("dtype", "float32 alone")
+
+    assert marks(annotated(module_of(lambda b, x: [b.op("nn.relu", b.op("nn.relu", x))]))) == ["test", "test"]
+
+
+def test_tuple() -> None:
+    """An operator of several operands takes them itself: there is no tuple to mark."""
+    takes("test", "nn.relu", "concat")
+    module = module_of(lambda b, x: [b.op("concat", b.op("nn.relu", x), b.op("abs", x), axis=1)])
+    assert marks(annotated(module)) == ["test", "abs", "test"]
+
+
+def test_ends_with_tuple() -> None:
+    takes("test", "nn.relu", "split")
+
+    def build(b, x):
+        parts = b.op("split", b.op("nn.relu", x), axis=1, sections=(1, 3))
+        return [b.get(parts, 0), b.get(parts, 1)]
+
+    assert marks(annotated(module_of(build))) == ["test", "test"]
+
+
+def test_empty_tuple() -> None:
+    """A function that returns an operand as it stands, and computes nothing."""
+    takes("test", "nn.relu")
+    module = module_of(lambda b, x: [x])
+    assert AnnotateTarget("test")(module) is module
+
+
+def test_free_vars_zeros() -> None:
+    """Calls without operands are like inputs: they are not marked."""
+    takes("test", "arange", "add")
+    module = module_of(
+        lambda b, x: [b.op("add", x, b.op("arange", start=0, step=1, count=4, dtype="float32"))],
+    )
+    assert marks(annotated(module)) == ["arange", "test"]
+
+
+def test_composite_function() -> None:
+    """A composite belongs to its pattern's backend; the calls inside are not looked at."""
+    takes("test", "nn.relu")
+    pattern = ("test.add_relu", is_op("nn.relu")(is_op("add")(wildcard(), wildcard())))
+    module = module_of(lambda b, x: [b.op("nn.relu", b.op("add", x, b.op("abs", x)))])
+    composed = MergeComposite([pattern])(module)
+    assert marks(annotated(composed)) == ["abs", "test"]
+    assert AnnotateTarget("other")(composed) is composed
+
+
+def test_multiple_runs() -> None:
+    """One backend after another gives what both at once give; what is marked stays marked."""
+    takes("A", "nn.relu")
+    takes("B", "add", "nn.relu")
+
+    def build(b, x):
+        a_1 = b.op("nn.relu", x)
+        return [b.op("add", b.op("abs", a_1), b.op("nn.relu", a_1))]
+
+    module = module_of(build)
+    one_by_one = annotated(annotated(module, "A"), "B")
+    assert marks(one_by_one) == ["A", "abs", "A", "B"]
+    assert to_text(one_by_one) == to_text(annotated(module, ["A", "B"]))
+    assert AnnotateTarget(["A", "B"])(one_by_one) is one_by_one
+
+
+def test_the_users_order_decides() -> None:
+    takes("A", "nn.relu")
+    takes("B", "nn.relu", "abs")
+    module = module_of(lambda b, x: [b.op("abs", b.op("nn.relu", x))])
+    assert marks(annotated(module, ["A", "B"])) == ["A", "B"]
+    assert marks(annotated(module, ["B", "A"])) == ["B", "B"]
+
+
+def test_default_entry_functions_alone_and_all() -> None:
+    """Guards against H.2 item 15: every entry function is treated, not only main."""
+    takes("test", "nn.relu")
+    b = FunctionBuilder()
+    other = b.function(b.op("nn.relu", b.input("y", (2,))))
+    module = module_of(lambda b, x: [b.op("nn.relu", x)]).with_functions({"other": other})
+    after = verify(AnnotateTarget("test")(module))
+    assert all(function.bindings[0].value.op_name in after for function in after.entry_functions().values())
+
+
+def test_what_a_rule_declines_is_reported() -> None:
+    register_op_rule("exp", "test", lambda call: Decline("accuracy", "too coarse"))
+    recorder = Recorder()
+    module = module_of(lambda b, x: [b.op("exp", b.op("abs", x))])
+    assert AnnotateTarget("test", recorder)(module) is module
+    (declined,) = recorder.declined_matches()
+    assert (declined.code, declined.message) == ("accuracy", "too coarse")

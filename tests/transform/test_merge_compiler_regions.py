@@ -1,0 +1,156 @@
+"""MergeCompilerRegions: the scenarios of Relay's test_pass_merge_compiler_regions.py, by their names, and more.
+
+`if_else` has no form here: functions have no branches, so no condition restricts a merge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+import kernelyard.ops  # noqa: F401  # declares the operators
+from kernelyard.ir import Call, FunctionBuilder, IRModule, all_ops
+from kernelyard.ir.printer import to_text
+from kernelyard.ir.verify import verify
+from kernelyard.patterns.composite import op_names
+from kernelyard.testing.backends import InterpretedBackend
+from kernelyard.testing.reference import assert_same_meaning
+from kernelyard.testing.strategies import modules
+from kernelyard.transform.annotate_target import AnnotateTarget
+from kernelyard.transform.merge_compiler_regions import MergeCompilerRegions
+from kernelyard.transform.partition_graph import PartitionGraph
+from kernelyard.transform.run_codegen import RunCodegen
+from kernelyard.transform.single_op_rules import accept_all, register_op_rule, unregister_op_rules
+
+X = np.random.default_rng(0).standard_normal((10, 4), dtype=np.float32)
+
+
+@pytest.fixture(autouse=True)
+def _clean_rules() -> Iterator[None]:
+    yield
+    for target in ("A", "B"):
+        unregister_op_rules(target)
+
+
+def takes(target: str, *ops: str) -> None:
+    for op in ops:
+        register_op_rule(op, target, accept_all)
+
+
+def merged(module: IRModule) -> IRModule:
+    verify(module)
+    after = verify(MergeCompilerRegions()(AnnotateTarget(["A", "B"])(module)))
+    assert_same_meaning(module, after, [X])
+    return after
+
+
+def regions(module: IRModule) -> list[tuple[str, tuple[str, ...]]]:
+    """Target and ops of each region that main calls, in order; other operators by name."""
+    calls = [b.value for b in module.graph_functions()["main"].bindings if isinstance(b.value, Call)]
+    functions = module.graph_functions()
+    return [
+        (functions[c.op_name].attrs["Codegen"], op_names(functions[c.op_name])) if c.op_name in module else ("", (c.op_name,))
+        for c in calls
+    ]  # fmt: skip
+
+
+def test_diamond_graph_fanouts() -> None:
+    """What lies on a path through another target is not merged across it."""
+    takes("A", "nn.relu", "add", "abs")
+    b = FunctionBuilder()
+    first = b.op("nn.relu", b.input("x", X.shape))
+    second = b.op("abs", first)
+    third = b.op("exp", first)  # no target takes it
+    result = b.op("add", second, third)
+    assert regions(merged(IRModule({"main": b.function(result)}))) == [
+        ("A", ("nn.relu", "abs")),
+        ("", ("exp",)),
+        ("A", ("add",)),
+    ]
+
+
+def test_example_graph() -> None:
+    """The RFC's example: as few regions as no cycle allows."""
+    takes("A", "nn.relu", "add", "multiply")
+    takes("B", "abs", "subtract")
+    b = FunctionBuilder()
+    x = b.input("x", X.shape)
+    a1, a2 = b.op("nn.relu", x), b.op("multiply", x, x)
+    b1 = b.op("abs", a1)
+    a3 = b.op("add", a1, a2)
+    b2 = b.op("subtract", b1, a3)
+    a4 = b.op("add", a3, b2)
+    found = regions(merged(IRModule({"main": b.function(a4, b.op("abs", b2))})))
+    assert sorted(target for target, _ in found) == ["A", "A", "B"]
+    assert {frozenset(ops) for _, ops in found} == {
+        frozenset({"nn.relu", "multiply", "add"}),
+        frozenset({"abs", "subtract"}),
+        frozenset({"add"}),
+    }
+
+
+def test_a_cycle_through_several_regions_is_seen() -> None:
+    takes("A", "nn.relu", "add", "tanh")
+    takes("B", "abs", "exp")
+    b = FunctionBuilder()
+    first = b.op("nn.relu", b.input("x", X.shape))
+    between = b.op("exp", b.op("tanh", b.op("abs", first)))
+    found = regions(merged(IRModule({"main": b.function(b.op("add", first, between))})))
+    assert [target for target, _ in found] == ["A", "B", "A", "B", "A"]
+
+
+def test_regions_without_a_path_between_them_stay_apart() -> None:
+    takes("A", "nn.relu", "tanh")
+    b = FunctionBuilder()
+    x = b.input("x", X.shape)
+    found = regions(merged(IRModule({"main": b.function(b.op("nn.relu", x), b.op("tanh", x))})))
+    assert found == [("A", ("nn.relu",)), ("A", ("tanh",))]
+
+
+def test_items_go_with_the_region_that_makes_the_tuple() -> None:
+    takes("A", "split", "add")
+    b = FunctionBuilder()
+    parts = b.op("split", b.input("x", X.shape), axis=1, sections=(2, 2))
+    after = merged(IRModule({"main": b.function(b.op("add", b.get(parts, 0), b.get(parts, 1)))}))
+    assert regions(after) == [("A", ("split", "add"))]
+    assert len(after.functions) == 2, "the marks of single calls are gone"
+
+
+def test_every_entry_function() -> None:
+    """Guards against H.2 item 15: MergeCompositeFunctions worked on main alone."""
+    takes("A", "nn.relu", "tanh")
+    entries = {}
+    for name in ("main", "other"):
+        b = FunctionBuilder()
+        entries[name] = b.function(b.op("tanh", b.op("nn.relu", b.input("x", X.shape))))
+    after = merged(IRModule(entries))
+    assert list(after.functions) == ["main", "other", after["main"].bindings[0].value.op_name]
+
+
+def test_nothing_marked_is_no_change() -> None:
+    b = FunctionBuilder()
+    module = IRModule({"main": b.function(b.op("nn.relu", b.input("x", X.shape)))})
+    assert MergeCompilerRegions()(module) is module
+
+
+@settings(max_examples=40, deadline=None)
+@given(modules(symbolic=True))
+def test_the_whole_flow_keeps_the_meaning_of_random_modules(program) -> None:
+    ops = [op.name for op in all_ops() if op.pure and not op.opaque_type]
+    for i, op in enumerate(ops):
+        if i % 3:
+            register_op_rule(op, "AB"[i % 2], accept_all)
+    try:
+        marked = verify(AnnotateTarget(["A", "B"])(program.module))
+        partitioned = verify(PartitionGraph()(verify(MergeCompilerRegions()(marked))))
+        assert to_text(partitioned) == to_text(PartitionGraph()(MergeCompilerRegions()(marked)))
+        codegens = {name: InterpretedBackend(name).codegen for name in "AB"}
+        compiled = verify(RunCodegen(codegens, strict=True)(partitioned))
+        for after in (marked, partitioned, compiled):
+            assert_same_meaning(program.module, after, program.inputs)
+    finally:
+        for target in "AB":
+            unregister_op_rules(target)
