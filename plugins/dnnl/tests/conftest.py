@@ -17,6 +17,7 @@ from kernelyard.runtime.json_runtime import JSONGraph
 from kernelyard.runtime.memory import Workspace, address_of, aligned_empty
 from kernelyard.runtime.module import BindContext, BoundTensor
 from kernelyard.testing import assert_allclose, assert_declined, evaluate
+from kernelyard_dnnl.runtime import DnnlRuntime
 
 Entry = list[int]
 Build: TypeAlias = Callable[..., Var]
@@ -61,8 +62,6 @@ class GraphBuilder:
         self, outputs: Sequence[Entry], *feeds: np.ndarray, threads: int = 1, **symbols: int
     ) -> tuple[list[np.ndarray], list[tuple[str, str]]]:
         """The outputs, and what ran: (node, implementation) in order."""
-        from kernelyard_dnnl.runtime import DnnlRuntime
-
         runtime = DnnlRuntime([self.graph(*outputs)], self.constants)
         results = run_module(runtime, "dnnl_0", feeds, symbols, threads)
         return results, runtime.plan("dnnl_0", symbols, threads).implementations
@@ -125,6 +124,12 @@ class Offloading:
         assert_declined(exe, "dnnl", code, pattern)
         self.right(module, exe, positive=positive)
         return exe
+
+    def implementations(self, exe: ky.Executable, **sizes: int) -> list[tuple[str, str]]:
+        """What runs in the one region of a program: (node, implementation) in order."""
+        (runtime,) = [each for each in exe.modules if isinstance(each, DnnlRuntime)]
+        (symbol,) = runtime.symbols()
+        return runtime.plan(symbol, sizes, 1).implementations
 
     def right(self, module: IRModule, exe: ky.Executable, positive: bool = False, **sizes: int) -> None:
         """The program gives what the reference gives."""

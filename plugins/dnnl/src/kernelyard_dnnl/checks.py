@@ -15,7 +15,7 @@ from kernelyard.ir import Call, Expr, TensorType
 from kernelyard.patterns import Accept, Decline, Match
 from kernelyard_dnnl.composite import CONVOLUTIONS, DECONVOLUTIONS, Composite, read_composite
 from kernelyard_dnnl.nodes import ANCHORS, AVG_POOLS, MAX_POOLS, concat_axis
-from kernelyard_dnnl.post_ops import BINARY, UNARY, Binary
+from kernelyard_dnnl.post_ops import BINARY, POWERS, UNARY, Binary, exponent_of
 from kernelyard_dnnl.probe import objection
 
 Answer: TypeAlias = "Accept | Decline"
@@ -34,7 +34,7 @@ def _declined(match: Match, *rules: Callable[[Composite], Decline | None]) -> An
     for stage in composite.stages:
         if isinstance(stage, Binary) and stage.operand in match.members:
             return Decline("operand", "a post-op reads a value from inside its own group", at=stage.operand)
-    for rule in (_dtypes, _stages, *rules):
+    for rule in (_dtypes, _stages, _powers, *rules):
         refusal = rule(composite)
         if refusal is not None:
             return refusal
@@ -71,6 +71,13 @@ def _stages(composite: Composite) -> Decline | None:
             return Decline(
                 "operand", f"an operand of shape {found} is not known to broadcast to {_text(shape)}", at=stage.operand
             )
+    return None
+
+
+def _powers(composite: Composite) -> Decline | None:
+    for call in composite.calls:
+        if call.op_name == "power" and exponent_of(call) not in POWERS:
+            return Decline("slow", f"oneDNN computes powers of {exponent_of(call):g} one element at a time")
     return None
 
 
@@ -168,8 +175,8 @@ def pool(match: Match) -> Answer:
         attrs, data = composite.anchor.attrs, composite.anchor.args[0].tensor_type
         if composite.anchor.op_name in AVG_POOLS and any(step != 1 for step in attrs["dilation"]):
             return Decline("attribute", f"an average pool with dilation {attrs['dilation']}")
-        if attrs["ceil_mode"] and not _ceil_is_floor(composite.anchor):
-            return Decline("attribute", "ceil_mode with windows that reach over the end")
+        if attrs["ceil_mode"] and attrs.get("count_include_pad") and not _ceil_is_floor(composite.anchor):
+            return Decline("attribute", "ceil_mode, padding counted, and windows that reach past the padding")
         return _known("the number of channels", data.shape[1])
 
     return _declined(match, rounding)

@@ -10,14 +10,14 @@ from kernelyard.patterns.templates import swaps_last_two
 from kernelyard_dnnl import checks
 from kernelyard_dnnl.composite import CONVOLUTIONS, DECONVOLUTIONS
 from kernelyard_dnnl.nodes import AVG_POOLS, MAX_POOLS, REDUCTIONS
-from kernelyard_dnnl.post_ops import BINARY, POWERS, REVERSED, UNARY, scalar_of
+from kernelyard_dnnl.post_ops import BINARY, REVERSED, UNARY, scalar_of
 
 MAX_STAGES = 5
 
 
 def activation(previous: Pattern) -> Pattern:
     """A function of `previous` alone."""
-    exponent = is_const().where(lambda constant: scalar_of(constant) in POWERS)
+    exponent = is_const().where(lambda constant: scalar_of(constant) is not None)
     return is_op(*UNARY)(previous) | is_op("power")(previous, exponent)
 
 

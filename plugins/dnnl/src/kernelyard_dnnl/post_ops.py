@@ -76,7 +76,7 @@ ELTWISE: Mapping[str, Callable[[Mapping[str, Any]], Eltwise]] = {
     "tanh": lambda _: Eltwise("tanh"),
 }
 
-# Other exponents (squares and reciprocals are operators) oneDNN computes one element at a time.
+# Squares and reciprocals are operators. Other exponents oneDNN computes one element at a time: see checks.py.
 POWERS: Mapping[float, tuple[Eltwise, ...]] = {0.5: (SQUARE_ROOT,), -0.5: RSQRT}
 
 UNARY = (*ELTWISE, "rsqrt")
@@ -115,12 +115,18 @@ def scalar_of(expr: Expr) -> float | None:
     return None
 
 
+def exponent_of(power: Call) -> float:
+    """The exponent of a power, a constant scalar."""
+    exponent = scalar_of(power.args[1])
+    assert exponent is not None, "the pattern takes constants only"
+    return exponent
+
+
 def stages_of(call: Call, x: Expr) -> tuple[Stage, ...]:
     """How `call`, one of whose arguments is `x`, is applied to x."""
     if call.op_name == "power":
-        exponent = scalar_of(call.args[1])
-        assert exponent is not None  # the pattern has seen to it
-        return POWERS[exponent]
+        exponent = exponent_of(call)
+        return POWERS.get(exponent, (Eltwise("pow", 1.0, exponent),))
     if call.op_name == "rsqrt":
         return RSQRT
     if call.op_name in ELTWISE:

@@ -1,0 +1,177 @@
+"""Symbolic sizes: one compiled program for several shapes in turn, primitives made for each and kept in a bounded cache."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import kernelyard as ky
+from kernelyard import dims
+from kernelyard.testing import assert_allclose, assert_offloaded, evaluate
+
+N, H, W = (dims.symbol(name) for name in "nhw")
+SIZES = [(1, 8, 8), (2, 9, 5), (1, 17, 23), (3, 3, 4), (1, 8, 8)]
+
+
+def weights(*shape, seed=1):
+    return (np.random.default_rng(seed).standard_normal(shape) * 0.3).astype(np.float32)
+
+
+def conv(b, x, w, padding=(1, 1, 1, 1), strides=(1, 1)):
+    rank = w.ndim - 2
+    return b.op(f"nn.conv{rank}d", x, w, strides=strides, padding=padding, dilation=(1,) * rank, groups=1)
+
+
+def pool(b, x, kind="max", **attrs):
+    window = {"pool_size": (2, 2), "strides": (2, 2), "padding": (0, 0, 0, 0), "dilation": (1, 1), "ceil_mode": False}
+    return b.op(f"nn.{kind}_pool2d", x, **(window | attrs))
+
+
+def dim(x, axis):
+    return x.type.shape[axis]
+
+
+IMAGE = [(N, 4, H, W)]
+# label -> (pattern, program, inputs)
+PROGRAMS = {
+    "conv2d": ("dnnl.conv2d", lambda b, x: b.op("nn.relu", conv(b, x, weights(8, 4, 3, 3))), IMAGE),
+    "conv2d strided": ("dnnl.conv2d", lambda b, x: conv(b, x, weights(8, 4, 3, 3), strides=(2, 2)), IMAGE),
+    "conv2d_transpose": (
+        "dnnl.conv2d_transpose",
+        lambda b, x: b.op(
+            "nn.conv2d_transpose", x, weights(4, 8, 2, 2), strides=(2, 2), padding=(0, 0, 0, 0), dilation=(1, 1),
+            groups=1, output_padding=(0, 0),
+        ), IMAGE,
+    ),
+    "residual": ("dnnl.conv2d", lambda b, x: b.op("nn.relu", b.op("add", conv(b, x, weights(4, 4, 3, 3)), x)), IMAGE),
+    "matmul": ("dnnl.matmul", lambda b, x: b.op("nn.gelu", b.op("matmul", x, weights(6, 9))), [(N, H, 6)]),
+    "matmul of two inputs": ("dnnl.matmul", lambda b, x, y: b.op("matmul", x, y), [(N, H, W), (N, W, 5)]),
+    "transposed_matmul": (
+        "dnnl.transposed_matmul",
+        lambda b, x, y: b.op("matmul", x, b.op("permute_dims", y, axes=(0, 2, 1))), [(N, H, 6), (N, W, 6)],
+    ),
+    "softmax": ("dnnl.softmax", lambda b, x: b.op("nn.softmax", x, axis=2), [(N, H, W)]),
+    "softmax over the middle": ("dnnl.softmax", lambda b, x: b.op("nn.softmax", x, axis=1), [(N, H, W)]),
+    "layer_norm": (
+        "dnnl.layer_norm",
+        lambda b, x: b.op("nn.layer_norm", x, weights(16), weights(16), axes=(2,), epsilon=1e-5), [(N, H, 16)],
+    ),
+    "max pool": ("dnnl.pool", lambda b, x: pool(b, x), IMAGE),
+    "max pool, rounded up": ("dnnl.pool", lambda b, x: pool(b, x, ceil_mode=True), IMAGE),
+    "average pool, rounded up": ("dnnl.pool", lambda b, x: pool(b, x, "avg", ceil_mode=True, count_include_pad=False), IMAGE),
+    "global average": ("dnnl.reduce", lambda b, x: b.op("mean", x, axes=(2, 3), keepdims=True), IMAGE),
+    "maximum over the batch": ("dnnl.reduce", lambda b, x: b.op("max", x, axes=(0,), keepdims=False), IMAGE),
+    "elementwise": ("dnnl.elementwise", lambda b, x, y: b.op("multiply", b.op("sigmoid", x), y), [(N, H, W), (N, H, W)]),
+    "broadcast": ("dnnl.elementwise", lambda b, x, y: b.op("add", x, y), [(N, 4, H, W), (N, 4, 1, 1)]),
+    "nearest": (
+        "dnnl.resample",
+        lambda b, x: b.op(
+            "image.resize", x, sizes=(2 * H, 2 * W), scales=(), method="nearest",
+            coordinate_transformation_mode="asymmetric", nearest_mode="floor",
+        ), IMAGE,
+    ),
+    "linear": (
+        "dnnl.resample",
+        lambda b, x: b.op(
+            "image.resize", x, sizes=(12, 10), scales=(), method="linear", coordinate_transformation_mode="half_pixel"
+        ), IMAGE,
+    ),
+    "concat": ("dnnl.concat", lambda b, x, y: b.op("concat", x, y, axis=2), [(N, H, 20), (N, H, 20)]),
+    "concat of symbolic sizes": ("dnnl.concat", lambda b, x, y: b.op("concat", x, y, axis=1), [(N, H), (N, W)]),
+    "reorder": ("dnnl.reorder", lambda b, x: b.op("permute_dims", x, axes=(0, 2, 3, 1)), IMAGE),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", PROGRAMS)
+def test_several_shapes_in_turn(case, offloading):
+    pattern, build, inputs = PROGRAMS[case]
+    module = offloading.module(build, *inputs)
+    exe = ky.compile(module, backends=["dnnl"])
+    assert_offloaded(exe, "dnnl", pattern, count=1)
+    assert {row.backend for row in exe.report.placed} == {"dnnl"}
+    for n, h, w in SIZES:
+        offloading.right(module, exe, n=n, h=h, w=w)
+
+
+def test_a_symbol_that_turns_out_to_be_one_broadcasts(offloading):
+    module = offloading.module(lambda b, x, y: b.op("multiply", x, y), (N, 6), (H, 6))
+    exe = ky.compile(module, backends=["dnnl"])
+    assert_offloaded(exe, "dnnl", "dnnl.elementwise")
+    for n, h in ((4, 4), (1, 4), (4, 1), (1, 1)):
+        offloading.right(module, exe, n=n, h=h)
+
+
+# --- padding whose amount follows from the sizes, as automatic padding has it -----------------------------------------
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_automatic_padding(rank, offloading):
+    """SAME_UPPER with stride 2: the padding is 1 or 2, as the size is even or odd."""
+    names = [dims.symbol(f"d{axis}") for axis in range(rank)]
+    w = weights(8, 4, *[4] * rank)
+
+    def build(b, x):
+        total = [dims.maximum((dims.ceildiv(d, 2) - 1) * 2 + 4 - d, 0) for d in names]
+        before = [dims.floordiv(t, 2) for t in total]
+        after = [t - half for t, half in zip(total, before, strict=True)]
+        x = b.op("pad", x, pads=(0, 0, *before, 0, 0, *after), mode="constant", value=0.0)
+        return b.op("nn.relu", conv(b, x, w, (0,) * (2 * rank), (2,) * rank))
+
+    module = offloading.module(build, (N, 4, *names))
+    exe = ky.compile(module, backends=["dnnl"])
+    assert [(r.pattern, r.ops) for r in exe.report.regions] == [
+        (f"dnnl.padded_conv{rank}d", ("pad", f"nn.conv{rank}d", "nn.relu"))
+    ]
+    for sizes in ((8, 8, 8), (7, 8, 9), (5, 5, 5), (4, 6, 3)):
+        offloading.right(module, exe, n=2, **{f"d{axis}": size for axis, size in enumerate(sizes[:rank])})
+
+
+@pytest.mark.parametrize("auto_pad", ["SAME_UPPER", "SAME_LOWER"])
+def test_automatic_padding_of_an_onnx_model(auto_pad):
+    pytest.importorskip("onnx")
+    from onnx import TensorProto, helper, numpy_helper
+
+    w = weights(8, 3, 3, 3)
+    node = helper.make_node("Conv", ["x", "w"], ["y"], auto_pad=auto_pad, strides=[2, 2])
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3, "h", "w"])]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
+    graph = helper.make_graph([node], "g", inputs, outputs, [numpy_helper.from_array(w, "w")])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    exe = ky.compile(model, backends=["dnnl"])
+    assert_offloaded(exe, "dnnl", "dnnl.padded_conv2d", count=1)
+    for h, width in ((8, 8), (7, 9), (32, 31)):
+        x = np.random.default_rng(0).standard_normal((2, 3, h, width)).astype(np.float32)
+        assert_allclose(exe(x), same_padding(x, w, 2, auto_pad))
+
+
+def same_padding(x, w, stride, auto_pad):
+    """The convolution with as much padding as gives ceil(size / stride) outputs, the odd one at the end or begin."""
+    out = [-(-size // stride) for size in x.shape[2:]]
+    total = [max((o - 1) * stride + k - size, 0) for o, k, size in zip(out, w.shape[2:], x.shape[2:], strict=True)]
+    small, large = [t // 2 for t in total], [t - t // 2 for t in total]
+    before, after = (small, large) if auto_pad == "SAME_UPPER" else (large, small)
+    x = np.pad(x.astype(np.float64), [(0, 0), (0, 0), *zip(before, after, strict=True)])
+    windows = np.lib.stride_tricks.sliding_window_view(x, w.shape[2:], (2, 3))[:, :, ::stride, ::stride]
+    return np.einsum("nchwij,ocij->nohw", windows, w, optimize=True).astype(np.float32)
+
+
+# --- what is kept between shapes --------------------------------------------------------------------------------------
+def test_plans_are_kept_for_a_bounded_number_of_shapes(offloading):
+    from kernelyard_dnnl.runtime import KEPT_PLANS
+
+    module = offloading.module(lambda b, x: b.op("matmul", x, weights(6, 9)), (N, 6))
+    exe = ky.compile(module, backends=["dnnl"])
+    (runtime,) = [each for each in exe.modules if each.kind == "dnnl"]
+    for n in range(1, KEPT_PLANS + 20):
+        offloading.right(module, exe, n=n)
+    assert len(runtime._plans) <= KEPT_PLANS
+    offloading.right(module, exe, n=1)
+
+
+def test_a_saved_program_takes_every_shape(offloading, tmp_path):
+    module = offloading.module(
+        lambda b, x: b.op("mean", b.op("nn.relu", conv(b, x, weights(8, 4, 3, 3))), axes=(2, 3), keepdims=False), *IMAGE
+    )
+    ky.compile(module, backends=["dnnl"]).save(tmp_path / "program.kyar")
+    loaded = ky.load(tmp_path / "program.kyar")
+    for n, h, w in SIZES:
+        (x,) = offloading.feeds(module, n=n, h=h, w=w)
+        assert_allclose(loaded(x), evaluate(module, [x])[0])

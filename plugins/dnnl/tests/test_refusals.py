@@ -1,0 +1,214 @@
+"""What is declined: each refusal has its code, and the program still gives the right numbers on generated kernels."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import kernelyard as ky
+from kernelyard import dims
+from kernelyard.ir import TensorType
+from kernelyard.testing import assert_declined, assert_offloaded
+
+N, M = dims.symbol("n"), dims.symbol("m")
+WINDOW = {"strides": (1, 1), "padding": (0, 0, 0, 0), "dilation": (1, 1)}
+POOL = {**WINDOW, "pool_size": (3, 3), "ceil_mode": False}
+HALF_PIXEL = {"scales": (), "coordinate_transformation_mode": "half_pixel"}
+
+
+def ones(*shape):
+    return np.ones(shape, np.float32)
+
+
+def conv(b, x, w, **attrs):
+    return b.op("nn.conv2d", x, w, groups=1, **(WINDOW | attrs))
+
+
+def padded(pads, mode="constant", value=0.0, channels=3):
+    return lambda b, x: conv(b, b.op("pad", x, pads=pads, mode=mode, value=value), ones(4, channels, 3, 3))
+
+
+def resized(sizes=(8, 8), **attrs):
+    return lambda b, x: b.op("image.resize", x, sizes=sizes, **(HALF_PIXEL | attrs))
+
+
+def of_type(dtype, *shapes):
+    return [TensorType(shape, dtype) for shape in shapes]
+
+
+# label -> (code, pattern, program, inputs)
+REFUSALS = {
+    "dtype: product of doubles": (
+        "dtype", "dnnl.matmul", lambda b, x, y: b.op("matmul", x, y), of_type("float64", (3, 4), (4, 5)),
+    ),
+    "dtype: half precision": ("dtype", "dnnl.elementwise", lambda b, x: b.op("tanh", x), of_type("float16", (3, 4))),
+    "dtype: integers": ("dtype", "dnnl.elementwise", lambda b, x, y: b.op("add", x, y), of_type("int32", (3,), (3,))),
+    "dtype: reduction": (
+        "dtype", "dnnl.reduce", lambda b, x: b.op("sum", x, axes=(1,), keepdims=False), of_type("float64", (3, 4)),
+    ),
+    "dtype: concat": (
+        "dtype", "dnnl.concat", lambda b, x, y: b.op("concat", x, y, axis=0), of_type("int64", (3, 40), (2, 40)),
+    ),
+    "rank: seven axes": ("rank", "dnnl.elementwise", lambda b, x: b.op("tanh", x), [(1, 2, 1, 2, 1, 2, 3)]),
+    "rank: transposition of seven axes": (
+        "rank", "dnnl.reorder", lambda b, x: b.op("permute_dims", x, axes=(6, 0, 1, 2, 3, 4, 5)), [(2,) * 7],
+    ),
+    "rank: two vectors": ("rank", "dnnl.matmul", lambda b, x, y: b.op("matmul", x, y), [(5,), (5,)]),
+    "rank: scalar": ("rank", "dnnl.elementwise", lambda b, x: b.op("tanh", x), [()]),
+    "rank: resizing four axes": ("rank", "dnnl.resample", resized((4, 4, 4, 4), method="linear"), [(1, 2, 2, 2, 2, 2)]),
+    "attribute: layer norm over two axes": (
+        "attribute", "dnnl.layer_norm",
+        lambda b, x: b.op("nn.layer_norm", x, ones(3, 4), ones(3, 4), axes=(1, 2), epsilon=1e-5), [(2, 3, 4)],
+    ),
+    "attribute: average pool with dilation": (
+        "attribute", "dnnl.pool",
+        lambda b, x: b.op("nn.avg_pool2d", x, count_include_pad=True, **{**POOL, "dilation": (2, 2)}), [(1, 4, 7, 7)],
+    ),
+    "attribute: average past the padding": (
+        "attribute", "dnnl.pool",
+        lambda b, x: b.op("nn.avg_pool2d", x, count_include_pad=True, **{**POOL, "strides": (2, 2), "ceil_mode": True}),
+        [(1, 4, 6, 6)],
+    ),
+    "attribute: cubic": ("attribute", "dnnl.resample", resized(method="cubic"), [(1, 2, 5, 5)]),
+    "attribute: other corners": (
+        "attribute", "dnnl.resample", resized(method="linear", coordinate_transformation_mode="align_corners"), [(1, 2, 5, 5)],
+    ),
+    "attribute: nearest by halves": (
+        "attribute", "dnnl.resample", resized(method="nearest", nearest_mode="round_prefer_floor"), [(1, 2, 5, 5)],
+    ),
+    "attribute: backward slice": (
+        "attribute", "dnnl.slice",
+        lambda b, x: b.op("abs", b.op("strided_slice", b.op("tanh", x), axes=(0,), begin=(3,), end=(-1,), strides=(-1,))),
+        [(4, 5)],
+    ),
+    "attribute: padding by reflection": ("attribute", "dnnl.padded_conv2d", padded((0, 0, 1, 1) * 2, "reflect"), [(1, 3, 5, 5)]),
+    "attribute: padding with ones": ("attribute", "dnnl.padded_conv2d", padded((0, 0, 1, 1) * 2, value=1.0), [(1, 3, 5, 5)]),
+    "attribute: padding that cuts": ("attribute", "dnnl.padded_conv2d", padded((0, 0, -1, 1) * 2), [(1, 3, 7, 5)]),
+    "attribute: padding of channels": (
+        "attribute", "dnnl.padded_conv2d", padded((0, 1, 0, 1, 0, 0, 0, 1), channels=4), [(1, 3, 5, 5)],
+    ),
+    "operand: a sum that grows": (
+        "operand", "dnnl.matmul", lambda b, x, r: b.op("add", b.op("matmul", x, ones(4, 5)), r), [(1, 4), (3, 5)],
+    ),
+    "operand: a value of the group": (
+        "operand", "dnnl.matmul",
+        lambda b, x: b.op("multiply", (y := b.op("matmul", x, ones(4, 5))), b.op("tanh", y)), [(3, 4)],
+    ),
+    "neighbours: reshape": ("neighbours", "dnnl.reshape", lambda b, x: b.op("reshape", b.op("erf", x), shape=(12,)), [(3, 4)]),
+    "neighbours: slice": (
+        "neighbours", "dnnl.slice",
+        lambda b, x: b.op("erf", b.op("strided_slice", x, axes=(0,), begin=(1,), end=(3,), strides=(1,))), [(4, 5)],
+    ),
+    "slow: interleaving": ("slow", "dnnl.concat", lambda b, x, y: b.op("concat", x, y, axis=1), [(50, 3), (50, 5)]),
+    "slow: interleaving single elements": ("slow", "dnnl.concat", lambda b, x, y: b.op("concat", x, y, axis=1), [(50, 1), (50, 1)]),
+    "slow: any power": ("slow", "dnnl.elementwise", lambda b, x: b.op("power", b.op("exp", x), 1.7), [(3, 4)]),
+    "reference-implementation: dilated pool": (
+        "reference-implementation", "dnnl.pool",
+        lambda b, x: b.op("nn.max_pool2d", x, **{**POOL, "dilation": (2, 2)}), [(1, 4, 7, 7)],
+    ),
+    "leaking-intermediate": (
+        "leaking-intermediate", "dnnl.matmul",
+        lambda b, x: b.op("concat", b.op("exp", (y := b.op("matmul", x, ones(4, 40)))), y, axis=0), [(3, 4)],
+    ),
+    "cycle": (
+        "cycle", "dnnl.matmul",
+        lambda b, x: b.op(
+            "add", b.op("nn.relu", (y := b.op("matmul", x, ones(4, 5)))),
+            b.op("cumsum", y, axis=0, exclusive=False, reverse=False),
+        ), [(3, 4)],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSALS)
+def test_declined_and_right(case, offloading):
+    code, pattern, build, inputs = REFUSALS[case]
+    exe = offloading.declined(code, pattern, build, *inputs)
+    assert not any(row.backend == "reference" for row in exe.report.placed), "generated kernels take the rest"
+
+
+# label -> (pattern, program, inputs, several sizes)
+DYNAMIC = {
+    "channels": (
+        "dnnl.conv2d", lambda b, x, w: conv(b, x, w), [(1, N, 5, 6), (4, N, 3, 3)], [{"n": 3}, {"n": 8}],
+    ),
+    "kernel": ("dnnl.conv2d", lambda b, x, w: conv(b, x, w), [(1, 3, 9, 9), (4, 3, N, 3)], [{"n": 3}, {"n": 5}]),
+    "channels of a transposed convolution": (
+        "dnnl.conv2d_transpose",
+        lambda b, x, w: b.op("nn.conv2d_transpose", x, w, groups=1, output_padding=(0, 0), **WINDOW),
+        [(1, 3, 5, 5), (3, N, 2, 2)], [{"n": 4}],
+    ),
+    "channels of a pool": ("dnnl.pool", lambda b, x: b.op("nn.max_pool2d", x, **POOL), [(1, N, 7, 7)], [{"n": 1}, {"n": 5}]),
+    "normalised size": (
+        "dnnl.layer_norm",
+        lambda b, x, g, c: b.op("nn.layer_norm", x, g, c, axes=(1,), epsilon=1e-5), [(2, N), (N,), (N,)], [{"n": 7}],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", DYNAMIC)
+def test_sizes_that_must_be_known(case, offloading):
+    pattern, build, inputs, several = DYNAMIC[case]
+    module = offloading.module(build, *inputs)
+    exe = ky.compile(module, backends=["dnnl"])
+    assert_declined(exe, "dnnl", "dynamic-shape", pattern)
+    for sizes in several:
+        offloading.right(module, exe, **sizes)
+
+
+def test_sizes_that_may_broadcast_are_no_post_op(offloading):
+    """n and m may turn out equal, or either may be one: the sum is a primitive of its own."""
+    build = lambda b, x, r: b.op("add", b.op("matmul", x, ones(4, 5)), r)  # noqa: E731
+    module = offloading.module(build, (N, 4), (M, 5))
+    exe = ky.compile(module, backends=["dnnl"])
+    assert_declined(exe, "dnnl", "operand", "dnnl.matmul")
+    assert [(r.pattern, r.ops) for r in exe.report.regions] == [
+        ("dnnl.matmul", ("matmul",)),
+        ("dnnl.elementwise", ("add",)),
+    ]
+    for sizes in ({"n": 3, "m": 3}, {"n": 1, "m": 3}, {"n": 3, "m": 1}):
+        offloading.right(module, exe, **sizes)
+
+
+def test_a_refusal_of_one_part_leaves_the_rest(offloading):
+    """conv, then a power that is declined, then relu: the convolution is still taken."""
+
+    def build(b, x):
+        return b.op("nn.relu", b.op("power", b.op("exp", conv(b, x, ones(4, 3, 3, 3) / 30)), 1.3))
+
+    exe = offloading.declined("slow", "dnnl.conv2d", build, (1, 3, 6, 6))
+    assert_offloaded(exe, "dnnl", "dnnl.conv2d", count=1)
+    assert [region.ops for region in exe.report.regions] == [("nn.conv2d", "exp"), ("nn.relu",)]
+
+
+def test_a_refusal_says_what_was_found_and_is_in_the_summary(offloading):
+    module = offloading.module(lambda b, x, y: b.op("matmul", x, y), *of_type("float64", (3, 4), (4, 5)))
+    report = ky.explain(module, backends=["dnnl"])
+    (entry,) = report.declined
+    assert (entry.backend, entry.pattern, entry.op, entry.code) == ("dnnl", "dnnl.matmul", "matmul", "dtype")
+    assert entry.message == "matmul of Tensor[(3, 4), float64]; taken are float32"
+    assert report.summary.endswith("declined 1: dtype×1")
+
+
+def test_stacks_between_primitives_are_taken(offloading):
+    """Whole tensors one after the other: what would be interleaved is left to who reads it."""
+
+    def build(b, x, y):
+        pair = b.op("concat", b.op("tanh", x), b.op("tanh", y), axis=2)
+        return b.op("sum", pair, axes=(0,), keepdims=False)
+
+    module = offloading.module(build, (6, 20, 1), (6, 20, 1))
+    exe = ky.compile(module, backends=["dnnl"])
+    assert_offloaded(exe, "dnnl", "dnnl.concat")
+    offloading.right(module, exe)
+
+
+@pytest.mark.parametrize("channels", [(1, 32), (16, 16), (48, 24, 8)], ids=str)
+def test_channels_are_joined_where_they_lie_side_by_side(channels, offloading):
+    def build(b, *xs):
+        return b.op("concat", *(conv(b, x, ones(c, 3, 1, 1)) for c, x in zip(channels, xs, strict=True)), axis=1)
+
+    module = offloading.module(build, *[(1, 3, 6, 5)] * len(channels))
+    exe = ky.compile(module, backends=["dnnl"])
+    assert_offloaded(exe, "dnnl", "dnnl.concat")
+    offloading.right(module, exe)
