@@ -1,7 +1,8 @@
 """Patterns that many backends need, to be put together.
 
 Captures keep their names throughout: "lhs", "rhs" (of matmul), "data", "weight" (of convolutions), "root" (the
-operator itself), "bias", "activation", "residual".
+operator itself), "bias", "activation", "residual", "scale", "zero_point". Those of attention are in
+`kernelyard.patterns.attention_templates`.
 
 Example:
     >>> pattern = with_activation(with_bias(matmul(transposed_rhs=True)), "nn.relu", "nn.gelu")
@@ -12,7 +13,7 @@ Example:
 
 from __future__ import annotations
 
-from kernelyard.patterns.constructors import is_op, wildcard
+from kernelyard.patterns.constructors import is_const, is_op, wildcard
 from kernelyard.patterns.pattern import Pattern
 
 
@@ -30,9 +31,13 @@ def convolution(rank: int = 2, transposed: bool = False) -> Pattern:
     return is_op(name)(wildcard().capture("data"), wildcard().capture("weight")).capture("root")
 
 
-def with_bias(pattern: Pattern) -> Pattern:
-    """`pattern + bias`; whether the bias has the right shape is for the check to say."""
-    return is_op("add")(pattern, wildcard().capture("bias"))
+def with_bias(pattern: Pattern, allow_reshape: bool = False) -> Pattern:
+    """`pattern + bias`; whether the bias has the right shape is for the check to say.
+
+    allow_reshape: a reshape of the bias may be in between, and is then part of the group.
+    """
+    bias = wildcard().capture("bias")
+    return is_op("add")(pattern, (is_op("reshape")(bias) | bias) if allow_reshape else bias)
 
 
 def with_activation(pattern: Pattern, *ops: str) -> Pattern:
@@ -43,6 +48,49 @@ def with_activation(pattern: Pattern, *ops: str) -> Pattern:
 def with_residual(pattern: Pattern, *ops: str) -> Pattern:
     """`pattern` combined with "residual" by one of `ops` (default add), in either order where that is the same."""
     return is_op(*(ops or ("add",)))(pattern, wildcard().capture("residual"))
+
+
+def residual_block(pattern: Pattern, op: str = "add", activation: str | None = None) -> Pattern:
+    """`pattern` combined with "residual" by `op`, whichever comes first, and then activated."""
+    residual = wildcard().capture("residual")
+    combined = is_op(op)(pattern, residual) | is_op(op)(residual, pattern)
+    return with_activation(combined, activation) if activation else combined
+
+
+def layer_norm() -> Pattern:
+    """Normalisation over some axes: "data", "gamma", "beta"."""
+    data, gamma, beta = (wildcard().capture(name) for name in ("data", "gamma", "beta"))
+    return is_op("nn.layer_norm")(data, gamma, beta).capture("root")
+
+
+def rms_norm() -> Pattern:
+    """Normalisation by the root of the mean square: "data", "weight"."""
+    return is_op("nn.rms_norm")(wildcard().capture("data"), wildcard().capture("weight")).capture("root")
+
+
+def matmul_dequantize(transposed_rhs: bool = False) -> Pattern:
+    """A product of integers restored to floats by a constant "scale" and "zero_point"."""
+    scale, zero_point = is_const().capture("scale"), is_const().capture("zero_point")
+    return is_op("dequantize")(matmul(transposed_rhs), scale, zero_point)
+
+
+def matmul_multiply(transposed_rhs: bool = False) -> Pattern:
+    """A product scaled by two numbers, "scale_a" and "scale_b" of shape (1,), and converted: a product of fp8."""
+    scales = [wildcard().has_shape(1).capture(name) for name in ("scale_a", "scale_b")]
+    scale = is_op("multiply")(*scales)
+    return is_op("astype")(is_op("multiply")(matmul(transposed_rhs), scale))
+
+
+def decode_matmul(transposed_rhs: bool = False, decode: Pattern | None = None) -> Pattern:
+    """A product whose weight is stored in few bits and decoded first.
+
+    decode: what decodes it, default dequantize of "encoded" by "scale" and "zero_point"; for a loop-level function
+    write `is_call_tir("decode", [...])`.
+    """
+    if decode is None:
+        decode = is_op("dequantize")(*(wildcard().capture(name) for name in ("encoded", "scale", "zero_point")))
+    rhs = is_op("permute_dims")(decode).has_attr(axes=swaps_last_two) if transposed_rhs else decode
+    return is_op("matmul")(wildcard().capture("lhs"), rhs.capture("rhs")).capture("root")
 
 
 def swaps_last_two(axes: tuple[int, ...]) -> bool:

@@ -1,0 +1,238 @@
+"""Templates of attention, plain and stacked, and the rewriters that recognise it where it is spelled out.
+
+Captures: "query", "key", "value", "bias", and "root" (the attention itself). Sizes are called B (batch), S (queries),
+T (keys), N (heads), H (size of a head).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import reduce
+from itertools import product
+from operator import or_
+from typing import Any
+
+from kernelyard.dims import Shape
+from kernelyard.ir.expr import Call, Constant, Expr
+from kernelyard.ir.types import TensorType
+from kernelyard.patterns.constructors import is_const, is_op, wildcard
+from kernelyard.patterns.function_rewriter import Rewriter, rewriter_of
+from kernelyard.patterns.matcher import Match
+from kernelyard.patterns.pattern import Pattern
+from kernelyard.patterns.traced import op
+
+ROLES = ("query", "key", "value")
+VAR_LEN = ("seqstart_q", "seqstart_k", "max_seqlen_q", "max_seqlen_k")
+SWAP_HEADS = (0, 2, 1, 3)  # (B, S, N, H) <-> (B, N, S, H)
+SWAP_BATCH = (1, 0, 2, 3)  # (S, B, N, H) <-> (B, S, N, H)
+
+
+def attention(with_bias: bool = False, var_len: bool = False) -> Pattern:
+    """nn.attention, nn.attention_bias or nn.attention_var_len; the latter's lengths are captured by their names."""
+    name = "nn.attention_var_len" if var_len else "nn.attention_bias" if with_bias else "nn.attention"
+    operands = (*ROLES, *(VAR_LEN if var_len else ("bias",) if with_bias else ()))
+    return is_op(name)(*(wildcard().capture(operand) for operand in operands)).capture("root")
+
+
+def stacked_attention(start: str = "split", with_bias: bool = False, layout: str = "BS3NH") -> Pattern:
+    """Attention of queries, keys and values that are thirds of one tensor, captured as "stacked".
+
+    start: how it is taken apart, "split" or "strided_slice" (pieces captured as "query_slice", ...: see
+    `are_thirds`). layout: "BS3NH" (each piece is reshaped to four axes: "query_reshape", ...) or "SBN3H" (each piece,
+    and the result, has its first two axes swapped).
+    """
+    stacked = wildcard().capture("stacked")
+    if start == "split":
+        split = is_op("split")(stacked).has_attr(sections=_three_equal).capture("split")
+        pieces = [split[i] for i in range(3)]
+    else:
+        pieces = [is_op("strided_slice")(stacked).capture(f"{role}_slice") for role in ROLES]
+    swap = is_op("permute_dims")
+    if layout == "BS3NH":
+        laid_out = [is_op("reshape")(p).capture(f"{role}_reshape") for role, p in zip(ROLES, pieces, strict=True)]
+    else:
+        laid_out = [swap(piece).has_attr(axes=SWAP_BATCH) for piece in pieces]
+    operands = [piece.capture(role) for role, piece in zip(ROLES, laid_out, strict=True)]
+    bias = (wildcard().capture("bias"),) if with_bias else ()
+    root = is_op("nn.attention_bias" if with_bias else "nn.attention")(*operands, *bias).capture("root")
+    return root if layout == "BS3NH" else swap(root).has_attr(axes=SWAP_BATCH)
+
+
+def are_thirds(match: Match) -> bool:
+    """True when the slices of a stacked attention are the first, second and last third along one axis, in order."""
+    calls = [match.call_of(f"{role}_slice") for role in ROLES]
+    axes, shape = calls[0].attrs["axes"], calls[0].args[0].tensor_type.shape
+    if len(axes) != 1 or any(call.attrs["axes"] != axes or call.attrs["strides"] != (1,) for call in calls):
+        return False
+    size = calls[0].tensor_type.shape[axes[0]]
+    begins = [call.attrs["begin"] for call in calls]
+    return shape[axes[0]] == size * 3 and begins == [(size * i,) for i in range(3)]
+
+
+def _three_equal(sections: tuple[Any, ...]) -> bool:
+    return len(sections) == 3 and len(set(sections)) == 1
+
+
+# --- recognising what is spelled out ----------------------------------------------------------------------------------
+def attention_rewriter(
+    layout: str = "BSNH", with_bias: bool = False, with_cast: bool = False, with_kv_repeat: bool = False
+) -> Rewriter:
+    """A rewriter from spelled-out attention to nn.attention or nn.attention_bias.
+
+    layout: "BSNH" (queries, keys and values of four axes are brought to (B * N, S, H) and the result back) or "BSH"
+    (one head). with_cast: the scores are converted around the softmax. with_kv_repeat: heads of keys and values are
+    repeated first, which attention does itself. The scale, a constant factor or divisor, becomes an attribute. What
+    does not fit exactly, a bias of another shape say, stays as it is.
+    """
+    parts = _Parts(layout, with_cast, with_kv_repeat)
+
+    def pattern(query: Pattern, key: Pattern, value: Pattern) -> Pattern:
+        return parts.pattern(query, key, value, wildcard().capture("bias") if with_bias else None)
+
+    def replacement(match: Match) -> Expr | None:
+        return _attention_of(match, layout)
+
+    return rewriter_of(pattern, replacement)
+
+
+def attention_rewriters() -> Rewriter:
+    """All of the family, the longest spelling first."""
+    choices = product(("BSNH", "BSH"), (True, False), (True, False), (True, False))
+    kinds = [kind for kind in choices if not (kind[0] == "BSH" and kind[3])]
+    return reduce(or_, (attention_rewriter(*kind) for kind in kinds))
+
+
+class _Parts:
+    """The pieces of one spelling, as patterns."""
+
+    def __init__(self, layout: str, with_cast: bool, with_kv_repeat: bool) -> None:
+        self.layout = layout
+        self.with_cast = with_cast
+        self.with_kv_repeat = with_kv_repeat
+
+    def pattern(self, query: Pattern, key: Pattern, value: Pattern, bias: Pattern | None) -> Pattern:
+        keys = op.permute_dims(self._flat(self._repeated(key, "key"), "key"), axes=(0, 2, 1))
+        scores = self._scaled(op.matmul(self._flat(query, "query"), keys).capture("products"))
+        scores = scores if bias is None else op.add(scores, bias)
+        weights = self._cast(op.nn.softmax(self._cast(scores), axis=2))
+        result = op.matmul(weights, self._flat(self._repeated(value, "value"), "value"))
+        if self.layout == "BSH":
+            return result
+        return op.permute_dims(op.reshape(result).capture("heads"), axes=SWAP_HEADS)
+
+    def _flat(self, x: Pattern, role: str) -> Pattern:
+        if self.layout == "BSH":
+            return x
+        return op.reshape(op.permute_dims(x, axes=SWAP_HEADS)).capture(f"{role}_flat")
+
+    def _repeated(self, x: Pattern, role: str) -> Pattern:
+        if not self.with_kv_repeat:
+            return x
+        one_more = op.reshape(x).capture(f"{role}_one_more")
+        return op.reshape(op.broadcast_to(one_more).capture(f"{role}_wider")).capture(f"{role}_repeated")
+
+    def _scaled(self, products: Pattern) -> Pattern:
+        def number(name: str) -> Pattern:
+            constant = is_const().capture(name)
+            return (op.astype(constant) | constant) if self.with_cast else constant
+
+        return op.multiply(products, number("factor")) | op.divide(products, number("divisor"))
+
+    def _cast(self, x: Pattern) -> Pattern:
+        return op.astype(x) if self.with_cast else x
+
+
+def _attention_of(match: Match, layout: str) -> Expr | None:
+    scale = _scale_of(match)
+    fits = _is_one_head if layout == "BSH" else _is_many_heads
+    if scale is None or not fits(match):
+        return None
+    operands = [_four_axes(match[role]) if layout == "BSH" else match[role] for role in ROLES]
+    shape = _shape(operands[0])
+    bias = _bias_of(match, shape, _shape(operands[1])[1])
+    if bias is None:
+        return None
+    name = "attention_bias" if bias else "attention"
+    result = getattr(op.nn, name)(*operands, *bias, scale=scale)
+    result = op.reshape(result, shape=_shape(match.root)) if layout == "BSH" else result
+    return result if result.type == match.root.type else None
+
+
+def _scale_of(match: Match) -> float | None:
+    constant = match.get("factor") or match.get("divisor")
+    if not isinstance(constant, Constant) or constant.data.size != 1 or constant.tensor_type.rank > 3:
+        return None
+    number = float(constant.data.reshape(()))
+    return number if "factor" in match else 1 / number if number else None
+
+
+def _shape(expr: Expr) -> Shape:
+    return expr.tensor_type.shape
+
+
+def _four_axes(x: Expr) -> Call:
+    batch, rows, size = _shape(x)
+    return op.reshape(x, shape=(batch, rows, 1, size))
+
+
+def _is_one_head(match: Match) -> bool:
+    ranks = [match[role].tensor_type.rank for role in ROLES]
+    batches = {_shape(match[role])[0] for role in ROLES}
+    return ranks == [3, 3, 3] and len(batches) == 1
+
+
+def _is_many_heads(match: Match) -> bool:
+    """True when every reshape only merges batch and heads, or takes them apart again."""
+    for role in ROLES:
+        if match[role].tensor_type.rank != 4 or not _repeats_heads(match, role):
+            return False
+        batch, rows, heads, size = _shape(match.get(f"{role}_repeated") or match[role])
+        if _shape(match[f"{role}_flat"]) != (batch * heads, rows, size):
+            return False
+    batch, rows, heads, _ = _shape(match["query"])
+    result = _shape(match["heads"])
+    return len(result) == 4 and result == (batch, heads, rows, _shape(match["value"])[3])
+
+
+def _repeats_heads(match: Match, role: str) -> bool:
+    """True when each head is repeated in place: (B, T, M, H) -> (B, T, M, 1, H) -> (B, T, M, g, H) -> (B, T, N, H)."""
+    if f"{role}_repeated" not in match:
+        return True
+    batch, rows, heads, size = _shape(match[role])
+    wider = _shape(match[f"{role}_wider"])
+    if _shape(match[f"{role}_one_more"]) != (batch, rows, heads, 1, size) or len(wider) != 5:
+        return False
+    group = wider[3]
+    is_wider = wider == (batch, rows, heads, group, size)
+    return is_wider and _shape(match[f"{role}_repeated"]) == (batch, rows, heads * group, size)
+
+
+BiasRule = Callable[[Any, Any, Any, Any], tuple[Shape, Shape]]
+
+# From batch, heads, queries, keys: a shape in which the bias is written, and its shape with four axes.
+BIAS_SHAPES: tuple[BiasRule, ...] = (
+    lambda b, n, s, t: ((b * n, s, t), (b, n, s, t)),
+    lambda b, n, s, t: ((b * n, 1, t), (b, n, 1, t)),
+    lambda b, n, s, t: ((b, s, t), (b, 1, s, t)),
+    lambda b, n, s, t: ((b, 1, t), (b, 1, 1, t)),
+    lambda b, n, s, t: ((1, s, t), (1, 1, s, t)),
+    lambda b, n, s, t: ((s, t), (1, 1, s, t)),
+    lambda b, n, s, t: ((1, 1, t), (1, 1, 1, t)),
+    lambda b, n, s, t: ((1, t), (1, 1, 1, t)),
+    lambda b, n, s, t: ((t,), (1, 1, 1, t)),
+)
+
+
+def _bias_of(match: Match, queries: Shape, keys: Any) -> tuple[Expr, ...] | None:
+    """The bias with four axes, nothing where there is none, None where its shape is none of `BIAS_SHAPES`."""
+    bias = match.get("bias")
+    if bias is None:
+        return ()
+    if not isinstance(bias.type, TensorType):
+        return None
+    batch, rows, heads, _ = queries
+    for rule in BIAS_SHAPES:
+        written, wanted = rule(batch, heads, rows, keys)
+        if bias.type.shape == written:
+            return (op.reshape(bias, shape=wanted),)
+    return None
