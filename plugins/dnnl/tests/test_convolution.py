@@ -125,7 +125,7 @@ def test_transposed_convolution(case, builder, rng):
     )  # fmt: skip
     (actual,), ran = builder.run([y], x)
     np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
-    print(ran)
+    assert not any("ref" in implementation for _, implementation in ran), ran
 
 
 def test_weights_known_at_run_time(builder, rng):
@@ -139,3 +139,57 @@ def test_weights_known_at_run_time(builder, rng):
     )  # fmt: skip
     (actual,), _ = builder.run([y], x, w)
     np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-4)
+
+
+WIDE = {
+    "a column": ((2, 16, 30, 1), (24, 16, 3, 1), (1, 1), (1, 0)),
+    "a row": ((2, 16, 1, 30), (24, 16, 1, 3), (1, 1), (0, 1)),
+    "a column, strided": ((1, 16, 31, 1), (24, 16, 5, 1), (2, 1), (2, 0)),
+    "one pixel": ((3, 16, 1, 1), (24, 16, 1, 1), (1, 1), (0, 0)),
+    "a column of a volume": ((1, 8, 1, 20, 1), (8, 8, 1, 3, 1), (1, 1, 1), (0, 1, 0)),
+}
+
+
+@pytest.mark.parametrize("case", WIDE)
+@pytest.mark.parametrize("depthwise", [True, False])
+def test_images_one_pixel_wide(case, depthwise, builder, rng):
+    """Spatial dims that nothing happens in are left out: oneDNN sees a convolution with fewer of them."""
+    data, weight, strides, padding = WIDE[case]
+    groups = data[1] if depthwise else 1
+    weight = (data[1], 1, *weight[2:]) if depthwise else weight
+    x, w = (rng.standard_normal(shape, dtype=np.float32) for shape in (data, weight))
+    b = rng.standard_normal(weight[0], dtype=np.float32)
+    ones = (1,) * len(strides)
+    expected = convolve(x, w, strides, padding, padding, ones, groups) + b.reshape(-1, *ones)
+    residual = rng.standard_normal(expected.shape, dtype=np.float32)
+    scale = rng.standard_normal((weight[0], *ones), dtype=np.float32)
+    operands = {
+        "data": builder.input(data), "weight": builder.constant(w), "bias": builder.constant(b),
+        "post0": builder.input(residual.shape), "post1": builder.constant(scale),
+    }  # fmt: skip
+    post_ops = [{"kind": "sum", "role": "post0"}, {"kind": "binary", "algorithm": "mul", "role": "post1"}]
+    y = builder.kernel(
+        "conv", expected.shape, operands, rank=len(strides), strides=strides, padding_begin=padding,
+        padding_end=padding, dilation=ones, groups=groups, post_ops=post_ops,
+    )  # fmt: skip
+    (actual,), ran = builder.run([y], x, residual)
+    np.testing.assert_allclose(actual, (expected + residual) * scale, rtol=1e-4, atol=1e-4)
+    assert not any("ref" in implementation for _, implementation in ran), ran
+
+
+@pytest.mark.parametrize("size", [4, 7, 8, 15])
+def test_padding_that_follows_from_a_symbol(size, builder, rng):
+    """Automatic padding of a strided convolution: its amounts are expressions of the height and the width."""
+    w = rng.standard_normal((8, 3, 3, 3), dtype=np.float32)
+    total = "max(2 * ((h + 1) // 2) + 1 - h, 0)"
+    begin, end = f"({total}) // 2", f"{total} - ({total}) // 2"
+    operands = {"data": builder.input(("n", 3, "h", "h")), "weight": builder.constant(w)}
+    y = builder.kernel(
+        "conv", ("n", 8, "(h + 1) // 2", "(h + 1) // 2"), operands, rank=2, strides=(2, 2), padding_begin=(begin, begin),
+        padding_end=(end, end), dilation=(1, 1), groups=1, post_ops=[],
+    )  # fmt: skip
+    x = rng.standard_normal((2, 3, size, size), dtype=np.float32)
+    (actual,), _ = builder.run([y], x, n=2, h=size)
+    amount = max(2 * ((size + 1) // 2) + 1 - size, 0)
+    before, after = (amount // 2,) * 2, (amount - amount // 2,) * 2
+    np.testing.assert_allclose(actual, convolve(x, w, (2, 2), before, after, (1, 1), 1), rtol=1e-4, atol=1e-4)
