@@ -310,3 +310,15 @@ def test_transposed_squares(run, size, dtype, mcpu):
     values, others = (RNG.integers(-9, 9, (3, *shape)).astype(kind) for shape in (size, size[::-1]))
     found = run(function, values, others, mcpu=mcpu)[0]
     np.testing.assert_array_equal(found, np.maximum(values.transpose(0, 2, 1), others))
+
+
+@pytest.mark.parametrize("step", [2, 3, 4, 5])
+@pytest.mark.parametrize("width", [1, 3, 7, 16, 37])
+@pytest.mark.parametrize("symbolic", [False, True])
+@pytest.mark.parametrize("mcpu", [None, "x86-64-v3"])
+def test_strided_loads_end_with_their_last_element(check, step, width, symbolic, mcpu):
+    size = dims.symbol("n") if symbolic else width
+    b = PrimFuncBuilder()
+    x = b.input("x", TensorType((3, (size - 1) * step + 1), "float32"))
+    function = b.finish((b.compute((3, size), lambda i, j: x[i, j * step] + 1.0),))
+    check(function, normal(3, (width - 1) * step + 1), symbols={"n": width} if symbolic else {}, mcpu=mcpu)

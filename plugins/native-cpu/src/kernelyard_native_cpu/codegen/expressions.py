@@ -9,7 +9,7 @@ from kernelyard.errors import CodegenError
 from kernelyard.tir import Axis, Binary, Buffer, Cast, Const, DimValue, Expr, Load, Select, Unary
 from kernelyard.tir.primfunc import walk
 from kernelyard_native_cpu.codegen import arithmetic
-from kernelyard_native_cpu.codegen.memory import Memory
+from kernelyard_native_cpu.codegen.memory import Memory, iota
 from kernelyard_native_cpu.codegen.types import cast, decode, encode
 from kernelyard_native_cpu.codegen.values import Value, int_literal
 from kernelyard_native_cpu.schedule.affine import Affine, affine_of, axes_of
@@ -20,12 +20,12 @@ from kernelyard_native_cpu.schedule.plan import MOST_STRIDE
 class Lanes:
     """Consecutive values of one axis, one per lane; the axis' value in `axes` is that of the first lane.
 
-    mask: lanes that stand for a value, where not all do; the first always does.
+    used: how many lanes stand for a value, where not all may; at least one does. It may be more than there are.
     """
 
     axis: str
     count: int
-    mask: Value | None = None
+    used: Value | None = None
 
 
 class Expressions:
@@ -134,8 +134,8 @@ class Expressions:
             return self.memory.load(buffer, self.first(offset), count, mask)
         if step == -1 and mask is None:
             return self.memory.load_reversed(buffer, self.first(offset), count)
-        if isinstance(step, int) and 2 <= step <= MOST_STRIDE and mask is None:
-            return self.memory.load_strided(buffer, self.first(offset), step, count)
+        if isinstance(step, int) and 2 <= step <= MOST_STRIDE and self.mask is None:
+            return self.memory.load_strided(buffer, self.first(offset), step, count, self.lanes.used)
         return self.memory.gather(buffer, self.affine(offset), count, mask)
 
     def _read_either(self, buffer: Buffer, offset: Affine, choice: Select) -> Value:
@@ -164,12 +164,18 @@ class Expressions:
             return False
         return all(isinstance(atom, Axis) or self.value(atom).lanes == 1 for atom, _ in offset.terms)
 
+    def lanes_in_use(self) -> Value | None:
+        """A mask of the lanes that stand for a value; None: all."""
+        if self.lanes is None or self.lanes.used is None:
+            return None
+        return self.memory.lanes_below(self.lanes.count, self.lanes.used)
+
     def _whole_mask(self) -> Value | None:
         """Lanes that stand for a value and for which the conditions hold."""
-        assert self.lanes is not None
-        if self.mask is None or self.lanes.mask is None:
-            return self.mask or self.lanes.mask
-        return self.e.binary("and", self.mask, self.lanes.mask)
+        in_use = self.lanes_in_use()
+        if self.mask is None or in_use is None:
+            return self.mask or in_use
+        return self.e.binary("and", self.mask, in_use)
 
     def store(self, buffer: Buffer, indices: tuple[Expr, ...], value: Value) -> None:
         """Write an element, or the lanes' elements."""
@@ -180,9 +186,11 @@ class Expressions:
             return
         stored = self.e.broadcast(stored, self.lanes.count)
         if offset.coefficient(self.lanes.axis) == 1:
-            self.memory.store(buffer, self.first(offset), stored, self.lanes.mask)
+            self.memory.store(buffer, self.first(offset), stored, self.lanes_in_use())
             return
-        self.memory.scatter(buffer, self.e.broadcast(self.affine(offset), self.lanes.count), stored, self.lanes.mask)
+        self.memory.scatter(
+            buffer, self.e.broadcast(self.affine(offset), self.lanes.count), stored, self.lanes_in_use()
+        )
 
     # --- conditions -----------------------------------------------------------------------------------------------
     def _select(self, expr: Select) -> Value:
@@ -245,8 +253,3 @@ def _choice_of_index(offset: Affine) -> Select | None:
     """A term of an offset that chooses between indices, by a condition on sizes alone."""
     choices = (atom for atom, _ in offset.terms if isinstance(atom, Select) and not axes_of(atom.condition))
     return next((choice for choice in choices if not _needs_guard(choice)), None)
-
-
-def iota(count: int) -> Value:
-    """0, 1, 2, ... in the lanes."""
-    return Value(f"<{', '.join(f'i64 {n}' for n in range(count))}>", "i64", count)

@@ -93,7 +93,7 @@ class GroupWriter:
 
     def _is_long_enough(self, plan: Plan) -> Value:
         assert plan.vector is not None
-        return self.e.compare("sge", self.memory.dim(plan.extents[plan.vector]), int_literal(plan.lanes))
+        return self.e.compare("sge", self.memory.dim(plan.extents[plan.vector]), int_literal(plan.least()))
 
     def _nest(self, number: int, plan: Plan, axes: Mapping[str, Value]) -> Nest:
         return Nest(self.memory, self.group.stages[number], plan, axes, self.stored[number])

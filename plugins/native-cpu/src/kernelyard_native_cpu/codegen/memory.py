@@ -9,7 +9,7 @@ from kernelyard.dims import Dim
 from kernelyard.tir import Buffer, Expr, Load
 from kernelyard_native_cpu.codegen.emitter import FunctionEmitter
 from kernelyard_native_cpu.codegen.types import storage_type
-from kernelyard_native_cpu.codegen.values import Value, int_literal, vector_type
+from kernelyard_native_cpu.codegen.values import Value, int_literal, literal_int, vector_type
 from kernelyard_native_cpu.schedule.affine import Affine, offset_of
 
 
@@ -109,14 +109,27 @@ class Memory:
         forward = self.load(buffer, start, lanes)
         return self.emitter.shuffle(forward, forward, list(reversed(range(lanes))))
 
-    def load_strided(self, buffer: Buffer, offset: Value, step: int, lanes: int) -> Value:
+    def lanes_below(self, count: int, used: Value) -> Value:
+        """A mask of the first `used` lanes."""
+        known = literal_int(used)
+        if known is not None:
+            return Value(f"<{', '.join(f'i1 {str(n < known).lower()}' for n in range(count))}>", "i1", count)
+        return self.emitter.compare("slt", iota(count), used)
+
+    def load_strided(self, buffer: Buffer, offset: Value, step: int, lanes: int, used: Value | None = None) -> Value:
         """The elements at offset, offset + step, ...: whole vectors are loaded, and the lanes wanted are shuffled out.
 
-        The last vector ends with the last lane's element, so nothing beyond it is read.
+        Nothing beyond the last lane's element is read: the last vector ends with it, or, where only `used` lanes are
+        wanted, the vectors are masked.
         """
-        last = (lanes - 1) * step
-        starts = [min(k * lanes, last - (lanes - 1)) for k in range(step)]
-        parts = [self.load(buffer, self.emitter.binary("add", offset, int_literal(start)), lanes) for start in starts]
+        e, last = self.emitter, (lanes - 1) * step
+        starts = [k * lanes if used is not None else min(k * lanes, last - (lanes - 1)) for k in range(step)]
+        parts: list[Value] = []
+        for start in starts:
+            mask = None
+            if used is not None:  # of (used - 1) * step + 1 elements, those from `start` on
+                mask = self.lanes_below(lanes, e.add(e.mul(used, int_literal(step)), int_literal(1 - step - start)))
+            parts.append(self.load(buffer, e.binary("add", offset, int_literal(start)), lanes, mask))
         result = parts[0]
         for k in range(1, step):
             order = [self._lane(lane * step, lane, starts, k, lanes) for lane in range(lanes)]
@@ -180,3 +193,8 @@ class Memory:
 
 def _suffix(type_: str) -> str:
     return {"half": "f16", "float": "f32", "double": "f64"}.get(type_, type_)
+
+
+def iota(count: int) -> Value:
+    """0, 1, 2, ... in the lanes."""
+    return Value(f"<{', '.join(f'i64 {n}' for n in range(count))}>", "i64", count)

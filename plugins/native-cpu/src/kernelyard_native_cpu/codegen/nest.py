@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from kernelyard import dims
 from kernelyard.dims import Dim
 from kernelyard.tir import Axis, Binary, Buffer, ComputeBlock, Expr, Load
-from kernelyard_native_cpu.codegen.expressions import Expressions, Lanes, iota
+from kernelyard_native_cpu.codegen.expressions import Expressions, Lanes
 from kernelyard_native_cpu.codegen.memory import Memory
 from kernelyard_native_cpu.codegen.reduction import ReductionLoops
 from kernelyard_native_cpu.codegen.values import Value, int_literal, literal_int
@@ -66,8 +66,12 @@ class Nest:
         name = plan.vector
         assert name is not None
         if plan.masked:
-            return OuterLoop(1, lambda points, i: [{**axes, name: int_literal(0)} for axes in points])
+            steps = dims.ceildiv(self._extent(name), plan.lanes)
+            return OuterLoop(steps, lambda points, i: [{**a, name: self._times(i, plan.lanes)} for a in points])
         return self._blocked_loop(name, plan.lanes, plan.unroll)
+
+    def _times(self, i: Value, factor: int) -> Value:
+        return self.e.mul(i, int_literal(factor))
 
     def _tile_loop(self, name: str, height: int) -> OuterLoop:
         return self._blocked_loop(name, 1, height)
@@ -77,7 +81,7 @@ class Nest:
         extent, width = self._extent(name), lanes * times
 
         def expand(points: Points, i: Value) -> Points:
-            start = self.e.mul(i, int_literal(width))
+            start = self._times(i, width)
             if isinstance(extent, int) and extent >= width:
                 start = self._at_most(start, extent - width) if extent % width else start
                 starts = [self.e.add(start, int_literal(lanes * k)) for k in range(times)]
@@ -128,7 +132,7 @@ class Nest:
             self._reduce(points)
         else:
             for axes, known in zip(points, self._turned_loads(points), strict=True):
-                self._finish(axes, self._lanes(), known)
+                self._finish(axes, self.lanes_at(axes), known)
 
     def _turned_loads(self, points: Points) -> list[dict[Expr, Value]]:
         """For each point, the loads that a transposed square gives: a row per lane is loaded, a column is a vector."""
@@ -136,7 +140,7 @@ class Nest:
         known: list[dict[Expr, Value]] = [{} for _ in points]
         if plan.turned is None or len(points) != plan.lanes or plan.vector is None:
             return known
-        first = Expressions(self.memory, points[0], self._lanes())
+        first = Expressions(self.memory, points[0], self.lanes_at(points[0]))
         for load in dict.fromkeys(load for block in self.stage.blocks for load in unconditional_loads(block.body)):
             offset = self.memory.offset(load.buffer, load.indices)
             if is_turned(offset, plan.vector, plan.turned):
@@ -145,18 +149,15 @@ class Nest:
                     values[load] = column
         return known
 
-    def _lanes(self) -> Lanes | None:
+    def lanes_at(self, axes: Axes) -> Lanes | None:
+        """The lanes of a vector that starts where `axes` stand."""
         plan = self.plan
         if plan.vector is None:
             return None
-        return Lanes(plan.vector, plan.lanes, self._lanes_within(self._extent(plan.vector)) if plan.masked else None)
-
-    def _lanes_within(self, extent: Dim) -> Value:
-        """A mask of the lanes below an extent."""
-        count = self.plan.lanes
-        if isinstance(extent, int):
-            return Value(f"<{', '.join(f'i1 {str(n < extent).lower()}' for n in range(count))}>", "i1", count)
-        return self.e.compare("slt", iota(count), self.memory.dim(extent))
+        if not plan.masked:
+            return Lanes(plan.vector, plan.lanes)
+        extent = self.memory.dim(self._extent(plan.vector))
+        return Lanes(plan.vector, plan.lanes, self.e.sub(extent, axes[plan.vector]))
 
     def _finish(self, axes: Axes, lanes: Lanes | None, known: dict[Expr, Value], first_done: bool = False) -> None:
         """Compute and store the blocks' elements; each may use the elements of those before it."""
@@ -173,7 +174,7 @@ class Nest:
         """The ordered axes, in order, outside of the points: neighbours are written together."""
         if not names:
             for axes in points:
-                self._finish(axes, self._lanes(), {})
+                self._finish(axes, self.lanes_at(axes), {})
             return
 
         def body(i: Value, _: list[Value]) -> list[Value]:
@@ -197,7 +198,7 @@ class Nest:
 
         def body(row: Value, _: list[Value]) -> list[Value]:
             for axes in points:
-                expressions = Expressions(self.memory, {**axes, reduced: row}, self._lanes())
+                expressions = Expressions(self.memory, {**axes, reduced: row}, self.lanes_at(axes))
                 expressions.store(panel.buffer, indices, expressions.value(panel.load))
             return []
 
@@ -206,10 +207,9 @@ class Nest:
         return points
 
     def _reduce(self, points: Points) -> None:
-        lanes = self._lanes()
-        loops = ReductionLoops(self.memory, self.stage.first, self.plan, lanes)
-        after = None if self.plan.vector_is_reduced else lanes
+        loops = ReductionLoops(self.memory, self.stage.first, self.plan, self.lanes_at)
         for axes, value in zip(points, loops.run(points), strict=True):
-            expressions = Expressions(self.memory, axes, after)
+            lanes = None if self.plan.vector_is_reduced else self.lanes_at(axes)
+            expressions = Expressions(self.memory, axes, lanes)
             self._keep(expressions, self.stage.first, value)
-            self._finish(axes, after, expressions.known, first_done=True)
+            self._finish(axes, lanes, expressions.known, first_done=True)

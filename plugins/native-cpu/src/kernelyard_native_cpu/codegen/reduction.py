@@ -9,24 +9,25 @@ from kernelyard.dims import Dim
 from kernelyard.tir import ComputeBlock
 from kernelyard.tir.primfunc import neutral_element
 from kernelyard_native_cpu.codegen import arithmetic
-from kernelyard_native_cpu.codegen.expressions import Expressions, Lanes, iota
-from kernelyard_native_cpu.codegen.memory import Memory
+from kernelyard_native_cpu.codegen.expressions import Expressions, Lanes
+from kernelyard_native_cpu.codegen.memory import Memory, iota
 from kernelyard_native_cpu.codegen.values import Value, int_literal
 from kernelyard_native_cpu.schedule.plan import Plan
 
 Axes = dict[str, Value]
 State = list[Value]
+LanesAt = Callable[[Axes], Lanes | None]
 
 
 class Reducer(ABC):
     """What is kept of the elements seen so far, for one point (or one per lane)."""
 
-    def __init__(self, memory: Memory, block: ComputeBlock, plan: Plan, lanes: Lanes | None) -> None:
+    def __init__(self, memory: Memory, block: ComputeBlock, plan: Plan, lanes_at: LanesAt) -> None:
         self.memory = memory
         self.e = memory.emitter
         self.block = block
         self.plan = plan
-        self.lanes = lanes
+        self.lanes_at = lanes_at
         self.name = str(block.reducer)
         self.dtype = block.body.dtype
 
@@ -36,7 +37,7 @@ class Reducer(ABC):
         return self.e.broadcast(arithmetic.constant(element.value, element.dtype), self.plan.lanes)
 
     def expressions(self, axes: Axes) -> Expressions:
-        return Expressions(self.memory, axes, self.lanes)
+        return Expressions(self.memory, axes, self.lanes_at(axes))
 
     def element(self, expressions: Expressions, mask: Value | None) -> Value:
         """The next element; neutral in lanes that the mask leaves out."""
@@ -75,7 +76,7 @@ class Combine(Reducer):
             total = arithmetic.across_lanes(self.e, self.name, total, self.dtype)
         if self.block.init is None:
             return total
-        lanes = None if self.plan.vector_is_reduced else self.lanes
+        lanes = None if self.plan.vector_is_reduced else self.lanes_at(axes)
         return self._combine(Expressions(self.memory, axes, lanes).value(self.block.init), total)
 
     def _combine(self, a: Value, b: Value) -> Value:
@@ -122,13 +123,12 @@ class Place(Reducer):
 class ReductionLoops:
     """The loops of a plan over the reduced axes, for a reducer."""
 
-    def __init__(self, memory: Memory, block: ComputeBlock, plan: Plan, lanes: Lanes | None) -> None:
+    def __init__(self, memory: Memory, block: ComputeBlock, plan: Plan, lanes_at: LanesAt) -> None:
         self.memory = memory
         self.e = memory.emitter
         self.plan = plan
-        self.tail = lanes.mask if lanes else None
         kind = Place if block.reducer in ("argmax", "argmin") else Combine
-        self.reducer = kind(memory, block, plan, lanes)
+        self.reducer = kind(memory, block, plan, lanes_at)
 
     def run(self, points: Sequence[Axes]) -> list[Value]:
         """The result for each point."""
@@ -179,8 +179,8 @@ class ReductionLoops:
         """Wide steps over several copies of the states, single vectors, and what is left over."""
         plan = self.plan
         extent, lanes = plan.extents[str(plan.vector)], plan.lanes
-        if self.tail is not None:
-            return self._vector_step(points, states, int_literal(0), 1, self.tail)
+        if plan.masked:
+            return self._masked_steps(points, states, extent)
         width = lanes * plan.unroll
         end = extent - extent % lanes
         wide_end = extent - extent % width if plan.unroll > 1 else 0
@@ -195,6 +195,18 @@ class ReductionLoops:
         start = extent - lanes
         mask = self.e.compare("sge", iota(lanes), self.memory.dim(end - start))
         return self._vector_step(points, states, self.memory.dim(start), 1, mask)
+
+    def _masked_steps(self, points: Sequence[Axes], states: list[State], extent: Dim) -> list[State]:
+        """Single vectors, in which lanes beyond the end do not count."""
+        lanes = self.plan.lanes
+
+        def step(i: Value, states: list[State]) -> list[State]:
+            mask = self.memory.lanes_below(lanes, self.e.sub(self.memory.dim(extent), i))
+            return self._vector_step(points, states, i, 1, mask)
+
+        if isinstance(extent, int) and extent <= lanes:
+            return step(int_literal(0), states)
+        return self._loop(0, extent, lanes, step, states)
 
     def _vector_step(
         self, points: Sequence[Axes], states: list[State], start: Value, copies: int = 1, mask: Value | None = None

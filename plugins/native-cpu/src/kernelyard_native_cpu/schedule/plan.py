@@ -21,7 +21,7 @@ from kernelyard_native_cpu.schedule.affine import (
 from kernelyard_native_cpu.schedule.stages import Stage
 
 # What a symbolic extent is taken to be where choices need a number.
-TYPICAL_EXTENT = 64
+TYPICAL_EXTENT = 224
 # Lanes of the narrower versions of a loop whose length is not known.
 NARROW_LANES = (4, 1)
 # Rows of a tile by its width in vectors, such that accumulators and operands fit into so many registers.
@@ -53,7 +53,7 @@ class Plan:
     """spatial, reduce: axes to loop over, outermost first; extents: of these (other axes of the stage stand at 0).
 
     vector: the axis along lanes, None for scalar code; lanes: how many; unroll: vectors of it per step.
-    masked: the axis is shorter than a vector; lanes beyond it are left out.
+    masked: lanes beyond the end of the axis are left out; without it, the last step is moved back to end there.
     turned: an axis along which loads have neighbours; squares of it and the vector axis are transposed in registers.
     panel: what is packed before a tile axis is walked.
     tiles: axes of which several values are computed at once, with how many.
@@ -77,19 +77,21 @@ class Plan:
         return replace(self, lanes=lanes, unroll=1, panel=None)
 
     def versions(self, machine: Machine) -> tuple[Plan, ...]:
-        """This plan, and others for when a symbolic vector axis turns out to be shorter than a vector."""
+        """This plan, and others for when a symbolic vector axis turns out to be shorter than a step of it."""
         if self.vector is None or isinstance(self.extents[self.vector], int):
             return (self,)
         if machine.has_masks:
             return (self, replace(self, unroll=1, masked=True, panel=None))
         wanted = NARROW_LANES if self.reduce else NARROW_LANES[-1:]
-        narrow = [lanes for lanes in wanted if lanes < self.lanes]
-        return (self, *(self.narrowed(lanes) for lanes in narrow))
+        narrow = [self.narrowed(lanes) for lanes in wanted if lanes < self.lanes]
+        single = [self.narrowed(self.lanes)] if self.least() > self.lanes else []
+        return (self, *single, *narrow)
 
     def least(self) -> int:
-        """How long a symbolic vector axis must be for this plan."""
-        fits = self.vector is None or self.masked or isinstance(self.extents[self.vector], int)
-        return 0 if fits else self.lanes
+        """How long a symbolic vector axis must be for this plan: a shorter one would be computed several times."""
+        if self.vector is None or self.masked or isinstance(self.extents[self.vector], int):
+            return 0
+        return self.lanes * self.unroll if self.reduce and not self.vector_is_reduced else self.lanes
 
     @property
     def vector_is_reduced(self) -> bool:
@@ -215,9 +217,10 @@ class _Chooser:
         return lanes
 
     def _cost(self, axis: str) -> float:
-        """Instructions per element, roughly."""
-        lanes, extent = self._lanes(axis), size_of(self.extents[axis])
-        steps = -(-extent // lanes)
+        """Instructions per element, roughly; an extent that is not known wastes no lanes."""
+        lanes, known = self._lanes(axis), self.extents[axis]
+        extent = known if isinstance(known, int) else max(size_of(known), lanes)
+        waste = -(-extent // lanes) * lanes / extent if isinstance(known, int) else 1.0
         total = 1.0
         reduced = dims.product(self.extents[name] for name in self.reduce) if self.stage.reduce else 1
         for access in self.accesses:
@@ -228,7 +231,7 @@ class _Chooser:
             total += cost if access.is_inner else cost / size_of(reduced)
         if axis in self.reduce:
             total += 4.0 * lanes / extent
-        return total * steps * lanes / extent / lanes
+        return total * waste / lanes
 
     def _tiles(self, vector: str, lanes: int) -> tuple[tuple[tuple[str, int], ...], int]:
         vectors = -(-size_of(self.extents[vector]) // lanes)
