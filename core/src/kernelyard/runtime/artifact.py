@@ -16,6 +16,7 @@ import numpy as np
 
 from kernelyard.errors import ArtifactError
 from kernelyard.runtime import loader, safetensors_format
+from kernelyard.runtime.c_source import CSourceModule
 from kernelyard.runtime.container import SCHEMA, Contents, Member, read_container, write_container
 from kernelyard.runtime.executable import Executable
 from kernelyard.runtime.module import RuntimeModule
@@ -117,7 +118,10 @@ def _load_module(
     if missing:
         raise corrupted(f"{fields.where}.constants", missing[0], "a constant that is there")
     data = contents.member(fields.text("member"), fields.where).tobytes()
-    return load(data, {digest: constants[digest] for digest in digests})
+    module = load(data, {digest: constants[digest] for digest in digests})
+    if contents.library is not None and isinstance(module, CSourceModule):
+        module.library = contents.library
+    return module
 
 
 def _report(manifest: Fields) -> dict[str, Any] | None:

@@ -7,6 +7,8 @@ The text follows the interface of `kernelyard.runtime.native_unit`. Saved artifa
 from __future__ import annotations
 
 import ctypes
+import os
+import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from ctypes import POINTER, byref, c_int32, c_int64, c_void_p
@@ -86,7 +88,11 @@ class CSourceModule(BindableModule):
     def _code(self) -> ctypes.CDLL:
         path = self.library or str(cached_library(self._unit))
         try:
-            return ctypes.CDLL(path)
+            # The loader goes by names first: under a name of its own, a file is not taken for the one that it replaced.
+            with tempfile.TemporaryDirectory(prefix="kernelyard-") as folder:
+                link = os.path.join(folder, "code.so")
+                os.symlink(path, link)
+                return ctypes.CDLL(link)
         except OSError as error:
             raise BackendUnavailableError("compiled C code cannot be loaded", where=path, found=error) from error
 

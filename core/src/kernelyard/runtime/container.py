@@ -68,11 +68,11 @@ class Member:
 @dataclass(frozen=True)
 class Contents:
     """A file that has been checked: the manifest, and the members as read-only uint8 arrays over the mapped file,
-    64-byte aligned. is_library: the file is a shared library."""
+    64-byte aligned. library: the path of the file, where that is a shared library."""
 
     manifest: Fields
     members: Mapping[str, np.ndarray]
-    is_library: bool = False
+    library: str | None = None
 
     def member(self, name: str, where: str) -> np.ndarray:
         """The member of that name.
@@ -138,7 +138,7 @@ def read_container(path: str | os.PathLike[str]) -> Contents:
                 hint="make it with kernelyard.compile(model).export_library(path)",
             )
         data = section
-    return _Reader(data, name).read(is_library)
+    return _Reader(data, name).read(os.path.abspath(name) if is_library else None)
 
 
 def _map(file: BinaryIO) -> np.ndarray:
@@ -158,7 +158,7 @@ class _Reader:
     def _left(self) -> int:
         return self._data.nbytes - self._position
 
-    def read(self, is_library: bool) -> Contents:
+    def read(self, library: str | None) -> Contents:
         manifest = self._read_manifest()
         members: dict[str, np.ndarray] = {}
         for item, where in manifest.items("members"):
@@ -172,7 +172,7 @@ class _Reader:
                 raise self._damaged(f"member {name!r}", "its content is not what was written")
         if self._left:
             raise self._damaged("end of file", f"{self._left} bytes too many")
-        return Contents(manifest, members, is_library)
+        return Contents(manifest, members, library)
 
     def _read_manifest(self) -> Fields:
         header = self._take(HEADER_NBYTES, "header").tobytes()

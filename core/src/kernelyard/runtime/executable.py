@@ -178,6 +178,18 @@ class Executable:
 
         artifact.write(self, path)
 
+    def export_library(self, path: str | os.PathLike[str], standalone: bool = False) -> None:
+        """Write the executable to one shared library, compiled by the C compiler of this machine.
+
+        `kernelyard.load` loads it like an artifact. Where every step of the main program is native code, C programs run
+        it too, without Python (`kernelyard.h`); where not, `ky_create` says so. standalone: make that an error here.
+        Libraries of backends are linked by the paths that they have on this machine.
+        Raises: ToolchainError (no C compiler), ArtifactError, BackendUnavailableError.
+        """
+        from kernelyard.runtime.library.export import export_library
+
+        export_library(self, path, standalone)
+
     def inspect(self) -> str:
         """Programs and modules as text for people."""
         parts = [str(program) for program in self.programs.values()]

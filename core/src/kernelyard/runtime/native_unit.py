@@ -24,7 +24,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from kernelyard import dims
 from kernelyard.errors import BackendUnavailableError
 from kernelyard.runtime.bindable import Signature
 from kernelyard.runtime.spec import DIGEST, Fields, corrupted
@@ -33,6 +32,8 @@ IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,200}\Z")
 _LIBRARY_NAME = re.compile(r"[A-Za-z0-9_+-][A-Za-z0-9_.+-]{0,100}\Z")
 PARTS = ("prepare", "bind", "run", "unbind", "release")
 PREFIX = "kyc_"
+# What `NAME_prepare` answers on a CPU that cannot run the code.
+WRONG_CPU = 90
 
 
 def c_name(symbol: str) -> str:
@@ -100,17 +101,14 @@ class SharedLibrary:
 
 @dataclass(frozen=True)
 class NativeFunction:
-    """A function of a unit. name: in C (see the module). constants: digests, in the order `NAME_prepare` gets them."""
+    """A function of a unit. name: in C (see the module). constants: digests, in the order `NAME_prepare` gets them.
+    sizes: the symbolic dims whose values `NAME_bind` gets, in order."""
 
     symbol: str
     name: str
     signature: Signature
     constants: tuple[str, ...] = ()
-
-    @property
-    def sizes(self) -> tuple[str, ...]:
-        """The symbolic dims whose values `NAME_bind` gets, in order."""
-        return tuple(sorted({s for spec in self.signature.tensors for d in spec.shape for s in dims.symbols_of(d)}))
+    sizes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The function as JSON data."""
@@ -120,6 +118,7 @@ class NativeFunction:
             "inputs": [spec.to_json() for spec in self.signature.inputs],
             "outputs": [spec.to_json() for spec in self.signature.outputs],
             "constants": list(self.constants),
+            "sizes": list(self.sizes),
         }
 
 
@@ -146,7 +145,7 @@ def read_function(value: Any, where: str) -> NativeFunction:
         raise corrupted(f"{where}.name", name, f"a C identifier that starts with {PREFIX}")
     if not all(map(DIGEST.match, constants)):
         raise corrupted(f"{where}.constants", constants, "digests")
-    return NativeFunction(fields.text("symbol"), name, Signature(inputs, outputs), constants)
+    return NativeFunction(fields.text("symbol"), name, Signature(inputs, outputs), constants, fields.texts("sizes"))
 
 
 def read_library(value: Any, where: str) -> SharedLibrary:

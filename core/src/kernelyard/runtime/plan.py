@@ -32,27 +32,29 @@ class Plan:
         self.offsets, self.arena_nbytes = self._lay_out()
 
     def _lay_out(self) -> tuple[dict[int, int], int]:
-        spans = self._spans()
+        spans = spans_of(self.program)
         plan = memory.plan_memory([Lifetime(self._nbytes(r), first, last) for r, (first, last) in spans.items()])
         return dict(zip(spans, plan.offsets, strict=True)), plan.nbytes
 
     def _nbytes(self, register: int) -> int:
         return memory.nbytes_of(self.shapes[register], self.program.registers[register].dtype)
 
-    def _spans(self) -> dict[int, tuple[int, int]]:
-        """First and last time, in steps: inputs exist before the first step, results until after the last."""
-        program = self.program
-        kinds = [register.kind for register in program.registers]
-        spans = {number: [-1, -1] for number, kind in enumerate(kinds) if kind == "input"}
-        for now, step in enumerate(program.steps):
-            spans.update({register: [now, now] for register in step.outputs})
-            for register in step.inputs:
-                if self.roots[register] in spans:
-                    spans[self.roots[register]][1] = now
-        for register in program.results:
-            if self.roots[register] in spans:
-                spans[self.roots[register]][1] = len(program.steps)
-        return {register: (first, last) for register, (first, last) in spans.items()}
+
+def spans_of(program: Program) -> dict[int, tuple[int, int]]:
+    """First and last time, in steps, at which inputs and buffers are needed, by register: inputs exist before the first
+    step, results until after the last."""
+    roots = tuple(map(program.root, range(len(program.registers))))
+    kinds = [register.kind for register in program.registers]
+    spans = {number: [-1, -1] for number, kind in enumerate(kinds) if kind == "input"}
+    for now, step in enumerate(program.steps):
+        spans.update({register: [now, now] for register in step.outputs})
+        for register in step.inputs:
+            if roots[register] in spans:
+                spans[roots[register]][1] = now
+    for register in program.results:
+        if roots[register] in spans:
+            spans[roots[register]][1] = len(program.steps)
+    return {register: (first, last) for register, (first, last) in spans.items()}
 
 
 def _check_sizes(program: Program, values: Mapping[str, int]) -> None:

@@ -12,8 +12,9 @@ import numpy as np
 from kernelyard.errors import ArtifactVersionError
 from kernelyard.runtime.bindable import BindableModule, Signature
 from kernelyard.runtime.module import BindContext, BoundCall, BoundTensor, NativeCall
+from kernelyard.runtime.native_unit import NativeUnit
 from kernelyard.runtime.spec import Fields, corrupted, read_json, write_json
-from kernelyard_native_cpu import _native
+from kernelyard_native_cpu import _native, c_unit
 from kernelyard_native_cpu.kernel_info import KernelInfo, entry_symbol, read_kernel_info
 from kernelyard_native_cpu.machine import Machine, check_host_runs
 
@@ -76,6 +77,10 @@ class NativeCpuModule(BindableModule):
             index: partial(pointers.__setitem__, index) for index in range(len(args))
         }
         return BoundCall([call], [pointers, numbers, self], setters)
+
+    def native_unit(self) -> NativeUnit | None:
+        """See `RuntimeModule.native_unit`."""
+        return c_unit.native_unit(tuple(self._kernels.values()), self._objects, self.machine)
 
     def save_to_bytes(self) -> bytes:
         header = write_json(

@@ -1,0 +1,130 @@
+"""Kernels behind the interface of `kernelyard.runtime.native_unit`: the numbers that `KernelInfo.evaluate` finds are
+found in C."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from kernelyard import dims
+from kernelyard.dims import Dim
+from kernelyard.dims.c_text import C_FUNCTIONS, to_c
+from kernelyard.runtime.bindable import Signature
+from kernelyard.runtime.memory import ALIGNMENT
+from kernelyard.runtime.native_unit import WRONG_CPU, NativeFunction, NativeUnit, SharedLibrary, c_name
+from kernelyard_native_cpu.kernel_info import NANOSECONDS_PER_THREAD, GroupInfo, KernelInfo, Variant, entry_symbol
+from kernelyard_native_cpu.machine import Machine
+
+LIBRARIES = (SharedLibrary("libgomp.so.1", hint="apt install libgomp1"), SharedLibrary("libm.so.6"))
+_ASSEMBLER_NAME = re.compile(r"[A-Za-z_.][A-Za-z0-9_.]*\Z")
+# Features that all C compilers in use can ask the CPU for; the rest comes along with these.
+_ASKED = (
+    "avx",
+    "avx2",
+    "avx512bw",
+    "avx512cd",
+    "avx512dq",
+    "avx512f",
+    "avx512vl",
+    "bmi",
+    "bmi2",
+    "fma",
+    "popcnt",
+    "sse4.2",
+)
+_HEAD = f"""\
+#include <stdint.h>
+#include <stdlib.h>
+{C_FUNCTIONS}
+static int64_t ky_aligned(int64_t nbytes) {{
+  return (ky_max(nbytes, 0) + {ALIGNMENT - 1}) / {ALIGNMENT} * {ALIGNMENT};
+}}
+/* How many threads are worth waking for tasks that take `work` nanoseconds together. */
+static int64_t ky_threads(int64_t most, int64_t tasks, double work) {{
+  return ky_max(1, ky_min(ky_min(most, tasks), (int64_t)(work / {NANOSECONDS_PER_THREAD})));
+}}
+"""
+_FUNCTION = """\
+extern int32_t {name}_kernel(void**, void*, int32_t, void*) __asm__("{entry}");
+int32_t {name}_prepare(const void* const* constants, int32_t threads, void** shared) {{
+  (void)constants; (void)threads;
+  *shared = NULL;
+  return ky_cpu_status();
+}}
+int32_t {name}_bind(void* shared, const int64_t* s, int32_t most, void** call, int64_t* workspace_nbytes) {{
+  (void)shared; (void)s; (void)most;
+  int64_t *numbers = malloc({count} * sizeof(int64_t)), *n = numbers, offset = 0, widest = 1, tasks, threads, size;
+  (void)widest; (void)tasks; (void)threads; (void)size;
+  if (!numbers) return 1;
+{body}
+  *call = numbers;
+  *workspace_nbytes = offset;
+  return 0;
+}}
+int32_t {name}_run(void** args, void* call, int32_t threads, void* workspace) {{
+  return {name}_kernel(args, call, threads, workspace);
+}}
+void {name}_unbind(void* call) {{ free(call); }}
+void {name}_release(void* shared) {{ (void)shared; }}
+"""
+
+
+def native_unit(kernels: Sequence[KernelInfo], objects: Sequence[bytes], machine: Machine) -> NativeUnit | None:
+    """The kernels of these objects as a unit; None where a name cannot be written in assembler."""
+    if not all(_ASSEMBLER_NAME.match(entry_symbol(kernel.symbol)) for kernel in kernels):
+        return None
+    functions = tuple(map(_native_function, kernels))
+    texts = [_HEAD, _cpu_status(machine)]
+    texts += [_text(kernel, function) for kernel, function in zip(kernels, functions, strict=True)]
+    return NativeUnit("\n".join(texts), functions, LIBRARIES, tuple(objects))
+
+
+def _native_function(kernel: KernelInfo) -> NativeFunction:
+    count = len(kernel.params) - kernel.num_outputs
+    signature = Signature(kernel.params[:count], kernel.params[count:])
+    return NativeFunction(kernel.symbol, c_name(kernel.symbol), signature, sizes=_symbols(kernel))
+
+
+def _symbols(kernel: KernelInfo) -> tuple[str, ...]:
+    """Every symbolic dim that the kernel's numbers depend on."""
+    used: list[Dim] = [*kernel.numbers, *(local.nbytes for local in kernel.locals)]
+    for group in kernel.groups:
+        used += [points for points, _ in group.work]
+        used += [dim for variant in group.variants for dim in (variant.tasks, variant.extent)]
+    return tuple(sorted({name for dim in used for name in dims.symbols_of(dim)}))
+
+
+def _cpu_status(machine: Machine) -> str:
+    asked = [f for f in _ASKED if f in machine.features] if machine.architecture == "x86_64" else []
+    has_all = " && ".join(f'__builtin_cpu_supports("{feature}")' for feature in asked) or "1"
+    return f"static int32_t ky_cpu_status(void) {{ return {has_all} ? 0 : {WRONG_CPU}; }}\n"
+
+
+def _text(kernel: KernelInfo, function: NativeFunction) -> str:
+    names = {name: f"s[{number}]" for number, name in enumerate(function.sizes)}
+    lines = [line for group in kernel.groups for line in _group(group, names)]
+    for local in kernel.locals:
+        lines.append(f"  *n++ = offset; *n++ = size = ky_aligned({to_c(local.nbytes, names)});")
+        lines.append(f"  offset += size{' * widest' if local.per_thread else ''};")
+    lines += [f"  *n++ = {to_c(dim, names)};" for dim in kernel.numbers]
+    count = 2 * len(kernel.groups) + 2 * len(kernel.locals) + len(kernel.numbers)
+    entry = entry_symbol(kernel.symbol)
+    return _FUNCTION.format(name=function.name, entry=entry, count=max(count, 1), body="\n".join(lines))
+
+
+def _group(group: GroupInfo, names: Mapping[str, str]) -> list[str]:
+    work = " + ".join(f"(double){to_c(points, names)} * {time!r}" for points, time in group.work) or "0.0"
+    return [
+        f"  tasks = ky_max({_tasks(group.variants, names)}, 0);",
+        f"  threads = ky_threads(most, tasks, {work});",
+        "  widest = ky_max(widest, threads);",
+        "  *n++ = threads; *n++ = tasks;",
+    ]
+
+
+def _tasks(variants: Sequence[Variant], names: Mapping[str, str]) -> str:
+    if not variants:
+        return "0"
+    first, *rest = variants
+    condition = f"{to_c(first.extent, names)} >= {first.least}"
+    return f"({condition} ? {to_c(first.tasks, names)} : {_tasks(rest, names)})"
