@@ -108,3 +108,8 @@ def test_entry_functions_cannot_ask():
     module = IRModule({"main": b.function(b.op("tanh", b.input("x", (4,))), attrs={"WorkspaceSize": 8})})
     with pytest.raises(PassError, match="entry function"):
         AllocateWorkspace()(module)
+
+
+SCENARIOS = {
+    "AllocateWorkspace: single_attention": test_single_attention,
+}

@@ -175,3 +175,17 @@ def test_what_a_rule_declines_is_reported() -> None:
     assert AnnotateTarget("test", recorder)(module) is module
     (declined,) = recorder.declined_matches()
     assert (declined.code, declined.message) == ("accuracy", "too coarse")
+
+
+SCENARIOS = {
+    "AnnotateTarget: extern_dnnl": test_extern_dnnl,
+    "AnnotateTarget: multiple_ends": test_multiple_ends,
+    "AnnotateTarget: type_propagation": test_type_propagation,
+    "AnnotateTarget: tuple": test_tuple,
+    "AnnotateTarget: ends_with_tuple": test_ends_with_tuple,
+    "AnnotateTarget: empty_tuple": test_empty_tuple,
+    "AnnotateTarget: free_vars_zeros": test_free_vars_zeros,
+    "AnnotateTarget: composite_function": test_composite_function,
+    "AnnotateTarget: multiple_runs": test_multiple_runs,
+    "AnnotateTarget: the user's order of targets": test_the_users_order_decides,
+}

@@ -95,3 +95,12 @@ def test_another_dtype_is_refused():
     with pytest.raises(PassError, match="cannot be bound") as info:
         BindParams("main", {"bias": B.astype(np.float64)})(linear((2, 3), (3, 4), (4,)))
     assert "float64" in str(info.value.found)
+
+
+SCENARIOS = {
+    "BindParams: by name or variable": test_constants_take_the_parameters_place_by_name_or_variable,
+    "BindParams: symbolic sizes inferred": test_sizes_are_read_off_the_constants,
+    "BindParams: unknown name": test_an_unknown_name_is_refused_with_the_nearest,
+    "BindParams: given twice": test_a_parameter_given_twice_is_refused,
+    "BindParams: conflicting sizes": test_shapes_that_do_not_fit_are_refused,
+}

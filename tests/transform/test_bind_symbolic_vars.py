@@ -75,3 +75,9 @@ def test_a_function_that_another_entry_needs_symbolic_is_refused():
     with pytest.raises(PassError, match="another entry function") as info:
         BindSymbolicVars({"n": 3}, "main")(IRModule({"main": first, "other": second, "part": part}))
     assert info.value.found == "@part"
+
+
+SCENARIOS = {
+    "BindSymbolicVars: one function": test_one_entry_function_alone_with_what_it_calls,
+    "BindSymbolicVars: unknown symbol": test_unknown_symbols_are_refused,
+}

@@ -124,3 +124,12 @@ def test_dtypes_keep_apart(check):
     outs = [b.op("matmul", x, weight(6, 3)), b.op("matmul", y, weight(6, 3).astype(np.float64))]
     function = b.function(*outs)
     assert check(CombineParallelMatmul(), function) is function
+
+
+SCENARIOS = {
+    "CombineParallelMatmul: simple": test_simple,
+    "CombineParallelMatmul: bias": test_bias,
+    "CombineParallelMatmul: bias_and_activation": test_bias_and_activation,
+    "CombineParallelMatmul: rhs_batched": test_rhs_batched,
+    "CombineParallelMatmul: a check decides": test_a_check_decides,
+}

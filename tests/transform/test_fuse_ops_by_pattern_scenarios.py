@@ -423,3 +423,40 @@ def test_conv2d_bias_reshape_that_is_no_bias():
     rows = Constant(np.ones(6, np.float32))
     module = module_of(lambda b, x: b.op("add", conv(b, x), b.op("reshape", rows, shape=(1, 1, 6, 1))))
     assert FuseOpsByPattern([FusionPattern("dnnl.conv2d_bias", pattern, is_bias)])(module) is module
+
+
+SCENARIOS = {
+    "FuseOpsByPattern: partition_conv2d_relu": test_partition_conv2d_relu,
+    "FuseOpsByPattern: partition_multiple_patterns": test_partition_multiple_patterns,
+    "FuseOpsByPattern: partition_order": test_partition_order,
+    "FuseOpsByPattern: branch_tuple_output": test_branch_tuple_output,
+    "FuseOpsByPattern: cyclic_dependency": test_cyclic_dependency,
+    "FuseOpsByPattern: bind_params": test_bind_params,
+    "FuseOpsByPattern: annotate_codegen": test_annotate_codegen,
+    "FuseOpsByPattern: no_op_if_no_patterns_match_1": test_no_op_if_no_patterns_match_1,
+    "FuseOpsByPattern: no_op_if_no_patterns_match_2": test_no_op_if_no_patterns_match_2,
+    "FuseOpsByPattern: unmatched_calls_may_include_lambda_functions_1": test_unmatched_calls_may_include_lambda_functions_1,
+    "FuseOpsByPattern: unmatched_calls_may_include_lambda_functions_2": test_unmatched_calls_may_include_lambda_functions_2,
+    "FuseOpsByPattern: compare_with_merge_composite_path": test_compare_with_merge_composite_path,
+    "FuseOpsByPattern: multiple_entries_multiple_calls_same_extern": test_multiple_entries_multiple_calls_same_extern,
+    "FuseOpsByPattern: ignore_call_tir": test_ignore_call_tir,
+    "FuseOpsByPattern: unused": test_unused,
+    "FuseOpsByPattern: check_pattern": test_check_pattern,
+    "FuseOpsByPattern: bind_constants": test_bind_constants,
+    "FuseOpsByPattern: split": test_split,
+    "FuseOpsByPattern: clip": test_clip,
+    "FuseOpsByPattern: concat": test_concat,
+    "FuseOpsByPattern: matmul_add3": test_matmul_add3,
+    "FuseOpsByPattern: intermediate_var_to_var_binding": test_intermediate_var_to_var_binding,
+    "FuseOpsByPattern: multple_runs": test_multple_runs,
+    "FuseOpsByPattern: error_on_repeated_variable_definitions": test_error_on_repeated_variable_definitions,
+    "FuseOpsByPattern: matmul_symbolic_var": test_matmul_symbolic_var,
+    "FuseOpsByPattern: match_maximal_subgraph": test_match_maximal_subgraph,
+    "FuseOpsByPattern: unique_boundary_output_precedes_last_group_binding": test_unique_boundary_output_precedes_last_group_binding,
+    "FuseOpsByPattern: inline_bound_static_shape_argument": test_inline_bound_static_shape_argument,
+    "FuseOpsByPattern: pytorch conv2d bias, allow_reshape": test_conv2d_bias_reshape_fused,
+    "FuseOpsByPattern: pytorch conv2d bias, compared without allow_reshape": test_conv2d_bias_reshape_not_fused_without_allow_reshape,
+    "FuseOpsByPattern: pytorch conv2d bias, not fusable": test_conv2d_bias_reshape_that_is_no_bias,
+    "FuseOpsByPattern: a check that raises (H.2 item 16)": test_check_that_raises,
+    "FuseOpsByPattern: cublas and cublaslt (H.2 item 11)": test_annotate_codegen_takes_the_backend_before_the_dot_only,
+}

@@ -154,3 +154,9 @@ def test_the_whole_flow_keeps_the_meaning_of_random_modules(program) -> None:
     finally:
         for target in "AB":
             unregister_op_rules(target)
+
+
+SCENARIOS = {
+    "MergeCompilerRegions: diamond_graph_fanouts": test_diamond_graph_fanouts,
+    "MergeCompilerRegions: example_graph": test_example_graph,
+}

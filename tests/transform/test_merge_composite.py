@@ -183,3 +183,20 @@ def test_einsum_reshape() -> None:
     (composite,) = [f for f in after.graph_functions().values() if "Composite" in f.attrs]
     assert op_names(composite) == ("matmul", "reshape")
     assert composite.result_type.shape == (2, 8)
+
+
+SCENARIOS = {
+    "MergeComposite: simple": test_simple,
+    "MergeComposite: branch": test_branch,
+    "MergeComposite: reuse_call": test_reuse_call,
+    "MergeComposite: multiple_patterns": test_multiple_patterns,
+    "MergeComposite: optional_pattern": test_optional_pattern,
+    "MergeComposite: merge_order": test_merge_order,
+    "MergeComposite: parallel": test_parallel,
+    "MergeComposite: multiple_input_subgraphs": test_multiple_input_subgraphs,
+    "MergeComposite: tuple_get_item": test_tuple_get_item,
+    "MergeComposite: with_check": test_with_check,
+    "MergeComposite: diamond_not_merge": test_diamond_not_merge,
+    "MergeComposite: type_check": test_type_check,
+    "MergeComposite: einsum_reshape": test_einsum_reshape,
+}

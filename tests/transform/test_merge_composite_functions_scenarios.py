@@ -154,3 +154,20 @@ def test_every_entry_function() -> None:
     called = [after[name].bindings[0].value.op_name for name in functions]
     assert called[0] == called[1]
     assert after[called[0]].attrs["Codegen"] == "dnnl"
+
+
+SCENARIOS = {
+    "MergeCompositeFunctions: conv2d_relu_x2": test_conv2d_relu_x2,
+    "MergeCompositeFunctions: diamond_cyclic_dep": test_diamond_cyclic_dep,
+    "MergeCompositeFunctions: diamond": test_diamond,
+    "MergeCompositeFunctions: merge_producers": test_merge_producers,
+    "MergeCompositeFunctions: merge_producers_cyclic_dep": test_merge_producers_cyclic_dep,
+    "MergeCompositeFunctions: merge_compiler_regions_example": test_merge_compiler_regions_example,
+    "MergeCompositeFunctions: mixed_non_composite": test_mixed_non_composite,
+    "MergeCompositeFunctions: reshape": test_reshape,
+    "MergeCompositeFunctions: handle_existence_of_call_tir": test_handle_existence_of_call_tir,
+    "MergeCompositeFunctions: tuple_projection_merging": test_tuple_projection_merging,
+    "MergeCompositeFunctions: tuple_projection_preserves_real_cycle_boundary": test_tuple_projection_preserves_real_cycle_boundary,
+    "MergeCompositeFunctions: tuple_projection_rejects_escaping_tuple": test_tuple_projection_rejects_escaping_tuple,
+    "MergeCompositeFunctions: every function, not main alone (H.2 item 15)": test_every_entry_function,
+}

@@ -370,3 +370,33 @@ def test_nothing_marked_is_no_change() -> None:
     b, x = start()
     module = IRModule({"main": b.function(b.op("abs", x))})
     assert PartitionGraph()(module) is module
+
+
+SCENARIOS = {
+    "PartitionGraph: multi_node_compiler": test_multi_node_compiler,
+    "PartitionGraph: extern_ccompiler_single_op": test_extern_ccompiler_single_op,
+    "PartitionGraph: extern_ccompiler_default_ops": test_extern_ccompiler_default_ops,
+    "PartitionGraph: extern_compiler_sanitized_ops": test_extern_compiler_sanitized_ops,
+    "PartitionGraph: extern_ccompiler_multiple_functions": test_extern_ccompiler_multiple_functions,
+    "PartitionGraph: extern_ccompiler": test_extern_ccompiler,
+    "PartitionGraph: extern_dnnl": test_extern_dnnl,
+    "PartitionGraph: extern_dnnl_mobilenet": test_extern_dnnl_mobilenet,
+    "PartitionGraph: function_lifting": test_function_lifting,
+    "PartitionGraph: function_lifting_inline": test_function_lifting_inline,
+    "PartitionGraph: constant_propagation": test_constant_propagation,
+    "PartitionGraph: multiple_outputs": test_multiple_outputs,
+    "PartitionGraph: mixed_single_multiple_outputs": test_mixed_single_multiple_outputs,
+    "PartitionGraph: dnnl_fuse": test_dnnl_fuse,
+    "PartitionGraph: multiple_use_of_an_output": test_multiple_use_of_an_output,
+    "PartitionGraph: duplicate_outputs": test_duplicate_outputs,
+    "PartitionGraph: duplicate_merge_and_tuplegetitem": test_duplicate_merge_and_tuplegetitem,
+    "PartitionGraph: constant_tuples": test_constant_tuples,
+    "PartitionGraph: flatten_tuple_output": test_flatten_tuple_output,
+    "PartitionGraph: tuple_output_exec": test_tuple_output_exec,
+    "PartitionGraph: extern_opt": test_extern_opt,
+    "PartitionGraph: preserve_type_import": test_preserve_type_import,
+    "PartitionGraph: not_bind_constant": test_not_bind_constant,
+    "PartitionGraph: same_output_region": test_same_output_region,
+    "PartitionGraph: different_output_region": test_different_output_region,
+    "PartitionGraph: equal regions with different constants (#19801)": test_equal_constants_are_one_argument_and_different_ones_two_regions,
+}

@@ -202,3 +202,24 @@ def test_symbolic_batch() -> None:
     b = FunctionBuilder()
     x = b.input("x", (dims.symbol("n"), 8))
     check(b, b.op("nn.relu", b.op("matmul", x, numbers(8, 4))))
+
+
+SCENARIOS = {
+    "json_runtime: conv2d": test_conv2d,
+    "json_runtime: add": test_add_and_multiply,
+    "json_runtime: multiply": test_add_and_multiply,
+    "json_runtime: relu": test_relu,
+    "json_runtime: dense": test_dense,
+    "json_runtime: bn": test_bn,
+    "json_runtime: multiple_ops": test_multiple_ops,
+    "json_runtime: composite": test_composite,
+    "json_runtime: constant": test_constant,
+    "json_runtime: partial_constant": test_partial_constant,
+    "external_codegen: extern_codegen_multi_node": test_extern_codegen_multi_node,
+    "external_codegen: extern_codegen_single_op": test_extern_codegen_single_op,
+    "external_codegen: extern_codegen_single_op_int": test_extern_codegen_single_op_int,
+    "external_codegen: constants": test_constants,
+    "external_codegen: dnnl_padding": test_dnnl_padding,
+    "external_codegen: dnnl_const": test_dnnl_const,
+    "external_codegen: load_params_with_constants_in_ext_codegen": test_load_params_with_constants_in_ext_codegen,
+}

@@ -116,3 +116,14 @@ def test_no_op_for_call_to_tir():
     module = LegalizeOps()(IRModule({"main": b.function(b.op("nn.relu", b.input("x", X.shape)))}))
     assert isinstance(module["main"].bindings[0].value, Call)
     assert RunCodegen({})(module) is module
+
+
+SCENARIOS = {
+    "RunCodegen: tensorrt_only": test_tensorrt_only,
+    "RunCodegen: mix_use_tensorrt_and_tvm": test_mix_use_tensorrt_and_tvm,
+    "RunCodegen: multiple_calls_same_extern": test_multiple_calls_same_extern,
+    "RunCodegen: default_entry_func": test_default_entry_func,
+    "RunCodegen: dynamic_shape": test_dynamic_shape,
+    "RunCodegen: no_op_for_call_to_tir": test_no_op_for_call_to_tir,
+    "RunCodegen: order of backends (H.2 item 14)": test_order_of_backends_is_that_of_first_call,
+}
