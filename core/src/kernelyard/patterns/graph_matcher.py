@@ -8,7 +8,7 @@ from kernelyard.ir.expr import Constant, Expr, Function, Var, operands
 from kernelyard.ir.module import IRModule
 from kernelyard.patterns.dataflow import Dataflow
 from kernelyard.patterns.matcher import Match, Matcher, Search
-from kernelyard.patterns.pattern import CallPattern, FunctionCallPattern, Pattern, children, walk
+from kernelyard.patterns.pattern import CallPattern, FunctionCallPattern, Pattern, WrapperPattern, children, walk
 from kernelyard.patterns.pattern_context import Edge, PatternContext
 
 
@@ -80,13 +80,16 @@ class _GraphSearch:
                 return self._users(bound[edge.producer])
             if edge.producer is root and edge.consumer in bound:
                 return self._operands(bound[edge.consumer])
-        for operand in _operand_patterns(root):
-            if isinstance(bound.get(operand), Var):
-                return self._users(bound[operand])
-        return None
+        return self._readers(root)
 
     def _users(self, expr: Expr) -> tuple[Expr, ...]:
         return self.dataflow.users(expr) if isinstance(expr, Var) else ()
+
+    def _readers(self, root: Pattern) -> tuple[Expr, ...] | None:
+        """Values that read an operand of `root` that is placed already, the fewest; None when none is."""
+        bound = self.search.bound
+        placed = [bound[operand] for operand in _operand_patterns(root) if isinstance(bound.get(operand), Var)]
+        return min(map(self._users, placed), key=len, default=None)
 
     def _operands(self, expr: Expr) -> tuple[Expr, ...]:
         value = self.dataflow.value_of(expr)
@@ -131,18 +134,14 @@ def _is_leaf(pattern: Pattern) -> bool:
 
 def _same_value_as(part: Pattern, root: Pattern) -> bool:
     """True when `part` is what `root` only adds a constraint or a name to."""
-    while part is not root:
-        inner = getattr(root, "pattern", None)
-        if not isinstance(inner, Pattern):
-            return False
-        root = inner
-    return True
+    while part is not root and isinstance(root, WrapperPattern):
+        root = root.pattern
+    return part is root
 
 
 def _operand_patterns(root: Pattern) -> Iterable[Pattern]:
-    while not isinstance(root, (CallPattern, FunctionCallPattern)):
-        inner = getattr(root, "pattern", None)
-        if not isinstance(inner, Pattern):
-            return ()
-        root = inner
+    while isinstance(root, WrapperPattern):
+        root = root.pattern
+    if not isinstance(root, (CallPattern, FunctionCallPattern)):
+        return ()
     return [part for arg in root.args for part in walk(arg) if _same_value_as(part, arg)]

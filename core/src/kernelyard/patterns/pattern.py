@@ -260,7 +260,7 @@ class NotPattern(Pattern):
 
 
 @dataclass(frozen=True, eq=False)
-class _Wrapper(Pattern):
+class WrapperPattern(Pattern):
     """A pattern with something added to it."""
 
     pattern: Pattern
@@ -270,49 +270,49 @@ class _Wrapper(Pattern):
 
 
 @dataclass(frozen=True, eq=False)
-class AttrPattern(_Wrapper):
+class AttrPattern(WrapperPattern):
     """Constrains attributes of a call."""
 
     attrs: tuple[tuple[str, Any], ...]
 
 
 @dataclass(frozen=True, eq=False)
-class DtypePattern(_Wrapper):
+class DtypePattern(WrapperPattern):
     """Constrains the element type."""
 
     dtypes: tuple[str, ...]
 
 
 @dataclass(frozen=True, eq=False)
-class ShapePattern(_Wrapper):
+class ShapePattern(WrapperPattern):
     """Constrains the shape."""
 
     shape: tuple[Dim | None, ...]
 
 
 @dataclass(frozen=True, eq=False)
-class TypePattern(_Wrapper):
+class TypePattern(WrapperPattern):
     """Constrains the type."""
 
     type: Type
 
 
 @dataclass(frozen=True, eq=False)
-class SameShapePattern(_Wrapper):
+class SameShapePattern(WrapperPattern):
     """Constrains the shape to that of other patterns' values."""
 
     others: tuple[Pattern, ...]
 
 
 @dataclass(frozen=True, eq=False)
-class PredicatePattern(_Wrapper):
+class PredicatePattern(WrapperPattern):
     """Constrains the value by a function."""
 
     predicate: Callable[[Expr], bool]
 
 
 @dataclass(frozen=True, eq=False)
-class CapturePattern(_Wrapper):
+class CapturePattern(WrapperPattern):
     """Names the value."""
 
     name: str

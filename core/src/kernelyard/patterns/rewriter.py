@@ -120,6 +120,7 @@ class _Round:
         self.matcher = Matcher(function)
         self.replaced: dict[Var, list[Binding]] = {}
         self.touched: set[Var] = set()
+        self.in_order = True
         self.effects = [i for i, binding in enumerate(function.bindings) if has_effect(binding.value)]
 
     def run(self, rules: Sequence[Rule]) -> Function | None:
@@ -165,9 +166,25 @@ class _Round:
             if not self.touched.isdisjoint(match.members) or self._crosses_effect(match):
                 continue
             new = self._graph_replacement(match, rule)
-            if new and splice(self.function, {**self.replaced, **new}) is not None:
+            if new and self._is_acyclic(new):
                 self.replaced |= new
                 self.touched |= match.members | set(new)
+
+    def _is_acyclic(self, new: Mapping[Var, Sequence[Binding]]) -> bool:
+        """True when the values may be replaced, together with those that are, without one depending on itself.
+
+        As long as everything reads only what was bound before it, that is certain; else the bindings are sorted.
+        """
+        position = self.matcher.dataflow.position
+        read = {o for bindings in new.values() for binding in bindings for o in operands(binding.value)}
+        latest = max((position[o] for o in read if isinstance(o, Var) and o in position), default=-1)
+        in_order = latest < min(position[var] for var in new)
+        if in_order and self.in_order:
+            return True
+        if splice(self.function, {**self.replaced, **new}) is None:
+            return False
+        self.in_order &= in_order
+        return True
 
     def _graph_replacement(self, match: Match, rule: GraphRewriteRule) -> dict[Var, list[Binding]]:
         values = {
