@@ -63,6 +63,8 @@ int main(int argc, char** argv) {
   for (int32_t i = 0; i < num_outputs; i++) {
     if (transfer(&outputs[i], argv[2 + num_inputs + i], 0)) return fail(argv[2 + num_inputs + i]);
     printf("%s: %lld elements\n", ky_output_name(i), (long long)elements(&outputs[i]));
+    free(outputs[i].data);
   }
+  for (int32_t i = 0; i < num_inputs; i++) free(inputs[i].data);
   return 0;
 }

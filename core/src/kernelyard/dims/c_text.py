@@ -7,12 +7,15 @@ from collections.abc import Mapping
 from kernelyard.dims.expression import Atom, Dim, Symbol
 
 C_FUNCTIONS = """\
-static int64_t ky_floordiv(int64_t a, int64_t b) { int64_t q = a / b; return a % b != 0 && (a % b < 0) != (b < 0) ? q - 1 : q; }
-static int64_t ky_max(int64_t a, int64_t b) { return a > b ? a : b; }
-static int64_t ky_min(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t ky_floordiv(int64_t a, int64_t b) {
+  if (b == 0) return -1; /* which no size is */
+  return a / b - (a % b != 0 && (a % b < 0) != (b < 0));
+}
+static inline int64_t ky_max(int64_t a, int64_t b) { return a > b ? a : b; }
+static inline int64_t ky_min(int64_t a, int64_t b) { return a < b ? a : b; }
 /* The common size under NumPy's rule; -1, which no size is, where there is none. */
-static int64_t ky_broadcast(int64_t a, int64_t b) { return a == b || b == 1 ? a : a == 1 ? b : -1; }
-"""  # noqa: E501
+static inline int64_t ky_broadcast(int64_t a, int64_t b) { return a == b || b == 1 ? a : a == 1 ? b : -1; }
+"""
 
 
 def to_c(dim: Dim, names: Mapping[str, str]) -> str:

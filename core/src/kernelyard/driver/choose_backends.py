@@ -2,25 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from kernelyard.errors import BackendUnavailableError, UnknownBackendError
+from kernelyard.errors import BackendUnavailableError, KernelyardError, PluginContractError, UnknownBackendError
 from kernelyard.placement.policy import order_backends
 from kernelyard.plugins.backend import Backend
 from kernelyard.plugins.code_generator import CodeGenerator
 from kernelyard.plugins.manager import PluginManager
 from kernelyard.target import Target
 
+log = logging.getLogger(__name__)
+
 AUTO = "auto"
 
 
-def choose_backends(manager: PluginManager, target: Target, wanted: Sequence[str] | str) -> list[Backend]:
-    """The backends to offer the model to, in order.
+def choose_backends(
+    manager: PluginManager,
+    target: Target,
+    wanted: Sequence[str] | str,
+    options: Mapping[str, Mapping[str, Any]] | None = None,
+) -> list[Backend]:
+    """The backends to offer the model to, in order, each configured by its options.
 
     wanted: names, "auto", or []. A name may be a code generator's: the target's own takes part anyway, so naming it
-    only checks that it is usable.
-    Raises: UnknownBackendError, BackendUnavailableError.
+    only checks that it is usable. A backend that fails over its options is left out with "auto", else an error.
+    Raises: UnknownBackendError, BackendUnavailableError, PluginContractError, OptionError.
     """
+    given = options or {}
+    chosen = [(each, _configured(each, given.get(each.name, {}))) for each in _chosen(manager, target, wanted)]
+    for backend, result in chosen:
+        if isinstance(result, PluginContractError):
+            if wanted != AUTO:
+                raise result
+            log.warning("the backend %s is left out", backend.name, exc_info=result)
+    return [result for _, result in chosen if isinstance(result, Backend)]
+
+
+def _configured(backend: Backend, options: Mapping[str, Any]) -> Backend | PluginContractError:
+    """The backend for these options, or what is to be said of it. Raises: OptionError and the like, which it means."""
+    try:
+        result = backend.configured(options)
+    except KernelyardError:
+        raise
+    except Exception as error:  # a vendor's code
+        return PluginContractError(
+            f"the backend {backend.name} failed when it was given its options",
+            found=repr(error),
+            hint="report this to the plugin's authors; leave the backend out to go on",
+        )
+    if isinstance(result, Backend) and result.name == backend.name:
+        return result
+    return PluginContractError(
+        f"the backend {backend.name} configured itself to something else", found=repr(result), expected=backend.name
+    )
+
+
+def _chosen(manager: PluginManager, target: Target, wanted: Sequence[str] | str) -> list[Backend]:
     if wanted == AUTO:
         usable = {backend.name: backend for backend in manager.active("backend", target.kind)}
         return [usable[name] for name in order_backends({name: manager.priority_of(name) for name in usable})]

@@ -25,7 +25,7 @@ from kernelyard.runtime.native_unit import NativeUnit, SharedLibrary
 COMPILERS = ("cc", "gcc", "clang")
 INSTALL_HINT = "apt install gcc (Debian, Ubuntu), dnf install gcc (Fedora), or set CC to a C compiler"
 # Code is position-independent, calls nothing that is not linked, and carries no build paths.
-FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-shared", "-Wl,-z,noexecstack", "-Wl,--build-id=none", "-Wl,-z,defs")
+FLAGS = ("-std=gnu11", "-O1", "-fPIC", "-shared", "-Wl,-z,noexecstack", "-Wl,--build-id=none", "-Wl,-z,defs")
 TIMEOUT_SECONDS = 600
 MAX_MESSAGE = 2000
 

@@ -217,11 +217,12 @@ class _Writer:
             checks.append(f"  if ({self._c(check.left)} != {self._c(check.right)}) return {_fail(message)};")
         if self._reason:
             checks = []
-        return _function("int32_t", "ky_solve(const DLTensor* inputs, int64_t* s)", [*lines, *checks, "  return 0;"])
+        body = ["  (void)inputs; (void)s;", *lines, *checks, "  return 0;"]
+        return _function("int32_t", "ky_solve(const DLTensor* inputs, int64_t* s)", body)
 
     def _measure(self) -> str:
         """The bytes of every register."""
-        lines = []
+        lines = ["  (void)s; (void)nbytes;"]
         for number, register in enumerate(() if self._reason else self._program.registers):
             shape = _array("int64_t", map(self._c, register.shape))
             size = dtypes.itemsize(register.dtype)
@@ -233,7 +234,7 @@ class _Writer:
         return _function("int32_t", "ky_measure(const int64_t* s, int64_t* nbytes)", [*lines, "  return 0;"])
 
     def _output_dims(self) -> str:
-        lines = []
+        lines = ["  (void)s;"]
         for number, spec in enumerate(self._program.outputs):
             sizes = " ".join(f"shape[{axis}] = {self._c(dim)};" for axis, dim in enumerate(spec.shape))
             lines.append(f"  if (output == {number}) {{ {sizes} }}")
