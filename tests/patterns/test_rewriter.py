@@ -136,3 +136,22 @@ def test_rewriting_keeps_the_meaning_of_random_programs(program: RandomProgram) 
     after = IRModule({"main": rewrite(program.module.graph_functions()["main"], rules)})
     verify(after)
     assert_same_meaning(program.module, after, program.inputs)
+
+
+def test_calls_of_functions_are_looked_into_for_effects() -> None:
+    """What cannot be looked into counts as having effects: nothing is matched across it."""
+    noisy = Op("test.noisy", ("x",), lambda types, attrs: types[0], pure=False)
+
+    def called(value: Any) -> Function:
+        inner = FunctionBuilder()
+        return inner.function(inner.bind(value(inner.input("x", (3,)))))
+
+    b = FunctionBuilder()
+    x = b.input("x", (3,))
+    s = b.op("sigmoid", x)
+    f = b.function(b.call_function("inner", [s], x.type), b.op("multiply", x, s))
+    quiet = IRModule({"main": f, "inner": called(lambda y: call("tanh", y))})
+    loud = quiet.with_functions({"inner": called(lambda y: Call(noisy, [y]))})
+    assert ops(rewrite(f, [silu_rule()], quiet)) == ["sigmoid", "inner", "nn.silu"]
+    assert rewrite(f, [silu_rule()], loud) is f
+    assert rewrite(f, [silu_rule()]) is f

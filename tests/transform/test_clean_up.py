@@ -23,13 +23,13 @@ from kernelyard.ir import (
     get_op,
     verify,
 )
+from kernelyard.ir.purity import Purity
 from kernelyard.testing.reference import assert_same_meaning
 from kernelyard.testing.strategies import modules
 from kernelyard.transform.dead_code_elimination import DeadCodeElimination
 from kernelyard.transform.eliminate_common_subexpr import EliminateCommonSubexpr
 from kernelyard.transform.infer_types import InferTypes
 from kernelyard.transform.pass_base import Sequential
-from kernelyard.transform.purity import Purity
 
 PASS = Sequential([EliminateCommonSubexpr(), DeadCodeElimination()])
 N = dims.symbol("n")

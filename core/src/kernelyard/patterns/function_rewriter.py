@@ -81,7 +81,7 @@ class Rewriter:
         rules, added = self._rules(module)
         changed: dict[str, BaseFunction] = {}
         for name, function in module.entry_functions().items():
-            new = rewrite(function, rules)
+            new = rewrite(function, rules, module)
             if new is not function:
                 changed[name] = new
         if not changed:

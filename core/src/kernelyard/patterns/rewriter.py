@@ -10,6 +10,8 @@ from typing import TypeAlias
 
 from kernelyard.errors import PatternError
 from kernelyard.ir.expr import Binding, Call, Expr, Function, TupleGetItem, Var, operands
+from kernelyard.ir.module import IRModule
+from kernelyard.ir.purity import Purity
 from kernelyard.patterns.dataflow import without_aliases
 from kernelyard.patterns.feasibility import same_value
 from kernelyard.patterns.graph_matcher import graph_matches
@@ -17,7 +19,7 @@ from kernelyard.patterns.legality import leaking_intermediates
 from kernelyard.patterns.matcher import Match, Matcher
 from kernelyard.patterns.pattern import Pattern
 from kernelyard.patterns.pattern_context import PatternContext
-from kernelyard.patterns.splice import Emit, flatten, has_effect, splice, without_dead
+from kernelyard.patterns.splice import Emit, flatten, splice, without_dead
 
 MAX_ROUNDS = 32
 MAX_WAYS = 64  # ways to match one pattern at one root that a rule is asked about
@@ -56,11 +58,12 @@ class GraphRewriteRule:
 Rule: TypeAlias = "RewriteRule | GraphRewriteRule"
 
 
-def rewrite(function: Function, rules: Sequence[Rule]) -> Function:
+def rewrite(function: Function, rules: Sequence[Rule], module: IRModule | None = None) -> Function:
     """Apply rules again and again until none does; a rule sees what the rules before it have left alone.
 
     Values of a match that are used elsewhere too stay; what nothing uses any more goes. The same object is returned
-    when nothing matches. A match with an op that has effects, or with one between its values, is not rewritten.
+    when nothing matches. A match with a call that has effects, or with one between its values, is not rewritten.
+    module: where functions are looked up; a call of one that is not known counts as having effects.
     Raises: PatternError when a rule changes the type, or when the rules do not come to an end.
 
     Example:
@@ -76,7 +79,7 @@ def rewrite(function: Function, rules: Sequence[Rule]) -> Function:
         ['nn.silu']
     """
     for _ in range(MAX_ROUNDS):
-        rewritten = _Round(without_aliases(function)).run(rules)
+        rewritten = _Round(without_aliases(function), module).run(rules)
         if rewritten is None:
             return function
         function = rewritten
@@ -115,13 +118,15 @@ def rewrite_bindings(
 class _Round:
     """One round, from the outputs to the inputs, over matches that do not overlap."""
 
-    def __init__(self, function: Function) -> None:
+    def __init__(self, function: Function, module: IRModule | None) -> None:
         self.function = function
-        self.matcher = Matcher(function)
+        self.module = module
+        self.matcher = Matcher(function, module)
+        self.purity = Purity(module or IRModule())
         self.replaced: dict[Var, list[Binding]] = {}
         self.touched: set[Var] = set()
         self.in_order = True
-        self.effects = [i for i, binding in enumerate(function.bindings) if has_effect(binding.value)]
+        self.effects = [i for i, binding in enumerate(function.bindings) if not self.purity.is_pure(binding.value)]
 
     def run(self, rules: Sequence[Rule]) -> Function | None:
         """The rewritten function; None when nothing applies."""
@@ -132,7 +137,7 @@ class _Round:
                 self._apply_graph(rule)
         if not self.replaced:
             return None
-        rewritten = splice(self.function, self.replaced)
+        rewritten = splice(self.function, self.replaced, self.purity)
         assert rewritten is not None, "each replacement was tried"
         return without_dead(rewritten, self.touched)
 
@@ -162,7 +167,7 @@ class _Round:
         return [*emitted, *_bound(match.root, value)]
 
     def _apply_graph(self, rule: GraphRewriteRule) -> None:
-        for match in islice(graph_matches(rule.context, self.matcher.dataflow), MAX_PLACES):
+        for match in islice(graph_matches(rule.context, self.matcher.dataflow, self.module), MAX_PLACES):
             if not self.touched.isdisjoint(match.members) or self._crosses_effect(match):
                 continue
             new = self._graph_replacement(match, rule)
@@ -181,7 +186,7 @@ class _Round:
         in_order = latest < min(position[var] for var in new)
         if in_order and self.in_order:
             return True
-        if splice(self.function, {**self.replaced, **new}) is None:
+        if splice(self.function, {**self.replaced, **new}, self.purity) is None:
             return False
         self.in_order &= in_order
         return True

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import TypeAlias
 
 from kernelyard.ir.expr import Binding, Call, Expr, Function, Tuple, TupleGetItem, Var, operands, with_operands
-from kernelyard.ir.op import Op
+from kernelyard.ir.purity import Purity
 from kernelyard.patterns.dataflow import Dataflow, without_aliases
 
 Emit: TypeAlias = Callable[[Expr], Var]
@@ -33,13 +33,13 @@ def _atom(operand: Expr, emit: Emit, known: dict[Expr, Expr]) -> Expr:
     return known[operand]
 
 
-def splice(function: Function, replaced: Mapping[Var, Sequence[Binding]]) -> Function | None:
+def splice(function: Function, replaced: Mapping[Var, Sequence[Binding]], purity: Purity) -> Function | None:
     """The function with bindings put in the place of those of some variables.
 
     None when the new bindings depend on one another in a circle.
     """
     bindings = [new for old in function.bindings for new in replaced.get(old.var, [old])]
-    ordered = _in_order(bindings)
+    ordered = _in_order(bindings, purity)
     if ordered is None:
         return None
     return without_aliases(Function(function.params, ordered, function.result, function.attrs))
@@ -57,16 +57,11 @@ def without_dead(function: Function, candidates: Collection[Var]) -> Function:
     return Function(function.params, kept, function.result, function.attrs)
 
 
-def has_effect(value: Expr) -> bool:
-    """True for calls of ops that do more than give a result."""
-    return isinstance(value, Call) and isinstance(value.op, Op) and not value.op.pure
-
-
-def _in_order(bindings: Sequence[Binding]) -> list[Binding] | None:
+def _in_order(bindings: Sequence[Binding], purity: Purity) -> list[Binding] | None:
     """The bindings, each after those that it reads; otherwise, and where effects count, as given."""
     number = {binding.var: i for i, binding in enumerate(bindings)}
     before = [{number[o] for o in operands(b.value) if isinstance(o, Var) and o in number} for b in bindings]
-    effects = [i for i, binding in enumerate(bindings) if has_effect(binding.value)]
+    effects = [i for i, binding in enumerate(bindings) if not purity.is_pure(binding.value)]
     for first, second in pairwise(effects):
         before[second].add(first)
     if all(producer < i for i, producers in enumerate(before) for producer in producers):

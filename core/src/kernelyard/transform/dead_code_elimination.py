@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from kernelyard.ir import Binding, Function, IRModule, Var, operands
+from kernelyard.ir.purity import Purity
 from kernelyard.ir.visitor import reachable_functions, result_vars
 from kernelyard.transform.pass_base import Pass, PassContext
-from kernelyard.transform.purity import Purity
 
 
 class DeadCodeElimination(Pass):

@@ -18,8 +18,8 @@ from kernelyard.ir import (
     operands,
 )
 from kernelyard.ir.op import Op
+from kernelyard.ir.purity import Purity
 from kernelyard.transform.pass_base import FunctionPass, PassContext
-from kernelyard.transform.purity import Purity
 
 
 class EliminateCommonSubexpr(FunctionPass):

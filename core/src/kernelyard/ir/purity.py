@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from kernelyard.ir import BaseFunction, Call, Expr, Function, GlobalVar, IRModule
+from kernelyard.ir.expr import BaseFunction, Call, Expr, Function, GlobalVar
+from kernelyard.ir.module import IRModule
 
 
 class Purity:
