@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
 
+from kernelyard import dtypes
 from kernelyard.runtime import memory
 from kernelyard.runtime.call_table import CallTable
 from kernelyard.runtime.module import BindContext, BoundTensor
@@ -17,6 +20,35 @@ from kernelyard_native_cpu.generator import NativeCpuGenerator
 from kernelyard_native_cpu.runtime import NativeCpuModule
 
 Runner = Callable[..., list[np.ndarray]]
+PAGE = mmap.PAGESIZE
+
+
+class GuardedMemory:
+    """Memory that ends where a page begins that nobody may touch: a kernel that goes beyond it crashes at once."""
+
+    def __init__(self) -> None:
+        self._maps: list[mmap.mmap] = []
+        self._protect = ctypes.CDLL(None).mprotect
+        self._protect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+
+    def address(self, nbytes: int) -> int:
+        """The start of `nbytes`; it is as aligned as they allow."""
+        pages = -(-max(nbytes, 1) // PAGE)
+        region = mmap.mmap(-1, (pages + 2) * PAGE)
+        self._maps.append(region)
+        base = ctypes.addressof(ctypes.c_char.from_buffer(region))
+        for guard in (base, base + (pages + 1) * PAGE):
+            assert self._protect(guard, PAGE, 0) == 0
+        return base + (pages + 1) * PAGE - nbytes
+
+    def array(self, shape: Sequence[int], dtype: str) -> np.ndarray:
+        """Such memory as an array, filled with bytes that make their use visible."""
+        nbytes = memory.nbytes_of(shape, dtype)
+        if not nbytes:
+            return np.empty(shape, dtypes.to_numpy(dtype))
+        raw = np.frombuffer((ctypes.c_uint8 * nbytes).from_address(self.address(nbytes)), np.uint8)
+        raw[...] = 0xC3
+        return memory.view_of(raw, shape, dtype)
 
 
 def compile_one(function: PrimFunc, mcpu: str | None = None) -> NativeCpuModule:
@@ -32,22 +64,22 @@ def run_module(
     symbols: dict[str, int] | None = None,
     threads: int = 1,
 ) -> list[np.ndarray]:
-    """Bind and run; outputs start as bytes that make their use visible."""
+    """Bind and run in guarded memory."""
     values = dict(symbols or {})
     signature = module.signature(symbol)
-    held = [memory.aligned_copy(np.asarray(array)) for array in inputs]
-    outputs = []
-    for spec in signature.outputs:
-        array = memory.aligned_empty(spec.evaluate(values), spec.dtype)
-        array.reshape(-1).view(np.uint8)[...] = 0xC3
-        outputs.append(array)
-    tensors = [*held, *outputs]
+    guarded = GuardedMemory()
+    tensors: list[np.ndarray] = []
+    for spec, given in zip(signature.inputs, inputs, strict=True):
+        tensors.append(guarded.array(np.shape(given), spec.dtype))
+        tensors[-1][...] = given
+    outputs = [guarded.array(spec.evaluate(values), spec.dtype) for spec in signature.outputs]
+    tensors += outputs
     specs = signature.tensors
     args = [BoundTensor(memory.address_of(a), a.shape, s.dtype) for a, s in zip(tensors, specs, strict=True)]
-    workspace = memory.Workspace()
-    call = module.bind(symbol, args, values, BindContext(threads, workspace))
+    context = BindContext(threads, lambda nbytes: guarded.address(memory.align(nbytes)))
+    call = module.bind(symbol, args, values, context)
     CallTable(call.steps).run()
-    return outputs
+    return [array.copy() for array in outputs]
 
 
 @pytest.fixture(scope="session")

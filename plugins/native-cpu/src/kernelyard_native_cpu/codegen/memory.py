@@ -161,7 +161,7 @@ class Memory:
     ) -> Value:
         if buffer in self._stage_writes:
             return self.emitter.here(text, type_, lanes)
-        floor = 0 if conditional else self.emitter.guard_depth
+        floor = self.emitter.guard_depth  # a mask tells of its lanes, not of the conditions around it
         if buffer in self.written:
             floor, key = max(floor, self._stage_depth), f"{text} ; stage {self._stage}"
             return self.emitter.pure(text, type_, lanes, operands, floor, key)

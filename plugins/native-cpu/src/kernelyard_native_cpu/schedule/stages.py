@@ -14,7 +14,7 @@ from kernelyard.tir import Axis, Binary, Buffer, ComputeBlock, Expr, IterVar, Lo
 from kernelyard.tir.expr import index
 from kernelyard.tir.primfunc import REDUCE, SPATIAL
 from kernelyard.tir.visitor import ExprRewriter, rewrite_block
-from kernelyard_native_cpu.schedule.affine import axes_of
+from kernelyard_native_cpu.schedule.affine import axes_of, offset_of
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ def _join(group: Group, stage: Stage) -> Group | None:
     stages = (*group.stages, stage)
     limit = group.shared if len(group.stages) > 1 else len(stage.spatial)
     shared = min(limit, *(len(member.spatial) for member in stages))
-    while shared and not _share_rows(stages, shared):
+    while shared and (not _share_rows(stages, shared) or _needs_last_for_lanes(stages, shared)):
         shared -= 1
     # Fewer shared axes than before would widen what the earlier stages hand over.
     if not shared or (len(group.stages) > 1 and shared < group.shared):
@@ -173,6 +173,19 @@ def _share_rows(stages: tuple[Stage, ...], shared: int) -> bool:
     if any(len(block.output.shape) < shared or block.indices[:shared] != row for block in blocks):
         return False
     return all(load.indices[:shared] == row for b in blocks for load in b.loads if load.buffer in written)
+
+
+def _needs_last_for_lanes(stages: tuple[Stage, ...], shared: int) -> bool:
+    """True when neighbours lie side by side along the last shared axis, and along no axis inside the rows."""
+    last, inside = f"s{shared - 1}", False
+    found = False
+    for stage in stages:
+        inner = [axis.name for axis in (*stage.spatial[shared:], *stage.reduce) if axis.extent != 1]
+        for load in (load for block in stage.blocks for load in block.loads):
+            offset = offset_of(load.buffer, load.indices)
+            inside = inside or any(offset.coefficient(name) == 1 for name in inner)
+            found = found or (bool(inner) and offset.coefficient(last) == 1)
+    return found and not inside
 
 
 def _private_locals(group: Group, groups: list[Group], locals_: tuple[Buffer, ...]) -> frozenset[Buffer]:
