@@ -136,12 +136,20 @@ def test_bench(cli) -> None:
 def test_explain(cli, folder: Path) -> None:
     report = data(cli("explain", "m.onnx", "--json"))
     assert list(report) == [
-        "target", "summary", "coverage", "placed", "regions", "declined", "kernels", "violations",
+        "target", "summary", "coverage", "placed", "regions", "declined", "kernels", "violations", "nodes",
     ]  # fmt: skip
     assert report["regions"] == data(cli("compile", "m.onnx", "-o", "new.kyar", "--json"))["report"]["regions"]
     text = done(cli("explain", "m.onnx"))
     assert text.splitlines()[0] == report["summary"]
     assert text.rstrip("\n") == str(ky.explain(folder / "m.onnx"))
+
+
+def test_explain_requires(cli) -> None:
+    assert cli("explain", "m.onnx", "--require", "native-cpu=0", "--strict").exit_code == 0
+    facts = json.loads(cli("explain", "m.onnx", "--backends", "none", "--require", "dnnl=0.9", "--json").output)
+    assert facts["error"]["code"] == "KY150"
+    assert cli("explain", "m.onnx", "--require", "dnnl").exit_code == 2
+    assert "did you mean" in cli("explain", "m.onnx", "--exclude-pattern", "dnnl.matmull").output
 
 
 def test_explain_honours_options(cli) -> None:

@@ -186,8 +186,6 @@ def test_options_reach_the_frontend(onnx_model: onnx.ModelProto) -> None:
         ({"acme": {"sped": 3}}, "did you mean 'speed'"),
         ({"acme": 3}, "no dictionary"),
         ({"akme": {}}, "did you mean 'acme'"),
-        ({"core": {"strict": "yes"}}, "bool"),
-        ({"core": {"strikt": True}}, "did you mean 'strict'"),
         ({"native-cpu": {"anything": 1}}, "no option 'anything'"),
         (["acme"], "no dictionary"),
     ],
@@ -274,3 +272,42 @@ def test_many_threads_may_compile_at_once(mlp: IRModule) -> None:
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+# --- what a caller requires -------------------------------------------------------------------------------------------
+def test_a_required_share_is_held(install, mlp: IRModule) -> None:
+    install(InterpretedBackend("acme", ["matmul", "nn.relu"], declines={"nn.relu": "dtype"}))
+    assert ky.compile(mlp, backends=["acme"], require={"acme": 0.5}).report.coverage["acme"]["flops_fraction"] > 0.5
+    for action in (ky.compile, ky.explain):
+        with pytest.raises(errors.CoverageError) as caught:
+            action(mlp, backends=["acme"], require={"native-cpu": 0.0, "acme": 1})
+        text = str(caught.value)
+        assert "acme runs" in text
+        assert "100 % are required" in text
+        assert "nn.relu×1: dtype: nn.relu is not for acme" in text
+
+
+def test_a_required_share_counts_what_really_runs(install, mlp: IRModule) -> None:
+    install(InterpretedBackend("acme", ["matmul"], fails=["matmul"]))
+    with pytest.raises(errors.CoverageError, match="acme runs 0"):
+        ky.compile(mlp, backends=["acme"], require={"acme": 0.5})
+
+
+@pytest.mark.parametrize(
+    ("require", "fact"),
+    [(["dnnl"], "no dictionary"), ({"dnnl": 2}, "from 0 to 1"), ({"dnnl": "most"}, "from 0 to 1"), ({"dnl": 0.5}, "did you mean 'dnnl'")],
+)  # fmt: skip
+def test_bad_requirements(mlp: IRModule, require: object, fact: str) -> None:
+    with pytest.raises(errors.KernelyardError) as caught:
+        ky.explain(mlp, require=require)
+    assert fact in str(caught.value)
+
+
+def test_excluded_patterns_are_not_used(mlp: IRModule) -> None:
+    report = ky.compile(mlp, backends=["dnnl"], exclude_patterns=["dnnl.softmax"]).report
+    assert report.regions
+    assert not [region for region in report.regions if region.pattern == "dnnl.softmax"]
+    with pytest.raises(errors.OptionError, match=r"did you mean 'dnnl\.softmax'"):
+        ky.explain(mlp, exclude_patterns=["dnnl.sofmax"])
+    with pytest.raises(errors.OptionError, match="list of names"):
+        ky.explain(mlp, exclude_patterns="dnnl.softmax")

@@ -16,7 +16,6 @@ from kernelyard.testing import assert_allclose, assert_declined, assert_offloade
 from kernelyard.testing.backends import InterpretedBackend, InterpretedModule
 
 X = np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)
-STRICT = {"core": {"strict": True}}
 
 
 class Lying(InterpretedBackend):
@@ -64,7 +63,7 @@ def test_a_lying_backend(install, mlp: IRModule, lie: str) -> None:
     assert "contract violations" in exe.report.summary
     assert "contract violated by liar" in str(exe.report)
     with pytest.raises(errors.PluginContractError) as caught:
-        ky.compile(mlp, backends=["liar", "dnnl"], options=STRICT)
+        ky.compile(mlp, backends=["liar", "dnnl"], strict=True)
     assert "liar" in str(caught.value)
     assert caught.value.hint
 
@@ -122,7 +121,7 @@ def test_a_lying_code_generator(install, mlp: IRModule, result: object) -> None:
     assert not exe.report.kernels
     assert "contract violated by liar" in str(exe.report)
     with pytest.raises(errors.PluginContractError, match="liar"):
-        ky.compile(mlp, backends=[], options=STRICT)
+        ky.compile(mlp, backends=[], strict=True)
 
 
 def test_another_code_generator_can_be_chosen(install, mlp: IRModule) -> None:

@@ -51,6 +51,9 @@ def test_relative_error() -> None:
 def test_offloading_is_read_off_the_report() -> None:
     assert_offloaded(REPORT, "acme")
     assert_offloaded(REPORT, "acme", "acme.conv2d", count=1)
+    assert_offloaded(REPORT, "acme", pattern="acme.conv2d", at_least=1)
+    with pytest.raises(AssertionError, match=r"expected at least 2 of acme acme\.conv2d, found 1"):
+        assert_offloaded(REPORT, "acme", pattern="acme.conv2d", at_least=2)
     with pytest.raises(AssertionError, match=r"expected at least one of acme acme\.matmul, found 0") as caught:
         assert_offloaded(REPORT, "acme", "acme.matmul")
     assert "acme.matmul at node 'MatMul_2': dtype: only float32" in str(caught.value)

@@ -111,6 +111,12 @@ class OptionError(KernelyardError):
     code = "KY140"
 
 
+class CoverageError(KernelyardError):
+    """A backend runs less of the model than was required."""
+
+    code = "KY150"
+
+
 class PerformanceWarning(UserWarning):
     """Something runs far slower than it could."""
 

@@ -12,8 +12,9 @@ from kernelyard.driver.choose_backends import choose_backends, choose_code_gener
 from kernelyard.driver.generate import Generated, generate
 from kernelyard.driver.import_model import import_model
 from kernelyard.driver.lower import lower
-from kernelyard.driver.options import check_options, is_strict
-from kernelyard.errors import PerformanceWarning, PluginContractError
+from kernelyard.driver.options import check_options
+from kernelyard.driver.requirements import check_coverage, check_requirements
+from kernelyard.errors import OptionError, PerformanceWarning, PluginContractError
 from kernelyard.ir import Call, IRModule
 from kernelyard.legalize import has_rule
 from kernelyard.ops.reference_runtime import ReferenceModule
@@ -36,6 +37,7 @@ from kernelyard.transform.run_codegen import EXTERNAL_MODULES, RunCodegen
 log = logging.getLogger("kernelyard")
 
 REFERENCE = "reference"
+EXTERN = "extern"  # functions that the model brought along
 Options = Mapping[str, Mapping[str, Any]]
 
 
@@ -44,16 +46,21 @@ def compile(  # noqa: A001  the public name, as `re.compile`
     target: Target | str = "cpu",
     backends: Sequence[str] | str = "auto",
     options: Options | None = None,
+    *,
+    require: Mapping[str, float] | None = None,
+    strict: bool = False,
+    exclude_patterns: Sequence[str] = (),
 ) -> Executable:
     """Compile a model.
 
     model: a path, bytes, a model object that an installed frontend knows, or an IRModule. target: "cpu", "cuda" or a
     Target. backends: names in order of preference, "auto" for all that can be used, [] for none but the target's own
-    code generator. options: {plugin: {option: value}}; {"core": {"strict": True}} raises where a plugin breaks its
-    word.
+    code generator. options: {plugin: {option: value}}. require: {backend: the least share of FLOPs that it must run}.
+    strict: raise where a plugin breaks its word, instead of running its part elsewhere. exclude_patterns: names of
+    patterns that are not to be offloaded.
     Warns: PerformanceWarning where ops are left to the reference interpreter.
-    Raises: FrontendError, UnknownBackendError, BackendUnavailableError, TargetError, OptionError, with "strict"
-      PluginContractError, and what passes raise.
+    Raises: FrontendError, UnknownBackendError, BackendUnavailableError, TargetError, OptionError, CoverageError for
+      `require`, with `strict` PluginContractError, and what passes raise.
 
     Example:
         >>> import numpy as np
@@ -65,21 +72,23 @@ def compile(  # noqa: A001  the public name, as `re.compile`
         [0.0, 2.0]
     """
     manager, target = get_manager(), as_target(target)
-    checked = check_options(manager, options)
-    strict = is_strict(checked)
-    chosen = [each.configured(checked.get(each.name, {})) for each in choose_backends(manager, target, backends)]
+    checked, required = check_options(manager, options), check_requirements(manager, require)
+    chosen = choose_backends(manager, target, backends, checked)
     generator = choose_code_generator(manager, target, backends)
     recorder = Recorder(get_manager().label_of)
 
     module = simplify(import_model(manager, model, checked))
-    placed = partition(module, chosen, target, recorder, strict)
-    offloaded = run_codegens(placed, chosen, checked, recorder)
+    placed = partition(module, chosen, target, recorder, strict, _names(exclude_patterns))
+    if required:  # known before the work is done
+        check_coverage(build_report(placed, recorder, str(target), runs_rest(generator)), required)
+    offloaded = run_codegens(placed, chosen, checked, recorder, strict)
     own_options = checked.get(generator.name, {}) if generator else {}
     generated = generate(offloaded, generator, target, own_options, recorder, strict)
     checks = {name: size_checks(module, name) for name in module.entry_functions()}
     exe = link(generated, target, checks)
 
     exe.report = build_report(placed, recorder, str(target), runs_rest(generated.generator), generated.kernels)
+    check_coverage(exe.report, required)
     log.info("%s", exe.report.summary)
     return exe
 
@@ -89,19 +98,31 @@ def explain(
     target: Target | str = "cpu",
     backends: Sequence[str] | str = "auto",
     options: Options | None = None,
+    *,
+    require: Mapping[str, float] | None = None,
+    strict: bool = False,
+    exclude_patterns: Sequence[str] = (),
 ) -> Report:
     """What `compile` would offload and what not, with reasons; no code is generated.
 
     Raises: as `compile`.
     """
     manager, target = get_manager(), as_target(target)
-    checked = check_options(manager, options)
-    chosen = [each.configured(checked.get(each.name, {})) for each in choose_backends(manager, target, backends)]
+    checked, required = check_options(manager, options), check_requirements(manager, require)
+    chosen = choose_backends(manager, target, backends, checked)
     generator = choose_code_generator(manager, target, backends)
     recorder = Recorder(get_manager().label_of)
     module = simplify(import_model(manager, model, checked))
-    placed = partition(module, chosen, target, recorder, is_strict(checked))
-    return build_report(placed, recorder, str(target), runs_rest(generator))
+    placed = partition(module, chosen, target, recorder, strict, _names(exclude_patterns))
+    report = build_report(placed, recorder, str(target), runs_rest(generator))
+    check_coverage(report, required)
+    return report
+
+
+def _names(exclude_patterns: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(exclude_patterns, str) or not all(isinstance(name, str) for name in exclude_patterns):
+        raise OptionError("exclude_patterns is a list of names", found=repr(exclude_patterns), expected='["dnnl.pool"]')
+    return tuple(exclude_patterns)
 
 
 def simplify(module: IRModule) -> IRModule:
@@ -109,10 +130,12 @@ def simplify(module: IRModule) -> IRModule:
     return get_pipeline("simplify")(module)
 
 
-def run_codegens(module: IRModule, chosen: Sequence[Backend], options: Options, recorder: Recorder) -> IRModule:
+def run_codegens(
+    module: IRModule, chosen: Sequence[Backend], options: Options, recorder: Recorder, strict: bool = False
+) -> IRModule:
     """Each backend compiles its regions."""
     codegens = {backend.name: backend.codegen for backend in chosen}
-    return RunCodegen(codegens, options, recorder=recorder, strict=is_strict(options))(module)
+    return RunCodegen(codegens, options, recorder=recorder, strict=strict)(module)
 
 
 def runs_rest(generator: CodeGenerator | None) -> Callable[[Call], str]:
@@ -121,6 +144,8 @@ def runs_rest(generator: CodeGenerator | None) -> Callable[[Call], str]:
     def name(call: Call) -> str:
         if call.op_name in VIEWS:
             return VIEW
+        if call.op_name == "call_dps_packed":
+            return EXTERN
         return generator.name if generator is not None and has_rule(call.op_name) else REFERENCE
 
     return name

@@ -9,18 +9,15 @@ from typing import Any
 from kernelyard.errors import OptionError
 from kernelyard.plugins.manager import PluginManager
 
-CORE = "core"
-CORE_OPTIONS = {"strict": bool}
-
 
 def check_options(manager: PluginManager, options: Mapping[str, Mapping[str, Any]] | None) -> dict[str, dict[str, Any]]:
-    """The options as plain dictionaries; each key is "core" or the name of an installed plugin.
+    """The options as plain dictionaries; each key is the name of an installed plugin.
 
     Raises: OptionError for an unknown plugin, an unknown option, a value of the wrong type.
     """
     if not isinstance(options or {}, Mapping):
         raise OptionError("options is no dictionary", found=repr(options), expected="{plugin: {option: value}}")
-    known = {CORE: tuple(CORE_OPTIONS), **manager.option_names()}
+    known = manager.option_names()
     checked: dict[str, dict[str, Any]] = {}
     for name, values in (options or {}).items():
         if name not in known:
@@ -33,23 +30,7 @@ def check_options(manager: PluginManager, options: Mapping[str, Mapping[str, Any
             if option not in known[name]:
                 raise _unknown(f"{name} has no option {option!r}", option, known[name])
         checked[name] = dict(values)
-    _check_core(checked.get(CORE, {}))
     return checked
-
-
-def is_strict(options: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Whether a plugin that breaks its word is an error: {"core": {"strict": True}}."""
-    return bool(options.get(CORE, {}).get("strict", False))
-
-
-def _check_core(values: Mapping[str, Any]) -> None:
-    for name, value in values.items():
-        if not isinstance(value, CORE_OPTIONS[name]):
-            raise OptionError(
-                f"the option {name!r} of {CORE} has the wrong type",
-                found=repr(value),
-                expected=CORE_OPTIONS[name].__name__,
-            )
 
 
 def _unknown(message: str, name: object, known: Collection[str]) -> OptionError:

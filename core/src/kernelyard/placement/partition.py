@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import difflib
 import logging
 from collections.abc import Sequence
 
-from kernelyard.errors import KernelyardError, PluginContractError
+from kernelyard.errors import KernelyardError, OptionError, PluginContractError
 from kernelyard.ir import IRModule
 from kernelyard.ir.verify import verify
 from kernelyard.patterns.registry import FusionPattern
+from kernelyard.placement.near_misses import record_near_misses
 from kernelyard.placement.recorder import Recorder
 from kernelyard.plugins.backend import Backend
 from kernelyard.plugins.manager import get_manager
@@ -25,22 +27,29 @@ def partition(
     target: Target | None = None,
     recorder: Recorder | None = None,
     strict: bool = False,
+    exclude_patterns: Sequence[str] = (),
 ) -> IRModule:
     """The module with regions for each backend in turn; an op belongs to the first that accepts it.
 
     A backend whose own code fails is recorded as having broken its contract and left out; with `strict` that raises.
-    Raises: PluginContractError.
+    exclude_patterns: names of patterns that no backend may use.
+    Raises: PluginContractError, OptionError for the name of a pattern that no backend has.
     """
     recorder = recorder or Recorder()
     target = target or Target("cpu")
+    names: list[str] = []
     for backend in backends:
         try:
-            module = _offer(module, backend, target, recorder)
+            patterns = tuple(backend.patterns(target))
+            _check_owner(backend, patterns)
+            names += [pattern.name for pattern in patterns]
+            module = _offer(module, backend, patterns, frozenset(exclude_patterns), recorder)
         except Exception as error:  # a vendor's code
             if strict:
                 raise _broken(backend, error) from error
             log.warning("the backend %s failed while it was offered the model", backend.name, exc_info=True)
             recorder.violated(backend.name, (), str(_broken(backend, error)))
+    _check_excluded(exclude_patterns, names)
     return module
 
 
@@ -56,12 +65,21 @@ def partition_for(
     return partition(module, [get_manager().get(backend, "backend", target.kind)], target, recorder)
 
 
-def _offer(module: IRModule, backend: Backend, target: Target, recorder: Recorder) -> IRModule:
-    patterns = backend.patterns(target)
-    _check_owner(backend, patterns)
-    fuse = FuseOpsByPattern(patterns, annotate_codegen=not backend.merge_composites, recorder=recorder)
-    module = fuse(_prepare(backend, module))
-    return MergeCompositeFunctions([backend.name])(module) if backend.merge_composites else module
+def _offer(
+    module: IRModule,
+    backend: Backend,
+    patterns: Sequence[FusionPattern],
+    excluded: frozenset[str],
+    recorder: Recorder,
+) -> IRModule:
+    wanted = [pattern for pattern in patterns if pattern.name not in excluded]
+    recorder.offered(backend.name, patterns)
+    fuse = FuseOpsByPattern(wanted, annotate_codegen=not backend.merge_composites, recorder=recorder)
+    prepared = _prepare(backend, module)
+    fused = fuse(prepared)
+    left_out = [pattern for pattern in patterns if pattern.name in excluded]
+    record_near_misses(prepared, fused, backend.name, wanted, left_out, recorder)
+    return MergeCompositeFunctions([backend.name])(fused) if backend.merge_composites else fused
 
 
 def _prepare(backend: Backend, module: IRModule) -> IRModule:
@@ -80,6 +98,17 @@ def _check_owner(backend: Backend, patterns: Sequence[FusionPattern]) -> None:
             found=", ".join(foreign),
             expected=f"names that start with '{backend.name}.'",
         )
+
+
+def _check_excluded(excluded: Sequence[str], names: Sequence[str]) -> None:
+    for name in excluded:
+        if name not in names:
+            close = difflib.get_close_matches(name, names, 1)
+            raise OptionError(
+                f"exclude_patterns names {name!r}, which no backend that takes part has",
+                expected=", ".join(names) or "nothing: no backend takes part",
+                hint=f"did you mean {close[0]!r}?" if close else None,
+            )
 
 
 def _broken(backend: Backend, error: Exception) -> PluginContractError:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from kernelyard.ir import Call, Var
+from kernelyard.ir import Call, Expr, Var
 from kernelyard.patterns.matcher import Match
 from kernelyard.patterns.registry import Decline, FusionPattern
-from kernelyard.runtime.report import DeclinedMatch, Violation
+from kernelyard.runtime.report import DeclinedMatch, Reason, Violation
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,8 @@ class _Refusal:
 class Recorder:
     """Gets told by the passes; `build_report` reads it. One per compilation.
 
+    matches: those accepted, by root. refusals: reasons by node. offers: which ops each backend has patterns for.
+
     label_of: what a message calls a backend; the driver names the plugin with its distribution and version.
     """
 
@@ -30,10 +32,18 @@ class Recorder:
         self._label_of = label_of
         self._refusals: list[_Refusal] = []
         self._taken: dict[Var | tuple[str, str], str] = {}
+        self.matches: dict[Var, Match] = {}
+        self.refusals = Refusals()
+        self.offers: dict[str, frozenset[str]] = {}
         self.violations: list[Violation] = []
+
+    def offered(self, backend: str, patterns: Sequence[FusionPattern]) -> None:
+        """`backend` is offered the model next; backends come in order."""
+        self.offers[backend] = frozenset(op for pattern in patterns for op in pattern.pattern.root_ops or ())
 
     def accepted(self, pattern: FusionPattern, match: Match, function: str, composite: str) -> None:
         """`match` in `function` became a call of the composite function."""
+        self.matches[match.root] = match
         for binding, call in zip(match.call_bindings, match.calls, strict=True):
             self._taken[binding.var] = pattern.backend
             if binding.var.origin:  # a later backend may see the same node under a new variable
@@ -44,8 +54,12 @@ class Recorder:
         at = decline.at
         subject = at if isinstance(at, Var) and at in match.members else match.root
         value = match.value_of(subject)
-        op = value.op_name if isinstance(value, Call) else type(value).__name__
+        op = _op_of(value)
         self._refusals.append(_Refusal(pattern.backend, pattern.name, subject, op, decline))
+        reason = Reason(pattern.backend, pattern.name, decline.code, decline.message)
+        self.refusals.add(match.root, _op_of(match.value_of(match.root)), reason)
+        if subject is not match.root:
+            self.refusals.add(subject, op, reason)
 
     def violated(self, backend: str, symbols: Sequence[str], message: str) -> None:
         """The codegen of `backend` failed on the regions `symbols`, which it had accepted."""
@@ -69,6 +83,31 @@ class Recorder:
     def _taker(self, refusal: _Refusal) -> str:
         subject = refusal.subject
         return self._taken.get(subject) or self._taken.get((subject.origin, refusal.op), "")
+
+
+class Refusals:
+    """Reasons by node, each once. A later backend may see the same node under a new variable, so the model's node and
+    the op count as well."""
+
+    def __init__(self) -> None:
+        self._reasons: dict[Var | tuple[str, str], dict[Reason, None]] = {}
+
+    def add(self, var: Var, op: str, reason: Reason) -> None:
+        """`reason` is one of those for which the backend does not run `op` at `var`."""
+        for key in _keys(var, op):
+            self._reasons.setdefault(key, {}).setdefault(reason)
+
+    def of(self, var: Var, op: str) -> tuple[Reason, ...]:
+        """Why backends do not run `op` at `var`."""
+        return tuple(next((self._reasons[key] for key in _keys(var, op) if key in self._reasons), ()))
+
+
+def _keys(var: Var, op: str) -> tuple[Var | tuple[str, str], ...]:
+    return (var, (var.origin, op)) if var.origin else (var,)
+
+
+def _op_of(value: Expr) -> str:
+    return value.op_name if isinstance(value, Call) else type(value).__name__
 
 
 def node_label(var: Var) -> str:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, TypeVar
 
-from kernelyard.runtime.spec import Fields
+from kernelyard.runtime.spec import MAX_ITEMS, Fields
 
 SYMBOL_SIZE = 64  # what every symbolic dim is taken as where work is estimated
 MAX_COUNT = 1 << 62
@@ -76,11 +76,45 @@ class Violation:
 
 
 @dataclass(frozen=True)
+class Reason:
+    """Why a backend that has a pattern ending in an op does not run it. pattern: the one that came nearest, or ""."""
+
+    backend: str
+    pattern: str
+    code: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Node:
+    """One op of the model: who runs it, and why the others do not.
+
+    inputs: numbers of the nodes whose results it reads; reads: inputs of the model that it reads; gives: outputs of the
+    model that it makes. pattern and function: of the region that it is part of, "" for what no library took.
+    """
+
+    entry: str
+    name: str
+    op: str
+    type: str
+    backend: str
+    pattern: str
+    function: str
+    group: int
+    flops: int
+    bytes: int
+    inputs: tuple[int, ...] = ()
+    reads: tuple[str, ...] = ()
+    gives: tuple[str, ...] = ()
+    reasons: tuple[Reason, ...] = ()
+
+
+@dataclass(frozen=True)
 class Report:
     """What was placed where.
 
-    placed: every op of the model by backend, library backends first and views last. Estimates take each symbolic dim
-    as 64.
+    placed: every op of the model by backend, library backends first and views last. nodes: every op by itself, in the
+    order in which they run. Estimates take each symbolic dim as 64.
 
     Example:
         >>> report = Report("cpu", placed=(Placed("acme", "matmul", 2, 90, 8), Placed("native-cpu", "exp", 1, 10, 8)))
@@ -96,6 +130,7 @@ class Report:
     declined: tuple[DeclinedMatch, ...] = ()
     kernels: tuple[Kernel, ...] = ()
     violations: tuple[Violation, ...] = ()
+    nodes: tuple[Node, ...] = ()
 
     @cached_property
     def coverage(self) -> dict[str, dict[str, float]]:
@@ -166,7 +201,25 @@ _READERS: dict[str, Callable[[Fields], Any]] = {
     ),
     "kernels": lambda f: Kernel(f.text("backend"), f.text("name"), f.texts("ops")),
     "violations": lambda f: Violation(f.text("backend"), f.texts("functions"), f.text("message")),
+    "nodes": lambda f: _node(f),
 }
+
+
+def _node(fields: Fields) -> Node:
+    texts = ("entry", "name", "op", "type", "backend", "pattern", "function")
+    numbers = ("group", "flops", "bytes")
+    return Node(
+        **{name: fields.text(name) for name in texts},
+        **{name: fields.integer(name, most=MAX_COUNT) for name in numbers},
+        inputs=fields.indices("inputs", MAX_ITEMS),
+        reads=fields.texts("reads"),
+        gives=fields.texts("gives"),
+        reasons=fields.each("reasons", lambda item, where: _reason(Fields(item, where))),
+    )
+
+
+def _reason(fields: Fields) -> Reason:
+    return Reason(*(fields.text(name) for name in ("backend", "pattern", "code", "message")))
 
 
 def _with_lists(value: Any) -> Any:

@@ -8,6 +8,7 @@ import numpy as np
 
 from kernelyard import dtypes
 from kernelyard.ops.numeric import NARROW_FLOATS
+from kernelyard.placement.near_misses import NO_MATCH
 from kernelyard.runtime.report import Report
 from kernelyard.runtime.tensor import as_array
 
@@ -59,23 +60,34 @@ def relative_error(actual: Any, expected: Any) -> float:
 
 
 def assert_offloaded(
-    executable_or_report: Any, backend: str, pattern: str | None = None, *, count: int | None = None
+    executable_or_report: Any,
+    backend: str,
+    pattern: str | None = None,
+    *,
+    count: int | None = None,
+    at_least: int = 1,
 ) -> None:
-    """A backend took regions, of one pattern if given, and exactly `count` of them if given.
+    """A backend took groups of ops, of one pattern if given: `at_least` so many, or exactly `count`.
 
-    Raises: AssertionError that lists what was placed and the reasons of the backend's refusals.
+    Raises: AssertionError that lists what was placed and the backend's reasons, near misses included.
     """
     report = report_of(executable_or_report)
     regions = [r for r in report.regions if r.backend == backend and pattern in (None, r.pattern)]
-    if regions and count in (None, len(regions)):
+    if len(regions) == count if count is not None else len(regions) >= at_least:
         return
     wanted = f"{backend} {pattern or 'regions'}"
     found = [f"  placed: {r.backend} {r.pattern} ({', '.join(r.ops)})" for r in report.regions]
     refused = [
         f"  declined: {d.pattern} at {d.node or d.op}: {d.code}: {d.message}" for d in _declines(report, backend)
     ]
-    number = "at least one" if count is None else str(count)
-    raise AssertionError("\n".join([f"expected {number} of {wanted}, found {len(regions)}", *found, *refused]))
+    near = [
+        f"  near miss: {reason.pattern} at {node.name}: {reason.message}"
+        for node in report.nodes
+        for reason in node.reasons
+        if reason.backend == backend and reason.code == NO_MATCH and pattern in (None, reason.pattern)
+    ]
+    number = f"at least {'one' if at_least == 1 else at_least}" if count is None else str(count)
+    raise AssertionError("\n".join([f"expected {number} of {wanted}, found {len(regions)}", *found, *refused, *near]))
 
 
 def assert_declined(executable_or_report: Any, backend: str, code: str, pattern: str | None = None) -> None:

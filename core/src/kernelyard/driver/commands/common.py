@@ -33,11 +33,14 @@ threads_option = click.option("--threads", type=click.IntRange(1), help="Threads
 # --- compiling and loading --------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class CompileOptions:
-    """--target, --backends and --option as they were given."""
+    """--target, --backends, --option, --require, --strict and --exclude-pattern as they were given."""
 
     target: str | None
     backends: str | None
     settings: tuple[str, ...]
+    require: tuple[str, ...] = ()
+    strict: bool = False
+    exclude_patterns: tuple[str, ...] = ()
 
     def arguments(self) -> dict[str, Any]:
         """The arguments of `compile` and `explain` that say the same."""
@@ -45,29 +48,48 @@ class CompileOptions:
             "target": self.target or "cpu",
             "backends": backend_list(self.backends or "auto"),
             "options": backend_options(self.settings),
+            "require": required_shares(self.require),
+            "strict": self.strict,
+            "exclude_patterns": self.exclude_patterns,
         }
 
     def refuse(self, artifact: Path) -> None:
         """Raises: UsageError when an option for compiling was given with an artifact."""
         given = {"--target": self.target, "--backends": self.backends, "--option": self.settings}
+        given |= {"--require": self.require, "--strict": self.strict, "--exclude-pattern": self.exclude_patterns}
         for name, value in given.items():
             if value:
                 raise click.UsageError(f"{name} is for compiling, and {artifact} is compiled already")
 
 
 def compile_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --target, --backends and --option; the function gets them as `how: CompileOptions`."""
+    """Add the options of `CompileOptions`; the function gets them as `how: CompileOptions`."""
 
     @click.option("--target", metavar="NAME", help="cpu or cuda (default: cpu).")
     @click.option(
         "--backends", metavar="LIST", help="Names in order of preference, auto or none: a,b,c (default: auto)."
     )
+    @click.option("--option", "settings", multiple=True, metavar="PLUGIN.KEY=VALUE", help="An option of a plugin.")
     @click.option(
-        "--option", "settings", multiple=True, metavar="PLUGIN.KEY=VALUE", help="An option of a plugin, or of core."
+        "--require", multiple=True, metavar="BACKEND=SHARE", help="Fail if BACKEND runs less of the FLOPs: dnnl=0.9."
+    )
+    @click.option("--strict", is_flag=True, help="Fail where a plugin breaks its word.")
+    @click.option(
+        "--exclude-pattern", "exclude_patterns", multiple=True, metavar="NAME", help="Do not offload this pattern."
     )
     @functools.wraps(function)
-    def with_options(*args: Any, target: str | None, backends: str | None, settings: tuple[str, ...], **rest: Any):
-        return function(*args, how=CompileOptions(target, backends, settings), **rest)
+    def with_options(
+        *args: Any,
+        target: str | None,
+        backends: str | None,
+        settings: tuple[str, ...],
+        require: tuple[str, ...],
+        strict: bool,
+        exclude_patterns: tuple[str, ...],
+        **rest: Any,
+    ):
+        how = CompileOptions(target, backends, settings, require, strict, exclude_patterns)
+        return function(*args, how=how, **rest)
 
     return with_options
 
@@ -80,7 +102,7 @@ def backend_list(text: str) -> list[str] | str:
 
 
 def backend_options(settings: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """`core.strict=true` as {"core": {"strict": True}}; values are JSON where they read as such, else text."""
+    """`dnnl.codegen=c` as {"dnnl": {"codegen": "c"}}; values are JSON where they read as such, else text."""
     options: dict[str, dict[str, Any]] = {}
     for setting in settings:
         path, equals, text = setting.partition("=")
@@ -93,6 +115,18 @@ def backend_options(settings: Sequence[str]) -> dict[str, dict[str, Any]]:
             value = text
         options.setdefault(backend, {})[key] = value
     return options
+
+
+def required_shares(requirements: Sequence[str]) -> dict[str, float]:
+    """`dnnl=0.9` as {"dnnl": 0.9}."""
+    shares: dict[str, float] = {}
+    for requirement in requirements:
+        backend, _, text = requirement.partition("=")
+        try:
+            shares[backend] = float(text)
+        except ValueError:
+            raise click.BadParameter(f"{requirement!r}; write BACKEND=SHARE", param_hint="--require") from None
+    return shares
 
 
 def open_executable(path: Path, how: CompileOptions, threads: int | None) -> Executable:

@@ -1,0 +1,75 @@
+"""Why a backend left an op alone that it has patterns for: told to the recorder after each backend's turn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kernelyard.ir import Call, Function, IRModule, Op, Var
+from kernelyard.patterns.matcher import Matcher
+from kernelyard.patterns.near_miss import NearMisses
+from kernelyard.patterns.registry import FusionPattern
+from kernelyard.placement.recorder import Recorder
+from kernelyard.runtime.report import Reason
+
+NO_MATCH = "no-match"
+EXCLUDED = "excluded"
+NOT_TOGETHER = "each part fits, but not together: what must be the same value, or shape, is not"
+
+
+def record_near_misses(
+    offered: IRModule,
+    left: IRModule,
+    backend: str,
+    patterns: Sequence[FusionPattern],
+    excluded: Sequence[FusionPattern],
+    recorder: Recorder,
+) -> None:
+    """For each op that a backend left in `left` of what it was `offered`, and gave no reason for, the nearest one.
+
+    Codes: "no-match" (with the first part of the pattern that failed), "excluded" (the caller left the pattern out).
+    """
+    by_op = _by_root_op(patterns)
+    excluded_by_op = _by_root_op(excluded)
+    before = offered.entry_functions()
+    for name, function in left.entry_functions().items():
+        if name not in before:
+            continue
+        search = _Search(before[name])
+        for binding in function.bindings:
+            value = binding.value
+            if not isinstance(value, Call) or not isinstance(value.op, Op) or binding.var not in search.values:
+                continue
+            if any(reason.backend == backend for reason in recorder.refusals.of(binding.var, value.op_name)):
+                continue
+            for pattern in excluded_by_op.get(value.op_name, ())[:1]:
+                reason = Reason(backend, pattern.name, EXCLUDED, f"{pattern.name} is excluded by the caller")
+                recorder.refusals.add(binding.var, value.op_name, reason)
+            reason = search.nearest(binding.var, by_op.get(value.op_name, ()))
+            if reason is not None:
+                recorder.refusals.add(binding.var, value.op_name, reason)
+
+
+def _by_root_op(patterns: Sequence[FusionPattern]) -> dict[str, list[FusionPattern]]:
+    by_op: dict[str, list[FusionPattern]] = {}
+    for pattern in patterns:
+        for op in sorted(pattern.pattern.root_ops or ()):
+            by_op.setdefault(op, []).append(pattern)
+    return by_op
+
+
+class _Search:
+    def __init__(self, function: Function) -> None:
+        matcher = Matcher(function)
+        self._misses = NearMisses(matcher.feasibility)
+        self.values = matcher.dataflow.values
+
+    def nearest(self, var: Var, patterns: Sequence[FusionPattern]) -> Reason | None:
+        """The reason of the pattern that came nearest; None without patterns."""
+        best: tuple[int, Reason] | None = None
+        for pattern in patterns:
+            miss = self._misses.find(pattern.pattern, var)
+            if miss is None:
+                return Reason(pattern.backend, pattern.name, NO_MATCH, NOT_TOGETHER)
+            if best is None or miss.fitted > best[0]:
+                best = miss.fitted, Reason(pattern.backend, pattern.name, NO_MATCH, str(miss))
+        return best[1] if best else None
