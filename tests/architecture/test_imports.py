@@ -16,7 +16,7 @@ import kernelyard.ops
 from kernelyard import dims
 from kernelyard.ir import FunctionBuilder, IRModule
 
-COMPILER = ("ir", "ops", "tir", "legalize", "patterns", "transform", "plugins", "placement", "driver", "testing")
+COMPILER = ("ir", "ops", "tir", "legalize", "patterns", "transform", "plugins", "placement", "nn", "driver", "testing")
 LIBRARIES = ("numpy", "onnx", "llvmlite", "tvm_ffi", "pluggy", "click", "rich", "safetensors")
 LOADED = "import json, sys; print(json.dumps(sorted(sys.modules)))"
 

@@ -30,6 +30,7 @@ _SUBPACKAGES = (
     "dtypes",
     "errors",
     "ir",
+    "nn",
     "ops",
     "patterns",
     "plugins",

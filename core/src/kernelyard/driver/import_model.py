@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from kernelyard import nn
 from kernelyard.errors import (
     FrontendError,
     IRError,
@@ -18,6 +19,7 @@ from kernelyard.errors import (
 )
 from kernelyard.ir import IRModule
 from kernelyard.ir.verify import verify
+from kernelyard.nn import ModuleSpec
 from kernelyard.plugins.frontend import Frontend
 from kernelyard.plugins.guard import guarded
 from kernelyard.plugins.manager import PluginManager
@@ -26,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 def import_model(manager: PluginManager, model: object, options: Mapping[str, Mapping[str, Any]]) -> IRModule:
-    """The model as a verified module that has at least one entry function.
+    """The model as a verified module that has at least one entry function. Modules of `kernelyard.nn` need no plugin.
 
     Raises: FrontendError when there is no such file, UnknownModelError with the pip line when no frontend takes the
     model, IRError when there is nothing to compile, and what the frontend raises.
@@ -37,6 +39,15 @@ def import_model(manager: PluginManager, model: object, options: Mapping[str, Ma
     if isinstance(model, IRModule):
         module = model
         verify(module)
+    elif isinstance(model, ModuleSpec):
+        module = model.to_ir()
+    elif isinstance(model, nn.Module):
+        raise UnknownModelError(
+            "the inputs of this module are not known",
+            found=type(model).__name__,
+            expected="the module with a spec",
+            hint='nn.ModuleSpec(module, {"forward": {"x": nn.spec.Tensor(["n", 784], "float32")}})',
+        )
     else:
         frontend = _frontend_for(manager, model)
         module = _read(frontend, manager.label_of(frontend.name), model, options.get(frontend.name, {}))

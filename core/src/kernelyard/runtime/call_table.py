@@ -19,6 +19,7 @@ from kernelyard.runtime.module import NativeCall, Step
 # One record is five 64-bit words: function, a, b, n, d. The runner answers 0, or the failing record's number + 1 in
 # the upper and the function's status in the lower 32 bits.
 _WORDS = 5
+_ERROR_RAISED = -1  # the status of a function of tvm-ffi that left an error behind
 _RUNNER_NAME = "kernelyard_run_table"
 _RUNNER_IR = f"""
 %record = type {{ ptr, ptr, ptr, i64, ptr }}
@@ -147,8 +148,9 @@ class CallTable:
 
     def _fail(self, first: int, answer: int) -> None:
         status = ctypes.c_int32(answer & 0xFFFFFFFF).value
+        said = _raised() if status == _ERROR_RAISED else None
         raise ExecutionError(
-            "a native step failed", where=self._labels[first + (answer >> 32) - 1], found=f"status {status}"
+            "a native step failed", where=self._labels[first + (answer >> 32) - 1], found=said or f"status {status}"
         )
 
     def _run_python(self, step: Run, number: int) -> None:
@@ -164,6 +166,13 @@ class CallTable:
     def _run_segments(self) -> None:
         for segment in self._segments:
             segment()
+
+
+def _raised() -> str | None:
+    """What a function with the calling convention of tvm-ffi says of its failure."""
+    from kernelyard.runtime.extern_library import take_raised
+
+    return take_raised()
 
 
 def _signed(word: int) -> int:

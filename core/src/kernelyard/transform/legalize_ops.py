@@ -30,6 +30,7 @@ from kernelyard.tir.primfunc import PrimFunc
 from kernelyard.tir.simplify import simplify
 from kernelyard.tir.visitor import ExprRewriter, rewrite_block
 from kernelyard.transform.pass_base import Pass, PassContext
+from kernelyard.transform.run_codegen import EXTERNAL_MODULES
 
 # Another view of the same memory, made without running anything.
 VIEWS = ("reshape",)
@@ -65,7 +66,9 @@ class PrimFuncTable:
     def __init__(self, module: IRModule) -> None:
         self.added: dict[str, PrimFunc] = {}
         self._names = {f: name for name, f in module.functions.items() if isinstance(f, PrimFunc)}
-        self._taken = set(module.functions)
+        # The symbols of modules that are attached are taken, too: a program calls both by name.
+        external = (symbol for each in module.attrs.get(EXTERNAL_MODULES, ()) for symbol in each.symbols())
+        self._taken = {*module.functions, *external}
         self._counts: dict[str, int] = {}
 
     def name_of(self, function: PrimFunc, wanted: str) -> str:

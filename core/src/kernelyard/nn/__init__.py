@@ -1,0 +1,29 @@
+"""Models written in Python: modules with parameters, traced into IR."""
+
+from kernelyard.nn import op as op
+from kernelyard.nn import spec as spec
+from kernelyard.nn.extern import ExternModule as ExternModule
+from kernelyard.nn.extern import ObjectModule as ObjectModule
+from kernelyard.nn.extern import SourceModule as SourceModule
+from kernelyard.nn.layers import GELU as GELU
+from kernelyard.nn.layers import Conv1D as Conv1D
+from kernelyard.nn.layers import Conv2D as Conv2D
+from kernelyard.nn.layers import Conv3D as Conv3D
+from kernelyard.nn.layers import ConvTranspose1D as ConvTranspose1D
+from kernelyard.nn.layers import Embedding as Embedding
+from kernelyard.nn.layers import GroupNorm as GroupNorm
+from kernelyard.nn.layers import Identity as Identity
+from kernelyard.nn.layers import LayerNorm as LayerNorm
+from kernelyard.nn.layers import Linear as Linear
+from kernelyard.nn.layers import ReLU as ReLU
+from kernelyard.nn.layers import RMSNorm as RMSNorm
+from kernelyard.nn.layers import SiLU as SiLU
+from kernelyard.nn.layers import TimestepEmbedding as TimestepEmbedding
+from kernelyard.nn.layers import Timesteps as Timesteps
+from kernelyard.nn.module import Module as Module
+from kernelyard.nn.module import ModuleDict as ModuleDict
+from kernelyard.nn.module import ModuleList as ModuleList
+from kernelyard.nn.module import ParameterList as ParameterList
+from kernelyard.nn.spec import ModuleSpec as ModuleSpec
+from kernelyard.nn.tensor import Parameter as Parameter
+from kernelyard.nn.tensor import Tensor as Tensor

@@ -1,0 +1,160 @@
+"""External modules: functions that people wrote themselves, called by a model like any operator.
+
+A function takes its inputs and then the outputs that it fills, each a `DLTensor*` or a view of one, and is exported
+with the macro `TVM_FFI_DLL_EXPORT_TYPED_FUNC(symbol, function)`. The headers `dlpack/dlpack.h` and `tvm/ffi/...` are
+there. For each symbol a Python function says what comes out: it gets the inputs, and returns a
+`Tensor.placeholder(shape, dtype)` or a tuple of them.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kernelyard.errors import FrontendError, ToolchainError
+from kernelyard.ir import Call, ExternFunc, TupleType, Type, get_op
+from kernelyard.nn import cpp_compiler, scope
+from kernelyard.nn.op.reduction import fields
+from kernelyard.nn.tensor import Operand, Tensor, to_expr
+from kernelyard.runtime.extern_library import PREFIX, SYMBOL, ExternLibrary
+from kernelyard.runtime.module import RuntimeModule
+
+Inference = Callable[..., "Tensor | Sequence[Tensor]"]
+
+
+class ExternModule(ABC):
+    """Functions by symbol; `module["name"](*tensors)` calls one in a method of a model.
+
+    symbols: for each symbol the function that infers its outputs. Each symbol may be in one module of a model only, and
+    a model that calls any is exported only with `allow_extern=True`.
+    Raises: FrontendError for what is no name of a C function.
+    """
+
+    def __init__(self, symbols: Mapping[str, Inference]) -> None:
+        for symbol in symbols:
+            if not SYMBOL.match(symbol):
+                raise FrontendError("this is no name of a C function", found=repr(symbol))
+        if not symbols:
+            raise FrontendError("an external module has no symbols")
+        self.symbols = dict(symbols)
+
+    @abstractmethod
+    def load(self) -> RuntimeModule:
+        """The compiled functions. Raises: ToolchainError."""
+
+    def __getitem__(self, symbol: str) -> Callable[..., Any]:
+        """The function of that name. Raises: FrontendError."""
+        if symbol not in self.symbols:
+            raise FrontendError(f"no symbol is called {symbol!r}", expected=", ".join(self.symbols))
+        return partial(self._call, symbol)
+
+    def _call(self, symbol: str, *args: Operand) -> Tensor | tuple[Tensor, ...]:
+        traced = scope.current()
+        traced.externs.add(self, symbol)
+        for number, arg in enumerate(args):
+            if not isinstance(arg, (Tensor, np.ndarray)):
+                found = f"{type(arg).__name__} as argument {number} of {symbol}"
+                raise FrontendError("external functions take tensors", found=found, expected="a tensor or an array")
+        operands = [arg if isinstance(arg, Tensor) else Tensor(to_expr(arg)) for arg in args]
+        type_ = _type_of(self.symbols[symbol](*operands), symbol)
+        callee = [ExternFunc(symbol), *(each.expr for each in operands)]
+        var = traced.builder.bind(Call(get_op("call_dps_packed"), callee, type_=type_), origin=traced.origin)
+        return fields(var) if isinstance(type_, TupleType) else Tensor(var)
+
+
+class ObjectModule(ExternModule):
+    """Functions of an object file (`.o`), compiled as position-independent code.
+
+    path: of the file. link_options: for the linker, such as `-lblas`. compiler: the command that links, else `CXX` or
+    what is found. Raises (`load`): ToolchainError when there is no compiler, it fails, or a symbol is not exported.
+    """
+
+    def __init__(
+        self,
+        symbols: Mapping[str, Inference],
+        path: str | os.PathLike[str],
+        link_options: Sequence[str] = (),
+        compiler: str | None = None,
+    ) -> None:
+        super().__init__(symbols)
+        self._path = Path(path)
+        if not self._path.is_file():
+            raise FrontendError("there is no such object file", where=str(path))
+        self._link_options, self._compiler = tuple(link_options), compiler
+
+    def load(self) -> RuntimeModule:
+        return self._library
+
+    @cached_property
+    def _library(self) -> ExternLibrary:
+        return _linked(self._path.read_bytes(), tuple(self.symbols), self._link_options, self._compiler)
+
+
+class SourceModule(ExternModule):
+    """Functions in C++: text, or a `Path` of a file, whose folder is searched for its headers.
+
+    compile_options: added to C++17, -O3 and position-independent code. link_options, compiler: see `ObjectModule`.
+    Raises (`load`): ToolchainError when there is no compiler, it fails, or a symbol is not exported.
+    """
+
+    def __init__(
+        self,
+        symbols: Mapping[str, Inference],
+        source: str | Path,
+        compile_options: Sequence[str] = (),
+        link_options: Sequence[str] = (),
+        compiler: str | None = None,
+    ) -> None:
+        super().__init__(symbols)
+        if isinstance(source, Path) and not source.is_file():
+            raise FrontendError("there is no such source file", where=str(source))
+        self._source = source
+        self._compile_options, self._link_options = tuple(compile_options), tuple(link_options)
+        self._compiler = compiler
+
+    def compile(self) -> bytes:
+        """The object file. Raises: ToolchainError."""
+        is_file = isinstance(self._source, Path)
+        text = self._source.read_text(encoding="utf-8") if isinstance(self._source, Path) else self._source
+        folders = [Path(self._source).parent] if is_file else []
+        return cpp_compiler.compile_object(text, self._compile_options, folders, self._compiler)
+
+    def load(self) -> RuntimeModule:
+        return self._library
+
+    @cached_property
+    def _library(self) -> ExternLibrary:
+        return _linked(self.compile(), tuple(self.symbols), self._link_options, self._compiler)
+
+
+def _linked(
+    object_file: bytes, symbols: tuple[str, ...], options: Sequence[str], compiler: str | None
+) -> ExternLibrary:
+    library = ExternLibrary(cpp_compiler.link_library(object_file, options, compiler), symbols)
+    missing = library.missing()
+    if missing:
+        raise ToolchainError(
+            "the compiled code does not export its symbols",
+            found=f"no {', '.join(PREFIX + symbol for symbol in missing)}",
+            hint=f"TVM_FFI_DLL_EXPORT_TYPED_FUNC({missing[0]}, function) of tvm/ffi/function.h exports one",
+        )
+    return library
+
+
+def _type_of(inferred: Any, symbol: str) -> Type:
+    """The type of what an inference function answered."""
+    if isinstance(inferred, Tensor):
+        return inferred.type
+    if isinstance(inferred, (tuple, list)) and inferred and all(isinstance(each, Tensor) for each in inferred):
+        return TupleType(tuple(each.type for each in inferred))
+    raise FrontendError(
+        f"the inference function of {symbol} does not say what comes out",
+        found=type(inferred).__name__,
+        expected="Tensor.placeholder(shape, dtype), or a tuple of them",
+    )

@@ -1,0 +1,217 @@
+"""Modules with parameters of their own, and activations as modules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from kernelyard.nn import op
+from kernelyard.nn.module import Module
+from kernelyard.nn.op.network import Sizes
+from kernelyard.nn.tensor import Parameter, Tensor
+
+
+class Identity(Module):
+    """What comes in goes out."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x
+
+
+class ReLU(Module):
+    """max(x, 0)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return op.relu(x)
+
+
+class SiLU(Module):
+    """x * sigmoid(x)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return op.silu(x)
+
+
+class GELU(Module):
+    """The Gaussian error linear unit; `approximate` takes the form with tanh."""
+
+    def __init__(self, approximate: bool = False) -> None:
+        self.approximate = approximate
+
+    def forward(self, x: Tensor) -> Tensor:
+        return op.gelu(x, self.approximate)
+
+
+class Linear(Module):
+    """x (..., in_features) to (..., out_features). weight: (out_features, in_features); bias: (out_features,)."""
+
+    def __init__(self, in_features: int, out_features: int, bias: bool = True, dtype: str = "float32") -> None:
+        self.weight = Parameter((out_features, in_features), dtype)
+        self.bias = Parameter((out_features,), dtype) if bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        return op.linear(x, self.weight, self.bias)
+
+
+class _Conv(Module):
+    """What convolutions share. weight: (out_channels, in_channels / groups, kernel); bias: (out_channels,)."""
+
+    rank: int
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Sizes,
+        stride: Sizes = 1,
+        padding: Sizes = 0,
+        dilation: Sizes = 1,
+        groups: int = 1,
+        bias: bool = True,
+        dtype: str = "float32",
+    ) -> None:
+        kernel = (kernel_size,) * self.rank if isinstance(kernel_size, int) else tuple(kernel_size)
+        self.weight = Parameter((out_channels, in_channels // groups, *kernel), dtype)
+        self.bias = Parameter((out_channels,), dtype) if bias else None
+        self.stride, self.padding, self.dilation, self.groups = stride, padding, dilation, groups
+
+
+class Conv1D(_Conv):
+    """A convolution of (N, C, W)."""
+
+    rank = 1
+
+    def forward(self, x: Tensor) -> Tensor:
+        return op.conv1d(x, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
+
+
+class Conv2D(_Conv):
+    """A convolution of (N, C, H, W)."""
+
+    rank = 2
+
+    def forward(self, x: Tensor) -> Tensor:
+        return op.conv2d(x, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
+
+
+class Conv3D(_Conv):
+    """A convolution of (N, C, D, H, W)."""
+
+    rank = 3
+
+    def forward(self, x: Tensor) -> Tensor:
+        return op.conv3d(x, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
+
+
+class ConvTranspose1D(Module):
+    """A transposed convolution of (N, C, W). weight: (in_channels, out_channels / groups, kernel)."""
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int,
+        stride: int = 1,
+        padding: int = 0,
+        output_padding: int = 0,
+        dilation: int = 1,
+        groups: int = 1,
+        bias: bool = True,
+        dtype: str = "float32",
+    ) -> None:
+        self.weight = Parameter((in_channels, out_channels // groups, kernel_size), dtype)
+        self.bias = Parameter((out_channels,), dtype) if bias else None
+        self.stride, self.padding, self.output_padding = stride, padding, output_padding
+        self.dilation, self.groups = dilation, groups
+
+    def forward(self, x: Tensor) -> Tensor:
+        settings = self.stride, self.padding, self.output_padding, self.dilation, self.groups
+        return op.conv1d_transpose(x, self.weight, self.bias, *settings)
+
+
+class LayerNorm(Module):
+    """Mean 0 and variance 1 over the last axes; weight and bias have their shape, or are left out."""
+
+    def __init__(
+        self, normalized_shape: Sizes, eps: float = 1e-5, elementwise_affine: bool = True, dtype: str = "float32"
+    ) -> None:
+        sizes = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+        self.normalized_shape, self.eps = sizes, eps
+        self.weight = Parameter(sizes, dtype) if elementwise_affine else None
+        self.bias = Parameter(sizes, dtype) if elementwise_affine else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        return op.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
+
+
+class RMSNorm(Module):
+    """Root of the mean square 1 over some axes, times weight (hidden_size,), plus a bias if there is one."""
+
+    def __init__(
+        self,
+        hidden_size: int,
+        axes: int | Sequence[int] = -1,
+        eps: float = 1e-5,
+        bias: bool = True,
+        dtype: str = "float32",
+    ) -> None:
+        self.axes, self.eps = axes, eps
+        self.weight = Parameter((hidden_size,), dtype)
+        self.bias = Parameter((hidden_size,), dtype) if bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = op.rms_norm(x, self.weight, self.axes, self.eps)
+        return y if self.bias is None else y + self.bias
+
+
+class GroupNorm(Module):
+    """Mean 0 and variance 1 over each group of the channels of (N, C, ...); weight and bias: (C,)."""
+
+    def __init__(
+        self, num_groups: int, num_channels: int, eps: float = 1e-5, affine: bool = True, dtype: str = "float32"
+    ) -> None:
+        self.num_groups, self.eps = num_groups, eps
+        self.weight = Parameter((num_channels,), dtype) if affine else None
+        self.bias = Parameter((num_channels,), dtype) if affine else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        return op.group_norm(x, self.num_groups, self.weight, self.bias, self.eps)
+
+
+class Embedding(Module):
+    """A row of weight (num, dim) for each index, whose dtype is an integer."""
+
+    def __init__(self, num: int, dim: int, dtype: str = "float32") -> None:
+        self.weight = Parameter((num, dim), dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return op.take(self.weight, x, axis=0)
+
+
+class Timesteps(Module):
+    """Sines and cosines of time steps (N,): (N, num_channels)."""
+
+    def __init__(self, num_channels: int, flip_sin_to_cos: bool = False, downscale_freq_shift: float = 1.0) -> None:
+        self.settings = num_channels, flip_sin_to_cos, downscale_freq_shift
+
+    def forward(self, x: Tensor) -> Tensor:
+        return op.get_timestep_embedding(x, *self.settings)
+
+
+class TimestepEmbedding(Module):
+    """Two linear layers with an activation between them, over what `Timesteps` gives."""
+
+    def __init__(
+        self,
+        in_channels: int,
+        time_embed_dim: int,
+        act_fn: Literal["silu", "gelu"] = "silu",
+        out_dim: int | None = None,
+        dtype: str = "float32",
+    ) -> None:
+        self.linear_1 = Linear(in_channels, time_embed_dim, dtype=dtype)
+        self.act: Module = {"silu": SiLU, "gelu": GELU}[act_fn]()
+        self.linear_2 = Linear(time_embed_dim, out_dim or time_embed_dim, dtype=dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear_2(self.act(self.linear_1(x)))

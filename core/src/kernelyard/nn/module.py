@@ -1,0 +1,215 @@
+"""Module: a part of a model, made of parameters and other modules; ModuleList and ModuleDict hold several."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kernelyard.errors import FrontendError
+from kernelyard.nn import scope
+from kernelyard.nn.tensor import Parameter, Tensor
+
+if TYPE_CHECKING:
+    from kernelyard.ir import IRModule
+
+
+class Module:
+    """A part of a model. A subclass makes parameters and modules attributes, and writes `forward` with tensors.
+
+    Example:
+        >>> from kernelyard import nn
+        >>> class Twice(nn.Module):
+        ...     def __init__(self):
+        ...         self.linear = nn.Linear(4, 4)
+        ...     def forward(self, x):
+        ...         return self.linear(self.linear(x))
+        >>> [name for name, _ in Twice().named_parameters()]
+        ['linear.weight', 'linear.bias']
+    """
+
+    forward: Any
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Trace `forward`. Raises: FrontendError outside of an export."""
+        with scope.inside(self):
+            return self.forward(*args, **kwargs)
+
+    def children(self) -> Iterator[tuple[str, Parameter | Module]]:
+        """Parameters and modules of this one by name, in the order in which they were made."""
+        for name, value in vars(self).items():
+            if isinstance(value, (Parameter, Module)):
+                yield name, value
+
+    def named_modules(self, prefix: str = "") -> Iterator[tuple[str, Module]]:
+        """This module and all in it, each once, by path; its own is `prefix`."""
+        seen: set[Module] = set()
+        for path, value in _walk(self, prefix):
+            if isinstance(value, Module) and value not in seen:
+                seen.add(value)
+                yield path, value
+
+    def named_parameters(self, prefix: str = "") -> Iterator[tuple[str, Parameter]]:
+        """All parameters by path, each once, under the first of its paths."""
+        seen: set[Parameter] = set()
+        for path, value in _walk(self, prefix):
+            if isinstance(value, Parameter) and value not in seen:
+                seen.add(value)
+                yield path, value
+
+    def parameters(self) -> Iterator[Parameter]:
+        """All parameters, each once."""
+        return (parameter for _, parameter in self.named_parameters())
+
+    def state_dict(self) -> dict[str, np.ndarray]:
+        """The numbers of all parameters that have some, by path; a shared parameter is there under each path."""
+        found = ((path, value.data) for path, value in _walk(self) if isinstance(value, Parameter))
+        return {path: data for path, data in found if data is not None}
+
+    def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> tuple[list[str], list[str]]:
+        """Give parameters their numbers (arrays, or tensors of any library); answers missing and unknown paths.
+
+        Nothing is changed when one does not fit. Raises: FrontendError for data of another shape or dtype; with
+        `strict` also for missing and unknown paths.
+        """
+        own = {path: value for path, value in _walk(self) if isinstance(value, Parameter)}
+        missing = [path for path in own if path not in state]
+        unknown = [path for path in state if path not in own]
+        if strict and (missing or unknown):
+            raise _unfitting(missing, unknown, list(own))
+        checked: dict[str, Parameter] = {}
+        for path, parameter in own.items():
+            if path in state:
+                try:
+                    checked[path] = Parameter(parameter.shape, parameter.dtype, state[path])  # pyright: ignore[reportArgumentType]
+                except FrontendError as error:
+                    error.where = path
+                    raise
+        for path, holder in checked.items():
+            own[path].adopt(holder)
+        return missing, unknown
+
+    def to(self, dtype: str) -> Module:
+        """Give the floating-point parameters another dtype, numbers included; answers this module."""
+        for parameter in self.parameters():
+            parameter.to(dtype)
+        return self
+
+    def export(self, spec: Mapping[str, Any], allow_extern: bool = False) -> tuple[IRModule, dict[str, Parameter]]:
+        """The module as IR: one function for each method that `spec` names (see `nn.ModuleSpec`).
+
+        Functions take the method's inputs, then all parameters, in the order of the answered dictionary; those names
+        are `input_names` of the functions. allow_extern: external modules may be called; they are compiled, attached.
+        Raises: FrontendError, ToolchainError, and what type rules raise.
+        """
+        from kernelyard.nn.export import export
+
+        return export(self, spec, allow_extern)
+
+
+class ModuleList(Module):
+    """Modules in order; calling it calls one after the other."""
+
+    def __init__(self, modules: Iterable[Module] = ()) -> None:
+        self._modules = list(modules)
+
+    def children(self) -> Iterator[tuple[str, Parameter | Module]]:
+        return ((str(number), module) for number, module in enumerate(self._modules))
+
+    def append(self, module: Module) -> None:
+        """Add one at the end."""
+        self._modules.append(module)
+
+    def forward(self, x: Any) -> Any:
+        for module in self._modules:
+            x = module(x)
+        return x
+
+    def __iter__(self) -> Iterator[Module]:
+        return iter(self._modules)
+
+    def __len__(self) -> int:
+        return len(self._modules)
+
+    def __getitem__(self, index: int) -> Module:
+        return self._modules[index]
+
+    def __setitem__(self, index: int, module: Module) -> None:
+        self._modules[index] = module
+
+
+class ModuleDict(Module):
+    """Modules by name."""
+
+    def __init__(self, modules: Mapping[str, Module] | None = None) -> None:
+        self._modules = dict(modules or {})
+
+    def children(self) -> Iterator[tuple[str, Parameter | Module]]:
+        return iter(self._modules.items())
+
+    def items(self) -> Iterable[tuple[str, Module]]:
+        """Names and modules."""
+        return self._modules.items()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._modules)
+
+    def __len__(self) -> int:
+        return len(self._modules)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._modules
+
+    def __getitem__(self, name: str) -> Module:
+        return self._modules[name]
+
+    def __setitem__(self, name: str, module: Module) -> None:
+        self._modules[name] = module
+
+
+class ParameterList(Module):
+    """Parameters in order."""
+
+    def __init__(self, parameters: Iterable[Parameter] = ()) -> None:
+        self._parameters = list(parameters)
+
+    def children(self) -> Iterator[tuple[str, Parameter | Module]]:
+        return ((str(number), parameter) for number, parameter in enumerate(self._parameters))
+
+    def append(self, parameter: Parameter) -> None:
+        """Add one at the end."""
+        self._parameters.append(parameter)
+
+    def __iter__(self) -> Iterator[Parameter]:
+        return iter(self._parameters)
+
+    def __len__(self) -> int:
+        return len(self._parameters)
+
+    def __getitem__(self, index: int) -> Parameter:
+        return self._parameters[index]
+
+
+def _walk(module: Module, path: str = "", above: tuple[Module, ...] = ()) -> Iterator[tuple[str, Tensor | Module]]:
+    """A module and everything in it, by path. Raises: FrontendError when it contains itself."""
+    if module in above:
+        raise FrontendError("a module contains itself", where=path, found=type(module).__name__)
+    yield path, module
+    for name, child in module.children():
+        place = f"{path}.{name}" if path else name
+        if isinstance(child, Module):
+            yield from _walk(child, place, (*above, module))
+        else:
+            yield place, child
+
+
+def _unfitting(missing: list[str], unknown: list[str], known: list[str]) -> FrontendError:
+    close = difflib.get_close_matches(unknown[0], known, 1) if unknown else []
+    return FrontendError(
+        "the state does not fit the module",
+        found=f"unknown: {', '.join(unknown)}" if unknown else None,
+        expected=f"also {', '.join(missing)}" if missing else None,
+        hint=f"did you mean {close[0]!r}?" if close else "strict=False leaves these out",
+    )

@@ -1,0 +1,323 @@
+"""Operators of neural networks: products, convolutions, norms, attention, resizing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from kernelyard import dims, dtypes
+from kernelyard.dims import Dim
+from kernelyard.errors import FrontendError
+from kernelyard.nn.op import elementwise, shape
+from kernelyard.nn.tensor import Operand, Tensor, emit, to_expr
+
+__all__ = [
+    "avg_pool",
+    "conv1d",
+    "conv1d_transpose",
+    "conv2d",
+    "conv2d_transpose",
+    "conv3d",
+    "conv3d_transpose",
+    "get_timestep_embedding",
+    "group_norm",
+    "interpolate",
+    "layer_norm",
+    "linear",
+    "log_softmax",
+    "matmul",
+    "max_pool",
+    "rms_norm",
+    "scaled_dot_product_attention",
+    "softmax",
+]
+
+Sizes = int | Sequence[int]
+
+
+# --- products ---------------------------------------------------------------------------------------------------------
+def matmul(a: Operand, b: Operand) -> Tensor:
+    """The matrix product, broadcast over leading axes."""
+    return emit("matmul", a, b)
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x (..., in) times weight (out, in) transposed, plus bias (out,)."""
+    product = matmul(x, weight.permute_dims(1, 0))
+    return product if bias is None else product + bias
+
+
+# --- convolutions -----------------------------------------------------------------------------------------------------
+def conv1d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Sizes = 1,
+    padding: Sizes = 0,
+    dilation: Sizes = 1,
+    groups: int = 1,
+) -> Tensor:
+    """x (N, C, W) with weight (O, C / groups, w); padding is the same on both sides."""
+    return _conv(1, "", x, weight, bias, stride, padding, dilation, groups=groups)
+
+
+def conv2d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Sizes = 1,
+    padding: Sizes = 0,
+    dilation: Sizes = 1,
+    groups: int = 1,
+) -> Tensor:
+    """x (N, C, H, W) with weight (O, C / groups, h, w); padding is the same on both sides."""
+    return _conv(2, "", x, weight, bias, stride, padding, dilation, groups=groups)
+
+
+def conv3d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Sizes = 1,
+    padding: Sizes = 0,
+    dilation: Sizes = 1,
+    groups: int = 1,
+) -> Tensor:
+    """x (N, C, D, H, W) with weight (O, C / groups, d, h, w); padding is the same on both sides."""
+    return _conv(3, "", x, weight, bias, stride, padding, dilation, groups=groups)
+
+
+def conv1d_transpose(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Sizes = 1,
+    padding: Sizes = 0,
+    output_padding: Sizes = 0,
+    dilation: Sizes = 1,
+    groups: int = 1,
+) -> Tensor:
+    """x (N, C, W) with weight (C, O / groups, w)."""
+    added = _per_axis(output_padding, 1)
+    return _conv(1, "_transpose", x, weight, bias, stride, padding, dilation, groups=groups, output_padding=added)
+
+
+def conv2d_transpose(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Sizes = 1,
+    padding: Sizes = 0,
+    output_padding: Sizes = 0,
+    dilation: Sizes = 1,
+    groups: int = 1,
+) -> Tensor:
+    """x (N, C, H, W) with weight (C, O / groups, h, w)."""
+    added = _per_axis(output_padding, 2)
+    return _conv(2, "_transpose", x, weight, bias, stride, padding, dilation, groups=groups, output_padding=added)
+
+
+def conv3d_transpose(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Sizes = 1,
+    padding: Sizes = 0,
+    output_padding: Sizes = 0,
+    dilation: Sizes = 1,
+    groups: int = 1,
+) -> Tensor:
+    """x (N, C, D, H, W) with weight (C, O / groups, d, h, w)."""
+    added = _per_axis(output_padding, 3)
+    return _conv(3, "_transpose", x, weight, bias, stride, padding, dilation, groups=groups, output_padding=added)
+
+
+def _conv(
+    rank: int,
+    kind: str,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Sizes,
+    padding: Sizes,
+    dilation: Sizes,
+    **attrs: int | tuple[int, ...],
+) -> Tensor:
+    y = emit(
+        f"nn.conv{rank}d{kind}",
+        x,
+        weight,
+        strides=_per_axis(stride, rank),
+        padding=_per_axis(padding, rank) * 2,
+        dilation=_per_axis(dilation, rank),
+        **attrs,
+    )
+    return y if bias is None else y + bias.reshape(1, -1, *[1] * rank)
+
+
+def _per_axis(value: Sizes, rank: int) -> tuple[int, ...]:
+    sizes = (value,) * rank if isinstance(value, int) else tuple(value)
+    if len(sizes) != rank:
+        raise FrontendError("a size for each spatial axis is needed", found=sizes, expected=f"{rank} numbers, or one")
+    return sizes
+
+
+# --- pooling ----------------------------------------------------------------------------------------------------------
+def max_pool(x: Tensor, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0) -> Tensor:
+    """The largest of each window of x (N, C, and one to three spatial axes); by default windows do not overlap."""
+    rank = x.ndim - 2
+    size = _per_axis(kernel_size, rank)
+    strides = size if stride is None else _per_axis(stride, rank)
+    return emit(f"nn.max_pool{rank}d", x, **_windows(size, strides, padding))
+
+
+def avg_pool(
+    x: Tensor, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0, count_include_pad: bool = True
+) -> Tensor:
+    """The mean of each window of x (N, C, and one to three spatial axes); by default windows do not overlap."""
+    rank = x.ndim - 2
+    size = _per_axis(kernel_size, rank)
+    strides = size if stride is None else _per_axis(stride, rank)
+    return emit(f"nn.avg_pool{rank}d", x, **_windows(size, strides, padding), count_include_pad=count_include_pad)
+
+
+def _windows(size: tuple[int, ...], strides: tuple[int, ...], padding: Sizes) -> dict[str, tuple[int, ...]]:
+    rank = len(size)
+    return {
+        "pool_size": size,
+        "strides": strides,
+        "padding": _per_axis(padding, rank) * 2,
+        "dilation": (1,) * rank,
+    }
+
+
+# --- norms ------------------------------------------------------------------------------------------------------------
+def layer_norm(
+    x: Tensor,
+    normalized_shape: Sizes,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Tensor:
+    """x with mean 0 and variance 1 over its last axes, which have `normalized_shape`; times weight, plus bias."""
+    sizes = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+    axes = tuple(range(x.ndim - len(sizes), x.ndim))
+    gamma, beta = _scale(weight, sizes, 1, x.dtype), _scale(bias, sizes, 0, x.dtype)
+    return emit("nn.layer_norm", x, gamma, beta, axes=axes, epsilon=eps)
+
+
+def rms_norm(x: Tensor, weight: Tensor, axes: int | Sequence[int] = -1, eps: float = 1e-5) -> Tensor:
+    """x divided by the root of its mean square over some axes, times weight."""
+    given = (axes,) if isinstance(axes, int) else axes
+    return emit("nn.rms_norm", x, weight, axes=tuple(axis % x.ndim for axis in given), epsilon=eps)
+
+
+def group_norm(
+    x: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
+) -> Tensor:
+    """x (N, C, ...) with mean 0 and variance 1 over each of the groups of channels; times weight, plus bias."""
+    channels = x.shape[1]
+    if not isinstance(channels, int):
+        raise FrontendError("the number of channels must be known", found=repr(x))
+    gamma, beta = _scale(weight, (channels,), 1, x.dtype), _scale(bias, (channels,), 0, x.dtype)
+    return emit("nn.group_norm", x, gamma, beta, num_groups=num_groups, epsilon=eps)
+
+
+def _scale(given: Tensor | None, sizes: Sequence[int], default: int, dtype: str) -> Tensor:
+    return given if given is not None else Tensor(to_expr(np.full(sizes, default, dtypes.to_numpy(dtype))))
+
+
+# --- probabilities and attention --------------------------------------------------------------------------------------
+def softmax(x: Tensor, axis: int = -1) -> Tensor:
+    """Powers of e that sum to 1 along an axis."""
+    return emit("nn.softmax", x, axis=axis % x.ndim)
+
+
+def log_softmax(x: Tensor, axis: int = -1) -> Tensor:
+    """The logarithm of `softmax`."""
+    return emit("nn.log_softmax", x, axis=axis % x.ndim)
+
+
+def scaled_dot_product_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    is_causal: bool = False,
+    scale: float | None = None,
+) -> Tensor:
+    """softmax(query key^T * scale + mask) value, for tensors (batch, sequence, heads, size).
+
+    attn_mask: numbers that are added to the scores, broadcast to (batch, heads, queries, keys). scale: 1 / sqrt(size)
+    unless it is given. is_causal: a query sees no later key. Several heads of queries may share one of keys.
+    """
+    attrs = {"scale": scale, "causal": "top_left" if is_causal else "none"}
+    if attn_mask is None:
+        return emit("nn.attention", query, key, value, **attrs)
+    return emit("nn.attention_bias", query, key, value, attn_mask, **attrs)
+
+
+def get_timestep_embedding(
+    x: Tensor,
+    embedding_dim: int,
+    flip_sin_to_cos: bool = False,
+    downscale_freq_shift: float = 1.0,
+    scale: float = 1.0,
+    max_period: float = 10000.0,
+) -> Tensor:
+    """Sines and cosines of x (N,) at falling frequencies: (N, embedding_dim).
+
+    Source: Ho, Jain, Abbeel, "Denoising Diffusion Probabilistic Models", 2020 (appendix B).
+    """
+    half = embedding_dim // 2
+    exponent = -math.log(max_period) * np.arange(half, dtype=np.float64) / (half - downscale_freq_shift)
+    frequencies = (scale * np.exp(exponent)).astype(dtypes.to_numpy(x.dtype))
+    angles = shape.unsqueeze(x, 1) * frequencies
+    sine, cosine = elementwise.sin(angles), elementwise.cos(angles)
+    embedding = shape.concat([cosine, sine] if flip_sin_to_cos else [sine, cosine], 1)
+    return shape.pad(embedding, [(0, 0), (0, 1)]) if embedding_dim % 2 else embedding
+
+
+# --- resizing ---------------------------------------------------------------------------------------------------------
+# mode -> what the operator calls it, and how elements that are added find their place
+_MODES = {"nearest": "nearest", "bilinear": "linear", "linear": "linear", "bicubic": "cubic"}
+
+
+def interpolate(
+    x: Tensor,
+    size: Dim | Sequence[Dim] | None = None,
+    scale_factor: float | Sequence[float] | None = None,
+    mode: str = "nearest",
+    align_corners: bool = False,
+) -> Tensor:
+    """x (N, C, spatial axes) in other sizes, or scaled. mode: nearest, linear (bilinear) or bicubic.
+
+    Raises: FrontendError for another mode, and unless one of `size` and `scale_factor` is given.
+    """
+    if mode not in _MODES or (size is None) == (scale_factor is None):
+        found = f"mode {mode!r}, size {size}, scale_factor {scale_factor}"
+        raise FrontendError("this cannot be resized", found=found, expected=f"{', '.join(_MODES)}; a size or a factor")
+    spatial = x.shape[2:]
+    if scale_factor is not None:
+        factors = scale_factor if isinstance(scale_factor, Sequence) else (scale_factor,) * len(spatial)
+        sizes = tuple(_scaled(dim, factor) for dim, factor in zip(spatial, factors, strict=True))
+    else:
+        sizes = tuple(size) if isinstance(size, Sequence) else (size,) * len(spatial)
+    places = "align_corners" if align_corners else "asymmetric" if mode == "nearest" else "half_pixel"
+    return emit(
+        "image.resize",
+        x,
+        sizes=sizes,
+        method=_MODES[mode],
+        coordinate_transformation_mode=places,
+        nearest_mode="floor",
+    )
+
+
+def _scaled(size: Dim, factor: float) -> Dim:
+    if float(factor).is_integer():
+        return size * int(factor)
+    numerator, denominator = float(factor).as_integer_ratio()
+    return dims.floordiv(size * numerator, denominator)

@@ -1,0 +1,89 @@
+"""Operators that look along axes: sums and the like, cumulative sums, orders."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kernelyard.errors import FrontendError
+from kernelyard.ir import TupleType, Var
+from kernelyard.nn.scope import current
+from kernelyard.nn.tensor import Tensor, emit, emit_call
+
+__all__ = ["argmax", "argmin", "argsort", "cumsum", "max", "mean", "min", "prod", "sort", "sum", "topk"]
+
+Axes = int | Sequence[int] | None
+
+
+def _reduce(name: str, x: Tensor, axis: Axes, keepdims: bool) -> Tensor:
+    given = () if axis is None else (axis,) if isinstance(axis, int) else tuple(axis)
+    return emit(name, x, axes=tuple(sorted(each % x.ndim for each in given)), keepdims=keepdims)
+
+
+def sum(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:  # noqa: A001  the operators have the field's names
+    """The sum over some axes, None for all."""
+    return _reduce("sum", x, axis, keepdims)
+
+
+def mean(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
+    """The mean over some axes, None for all."""
+    return _reduce("mean", x, axis, keepdims)
+
+
+def max(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:  # noqa: A001
+    """The largest element over some axes, None for all."""
+    return _reduce("max", x, axis, keepdims)
+
+
+def min(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:  # noqa: A001
+    """The smallest element over some axes, None for all."""
+    return _reduce("min", x, axis, keepdims)
+
+
+def prod(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
+    """The product over some axes, None for all."""
+    return _reduce("prod", x, axis, keepdims)
+
+
+def argmax(x: Tensor, axis: int = -1, keepdims: bool = False) -> Tensor:
+    """Where the first of the largest elements is along an axis, int64."""
+    return emit("argmax", x, axis=axis % x.ndim, keepdims=keepdims)
+
+
+def argmin(x: Tensor, axis: int = -1, keepdims: bool = False) -> Tensor:
+    """Where the first of the smallest elements is along an axis, int64."""
+    return emit("argmin", x, axis=axis % x.ndim, keepdims=keepdims)
+
+
+def cumsum(x: Tensor, axis: int = -1, exclusive: bool = False) -> Tensor:
+    """Sums of all elements up to each one along an axis; `exclusive` leaves that one out."""
+    return emit("cumsum", x, axis=axis % x.ndim, exclusive=exclusive)
+
+
+def topk(x: Tensor, k: int, axis: int = -1, largest: bool = True) -> tuple[Tensor, Tensor]:
+    """The k largest (or smallest) elements along an axis in order, and where they are (int64)."""
+    values, indices = fields(emit_call("topk", x, k=k, axis=axis % x.ndim, largest=largest))
+    return values, indices
+
+
+def sort(x: Tensor, axis: int = -1, descending: bool = False) -> Tensor:
+    """The elements in order along an axis, whose size must be a known number."""
+    return topk(x, _size(x, axis), axis, descending)[0]
+
+
+def argsort(x: Tensor, axis: int = -1, descending: bool = False) -> Tensor:
+    """Where the elements in order come from along an axis (int64), whose size must be a known number."""
+    return topk(x, _size(x, axis), axis, descending)[1]
+
+
+def _size(x: Tensor, axis: int) -> int:
+    size = x.shape[axis]
+    if not isinstance(size, int):
+        raise FrontendError("only an axis of known size can be sorted", found=f"axis {axis} of {x}")
+    return size
+
+
+def fields(value: Var) -> tuple[Tensor, ...]:
+    """The tensors of a tuple."""
+    assert isinstance(value.type, TupleType)
+    builder = current().builder
+    return tuple(Tensor(builder.get(value, index)) for index in range(len(value.type.fields)))

@@ -1,0 +1,209 @@
+"""ExternLibrary: functions that people compiled themselves, as a shared library with the calling convention of tvm-ffi.
+
+A function `NAME` is the C symbol `int __tvm_ffi_NAME(void* self, const TVMFFIAny* args, int32_t count, TVMFFIAny*
+result)`; its arguments are `DLTensor*`, inputs first, then the outputs that it fills. Programs call it directly.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import struct
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from kernelyard import dtypes
+from kernelyard.errors import BackendUnavailableError
+from kernelyard.runtime.module import BindContext, BoundCall, BoundTensor, NativeCall, RuntimeModule
+from kernelyard.runtime.spec import Fields, corrupted, read_json, write_json
+from kernelyard.runtime.tensor import Tensor
+
+KIND = "extern_library"
+SCHEMA = 1
+PREFIX = "__tvm_ffi_"
+SYMBOL = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,200}\Z")
+_LENGTH = struct.Struct("<Q")
+
+# DLPack's numbers (dlpack.h 1.1): kDLCPU, and type codes by the beginning of the dtype's name.
+_CPU = 1
+_TYPE_CODES = {
+    "int": 0,
+    "uint": 1,
+    "float": 2,
+    "bfloat": 4,
+    "bool": 6,
+    "float8_e4m3fn": 10,
+    "float8_e5m2": 12,
+}
+# tvm/ffi/c_api.h: kTVMFFIDLTensorPtr
+_DLTENSOR_POINTER = 7
+
+
+class _DLTensor(ctypes.Structure):
+    """dlpack.h: DLTensor."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+class _Any(ctypes.Structure):
+    """tvm/ffi/c_api.h: TVMFFIAny."""
+
+    _fields_ = (("type_index", ctypes.c_int32), ("padding", ctypes.c_uint32), ("value", ctypes.c_void_p))
+
+
+class ExternLibrary(RuntimeModule):
+    """A shared library of functions by symbol.
+
+    image: the library file's bytes. Raises (when first used): BackendUnavailableError when it cannot be loaded here,
+    ArtifactCorruptedError when it lacks a symbol.
+    """
+
+    kind: ClassVar[str] = KIND
+
+    def __init__(self, image: bytes, symbols: Sequence[str]) -> None:
+        for symbol in symbols:
+            if not SYMBOL.match(symbol):
+                raise corrupted(KIND, symbol, "a C identifier")
+        self._image = image
+        self._symbols = tuple(symbols)
+
+    def symbols(self) -> tuple[str, ...]:
+        return self._symbols
+
+    @cached_property
+    def _loaded(self) -> tuple[ctypes.CDLL, Any]:
+        """The library, and the same as a module of tvm-ffi; the file is needed only while they are opened."""
+        import tvm_ffi  # what the library is linked with is then there
+
+        with tempfile.TemporaryDirectory(prefix="kernelyard-") as folder:
+            path = Path(folder, "extern.so")
+            path.write_bytes(self._image)
+            try:
+                library = ctypes.CDLL(str(path))
+                return library, tvm_ffi.load_module(str(path))
+            except (OSError, RuntimeError) as error:
+                raise BackendUnavailableError(
+                    "compiled external code cannot be loaded", where=", ".join(self._symbols), found=error
+                ) from error
+
+    def missing(self) -> tuple[str, ...]:
+        """The symbols that the library lacks."""
+        return tuple(symbol for symbol in self._symbols if not hasattr(self._loaded[0], PREFIX + symbol))
+
+    def get_function(self, symbol: str) -> Callable[..., Any]:
+        """See `RuntimeModule.get_function`; errors are those of tvm-ffi."""
+        self._address(symbol)
+        function = self._loaded[1].get_function(symbol)
+        return lambda *tensors: function(*map(_exportable, tensors))
+
+    def bind(
+        self, symbol: str, args: Sequence[BoundTensor], values: Mapping[str, int], context: BindContext
+    ) -> BoundCall:
+        """One native call; the calling convention is that of a step."""
+        tensors = [_Tensor(arg) for arg in args]
+        given = (_Any * max(len(tensors), 1))(*(each.as_any() for each in tensors))
+        result = _Any()
+        call = NativeCall(self._address(symbol), 0, ctypes.addressof(given), len(tensors), ctypes.addressof(result))
+        movers = {number: each.move for number, each in enumerate(tensors)}
+        return BoundCall([call], [tensors, given, result, self], movers)
+
+    def _address(self, symbol: str) -> int:
+        if symbol not in self._symbols:
+            raise self.unknown_symbol(symbol)
+        try:
+            function = getattr(self._loaded[0], PREFIX + symbol)
+        except AttributeError as error:
+            raise corrupted(f"the library of {symbol}", "nothing", PREFIX + symbol) from error
+        return ctypes.cast(function, ctypes.c_void_p).value or 0
+
+    def save_to_bytes(self) -> bytes:
+        header = write_json({"schema": SCHEMA, "symbols": list(self._symbols)})
+        return _LENGTH.pack(len(header)) + header + self._image
+
+    def inspect(self) -> str:
+        return f"{self.kind}: {', '.join(self._symbols)} ({len(self._image)} bytes)"
+
+
+def _exportable(tensor: Any) -> Any:
+    """What DLPack can hand over: read-only arrays as copies, since it cannot say that they are."""
+    if isinstance(tensor, np.ndarray):
+        array = tensor if tensor.flags.writeable else tensor.copy()
+        return array if array.dtype.isbuiltin == 1 else Tensor(array)
+    return tensor
+
+
+class _Tensor:
+    """The `DLTensor` of an argument, and what it points to."""
+
+    def __init__(self, bound: BoundTensor) -> None:
+        rank = len(bound.shape)
+        strides = [int(np.prod(bound.shape[axis + 1 :])) for axis in range(rank)]
+        self._sizes = (ctypes.c_int64 * max(rank, 1))(*bound.shape)
+        self._strides = (ctypes.c_int64 * max(rank, 1))(*strides)
+        code = _TYPE_CODES.get(bound.dtype, _TYPE_CODES.get(bound.dtype.rstrip("0123456789"), 0))
+        bits = 8 * dtypes.itemsize(bound.dtype)
+        self._tensor = _DLTensor(bound.address, _CPU, 0, rank, code, bits, 1, self._sizes, self._strides, 0)
+
+    def as_any(self) -> _Any:
+        """The argument of a call."""
+        return _Any(_DLTENSOR_POINTER, 0, ctypes.addressof(self._tensor))
+
+    def move(self, address: int) -> None:
+        """Point elsewhere."""
+        self._tensor.data = address
+
+
+def load(data: bytes, constants: Mapping[str, np.ndarray]) -> ExternLibrary:
+    """The module that `save_to_bytes` wrote; its code is loaded when it is first used.
+
+    Raises: ArtifactCorruptedError, ArtifactVersionError.
+    """
+    from kernelyard.runtime.json_runtime import check_schema
+
+    view = memoryview(data)
+    if len(view) < _LENGTH.size:
+        raise corrupted(KIND, f"{len(view)} bytes", "a header")
+    (length,) = _LENGTH.unpack(view[: _LENGTH.size])
+    start = _LENGTH.size + length
+    if start > len(view):
+        raise corrupted(KIND, f"{len(view)} bytes", f"at least {start}")
+    fields = Fields(read_json(view[_LENGTH.size : start], KIND), KIND)
+    check_schema(fields)
+    return ExternLibrary(bytes(view[start:]), fields.texts("symbols"))
+
+
+# --- what a failed call said ------------------------------------------------------------------------------------------
+_ERROR_CELL = struct.Struct("<QQQQ")  # tvm/ffi/c_api.h: TVMFFIErrorCell begins with kind and message, each (data, size)
+_OBJECT_NBYTES = 24  # TVMFFIObject
+
+
+def take_raised() -> str | None:
+    """The error that a function of this thread left behind ("kind: message"), which is then gone; None without one."""
+    import tvm_ffi.libinfo
+
+    library = ctypes.CDLL(tvm_ffi.libinfo.find_libtvm_ffi())
+    raised = ctypes.c_void_p()
+    library.TVMFFIErrorMoveFromRaised(ctypes.byref(raised))
+    if not raised.value:
+        return None
+    cell = ctypes.string_at(raised.value + _OBJECT_NBYTES, _ERROR_CELL.size)
+    kind_at, kind_size, message_at, message_size = _ERROR_CELL.unpack(cell)
+    kind, message = ctypes.string_at(kind_at, kind_size), ctypes.string_at(message_at, message_size)
+    library.TVMFFIObjectDecRef(raised)
+    return f"{kind.decode(errors='replace')}: {message.decode(errors='replace')}"
