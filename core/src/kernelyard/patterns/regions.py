@@ -9,14 +9,17 @@ from heapq import heapify, heappop, heappush
 
 @dataclass(eq=False)
 class Region:
-    """A set of nodes of one colour. `mask` has a bit per member; `ancestors` a bit per node of every region that this
-    one depends on, directly or not; `producers` a bit per node that a member reads."""
+    """A set of nodes of one colour.
+
+    reads: the nodes outside that its members read. bits: what stands for it in the `ancestors` of others.
+    ancestors: the bits of every region that this one depends on, directly or not.
+    """
 
     colour: Hashable
     members: list[int]
-    mask: int
+    reads: set[int]
+    bits: int
     ancestors: int
-    producers: int
 
 
 def convex_regions(
@@ -47,7 +50,7 @@ def convex_regions(
 
 
 class _Grouping:
-    """The graph of regions, kept free of cycles."""
+    """The graph of regions, kept free of cycles. Nodes are added in order, each is merged before the next comes."""
 
     def __init__(self) -> None:
         self.region_of: list[Region] = []
@@ -56,12 +59,9 @@ class _Grouping:
     def add(self, node: int, producers: Sequence[int], colour: Hashable | None) -> Region:
         """A new region of one node; nodes come after their producers."""
         ancestors = 0
-        direct = 0
-        for producer in producers:
-            region = self.region_of[producer]
-            ancestors |= region.ancestors | region.mask
-            direct |= 1 << producer
-        region = Region(colour, [node], 1 << node, ancestors, direct)
+        for region in {self.region_of[producer] for producer in producers}:
+            ancestors |= region.ancestors | region.bits
+        region = Region(colour, [node], set(producers), 1 << node, ancestors)
         self.region_of.append(region)
         self.live[region] = None
         return region
@@ -72,23 +72,27 @@ class _Grouping:
             self.merge(producer, consumer)
 
     def _detour(self, producer: Region, consumer: Region) -> bool:
-        read = consumer.producers & ~producer.mask & ~consumer.mask
-        if not read:
-            return False
-        return any(region.mask & read and region.ancestors & producer.mask for region in self.live)
+        between = {self.region_of[node] for node in consumer.reads} - {producer, consumer}
+        return any(region.ancestors & producer.bits for region in between)
 
     def merge(self, producer: Region, consumer: Region) -> None:
         """Make one region of two; whatever depends on it now depends on all that it depends on."""
-        producer.members += consumer.members
-        producer.mask |= consumer.mask
-        producer.producers |= consumer.producers
-        producer.ancestors = (producer.ancestors | consumer.ancestors) & ~producer.mask
-        for member in consumer.members:
-            self.region_of[member] = producer
-        del self.live[consumer]
-        before = producer.ancestors | producer.mask
+        known = producer.ancestors
+        is_newest = consumer.members == [len(self.region_of) - 1]  # nothing depends on it yet, so its bit is nowhere
+        bits = producer.bits if is_newest else producer.bits | consumer.bits
+        ancestors = (producer.ancestors | consumer.ancestors) & ~bits
+        merged, gone = (producer, consumer) if len(producer.members) >= len(consumer.members) else (consumer, producer)
+        merged.members += gone.members
+        merged.bits, merged.ancestors = bits, ancestors
+        for member in gone.members:
+            self.region_of[member] = merged
+        del self.live[gone]
+        merged.reads = {node for node in merged.reads | gone.reads if self.region_of[node] is not merged}
+        if is_newest and not ancestors & ~known:
+            return
+        before = ancestors | bits
         for region in self.live:
-            if region is not producer and region.ancestors & producer.mask:
+            if region is not merged and region.ancestors & bits:
                 region.ancestors |= before
 
 

@@ -10,10 +10,11 @@ from collections.abc import Sequence
 
 from kernelyard.ir import Binding, Call, Constant, Expr, Function, GlobalVar, IRModule, Op, Var, operands
 from kernelyard.patterns import is_op
-from kernelyard.patterns.composite import CODEGEN, GLOBAL_SYMBOL, lift, region_name, structural_key
+from kernelyard.patterns.composite import CODEGEN, GLOBAL_SYMBOL, lift, structural_key
 from kernelyard.patterns.dataflow import Dataflow, without_aliases
 from kernelyard.patterns.matcher import Matcher
 from kernelyard.patterns.registry import Accept, FusionPattern, MatchRecorder
+from kernelyard.transform.fresh_names import FreshNames
 from kernelyard.transform.merge_composite_functions import composite_backend
 from kernelyard.transform.pass_base import Pass, PassContext
 from kernelyard.transform.single_op_rules import NO_RULE, ask_op_rule
@@ -78,7 +79,7 @@ class _Marking:
 
     def __init__(self, module: IRModule) -> None:
         self.added: dict[str, Function] = {}
-        self._taken = set(module)
+        self._names = FreshNames(module)
         self._name_of: dict[tuple[object, ...], str] = {}
 
     def marked(self, binding: Binding, target: str) -> Binding:
@@ -87,9 +88,7 @@ class _Marking:
         lifted = lift([binding], tuple(inputs), [binding.var], {CODEGEN: target})
         key = structural_key(lifted.function)
         if key not in self._name_of:
-            name = region_name(target, self._taken)
-            self._taken.add(name)
-            self._name_of[key] = name
+            name = self._name_of[key] = self._names.numbered(target)
             self.added[name] = lifted.function.with_attrs(**{GLOBAL_SYMBOL: name})
         return Binding(binding.var, Call(GlobalVar(self._name_of[key]), lifted.arguments, type_=binding.var.type))
 

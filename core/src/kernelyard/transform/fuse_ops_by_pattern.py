@@ -17,7 +17,6 @@ from kernelyard.patterns.composite import (
     Lifted,
     composite_of,
     op_names,
-    region_name,
     structural_key,
 )
 from kernelyard.patterns.dataflow import without_aliases
@@ -32,6 +31,7 @@ from kernelyard.patterns.registry import (
     as_fusion_pattern,
     backend_of,
 )
+from kernelyard.transform.fresh_names import FreshNames
 from kernelyard.transform.pass_base import Pass, PassContext
 
 log = logging.getLogger(__name__)
@@ -83,7 +83,7 @@ class FuseOpsByPattern(Pass):
         entries = module.entry_functions()
         for name in _names(entries, self.entry_functions):
             function = without_aliases(entries[name])
-            groups = self._groups(function, name)
+            groups = self._groups(function, name, module)
             if not groups:
                 continue
             lifting.rewrite(name, function, groups)
@@ -92,9 +92,9 @@ class FuseOpsByPattern(Pass):
                     self.recorder.accepted(group.pattern, group.match, name, lifting.composites[root])
         return lifting.finish()
 
-    def _groups(self, function: Function, name: str) -> dict[Var, Group]:
+    def _groups(self, function: Function, name: str, module: IRModule) -> dict[Var, Group]:
         """Accepted matches by root, in order of the roots."""
-        matcher = Matcher(function)
+        matcher = Matcher(function, module)
         taken: set[Var] = set()
         groups: list[Group] = []
         for binding in reversed(function.bindings):
@@ -192,6 +192,7 @@ class _Lifting:
         self._added: dict[str, Function] = {}
         self._entries: dict[str, Function] = {}
         self._name_of: dict[tuple[object, ...], str] = {}
+        self._names = FreshNames(module)
 
     def rewrite(self, name: str, function: Function, groups: Mapping[Var, Group]) -> None:
         """Replace the groups of one entry function by calls."""
@@ -226,8 +227,7 @@ class _Lifting:
         region = Function(params, [call], result, {CODEGEN: backend})
         key = structural_key(region)
         if key not in self._name_of:
-            name = region_name(backend, {*self.module, *self._added})
-            self._name_of[key] = name
+            name = self._name_of[key] = self._names.numbered(backend)
             self._added[name] = region.with_attrs(global_symbol=name)
         return self._name_of[key]
 
@@ -235,7 +235,6 @@ class _Lifting:
         key = structural_key(function)
         if key not in self._name_of:
             wanted = "fused_" + "_".join(op_names(function)).replace(".", "_")
-            name = self.module.fresh_name(wanted, set(self._added))
-            self._name_of[key] = name
+            name = self._name_of[key] = self._names.unique(wanted)
             self._added[name] = function
         return self._name_of[key]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable, Iterable, Mapping
 
 from kernelyard.errors import PassError
@@ -29,6 +28,7 @@ from kernelyard.patterns.composite import CODEGEN, GLOBAL_SYMBOL, structural_key
 from kernelyard.transform.annotate_target import region_backend
 from kernelyard.transform.bind_symbolic_vars import bound_function
 from kernelyard.transform.canonicalize_bindings import CanonicalizeBindings
+from kernelyard.transform.fresh_names import FreshNames
 from kernelyard.transform.pass_base import Pass, PassContext
 
 log = logging.getLogger(__name__)
@@ -78,7 +78,7 @@ class _Partition:
         self.bind_constants = bind_constants
         self.changed: dict[str, Function] = {}
         self.regions: dict[str, Function] = {}
-        self._taken = set(module)
+        self._names = FreshNames(module)
         self._name_of: dict[tuple[object, ...], str] = {}
 
     def rewrite(self, name: str, function: Function) -> None:
@@ -130,12 +130,7 @@ class _Partition:
         plain = Function(region.params, region.bindings, region.result, attrs)
         key = structural_key(plain)
         if key not in self._name_of:
-            stem = re.sub(r"\W", "_", f"{self.module_name}_{target}_{entry}")
-            number = 0
-            while f"{stem}_{number}" in self._taken:
-                number += 1
-            name = self._name_of[key] = f"{stem}_{number}"
-            self._taken.add(name)
+            name = self._name_of[key] = self._names.numbered(f"{self.module_name}_{target}_{entry}")
             self.regions[name] = plain.with_attrs(**{GLOBAL_SYMBOL: name})
         return self._name_of[key]
 

@@ -19,9 +19,10 @@ from kernelyard.ir import (
     operands,
 )
 from kernelyard.ir.expr import with_operands
-from kernelyard.patterns.composite import CODEGEN, lift, region_name, structural_key
+from kernelyard.patterns.composite import CODEGEN, lift, structural_key
 from kernelyard.patterns.dataflow import Dataflow, without_aliases
 from kernelyard.patterns.regions import convex_regions
+from kernelyard.transform.fresh_names import FreshNames
 
 
 class RegionMerging:
@@ -43,6 +44,7 @@ class RegionMerging:
         self._changed: dict[str, Function] = {}
         self._regions: dict[str, Function] = {}
         self._name_of: dict[tuple[object, ...], str] = {}
+        self._names = FreshNames(module)
 
     def finish(self) -> IRModule:
         """The module with everything added; the same object when nothing was."""
@@ -94,8 +96,7 @@ class RegionMerging:
     def _region(self, backend: str, function: Function) -> str:
         key = structural_key(function)
         if key not in self._name_of:
-            name = region_name(backend, {*self.module, *self._regions})
-            self._name_of[key] = name
+            name = self._name_of[key] = self._names.numbered(backend)
             self._regions[name] = function.with_attrs(global_symbol=name)
         return self._name_of[key]
 

@@ -112,7 +112,8 @@ class RunCodegen(Pass):
             runtime_module, failed = self._compile(backend, [r for r in regions.values() if r.backend == backend])
             compiled += [] if runtime_module is None else [runtime_module]
             refused += failed
-        failed_names = {name for name, region in regions.items() if region in refused}
+        failing = set(refused)
+        failed_names = {name for name, region in regions.items() if region in failing}
         symbols = {name: region.symbol for name, region in regions.items() if name not in failed_names}
         module = inline_functions(module, failed_names | _callees(module, failed_names), entries)
         module = _call_externals(module, symbols, entries)
@@ -158,7 +159,8 @@ def _generate(codegen: Codegen, backend: str, regions: list[Region], options: Ma
         raise PluginContractError(
             f"the codegen of {backend} returned no RuntimeModule", found=type(result).__name__, expected="RuntimeModule"
         )
-    missing = [region.symbol for region in regions if region.symbol not in result.symbols()]
+    symbols = set(result.symbols())
+    missing = [region.symbol for region in regions if region.symbol not in symbols]
     if missing:
         raise PluginContractError(
             f"the RuntimeModule of {backend} lacks regions that it was asked for",
