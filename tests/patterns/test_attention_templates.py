@@ -11,7 +11,7 @@ import kernelyard.ops  # noqa: F401  # declares the operators
 from kernelyard import dims
 from kernelyard.dims import Dim
 from kernelyard.ir import Call, Function, FunctionBuilder, IRModule, Var, verify
-from kernelyard.patterns import match
+from kernelyard.patterns import Accept, Answer, Decline, FusionPattern, Match, match
 from kernelyard.patterns.attention_templates import (
     ROLES,
     are_thirds,
@@ -21,6 +21,7 @@ from kernelyard.patterns.attention_templates import (
     stacked_attention,
 )
 from kernelyard.testing.reference import assert_same_meaning
+from kernelyard.transform.fuse_ops_by_pattern import FuseOpsByPattern
 
 B, S, T, N, H = 2, 3, 5, 4, 8
 
@@ -85,6 +86,25 @@ def test_stacked_attention(start: str, layout: str, bias: bool) -> None:
         assert are_thirds(found)
     other = "strided_slice" if start == "split" else "split"
     assert match(stacked_attention(other, bias, layout), y, f) is None
+
+
+@pytest.mark.parametrize("start", ["split", "strided_slice"])
+@pytest.mark.parametrize("layout", ["BS3NH", "SBN3H"])
+def test_stacked_attention_becomes_one_composite(start: str, layout: str) -> None:
+    def check_thirds(found: Match) -> Answer:
+        in_order = start == "split" or are_thirds(found)
+        return Accept() if in_order else Decline("stack", "the slices are no thirds of the stack")
+
+    for order, count in (((0, 1, 2), 1), ((2, 1, 0), 0)):
+        b = FunctionBuilder()
+        before = IRModule({"main": b.function(stacked(b, start, layout, bias=False, order=order))})
+        pattern = FusionPattern("acme.stacked_attention", stacked_attention(start, layout=layout), check_thirds)
+        after = verify(FuseOpsByPattern([pattern])(before))
+        composites = [f for f in after.graph_functions().values() if "Composite" in f.attrs]
+        assert len(composites) == count
+        shape = before.graph_functions()["main"].params[0].tensor_type.shape
+        x = np.random.default_rng(0).uniform(-1, 1, shape).astype(np.float32)
+        assert_same_meaning(before, after, [x])
 
 
 def test_pieces_of_a_stack_in_another_order_are_no_stacked_attention() -> None:

@@ -72,6 +72,7 @@ def test_of_expressions_op_makes_calls() -> None:
 def test_what_is_no_operator_or_no_pattern_is_named() -> None:
     with pytest.raises(UnknownOpError, match="relo"):
         op.nn.relo(wildcard())
+    assert not hasattr(op, "__wrapped__"), "what Python asks every object for is no operator"
     with pytest.raises(PatternError, match="'nothing' must return a pattern"):
         trace(nothing)
 

@@ -43,6 +43,8 @@ class OpNamespace:
         self._prefix = prefix
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # what Python asks every object for
+            raise AttributeError(name)
         full = self._prefix + name
         if any(op.name.startswith(f"{full}.") for op in all_ops()):
             return OpNamespace(f"{full}.")
