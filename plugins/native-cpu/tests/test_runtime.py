@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -154,3 +155,12 @@ def test_without_a_thread_pool_kernels_run_alone(function, compile_function, mon
     x = np.ones((100000, 10), np.float32)
     found = call_kernel(compile_function(function), "kernel", [x], {"n": 100000}, threads=4)[0]
     np.testing.assert_allclose(found, np.exp(x) / 10, rtol=1e-6)
+
+
+def test_many_threads_may_bind_first(function, compile_function, call_kernel):
+    module = compile_function(function)
+    x = np.random.default_rng(0).random((7, 10), np.float32)
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda _: call_kernel(module, "kernel", [x], {"n": 7})[0], range(16)))
+    for one in found:
+        np.testing.assert_allclose(one, np.exp(x) / x.sum(1, keepdims=True), rtol=1e-5)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property, partial
+from functools import partial
+from threading import Lock
 from typing import ClassVar
 
 import numpy as np
@@ -35,6 +36,8 @@ class NativeCpuModule(BindableModule):
         self._objects = tuple(objects)
         self.machine = machine
         self.llvm_version = llvm_version
+        self._lock = Lock()
+        self._linked: _native.LinkedObjects | None = None
 
     def symbols(self) -> tuple[str, ...]:
         return tuple(self._kernels)
@@ -50,12 +53,14 @@ class NativeCpuModule(BindableModule):
         count = len(kernel.params) - kernel.num_outputs
         return Signature(kernel.params[:count], kernel.params[count:])
 
-    @cached_property
-    def _addresses(self) -> dict[str, int]:
-        check_host_runs(self.machine)
-        linked = _native.LinkedObjects(self._objects, tuple(map(entry_symbol, self._kernels)))
-        self._linked = linked  # the code lives as long as the module
-        return {symbol: linked.addresses[entry_symbol(symbol)] for symbol in self._kernels}
+    def _address(self, symbol: str) -> int:
+        """Where a kernel starts; all are linked when the first is asked for, and live as long as the module."""
+        with self._lock:
+            if self._linked is None:
+                check_host_runs(self.machine)
+                entries = tuple(map(entry_symbol, self._kernels))
+                self._linked = _native.LinkedObjects(self._objects, entries)
+            return self._linked.addresses[entry_symbol(symbol)]
 
     def bind(
         self, symbol: str, args: Sequence[BoundTensor], values: Mapping[str, int], context: BindContext
@@ -67,7 +72,7 @@ class NativeCpuModule(BindableModule):
         numbers = (ctypes.c_int64 * max(len(binding.numbers), 1))(*binding.numbers)
         workspace = context.workspace(binding.workspace) if binding.workspace else 0
         call = NativeCall(
-            self._addresses[symbol],
+            self._address(symbol),
             ctypes.addressof(pointers),
             ctypes.addressof(numbers),
             context.threads,
