@@ -352,3 +352,11 @@ def fresh_manager():
     """Leave no blocked plugins behind."""
     yield
     get_manager.cache_clear()
+
+
+def test_explain_writes_a_page(cli, folder: Path) -> None:
+    assert "m.html" in done(cli("explain", "m.onnx", "--html", "m.html"))
+    assert (folder / "m.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+    refused = cli("explain", "m.onnx", "--html", "missing/m.html")
+    assert refused.exit_code == 2
+    assert "No such file" in refused.output

@@ -11,15 +11,26 @@ from kernelyard.driver.commands.common import CompileOptions, busy, compile_opti
 
 @click.command("explain")
 @click.argument("model", type=click.Path(path_type=Path))
+@click.option("--html", "page", type=click.Path(path_type=Path, dir_okay=False), help="Write a page with the graph.")
 @compile_options
 @json_option
-def command(model: Path, how: CompileOptions, as_json: bool) -> None:
+def command(model: Path, page: Path | None, how: CompileOptions, as_json: bool) -> None:
     """Show which backend would run which part of MODEL, what would be declined, and why; nothing is compiled."""
     from kernelyard.driver.compile import explain
 
     with busy(f"placing {model}"):
         report = explain(model, **how.arguments())
+    if page is not None:
+        from kernelyard.driver.report_page import report_page
+
+        try:
+            page.write_text(report_page(report, model.name), encoding="utf-8")
+        except OSError as error:
+            raise click.BadParameter(f"{page} cannot be written: {error.strerror}", param_hint="--html") from error
     if as_json:
         print_json(report.to_json())
+    elif page is not None:
+        click.echo(report.summary)
+        click.echo(str(page))
     else:
         click.echo(str(report))
