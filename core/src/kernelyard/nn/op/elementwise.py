@@ -156,4 +156,4 @@ def where(condition: Tensor, x: Operand, y: Operand) -> Tensor:
 
 def _like(value: Operand, other: Tensor | None) -> Operand:
     """A number in the dtype of a tensor, not in that of the condition beside it."""
-    return value if isinstance(value, Tensor) else Tensor(to_expr(value, other.dtype if other else "float32"))
+    return value if isinstance(value, Tensor) else Tensor(to_expr(value, "float32" if other is None else other.dtype))
