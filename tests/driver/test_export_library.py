@@ -7,6 +7,7 @@ import importlib.util
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -168,6 +169,27 @@ def test_sizes_may_change_from_run_to_run(tmp_path):
         np.testing.assert_array_equal(model.run([x])[0], exe(x).numpy())
 
 
+def test_models_run_at_the_same_time_and_one_model_takes_turns(tmp_path):
+    exe, path = exported(tmp_path, module_of(attention, (N, 8)))
+    models = [Model(path), Model(path)]
+    inputs = [feed(rows, 8) for rows in (3, 17, 40, 64)]
+    expected = [exe(x).numpy() for x in inputs]
+    wrong = []
+
+    def work(number):
+        for _ in range(20):
+            (found,) = models[number % 2].run([inputs[number]])
+            if not np.array_equal(found, expected[number]):
+                wrong.append(number)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(len(inputs))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
 def test_the_library_describes_the_model(tmp_path):
     _, path = exported(tmp_path, module_of(lambda b, x: b.op("argmax", x, axis=1, keepdims=False), (N, 8)))
     c = Model(path).c
@@ -177,6 +199,16 @@ def test_the_library_describes_the_model(tmp_path):
     assert (c.ky_input_rank(0), c.ky_output_rank(0), c.ky_output_rank(-1)) == (2, 1, -1)
     kind = c.ky_output_dtype(0)
     assert (kind.code, kind.bits, kind.lanes) == (0, 64, 1)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "code", "bits"),
+    [("bfloat16", 4, 16), ("float16", 2, 16), ("uint8", 1, 8), ("bool", 6, 8), ("int64", 0, 64), ("float64", 2, 64)],
+)
+def test_dtypes_are_those_of_dlpack(tmp_path, dtype, code, bits):
+    _, path = exported(tmp_path, module_of(lambda b, x: b.op("reshape", x, shape=(2, N)), (N, 2), dtype=dtype))
+    kind = Model(path).c.ky_output_dtype(0)
+    assert (kind.code, kind.bits, kind.lanes) == (code, bits, 1)
 
 
 def test_wrong_inputs_are_refused_with_a_message(tmp_path):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from kernelyard.runtime.executable import Executable
 
 # DLPack's type codes.
-_CODES = {"int": 0, "uint": 1, "float": 2, "bfloat": 4, "bool": 6}
+_CODES = {"int": 0, "uint": 1, "float": 2, "bfloat": 4, "bool": 6, "float8_e4m3fn": 10, "float8_e5m2": 12}
 _HEAD = """\
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -257,7 +257,7 @@ def _string(text: str) -> str:
 
 
 def _dtype(name: str) -> str:
-    code = _CODES[name.rstrip("0123456789")]
+    code = _CODES[name if name in _CODES else name.rstrip("0123456789")]
     return f"{{{code}, {8 * dtypes.itemsize(name)}, 1}}"
 
 
