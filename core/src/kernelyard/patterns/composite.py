@@ -7,10 +7,8 @@ by a variable's name, and the pattern need not be matched again.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count
 from typing import Any
 
 from kernelyard.ir.expr import Binding, Call, Constant, Expr, Function, Tuple, Var, operands, with_operands
@@ -97,12 +95,6 @@ def op_names(function: Function) -> tuple[str, ...]:
     """Names of the ops that a function calls, in order; calls of other functions are not counted."""
     values = (binding.value for binding in function.bindings)
     return tuple(value.op.name for value in values if isinstance(value, Call) and isinstance(value.op, Op))
-
-
-def region_name(backend: str, taken: Container[str]) -> str:
-    """The first free name `<backend>_<number>` for a region; an identifier, so that any codegen can use it."""
-    stem = re.sub(r"\W", "_", backend)
-    return next(name for name in (f"{stem}_{i}" for i in count()) if name not in taken)
 
 
 def structural_key(function: Function) -> tuple[object, ...]:

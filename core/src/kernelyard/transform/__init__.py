@@ -1,0 +1,72 @@
+"""Passes, each under its name: `from kernelyard.transform import FuseOpsByPattern`.
+
+A pass is imported when its name is first used, so that one of them does not load them all.
+
+Example:
+    >>> from kernelyard.transform import DeadCodeElimination, Sequential
+    >>> Sequential([DeadCodeElimination()], "mine").passes
+    (<pass dead_code_elimination>,)
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+_HOME = {
+    # what passes are, and how they are run
+    "FunctionPass": "pass_base",
+    "Pass": "pass_base",
+    "PassContext": "pass_base",
+    "Sequential": "pass_base",
+    "function_pass": "pass_base",
+    "get_pipeline": "pipelines",
+    "module_pass": "pass_base",
+    "register_pipeline": "pipelines",
+    # from a model to what backends like to see
+    "BindParams": "bind_params",
+    "BindSymbolicVars": "bind_symbolic_vars",
+    "Canonicalize": "canonicalize",
+    "CanonicalizeBindings": "canonicalize_bindings",
+    "CombineParallelMatmul": "combine_parallel_matmul",
+    "ComposeOps": "compose_ops",
+    "ConvertLayout": "convert_layout",
+    "DeadCodeElimination": "dead_code_elimination",
+    "DecomposeOpsForInference": "decompose_ops_for_inference",
+    "EliminateCommonSubexpr": "eliminate_common_subexpr",
+    "FoldBatchNorm": "fold_batch_norm",
+    "FoldConstants": "fold_constants",
+    "InferTypes": "infer_types",
+    "SimplifyInference": "simplify_inference",
+    "ToMixedPrecision": "to_mixed_precision",
+    # partition
+    "AllocateWorkspace": "allocate_workspace",
+    "AttachExternModules": "attach_extern_modules",
+    "FuseOpsByPattern": "fuse_ops_by_pattern",
+    "MergeCompositeFunctions": "merge_composite_functions",
+    "RunCodegen": "run_codegen",
+    # partition, the Relay-era flow
+    "AnnotateTarget": "annotate_target",
+    "MergeCompilerRegions": "merge_compiler_regions",
+    "MergeComposite": "merge_composite",
+    "PartitionGraph": "partition_graph",
+    "register_op_rule": "single_op_rules",
+    # to loop-level functions
+    "AnnotateTIROpPattern": "annotate_tir_op_pattern",
+    "FuseOps": "fuse_ops",
+    "FuseTIR": "fuse_tir",
+    "FuseTransposeMatmul": "fuse_transpose_matmul",
+    "LegalizeOps": "legalize_ops",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME})
