@@ -166,7 +166,7 @@ def test_symbolic_sizes(source: nn.SourceModule) -> None:
     with pytest.raises(ExecutionError) as error:
         exe(np.ones((1, 6), np.float32))
     assert "ValueError: too many columns: 6" in str(error.value)
-    assert "two" not in str(error.value.where)
+    assert error.value.where == "sums"
     assert exe(np.ones((1, 2), np.float32))[0].numpy().tolist() == [2]
 
 

@@ -232,6 +232,7 @@ class Applied(nn.Module):
     ("function", "message"),
     [
         (lambda x: x if x > 0 else -x, "no truth value"),
+        (lambda x: [], "returns nothing"),
         (lambda x: 3, "something else than tensors"),
         (lambda x: x + nn.Parameter((4,)), "does not have"),
         (lambda x: x.astype("int64") * 2.5, "whole numbers"),

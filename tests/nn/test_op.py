@@ -71,13 +71,13 @@ CASES = {
         [A],
     ),
     "arithmetic": (
-        lambda x, y: (x + y - 1, 2 * x / (y * y + 1), 1 - x, 1 / (y * y + 1), -x, (x * x) ** 2, 3 + x),
-        lambda x, y: (x + y - 1, 2 * x / (y * y + 1), 1 - x, 1 / (y * y + 1), -x, (x * x) ** 2, 3 + x),
+        lambda x, y: (x + y - 1, 2 * x / (y * y + 1), 1 - x, A + x, -x, (x * x) ** 2, 2.0**x, A[:, :1, :3] @ x),
+        lambda x, y: (x + y - 1, 2 * x / (y * y + 1), 1 - x, A + x, -x, (x * x) ** 2, 2.0**x, A[:, :1, :3] @ x),
         [A, B],
     ),
     "comparison": (
         lambda x, y: (x < y, x <= y, x > y, x >= y, op.equal(x, x), op.not_equal(x, x), op.where(x > y, x, 0.0)),
-        lambda x, y: (x < y, x <= y, x > y, x >= y, x == x, x != x, np.where(x > y, x, 0).astype(np.float32)),  # noqa: PLR0124
+        lambda x, y: (x < y, x <= y, x > y, x >= y, x == x, x != x, np.where(x > y, x, 0).astype(np.float32)),
         [A, B],
     ),
     "extremes": (
@@ -303,6 +303,21 @@ def test_transposed_convolutions(layer, shape) -> None:
 
 def np_bias() -> nn.Tensor:
     return nn.Tensor(nn.tensor.to_expr(np.full(3, 0.5, np.float32)))
+
+
+def test_resizing() -> None:
+    line = np.array([[[0, 1]]], np.float32)
+
+    def function(x):
+        return (
+            op.interpolate(x, scale_factor=2, mode="linear"),
+            op.interpolate(x, 3, mode="linear", align_corners=True),
+            op.interpolate(x, 3),
+            op.interpolate(x, scale_factor=1.5),
+        )
+
+    results = [result.reshape(-1).tolist() for result in traced(function, [line], [(1, 1, "n")])]
+    assert results == [[0, 0.25, 0.75, 1], [0, 0.5, 1], [0, 0, 1], [0, 0, 1]]
 
 
 def test_prelu_has_a_slope_for_each_channel() -> None:

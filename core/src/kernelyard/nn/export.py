@@ -147,7 +147,10 @@ def _results(value: Any, method: str) -> tuple[list[Expr], tuple[str, ...]]:
     """The results of a method, and their names when it gave a dictionary."""
     if isinstance(value, Mapping):
         return [_result(item, method) for item in value.values()], tuple(map(str, value))
-    return [_result(item, method) for item in _flat(value)], ()
+    results = [_result(item, method) for item in _flat(value)]
+    if not results:
+        raise FrontendError(f"the method {method} returns nothing", expected="a tensor, at least")
+    return results, ()
 
 
 def _flat(value: Any) -> list[Any]:

@@ -96,6 +96,12 @@ class Tensor:
     def __matmul__(self, other: Operand) -> Tensor:
         return emit("matmul", self, other)
 
+    def __rpow__(self, other: Operand) -> Tensor:
+        return emit("power", other, self)
+
+    def __rmatmul__(self, other: Operand) -> Tensor:
+        return emit("matmul", other, self)
+
     def __lt__(self, other: Operand) -> Tensor:
         return emit("less", self, other)
 

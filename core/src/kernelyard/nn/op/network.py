@@ -281,7 +281,7 @@ def get_timestep_embedding(
 
 
 # --- resizing ---------------------------------------------------------------------------------------------------------
-# mode -> what the operator calls it, and how elements that are added find their place
+# What the operator calls the modes.
 _MODES = {"nearest": "nearest", "bilinear": "linear", "linear": "linear", "bicubic": "cubic"}
 
 
