@@ -183,7 +183,9 @@ def test_commands_exist(page: Path) -> None:
             assert set(words[0].split("|")) <= set(COMMANDS)
             continue
         assert words[0] in COMMANDS, words
-        command: click.Command = importlib.import_module(f"kernelyard.driver.commands.{words[0]}").command
+        command: click.Command = importlib.import_module(
+            f"kernelyard.driver.commands.{words[0].replace('-', '_')}"
+        ).command
         known = {option for parameter in command.params for option in parameter.opts}
         given = {word for word in words[1:] if word.startswith("-")}
         assert given <= known | {"--help"}, words

@@ -42,8 +42,9 @@ def install(
     manifest: str | None = MANIFEST,
     package: str | None = None,
     version: str = "1.0",
+    runtime: str = "",
 ) -> None:
-    """Put a plugin package and its metadata into `folder`, which must be on `sys.path`."""
+    """Put a plugin package and its metadata into `folder`, which must be on `sys.path`; `runtime`: its runtime half."""
     distribution = distribution or f"kernelyard-{name}"
     package = package or f"fake_{distribution.replace('-', '_')}"
     home = folder / package
@@ -55,4 +56,6 @@ def install(
     info = folder / f"{distribution.replace('-', '_')}-{version}.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n")
-    (info / "entry_points.txt").write_text(f"[kernelyard]\n{name} = {package}.plugin\n")
+    entries = f"[kernelyard]\n{name} = {package}.plugin\n"
+    entries += f"[kernelyard.runtime]\n{name} = {runtime}\n" if runtime else ""
+    (info / "entry_points.txt").write_text(entries)

@@ -1,4 +1,4 @@
-"""The command line: `kernelyard compile|run|bench|explain|inspect|backends|doctor`.
+"""The command line: `kernelyard compile|run|bench|explain|inspect|backends|doctor|new-backend`.
 
 Each command is a module of `kernelyard.driver.commands`, imported when it is called. Exit codes: 0, 1 for what
 Kernelyard refuses, 2 for a command line that makes no sense. With `--json` errors are JSON on stdout too.
@@ -24,6 +24,7 @@ COMMANDS = {
     "doctor": "Examine the environment; exit with 1 if something is to mend.",
     "explain": "Show what would run where, and why something would not.",
     "inspect": "Show what is in an artifact.",
+    "new-backend": "Write the package of a new backend.",
     "run": "Run a model or an artifact once.",
 }
 USAGE = "usage"  # the error code of a command line that makes no sense
@@ -40,7 +41,7 @@ class LazyGroup(click.Group):
             close = difflib.get_close_matches(cmd_name, COMMANDS, 1)
             way_out = f"did you mean {close[0]!r}?" if close else f"one of {', '.join(COMMANDS)}"
             ctx.fail(f"no command {cmd_name!r}; {way_out}")
-        return import_module(f"kernelyard.driver.commands.{cmd_name}").command
+        return import_module(f"kernelyard.driver.commands.{cmd_name.replace('-', '_')}").command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands without importing them."""

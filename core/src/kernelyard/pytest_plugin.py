@@ -1,0 +1,37 @@
+"""Options of the conformance kit for pytest, added only where `kernelyard.testing` is what pytest is to run.
+
+pytest imports this module in every run, so it imports nothing and, in other runs, does nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pytest
+
+PACKAGE = "kernelyard.testing"
+
+
+def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
+    """`--backend`, `--scorecard` and `--case-timeout`."""
+    config = pluginmanager.get_plugin("pytestconfig")
+    if config is None or PACKAGE not in map(str, config.invocation_params.args):
+        return
+    group = parser.getgroup("kernelyard", "conformance of Kernelyard backends")
+    group.addoption("--backend", dest="kernelyard_backend", metavar="NAME", help="the backend to examine")
+    scorecard = "write FILE.json and FILE.md: every case, and sums by level"
+    group.addoption("--scorecard", dest="kernelyard_scorecard", metavar="FILE", help=scorecard)
+    timeout = "seconds that a case may take (default: 60)"
+    group.addoption(
+        "--case-timeout", dest="kernelyard_case_timeout", metavar="N", type=float, default=60.0, help=timeout
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep score, where a scorecard is asked for; with pytest-xdist in the process that hears of all tests."""
+    file = getattr(config.option, "kernelyard_scorecard", None)
+    if file and not hasattr(config, "workerinput"):
+        from kernelyard.testing.conformance.scorecard import ScorecardPlugin
+
+        config.pluginmanager.register(ScorecardPlugin(config.option.kernelyard_backend, file))

@@ -1,0 +1,179 @@
+"""Bench: carries out cases on one backend. First that the operators ran there, then that the numbers are right."""
+
+from __future__ import annotations
+
+import tempfile
+import warnings
+from collections.abc import Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+import kernelyard as ky
+from kernelyard.errors import PerformanceWarning, PluginContractError
+from kernelyard.ir import IRModule
+from kernelyard.runtime.executable import Executable
+from kernelyard.runtime.report import VIEW, Report
+from kernelyard.testing.assertions import assert_allclose
+from kernelyard.testing.conformance.pool import Worker
+from kernelyard.testing.conformance.rerun import RERUN, from_json, to_json
+from kernelyard.testing.reference import evaluate
+
+CALLERS = 8  # threads that call one program at once
+Feeds = Sequence[np.ndarray]
+
+
+class Declined(Exception):  # noqa: N818  # what was found, not what went wrong
+    """The backend did not take what it claims to take."""
+
+
+class Differs(Exception):  # noqa: N818
+    """The backend's numbers are not the reference's."""
+
+
+class NothingToRun(Exception):  # noqa: N818
+    """The simplifier left no operator, so that there is nothing for a backend to take."""
+
+
+class Bench:
+    """One backend under test."""
+
+    def __init__(self, backend: str, timeout: float = 60.0) -> None:
+        self.backend = backend
+        self._timeout = timeout
+
+    # --- compiling ----------------------------------------------------------------------------------------------------
+    def compile(self, module: IRModule) -> Executable:
+        """A program whose backend kept its word; what it does not take runs on NumPy.
+
+        Raises: PluginContractError.
+        """
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", PerformanceWarning)
+            exe = ky.compile(module, backends=[self.backend])
+        for violation in exe.report.violations:
+            raise PluginContractError(f"it accepted {', '.join(violation.functions)}, then: {violation.message}")
+        return exe
+
+    def taken(self, module: IRModule) -> Executable:
+        """A program all of whose operators run on the backend.
+
+        Raises: Declined, NothingToRun.
+        """
+        exe = self.compile(module)
+        elsewhere = [row for row in exe.report.placed if row.backend not in (self.backend, VIEW)]
+        if elsewhere:
+            raise Declined(f"{elsewhere[0].op} ran on {elsewhere[0].backend}{self._reasons(exe.report)}")
+        if not any(row.backend == self.backend for row in exe.report.placed):
+            raise NothingToRun("the simplifier leaves nothing to run")
+        return exe
+
+    def taken_as_one(self, module: IRModule) -> Executable:
+        """A program that is one composite.
+
+        Raises: Declined, NothingToRun.
+        """
+        exe = self.taken(module)
+        groups = [region.ops for region in exe.report.regions]
+        if len(groups) != 1:
+            raise Declined(f"{len(groups)} composites instead of one: {groups}{self._reasons(exe.report)}")
+        return exe
+
+    def taken_or_refused(self, module: IRModule, ops: Collection[str]) -> Executable:
+        """A program in which each of these operators runs on the backend, or has its reason for running elsewhere.
+
+        Raises: Declined.
+        """
+        exe = self.compile(module)
+        refused = {entry.op for entry in exe.report.declined if entry.backend == self.backend}
+        for row in exe.report.placed:
+            if row.op in ops and row.op not in refused and row.backend not in (self.backend, VIEW):
+                raise Declined(f"{row.op} ran on {row.backend}, and nobody said why")
+        return exe
+
+    def taken_among_others(self, module: IRModule, ops: Sequence[str]) -> Executable:
+        """A program in which some of these operators run on the backend.
+
+        Raises: Declined.
+        """
+        exe = self.compile(module)
+        if not any(row.backend == self.backend and row.op in ops for row in exe.report.placed):
+            raise Declined(f"none of {', '.join(ops)} ran on {self.backend}{self._reasons(exe.report)}")
+        return exe
+
+    def _reasons(self, report: Report) -> str:
+        return "".join(f"\n  {d.pattern}: {d.code}: {d.message}" for d in report.declined if d.backend == self.backend)
+
+    # --- running ------------------------------------------------------------------------------------------------------
+    def right(self, exe: Executable, module: IRModule, feeds: Feeds, strided: bool = False) -> None:
+        """The program gives what the reference gives.
+
+        Raises: Differs.
+        """
+        given = [_strided(array) for array in feeds] if strided else feeds
+        self.compare(self.outputs(exe, given), evaluate(module, feeds))
+
+    def outputs(self, exe: Executable, feeds: Feeds) -> list[np.ndarray]:
+        """The results of one call as arrays."""
+        result = exe(*feeds)
+        return [tensor.numpy() for tensor in (result if isinstance(result, tuple) else (result,))]
+
+    def compare(self, actual: Feeds, expected: Feeds) -> None:
+        """Raises: Differs."""
+        if len(actual) != len(expected):
+            raise Differs(f"{len(actual)} outputs, expected {len(expected)}")
+        for one, other in zip(actual, expected, strict=True):
+            try:
+                assert_allclose(one, other)
+            except AssertionError as error:
+                raise Differs(str(error)) from error
+
+    def right_with_threads(self, exe: Executable, module: IRModule, feeds: Feeds) -> None:
+        """The same numbers with one thread, with several, and when many callers share the program.
+
+        Raises: Differs.
+        """
+        rows = [[_scaled(array, number) for array in feeds] for number in range(1, CALLERS + 1)]
+        expected = [evaluate(module, row) for row in rows]
+        for threads in (1, 2):
+            exe.threads = threads
+            with ThreadPoolExecutor(CALLERS) as callers:
+                for actual, wanted in zip(callers.map(lambda row: self.outputs(exe, row), rows), expected, strict=True):
+                    self.compare(actual, wanted)
+
+    def right_after_saving(self, exe: Executable, module: IRModule, feeds: Feeds) -> None:
+        """The saved program gives the same in a process of its own, which imports runtime halves alone.
+
+        Raises: Differs; AssertionError when the compile half was needed.
+        """
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "case.kyar"
+            exe.save(path)
+            question = {"artifact": str(path), "feeds": [to_json(array) for array in feeds]}
+            answer = self._loader.ask(question, self._timeout)
+        if "error" in answer:
+            raise AssertionError(f"the saved program cannot be run: {answer['error']}")
+        if answer["compiler"]:
+            raise AssertionError(f"running an artifact imported {', '.join(answer['compiler'])}")
+        self.compare([from_json(value) for value in answer["outputs"]], evaluate(module, feeds))
+
+    @cached_property
+    def _loader(self) -> Worker:
+        return Worker(["-c", RERUN])
+
+
+def _strided(array: np.ndarray) -> np.ndarray:
+    """The same elements with gaps between them, the axes the other way round in memory."""
+    if array.ndim == 0:
+        return array
+    memory = np.empty([2 * size for size in reversed(array.shape)], array.dtype)
+    view = memory.T[tuple(slice(None, None, 2) for _ in array.shape)]
+    view[...] = array
+    return view
+
+
+def _scaled(array: np.ndarray, number: int) -> np.ndarray:
+    """Other elements for each number; integers and booleans, which may be indices, stay."""
+    return (array * np.asarray(number / CALLERS, array.dtype)) if array.dtype.kind not in "iub" else array

@@ -1,0 +1,285 @@
+"""Cases: what follows from a backend's claims, by level. Making them runs nothing of the plugin."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from kernelyard import dims, dtypes
+from kernelyard.dims import Dim
+from kernelyard.errors import KernelyardError
+from kernelyard.ir import Constant, FunctionBuilder, IRModule, Sample, Var
+from kernelyard.ir.types import TensorType
+from kernelyard.ops.samples import numbers
+from kernelyard.testing.conformance import loading
+from kernelyard.testing.conformance.bench import Bench
+from kernelyard.testing.conformance.claims import Claims
+from kernelyard.testing.conformance.random_graphs import random_cases
+from kernelyard.testing.op_cases import OpCase, one_symbol_per_size, op_cases
+from kernelyard.testing.reference import evaluate
+
+LEVELS = {
+    "L0": "loads and negotiates",
+    "L1": "every claimed operator, dtype and form of operands",
+    "L2": "fused patterns and regions",
+    "L3": "unknown sizes, threads",
+    "L4": "saved, and run in a fresh process",
+    "L5": "random graphs",
+}
+RECAST_FROM = "float32"  # samples of this dtype serve for other floating-point dtypes, too
+
+Run = Callable[[Bench], None]
+Chain = Sequence[str]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One thing to try; `name` starts with the level. `run` returns when it holds and raises when it does not."""
+
+    name: str
+    run: Run
+    op: str = ""
+    dtype: str = ""
+
+    @property
+    def level(self) -> str:
+        """L0 to L5."""
+        return self.name.split(" ", 1)[0]
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """A sample of a claimed operator in a claimed dtype."""
+
+    case: OpCase
+    dtype: str
+
+    def name(self, form: str, chain: Chain = ()) -> str:
+        """The sample as part of a case's name."""
+        ops = ", ".join(chain) or self.case.op.name
+        return f"{ops}: {self.case.sample.label} ({self.dtype}, {form})"
+
+
+def all_cases(backend: str, claims: Claims) -> dict[str, Case]:
+    """The cases of a backend by name, lowest level first."""
+    samples = {op: list(_claimed_samples(op, claims.ops[op])) for op in claims.ops}
+    firsts = [firsts[0] for op in samples if (firsts := _without_gaps(samples[op], claims))]
+    groups = [
+        *(Case(f"L0 {name}", partial(check, claims=claims)) for name, check in loading.CHECKS.items()),
+        *(case for op in samples for sample in samples[op] for case in _single(sample)),
+        *(case for chain in claims.fused for case in _fused(chain, claims)),
+        *(case for op in samples for sample in samples[op] for case in _symbolic(sample, claims)),
+        *(_of(s, f"L3 {s.name('threads')}", partial(_threads, s)) for s in firsts),
+        *(_of(s, f"L4 {s.name('saved')}", partial(_saved, s)) for s in firsts),
+        *(Case(name, run) for name, run in random_cases(claims)),
+    ]
+    cases = {case.name: case for case in groups}
+    if len(cases) != len(groups):
+        twice = [name for name, count in Counter(case.name for case in groups).items() if count > 1]
+        raise AssertionError(f"two cases are called {twice[0]!r}")
+    unmatched = [gap.cases for gap in claims.gaps if not any(claims.gap_of(name) is gap for name in cases)]
+    name = "L0 every gap is about a case"
+    return {name: Case(name, partial(_no_idle_gaps, unmatched)), **cases}
+
+
+def _no_idle_gaps(unmatched: Sequence[str], bench: Bench) -> None:
+    assert not unmatched, f"no case is called {unmatched[0]!r}"
+
+
+def _of(sample: Claimed, name: str, run: Run) -> Case:
+    return Case(name, run, sample.case.op.name, sample.dtype)
+
+
+# --- samples ----------------------------------------------------------------------------------------------------------
+def _claimed_samples(op: str, claimed: Sequence[str]) -> Iterator[Claimed]:
+    """The samples of these dtypes; a floating-point dtype with no samples of its own gets those of float32."""
+    cases = op_cases([op])
+    own = {dtype: [case for case in cases if _dtype(case) == dtype] for dtype in claimed}
+    for dtype in claimed:
+        recast = [] if own[dtype] or not dtypes.is_float(dtype) else _recast(cases, dtype)
+        for case in own[dtype] or recast:
+            yield Claimed(case, dtype)
+
+
+def _dtype(case: OpCase) -> str:
+    """The dtype that a sample is about: that of its first floating-point operand, else of the first."""
+    found = [type_.dtype for type_ in case.types]
+    return next((dtype for dtype in found if dtypes.is_float(dtype)), found[0] if found else RECAST_FROM)
+
+
+def _recast(cases: Sequence[OpCase], dtype: str) -> list[OpCase]:
+    found = [case for case in cases if _dtype(case) == RECAST_FROM]
+    return [replace(case, sample=_sample_as(case.sample, dtype)) for case in found]
+
+
+def _sample_as(sample: Sample, dtype: str) -> Sample:
+    arrays = [a.astype(dtypes.to_numpy(dtype)) if a.dtype == np.float32 else a for a in sample.inputs]
+    return replace(sample, inputs=tuple(arrays))
+
+
+def _without_gaps(samples: Sequence[Claimed], claims: Claims) -> list[Claimed]:
+    """Those that the backend takes with parameters and with constant operands."""
+    forms = ("parameters", "constants")
+    return [s for s in samples if not any(claims.gap_of(f"L1 {s.name(form)}") for form in forms)]
+
+
+def _others(sample: Claimed) -> range:
+    """All operands but the first."""
+    return range(1, len(sample.case.sample.inputs))
+
+
+# --- L1 ---------------------------------------------------------------------------------------------------------------
+def _single(sample: Claimed) -> Iterator[Case]:
+    """Operands as parameters, as constants, and read from memory with gaps."""
+    yield _of(sample, f"L1 {sample.name('parameters')}", partial(_alone, sample, (), False))
+    if any(array.ndim for array in sample.case.sample.inputs):
+        yield _of(sample, f"L1 {sample.name('strided')}", partial(_alone, sample, (), True))
+    if _others(sample):
+        yield _of(sample, f"L1 {sample.name('constants')}", partial(_alone, sample, tuple(_others(sample)), False))
+
+
+def _alone(sample: Claimed, constants: Sequence[int], strided: bool, bench: Bench) -> None:
+    module = sample.case.module(constants)
+    bench.right(bench.taken(module), module, sample.case.inputs(constants), strided)
+
+
+# --- L2 ---------------------------------------------------------------------------------------------------------------
+def _fused(chain: Chain, claims: Claims) -> Iterator[Case]:
+    """A chain as one composite; then its forms in a larger graph, for the first sample."""
+    samples = list(_claimed_samples(chain[0], claims.ops.get(chain[0], (RECAST_FROM,))))
+    usable = [s for s in _without_gaps(samples, claims) if isinstance(_result_type(s), TensorType)]
+    for sample in usable:
+        yield _of(sample, f"L2 {sample.name('fused', chain)}", partial(_as_one, sample, chain))
+    for sample in usable[:1]:
+        yield _of(sample, f"L2 {sample.name('read by others', chain)}", partial(_observed, sample, chain))
+        yield _of(sample, f"L2 {sample.name('twins', chain)}", partial(_twins, sample, chain))
+        yield _of(sample, f"L4 {sample.name('saved', chain)}", partial(_saved_chain, sample, chain))
+
+
+def _result_type(sample: Claimed) -> object:
+    return sample.case.op.infer_type(sample.case.types, sample.case.op.check_attributes(sample.case.sample.attributes))
+
+
+class _ChainBuilder:
+    """Builds chains on samples, and keeps the inputs that they need."""
+
+    def __init__(self, sample: Claimed) -> None:
+        self.sample = sample
+        self.builder = FunctionBuilder()
+        first = sample.case.sample.inputs[0]
+        self.feeds: list[np.ndarray] = [first]
+        self.x = self.builder.input("x", first.shape, sample.case.types[0].dtype)
+
+    def anchor(self, factor: int = 1) -> Var:
+        """The sample's operator; operands but the first are constants, multiplied by `factor`."""
+        rest = [array * np.asarray(factor, array.dtype) for array in self.sample.case.sample.inputs[1:]]
+        attributes = self.sample.case.sample.attributes
+        return self.builder.op(self.sample.case.op.name, self.x, *map(Constant, rest), **attributes)
+
+    def extend(self, value: Var, pieces: Chain) -> Var:
+        """What the chain does with the anchor's result."""
+        for number, piece in enumerate(pieces):
+            op, *operand = piece.split()
+            value = self.builder.op(op, value, *(self._operand(value, kind, number) for kind in operand))
+        return value
+
+    def _operand(self, value: Var, kind: str, number: int) -> Var | Constant:
+        """bias: a vector along the last axis; channels: along axis 1; scalar: a number; residual: a whole tensor."""
+        shape, dtype = value.tensor_type.shape, value.tensor_type.dtype
+        sizes = [dim for dim in shape if isinstance(dim, int)]
+        of_kind = {
+            "bias": sizes[-1:],
+            "channels": [*sizes[1:2], *([1] * (len(sizes) - 2))],
+            "scalar": [],
+            "residual": sizes,
+        }
+        array = numbers(*of_kind[kind], dtype=dtype, seed=number)
+        if kind != "residual":
+            return Constant(array)
+        self.feeds.append(array)
+        return self.builder.input(f"r{len(self.feeds)}", sizes, dtype)
+
+    def module(self, *results: Var) -> IRModule:
+        """The module with these results."""
+        return IRModule({"main": self.builder.function(*results)})
+
+
+def _chain_module(sample: Claimed, chain: Chain) -> tuple[IRModule, list[np.ndarray]]:
+    made = _ChainBuilder(sample)
+    result = made.extend(made.anchor(), chain[1:])
+    return made.module(result), made.feeds
+
+
+def _as_one(sample: Claimed, chain: Chain, bench: Bench) -> None:
+    module, feeds = _chain_module(sample, chain)
+    bench.right(bench.taken_as_one(module), module, feeds)
+
+
+def _observed(sample: Claimed, chain: Chain, bench: Bench) -> None:
+    """The anchor's result is an output too, so that it must not vanish in a composite."""
+    made = _ChainBuilder(sample)
+    anchor = made.anchor()
+    module = made.module(made.extend(anchor, chain[1:]), anchor)
+    bench.right(bench.taken_among_others(module, [sample.case.op.name]), module, made.feeds)
+
+
+def _twins(sample: Claimed, chain: Chain, bench: Bench) -> None:
+    """Two chains of one input that differ in their constants alone stay two."""
+    made = _ChainBuilder(sample)
+    results = [made.extend(made.anchor(factor), chain[1:]) for factor in ((1, 2) if _others(sample) else (1,))]
+    module = made.module(*results)
+    bench.right(bench.taken(module), module, made.feeds)
+
+
+def _saved_chain(sample: Claimed, chain: Chain, bench: Bench) -> None:
+    module, feeds = _chain_module(sample, chain)
+    bench.right_after_saving(bench.taken_as_one(module), module, feeds)
+
+
+# --- L3, L4 -----------------------------------------------------------------------------------------------------------
+def _leading(operand: int, axis: int, size: int) -> Dim:
+    return dims.symbol("n") if (operand, axis) == (0, 0) and size > 1 else size
+
+
+def _symbolic(sample: Claimed, claims: Claims) -> Iterator[Case]:
+    """Sizes that are unknown when it compiles, where the operator allows that."""
+    forms = {"leading": (_leading, tuple(_others(sample))), "all": (one_symbol_per_size, ())}
+    for form in claims.symbolic:
+        dim_of, constants = forms[form]
+        try:
+            module = sample.case.module(constants, dim_of)
+        except KernelyardError:
+            continue  # the operator must know these sizes
+        params = module.graph_functions()["main"].params
+        if any(not isinstance(dim, int) for param in params for dim in param.tensor_type.shape):
+            run = partial(_unknown_sizes, sample, module, constants)
+            yield _of(sample, f"L3 {sample.name(f'symbolic {form}')}", run)
+
+
+def _unknown_sizes(sample: Claimed, module: IRModule, constants: Sequence[int], bench: Bench) -> None:
+    """One program for the sample's sizes and, where these go together, for twice as many rows."""
+    exe, feeds = bench.taken(module), sample.case.inputs(constants)
+    bench.right(exe, module, feeds)
+    if constants:
+        larger = [np.concatenate([feeds[0], feeds[0]]), *feeds[1:]]
+        try:
+            evaluate(module, larger)
+        except (KernelyardError, ValueError):
+            return  # the constants fit the sample's size alone
+        bench.right(exe, module, larger)
+        bench.right(exe, module, feeds)
+
+
+def _threads(sample: Claimed, bench: Bench) -> None:
+    module = sample.case.module()
+    bench.right_with_threads(bench.taken(module), module, sample.case.inputs())
+
+
+def _saved(sample: Claimed, bench: Bench) -> None:
+    constants = tuple(_others(sample))
+    module = sample.case.module(constants)
+    bench.right_after_saving(bench.taken(module), module, sample.case.inputs(constants))

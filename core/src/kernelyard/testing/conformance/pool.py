@@ -1,0 +1,99 @@
+"""Worker: a process that answers questions, one JSON line each; after a crash the next question gets another one."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+TAIL = 1500  # characters of what a dead process wrote that a message shows
+
+
+class Crashed(Exception):  # noqa: N818  # what was found, not what went wrong
+    """The process died while it worked on a question."""
+
+
+class Hung(Exception):  # noqa: N818
+    """The process did not answer in time."""
+
+
+class Worker:
+    """A Python process started with `arguments`, and started again after it died."""
+
+    def __init__(self, arguments: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
+        self._command = [sys.executable, "-X", "faulthandler", *arguments]
+        self._environment = dict(environment) if environment is not None else None
+        self._process: subprocess.Popen[str] | None = None
+        self._errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115  # see close
+
+    def ask(self, question: object, timeout: float) -> Any:
+        """The answer.
+
+        Raises: Crashed, Hung.
+        """
+        process = self._process or self._start()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        timer = threading.Timer(timeout, process.kill)
+        timer.start()
+        try:
+            process.stdin.write(json.dumps(question) + "\n")
+            process.stdin.flush()
+            line = process.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        finally:
+            is_late = not timer.is_alive()
+            timer.cancel()
+        if line.endswith("\n"):
+            return json.loads(line)
+        status = process.wait()
+        words = self._last_words()
+        self.stop()
+        if is_late:
+            raise Hung(f"no answer within {timeout:g} s{words}")
+        raise Crashed(f"the process ended with {_cause(status)}{words}")
+
+    def stop(self) -> None:
+        """End the process; the next question starts another."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.kill()
+        process.wait()
+        with suppress(BrokenPipeError):  # what was not written is lost with the process
+            process.__exit__(None, None, None)
+
+    def close(self) -> None:
+        """End the process and forget what it wrote."""
+        self.stop()
+        self._errors.close()
+
+    def _start(self) -> subprocess.Popen[str]:
+        self._errors.seek(0)
+        self._errors.truncate()
+        self._process = subprocess.Popen(
+            self._command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            env=self._environment,
+            text=True,
+            encoding="utf-8",
+        )
+        return self._process
+
+    def _last_words(self) -> str:
+        self._errors.seek(0)
+        text = self._errors.read().strip()
+        return f"\n{text[-TAIL:]}" if text else ""
+
+
+def _cause(status: int) -> str:
+    return signal.Signals(-status).name if status < 0 else f"exit status {status}"

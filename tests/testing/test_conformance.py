@@ -1,0 +1,202 @@
+"""The conformance kit: dnnl and the template pass, and a backend that lies, crashes or hangs does not."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_distribution import install
+
+from kernelyard.errors import PluginError, UnknownBackendError
+from kernelyard.testing.conformance.cases import LEVELS
+from kernelyard.testing.conformance.claims import Gap, parse_claims, read_claims
+from kernelyard.testing.conformance.pool import Crashed, Hung, Worker
+
+ROOT = Path(__file__).parents[2]
+TEMPLATE = ROOT / "plugins" / "_template"
+
+
+def environment_with(site: Path | None) -> dict[str, str]:
+    """Variables of a process that finds the distributions in `site`."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("KERNELYARD_", "PYTEST_"))}
+    path = [str(site)] if site else []
+    return {**kept, "PYTHONPATH": os.pathsep.join(filter(None, [*path, os.environ.get("PYTHONPATH")]))}
+
+
+def examine(backend: str, folder: Path, *arguments: str, site: Path | None = None) -> tuple[dict[str, Any], str]:
+    """The scorecard of a run of the kit, and what pytest printed."""
+    environment = environment_with(site)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--pyargs", "kernelyard.testing"]
+    command += ["--backend", backend, "--scorecard", str(folder / "card"), *arguments]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    card = folder / "card.json"
+    assert card.exists(), done.stdout + done.stderr
+    return json.loads(card.read_text(encoding="utf-8")), done.stdout
+
+
+@pytest.mark.slow
+def test_dnnl_conforms(tmp_path: Path) -> None:
+    card, shown = examine("dnnl", tmp_path)
+    assert card["conforms"], shown
+    assert card["total"]["passed"] >= 400
+    assert all(card["levels"][level]["passed"] for level in LEVELS)
+    assert "# dnnl (kernelyard-dnnl" in (tmp_path / "card.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    """The template as pip would have installed it, to be changed."""
+    folder = tmp_path / "site"
+    install(folder, "acme", package="kernelyard_acme", runtime="kernelyard_acme.runtime:load")
+    shutil.copytree(TEMPLATE / "src" / "kernelyard_acme", folder / "kernelyard_acme", dirs_exist_ok=True)
+    return folder
+
+
+def change(site: Path, file: str, before: str, after: str) -> None:
+    path = site / "kernelyard_acme" / file
+    text = path.read_text(encoding="utf-8")
+    assert before in text
+    path.write_text(text.replace(before, after), encoding="utf-8")
+
+
+def test_the_template_conforms(site: Path, tmp_path: Path) -> None:
+    card, shown = examine("acme", tmp_path, site=site)
+    assert card["conforms"], shown
+    assert all(card["levels"][level]["passed"] for level in LEVELS)
+
+
+MATMUL = "L1 matmul: matrices (float32, parameters)"
+FUSED = "L2 matmul, add bias, nn.relu: matrices (float32, fused)"
+HOOKS = "L0 its hooks are cheap and print nothing"
+# What is changed in the template (file, before, after), the case that finds it, the verdict and a part of its message.
+LIES: dict[str, tuple[str, str, str, str, str, str]] = {
+    "refuses": ("patterns.py", 'dtype == "float32"', 'dtype == "float16"', MATMUL, "declined", "ran on reference"),
+    "is wrong": ("runtime.py", "np.maximum(total, 0)", "np.maximum(total, 1)", FUSED, "differs", "Mismatched"),
+    "breaks its word": ("codegen.py", "serializer = AcmeSerializer()", "serializer = 1 / 0", MATMUL, "error", "ZeroDivisionError"),
+    "fuses less than it claims": ("patterns.py", 'linear = linear.optional(lambda total: is_op("nn.relu")(total))', "", FUSED, "declined", "nn.relu ran on reference"),
+    "claims too much": ("conformance.toml", '["matmul"]', '["matmul", "abs"]', "L1 abs: matrix (float32, parameters)", "declined", "abs ran on reference"),
+    "prints": ("plugin.py", "@hookimpl", 'print("hello")\n\n\n@hookimpl', HOOKS, "error", "prints 'hello"),
+    "has an idle gap": ("conformance.toml", "symbolic", '[[gaps]]\ncases = "L9 *"\nreason = "none"\n#', "L0 every gap is about a case", "error", "no case is called 'L9 *'"),
+    "needs the compiler to run": ("runtime.py", "import numpy as np", "import numpy as np\nimport kernelyard.ir", "L0 its runtime half stands alone", "error", "it imports kernelyard.ir"),
+    "trusts the next API": ("manifest.toml", ">=1.0,<2", ">=1.0", "L0 it fits this plugin API, and no untested one", "error", 'add "<2"'),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_backend_is_found_out_that(lie: str, site: Path) -> None:
+    file, before, after, case, outcome, message = LIES[lie]
+    change(site, file, before, after)
+    worker = Worker(
+        ["-m", "kernelyard.testing.conformance.worker", "acme", "20"],
+        environment_with(site) | {"KERNELYARD_PLUGINS": "acme"},
+    )
+    verdict = worker.ask(case, 60)
+    worker.close()
+    assert verdict["outcome"] == outcome, verdict
+    assert message in verdict["message"]
+
+
+def test_after_a_crash_the_other_cases_are_examined(site: Path, tmp_path: Path) -> None:
+    change(site, "runtime.py", "    total = data", CRASHES)
+    card, shown = examine(
+        "acme", tmp_path, "-k", "L1 and (vector or larger or odd) and parameters", "--case-timeout", "4", site=site
+    )
+    assert {case["outcome"] for case in card["cases"]} == {"crashed", "hung", "passed"}, shown
+    assert "SIGSEGV" in shown
+    assert "exit status 7" in shown
+    assert "no answer within 4 s" in shown
+
+
+CRASHES = """
+    if data.ndim == 1:
+        import os
+        os._exit(7) if weight.ndim == 2 else os.kill(os.getpid(), 11)
+    if data.shape[0] == 1:
+        import time
+        time.sleep(99)
+    total = data"""
+
+
+def test_gaps_excuse_what_they_name_until_they_close(site: Path, tmp_path: Path) -> None:
+    change(
+        site, "patterns.py", "return Accept() if", 'return Accept() if match.captures["data"].tensor_type.rank > 1 and'
+    )
+    change(
+        site,
+        "conformance.toml",
+        "symbolic",
+        '[[gaps]]\ncases = "L1 matmul: vector*"\nreason = "it is new"\n[[gaps]]\ncases = "L1 matmul: larger*"\nreason = "none"\n#',
+    )
+    card, shown = examine("acme", tmp_path, "-k", "L1", site=site)
+    found = {case["case"]: (case["result"], case["message"]) for case in card["cases"]}
+    assert found["L1 matmul: vectors (float32, parameters)"] == ("gaps", "it is new")
+    assert found[MATMUL] == ("passed", "")
+    assert "has closed: L1 matmul: larger (float32, parameters) holds" in shown
+    assert not card["conforms"]
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("ops = ", "not valid TOML"),
+        ('ops = ["matmul"]', "no operators or no dtypes"),
+        ('ops = ["matmull"]\ndtypes = ["float32"]', "unknown operator"),
+        ('ops = ["matmul"]\ndtypes = ["float31"]', "unknown entry"),
+        ('ops = ["matmul"]\ndtypes = "float32"', "wrong type"),
+        ('ops = ["matmul"]\ndtypes = ["float32"]\nspeed = 3', "unknown field 'speed'"),
+        ('ops = ["matmul"]\ndtypes = ["float32"]\nfused = ["matmul, add something"]', "fused chain"),
+        ('ops = ["matmul"]\ndtypes = ["float32"]\n[[gaps]]\ncases = "*"', "gap cannot be read"),
+        ('ops = ["matmul"]\ndtypes = ["float32"]\n[[gaps]]\ncases = "*"\nreason = " "', "gap cannot be read"),
+    ],
+)
+def test_faults_of_claims_are_named(text: str, fault: str) -> None:
+    with pytest.raises(PluginError, match="KY300") as error:
+        parse_claims(text, "conformance.toml")
+    assert fault in str(error.value)
+
+
+def test_claims_of_plugins() -> None:
+    claims = read_claims("dnnl")
+    assert claims.ops["matmul"] == ("float32",)
+    assert isinstance(claims.gap_of("L1 exp: special values (float32, strided)"), Gap)
+    with pytest.raises(UnknownBackendError):
+        read_claims("dnll")
+    with pytest.raises(PluginError, match=r"no readable conformance\.toml"):
+        read_claims("onnx")
+
+
+COUNTS = """
+import json, os, sys, time
+for line in sys.stdin:
+    number = json.loads(line)
+    if number == 3:
+        os._exit(3)
+    time.sleep(9 if number == 9 else 0)
+    print(number + 1, flush=True)
+"""
+
+
+def test_a_worker_is_started_again() -> None:
+    worker = Worker(["-c", COUNTS])
+    assert worker.ask(1, 20) == 2
+    with pytest.raises(Crashed, match="exit status 3"):
+        worker.ask(3, 20)
+    with pytest.raises(Hung, match=r"no answer within 0\.5 s"):
+        worker.ask(9, 0.5)
+    assert worker.ask(5, 20) == 6
+    worker.close()
+
+
+def test_other_runs_of_pytest_do_not_have_the_options(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "pytest", "--backend", "dnnl"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 4
+    assert "unrecognized arguments: --backend" in done.stderr
+    code = "import sys, kernelyard.pytest_plugin\nassert not {'numpy', 'pytest', 'pluggy'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
