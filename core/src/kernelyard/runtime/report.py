@@ -206,11 +206,17 @@ _READERS: dict[str, Callable[[Fields], Any]] = {
 
 
 def _node(fields: Fields) -> Node:
-    texts = ("entry", "name", "op", "type", "backend", "pattern", "function")
-    numbers = ("group", "flops", "bytes")
     return Node(
-        **{name: fields.text(name) for name in texts},
-        **{name: fields.integer(name, most=MAX_COUNT) for name in numbers},
+        entry=fields.text("entry"),
+        name=fields.text("name"),
+        op=fields.text("op"),
+        type=fields.text("type"),
+        backend=fields.text("backend"),
+        pattern=fields.text("pattern"),
+        function=fields.text("function"),
+        group=fields.integer("group", most=MAX_COUNT),
+        flops=fields.integer("flops", most=MAX_COUNT),
+        bytes=fields.integer("bytes", most=MAX_COUNT),
         inputs=fields.indices("inputs", MAX_ITEMS),
         reads=fields.texts("reads"),
         gives=fields.texts("gives"),

@@ -22,6 +22,7 @@ from kernelyard.patterns.composite import (
 from kernelyard.patterns.dataflow import without_aliases
 from kernelyard.patterns.legality import check_legality
 from kernelyard.patterns.matcher import Match, Matcher
+from kernelyard.patterns.prefilter import Prefilter
 from kernelyard.patterns.registry import (
     Accept,
     Decline,
@@ -95,19 +96,24 @@ class FuseOpsByPattern(Pass):
     def _groups(self, function: Function, name: str, module: IRModule) -> dict[Var, Group]:
         """Accepted matches by root, in order of the roots."""
         matcher = Matcher(function, module)
+        prefilter = Prefilter(matcher.dataflow, [pattern.pattern for pattern in self.patterns])
         taken: set[Var] = set()
         groups: list[Group] = []
         for binding in reversed(function.bindings):
             if binding.var in taken or not isinstance(binding.value, (Call, TupleGetItem)):
                 continue
-            group = self._first_accepted(binding, matcher, taken, name)
+            group = self._first_accepted(binding, matcher, prefilter, taken, name)
             if group is not None:
                 taken |= group.match.members
                 groups.append(group)
         return {group.match.root: group for group in reversed(groups)}
 
-    def _first_accepted(self, root: Binding, matcher: Matcher, taken: set[Var], function: str) -> Group | None:
+    def _first_accepted(
+        self, root: Binding, matcher: Matcher, prefilter: Prefilter, taken: set[Var], function: str
+    ) -> Group | None:
         for pattern in self._candidates(root.value):
+            if not prefilter.may_match(pattern.pattern, root.var):
+                continue
             reported: set[tuple[str, Expr | None]] = set()
             for match in _ways(pattern, root.var, matcher):
                 answer = _decide(pattern, match) if taken.isdisjoint(match.members) else None

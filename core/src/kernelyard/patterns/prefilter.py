@@ -1,0 +1,118 @@
+"""Which patterns may match at all near a value, told by the names of the ops around it: a cheap test before the search.
+
+A pattern of a convolution and what follows it ends in almost any op, but wants a convolution a few steps up; where
+there is none the pattern need not be tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
+
+from kernelyard.ir.expr import Call, Var, operands
+from kernelyard.ir.op import Op
+from kernelyard.patterns.dataflow import Dataflow
+from kernelyard.patterns.pattern import (
+    CallPattern,
+    FunctionCallPattern,
+    FunctionPattern,
+    NotPattern,
+    OrPattern,
+    Pattern,
+    TupleGetItemPattern,
+    TuplePattern,
+    children,
+)
+
+MAX_DEPTH = 16  # patterns that reach further are tested against all ops of the function
+
+Clauses: TypeAlias = frozenset[frozenset[str]]  # of each set, one op has to be there
+
+
+class Prefilter:
+    """Answers for the values of one function and these patterns.
+
+    Example:
+        >>> import kernelyard.ops
+        >>> from kernelyard.ir import FunctionBuilder
+        >>> from kernelyard.patterns import is_op, wildcard
+        >>> b = FunctionBuilder()
+        >>> y = b.op("nn.relu", b.op("exp", b.input("x", (2,))))
+        >>> near, far = (is_op("nn.relu")(is_op(op)(wildcard())) for op in ("exp", "matmul"))
+        >>> prefilter = Prefilter(Dataflow.of(b.function(y)), [near, far])
+        >>> prefilter.may_match(near, y), prefilter.may_match(far, y)
+        (True, False)
+    """
+
+    def __init__(self, dataflow: Dataflow, patterns: Iterable[Pattern]) -> None:
+        reach = _Reach()
+        needed = {pattern: reach.clauses(pattern) for pattern in patterns}
+        depth = max((reach.depth(pattern) for pattern in needed), default=0)
+        self._bit: dict[str, int] = {}
+        self._near = self._ops_near(dataflow, depth)
+        self._masks = {
+            pattern: [self._mask(clause) for clause in sorted(clauses, key=sorted)]
+            for pattern, clauses in needed.items()
+        }
+
+    def may_match(self, pattern: Pattern, var: Var) -> bool:
+        """False when an op that `pattern` cannot do without is nowhere near `var`; True decides nothing."""
+        near = self._near.get(var)
+        return near is None or all(near & mask for mask in self._masks[pattern])
+
+    def _mask(self, ops: Iterable[str]) -> int:
+        mask = 0
+        for op in ops:
+            mask |= self._bit.get(op, 0)
+        return mask
+
+    def _ops_near(self, dataflow: Dataflow, depth: int) -> dict[Var, int]:
+        """For each value, the ops that it is made of, up to `depth` steps back."""
+        own: list[tuple[Var, int, Sequence[Var]]] = []
+        for var, value in dataflow.values.items():
+            read = [o for o in map(dataflow.resolve, operands(value)) if isinstance(o, Var) and o in dataflow.values]
+            own.append((var, self._own_bit(value), read))
+        if depth > MAX_DEPTH:
+            return dict.fromkeys(dataflow.values, self._mask(self._bit))
+        near = {var: bit for var, bit, _ in own}
+        for _ in range(depth - 1):
+            wider: dict[Var, int] = {}
+            for var, mask, read in own:
+                for operand in read:
+                    mask |= near[operand]
+                wider[var] = mask
+            near = wider
+        return near
+
+    def _own_bit(self, value: object) -> int:
+        if not isinstance(value, Call) or not isinstance(value.op, Op):
+            return 0
+        return self._bit.setdefault(value.op.name, 1 << len(self._bit))
+
+
+class _Reach:
+    """What patterns cannot do without, and how far back they look; each part is worked out once."""
+
+    def __init__(self) -> None:
+        self._clauses: dict[Pattern, Clauses] = {}
+        self._depths: dict[Pattern, int] = {}
+
+    def clauses(self, pattern: Pattern) -> Clauses:
+        if pattern not in self._clauses:
+            self._clauses[pattern] = self._work_out(pattern)
+        return self._clauses[pattern]
+
+    def _work_out(self, pattern: Pattern) -> Clauses:
+        if isinstance(pattern, (FunctionPattern, NotPattern)):  # these speak of ops elsewhere, or of none
+            return frozenset()
+        if isinstance(pattern, OrPattern):
+            return self.clauses(pattern.left) & self.clauses(pattern.right)
+        own = frozenset([frozenset(pattern.ops)]) if isinstance(pattern, CallPattern) else frozenset()
+        return own.union(*(self.clauses(part) for part in children(pattern)))
+
+    def depth(self, pattern: Pattern) -> int:
+        if pattern not in self._depths:
+            steps = isinstance(pattern, (CallPattern, FunctionCallPattern, TuplePattern, TupleGetItemPattern))
+            parts = children(pattern)
+            self._depths[pattern] = steps + max((self.depth(part) for part in parts), default=0)
+        return self._depths[pattern]
