@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import kernelyard as ky
-from kernelyard import nn
+from kernelyard import dtypes, nn
 from kernelyard.errors import ArtifactCorruptedError, ExecutionError, FrontendError, ToolchainError
 from kernelyard.nn import cpp_compiler
 from kernelyard.runtime import extern_library
@@ -49,8 +49,16 @@ int sums(DLTensor* x, DLTensor* sum, DLTensor* number) {
   return 7;
 }
 
+// What a tensor says of itself.
+void describe(DLTensor* x, DLTensor* y) {
+  int64_t* facts = static_cast<int64_t*>(y->data);
+  facts[0] = x->dtype.code; facts[1] = x->dtype.bits; facts[2] = x->dtype.lanes;
+  facts[3] = x->device.device_type; facts[4] = x->ndim; facts[5] = x->strides[0]; facts[6] = x->byte_offset;
+}
+
 }  // namespace
 
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(describe, describe);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(scaled_sum, scaled_sum);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(add, scaled_sum);  // a kernel of that name is generated, too
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(sums, sums);
@@ -67,7 +75,11 @@ def per_row(x):
     return nn.Tensor.placeholder((rows,), "float32"), nn.Tensor.placeholder((rows,), "int64")
 
 
-SYMBOLS = {"scaled_sum": same, "add": same, "sums": per_row}
+def facts(x):
+    return nn.Tensor.placeholder((7,), "int64")
+
+
+SYMBOLS = {"scaled_sum": same, "add": same, "sums": per_row, "describe": facts}
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +100,9 @@ class Net(nn.Module):
 
     def two(self, x):
         return self.extern["sums"](x)
+
+    def describe(self, x):
+        return self.extern["describe"](x)
 
 
 X = nn.spec.Tensor([2, 3])
@@ -168,6 +183,19 @@ def test_symbolic_sizes(source: nn.SourceModule) -> None:
     assert "ValueError: too many columns: 6" in str(error.value)
     assert error.value.where == "sums"
     assert exe(np.ones((1, 2), np.float32))[0].numpy().tolist() == [2]
+
+
+# dlpack.h 1.1: DLDataTypeCode
+CODES = {"i": 0, "u": 1, "f": 2, "b": 6, "bfloat16": 4, "float8_e4m3fn": 10, "float8_e5m2": 12}
+
+
+@pytest.mark.parametrize("dtype", dtypes.DTYPES)
+def test_tensors_say_what_they_are(source: nn.SourceModule, dtype: str) -> None:
+    spec = {"describe": {"x": nn.spec.Tensor(["n", 3], dtype)}}
+    exe = ky.compile(nn.ModuleSpec(Net(source), spec, allow_extern=True), backends=[])
+    array = np.ones((2, 3), dtypes.to_numpy(dtype))
+    code = CODES.get(dtype, CODES.get(array.dtype.kind))
+    assert exe(array).numpy().tolist() == [code, 8 * array.itemsize, 1, 1, 2, 3, 0]
 
 
 def test_the_functions_can_be_called_from_python(source: nn.SourceModule) -> None:

@@ -156,7 +156,7 @@ class _Tensor:
         strides = [int(np.prod(bound.shape[axis + 1 :])) for axis in range(rank)]
         self._sizes = (ctypes.c_int64 * max(rank, 1))(*bound.shape)
         self._strides = (ctypes.c_int64 * max(rank, 1))(*strides)
-        code = _TYPE_CODES.get(bound.dtype, _TYPE_CODES.get(bound.dtype.rstrip("0123456789"), 0))
+        code = _TYPE_CODES[bound.dtype if bound.dtype in _TYPE_CODES else bound.dtype.rstrip("0123456789")]
         bits = 8 * dtypes.itemsize(bound.dtype)
         self._tensor = _DLTensor(bound.address, _CPU, 0, rank, code, bits, 1, self._sizes, self._strides, 0)
 
