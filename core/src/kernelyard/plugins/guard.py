@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from typing import Any, TypeVar
 
 from kernelyard.errors import PluginError
@@ -44,8 +46,9 @@ def guarded(what: str, action: Callable[[], T]) -> T:
 
     seconds = timeout_seconds()
     thread = threading.Thread(target=run, name=f"kernelyard plugin: {what}", daemon=True)
-    thread.start()
-    thread.join(seconds)
+    with redirect_stdout(sys.stderr):  # what a plugin prints must not end up in what a command prints
+        thread.start()
+        thread.join(seconds)
     if thread.is_alive():
         raise PluginError(f"{what} did not finish within {seconds:g} s", hint=f"set {TIMEOUT_VARIABLE} to wait longer")
     if "error" in outcome:

@@ -1,0 +1,113 @@
+"""Ten plugins that are bad on purpose: each is named with its reason, and everything else goes on working."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fake_distribution import GOOD_PLUGIN, MANIFEST, install
+
+PATTERNS = "from kernelyard.patterns import Accept, FusionPattern, is_op, wildcard\n            return [FusionPattern('{name}.relu', is_op('nn.relu')(wildcard()), lambda match: Accept())]"
+TAKES_RELU = GOOD_PLUGIN.replace("return []", PATTERNS)
+FIRST = MANIFEST + "priority = 99\n"  # asked before all others
+WRONG_MODULE = "from kernelyard.testing.backends import InterpretedModule\n            return InterpretedModule([])"
+CODEGEN = 'raise AssertionError("nothing matches, so nothing is generated")'
+PROBE = "def probe(self):\n            {}\n\n        def patterns"
+EXITS, HANGS, CRASHES = "import os; os._exit(9)", "import time; time.sleep(9)", "import os; os.kill(os.getpid(), 11)"
+
+# The plugin's code, its manifest, its state, and a part of the reason, or of what a compile reports as its violation.
+BAD: dict[str, tuple[str, str, str, str]] = {
+    "import-error": ("import a_library_that_is_not_there", MANIFEST, "broken", "a_library_that_is_not_there"),
+    "wrong-api": (GOOD_PLUGIN, MANIFEST.replace(">=1.0,<2", ">=2.0,<3"), "incompatible", "needs plugin API >=2.0,<3"),
+    "misspelt-hook": (GOOD_PLUGIN.replace("kernelyard_backend", "kernelyard_backnd"), MANIFEST, "broken", "kernelyard_backnd"),
+    "duplicate-name": (GOOD_PLUGIN, MANIFEST, "broken", "is taken by kernelyard-good"),
+    "lies-in-check": (TAKES_RELU.replace(CODEGEN, WRONG_MODULE), FIRST, "active", "lies-in-check"),
+    "raises-in-codegen": (TAKES_RELU.replace(CODEGEN, "raise ValueError('no')"), FIRST, "active", "ValueError"),
+    "hangs-in-probe": (GOOD_PLUGIN.replace("def patterns", PROBE.format(HANGS)), MANIFEST, "broken", "did not finish within 2 s"),
+    "crashes-in-probe": (GOOD_PLUGIN.replace("def patterns", PROBE.format(EXITS)), MANIFEST, "", ""),
+    "prints": ("print('look at me')\n" + GOOD_PLUGIN, MANIFEST, "active", ""),
+    "slow-import": ("import time; time.sleep(0.5)\n" + GOOD_PLUGIN, MANIFEST, "active", ""),
+}  # fmt: skip
+
+COMPILE = """
+import json, sys
+import numpy as np
+import kernelyard as ky
+from kernelyard.ir import FunctionBuilder, IRModule
+b = FunctionBuilder()
+exe = ky.compile(IRModule({"main": b.function(b.op("nn.relu", b.input("x", (2,))))}))
+assert exe(np.float32([-1, 2])).numpy().tolist() == [0, 2]
+violations = [[violation.backend, violation.message] for violation in exe.report.violations]
+infos = {info.dist: [info.state, info.reason] for info in ky.backends()}
+print(json.dumps({"violations": violations, "infos": infos, "seen": sorted(sys.modules)}))
+"""
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    """A folder of installed distributions with one good plugin in it."""
+    install(tmp_path, "good")
+    return tmp_path
+
+
+def python(site: Path, code: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """A fresh process with the plugins of `site` and ours."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("KERNELYARD_")}
+    path = os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")]))
+    environment = {**kept, "PYTHONPATH": path, "KERNELYARD_PLUGIN_TIMEOUT": "2", **variables}
+    command = [sys.executable, "-W", "ignore", "-c", code]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+
+def install_bad(site: Path, name: str) -> str:
+    """Install a bad plugin; its distribution."""
+    plugin, manifest, _, _ = BAD[name]
+    if name == "duplicate-name":
+        install(site, "good", distribution="acme-good", plugin=plugin, manifest=manifest)
+        return "acme-good"
+    install(site, name, plugin=plugin, manifest=manifest)
+    return f"kernelyard-{name}"
+
+
+def test_there_are_ten() -> None:
+    assert len(BAD) == 10
+
+
+@pytest.mark.parametrize("name", [name for name in BAD if name != "crashes-in-probe"])
+def test_it_is_contained(site: Path, name: str) -> None:
+    dist, (_, _, state, reason) = install_bad(site, name), BAD[name]
+    done = python(site, COMPILE)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)  # nothing but JSON: what plugins print goes elsewhere
+    assert found["infos"]["kernelyard-good"] == ["active", ""]
+    assert found["infos"][dist][0] == state, found["infos"][dist]
+    if state != "active":
+        assert reason in found["infos"][dist][1]
+    violations = dict(found["violations"])
+    assert set(violations) == ({name} if state == "active" and reason else set())
+    assert not violations or reason in f"{name} {violations[name]}"
+    assert name != "prints" or "look at me" in done.stderr
+
+
+@pytest.mark.parametrize(("crash", "status"), [(EXITS, 9), (CRASHES, -11)], ids=["exits", "segfaults"])
+def test_native_crashes_share_the_process_so_the_user_can_keep_them_out(site: Path, crash: str, status: int) -> None:
+    """A plugin that ends the process in its probe cannot be contained in that process; leaving it out is one variable,
+    a compile that names its backends never asks it, and the conformance kit runs it in a process of its own."""
+    plugin = GOOD_PLUGIN.replace("def patterns", PROBE.format(crash))
+    install(site, "crashes-in-probe", plugin=plugin)
+    assert python(site, COMPILE).returncode == status
+    assert python(site, COMPILE, KERNELYARD_PLUGINS="good,dnnl,native-cpu").returncode == 0
+    named = COMPILE.replace("(2,))))}))", '(2,))))}), backends=["good"])').replace("ky.backends()", "[]")
+    done = python(site, named)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_slow_import_costs_only_those_who_need_it(site: Path) -> None:
+    install_bad(site, "slow-import")
+    code = "import sys; from kernelyard.plugins.manager import PluginManager; PluginManager().get('good', 'backend')"
+    done = python(site, f"{code}\nassert not any('slow_import' in name for name in sys.modules)")
+    assert done.returncode == 0, done.stderr
