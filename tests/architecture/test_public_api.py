@@ -12,8 +12,24 @@ import kernelyard.ops
 from kernelyard.ir import FunctionBuilder, IRModule
 
 SIGNATURES = {
-    "compile": ["model", "target='cpu'", "backends='auto'", "options=None"],
-    "explain": ["model", "target='cpu'", "backends='auto'", "options=None"],
+    "compile": [
+        "model",
+        "target='cpu'",
+        "backends='auto'",
+        "options=None",
+        "require=None",
+        "strict=False",
+        "exclude_patterns=()",
+    ],
+    "explain": [
+        "model",
+        "target='cpu'",
+        "backends='auto'",
+        "options=None",
+        "require=None",
+        "strict=False",
+        "exclude_patterns=()",
+    ],
     "load": ["path", "threads=None"],
     "backends": [],
     "cpu": [],
