@@ -178,7 +178,11 @@ SOFTMAXES = {
 @pytest.mark.parametrize("axis", [0, 1, 2])
 def test_softmax(spelling, axis, offloading):
     op, spelled = SOFTMAXES[spelling]
-    offloading.taken("dnnl.softmax", op, lambda b, x: spelled(Arithmetic(b), x, axis), SHAPE)
+    build = lambda b, x: spelled(Arithmetic(b), x, axis)  # noqa: E731
+    if axis == 2:
+        offloading.taken("dnnl.softmax", op, build, SHAPE)
+    else:  # recognised too, and left to a kernel: oneDNN has no code for other axes
+        offloading.declined("reference-implementation", "dnnl.softmax", build, SHAPE)
 
 
 # --- whole blocks, as models have them --------------------------------------------------------------------------------

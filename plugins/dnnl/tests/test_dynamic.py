@@ -51,7 +51,7 @@ PROGRAMS = {
         lambda b, x, y: b.op("matmul", x, b.op("permute_dims", y, axes=(0, 2, 1))), [(N, H, 6), (N, W, 6)],
     ),
     "softmax": ("dnnl.softmax", lambda b, x: b.op("nn.softmax", x, axis=2), [(N, H, W)]),
-    "softmax over the middle": ("dnnl.softmax", lambda b, x: b.op("nn.softmax", x, axis=1), [(N, H, W)]),
+    "log_softmax": ("dnnl.softmax", lambda b, x: b.op("nn.log_softmax", x, axis=1), [(N, W)]),
     "layer_norm": (
         "dnnl.layer_norm",
         lambda b, x: b.op("nn.layer_norm", x, weights(16), weights(16), axes=(2,), epsilon=1e-5), [(N, H, 16)],
@@ -60,7 +60,7 @@ PROGRAMS = {
     "max pool, rounded up": ("dnnl.pool", lambda b, x: pool(b, x, ceil_mode=True), IMAGE),
     "average pool, rounded up": ("dnnl.pool", lambda b, x: pool(b, x, "avg", ceil_mode=True, count_include_pad=False), IMAGE),
     "global average": ("dnnl.reduce", lambda b, x: b.op("mean", x, axes=(2, 3), keepdims=True), IMAGE),
-    "maximum over the batch": ("dnnl.reduce", lambda b, x: b.op("max", x, axes=(0,), keepdims=False), IMAGE),
+    "maximum": ("dnnl.reduce", lambda b, x: b.op("max", x, axes=(2, 3), keepdims=False), IMAGE),
     "elementwise": ("dnnl.elementwise", lambda b, x, y: b.op("multiply", b.op("sigmoid", x), y), [(N, H, W), (N, H, W)]),
     "broadcast": ("dnnl.elementwise", lambda b, x, y: b.op("add", x, y), [(N, 4, H, W), (N, 4, 1, 1)]),
     "nearest": (

@@ -56,10 +56,6 @@ REFUSALS = {
     "rank: two vectors": ("rank", "dnnl.matmul", lambda b, x, y: b.op("matmul", x, y), [(5,), (5,)]),
     "rank: scalar": ("rank", "dnnl.elementwise", lambda b, x: b.op("tanh", x), [()]),
     "rank: resizing four axes": ("rank", "dnnl.resample", resized((4, 4, 4, 4), method="linear"), [(1, 2, 2, 2, 2, 2)]),
-    "attribute: layer norm over two axes": (
-        "attribute", "dnnl.layer_norm",
-        lambda b, x: b.op("nn.layer_norm", x, ones(3, 4), ones(3, 4), axes=(1, 2), epsilon=1e-5), [(2, 3, 4)],
-    ),
     "attribute: average pool with dilation": (
         "attribute", "dnnl.pool",
         lambda b, x: b.op("nn.avg_pool2d", x, count_include_pad=True, **{**POOL, "dilation": (2, 2)}), [(1, 4, 7, 7)],

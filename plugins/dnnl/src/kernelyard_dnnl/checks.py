@@ -6,25 +6,23 @@ Codes: dtype, rank, attribute, dynamic-shape, operand, neighbours, slow, referen
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from kernelyard import dims
 from kernelyard.dims import Dim, Shape
 from kernelyard.ir import Call, Expr, TensorType
 from kernelyard.patterns import Accept, Decline, Match
-from kernelyard_dnnl.composite import CONVOLUTIONS, DECONVOLUTIONS, Composite, read_composite
-from kernelyard_dnnl.nodes import ANCHORS, AVG_POOLS, MAX_POOLS, concat_axis
-from kernelyard_dnnl.post_ops import BINARY, POWERS, UNARY, Binary, exponent_of
+from kernelyard_dnnl.composite import Composite, read_composite
+from kernelyard_dnnl.memory_order import expected_order
+from kernelyard_dnnl.nodes import ANCHORS, AVG_POOLS, concat_axis
+from kernelyard_dnnl.post_ops import POWERS, Binary, exponent_of
 from kernelyard_dnnl.probe import objection
 
 Answer: TypeAlias = "Accept | Decline"
 DTYPES = ("float32",)
 ROUNDING = ("round_prefer_floor", "round_prefer_ceil")
 MIN_RUN = 16  # elements that a concat copies at a time; below, oneDNN is slower than a generated kernel
-MAX_STEPS_BACK = 8
-CHANNELS_LAST = (*CONVOLUTIONS, *DECONVOLUTIONS, *MAX_POOLS, *AVG_POOLS, "image.resize")
-ELEMENTWISE = (*UNARY, *BINARY)
 MAX_RANK = 6  # beyond it oneDNN has reference implementations for most primitives
 
 
@@ -139,21 +137,31 @@ def matmul(match: Match) -> Answer:
 
 
 def softmax(match: Match) -> Answer:
-    """Softmax and log-softmax over one axis."""
-    return _declined(match)
+    """Softmax and log-softmax over the axis that is innermost in memory."""
+    return _declined(match, lambda composite: _rows(match, composite, (composite.anchor.attrs["axis"],)))
 
 
 def layer_norm(match: Match) -> Answer:
-    """Over the last axis, which must be known."""
+    """Over the axes that are innermost in memory, whose sizes must be known."""
 
-    def axis(composite: Composite) -> Decline | None:
-        data = composite.anchor.args[0].tensor_type
-        axes = composite.anchor.attrs["axes"]
-        if tuple(axis % data.rank for axis in axes) != (data.rank - 1,):
-            return Decline("attribute", f"layer_norm over axes {axes}; oneDNN normalises over the last axis alone")
-        return _known("the normalised size", data.shape[-1])
+    def sizes(composite: Composite) -> Decline | None:
+        axes, shape = composite.anchor.attrs["axes"], composite.anchor.tensor_type.shape
+        return _known("the normalised sizes", *(shape[axis] for axis in axes)) or _rows(match, composite, axes)
 
-    return _declined(match, axis)
+    return _declined(match, sizes)
+
+
+def _rows(match: Match, composite: Composite, axes: Sequence[int]) -> Decline | None:
+    """oneDNN has real implementations for rows alone; making rows by a transposition is slower than a kernel."""
+    shape, order = composite.operands[0].tensor_type.shape, expected_order(match, composite.operands[0])
+    if order is None:
+        return None
+    order = [axis for axis in order if shape[axis] != 1]
+    moving = {axis for axis in axes if shape[axis] != 1}
+    if moving == set(order[len(order) - len(moving) :]):
+        return None
+    where = f"{composite.anchor.op_name} over axes {tuple(axes)}, which are not innermost in memory"
+    return Decline("reference-implementation", f"oneDNN has only its reference implementation for {where}")
 
 
 def batch_norm(match: Match) -> Answer:
@@ -194,11 +202,15 @@ def _ceil_is_floor(call: Call) -> bool:
 
 
 def reduce(match: Match) -> Answer:
-    """Sum, mean, product, minimum and maximum over any axes."""
+    """Sum, mean, product, minimum and maximum over the axes that are innermost in memory; global pooling."""
 
     def axes(composite: Composite) -> Decline | None:
-        rank = composite.anchor.args[0].tensor_type.rank
-        return Decline("rank", "a reduction of a scalar") if rank == 0 else None
+        rank = composite.operands[0].tensor_type.rank
+        if rank == 0:
+            return Decline("rank", "a reduction of a scalar")
+        reduced = composite.anchor.attrs["axes"] or tuple(range(rank))
+        is_pooling = composite.anchor.op_name in ("mean", "max") and tuple(reduced) == tuple(range(2, rank))
+        return None if is_pooling and rank > 2 else _rows(match, composite, reduced)
 
     return _declined(match, axes)
 
@@ -255,7 +267,8 @@ def concat(match: Match) -> Answer:
     def runs(composite: Composite) -> Decline | None:
         if _is_stack(composite) and any(map(_may_be_ours, (*_makers(match), *_users(match)))):
             return None  # the runtime lays whole tensors one after the other, and leaves the rest to who reads them
-        length = _run_length(composite, is_channels_last=any(_is_channels_last(match, x) for x in composite.operands))
+        orders = [expected_order(match, operand) for operand in composite.operands]
+        length = _run_length(composite, max((order for order in orders if order is not None), default=None))
         if length is None or length >= MIN_RUN:
             return None
         return Decline("slow", f"oneDNN would copy {length:g} elements at a time; below {MIN_RUN} a kernel is faster")
@@ -268,26 +281,13 @@ def _is_stack(composite: Composite) -> bool:
     return all(operand.tensor_type.shape[concat_axis(composite)] == 1 for operand in composite.operands)
 
 
-def _run_length(composite: Composite, is_channels_last: bool) -> float | None:
+def _run_length(composite: Composite, order: tuple[int, ...] | None) -> float | None:
     """How many elements lie side by side in an operand, on average; None where that is not known."""
-    shape, axis = composite.anchor.tensor_type.shape, concat_axis(composite)
-    order = (0, *range(2, len(shape)), 1) if is_channels_last else tuple(range(len(shape)))
-    inner = dims.product(shape[other] for other in order[order.index(axis) :])
+    if order is None:
+        return None
+    shape = composite.anchor.tensor_type.shape
+    inner = dims.product(shape[axis] for axis in order[order.index(concat_axis(composite)) :])
     return inner / len(composite.operands) if isinstance(inner, int) else None
-
-
-def _is_channels_last(match: Match, operand: Expr) -> bool:
-    """True for what a convolution or pooling makes, directly or through elementwise operators."""
-    for _ in range(MAX_STEPS_BACK):
-        value = match.value_of(operand)
-        if not isinstance(value, Call) or value.tensor_type.rank < 3:
-            return False
-        if value.op_name in CHANNELS_LAST:
-            return True
-        if value.op_name not in ELEMENTWISE:
-            return False
-        operand = value.args[0]
-    return False
 
 
 def elementwise(match: Match) -> Answer:

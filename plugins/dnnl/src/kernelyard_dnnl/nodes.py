@@ -133,7 +133,7 @@ def _softmax(op: str) -> Writer:
 
 
 def _layer_norm(composite: Composite) -> KernelNode:
-    attrs = {"epsilon": composite.anchor.attrs["epsilon"]}
+    attrs = {"axes": list(composite.anchor.attrs["axes"]), "epsilon": composite.anchor.attrs["epsilon"]}
     return KernelNode("layer_norm", _named(composite, "x", "gamma", "beta"), attrs)
 
 

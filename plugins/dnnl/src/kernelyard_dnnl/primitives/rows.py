@@ -1,7 +1,7 @@
 """softmax, log_softmax and layer_norm: work on the rows of a matrix, whatever the layout of the operand.
 
-Node schema: softmax, log_softmax: operand x; attribute axis. layer_norm: operands x, gamma, beta (of the last dim);
-attribute epsilon. All take post-ops.
+Node schema: softmax, log_softmax: operand x; attribute axis. layer_norm: operands x, gamma, beta (of the dims `axes`);
+attributes axes (ascending; default: the last), epsilon. All take post-ops.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 
 from kernelyard_dnnl import _enums as enums
-from kernelyard_dnnl.layout import MemoryDescriptor, dense
+from kernelyard_dnnl.layout import MemoryDescriptor, Shape, dense
 from kernelyard_dnnl.lowering import SOURCE, Lowering
 from kernelyard_dnnl.primitive import PostOps, Primitive
 from kernelyard_dnnl.primitives.post_ops import Create, execute
@@ -21,7 +21,7 @@ SCALE, SHIFT = enums.ARG["scale"], enums.ARG["shift"]
 
 @dataclass(frozen=True)
 class Rows:
-    """A tensor as a matrix whose rows lie along one axis, and the layout of the tensor that has these rows."""
+    """A tensor as a matrix whose rows lie along some axes, and the layout of the tensor that has these rows."""
 
     matrix: Value
     layout: MemoryDescriptor
@@ -33,12 +33,12 @@ class Rows:
         return value.seen_as(dense(self.matrix.shape, value.descriptor.dtype))
 
 
-def rows_along(graph: Lowering, x: Value, axis: int) -> Rows:
-    """The rows of a tensor along an axis; a copy is made only where that axis is not innermost in memory."""
+def rows_along(graph: Lowering, x: Value, axes: Shape) -> Rows:
+    """The rows of a tensor along some axes; a copy is made only where these are not innermost in memory."""
     x = graph.strided(x)
-    order = (*(other for other in x.descriptor.order if other != axis), axis)
+    order = (*(other for other in x.descriptor.order if other not in axes), *axes)
     ordered = graph.plain(x.permuted(order))
-    size = x.shape[axis]
+    size = math.prod(x.shape[axis] for axis in axes)
     matrix = graph.reshaped(ordered, (math.prod(x.shape) // max(size, 1), size))
     return Rows(matrix, dense(x.shape, x.descriptor.dtype, order))
 
@@ -46,7 +46,7 @@ def rows_along(graph: Lowering, x: Value, axis: int) -> Rows:
 def lower_softmax(node: Node, graph: Lowering) -> Value:
     """Lowers a softmax or log_softmax node."""
     x = node.operands["x"]
-    rows = rows_along(graph, x, node.attrs["axis"] % len(x.shape))
+    rows = rows_along(graph, x, (node.attrs["axis"] % len(x.shape),))
     layout = rows.matrix.descriptor
 
     def create(post_ops: PostOps) -> Primitive:
@@ -59,8 +59,8 @@ def lower_softmax(node: Node, graph: Lowering) -> Value:
 def lower_layer_norm(node: Node, graph: Lowering) -> Value:
     """Lowers a layer_norm node."""
     x = node.operands["x"]
-    rows = rows_along(graph, x, len(x.shape) - 1)
-    layout, size = rows.matrix.descriptor, x.shape[-1]
+    rows = rows_along(graph, x, tuple(node.attrs.get("axes", (len(x.shape) - 1,))))
+    layout, size = rows.matrix.descriptor, rows.matrix.shape[-1]
     flags = enums.NORMALIZATION_FLAG["use_scale"] | enums.NORMALIZATION_FLAG["use_shift"]
     scale, shift = (graph.reshaped(graph.plain(node.operands[role]), (size,)) for role in ("gamma", "beta"))
 
