@@ -262,6 +262,7 @@ PARTS = {"backend": OneBackend, "code_generator": OneGenerator, "frontend": OneF
 
 
 def test_blocking_within_a_block(site: Path) -> None:
+    get_manager.cache_clear()  # it may know the plugins of another test
     with blocked(["good"]):
         info = next(info for info in get_manager().infos() if info.name == "good")
         assert (info.state, info.hint) == ("blocked", "leave out -p no:good")
