@@ -56,6 +56,12 @@ REFUSALS = {
     "rank: two vectors": ("rank", "dnnl.matmul", lambda b, x, y: b.op("matmul", x, y), [(5,), (5,)]),
     "rank: scalar": ("rank", "dnnl.elementwise", lambda b, x: b.op("tanh", x), [()]),
     "rank: resizing four axes": ("rank", "dnnl.resample", resized((4, 4, 4, 4), method="linear"), [(1, 2, 2, 2, 2, 2)]),
+    "attribute: layer norm over a middle axis": (
+        "attribute", "dnnl.layer_norm",
+        lambda b, x: b.op(
+            "nn.layer_norm", b.op("reshape", b.op("tanh", x), shape=(2, 3, 4)), ones(3), ones(3), axes=(1,), epsilon=1e-5
+        ), [(6, 4)],
+    ),
     "attribute: average pool with dilation": (
         "attribute", "dnnl.pool",
         lambda b, x: b.op("nn.avg_pool2d", x, count_include_pad=True, **{**POOL, "dilation": (2, 2)}), [(1, 4, 7, 7)],
@@ -98,6 +104,12 @@ REFUSALS = {
     "slow: interleaving": ("slow", "dnnl.concat", lambda b, x, y: b.op("concat", x, y, axis=1), [(50, 3), (50, 5)]),
     "slow: interleaving single elements": ("slow", "dnnl.concat", lambda b, x, y: b.op("concat", x, y, axis=1), [(50, 1), (50, 1)]),
     "slow: any power": ("slow", "dnnl.elementwise", lambda b, x: b.op("power", b.op("exp", x), 1.7), [(3, 4)]),
+    "reference-implementation: softmax of columns": (
+        "reference-implementation", "dnnl.softmax", lambda b, x: b.op("nn.softmax", x, axis=0), [(4, 5)],
+    ),
+    "reference-implementation: reduction of the batch": (
+        "reference-implementation", "dnnl.reduce", lambda b, x: b.op("mean", x, axes=(0,), keepdims=False), [(4, 5)],
+    ),
     "reference-implementation: dilated pool": (
         "reference-implementation", "dnnl.pool",
         lambda b, x: b.op("nn.max_pool2d", x, **{**POOL, "dilation": (2, 2)}), [(1, 4, 7, 7)],

@@ -142,10 +142,13 @@ def softmax(match: Match) -> Answer:
 
 
 def layer_norm(match: Match) -> Answer:
-    """Over the axes that are innermost in memory, whose sizes must be known."""
+    """Over the last axes, or others that are known to be innermost in memory; their sizes must be known."""
 
     def sizes(composite: Composite) -> Decline | None:
         axes, shape = composite.anchor.attrs["axes"], composite.anchor.tensor_type.shape
+        is_trailing = tuple(axes) == tuple(range(len(shape) - len(axes), len(shape)))
+        if not is_trailing and expected_order(match, composite.operands[0]) is None:
+            return Decline("attribute", f"layer_norm over axes {axes}; oneDNN normalises over the last axes alone")
         return _known("the normalised sizes", *(shape[axis] for axis in axes)) or _rows(match, composite, axes)
 
     return _declined(match, sizes)
