@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shlex
 import shutil
 import stat
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -21,13 +19,15 @@ from pathlib import Path
 
 from kernelyard.errors import ToolchainError
 from kernelyard.runtime.native_unit import NativeUnit, SharedLibrary
+from kernelyard.runtime.toolchain import Toolchain
 
 COMPILERS = ("cc", "gcc", "clang")
-INSTALL_HINT = "apt install gcc (Debian, Ubuntu), dnf install gcc (Fedora), or set CC to a C compiler"
+C = Toolchain(
+    "C", "CC", COMPILERS, "apt install gcc (Debian, Ubuntu), dnf install gcc (Fedora), or set CC to a C compiler"
+)
+FAILED_HINT = "set CC to another compiler, or report this to the authors of the code generator"
 # Code is position-independent, calls nothing that is not linked, and carries no build paths.
 FLAGS = ("-std=gnu11", "-O1", "-fPIC", "-shared", "-Wl,-z,noexecstack", "-Wl,--build-id=none", "-Wl,-z,defs")
-TIMEOUT_SECONDS = 600
-MAX_MESSAGE = 2000
 
 
 @dataclass(frozen=True)
@@ -43,39 +43,13 @@ def find_compiler() -> CCompiler:
 
     Raises: ToolchainError with the line that installs one.
     """
-    chosen = os.environ.get("CC", "").strip()
-    for name in (chosen,) if chosen else COMPILERS:
-        words = tuple(shlex.split(name))
-        found = shutil.which(words[0])
-        if found:
-            return _described((found, *words[1:]))
-    raise ToolchainError(
-        f"the compiler that CC names is not here: {chosen}" if chosen else "there is no C compiler here",
-        expected=None if chosen else ", ".join(COMPILERS),
-        hint=INSTALL_HINT,
-    )
+    return _described(C.find())
 
 
 @cache
 def _described(command: tuple[str, ...]) -> CCompiler:
-    lines = _run((*command, "--version"), Path.cwd()).splitlines()
+    lines = C.run((*command, "--version"), Path.cwd()).splitlines()
     return CCompiler(command, lines[0] if lines else "")
-
-
-def _run(command: Sequence[str], folder: Path) -> str:
-    try:
-        done = subprocess.run(command, cwd=folder, capture_output=True, timeout=TIMEOUT_SECONDS, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise ToolchainError("the C compiler cannot be run", where=command[0], found=error) from error
-    if done.returncode:
-        message = done.stderr.decode(errors="replace").strip()
-        raise ToolchainError(
-            "the C compiler failed",
-            where=command[0],
-            found=message[-MAX_MESSAGE:] or f"exit status {done.returncode}",
-            hint="set CC to another compiler, or report this to the authors of the code generator",
-        )
-    return done.stdout.decode(errors="replace")
 
 
 def compile_library(
@@ -103,7 +77,7 @@ def compile_library(
         for number, data in enumerate(objects):
             (folder / f"object{number}.o").write_bytes(data)
         inputs = [*(s for s in sources if s.endswith(".c")), *(f"object{n}.o" for n in range(len(objects)))]
-        _run((*compiler.command, *FLAGS, *flags, "-o", "out.so", *inputs, *_linked(libraries)), folder)
+        C.run((*compiler.command, *FLAGS, *flags, "-o", "out.so", *inputs, *_linked(libraries)), folder, FAILED_HINT)
         temporary = output.parent / f".{output.name}.{os.urandom(6).hex()}.tmp"
         try:
             shutil.copyfile(folder / "out.so", temporary)
