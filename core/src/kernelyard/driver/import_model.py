@@ -51,7 +51,7 @@ def import_model(manager: PluginManager, model: object, options: Mapping[str, Ma
     else:
         frontend = _frontend_for(manager, model)
         module = _read(frontend, manager.label_of(frontend.name), model, options.get(frontend.name, {}))
-    if not module.entry_functions():
+    if not module.public_functions():
         raise IRError("the module has no function to compile", expected='a function, usually called "main"')
     return module
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from kernelyard.dims import Dim
+from kernelyard.ir.control_flow import IF, WHILE
 from kernelyard.ir.expr import Binding, Call, Callee, Constant, Expr, Function, GlobalVar, Tuple, TupleGetItem, Var
 from kernelyard.ir.op import NO_ATTRIBUTES, Attributes, get_op
 from kernelyard.ir.types import TensorType, Type
@@ -66,6 +67,15 @@ class FunctionBuilder:
     def call_function(self, name: str, args: Sequence[Expr], type_: Type) -> Var:
         """Bind a call of the module's function `name`, whose result type is `type_`."""
         return self.call(GlobalVar(name), args, type_)
+
+    def if_(self, condition: Expr, then_branch: str, else_branch: str, args: Sequence[Expr], type_: Type) -> Var:
+        """Bind the result of the module's function `then_branch` or `else_branch`, given `args`."""
+        branches = GlobalVar(then_branch), GlobalVar(else_branch)
+        return self.bind(Call(get_op(IF), [*branches, condition, *args], type_=type_))
+
+    def while_(self, condition: str, body: str, args: Sequence[Expr], type_: Type) -> Var:
+        """Bind what the module's function `body` makes of `args` again and again, while `condition` holds for them."""
+        return self.bind(Call(get_op(WHILE), [GlobalVar(condition), GlobalVar(body), *args], type_=type_))
 
     def tuple(self, *fields: Expr) -> Var:
         """Bind a tuple."""

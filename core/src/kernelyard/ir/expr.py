@@ -1,7 +1,8 @@
 """Expressions of the graph-level IR, in A-normal form: every value is bound to a variable exactly once.
 
 A `Function` is a list of bindings and a result; a binding's value is a `Call`, a `Tuple`, a `TupleGetItem` or a
-plain value (`Var`, `Constant`). Expressions compare by identity; nothing is changed after it is made.
+plain value (`Var`, `Constant`). Branches and bodies of loops are functions of the module, which the operators `if` and
+`while` take as operands. Expressions compare by identity; nothing is changed after it is made.
 """
 
 from __future__ import annotations
@@ -172,7 +173,8 @@ class BaseFunction:
 class Function(BaseFunction):
     """A graph-level function: parameters, bindings in order, one result expression (a Var, Constant or Tuple).
 
-    Attributes used by the core: "Composite" (pattern name) and "Codegen" (backend name) with "global_symbol".
+    Attributes used by the core: "Composite" (pattern name), "Codegen" (backend name) with "global_symbol", and
+    "private" (True for a function that only functions of its module call).
     """
 
     def __init__(

@@ -9,6 +9,8 @@ from typing import Any
 from kernelyard.errors import IRError
 from kernelyard.ir.expr import BaseFunction, Function
 
+PRIVATE = "private"  # a function that only functions of its module call, such as a branch or the body of a loop
+
 
 class IRModule:
     """Functions by name, in order, and module attributes. Immutable: `with_*` return a new module.
@@ -39,10 +41,14 @@ class IRModule:
         return {name: f for name, f in self.functions.items() if isinstance(f, Function)}
 
     def entry_functions(self) -> dict[str, Function]:
-        """Graph-level functions that callers see: neither composites nor regions."""
+        """Graph-level functions that the compiler works on: neither composites nor regions."""
         return {
             n: f for n, f in self.graph_functions().items() if "Composite" not in f.attrs and "Codegen" not in f.attrs
         }
+
+    def public_functions(self) -> dict[str, Function]:
+        """The entry functions that callers see: those without the attribute "private"."""
+        return {name: f for name, f in self.entry_functions().items() if not f.attrs.get(PRIVATE)}
 
     def with_functions(self, changed: Mapping[str, BaseFunction]) -> IRModule:
         """A module with functions added or replaced (order of the others is kept)."""

@@ -104,6 +104,8 @@ class Op:
     flops: operand types, result type and attributes -> number of floating-point operations; None: one per element.
     commutative: the two operands may be swapped. pure: no effect but its result.
     opaque_type: the result type cannot be inferred and is stated by whoever makes the call (`call_tir`).
+    introduces_symbols: sizes of the result are known only once it is there; the stated type names them by symbols of
+      its own (`if`, `nonzero`), which later bindings may use.
     """
 
     name: str
@@ -117,6 +119,7 @@ class Op:
     commutative: bool = False
     pure: bool = True
     opaque_type: bool = False
+    introduces_symbols: bool = False
     summary: str = ""
 
     @property

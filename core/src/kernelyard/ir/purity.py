@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from kernelyard.ir.expr import BaseFunction, Call, Expr, Function, GlobalVar
 from kernelyard.ir.module import IRModule
 
@@ -19,7 +21,13 @@ class Purity:
             return True
         if isinstance(value.op, GlobalVar):
             return self._is_pure_function(value.op.name)
-        return value.op.pure
+        return value.op.pure and all(map(self._is_pure_function, self._graph_functions_given_to(value)))
+
+    def _graph_functions_given_to(self, call: Call) -> Iterator[str]:
+        """Branches and bodies of loops."""
+        for name in (arg.name for arg in call.args if isinstance(arg, GlobalVar)):
+            if isinstance(self._module.functions.get(name), Function):
+                yield name
 
     def _is_pure_function(self, name: str) -> bool:
         if name not in self._functions:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
-from kernelyard import dims
 from kernelyard.errors import KernelyardError, VerifyError
+from kernelyard.ir.control_flow import is_control_flow, misfit_of
 from kernelyard.ir.expr import (
     Call,
     Constant,
@@ -19,9 +19,10 @@ from kernelyard.ir.expr import (
     Var,
     operands,
 )
-from kernelyard.ir.module import IRModule
+from kernelyard.ir.module import PRIVATE, IRModule
 from kernelyard.ir.op import Op
 from kernelyard.ir.printer import function_lines
+from kernelyard.ir.scopes import Scopes, introduces_symbols
 from kernelyard.ir.types import TensorType, TupleType, Type, symbols_of, tensors_of
 
 LINES_AROUND = 2
@@ -33,11 +34,13 @@ def verify(module: IRModule) -> IRModule:
 
     Checked: variables are bound once and before they are read; operands are variables or constants; attributes and
     types are what the operators' declarations say; called functions exist and take what they are given; results are
-    variables, constants or a flat tuple of them; an entry function's symbols occur in its parameters.
+    variables, constants or a flat tuple of them; the symbols of an entry function occur in its parameters or are
+    introduced by a binding before (those of a private function may be its callers').
     Raises: VerifyError.
     """
+    scopes = Scopes(module)
     for name, function in module.graph_functions().items():
-        _FunctionVerifier(module, name, function).verify()
+        _FunctionVerifier(module, name, function, scopes).verify()
     return module
 
 
@@ -58,11 +61,13 @@ class _Buffer(Protocol):
 
 
 class _FunctionVerifier:
-    def __init__(self, module: IRModule, name: str, function: Function) -> None:
+    def __init__(self, module: IRModule, name: str, function: Function, scopes: Scopes) -> None:
         self.module = module
         self.name = name
         self.function = function
+        self.scopes = scopes
         self.defined: set[Var] = set()
+        self.known_symbols = symbols_of(param.type for param in function.params) | scopes.free(name)
         self.line = 0
 
     def verify(self) -> None:
@@ -78,6 +83,8 @@ class _FunctionVerifier:
                     expected=repr(binding.var.type),
                 )
             self.define(binding.var)
+            if introduces_symbols(binding.value):
+                self.known_symbols |= symbols_of([binding.var.type])
         self.line += 1
         self.check_result()
         self.check_symbols()
@@ -124,7 +131,7 @@ class _FunctionVerifier:
 
     def check_call(self, call: Call) -> None:
         special = CALLEE_CLASSES.get(call.op.name) if isinstance(call.op, Op) else None
-        arguments = call.args[1:] if special else call.args
+        arguments = call.args[2:] if is_control_flow(call) else call.args[1:] if special else call.args
         if special and not isinstance(call.args[0], special):
             raise self.fault(f"the first operand of {call.op.name} must be a {special.__name__}")
         for argument in arguments:
@@ -133,8 +140,15 @@ class _FunctionVerifier:
             self.check_callee(call.op, call, arguments)
         elif special is GlobalVar:
             self.check_callee(call.args[0], call, arguments)
+        elif is_control_flow(call):
+            self.check_control_flow(call)
         elif not special:
             self.check_op_call(call.op, call)
+
+    def check_control_flow(self, call: Call) -> None:
+        misfit = misfit_of(call, self.module, self.known_symbols)
+        if misfit is not None:
+            raise self.fault(misfit.message, found=misfit.found, expected=misfit.expected)
 
     def check_op_call(self, op: Op, call: Call) -> None:
         try:
@@ -210,18 +224,16 @@ class _FunctionVerifier:
     def check_symbols(self) -> None:
         """A symbol that no parameter has could never be given a value."""
         attrs = self.function.attrs
-        if "Composite" in attrs or "Codegen" in attrs:
+        if "Composite" in attrs or "Codegen" in attrs or attrs.get(PRIVATE):
             return
-        known = symbols_of(param.type for param in self.function.params)
-        for index, binding in enumerate(self.function.bindings):
-            unknown = (symbols_of([binding.var.type]) | _attribute_symbols(binding.value)) - known
-            if unknown:
-                self.line = index + 1
-                raise self.fault(
-                    "a dimension uses a symbol that occurs in no parameter",
-                    found=", ".join(sorted(unknown)),
-                    expected=", ".join(sorted(known)) or "no symbols",
-                )
+        for index, unknown in self.scopes.unknown_by_binding(self.function):
+            self.line = index + 1
+            known = symbols_of(param.type for param in self.function.params)
+            raise self.fault(
+                "a dimension uses a symbol that occurs in no parameter",
+                found=", ".join(sorted(unknown)),
+                expected=", ".join(sorted(known)) or "no symbols",
+            )
 
     # --- errors -------------------------------------------------------------------------------------------------------
     def fault(
@@ -242,12 +254,6 @@ class _FunctionVerifier:
             return ""
         origin = self.function.bindings[self.line - 1].var.origin
         return f", from {origin}" if origin else ""
-
-
-def _attribute_symbols(value: Expr) -> frozenset[str]:
-    attrs = value.attrs.values() if isinstance(value, Call) else ()
-    given = [item for attr in attrs for item in (attr if isinstance(attr, tuple) else (attr,))]
-    return frozenset().union(*(dims.symbols_of(item) for item in given if isinstance(item, dims.SymbolicDim)))
 
 
 def _may_be_equal(left: TensorType, right: TensorType) -> bool:

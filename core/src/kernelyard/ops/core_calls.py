@@ -1,4 +1,4 @@
-"""The operators that only the compiler writes: calls of what is no operator, and memory for such calls."""
+"""The operators whose type is stated: calls of what is no operator, branches and loops, and memory for calls."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 
 from kernelyard.dtypes import to_numpy
 from kernelyard.errors import TypeInferenceError
+from kernelyard.ir.control_flow import IF, WHILE
 from kernelyard.ir.op import Attribute, Attributes, Op, register_op
 from kernelyard.ir.types import TensorType, Type
 
@@ -32,6 +33,26 @@ CALL_DPS_PACKED = register_op(
         _stated,
         opaque_type=True,
         summary="a function of an attached RuntimeModule, called with inputs and then the outputs that it fills",
+    )
+)
+IF_OP = register_op(
+    Op(
+        IF,
+        ("then_branch", "else_branch", "condition", "args*"),
+        _stated,
+        opaque_type=True,
+        introduces_symbols=True,
+        summary="the result of one of two functions of the module, which one a truth value decides",
+    )
+)
+WHILE_OP = register_op(
+    Op(
+        WHILE,
+        ("condition", "body", "args*"),
+        _stated,
+        opaque_type=True,
+        introduces_symbols=True,
+        summary="the operands, replaced by what a function makes of them for as long as another one holds for them",
     )
 )
 

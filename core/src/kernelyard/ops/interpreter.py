@@ -6,7 +6,7 @@ It is the oracle of the tests, and the last resort of a program for which nothin
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import singledispatch
+from functools import cached_property, singledispatch
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -30,7 +30,9 @@ from kernelyard.ir import (
     Var,
     operands,
 )
+from kernelyard.ir.control_flow import IF, is_control_flow
 from kernelyard.ir.op import Attributes
+from kernelyard.ir.scopes import Scopes, introduces_symbols
 from kernelyard.ir.types import tensors_of
 from kernelyard.runtime.module import RuntimeModule, accepts_symbols
 from kernelyard.runtime.shapes import solve_symbols
@@ -174,12 +176,38 @@ class _Frame:
         return result
 
     def call(self, call: Call) -> Value:
+        if is_control_flow(call):
+            return self.call_if(call) if call.op_name == IF else self.call_while(call)
         if isinstance(call.op, GlobalVar):
             return self.call_global(call.op, call.args)
         if isinstance(call.args[0] if call.args else None, (GlobalVar, ExternFunc)):
             callee, *args = call.args
             return self.call_global(callee, args) if isinstance(callee, GlobalVar) else self.call_extern(call)
         return self.call_op(call.op, call)
+
+    def call_if(self, call: Call) -> Value:
+        then_branch, else_branch, condition, *args = call.args
+        taken = then_branch if self.operand(condition) else else_branch
+        return self.call_scoped(taken, tuple(map(self.operand, args)))
+
+    def call_while(self, call: Call) -> Value:
+        condition, body, *args = call.args
+        values = tuple(map(self.operand, args))
+        while self.call_scoped(condition, values):
+            result = self.call_scoped(body, values)
+            values = (result,) if len(values) == 1 else tuple(result)
+        return values[0] if len(values) == 1 else values
+
+    def call_scoped(self, callee: Expr, args: Sequence[Value]) -> Value:
+        """A branch or body: of the symbols known here it sees those that it shares."""
+        assert isinstance(callee, GlobalVar)
+        shared = self.scopes.shared(callee.name)
+        symbols = {name: value for name, value in self.symbols.items() if name in shared}
+        return call_function(self.module[callee.name], args, self.module, symbols)
+
+    @cached_property
+    def scopes(self) -> Scopes:
+        return Scopes(self.module)
 
     def call_op(self, op: Op, call: Call) -> Value:
         if op.reference is None:
@@ -210,7 +238,10 @@ class _Frame:
         return np.empty([dims.evaluate(dim, self.symbols) for dim in type_.shape], dtypes.to_numpy(type_.dtype))
 
     def check(self, call: Call, result: Value, var: Var) -> None:
-        """What was computed must be what the call's type says."""
+        """What was computed must be what the call's type says; sizes that the call decides are known from now on."""
+        if introduces_symbols(call):
+            specs = [TensorSpec(type_.shape, type_.dtype) for type_ in tensors_of(call.type)]
+            solve_symbols(specs, [array.shape for array in _flatten(result)], self.symbols)
         for type_, array in zip(tensors_of(call.type), _flatten(result), strict=True):
             shape = tuple(dims.evaluate(dim, self.symbols) for dim in type_.shape)
             if array.shape != shape or array.dtype != dtypes.to_numpy(type_.dtype):

@@ -72,7 +72,7 @@ def _unknown(name: str, known: frozenset[str]) -> PassError:
 def _with_callees(module: IRModule, entry: str) -> set[str]:
     """An entry function and all that it calls, which must be its own."""
     names = reachable_functions(module, (entry,))
-    others = reachable_functions(module, tuple(name for name in module.entry_functions() if name != entry))
+    others = reachable_functions(module, tuple(name for name in module.public_functions() if name != entry))
     shared = sorted(name for name in names & others if name in module.graph_functions())
     if shared:
         raise PassError(

@@ -19,7 +19,7 @@ class DeadCodeElimination(Pass):
         swept = {name: _sweep(function, purity) for name, function in entries.items()}
         changed = {name: function for name, function in swept.items() if function is not entries[name]}
         module = module.with_functions(changed) if changed else module
-        unused = set(module) - reachable_functions(module, tuple(entries))
+        unused = set(module) - reachable_functions(module, tuple(module.public_functions()))
         return module.without_functions(unused) if unused else module
 
 

@@ -1,0 +1,98 @@
+"""What the operands of `if` and `while` must be: functions of the module, and what these take and give.
+
+`if(@then, @else, condition, operands...)` is the result of one branch; `while(@condition, @body, operands...)` gives
+the body its own results again for as long as the condition holds. Both are those of StableHLO, with functions in place
+of regions (https://openxla.org/stablehlo/spec#if, #while).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from kernelyard.dims import Dim
+from kernelyard.ir.expr import Call, Expr, Function, GlobalVar
+from kernelyard.ir.module import IRModule
+from kernelyard.ir.op import Op
+from kernelyard.ir.scopes import fits
+from kernelyard.ir.types import TensorType, TupleType, Type, substitute
+
+IF = "if"
+WHILE = "while"
+CONTROL_FLOW = (IF, WHILE)
+BOOL = TensorType((), "bool")
+
+
+@dataclass(frozen=True)
+class Misfit:
+    """Why a call is refused: what is wrong, what was found, what was expected."""
+
+    message: str
+    found: object = None
+    expected: object = None
+
+
+def is_control_flow(value: Expr) -> bool:
+    """True for calls of `if` and `while`."""
+    return isinstance(value, Call) and isinstance(value.op, Op) and value.op.name in CONTROL_FLOW
+
+
+def misfit_of(call: Call, module: IRModule, known: Collection[str]) -> Misfit | None:
+    """Why a call of `if` or `while` is refused, or None; `known` are the symbols that are known where it stands."""
+    callees = [arg for arg in call.args[:2] if isinstance(arg, GlobalVar)]
+    if len(callees) != 2:
+        return Misfit(f"the first two operands of {call.op_name} must be functions of the module", repr(call.args[:2]))
+    functions: list[Function] = []
+    for callee in callees:
+        function = module.functions.get(callee.name)
+        if not isinstance(function, Function):
+            return Misfit(f"the module has no graph-level function {callee!r}")
+        functions.append(function)
+    return (_if if call.op_name == IF else _while)(call, functions, known)
+
+
+def _if(call: Call, branches: Sequence[Function], known: Collection[str]) -> Misfit | None:
+    condition, *args = call.args[2:]
+    if condition.type != BOOL:
+        return Misfit("the condition is no truth value", repr(condition.type), repr(BOOL))
+    for name, branch in zip(call.args, branches, strict=False):
+        bound: dict[str, Dim] = {}
+        misfit = _arguments(repr(name), branch, args, known, bound)
+        if misfit is None and not _fits(call.type, substitute(branch.result_type, bound), known):
+            misfit = Misfit(f"{name!r} returns another type than stated", repr(branch.result_type), repr(call.type))
+        if misfit is not None:
+            return misfit
+    return None
+
+
+def _while(call: Call, functions: Sequence[Function], known: Collection[str]) -> Misfit | None:
+    condition, body = functions
+    params = _as_one([param.type for param in body.params])
+    for name, function in zip(call.args, functions, strict=False):
+        misfit = _arguments(repr(name), function, call.args[2:], known, {})
+        if misfit is not None:
+            return misfit
+    if condition.result_type != BOOL:
+        return Misfit(f"{call.args[0]!r} gives no truth value", repr(condition.result_type), repr(BOOL))
+    if not _fits(params, body.result_type, known):
+        return Misfit(f"{call.args[1]!r} does not give what it takes", repr(body.result_type), repr(params))
+    if not _fits(call.type, params, known):
+        return Misfit(f"{call.args[1]!r} gives another type than stated", repr(call.type), repr(params))
+    return None
+
+
+def _arguments(
+    name: str, function: Function, args: Sequence[Expr], known: Collection[str], bound: dict[str, Dim]
+) -> Misfit | None:
+    given, taken = TupleType(tuple(a.type for a in args)), TupleType(tuple(p.type for p in function.params))
+    if len(given.fields) == len(taken.fields) and _fits(taken, given, known, bound):
+        return None
+    return Misfit(f"{name} is given arguments that it does not take", repr(given.fields), repr(taken.fields))
+
+
+def _fits(declared: Type, given: Type, known: Collection[str], bound: dict[str, Dim] | None = None) -> bool:
+    return fits(declared, given, known, {} if bound is None else bound)
+
+
+def _as_one(types: Sequence[Type]) -> Type:
+    return types[0] if len(types) == 1 else TupleType(tuple(types))
