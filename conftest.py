@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
 import pytest
 
 GOLDEN = Path(__file__).parent / "tests" / "golden"
+
+
+# Tests compile; what they are to find in a cache they put there.
+os.environ["KERNELYARD_CACHE_MB"] = "0"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -202,6 +202,7 @@ def test_doctor(cli) -> None:
     assert facts["healthy"] is True
     assert facts["versions"]["kernelyard"] == ky.__version__
     assert facts["runtimes"]["dnnl"]["reason"] == ""
+    assert facts["generators"]["native-cpu"]["kernel cache"]
     assert done(cli("doctor")).endswith("all in order\n")
 
 

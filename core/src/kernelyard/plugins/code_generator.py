@@ -22,6 +22,10 @@ class CodeGenerator(ABC):
         """None when kernels can be generated here."""
         return None
 
+    def facts(self) -> Mapping[str, str]:
+        """What `kernelyard doctor` is to say of it, by a few words each."""
+        return {}
+
     @abstractmethod
     def generate(self, functions: Mapping[str, PrimFunc], target: Target, options: Mapping[str, Any]) -> RuntimeModule:
         """Compile functions; the module answers to each name with (inputs..., outputs...).

@@ -1,7 +1,7 @@
 """The user's C compiler: found, called, and what it makes kept in a cache that only the user can write.
 
-The compiler is the command in `CC`, else the first of `cc`, `gcc`, `clang`. The cache is the folder `c` in
-`KERNELYARD_CACHE_DIR`, else in `kernelyard` of the user's cache folder.
+The compiler is the command in `CC`, else the first of `cc`, `gcc`, `clang`. The cache is the folder `c` of
+`kernelyard.runtime.disk_cache`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import stat
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -18,6 +17,7 @@ from functools import cache
 from pathlib import Path
 
 from kernelyard.errors import ToolchainError
+from kernelyard.runtime.disk_cache import own_folder
 from kernelyard.runtime.native_unit import NativeUnit, SharedLibrary
 from kernelyard.runtime.toolchain import Toolchain
 
@@ -118,17 +118,7 @@ def cached_library(unit: NativeUnit) -> Path:
 
 def _cache_folder() -> Path:
     """A folder that nobody else can write to: code is loaded from it."""
-    base = os.environ.get("KERNELYARD_CACHE_DIR")
-    if not base:
-        base = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "kernelyard")
-    folder = Path(base, "c")
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError:
-        return _private_folder()
-    found = folder.stat()
-    is_ours = found.st_uid == os.getuid() and not stat.S_IMODE(found.st_mode) & (stat.S_IWGRP | stat.S_IWOTH)
-    return folder if is_ours and os.access(folder, os.W_OK) else _private_folder()
+    return own_folder("c") or _private_folder()
 
 
 @cache

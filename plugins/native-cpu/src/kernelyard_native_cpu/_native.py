@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Sequence
 from functools import cache
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kernelyard.errors import BackendUnavailableError, CodegenError
 from kernelyard_native_cpu.library import LIBRARY_FUNCTIONS, OPENMP_FUNCTIONS
@@ -40,15 +40,27 @@ def _initialize() -> None:
     llvm.initialize_native_asmprinter()
 
 
+# How LLVM is asked to compile; with the text and the machine, all that object code depends on.
+_OPTIONS: dict[str, Any] = {"opt": 2, "reloc": "pic", "codemodel": "small", "jit": True}
+_SPEED_LEVEL = 1
+_PASSES = ("instruction_combine", "simplify_cfg")
+
+
+def compilation_key(machine: Machine) -> str:
+    """What object code depends on besides the text it is made of."""
+    import llvmlite
+
+    how = (llvmlite.__version__, llvm_version(), triple(machine), machine, _OPTIONS, _SPEED_LEVEL, _PASSES)
+    return repr(how)
+
+
 def _target_machine(machine: Machine) -> llvm.TargetMachine:
     import llvmlite.binding as llvm
 
     _initialize()
     try:
         target = llvm.Target.from_triple(triple(machine))
-        return target.create_target_machine(
-            cpu=machine.cpu, features=machine.feature_string, opt=2, reloc="pic", codemodel="small", jit=True
-        )
+        return target.create_target_machine(cpu=machine.cpu, features=machine.feature_string, **_OPTIONS)
     except RuntimeError as error:
         raise CodegenError("LLVM cannot generate code for this machine", found=str(machine), hint=str(error)) from error
 
@@ -71,11 +83,11 @@ def compile_object(text: str, machine: Machine) -> bytes:
         module.verify()
     except RuntimeError as error:
         raise CodegenError("the generated LLVM code is not valid", found=str(error)) from error
-    options = llvm.create_pipeline_tuning_options(speed_level=1)
+    options = llvm.create_pipeline_tuning_options(speed_level=_SPEED_LEVEL)
     builder = llvm.create_pass_builder(target_machine, options)
     passes = llvm.create_new_module_pass_manager()
-    passes.add_instruction_combine_pass()
-    passes.add_simplify_cfg_pass()
+    for name in _PASSES:
+        getattr(passes, f"add_{name}_pass")()
     passes.run(module, builder)
     return target_machine.emit_object(module)
 

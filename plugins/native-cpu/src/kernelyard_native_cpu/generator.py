@@ -7,6 +7,7 @@ from typing import Any
 
 from kernelyard.plugins.backend import Unavailable
 from kernelyard.plugins.code_generator import CodeGenerator
+from kernelyard.runtime.disk_cache import DiskCache
 from kernelyard.runtime.module import RuntimeModule
 from kernelyard.target import Target
 from kernelyard.tir import PrimFunc
@@ -18,6 +19,7 @@ from kernelyard_native_cpu.runtime import NativeCpuModule
 
 # Kernels per LLVM module: what they share is compiled once, and no module grows large.
 KERNELS_PER_MODULE = 32
+CACHE = DiskCache("native-cpu")
 
 
 class NativeCpuGenerator(CodeGenerator):
@@ -34,6 +36,10 @@ class NativeCpuGenerator(CodeGenerator):
             return Unavailable(f"llvmlite cannot be imported: {error}", "pip install kernelyard-native-cpu")
         return None
 
+    def facts(self) -> Mapping[str, str]:
+        """See `CodeGenerator.facts`."""
+        return {"kernel cache": str(CACHE.use())}
+
     def generate(self, functions: Mapping[str, PrimFunc], target: Target, options: Mapping[str, Any]) -> RuntimeModule:
         """See `CodeGenerator.generate`."""
         machine = resolve_machine(target.mcpu)
@@ -44,8 +50,18 @@ class NativeCpuGenerator(CodeGenerator):
             chosen = {name: functions[name] for name in names[start : start + KERNELS_PER_MODULE]}
             written, text = write_module(chosen, machine)
             kernels += written
-            objects.append(_native.compile_object(text, machine))
+            objects.append(_cached_object(text, machine))
         return NativeCpuModule([kernel.info for kernel in kernels], objects, machine, _native.llvm_version())
+
+
+def _cached_object(text: str, machine: Machine) -> bytes:
+    """The text as object code, compiled unless it was before."""
+    key = f"{_native.compilation_key(machine)}\n{text}"
+    found = CACHE.get(key)
+    if found is None:
+        found = _native.compile_object(text, machine)
+        CACHE.put(key, found)
+    return found
 
 
 def write_module(functions: Mapping[str, PrimFunc], machine: Machine) -> tuple[list[GeneratedKernel], str]:

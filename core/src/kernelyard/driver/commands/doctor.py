@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Sequence
 from dataclasses import asdict
 from importlib import metadata
+from importlib.metadata import EntryPoint
 
 import click
 
@@ -12,9 +14,10 @@ from kernelyard import __version__
 from kernelyard.driver.commands.backends import describe
 from kernelyard.driver.commands.common import columns, json_option, print_json
 from kernelyard.errors import PluginError
+from kernelyard.plugins import trial
 from kernelyard.plugins.guard import guarded
 from kernelyard.plugins.hookspecs import API_VERSION
-from kernelyard.plugins.manager import BackendInfo, backends
+from kernelyard.plugins.manager import BackendInfo, backends, get_manager
 from kernelyard.runtime.entry_points import distribution_of
 from kernelyard.runtime.loader import runtime_entry_points
 
@@ -23,11 +26,16 @@ LIBRARIES = ("numpy", "apache-tvm-ffi", "pluggy", "safetensors", "ml_dtypes")
 
 
 @click.command("doctor")
+@click.option("--retry", is_flag=True, help="Try every plugin out anew, whatever is remembered of it.")
 @json_option
 @click.pass_context
-def command(ctx: click.Context, as_json: bool) -> None:
+def command(ctx: click.Context, retry: bool, as_json: bool) -> None:
     """Examine the environment: versions, plugins, runtime halves. Exits with 1 if something is to mend."""
-    infos, runtimes = backends(), _runtimes()
+    entries = runtime_entry_points()
+    if retry:
+        get_manager().forget_trials()
+        trial.forget(entries, [()] * len(entries))
+    infos, runtimes = backends(), _runtimes(entries)
     faults = [f"{info.name} ({info.dist}): {info.state}" for info in infos if info.state in FAULTS]
     faults += [f"runtime {kind} ({facts['dist']}): broken" for kind, facts in runtimes.items() if facts["reason"]]
     versions = {"kernelyard": __version__, "plugin API": API_VERSION, "python": platform.python_version()}
@@ -35,7 +43,8 @@ def command(ctx: click.Context, as_json: bool) -> None:
     machine = f"{platform.system()} {platform.machine()}"
     if as_json:
         facts = {"healthy": not faults, "faults": faults, "machine": machine, "versions": versions}
-        print_json({**facts, "plugins": [asdict(info) for info in infos], "runtimes": runtimes})
+        generators = _generator_facts()
+        print_json({**facts, "plugins": [asdict(i) for i in infos], "runtimes": runtimes, "generators": generators})
     else:
         click.echo(f"{machine}: " + ", ".join(f"{name} {version}" for name, version in versions.items()))
         _print_plugins(infos, runtimes)
@@ -54,6 +63,10 @@ def _print_plugins(infos: list[BackendInfo], runtimes: dict[str, dict[str, str]]
     rows = [(kind, f"{f['dist']} {f['version']}", f["reason"] or "can be imported") for kind, f in runtimes.items()]
     for line in columns(rows):
         click.echo(f"  {line}")
+    for name, facts in _generator_facts().items():
+        click.echo(f"\n{name}")
+        for line in columns(list(facts.items())):
+            click.echo(f"  {line}")
     click.echo()
     usable = {part for info in infos if info.state == "active" for part in info.provides}
     if "code_generator" not in usable:
@@ -63,13 +76,26 @@ def _print_plugins(infos: list[BackendInfo], runtimes: dict[str, dict[str, str]]
         click.echo("no frontend is usable: only IRModules can be compiled\n    → pip install kernelyard-onnx")
 
 
-def _runtimes() -> dict[str, dict[str, str]]:
+def _generator_facts() -> dict[str, dict[str, str]]:
+    """What each usable code generator says of itself."""
+    found: dict[str, dict[str, str]] = {}
+    for generator in get_manager().active("code_generator"):
+        try:
+            facts = guarded(f"asking {generator.name} for facts", generator.facts)
+        except PluginError as error:
+            facts = {"facts": error.message}
+        if facts:
+            found[generator.name] = dict(facts)
+    return found
+
+
+def _runtimes(entries: Sequence[EntryPoint]) -> dict[str, dict[str, str]]:
     """The installed runtime halves by kind; the reason says why one cannot be imported."""
     found: dict[str, dict[str, str]] = {}
-    for entry in runtime_entry_points():
-        reason = ""
+    for entry, reason in zip(entries, trial.try_out(entries, [()] * len(entries)), strict=True):
         try:
-            guarded(f"importing the runtime {entry.name!r}", entry.load)
+            if not reason:
+                guarded(f"importing the runtime {entry.name!r}", entry.load)
         except PluginError as error:
             reason = error.message
         dist, version = distribution_of(entry)

@@ -1,0 +1,109 @@
+"""Kernels kept on disk: found again by another compile, keyed by all that their code depends on, rebuilt when damaged."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kernelyard.ir import TensorType
+from kernelyard.target import Target
+from kernelyard.tir.builder import PrimFuncBuilder
+from kernelyard_native_cpu import _native
+from kernelyard_native_cpu.generator import CACHE, NativeCpuGenerator
+from kernelyard_native_cpu.machine import resolve_machine
+
+PROGRAM = """
+import numpy as np, kernelyard as ky, kernelyard.ops
+from kernelyard.ir import FunctionBuilder, IRModule
+b = FunctionBuilder()
+x = b.input("x", (33,))
+module = IRModule({"main": b.function(b.op("tanh", b.op("add", x, x)))})
+exe = ky.compile(module, backends=[])
+np.testing.assert_allclose(exe(np.ones(33, np.float32)).numpy(), np.tanh(2.0), rtol=1e-6)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("KERNELYARD_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("KERNELYARD_CACHE_MB", "10")
+    return tmp_path / "native-cpu"
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The texts that LLVM was given."""
+    texts: list[str] = []
+    compile_object = _native.compile_object
+    monkeypatch.setattr(_native, "compile_object", lambda text, m: texts.append(text) or compile_object(text, m))
+    return texts
+
+
+def generate(factor: float = 2.0, mcpu: str | None = None) -> bytes:
+    b = PrimFuncBuilder()
+    x = b.input("x", TensorType((10,), "float32"))
+    function = b.finish((b.compute((10,), lambda i: x[i] * factor),))
+    return NativeCpuGenerator().generate({"scale": function}, Target("cpu", mcpu=mcpu), {}).save_to_bytes()
+
+
+def test_the_same_kernels_are_compiled_once(folder: Path, compiled: list[str]) -> None:
+    first = generate()
+    assert len(compiled) == len(list(folder.iterdir())) == 1
+    assert generate() == first
+    assert len(compiled) == 1
+
+
+def test_another_text_or_machine_is_another_entry(folder: Path, compiled: list[str]) -> None:
+    generate()
+    generate(3.0)
+    generate(mcpu="x86-64-v3")
+    generate(mcpu="x86-64-v2")
+    assert len(compiled) == len(list(folder.iterdir())) == 4
+
+
+def test_the_key_has_the_compilers_version_and_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    import llvmlite
+
+    machine = resolve_machine("x86-64-v3")
+    keys = {_native.compilation_key(machine), _native.compilation_key(resolve_machine("x86-64-v2"))}
+    monkeypatch.setattr(llvmlite, "__version__", "99.0")
+    keys.add(_native.compilation_key(machine))
+    monkeypatch.setitem(_native._OPTIONS, "opt", 3)
+    keys.add(_native.compilation_key(machine))
+    assert len(keys) == 4
+
+
+def test_a_damaged_entry_is_compiled_anew(folder: Path, compiled: list[str]) -> None:
+    first = generate()
+    (path,) = folder.iterdir()
+    path.write_bytes(path.read_bytes()[:-7])
+    assert generate() == first
+    assert len(compiled) == 2
+    assert generate() == first
+    assert len(compiled) == 2
+
+
+def test_it_can_be_turned_off(folder: Path, compiled: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERNELYARD_CACHE_MB", "0")
+    assert generate() == generate()
+    assert len(compiled) == 2
+    assert not folder.exists()
+
+
+def test_several_processes_may_compile_at_once(folder: Path) -> None:
+    processes = [subprocess.Popen([sys.executable, "-c", PROGRAM], stderr=subprocess.PIPE) for _ in range(3)]
+    for process in processes:
+        _, errors = process.communicate(timeout=120)
+        assert process.returncode == 0, errors.decode()
+    assert CACHE.use().entries == 1
+
+
+def test_doctor_says_where_it_is(folder: Path) -> None:
+    generate()
+    fact = NativeCpuGenerator().facts()["kernel cache"]
+    assert fact.startswith(f"{folder}, 1 entries, ")
+    assert fact.endswith("at most 10 MB")
+    assert CACHE.use().nbytes > 0
