@@ -62,7 +62,7 @@ def cases() -> Iterator[Case]:
 def _matmul(kind: str, a: Sequence[int], b: Sequence[int], both_move: bool = False) -> Case:
     left, right = _normal(*a), _normal(*b)
     result = np.empty((*np.broadcast_shapes(a[:-2], b[:-2]), a[-2], b[-1]), np.float32)
-    given = {"feeds": [left, right]} if both_move else {"feeds": [left], "weights": [right]}
+    feeds, weights = ([left, right], []) if both_move else ([left], [right])
 
     def run(torch: Any, x: Any, w: Any) -> Callable[[], Any]:
         out = torch.empty(result.shape)
@@ -70,7 +70,7 @@ def _matmul(kind: str, a: Sequence[int], b: Sequence[int], both_move: bool = Fal
 
     name = f"{'x'.join(map(str, a))} @ {'x'.join(map(str, b))}"
     flops = 2.0 * result.size * a[-1]
-    return Case(kind, name, "matmul", **given, flops=flops, nbytes=_nbytes(left, right, result), torch=run)
+    return Case(kind, name, "matmul", feeds, weights, flops=flops, nbytes=_nbytes(left, right, result), torch=run)
 
 
 def _matmuls() -> Iterator[Case]:

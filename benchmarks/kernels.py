@@ -2,16 +2,17 @@
 
     python benchmarks/kernels.py [--only conv] [--seconds 0.3] [--threads 1] [--json FILE]
 
-Each case is a module of one operator, compiled for native-cpu alone and for oneDNN through its plugin; torch computes the
-same where it is installed. What counts is the time of the compiled steps: copying feeds and results is left out for ours
-and oneDNN's, and torch writes to memory it is given where its operator allows. Reported: the 10th percentile of each in
-microseconds; the quicker of the others over ours (above 1: ours is quicker); and the share of what this machine was just
-measured to do, in arithmetic or in reading memory, whichever bounds the case.
+Each case is a module of one operator, compiled for native-cpu alone and for oneDNN through its plugin; torch computes
+the same where it is installed. What counts is the time of the compiled steps: copying feeds and results is left out for
+ours and oneDNN's, and torch writes to memory it is given where its operator allows. Reported: the 10th percentile of each
+in microseconds; the quicker of the others over ours (above 1: ours is quicker); and the share of what this machine was
+just measured to do, in arithmetic or in reading memory, whichever bounds the case.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import platform
 import time
@@ -31,7 +32,7 @@ import kernelyard as ky
 from kernelyard.runtime.vm import VirtualMachine
 
 try:
-    import torch
+    torch: Any = importlib.import_module("torch")
 except ImportError:
     torch = None
 

@@ -14,8 +14,8 @@ import numpy as np
 from kernelyard_native_cpu.machine import host_machine
 
 READ_BYTES = 256 << 20  # more than any cache here
-FMA_ROUNDS = 4_000_000
-CHAINS = 12  # independent sums: enough to hide the latency of an addition, few enough for 16 registers
+FMA_ROUNDS = 2_000_000
+CHAINS = 14  # independent sums: enough to hide the latency of an addition, few enough for 16 registers
 REPEATS = 7
 
 
