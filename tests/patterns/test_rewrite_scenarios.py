@@ -225,6 +225,21 @@ def test_iterative_rewrite_with_removed_intermediates(b: FunctionBuilder) -> Non
     assert ops(checked(f, rewrite_call(pattern, rewriter, f))) == ["negative", "subtract"]
 
 
+def test_equal_values_are_merged_between_rounds(b: FunctionBuilder) -> None:
+    """Two values that a rewrite makes equal are one in the next round, where a pattern may ask for one value twice."""
+    x, z = b.input("x", (4,)), b.input("z", (4,))
+    left, right = b.op("negative", b.op("negative", b.op("tanh", x))), b.op("tanh", x)
+    f = b.function(b.op("add", b.op("add", left, right), b.op("sigmoid", z)))
+    inner, same = wildcard(), wildcard()
+    twice = is_op("negative")(is_op("negative")(inner))
+    pattern = twice | is_op("add")(same, same)
+
+    def rewriter(call: Call, m: Match) -> Expr:
+        return m[inner] if inner in m else op.multiply(m[same], 2.0)
+
+    assert ops(checked(f, rewrite_call(pattern, rewriter, f))) == ["tanh", "multiply", "sigmoid", "add"]
+
+
 def test_wildcard_with_ty_updates_when_the_type_fits(b: FunctionBuilder) -> None:
     x = b.input("x", (16, 32))
     f = b.function(b.op("add", x, x))
@@ -326,6 +341,7 @@ SCENARIOS = {
     "rewrite_without_trivial_binding": test_rewrite_without_trivial_binding,
     "iterative_rewrite_without_trivial_binding": test_iterative_rewrite_without_trivial_binding,
     "iterative_rewrite_with_removed_intermediates": test_iterative_rewrite_with_removed_intermediates,
+    "common subexpressions between the rounds of rewrite_call": test_equal_values_are_merged_between_rounds,
     "wildcard_with_ty updates": test_wildcard_with_ty_updates_when_the_type_fits,
     "wildcard_with_ty no-op": test_wildcard_with_ty_is_a_no_op_when_it_does_not,
     "same_shape_pattern": test_same_shape_pattern,

@@ -7,8 +7,10 @@ once. The search never enters what cannot match, which keeps it near-linear for 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import product
 from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,6 +29,7 @@ from kernelyard.ir.expr import (
 )
 from kernelyard.ir.op import Op
 from kernelyard.ir.types import TensorType
+from kernelyard.patterns.association import DIVIDE, quotients
 from kernelyard.patterns.dataflow import Dataflow
 from kernelyard.patterns.pattern import (
     AndPattern,
@@ -53,6 +56,17 @@ from kernelyard.patterns.pattern import (
     VarPattern,
     WildcardPattern,
 )
+
+
+class Way(NamedTuple):
+    """Patterns of operands, each with the operand that it is to match.
+
+    inner: the other call, where a product over a number is spelled in another way than the pattern spells it.
+    """
+
+    patterns: Sequence[Pattern]
+    operands: Sequence[Expr]
+    inner: Expr | None = None
 
 
 class Feasibility:
@@ -104,11 +118,32 @@ class Feasibility:
 
     def call(self, pattern: CallPattern, expr: Expr) -> bool:
         value = self.dataflow.value_of(expr)
-        if not isinstance(value, Call) or not isinstance(value.op, Op) or value.op.name not in pattern.ops:
+        if not isinstance(value, Call) or not isinstance(value.op, Op):
             return False
-        return _counts_fit(pattern, value) and any(
-            self._all(pattern.args, operands) for operands in operand_orders(value, len(pattern.args))
-        )
+        return any(self._all(way.patterns, way.operands) for way in self.ways(pattern, value))
+
+    def ways(self, pattern: CallPattern, call: Call) -> Iterator[Way]:
+        """How the operands of a call may go with those of a pattern, the best way first."""
+        if call.op_name in pattern.ops and _counts_fit(pattern, call):
+            for operands in operand_orders(call, len(pattern.args)):
+                yield Way(pattern.args, operands)
+        if pattern.quotients and isinstance(call.type, TensorType) and dtypes.is_float(call.type.dtype):
+            # Integers are rounded after each step, so there the spelling counts.
+            yield from self._reassociated(pattern, call)
+
+    def _reassociated(self, pattern: CallPattern, call: Call) -> Iterator[Way]:
+        """The ways that only another spelling allows."""
+        is_as_written = call.op_name in pattern.ops
+        if is_as_written and call.op_name == DIVIDE:
+            return  # the factors of the product inside may be swapped anyway
+        for wanted, found in product(pattern.quotients, quotients(call.op_name, call.args, self._operands_of)):
+            swapped = found.factors[::-1]
+            for factors in (swapped,) if is_as_written else (found.factors, swapped):
+                yield Way((*wanted.factors, wanted.divisor), (*factors, found.divisor), found.inner)
+
+    def _operands_of(self, operand: Expr, op: str) -> Sequence[Expr] | None:
+        value = self.dataflow.value_of(operand)
+        return value.args if isinstance(value, Call) and value.op_name == op else None
 
     def function_call(self, pattern: FunctionCallPattern, expr: Expr) -> bool:
         value = self.dataflow.value_of(expr)

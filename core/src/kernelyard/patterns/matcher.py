@@ -14,7 +14,7 @@ from kernelyard.ir.expr import Binding, Call, Constant, Expr, Function, GlobalVa
 from kernelyard.ir.module import IRModule
 from kernelyard.ir.types import TensorType
 from kernelyard.patterns.dataflow import Dataflow
-from kernelyard.patterns.feasibility import Feasibility, operand_orders, same_value
+from kernelyard.patterns.feasibility import Feasibility, same_value
 from kernelyard.patterns.pattern import (
     AndPattern,
     AttrPattern,
@@ -276,8 +276,15 @@ class Search:
     def call(self, pattern: CallPattern, expr: Expr) -> Iterator[None]:
         value = self.dataflow.value_of(expr)
         assert isinstance(value, Call)
-        for operands_ in operand_orders(value, len(pattern.args)):
-            yield from self._group(expr, pattern.args, operands_)
+        for way in self.feasibility.ways(pattern, value):
+            if way.inner is None:
+                yield from self._group(expr, way.patterns, way.operands)
+            elif not self.distinct:  # in a graph, edges may name the inner call
+                inner = self.dataflow.resolve(way.inner)
+                assert isinstance(inner, Var)
+                self._join(inner)
+                yield from self._group(expr, way.patterns, way.operands)
+                self._leave(inner)
 
     def tuple(self, pattern: TuplePattern, expr: Expr) -> Iterator[None]:
         value = self.dataflow.value_of(expr)
@@ -310,11 +317,17 @@ class Search:
             return
         if self.distinct and expr in self.members:
             return
-        self.members[expr] = self.members.get(expr, 0) + 1
+        self._join(expr)
         yield from self.solve_all(patterns, exprs)
-        self.members[expr] -= 1
-        if not self.members[expr]:
-            del self.members[expr]
+        self._leave(expr)
+
+    def _join(self, var: Var) -> None:
+        self.members[var] = self.members.get(var, 0) + 1
+
+    def _leave(self, var: Var) -> None:
+        self.members[var] -= 1
+        if not self.members[var]:
+            del self.members[var]
 
     def solve_all(self, patterns: Sequence[Pattern], exprs: Sequence[Expr]) -> Iterator[None]:
         if not patterns:

@@ -24,6 +24,7 @@ from kernelyard.dims import Dim
 from kernelyard.errors import PatternError
 from kernelyard.ir.expr import Expr
 from kernelyard.ir.types import Type
+from kernelyard.patterns.association import DIVIDE, MULTIPLY, Quotient, quotients
 from kernelyard.patterns.pattern_context import PatternSeq, Sequenced, record
 
 RootOps: TypeAlias = "frozenset[str] | None"  # None: the root may be anything
@@ -183,15 +184,20 @@ class ConstantPattern(Pattern):
 class CallPattern(Pattern):
     """A call of one of `ops`. With `varargs` the call may have more operands than `args`, which are free.
 
-    The two operands of a commutative op are tried in both orders.
+    The two operands of a commutative op are tried in both orders, and of a product over a number the other spellings.
     """
 
     ops: tuple[str, ...]
     args: tuple[Pattern, ...]
     varargs: bool = False
 
+    @cached_property
+    def quotients(self) -> tuple[Quotient[Pattern], ...]:
+        """The ways to read this as a product over a number, where the inner call is spelled out without a name."""
+        return quotients(self.ops[0], self.args, _operands_of) if len(self.ops) == 1 else ()
+
     def _root_ops(self) -> RootOps:
-        return frozenset(self.ops)
+        return frozenset((MULTIPLY, DIVIDE) if self.quotients else self.ops)
 
 
 @dataclass(frozen=True, eq=False)
@@ -316,6 +322,12 @@ class CapturePattern(WrapperPattern):
     """Names the value."""
 
     name: str
+
+
+def _operands_of(pattern: Pattern, op: str) -> tuple[Pattern, ...] | None:
+    if isinstance(pattern, CallPattern) and pattern.ops == (op,) and len(pattern.args) == 2:
+        return pattern.args
+    return None
 
 
 def checked_operands(args: tuple[Any, ...], callee: str) -> tuple[Pattern, ...]:

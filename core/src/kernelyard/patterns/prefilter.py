@@ -113,6 +113,8 @@ class _Reach:
     def depth(self, pattern: Pattern) -> int:
         if pattern not in self._depths:
             steps = isinstance(pattern, (CallPattern, FunctionCallPattern, TuplePattern, TupleGetItemPattern))
-            parts = children(pattern)
-            self._depths[pattern] = steps + max((self.depth(part) for part in parts), default=0)
+            depths = [steps + self.depth(part) for part in children(pattern)]
+            if isinstance(pattern, CallPattern):  # in another spelling, any of the three may be the furthest
+                depths += [2 + self.depth(part) for q in pattern.quotients for part in (*q.factors, q.divisor)]
+            self._depths[pattern] = max(depths, default=int(steps))
         return self._depths[pattern]

@@ -13,6 +13,7 @@ from kernelyard.ir.expr import Binding, Call, Expr, Function, TupleGetItem, Var,
 from kernelyard.ir.module import IRModule
 from kernelyard.ir.purity import Purity
 from kernelyard.patterns.dataflow import without_aliases
+from kernelyard.patterns.equal_values import merge_equal_values
 from kernelyard.patterns.feasibility import same_value
 from kernelyard.patterns.graph_matcher import graph_matches
 from kernelyard.patterns.legality import leaking_intermediates
@@ -61,8 +62,9 @@ Rule: TypeAlias = "RewriteRule | GraphRewriteRule"
 def rewrite(function: Function, rules: Sequence[Rule], module: IRModule | None = None) -> Function:
     """Apply rules again and again until none does; a rule sees what the rules before it have left alone.
 
-    Values of a match that are used elsewhere too stay; what nothing uses any more goes. The same object is returned
-    when nothing matches. A match with a call that has effects, or with one between its values, is not rewritten.
+    Values of a match that are used elsewhere too stay; what nothing uses any more goes. After a round equal values
+    become one, so that the next round sees them as one. The same object is returned when nothing matches. A match with
+    a call that has effects, or with one between its values, is not rewritten.
     module: where functions are looked up; a call of one that is not known counts as having effects.
     Raises: PatternError when a rule changes the type, or when the rules do not come to an end.
 
@@ -139,7 +141,7 @@ class _Round:
             return None
         rewritten = splice(self.function, self.replaced, self.purity)
         assert rewritten is not None, "each replacement was tried"
-        return without_dead(rewritten, self.touched)
+        return merge_equal_values(without_dead(rewritten, self.touched), self.purity)
 
     def _apply(self, rule: RewriteRule) -> None:
         others = frozenset(self.touched)
