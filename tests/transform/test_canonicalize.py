@@ -240,6 +240,54 @@ def test_zeros_around_an_image_are_a_convolutions_padding(check, rank):
         assert check.ops(kept) == ["pad", f"nn.conv{rank}d"]
 
 
+def pooled(check, kind, before=None, pads=(0, 0, 1, 1, 0, 0, 1, 0), value=0.0, **attrs):
+    def build(b, x):
+        y = b.op(before, x) if before else x
+        padded = b.op("pad", y, pads=pads, mode="constant", value=value)
+        return b.op(f"nn.{kind}_pool2d", padded, **{"pool_size": (3, 3), "strides": (2, 2), **attrs})
+
+    after = check(PASS, check.of(build, shape=(2, 3, 8, 7)))
+    return check.ops(after), after.bindings[-1].value.attrs
+
+
+def test_zeros_around_an_image_are_padding_that_an_average_counts(check):
+    ops, attrs = pooled(check, "avg")
+    assert ops == ["nn.avg_pool2d"]
+    assert attrs["padding"] == (1, 1, 1, 0)
+    assert attrs["count_include_pad"]
+    ops, attrs = pooled(check, "avg", padding=(1, 0, 0, 1), count_include_pad=True)
+    assert (ops, attrs["padding"]) == (["nn.avg_pool2d"], (2, 1, 1, 1))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"value": 1.0},
+        {"padding": (1, 1, 1, 1)},
+        {"pads": (0, 1, 1, 1, 0, 0, 1, 0)},
+        {"pads": (0, 0, 3, 1, 0, 0, 1, 0)},
+        {"pads": (0, 0, -1, 1, 0, 0, 1, 0)},
+    ],
+    ids=["ones", "own padding that is not counted", "channels", "wider than the window", "a crop"],
+)
+def test_what_an_average_cannot_do_itself_stays(check, other):
+    assert pooled(check, "avg", **other)[0] == ["pad", "nn.avg_pool2d"]
+
+
+def test_what_no_element_is_below_is_padding_of_a_maximum(check):
+    assert pooled(check, "max", value=-math.inf)[0] == ["nn.max_pool2d"]
+    ops, attrs = pooled(check, "max", before="nn.relu", padding=(0, 1, 0, 1))
+    assert (ops, attrs["padding"]) == (["nn.relu", "nn.max_pool2d"], (1, 2, 1, 1))
+    assert pooled(check, "max")[0] == ["pad", "nn.max_pool2d"], "the image may have numbers below zero"
+    assert pooled(check, "max", before="nn.relu", dilation=(2, 2))[0] == ["nn.relu", "pad", "nn.max_pool2d"]
+
+
+def test_windows_over_the_edge_keep_their_number(check):
+    for kind in ("avg", "max"):
+        pooled(check, kind, before="nn.relu", ceil_mode=True)
+        pooled(check, kind, before="nn.relu", ceil_mode=True, pads=(0, 0, 0, 0, 0, 0, 2, 2))
+
+
 @settings(max_examples=80, deadline=None)
 @given(modules(symbolic=True, max_ops=12))
 def test_random_modules_keep_their_meaning(program):

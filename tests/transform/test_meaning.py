@@ -14,7 +14,9 @@ from kernelyard.transform import (
     ConvertLayout,
     DecomposeOpsForInference,
     FuseTransposeMatmul,
+    HoistStrides,
     SimplifyInference,
+    SinkReshape,
 )
 
 PASSES = [
@@ -23,7 +25,9 @@ PASSES = [
     ConvertLayout(),
     DecomposeOpsForInference(),
     FuseTransposeMatmul(),
+    HoistStrides(),
     SimplifyInference(),
+    SinkReshape(),
 ]
 
 

@@ -36,8 +36,10 @@ _HOME = {
     "EliminateCommonSubexpr": "eliminate_common_subexpr",
     "FoldBatchNorm": "fold_batch_norm",
     "FoldConstants": "fold_constants",
+    "HoistStrides": "hoist_strides",
     "InferTypes": "infer_types",
     "SimplifyInference": "simplify_inference",
+    "SinkReshape": "sink_reshape",
     "ToMixedPrecision": "to_mixed_precision",
     # partition
     "AllocateWorkspace": "allocate_workspace",

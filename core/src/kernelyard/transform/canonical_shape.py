@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+
+from kernelyard.errors import TypeInferenceError
 from kernelyard.ir import Call, Expr, FunctionMutator, Tuple
 from kernelyard.transform.canonical_rule import Rule, defining_call, make
 
@@ -115,8 +118,43 @@ def _explicit_axes(mutator: FunctionMutator, call: Call) -> Expr | None:
 def _padding_of_convolution(mutator: FunctionMutator, call: Call) -> Expr | None:
     """Zeros that are put around an image before a convolution are its padding."""
     pad = defining_call(mutator, call.args[0], "pad")
-    if pad is None or pad.attrs["mode"] != "constant" or pad.attrs["value"] != 0.0:
+    if pad is None or not _pads_with(pad, 0.0):
         return None
+    return _with_padding(call, pad)
+
+
+def _padding_of_average(mutator: FunctionMutator, call: Call) -> Expr | None:
+    """Zeros that are put around an image before an average pool are padding that it counts."""
+    pad = defining_call(mutator, call.args[0], "pad")
+    is_counted = call.attrs["count_include_pad"] or not any(call.attrs["padding"])
+    if pad is None or not is_counted or not _pads_with(pad, 0.0):
+        return None
+    return _with_padding(call, pad, count_include_pad=True)
+
+
+def _padding_of_maximum(mutator: FunctionMutator, call: Call) -> Expr | None:
+    """What no element is below takes no part in a maximum: -inf, or zeros around numbers that are never negative."""
+    pad = defining_call(mutator, call.args[0], "pad")
+    if pad is None:
+        return None
+    is_dense = all(step == 1 for step in call.attrs["dilation"])  # so that each window has an element of the image
+    is_least = _pads_with(pad, 0.0) and is_dense and _is_nonnegative(mutator, pad.args[0])
+    return _with_padding(call, pad) if is_least or _pads_with(pad, -math.inf) else None
+
+
+def _is_nonnegative(mutator: FunctionMutator, x: Expr) -> bool:
+    if defining_call(mutator, x, "nn.relu", "sigmoid") is not None:
+        return True
+    clip = defining_call(mutator, x, "clip")
+    return clip is not None and clip.attrs["min"] is not None and clip.attrs["min"] >= 0
+
+
+def _pads_with(pad: Call, value: float) -> bool:
+    return pad.attrs["mode"] == "constant" and pad.attrs["value"] == value
+
+
+def _with_padding(call: Call, pad: Call, **attrs: bool) -> Expr | None:
+    """A window operator that does the `pad` of its image itself; None where its result would be another."""
     pads = [amount for amount in pad.attrs["pads"] if isinstance(amount, int) and amount >= 0]
     rank = pad.tensor_type.rank
     begins, ends = pads[:rank], pads[rank:]
@@ -124,10 +162,16 @@ def _padding_of_convolution(mutator: FunctionMutator, call: Call) -> Expr | None
         return None
     around = (*begins[2:], *ends[2:])
     padding = tuple(a + b for a, b in zip(call.attrs["padding"], around, strict=True))
-    return make(call.op_name, pad.args[0], *call.args[1:], **{**call.attrs, "padding": padding})
+    try:
+        new = Call(call.op, [pad.args[0], *call.args[1:]], {**call.attrs, **attrs, "padding": padding})
+    except TypeInferenceError:  # a pool may not be wider padded than its window reaches
+        return None
+    return new if new.type == call.type else None
 
 
 _CONVOLUTIONS = ("nn.conv1d", "nn.conv2d", "nn.conv3d")
+_AVERAGES = ("nn.avg_pool1d", "nn.avg_pool2d", "nn.avg_pool3d")
+_MAXIMA = ("nn.max_pool1d", "nn.max_pool2d", "nn.max_pool3d")
 _REDUCTIONS = ("sum", "mean", "max", "min", "prod", "any", "all")
 
 SHAPE_RULES: dict[str, tuple[Rule, ...]] = {
@@ -141,5 +185,7 @@ SHAPE_RULES: dict[str, tuple[Rule, ...]] = {
     "tile": (_nothing("repeats", 1),),
     "flip": (_flip_nothing,),
     **dict.fromkeys(_CONVOLUTIONS, (_padding_of_convolution,)),
+    **dict.fromkeys(_AVERAGES, (_padding_of_average,)),
+    **dict.fromkeys(_MAXIMA, (_padding_of_maximum,)),
     **dict.fromkeys(_REDUCTIONS, (_explicit_axes, _reduce_ones)),
 }

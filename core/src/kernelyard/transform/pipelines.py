@@ -15,10 +15,12 @@ from kernelyard.transform.fold_batch_norm import FoldBatchNorm
 from kernelyard.transform.fold_constants import FoldConstants
 from kernelyard.transform.fuse_ops import FuseOps
 from kernelyard.transform.fuse_tir import FuseTIR
+from kernelyard.transform.hoist_strides import HoistStrides
 from kernelyard.transform.infer_types import InferTypes
 from kernelyard.transform.legalize_ops import LegalizeOps
 from kernelyard.transform.pass_base import Pass, Sequential
 from kernelyard.transform.simplify_inference import SimplifyInference
+from kernelyard.transform.sink_reshape import SinkReshape
 
 _PIPELINES: dict[str, Callable[[], Sequence[Pass]]] = {}
 
@@ -69,8 +71,10 @@ def _simplify() -> list[Pass]:
         InferTypes(),
         *_clean(),
         ComposeOps(),
+        SinkReshape(),
         FoldBatchNorm(),
         SimplifyInference(),
+        HoistStrides(),
         *_clean(),
     ]
 
