@@ -13,6 +13,8 @@ GOLDEN = Path(__file__).parent / "tests" / "golden"
 
 # Tests compile; what they are to find in a cache they put there.
 os.environ["KERNELYARD_CACHE_MB"] = "0"
+# Nor is each plugin to be tried out anew, for want of a cache; tests of that turn it on.
+os.environ["KERNELYARD_PLUGIN_TRIAL"] = "0"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -14,9 +14,9 @@ import pytest
 from fake_distribution import install
 
 from kernelyard.errors import PluginError, UnknownBackendError
+from kernelyard.plugins.worker_process import Worker
 from kernelyard.testing.conformance.cases import LEVELS
 from kernelyard.testing.conformance.claims import Gap, parse_claims, read_claims
-from kernelyard.testing.conformance.pool import Crashed, Hung, Worker
 
 ROOT = Path(__file__).parents[2]
 TEMPLATE = ROOT / "plugins" / "_template"
@@ -26,6 +26,7 @@ def environment_with(site: Path | None) -> dict[str, str]:
     """Variables of a process that finds the distributions in `site`."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("KERNELYARD_", "PYTEST_"))}
     path = [str(site)] if site else []
+    kept["KERNELYARD_PLUGIN_TRIAL"] = "0"  # the kit runs the plugin in a process of its own anyway
     return {**kept, "PYTHONPATH": os.pathsep.join(filter(None, [*path, os.environ.get("PYTHONPATH")]))}
 
 
@@ -169,28 +170,6 @@ def test_claims_of_plugins() -> None:
         read_claims("dnll")
     with pytest.raises(PluginError, match=r"no readable conformance\.toml"):
         read_claims("onnx")
-
-
-COUNTS = """
-import json, os, sys, time
-for line in sys.stdin:
-    number = json.loads(line)
-    if number == 3:
-        os._exit(3)
-    time.sleep(9 if number == 9 else 0)
-    print(number + 1, flush=True)
-"""
-
-
-def test_a_worker_is_started_again() -> None:
-    worker = Worker(["-c", COUNTS])
-    assert worker.ask(1, 20) == 2
-    with pytest.raises(Crashed, match="exit status 3"):
-        worker.ask(3, 20)
-    with pytest.raises(Hung, match=r"no answer within 0\.5 s"):
-        worker.ask(9, 0.5)
-    assert worker.ask(5, 20) == 6
-    worker.close()
 
 
 def test_other_runs_of_pytest_do_not_have_the_options(tmp_path: Path) -> None:

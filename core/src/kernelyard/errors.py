@@ -121,6 +121,10 @@ class PerformanceWarning(UserWarning):
     """Something runs far slower than it could."""
 
 
+class LibraryWarning(UserWarning):
+    """A library was made whose functions C programs cannot call, or not all of them."""
+
+
 # --- passes, patterns, placement --------------------------------------------------------------------------------------
 class PassError(KernelyardError):
     """A pass failed or broke its promise."""
@@ -175,6 +179,12 @@ class PluginContractError(PluginError):
     """A plugin said yes and then failed, or returned something it must not."""
 
     code = "KY303"
+
+
+class PluginTimeoutError(PluginError):
+    """A plugin's code did not come back in time."""
+
+    code = "KY304"
 
 
 # --- frontends -------------------------------------------------------------------------------------------------------

@@ -3,8 +3,8 @@
 Why not pluggy's own entry-point loading: it stops at the first plugin that fails to import, and it accepts misspelt
 hooks in silence. Here every plugin is checked alone (`check_pending` included), and what is wrong with one is stored.
 
-The order of checks: blocked -> manifest readable -> duplicate name -> API range -> import -> hooks -> probe. Nothing of
-a plugin runs before its API range fits.
+The order of checks: blocked -> manifest readable -> duplicate name -> API range -> trial -> import -> hooks -> probe.
+Nothing of a plugin runs before its API range fits; the trial is in a process of its own (`kernelyard.plugins.trial`).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
+from importlib.metadata import EntryPoint
 from threading import RLock
 from typing import Any
 
@@ -54,7 +55,7 @@ class PluginManager:
     def _discover(self) -> None:
         found = find(GROUP)
         for entry in found.entries:
-            plugin = Plugin(entry.name, *distribution_of(entry), entry.load)
+            plugin = Plugin(entry.name, *distribution_of(entry), entry.load, entry=entry)
             reason, hint = self._blocked_reason(entry.name)
             if reason:
                 plugin.fail("blocked", reason, hint)
@@ -125,11 +126,32 @@ class PluginManager:
                 self.pluggy.unregister(name=name)
 
     # --- loading ----------------------------------------------------------------------------------------------------
-    def activate(self, plugin: Plugin) -> None:
-        """Import the plugin and make its parts, once; afterwards its state says how that went."""
+    def activate(self, *plugins: Plugin) -> None:
+        """Import plugins and make their parts, once; afterwards their states say how that went."""
         with self._lock:
-            if plugin.state == "discovered":
-                self._activate(plugin)
+            waiting = [plugin for plugin in plugins if plugin.state == "discovered"]
+            self._try_out(waiting)
+            for plugin in waiting:
+                if plugin.state == "discovered":
+                    self._activate(plugin)
+
+    def _try_out(self, plugins: Sequence[Plugin]) -> None:
+        """What would end this process is broken before it is loaded into it."""
+        if not any(plugin.entry for plugin in plugins):
+            return
+        from kernelyard.plugins import trial
+
+        entries, hooks = _installed(plugins)
+        reasons = trial.try_out(entries, hooks)
+        for plugin, reason in zip([plugin for plugin in plugins if plugin.entry], reasons, strict=True):
+            if reason:
+                plugin.fail("broken", reason, trial.RETRY_HINT.format(name=plugin.name))
+
+    def forget_trials(self) -> None:
+        """Have every plugin tried out anew where it is next needed, whatever is remembered of it."""
+        from kernelyard.plugins import trial
+
+        trial.forget(*_installed([plugin for plugin in self.plugins if plugin.manifest]))
 
     def _activate(self, plugin: Plugin) -> None:
         try:
@@ -169,15 +191,13 @@ class PluginManager:
     # --- asking ----------------------------------------------------------------------------------------------------
     def infos(self) -> list[BackendInfo]:
         """Every plugin with its final state, by name."""
-        for plugin in self.plugins:
-            self.activate(plugin)
+        self.activate(*self.plugins)
         return [plugin.info() for plugin in self.plugins]
 
     def active(self, part: str, target: str | None = None) -> list[Any]:
         """Every usable part of one kind (for a target), highest priority first, then by name."""
         chosen = [plugin for plugin in self.plugins if _may_provide(plugin, part, target)]
-        for plugin in chosen:
-            self.activate(plugin)
+        self.activate(*chosen)
         usable = [plugin for plugin in chosen if plugin.state == "active"]
         usable.sort(key=lambda plugin: (-(plugin.manifest.priority if plugin.manifest else 0), plugin.name))
         return [plugin.parts[part] for plugin in usable]
@@ -249,6 +269,13 @@ def _unknown_name(name: str, known: Iterable[str]) -> UnknownBackendError:
 def _manifest_of(plugin: Plugin) -> Manifest:
     assert plugin.manifest is not None, "a plugin without a manifest is broken, and is not asked"
     return plugin.manifest
+
+
+def _installed(plugins: Sequence[Plugin]) -> tuple[list[EntryPoint], list[list[str]]]:
+    """The entry points of those that are installed, and the hooks that each promises."""
+    installed = [(plugin.entry, _manifest_of(plugin)) for plugin in plugins if plugin.entry is not None]
+    hooks = [[HOOK_OF_PART[part] for part in manifest.provides] for _, manifest in installed]
+    return [entry for entry, _ in installed], hooks
 
 
 def _hook_problem(manifest: Manifest, own: Sequence[str]) -> tuple[str, str | None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from importlib.metadata import EntryPoint
 from typing import Any
 
 from kernelyard.plugins.manifest import Manifest
@@ -30,7 +31,7 @@ class BackendInfo:
 
 @dataclass
 class Plugin:
-    """One entry point and what became of it."""
+    """One plugin and what became of it. entry: where it is installed; None for one that this process made."""
 
     name: str
     dist: str
@@ -40,6 +41,7 @@ class Plugin:
     state: str = "discovered"
     reason: str = ""
     hint: str | None = None
+    entry: EntryPoint | None = None
     parts: dict[str, Any] = field(default_factory=dict)
 
     def fail(self, state: str, reason: str, hint: str | None = None) -> None:

@@ -14,10 +14,10 @@ import numpy as np
 import kernelyard as ky
 from kernelyard.errors import PerformanceWarning, PluginContractError
 from kernelyard.ir import IRModule
+from kernelyard.plugins.worker_process import Worker
 from kernelyard.runtime.executable import Executable
 from kernelyard.runtime.report import VIEW, Report
 from kernelyard.testing.assertions import assert_allclose
-from kernelyard.testing.conformance.pool import Worker
 from kernelyard.testing.conformance.rerun import RERUN, from_json, to_json
 from kernelyard.testing.reference import evaluate
 

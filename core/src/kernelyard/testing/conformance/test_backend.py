@@ -10,9 +10,9 @@ import pytest
 
 from kernelyard.errors import KernelyardError
 from kernelyard.plugins.manager import ALLOW_VARIABLE
+from kernelyard.plugins.worker_process import Crashed, Hung, Worker
 from kernelyard.testing.conformance.cases import Case, all_cases
 from kernelyard.testing.conformance.claims import Claims, read_claims
-from kernelyard.testing.conformance.pool import Crashed, Hung, Worker
 
 CLAIMS = pytest.StashKey[Claims]()
 

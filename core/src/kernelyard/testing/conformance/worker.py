@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from typing import Any
 
+from kernelyard.plugins.worker_process import private_streams
 from kernelyard.testing.conformance.bench import Bench, Declined, Differs, NothingToRun
 from kernelyard.testing.conformance.cases import Case, all_cases
 from kernelyard.testing.conformance.claims import read_claims
@@ -30,10 +30,9 @@ def examine(case: Case, bench: Bench) -> dict[str, Any]:
 
 def main(backend: str, timeout: float) -> None:
     """Answer until stdin ends."""
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what a plugin prints is no answer
+    questions, answers = private_streams()
     cases, bench = all_cases(backend, read_claims(backend)), Bench(backend, timeout)
-    for line in sys.stdin:
+    for line in questions:
         print(json.dumps(examine(cases[json.loads(line)], bench)), file=answers, flush=True)
 
 

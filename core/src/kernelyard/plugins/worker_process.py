@@ -1,8 +1,12 @@
-"""Worker: a process that answers questions, one JSON line each; after a crash the next question gets another one."""
+"""Worker: a process that answers questions, one JSON line each; after a crash the next question gets another one.
+
+What may end the process that runs it is run in one of these.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -10,13 +14,18 @@ import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, TextIO
 
 TAIL = 1500  # characters of what a dead process wrote that a message shows
 
 
 class Crashed(Exception):  # noqa: N818  # what was found, not what went wrong
-    """The process died while it worked on a question."""
+    """The process died while it worked on a question. status: its exit status, minus the signal that ended it."""
+
+    def __init__(self, status: int, last_words: str) -> None:
+        super().__init__(f"the process ended with {cause(status)}{last_words}")
+        self.status = status
+        self.last_words = last_words.strip()
 
 
 class Hung(Exception):  # noqa: N818
@@ -58,7 +67,7 @@ class Worker:
         self.stop()
         if is_late:
             raise Hung(f"no answer within {timeout:g} s{words}")
-        raise Crashed(f"the process ended with {_cause(status)}{words}")
+        raise Crashed(status, words)
 
     def stop(self) -> None:
         """End the process; the next question starts another."""
@@ -95,5 +104,26 @@ class Worker:
         return f"\n{text[-TAIL:]}" if text else ""
 
 
-def _cause(status: int) -> str:
-    return signal.Signals(-status).name if status < 0 else f"exit status {status}"
+def cause(status: int) -> str:
+    """What an exit status says, for people.
+
+    Example:
+        >>> cause(-11), cause(3)
+        ('signal 11 (SIGSEGV)', 'exit status 3')
+    """
+    if status >= 0:
+        return f"exit status {status}"
+    name = next((known.name for known in signal.Signals if known == -status), "")
+    return f"signal {-status} ({name})" if name else f"signal {-status}"
+
+
+def private_streams() -> tuple[TextIO, TextIO]:
+    """In the process: where questions come from and answers go to. What other code reads and prints is neither: stdin
+    is empty from here on, and stdout goes where stderr goes."""
+    questions = os.fdopen(os.dup(0), "r", encoding="utf-8")
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(2, 1)
+    return questions, answers

@@ -1,0 +1,72 @@
+"""What the process does in which a plugin is tried out: each step when it is told to; so one knows which ended it."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from importlib.metadata import EntryPoint
+from typing import Any
+
+from kernelyard.plugins.worker_process import private_streams
+
+log = logging.getLogger(__name__)
+
+
+class Steps:
+    """The steps of taking one plugin into use, by name; each needs the ones before it.
+
+    entry: what its entry point says. hooks: those that its manifest promises.
+    """
+
+    def __init__(self, entry: str, hooks: Sequence[str]) -> None:
+        self._entry = EntryPoint("tried", entry, "")
+        self._hooks = hooks
+        self._module: Any = None
+        self._parts: list[Any] = []
+
+    def load(self) -> None:
+        """Import it."""
+        self._module = self._entry.load()
+
+    def make(self) -> None:
+        """Call its hooks."""
+        self._parts = [getattr(self._module, hook)() for hook in self._hooks]
+
+    def probe(self) -> None:
+        """Ask its parts whether their library is there."""
+        for part in self._parts:
+            if hasattr(part, "probe"):
+                part.probe()
+
+
+def main() -> None:
+    """Answer until the questions end: first which plugin it is, then the names of steps. True: that went through."""
+    questions, answers = private_streams()
+    _leave_no_core_file()
+
+    def answer(value: bool) -> None:
+        print(json.dumps(value), file=answers, flush=True)
+
+    steps = Steps(**json.loads(questions.readline()))
+    by_name = {"load": steps.load, "make": steps.make, "probe": steps.probe}
+    answer(True)
+    for line in questions:
+        answer(_went_through(by_name[json.loads(line)]))
+
+
+def _went_through(step: Callable[[], None]) -> bool:
+    try:
+        step()
+    except BaseException:  # whatever it is, the process that takes the plugin into use will meet and name it
+        log.debug("a plugin raised in its trial", exc_info=True)
+        return False
+    return True
+
+
+def _leave_no_core_file() -> None:
+    with suppress(ImportError, OSError, ValueError):  # not everywhere, not always allowed
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
