@@ -66,6 +66,19 @@ def test_a_compiled_program_refuses_sizes_that_do_not_fit() -> None:
     assert caught.value.where == "node 'Add_1'"
 
 
+@pytest.mark.parametrize(("begin", "end"), [(0, 5), (3, 4), (4, n)])
+def test_a_slice_never_leaves_its_operand(begin: Any, end: Any) -> None:
+    b = FunctionBuilder()
+    x = b.input("x", (n, 2))
+    part = b.op("strided_slice", x, axes=(0,), begin=(begin,), end=(end,), strides=(1,))
+    exe = ky.compile(IRModule({"main": b.function(part)}), backends=[])
+    whole = np.arange(10, dtype=np.float32).reshape(5, 2)
+    np.testing.assert_array_equal(np.asarray(exe(whole)), whole[begin : 5 if end is n else end])
+    with pytest.raises(ShapeError, match="do not fit") as caught:
+        exe(whole[:3])
+    assert caught.value.where == "strided_slice"
+
+
 def test_checks_are_saved(tmp_path: Any) -> None:
     exe = ky.compile(two_inputs("concat", (n, 4), (m, 4), axis=1), backends=[])
     exe.save(tmp_path / "a.kyar")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import kernelyard.ops  # noqa: F401  the vocabulary must be declared before a model is read
@@ -12,10 +12,13 @@ from kernelyard.driver.choose_backends import choose_backends, choose_code_gener
 from kernelyard.driver.generate import Generated, generate
 from kernelyard.driver.import_model import import_model
 from kernelyard.driver.lower import lower
+from kernelyard.driver.lower_routine import lower_routine, routine_names
 from kernelyard.driver.options import check_options
 from kernelyard.driver.requirements import check_coverage, check_requirements
 from kernelyard.errors import OptionError, PerformanceWarning, PluginContractError
-from kernelyard.ir import Call, IRModule
+from kernelyard.ir import Call, GlobalVar, IRModule
+from kernelyard.ir.control_flow import is_control_flow
+from kernelyard.ir.scopes import introduces_symbols
 from kernelyard.legalize import has_rule
 from kernelyard.ops.reference_runtime import ReferenceModule
 from kernelyard.ops.size_checks import size_checks
@@ -27,10 +30,12 @@ from kernelyard.plugins.code_generator import CodeGenerator
 from kernelyard.plugins.manager import get_manager
 from kernelyard.runtime.executable import Executable
 from kernelyard.runtime.module import RuntimeModule
-from kernelyard.runtime.program import SizeCheck
-from kernelyard.runtime.report import VIEW, Report
+from kernelyard.runtime.program import Program, SizeCheck
+from kernelyard.runtime.report import VIEW, VM, Report
+from kernelyard.runtime.routine import Routine
 from kernelyard.target import Target, as_target
 from kernelyard.transform.legalize_ops import VIEWS
+from kernelyard.transform.optimize_regions import OptimizeRegions
 from kernelyard.transform.pipelines import get_pipeline
 from kernelyard.transform.run_codegen import EXTERNAL_MODULES, RunCodegen
 
@@ -38,6 +43,7 @@ log = logging.getLogger("kernelyard")
 
 REFERENCE = "reference"
 EXTERN = "extern"  # functions that the model brought along
+HOST = "host"  # operators that decide the sizes of their results: NumPy makes these, and the rest goes on with them
 Options = Mapping[str, Mapping[str, Any]]
 
 
@@ -133,9 +139,11 @@ def simplify(module: IRModule) -> IRModule:
 def run_codegens(
     module: IRModule, chosen: Sequence[Backend], options: Options, recorder: Recorder, strict: bool = False
 ) -> IRModule:
-    """Each backend compiles its regions."""
+    """Each backend optimizes its regions, and then compiles them."""
+    optimizers = {backend.name: backend.optimize for backend in chosen}
     codegens = {backend.name: backend.codegen for backend in chosen}
-    return RunCodegen(codegens, options, recorder=recorder, strict=strict)(module)
+    optimized = OptimizeRegions(optimizers, recorder, strict)(module)
+    return RunCodegen(codegens, options, recorder=recorder, strict=strict)(optimized)
 
 
 def runs_rest(generator: CodeGenerator | None) -> Callable[[Call], str]:
@@ -146,6 +154,10 @@ def runs_rest(generator: CodeGenerator | None) -> Callable[[Call], str]:
             return VIEW
         if call.op_name == "call_dps_packed":
             return EXTERN
+        if is_control_flow(call) or isinstance(call.op, GlobalVar):
+            return VM
+        if introduces_symbols(call):
+            return HOST
         return generator.name if generator is not None and has_rule(call.op_name) else REFERENCE
 
     return name
@@ -159,21 +171,36 @@ def link(generated: Generated, target: Target, checks: Mapping[str, tuple[SizeCh
     module = generated.module
     modules: list[RuntimeModule] = [*module.attrs.get(EXTERNAL_MODULES, ()), *generated.kernel_modules]
     home = _home(modules)
+    routines = routine_names(module)
     lowered = [
-        lower(name, function, home, len(modules), checks.get(name, ()))
+        lower_routine(name, module, home, len(modules), checks.get(name, ()))
+        if name in routines
+        else lower(name, function, home, len(modules), checks.get(name, ()))
         for name, function in module.entry_functions().items()
     ]
     reference_calls = {symbol: call for each in lowered for symbol, call in each.reference_calls.items()}
     if reference_calls:
         modules.append(ReferenceModule.from_calls(reference_calls))
-        names = ", ".join(sorted({call.op_name for call in reference_calls.values()}))
-        message = f"these ops run on the slow reference interpreter: {names}"
-        warnings.warn(message, PerformanceWarning, stacklevel=3)
+        _warn_of(call for call in reference_calls.values() if not introduces_symbols(call))
     constants = {digest: array for each in lowered for digest, array in each.constants.items()}
     for each in modules:
         constants.update(each.constants())
-    programs = {each.program.name: each.program for each in lowered}
-    return Executable(programs, modules, constants, module.attrs.get("metadata", {}), target=str(target))
+    functions = [each.program for each in lowered]
+    return Executable(
+        {each.name: each for each in functions if isinstance(each, Program)},
+        modules,
+        constants,
+        module.attrs.get("metadata", {}),
+        target=str(target),
+        routines={each.name: each for each in functions if isinstance(each, Routine)},
+    )
+
+
+def _warn_of(interpreted: Iterable[Call]) -> None:
+    names = ", ".join(sorted({call.op_name for call in interpreted}))
+    if names:
+        message = f"these ops run on the slow reference interpreter: {names}"
+        warnings.warn(message, PerformanceWarning, stacklevel=4)
 
 
 def _home(modules: Sequence[RuntimeModule]) -> dict[str, int]:

@@ -6,7 +6,7 @@ of the reference module, which the report shows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,6 +15,7 @@ from kernelyard.errors import CodegenError, IRError
 from kernelyard.ir import Call, Constant, Expr, ExternFunc, Function, GlobalVar, Op, Tuple, TupleGetItem, Var
 from kernelyard.ir.types import symbols_of, tensors_of
 from kernelyard.runtime.program import Program, Register, SizeCheck, Step
+from kernelyard.runtime.routine import Routine
 from kernelyard.runtime.spec import TensorSpec
 from kernelyard.transform.legalize_ops import VIEWS
 
@@ -23,10 +24,10 @@ COMPILED = ("call_tir", "call_dps_packed")
 
 @dataclass
 class Lowered:
-    """What lowering gives: the program, its constants by digest, and the calls left to the reference module by symbol
-    (no two functions share one)."""
+    """What lowering gives: the program or routine, its constants by digest, and the calls left to the reference module
+    by symbol (no two functions share one)."""
 
-    program: Program
+    program: Program | Routine
     constants: dict[str, np.ndarray]
     reference_calls: dict[str, Call]
 
@@ -37,35 +38,50 @@ def lower(
     home: Mapping[str, int],
     reference_module: int,
     checks: tuple[SizeCheck, ...] = (),
+    symbols: Collection[str] = (),
 ) -> Lowered:
-    """Lower an entry function.
+    """Lower a function without control flow.
 
     home: the module number of each compiled symbol. reference_module: the number that the reference module will have.
-    checks: what the sizes of the inputs must satisfy (`kernelyard.ops.size_checks`).
+    checks: what the sizes of the inputs must satisfy (`kernelyard.ops.size_checks`). symbols: those whose values come
+    with a call, beside those of the inputs.
     Raises: CodegenError for a call of a function that no module has, IRError when the function's names of inputs or
     outputs do not fit.
     """
     lowering = _Lowering(name, home, reference_module)
-    given = function.attrs.get("input_names") or [param.name for param in function.params]
-    inputs = [
-        TensorSpec(param.tensor_type.shape, param.tensor_type.dtype, input_name)
-        for param, input_name in zip(function.params, _names(given, len(function.params), name, "input"), strict=True)
-    ]
+    inputs, output_names = entry_specs(name, function)
     for index, (param, spec) in enumerate(zip(function.params, inputs, strict=True)):
         lowering.of[param] = (lowering.add(Register(spec.shape, spec.dtype, "input", index=index)),)
     for binding in function.bindings:
         lowering.of[binding.var] = lowering.value(binding.var, binding.value)
     results = lowering.operand(function.result)
-    given = function.attrs.get("output_names") or [f"output_{i}" for i in range(len(results))]
     outputs = [
         TensorSpec(lowering.registers[register].shape, lowering.registers[register].dtype, output_name)
-        for register, output_name in zip(results, _names(given, len(results), name, "output"), strict=True)
+        for register, output_name in zip(results, output_names(len(results)), strict=True)
     ]
-    symbols = tuple(sorted(symbols_of(param.type for param in function.params)))
+    known = tuple(sorted(symbols_of(param.type for param in function.params).union(symbols)))
     program = Program(
-        name, symbols, tuple(inputs), tuple(outputs), tuple(lowering.registers), tuple(lowering.steps), results, checks
+        name, known, tuple(inputs), tuple(outputs), tuple(lowering.registers), tuple(lowering.steps), results, checks
     )
     return Lowered(program, lowering.constants, lowering.reference_calls)
+
+
+def entry_specs(name: str, function: Function) -> tuple[list[TensorSpec], Callable[[int], Sequence[str]]]:
+    """The inputs of an entry function under the names that callers use, and the names for a number of results.
+
+    Raises: IRError when the function's attributes do not name them.
+    """
+    given = function.attrs.get("input_names") or [param.name for param in function.params]
+    inputs = [
+        TensorSpec(param.tensor_type.shape, param.tensor_type.dtype, input_name)
+        for param, input_name in zip(function.params, _names(given, len(function.params), name, "input"), strict=True)
+    ]
+
+    def output_names(count: int) -> Sequence[str]:
+        given = function.attrs.get("output_names") or [f"output_{i}" for i in range(count)]
+        return _names(given, count, name, "output")
+
+    return inputs, output_names
 
 
 def _names(names: Sequence[str], count: int, function: str, side: str) -> Sequence[str]:

@@ -13,7 +13,8 @@ from kernelyard.ir.op import Attribute, Attributes, Op, register_op
 from kernelyard.ir.types import TensorType, Type
 
 
-def _stated(types: Sequence[TensorType], attrs: Attributes) -> Type:
+def stated(types: Sequence[TensorType], attrs: Attributes) -> Type:
+    """The type rule of operators whose type is stated. Raises: TypeInferenceError."""
     raise TypeInferenceError("the result type of this call is stated by whoever makes it, never inferred")
 
 
@@ -21,7 +22,7 @@ CALL_TIR = register_op(
     Op(
         "call_tir",
         ("function", "args*"),
-        _stated,
+        stated,
         opaque_type=True,
         summary="a PrimFunc of the module, called with inputs; its outputs are the result",
     )
@@ -30,7 +31,7 @@ CALL_DPS_PACKED = register_op(
     Op(
         "call_dps_packed",
         ("function", "args*"),
-        _stated,
+        stated,
         opaque_type=True,
         summary="a function of an attached RuntimeModule, called with inputs and then the outputs that it fills",
     )
@@ -39,7 +40,7 @@ IF_OP = register_op(
     Op(
         IF,
         ("then_branch", "else_branch", "condition", "args*"),
-        _stated,
+        stated,
         opaque_type=True,
         introduces_symbols=True,
         summary="the result of one of two functions of the module, which one a truth value decides",
@@ -49,7 +50,7 @@ WHILE_OP = register_op(
     Op(
         WHILE,
         ("condition", "body", "args*"),
-        _stated,
+        stated,
         opaque_type=True,
         introduces_symbols=True,
         summary="the operands, replaced by what a function makes of them for as long as another one holds for them",
@@ -65,7 +66,7 @@ ALLOC_TENSOR = register_op(
     Op(
         "alloc_tensor",
         (),
-        _stated,
+        stated,
         reference=_allocated,
         attributes={"shape": Attribute("dims"), "dtype": Attribute("dtype")},
         pure=False,  # two of them are two, and whoever is given one may write to it

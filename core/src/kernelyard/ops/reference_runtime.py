@@ -44,6 +44,9 @@ class ReferenceModule(RuntimeModule):
     """Operator calls by symbol."""
 
     kind: ClassVar[str] = "reference"
+    native_hint: ClassVar[str] = (
+        "install a code generator and compile the model again: pip install kernelyard-native-cpu"
+    )
 
     def __init__(self, calls: Mapping[str, OpCall]) -> None:
         self.calls = dict(calls)
@@ -76,6 +79,11 @@ class ReferenceModule(RuntimeModule):
             _fill(arrays[count:], results, symbol)
 
         return function
+
+    def evaluate(self, symbol: str, arrays: Sequence[np.ndarray], symbols: Mapping[str, int]) -> Sequence[np.ndarray]:
+        if symbol not in self.calls:
+            raise self.unknown_symbol(symbol)
+        return self.calls[symbol].run(list(arrays), symbols)
 
     def save_to_bytes(self) -> bytes:
         calls = {symbol: _call_to_json(call) for symbol, call in self.calls.items()}

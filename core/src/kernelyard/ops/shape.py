@@ -15,13 +15,13 @@ from kernelyard.ops.samples import floats, numbers
 from kernelyard.ops.type_rules import (
     are_different,
     clamped_size,
-    is_nonnegative,
     require,
     require_axes,
     require_axis,
     require_broadcastable,
     require_length,
     require_same_dtype,
+    require_within,
     unify,
 )
 
@@ -209,8 +209,7 @@ def _slice_size(size: Dim, begin: Dim, end: Dim, stride: int, axis: int) -> Dim:
     require(stride != 0, f"the stride of axis {axis} is 0")
     first, last = (0, size) if stride > 0 else (-1, size - 1)
     for name, bound in (("begin", begin), ("end", end)):
-        outside = is_nonnegative(first - bound - 1) or is_nonnegative(bound - last - 1)
-        require(not outside, f"{name} of axis {axis} is out of range", found=bound, expected=f"{first} to {last}")
+        require_within(bound, first, last, f"{name} of axis {axis}")
     if stride > 0:
         return clamped_size(dims.ceildiv(end - begin, stride)) if stride > 1 else clamped_size(end - begin)
     return clamped_size(dims.ceildiv(begin - end, -stride))

@@ -109,6 +109,16 @@ def unify(left: Dim, right: Dim, what: str) -> Dim:
     return min(left, right, key=lambda dim: (not isinstance(dim, int), len(str(dim)), str(dim)))
 
 
+def require_within(bound: Dim, first: Dim, last: Dim, what: str) -> None:
+    """`bound` must lie between two dims, both included; what cannot be proved is noted as an assumption."""
+    below, above = first - bound, bound - last
+    outside = is_nonnegative(below - 1) or is_nonnegative(above - 1)
+    require(not outside, f"{what} is out of range", found=bound, expected=f"{first} to {last}")
+    pairs = _assumed.get()
+    if pairs is not None and not (is_nonnegative(-below) and is_nonnegative(-above)):
+        pairs.append((bound, dims.minimum(dims.maximum(bound, first), last)))
+
+
 def unify_shapes(left: Shape, right: Shape, what: str) -> Shape:
     """`unify` for every axis."""
     require(len(left) == len(right), f"{what} must have the same rank", found=f"{left} and {right}")

@@ -9,12 +9,13 @@ from kernelyard import dims
 from kernelyard.dims import Dim
 from kernelyard.errors import ShapeError
 from kernelyard.ir import Call, Expr, Function, GlobalVar, IRModule, Op, TensorType, Tuple, TupleGetItem, Var
+from kernelyard.ir.module import PRIVATE
 from kernelyard.ir.types import tensors_of
 from kernelyard.patterns.composite import CODEGEN, COMPOSITE, GLOBAL_SYMBOL
 from kernelyard.patterns.matcher import Match
 from kernelyard.placement.near_misses import NO_MATCH
 from kernelyard.placement.recorder import Recorder, node_label
-from kernelyard.runtime.report import SYMBOL_SIZE, VIEW, Node, Reason
+from kernelyard.runtime.report import SYMBOL_SIZE, VIEW, VM, Node, Reason
 
 TAKEN = "taken"
 CONTRACT_VIOLATION = "contract-violation"
@@ -54,7 +55,8 @@ class _Walk:
                 known[binding.var] = self._region(region, binding.value, region_results[binding.var], known)
             else:
                 known[binding.var] = self._value(binding.var, binding.value, known, None)
-        self._mark_outputs(function, known)
+        if not function.attrs.get(PRIVATE):
+            self._mark_outputs(function, known)
 
     def _mark_outputs(self, function: Function, known: Mapping[Expr, Sources]) -> None:
         results = _fields(function.result)
@@ -137,7 +139,7 @@ class _Walk:
             reasons.append(Reason(backend, pattern, CONTRACT_VIOLATION, broken.message))
         if place is None or broken is not None:
             backend, pattern, function = self.rest(call), "", ""
-        counted = backend != VIEW
+        counted = backend not in (VIEW, VM)
         return Node(
             self._entry,
             node_label(var),

@@ -1,7 +1,7 @@
 """The artifact: an Executable as one `.kyar` file, and back.
 
-Manifest: programs, modules (kind, member, the distribution that loads them, digests of their constants), metadata,
-report, target. Members: one blob per module, and `constants.safetensors`. Nothing in a file is executed, imported or
+Manifest: programs, routines, modules (kind, member, the distribution that loads them, digests of their constants),
+metadata, report, target. Members: one blob per module, and `constants.safetensors`. Nothing in a file is executed, imported or
 unpickled because the file says so: a module's kind only chooses among the loaders that are installed.
 """
 
@@ -21,6 +21,7 @@ from kernelyard.runtime.container import SCHEMA, Contents, Member, read_containe
 from kernelyard.runtime.executable import Executable
 from kernelyard.runtime.module import RuntimeModule
 from kernelyard.runtime.program import Program
+from kernelyard.runtime.routine import Routine
 from kernelyard.runtime.spec import DIGEST, Fields, corrupted
 
 CONSTANTS = "constants.safetensors"
@@ -43,6 +44,8 @@ def write(executable: Executable, path: str | os.PathLike[str]) -> None:
         "programs": [program.to_json() for program in executable.programs.values()],
         "modules": [entry for entry, _ in modules],
     }
+    if executable.routines:
+        manifest["routines"] = [routine.to_json() for routine in executable.routines.values()]
     members = [member for _, member in modules]
     members.append(Member(CONSTANTS, safetensors_format.to_parts(_all_constants(executable))))
     write_container(path, manifest, members)
@@ -66,9 +69,8 @@ def _module_entry(number: int, module: RuntimeModule) -> tuple[dict[str, Any], M
 
 
 def _all_constants(executable: Executable) -> dict[str, np.ndarray]:
-    constants = {
-        digest: executable.constants[digest] for program in executable.programs.values() for digest in program.digests()
-    }
+    functions = (*executable.programs.values(), *executable.routines.values())
+    constants = {digest: executable.constants[digest] for function in functions for digest in function.digests()}
     for module in executable.modules:
         constants.update(module.constants())
     for digest in constants:
@@ -88,7 +90,8 @@ def read(path: str | os.PathLike[str], threads: int | None = None) -> Executable
     loaders = [loader.find_loader(fields.text("kind"), _requirement(fields)) for fields in modules]
     constants = safetensors_format.from_bytes(contents.member(CONSTANTS, "manifest"), CONSTANTS)
     programs = manifest.each("programs", Program.from_json)
-    names = [program.name for program in programs]
+    routines = manifest.each("routines", Routine.from_json) if "routines" in manifest else ()
+    names = [function.name for function in (*programs, *routines)]
     if len(set(names)) != len(names):
         raise corrupted("manifest.programs", names, "names that differ")
     return Executable(
@@ -99,6 +102,7 @@ def read(path: str | os.PathLike[str], threads: int | None = None) -> Executable
         report_json=_report(manifest),
         target=manifest.text("target"),
         threads=threads,
+        routines={routine.name: routine for routine in routines},
     )
 
 

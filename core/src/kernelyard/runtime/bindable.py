@@ -111,4 +111,9 @@ def default_threads() -> int:
     text = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
     if text.isdigit() and int(text) > 0:
         return int(text)
+    return processors()
+
+
+def processors() -> int:
+    """How many processors this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -16,20 +16,22 @@ from typing import TypeAlias
 from kernelyard.errors import ExecutionError
 from kernelyard.runtime.module import NativeCall, Step
 
-# One record is five 64-bit words: function, a, b, n, d. The runner answers 0, or the failing record's number + 1 in
-# the upper and the function's status in the lower 32 bits.
+# A table is 64-bit words: the number of records, then five words for each: function, a, b, n, d. The runner answers 0,
+# or the failing record's number + 1 in the upper and the function's status in the lower 32 bits.
 _WORDS = 5
 _ERROR_RAISED = -1  # the status of a function of tvm-ffi that left an error behind
 _RUNNER_NAME = "kernelyard_run_table"
 _RUNNER_IR = f"""
 %record = type {{ ptr, ptr, ptr, i64, ptr }}
-define i64 @{_RUNNER_NAME}(ptr %table, i64 %count) {{
+define i64 @{_RUNNER_NAME}(ptr %table) {{
 entry:
+  %count = load i64, ptr %table
+  %records = getelementptr i64, ptr %table, i64 1
   %some = icmp sgt i64 %count, 0
   br i1 %some, label %call, label %done
 call:
   %i = phi i64 [ 0, %entry ], [ %next, %good ]
-  %record = getelementptr %record, ptr %table, i64 %i
+  %record = getelementptr %record, ptr %records, i64 %i
   %function = load ptr, ptr %record
   %pa = getelementptr %record, ptr %record, i64 0, i32 1
   %a = load ptr, ptr %pa
@@ -57,7 +59,7 @@ done:
 }}
 """
 
-Runner: TypeAlias = Callable[[int, int], int]
+Runner: TypeAlias = Callable[[ctypes.c_void_p], int]
 Run: TypeAlias = Callable[[], None]
 _lock = threading.Lock()
 
@@ -75,7 +77,7 @@ def _compiled_runner() -> Runner:
     text = f'target triple = "{llvm.get_process_triple()}"\n{_RUNNER_IR}'
     linker = llvm.create_lljit_compiler(machine)
     library = llvm.JITLibraryBuilder().add_ir(text).export_symbol(_RUNNER_NAME).link(linker, _RUNNER_NAME)
-    function = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64)(library[_RUNNER_NAME])
+    function = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(library[_RUNNER_NAME])
     _KEPT.append((linker, library))
     return function
 
@@ -84,7 +86,7 @@ _KEPT: list[object] = []  # the code's owners: it lives as long as the process
 
 
 def runner() -> Runner:
-    """The process's runner: `runner()(table address, number of records)`."""
+    """The process's runner: `runner()(table)`."""
     with _lock:
         return _compiled_runner()
 
@@ -92,10 +94,12 @@ def runner() -> Runner:
 _PROTOTYPE = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32, ctypes.c_void_p)
 
 
-def _walk_with_ctypes(table: int, count: int) -> int:
-    words = (ctypes.c_int64 * (_WORDS * count)).from_address(table)
+def _walk_with_ctypes(table: ctypes.c_void_p) -> int:
+    address = table.value or 0
+    count = ctypes.c_int64.from_address(address).value
+    words = (ctypes.c_int64 * (1 + _WORDS * count)).from_address(address)
     for record in range(count):
-        function, a, b, n, d = words[_WORDS * record : _WORDS * (record + 1)]
+        function, a, b, n, d = words[1 + _WORDS * record : 1 + _WORDS * (record + 1)]
         status = _PROTOTYPE(function)(a, b, n, d)
         if status:
             return (record + 1) << 32 | (status & 0xFFFFFFFF)
@@ -135,12 +139,14 @@ class CallTable:
         return segments
 
     def _native_segment(self, calls: Sequence[NativeCall], first: int) -> Run:
-        table = (ctypes.c_int64 * (_WORDS * len(calls)))(*(_signed(word) for call in calls for word in call))
+        words = [len(calls), *(_signed(word) for call in calls for word in call)]
+        table = (ctypes.c_int64 * len(words))(*words)
         self._tables.append(table)
-        run, address, count, fail = runner(), ctypes.addressof(table), len(calls), self._fail
+        # A pointer object made once: making one from an integer takes longer than the call itself.
+        run, pointer, fail = runner(), ctypes.c_void_p(ctypes.addressof(table)), self._fail
 
         def run_native() -> None:
-            answer = run(address, count)
+            answer = run(pointer)
             if answer:
                 fail(first, answer)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from threading import RLock
@@ -17,6 +17,7 @@ from kernelyard.runtime import memory
 from kernelyard.runtime.bindable import default_threads
 from kernelyard.runtime.module import RuntimeModule
 from kernelyard.runtime.program import Program, Register, Step
+from kernelyard.runtime.routine import CALL, EVALUATE, Routine
 from kernelyard.runtime.spec import TensorSpec, corrupted, shape_to_json
 
 if TYPE_CHECKING:
@@ -46,7 +47,8 @@ class TensorInfo:
 class Executable:
     """A compiled model: run it, save it.
 
-    programs: entry functions by name; `run` and `__call__` use "main", or the only one.
+    programs: entry functions by name; `run` and `__call__` use "main", or the only one. routines: functions with
+    branches or loops, and those that they call.
     constants: arrays by digest, those of the modules included. threads: how many a run may use (None: the processors).
     Raises: ArtifactCorruptedError when programs, modules and constants do not fit together.
     """
@@ -60,8 +62,10 @@ class Executable:
         report_json: dict[str, Any] | None = None,
         target: str = "cpu",
         threads: int | None = None,
+        routines: Mapping[str, Routine] | None = None,
     ) -> None:
         self.programs = dict(programs)
+        self.routines = dict(routines or {})
         self.modules = tuple(modules)
         self.constants = dict(constants)
         self.metadata = dict(metadata or {})
@@ -71,8 +75,10 @@ class Executable:
         self._threads = threads
         self._report: Report | None = None
         self._resident: dict[str, np.ndarray] = {}
-        for program in self.programs.values():
+        for program in (*self.programs.values(), *(b for each in self.routines.values() for b in each.blocks)):
             self._link(program)
+        for routine in self.routines.values():
+            self._link_routine(routine)
 
     def _link(self, program: Program) -> None:
         symbols = [set(module.symbols()) for module in self.modules]
@@ -88,21 +94,46 @@ class Executable:
                 found = "no constant" if array is None else f"{array.shape} {array.dtype}"
                 raise corrupted(f"program {program.name!r}, register {number}", found, repr(register.spec))
 
+    def _link_routine(self, routine: Routine) -> None:
+        for number, digest in routine.constants.items():
+            array, spec = self.constants.get(digest), routine.values[number]
+            if array is None or (array.shape, dtypes.from_numpy(array.dtype)) != (spec.shape, spec.dtype):
+                found = "no constant" if array is None else f"{array.shape} {array.dtype}"
+                raise corrupted(f"routine {routine.name!r}, value {number}", found, repr(spec))
+        for instruction in routine.code:
+            place = f"routine {routine.name!r}, {instruction}"
+            if instruction.name == CALL:
+                callee = self.routines.get(instruction.symbol)
+                given = len(instruction.inputs), len(instruction.outputs)
+                if callee is None or given != (len(callee.inputs), len(callee.outputs)):
+                    raise corrupted(place, instruction.symbol, "a routine that takes and gives as many values")
+            if instruction.name == EVALUATE and (
+                instruction.target >= len(self.modules)
+                or instruction.symbol not in self.modules[instruction.target].symbols()
+            ):
+                raise corrupted(place, instruction.symbol, "a function that is there")
+
     @property
-    def main(self) -> Program:
-        """The program that `run` and `__call__` use.
+    def entries(self) -> dict[str, Program | Routine]:
+        """What callers may run, by name: programs, and those routines that are not private."""
+        return {**self.programs, **{name: each for name, each in self.routines.items() if not each.private}}
+
+    @property
+    def main(self) -> Program | Routine:
+        """The entry function that `run` and `__call__` use.
 
         Raises: ExecutionError when there are several and none is "main".
         """
-        if MAIN in self.programs:
-            return self.programs[MAIN]
-        if len(self.programs) != 1:
+        entries = self.entries
+        if MAIN in entries:
+            return entries[MAIN]
+        if len(entries) != 1:
             raise ExecutionError(
                 "the executable has several entry functions and no main",
-                found=", ".join(self.programs),
+                found=", ".join(entries),
                 hint="choose one: VirtualMachine(exe)[name](...)",
             )
-        return next(iter(self.programs.values()))
+        return next(iter(entries.values()))
 
     @property
     def inputs(self) -> tuple[TensorInfo, ...]:
@@ -124,7 +155,8 @@ class Executable:
         if count is not None and count < 1:
             raise ExecutionError("a run needs at least one thread", found=count)
         self._threads = count
-        self.__dict__.pop("_machine", None)
+        for name in ("_machine", "_entry"):
+            self.__dict__.pop(name, None)
 
     @property
     def report(self) -> Report:
@@ -151,6 +183,10 @@ class Executable:
 
         return VirtualMachine(self)
 
+    @cached_property
+    def _entry(self) -> Callable[..., Any]:
+        return self._machine[self.main.name].__call__  # bound: a call of it does not look for `__call__` again
+
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Tensor]:
         """Run the main program by names: NumPy, torch, JAX, ... arrays in, Tensors out.
 
@@ -160,7 +196,7 @@ class Executable:
 
     def __call__(self, *args: Any) -> Tensor | tuple[Tensor, ...]:
         """Run the main program by position; a single result comes as it is, several as a tuple."""
-        return self._machine[self.main.name](*args)
+        return self._entry(*args)
 
     def resident(self, digest: str) -> np.ndarray:
         """A constant where programs can read it: dense, 64-byte aligned, made once."""
@@ -178,13 +214,14 @@ class Executable:
 
         artifact.write(self, path)
 
-    def export_library(self, path: str | os.PathLike[str], standalone: bool = False) -> None:
+    def export_library(self, path: str | os.PathLike[str], standalone: bool | None = None) -> None:
         """Write the executable to one shared library, compiled by the C compiler of this machine.
 
-        `kernelyard.load` loads it like an artifact. Where every step of the main program is native code, C programs run
-        it too, without Python (`kernelyard.h`); where not, `ky_create` says so. standalone: make that an error here.
+        `kernelyard.load` loads it like an artifact. An entry function whose steps are all native code is called by C
+        programs too, without Python (`kernelyard.h`); `ky_run` of another says which step needs Python.
+        standalone: make that an error here (True), or say nothing of it here (False).
         Libraries of backends are linked by the paths that they have on this machine.
-        Raises: ToolchainError (no C compiler), ArtifactError, BackendUnavailableError.
+        Raises: ToolchainError (no C compiler), ArtifactError, BackendUnavailableError. Warns: LibraryWarning.
         """
         from kernelyard.runtime.library.export import export_library
 
@@ -192,7 +229,7 @@ class Executable:
 
     def inspect(self) -> str:
         """Programs and modules as text for people."""
-        parts = [str(program) for program in self.programs.values()]
+        parts = [str(each) for each in (*self.programs.values(), *self.routines.values())]
         parts += [f"module {number}, {module.inspect()}" for number, module in enumerate(self.modules)]
         return "\n\n".join(parts)
 

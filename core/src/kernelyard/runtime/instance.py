@@ -1,4 +1,4 @@
-"""Lane and Instance: a plan bound to memory. A lane is what one thread holds while it runs a program."""
+"""Instance: a plan bound to memory, and the ports where tensors enter and leave it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import numpy as np
 from kernelyard.errors import ExecutionError, KernelyardError
 from kernelyard.runtime import memory
 from kernelyard.runtime.call_table import CallTable
-from kernelyard.runtime.lru import LRU
 from kernelyard.runtime.memory import Workspace
 from kernelyard.runtime.module import REBIND_ALIGNMENT, BindContext, BoundCall, BoundTensor
 from kernelyard.runtime.plan import Plan
@@ -19,29 +18,12 @@ from kernelyard.runtime.program import Step
 if TYPE_CHECKING:
     from kernelyard.runtime.executable import Executable
 
-# From this size on a tensor moves by telling the steps its address; below, copying it is cheaper.
-REBIND_BYTES = 1 << 18
-MAX_INSTANCES = 16
+# From this size on a tensor moves by telling the steps its address; below, copying it is quicker.
+REBIND_BYTES = 1 << 14
 
 Mover = Callable[[int], None]
-
-
-class Lane:
-    """Memory that one running call uses at a time, and the instances that are bound to it."""
-
-    def __init__(self) -> None:
-        self.arena = Workspace()
-        self.scratch = Workspace()
-        self.instances: LRU[Plan, Instance] = LRU(MAX_INSTANCES)
-        self.last: tuple[Plan, Instance] | None = None
-
-    def instance(self, plan: Plan, executable: Executable, threads: int) -> Instance:
-        """The plan bound to this lane's memory."""
-        if self.last is None or self.last[0] is not plan:
-            made = self.instances.get_or_make(plan, lambda: Instance(plan, executable, self, threads))
-            self.last = (plan, made)
-            return made
-        return self.last[1]
+Around = Callable[[Step, Callable[[], None], Sequence[np.ndarray], Sequence[np.ndarray]], None]
+"""`around(step, run, inputs, outputs)` decides about a step: `run()` runs it."""
 
 
 class Port:
@@ -69,7 +51,7 @@ class Port:
     def fill(self, array: np.ndarray) -> None:
         """Make the steps read `array`, which must live until they have run."""
         if array.flags.c_contiguous and array.dtype.isnative:
-            address = array.ctypes.data
+            address = memory.address_of(array)
             if address % REBIND_ALIGNMENT == 0:
                 self._move(address)
                 return
@@ -79,36 +61,41 @@ class Port:
     def fresh(self) -> np.ndarray:
         """A new array that the steps will write."""
         array = np.empty(self._shape, self._dtype)
-        address = array.ctypes.data
+        address = memory.address_of(array)
         if address % REBIND_ALIGNMENT:
             array = memory.aligned_empty(self._shape, self._dtype.name)
-            address = array.ctypes.data
+            address = memory.address_of(array)
         self._move(address)
         return array
 
 
 class Instance:
-    """A plan bound to a lane's memory: inputs are copied or moved in, one table runs, results come out likewise."""
+    """A plan bound to memory: inputs are copied or moved in, one table runs, results come out likewise.
 
-    def __init__(self, plan: Plan, executable: Executable, lane: Lane, threads: int) -> None:
+    arena: holds `plan.arena_nbytes`. scratch: for what steps need while they run.
+    """
+
+    def __init__(
+        self, plan: Plan, executable: Executable, arena: np.ndarray, scratch: Workspace, threads: int
+    ) -> None:
         self._plan = plan
         self._executable = executable
-        self._workspaces = (lane.arena, lane.scratch)  # what the steps' addresses lie in
-        self._arrays = self._allocate(lane.arena)
-        self._calls = self._bind_all(BindContext(threads, lane.scratch))
+        self._memory = (arena, scratch)  # what the steps' addresses lie in
+        self._arrays = self._allocate(arena)
+        self._calls = self._bind_all(BindContext(threads, scratch))
         names = [step.label or step.symbol for step in plan.program.steps]
         labels = [name for name, call in zip(names, self._calls, strict=True) for _ in call.steps]
         self._table = CallTable([step for call in self._calls for step in call.steps], labels)
-        self._inputs = self._make_inputs()
-        self._results = self._make_results()
-        self._copies = not any(port.movers for port in [*self._inputs.values(), *self._results])
-        self._input_buffers = tuple((index, port.buffer) for index, port in self._inputs.items())
+        inputs = self._make_inputs()
+        self._moved = tuple((index, port) for index, port in inputs.items() if port.movers)
+        self._copied = tuple((index, port.buffer) for index, port in inputs.items() if not port.movers)
+        self._results = tuple(self._make_results())
         self._result_buffers = tuple(port.buffer for port in self._results)
+        self._copies_results = not any(port.movers for port in self._results)
 
-    def _allocate(self, workspace: Workspace) -> list[np.ndarray]:
+    def _allocate(self, arena: np.ndarray) -> list[np.ndarray]:
         """An array for every register."""
         plan = self._plan
-        arena = workspace.buffer(plan.arena_nbytes)
         arrays: list[np.ndarray] = []
         for number, register in enumerate(plan.program.registers):
             shape = plan.shapes[number]
@@ -182,29 +169,34 @@ class Instance:
 
     def run(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Results for arrays whose shapes are the plan's and whose dtypes are the inputs'."""
-        if self._copies:
-            for index, buffer in self._input_buffers:
-                buffer[...] = arrays[index]
+        for index, buffer in self._copied:
+            buffer[...] = arrays[index]
+        for index, port in self._moved:
+            port.fill(arrays[index])
+        if self._copies_results:
             self._table.run()
-            return [buffer.copy() for buffer in self._result_buffers]
-        for index, port in self._inputs.items():
-            if port.movers:
-                port.fill(arrays[index])
-            else:
-                port.buffer[...] = arrays[index]
+            return self._copies()
         fresh = [port.fresh() if port.movers else None for port in self._results]
         self._table.run()
         return [
             port.buffer.copy() if moved is None else moved for moved, port in zip(fresh, self._results, strict=True)
         ]
 
-    def run_stepwise(self, arrays: Sequence[np.ndarray], around: Callable[..., None]) -> list[np.ndarray]:
-        """Like `run`, one step at a time: `around(step, run, inputs, outputs)` decides about each."""
-        for port in [*self._inputs.values(), *self._results]:
+    def _copies(self) -> list[np.ndarray]:
+        copies: list[np.ndarray] = []
+        for buffer in self._result_buffers:  # quicker than a comprehension where there are few, as there mostly are
+            copies.append(buffer.copy())
+        return copies
+
+    def run_stepwise(self, arrays: Sequence[np.ndarray], around: Around) -> list[np.ndarray]:
+        """Like `run`, one step at a time: `around` decides about each."""
+        for port in (*(port for _, port in self._moved), *self._results):
             port.go_home()
-        for index, buffer in self._input_buffers:
+        for index, port in self._moved:
+            port.buffer[...] = arrays[index]
+        for index, buffer in self._copied:
             buffer[...] = arrays[index]
         for step, call in zip(self._plan.program.steps, self._calls, strict=True):
             table = CallTable(call.steps, [step.label or step.symbol] * len(call.steps))
             around(step, table.run, *([self._arrays[r] for r in group] for group in (step.inputs, step.outputs)))
-        return [buffer.copy() for buffer in self._result_buffers]
+        return self._copies()

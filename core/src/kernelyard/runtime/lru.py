@@ -36,6 +36,11 @@ class LRU(Generic[K, V]):
                 self._items.popitem(last=False)
             return value
 
+    def clear(self) -> None:
+        """Forget everything."""
+        with self._lock:
+            self._items.clear()
+
     def __len__(self) -> int:
         return len(self._items)
 

@@ -91,6 +91,8 @@ class RuntimeModule(ABC):
     """
 
     kind: ClassVar[str]
+    # For modules without a `native_unit`: how to compile a model so that C programs can run it all the same.
+    native_hint: ClassVar[str] = "leave this backend out (backends=[...]), or kernelyard.load the library in Python"
 
     @abstractmethod
     def symbols(self) -> tuple[str, ...]:
@@ -103,6 +105,15 @@ class RuntimeModule(ABC):
 
         Raises: ExecutionError for an unknown name (`unknown_symbol`).
         """
+
+    def evaluate(
+        self, symbol: str, arrays: Sequence[np.ndarray], symbols: Mapping[str, int]
+    ) -> Sequence[np.ndarray]:
+        """The results of a function that decides their sizes itself, as new arrays.
+
+        Only modules that have such functions override it. Raises: ExecutionError.
+        """
+        raise ExecutionError(f"{symbol} of a {self.kind} module does not make its results itself")
 
     @abstractmethod
     def save_to_bytes(self) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from kernelyard import dims
 from kernelyard.errors import ShapeError
@@ -12,20 +13,22 @@ from kernelyard.runtime.program import Program
 from kernelyard.runtime.shapes import DimValues, solve_symbols
 
 Shapes = tuple[tuple[int, ...], ...]
+NOTHING: Mapping[str, int] = MappingProxyType({})
 
 
 class Plan:
     """What is known about a program once the shapes of its inputs are.
 
-    values: of the symbolic dims. shapes: one per register. offsets: where inputs and buffers lie, by register, in an
-    arena of `arena_nbytes`; registers whose lifetimes are disjoint share bytes.
+    known: sizes of symbols that do not follow from the inputs alone. values: of the symbolic dims. shapes: one per
+    register. offsets: where inputs and buffers lie, by register, in an arena of `arena_nbytes`; registers whose lifetimes
+    are disjoint share bytes.
     Raises: InputShapeError for shapes that the inputs cannot have, ShapeError naming the step that cannot work on them.
     """
 
-    def __init__(self, program: Program, shapes: Shapes) -> None:
+    def __init__(self, program: Program, shapes: Shapes, known: Mapping[str, int] = NOTHING) -> None:
         self.program = program
         self.roots = tuple(map(program.root, range(len(program.registers))))
-        self.values: dict[str, int] = {}
+        self.values: dict[str, int] = {name: known[name] for name in program.symbols if name in known}
         solve_symbols(program.inputs, shapes, self.values)
         _check_sizes(program, self.values)
         self.shapes = _register_shapes(program, self.values)

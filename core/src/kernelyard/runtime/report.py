@@ -12,6 +12,7 @@ from kernelyard.runtime.spec import MAX_ITEMS, Fields
 
 SYMBOL_SIZE = 64  # what every symbolic dim is taken as where work is estimated
 MAX_COUNT = 1 << 62
+VM = "vm"  # likewise: branches, loops and calls, which the virtual machine carries out
 VIEW = "view"  # in place of a backend: ops that show the same bytes in another shape, so that nothing runs them
 MAX_NAMED = 8  # functions of a violation that the table names; `violations` has all
 MAX_LISTED = 40  # declines that the table shows; `declined` has all

@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-import difflib
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from kernelyard import dtypes
-from kernelyard.errors import DeviceError, ExecutionError, InputNameError, InputTypeError
+from kernelyard.errors import DeviceError, ExecutionError
+from kernelyard.runtime.bindable import processors
 from kernelyard.runtime.device import Device, cpu
-from kernelyard.runtime.instance import Lane
-from kernelyard.runtime.lru import LRU
-from kernelyard.runtime.plan import Plan, Shapes
-from kernelyard.runtime.program import Program, Step
-from kernelyard.runtime.tensor import Tensor, as_array
+from kernelyard.runtime.entry_function import EntryFunction, did_you_mean
+from kernelyard.runtime.instance import Around
+from kernelyard.runtime.lane import LanePool
+from kernelyard.runtime.program import Step
+from kernelyard.runtime.routine_function import RoutineFunction
+from kernelyard.runtime.tensor import Tensor
 
 if TYPE_CHECKING:
     from kernelyard.runtime.executable import Executable
-
-MAX_PLANS = 16
 
 
 class VMInstrumentReturnKind(IntEnum):
@@ -67,14 +65,21 @@ class BenchmarkResult:
 
 class VirtualMachine:
     """An executable on a device. Plans (shapes, memory, bound steps) are kept for the last 16 sets of input shapes of
-    each entry function; calls from many threads run at the same time, each on memory of its own.
+    each entry function. Calls from many threads run at the same time, each on memory of its own: as many as `contexts`
+    (the processors, unless said otherwise); more wait.
 
     Example:
         vm = VirtualMachine(exe)
         y = vm["main"](x)
     """
 
-    def __init__(self, executable: Executable, device: Device | None = None, threads: int | None = None) -> None:
+    def __init__(
+        self,
+        executable: Executable,
+        device: Device | None = None,
+        threads: int | None = None,
+        contexts: int | None = None,
+    ) -> None:
         self.executable = executable
         self.device = device or cpu()
         self.device.require()
@@ -83,11 +88,16 @@ class VirtualMachine:
                 f"a program compiled for {executable.target} cannot run on {self.device}", expected=executable.target
             )
         self.threads = threads or executable.threads
+        if contexts is not None and contexts < 1:
+            raise ExecutionError("a machine needs at least one context", found=contexts)
+        self.lanes = LanePool(contexts or processors())
+        self.around: Around | None = None  # what `set_instrument` made of the instrument
         self._instrument: Instrument | None = None
         self._functions: dict[str, EntryFunction] = {
             name: EntryFunction(self, program) for name, program in executable.programs.items()
         }
-        self._idle: list[Lane] = []
+        self._routines = {name: RoutineFunction(self, routine) for name, routine in executable.routines.items()}
+        self._functions.update((n, self._routines[n]) for n, each in executable.routines.items() if not each.private)
         self._saved: dict[str, Callable[[], Any]] = {}
 
     def __getitem__(self, name: str) -> Callable[..., Any]:
@@ -103,9 +113,13 @@ class VirtualMachine:
             raise ExecutionError(
                 f"the executable has no entry function {name!r}",
                 expected=", ".join(self._functions),
-                hint=_did_you_mean(name, self._functions),
+                hint=did_you_mean(name, self._functions),
             )
         return function
+
+    def routine(self, name: str) -> RoutineFunction:
+        """A function with control flow, private ones included, for those that call it."""
+        return self._routines[name]
 
     def run(self, name: str, feeds: Mapping[str, Any]) -> dict[str, Tensor]:
         """Call an entry function by the names of its inputs; the results by name."""
@@ -118,30 +132,20 @@ class VirtualMachine:
         args: the inputs. Tensors are views that hold only during the call. Returning `SKIP_RUN` before a step skips it.
         """
         self._instrument = instrument
+        self.around = _around(instrument) if instrument is not None else None
 
     @property
     def instrument(self) -> Instrument | None:
         """What `set_instrument` set."""
         return self._instrument
 
-    def take_lane(self) -> Lane:
-        """Memory that no other thread uses, until `give_back`."""
-        try:
-            return self._idle.pop()
-        except IndexError:
-            return Lane()
-
-    def give_back(self, lane: Lane) -> None:
-        """Allow others to use a lane."""
-        self._idle.append(lane)
-
     def save_function(self, name: str, saved_name: str, *args: Any) -> None:
         """Bind arguments: afterwards `vm[saved_name]()` calls entry function `name` with them."""
         function = self._function(name)
         if saved_name in self._functions:
             raise ExecutionError(f"{saved_name!r} is an entry function already", hint="save it under another name")
-        arrays = function.take_positional(args)
-        self._saved[saved_name] = lambda: function.call(arrays)
+        arrays = function.take(args)
+        self._saved[saved_name] = lambda: function(*arrays)
 
     def time_evaluator(self, name: str, number: int = 10, repeat: int = 1) -> Callable[..., BenchmarkResult]:
         """A function that takes the arguments of `vm[name]` and measures it: `repeat` times the mean of `number` calls.
@@ -165,116 +169,7 @@ class VirtualMachine:
         return evaluate
 
 
-class EntryFunction:
-    """One program on one virtual machine: checks feeds, finds the plan, runs it."""
-
-    def __init__(self, machine: VirtualMachine, program: Program) -> None:
-        self._machine = machine
-        self._program = program
-        self._names = tuple(spec.name for spec in program.inputs)
-        self._dtypes = tuple(dtypes.to_numpy(spec.dtype) for spec in program.inputs)
-        self._result_names = tuple(spec.name for spec in program.outputs)
-        self._plans: LRU[Shapes, Plan] = LRU(MAX_PLANS)
-        self._last: tuple[Shapes | None, Plan | None] = (None, None)
-
-    def __call__(self, *args: Any) -> Tensor | tuple[Tensor, ...]:
-        return self.call(self.take_positional(args))
-
-    def call(self, arrays: Sequence[np.ndarray]) -> Tensor | tuple[Tensor, ...]:
-        """The results for arrays that have been checked."""
-        results = self._execute(arrays)
-        return Tensor(results[0]) if len(results) == 1 else tuple(map(Tensor, results))
-
-    def run(self, feeds: Mapping[str, Any]) -> dict[str, Tensor]:
-        """The results by name."""
-        if not isinstance(feeds, Mapping):
-            raise InputNameError(
-                "the feeds have no names",
-                where=self._program.name,
-                found=type(feeds).__name__,
-                expected=f"a dictionary of {', '.join(map(repr, self._program.inputs))}",
-                hint="call the executable itself to give inputs by position",
-            )
-        if len(feeds) != len(self._names):
-            self._fail_names(feeds)
-        try:
-            values = [feeds[name] for name in self._names]
-        except KeyError:
-            self._fail_names(feeds)
-        results = self._execute(self._take(values))
-        return dict(zip(self._result_names, map(Tensor, results), strict=True))
-
-    def take_positional(self, args: Sequence[Any]) -> Sequence[np.ndarray]:
-        """Arguments as checked arrays.
-
-        Raises: InputNameError for a wrong number, InputTypeError.
-        """
-        if len(args) != len(self._names):
-            raise InputNameError(
-                f"{self._program.name} takes {len(self._names)} inputs",
-                found=f"{len(args)} arguments",
-                expected=", ".join(map(repr, self._program.inputs)),
-            )
-        return self._take(args)
-
-    def _take(self, values: Sequence[Any]) -> Sequence[np.ndarray]:
-        # The usual feeds are NumPy arrays of the very dtypes: nothing else is asked of them here.
-        for value, dtype in zip(values, self._dtypes, strict=True):
-            if type(value) is not np.ndarray or value.dtype is not dtype:
-                return list(map(self._take_other, self._names, values, self._dtypes))
-        return values
-
-    def _take_other(self, name: str, value: Any, dtype: np.dtype) -> np.ndarray:
-        try:
-            array = as_array(value, dtype.name)
-        except (InputTypeError, DeviceError) as error:
-            error.where = f"input {name!r}"
-            raise
-        if array.dtype != dtype and array.dtype != dtype.newbyteorder():
-            raise InputTypeError(
-                "a feed has the wrong dtype",
-                where=f"input {name!r}",
-                found=array.dtype.name,
-                expected=dtype.name,
-                hint=f"convert it: numpy.asarray(x, {dtype.name!r})",
-            )
-        return array
-
-    def _fail_names(self, feeds: Mapping[str, Any]) -> NoReturn:
-        missing = [name for name in self._names if name not in feeds]
-        unknown = [name for name in feeds if name not in self._names]
-        parts = [f"no feed is called {name!r}" for name in missing] + [f"{name!r} is no input" for name in unknown]
-        hint = next(filter(None, (_did_you_mean(name, missing or self._names) for name in unknown)), None)
-        raise InputNameError(
-            "the feeds are not the program's inputs",
-            where=self._program.name,
-            found="; ".join(parts),
-            expected=", ".join(map(repr, self._program.inputs)) or "no feeds",
-            hint=hint,
-        )
-
-    def _execute(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        shapes = tuple([array.shape for array in arrays])
-        last_shapes, plan = self._last
-        if plan is None or shapes != last_shapes:
-            plan = self._plan(shapes)
-        machine = self._machine
-        lane = machine.take_lane()
-        try:
-            instance = lane.instance(plan, machine.executable, machine.threads)
-            if machine.instrument is None:
-                return instance.run(arrays)
-            return instance.run_stepwise(arrays, _around(machine.instrument))
-        finally:
-            machine.give_back(lane)
-
-    def _plan(self, shapes: Shapes) -> Plan:
-        plan = self._plans.get_or_make(shapes, lambda: Plan(self._program, shapes))
-        self._last = (shapes, plan)
-        return plan
-
-
-def _around(instrument: Instrument) -> Callable[..., None]:
+def _around(instrument: Instrument) -> Around:
     def around(
         step: Step, run: Callable[[], None], inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]
     ) -> None:
@@ -284,8 +179,3 @@ def _around(instrument: Instrument) -> Callable[..., None]:
         instrument(step, step.symbol, False, tuple(map(Tensor, outputs)), *args)
 
     return around
-
-
-def _did_you_mean(name: str, known: Any) -> str | None:
-    close = difflib.get_close_matches(str(name), list(known), 1)
-    return f"did you mean {close[0]!r}?" if close else None

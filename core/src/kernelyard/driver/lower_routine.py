@@ -1,0 +1,275 @@
+"""From a function with control flow to a Routine: what lies between branches, loops and calls becomes its blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from kernelyard import dims
+from kernelyard.driver.lower import Lowered, entry_specs, lower
+from kernelyard.errors import CodegenError
+from kernelyard.ir import (
+    Binding,
+    Call,
+    Constant,
+    Expr,
+    Function,
+    GlobalVar,
+    IRModule,
+    Tuple,
+    TupleGetItem,
+    Type,
+    Var,
+    operands,
+)
+from kernelyard.ir.control_flow import IF as IF_OP
+from kernelyard.ir.control_flow import is_control_flow
+from kernelyard.ir.module import PRIVATE
+from kernelyard.ir.scopes import Scopes, attribute_symbols, introduces_symbols
+from kernelyard.ir.types import symbols_of, tensors_of
+from kernelyard.ir.visitor import callees
+from kernelyard.runtime.program import SizeCheck
+from kernelyard.runtime.routine import (
+    BIND,
+    CALL,
+    EVALUATE,
+    GOTO,
+    IF,
+    MOVE,
+    RETURN,
+    RUN,
+    Instruction,
+    Routine,
+)
+from kernelyard.runtime.spec import TensorSpec
+
+
+def routine_names(module: IRModule) -> frozenset[str]:
+    """The entry functions that cannot be Programs: they branch, call, or are called."""
+    entries = module.entry_functions()
+    called = {name for function in entries.values() for name in callees(function) if name in entries}
+    special = {name for name, f in entries.items() if any(_is_control(b.value, entries) for b in f.bindings)}
+    return frozenset(called | special | {name for name, f in entries.items() if f.attrs.get(PRIVATE)})
+
+
+def _is_control(value: Expr, entries: Mapping[str, Function]) -> bool:
+    """True for what only a routine can do: branches, loops, calls, and operators that decide their results' sizes."""
+    if is_control_flow(value) or introduces_symbols(value):
+        return True
+    return isinstance(value, Call) and isinstance(value.op, GlobalVar) and value.op.name in entries
+
+
+def lower_routine(
+    name: str,
+    module: IRModule,
+    home: Mapping[str, int],
+    reference_module: int,
+    checks: tuple[SizeCheck, ...] = (),
+) -> Lowered:
+    """Lower an entry function of `routine_names`; the arguments are those of `lower`.
+
+    Raises: as `lower`.
+    """
+    function = module.entry_functions()[name]
+    lowering = _RoutineLowering(name, function, module, home, reference_module, checks)
+    inputs, output_names = entry_specs(name, function)
+    for param, spec in zip(function.params, inputs, strict=True):
+        lowering.of[param] = (lowering.add(spec),)
+    lowering.run()
+    results = lowering.operand(function.result)
+    lowering.emit(RETURN, results)
+    outputs = [
+        TensorSpec(lowering.values[result].shape, lowering.values[result].dtype, output)
+        for result, output in zip(results, output_names(len(results)), strict=True)
+    ]
+    routine = Routine(
+        name,
+        tuple(sorted(Scopes(module).shared(name))),
+        tuple(inputs),
+        tuple(outputs),
+        tuple(lowering.values),
+        tuple(lowered.program for lowered in lowering.blocks),  # pyright: ignore[reportArgumentType]
+        tuple(lowering.code),
+        {number: digest for digest, number in lowering.constant_values.items()},
+        bool(function.attrs.get(PRIVATE)),
+    )
+    return Lowered(routine, lowering.constants, lowering.reference_calls)
+
+
+@dataclass
+class _RoutineLowering:
+    name: str
+    function: Function
+    module: IRModule
+    home: Mapping[str, int]
+    reference_module: int
+    checks: tuple[SizeCheck, ...]
+    values: list[TensorSpec] = field(default_factory=list)
+    code: list[Instruction] = field(default_factory=list)
+    blocks: list[Lowered] = field(default_factory=list)
+    of: dict[Var, tuple[int, ...]] = field(default_factory=dict)
+    constants: dict[str, np.ndarray] = field(default_factory=dict)
+    constant_values: dict[str, int] = field(default_factory=dict)
+    reference_calls: dict[str, Call] = field(default_factory=dict)
+    _pending: list[Binding] = field(default_factory=list)
+
+    def run(self) -> None:
+        """Emit code for all bindings."""
+        self._last_use = _last_uses(self.function)
+        self._known = symbols_of(p.type for p in self.function.params) | Scopes(self.module).free(self.name)
+        self._unchecked = list(self.checks)
+        entries = self.module.entry_functions()
+        for index, binding in enumerate(self.function.bindings):
+            if _is_control(binding.value, entries) and isinstance(binding.value, Call):
+                self._flush(index)
+                self.of[binding.var] = self._control(binding.var, binding.value)
+                self._known |= symbols_of([binding.var.type])
+            elif isinstance(binding.value, TupleGetItem) and binding.value.tuple_value in self.of:
+                self.of[binding.var] = self._item(binding.value)
+            else:
+                self._pending.append(binding)
+        self._flush(len(self.function.bindings))
+
+    def add(self, spec: TensorSpec) -> int:
+        """A new value."""
+        self.values.append(spec)
+        return len(self.values) - 1
+
+    def add_all(self, type_: Type) -> tuple[int, ...]:
+        """New values for the tensors in a type."""
+        return tuple(self.add(TensorSpec(tensor.shape, tensor.dtype)) for tensor in tensors_of(type_))
+
+    def emit(
+        self, name: str, inputs: Sequence[int] = (), outputs: Sequence[int] = (), target: int = -1, symbol: str = ""
+    ) -> int:
+        """Append an instruction; its address."""
+        self.code.append(Instruction(name, tuple(inputs), tuple(outputs), target, symbol))
+        return len(self.code) - 1
+
+    def operand(self, expr: Expr) -> tuple[int, ...]:
+        """The values that hold an operand: one per tensor in it."""
+        if isinstance(expr, Var):
+            return self.of[expr]
+        if isinstance(expr, Tuple):
+            return tuple(number for item in expr.fields for number in self.operand(item))
+        if isinstance(expr, Constant):
+            return (self._constant(expr),)
+        raise CodegenError("this cannot be an operand of a call", found=repr(expr))
+
+    def _operands(self, args: Sequence[Expr]) -> tuple[int, ...]:
+        return tuple(number for arg in args for number in self.operand(arg))
+
+    def _constant(self, constant: Constant) -> int:
+        digest = constant.digest
+        if digest not in self.constant_values:
+            self.constants[digest] = constant.data
+            type_ = constant.tensor_type
+            self.constant_values[digest] = self.add(TensorSpec(type_.shape, type_.dtype))
+        return self.constant_values[digest]
+
+    def _item(self, value: TupleGetItem) -> tuple[int, ...]:
+        counts = [len(tensors_of(item)) for item in getattr(value.tuple_value.type, "fields", ())]
+        first = sum(counts[: value.index])
+        return self.operand(value.tuple_value)[first : first + counts[value.index]]
+
+    # --- control ------------------------------------------------------------------------------------------------------
+    def _control(self, var: Var, call: Call) -> tuple[int, ...]:
+        if isinstance(call.op, GlobalVar):
+            results = self.add_all(call.type)
+            self.emit(CALL, self._operands(call.args), results, symbol=call.op.name)
+            return results
+        if not is_control_flow(call):
+            results = self._evaluate(call)
+        else:
+            results = self._if(call) if call.op_name == IF_OP else self._while(call)
+        self.emit(BIND, results)
+        return results
+
+    def _if(self, call: Call) -> tuple[int, ...]:
+        then_branch, else_branch = (arg.name for arg in call.args[:2] if isinstance(arg, GlobalVar))
+        condition, args = self.operand(call.args[2]), self._operands(call.args[3:])
+        results = self.add_all(call.type)
+        branch = self.emit(IF, condition, target=0)
+        self.emit(CALL, args, results, symbol=then_branch)
+        leave = self.emit(GOTO, target=0)
+        otherwise = self.emit(CALL, args, results, symbol=else_branch)
+        self.code[branch] = Instruction(IF, condition, target=otherwise)
+        self.code[leave] = Instruction(GOTO, target=otherwise + 1)
+        return results
+
+    def _while(self, call: Call) -> tuple[int, ...]:
+        condition, body = (arg.name for arg in call.args[:2] if isinstance(arg, GlobalVar))
+        results, goes_on = self.add_all(call.type), self.add(TensorSpec((), "bool"))
+        self.emit(MOVE, self._operands(call.args[2:]), results)
+        start = self.emit(CALL, results, (goes_on,), symbol=condition)
+        branch = self.emit(IF, (goes_on,), target=0)
+        self.emit(CALL, results, results, symbol=body)
+        end = self.emit(GOTO, target=start) + 1
+        self.code[branch] = Instruction(IF, (goes_on,), target=end)
+        return results
+
+    def _evaluate(self, call: Call) -> tuple[int, ...]:
+        symbol = f"{self.name}.{len(self.code)}_{call.op_name}"
+        self.reference_calls[symbol] = call
+        results = self.add_all(call.type)
+        self.emit(EVALUATE, self._operands(call.args), results, self.reference_module, symbol)
+        return results
+
+    # --- blocks -------------------------------------------------------------------------------------------------------
+    def _flush(self, end: int) -> None:
+        """What has gathered up to binding number `end` becomes a block."""
+        bindings, self._pending = self._pending, []
+        made = {binding.var for binding in bindings}
+        results = [binding.var for binding in bindings if self._last_use.get(binding.var, -1) >= end]
+        if not results:
+            return
+        read = dict.fromkeys(o for b in bindings for o in operands(b.value) if isinstance(o, Var) and o not in made)
+        numbers = [number for var in read for number in self.of[var]]
+        for var in results:
+            self.of[var] = self.add_all(var.type)
+        outputs = [number for var in results for number in self.of[var]]
+        attrs = {"input_names": tuple(f"v{n}" for n in numbers), "output_names": tuple(f"v{n}" for n in outputs)}
+        params, unpacked = _parameters(list(read))
+        block = Function(params, [*unpacked, *bindings], Tuple(results), attrs)
+        lowered = self._lower(block)
+        self.constants.update(lowered.constants)
+        self.reference_calls.update(lowered.reference_calls)
+        self.emit(RUN, numbers, outputs, len(self.blocks))
+        self.blocks.append(lowered)
+
+    def _lower(self, block: Function) -> Lowered:
+        checks = tuple(check for check in self._unchecked if _symbols(check) <= self._known)
+        self._unchecked = [check for check in self._unchecked if check not in checks]
+        used = symbols_of(binding.var.type for binding in block.bindings).union(
+            *(attribute_symbols(binding.value) for binding in block.bindings), *map(_symbols, checks)
+        )
+        name = f"{self.name}.{len(self.blocks)}"
+        return lower(name, block, self.home, self.reference_module, checks, used)
+
+
+def _symbols(check: SizeCheck) -> frozenset[str]:
+    return frozenset(dims.symbols_of(check.left) | dims.symbols_of(check.right))
+
+
+def _last_uses(function: Function) -> dict[Var, int]:
+    """For each variable, the number of the last binding that reads it; for results, a number beyond all."""
+    last: dict[Var, int] = {}
+    for index, binding in enumerate(function.bindings):
+        last.update((operand, index) for operand in operands(binding.value) if isinstance(operand, Var))
+    result = (function.result, *operands(function.result))
+    last.update((operand, len(function.bindings)) for operand in result if isinstance(operand, Var))
+    return last
+
+
+def _parameters(read: Sequence[Var]) -> tuple[list[Var], list[Binding]]:
+    """Parameters for variables from outside a block; tuples are taken apart, and bound again in it."""
+    params: list[Var] = []
+    bindings: list[Binding] = []
+    for var in read:
+        parts = [Var(var.name, tensor) for tensor in tensors_of(var.type)]
+        is_tuple = len(parts) != 1 or parts[0].type != var.type
+        params += parts if is_tuple else [var]
+        bindings += [Binding(var, Tuple(parts))] if is_tuple else []
+    return params, bindings

@@ -1,0 +1,144 @@
+"""EntryFunction: one program on a virtual machine, from whatever callers feed to Tensors."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+
+from kernelyard import dtypes
+from kernelyard.errors import DeviceError, InputNameError, InputTypeError
+from kernelyard.runtime.lru import LRU
+from kernelyard.runtime.plan import Plan, Shapes
+from kernelyard.runtime.program import Program
+from kernelyard.runtime.tensor import Tensor, as_array
+
+if TYPE_CHECKING:
+    from kernelyard.runtime.instance import Instance
+    from kernelyard.runtime.vm import VirtualMachine
+
+MAX_PLANS = 16
+_NOTHING: tuple[Shapes, Instance | None] = ((), None)
+
+
+class EntryFunction:
+    """Checks feeds, finds the plan for their shapes and a lane to run it in.
+
+    A call of a small program takes about a microsecond. So the usual feeds, NumPy arrays of the very dtypes in the
+    shapes of the call before, are asked for nothing but that; all others are prepared first.
+    """
+
+    def __init__(self, machine: VirtualMachine, program: Program) -> None:
+        self._machine = machine
+        self._lanes = machine.lanes
+        self._program = program
+        self._names = tuple(spec.name for spec in program.inputs)
+        self._dtypes = tuple(dtypes.to_numpy(spec.dtype) for spec in program.inputs)
+        self._result_names = tuple(spec.name for spec in program.outputs)
+        self._plans: LRU[Shapes, Plan] = LRU(MAX_PLANS)
+
+    def __call__(self, *args: Any) -> Tensor | tuple[Tensor, ...]:
+        """The results for arguments in the order of the inputs: one by itself, several as a tuple.
+
+        Raises: InputNameError for a wrong number, InputTypeError, InputShapeError, ShapeError, ExecutionError.
+        """
+        if len(args) != len(self._names):
+            self._fail_count(args)
+        results = self._results(args)
+        return Tensor(results[0]) if len(results) == 1 else tuple(map(Tensor, results))
+
+    def run(self, feeds: Mapping[str, Any]) -> dict[str, Tensor]:
+        """The results by name for feeds by name. Raises: as calling it."""
+        if not isinstance(feeds, Mapping):
+            raise InputNameError(
+                "the feeds have no names",
+                where=self._program.name,
+                found=type(feeds).__name__,
+                expected=f"a dictionary of {', '.join(map(repr, self._program.inputs))}",
+                hint="call the executable itself to give inputs by position",
+            )
+        if len(feeds) != len(self._names):
+            self._fail_names(feeds)
+        try:
+            values = [feeds[name] for name in self._names]
+        except KeyError:
+            self._fail_names(feeds)
+        return dict(zip(self._result_names, map(Tensor, self._results(values)), strict=True))
+
+    def take(self, values: Sequence[Any]) -> list[np.ndarray]:
+        """A value for each input as an array of its dtype. Raises: InputNameError, InputTypeError, DeviceError."""
+        if len(values) != len(self._names):
+            self._fail_count(values)
+        return list(map(self._take_one, self._names, values, self._dtypes))
+
+    def _take_one(self, name: str, value: Any, dtype: np.dtype) -> np.ndarray:
+        try:
+            array = as_array(value, dtype.name)
+        except (InputTypeError, DeviceError) as error:
+            error.where = f"input {name!r}"
+            raise
+        if array.dtype != dtype and array.dtype != dtype.newbyteorder():
+            raise InputTypeError(
+                "a feed has the wrong dtype",
+                where=f"input {name!r}",
+                found=array.dtype.name,
+                expected=dtype.name,
+                hint=f"convert it: numpy.asarray(x, {dtype.name!r})",
+            )
+        return array
+
+    def _fail_count(self, values: Sequence[Any]) -> NoReturn:
+        raise InputNameError(
+            f"{self._program.name} takes {len(self._names)} inputs",
+            found=f"{len(values)} arguments",
+            expected=", ".join(map(repr, self._program.inputs)),
+        )
+
+    def _fail_names(self, feeds: Mapping[str, Any]) -> NoReturn:
+        missing = [name for name in self._names if name not in feeds]
+        unknown = [name for name in feeds if name not in self._names]
+        parts = [f"no feed is called {name!r}" for name in missing] + [f"{name!r} is no input" for name in unknown]
+        hint = next(filter(None, (did_you_mean(name, missing or self._names) for name in unknown)), None)
+        raise InputNameError(
+            "the feeds are not the program's inputs",
+            where=self._program.name,
+            found="; ".join(parts),
+            expected=", ".join(map(repr, self._program.inputs)) or "no feeds",
+            hint=hint,
+        )
+
+    def _results(self, values: Sequence[Any]) -> list[np.ndarray]:
+        machine, lanes = self._machine, self._lanes
+        lane = lanes.take()
+        try:
+            shapes, instance = lane.latest.get(self, _NOTHING)
+            for value, dtype, shape in zip(values, self._dtypes, shapes):  # noqa: B905  counted by the callers
+                if type(value) is not np.ndarray or value.dtype is not dtype or value.shape != shape:
+                    instance = None
+                    break
+            if instance is not None:
+                return instance.run(values) if machine.around is None else instance.run_stepwise(values, machine.around)
+        finally:
+            lanes.give_back(lane)
+        return self._execute(self.take(values))
+
+    def _execute(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """The results for arrays of the inputs' dtypes."""
+        machine = self._machine
+        shapes = tuple([array.shape for array in arrays])
+        plan = self._plans.get_or_make(shapes, lambda: Plan(self._program, shapes))
+        lane = machine.lanes.take()
+        try:
+            instance = lane.instance(plan, machine.executable, machine.threads)
+            lane.latest[self] = (shapes, instance)
+            return instance.run(arrays) if machine.around is None else instance.run_stepwise(arrays, machine.around)
+        finally:
+            machine.lanes.give_back(lane)
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str | None:
+    """A hint for a name that is nearly one of the known."""
+    close = difflib.get_close_matches(str(name), list(known), 1)
+    return f"did you mean {close[0]!r}?" if close else None

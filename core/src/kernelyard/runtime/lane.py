@@ -1,0 +1,116 @@
+"""Lane and LanePool: the memory that one running call has to itself, and how many of them there may be."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from threading import Condition, get_ident
+from typing import TYPE_CHECKING
+
+from kernelyard.runtime import memory
+from kernelyard.runtime.instance import Instance
+from kernelyard.runtime.lru import LRU
+from kernelyard.runtime.memory import Workspace
+from kernelyard.runtime.plan import Plan, Shapes
+
+if TYPE_CHECKING:
+    from kernelyard.runtime.executable import Executable
+
+MAX_INSTANCES = 16
+MIN_ARENA_NBYTES = 1 << 16
+
+
+class Lane:
+    """Memory that one running call uses at a time, and the instances that are bound to it.
+
+    latest: by function, the shapes of its last call here and the instance that ran it. is_spare: no pool has it.
+    """
+
+    def __init__(self, is_spare: bool = False) -> None:
+        self.is_spare = is_spare
+        self.holder: int | None = None
+        self.latest: dict[object, tuple[Shapes, Instance]] = {}
+        self._arena = memory.aligned_bytes(0)
+        self._scratch = Workspace()
+        self._instances: LRU[Plan, Instance] = LRU(MAX_INSTANCES)
+
+    def instance(self, plan: Plan, executable: Executable, threads: int) -> Instance:
+        """The plan bound to this lane's memory."""
+        return self._instances.get_or_make(plan, lambda: self._bind(plan, executable, threads))
+
+    def _bind(self, plan: Plan, executable: Executable, threads: int) -> Instance:
+        if plan.arena_nbytes > self._arena.nbytes:
+            # Room to grow costs addresses only: pages that no plan touches are never there.
+            self._arena = memory.aligned_bytes(max(plan.arena_nbytes, 2 * self._arena.nbytes, MIN_ARENA_NBYTES))
+            # What is bound to the old arena would keep it: it is bound again when it is next called.
+            self._instances.clear()
+            self.latest.clear()
+        return Instance(plan, executable, self._arena, self._scratch, threads)
+
+
+class LanePool:
+    """At most `size` lanes. A call takes one and gives it back; while all are taken, others wait.
+
+    A thread that holds a lane already (an instrument or a Python step that calls the program again) does not wait, since
+    it might wait for itself: it gets a lane that is gone afterwards.
+
+    Example:
+        >>> pool = LanePool(2)
+        >>> first = pool.take()
+        >>> pool.give_back(first)
+        >>> pool.take() is first
+        True
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._lanes: list[Lane] = []
+        self._idle: list[Lane] = []
+        self._handed: list[Lane] = []  # for those who wait, so that nobody overtakes them for ever
+        self._waiting = 0
+        self._changed = Condition()
+
+    def __len__(self) -> int:
+        """How many lanes there are: as many as were ever in use at the same time."""
+        return len(self._lanes)
+
+    def take(self) -> Lane:
+        """A lane that nobody else uses until `give_back`: the one given back last, where there is one."""
+        try:
+            lane = self._idle.pop()
+        except IndexError:
+            lane = self._make_or_wait()
+        lane.holder = get_ident()
+        return lane
+
+    def give_back(self, lane: Lane) -> None:
+        """Let others have a lane."""
+        lane.holder = None
+        if lane.is_spare:
+            return
+        if not self._waiting:  # whoever begins to wait raises this first, and looks at the idle lanes afterwards
+            self._idle.append(lane)
+            return
+        with self._changed:
+            self._handed.append(lane)
+            self._changed.notify()
+
+    def _make_or_wait(self) -> Lane:
+        me = get_ident()
+        with self._changed:
+            if self._handed:
+                return self._handed.pop()
+            if len(self._lanes) < self.size:
+                self._lanes.append(Lane())
+                return self._lanes[-1]
+            if any(lane.holder == me for lane in self._lanes):
+                return Lane(is_spare=True)
+            self._waiting += 1
+            try:
+                while True:
+                    if self._handed:
+                        return self._handed.pop()
+                    with suppress(IndexError):
+                        return self._idle.pop()
+                    self._changed.wait()
+            finally:
+                self._waiting -= 1

@@ -1,0 +1,173 @@
+"""Routine: a function with control flow. Code over values; what has none in between is a Program, a block of it.
+
+A value is a tensor that code reads and writes by number; the first ones are the inputs. Values are handed on, never
+copied. Sizes that are known only once a value is there are symbols, which `bind` reads off it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kernelyard.runtime.program import Program
+from kernelyard.runtime.spec import Fields, TensorSpec, corrupted
+
+RUN = "run"  # block number `target` on the inputs gives the outputs
+CALL = "call"  # function `symbol` of the executable on the inputs gives the outputs
+EVALUATE = "evaluate"  # function `symbol` of module number `target`, which makes its outputs itself
+MOVE = "move"  # the outputs are the inputs
+BIND = "bind"  # the sizes of the inputs are what their specs say; symbols that are new are known from now on
+IF = "if"  # the code goes on where the input is true, and at `target` otherwise
+GOTO = "goto"  # the code goes on at `target`
+RETURN = "ret"  # the inputs are the results
+INSTRUCTIONS = (RUN, CALL, EVALUATE, MOVE, BIND, IF, GOTO, RETURN)
+_JUMPS = (IF, GOTO)
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One instruction; what `target` and `symbol` mean is said beside the names of the instructions."""
+
+    name: str
+    inputs: tuple[int, ...] = ()
+    outputs: tuple[int, ...] = ()
+    target: int = -1
+    symbol: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """The instruction as JSON data."""
+        extra: dict[str, Any] = {"target": self.target} if self.target >= 0 else {}
+        if self.symbol:
+            extra["symbol"] = self.symbol
+        return {"name": self.name, "inputs": list(self.inputs), "outputs": list(self.outputs), **extra}
+
+    def __str__(self) -> str:
+        inputs, outputs = (", ".join(f"v{number}" for number in side) for side in (self.inputs, self.outputs))
+        to = f" -> {self.target}" if self.name in _JUMPS else ""
+        what = {RUN: f" {self.target}", CALL: f" {self.symbol}", EVALUATE: f" {self.target}.{self.symbol}"}
+        return f"{f'{outputs} = ' if outputs else ''}{self.name}{what.get(self.name, '')}({inputs}){to}"
+
+
+@dataclass(frozen=True)
+class Routine:
+    """One function with control flow, checked when it is made.
+
+    inputs: the feeds, in order. outputs: names and types of the results. values: what each value is; the inputs come
+    first. constants: the digests of the values that are constants. symbols: those that callers may know.
+    private: only functions of the same executable call it.
+    Raises: ArtifactCorruptedError when the parts do not fit together.
+    """
+
+    name: str
+    symbols: tuple[str, ...]
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    values: tuple[TensorSpec, ...]
+    blocks: tuple[Program, ...]
+    code: tuple[Instruction, ...]
+    constants: Mapping[int, str] = field(default_factory=dict)
+    private: bool = False
+
+    def __post_init__(self) -> None:
+        where = f"routine {self.name!r}"
+        if self.values[: len(self.inputs)] != self.inputs:
+            raise corrupted(where, self.values[: len(self.inputs)], f"the inputs {self.inputs}")
+        if not self.code or self.code[-1].name != RETURN:
+            raise corrupted(where, str(self.code[-1]) if self.code else "no code", "a last instruction that returns")
+        for number in self.constants:
+            if not len(self.inputs) <= number < len(self.values):
+                raise corrupted(where, f"constant {number}", f"a value below {len(self.values)} that is no input")
+        for number, instruction in enumerate(self.code):
+            _check(self, instruction, f"{where}, instruction {number}")
+
+    def digests(self) -> tuple[str, ...]:
+        """Digests of the constants that values and blocks hold, each once."""
+        of_blocks = (digest for block in self.blocks for digest in block.digests())
+        return tuple(dict.fromkeys((*self.constants.values(), *of_blocks)))
+
+    def to_json(self) -> dict[str, Any]:
+        """The routine as JSON data."""
+        return {
+            "name": self.name,
+            "symbols": list(self.symbols),
+            "inputs": [spec.to_json() for spec in self.inputs],
+            "outputs": [spec.to_json() for spec in self.outputs],
+            "values": [spec.to_json() for spec in self.values],
+            "blocks": [block.to_json() for block in self.blocks],
+            "code": [instruction.to_json() for instruction in self.code],
+            "constants": [{"value": number, "digest": digest} for number, digest in self.constants.items()],
+            "private": self.private,
+        }
+
+    @staticmethod
+    def from_json(value: Any, where: str = "routine") -> Routine:
+        """Read a routine back.
+
+        Raises: ArtifactCorruptedError.
+        """
+        fields = Fields(value, where)
+        values = fields.each("values", lambda item, place: Fields(item, place).tensor())
+        count = len(values)
+        constants = fields.each("constants", lambda item, place: _read_constant(Fields(item, place), count))
+        private = fields.any("private")
+        if not isinstance(private, bool):
+            raise corrupted(f"{where}.private", private, "true or false")
+        return Routine(
+            name=fields.text("name"),
+            symbols=fields.texts("symbols"),
+            inputs=fields.each("inputs", lambda item, place: Fields(item, place).tensor()),
+            outputs=fields.each("outputs", lambda item, place: Fields(item, place).tensor()),
+            values=values,
+            blocks=fields.each("blocks", Program.from_json),
+            code=fields.each("code", lambda item, place: _read_instruction(Fields(item, place), count)),
+            constants=dict(constants),
+            private=private,
+        )
+
+    def __str__(self) -> str:
+        head = f"{'private ' if self.private else ''}{self.name}({', '.join(map(repr, self.inputs))})"
+        constants = [f"  v{number} = constant {digest[:8]}" for number, digest in self.constants.items()]
+        lines = [f"  {number}: {instruction}" for number, instruction in enumerate(self.code)]
+        blocks = ["\n".join(f"  {line}" for line in str(block).splitlines()) for block in self.blocks]
+        return "\n".join([head, *constants, *lines, *blocks])
+
+
+def _read_constant(fields: Fields, values: int) -> tuple[int, str]:
+    return fields.integer("value", 0, values - 1), fields.digest()
+
+
+def _read_instruction(fields: Fields, values: int) -> Instruction:
+    return Instruction(
+        name=fields.text("name"),
+        inputs=fields.indices("inputs", values),
+        outputs=fields.indices("outputs", values),
+        target=fields.integer("target") if "target" in fields else -1,
+        symbol=fields.text("symbol") if "symbol" in fields else "",
+    )
+
+
+def _check(routine: Routine, instruction: Instruction, place: str) -> None:
+    """An instruction is known, and has as many operands as what it does needs."""
+    if instruction.name not in INSTRUCTIONS:
+        raise corrupted(place, instruction.name, ", ".join(INSTRUCTIONS))
+    given = len(instruction.inputs), len(instruction.outputs)
+    expected: dict[str, tuple[int, int]] = {
+        MOVE: (len(instruction.inputs),) * 2,
+        BIND: (len(instruction.inputs), 0),
+        IF: (1, 0),
+        GOTO: (0, 0),
+        RETURN: (len(routine.outputs), 0),
+    }
+    limit = len(routine.blocks) if instruction.name == RUN else len(routine.code)
+    if instruction.name in (RUN, *_JUMPS) and not 0 <= instruction.target < limit:
+        raise corrupted(place, instruction.target, f"a number below {limit}")
+    if instruction.name == RUN:
+        block = routine.blocks[instruction.target]
+        expected[RUN] = len(block.inputs), len(block.results)
+    if given != expected.get(instruction.name, given):
+        raise corrupted(place, f"{given} operands", f"{expected[instruction.name]}")
+    if instruction.name == IF:
+        condition = routine.values[instruction.inputs[0]]
+        if (condition.shape, condition.dtype) != ((), "bool"):
+            raise corrupted(place, condition, "a truth value")

@@ -1,0 +1,145 @@
+"""RoutineFunction: a routine on a virtual machine. Its code is interpreted here; its blocks run as programs do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kernelyard.errors import ExecutionError
+from kernelyard.runtime import routine as code
+from kernelyard.runtime.entry_function import MAX_PLANS, EntryFunction
+from kernelyard.runtime.lru import LRU
+from kernelyard.runtime.plan import Plan, Shapes
+from kernelyard.runtime.program import Program
+from kernelyard.runtime.routine import Instruction, Routine
+from kernelyard.runtime.shapes import solve_symbols
+from kernelyard.runtime.spec import TensorSpec
+
+if TYPE_CHECKING:
+    from kernelyard.runtime.vm import VirtualMachine
+
+MAX_DEPTH = 100
+Arrays = Sequence[np.ndarray]
+Symbols = Mapping[str, int]
+
+
+class RoutineFunction(EntryFunction):
+    """Checks feeds as every entry function does, and carries out the routine's code."""
+
+    def __init__(self, machine: VirtualMachine, routine: Routine) -> None:
+        super().__init__(machine, routine)
+        self._routine = routine
+        self._blocks = [Block(machine, block) for block in routine.blocks]
+        resident = machine.executable.resident
+        self._constants = {number: resident(digest) for number, digest in routine.constants.items()}
+
+    def _results(self, values: Sequence[Any]) -> list[np.ndarray]:
+        arrays = self.take(values)
+        handed_on = {id(array) for array in (*arrays, *self._constants.values())}
+        results: list[np.ndarray] = []
+        for array in self.carry_out(arrays, {}, 0):
+            # Callers may write to a result: it is neither a feed, nor a constant, nor another result.
+            results.append(array.copy() if id(array) in handed_on else array)
+            handed_on.add(id(array))
+        return results
+
+    def carry_out(self, arrays: Arrays, symbols: Symbols, depth: int) -> Arrays:
+        """The results for inputs and what the caller knows of the symbols.
+
+        Raises: ExecutionError when functions call each other without end, and what blocks raise.
+        """
+        if depth > MAX_DEPTH:
+            raise ExecutionError(
+                "functions call each other too deeply", where=self._routine.name, expected=f"at most {MAX_DEPTH} calls"
+            )
+        frame = Frame(self._routine, arrays, self._constants, symbols)
+        instructions, position = self._routine.code, 0
+        while True:
+            instruction = instructions[position]
+            position += 1
+            if instruction.name == code.RETURN:
+                return frame.read(instruction.inputs)
+            if instruction.name == code.GOTO:
+                position = instruction.target
+            elif instruction.name == code.IF:
+                (condition,) = frame.read(instruction.inputs)
+                position = position if condition.item() else instruction.target
+            elif instruction.name == code.BIND:
+                frame.bind(instruction.inputs)
+            else:
+                frame.write(instruction, self._outputs(instruction, frame, depth))
+
+    def _outputs(self, instruction: Instruction, frame: Frame, depth: int) -> Arrays:
+        inputs = frame.read(instruction.inputs)
+        if instruction.name == code.MOVE:
+            return inputs
+        if instruction.name == code.RUN:
+            return self._blocks[instruction.target].run(inputs, frame.symbols)
+        if instruction.name == code.EVALUATE:
+            module = self._machine.executable.modules[instruction.target]
+            return module.evaluate(instruction.symbol, inputs, frame.symbols)
+        callee = self._machine.routine(instruction.symbol)
+        shared = {name: frame.symbols[name] for name in callee._routine.symbols if name in frame.symbols}
+        return callee.carry_out(inputs, shared, depth + 1)
+
+
+class Frame:
+    """The values and sizes of one call of a routine."""
+
+    def __init__(self, routine: Routine, inputs: Arrays, constants: Mapping[int, np.ndarray], symbols: Symbols) -> None:
+        self._routine = routine
+        self._values: list[np.ndarray | None] = [None] * len(routine.values)
+        self._values[: len(inputs)] = inputs
+        for number, array in constants.items():
+            self._values[number] = array
+        self.symbols = dict(symbols)
+        solve_symbols(routine.inputs, [array.shape for array in inputs], self.symbols)
+
+    def read(self, numbers: Sequence[int]) -> list[np.ndarray]:
+        """Some values. Raises: ExecutionError for one that nothing has written."""
+        found = [array for array in map(self._values.__getitem__, numbers) if array is not None]
+        if len(found) != len(numbers):
+            missing = next(number for number in numbers if self._values[number] is None)
+            raise ExecutionError("a value is read before it is written", where=self._routine.name, found=f"v{missing}")
+        return found
+
+    def write(self, instruction: Instruction, arrays: Arrays) -> None:
+        """The outputs of an instruction. Raises: ExecutionError when there are not as many."""
+        if len(arrays) != len(instruction.outputs):
+            raise ExecutionError(
+                "an instruction has another number of results",
+                where=f"{self._routine.name}, {instruction}",
+                found=len(arrays),
+            )
+        for number, array in zip(instruction.outputs, arrays, strict=True):
+            self._values[number] = array
+
+    def bind(self, numbers: Sequence[int]) -> None:
+        """Read new symbols off some values, and check the sizes that were known. Raises: InputShapeError."""
+        specs: list[TensorSpec] = [self._routine.values[number] for number in numbers]
+        solve_symbols(specs, [array.shape for array in self.read(numbers)], self.symbols)
+
+
+class Block:
+    """A program inside a routine: sizes may also come from what the routine knows."""
+
+    def __init__(self, machine: VirtualMachine, program: Program) -> None:
+        self._machine = machine
+        self._program = program
+        self._plans: LRU[tuple[Shapes, tuple[int | None, ...]], Plan] = LRU(MAX_PLANS)
+
+    def run(self, arrays: Arrays, symbols: Symbols) -> Arrays:
+        """The results for some inputs."""
+        machine = self._machine
+        shapes = tuple([array.shape for array in arrays])
+        sizes = tuple([symbols.get(name) for name in self._program.symbols])
+        plan = self._plans.get_or_make((shapes, sizes), lambda: Plan(self._program, shapes, symbols))
+        lane = machine.lanes.take()
+        try:
+            instance = lane.instance(plan, machine.executable, machine.threads)
+            run: Callable[[Arrays], list[np.ndarray]] = instance.run
+            return run(arrays) if machine.around is None else instance.run_stepwise(arrays, machine.around)
+        finally:
+            machine.lanes.give_back(lane)
