@@ -1,6 +1,7 @@
 """A model as a C library: compile it, export it, build a C program that runs it, and compare the numbers.
 
-Needs a C compiler. Run: python examples/c_program/demo.py [folder]
+The model has two entry functions, and takes any number of rows. Needs a C compiler.
+Run: python examples/c_program/demo.py [folder]
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +17,7 @@ import numpy as np
 import kernelyard as ky
 import kernelyard.ops  # the operators that the model is written in
 from kernelyard import dims
-from kernelyard.ir import Constant, FunctionBuilder, IRModule
+from kernelyard.ir import Constant, Expr, FunctionBuilder, IRModule
 from kernelyard.runtime.c_compiler import find_compiler
 from kernelyard.runtime.library import get_include
 
@@ -23,13 +25,18 @@ PROGRAM = Path(__file__).with_name("main.c")
 
 
 def classifier() -> IRModule:
-    """Two layers over 784 numbers, for any number of rows."""
+    """Two layers over 784 numbers, for any number of rows: `main` gives digits, `features` what the first layer saw."""
     rng = np.random.default_rng(0)
-    weights = [(rng.standard_normal(shape) / 28).astype(np.float32) for shape in ((784, 128), (128, 10))]
-    b = FunctionBuilder()
-    x = b.input("image", (dims.symbol("n"), 784))
-    hidden = b.op("nn.relu", b.op("matmul", x, Constant(weights[0])))
-    return IRModule({"main": b.function(b.op("nn.softmax", b.op("matmul", hidden, Constant(weights[1])), axis=1))})
+    first, second = (
+        Constant((rng.standard_normal(shape) / 28).astype(np.float32)) for shape in ((784, 128), (128, 10))
+    )
+
+    def features(b: FunctionBuilder) -> Expr:
+        return b.op("nn.relu", b.op("matmul", b.input("image", (dims.symbol("n"), 784)), first))
+
+    main, other = FunctionBuilder(), FunctionBuilder()
+    digits = main.op("nn.softmax", main.op("matmul", features(main), second), axis=1)
+    return IRModule({"main": main.function(digits), "features": other.function(features(other))})
 
 
 def build(exe: ky.Executable, folder: Path) -> Path:
@@ -44,14 +51,16 @@ def build(exe: ky.Executable, folder: Path) -> Path:
 def main(folder: Path) -> None:
     """Build, run, compare."""
     exe = ky.compile(classifier(), backends=[])
-    program = build(exe, folder)
-    for rows in (1, 5):
+    program, machine = build(exe, folder), ky.VirtualMachine(exe)
+    files = [str(folder / name) for name in ("image.bin", "result.bin")]
+    for function, rows in product(("main", "features"), (1, 5)):
         image = np.random.default_rng(rows).standard_normal((rows, 784)).astype(np.float32)
-        image.tofile(folder / "image.bin")
-        subprocess.run([str(program), str(rows), str(folder / "image.bin"), str(folder / "digits.bin")], check=True)
-        digits = np.fromfile(folder / "digits.bin", np.float32).reshape(rows, 10)
-        np.testing.assert_allclose(digits, exe(image).numpy(), rtol=1e-5, atol=1e-6)
-        print(f"{rows} rows: the C program and Python agree")
+        image.tofile(files[0])
+        subprocess.run([str(program), function, str(rows), *files], check=True)
+        expected = machine[function](image).numpy()
+        found = np.fromfile(files[1], np.float32).reshape(expected.shape)
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+        print(f"{function}, {rows} rows: the C program and Python agree")
 
 
 if __name__ == "__main__":

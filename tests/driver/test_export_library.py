@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import importlib.util
 import shutil
 import subprocess
@@ -12,10 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from c_library import Model
 
 import kernelyard as ky
 from kernelyard import dims
-from kernelyard.errors import ArtifactCorruptedError, ArtifactError, ToolchainError
+from kernelyard.errors import ArtifactCorruptedError, ArtifactError, LibraryWarning, ToolchainError
 from kernelyard.ir import Constant, FunctionBuilder, IRModule, Tuple
 from kernelyard.runtime.c_compiler import COMPILERS, find_compiler
 from kernelyard.runtime.library import get_include
@@ -24,76 +24,6 @@ pytestmark = pytest.mark.skipif(not any(map(shutil.which, COMPILERS)), reason="n
 EXAMPLE = Path(__file__).parents[2] / "examples" / "c_program"
 N, M = dims.symbol("n"), dims.symbol("m")
 rng = np.random.default_rng(3)
-
-
-# --- the C interface by ctypes ----------------------------------------------------------------------------------------
-class Device(ctypes.Structure):
-    _fields_ = [("type", ctypes.c_int32), ("id", ctypes.c_int32)]
-
-
-class DataType(ctypes.Structure):
-    _fields_ = [("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16)]
-
-
-class Tensor(ctypes.Structure):
-    _fields_ = [
-        ("data", ctypes.c_void_p),
-        ("device", Device),
-        ("ndim", ctypes.c_int32),
-        ("dtype", DataType),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.POINTER(ctypes.c_int64)),
-        ("byte_offset", ctypes.c_uint64),
-    ]
-
-
-CODES = {"i": 0, "u": 1, "f": 2, "b": 6}
-
-
-def tensors(arrays):
-    """An array of DLTensors over NumPy arrays."""
-    made = (Tensor * max(len(arrays), 1))()
-    for each, array in zip(made, arrays, strict=False):
-        each.data, each.ndim = array.ctypes.data, array.ndim
-        each.device = Device(1, 0)
-        each.dtype = DataType(CODES[array.dtype.kind], 8 * array.itemsize, 1)
-        each.shape = (ctypes.c_int64 * max(array.ndim, 1))(*array.shape)
-        steps = [stride // array.itemsize for stride in array.strides]
-        each.strides = (ctypes.c_int64 * max(array.ndim, 1))(*steps)
-    return made
-
-
-class Model:
-    """A library used as a C program would."""
-
-    def __init__(self, path, threads=1):
-        self.c = ctypes.CDLL(str(path))
-        self.c.ky_create.restype = ctypes.c_void_p
-        for name in ("ky_last_error", "ky_input_name", "ky_output_name"):
-            getattr(self.c, name).restype = ctypes.c_char_p
-        self.c.ky_input_dim.restype = self.c.ky_output_dim.restype = ctypes.c_int64
-        self.c.ky_output_dtype.restype = DataType
-        self.c.ky_run.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
-        self.c.ky_destroy.argtypes = (ctypes.c_void_p,)
-        self.model = self.c.ky_create(threads)
-
-    @property
-    def error(self):
-        return self.c.ky_last_error().decode()
-
-    def shape(self, inputs, number):
-        shape = (ctypes.c_int64 * 32)()
-        assert self.c.ky_output_shape(tensors(inputs), number, shape) == 0, self.error
-        return tuple(shape[: self.c.ky_output_rank(number)])
-
-    def run(self, inputs, dtypes=("float32",)):
-        outputs = [np.zeros(self.shape(inputs, number), dtype) for number, dtype in enumerate(dtypes)]
-        assert self.c.ky_run(self.model, tensors(inputs), tensors(outputs)) == 0, self.error
-        return outputs
-
-    def refuses(self, inputs, outputs):
-        assert self.c.ky_run(self.model, tensors(inputs), tensors(outputs)) != 0
-        return self.error
 
 
 def constant(*shape):
@@ -106,7 +36,7 @@ def module_of(build, *shapes, dtype="float32"):
     return IRModule({"main": b.function(Tuple(result) if isinstance(result, tuple) else result)})
 
 
-def exported(tmp_path, module, standalone=True, **options):
+def exported(tmp_path, module, standalone: bool | None = True, **options):
     exe = ky.compile(module, **{"backends": [], **options})
     exe.export_library(tmp_path / "m.so", standalone)
     return exe, tmp_path / "m.so"
@@ -193,11 +123,13 @@ def test_models_run_at_the_same_time_and_one_model_takes_turns(tmp_path):
 def test_the_library_describes_the_model(tmp_path):
     _, path = exported(tmp_path, module_of(lambda b, x: b.op("argmax", x, axis=1, keepdims=False), (N, 8)))
     c = Model(path).c
-    assert (c.ky_num_inputs(), c.ky_num_outputs()) == (1, 1)
-    assert (c.ky_input_name(0), c.ky_output_name(0), c.ky_input_name(1)) == (b"x0", b"output_0", None)
-    assert [c.ky_input_dim(0, axis) for axis in (0, 1, 2)] == [-1, 8, -1]
-    assert (c.ky_input_rank(0), c.ky_output_rank(0), c.ky_output_rank(-1)) == (2, 1, -1)
-    kind = c.ky_output_dtype(0)
+    assert (c.ky_num_functions(), c.ky_function_name(0), c.ky_function_name(1)) == (1, b"main", None)
+    assert c.ky_function_signature(0) == b"main(x0: (n, 8) float32) -> (output_0: (n,) int64)"
+    assert (c.ky_num_inputs(0), c.ky_num_outputs(0), c.ky_num_inputs(1)) == (1, 1, -1)
+    assert (c.ky_input_name(0, 0), c.ky_output_name(0, 0), c.ky_input_name(0, 1)) == (b"x0", b"output_0", None)
+    assert [c.ky_input_dim(0, 0, axis) for axis in (0, 1, 2)] == [-1, 8, -1]
+    assert (c.ky_input_rank(0, 0), c.ky_output_rank(0, 0), c.ky_output_rank(0, -1)) == (2, 1, -1)
+    kind = c.ky_output_dtype(0, 0)
     assert (kind.code, kind.bits, kind.lanes) == (0, 64, 1)
 
 
@@ -207,7 +139,7 @@ def test_the_library_describes_the_model(tmp_path):
 )
 def test_dtypes_are_those_of_dlpack(tmp_path, dtype, code, bits):
     _, path = exported(tmp_path, module_of(lambda b, x: b.op("reshape", x, shape=(2, N)), (N, 2), dtype=dtype))
-    kind = Model(path).c.ky_output_dtype(0)
+    kind = Model(path).c.ky_output_dtype(0, 0)
     assert (kind.code, kind.bits, kind.lanes) == (code, bits, 1)
 
 
@@ -215,10 +147,10 @@ def test_wrong_inputs_are_refused_with_a_message(tmp_path):
     _, path = exported(tmp_path, module_of(lambda b, x, y: b.op("add", x, y), (N, 8), (N, 8)))
     model = Model(path)
     good, out = [feed(3, 8), feed(3, 8)], [feed(3, 8)]
-    assert "axis 0 is not n" in model.refuses([feed(3, 8), feed(4, 8)], out)
-    assert "x1: axis 1 is not 8" in model.refuses([feed(3, 8), feed(3, 7)], out)
+    assert "x1: axis 0 has 4 elements, expected n = 3" in model.refuses([feed(3, 8), feed(4, 8)], out)
+    assert "x1: axis 1 has 7 elements, expected 8" in model.refuses([feed(3, 8), feed(3, 7)], out)
     assert "x0: rank 1, expected 2" in model.refuses([feed(3), feed(3, 8)], out)
-    assert "x0: dtype" in model.refuses([np.zeros((3, 8)), feed(3, 8)], out)
+    assert "x0: dtype float64 with 1 lanes, expected float32" in model.refuses([np.zeros((3, 8)), feed(3, 8)], out)
     assert "x0: axis 0 is empty" in model.refuses([feed(0, 8), feed(0, 8)], out)
     assert "not dense" in model.refuses([np.asfortranarray(feed(3, 8)), feed(3, 8)], out)
     assert "output_0: axis 0 has 2 elements, expected 3" in model.refuses(good, [feed(2, 8)])
@@ -231,7 +163,7 @@ def test_unaligned_memory_of_the_caller_is_copied(tmp_path):
     buffer = np.zeros(32, np.float32)
     x, y = buffer[1:8], np.zeros(16, np.float32)[1:8]
     x[:] = feed(7)
-    assert model.c.ky_run(model.model, tensors([x]), tensors([y])) == 0
+    assert model.status([x], [y]) == 0, model.error
     np.testing.assert_array_equal(y, exe(x).numpy())
 
 
@@ -267,13 +199,17 @@ def test_what_needs_python_says_so_in_c(tmp_path):
     exe, path = exported(tmp_path, module, standalone=False, backends=["dnnl"])
     model = Model(path)
     assert not model.model
-    assert "runtime 'dnnl', which needs Python" in model.error
+    assert "is run by 'dnnl', which needs Python" in model.error
+    assert '{"dnnl": {"codegen": "c"}}' in model.error
     x = feed(4, 6)
     np.testing.assert_array_equal(ky.load(path)(x).numpy(), exe(x).numpy())
     with pytest.raises(ArtifactError, match="without Python") as info:
         exe.export_library(tmp_path / "other.so", standalone=True)
     assert "'dnnl'" in info.value.found
+    assert info.value.where == "entry function 'main'"
     assert not (tmp_path / "other.so").exists()
+    with pytest.warns(LibraryWarning, match="main: the step .* is run by 'dnnl', which needs Python"):
+        exe.export_library(tmp_path / "other.so")
 
 
 def test_c_source_of_a_backend_is_in_the_library(tmp_path, monkeypatch):
@@ -331,7 +267,7 @@ def test_regions_that_differ_in_constants_only_stay_two(tmp_path):
             second.digest,
         }
         exe.save(tmp_path / f"{number}.kyar")
-        exe.export_library(tmp_path / f"{number}.so")
+        exe.export_library(tmp_path / f"{number}.so", standalone=bool(options))
         for each in (exe, ky.load(tmp_path / f"{number}.kyar"), ky.load(tmp_path / f"{number}.so")):
             np.testing.assert_allclose(each(x).numpy(), expected, rtol=1e-4, atol=1e-4)
         data = (tmp_path / f"{number}.so").read_bytes()
@@ -339,18 +275,24 @@ def test_regions_that_differ_in_constants_only_stay_two(tmp_path):
 
 
 # --- the example ------------------------------------------------------------------------------------------------------
+@pytest.fixture(scope="module")
+def demo():
+    spec = importlib.util.spec_from_file_location("c_program_demo", EXAMPLE / "demo.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 def test_the_example_builds_and_runs(tmp_path):
     done = subprocess.run(
         [sys.executable, str(EXAMPLE / "demo.py"), str(tmp_path)], capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
-    assert "5 rows: the C program and Python agree" in done.stdout
+    for function in ("main", "features"):
+        assert f"{function}, 5 rows: the C program and Python agree" in done.stdout
 
 
-def test_the_c_program_runs_where_python_is_not(tmp_path):
-    spec = importlib.util.spec_from_file_location("c_program_demo", EXAMPLE / "demo.py")
-    demo = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(demo)
+def test_the_c_program_runs_where_python_is_not(tmp_path, demo):
     exe = ky.compile(demo.classifier(), backends=[])
     program = demo.build(exe, tmp_path)
     listed = subprocess.run(["ldd", str(program)], capture_output=True, text=True).stdout
@@ -359,12 +301,24 @@ def test_the_c_program_runs_where_python_is_not(tmp_path):
     image = feed(2, 784)
     image.tofile(tmp_path / "x.bin")
     files = [str(tmp_path / name) for name in ("x.bin", "y.bin")]
-    subprocess.run([str(program), "2", *files], check=True, env={"PATH": ""}, timeout=60)
+    subprocess.run([str(program), "main", "2", *files], check=True, env={"PATH": ""}, timeout=60)
     np.testing.assert_allclose(np.fromfile(files[1], np.float32).reshape(2, 10), exe(image).numpy(), rtol=1e-6)
+
+
+def test_the_c_program_says_what_there_is(tmp_path, demo):
+    program = demo.build(ky.compile(demo.classifier(), backends=[]), tmp_path)
+    done = subprocess.run([str(program), "mian"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert "main(image: (n, 784) float32) -> (output_0: (n, 10) float32)" in done.stderr
+    assert "features(image: (n, 784) float32) -> (output_0: (n, 128) float32)" in done.stderr
+    done = subprocess.run([str(program), "main", "-3", "/dev/zero", "/dev/null"], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (1, "ky_output_shape: image: axis 0 has -3 elements\n")
 
 
 def test_the_header_is_c_and_can_be_read_by_cpp(tmp_path):
     source = tmp_path / "use.c"
-    source.write_text("#include <kernelyard.h>\nint32_t (*run)(ky_model*, const DLTensor*, DLTensor*) = ky_run;\n")
+    source.write_text(
+        "#include <kernelyard.h>\nky_status ok = KY_OK;\nint32_t (*find)(const char*) = ky_find_function;\n"
+    )
     command = [*find_compiler().command, "-std=c99", "-Wall", "-Wextra", "-pedantic", "-Werror", f"-I{get_include()}"]
     subprocess.run([*command, "-c", str(source), "-o", str(tmp_path / "use.o")], check=True)

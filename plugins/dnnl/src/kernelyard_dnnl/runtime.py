@@ -37,6 +37,7 @@ class DnnlRuntime(JSONRuntime):
     """
 
     kind = "dnnl"
+    native_hint = 'compile it for known sizes with options={"dnnl": {"codegen": "c"}}, or without this backend'
 
     def __init__(self, graphs: Sequence[JSONGraph], constants: Mapping[str, np.ndarray]) -> None:
         super().__init__(graphs, constants)
