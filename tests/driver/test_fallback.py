@@ -7,7 +7,8 @@ import pytest
 
 import kernelyard as ky
 from kernelyard import dims, errors
-from kernelyard.ir import Function, FunctionBuilder, IRModule
+from kernelyard.ir import Call, Function, FunctionBuilder, IRModule, get_op
+from kernelyard.ir.visitor import RewriteWith
 from kernelyard.patterns import FusionPattern, is_op, wildcard
 from kernelyard.plugins.backend import Unavailable
 from kernelyard.plugins.code_generator import CodeGenerator
@@ -200,3 +201,49 @@ def test_an_unavailable_backend_named_raises_and_auto_goes_on(install, mlp: IRMo
     assert "libacme.so is missing" in str(caught.value)
     assert caught.value.hint == "pip install acme-library"
     assert not [r for r in ky.compile(mlp).report.regions if r.backend == "acme"]
+
+
+class Optimizing(InterpretedBackend):
+    """Makes every relu of its regions a clip, or fails as it is told to."""
+
+    def __init__(self, failure: Exception | None = None) -> None:
+        super().__init__("tuner", ["matmul", "nn.relu"])
+        self.failure = failure
+        self.compiled: list[str] = []
+
+    def optimize(self, region):
+        if self.failure:
+            raise self.failure
+        changed = {name: RewriteWith(_clip_for_relu).mutate(f) for name, f in region.graph_functions().items()}
+        return region.with_functions(changed)
+
+    def codegen(self, regions, options):
+        self.compiled = [op for region in regions for op in region.ops]
+        return super().codegen(regions, options)
+
+
+def _clip_for_relu(mutator, var, value):
+    is_relu = isinstance(value, Call) and value.op_name == "nn.relu"
+    return Call(get_op("clip"), value.args, {"min": 0.0}) if is_relu else value
+
+
+def test_regions_are_optimized_before_codegen(install, mlp: IRModule) -> None:
+    backend = Optimizing()
+    install(backend)
+    exe = ky.compile(mlp, backends=["tuner"], strict=True)
+    assert_offloaded(exe, "tuner", "tuner.nn.relu", count=1)
+    assert backend.compiled == ["matmul", "clip", "matmul"]
+    assert_allclose(exe(X), evaluate(mlp, [X])[0])
+
+
+def test_an_optimization_that_fails_is_a_violation_and_the_region_is_used_as_it_was(install, mlp: IRModule) -> None:
+    backend = Optimizing(ZeroDivisionError("no time"))
+    install(backend)
+    exe = ky.compile(mlp, backends=["tuner"])
+    assert_offloaded(exe, "tuner", "tuner.nn.relu", count=1)
+    assert backend.compiled == ["matmul", "nn.relu", "matmul"]
+    assert_allclose(exe(X), evaluate(mlp, [X])[0])
+    assert "no time" in exe.report.violations[0].message
+    assert "contract violated by tuner" in str(exe.report)
+    with pytest.raises(errors.PluginContractError, match="no time"):
+        ky.compile(mlp, backends=["tuner"], strict=True)

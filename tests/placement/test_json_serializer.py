@@ -117,3 +117,35 @@ def test_symbolic_attributes_become_text() -> None:
     (region,) = regions_of(network())
     graph = Sized().serialize(region)
     assert next(node for node in graph.nodes if node.kind == "kernel").attrs == {"shape": ["n", 4], "none": None}
+
+
+class Packing(Serializer):
+    """Weights are kept transposed, in half the bits."""
+
+    def visit_constant(self, constant: Constant, role: str, kernel: KernelNode) -> Constant:
+        packed = role == "b" and kernel.op == "gemm"
+        return Constant(np.ascontiguousarray(constant.data.T.astype(np.float16))) if packed else constant
+
+
+def test_constants_may_be_rewritten_for_the_runtime() -> None:
+    """E.3: the constant updater. What the kernel reads is what is kept, and nothing else."""
+    (region,) = regions_of(network())
+    serializer = Packing()
+    graph = serializer.serialize(region)
+    kept = {(str(array.dtype), array.tobytes()) for array in serializer.constants.values()}
+    assert kept == {("float16", W.T.astype(np.float16).tobytes()), ("float32", np.ones(4, np.float32).tobytes())}
+    specs = {str(node.outputs[0]) for node in graph.nodes if node.kind == "constant"}
+    assert specs == {"(4, 4) float16", "(4,) float32"}
+    assert set(graph.digests()) == set(serializer.constants)
+    gemms = [node for node in graph.nodes if node.op == "gemm"]
+    assert gemms[0].input("b") == gemms[1].input("b"), "equal constants are one, before and after"
+
+
+def test_constants_become_constants() -> None:
+    class Wrong(Serializer):
+        def visit_constant(self, constant: Constant, role: str, kernel: KernelNode) -> Any:
+            return constant.data
+
+    (region,) = regions_of(network())
+    with pytest.raises(CodegenError, match="no constant for the operand 'b' of 'gemm'"):
+        Wrong().serialize(region)

@@ -49,6 +49,12 @@ class JSONSerializer(ABC):
     def visit_composite(self, composite: Function, call: Call) -> KernelNode:
         """The kernel for a composite; its outputs are those of `call`."""
 
+    def visit_constant(self, constant: Constant, role: str, kernel: KernelNode) -> Constant:
+        """What the runtime gets for an operand that is a constant: itself, or for example weights in the order, or in
+        the dtype, in which the kernel reads them; they are saved so.
+        """
+        return constant
+
     def serialize(self, region: Region) -> JSONGraph:
         """The region's graph; its constants are added to `self.constants` by digest.
 
@@ -91,12 +97,25 @@ class _GraphWriter:
         given: dict[Expr, Expr] = dict(zip(composite.params, call.args, strict=True))
         inputs: list[tuple[str, NodeEntry]] = []
         for role, operand in kernel.inputs:
-            entries = self._operand(given.get(operand, operand))
+            entries = self._operand(self._visited(given.get(operand, operand), role, kernel))
             inputs.append((role, entries[0]))
         outputs = tuple(_spec(tensor) for tensor in tensors_of(call.type))
         attrs = {name: plain(item, f"{kernel.op}.{name}") for name, item in kernel.attrs.items()}
         number, _ = self._add(JSONNode("kernel", outputs, kernel.op, tuple(inputs), attrs))
         return tuple((number, output) for output in range(len(outputs)))
+
+    def _visited(self, operand: Expr, role: str, kernel: KernelNode) -> Expr:
+        if not isinstance(operand, Constant):
+            return operand
+        constant = self.serializer.visit_constant(operand, role, kernel)
+        if not isinstance(constant, Constant):
+            raise CodegenError(
+                f"the serializer has no constant for the operand {role!r} of {kernel.op!r}",
+                where=f"region {self.region.symbol}",
+                found=type(constant).__name__,
+                expected="Constant",
+            )
+        return constant
 
     def _operand(self, expr: Expr) -> tuple[NodeEntry, ...]:
         if isinstance(expr, Tuple):

@@ -51,6 +51,14 @@ class Backend(ABC):
         """Rewrite the module before matching (layouts, canonical forms); must keep its meaning."""
         return module
 
+    def optimize(self, region: IRModule) -> IRModule:
+        """Rewrite a region before codegen; must keep its type and meaning.
+
+        region: a module of the region, as an ordinary function under its own name, and the composites that it calls.
+        Composites may be rewritten, added and left out. A failure breaks the contract; the region is used as it was.
+        """
+        return region
+
     @abstractmethod
     def codegen(self, regions: Sequence[Region], options: Mapping[str, Any]) -> RuntimeModule:
         """Compile regions; the module answers to each region's symbol.

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
-from kernelyard.errors import PassError
 from kernelyard.ir import (
-    BaseFunction,
     Binding,
     Call,
     Constant,
@@ -20,20 +17,15 @@ from kernelyard.ir import (
     TupleType,
     Var,
     operands,
-    verify,
     with_operands,
 )
-from kernelyard.ir.visitor import reachable_functions
 from kernelyard.patterns.composite import CODEGEN, GLOBAL_SYMBOL, structural_key
 from kernelyard.transform.annotate_target import region_backend
 from kernelyard.transform.bind_symbolic_vars import bound_function
 from kernelyard.transform.canonicalize_bindings import CanonicalizeBindings
 from kernelyard.transform.fresh_names import FreshNames
+from kernelyard.transform.optimize_regions import Optimize, OptimizeRegions
 from kernelyard.transform.pass_base import Pass, PassContext
-
-log = logging.getLogger(__name__)
-
-Optimize = Callable[[IRModule], IRModule]
 
 
 class PartitionGraph(Pass):
@@ -41,8 +33,7 @@ class PartitionGraph(Pass):
 
     Every input is passed once, and every output returned once; a tuple that a region makes is returned as its items.
     Constants are bound inside, or with `bind_constants=False` stay arguments. Equal regions are one function.
-    optimize: by target, what may be done to the module of its regions (there they are ordinary functions, named as
-    above); a function whose type it changes, or an error, leaves that target's regions as they were, with a warning.
+    optimize: by target, what may be done to each of its regions: see `OptimizeRegions`.
     """
 
     name = "PartitionGraph"
@@ -65,10 +56,7 @@ class PartitionGraph(Pass):
             return module
         before = {name for name, f in module.functions.items() if CODEGEN in f.attrs}
         after = module.with_functions(partition.changed).without_functions(before).with_functions(partition.regions)
-        after = CanonicalizeBindings().run(after, context)
-        for target, optimize in self.optimize.items():
-            after = _optimized(after, target, optimize)
-        return after
+        return OptimizeRegions(self.optimize).run(CanonicalizeBindings().run(after, context), context)
 
 
 class _Partition:
@@ -162,32 +150,3 @@ def _with_outputs_once(region: Function) -> tuple[Function, list[int]]:
     different = list(dict.fromkeys(results))
     result = different[0] if len(different) == 1 else Tuple(different)
     return Function(region.params, bindings, result, region.attrs), [different.index(each) for each in results]
-
-
-def _optimized(module: IRModule, target: str, optimize: Optimize) -> IRModule:
-    """The module with a target's regions optimized by the target's own hook."""
-    regions = {n: f for n, f in module.graph_functions().items() if f.attrs.get(CODEGEN) == target}
-    if not regions:
-        return module
-    needed = {n: module[n] for n in module.functions if n in reachable_functions(module, tuple(regions))}
-    plain = {n: Function(f.params, f.bindings, f.result) for n, f in regions.items()}
-    try:
-        optimized = verify(optimize(IRModule({**needed, **plain}, module.attrs)))
-        new = {name: _marked_again(name, regions[name], optimized) for name in regions}
-    except Exception:  # a vendor's code
-        log.warning("what %s does to its regions failed; they stay as they were", target, exc_info=True)
-        return module
-    added: dict[str, BaseFunction] = {n: f for n, f in optimized.functions.items() if n not in regions}
-    return module.with_functions({**added, **new})
-
-
-def _marked_again(name: str, before: Function, optimized: IRModule) -> Function:
-    after = optimized[name]
-    same = isinstance(after, Function) and _signature(after) == _signature(before)
-    if not same or not isinstance(after, Function):
-        raise PassError("an optimization changes the type of a region", where=f"@{name}")
-    return Function(after.params, after.bindings, after.result, {**after.attrs, **before.attrs})
-
-
-def _signature(function: Function) -> tuple[object, ...]:
-    return (*(param.type for param in function.params), function.result_type)
