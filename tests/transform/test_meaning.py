@@ -9,22 +9,30 @@ from kernelyard.ir import parse_module, to_text, verify
 from kernelyard.testing.reference import assert_same_meaning
 from kernelyard.testing.strategies import modules
 from kernelyard.transform import (
+    AdjustMatmulOrder,
     CanonicalizeBindings,
     CombineParallelMatmul,
     ConvertLayout,
     DecomposeOpsForInference,
+    ExpandMatmulOfSum,
     FuseTransposeMatmul,
     HoistStrides,
+    ReorderPermuteDimsAfterConcat,
+    ReorderTakeAfterMatmul,
     SimplifyInference,
     SinkReshape,
 )
 
 PASSES = [
+    AdjustMatmulOrder(),
     CanonicalizeBindings(),
     CombineParallelMatmul(),
     ConvertLayout(),
     DecomposeOpsForInference(),
+    ExpandMatmulOfSum(),
     FuseTransposeMatmul(),
+    ReorderPermuteDimsAfterConcat(),
+    ReorderTakeAfterMatmul(),
     HoistStrides(),
     SimplifyInference(),
     SinkReshape(),

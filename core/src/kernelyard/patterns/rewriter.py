@@ -22,7 +22,8 @@ from kernelyard.patterns.pattern import Pattern
 from kernelyard.patterns.pattern_context import PatternContext
 from kernelyard.patterns.splice import Emit, flatten, splice, without_dead
 
-MAX_ROUNDS = 32
+MAX_ROUNDS = 32  # of a short function
+MAX_ROUNDS_OF_A_LONG_ONE = 512
 MAX_WAYS = 64  # ways to match one pattern at one root that a rule is asked about
 MAX_PLACES = 4096  # matches of one graph pattern in one round
 
@@ -80,14 +81,13 @@ def rewrite(function: Function, rules: Sequence[Rule], module: IRModule | None =
         >>> [binding.value.op_name for binding in f.bindings]
         ['nn.silu']
     """
-    for _ in range(MAX_ROUNDS):
+    rounds = max(MAX_ROUNDS, min(len(function.bindings), MAX_ROUNDS_OF_A_LONG_ONE))  # a chain may need one per link
+    for _ in range(rounds):
         rewritten = _Round(without_aliases(function), module).run(rules)
         if rewritten is None:
             return function
         function = rewritten
-    raise PatternError(
-        f"the rewrite rules still apply after {MAX_ROUNDS} rounds", hint="does a rule match what it makes?"
-    )
+    raise PatternError(f"the rewrite rules still apply after {rounds} rounds", hint="does a rule match what it makes?")
 
 
 def rewrite_call(pattern: Pattern, rewriter: Callable[[Call, Match], Expr], function: Function) -> Function:
