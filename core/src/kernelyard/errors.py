@@ -125,10 +125,6 @@ class LibraryWarning(UserWarning):
     """A library was made whose functions C programs cannot call, or not all of them."""
 
 
-class LibraryWarning(UserWarning):
-    """A library was made whose functions C programs cannot call, or not all of them."""
-
-
 # --- passes, patterns, placement --------------------------------------------------------------------------------------
 class PassError(KernelyardError):
     """A pass failed or broke its promise."""
