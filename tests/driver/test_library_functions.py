@@ -22,6 +22,7 @@ from kernelyard.runtime.c_compiler import COMPILERS
 from kernelyard.runtime.executable import Executable
 from kernelyard.runtime.plan import Plan
 from kernelyard.runtime.program import Program, Register, SizeCheck, Step
+from kernelyard.runtime.routine import Instruction, Routine
 from kernelyard.runtime.spec import TensorSpec
 
 pytestmark = pytest.mark.skipif(not any(map(shutil.which, COMPILERS)), reason="no C compiler is installed here")
@@ -100,6 +101,21 @@ def test_functions_that_need_python_are_refused_and_the_others_run(tmp_path):
     assert model.shape([x], 0, "slow") == (4, 8)
     assert "is run by 'reference', which needs Python" in model.refuses([x], [feed(4, 8)], NEEDS_PYTHON, "slow")
     np.testing.assert_allclose(ky.VirtualMachine(ky.load(tmp_path / "m.so"))["slow"](x).numpy(), np.tanh(x), rtol=1e-6)
+
+
+def test_functions_with_control_flow_are_described_and_run_in_python(tmp_path):
+    """Given back by a routine: the code has one instruction."""
+    exe = ky.compile(IRModule({"main": layers(1)}), backends=[])
+    x = TensorSpec((N, 8), "float32", "x")
+    routine = Routine("again", ("n",), (x,), (_named(x, "y"),), (x,), (), (Instruction("ret", (0,)),))
+    both = Executable(exe.programs, exe.modules, exe.constants, routines={"again": routine})
+    with pytest.warns(LibraryWarning, match="again: it has branches, loops"):
+        both.export_library(tmp_path / "m.so")
+    model, fed = Model(tmp_path / "m.so"), feed(3, 8)
+    assert model.c.ky_function_signature(1) == b"again(x: (n, 8) float32) -> (y: (n, 8) float32)"
+    np.testing.assert_array_equal(model.run([fed])[0], exe(fed).numpy())
+    assert "again: it has branches" in model.refuses([fed], [feed(3, 8)], NEEDS_PYTHON, "again")
+    np.testing.assert_array_equal(ky.VirtualMachine(ky.load(tmp_path / "m.so"))["again"](fed).numpy(), fed)
 
 
 def _named(spec, name):

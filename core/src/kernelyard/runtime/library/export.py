@@ -22,6 +22,7 @@ from kernelyard.runtime.container import SECTION
 from kernelyard.runtime.library.tables import write_tables
 from kernelyard.runtime.native_unit import NativeUnit
 from kernelyard.runtime.program import Program
+from kernelyard.runtime.routine import Routine
 
 if TYPE_CHECKING:
     from kernelyard.runtime.executable import Executable
@@ -40,9 +41,9 @@ def export_library(executable: Executable, path: str | os.PathLike[str], standal
     units = {number: module.native_unit() for number, module in enumerate(executable.modules)}
     native = {number: unit for number, unit in units.items() if unit is not None}
     reasons = {
-        program.name: reason
-        for program in executable.programs.values()
-        if (reason := _needs_python(executable, program, native))
+        entry.name: reason
+        for entry in executable.entries.values()
+        if (reason := _needs_python(executable, entry, native))
     }
     if standalone:
         _refuse(reasons)
@@ -84,11 +85,13 @@ def _text(name: str) -> str:
     return files("kernelyard.runtime.library").joinpath(name).read_text("utf-8")
 
 
-def _needs_python(executable: Executable, program: Program, native: Mapping[int, NativeUnit]) -> str:
-    """Why a program cannot run without Python, and what to do about it; empty where it can."""
+def _needs_python(executable: Executable, entry: Program | Routine, native: Mapping[int, NativeUnit]) -> str:
+    """Why an entry function cannot run without Python, and what to do about it; empty where it can."""
     if not executable.target.startswith("cpu"):
         return f"the model was compiled for {executable.target}; C programs run models for the CPU"
-    for step in program.steps:
+    if isinstance(entry, Routine):
+        return "it has branches, loops, or sizes that depend on values: kernelyard.load runs it in Python"
+    for step in entry.steps:
         if step.module not in native:
             module = executable.modules[step.module]
             place = f"the step {step.label or step.symbol}"

@@ -1,4 +1,4 @@
-"""A program's sizes in C: solved from the inputs' shapes as `kernelyard.runtime.shapes` does, checked, evaluated."""
+"""Sizes of an entry function in C: solved from shapes as `kernelyard.runtime.shapes` does, checked, evaluated."""
 
 from __future__ import annotations
 
@@ -9,20 +9,22 @@ from kernelyard.dims import Dim
 from kernelyard.dims.c_text import to_c
 from kernelyard.runtime.library.c_literals import array, string
 from kernelyard.runtime.program import Program, Register
+from kernelyard.runtime.routine import Routine
 from kernelyard.runtime.spec import TensorSpec
 
 
 class SizeFunctions:
     """The C functions `solve`, `measure` and `output_dims` of a `ky_program` (`tables.h`), numbered `number`."""
 
-    def __init__(self, program: Program, number: int) -> None:
-        self._program = program
+    def __init__(self, entry: Program | Routine, number: int) -> None:
+        self._entry = entry
         self._number = number
-        self._names = {name: f"s[{index}]" for index, name in enumerate(program.symbols)}
+        results = {name: "KY_NONE" for spec in entry.outputs for dim in spec.shape for name in dims.symbols_of(dim)}
+        self._names = results | {name: f"s[{index}]" for index, name in enumerate(entry.symbols)}
 
-    def write(self, measures: bool) -> str:
-        """The three functions. measures: whether the program is run in C, so that memory must be found."""
-        measured = self._measure() if measures else ()
+    def write(self, program: Program | None) -> str:
+        """The three functions. program: what is run in C, whose memory is measured."""
+        measured = self._measure(program) if program else ()
         return "\n".join(
             [
                 self._function("int32_t", "solve", "const DLTensor* inputs, int64_t* s", self._solve()),
@@ -47,7 +49,7 @@ class SizeFunctions:
         """Bare symbols first, whatever input they stand in; then the other dims in order, and the program's checks."""
         known: set[str] = set()
         deferred: list[tuple[TensorSpec, int, str, Dim]] = []
-        for number, spec in enumerate(self._program.inputs):
+        for number, spec in enumerate(self._entry.inputs):
             for axis, dim in enumerate(spec.shape):
                 name = dims.as_symbol(dim)
                 found = f"inputs[{number}].shape[{axis}]"
@@ -66,8 +68,8 @@ class SizeFunctions:
                 yield from self._affine(unknown[0], dim, found, _place(spec, axis, dim))
             text = "NULL" if isinstance(dim, int) else string(str(dim))
             yield _checked(f"ky_expect({found}, {self._c(dim)}, {string(spec.name)}, {axis}, {text})")
-        yield from (f"  {place} = KY_NONE;" for name, place in self._names.items() if name not in known)
-        for check in self._program.checks:
+        yield from (f"  {self._names[name]} = KY_NONE;" for name in self._entry.symbols if name not in known)
+        for check in self._entry.checks if isinstance(self._entry, Program) else ():
             texts = ", ".join(map(string, (check.where, str(check.left), str(check.right))))
             yield _checked(f"ky_equal({self._c(check.left)}, {self._c(check.right)}, {texts})")
 
@@ -78,11 +80,11 @@ class SizeFunctions:
         yield f"  {_checked(f'ky_solve_affine(&{symbol}, at, {found}, {place})')} }}"
 
     # --- measure --------------------------------------------------------------------------------------------------
-    def _measure(self) -> Iterator[str]:
-        makers = {r: step.label or step.symbol for step in self._program.steps for r in step.outputs}
-        for number, register in enumerate(self._program.registers):
+    def _measure(self, program: Program) -> Iterator[str]:
+        makers = {r: step.label or step.symbol for step in program.steps for r in step.outputs}
+        for number, register in enumerate(program.registers):
             yield f"  nbytes[{number}] = {self._nbytes(register)};"
-            where = makers.get(self._program.root(number), self._program.name)
+            where = makers.get(program.root(number), program.name)
             misfit = f"nbytes[{number}] < 0"
             if register.kind == "alias":
                 misfit += f" || nbytes[{number}] != nbytes[{register.source}]"
@@ -94,7 +96,7 @@ class SizeFunctions:
         return f"ky_nbytes({dtypes.itemsize(register.dtype)}, {len(register.shape)}, {shape})"
 
     def _outputs(self) -> Iterator[str]:
-        for number, spec in enumerate(self._program.outputs):
+        for number, spec in enumerate(self._entry.outputs):
             sizes = " ".join(f"shape[{axis}] = {self._c(dim)};" for axis, dim in enumerate(spec.shape))
             yield f"  if (output == {number}) {{ {sizes} }}"
 

@@ -1,4 +1,4 @@
-"""An executable's programs as C tables: `tables.h` says what they are made of, `program.c` runs them."""
+"""The entry functions of an executable as C tables: `tables.h` says what they are made of, `program.c` runs them."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from kernelyard.runtime.library.sizes import SizeFunctions
 from kernelyard.runtime.native_unit import PARTS, WRONG_CPU, NativeFunction, NativeUnit
 from kernelyard.runtime.plan import spans_of
 from kernelyard.runtime.program import Program
+from kernelyard.runtime.routine import Routine
 from kernelyard.runtime.spec import TensorSpec
 
 if TYPE_CHECKING:
@@ -42,15 +43,15 @@ def write_tables(
     reasons: Mapping[str, str],
 ) -> str:
     """The C text. units: of the modules that have one, by number. saved: the artifact that the library will hold.
-    reasons: why a program needs Python, by its name; such a program is described only."""
-    programs = sorted(executable.programs.values(), key=lambda program: program.name != MAIN)
+    reasons: why an entry function needs Python, by its name; such a one is described only."""
+    entries = sorted(executable.entries.values(), key=lambda entry: entry.name != MAIN)
     functions = {(m, f.symbol): f for m, unit in units.items() for f in unit.functions}
-    runnable = [program for program in programs if program.name not in reasons]
+    runnable = [entry for entry in entries if isinstance(entry, Program) and entry.name not in reasons]
     used = dict.fromkeys((step.module, step.symbol) for program in runnable for step in program.steps)
     kernels = {key: functions[key] for key in used}
     digests = [digest for program in runnable for digest in program.digests()]
     digests += [digest for kernel in kernels.values() for digest in kernel.constants]
-    return _Writer(programs, kernels, list(dict.fromkeys(digests)), constant_places(saved), reasons).write()
+    return _Writer(entries, kernels, list(dict.fromkeys(digests)), constant_places(saved), reasons).write()
 
 
 def constant_places(saved: os.PathLike[str]) -> dict[str, tuple[int, int]]:
@@ -72,13 +73,13 @@ def _file_start(member: np.ndarray) -> int:
 class _Writer:
     def __init__(
         self,
-        programs: Sequence[Program],
+        entries: Sequence[Program | Routine],
         kernels: Mapping[KernelKey, NativeFunction],
         digests: Sequence[str],
         places: Mapping[str, tuple[int, int]],
         reasons: Mapping[str, str],
     ) -> None:
-        self._programs = programs
+        self._entries = entries
         self._kernels = kernels
         self._kernel_numbers = {key: number for number, key in enumerate(kernels)}
         self._constants = {digest: number for number, digest in enumerate(digests)}
@@ -86,13 +87,13 @@ class _Writer:
         self._reasons = reasons
 
     def write(self) -> str:
-        programs = self._programs
-        specs = [spec for program in programs for spec in (*program.inputs, *program.outputs)]
+        entries = self._entries
+        specs = [spec for entry in entries for spec in (*entry.inputs, *entry.outputs)]
         counts = {
-            "PROGRAMS": len(programs),
+            "PROGRAMS": len(entries),
             "KERNELS": len(self._kernels),
             "CONSTANTS": len(self._constants),
-            "MAX_SYMBOLS": max((len(program.symbols) for program in programs), default=0),
+            "MAX_SYMBOLS": max((len(entry.symbols) for entry in entries), default=0),
             "MAX_RANK": max((len(spec.shape) for spec in specs), default=0),
             "WRONG_CPU": WRONG_CPU,
         }
@@ -103,8 +104,8 @@ class _Writer:
                 table("ky_constant", "ky_constants", (f"{{{offset}, {nbytes}}}" for offset, nbytes in places)),
                 *(_PROTOTYPES.format(kernel.name) for kernel in self._kernels.values()),
                 table("ky_kernel", "ky_kernels", map(self._kernel, self._kernels.values())),
-                *(self._tables_of(program, number) for number, program in enumerate(programs)),
-                table("ky_program", "ky_programs", (self._program(p, number) for number, p in enumerate(programs))),
+                *(self._tables_of(entry, number) for number, entry in enumerate(entries)),
+                table("ky_program", "ky_programs", (self._entry(e, number) for number, e in enumerate(entries))),
             ]
         )
 
@@ -113,37 +114,39 @@ class _Writer:
         constants = [str(self._constants[digest]) for digest in kernel.constants]
         return f"{{{string(kernel.symbol)}, {parts}, {len(constants)}, {array('int32_t', constants)}}}"
 
-    # --- one program ----------------------------------------------------------------------------------------------
-    def _runs(self, program: Program) -> bool:
-        return program.name not in self._reasons
+    # --- one entry function ---------------------------------------------------------------------------------------
+    def _program(self, entry: Program | Routine) -> Program | None:
+        """What C runs of it."""
+        return entry if isinstance(entry, Program) and entry.name not in self._reasons else None
 
-    def _tables_of(self, program: Program, number: int) -> str:
-        runs = self._runs(program)
+    def _tables_of(self, entry: Program | Routine, number: int) -> str:
+        program = self._program(entry)
         return "\n".join(
             [
-                table("ky_spec", f"ky_inputs_{number}", map(_spec, program.inputs)),
-                table("ky_spec", f"ky_outputs_{number}", map(_spec, program.outputs)),
-                table("ky_register", f"ky_registers_{number}", self._registers(program) if runs else ()),
-                table("int32_t", f"ky_results_{number}", map(str, program.results)),
-                table("ky_step", f"ky_steps_{number}", self._steps(program) if runs else ()),
-                SizeFunctions(program, number).write(measures=runs),
+                table("ky_spec", f"ky_inputs_{number}", map(_spec, entry.inputs)),
+                table("ky_spec", f"ky_outputs_{number}", map(_spec, entry.outputs)),
+                table("ky_register", f"ky_registers_{number}", self._registers(program) if program else ()),
+                table("int32_t", f"ky_results_{number}", map(str, program.results) if program else ()),
+                table("ky_step", f"ky_steps_{number}", self._steps(program) if program else ()),
+                SizeFunctions(entry, number).write(program),
             ]
         )
 
-    def _program(self, program: Program, number: int) -> str:
-        runs = self._runs(program)
-        signature = f"{program.name}({_listed(program.inputs)}) -> ({_listed(program.outputs)})"
+    def _entry(self, entry: Program | Routine, number: int) -> str:
+        program = self._program(entry)
+        signature = f"{entry.name}({_listed(entry.inputs)}) -> ({_listed(entry.outputs)})"
+        steps = program.steps if program else ()
         counts = (
-            len(program.symbols),
-            len(program.inputs),
-            len(program.outputs),
-            len(program.registers) if runs else 0,
-            len(program.steps) if runs else 0,
-            max((len(step.inputs) + len(step.outputs) for step in program.steps), default=0),
+            len(entry.symbols),
+            len(entry.inputs),
+            len(entry.outputs),
+            len(program.registers) if program else 0,
+            len(steps),
+            max((len(step.inputs) + len(step.outputs) for step in steps), default=0),
         )
         names = ("inputs", "outputs", "registers", "results", "steps", "solve", "measure", "output_dims")
-        reason = "NULL" if runs else string(self._reasons[program.name])
-        parts = [string(program.name), string(signature), reason, *map(str, counts)]
+        reason = "NULL" if program else string(self._reasons[entry.name])
+        parts = [string(entry.name), string(signature), reason, *map(str, counts)]
         return f"{{{', '.join([*parts, *(f'ky_{name}_{number}' for name in names)])}}}"
 
     def _registers(self, program: Program) -> Iterable[str]:
