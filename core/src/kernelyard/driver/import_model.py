@@ -23,12 +23,18 @@ from kernelyard.nn import ModuleSpec
 from kernelyard.plugins.frontend import Frontend
 from kernelyard.plugins.guard import guarded
 from kernelyard.plugins.manager import PluginManager
+from kernelyard.transform.flatten_entry_tuples import FlattenEntryTuples
+from kernelyard.transform.inline_private_functions import InlinePrivateFunctions
+from kernelyard.transform.outline_continuations import OutlineContinuations
 
 log = logging.getLogger(__name__)
 
 
 def import_model(manager: PluginManager, model: object, options: Mapping[str, Mapping[str, Any]]) -> IRModule:
     """The model as a verified module that has at least one entry function. Modules of `kernelyard.nn` need no plugin.
+
+    Calls of private functions are inlined, entry functions take and return tensors alone, and what depends on sizes
+    that come with a value is a function of its own.
 
     Raises: FrontendError when there is no such file, UnknownModelError with the pip line when no frontend takes the
     model, IRError when there is nothing to compile, and what the frontend raises.
@@ -53,7 +59,7 @@ def import_model(manager: PluginManager, model: object, options: Mapping[str, Ma
         module = _read(frontend, manager.label_of(frontend.name), model, options.get(frontend.name, {}))
     if not module.public_functions():
         raise IRError("the module has no function to compile", expected='a function, usually called "main"')
-    return module
+    return OutlineContinuations()(FlattenEntryTuples()(InlinePrivateFunctions()(module)))
 
 
 def _frontend_for(manager: PluginManager, model: object) -> Frontend:

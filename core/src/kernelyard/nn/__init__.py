@@ -2,6 +2,8 @@
 
 from kernelyard.nn import op as op
 from kernelyard.nn import spec as spec
+from kernelyard.nn.effect import Effect as Effect
+from kernelyard.nn.effect import KVCache as KVCache
 from kernelyard.nn.extern import ExternModule as ExternModule
 from kernelyard.nn.extern import ObjectModule as ObjectModule
 from kernelyard.nn.extern import SourceModule as SourceModule
@@ -24,6 +26,7 @@ from kernelyard.nn.module import Module as Module
 from kernelyard.nn.module import ModuleDict as ModuleDict
 from kernelyard.nn.module import ModuleList as ModuleList
 from kernelyard.nn.module import ParameterList as ParameterList
+from kernelyard.nn.spec import MethodSpec as MethodSpec
 from kernelyard.nn.spec import ModuleSpec as ModuleSpec
 from kernelyard.nn.tensor import Parameter as Parameter
 from kernelyard.nn.tensor import Tensor as Tensor

@@ -4,76 +4,174 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+import numpy as np
 
 from kernelyard import dims
 from kernelyard.errors import FrontendError
-from kernelyard.ir import Constant, Expr, Function, FunctionBuilder, IRModule
+from kernelyard.ir import Constant, Expr, Function, FunctionBuilder, IRModule, TensorType, TupleType
 from kernelyard.ir.types import symbols_of
 from kernelyard.ir.verify import verify
 from kernelyard.nn import spec as specs
+from kernelyard.nn.effect import Effect
 from kernelyard.nn.module import Module
-from kernelyard.nn.scope import Externs, Scope, tracing
+from kernelyard.nn.scope import Externs, Scope, Subroutines, tracing
 from kernelyard.nn.tensor import Parameter, Tensor
 from kernelyard.transform.attach_extern_modules import AttachExternModules
 from kernelyard.transform.bind_params import BindParams
 
+INITIALIZE = "_initialize_effect"
+PACKED_PARAMS = "packed_params"
+PACKED_EFFECTS = "packed_effects"
+
 
 def export(module: Module, methods: specs.Methods, allow_extern: bool) -> tuple[IRModule, dict[str, Parameter]]:
     """See `Module.export`."""
+    return _export(module, methods, allow_extern, "plain")
+
+
+def to_ir(model: specs.ModuleSpec) -> IRModule:
+    """See `ModuleSpec.to_ir`."""
+    return _export(model.module, model.methods, model.allow_extern, "none")[0]
+
+
+def _export(
+    module: Module, methods: specs.Methods, allow_extern: bool, param_mode: specs.Mode
+) -> tuple[IRModule, dict[str, Parameter]]:
+    """param_mode: that of the methods which do not say."""
     if not isinstance(methods, Mapping) or not methods:
         raise FrontendError(
             "a spec names methods and their inputs",
             found=repr(methods),
             expected='such as {"forward": {"x": nn.spec.Tensor(["n", 784], "float32")}}',
         )
-    parameters = dict(module.named_parameters())
-    externs = Externs(allow_extern)
-    functions = {name: _trace(module, name, given, parameters, externs) for name, given in methods.items()}
-    exported = AttachExternModules(externs.modules())(IRModule(functions))
+    model = _Model(module, Externs(allow_extern), Subroutines((*methods, INITIALIZE)))
+    given = {name: _method_spec(name, method, param_mode) for name, method in methods.items()}
+    bound = [name for name, method in given.items() if method.param_mode == "none"]
+    constants = _constants(model.parameters) if bound else {}
+    functions = {name: _trace(model, name, method) for name, method in given.items()}
+    if model.states and any(method.effect_mode != "none" for method in given.values()):
+        functions[INITIALIZE] = _initialize(model)
+    functions.update(model.subroutines.functions)
+    exported = AttachExternModules(model.externs.modules())(IRModule(functions))
     verify(exported)
-    return exported, parameters
+    for name in bound:
+        exported = BindParams(name, constants)(exported)
+    return exported, model.parameters
 
 
-def to_ir(model: specs.ModuleSpec) -> IRModule:
-    """See `ModuleSpec.to_ir`."""
-    exported, parameters = export(model.module, model.methods, model.allow_extern)
+def _method_spec(name: str, given: Mapping[str, Any] | specs.MethodSpec, param_mode: specs.Mode) -> specs.MethodSpec:
+    """The spec of a method, with its param_mode filled in."""
+    method = given if isinstance(given, specs.MethodSpec) else specs.MethodSpec(given)
+    if not isinstance(method.inputs, Mapping):
+        found = type(method.inputs).__name__
+        raise FrontendError(
+            f"the spec of {name} names no arguments", found=found, expected='{"x": nn.spec.Tensor(...)}'
+        )
+    return method if method.param_mode else replace(method, param_mode=param_mode)
+
+
+def _constants(parameters: Mapping[str, Parameter]) -> dict[str, Constant]:
     unset = [name for name, parameter in parameters.items() if parameter.data is None]
     if unset:
         raise FrontendError(
             "parameters have no numbers yet",
             found=", ".join(unset),
-            hint="load_state_dict(...), or export(spec) and bind them later",
+            hint="load_state_dict(...), or leave them open: nn.MethodSpec(inputs, param_mode='plain')",
         )
-    constants = {name: Constant(parameter.data) for name, parameter in parameters.items() if parameter.data is not None}
-    for name in exported.entry_functions():
-        exported = BindParams(name, constants)(exported)
-    return exported
+    return {name: Constant(parameter.data) for name, parameter in parameters.items() if parameter.data is not None}
 
 
-def _trace(
-    module: Module, name: str, given: Mapping[str, Any], parameters: Mapping[str, Parameter], externs: Externs
-) -> Function:
-    method = _method(module, name)
-    _check_names(method, name, given)
+class _Model:
+    """A module that is exported, and what its methods have in common."""
+
+    def __init__(self, module: Module, externs: Externs, subroutines: Subroutines) -> None:
+        self.module, self.externs, self.subroutines = module, externs, subroutines
+        self.parameters = dict(module.named_parameters())
+        self.labels = {each: path for path, each in module.named_modules() if path}
+        # The path, effect and name of each state.
+        self.states = [
+            (f"{path}.{name}" if path else name, effect, name)
+            for path, effect in module.named_modules()
+            if isinstance(effect, Effect)
+            for name in effect.states
+        ]
+
+    def initial(self) -> dict[str, np.ndarray]:
+        """The first state by path. Raises: FrontendError when one is not what its effect declares."""
+        found: dict[str, np.ndarray] = {}
+        for path, effect, name in self.states:
+            array = np.asarray(effect.initial()[name])
+            kind = effect.states[name]
+            fits = len(array.shape) == len(kind.shape) and all(
+                isinstance(size, dims.SymbolicDim) or size == given
+                for size, given in zip(kind.shape, array.shape, strict=True)
+            )
+            if not fits or Constant(array).tensor_type.dtype != kind.dtype:
+                raise FrontendError(
+                    f"the first state {path!r} does not fit",
+                    found=f"{array.shape}, {array.dtype.name!r}",
+                    expected=f"{kind.shape}, {kind.dtype!r}",
+                )
+            found[path] = array
+        return found
+
+
+def _initialize(model: _Model) -> Function:
+    """The function that gives the first state of every effect."""
+    initial = model.initial()
+    return FunctionBuilder().function(*map(Constant, initial.values()), attrs={"output_names": tuple(initial)})
+
+
+def _trace(model: _Model, name: str, method: specs.MethodSpec) -> Function:
+    called = _method(model.module, name)
+    _check_names(called, name, method.inputs)
     inputs = _Inputs(FunctionBuilder())
-    arguments = {argument: inputs.of(value, argument) for argument, value in given.items()}
+    arguments = {argument: inputs.of(value, argument) for argument, value in method.inputs.items()}
+    states = _states(model, method, inputs)
     inputs.check_sizes(name)
-    builder = inputs.builder
-    variables = {
-        parameter: builder.input(path, parameter.shape, parameter.dtype) for path, parameter in parameters.items()
-    }
-    names = (*inputs.names, *parameters)
+    kinds = {path: parameter.type for path, parameter in model.parameters.items()}
+    values = inputs.group(kinds, PACKED_PARAMS, is_packed=method.param_mode == "packed")
+    inputs.check_names(name)
+    parameters = dict(zip(model.parameters.values(), values, strict=True))
+    scope = Scope(inputs.builder, parameters, states, model.labels, model.externs, model.subroutines)
+    with tracing(scope):
+        results, names = _results(called(**arguments), name)
+        results, names = _with_states(model, scope, method, results, names)
+    attrs = {"output_names": names} if names else {}
     if len(set(names)) != len(names):
-        twice = sorted({each for each in names if names.count(each) > 1})
-        raise FrontendError(f"inputs and parameters of {name} share names", found=", ".join(twice))
-    labels = {each: path for path, each in module.named_modules() if path}
-    with tracing(Scope(builder, variables, labels, externs)):
-        results, output_names = _results(method(**arguments), name)
-    attrs = {"output_names": output_names} if output_names else {}
-    return builder.function(*results, attrs={"input_names": names, **attrs})
+        raise FrontendError(f"results and states of {name} share names", found=", ".join(names))
+    return inputs.builder.function(*results, attrs={"input_names": tuple(inputs.names), **attrs})
+
+
+def _states(model: _Model, method: specs.MethodSpec, inputs: _Inputs) -> dict[Effect, dict[str, Tensor]]:
+    """What each effect's states are when the method begins."""
+    if method.effect_mode == "none":
+        values: Sequence[Expr] = list(map(Constant, model.initial().values()))
+    else:
+        declared = {path: effect.states[name] for path, effect, name in model.states}
+        kinds = {path: TensorType(kind.shape, kind.dtype) for path, kind in declared.items()}
+        values = inputs.group(kinds, PACKED_EFFECTS, is_packed=method.effect_mode == "packed")
+    states: dict[Effect, dict[str, Tensor]] = {}
+    for (_, effect, name), value in zip(model.states, values, strict=True):
+        states.setdefault(effect, {})[name] = Tensor(value)
+    return states
+
+
+def _with_states(
+    model: _Model, scope: Scope, method: specs.MethodSpec, results: list[Expr], names: tuple[str, ...]
+) -> tuple[list[Expr], tuple[str, ...]]:
+    """The results and their names, followed by those of the states as the method leaves them."""
+    if method.effect_mode == "none" or not model.states:
+        return results, names
+    names = names or tuple(f"output_{number}" for number in range(len(results)))
+    left = [scope.states[effect][name].expr for _, effect, name in model.states]
+    if method.effect_mode == "packed":
+        return [*results, scope.builder.tuple(*left)], (*names, PACKED_EFFECTS)
+    return [*results, *left], (*names, *(path for path, _, _ in model.states))
 
 
 def _method(module: Module, name: str) -> Callable[..., Any]:
@@ -91,11 +189,12 @@ def _check_names(method: Callable[..., Any], name: str, given: Mapping[str, Any]
     missing = [a.name for a in named if a.default is a.empty and a.name not in given]
     unknown = [key for key in given if not takes_any and key not in arguments]
     if missing or unknown:
+        modes = "modes are said by nn.MethodSpec(inputs, param_mode=..., effect_mode=...)"
         raise FrontendError(
             f"the spec does not fit the method {name}",
             found=", ".join(given) or "no arguments",
             expected=", ".join(a.name for a in named) or "no arguments",
-            hint=_did_you_mean(unknown[0], arguments) if unknown else None,
+            hint=modes if "$" in unknown else _did_you_mean(unknown[0], arguments) if unknown else None,
         )
 
 
@@ -106,7 +205,7 @@ def _did_you_mean(name: str, known: Any) -> str | None:
 
 @dataclass
 class _Inputs:
-    """The inputs of a function, made from the spec of its arguments."""
+    """The inputs of a function: those of the spec's arguments, and groups of more."""
 
     builder: FunctionBuilder
     names: list[str] = field(default_factory=list)
@@ -130,6 +229,21 @@ class _Inputs:
             found=type(value).__name__,
             expected="spec.Tensor, spec.Int, spec.Tuple or a plain value",
         )
+
+    def group(self, kinds: Mapping[str, TensorType], name: str, is_packed: bool) -> list[Expr]:
+        """Values by path that no argument stands for: an input each, or together one tuple called `name`."""
+        if not is_packed or not kinds:
+            self.names += kinds
+            return [self.builder.parameter(kind, path) for path, kind in kinds.items()]
+        self.names.append(name)
+        packed = self.builder.parameter(TupleType(tuple(kinds.values())), name)
+        return [self.builder.get(packed, index) for index in range(len(kinds))]
+
+    def check_names(self, method: str) -> None:
+        """No two inputs have one name."""
+        twice = sorted({each for each in self.names if self.names.count(each) > 1})
+        if twice:
+            raise FrontendError(f"inputs, states and parameters of {method} share names", found=", ".join(twice))
 
     def check_sizes(self, method: str) -> None:
         """Each size that the method gets as a number can be read off an input."""

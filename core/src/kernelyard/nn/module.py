@@ -10,7 +10,8 @@ import numpy as np
 
 from kernelyard.errors import FrontendError
 from kernelyard.nn import scope
-from kernelyard.nn.tensor import Parameter, Tensor
+from kernelyard.nn.subroutine import call_subroutine
+from kernelyard.nn.tensor import Parameter
 
 if TYPE_CHECKING:
     from kernelyard.ir import IRModule
@@ -28,13 +29,18 @@ class Module:
         ...         return self.linear(self.linear(x))
         >>> [name for name, _ in Twice().named_parameters()]
         ['linear.weight', 'linear.bias']
+
+    define_subroutine: True makes `forward` a function of its own in the IR, which equal calls share.
     """
 
     forward: Any
+    define_subroutine: bool = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Trace `forward`. Raises: FrontendError outside of an export."""
         with scope.inside(self):
+            if self.define_subroutine:
+                return call_subroutine(self.forward, args, kwargs, type(self).__name__)
             return self.forward(*args, **kwargs)
 
     def children(self) -> Iterator[tuple[str, Parameter | Module]]:
@@ -92,16 +98,24 @@ class Module:
         return missing, unknown
 
     def to(self, dtype: str) -> Module:
-        """Give the floating-point parameters another dtype, numbers included; answers this module."""
-        for parameter in self.parameters():
-            parameter.to(dtype)
+        """Give the floating-point parameters another dtype, numbers included, and state, too; answers this module."""
+        for _, value in _walk(self):
+            if isinstance(value, Parameter):
+                value.to(dtype)
+            else:
+                value._change_dtype(dtype)
         return self
 
-    def export(self, spec: Mapping[str, Any], allow_extern: bool = False) -> tuple[IRModule, dict[str, Parameter]]:
-        """The module as IR: one function for each method that `spec` names (see `nn.ModuleSpec`).
+    def _change_dtype(self, dtype: str) -> None:
+        """Give what a module has beside parameters another dtype; most have nothing."""
 
-        Functions take the method's inputs, then all parameters, in the order of the answered dictionary; those names
-        are `input_names` of the functions. allow_extern: external modules may be called; they are compiled, attached.
+    def export(self, spec: Mapping[str, Any], allow_extern: bool = False) -> tuple[IRModule, dict[str, Parameter]]:
+        """The module as IR: one function for each method that `spec` names (see `nn.MethodSpec`).
+
+        Functions take the method's inputs, then the state of effects, then all parameters, in the order of the answered
+        dictionary; those names are `input_names` of the functions. A module with effects has a function
+        `_initialize_effect` that gives their first state. allow_extern: external modules may be called; they are
+        compiled and attached.
         Raises: FrontendError, ToolchainError, and what type rules raise.
         """
         from kernelyard.nn.export import export
@@ -153,6 +167,14 @@ class ModuleDict(Module):
         """Names and modules."""
         return self._modules.items()
 
+    def keys(self) -> Iterable[str]:
+        """Names."""
+        return self._modules.keys()
+
+    def values(self) -> Iterable[Module]:
+        """Modules."""
+        return self._modules.values()
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._modules)
 
@@ -192,7 +214,7 @@ class ParameterList(Module):
         return self._parameters[index]
 
 
-def _walk(module: Module, path: str = "", above: tuple[Module, ...] = ()) -> Iterator[tuple[str, Tensor | Module]]:
+def _walk(module: Module, path: str = "", above: tuple[Module, ...] = ()) -> Iterator[tuple[str, Parameter | Module]]:
     """A module and everything in it, by path. Raises: FrontendError when it contains itself."""
     if module in above:
         raise FrontendError("a module contains itself", where=path, found=type(module).__name__)

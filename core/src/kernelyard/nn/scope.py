@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kernelyard.errors import FrontendError
-from kernelyard.ir import FunctionBuilder, Var
+from kernelyard.ir import Expr, Function, FunctionBuilder
+from kernelyard.patterns.composite import structural_key
+from kernelyard.transform.fresh_names import FreshNames
 
 if TYPE_CHECKING:
+    from kernelyard.nn.effect import Effect
     from kernelyard.nn.extern import ExternModule
     from kernelyard.nn.module import Module
-    from kernelyard.nn.tensor import Parameter
+    from kernelyard.nn.tensor import Parameter, Tensor
 
 
 @dataclass
@@ -42,29 +45,58 @@ class Externs:
         return tuple(dict.fromkeys(self.home.values()))
 
 
+class Subroutines:
+    """The functions that methods call, each once, under names that no method has."""
+
+    def __init__(self, methods: Iterable[str]) -> None:
+        self.functions: dict[str, Function] = {}
+        self._names = FreshNames(methods)
+        self._known: dict[tuple[object, ...], str] = {}
+
+    def add(self, function: Function, wanted: str) -> str:
+        """The name of a function: that of an equal one where there is one."""
+        key = structural_key(function)
+        if key not in self._known:
+            self._known[key] = self._names.unique(wanted)
+            self.functions[self._known[key]] = function
+        return self._known[key]
+
+
 @dataclass
 class Scope:
     """A function while it is traced.
 
-    parameters: the variable of each parameter. labels: the path of each module in the model, for messages.
+    parameters: the variable of each parameter. states: those of each effect, by name, as they are now. labels: the path
+    of each module in the model, for messages.
     """
 
     builder: FunctionBuilder
-    parameters: Mapping[Parameter, Var]
+    parameters: dict[Parameter, Expr]
+    states: dict[Effect, dict[str, Tensor]]
     labels: Mapping[Module, str]
     externs: Externs
+    subroutines: Subroutines
     origin: str = ""
 
-    def variable(self, parameter: Parameter) -> Var:
-        """The variable of a parameter. Raises: FrontendError for one that the exported module does not have."""
+    def variable(self, parameter: Parameter) -> Expr:
+        """The value of a parameter. Raises: FrontendError for one that the exported module does not have."""
         if parameter not in self.parameters:
-            raise FrontendError(
-                "a parameter is used that the exported module does not have",
-                where=self.origin or None,
-                found=repr(parameter),
-                hint="make it, or the module that has it, an attribute",
-            )
+            raise self._unknown("a parameter", repr(parameter))
         return self.parameters[parameter]
+
+    def state(self, effect: Effect) -> dict[str, Tensor]:
+        """What an effect's state is now, to be read and replaced. Raises: FrontendError as `variable`."""
+        if effect not in self.states:
+            raise self._unknown("an effect", type(effect).__name__)
+        return self.states[effect]
+
+    def _unknown(self, kind: str, found: str) -> FrontendError:
+        return FrontendError(
+            f"{kind} is used that the exported module does not have",
+            where=self.origin or None,
+            found=found,
+            hint="make it, or the module that has it, an attribute",
+        )
 
 
 _CURRENT: ContextVar[Scope | None] = ContextVar("kernelyard_nn_scope", default=None)

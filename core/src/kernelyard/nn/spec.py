@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from kernelyard import dims, dtypes
 from kernelyard.dims import Dim, Shape
@@ -61,7 +61,36 @@ class Tuple:
 
 # Plain values reach the method as they are.
 Argument: TypeAlias = "Tensor | Int | Tuple | int | float | bool | str | None"
-Methods: TypeAlias = "Mapping[str, Mapping[str, Argument]]"
+Mode: TypeAlias = Literal["plain", "packed", "none"]
+
+
+@dataclass(frozen=True)
+class MethodSpec:
+    """A method's inputs, and how its function takes parameters and state; a bare mapping of inputs stands for one.
+
+    param_mode: "plain" (an input for each parameter), "packed" (one tuple) or "none" (constants); None is "plain" in
+    `Module.export`, "none" in a `ModuleSpec`. effect_mode: the state of effects as inputs and as results ("plain"), as
+    one tuple each ("packed"), or "none": it is as at the beginning, and what becomes of it is dropped.
+    Raises: FrontendError for another mode.
+
+    Example:
+        >>> MethodSpec({"x": Tensor(["n", 4])}, param_mode="packed").effect_mode
+        'plain'
+    """
+
+    inputs: Mapping[str, Any]
+    param_mode: Mode | None = None
+    effect_mode: Mode = "plain"
+
+    def __post_init__(self) -> None:
+        modes = get_args(Mode)
+        for name in ("param_mode", "effect_mode"):
+            mode = getattr(self, name)
+            if mode not in modes and not (name == "param_mode" and mode is None):
+                raise FrontendError(f"this is no {name}", found=repr(mode), expected=", ".join(modes))
+
+
+Methods: TypeAlias = "Mapping[str, Mapping[str, Argument] | MethodSpec]"
 
 
 @dataclass(frozen=True)
@@ -72,11 +101,11 @@ class ModuleSpec:
     """
 
     module: Module
-    methods: Mapping[str, Mapping[str, Any]]
+    methods: Mapping[str, Mapping[str, Any] | MethodSpec]
     allow_extern: bool = False
 
     def to_ir(self) -> IRModule:
-        """The module as IR, its parameters as constants.
+        """The module as IR, its parameters as constants unless a method's `param_mode` says something else.
 
         Raises: FrontendError, also when a parameter has no numbers yet; ToolchainError.
         """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 
@@ -245,15 +246,17 @@ def scaled_dot_product_attention(
     key: Tensor,
     value: Tensor,
     attn_mask: Tensor | None = None,
-    is_causal: bool = False,
+    is_causal: bool | Literal["top_left", "bottom_right"] = False,
     scale: float | None = None,
 ) -> Tensor:
     """softmax(query key^T * scale + mask) value, for tensors (batch, sequence, heads, size).
 
     attn_mask: numbers that are added to the scores, broadcast to (batch, heads, queries, keys). scale: 1 / sqrt(size)
-    unless it is given. is_causal: a query sees no later key. Several heads of queries may share one of keys.
+    unless it is given. is_causal: a query sees no later key; queries and keys begin together (True, "top_left") or end
+    together ("bottom_right"), as with a cache. Several heads of queries may share one of keys.
     """
-    attrs = {"scale": scale, "causal": "top_left" if is_causal else "none"}
+    causal = is_causal if isinstance(is_causal, str) else "top_left" if is_causal else "none"
+    attrs = {"scale": scale, "causal": causal}
     if attn_mask is None:
         return emit("nn.attention", query, key, value, **attrs)
     return emit("nn.attention_bias", query, key, value, attn_mask, **attrs)

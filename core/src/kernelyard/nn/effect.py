@@ -1,0 +1,141 @@
+"""Effects: state that methods read and replace. In the IR it is extra parameters and extra results of functions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from kernelyard import dims, dtypes
+from kernelyard.dims import Dim
+from kernelyard.errors import FrontendError
+from kernelyard.nn import scope
+from kernelyard.nn import spec as specs
+from kernelyard.nn.module import Module
+from kernelyard.nn.op.shape import concat, strided_slice
+from kernelyard.nn.tensor import Tensor
+
+
+class Effect(Module):
+    """State by name. A module has one as an attribute, and calls its methods, which `read` and `write`.
+
+    states: what each state is between two calls. Sizes may be symbolic: a state may grow.
+    Raises: FrontendError when there are none.
+
+    Example:
+        >>> from kernelyard import nn
+        >>> class Total(nn.Effect):
+        ...     def __init__(self):
+        ...         super().__init__({"sum": nn.spec.Tensor([3])})
+        ...     def add(self, x):
+        ...         self.write("sum", self.read("sum") + x)
+        ...         return self.read("sum")
+        >>> Total().initial()
+        {'sum': array([0., 0., 0.], dtype=float32)}
+    """
+
+    def __init__(self, states: Mapping[str, specs.Tensor]) -> None:
+        if not states:
+            raise FrontendError("an effect has no states")
+        self.states = dict(states)
+
+    def initial(self) -> dict[str, np.ndarray]:
+        """The first state: zeros, of the least sizes that symbols allow. Override it for another.
+
+        Raises: FrontendError when such a size is negative.
+        """
+        return {name: np.zeros(_least(kind), dtypes.to_numpy(kind.dtype)) for name, kind in self.states.items()}
+
+    def read(self, name: str) -> Tensor:
+        """A state as it is now. Raises: FrontendError."""
+        self._check_name(name)
+        return scope.current().state(self)[name]
+
+    def write(self, name: str, value: Tensor) -> None:
+        """Replace a state, for what comes after and for the next call.
+
+        Raises: FrontendError for another dtype, rank or fixed size than the state's.
+        """
+        self._check_name(name)
+        kind = self.states[name]
+        sizes = zip(kind.shape, value.shape, strict=False)
+        if (
+            value.dtype != kind.dtype
+            or value.ndim != len(kind.shape)
+            or any(isinstance(size, int) and size != given for size, given in sizes)
+        ):
+            raise FrontendError(
+                f"this cannot be the state {name!r}",
+                where=scope.current().origin or None,
+                found=f"{value.shape}, {value.dtype!r}",
+                expected=f"{kind.shape}, {kind.dtype!r}",
+            )
+        scope.current().state(self)[name] = value
+
+    def _check_name(self, name: str) -> None:
+        if name not in self.states:
+            raise FrontendError(
+                f"{type(self).__name__} has no state {name!r}", expected=", ".join(map(repr, self.states))
+            )
+
+    def _change_dtype(self, dtype: str) -> None:
+        for name, kind in self.states.items():
+            if dtypes.is_float(kind.dtype) and dtypes.is_float(dtype):
+                self.states[name] = specs.Tensor(kind.shape, dtype)
+
+
+class KVCache(Effect):
+    """What attention has seen: rows (length, *unit_shape), to which each call adds some. It begins empty.
+
+    max_length: the most rows that there may be; a call that would have more is a ShapeError before anything runs.
+    slots: the symbol of `length + 1` at the beginning of a call (a size is at least 1); all caches that grow together
+    have the same, and specs may use it: `"slots - 1 + n"`.
+    Raises: FrontendError for sizes that are no positive numbers, UnknownDtypeError.
+
+    Example:
+        >>> KVCache((8, 64), max_length=2048).initial()["rows"].shape
+        (0, 8, 64)
+    """
+
+    def __init__(
+        self, unit_shape: Sequence[int], dtype: str = "float32", max_length: int | None = None, slots: str = "slots"
+    ) -> None:
+        for size in (*unit_shape, *(() if max_length is None else (max_length,))):
+            if not isinstance(size, int) or size < 1:
+                raise FrontendError("the sizes of a cache are positive numbers", found=repr(size))
+        super().__init__({"rows": specs.Tensor([dims.symbol(slots) - 1, *unit_shape], dtype)})
+        self.unit_shape, self.max_length = tuple(unit_shape), max_length
+
+    @property
+    def length(self) -> Dim:
+        """How many rows there are now."""
+        return self.read("rows").shape[0]
+
+    def append(self, rows: Tensor) -> None:
+        """Add rows (count, *unit_shape). Raises: FrontendError for others."""
+        dtype = self.states["rows"].dtype
+        if rows.ndim == 0 or rows.shape[1:] != self.unit_shape or rows.dtype != dtype:
+            raise FrontendError(
+                "these rows do not fit the cache",
+                where=scope.current().origin or None,
+                found=repr(rows),
+                expected=f"(count, {', '.join(map(str, self.unit_shape))}), {dtype!r}",
+            )
+        grown = concat([self.read("rows"), rows])
+        if self.max_length is not None:
+            # The sizes must agree, which is checked before a program runs.
+            grown = grown.reshape(dims.minimum(grown.shape[0], self.max_length), *grown.shape[1:])
+        self.write("rows", grown)
+
+    def view(self, length: Dim | None = None) -> Tensor:
+        """All rows that there are now, or the first `length` of them."""
+        rows = self.read("rows")
+        return rows if length is None else strided_slice(rows, [0], [0], [length])
+
+
+def _least(kind: specs.Tensor) -> tuple[int, ...]:
+    """The shape in which each symbol is 1, the least that it can be."""
+    sizes = tuple(dims.evaluate(size, dict.fromkeys(dims.symbols_of(size), 1)) for size in kind.shape)
+    if any(size < 0 for size in sizes):
+        raise FrontendError("a state has no first shape", found=repr(kind), hint="override initial()")
+    return sizes

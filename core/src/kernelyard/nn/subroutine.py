@@ -1,0 +1,95 @@
+"""Modules whose `forward` is a function of its own: traced apart from its caller, and shared by equal calls.
+
+The function takes the tensors among the arguments, then whatever parameters and state it reads; it returns its tensors,
+then the state that it replaced. It is private: the driver puts it in place of its calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from kernelyard.errors import FrontendError
+from kernelyard.ir import Expr, FunctionBuilder
+from kernelyard.ir.module import PRIVATE
+from kernelyard.nn import scope
+from kernelyard.nn.scope import Scope
+from kernelyard.nn.tensor import Tensor
+
+if TYPE_CHECKING:
+    from kernelyard.nn.effect import Effect
+    from kernelyard.nn.tensor import Parameter
+
+
+def call_subroutine(function: Callable[..., Any], args: Any, kwargs: Any, name: str) -> Any:
+    """What `function(*args, **kwargs)` returns, computed by a call of a function of the module, called `name` or so.
+
+    Raises: FrontendError when it returns no tensors.
+    """
+    outer = scope.current()
+    inner = _Inner(FunctionBuilder(), {}, {}, outer.labels, outer.externs, outer.subroutines, outer.origin, outer)
+    args, kwargs = _map_tensors((args, kwargs), inner.take)
+    with scope.tracing(inner):
+        result = function(*args, **kwargs)
+        own: list[Expr] = []
+        _map_tensors(result, lambda tensor: own.append(tensor.expr))
+        replaced = inner.replaced()
+        values = [*own, *(state.expr for *_, state in replaced)]
+    if not own:
+        raise FrontendError("a subroutine returns no tensors", where=outer.origin or None, found=repr(result))
+    body = inner.builder.function(*values, attrs={PRIVATE: True})
+    called = outer.builder.call_function(outer.subroutines.add(body, name), inner.arguments, body.result_type)
+    fields = [called] if len(values) == 1 else [outer.builder.get(called, index) for index in range(len(values))]
+    results = iter(map(Tensor, fields))
+    answer = _map_tensors(result, lambda _: next(results))
+    for effect, state, _ in replaced:
+        outer.state(effect)[state] = next(results)
+    return answer
+
+
+@dataclass
+class _Inner(Scope):
+    """The scope of a subroutine: what it reads of the caller's becomes a parameter when it is first read."""
+
+    outer: Scope = None  # pyright: ignore[reportAssignmentType]  fields after those with defaults need one
+    arguments: list[Expr] = field(default_factory=list)
+    _first: dict[Effect, dict[str, Tensor]] = field(default_factory=dict)
+
+    def take(self, value: Tensor, name: str = "x") -> Tensor:
+        """A parameter that stands for a value of the caller."""
+        with scope.tracing(self.outer):
+            self.arguments.append(value.expr)
+        return Tensor(self.builder.parameter(value.type, name))
+
+    def variable(self, parameter: Parameter) -> Expr:
+        if parameter not in self.parameters:
+            self.parameters[parameter] = self.take(Tensor(self.outer.variable(parameter)), "parameter").expr
+        return self.parameters[parameter]
+
+    def state(self, effect: Effect) -> dict[str, Tensor]:
+        if effect not in self.states:
+            self._first[effect] = {name: self.take(now, name) for name, now in self.outer.state(effect).items()}
+            self.states[effect] = dict(self._first[effect])
+        return self.states[effect]
+
+    def replaced(self) -> list[tuple[Effect, str, Tensor]]:
+        """The states that are not what they were."""
+        return [
+            (effect, name, now)
+            for effect, states in self.states.items()
+            for name, now in states.items()
+            if now is not self._first[effect][name]
+        ]
+
+
+def _map_tensors(value: Any, change: Callable[[Tensor], Any]) -> Any:
+    """A value with each tensor in it replaced, through tuples, lists and dictionaries."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, (tuple, list)):
+        items = [_map_tensors(item, change) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    if isinstance(value, Mapping):
+        return {key: _map_tensors(item, change) for key, item in value.items()}
+    return value
