@@ -18,7 +18,9 @@ PROTOTYPE = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, c
 def runner(request, monkeypatch):
     """Both ways to walk a table."""
     if request.param == "ctypes":
-        monkeypatch.setattr(call_table, "runner", lambda: call_table._walk_with_ctypes)
+        monkeypatch.setattr(call_table, "table_walker", lambda: call_table._walk_with_ctypes)
+    else:
+        assert call_table.table_walker() is not call_table._walk_with_ctypes
     return request.param
 
 

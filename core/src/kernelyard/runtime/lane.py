@@ -10,7 +10,7 @@ from kernelyard.runtime import memory
 from kernelyard.runtime.instance import Instance
 from kernelyard.runtime.lru import LRU
 from kernelyard.runtime.memory import Workspace
-from kernelyard.runtime.plan import Plan, Shapes
+from kernelyard.runtime.plan import Plan
 
 if TYPE_CHECKING:
     from kernelyard.runtime.executable import Executable
@@ -22,13 +22,13 @@ MIN_ARENA_NBYTES = 1 << 16
 class Lane:
     """Memory that one running call uses at a time, and the instances that are bound to it.
 
-    latest: by function, the shapes of its last call here and the instance that ran it. is_spare: no pool has it.
+    latest: by function, the instance that ran its last call here. is_spare: no pool has it.
     """
 
     def __init__(self, is_spare: bool = False) -> None:
         self.is_spare = is_spare
         self.holder: int | None = None
-        self.latest: dict[object, tuple[Shapes, Instance]] = {}
+        self.latest: dict[object, Instance] = {}
         self._arena = memory.aligned_bytes(0)
         self._scratch = Workspace()
         self._instances: LRU[Plan, Instance] = LRU(MAX_INSTANCES)
@@ -50,8 +50,8 @@ class Lane:
 class LanePool:
     """At most `size` lanes. A call takes one and gives it back; while all are taken, others wait.
 
-    A thread that holds a lane already (an instrument or a Python step that calls the program again) does not wait, since
-    it might wait for itself: it gets a lane that is gone afterwards.
+    A thread that holds a lane already (an instrument or a Python step that calls the program again) does not wait: it
+    might wait for itself. It gets a lane that is gone afterwards.
 
     Example:
         >>> pool = LanePool(2)

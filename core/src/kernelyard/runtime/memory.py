@@ -30,8 +30,8 @@ def address_of(array: np.ndarray) -> int:
     return _word_at(id(array) + _DATA_OFFSET).value if _IS_READ_FROM_STRUCT else array.ctypes.data
 
 
-# NumPy's C ABI fixes that an array object's first field is the address of its elements (`PyArrayObject_fields`). Reading
-# it there takes a tenth of the time of `array.ctypes.data`, and every run does it.
+# NumPy's C ABI fixes that an array object's first field is the address of its elements (`PyArrayObject_fields`).
+# Reading it there takes a tenth of the time of `array.ctypes.data`, and every run does it.
 _word_at = ctypes.c_size_t.from_address
 _DATA_OFFSET = object.__basicsize__
 

@@ -20,13 +20,14 @@ class Plan:
     """What is known about a program once the shapes of its inputs are.
 
     known: sizes of symbols that do not follow from the inputs alone. values: of the symbolic dims. shapes: one per
-    register. offsets: where inputs and buffers lie, by register, in an arena of `arena_nbytes`; registers whose lifetimes
-    are disjoint share bytes.
+    register. offsets: where inputs and buffers lie, by register, in an arena of `arena_nbytes`; registers whose
+    lifetimes are disjoint share bytes.
     Raises: InputShapeError for shapes that the inputs cannot have, ShapeError naming the step that cannot work on them.
     """
 
     def __init__(self, program: Program, shapes: Shapes, known: Mapping[str, int] = NOTHING) -> None:
         self.program = program
+        self.input_shapes = shapes
         self.roots = tuple(map(program.root, range(len(program.registers))))
         self.values: dict[str, int] = {name: known[name] for name in program.symbols if name in known}
         solve_symbols(program.inputs, shapes, self.values)
