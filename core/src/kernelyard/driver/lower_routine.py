@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -56,9 +56,9 @@ def routine_names(module: IRModule) -> frozenset[str]:
 
 def _is_control(value: Expr, entries: Mapping[str, Function]) -> bool:
     """True for what only a routine can do: branches, loops, calls, and operators that decide their results' sizes."""
-    if is_control_flow(value) or introduces_symbols(value):
-        return True
-    return isinstance(value, Call) and isinstance(value.op, GlobalVar) and value.op.name in entries
+    if isinstance(value, Call) and isinstance(value.op, GlobalVar):
+        return value.op.name in entries
+    return is_control_flow(value) or introduces_symbols(value)
 
 
 def lower_routine(
@@ -74,9 +74,14 @@ def lower_routine(
     """
     function = module.entry_functions()[name]
     lowering = _RoutineLowering(name, function, module, home, reference_module, checks)
-    inputs, output_names = entry_specs(name, function)
-    for param, spec in zip(function.params, inputs, strict=True):
-        lowering.of[param] = (lowering.add(spec),)
+    private = bool(function.attrs.get(PRIVATE))
+    if private:
+        lowering.of.update((param, lowering.add_all(param.type)) for param in function.params)
+        output_names: Callable[[int], Sequence[str]] = _numbered
+    else:
+        inputs, output_names = entry_specs(name, function)
+        lowering.of.update((p, (lowering.add(spec),)) for p, spec in zip(function.params, inputs, strict=True))
+    inputs = tuple(lowering.values)
     lowering.run()
     results = lowering.operand(function.result)
     lowering.emit(RETURN, results)
@@ -87,15 +92,19 @@ def lower_routine(
     routine = Routine(
         name,
         tuple(sorted(Scopes(module).shared(name))),
-        tuple(inputs),
+        inputs,
         tuple(outputs),
         tuple(lowering.values),
         tuple(lowered.program for lowered in lowering.blocks),  # pyright: ignore[reportArgumentType]
         tuple(lowering.code),
         {number: digest for digest, number in lowering.constant_values.items()},
-        bool(function.attrs.get(PRIVATE)),
+        private,
     )
     return Lowered(routine, lowering.constants, lowering.reference_calls)
+
+
+def _numbered(count: int) -> Sequence[str]:
+    return [f"output_{number}" for number in range(count)]
 
 
 @dataclass
@@ -179,8 +188,7 @@ class _RoutineLowering:
         if isinstance(call.op, GlobalVar):
             results = self.add_all(call.type)
             self.emit(CALL, self._operands(call.args), results, symbol=call.op.name)
-            return results
-        if not is_control_flow(call):
+        elif not is_control_flow(call):
             results = self._evaluate(call)
         else:
             results = self._if(call) if call.op_name == IF_OP else self._while(call)

@@ -59,8 +59,8 @@ class Scopes:
 
 
 def introduces_symbols(value: Expr) -> bool:
-    """True when new symbols of the value's type stand for sizes that the value itself decides."""
-    return isinstance(value, Call) and isinstance(value.op, Op) and value.op.introduces_symbols
+    """True when new symbols of the value's type stand for sizes that the value itself decides, or a function called."""
+    return isinstance(value, Call) and (not isinstance(value.op, Op) or value.op.introduces_symbols)
 
 
 def attribute_symbols(value: Expr) -> frozenset[str]:

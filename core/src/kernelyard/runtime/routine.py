@@ -153,7 +153,7 @@ def _check(routine: Routine, instruction: Instruction, place: str) -> None:
         raise corrupted(place, instruction.name, ", ".join(INSTRUCTIONS))
     given = len(instruction.inputs), len(instruction.outputs)
     expected: dict[str, tuple[int, int]] = {
-        MOVE: (len(instruction.inputs),) * 2,
+        MOVE: (len(instruction.inputs), len(instruction.inputs)),
         BIND: (len(instruction.inputs), 0),
         IF: (1, 0),
         GOTO: (0, 0),

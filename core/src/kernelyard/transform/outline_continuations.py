@@ -1,0 +1,127 @@
+"""Functions end where a size becomes known: what follows is a function of its own, which knows the size by then."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kernelyard.ir import Binding, Call, Expr, Function, GlobalVar, IRModule, Tuple, TupleGetItem, Var, operands
+from kernelyard.ir.expr import with_operands
+from kernelyard.ir.module import PRIVATE
+from kernelyard.ir.scopes import attribute_symbols, introduces_symbols
+from kernelyard.ir.types import TupleType, symbols_of
+from kernelyard.transform.pass_base import Pass, PassContext
+
+
+class OutlineContinuations(Pass):
+    """Moves what comes after a binding that introduces symbols to a private function, which is called last.
+
+    Done where a later value uses such a symbol and does not come from the value that introduces it. Passes that move or
+    group bindings look at operands alone, and after this one that is enough.
+
+    Example:
+        >>> import kernelyard.ops
+        >>> from kernelyard.dims import symbol
+        >>> from kernelyard.ir import FunctionBuilder, TensorType, get_op
+        >>> b = FunctionBuilder()
+        >>> found = Call(get_op("nonzero"), [b.input("x", (8,))], type_=TensorType((1, symbol("k") - 1), "int64"))
+        >>> _ = b.bind(found)
+        >>> module = IRModule({"main": b.function(b.op("shape_tensor", dims=(symbol("k") - 1,)))})
+        >>> outlined = OutlineContinuations()(module)
+        >>> [binding.value.op_name for binding in outlined["main"].bindings]
+        ['nonzero', 'main_rest']
+    """
+
+    name = "outline_continuations"
+
+    def run(self, module: IRModule, context: PassContext) -> IRModule:
+        for name, function in module.entry_functions().items():
+            while True:
+                last = _first_split(function)
+                if last is None:
+                    break
+                rest_name = module.fresh_name(f"{name}_rest")
+                head, rest = _split(function, last, rest_name)
+                module = module.with_functions({name: head, rest_name: rest})
+                name, function = rest_name, rest
+        return module
+
+
+def _first_split(function: Function) -> int | None:
+    """The number of the first binding whose new symbols a later call uses that does not come from it."""
+    known = symbols_of(param.type for param in function.params)
+    for index, binding in enumerate(function.bindings):
+        new = symbols_of([binding.var.type]) - known
+        if new and introduces_symbols(binding.value):
+            known |= new
+            if _is_used_without(binding.var, new, function.bindings[index + 1 :]):
+                return index
+    return None
+
+
+def _is_used_without(source: Var, symbols: frozenset[str], later: Sequence[Binding]) -> bool:
+    from_it = {source}
+    for binding in later:
+        if not from_it.isdisjoint(_read(binding.value)):
+            from_it.add(binding.var)
+        elif symbols & _symbols(binding):
+            return True
+    return False
+
+
+def _symbols(binding: Binding) -> frozenset[str]:
+    return symbols_of([binding.var.type]) | attribute_symbols(binding.value)
+
+
+def _split(function: Function, last: int, rest_name: str) -> tuple[Function, Function]:
+    """The function up to binding number `last` and a call of the rest; and the rest."""
+    head, tail = list(function.bindings[: last + 1]), function.bindings[last + 1 :]
+    made = {binding.var for binding in tail}
+    read = [o for value in (*(b.value for b in tail), function.result) for o in _read(value) if o not in made]
+    params: list[Var] = []
+    args: list[Expr] = []
+    bindings: list[Binding] = []
+    replaced: dict[Expr, Expr] = {}
+    for var in dict.fromkeys([head[-1].var, *read]):
+        fields = _fields(var, head)
+        inner = [Var(var.name, field.type, var.origin) for field in fields]
+        params += inner
+        args += fields
+        if fields == [var]:
+            replaced[var] = inner[0]
+        else:
+            bindings.append(Binding(Var(var.name, var.type), Tuple(inner)))
+            replaced[var] = bindings[-1].var
+    bindings += [Binding(binding.var, _renamed(binding.value, replaced)) for binding in tail]
+    rest = Function(params, bindings, _renamed(function.result, replaced), {PRIVATE: True})
+    call = Var("rest", rest.result_type)
+    head.append(Binding(call, Call(GlobalVar(rest_name), args, type_=rest.result_type)))
+    return Function(function.params, head, _result(call, head), function.attrs), rest
+
+
+def _read(value: Expr) -> list[Var]:
+    return [operand for operand in (value, *operands(value)) if isinstance(operand, Var)]
+
+
+def _fields(var: Var, head: list[Binding]) -> list[Var]:
+    """The tensors of a variable, taken out of it at the end of `head` where it is a tuple."""
+    if not isinstance(var.type, TupleType):
+        return [var]
+    items = [TupleGetItem(var, index) for index in range(len(var.type.fields))]
+    fields = [Var(f"{var.name}_{index}", item.type, var.origin) for index, item in enumerate(items)]
+    head += [Binding(field, item) for field, item in zip(fields, items, strict=True)]
+    return fields
+
+
+def _renamed(value: Expr, replaced: dict[Expr, Expr]) -> Expr:
+    if value in replaced:
+        return replaced[value]
+    old = operands(value) if not isinstance(value, Var) else ()
+    new = [replaced.get(operand, operand) for operand in old]
+    return value if all(a is b for a, b in zip(old, new, strict=True)) else with_operands(value, new)
+
+
+def _result(call: Var, head: list[Binding]) -> Expr:
+    if not isinstance(call.type, TupleType):
+        return call
+    fields: Sequence[Var] = _fields(call, head)
+    return Tuple(fields)

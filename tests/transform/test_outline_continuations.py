@@ -1,0 +1,54 @@
+"""What follows a size that a value decides is a function of its own."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from control_flow_modules import branching, growing
+
+import kernelyard as ky
+from kernelyard.dims import symbol
+from kernelyard.ir import Call, FunctionBuilder, IRModule, TensorType, TupleType, get_op, verify
+from kernelyard.ir.scopes import Scopes
+from kernelyard.ops.interpreter import run
+from kernelyard.transform.outline_continuations import OutlineContinuations
+
+X = np.array([[0, 2, 0, 3], [1, 0, 0, 5]], np.float32)
+
+
+def twice_found() -> IRModule:
+    """main(x) = the elements of x that are not zero, then those of their halves above 1; and a count from sizes alone."""
+    k, m = symbol("k"), symbol("m")
+    b = FunctionBuilder()
+    flat = b.op("reshape", b.input("x", (2, 4)), shape=(8,))
+    parts = b.bind(Call(get_op("split"), [flat], {"axis": 0, "sections": (4, 4)}))
+    where = b.bind(Call(get_op("nonzero"), [flat], type_=TensorType((1, k - 1), "int64")))
+    half = b.op("multiply", b.op("take", flat, b.op("reshape", where, shape=(k - 1,)), axis=0), 0.5)
+    large = b.op("greater", half, 1.0)
+    again = b.bind(Call(get_op("nonzero"), [large], type_=TensorType((1, m - 1), "int64")))
+    kept = b.op("take", half, b.op("reshape", again, shape=(m - 1,)), axis=0)
+    return IRModule({"main": b.function(kept, b.op("shape_tensor", dims=(k - 1, m - 1)), b.get(parts, 0))})
+
+
+def test_meaning_stays() -> None:
+    module = verify(twice_found())
+    outlined = verify(OutlineContinuations()(module))
+    for found, expected in zip(run(outlined, [X]), run(module, [X]), strict=True):
+        np.testing.assert_array_equal(found, expected)
+    assert OutlineContinuations()(outlined) is outlined
+    assert not Scopes(outlined).free("main")
+    exe = ky.compile(module, backends=[])
+    for found, expected in zip(exe(X), run(module, [X]), strict=True):
+        np.testing.assert_array_equal(np.asarray(found), expected)
+
+
+def test_each_new_size_ends_a_function() -> None:
+    outlined = OutlineContinuations()(twice_found())
+    assert list(outlined) == ["main", "main_rest", "main_rest_rest"]
+    assert list(outlined.public_functions()) == ["main"]
+    assert isinstance(outlined.public_functions()["main"].result_type, TupleType)
+
+
+@pytest.mark.parametrize("module", [branching(symbol("n")), growing()])
+def test_a_function_stays_where_operands_tell_the_order(module: IRModule) -> None:
+    assert OutlineContinuations()(module) is module
