@@ -65,12 +65,14 @@ def _simplify() -> list[Pass]:
     """From what a frontend imported to what backends like to see.
 
     Constants come first, because rules look at their values. Spelled-out operators are composed before scales are
-    folded into weights: the products inside a spelled-out gelu must not be taken for scales.
+    folded into weights: the products inside a spelled-out gelu must not be taken for scales. What they leave over must
+    not be taken for readers.
     """
     return [
         InferTypes(),
         *_clean(),
         ComposeOps(),
+        DeadCodeElimination(),
         SinkReshape(),
         FoldBatchNorm(),
         SimplifyInference(),
