@@ -14,8 +14,8 @@ KINDS = ("cpu", "cuda")
 class Target:
     """What to compile for; compiling needs no device of that kind.
 
-    kind: "cpu" or "cuda". arch: a GPU architecture such as "sm_90". mcpu: an LLVM CPU name such as "x86-64-v3"
-    (default: the CPU this runs on). Raises: TargetError.
+    kind: "cpu" or "cuda". arch: a GPU architecture such as "sm_90". mcpu: the least CPU that programs must run
+    on, such as "x86-64-v3" (default: the CPU this runs on). Raises: TargetError.
 
     Example:
         >>> Target("cpu", mcpu="x86-64-v3").kind

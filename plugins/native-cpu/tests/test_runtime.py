@@ -8,10 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
+import kernelyard as ky
+import kernelyard.ops
 from kernelyard import dims
-from kernelyard.errors import ArtifactError, BackendUnavailableError, CodegenError, ExecutionError
-from kernelyard.ir import TensorType
+from kernelyard.driver.cli import main as command_line
+from kernelyard.errors import ArtifactError, BackendUnavailableError, ExecutionError, TargetError
+from kernelyard.ir import FunctionBuilder, IRModule, TensorType
 from kernelyard.runtime.spec import read_json, write_json
 from kernelyard.target import Target
 from kernelyard.tir.builder import PrimFuncBuilder
@@ -97,8 +101,55 @@ def test_another_architecture_is_refused(function, compile_function, monkeypatch
 
 
 def test_unknown_cpu():
-    with pytest.raises(CodegenError, match="no CPU called 'pentium'"):
-        machine.resolve_machine("pentium")
+    b = FunctionBuilder()
+    module = IRModule({"main": b.function(b.op("tanh", b.input("x", (3,))))})
+    with pytest.raises(TargetError, match="no CPU called 'pentium'"):
+        ky.compile(module, target=Target("cpu", mcpu="pentium"), backends=[])
+
+
+def test_a_machine_is_named_by_its_level():
+    assert str(machine.resolve_machine("x86-64-v3")) == "x86-64-v3"
+    extended = machine.Machine("x86_64", (*machine.features_of_level("x86-64-v3"), "avxvnni"))
+    assert str(extended) == "x86-64-v3 with avxvnni"
+    assert str(machine.Machine("aarch64", ())) == "aarch64"
+
+
+# Loads an artifact on a CPU that has only the features of the x86-64 level given, and prints what comes of it.
+LOADER = """
+import sys
+from kernelyard.errors import KernelyardError
+from kernelyard.runtime import load
+from kernelyard_native_cpu import _native, machine
+if sys.argv[2]:
+    machine.host_features = lambda: frozenset(machine.features_of_level(sys.argv[2]))
+_native.compile_object = None  # nothing is compiled in this process
+try:
+    exe = load(sys.argv[1])
+    print(exe([0.0, 1.0, 2.0]).numpy().tolist() if len(sys.argv) > 3 else "loaded")
+except KernelyardError as error:
+    print(error)
+"""
+
+
+def test_an_artifact_for_older_cpus_is_loaded_by_another_process_or_refused(tmp_path):
+    b = FunctionBuilder()
+    module = IRModule({"main": b.function(b.op("floor", b.op("add", b.input("x", (3,)), 0.75)))})
+    path = str(tmp_path / "shipped.kyar")
+    ky.compile(module, target=Target("cpu", mcpu="x86-64-v3"), backends=[], strict=True).save(path)
+
+    def output(*arguments: str) -> str:
+        command = [sys.executable, "-c", LOADER, path, *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+    refused = output("x86-64-v2")
+    assert refused.startswith("[KY302] these kernels were compiled for a CPU with features that this one lacks")
+    assert "found: no avx, avx2, bmi, bmi2, f16c, fma, lzcnt, movbe" in refused
+    assert "expected: x86-64-v3" in refused
+    assert output("x86-64-v3") == output("x86-64-v4") == "loaded\n"
+    if set(machine.features_of_level("x86-64-v3")) <= machine.host_features():
+        assert output("", "run") == "[0.0, 1.0, 2.0]\n"
+    shown = CliRunner().invoke(command_line, ["inspect", path]).output
+    assert ", needs x86-64-v3\n" in shown
 
 
 @pytest.mark.parametrize("level", machine.LEVELS)
@@ -147,7 +198,7 @@ def test_malformed_code_is_an_error(function, compile_function):
 def test_inspect_names_kernels_and_machine(function, compile_function):
     text = compile_function(function, mcpu="x86-64-v3").inspect()
     assert "kernel(x: (n, 10) float32) -> out0: (n, 10) float32" in text
-    assert "avx2" in text
+    assert "needs x86-64-v3" in text
 
 
 def test_without_a_thread_pool_kernels_run_alone(function, compile_function, monkeypatch, call_kernel):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kernelyard.errors import KernelyardError, PluginContractError
+from kernelyard.errors import KernelyardError, OptionError, PluginContractError, TargetError
 from kernelyard.ir import IRModule
 from kernelyard.placement.recorder import Recorder
 from kernelyard.plugins.code_generator import CodeGenerator
@@ -44,7 +44,7 @@ def generate(
     """Legalize, fuse and generate; without a code generator nothing is done.
 
     A generator that fails is recorded as having broken its contract, and the module stays as it is; with `strict` that
-    raises. Raises: LegalizeError, PluginContractError.
+    raises. Raises: LegalizeError, PluginContractError, and TargetError or OptionError for what the generator lacks.
     """
     if generator is None:
         return Generated(module)
@@ -54,6 +54,8 @@ def generate(
         return Generated(legal, generator)
     try:
         kernel_module = _generate(generator, functions, target, options)
+    except (TargetError, OptionError):  # not the generator's fault: it was asked for what it does not have
+        raise
     except Exception as error:  # a vendor's code
         broken = _broken(generator.name, error)
         if strict:

@@ -31,5 +31,5 @@ class CodeGenerator(ABC):
         """Compile functions; the module answers to each name with (inputs..., outputs...).
 
         Every function must be taken: one that fails is a broken contract, and all of them then run on the reference
-        interpreter. Raises: CodegenError.
+        interpreter. Raises: CodegenError; TargetError for a target of its kind that it does not know.
         """

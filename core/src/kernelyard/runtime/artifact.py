@@ -63,6 +63,7 @@ def _module_entry(number: int, module: RuntimeModule) -> tuple[dict[str, Any], M
         "kind": module.kind,
         "member": name,
         "requires": {"distribution": requires.distribution, "version": requires.version},
+        "needs": module.needs,
         "constants": sorted(module.constants()),
     }
     return entry, Member(name, [module.save_to_bytes()])

@@ -123,6 +123,11 @@ class RuntimeModule(ABC):
         """The constants the functions need, by content digest."""
         return {}
 
+    @property
+    def needs(self) -> str:
+        """What a machine must be or have to run this, in a few words, saved with the artifact; "" for nothing."""
+        return ""
+
     def inspect(self) -> str:
         """The module as text for people."""
         return f"{self.kind}: {', '.join(self.symbols())}"

@@ -6,7 +6,7 @@ import platform
 from dataclasses import dataclass
 from functools import cache
 
-from kernelyard.errors import BackendUnavailableError, CodegenError
+from kernelyard.errors import BackendUnavailableError, TargetError
 
 # The x86-64 levels of the System V ABI; each has the features of those before it.
 _LEVEL_FEATURES: dict[str, tuple[str, ...]] = {
@@ -36,6 +36,14 @@ class Machine:
     @property
     def feature_string(self) -> str:
         return ",".join(f"+{feature}" for feature in self.features)
+
+    def __str__(self) -> str:
+        """The highest x86-64 level that is part of it, and what it has besides."""
+        present = set(self.features)
+        reached = [level for level in LEVELS if present >= set(features_of_level(level))]
+        name = reached[-1] if self.architecture == "x86_64" and reached else self.architecture
+        rest = present - set(features_of_level(name)) if reached else present
+        return f"{name} with {', '.join(sorted(rest))}" if rest else name
 
     @property
     def vector_bits(self) -> int:
@@ -89,12 +97,12 @@ def host_machine() -> Machine:
 def resolve_machine(mcpu: str | None) -> Machine:
     """The machine of a target's `mcpu`: None or "native" is this CPU.
 
-    Raises: CodegenError for a name that is not an x86-64 level.
+    Raises: TargetError for a name that is not an x86-64 level.
     """
     if mcpu is None or mcpu == "native":
         return host_machine()
     if mcpu not in _LEVEL_FEATURES:
-        raise CodegenError(
+        raise TargetError(
             f"native-cpu has no CPU called {mcpu!r}",
             expected=", ".join(("native", *LEVELS)),
             hint="name the lowest x86-64 level that the program must run on",
@@ -122,6 +130,6 @@ def check_host_runs(machine: Machine) -> None:
             "these kernels were compiled for a CPU with features that this one lacks",
             where="native-cpu",
             found=f"no {', '.join(missing)}",
-            expected=", ".join(machine.features),
+            expected=str(machine),
             hint='compile the model for an older CPU: ky.Target("cpu", mcpu="x86-64-v3") or "x86-64-v2"',
         )

@@ -87,6 +87,11 @@ class NativeCpuModule(BindableModule):
         """See `RuntimeModule.native_unit`."""
         return c_unit.native_unit(tuple(self._kernels.values()), self._objects, self.machine)
 
+    @property
+    def needs(self) -> str:
+        """See `RuntimeModule.needs`."""
+        return str(self.machine)
+
     def save_to_bytes(self) -> bytes:
         header = write_json(
             {
@@ -104,9 +109,7 @@ class NativeCpuModule(BindableModule):
         """Kernels with their parameters, and the machine they are for."""
         size = sum(map(len, self._objects))
         lines = [f"native-cpu: {len(self._kernels)} kernels, {size} bytes of code by LLVM {self.llvm_version}"]
-        lines.append(
-            f"  needs {self.machine.architecture} with {', '.join(self.machine.features) or 'nothing special'}"
-        )
+        lines.append(f"  needs {self.needs}")
         for kernel in self._kernels.values():
             count = len(kernel.params) - kernel.num_outputs
             inputs = ", ".join(map(repr, kernel.params[:count]))

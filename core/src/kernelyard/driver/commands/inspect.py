@@ -65,7 +65,8 @@ def read_facts(artifact: Path) -> dict[str, Any]:
 
 def _module(fields: Fields, contents: Contents) -> dict[str, Any]:
     nbytes = contents.member(fields.text("member"), fields.where).nbytes
-    return {"kind": fields.text("kind"), "requires": fields.strings("requires"), "bytes": nbytes}
+    facts = {"kind": fields.text("kind"), "requires": fields.strings("requires"), "needs": fields.text("needs")}
+    return {**facts, "bytes": nbytes}
 
 
 def _program(program: Program) -> dict[str, Any]:
@@ -94,7 +95,8 @@ def _describe(facts: dict[str, Any]) -> list[str]:
             ]
     for module in facts["modules"]:
         requires = " ".join(module["requires"].values())
-        lines.append(f"module {module['kind']} of {requires}, {module['bytes'] / 1e6:.1f} MB")
+        needs = f", needs {module['needs']}" if module["needs"] else ""
+        lines.append(f"module {module['kind']} of {requires}, {module['bytes'] / 1e6:.1f} MB{needs}")
     lines.append(f"weights: {facts['constants']['count']} tensors, {facts['constants']['bytes'] / 1e6:.1f} MB")
     for name, value in facts["metadata"].items():
         text = " ".join(value.split())
