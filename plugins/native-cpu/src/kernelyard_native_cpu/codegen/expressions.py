@@ -130,7 +130,7 @@ class Expressions:
         mask, count = self._whole_mask(), self.lanes.count
         if step is None and (choice := _choice_of_index(offset)) is not None:
             return self._read_either(buffer, offset, choice)
-        if step == 1:
+        if step == 1 and self._is_alike(offset):
             return self.memory.load(buffer, self.first(offset), count, mask)
         if step == -1 and mask is None:
             return self.memory.load_reversed(buffer, self.first(offset), count)
@@ -160,8 +160,10 @@ class Expressions:
 
     def _is_uniform(self, offset: Affine) -> bool:
         """True when all lanes load one address, whatever conditions hold: under a condition it may be invalid."""
-        if self.mask is not None:
-            return False
+        return self.mask is None and self._is_alike(offset)
+
+    def _is_alike(self, offset: Affine) -> bool:
+        """True when lanes differ by their axis alone: what is loaded under a condition may differ otherwise."""
         return all(isinstance(atom, Axis) or self.value(atom).lanes == 1 for atom, _ in offset.terms)
 
     def lanes_in_use(self) -> Value | None:
