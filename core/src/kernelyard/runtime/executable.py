@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from threading import RLock
@@ -21,6 +21,7 @@ from kernelyard.runtime.routine import CALL, EVALUATE, Routine
 from kernelyard.runtime.spec import TensorSpec, corrupted, shape_to_json
 
 if TYPE_CHECKING:
+    from kernelyard.runtime.entry_function import EntryFunction
     from kernelyard.runtime.report import Report
     from kernelyard.runtime.tensor import Tensor
     from kernelyard.runtime.vm import VirtualMachine
@@ -184,19 +185,19 @@ class Executable:
         return VirtualMachine(self)
 
     @cached_property
-    def _entry(self) -> Callable[..., Any]:
-        return self._machine[self.main.name].__call__  # bound: a call of it does not look for `__call__` again
+    def _entry(self) -> EntryFunction:
+        return self._machine.function(self.main.name)
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Tensor]:
         """Run the main program by names: NumPy, torch, JAX, ... arrays in, Tensors out.
 
         Safe to call from many threads. Raises: InputNameError, InputTypeError, InputShapeError, ShapeError.
         """
-        return self._machine.run(self.main.name, feeds)
+        return self._entry.run(feeds)
 
     def __call__(self, *args: Any) -> Tensor | tuple[Tensor, ...]:
         """Run the main program by position; a single result comes as it is, several as a tuple."""
-        return self._entry(*args)
+        return self._entry.__call__(*args)  # quicker than calling the object
 
     def resident(self, digest: str) -> np.ndarray:
         """A constant where programs can read it: dense, 64-byte aligned, made once."""

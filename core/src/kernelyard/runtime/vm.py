@@ -105,9 +105,10 @@ class VirtualMachine:
 
         Raises: ExecutionError.
         """
-        return self._saved.get(name) or self._function(name)
+        return self._saved.get(name) or self.function(name)
 
-    def _function(self, name: str) -> EntryFunction:
+    def function(self, name: str) -> EntryFunction:
+        """The entry function of that name. Raises: ExecutionError."""
         function = self._functions.get(name)
         if function is None:
             raise ExecutionError(
@@ -123,7 +124,7 @@ class VirtualMachine:
 
     def run(self, name: str, feeds: Mapping[str, Any]) -> dict[str, Tensor]:
         """Call an entry function by the names of its inputs; the results by name."""
-        return self._function(name).run(feeds)
+        return self.function(name).run(feeds)
 
     def set_instrument(self, instrument: Instrument | None) -> None:
         """Call `instrument(step, name, before_run, ret_value, *args)` before and after every step; None takes it away.
@@ -141,7 +142,7 @@ class VirtualMachine:
 
     def save_function(self, name: str, saved_name: str, *args: Any) -> None:
         """Bind arguments: afterwards `vm[saved_name]()` calls entry function `name` with them."""
-        function = self._function(name)
+        function = self.function(name)
         if saved_name in self._functions:
             raise ExecutionError(f"{saved_name!r} is an entry function already", hint="save it under another name")
         arrays = function.take(args)
