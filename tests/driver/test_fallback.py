@@ -88,6 +88,9 @@ def test_a_check_that_crashes_declines_its_match(install, mlp: IRModule) -> None
     install(InterpretedBackend("liar", patterns=[pattern]))
     exe = ky.compile(mlp, backends=["liar"])
     assert_declined(exe, "liar", "check-error", "liar.softmax")
+    assert [violation.backend for violation in exe.report.violations] == ["liar"]
+    with pytest.raises(errors.PluginContractError, match=r"kernelyard-liar 9\.9.*oops"):
+        ky.compile(mlp, backends=["liar"], strict=True)
     assert_allclose(exe(X), evaluate(mlp, [X])[0])
 
 
@@ -130,7 +133,8 @@ def test_another_code_generator_can_be_chosen(install, mlp: IRModule) -> None:
     assert set(ky.compile(mlp, backends=["native-cpu"]).report.coverage) == {"native-cpu", "view"}
 
 
-def test_two_modules_with_one_symbol_are_refused(install, mlp: IRModule) -> None:
+@pytest.mark.filterwarnings("ignore::kernelyard.errors.PerformanceWarning")
+def test_a_module_with_functions_of_others_is_refused(install, mlp: IRModule) -> None:
     class Greedy(InterpretedModule):
         def symbols(self):
             return (*super().symbols(), "taken")
@@ -141,8 +145,11 @@ def test_two_modules_with_one_symbol_are_refused(install, mlp: IRModule) -> None
 
     install(Grabbing("acme", ["matmul"]))
     install(Grabbing("beta", ["nn.relu"]))
-    with pytest.raises(errors.PluginContractError, match="two modules answer to 'taken'"):
-        ky.compile(mlp, backends=["acme", "beta"])
+    exe = ky.compile(mlp, backends=["acme", "beta"])
+    assert_allclose(exe(X), evaluate(mlp, [X])[0])
+    assert {violation.backend for violation in exe.report.violations} == {"acme", "beta"}
+    with pytest.raises(errors.PluginContractError, match="'taken' that nobody asked for"):
+        ky.compile(mlp, backends=["acme", "beta"], strict=True)
 
 
 # --- without a code generator -----------------------------------------------------------------------------------------

@@ -6,10 +6,17 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kernelyard.errors import BackendUnavailableError, KernelyardError, PluginContractError, UnknownBackendError
+from kernelyard.errors import (
+    BackendUnavailableError,
+    KernelyardError,
+    PluginContractError,
+    PluginTimeoutError,
+    UnknownBackendError,
+)
 from kernelyard.placement.policy import order_backends
 from kernelyard.plugins.backend import Backend
 from kernelyard.plugins.code_generator import CodeGenerator
+from kernelyard.plugins.guard import within_time
 from kernelyard.plugins.manager import PluginManager
 from kernelyard.target import Target
 
@@ -43,13 +50,13 @@ def choose_backends(
 def _configured(backend: Backend, options: Mapping[str, Any]) -> Backend | PluginContractError:
     """The backend for these options, or what is to be said of it. Raises: OptionError and the like, which it means."""
     try:
-        result = backend.configured(options)
-    except KernelyardError:
-        raise
+        result = within_time(f"giving {backend.name} its options", lambda: backend.configured(options))
     except Exception as error:  # a vendor's code
+        if isinstance(error, KernelyardError) and not isinstance(error, PluginTimeoutError):
+            raise
         return PluginContractError(
             f"the backend {backend.name} failed when it was given its options",
-            found=repr(error),
+            found=error.message if isinstance(error, KernelyardError) else repr(error),
             hint="report this to the plugin's authors; leave the backend out to go on",
         )
     if isinstance(result, Backend) and result.name == backend.name:

@@ -27,6 +27,7 @@ from kernelyard.placement.partition import partition
 from kernelyard.placement.recorder import Recorder
 from kernelyard.plugins.backend import Backend
 from kernelyard.plugins.code_generator import CodeGenerator
+from kernelyard.plugins.guard import within_time
 from kernelyard.plugins.manager import get_manager
 from kernelyard.runtime.executable import Executable
 from kernelyard.runtime.module import RuntimeModule
@@ -140,10 +141,20 @@ def run_codegens(
     module: IRModule, chosen: Sequence[Backend], options: Options, recorder: Recorder, strict: bool = False
 ) -> IRModule:
     """Each backend optimizes its regions, and then compiles them."""
-    optimizers = {backend.name: backend.optimize for backend in chosen}
+    optimizers = {backend.name: _limited(backend) for backend in chosen}
     codegens = {backend.name: backend.codegen for backend in chosen}
     optimized = OptimizeRegions(optimizers, recorder, strict)(module)
-    return RunCodegen(codegens, options, recorder=recorder, strict=strict)(optimized)
+    return RunCodegen(codegens, options, recorder=recorder, strict=strict, call=within_time)(optimized)
+
+
+def _limited(backend: Backend) -> Callable[[IRModule], IRModule]:
+    """What a backend does to a region of its own, for a limited time."""
+
+    def optimize(region: IRModule) -> IRModule:
+        count = sum(len(function.bindings) for function in region.graph_functions().values())
+        return within_time(f"rewriting a region by {backend.name}", lambda: backend.optimize(region), count)
+
+    return optimize
 
 
 def runs_rest(generator: CodeGenerator | None) -> Callable[[Call], str]:

@@ -11,10 +11,12 @@ from kernelyard.errors import KernelyardError, OptionError, PluginContractError,
 from kernelyard.ir import IRModule
 from kernelyard.placement.recorder import Recorder
 from kernelyard.plugins.code_generator import CodeGenerator
+from kernelyard.plugins.guard import within_time
 from kernelyard.runtime.module import RuntimeModule
 from kernelyard.runtime.report import Kernel
 from kernelyard.target import Target
 from kernelyard.tir import PrimFunc
+from kernelyard.transform.module_contract import check_module
 from kernelyard.transform.pipelines import get_pipeline
 
 log = logging.getLogger(__name__)
@@ -70,13 +72,12 @@ def generate(
 def _generate(
     generator: CodeGenerator, functions: Mapping[str, PrimFunc], target: Target, options: Mapping[str, Any]
 ) -> RuntimeModule:
-    made = generator.generate(functions, target, options)
-    if not isinstance(made, RuntimeModule):
-        raise PluginContractError(f"it returned {type(made).__name__}, no RuntimeModule")
-    missing = [name for name in functions if name not in made.symbols()]
-    if missing:
-        raise PluginContractError(f"its RuntimeModule lacks {', '.join(missing)}")
-    return made
+    what = f"the code generator {generator.name}"
+
+    def made() -> RuntimeModule:
+        return check_module(generator.generate(functions, target, options), tuple(functions))
+
+    return within_time(what, made, len(functions))
 
 
 def _broken(name: str, error: Exception) -> PluginContractError:

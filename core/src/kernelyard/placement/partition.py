@@ -15,10 +15,12 @@ from kernelyard.patterns.registry import FusionPattern
 from kernelyard.placement.near_misses import record_near_misses
 from kernelyard.placement.recorder import Recorder
 from kernelyard.plugins.backend import Backend
+from kernelyard.plugins.guard import within_time
 from kernelyard.plugins.manager import get_manager
 from kernelyard.target import Target, as_target
 from kernelyard.transform.fuse_ops_by_pattern import FuseOpsByPattern
 from kernelyard.transform.merge_composite_functions import MergeCompositeFunctions
+from kernelyard.transform.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
 
@@ -41,19 +43,48 @@ def partition(
     target = target or Target("cpu")
     names: list[str] = []
     for backend in backends:
+        attempt = recorder.branch()  # what a backend that fails has taken must not be told of it
+        before = Snapshot(module)
         try:
-            patterns = tuple(backend.patterns(target))
-            _check_owner(backend, patterns)
+            patterns = _patterns(backend, target)
             names += [pattern.name for pattern in patterns]
             with _collector_paused():
-                module = _offer(module, backend, patterns, frozenset(exclude_patterns), recorder)
+                placed = _in_time(backend, module, patterns, frozenset(exclude_patterns), attempt)
+            if (changed := before.violation()) is not None:
+                raise changed
+            if strict and len(attempt.violations) > len(recorder.violations):
+                raise PluginContractError(attempt.violations[-1].message)
         except Exception as error:  # a vendor's code
+            cause = before.violation() or error
+            broken = _broken(backend, cause, recorder.label_of(backend.name))
             if strict:
-                raise _broken(backend, error) from error
+                raise broken from error
             log.warning("the backend %s failed while it was offered the model", backend.name, exc_info=True)
-            recorder.violated(backend.name, (), str(_broken(backend, error)))
+            recorder.violated(backend.name, (), str(broken))
+        else:
+            module = placed
+            recorder.adopt(attempt)
     _check_excluded(exclude_patterns, names)
     return module
+
+
+def _patterns(backend: Backend, target: Target) -> tuple[FusionPattern, ...]:
+    patterns = within_time(f"asking {backend.name} for patterns", lambda: tuple(backend.patterns(target)))
+    _check_owner(backend, patterns)
+    return patterns
+
+
+def _in_time(
+    backend: Backend,
+    module: IRModule,
+    patterns: Sequence[FusionPattern],
+    excluded: frozenset[str],
+    recorder: Recorder,
+) -> IRModule:
+    """All of a backend's checks in one limited time: a limit for each would take longer than most checks do."""
+    count = sum(len(function.bindings) for function in module.graph_functions().values())
+    what = f"offering the model to {backend.name}"
+    return within_time(what, lambda: _offer(module, backend, patterns, excluded, recorder), count)
 
 
 def partition_for(
@@ -98,11 +129,31 @@ def _offer(
 
 
 def _prepare(backend: Backend, module: IRModule) -> IRModule:
-    """What the backend makes of the module, checked: a malformed one must not reach anybody else."""
+    """What the backend makes of the module, checked: a malformed one must not reach anybody else, nor another one."""
     prepared = backend.prepare(module)
     if prepared is not module:
+        if not isinstance(prepared, IRModule):
+            raise PluginContractError("prepare returned no IRModule", found=type(prepared).__name__)
         verify(prepared)
+        _check_interface(module, prepared)
     return prepared
+
+
+def _check_interface(before: IRModule, after: IRModule) -> None:
+    """The functions that callers see are the same, with the same types."""
+    expected, found = _interface(before), _interface(after)
+    if found != expected:
+        name = next(name for name in {**expected, **found} if expected.get(name) != found.get(name))
+        raise PluginContractError(
+            f"prepare changed what @{name} takes and gives",
+            found=found.get(name, "no such function"),
+            expected=expected.get(name, "no such function"),
+        )
+
+
+def _interface(module: IRModule) -> dict[str, str]:
+    functions = module.entry_functions().items()
+    return {name: f"{[param.type for param in f.params]} -> {f.result_type!r}" for name, f in functions}
 
 
 def _check_owner(backend: Backend, patterns: Sequence[FusionPattern]) -> None:
@@ -126,9 +177,10 @@ def _check_excluded(excluded: Sequence[str], names: Sequence[str]) -> None:
             )
 
 
-def _broken(backend: Backend, error: Exception) -> PluginContractError:
+def _broken(backend: Backend, error: Exception, label: str) -> PluginContractError:
     message = error.message if isinstance(error, KernelyardError) else repr(error)
     return PluginContractError(
         f"the backend {backend.name} failed while it was offered the model: {message}",
+        where=label if label != backend.name else None,
         hint="report this to the plugin's authors; leave the backend out to go on",
     )

@@ -9,6 +9,7 @@ from kernelyard.ir import Call, Expr, Var
 from kernelyard.patterns.matcher import Match
 from kernelyard.patterns.registry import Decline, FusionPattern
 from kernelyard.runtime.report import DeclinedMatch, Reason, Violation
+from kernelyard.transform.fuse_ops_by_pattern import FailedCheck
 
 
 @dataclass(frozen=True)
@@ -29,13 +30,28 @@ class Recorder:
     """
 
     def __init__(self, label_of: Callable[[str], str] = str) -> None:
-        self._label_of = label_of
+        self.label_of = label_of
         self._refusals: list[_Refusal] = []
         self._taken: dict[Var | tuple[str, str], str] = {}
         self.matches: dict[Var, Match] = {}
         self.refusals = Refusals()
         self.offers: dict[str, frozenset[str]] = {}
         self.violations: list[Violation] = []
+
+    def branch(self) -> Recorder:
+        """A recorder that goes on from here, for what may yet come to nothing."""
+        branch = Recorder(self.label_of)
+        branch.adopt(self)
+        return branch
+
+    def adopt(self, branch: Recorder) -> None:
+        """Keep what a branch was told."""
+        self._refusals = list(branch._refusals)
+        self._taken = dict(branch._taken)
+        self.matches = dict(branch.matches)
+        self.refusals = branch.refusals.copy()
+        self.offers = dict(branch.offers)
+        self.violations = list(branch.violations)
 
     def offered(self, backend: str, patterns: Sequence[FusionPattern]) -> None:
         """`backend` is offered the model next; backends come in order."""
@@ -55,6 +71,8 @@ class Recorder:
         subject = at if isinstance(at, Var) and at in match.members else match.root
         value = match.value_of(subject)
         op = _op_of(value)
+        if isinstance(decline, FailedCheck):
+            self.violated(pattern.backend, (), decline.message)
         self._refusals.append(_Refusal(pattern.backend, pattern.name, subject, op, decline))
         reason = Reason(pattern.backend, pattern.name, decline.code, decline.message)
         self.refusals.add(match.root, _op_of(match.value_of(match.root)), reason)
@@ -62,8 +80,10 @@ class Recorder:
             self.refusals.add(subject, op, reason)
 
     def violated(self, backend: str, symbols: Sequence[str], message: str) -> None:
-        """The codegen of `backend` failed on the regions `symbols`, which it had accepted."""
-        self.violations.append(Violation(backend, tuple(symbols), f"{self._label_of(backend)}: {message}"))
+        """`backend` broke its word; its regions `symbols`, which it had accepted, run elsewhere."""
+        violation = Violation(backend, tuple(symbols), f"{self.label_of(backend)}: {message}")
+        if violation not in self.violations:
+            self.violations.append(violation)
 
     def declined_matches(self) -> tuple[DeclinedMatch, ...]:
         """Every refusal, in order, with the backend that took the op in the end."""
@@ -91,6 +111,12 @@ class Refusals:
 
     def __init__(self) -> None:
         self._reasons: dict[Var | tuple[str, str], dict[Reason, None]] = {}
+
+    def copy(self) -> Refusals:
+        """The same reasons, to which others can be added."""
+        copied = Refusals()
+        copied._reasons = {key: dict(reasons) for key, reasons in self._reasons.items()}
+        return copied
 
     def add(self, var: Var, op: str, reason: Reason) -> None:
         """`reason` is one of those for which the backend does not run `op` at `var`."""

@@ -6,9 +6,8 @@ import os
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import redirect_stdout
 from contextvars import copy_context
-from typing import Any, TypeVar
+from typing import Any, TextIO, TypeVar
 
 from kernelyard.errors import PluginError, PluginTimeoutError
 
@@ -38,21 +37,32 @@ def guarded(what: str, action: Callable[[], T]) -> T:
 
     Raises: PluginTimeoutError, else PluginError with the plugin's own error as cause.
     """
-    try:
-        return within_time(what, action)
-    except PluginTimeoutError:
-        raise
-    except BaseException as error:  # a plugin may raise anything, SystemExit included
-        if isinstance(error, KeyboardInterrupt):
-            raise
-        raise PluginError(f"{what} raised {type(error).__name__}: {error}") from error
+    result, error = _outcome(what, action, timeout_seconds())
+    if error is not None:
+        raise _raised(what, error) from error
+    return result
 
 
 def within_time(what: str, action: Callable[[], T], items: int = 0) -> T:
     """The result of a plugin's code, or the error that it raised, as it is.
 
-    Runs it in a thread of its own, so that the wait can end. items: how many ops or kernels it is about; each gives it
-    a tenth of the time of one answer more. Raises: PluginTimeoutError, which says where the plugin was.
+    items: how many ops or kernels it is about; each gives it a tenth of the time of one answer more.
+    Raises: PluginTimeoutError, PluginError for SystemExit and the like, which a plugin must not raise.
+    """
+    result, error = _outcome(what, action, timeout_seconds() * (1 + items / ITEMS_PER_TIMEOUT))
+    if error is None:
+        return result
+    raise error if isinstance(error, Exception) else _raised(what, error)
+
+
+def _raised(what: str, error: BaseException) -> PluginError:
+    return PluginError(f"{what} raised {type(error).__name__}: {error}")
+
+
+def _outcome(what: str, action: Callable[[], T], seconds: float) -> tuple[T, BaseException | None]:
+    """What came of a plugin's code, run in a thread of its own so that the wait can end.
+
+    Raises: PluginTimeoutError, which says where the plugin was.
     """
     outcome: dict[str, Any] = {}
     context = copy_context()  # options of passes and the like are found from the other thread, too
@@ -60,12 +70,11 @@ def within_time(what: str, action: Callable[[], T], items: int = 0) -> T:
     def run() -> None:
         try:
             outcome["result"] = context.run(action)
-        except BaseException as error:  # raised again where it is waited for
+        except BaseException as error:  # a plugin may raise anything; the waiting thread reports it
             outcome["error"] = error
 
-    seconds = timeout_seconds() * (1 + items / ITEMS_PER_TIMEOUT)
     thread = threading.Thread(target=run, name=f"kernelyard plugin: {what}", daemon=True)
-    with redirect_stdout(sys.stderr):  # what a plugin prints must not end up in what a command prints
+    with _PRINTING:
         thread.start()
         thread.join(min(seconds, threading.TIMEOUT_MAX))
     if thread.is_alive():
@@ -73,9 +82,32 @@ def within_time(what: str, action: Callable[[], T], items: int = 0) -> T:
             f"{what} did not finish within {seconds:g} s{_place(thread)}",
             hint=f"set {TIMEOUT_VARIABLE} to wait longer",
         )
-    if "error" in outcome:
-        raise outcome["error"]
-    return outcome["result"]
+    return outcome.get("result"), outcome.get("error")  # pyright: ignore[reportReturnType]
+
+
+class _Diverted:
+    """Within it, what is printed goes to stderr: a plugin's must not end up in what a command prints. Several threads
+    may be in it at once, and the last one to leave puts stdout back."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._stdout: TextIO | None = None
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._inside:
+                self._stdout, sys.stdout = sys.stdout, sys.stderr
+            self._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if not self._inside and self._stdout is not None:
+                sys.stdout = self._stdout
+
+
+_PRINTING = _Diverted()
 
 
 def _place(thread: threading.Thread) -> str:

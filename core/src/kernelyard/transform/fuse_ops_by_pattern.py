@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple
 
-from kernelyard.errors import IRError, PatternError
+from kernelyard.errors import PatternError
 from kernelyard.ir import Binding, Call, Expr, Function, GlobalVar, IRModule, Op, TupleGetItem, Var
 from kernelyard.ir.printer import attribute_text
 from kernelyard.patterns.composite import (
@@ -32,6 +33,7 @@ from kernelyard.patterns.registry import (
     as_fusion_pattern,
     backend_of,
 )
+from kernelyard.transform.chosen_entries import chosen_entries
 from kernelyard.transform.fresh_names import FreshNames
 from kernelyard.transform.pass_base import Pass, PassContext
 
@@ -40,6 +42,11 @@ log = logging.getLogger(__name__)
 CHECK_ERROR = "check-error"
 MAX_WAYS = 8  # groups that one pattern may offer at one root
 MAX_SOLUTIONS = 64  # equal ones included
+
+
+@dataclass(frozen=True)
+class FailedCheck(Decline):
+    """No answer of the backend's: its check or its attrs_getter failed."""
 
 
 class Group(NamedTuple):
@@ -58,7 +65,8 @@ class FuseOpsByPattern(Pass):
     goes to the recorder with its reason. Functions that are composites or regions already are left as they are.
 
     bind_constants: False makes constants arguments of the composite. annotate_codegen: put each composite into a
-    region of its own (attribute "Codegen" = backend). entry_functions: names to treat, default all entry functions.
+    region of its own (attribute "Codegen" = backend). entry_functions: names to treat, with the branches and bodies of
+    loops that they call; default all entry functions.
     Raises: PatternError for something that is no pattern.
     """
 
@@ -81,9 +89,8 @@ class FuseOpsByPattern(Pass):
 
     def run(self, module: IRModule, context: PassContext) -> IRModule:
         lifting = _Lifting(module, self.bind_constants, self.annotate_codegen)
-        entries = module.entry_functions()
-        for name in _names(entries, self.entry_functions):
-            function = without_aliases(entries[name])
+        for name, given in chosen_entries(module, self.entry_functions).items():
+            function = without_aliases(given)
             groups = self._groups(function, name, module)
             if not groups:
                 continue
@@ -141,15 +148,6 @@ def _index(
     return by_root, of_any_root
 
 
-def _names(entries: Mapping[str, Function], wanted: Sequence[str] | None) -> tuple[str, ...]:
-    if wanted is None:
-        return tuple(entries)
-    for name in wanted:
-        if name not in entries:
-            raise IRError(f"@{name} is no entry function of the module", expected=", ".join(f"@{n}" for n in entries))
-    return tuple(wanted)
-
-
 def _ways(pattern: FusionPattern, root: Var, matcher: Matcher) -> Iterator[Match]:
     """Different groups that the pattern makes at this root; at most MAX_WAYS."""
     seen: set[tuple[object, ...]] = set()
@@ -175,7 +173,7 @@ def _decide(pattern: FusionPattern, match: Match) -> Group | Decline:
         return Group(pattern, match, _attributes(pattern, match))
     except Exception as error:  # a vendor's code: whatever it raises declines this match and nothing else
         log.warning("the check of pattern %s failed", pattern.name, exc_info=True)
-        return Decline(CHECK_ERROR, f"the check of {pattern.name} failed: {error!r}")
+        return FailedCheck(CHECK_ERROR, f"the check of {pattern.name} failed: {error!r}")
 
 
 def _attributes(pattern: FusionPattern, match: Match) -> Mapping[str, Any]:

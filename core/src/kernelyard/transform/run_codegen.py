@@ -7,13 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
-from kernelyard.errors import KernelyardError, PassError, PluginContractError, UnknownBackendError
+from kernelyard.errors import KernelyardError, PassError, PluginContractError, PluginTimeoutError, UnknownBackendError
 from kernelyard.ir import Binding, Call, Expr, ExternFunc, Function, GlobalVar, IRModule, Type, Var, get_op
 from kernelyard.ir.visitor import FunctionMutator, RewriteWith, callees, reachable_functions
 from kernelyard.patterns.composite import CODEGEN, COMPOSITE, GLOBAL_SYMBOL, op_names
 from kernelyard.runtime.module import RuntimeModule
 from kernelyard.transform.inline_functions import inline_functions
+from kernelyard.transform.module_contract import check_module
 from kernelyard.transform.pass_base import Pass, PassContext
+from kernelyard.transform.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +68,16 @@ class Region:
 Codegen: TypeAlias = Callable[[list[Region], Mapping[str, Any]], RuntimeModule]
 
 
+class Caller(Protocol):
+    """Runs somebody else's code: `within_time` of `kernelyard.plugins.guard`, or `_call`."""
+
+    def __call__(self, what: str, action: Callable[[], RuntimeModule], items: int, /) -> RuntimeModule: ...
+
+
+def _call(what: str, action: Callable[[], RuntimeModule], items: int) -> RuntimeModule:
+    return action()
+
+
 class ViolationRecorder(Protocol):
     """Is told when a backend accepted what its codegen cannot do."""
 
@@ -79,7 +91,8 @@ class RunCodegen(Pass):
 
     The RuntimeModules are added to the module attribute "external_modules", backends in order of first appearance.
     An accepted match is a promise: a codegen that fails is recorded, and its regions become plain ops again, unless
-    `strict`. codegens: by backend. target_options: {backend: {option: value}}.
+    `strict`. codegens: by backend. target_options: {backend: {option: value}}. call: runs a codegen, perhaps for a
+    limited time; gets what it is about, for messages, what to call, and the number of composites.
 
     Raises: UnknownBackendError for a backend without codegen; with `strict`, PluginContractError when one fails.
     """
@@ -93,12 +106,14 @@ class RunCodegen(Pass):
         entry_functions: Sequence[str] | None = None,
         recorder: ViolationRecorder | None = None,
         strict: bool = False,
+        call: Caller = _call,
     ) -> None:
         self.codegens = codegens
         self.target_options = target_options or {}
         self.entry_functions = entry_functions
         self.recorder = recorder
         self.strict = strict
+        self.call = call
 
     def run(self, module: IRModule, context: PassContext) -> IRModule:
         wanted = self.entry_functions
@@ -122,52 +137,53 @@ class RunCodegen(Pass):
 
     def _compile(self, backend: str, regions: list[Region]) -> tuple[RuntimeModule | None, list[Region]]:
         """The backend's RuntimeModule, and the regions that it failed on."""
-        codegen = self.codegens.get(backend)
-        if codegen is None:
+        if backend not in self.codegens:
             raise UnknownBackendError(
                 f"there is no codegen for the backend {backend!r}",
                 found=", ".join(sorted(self.codegens)) or "no codegens",
                 hint=f"pip install kernelyard-{backend}",
             )
-        options = self.target_options.get(backend, {})
         try:
-            return _generate(codegen, backend, regions, options), []
+            return self._generate(regions), []
         except Exception as error:  # a vendor's code
             if self.strict:
                 raise _violation(backend, regions, error) from error
             log.warning("codegen of %s failed", backend, exc_info=True)
-        good = [region for region in regions if self._succeeds(codegen, [region], options)]
-        if good and self._succeeds(codegen, good, options):
-            return _generate(codegen, backend, good, options), [region for region in regions if region not in good]
-        return None, regions
+            if isinstance(error, PluginTimeoutError):  # asking again for each region could take as long again
+                self._record(regions, error)
+                return None, regions
+        good = [region for region in regions if self._attempt([region]) is not None]
+        made = self._attempt(good) if good else None
+        return made, [region for region in regions if made is None or region not in good]
 
-    def _succeeds(self, codegen: Codegen, regions: list[Region], options: Mapping[str, Any]) -> bool:
-        backend = regions[0].backend
+    def _attempt(self, regions: list[Region]) -> RuntimeModule | None:
+        """Their RuntimeModule; None where the codegen fails, which is recorded."""
         try:
-            _generate(codegen, backend, regions, options)
+            return self._generate(regions)
         except Exception as error:  # a vendor's code
-            if self.recorder is not None:
-                message = _violation(backend, regions, error).message
-                self.recorder.violated(backend, [region.symbol for region in regions], message)
-            return False
-        return True
+            self._record(regions, error)
+            return None
 
+    def _record(self, regions: Sequence[Region], error: Exception) -> None:
+        if self.recorder is not None:
+            backend, symbols = regions[0].backend, [region.symbol for region in regions]
+            self.recorder.violated(backend, symbols, _violation(backend, regions, error).message)
 
-def _generate(codegen: Codegen, backend: str, regions: list[Region], options: Mapping[str, Any]) -> RuntimeModule:
-    result = codegen(regions, options)
-    if not isinstance(result, RuntimeModule):
-        raise PluginContractError(
-            f"the codegen of {backend} returned no RuntimeModule", found=type(result).__name__, expected="RuntimeModule"
-        )
-    symbols = set(result.symbols())
-    missing = [region.symbol for region in regions if region.symbol not in symbols]
-    if missing:
-        raise PluginContractError(
-            f"the RuntimeModule of {backend} lacks regions that it was asked for",
-            found=", ".join(result.symbols()) or "no functions",
-            expected=", ".join(missing),
-        )
-    return result
+    def _generate(self, regions: list[Region]) -> RuntimeModule:
+        """What the backend makes of regions of one module, checked.
+
+        Raises: what its code raises, PluginContractError.
+        """
+        backend, module = regions[0].backend, regions[0].module
+        options, codegen = self.target_options.get(backend, {}), self.codegens[backend]
+        symbols = [region.symbol for region in regions]
+        before = Snapshot(module)
+        try:
+            count = sum(len(region.composites()) for region in regions)
+            return self.call(f"codegen of {backend}", lambda: check_module(codegen(regions, options), symbols), count)
+        finally:
+            if (changed := before.violation()) is not None:
+                raise changed
 
 
 def _violation(backend: str, regions: Sequence[Region], error: Exception) -> PluginContractError:
