@@ -148,6 +148,47 @@ def test_an_exported_module_and_a_compiled_one_compute_the_same() -> None:
             np.testing.assert_allclose(np.asarray(result), wanted, rtol=1e-5, atol=1e-5)
 
 
+def test_containers_hold_by_name() -> None:
+    parameters = nn.ParameterDict({"a": nn.Parameter((2,))})
+    parameters["b"] = nn.Parameter((3,))
+    assert (list(parameters), len(parameters), "b" in parameters) == (["a", "b"], 2, True)
+    assert [name for name, _ in parameters.named_parameters()] == ["a", "b"]
+    assert list(parameters.values()) == [parameters["a"], parameters["b"]]
+    assert list(parameters.keys()) == [name for name, _ in parameters.items()]
+    modules = nn.ModuleDict({"a": nn.ReLU()})
+    assert list(modules.values()) == [modules["a"]]
+    assert list(modules.keys()) == ["a"]
+
+
+class Halved(nn.Mutator):
+    def visit_module(self, name, node):
+        return nn.Identity() if name == "heads.left" else super().visit_module(name, node)
+
+    def visit_param(self, name, node):
+        return nn.Parameter(node.shape, "float16", node.data.astype("float16")) if "bias" in name else node
+
+    def visit_effect(self, name, node):
+        return nn.KVCache(node.unit_shape, "float16")
+
+
+def test_a_mutator_replaces_parts_wherever_they_are() -> None:
+    net = filled(Net())
+    net.cache, net.named = nn.KVCache((2,)), nn.ParameterDict({"bias": net.extra[0]})
+    net.blocks[1].linear.bias = net.blocks[0].linear.bias
+    bias = net.blocks[0].linear.bias.data
+    assert Halved().visit("", net) is net
+    assert isinstance(net.heads["left"], nn.Identity)
+    assert net.blocks[0].linear.bias is net.blocks[1].linear.bias
+    np.testing.assert_array_equal(net.blocks[0].linear.bias.data, bias.astype("float16"))
+    assert net.cache.states["rows"].dtype == "float16"
+    dtypes = {name: parameter.dtype for name, parameter in net.named_parameters()}
+    # extra.0 was visited under that name first
+    assert {name for name, dtype in dtypes.items() if dtype == "float16"} == {
+        "blocks.0.linear.bias",
+        "heads.right.bias",
+    }
+
+
 def test_methods_are_entry_functions() -> None:
     class Two(nn.Module):
         def __init__(self) -> None:

@@ -9,8 +9,12 @@ import pytest
 
 import kernelyard as ky
 from kernelyard import dims, nn
+from kernelyard.errors import FrontendError
+from kernelyard.ir import parse_module, to_text
 from kernelyard.nn import op
 from kernelyard.testing import assert_allclose, evaluate
+from kernelyard.tir import PrimFunc
+from kernelyard.transform import get_pipeline
 
 RANDOM = np.random.default_rng(0)
 A = RANDOM.standard_normal((2, 3, 4)).astype(np.float32)
@@ -28,11 +32,14 @@ class Applied(nn.Module):
         return self.function(*tensors.values())
 
 
-def traced(function, arrays, shapes):
-    names = "abcd"[: len(arrays)]
+def exported(function, arrays, shapes):
+    names = "abcdef"[: len(arrays)]
     spec = {n: nn.spec.Tensor(s, a.dtype.name) for n, a, s in zip(names, arrays, shapes, strict=True)}
-    module, _ = Applied(function).export({"forward": spec})
-    return evaluate(module, list(arrays), "forward")
+    return Applied(function).export({"forward": spec})[0]
+
+
+def traced(function, arrays, shapes):
+    return evaluate(exported(function, arrays, shapes), list(arrays), "forward")
 
 
 def sigmoid(x):
@@ -70,6 +77,61 @@ CASES = {
         ),
         [A],
     ),
+    "functions": (
+        lambda x: [
+            getattr(op, name)(x)
+            for name in ("asinh", "atan", "sinh", "cosh", "expm1", "sign", "trunc", "softsign", "reciprocal", "mish")
+        ],
+        lambda x: [
+            *(f(x) for f in (np.arcsinh, np.arctan, np.sinh, np.cosh, np.expm1, np.sign, np.trunc)),
+            x / (1 + np.abs(x)),
+            1 / x,
+            x * np.tanh(np.log1p(np.exp(x))),
+        ],
+        [A],
+    ),
+    "functions of some numbers": (
+        lambda x: (op.acos(x), op.asin(x), op.atanh(x), op.log1p(x), op.acosh(1 + x), op.softplus(x, 2.0)),
+        lambda x: (
+            np.arccos(x),
+            np.arcsin(x),
+            np.arctanh(x),
+            np.log1p(x),
+            np.arccosh(1 + x),
+            np.log1p(np.exp(2 * x)) / 2,
+        ),
+        [np.tanh(POSITIVE)],
+    ),
+    "more activations": (
+        lambda x: (op.elu(x, 0.5), op.celu(x, 0.5), op.selu(x), op.hard_sigmoid(3 * x), op.hard_swish(3 * x)),
+        lambda x: (
+            np.where(x > 0, x, np.float32(0.5) * np.expm1(x)),
+            np.where(x > 0, x, np.float32(0.5) * np.expm1(2 * x)),
+            np.float32(1.0507010) * np.where(x > 0, x, np.float32(1.6732632) * np.expm1(x)),
+            np.clip(x / 2 + np.float32(0.5), 0, 1),
+            3 * x * np.clip(x / 2 + np.float32(0.5), 0, 1),
+        ),
+        [A],
+    ),
+    "bits": (
+        lambda x, y: (
+            op.bitwise_and(x, y),
+            op.bitwise_or(x, y),
+            op.bitwise_xor(x, y),
+            op.bitwise_not(x),
+            op.left_shift(x, 2),
+            op.right_shift(x, 1),
+            op.mod(x - 40, 7),
+            op.fmod(x - 40, 7),
+        ),
+        lambda x, y: (x & y, x | y, x ^ y, ~x, x << 2, x >> 1, np.mod(x - 40, 7), np.fmod(x - 40, 7)),
+        [RANDOM.integers(0, 99, (2, 5)), RANDOM.integers(0, 99, (2, 5))],
+    ),
+    "infinities": (
+        lambda x: (op.isnan(x), op.isinf(x), op.isfinite(x), op.logical_xor(op.isnan(x), op.isinf(x))),
+        lambda x: (np.isnan(x), np.isinf(x), np.isfinite(x), np.isnan(x) ^ np.isinf(x)),
+        [np.array([[1, np.nan], [np.inf, -np.inf]], np.float32)],
+    ),
     "arithmetic": (
         lambda x, y: (x + y - 1, 2 * x / (y * y + 1), 1 - x, A + x, -x, (x * x) ** 2, 2.0**x, A[:, :1, :3] @ x),
         lambda x, y: (x + y - 1, 2 * x / (y * y + 1), 1 - x, A + x, -x, (x * x) ** 2, 2.0**x, A[:, :1, :3] @ x),
@@ -93,6 +155,11 @@ CASES = {
     "reductions": (
         lambda x: (op.sum(x), op.mean(x, -1), op.max(x, [0, -1], keepdims=True), op.min(x, 1), op.prod(x, 2)),
         lambda x: (x.sum(), x.mean(-1), x.max((0, 2), keepdims=True), x.min(1), x.prod(2)),
+        [A],
+    ),
+    "truth": (
+        lambda x: (op.all(x > 0, 1), op.any(x > 1, [0, -1], keepdims=True), op.any(x > 9)),
+        lambda x: ((x > 0).all(1), (x > 1).any((0, 2), keepdims=True), np.asarray(False)),
         [A],
     ),
     "orders": (
@@ -157,6 +224,17 @@ CASES = {
         lambda x: (x[:, [2, 0]], x.reshape(-1)[[5]], x[..., 1:4:2], np.triu(x), np.tril(x, -1)),
         [A],
     ),
+    "places": (
+        lambda x, at: (op.gather(x, at, 1), op.flip(x, [0, -1]), op.flip(x, 1), op.one_hot(at, 3), op.repeat(x, 2)),
+        lambda x, at: (
+            np.take_along_axis(x, at, 1),
+            x[::-1, :, ::-1],
+            x[:, ::-1],
+            np.eye(3, dtype=np.float32)[at],
+            np.repeat(x, 2),
+        ),
+        [A, RANDOM.integers(0, 3, (2, 2, 4))],
+    ),
     "made": (
         lambda x: (
             op.zeros(x.shape) + op.ones((4,)),
@@ -164,6 +242,7 @@ CASES = {
             op.arange(5),
             op.arange(9, 2, -3, "float32"),
             op.arange(x.shape[0], dtype="int32"),
+            op.empty((2, 3)).shape[0] * x,
         ),
         lambda x: (
             np.ones_like(x),
@@ -171,6 +250,7 @@ CASES = {
             np.arange(5),
             np.arange(9, 2, -3, np.float32),
             np.arange(len(x), dtype=np.int32),
+            2 * x,
         ),
         [A],
     ),
@@ -182,6 +262,11 @@ CASES = {
         ),
         lambda x, y: (x @ y.transpose(0, 2, 1), x @ np.ones(4, np.float32), x @ y.reshape(-1, 4).T),
         [A, B],
+    ),
+    "products in another dtype": (
+        lambda x, y: (op.matmul(x, y, "float32"), op.linear(x, y, None, "float32"), op.matmul(x, y, "float16")),
+        lambda x, y: (np.float32(x) @ np.float32(y), np.float32(x) @ np.float32(y).T, x @ y),
+        [A[0, :, :3].astype(np.float16), B[1, :, :3].astype(np.float16)],
     ),
     "softmax": (
         lambda x: (op.softmax(x), op.log_softmax(x, 1), op.softplus(x)),
@@ -217,6 +302,15 @@ CASES = {
         lambda q, k, v: np.einsum("bhqk,bkhd->bqhd", softmax(np.einsum("bqhd,bkhd->bhqk", q, k) / 2), v),
         [SEQUENCE, SEQUENCE[::-1].copy(), SEQUENCE + 1],
     ),
+    "attention after a while": (
+        lambda q, k: op.scaled_dot_product_attention(q, k, k, is_causal="bottom_right"),
+        lambda q, k: np.einsum(
+            "bhqk,bkhd->bqhd",
+            softmax(np.einsum("bqhd,bkhd->bhqk", q, k) / 2 + np.where(np.tri(2, 5, 3, bool), 0, -np.inf)).astype("f"),
+            k,
+        ),
+        [SEQUENCE[:, :2], SEQUENCE],
+    ),
     "masked attention": (
         lambda q, mask: op.scaled_dot_product_attention(q, q, q, mask, scale=0.25),
         lambda q, mask: np.einsum("bhqk,bkhd->bqhd", softmax(np.einsum("bqhd,bkhd->bhqk", q, q) / 4 + mask), q),
@@ -238,13 +332,14 @@ CASES = {
 def test_against_numpy(name: str, is_symbolic: bool) -> None:
     function, expected, arrays = CASES[name]
     shapes = [("n" if is_symbolic else array.shape[0], *array.shape[1:]) for array in arrays]
-    results, wanted = traced(function, arrays, shapes), expected(*arrays)
+    module, wanted = exported(function, arrays, shapes), expected(*arrays)
     wanted = list(wanted) if isinstance(wanted, (tuple, list)) else [wanted]
-    assert len(results) == len(wanted)
-    for result, array in zip(results, wanted, strict=True):
-        assert result.shape == array.shape
-        assert result.dtype == array.dtype
-        assert_allclose(result, array)
+    compiled = ky.compile(module, backends=[])(*arrays)
+    compiled = compiled if isinstance(compiled, tuple) else (compiled,)
+    for results in (evaluate(module, list(arrays), "forward"), compiled):
+        assert len(results) == len(wanted)
+        for result, array in zip(results, wanted, strict=True):
+            assert_allclose(result, array)
 
 
 def filled(module: nn.Module) -> nn.Module:
@@ -275,6 +370,84 @@ def test_layers_compile_to_what_they_mean(name: str) -> None:
     model = nn.ModuleSpec(filled(module), {"forward": {"x": nn.spec.Tensor(["n", *shape[1:]])}})
     (expected,) = evaluate(model.to_ir(), [x], "forward")
     assert_allclose(ky.compile(model)(x).numpy(), expected)
+
+
+@pytest.mark.parametrize("cross", [False, True])
+def test_attention_against_its_definition(cross: bool) -> None:
+    layer = filled(nn.Attention(6, 8 if cross else None, heads=2, dim_head=4, bias=True, norm_num_groups=3))
+    x, other = (RANDOM.standard_normal((2, rows, size)).astype(np.float32) for rows, size in ((5, 6), (3, 8)))
+    spec = {"hidden_states": nn.spec.Tensor(["n", 5, 6])}
+    if cross:
+        spec |= {"encoder_hidden_states": nn.spec.Tensor(["n", 3, 8])}
+    state = layer.state_dict()
+
+    def linear(name, y):
+        return y @ state[f"{name}.weight"].T + state[f"{name}.bias"]
+
+    groups = x.reshape(2, 5, 3, 2)
+    spread = (groups - groups.mean((1, 3), keepdims=True)) / np.sqrt(groups.var((1, 3), keepdims=True) + 1e-5)
+    hidden = spread.reshape(x.shape) * state["group_norm.weight"] + state["group_norm.bias"]
+    seen = other if cross else hidden
+    q, k, v = (linear(f"to_{c}", y).reshape(2, -1, 2, 4) for c, y in zip("qkv", (hidden, seen, seen), strict=True))
+    y = np.einsum("bhqk,bkhd->bqhd", softmax(np.einsum("bqhd,bkhd->bhqk", q, k) / 2), v)
+    expected = linear("to_out.0", y.reshape(2, 5, 8)).astype(np.float32)
+    for backends in ([], ["dnnl"]):
+        exe = ky.compile(nn.ModuleSpec(layer, {"forward": spec}), backends=backends)
+        assert_allclose(exe(*([x, other] if cross else [x])).numpy(), expected)
+
+
+PROBABILITIES = np.array([[0.1, 0.2, 0.3, 0.4], [0.25, 0.25, 0.5, 0]], np.float32)
+UNIFORM = np.array([[0.0], [0.35], [0.99], [0.3]], np.float32)
+ROWS = np.array([[0], [0], [1], [1]])
+
+
+def run(function, *arrays):
+    """The results of compiled code, and those of the reference, which are the same."""
+    module = exported(function, arrays, [array.shape for array in arrays])
+    compiled = ky.compile(module, backends=[])(*arrays)
+    assert_allclose(compiled.numpy(), evaluate(module, list(arrays), "forward")[0])
+    return compiled.numpy()
+
+
+def test_sampling() -> None:
+    assert run(op.multinomial_from_uniform, PROBABILITIES, UNIFORM, ROWS).tolist() == [[0], [2], [2], [1]]
+    assert run(op.multinomial_from_uniform, PROBABILITIES, UNIFORM[2:]).tolist() == [[3], [1]]
+    assert run(op.multinomial_from_uniform, np.float32([[0.5, 0.4]]), UNIFORM[2:3]).tolist() == [[1]]
+
+
+def test_sampling_from_the_most_likely() -> None:
+    order = np.argsort(-PROBABILITIES, 1, kind="stable")
+    ordered = np.take_along_axis(PROBABILITIES, order, 1)  # 0.4 0.3 0.2 0.1 and 0.5 0.25 0.25 0
+    top_p, top_k = np.array([[0.6], [1.0]], np.float32), np.array([[4], [2]])
+    function = op.sample_top_p_top_k_from_sorted_prob
+    # the first row keeps 0.4 and 0.3, the second 0.5 and 0.25
+    chosen = run(function, ordered, order, top_p, top_k, UNIFORM, ROWS)
+    assert chosen.tolist() == [[3], [3], [0], [2]]
+    assert run(function, ordered, order, top_p, top_k, np.float32([[0.6], [0.7]])).tolist() == [[2], [0]]
+    none = np.zeros((2, 1), np.float32)
+    assert run(function, ordered, order, none, top_k, np.float32([[0.9], [0.9]])).tolist() == [[3], [2]]
+    kept = run(op.renormalize_top_p_top_k_prob, PROBABILITIES, ordered, top_p, top_k)
+    assert_allclose(kept, np.float32([[0, 0, 3 / 7, 4 / 7], [0.25, 0.25, 0.5, 0]]))
+
+
+def test_a_loop_level_function() -> None:
+    x = np.float32([[-1, 2]])
+    legal = get_pipeline("legalize")(exported(lambda a: op.exp(op.relu(a)), [x], [("n", 2)]))
+    (primfunc,) = (function for function in legal.functions.values() if isinstance(function, PrimFunc))
+
+    def function(a):
+        return op.negative(op.tensor_ir_op(primfunc, "mine", [op.tensor_ir_op(primfunc, "mine", [a])]))
+
+    module = exported(function, [x], [("n", 2)])
+    assert list(module) == ["forward", "mine"]
+    assert parse_module(to_text(module)).functions.keys() == module.functions.keys()
+    expected = -np.exp(np.maximum(np.exp(np.maximum(x, 0)), 0))
+    assert_allclose(evaluate(module, [x], "forward")[0], expected)
+    assert_allclose(ky.compile(module, backends=[])(x).numpy(), expected)
+    with pytest.raises(FrontendError, match="mine does not take these"):
+        exported(lambda a: op.tensor_ir_op(primfunc, "mine", [op.concat([a, a])]), [x], [("n", 2)])
+    with pytest.raises(FrontendError, match="take tensors"):
+        exported(lambda a: op.tensor_ir_op(primfunc, "mine", [1]), [x], [("n", 2)])
 
 
 def test_a_convolution_against_its_definition() -> None:

@@ -8,6 +8,7 @@ from kernelyard.nn.extern import ExternModule as ExternModule
 from kernelyard.nn.extern import ObjectModule as ObjectModule
 from kernelyard.nn.extern import SourceModule as SourceModule
 from kernelyard.nn.layers import GELU as GELU
+from kernelyard.nn.layers import Attention as Attention
 from kernelyard.nn.layers import Conv1D as Conv1D
 from kernelyard.nn.layers import Conv2D as Conv2D
 from kernelyard.nn.layers import Conv3D as Conv3D
@@ -25,7 +26,9 @@ from kernelyard.nn.layers import Timesteps as Timesteps
 from kernelyard.nn.module import Module as Module
 from kernelyard.nn.module import ModuleDict as ModuleDict
 from kernelyard.nn.module import ModuleList as ModuleList
+from kernelyard.nn.module import ParameterDict as ParameterDict
 from kernelyard.nn.module import ParameterList as ParameterList
+from kernelyard.nn.mutator import Mutator as Mutator
 from kernelyard.nn.spec import MethodSpec as MethodSpec
 from kernelyard.nn.spec import ModuleSpec as ModuleSpec
 from kernelyard.nn.tensor import Parameter as Parameter

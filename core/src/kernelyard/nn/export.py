@@ -12,7 +12,7 @@ import numpy as np
 
 from kernelyard import dims
 from kernelyard.errors import FrontendError
-from kernelyard.ir import Constant, Expr, Function, FunctionBuilder, IRModule, TensorType, TupleType
+from kernelyard.ir import BaseFunction, Constant, Expr, Function, FunctionBuilder, IRModule, TensorType, TupleType
 from kernelyard.ir.types import symbols_of
 from kernelyard.ir.verify import verify
 from kernelyard.nn import spec as specs
@@ -52,7 +52,7 @@ def _export(
     given = {name: _method_spec(name, method, param_mode) for name, method in methods.items()}
     bound = [name for name, method in given.items() if method.param_mode == "none"]
     constants = _constants(model.parameters) if bound else {}
-    functions = {name: _trace(model, name, method) for name, method in given.items()}
+    functions: dict[str, BaseFunction] = {name: _trace(model, name, method) for name, method in given.items()}
     if model.states and any(method.effect_mode != "none" for method in given.values()):
         functions[INITIALIZE] = _initialize(model)
     functions.update(model.subroutines.functions)

@@ -15,13 +15,10 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from kernelyard.errors import FrontendError, ToolchainError
-from kernelyard.ir import Call, ExternFunc, TupleType, Type, get_op
 from kernelyard.nn import cpp_compiler, scope
-from kernelyard.nn.op.reduction import fields
-from kernelyard.nn.tensor import Operand, Tensor, to_expr
+from kernelyard.nn.op.calls import as_tensors, call_extern
+from kernelyard.nn.tensor import Operand, Tensor
 from kernelyard.runtime.extern_library import PREFIX, SYMBOL, ExternLibrary
 from kernelyard.runtime.module import RuntimeModule
 
@@ -55,17 +52,9 @@ class ExternModule(ABC):
         return partial(self._call, symbol)
 
     def _call(self, symbol: str, *args: Operand) -> Tensor | tuple[Tensor, ...]:
-        traced = scope.current()
-        traced.externs.add(self, symbol)
-        for number, arg in enumerate(args):
-            if not isinstance(arg, (Tensor, np.ndarray)):
-                found = f"{type(arg).__name__} as argument {number} of {symbol}"
-                raise FrontendError("external functions take tensors", found=found, expected="a tensor or an array")
-        operands = [arg if isinstance(arg, Tensor) else Tensor(to_expr(arg)) for arg in args]
-        type_ = _type_of(self.symbols[symbol](*operands), symbol)
-        callee = [ExternFunc(symbol), *(each.expr for each in operands)]
-        var = traced.builder.bind(Call(get_op("call_dps_packed"), callee, type_=type_), origin=traced.origin)
-        return fields(var) if isinstance(type_, TupleType) else Tensor(var)
+        scope.current().externs.add(self, symbol)
+        operands = as_tensors(symbol, args)
+        return call_extern(symbol, operands, self.symbols[symbol](*operands))
 
 
 class ObjectModule(ExternModule):
@@ -145,16 +134,3 @@ def _linked(
             hint=f"TVM_FFI_DLL_EXPORT_TYPED_FUNC({missing[0]}, function) of tvm/ffi/function.h exports one",
         )
     return library
-
-
-def _type_of(inferred: Any, symbol: str) -> Type:
-    """The type of what an inference function answered."""
-    if isinstance(inferred, Tensor):
-        return inferred.type
-    if isinstance(inferred, (tuple, list)) and inferred and all(isinstance(each, Tensor) for each in inferred):
-        return TupleType(tuple(each.type for each in inferred))
-    raise FrontendError(
-        f"the inference function of {symbol} does not say what comes out",
-        found=type(inferred).__name__,
-        expected="Tensor.placeholder(shape, dtype), or a tuple of them",
-    )

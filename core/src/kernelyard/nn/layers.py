@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from kernelyard.nn import op
-from kernelyard.nn.module import Module
+from kernelyard.nn.module import Module, ModuleList
 from kernelyard.nn.op.network import Sizes
 from kernelyard.nn.tensor import Parameter, Tensor
 
@@ -43,14 +43,25 @@ class GELU(Module):
 
 
 class Linear(Module):
-    """x (..., in_features) to (..., out_features). weight: (out_features, in_features); bias: (out_features,)."""
+    """x (..., in_features) to (..., out_features). weight: (out_features, in_features); bias: (out_features,).
 
-    def __init__(self, in_features: int, out_features: int, bias: bool = True, dtype: str = "float32") -> None:
+    out_dtype: of the result, and of the bias; see `op.matmul`.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        dtype: str = "float32",
+        out_dtype: str | None = None,
+    ) -> None:
+        self.out_dtype = out_dtype
         self.weight = Parameter((out_features, in_features), dtype)
-        self.bias = Parameter((out_features,), dtype) if bias else None
+        self.bias = Parameter((out_features,), out_dtype or dtype) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:
-        return op.linear(x, self.weight, self.bias)
+        return op.linear(x, self.weight, self.bias, self.out_dtype)
 
 
 class _Conv(Module):
@@ -186,6 +197,51 @@ class Embedding(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return op.take(self.weight, x, axis=0)
+
+
+class Attention(Module):
+    """Attention of hidden states (batch, rows, query_dim) to themselves, or to encoder_hidden_states (batch, rows,
+    cross_attention_dim), with a linear layer for each of queries, keys and values, and one for the result.
+
+    heads: how many, of size dim_head each. bias: those of the first three layers, out_bias: that of the last.
+    norm_num_groups: groups over which the hidden states are normalised before. attention_mask: numbers that are added
+    to the scores (batch, heads, rows, rows).
+    """
+
+    def __init__(
+        self,
+        query_dim: int,
+        cross_attention_dim: int | None = None,
+        heads: int = 8,
+        dim_head: int = 64,
+        bias: bool = False,
+        norm_num_groups: int | None = None,
+        out_bias: bool = True,
+        scale_qk: bool = True,
+        dtype: str = "float32",
+    ) -> None:
+        inner, other = heads * dim_head, cross_attention_dim or query_dim
+        self.heads, self.scale = heads, None if scale_qk else 1.0
+        self.group_norm = GroupNorm(norm_num_groups, query_dim, dtype=dtype) if norm_num_groups else None
+        self.to_q = Linear(query_dim, inner, bias, dtype)
+        self.to_k = Linear(other, inner, bias, dtype)
+        self.to_v = Linear(other, inner, bias, dtype)
+        self.to_out = ModuleList([Linear(inner, query_dim, out_bias, dtype)])
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        encoder_hidden_states: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+    ) -> Tensor:
+        x = hidden_states
+        if self.group_norm is not None:
+            x = self.group_norm(x.permute_dims(0, 2, 1)).permute_dims(0, 2, 1)
+        other = x if encoder_hidden_states is None else encoder_hidden_states
+        projected = (self.to_q(x), self.to_k(other), self.to_v(other))
+        q, k, v = (each.reshape(*each.shape[:2], self.heads, -1) for each in projected)
+        y = op.scaled_dot_product_attention(q, k, v, attention_mask, scale=self.scale)
+        return self.to_out(y.reshape(*y.shape[:2], -1))
 
 
 class Timesteps(Module):

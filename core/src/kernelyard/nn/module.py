@@ -49,6 +49,10 @@ class Module:
             if isinstance(value, (Parameter, Module)):
                 yield name, value
 
+    def replace_child(self, name: str, new: Parameter | Module) -> None:
+        """Put another parameter or module in the place of a child."""
+        setattr(self, name, new)
+
     def named_modules(self, prefix: str = "") -> Iterator[tuple[str, Module]]:
         """This module and all in it, each once, by path; its own is `prefix`."""
         seen: set[Module] = set()
@@ -132,6 +136,9 @@ class ModuleList(Module):
     def children(self) -> Iterator[tuple[str, Parameter | Module]]:
         return ((str(number), module) for number, module in enumerate(self._modules))
 
+    def replace_child(self, name: str, new: Parameter | Module) -> None:
+        self._modules[int(name)] = new  # pyright: ignore[reportArgumentType, reportCallIssue]
+
     def append(self, module: Module) -> None:
         """Add one at the end."""
         self._modules.append(module)
@@ -162,6 +169,9 @@ class ModuleDict(Module):
 
     def children(self) -> Iterator[tuple[str, Parameter | Module]]:
         return iter(self._modules.items())
+
+    def replace_child(self, name: str, new: Parameter | Module) -> None:
+        self._modules[name] = new  # pyright: ignore[reportArgumentType]
 
     def items(self) -> Iterable[tuple[str, Module]]:
         """Names and modules."""
@@ -200,6 +210,9 @@ class ParameterList(Module):
     def children(self) -> Iterator[tuple[str, Parameter | Module]]:
         return ((str(number), parameter) for number, parameter in enumerate(self._parameters))
 
+    def replace_child(self, name: str, new: Parameter | Module) -> None:
+        self._parameters[int(name)] = new  # pyright: ignore[reportArgumentType, reportCallIssue]
+
     def append(self, parameter: Parameter) -> None:
         """Add one at the end."""
         self._parameters.append(parameter)
@@ -212,6 +225,46 @@ class ParameterList(Module):
 
     def __getitem__(self, index: int) -> Parameter:
         return self._parameters[index]
+
+
+class ParameterDict(Module):
+    """Parameters by name."""
+
+    def __init__(self, parameters: Mapping[str, Parameter] | None = None) -> None:
+        self._parameters = dict(parameters or {})
+
+    def children(self) -> Iterator[tuple[str, Parameter | Module]]:
+        return iter(self._parameters.items())
+
+    def replace_child(self, name: str, new: Parameter | Module) -> None:
+        self._parameters[name] = new  # pyright: ignore[reportArgumentType]
+
+    def items(self) -> Iterable[tuple[str, Parameter]]:
+        """Names and parameters."""
+        return self._parameters.items()
+
+    def keys(self) -> Iterable[str]:
+        """Names."""
+        return self._parameters.keys()
+
+    def values(self) -> Iterable[Parameter]:
+        """Parameters."""
+        return self._parameters.values()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._parameters)
+
+    def __len__(self) -> int:
+        return len(self._parameters)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._parameters
+
+    def __getitem__(self, name: str) -> Parameter:
+        return self._parameters[name]
+
+    def __setitem__(self, name: str, parameter: Parameter) -> None:
+        self._parameters[name] = parameter
 
 
 def _walk(module: Module, path: str = "", above: tuple[Module, ...] = ()) -> Iterator[tuple[str, Parameter | Module]]:

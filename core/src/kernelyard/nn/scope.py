@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kernelyard.errors import FrontendError
-from kernelyard.ir import Expr, Function, FunctionBuilder
+from kernelyard.ir import BaseFunction, Expr, Function, FunctionBuilder
 from kernelyard.patterns.composite import structural_key
 from kernelyard.transform.fresh_names import FreshNames
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from kernelyard.nn.extern import ExternModule
     from kernelyard.nn.module import Module
     from kernelyard.nn.tensor import Parameter, Tensor
+    from kernelyard.tir import PrimFunc
 
 
 @dataclass
@@ -27,14 +28,18 @@ class Externs:
     allowed: bool
     home: dict[str, ExternModule] = field(default_factory=dict)
 
-    def add(self, module: ExternModule, symbol: str) -> None:
-        """Note a call. Raises: FrontendError when these are not allowed, or two modules have the symbol."""
+    def require(self, symbol: str) -> None:
+        """Raises: FrontendError when extern functions are not allowed."""
         if not self.allowed:
             raise FrontendError(
                 "this model calls compiled code of its own",
                 found=f"the extern function {symbol!r}",
                 hint="pass allow_extern=True if you trust that code",
             )
+
+    def add(self, module: ExternModule, symbol: str) -> None:
+        """Note a call. Raises: FrontendError when these are not allowed, or two modules have the symbol."""
+        self.require(symbol)
         for name in module.symbols:
             other = self.home.setdefault(name, module)
             if other is not module:
@@ -49,13 +54,19 @@ class Subroutines:
     """The functions that methods call, each once, under names that no method has."""
 
     def __init__(self, methods: Iterable[str]) -> None:
-        self.functions: dict[str, Function] = {}
+        self.functions: dict[str, BaseFunction] = {}
         self._names = FreshNames(methods)
-        self._known: dict[tuple[object, ...], str] = {}
+        self._known: dict[object, str] = {}
 
     def add(self, function: Function, wanted: str) -> str:
         """The name of a function: that of an equal one where there is one."""
-        key = structural_key(function)
+        return self._add(structural_key(function), function, wanted)
+
+    def add_loop_function(self, function: PrimFunc, wanted: str) -> str:
+        """The name of a loop-level function."""
+        return self._add(function, function, wanted)
+
+    def _add(self, key: object, function: BaseFunction, wanted: str) -> str:
         if key not in self._known:
             self._known[key] = self._names.unique(wanted)
             self.functions[self._known[key]] = function

@@ -39,14 +39,19 @@ Sizes = int | Sequence[int]
 
 
 # --- products ---------------------------------------------------------------------------------------------------------
-def matmul(a: Operand, b: Operand) -> Tensor:
-    """The matrix product, broadcast over leading axes."""
-    return emit("matmul", a, b)
+def matmul(a: Operand, b: Operand, out_dtype: str | None = None) -> Tensor:
+    """The matrix product, broadcast over leading axes. out_dtype: what it is computed in, where that is wider."""
+    if out_dtype is None:
+        return emit("matmul", a, b)
+    operands = [each if isinstance(each, Tensor) else Tensor(to_expr(each)) for each in (a, b)]
+    wide = all(dtypes.itemsize(each.dtype) < dtypes.itemsize(out_dtype) for each in operands)
+    product = emit("matmul", *(each.astype(out_dtype) if wide else each for each in operands))
+    return product if product.dtype == out_dtype else product.astype(out_dtype)
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x (..., in) times weight (out, in) transposed, plus bias (out,)."""
-    product = matmul(x, weight.permute_dims(1, 0))
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, out_dtype: str | None = None) -> Tensor:
+    """x (..., in) times weight (out, in) transposed, plus bias (out,). out_dtype: as for `matmul`."""
+    product = matmul(x, weight.permute_dims(1, 0), out_dtype)
     return product if bias is None else product + bias
 
 

@@ -9,7 +9,7 @@ from kernelyard.ir import TupleType, Var
 from kernelyard.nn.scope import current
 from kernelyard.nn.tensor import Tensor, emit, emit_call
 
-__all__ = ["argmax", "argmin", "argsort", "cumsum", "max", "mean", "min", "prod", "sort", "sum", "topk"]
+__all__ = ["all", "any", "argmax", "argmin", "argsort", "cumsum", "max", "mean", "min", "prod", "sort", "sum", "topk"]
 
 Axes = int | Sequence[int] | None
 
@@ -42,6 +42,16 @@ def min(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:  # noqa
 def prod(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """The product over some axes, None for all."""
     return _reduce("prod", x, axis, keepdims)
+
+
+def all(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:  # noqa: A001
+    """Whether every element over some axes is true, None for all."""
+    return _reduce("all", x, axis, keepdims)
+
+
+def any(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:  # noqa: A001
+    """Whether an element over some axes is true, None for all."""
+    return _reduce("any", x, axis, keepdims)
 
 
 def argmax(x: Tensor, axis: int = -1, keepdims: bool = False) -> Tensor:

@@ -18,8 +18,12 @@ __all__ = [
     "broadcast_to",
     "chunk",
     "concat",
+    "empty",
     "flatten",
+    "flip",
     "full",
+    "gather",
+    "one_hot",
     "ones",
     "pad",
     "permute",
@@ -123,6 +127,21 @@ def take(x: Tensor, indices: Operand, axis: int | None = None) -> Tensor:
     return emit("take", x, indices, axis=axis % x.ndim)
 
 
+def gather(x: Tensor, indices: Tensor, axis: int = -1) -> Tensor:
+    """The element of x at each index along an axis, at the index's own place along the others."""
+    return emit("gather_elements", x, indices, axis=axis % x.ndim)
+
+
+def flip(x: Tensor, axis: int | Sequence[int]) -> Tensor:
+    """The elements in reverse order along some axes."""
+    return emit("flip", x, axes=tuple(each % x.ndim for each in ((axis,) if isinstance(axis, int) else axis)))
+
+
+def one_hot(indices: Tensor, depth: int, dtype: str = "float32") -> Tensor:
+    """1 at each index along a new last axis of size `depth`, 0 elsewhere."""
+    return emit("one_hot", indices, depth=depth, dtype=dtype)
+
+
 def strided_slice(
     x: Tensor, axes: Sequence[int], begin: Sequence[Dim], end: Sequence[Dim], strides: Sequence[int] | None = None
 ) -> Tensor:
@@ -132,8 +151,10 @@ def strided_slice(
     return emit("strided_slice", x, axes=places, begin=tuple(begin), end=tuple(end), strides=steps)
 
 
-def repeat(x: Tensor, repeats: int, axis: int) -> Tensor:
-    """Each element `repeats` times along an axis."""
+def repeat(x: Tensor, repeats: int, axis: int | None = None) -> Tensor:
+    """Each element `repeats` times along an axis (None: of all elements in order)."""
+    if axis is None:
+        return repeat(x.reshape(-1), repeats, 0)
     place = axis % x.ndim
     before, size, after = x.shape[:place], x.shape[place], x.shape[place + 1 :]
     spread = broadcast_to(x.reshape(*before, size, 1, *after), (*before, size, repeats, *after))
@@ -169,6 +190,11 @@ def full(shape: Sequence[Dim], value: float | int | bool, dtype: str = "float32"
 def zeros(shape: Sequence[Dim], dtype: str = "float32") -> Tensor:
     """A tensor of zeros."""
     return full(shape, 0, dtype)
+
+
+def empty(shape: Sequence[Dim], dtype: str = "float32") -> Tensor:
+    """A tensor whose numbers nobody reads. They are zeros: a function gives the same results every time."""
+    return zeros(shape, dtype)
 
 
 def ones(shape: Sequence[Dim], dtype: str = "float32") -> Tensor:

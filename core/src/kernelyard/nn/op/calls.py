@@ -1,0 +1,76 @@
+"""Calls of functions that are no operators: loop-level functions, and those of attached RuntimeModules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kernelyard.errors import FrontendError
+from kernelyard.ir import Call, Expr, ExternFunc, GlobalVar, TensorType, TupleType, Type, get_op
+from kernelyard.nn.op.reduction import fields
+from kernelyard.nn.scope import current
+from kernelyard.nn.tensor import Operand, Tensor, to_expr
+
+if TYPE_CHECKING:
+    from kernelyard.tir import PrimFunc
+
+__all__ = ["extern", "tensor_ir_op"]
+
+
+def extern(name: str, args: Sequence[Operand], out: Tensor | Sequence[Tensor]) -> Tensor | tuple[Tensor, ...]:
+    """A function that fills its outputs, by its symbol; `out` says what these are (`Tensor.placeholder`).
+
+    Whoever compiles the export attaches a module that has it (`transform.AttachExternModules`); `nn.SourceModule` and
+    `nn.ObjectModule` do so themselves. Raises: FrontendError unless the export has `allow_extern=True`.
+    """
+    current().externs.require(name)
+    return call_extern(name, args, out)
+
+
+def call_extern(name: str, args: Sequence[Operand], out: Any) -> Tensor | tuple[Tensor, ...]:
+    """As `extern`, for one that is allowed."""
+    return _call("call_dps_packed", ExternFunc(name), name, args, _type_of(out, name))
+
+
+def tensor_ir_op(func: PrimFunc, name_hint: str, args: Sequence[Operand]) -> Tensor | tuple[Tensor, ...]:
+    """What a loop-level function computes, whose buffers have the very shapes of `args`, symbols included.
+
+    The function gets the name `name_hint`, or one like it. Raises: FrontendError for arguments of other types.
+    """
+    given = [each.type for each in as_tensors(name_hint, args)]
+    taken = [TensorType(tuple(buffer.shape), buffer.dtype) for buffer in func.inputs]
+    if given != taken:
+        raise FrontendError(f"{name_hint} does not take these", found=repr(given), expected=repr(taken))
+    name = current().subroutines.add_loop_function(func, name_hint)
+    return _call("call_tir", GlobalVar(name), name_hint, args, func.result_type)
+
+
+def _call(op: str, callee: Expr, name: str, args: Sequence[Operand], type_: Type) -> Tensor | tuple[Tensor, ...]:
+    traced = current()
+    operands = [callee, *(each.expr for each in as_tensors(name, args))]
+    var = traced.builder.bind(Call(get_op(op), operands, type_=type_), origin=traced.origin)
+    return fields(var) if isinstance(type_, TupleType) else Tensor(var)
+
+
+def as_tensors(name: str, args: Sequence[Operand]) -> list[Tensor]:
+    """Arguments of the function `name`, arrays as constants. Raises: FrontendError for what is no tensor."""
+    for number, arg in enumerate(args):
+        if not isinstance(arg, (Tensor, np.ndarray)):
+            found = f"{type(arg).__name__} as argument {number} of {name}"
+            raise FrontendError("external functions take tensors", found=found, expected="a tensor or an array")
+    return [arg if isinstance(arg, Tensor) else Tensor(to_expr(arg)) for arg in args]
+
+
+def _type_of(inferred: Any, symbol: str) -> Type:
+    """The type of what an inference function answered."""
+    if isinstance(inferred, Tensor):
+        return inferred.type
+    if isinstance(inferred, (tuple, list)) and inferred and all(isinstance(each, Tensor) for each in inferred):
+        return TupleType(tuple(each.type for each in inferred))
+    raise FrontendError(
+        f"the inference function of {symbol} does not say what comes out",
+        found=type(inferred).__name__,
+        expected="Tensor.placeholder(shape, dtype), or a tuple of them",
+    )
