@@ -330,12 +330,55 @@ def test_pattern_matching_may_match_between_impure_functions() -> None:
 
 
 def test_rewrite_may_apply_within_conditional() -> None:
-    """The branches of a conditional are functions of their own; a rewriter of the module visits them."""
-    then, other = function(twice, (16,)), function(lambda b, x: b.op("tanh", x), (16,))
-    main = function(lambda b, x: b.call_function("then", [x], x.type), (16,))
-    rewritten = TWICE(IRModule({"main": main, "then": then, "else": other}))
+    """Before a branch, in each branch and after it; the branches are functions of the module, which a rewriter visits."""
+    tanh = function(lambda b, x: b.op("tanh", x), (16,)).with_attrs(private=True)
+    then = function(twice, (16,)).with_attrs(private=True)
+    b = FunctionBuilder()
+    x, flag = b.input("x", (16,)), b.input("flag", (), "bool")
+    chosen = b.if_(flag, "then", "otherwise", [twice(b, x)], x.type)
+    module = verify(IRModule({"main": b.function(twice(b, chosen)), "then": then, "otherwise": tanh}))
+    rewritten = verify(TWICE(module))
+    assert ops(rewritten) == ["multiply", "if", "multiply"]
     assert ops(rewritten["then"]) == ["multiply"]  # pyright: ignore
-    assert rewritten["main"] is main
+    assert rewritten["otherwise"] is tanh
+    for choice in (True, False):
+        assert_same_meaning(module, rewritten, [np.linspace(-1, 1, 16, dtype=np.float32), np.array(choice)])
+
+
+def test_a_pattern_does_not_reach_into_a_branch() -> None:
+    """What a branch is given is a value of its own there: whether it is computed is for the condition to say."""
+    silu = function(lambda b, gate, x: b.op("multiply", gate, x), (16,), (16,)).with_attrs(private=True)
+    other = function(lambda b, gate, x: b.op("add", gate, x), (16,), (16,)).with_attrs(private=True)
+    b = FunctionBuilder()
+    x, flag = b.input("x", (16,)), b.input("flag", (), "bool")
+    chosen = b.if_(flag, "then", "otherwise", [b.op("sigmoid", x), x], x.type)
+    module = verify(IRModule({"main": b.function(chosen), "then": silu, "otherwise": other}))
+    assert SILU(module) is module
+
+
+def test_a_branch_may_be_a_subroutine_of_a_replacement() -> None:
+    """A rewriter given as a module may bring private functions, which are the branches of what it puts there."""
+    tanh, exp = (function(lambda b, x, op=op: b.op(op, x), (16,)).with_attrs(private=True) for op in ("tanh", "exp"))
+
+    def found(b: FunctionBuilder, x: Var, flag: Var) -> Var:
+        return b.op("where", flag, b.op("tanh", x), b.op("exp", x))
+
+    def put(b: FunctionBuilder, x: Var, flag: Var) -> Var:
+        return b.if_(flag, "then", "otherwise", [x], x.type)
+
+    def both(body: Body) -> Function:
+        b = FunctionBuilder()
+        return b.function(body(b, b.input("x", (16,)), b.input("flag", (), "bool")))
+
+    rewriter = rewriter_from_module(
+        IRModule({"pattern": both(found), "replacement": both(put), "then": tanh, "otherwise": exp})
+    )
+    module = IRModule({"main": both(found), "then": both(found)})
+    rewritten = verify(rewriter(module))
+    assert ops(rewritten) == ["if"]
+    assert len(rewritten.functions) == 4
+    for choice in (True, False):
+        assert_same_meaning(module, rewritten, [np.linspace(-1, 1, 16, dtype=np.float32), np.array(choice)])
 
 
 def test_match_dynamic_shape() -> None:

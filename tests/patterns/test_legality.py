@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import kernelyard.ops  # noqa: F401  # declares the operators
-from kernelyard.ir import Call, FunctionBuilder, Op
+from kernelyard.dims import symbol
+from kernelyard.ir import Call, FunctionBuilder, IRModule, Op, TensorType, get_op, verify
 from kernelyard.patterns import Decline, is_op, match, wildcard
 from kernelyard.patterns.legality import check_legality, leaking_intermediates
+from kernelyard.transform import FuseOpsByPattern
 
 RELU_OF_TANH = is_op("nn.relu")(is_op("tanh")(wildcard()))
 
@@ -69,3 +71,27 @@ def test_whole_tuples_do_not_enter_a_group() -> None:
     answer = check_legality(match(is_op("nn.relu")(wildcard()[0]), y, f))
     assert answer is not None
     assert answer.code == "tuple-input"
+
+
+def test_branches_and_loops_stay_with_the_program() -> None:
+    b = FunctionBuilder()
+    x, flag = b.input("x", (2,)), b.input("flag", (), "bool")
+    y = b.op("tanh", b.if_(flag, "then", "otherwise", [x], TensorType((2,), "float32")))
+    answer = check_legality(match(is_op("tanh")(is_op("if")(varargs=True)), y, b.function(y)))
+    assert answer is not None
+    assert (answer.code, answer.message) == ("control-flow", "if calls functions of the module")
+
+
+def test_an_op_that_decides_its_own_size_stays_with_the_program() -> None:
+    """A composite's caller says what its result is like: there would be nobody to make the size known."""
+    b = FunctionBuilder()
+    found = b.call(get_op("nonzero"), [b.input("x", (8,))], TensorType((1, symbol("k") - 1), "int64"))
+    y = b.op("add", found, 1)
+    module = verify(IRModule({"main": b.function(y)}))
+    pattern = is_op("add")(is_op("nonzero")(wildcard()), wildcard())
+    answer = check_legality(match(pattern, y, module["main"]))
+    assert answer is not None
+    assert answer.code == "own-size"
+    assert FuseOpsByPattern([("acme.found", pattern)])(module) is module
+    after = verify(FuseOpsByPattern([("acme.add", is_op("add")(wildcard(), wildcard()))])(module))
+    assert [binding.value.op_name for binding in after["main"].bindings] == ["nonzero", "fused_add"]

@@ -1,6 +1,6 @@
 """AnnotateTarget: the scenarios of Relay's test_pass_annotate_target.py, by their names.
 
-Those with references, `while` and `If` have no form here: functions are one straight line.
+`ref_create_read_write` has no form here: there are no references.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import kernelyard.ops  # noqa: F401  # declares the operators
-from kernelyard.ir import Call, FunctionBuilder, IRModule, Var
+from kernelyard.ir import Call, Constant, Function, FunctionBuilder, IRModule, TensorType, TupleType, Var
 from kernelyard.ir.printer import to_text
 from kernelyard.ir.verify import verify
 from kernelyard.patterns import Accept, Decline, is_op, wildcard
@@ -48,9 +48,9 @@ def annotated(module: IRModule, targets: str | Sequence[str] = "test") -> IRModu
     return after
 
 
-def marks(module: IRModule) -> list[str]:
-    """For each call of main: the target that it is marked with, or its operator."""
-    calls = [b.value for b in module.graph_functions()["main"].bindings if isinstance(b.value, Call)]
+def marks(module: IRModule, function: str = "main") -> list[str]:
+    """For each call of a function: the target that it is marked with, or its operator."""
+    calls = [b.value for b in module.graph_functions()[function].bindings if isinstance(b.value, Call)]
     return [module[c.op_name].attrs["Codegen"] if c.op_name in module else c.op_name for c in calls]
 
 
@@ -177,7 +177,70 @@ def test_what_a_rule_declines_is_reported() -> None:
     assert (declined.code, declined.message) == ("accuracy", "too coarse")
 
 
+def private(build: Callable[..., Var | Sequence[Var]], *types: TensorType) -> Function:
+    """A branch, or part of a loop."""
+    b = FunctionBuilder()
+    results = build(b, *(b.parameter(type_, f"x{i}") for i, type_ in enumerate(types)))
+    return b.function(*([results] if isinstance(results, Var) else results), attrs={"private": True})
+
+
+ROWS, COUNT = TensorType(X.shape, "float32"), TensorType((), "int64")
+
+
+def test_if_else() -> None:
+    """What a branch does is marked in the branch; the choice between the two is no target's."""
+    takes("test", "tanh", "sigmoid", "add")
+    b = FunctionBuilder()
+    x, flag = b.input("x", X.shape), b.input("flag", (), "bool")
+    chosen = b.if_(flag, "then", "otherwise", [b.op("tanh", x)], ROWS)
+    main = b.function(b.op("add", chosen, x))
+    then = private(lambda b, x: b.op("sigmoid", x), ROWS)
+    otherwise = private(lambda b, x: b.op("erf", x), ROWS)
+    module = verify(IRModule({"main": main, "then": then, "otherwise": otherwise}))
+    after = verify(AnnotateTarget("test")(module))
+    assert marks(after) == ["test", "if", "test"]
+    assert marks(after, "then") == ["test"]
+    assert after["otherwise"] is otherwise
+    for choice in (True, False):
+        assert_same_meaning(module, after, [X, np.array(choice)])
+
+
+def test_if_free_vars() -> None:
+    """What a branch reads of its surroundings it is given; calls without operands are like inputs there too."""
+    takes("test", "arange", "subtract", "equal", "max")
+    b = FunctionBuilder()
+    x = b.input("x", X.shape)
+    row = b.op("arange", start=0, step=1, count=4, dtype="float32")
+    flag = b.op("equal", b.op("max", x), 0.0)
+    main = b.function(b.if_(flag, "then", "otherwise", [x, row], ROWS))
+    then = private(lambda b, x, row: b.op("subtract", x, row), ROWS, row.tensor_type)
+    otherwise = private(lambda b, x, row: b.op("subtract", row, x), ROWS, row.tensor_type)
+    module = verify(IRModule({"main": main, "then": then, "otherwise": otherwise}))
+    after = annotated(module)
+    assert marks(after) == ["arange", "test", "test", "if"]
+    assert marks(after, "then") == marks(after, "otherwise") == ["test"]
+
+
+def test_while_let() -> None:
+    """The condition and the body of a loop are marked like any function; the loop is no target's."""
+    takes("test", "less", "add", "multiply")
+    b = FunctionBuilder()
+    x = b.input("x", X.shape)
+    result = b.while_("goes_on", "turn", [Constant(np.array(0)), x], TupleType((COUNT, ROWS)))
+    main = b.function(b.op("multiply", b.get(result, 1), x))
+    goes_on = private(lambda b, i, x: b.op("less", i, 3), COUNT, ROWS)
+    turn = private(lambda b, i, x: [b.op("add", i, 1), b.op("tanh", b.op("add", x, x))], COUNT, ROWS)
+    module = verify(IRModule({"main": main, "goes_on": goes_on, "turn": turn}))
+    after = annotated(module)
+    assert marks(after) == ["while", "test"]
+    assert marks(after, "goes_on") == ["test"]
+    assert marks(after, "turn") == ["test", "test", "tanh"]
+
+
 SCENARIOS = {
+    "AnnotateTarget: if_else": test_if_else,
+    "AnnotateTarget: if_free_vars": test_if_free_vars,
+    "AnnotateTarget: while_let": test_while_let,
     "AnnotateTarget: extern_dnnl": test_extern_dnnl,
     "AnnotateTarget: multiple_ends": test_multiple_ends,
     "AnnotateTarget: type_propagation": test_type_propagation,

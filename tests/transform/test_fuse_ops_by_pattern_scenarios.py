@@ -1,7 +1,4 @@
-"""FuseOpsByPattern: the scenarios of TVM's test_transform_fuse_ops_by_pattern.py, by their names.
-
-`dataflow_inside_branch` has no form here: functions have no branches.
-"""
+"""FuseOpsByPattern: the scenarios of TVM's test_transform_fuse_ops_by_pattern.py, by their names."""
 
 from __future__ import annotations
 
@@ -389,6 +386,47 @@ def test_inline_bound_static_shape_argument():
     assert composite.bindings[1].value.attrs["shape"] == (4, 36)
 
 
+def branches(**functions: Function) -> IRModule:
+    """main(x, flag): relu(conv(x)) goes to @then or @otherwise, and the branch's result through relu(conv(.)) again."""
+    b = FunctionBuilder()
+    x, flag = b.input("x", SHAPE), b.input("flag", (), "bool")
+    chosen = b.if_(flag, "then", "otherwise", [b.op("nn.relu", conv(b, x))], x.type)
+    return verify(IRModule({"main": b.function(b.op("nn.relu", conv(b, chosen))), **functions}))
+
+
+def branch(build: Callable[[FunctionBuilder, Var], Var]) -> Function:
+    b = FunctionBuilder()
+    return b.function(build(b, b.input("x", SHAPE)), attrs={"private": True})
+
+
+@pytest.mark.parametrize("entry_functions", [None, ["main"]])
+def test_dataflow_inside_branch(entry_functions):
+    """Matches are found before, after and inside a branch, never across its border; equal groups are one composite."""
+    same = branch(lambda b, x: b.op("nn.relu", conv(b, x)))
+    other = branch(lambda b, x: b.op("nn.gelu", conv(b, b.op("nn.relu", x))))
+    before = branches(then=same, otherwise=other)
+    after = verify(FuseOpsByPattern([CONV_RELU], annotate_codegen=True, entry_functions=entry_functions)(before))
+    assert outside(after) == ["-", "if", "-"]
+    assert outside(after, "then") == ["-"]
+    assert outside(after, "otherwise") == ["nn.relu", "nn.conv2d", "nn.gelu"]
+    assert len([f for f in after.graph_functions().values() if "Codegen" in f.attrs]) == 1
+    for choice in (True, False):
+        assert_same_meaning(before, after, [np.ones(SHAPE, np.float32), np.array(choice)])
+
+
+def test_a_value_that_a_branch_reads_too_leaks():
+    """A branch reads its operands whether it uses them or not: the convolution is needed outside the group."""
+    b = FunctionBuilder()
+    x, flag = b.input("x", SHAPE), b.input("flag", (), "bool")
+    made = conv(b, x)
+    chosen = b.if_(flag, "then", "otherwise", [made], x.type)
+    functions = {name: branch(lambda b, x, op=op: b.op(op, x)) for name, op in (("then", "exp"), ("otherwise", "tanh"))}
+    module = verify(IRModule({"main": b.function(b.op("nn.relu", made), chosen), **functions}))
+    recorder = Recorder()
+    assert FuseOpsByPattern([CONV_RELU], recorder=recorder)(module) is module
+    assert [declined.code for declined in recorder.declined_matches()] == ["leaking-intermediate"]
+
+
 # --- test_fuse_pytorch_conv2d_bias_pattern.py: a bias that is reshaped before it is added -----------------------------
 BIAS = np.arange(4, dtype=np.float32)
 
@@ -452,6 +490,7 @@ SCENARIOS = {
     "FuseOpsByPattern: error_on_repeated_variable_definitions": test_error_on_repeated_variable_definitions,
     "FuseOpsByPattern: matmul_symbolic_var": test_matmul_symbolic_var,
     "FuseOpsByPattern: match_maximal_subgraph": test_match_maximal_subgraph,
+    "FuseOpsByPattern: dataflow_inside_branch": test_dataflow_inside_branch,
     "FuseOpsByPattern: unique_boundary_output_precedes_last_group_binding": test_unique_boundary_output_precedes_last_group_binding,
     "FuseOpsByPattern: inline_bound_static_shape_argument": test_inline_bound_static_shape_argument,
     "FuseOpsByPattern: pytorch conv2d bias, allow_reshape": test_conv2d_bias_reshape_fused,

@@ -1,7 +1,4 @@
-"""MergeCompilerRegions: the scenarios of Relay's test_pass_merge_compiler_regions.py, by their names, and more.
-
-`if_else` has no form here: functions have no branches, so no condition restricts a merge.
-"""
+"""MergeCompilerRegions: the scenarios of Relay's test_pass_merge_compiler_regions.py, by their names, and more."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 
 import kernelyard.ops  # noqa: F401  # declares the operators
-from kernelyard.ir import Call, FunctionBuilder, IRModule, all_ops
+from kernelyard.ir import Call, Function, FunctionBuilder, IRModule, all_ops
 from kernelyard.ir.printer import to_text
 from kernelyard.ir.verify import verify
 from kernelyard.patterns.composite import op_names
@@ -47,9 +44,9 @@ def merged(module: IRModule) -> IRModule:
     return after
 
 
-def regions(module: IRModule) -> list[tuple[str, tuple[str, ...]]]:
-    """Target and ops of each region that main calls, in order; other operators by name."""
-    calls = [b.value for b in module.graph_functions()["main"].bindings if isinstance(b.value, Call)]
+def regions(module: IRModule, function: str = "main") -> list[tuple[str, tuple[str, ...]]]:
+    """Target and ops of each region that a function calls, in order; other operators by name."""
+    calls = [b.value for b in module.graph_functions()[function].bindings if isinstance(b.value, Call)]
     functions = module.graph_functions()
     return [
         (functions[c.op_name].attrs["Codegen"], op_names(functions[c.op_name])) if c.op_name in module else ("", (c.op_name,))
@@ -90,6 +87,40 @@ def test_example_graph() -> None:
         frozenset({"abs", "subtract"}),
         frozenset({"add"}),
     }
+
+
+def private(*ops: str) -> Function:
+    """A branch: unary operators one after another."""
+    b = FunctionBuilder()
+    x = b.input("x", X.shape)
+    for op in ops:
+        x = b.op(op, x)
+    return b.function(x, attrs={"private": True})
+
+
+def test_if_else() -> None:
+    """The condition and the operands of a branch are on the paths through it; inside, each branch has its own regions."""
+    takes("A", "nn.relu", "abs", "add", "multiply", "tanh", "greater", "max")
+    b = FunctionBuilder()
+    x = b.input("x", X.shape)
+    first = b.op("nn.relu", x)
+    second = b.op("tanh", b.op("abs", first))
+    flag = b.op("greater", b.op("max", second), 0.5)
+    chosen = b.if_(flag, "then", "otherwise", [first], x.type)
+    main = b.function(b.op("add", b.op("multiply", chosen, chosen), second))
+    before = verify(IRModule({"main": main, "then": private("abs", "tanh"), "otherwise": private("abs", "exp")}))
+    after = verify(MergeCompilerRegions()(AnnotateTarget(["A", "B"])(before)))
+    assert regions(after) == [
+        ("A", ("nn.relu", "abs", "tanh", "max", "greater")),
+        ("", ("if",)),
+        ("A", ("multiply", "add")),
+    ]
+    assert regions(after, "then") == [("A", ("abs", "tanh"))]
+    assert regions(after, "otherwise") == [("A", ("abs",)), ("", ("exp",))]
+    for inputs in (X, -np.abs(X)):
+        assert_same_meaning(before, after, [inputs])
+        codegens = {"A": InterpretedBackend("A").codegen}
+        assert_same_meaning(before, verify(RunCodegen(codegens, strict=True)(PartitionGraph()(after))), [inputs])
 
 
 def test_a_cycle_through_several_regions_is_seen() -> None:
@@ -159,4 +190,5 @@ def test_the_whole_flow_keeps_the_meaning_of_random_modules(program) -> None:
 SCENARIOS = {
     "MergeCompilerRegions: diamond_graph_fanouts": test_diamond_graph_fanouts,
     "MergeCompilerRegions: example_graph": test_example_graph,
+    "MergeCompilerRegions: if_else": test_if_else,
 }

@@ -177,7 +177,8 @@ def rewriter_from_module(module: IRModule) -> Rewriter:
     """A rewriter of the functions "pattern" and "replacement" of a module, which must have the same signature.
 
     Symbols of the pattern's parameters stand for any size, the same one throughout. Other functions are subroutines
-    of the replacement (loop-level functions, composites, regions) and go along where they are used.
+    of the replacement (loop-level functions, composites, regions, private functions such as branches) and go along
+    where they are used.
     Raises: PatternError when one of the two is missing or no graph-level function, when signatures differ, or when
     another function could be called from outside.
     """

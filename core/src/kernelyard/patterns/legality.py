@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from kernelyard.ir.control_flow import is_control_flow
 from kernelyard.ir.expr import Constant, Var
 from kernelyard.ir.op import Op
+from kernelyard.ir.scopes import introduces_symbols
 from kernelyard.ir.types import TensorType
 from kernelyard.patterns.dataflow import Dataflow
 from kernelyard.patterns.matcher import Match
@@ -13,15 +15,18 @@ LEAKING_INTERMEDIATE = "leaking-intermediate"
 CYCLE = "cycle"
 IMPURE = "impure"
 TUPLE_INPUT = "tuple-input"
+CONTROL_FLOW = "control-flow"
+OWN_SIZE = "own-size"
 
 
 def check_legality(match: Match) -> Decline | None:
     """None when the match may become one function whose only result is its root; else why not.
 
     Codes: "leaking-intermediate" (a value inside is also used outside), "cycle" (and that use feeds the group again),
-    "impure" (an op has effects), "tuple-input" (a whole tuple would cross the boundary).
+    "impure" (an op has effects), "tuple-input" (a whole tuple would cross the boundary), "control-flow" (a branch or a
+    loop, which calls other functions), "own-size" (an op decides the size of its result, which the caller provides).
     """
-    return _impure(match) or _tuple_input(match) or _leak(match)
+    return _stays_outside(match) or _tuple_input(match) or _leak(match)
 
 
 def leaking_intermediates(match: Match) -> tuple[Var, ...]:
@@ -33,10 +38,14 @@ def _leaks(match: Match, var: Var) -> bool:
     return match.dataflow.is_returned(var) or any(user not in match.members for user in match.users(var))
 
 
-def _impure(match: Match) -> Decline | None:
+def _stays_outside(match: Match) -> Decline | None:
     for binding, call in zip(match.call_bindings, match.calls, strict=True):
         if isinstance(call.op, Op) and not call.op.pure:
             return Decline(IMPURE, f"{call.op_name} has effects and must stay where it is", at=binding.var)
+        if is_control_flow(call):
+            return Decline(CONTROL_FLOW, f"{call.op_name} calls functions of the module", at=binding.var)
+        if introduces_symbols(call):
+            return Decline(OWN_SIZE, f"{call.op_name} decides the size of its result while it runs", at=binding.var)
     return None
 
 

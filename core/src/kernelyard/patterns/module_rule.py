@@ -50,12 +50,12 @@ class ModuleRule:
         pattern, replacement = _function(module, PATTERN), _function(module, REPLACEMENT)
         _same_signature(pattern, replacement)
         others = {name: f for name, f in module.functions.items() if name not in (PATTERN, REPLACEMENT)}
-        public = [name for name in others if name in module.entry_functions()]
+        public = [name for name in others if name in module.public_functions()]
         if public:
             raise PatternError(
                 "a rewriter must not bring functions that can be called from outside",
                 found=", ".join(f"@{name}" for name in public),
-                expected="loop-level functions, composites or regions",
+                expected="loop-level functions, composites, regions or private functions",
             )
         return ModuleRule(pattern, replacement, others)
 

@@ -14,8 +14,9 @@ class MergeCompilerRegions(Pass):
     """Merge regions that feed each other, unless something outside lies on a path from the one to the other.
 
     The restriction is checked on the graph of regions, so that no two regions ever need each other, whatever path leads
-    from one to the other. Items of a tuple go with the region that makes it. Functions have no branches: there is no
-    `If` whose condition or branches would restrict a merge. Works on every entry function.
+    from one to the other. Items of a tuple go with the region that makes it. A branch or a loop lies outside: a path
+    through it, by its condition or by an operand, restricts a merge like any other. Works on every entry function, and
+    so inside branches.
     """
 
     name = "MergeCompilerRegions"

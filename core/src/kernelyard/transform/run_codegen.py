@@ -12,6 +12,7 @@ from kernelyard.ir import Binding, Call, Expr, ExternFunc, Function, GlobalVar, 
 from kernelyard.ir.visitor import FunctionMutator, RewriteWith, callees, reachable_functions
 from kernelyard.patterns.composite import CODEGEN, COMPOSITE, GLOBAL_SYMBOL, op_names
 from kernelyard.runtime.module import RuntimeModule
+from kernelyard.transform.chosen_entries import chosen_entries
 from kernelyard.transform.inline_functions import inline_functions
 from kernelyard.transform.module_contract import check_module
 from kernelyard.transform.pass_base import Pass, PassContext
@@ -116,8 +117,7 @@ class RunCodegen(Pass):
         self.call = call
 
     def run(self, module: IRModule, context: PassContext) -> IRModule:
-        wanted = self.entry_functions
-        entries = [name for name in module.entry_functions() if wanted is None or name in wanted]
+        entries = list(chosen_entries(module, self.entry_functions))
         regions = _called_regions(module, entries)
         if not regions:
             return module
