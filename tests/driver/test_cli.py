@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ from click.testing import CliRunner, Result
 import kernelyard as ky
 from kernelyard.driver.cli import COMMANDS, main
 from kernelyard.plugins.manager import get_manager
+from kernelyard.runtime.c_compiler import COMPILERS
 
 WITH_MODEL = ("bench", "compile", "explain", "inspect", "run")
 
@@ -176,6 +178,48 @@ def test_inspect(cli, folder: Path) -> None:
     assert "main(" in data(cli("inspect", "m.kyar", "--code", "--json"))["code"]
 
 
+@pytest.mark.parametrize("kind", ["artifact", "library"])
+@pytest.mark.parametrize("name", ["m", "m.bin", "also.onnx"])
+def test_what_a_file_is_does_not_follow_from_its_name(cli, folder: Path, name: str, kind: str) -> None:
+    if kind == "library" and not any(map(shutil.which, COMPILERS)):
+        pytest.skip("no C compiler is installed here")
+    exe = ky.compile(folder / "m.onnx", backends=[])
+    exe.save(folder / name) if kind == "artifact" else exe.export_library(folder / name)
+    assert data(cli("run", name, "-i", "x=x.npy", "--json"))["y"]["max"] == 2
+    assert data(cli("bench", name, "--repeat", "1", "--json"))["shapes"] == {"x": [1, 3]}
+    assert data(cli("inspect", name, "--json"))["programs"][0]["name"] == "main"
+    assert data(cli("explain", name, "--json")) == data(cli("inspect", name, "--json"))["report"]
+    assert "compiled already" in cli("explain", name, "--backends", "none").stderr
+    (folder / name).unlink()
+
+
+def test_a_model_may_be_called_as_an_artifact_is(cli, folder: Path) -> None:
+    (folder / "model.kyar").write_bytes((folder / "m.onnx").read_bytes())
+    for command in ("run", "bench", "explain"):
+        refused = cli(command, "model.kyar")  # the frontend for ONNX goes by names; the artifact loader is not asked
+        assert "no installed frontend reads this model" in refused.stderr
+    (folder / "model.kyar").unlink()
+
+
+def test_explain_wants_a_report(cli, folder: Path) -> None:
+    exe = ky.load(folder / "m.kyar")
+    exe.report_json = None
+    exe.save(folder / "silent")
+    refused = cli("explain", "silent")
+    assert refused.exit_code == 1
+    assert "saved without a report" in refused.stderr
+    (folder / "silent").unlink()
+
+
+@pytest.mark.parametrize("name", ["run", "bench", "explain", "inspect"])
+def test_a_library_without_an_artifact(cli, folder: Path, name: str) -> None:
+    (folder / "plain.so").write_bytes(Path(np.linalg._umath_linalg.__file__).read_bytes())
+    refused = cli(name, "plain.so")
+    assert refused.exit_code == 1
+    assert "a library without a Kernelyard artifact" in refused.stderr
+    (folder / "plain.so").unlink()
+
+
 def test_inspect_needs_no_plugin(cli, monkeypatch: pytest.MonkeyPatch) -> None:
     from kernelyard.runtime import loader
 
@@ -286,7 +330,7 @@ def test_a_process_prints_plain_text_and_valid_json(folder: Path) -> None:
     assert json.loads(run_process(folder, "bench", "m.kyar", "--repeat", "2", "--json").stdout)["threads"] >= 1
     refused = run_process(folder, "run", "absent.kyar", "--json")
     assert (refused.returncode, refused.stderr) == (1, "")
-    assert json.loads(refused.stdout)["error"]["code"] == "KY600"
+    assert json.loads(refused.stdout)["error"]["code"] == "KY400"  # what is not there is no artifact
 
 
 def test_a_fallback_is_a_warning(folder: Path) -> None:

@@ -141,6 +141,19 @@ def read_container(path: str | os.PathLike[str]) -> Contents:
     return _Reader(data, name).read(os.path.abspath(name) if is_library else None)
 
 
+def is_container(path: str | os.PathLike[str]) -> bool:
+    """True for a file that begins as an artifact or as a shared library does, whatever it is called.
+
+    Raises: ArtifactError for a file that cannot be read.
+    """
+    try:
+        with open(path, "rb") as file:
+            start = np.frombuffer(file.read(len(MAGIC)), np.uint8)
+    except OSError as error:
+        raise ArtifactError(f"cannot read {os.fspath(path)}", found=error.strerror or str(error)) from error
+    return start.tobytes() == MAGIC or elf.is_elf(start)
+
+
 def _map(file: BinaryIO) -> np.ndarray:
     """The file's bytes, read-only."""
     if not os.fstat(file.fileno()).st_size:  # which cannot be mapped

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kernelyard.errors import ExecutionError, InputNameError, InputShapeError
+from kernelyard.errors import ArtifactError, ExecutionError, InputNameError, InputShapeError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -130,8 +130,8 @@ def required_shares(requirements: Sequence[str]) -> dict[str, float]:
 
 
 def open_executable(path: Path, how: CompileOptions, threads: int | None) -> Executable:
-    """Load an artifact, or compile a model."""
-    if path.suffix == ARTIFACT_SUFFIX:
+    """Load an artifact or a shared library that holds one, or compile a model."""
+    if is_artifact(path):
         from kernelyard.runtime.loader import load
 
         how.refuse(path)
@@ -141,6 +141,16 @@ def open_executable(path: Path, how: CompileOptions, threads: int | None) -> Exe
     exe = compile_model(path, **how.arguments())
     exe.threads = threads
     return exe
+
+
+def is_artifact(path: Path) -> bool:
+    """True for an artifact and for a shared library, by what is in the file; what cannot be read is neither."""
+    from kernelyard.runtime.container import is_container
+
+    try:
+        return is_container(path)
+    except ArtifactError:
+        return False
 
 
 # --- feeds ------------------------------------------------------------------------------------------------------------

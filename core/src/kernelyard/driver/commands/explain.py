@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from kernelyard.driver.commands.common import CompileOptions, busy, compile_options, json_option, print_json
+from kernelyard.driver.commands.common import (
+    CompileOptions,
+    busy,
+    compile_options,
+    is_artifact,
+    json_option,
+    print_json,
+)
+from kernelyard.errors import ArtifactError
+
+if TYPE_CHECKING:
+    from kernelyard.runtime.report import Report
 
 
 @click.command("explain")
@@ -15,11 +27,10 @@ from kernelyard.driver.commands.common import CompileOptions, busy, compile_opti
 @compile_options
 @json_option
 def command(model: Path, page: Path | None, how: CompileOptions, as_json: bool) -> None:
-    """Show which backend would run which part of MODEL, what would be declined, and why; nothing is compiled."""
-    from kernelyard.driver.compile import explain
-
+    """Show which backend would run which part of MODEL, what would be declined, and why; nothing is compiled. Of an
+    artifact, show which backends run it."""
     with busy(f"placing {model}"):
-        report = explain(model, **how.arguments())
+        report = _report(model, how)
     if page is not None:
         from kernelyard.driver.report_page import report_page
 
@@ -34,3 +45,19 @@ def command(model: Path, page: Path | None, how: CompileOptions, as_json: bool) 
         click.echo(str(page))
     else:
         click.echo(str(report))
+
+
+def _report(model: Path, how: CompileOptions) -> Report:
+    """The report that an artifact was saved with, or that of a compile to be."""
+    if not is_artifact(model):
+        from kernelyard.driver.compile import explain
+
+        return explain(model, **how.arguments())
+    from kernelyard.runtime.container import read_container
+    from kernelyard.runtime.report import Report
+
+    how.refuse(model)
+    saved = read_container(model).manifest.any("report")
+    if saved is None:
+        raise ArtifactError(f"{model} was saved without a report", hint="compile the model again")
+    return Report.from_json(saved)
