@@ -5,13 +5,18 @@ from __future__ import annotations
 import json
 import random
 import re
+import shutil
+import subprocess
+from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
 from kernelyard.driver.layered_layout import GAP_X, layered_layout
-from kernelyard.driver.report_page import MAX_BOXES, report_page
+from kernelyard.driver.report_graph import MAX_BOXES, MAX_LETTERS, boxes_of
+from kernelyard.driver.report_page import LIBRARY_COLOURS, OTHER_COLOURS, VIEW_COLOUR, report_page
 from kernelyard.runtime.report import Node, Placed, PlacedRegion, Reason, Report
 
 
@@ -39,6 +44,24 @@ def graph_of(page: str) -> ElementTree.Element:
     return ElementTree.fromstring(found.group())
 
 
+def facts_of(page: str, number: int) -> dict[str, object]:
+    """What the page's script knows of a node."""
+    data = json.loads(page.split('id="data">')[1].split("</script>")[0])
+    texts = data["texts"]
+    *named, flops, nbytes, inputs, reasons = data["nodes"][number]
+    names = ("name", "op", "type", "backend", "pattern", "function", "entry")
+    facts = dict(zip(names, (texts[i] for i in named), strict=True))
+    whys = [tuple(texts[i] for i in data["reasons"][r]) for r in reasons]
+    return {**facts, "flops": flops, "bytes": nbytes, "inputs": tuple(inputs), "reasons": whys}
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance as WCAG 2 has it."""
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
 @pytest.mark.parametrize("count", [1, 30])
 def test_each_group_is_a_box_and_each_op_a_row(count: int) -> None:
     report = report_of(count)
@@ -54,10 +77,70 @@ def test_each_group_is_a_box_and_each_op_a_row(count: int) -> None:
 def test_it_needs_no_network_and_holds_every_fact() -> None:
     page = report_page(report_of(9), "m")
     assert not re.search(r"(src|href)=|https?:|@import|url\(", page)
-    data = json.loads(page.split('id="data">')[1].split("</script>")[0])
-    assert data["nodes"][2]["reasons"] == [["acme", "no-match", "acme.floor", "expected <tanh>, found </script>"]]
+    assert facts_of(page, 2)["reasons"] == [("acme", "no-match", "acme.floor", "expected <tanh>, found </script>")]
     assert "90.0 %" in page
     assert page.count("</script>") == 2
+
+
+def test_each_node_is_described_as_the_report_has_it() -> None:
+    report = report_of(12)
+    page = report_page(report, "m")
+    for number, node in enumerate(report.nodes):
+        facts = facts_of(page, number)
+        assert facts["reasons"] == [(r.backend, r.code, r.pattern, r.message) for r in node.reasons]
+        assert {name: value for name, value in facts.items() if name != "reasons"} == {
+            name: getattr(node, name) for name in facts if name != "reasons"
+        }
+
+
+def test_declines_stand_beside_their_op() -> None:
+    graph = graph_of(report_page(report_of(4), "m"))
+    ops = {g.get("data-node"): g for g in graph.iter("g") if g.get("class") == "op"}
+    texts = [text.text for text in ops["2"].iter("text")]
+    assert texts == ["floor", "acme: no-match"]
+    assert "acme: no-match: expected <tanh>, found </script>" in (ops["2"].findtext("title") or "")
+    assert [text.text for text in ops["0"].iter("text")] == ["matmul"]
+
+
+@pytest.mark.parametrize("colour", [*LIBRARY_COLOURS, *OTHER_COLOURS])
+def test_text_is_readable_on_every_colour(colour: str) -> None:
+    assert 1.05 / (luminance(colour) + 0.05) >= 4.5
+
+
+def test_text_is_readable_on_the_colour_of_views() -> None:
+    ink = "#1d2430"
+    assert (luminance(VIEW_COLOUR) + 0.05) / (luminance(ink) + 0.05) >= 4.5
+    assert f".pale {{ color: {ink}; }}" in report_page(report_of(3), "m")
+
+
+def test_boxes_of_several_backends_say_so() -> None:
+    """A run of ops that is drawn as one box has each backend's share below it."""
+    graph = graph_of(report_page(report_of(5000), "m"))
+    box = next(g for g in graph.iter("g") if g.get("data-nodes"))
+    shares = [rect for rect in box.iter("rect") if rect.get("class") == "share"]
+    assert len({rect.get("fill") for rect in shares}) == len(shares) == 2
+    assert (box.get("aria-label") or "").endswith("on acme and native-cpu")
+
+
+def test_long_names_are_cut_in_the_middle() -> None:
+    node = report_of(1).nodes[0]
+    long = replace(node, reads=("the_first_of_" + "x" * 200 + "_inputs",))
+    (pill,) = (box for box in boxes_of([long]) if box.kind == "input")
+    assert len(pill.lines[0].text) <= MAX_LETTERS
+    assert pill.lines[0].text.startswith("the_first_of_")
+    assert pill.lines[0].text.endswith("_inputs")
+
+
+def test_pages_of_large_models_stay_small() -> None:
+    assert len(report_page(report_of(10_000), "m")) < 1_000_000
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="no JavaScript engine is installed here")
+def test_the_script_is_javascript(tmp_path: Path) -> None:
+    script = report_page(report_of(3), "m").split("<script>")[1].split("</script>")[0]
+    (tmp_path / "page.js").write_text(script, encoding="utf-8")
+    done = subprocess.run(["node", "--check", str(tmp_path / "page.js")], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
 
 
 def test_large_graphs_are_collapsed() -> None:
@@ -92,3 +175,12 @@ def test_boxes_do_not_overlap_and_edges_point_down(seed: int) -> None:
         assert path[0] == (places[source][0], places[source][1] + places[source][3])
         assert path[-1] == places[target][:2]
         assert all(a[1] <= b[1] for a, b in pairwise(path))
+
+
+def test_edges_from_one_box_share_a_line() -> None:
+    """A value that is read in many layers is drawn as one line with branches."""
+    chain = [(i, i + 1) for i in range(1, 9)]
+    layout = layered_layout([(60, 20)] * 10, [*chain, *((0, i) for i in range(2, 10))])
+    trunk = layout.paths[-1]
+    for path in layout.paths[len(chain) :]:
+        assert path[:-1] == trunk[: len(path) - 1]

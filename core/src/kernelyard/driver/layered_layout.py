@@ -42,7 +42,7 @@ def layered_layout(sizes: Sequence[tuple[float, float]], edges: Sequence[tuple[i
     """
     layers = _layers(len(sizes), edges)
     items = [_Item(layer, width, height, [], []) for layer, (width, height) in zip(layers, sizes, strict=True)]
-    routes = [_route(items, source, target) for source, target in edges]
+    routes = _routes(items, edges)
     rows: list[list[int]] = [[] for _ in range(max((item.layer for item in items), default=-1) + 1)]
     for number, item in enumerate(items):
         rows[item.layer].append(number)
@@ -77,17 +77,26 @@ def _layers(count: int, edges: Sequence[tuple[int, int]]) -> list[int]:
     return [layer if has_above[i] else max(0, lowest.get(i, 1) - 1) for i, layer in enumerate(layers)]
 
 
-def _route(items: list[_Item], source: int, target: int) -> list[int]:
-    """The items that an edge goes through; one is added for each layer that it passes."""
-    route = [source]
-    for layer in range(items[source].layer + 1, items[target].layer):
-        items.append(_Item(layer, 8.0, 0.0, [], []))
-        route.append(len(items) - 1)
-    route.append(target)
-    for upper, lower in pairwise(route):
-        items[upper].below.append(lower)
-        items[lower].above.append(upper)
-    return route
+def _routes(items: list[_Item], edges: Sequence[tuple[int, int]]) -> list[list[int]]:
+    """The items that each edge goes through. Edges from one box share the items that they pass: they are drawn as one
+    line that branches."""
+    trunks: dict[int, list[int]] = {}
+    routes: list[list[int]] = []
+    for source, target in edges:
+        trunk = trunks.setdefault(source, [source])
+        length = items[target].layer - items[source].layer
+        while len(trunk) < length:
+            items.append(_Item(items[source].layer + len(trunk), 8.0, 0.0, [], []))
+            _join(items, trunk[-1], len(items) - 1)
+            trunk.append(len(items) - 1)
+        _join(items, trunk[length - 1], target)
+        routes.append([*trunk[:length], target])
+    return routes
+
+
+def _join(items: Sequence[_Item], upper: int, lower: int) -> None:
+    items[upper].below.append(lower)
+    items[lower].above.append(upper)
 
 
 def _order(items: Sequence[_Item], rows: Sequence[list[int]]) -> None:
