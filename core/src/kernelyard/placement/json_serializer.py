@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,8 +10,9 @@ import numpy as np
 
 from kernelyard.dims import SymbolicDim
 from kernelyard.errors import CodegenError
-from kernelyard.ir import Call, Constant, Expr, Function, Tuple, TupleGetItem, Type, Var
+from kernelyard.ir import Call, Constant, Expr, Function, Op, Tuple, TupleGetItem, Type, Var
 from kernelyard.ir.types import tensors_of
+from kernelyard.patterns.composite import COMPOSITE
 from kernelyard.runtime.json_runtime import JSONGraph, JSONNode, NodeEntry
 from kernelyard.runtime.spec import TensorSpec
 from kernelyard.transform.run_codegen import Region
@@ -23,7 +23,8 @@ class KernelNode:
     """What one composite becomes: a kernel of the library.
 
     op: the kernel's name in the backend's runtime. inputs: operands by role, each a parameter or constant of the
-    composite. attrs: plain values (bool, int, float, str, None, and tuples, lists and mappings of these).
+    composite (of an operator by itself: its arguments). attrs: plain values (bool, int, float, str, None, and tuples,
+    lists and mappings of these).
     """
 
     op: str
@@ -31,8 +32,8 @@ class KernelNode:
     attrs: Mapping[str, Any] = field(default_factory=dict)
 
 
-class JSONSerializer(ABC):
-    """Turns regions into JSON graphs; a backend says what its composites become.
+class JSONSerializer:
+    """Turns regions into JSON graphs; a backend says what its composites, or operators by themselves, become.
 
     Example:
         >>> from kernelyard.patterns.composite import captured_operands
@@ -45,9 +46,19 @@ class JSONSerializer(ABC):
     def __init__(self) -> None:
         self.constants: dict[str, np.ndarray] = {}
 
-    @abstractmethod
     def visit_composite(self, composite: Function, call: Call) -> KernelNode:
-        """The kernel for a composite; its outputs are those of `call`."""
+        """The kernel for a composite; its outputs are those of `call`.
+
+        Raises: CodegenError where a backend has none.
+        """
+        raise CodegenError(f"{type(self).__name__} has no kernel for a composite", found=composite.attrs[COMPOSITE])
+
+    def visit_call(self, call: Call) -> KernelNode:
+        """The kernel for an operator that is in a region by itself, as single-op rules put it there.
+
+        Raises: CodegenError where a backend has none.
+        """
+        raise CodegenError(f"{type(self).__name__} has no kernel for an operator by itself", found=call.op_name)
 
     def visit_constant(self, constant: Constant, role: str, kernel: KernelNode) -> Constant:
         """What the runtime gets for an operand that is a constant: itself, or for example weights in the order, or in
@@ -92,9 +103,13 @@ class _GraphWriter:
         return self._operand(value)
 
     def _kernel(self, call: Call) -> tuple[NodeEntry, ...]:
-        composite = self.region.composite(call)
-        kernel = self.serializer.visit_composite(composite, call)
-        given: dict[Expr, Expr] = dict(zip(composite.params, call.args, strict=True))
+        given: dict[Expr, Expr] = {}
+        if isinstance(call.op, Op):
+            kernel = self.serializer.visit_call(call)
+        else:
+            composite = self.region.composite(call)
+            kernel = self.serializer.visit_composite(composite, call)
+            given.update(zip(composite.params, call.args, strict=True))
         inputs: list[tuple[str, NodeEntry]] = []
         for role, operand in kernel.inputs:
             entries = self._operand(self._visited(given.get(operand, operand), role, kernel))

@@ -8,7 +8,7 @@ from dataclasses import replace
 from kernelyard import dims
 from kernelyard.dims import Dim
 from kernelyard.errors import ShapeError
-from kernelyard.ir import Call, Expr, Function, GlobalVar, IRModule, Op, TensorType, Tuple, TupleGetItem, Var
+from kernelyard.ir import Binding, Call, Expr, Function, GlobalVar, IRModule, Op, TensorType, Tuple, TupleGetItem, Var
 from kernelyard.ir.module import PRIVATE
 from kernelyard.ir.types import tensors_of
 from kernelyard.patterns.composite import CODEGEN, COMPOSITE, GLOBAL_SYMBOL
@@ -79,11 +79,21 @@ class _Walk:
         for binding in region.bindings:
             composite = self._callee(binding.value)
             if composite is None or not isinstance(binding.value, Call):
-                known[binding.var] = self._value(binding.var, binding.value, known, None)
+                known[binding.var] = self._single(region, binding, known)
                 continue
             match = self.recorder.matches.get(originals.get(binding.var, binding.var))
             known[binding.var] = self._composite(composite, region, binding.value, match, known)
         return [source for result in _fields(region.result) for source in known.get(result, [()])[:1]]
+
+    def _single(self, region: Function, binding: Binding, known: Mapping[Expr, Sources]) -> Sources:
+        """An operator that is in a region by itself, in no composite: a single-op rule has put it there."""
+        value, backend = binding.value, region.attrs[CODEGEN]
+        if not isinstance(value, Call) or not isinstance(value.op, Op):
+            return self._value(binding.var, value, known, None)
+        place = backend, f"{backend}.{value.op_name}", region.attrs.get(GLOBAL_SYMBOL, "")
+        sources = self._value(binding.var, value, known, place)
+        self._groups += 1
+        return sources
 
     def _originals(self, region: Function, results: Sequence[Var | None]) -> dict[Var, Var]:
         """The model's variables behind those of a region, which several places may share; from its results back."""
