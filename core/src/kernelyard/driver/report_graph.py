@@ -9,7 +9,7 @@ from html import escape
 from itertools import groupby
 
 from kernelyard.driver.layered_layout import Layout, layered_layout
-from kernelyard.runtime.report import VIEW, Node, Reason
+from kernelyard.runtime.report import VIEW, Node
 
 MAX_BOXES = 400
 MAX_ROWS = 6  # ops that a box names
@@ -38,7 +38,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Box:
-    """Ops that are drawn together, by number, or an input or output of it. backends: of the ops, with how many."""
+    """Ops that are drawn together, by number, or an input or output. backends: of the ops, with how many."""
 
     lines: tuple[Line, ...]
     nodes: tuple[int, ...] = ()
@@ -55,8 +55,8 @@ class Box:
 def boxes_of(nodes: Sequence[Node]) -> list[Box]:
     """The model's inputs, its ops in an order in which they can run, and its outputs.
 
-    Ops are boxed by group; in large models, in runs of one backend, or of any. Boxes are runs of the nodes' order, so no
-    two need each other.
+    Ops are boxed by group; in large models, in runs of one backend, or of any. Boxes are runs of the nodes' order, so
+    no two need each other.
     """
     numbers = range(len(nodes))
     runs = [tuple(run) for _, run in groupby(numbers, key=lambda i: (nodes[i].entry, nodes[i].group))]
@@ -87,11 +87,10 @@ def _ops_box(nodes: Sequence[Node], run: tuple[int, ...]) -> Box:
 
 def _note(node: Node) -> str:
     """Who does not run an op that no library took, by code."""
-    reasons: Sequence[Reason] = () if node.pattern else node.reasons
-    if not reasons:
+    if node.pattern or not node.reasons:
         return ""
-    more = f" +{len(reasons) - 1}" if len(reasons) > 1 else ""
-    return _short(f"{reasons[0].backend}: {reasons[0].code}{more}")
+    first, *more = node.reasons
+    return _short(f"{first.backend}: {first.code}{f' +{len(more)}' if more else ''}")
 
 
 def _short(text: str) -> str:
