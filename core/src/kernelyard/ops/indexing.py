@@ -252,7 +252,7 @@ def _cumsum(x: np.ndarray, *, axis: int, exclusive: bool, reverse: bool) -> np.n
     total = np.cumsum(x, axis, dtype=x.dtype)
     if exclusive:
         first = np.zeros_like(total, shape=total.shape[:axis] + (1,) + total.shape[axis + 1 :])
-        total = np.concatenate([first, np.take(total, np.arange(total.shape[axis] - 1), axis)], axis)
+        total = np.take(np.concatenate([first, total], axis), np.arange(x.shape[axis]), axis)
     return np.flip(total, axis) if reverse else total
 
 
@@ -260,6 +260,7 @@ def _cumsum_samples() -> Iterator[Sample]:
     yield Sample((floats(3, 5),), {"axis": 1}, "rows")
     yield Sample((floats(4, 3),), {"axis": 0, "exclusive": True}, "exclusive")
     yield Sample((floats(2, 3, 4),), {"axis": 1, "reverse": True}, "reverse")
+    yield Sample((floats(2, 0),), {"axis": 1, "exclusive": True}, "empty")
     yield Sample((numbers(2, 7, dtype="int64"),), {"axis": 1, "exclusive": True, "reverse": True}, "int64, both")
 
 
