@@ -135,6 +135,18 @@ def test_bench(cli) -> None:
     assert "runs/s" in done(cli("bench", "m.onnx", "--repeat", "3"))
 
 
+def test_bench_shows_where_the_time_goes(cli, folder: Path) -> None:
+    facts = data(cli("bench", "m.kyar", "--repeat", "1", "--profile", "--trace", "trace.json", "--json"))
+    steps = facts["profile"]["steps"]
+    assert steps
+    assert sum(step["share"] for step in steps) == pytest.approx(1)
+    events = json.loads((folder / "trace.json").read_text())["traceEvents"]
+    assert [event["dur"] for event in events if event["ph"] == "X"] == [step["seconds"] * 1e6 for step in steps]
+    shown = done(cli("bench", "m.onnx", "--repeat", "1", "--profile"))
+    assert all(word in shown for word in ("share", "GFLOP/s", steps[0]["symbol"], "a whole call"))
+    (folder / "trace.json").unlink()
+
+
 def test_explain(cli, folder: Path) -> None:
     report = data(cli("explain", "m.onnx", "--json"))
     assert list(report) == [

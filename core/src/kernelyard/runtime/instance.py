@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -202,6 +203,19 @@ class Instance:
             copies.append(buffer.copy())
         return copies
 
+    @cached_property
+    def _parts(self) -> list[tuple[Step, CallTable, list[np.ndarray], list[np.ndarray]]]:
+        """Each step by itself: its table, the arrays that it reads and those that it writes."""
+        return [
+            (
+                step,
+                CallTable(call.steps, [step.label or step.symbol] * len(call.steps)),
+                [self._arrays[register] for register in step.inputs],
+                [self._arrays[register] for register in step.outputs],
+            )
+            for step, call in zip(self._plan.program.steps, self._calls, strict=True)
+        ]
+
     def run_stepwise(self, arrays: Sequence[np.ndarray], around: Around) -> list[np.ndarray]:
         """Like `run`, one step at a time: `around` decides about each."""
         for port in (*(port for _, port in self._moved), *self._results):
@@ -210,7 +224,6 @@ class Instance:
             port.buffer[...] = arrays[index]
         for index, buffer in self._copied:
             buffer[...] = arrays[index]
-        for step, call in zip(self._plan.program.steps, self._calls, strict=True):
-            table = CallTable(call.steps, [step.label or step.symbol] * len(call.steps))
-            around(step, table.run, *([self._arrays[r] for r in group] for group in (step.inputs, step.outputs)))
+        for step, table, inputs, outputs in self._parts:
+            around(step, table.run, inputs, outputs)
         return self._copies()

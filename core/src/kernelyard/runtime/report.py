@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from kernelyard.runtime.spec import MAX_ITEMS, Fields
+from kernelyard.runtime.text_table import aligned, amount, fold
 
 SYMBOL_SIZE = 64  # what every symbolic dim is taken as where work is estimated
 MAX_COUNT = 1 << 62
@@ -168,8 +169,13 @@ class Report:
             parts.append(f"contract violations {len(self.violations)}")
         return " · ".join(parts) or "nothing to run"
 
+    def text(self, width: int | None = None) -> str:
+        """Summary and tables for people, folded where they are wider than `width`."""
+        parts = (_coverage_lines(self, width), _region_lines(self, width), _declined_lines(self, width))
+        return "\n".join([*fold(self.summary, width), *(line for part in parts for line in part)])
+
     def __str__(self) -> str:
-        return "\n".join([self.summary, *_coverage_lines(self), *_region_lines(self), *_declined_lines(self)])
+        return self.text()
 
     def to_json(self) -> dict[str, Any]:
         """The report as JSON data; `from_json` reads it back."""
@@ -254,56 +260,44 @@ def _fraction(part: int, whole: int) -> float:
 
 
 # --- the table --------------------------------------------------------------------------------------------------------
-def _coverage_lines(report: Report) -> list[str]:
+def _coverage_lines(report: Report, width: int | None) -> list[str]:
     if not report.placed:
         return []
     rows = [("backend", "ops", "FLOPs", "share", "bytes", "share", "ops by name")]
     for backend, work in report.coverage.items():
         named = Counter({row.op: row.count for row in report.placed if row.backend == backend})
         names = " ".join(f"{op}×{count}" for op, count in sorted(named.items(), key=lambda item: (-item[1], item[0])))
-        flops, share = _amount(work["flops"]), f"{100 * work['flops_fraction']:.1f} %"
-        nbytes, bytes_share = _amount(work["bytes"]), f"{100 * work['bytes_fraction']:.1f} %"
+        flops, share = amount(work["flops"]), f"{100 * work['flops_fraction']:.1f} %"
+        nbytes, bytes_share = amount(work["bytes"]), f"{100 * work['bytes_fraction']:.1f} %"
         rows.append((backend, f"{work['ops']}", flops, share, nbytes, bytes_share, names))
     note = f"FLOPs and bytes are estimates, each symbolic dimension taken as {SYMBOL_SIZE}; bytes count each op alone."
-    return ["", *_table(rows), note]
+    return ["", *aligned(rows, width), *fold(note, width)]
 
 
-def _region_lines(report: Report) -> list[str]:
+def _region_lines(report: Report, width: int | None) -> list[str]:
     if not report.regions:
         return []
     counts = Counter((region.backend, region.pattern, " ".join(region.ops)) for region in report.regions)
     functions = len({region.function for region in report.regions})
     rows = [("offloaded by", "pattern", "times", "ops")]
     rows += [(backend, pattern, str(count), ops) for (backend, pattern, ops), count in counts.items()]
-    return ["", f"{_counted(len(report.regions), 'group')} of ops in {_counted(functions, 'region')}", *_table(rows)]
+    head = f"{_counted(len(report.regions), 'group')} of ops in {_counted(functions, 'region')}"
+    return ["", head, *aligned(rows, width)]
 
 
 def _counted(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def _declined_lines(report: Report) -> list[str]:
+def _declined_lines(report: Report, width: int | None) -> list[str]:
     lines: list[str] = []
     for violation in report.violations:
         names = ", ".join(violation.functions[:MAX_NAMED]) + (", ..." if len(violation.functions) > MAX_NAMED else "")
         lines += ["", f"contract violated by {violation.backend}{f' in {names}' if names else ''}:"]
-        lines += [f"  {line}" for line in violation.message.splitlines()]
+        lines += [part for line in violation.message.splitlines() for part in fold(f"  {line}", width)]
     if not report.untaken:
         return lines
     rows = [("declined by", "code", "op", "node", "pattern", "why")]
     rows += [(e.backend, e.code, e.op, e.node, e.pattern, e.message) for e in report.untaken[:MAX_LISTED]]
     more = len(report.untaken) - MAX_LISTED
-    return [*lines, "", *_table(rows), *([f"... and {more} more"] if more > 0 else [])]
-
-
-def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-
-
-def _amount(number: float) -> str:
-    for unit in ("", "k", "M", "G", "T"):
-        if number < 1000:
-            return f"{number:.3g}{unit}"
-        number /= 1000
-    return f"{number:.3g}P"
+    return [*lines, "", *aligned(rows, width), *([f"... and {more} more"] if more > 0 else [])]

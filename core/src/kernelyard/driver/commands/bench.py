@@ -26,6 +26,10 @@ PERCENTILES = (10, 50, 90, 99)
 @click.argument("model", type=click.Path(path_type=Path))
 @click.option("--repeat", default=100, show_default=True, type=click.IntRange(1), help="Timed runs.")
 @click.option("--warm-up", default=10, show_default=True, type=click.IntRange(0), help="Runs before that.")
+@click.option("--profile", "with_profile", is_flag=True, help="Also show where the time goes, step by step.")
+@click.option(
+    "--trace", type=click.Path(path_type=Path, dir_okay=False), help="Write the steps for Perfetto or Chrome."
+)
 @dim_option
 @threads_option
 @compile_options
@@ -34,6 +38,8 @@ def command(
     model: Path,
     repeat: int,
     warm_up: int,
+    with_profile: bool,
+    trace: Path | None,
     dim_values: tuple[str, ...],
     threads: int | None,
     how: CompileOptions,
@@ -55,13 +61,19 @@ def command(
     first, warm = float(times[0]), times[1 + warm_up :]
     milliseconds = {f"p{p}_ms": float(np.percentile(warm, p)) * 1e3 for p in PERCENTILES}
     runs_per_second = float(1 / warm.mean())
+    profile = exe.profile(feeds) if with_profile or trace is not None else None
+    if profile is not None and trace is not None:
+        profile.save_trace(trace)
     shapes = {name: list(array.shape) for name, array in feeds.items()}
     if as_json:
         facts = {"ready_s": ready, "first_run_ms": first * 1e3, **milliseconds, "runs_per_second": runs_per_second}
-        print_json({**facts, "repeat": repeat, "threads": exe.threads, "shapes": shapes})
+        steps = {"profile": profile.to_json()} if profile is not None else {}
+        print_json({**facts, "repeat": repeat, "threads": exe.threads, "shapes": shapes, **steps})
         return
     click.echo("  ".join(f"{name} {'×'.join(map(str, shape)) or 'scalar'}" for name, shape in shapes.items()))
     click.echo(f"ready in {ready:.2f} s, first run {first * 1e3:.2f} ms, {exe.threads} threads")
     click.echo(
         "  ".join(f"p{p} {milliseconds[f'p{p}_ms']:.3f} ms" for p in PERCENTILES) + f"  {runs_per_second:.1f} runs/s"
     )
+    if profile is not None and with_profile:
+        click.echo(f"\n{profile.table}")

@@ -1,0 +1,163 @@
+"""Looking at compiled programs while they run: profiles, instruments, comparing two executables layer by layer."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import numpy as np
+import pytest
+from small_models import convolution, feeds_of, perceptron
+
+import kernelyard as ky
+from kernelyard import errors
+from kernelyard.runtime.vm import VirtualMachine, VMInstrumentReturnKind
+from kernelyard.testing import assert_offloaded, compare_executables
+
+
+@pytest.fixture(scope="module", params=["native-cpu", "dnnl"])
+def executable(request: pytest.FixtureRequest) -> ky.Executable:
+    """The convolution net, on our kernels alone or with oneDNN."""
+    exe = ky.compile(convolution(), backends=["dnnl"] if request.param == "dnnl" else [])
+    if request.param == "dnnl":
+        assert_offloaded(exe, "dnnl")
+    assert exe.modules[0].kind == request.param
+    return exe
+
+
+# --- profiles ---------------------------------------------------------------------------------------------------------
+def test_a_profile_has_every_step(executable: ky.Executable) -> None:
+    feeds = feeds_of(convolution())
+    profile = executable.profile(feeds, calls=3)
+    program = executable.programs["main"]
+    assert [(step.label, step.symbol) for step in profile.steps] == [(s.label, s.symbol) for s in program.steps]
+    assert all(step.seconds > 0 and step.nbytes > 0 and step.parts for step in profile.steps)
+    assert {step.module for step in profile.steps} <= {module.kind for module in executable.modules}
+    assert sum(profile.share(step) for step in profile.steps) == pytest.approx(1)
+    assert profile.call_seconds > 0
+    assert profile.calls == 3
+    by_position = executable.profile([feeds["x"]], calls=1)
+    assert [step.symbol for step in by_position.steps] == [step.symbol for step in profile.steps]
+
+
+def test_work_is_the_reports(executable: ky.Executable) -> None:
+    profile = executable.profile(feeds_of(convolution()), calls=1)
+    known = [step.flops for step in profile.steps if step.flops is not None]
+    assert sum(known) == sum(node.flops for node in executable.report.nodes)
+    conv = next(step for step in profile.steps if any("conv" in part for part in step.parts))
+    assert conv.flops is not None
+    assert conv.flops >= 2 * 8 * 3 * 3 * 3 * 10 * 12
+
+
+def test_regions_of_a_library_are_steps_with_their_patterns() -> None:
+    exe = ky.compile(perceptron(), backends=["dnnl"])
+    assert_offloaded(exe, "dnnl", pattern="dnnl.matmul", count=2)
+    (step,) = exe.profile(feeds_of(perceptron()), calls=1).steps
+    assert step.module == "dnnl"
+    assert step.parts.count("dnnl.matmul") == 2
+    table = str(exe.profile(feeds_of(perceptron()), calls=1))
+    assert "dnnl.matmul×2" in table
+    assert "share" in table.splitlines()[0]
+
+
+def test_sizes_that_are_symbols_have_no_known_work() -> None:
+    exe = ky.compile(perceptron("n"), backends=[])
+    steps = exe.profile(feeds_of(perceptron("n"), 5), calls=1).steps
+    assert steps
+    assert all(step.flops is None for step in steps)
+    assert all(step.nbytes > 0 for step in steps)
+
+
+def test_a_trace_can_be_opened(executable: ky.Executable, tmp_path) -> None:
+    profile = executable.profile(feeds_of(convolution()), calls=2)
+    profile.save_trace(tmp_path / "trace.json")
+    trace = json.loads((tmp_path / "trace.json").read_text())
+    events = [event for event in trace["traceEvents"] if event["ph"] == "X"]
+    assert [event["name"] for event in events] == [step.label for step in profile.steps]
+    assert all({"ph", "pid", "tid", "ts", "dur", "name", "cat", "args"} <= event.keys() for event in events)
+    for before, after in itertools.pairwise(events):
+        assert before["ts"] + before["dur"] == pytest.approx(after["ts"])
+    threads = {event["tid"]: event["args"]["name"] for event in trace["traceEvents"] if event["name"] == "thread_name"}
+    assert all(threads[event["tid"]] == event["cat"] for event in events)
+    assert json.loads(json.dumps(profile.to_json()))["steps"][0]["symbol"] == profile.steps[0].symbol
+
+
+def test_nothing_is_not_measured(executable: ky.Executable) -> None:
+    with pytest.raises(errors.ExecutionError, match="nothing to measure"):
+        executable.profile(feeds_of(convolution()), calls=0)
+    with pytest.raises(errors.InputNameError):
+        executable.profile({"z": np.ones(3, np.float32)})
+
+
+# --- instruments ------------------------------------------------------------------------------------------------------
+def test_steps_may_be_skipped(executable: ky.Executable) -> None:
+    """Every step but the last is left out: then the last one reads whatever lay in memory, and the others never ran."""
+    feeds = feeds_of(convolution())
+    machine = VirtualMachine(executable)
+    steps = executable.programs["main"].steps
+    seen: list[tuple[str, bool, bool]] = []
+
+    def instrument(step, name, before_run, ret_value, *args):
+        seen.append((name, before_run, ret_value is None))
+        assert len(args) == len(step.inputs)
+        if before_run:
+            return VMInstrumentReturnKind.SKIP_RUN
+        for tensor in ret_value:
+            tensor.numpy()[...] = 7  # a result that only this can have made
+        return VMInstrumentReturnKind.NO_OP
+
+    machine.set_instrument(instrument)
+    outputs = machine.run("main", feeds)
+    np.testing.assert_array_equal(outputs["y"].numpy(), np.full((1, 8, 10, 12), 7, np.float32))
+    assert seen == [(step.symbol, before, before) for step in steps for before in (True, False)]
+    machine.set_instrument(None)
+    assert not np.array_equal(machine.run("main", feeds)["y"].numpy(), outputs["y"].numpy())
+
+
+def test_an_instrument_that_raises_is_heard_and_leaves_nothing_behind(executable: ky.Executable) -> None:
+    feeds = feeds_of(convolution())
+    machine = VirtualMachine(executable, contexts=1)
+    expected = machine.run("main", feeds)["y"].numpy()
+
+    def instrument(*args):
+        raise LookupError("stop here")
+
+    machine.set_instrument(instrument)
+    with pytest.raises(LookupError, match="stop here"):
+        machine.run("main", feeds)
+    machine.set_instrument(None)
+    np.testing.assert_array_equal(machine.run("main", feeds)["y"].numpy(), expected)
+
+
+def test_saved_functions_are_timed(executable: ky.Executable) -> None:
+    feeds = feeds_of(convolution())
+    machine = VirtualMachine(executable)
+    machine.save_function("main", "again", feeds["x"])
+    np.testing.assert_array_equal(machine["again"]().numpy(), machine["main"](feeds["x"]).numpy())
+    result = machine.time_evaluator("again", number=2, repeat=3)()
+    assert len(result.results) == 3
+    assert result.min > 0
+    with pytest.raises(errors.InputNameError, match="takes 1 inputs"):
+        machine.save_function("main", "wrong", feeds["x"], feeds["x"])
+
+
+# --- layer by layer ---------------------------------------------------------------------------------------------------
+def test_two_executables_are_compared_layer_by_layer(executable: ky.Executable) -> None:
+    reference = ky.compile(convolution(), backends=[])
+    steps = compare_executables(executable, reference, feeds_of(convolution()))
+    assert steps[-1].label == "output 'y'"
+    assert "node 'mul' (Mul)" in {step.label for step in steps}
+    assert all(step.error < 1e-5 for step in steps)
+
+
+def test_the_layer_that_differs_is_found() -> None:
+    """The second layer's bias is wrong in one of them: what comes before agrees, what comes after does not."""
+    right, wrong = perceptron(), perceptron()
+    (bias,) = (tensor for tensor in wrong.graph.initializer if tensor.name == "b1")
+    bias.raw_data = np.arange(8, dtype=np.float32).tobytes()
+    exe, reference = (ky.compile(model, backends=[]) for model in (wrong, right))
+    errors_by_label = {step.label: step.error for step in compare_executables(exe, reference, feeds_of(right))}
+    assert errors_by_label["node 'relu' (Relu)"] == 0
+    assert errors_by_label["output 'y'"] > 0
+    first = next(label for label, error in errors_by_label.items() if error > 0)
+    assert first in ("node 'dense_1' (Gemm)", "node 'softmax' (Softmax)")
