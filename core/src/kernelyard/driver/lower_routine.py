@@ -27,7 +27,7 @@ from kernelyard.ir import (
 from kernelyard.ir.control_flow import IF as IF_OP
 from kernelyard.ir.control_flow import is_control_flow
 from kernelyard.ir.module import PRIVATE
-from kernelyard.ir.scopes import Scopes, attribute_symbols, introduces_symbols
+from kernelyard.ir.scopes import Scopes, introduces_symbols
 from kernelyard.ir.types import symbols_of, tensors_of
 from kernelyard.ir.visitor import callees
 from kernelyard.runtime.program import SizeCheck
@@ -250,11 +250,9 @@ class _RoutineLowering:
     def _lower(self, block: Function) -> Lowered:
         checks = tuple(check for check in self._unchecked if _symbols(check) <= self._known)
         self._unchecked = [check for check in self._unchecked if check not in checks]
-        used = symbols_of(binding.var.type for binding in block.bindings).union(
-            *(attribute_symbols(binding.value) for binding in block.bindings), *map(_symbols, checks)
-        )
         name = f"{self.name}.{len(self.blocks)}"
-        return lower(name, block, self.home, self.reference_module, checks, used)
+        # All of them: which ones a kernel needs beside those of its operands, its call does not tell.
+        return lower(name, block, self.home, self.reference_module, checks, self._known)
 
 
 def _symbols(check: SizeCheck) -> frozenset[str]:

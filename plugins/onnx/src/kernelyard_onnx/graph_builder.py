@@ -9,17 +9,21 @@ import numpy as np
 
 from kernelyard.dtypes import is_integer, to_numpy
 from kernelyard.ir import Binding, Call, Constant, Expr, FunctionBuilder, TupleGetItem, get_op, operands
-from kernelyard.ir.types import TensorType, TupleType
+from kernelyard.ir.scopes import attribute_symbols, introduces_symbols
+from kernelyard.ir.types import TensorType, TupleType, symbols_of
 from kernelyard_onnx.known_values import KnownValues
 from kernelyard_onnx.rational import UndecidedError
 
 
 class GraphBuilder(FunctionBuilder):
-    """Emits calls; results that are known at once become constants, sizes become `shape_tensor`."""
+    """Emits calls; results that are known at once become constants, sizes become `shape_tensor`.
 
-    def __init__(self) -> None:
+    around: the builder of the function around this one, whose known values are known here too.
+    """
+
+    def __init__(self, around: GraphBuilder | None = None) -> None:
         super().__init__()
-        self.known = KnownValues()
+        self.known = KnownValues() if around is None else around.known
 
     def emit(
         self, name: str, args: Sequence[Expr | np.ndarray | float | int], attrs: dict[str, Any], origin: str
@@ -81,12 +85,15 @@ class GraphBuilder(FunctionBuilder):
         return self.bind(call, "sizes", origin)
 
     def live_bindings(self, results: Sequence[Expr]) -> list[Binding]:
-        """The bindings that the results need, in order."""
+        """The bindings that the results need, in order: what they read, and what makes their sizes known."""
         live: set[Expr] = set(results)
+        symbols = symbols_of(result.type for result in results)
         kept: list[Binding] = []
         for binding in reversed(self.bindings):
-            if binding.var in live:
+            own = symbols_of([binding.var.type])
+            if binding.var in live or (introduces_symbols(binding.value) and own & symbols):
                 kept.append(binding)
                 live.update(operands(binding.value))
+                symbols |= own | attribute_symbols(binding.value)
         kept.reverse()
         return kept

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import onnx
 
 import kernelyard.ops  # noqa: F401  # declares the operators
 from kernelyard.errors import IRError, KernelyardError, ModelFormatError, ShapeError, UnsupportedOperatorError
-from kernelyard.ir import Constant, Expr, Function, IRModule, Tuple
+from kernelyard.ir import Constant, Expr, Function, IRModule, Tuple, Var
 from kernelyard_onnx import converters, registry
 from kernelyard_onnx.attributes import decode, resolve_references
 from kernelyard_onnx.functions import default_attributes, function_body, without_inputs
@@ -19,7 +19,9 @@ from kernelyard_onnx.graph_builder import GraphBuilder
 from kernelyard_onnx.inputs import add_parameters
 from kernelyard_onnx.node import Node, RejectedError, origin_of
 from kernelyard_onnx.options import ImportOptions
+from kernelyard_onnx.outlined_graph import OutlinedGraph
 from kernelyard_onnx.schema import check_attributes, schema_of
+from kernelyard_onnx.symbol_names import SymbolNames
 from kernelyard_onnx.tensors import from_sparse, to_array
 from kernelyard_onnx.values import Value
 
@@ -29,6 +31,7 @@ _BROKEN_PROMISES = (ValueError, TypeError, IndexError, ArithmeticError)
 MAX_LISTED = 10
 NO_CONVERTER = "there is no converter for it"
 MAX_NODES = 200_000
+MAIN = "main"
 converters.load()
 
 
@@ -74,6 +77,8 @@ class Importer:
 
     def __init__(self, model: onnx.ModelProto, folder: Path | None) -> None:
         self.builder = GraphBuilder()
+        self.symbols = SymbolNames()
+        self.private: dict[str, Function] = {}
         self.folder = folder
         self.problems: list[Problem] = []
         self.converted = 0
@@ -210,6 +215,39 @@ class Importer:
         self.run_nodes(graph.node, scope)
         return _results(scope, [output.name for output in graph.output])
 
+    def outline(
+        self,
+        graph: onnx.GraphProto,
+        around: Scope,
+        params: Sequence[Var] = (),
+        inputs: Callable[[GraphBuilder], Sequence[Value | None]] = lambda _: (),
+    ) -> OutlinedGraph:
+        """Convert a graph attribute to the body of a function of its own; its results must be tensors.
+
+        params: the function's first parameters. inputs: the graph's inputs, made with the builder of the body.
+        Raises: RejectedError, ModelFormatError.
+        """
+        outer, self.builder = self.builder, GraphBuilder(self.builder)
+        try:
+            pairs = zip(graph.input, inputs(self.builder), strict=False)
+            given = {parameter.name: value for parameter, value in pairs if value is not None}
+            results = self.run_subgraph(graph, around, given)
+            tensors = [result for result in results if isinstance(result, Expr)]
+            if len(tensors) != len(results):
+                raise RejectedError("its graph gives something that is not a tensor")
+            return OutlinedGraph(self.builder, tuple(params), tensors)
+        finally:
+            self.builder = outer
+
+    def add_private(self, wanted: str, function: Function) -> str:
+        """Add a function that only the model's own functions call; its name."""
+        name, count = wanted, 0
+        while name in self.private or name == MAIN:
+            count += 1
+            name = f"{wanted}_{count}"
+        self.private[name] = function
+        return name
+
     # --- the result ---------------------------------------------------------------------------------------------------
     def finish(self, graph: onnx.GraphProto, scope: Scope) -> Function:
         """The function whose results are the graph's outputs.
@@ -237,17 +275,19 @@ class Importer:
 
 
 def import_model(model: onnx.ModelProto, options: Mapping[str, Any], folder: Path | None) -> IRModule:
-    """The module of a model: one function "main"; module attribute "metadata" has the model's own strings.
+    """The module of a model: the function "main", and private ones for what data decides.
 
+    Module attribute "metadata" has the model's own strings.
     Raises: ModelFormatError, UnsupportedOperatorError, ExternalDataError, FrontendError (options).
     """
     chosen = ImportOptions.of(options)
     importer = Importer(model, chosen.folder or folder)
     scope = Scope(opsets_of(model.opset_import))
     importer.add_initializers(model.graph, scope)
-    add_parameters(importer.builder, model.graph, scope.values, chosen)
+    add_parameters(importer.builder, model.graph, scope.values, chosen, importer.symbols)
     importer.run_nodes(model.graph.node, scope)
-    return IRModule({"main": importer.finish(model.graph, scope)}, {"metadata": _metadata(model)})
+    functions = {MAIN: importer.finish(model.graph, scope), **importer.private}
+    return IRModule(functions, {"metadata": _metadata(model)})
 
 
 def normal_domain(domain: str) -> str:

@@ -18,7 +18,11 @@ from kernelyard_onnx.values import Value
 
 
 def add_parameters(
-    builder: FunctionBuilder, graph: onnx.GraphProto, values: dict[str, Value], options: ImportOptions
+    builder: FunctionBuilder,
+    graph: onnx.GraphProto,
+    values: dict[str, Value],
+    options: ImportOptions,
+    symbols: SymbolNames,
 ) -> None:
     """Add a parameter per graph input that is not a weight (`values` has the weights), and enter it in `values`.
 
@@ -28,7 +32,6 @@ def add_parameters(
     inputs = [value for value in graph.input if value.name not in values]
     _check_names([value.name for value in inputs], options)
     dtypes = [_dtype(value) for value in inputs]
-    symbols = SymbolNames()
     for value in inputs:
         _fix_labels(value, symbols, options)
     for value, dtype in zip(inputs, dtypes, strict=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -51,6 +52,7 @@ class Node:
         self.scope = scope
         self.builder: GraphBuilder = importer.builder
         self.origin = origin_of(proto)
+        self.label = re.sub(r"\W+", "_", proto.name or proto.op_type.lower()).strip("_") or "node"
 
     # --- reading --------------------------------------------------------------------------------------------------
     def input(self, index: int) -> Expr:

@@ -39,6 +39,10 @@ class SymbolNames:
             self._by_label[label] = self._new(label)
         return self._by_label[label]
 
+    def fresh(self, wanted: str) -> SymbolicDim:
+        """A size that nothing else has: of a result that decides it itself."""
+        return self._new(wanted)
+
     def _new(self, wanted: str) -> SymbolicDim:
         stem = _UNFIT.sub("_", wanted).strip("_.") or "size"
         if stem[0].isdigit() or stem in ("max", "min", "broadcast"):

@@ -1,4 +1,7 @@
-"""Control flow that is decided when the model is compiled: branches are chosen, loops are unrolled."""
+"""Control flow. What is decided when the model is compiled is: branches are chosen, loops are unrolled.
+
+What depends on data becomes branches and loops of the program.
+"""
 
 from __future__ import annotations
 
@@ -7,46 +10,81 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kernelyard.ir import Constant, Expr
+from kernelyard.dims import Dim
+from kernelyard.ir import Constant, Expr, Var
+from kernelyard_onnx.converters.branches import run_time_if
+from kernelyard_onnx.converters.loops import Loop
+from kernelyard_onnx.graph_builder import GraphBuilder
 from kernelyard_onnx.node import Node
+from kernelyard_onnx.outlined_graph import OutlinedGraph
 from kernelyard_onnx.registry import converter
 from kernelyard_onnx.values import Value
 
 if TYPE_CHECKING:
     import onnx
 
-# Unrolled code grows with every turn: loops beyond this are refused, not attempted.
-MAX_TURNS = 1024
+# Unrolled code grows with every turn: loops beyond this stay loops.
+MAX_TURNS = 64
+MAX_UNROLLED_NODES = 4096
 
 
 @converter("If")
 def conditional(node: Node) -> Sequence[Value | None]:
-    """The branch that is taken stands in place of the node; the condition must not depend on data."""
-    taken = bool(node.scalar(node.input(0), "condition"))
+    """The branch that is taken stands in place of the node, where the condition does not depend on data."""
+    condition = node.builder.known.constant(node.input(0))
+    if condition is None:
+        return run_time_if(node, node.input(0))
+    taken = bool(condition.reshape(-1)[0])
     branch = node.required_attr("then_branch" if taken else "else_branch")
     return node.importer.run_subgraph(branch, node.scope, {})
 
 
 @converter("Loop")
 def loop(node: Node) -> Sequence[Value | None]:
-    """Unrolled: the number of turns, and whether to go on, must not depend on data."""
+    """Unrolled where few turns are certain when the model is compiled; else a loop of the program."""
     body: onnx.GraphProto = node.required_attr("body")
     limit, condition = node.optional(0), node.optional(1)
-    turns = MAX_TURNS + 1 if limit is None else int(node.scalar(limit, "trip count"))
-    goes_on = condition is None or bool(node.scalar(condition, "condition"))
+    unrolled = _unrolled(node, body, limit, condition)
+    if unrolled is not None:
+        return unrolled
+    starts = [node.input(index) for index in range(2, len(node.inputs))]
+    goes_on = Constant(np.array(True)) if condition is None else condition
+
+    def turn(params: Sequence[Var], number: Var, states: Sequence[Var]) -> OutlinedGraph:
+        return node.importer.outline(body, node.scope, params, lambda _: [number, Constant(np.array(True)), *states])
+
+    return Loop(node, limit, goes_on, starts, turn).run()
+
+
+def _unrolled(
+    node: Node, body: onnx.GraphProto, limit: Expr | None, condition: Expr | None
+) -> Sequence[Value | None] | None:
+    """The loop as so many copies of its body; None where data decides, or where they would be too many."""
+    known = node.builder.known
+    most = MAX_TURNS if limit is None else known.constant(limit)
+    begins = np.array(True) if condition is None else known.constant(condition)
+    if most is None or begins is None:
+        return None
+    turns = int(np.reshape(most, -1)[0])
+    if turns > MAX_TURNS or turns * len(body.node) > MAX_UNROLLED_NODES:
+        return None
+    listed = len(node.importer.problems)
+    goes_on: bool | None = bool(begins.reshape(-1)[0])
     carried: list[Value | None] = [node.value(index) for index in range(2, len(node.inputs))]
     stacks: list[list[Expr]] = [[] for _ in range(len(body.output) - 1 - len(carried))]
     turn = 0
     while goes_on and turn < turns:
-        if turn == MAX_TURNS:
-            node.reject(f"it takes more than {MAX_TURNS} turns")
         given = [Constant(np.int64(turn)), Constant(np.bool_(True)), *carried]
         results = _turn(node, body, given)
-        goes_on = bool(node.scalar(_tensor(node, results[0]), "condition"))
+        more = known.constant(_tensor(node, results[0]))
+        goes_on = None if more is None else bool(more.reshape(-1)[0])
         carried, scanned = list(results[1 : 1 + len(carried)]), results[1 + len(carried) :]
         for stack, value in zip(stacks, scanned, strict=True):
             stack.append(_tensor(node, value))
         turn += 1
+    if (goes_on is None and turn < turns) or (goes_on and limit is None) or not all(stacks):
+        del node.importer.problems[listed:]
+        return None
     return [*carried, *(_stacked(node, stack, 0) for stack in stacks)]
 
 
@@ -83,7 +121,17 @@ def scan(node: Node) -> Sequence[Value | None]:
         for axis, value in zip(node.attr("scan_input_axes") or (0,) * count, scanned, strict=True)
     ]
     backwards = node.attr("scan_input_directions") or (0,) * count
+    reverse = node.attr("scan_output_directions") or (0,) * outputs
+    out_axes = node.attr("scan_output_axes") or (0,) * outputs
     turns = _length(node, scanned, in_axes)
+    if not isinstance(turns, int) or turns > MAX_TURNS or turns * len(body.node) > MAX_UNROLLED_NODES:
+        sources = list(zip(scanned, in_axes, backwards, strict=True))
+        results = _run_time_scan(node, body, turns, states, sources)
+        made = [
+            _placed(node, stack, backward, axis)
+            for stack, backward, axis in zip(results[len(states) :], reverse, out_axes, strict=True)
+        ]
+        return [*results[: len(states)], *made]
     stacks: list[list[Expr]] = [[] for _ in range(outputs)]
     for turn in range(turns):
         given = [
@@ -94,8 +142,6 @@ def scan(node: Node) -> Sequence[Value | None]:
         states = list(results[: len(states)])
         for stack, value in zip(stacks, results[len(states) :], strict=True):
             stack.append(_tensor(node, value))
-    reverse = node.attr("scan_output_directions") or (0,) * outputs
-    out_axes = node.attr("scan_output_axes") or (0,) * outputs
     made = []
     for stack, backward, axis in zip(stacks, reverse, out_axes, strict=True):
         rank = node.rank(stack[0]) + 1 if stack else 1
@@ -103,13 +149,36 @@ def scan(node: Node) -> Sequence[Value | None]:
     return [*states, *made]
 
 
-def _length(node: Node, scanned: Sequence[Expr], axes: Sequence[int]) -> int:
-    if not scanned:
-        node.reject("it scans over nothing")
-    length = node.shape(scanned[0])[axes[0]]
-    if not isinstance(length, int):
-        node.reject("the axis that it scans over has no fixed size")
-    return length if length <= MAX_TURNS else node.reject(f"it takes more than {MAX_TURNS} turns")
+def _run_time_scan(
+    node: Node,
+    body: onnx.GraphProto,
+    turns: Dim,
+    states: Sequence[Value | None],
+    sources: Sequence[tuple[Expr, int, int]],
+) -> list[Expr]:
+    def turn(params: Sequence[Var], number: Var, states: Sequence[Var]) -> OutlinedGraph:
+        def inputs(builder: GraphBuilder) -> Sequence[Value | None]:
+            last = builder.op("reshape", builder.op("shape_tensor", dims=(turns - 1,)), shape=())
+            at = {0: number, 1: builder.op("subtract", last, number)}
+            return [*states, *(builder.op("take", x, at[int(back)], axis=axis) for x, axis, back in sources)]
+
+        graph = node.importer.outline(body, node.scope, params, inputs)
+        return OutlinedGraph(graph.builder, graph.params, [Constant(np.array(True)), *graph.results])
+
+    starts = [_tensor(node, state) for state in states]
+    return Loop(node, node.number(turns, "int64"), Constant(np.array(True)), starts, turn).run()
+
+
+def _placed(node: Node, stack: Expr, backward: int, axis: int) -> Expr:
+    """What a scan stacked along the first axis, the other way round and along another axis where that is asked for."""
+    turned = node.op("flip", stack, axes=(0,)) if backward else stack
+    rank = node.rank(stack)
+    to = node.axis(axis, rank)
+    return node.permute(turned, [*range(1, to + 1), 0, *range(to + 1, rank)])
+
+
+def _length(node: Node, scanned: Sequence[Expr], axes: Sequence[int]) -> Dim:
+    return node.shape(scanned[0])[axes[0]] if scanned else node.reject("it scans over nothing")
 
 
 def _at(node: Node, x: Expr, axis: int, index: int) -> Expr:

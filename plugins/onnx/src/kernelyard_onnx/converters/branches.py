@@ -1,0 +1,48 @@
+"""`If` whose condition depends on data: both branches become functions, and the program takes one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kernelyard.dims import Dim
+from kernelyard.ir import Expr, TensorType, TupleType, Type
+from kernelyard_onnx.node import Node
+
+
+def run_time_if(node: Node, condition: Expr) -> Sequence[Expr]:
+    """The results of one of the two branches; sizes that differ between them are known once it has run."""
+    importer = node.importer
+    branches = [importer.outline(node.required_attr(name), node.scope) for name in ("then_branch", "else_branch")]
+    then_types, else_types = ([result.tensor_type for result in branch.results] for branch in branches)
+    if not len(then_types) == len(else_types) == len(node.proto.output):
+        node.reject(f"its branches give {len(then_types)} and {len(else_types)} results")
+    types = [common_type(node, a, b) for a, b in zip(then_types, else_types, strict=True)]
+    captured = list(dict.fromkeys(var for branch in branches for var in branch.captured()))
+    names = [
+        importer.add_private(f"{node.label}_{kind}", branch.function(captured))
+        for kind, branch in zip(("then", "else"), branches, strict=True)
+    ]
+    flag = node.reshape(condition, ())
+    result = node.builder.if_(flag, names[0], names[1], captured, as_one(types))
+    return [result] if len(types) == 1 else [node.builder.get(result, index) for index in range(len(types))]
+
+
+def common_type(node: Node, left: TensorType, right: TensorType) -> TensorType:
+    """The type of what may have either type: sizes that differ are sizes of their own.
+
+    Raises: RejectedError for different dtypes or ranks.
+    """
+    if left.dtype != right.dtype or left.rank != right.rank:
+        node.reject(f"it may give {left!r} or {right!r}")
+    shape = [a if a == b else new_size(node) for a, b in zip(left.shape, right.shape, strict=True)]
+    return TensorType(tuple(shape), left.dtype)
+
+
+def new_size(node: Node) -> Dim:
+    """A size that is known when the program runs, and may be zero."""
+    return node.importer.symbols.fresh(node.label) - 1
+
+
+def as_one(types: Sequence[Type]) -> Type:
+    """The type of one value, or of the tuple of several."""
+    return types[0] if len(types) == 1 else TupleType(tuple(types))

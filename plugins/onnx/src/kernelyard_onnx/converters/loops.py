@@ -1,0 +1,115 @@
+"""Loops whose number of turns depends on data: the body becomes a function, and the program repeats it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from kernelyard.dims import Dim
+from kernelyard.dtypes import to_numpy
+from kernelyard.ir import Constant, Expr, Function, FunctionBuilder, TensorType, Type, Var
+from kernelyard.ir.module import PRIVATE
+from kernelyard.ir.types import symbols_of
+from kernelyard_onnx.converters.branches import as_one, new_size
+from kernelyard_onnx.node import Node
+from kernelyard_onnx.outlined_graph import OutlinedGraph
+
+COUNT, FLAG = TensorType((), "int64"), TensorType((), "bool")
+MAX_ROUNDS = 8
+
+Body = Callable[[Sequence[Var], Var, Sequence[Var]], OutlinedGraph]
+"""`body(params, turn, states)`: a function body with those parameters, the turn and the states among them. Its results
+are whether to go on, the next states, and what to collect."""
+
+
+@dataclass
+class Loop:
+    """One loop of a program.
+
+    limit: the most turns, or None. goes_on: whether to begin. starts: the states before the first turn.
+    """
+
+    node: Node
+    limit: Expr | None
+    goes_on: Expr
+    starts: Sequence[Expr]
+    body: Body
+    _opened: set[Dim] = field(default_factory=set)
+
+    def run(self) -> list[Expr]:
+        """The states after the last turn, then what the turns gave, each stacked along a new first axis.
+
+        Raises: RejectedError when the types of the states never settle.
+        """
+        graph, header, states = self._settled()
+        items = graph.results[1 + len(states) :]
+        stacks = [Var(f"stack_{i}", self._stack_type(graph, item)) for i, item in enumerate(items)]
+        params = [*header, *states, *stacks]
+        graph = OutlinedGraph(graph.builder, tuple(params), graph.results)
+        captured = graph.captured()
+        b = graph.builder
+        after: list[Expr] = [b.op("add", header[0], 1), b.op("reshape", graph.results[0], shape=()), *header[2:]]
+        after += graph.results[1 : 1 + len(states)]
+        after += [
+            b.op("concat", stack, b.op("reshape", item, shape=(1, *item.tensor_type.shape)), axis=0)
+            for stack, item in zip(stacks, items, strict=True)
+        ]
+        importer, label = self.node.importer, self.node.label
+        body = importer.add_private(f"{label}_body", graph.function(captured, [*after, *captured]))
+        types = [var.type for var in (*params, *captured)]
+        condition = importer.add_private(f"{label}_condition", self._condition(types))
+        before: list[Expr] = [Constant(np.array(0)), self.node.reshape(self.goes_on, ()), *self._limits(), *self.starts]
+        before += [self._empty(stack.tensor_type) for stack in stacks]
+        result = self.node.builder.while_(condition, body, [*before, *captured], as_one(types))
+        return [self.node.builder.get(result, index) for index in range(len(header), len(params))]
+
+    def _limits(self) -> list[Expr]:
+        return [] if self.limit is None else [self.node.cast(self.node.reshape(self.limit, ()), "int64")]
+
+    def _settled(self) -> tuple[OutlinedGraph, list[Var], list[Var]]:
+        """The body, over states whose types hold before every turn: sizes that a turn changes are opened."""
+        types = [start.tensor_type for start in self.starts]
+        problems = self.node.importer.problems
+        listed = len(problems)
+        for _ in range(MAX_ROUNDS):
+            header = [Var("turn", COUNT), Var("goes_on", FLAG), *(Var("limit", COUNT) for _ in self._limits())]
+            states = [Var(f"state_{i}", type_) for i, type_ in enumerate(types)]
+            graph = self.body([*header, *states], header[0], states)
+            given = [result.tensor_type for result in graph.results[1 : 1 + len(types)]]
+            wider = [self._wider(old, new) for old, new in zip(types, given, strict=True)]
+            if wider == types:
+                return graph, header, states
+            del problems[listed:]
+            types = wider
+        return self.node.reject("the types of what it carries never settle")
+
+    def _wider(self, old: TensorType, new: TensorType) -> TensorType:
+        if old.dtype != new.dtype or old.rank != new.rank:
+            self.node.reject(f"it carries {old!r} into a turn, and {new!r} out of it")
+        return TensorType(tuple(map(self._wider_size, old.shape, new.shape)), old.dtype)
+
+    def _wider_size(self, old: Dim, new: Dim) -> Dim:
+        if old == new or old in self._opened:
+            return old
+        opened = new_size(self.node)
+        self._opened.add(opened)
+        return opened
+
+    def _stack_type(self, graph: OutlinedGraph, item: Expr) -> TensorType:
+        shape = item.tensor_type.shape
+        outside = symbols_of(value.type for value in (*graph.captured(), *self.starts))
+        if not symbols_of([item.type]) <= outside:
+            self.node.reject(f"what it collects, {item.type!r}, has sizes that may differ from turn to turn")
+        return TensorType((new_size(self.node), *shape), item.tensor_type.dtype)
+
+    def _empty(self, type_: TensorType) -> Expr:
+        zero = Constant(np.zeros((), to_numpy(type_.dtype)))
+        return self.node.broadcast_to(zero, (0, *type_.shape[1:]))
+
+    def _condition(self, types: Sequence[Type]) -> Function:
+        b = FunctionBuilder()
+        turn, goes_on, *rest = [b.parameter(type_) for type_ in types]
+        holds = b.op("logical_and", goes_on, b.op("less", turn, rest[0])) if self.limit is not None else goes_on
+        return b.function(holds, attrs={PRIVATE: True})

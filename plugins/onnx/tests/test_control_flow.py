@@ -1,0 +1,268 @@
+"""Branches and loops that data decides: models compiled, run, and compared with onnxruntime."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper
+
+import kernelyard as ky
+from kernelyard.errors import UnsupportedOperatorError
+
+FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
+
+
+def node(op: str, inputs: list[str], outputs: list[str] | None = None, **attrs: object) -> onnx.NodeProto:
+    return helper.make_node(op, inputs, outputs or ["y"], **attrs)
+
+
+def info(name: str, kind: int = FLOAT, shape: list[int | str] | None = None) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, kind, shape)
+
+
+def graph(nodes: list[onnx.NodeProto], inputs: list[onnx.ValueInfoProto], outputs: list[str]) -> onnx.GraphProto:
+    return helper.make_graph(nodes, "inner", inputs, [onnx.ValueInfoProto(name=name) for name in outputs])
+
+
+def model_of(
+    nodes: list[onnx.NodeProto],
+    inputs: list[onnx.ValueInfoProto],
+    outputs: list[str],
+    weights: dict[str, np.ndarray] | None = None,
+) -> onnx.ModelProto:
+    initializers = [onnx.numpy_helper.from_array(value, name) for name, value in (weights or {}).items()]
+    whole = helper.make_graph(nodes, "main", inputs, [onnx.ValueInfoProto(name=name) for name in outputs], initializers)
+    return helper.make_model(whole, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+
+
+def agree(model: onnx.ModelProto, *feeds: dict[str, np.ndarray], backends: list[str] | None = None) -> ky.Executable:
+    """Compile once, and compare every feed with onnxruntime."""
+    exe = ky.compile(model, backends=backends or [])
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    for feed in feeds:
+        found = exe.run(feed)
+        for output, expected in zip(exe.outputs, session.run(None, feed), strict=True):
+            result = np.asarray(found[output.name])
+            assert result.shape == np.shape(expected)
+            np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-6)
+    return exe
+
+
+def rng(*shape: int) -> np.ndarray:
+    return np.random.default_rng(3).standard_normal(shape, dtype=np.float32)
+
+
+def sign_of_sum() -> list[onnx.NodeProto]:
+    return [node("ReduceSum", ["x"], ["total"], keepdims=0), node("Greater", ["total", "zero"], ["positive"])]
+
+
+@pytest.mark.parametrize("backends", [[], ["dnnl"]])
+def test_a_branch_is_taken_by_data(backends: list[str]) -> None:
+    nodes = [
+        *sign_of_sum(),
+        node("Relu", ["x"], ["r"]),
+        node(
+            "If",
+            ["positive"],
+            ["a", "b"],
+            then_branch=graph([node("Exp", ["r"], ["t"]), node("MatMul", ["t", "w"], ["u"])], [], ["t", "u"]),
+            else_branch=graph([node("MatMul", ["x", "w"], ["u"]), node("Tanh", ["u"], ["t"])], [], ["t", "u"]),
+        ),
+        node("Add", ["a", "b"]),
+    ]
+    weights = {"zero": np.array(0, np.float32), "w": rng(4, 4)}
+    exe = agree(
+        model_of(nodes, [info("x", FLOAT, ["n", 4])], ["y"], weights),
+        {"x": np.abs(rng(3, 4))},
+        {"x": -np.abs(rng(5, 4))},
+        backends=backends,
+    )
+    assert [each.op for each in exe.report.placed if each.backend == "vm"] == ["if"]
+
+
+def test_branches_may_give_different_sizes() -> None:
+    nodes = [
+        *sign_of_sum(),
+        node(
+            "If",
+            ["positive"],
+            ["a"],
+            then_branch=graph([node("Concat", ["x", "x"], ["t"], axis=0)], [], ["t"]),
+            else_branch=graph([node("Slice", ["x", "none", "none"], ["t"])], [], ["t"]),
+        ),
+        node("Shape", ["a"], ["s"]),
+        node("Exp", ["a"], ["y"]),
+    ]
+    weights = {"zero": np.array(0, np.float32), "none": np.array([0])}
+    model = model_of(nodes, [info("x", FLOAT, ["n", 4])], ["y", "s"], weights)
+    agree(model, {"x": np.abs(rng(3, 4))}, {"x": -np.abs(rng(3, 4))}, {"x": np.abs(rng(1, 4))})
+
+
+def test_branches_inside_branches() -> None:
+    inner = graph(
+        [
+            node("ReduceMax", ["x"], ["most"], keepdims=0),
+            node("Greater", ["most", "one"], ["large"]),
+            node(
+                "If",
+                ["large"],
+                ["t"],
+                then_branch=graph([node("Neg", ["x"], ["v"])], [], ["v"]),
+                else_branch=graph([node("Exp", ["x"], ["v"])], [], ["v"]),
+            ),
+        ],
+        [],
+        ["t"],
+    )
+    nodes = [
+        *sign_of_sum(),
+        node("If", ["positive"], then_branch=inner, else_branch=graph([node("Abs", ["x"], ["t"])], [], ["t"])),
+    ]
+    weights = {"zero": np.array(0, np.float32), "one": np.array(1, np.float32)}
+    model = model_of(nodes, [info("x", FLOAT, [2])], ["y"], weights)
+    agree(model, *({"x": np.array(x, np.float32)} for x in ([2, 3], [0.5, 0.2], [-1, -2])))
+
+
+def test_branches_of_different_ranks_are_refused() -> None:
+    nodes = [
+        *sign_of_sum(),
+        node(
+            "If",
+            ["positive"],
+            then_branch=graph([node("Identity", ["x"], ["t"])], [], ["t"]),
+            else_branch=graph([node("Identity", ["total"], ["t"])], [], ["t"]),
+            name="choice",
+        ),
+    ]
+    model = model_of(nodes, [info("x", FLOAT, [2])], ["y"], {"zero": np.array(0, np.float32)})
+    with pytest.raises(UnsupportedOperatorError, match="If") as caught:
+        ky.compile(model, backends=[])
+    assert "choice" in str(caught.value.where)
+
+
+def loop_model(collect: bool = True, limit: bool = True) -> onnx.ModelProto:
+    """Doubles v until its sum exceeds 100 or the turns are over; collects the sums and v itself."""
+    body = graph(
+        [
+            node("Add", ["v", "v"], ["v2"]),
+            node("ReduceSum", ["v2"], ["total"], keepdims=0),
+            node("Less", ["total", "most"], ["go2"]),
+            node("Cast", ["i"], ["fi"], to=FLOAT),
+            node("Mul", ["v2", "fi"], ["scaled"]),
+        ],
+        [info("i", INT64, []), info("go", BOOL, []), info("v", FLOAT, None)],
+        ["go2", "v2", *(["total", "scaled"] if collect else [])],
+    )
+    outputs = ["last", *(["sums", "all"] if collect else [])]
+    nodes = [node("Loop", ["turns" if limit else "", "", "x"], outputs, body=body)]
+    inputs = [info("x", FLOAT, ["n"]), *([info("turns", INT64, [])] if limit else [])]
+    return model_of(nodes, inputs, outputs, {"most": np.array(100, np.float32)})
+
+
+@pytest.mark.parametrize("turns", [0, 1, 4, 50])
+def test_a_loop_ends_by_its_turns_or_its_condition(turns: int) -> None:
+    x = np.array([1, 2, 0.5], np.float32)
+    model = loop_model()
+    if turns:
+        agree(model, {"x": x, "turns": np.array(turns)}, {"x": x[:1], "turns": np.array(turns)})
+        return
+    found = ky.compile(model, backends=[]).run({"x": x, "turns": np.array(0)})
+    assert {name: np.asarray(value).shape for name, value in found.items()} == {
+        "last": (3,),
+        "sums": (0,),
+        "all": (0, 3),
+    }
+
+
+def test_a_loop_without_a_limit() -> None:
+    agree(
+        loop_model(collect=False, limit=False), {"x": np.array([1, 2], np.float32)}, {"x": np.array([30], np.float32)}
+    )
+
+
+def test_what_a_loop_carries_may_grow() -> None:
+    body = graph(
+        [node("Concat", ["v", "x"], ["v2"], axis=0), node("Identity", ["go"], ["go2"])],
+        [info("i", INT64, []), info("go", BOOL, []), info("v", FLOAT, None)],
+        ["go2", "v2"],
+    )
+    nodes = [
+        node("Loop", ["turns", "", "x"], ["grown"], body=body),
+        node("ReduceSum", ["grown", "first"], ["y"]),
+        node("Shape", ["grown"], ["s"]),
+    ]
+    model = model_of(
+        nodes, [info("x", FLOAT, ["n", 2]), info("turns", INT64, [])], ["y", "s"], {"first": np.array([0])}
+    )
+    agree(model, *({"x": rng(n, 2), "turns": np.array(turns)} for n, turns in ((2, 3), (1, 0), (4, 70))))
+
+
+def test_loops_inside_loops() -> None:
+    inner = graph(
+        [node("Add", ["w", "v"], ["w2"]), node("Identity", ["g"], ["g2"])],
+        [info("j", INT64, []), info("g", BOOL, []), info("w", FLOAT, None)],
+        ["g2", "w2"],
+    )
+    body = graph(
+        [
+            node("Add", ["i", "one"], ["more"]),
+            node("Loop", ["more", "", "v"], ["v2"], body=inner),
+            node("Identity", ["go"], ["go2"]),
+        ],
+        [info("i", INT64, []), info("go", BOOL, []), info("v", FLOAT, None)],
+        ["go2", "v2"],
+    )
+    nodes = [node("Loop", ["turns", "", "x"], ["y"], body=body)]
+    model = model_of(nodes, [info("x", FLOAT, [2]), info("turns", INT64, [])], ["y"], {"one": np.array(1)})
+    agree(model, {"x": rng(2), "turns": np.array(4)})
+
+
+def test_a_long_loop_stays_a_loop() -> None:
+    body = graph(
+        [node("Mul", ["v", "c"], ["v2"]), node("Identity", ["go"], ["go2"])],
+        [info("i", INT64, []), info("go", BOOL, []), info("v", FLOAT, None)],
+        ["go2", "v2"],
+    )
+    weights = {"turns": np.array(2000), "c": np.array(1.001, np.float32)}
+    model = model_of([node("Loop", ["turns", "", "x"], ["y"], body=body)], [info("x", FLOAT, [2])], ["y"], weights)
+    exe = agree(model, {"x": rng(2)})
+    assert len(exe.report.placed) < 20
+
+
+@pytest.mark.parametrize("direction", [0, 1])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_scan_over_an_axis_of_any_length(direction: int, axis: int) -> None:
+    body = graph(
+        [node("Add", ["state", "item"], ["next"]), node("Identity", ["next"], ["out"])],
+        [info("state", FLOAT, None), info("item", FLOAT, None)],
+        ["next", "out"],
+    )
+    scan = node(
+        "Scan",
+        ["start", "x"],
+        ["last", "all"],
+        body=body,
+        num_scan_inputs=1,
+        scan_input_axes=[axis],
+        scan_input_directions=[direction],
+        scan_output_axes=[axis],
+        scan_output_directions=[direction],
+    )
+    shape: list[int | str] = ["n", 3] if axis == 0 else [3, "n"]
+    model = model_of([scan], [info("start", FLOAT, [3]), info("x", FLOAT, shape)], ["last", "all"])
+    feeds = [{"start": rng(3), "x": rng(*((n, 3) if axis == 0 else (3, n)))} for n in (1, 4, 9)]
+    agree(model, *feeds)
+
+
+def test_a_loop_whose_state_changes_its_rank_is_refused() -> None:
+    body = graph(
+        [node("Unsqueeze", ["v", "first"], ["v2"]), node("Identity", ["go"], ["go2"])],
+        [info("i", INT64, []), info("go", BOOL, []), info("v", FLOAT, None)],
+        ["go2", "v2"],
+    )
+    nodes = [node("Loop", ["turns", "", "x"], ["y"], body=body)]
+    model = model_of(nodes, [info("x", FLOAT, [2]), info("turns", INT64, [])], ["y"], {"first": np.array([0])})
+    with pytest.raises(UnsupportedOperatorError, match="Loop"):
+        ky.compile(model, backends=[])
