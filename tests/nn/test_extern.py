@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 import kernelyard as ky
-from kernelyard import dtypes, nn
-from kernelyard.errors import ArtifactCorruptedError, ExecutionError, FrontendError, ToolchainError
+from kernelyard import dims, dtypes, nn
+from kernelyard.errors import ArtifactCorruptedError, CodegenError, ExecutionError, FrontendError, ToolchainError
 from kernelyard.nn import cpp_compiler
 from kernelyard.runtime import extern_library
 from kernelyard.testing import evaluate
+from kernelyard.transform import AttachExternModules, get_pipeline
 
 SOURCE = """
 #include <dlpack/dlpack.h>
@@ -212,6 +213,89 @@ def test_an_object_file(source: nn.SourceModule, tmp_path: Path) -> None:
     check(ky.compile(nn.ModuleSpec(Net(compiled), SPEC, allow_extern=True), backends=[])(*feeds()))
     with pytest.raises(FrontendError, match="no such object file"):
         nn.ObjectModule(SYMBOLS, tmp_path / "other.o")
+
+
+MATRICES = """
+#include <dlpack/dlpack.h>
+#include <tvm/ffi/container/tensor.h>
+#include <tvm/ffi/function.h>
+namespace {
+int _my_func_impl(DLTensor* a, DLTensor* b, DLTensor* c) {
+  const int64_t X = c->shape[0], Y = c->shape[1], Z = c->shape[2];
+  for (int64_t i = 0, n = X * Y * Z * 9; i < n; ++i) {
+    const int64_t z = i / 9 % Z, y = i / 9 / Z % Y, x = i / 9 / Z / Y;
+    static_cast<float*>(c->data)[i] =
+        static_cast<float*>(a->data)[x * Y + y] * static_cast<float*>(b->data)[(y * Z + z) * 5] + i % 9;
+  }
+  return 0;
+}
+}
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(my_func, _my_func_impl);
+"""
+
+
+def matrices(a, b):
+    x, y, _ = a.shape
+    _, z, _ = b.shape
+    return nn.Tensor.placeholder((x, y, z, 9), dtype="float32")
+
+
+class Twice(nn.Module):
+    """One external module, called in two methods."""
+
+    def __init__(self) -> None:
+        self.extern = nn.SourceModule({"my_func": matrices}, MATRICES)
+
+    def forward(self, a, b):
+        return self.extern["my_func"](a, b)
+
+    def negative(self, a, b):
+        return -self.extern["my_func"](a, b)
+
+
+def test_sizes_of_outputs_are_inferred_from_symbols() -> None:
+    inputs = {"a": nn.spec.Tensor(["x", "y", 1]), "b": nn.spec.Tensor(["y", "z", 5])}
+    model = nn.ModuleSpec(Twice(), {"forward": inputs, "negative": inputs}, allow_extern=True)
+    module = model.to_ir()
+    assert module["forward"].result_type.shape == tuple(dims.symbol(name) for name in "xyz") + (9,)
+    assert len(module.attrs["external_modules"]) == 1
+    machine = ky.VirtualMachine(ky.compile(model, backends=[]))
+    for x, y, z in ((2, 3, 4), (1, 2, 1)):
+        a, b = np.random.default_rng(0).random((x, y, 1), np.float32), np.ones((y, z, 5), np.float32)
+        expected = a[..., None] * b[None, :, :, :1] + np.arange(9, dtype=np.float32)
+        np.testing.assert_allclose(machine["forward"](a, b).numpy(), expected, rtol=1e-5)
+        np.testing.assert_allclose(machine["negative"](a, b).numpy(), -expected, rtol=1e-5)
+
+
+def test_an_inference_function_that_fails_is_named() -> None:
+    spec = {"forward": {"a": nn.spec.Tensor(["x", 1]), "b": nn.spec.Tensor([1, 2, 5])}}
+    with pytest.raises(FrontendError, match="inference function of my_func failed") as error:
+        Twice().export(spec, allow_extern=True)
+    assert "ValueError: not enough values to unpack" in str(error.value.found)
+
+
+class ByHand(nn.Module):
+    def forward(self, a, b):
+        return nn.op.extern("my_func", [a, b], matrices(a, b))
+
+
+def test_a_module_may_be_attached_at_any_stage() -> None:
+    spec = {"forward": {"a": nn.spec.Tensor([2, 3, 1]), "b": nn.spec.Tensor([3, 4, 5])}}
+    with pytest.raises(FrontendError, match="compiled code of its own"):
+        ByHand().export(spec)
+    module, _ = ByHand().export(spec, allow_extern=True)
+    assert "external_modules" not in module.attrs
+    with pytest.raises(CodegenError, match="no module has the function 'my_func'"):
+        ky.compile(module, backends=[])
+    attached = AttachExternModules([Twice().extern])(get_pipeline("simplify")(module))
+    result = ky.compile(attached, backends=[])(np.ones((2, 3, 1), np.float32), np.ones((3, 4, 5), np.float32))
+    assert result.numpy()[0, 0, 0].tolist() == list(range(1, 10))
+
+
+def test_an_object_file_that_lacks_a_symbol(source: nn.SourceModule, tmp_path: Path) -> None:
+    (tmp_path / "code.o").write_bytes(source.compile())
+    with pytest.raises(ToolchainError, match="does not export"):
+        nn.ObjectModule({**SYMBOLS, "lacking": same}, tmp_path / "code.o").load()
 
 
 def test_external_code_must_be_allowed(source: nn.SourceModule) -> None:

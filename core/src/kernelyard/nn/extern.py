@@ -13,12 +13,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from kernelyard.errors import FrontendError, ToolchainError
-from kernelyard.nn import cpp_compiler, scope
+from kernelyard.errors import FrontendError, KernelyardError, ToolchainError
+from kernelyard.nn import cpp_compiler, cuda_compiler, scope
 from kernelyard.nn.op.calls import as_tensors, call_extern
 from kernelyard.nn.tensor import Operand, Tensor
+from kernelyard.runtime.cuda_kernels import ARCH, CudaKernels
 from kernelyard.runtime.extern_library import PREFIX, SYMBOL, ExternLibrary
 from kernelyard.runtime.module import RuntimeModule
 
@@ -54,7 +55,14 @@ class ExternModule(ABC):
     def _call(self, symbol: str, *args: Operand) -> Tensor | tuple[Tensor, ...]:
         scope.current().externs.add(self, symbol)
         operands = as_tensors(symbol, args)
-        return call_extern(symbol, operands, self.symbols[symbol](*operands))
+        try:
+            inferred = self.symbols[symbol](*operands)
+        except KernelyardError:
+            raise
+        except Exception as error:  # the user's code
+            found = f"{type(error).__name__}: {error}, for {', '.join(map(repr, operands))}"
+            raise FrontendError(f"the inference function of {symbol} failed", found=found) from error
+        return call_extern(symbol, operands, inferred)
 
 
 class ObjectModule(ExternModule):
@@ -86,40 +94,71 @@ class ObjectModule(ExternModule):
 
 
 class SourceModule(ExternModule):
-    """Functions in C++: text, or a `Path` of a file, whose folder is searched for its headers.
+    """Functions in C++ or CUDA C++: text, or a `Path` of a file, whose folder is searched for its headers.
 
-    compile_options: added to C++17, -O3 and position-independent code. link_options, compiler: see `ObjectModule`.
-    Raises (`load`): ToolchainError when there is no compiler, it fails, or a symbol is not exported.
+    source_format: "cpp", or "cu" for kernels (`runtime/cuda_kernels.py` says what they take), with the `arch` of the
+    GPUs that they are for, such as "sm_90". No GPU is needed to compile them; calling one is a DeviceError.
+    compile_options: added to C++17, and for C++ -O3 and position-independent code. link_options, compiler: see
+    `ObjectModule`; for "cu" a compiler is nvcc, else NVRTC.
+    Raises: FrontendError for a file that is not there, another format or arch; (`load`) ToolchainError when there is no
+    compiler, it fails, or a symbol is not exported.
     """
 
     def __init__(
         self,
         symbols: Mapping[str, Inference],
         source: str | Path,
+        source_format: Literal["cpp", "cu"] = "cpp",
         compile_options: Sequence[str] = (),
         link_options: Sequence[str] = (),
         compiler: str | None = None,
+        arch: str | None = None,
     ) -> None:
         super().__init__(symbols)
         if isinstance(source, Path) and not source.is_file():
             raise FrontendError("there is no such source file", where=str(source))
-        self._source = source
+        if source_format not in ("cpp", "cu"):
+            raise FrontendError("sources are not of this format", found=repr(source_format), expected="cpp, cu")
+        self._arch = _checked_arch(arch, source_format == "cu")
+        self._source, self._compiler = source, compiler
         self._compile_options, self._link_options = tuple(compile_options), tuple(link_options)
-        self._compiler = compiler
 
     def compile(self) -> bytes:
-        """The object file. Raises: ToolchainError."""
+        """The object file, or the cubin. Raises: ToolchainError."""
         is_file = isinstance(self._source, Path)
         text = self._source.read_text(encoding="utf-8") if isinstance(self._source, Path) else self._source
         folders = [Path(self._source).parent] if is_file else []
+        if self._arch is not None:
+            return cuda_compiler.compile_cubin(text, self._arch, self._compile_options, folders, self._compiler)
         return cpp_compiler.compile_object(text, self._compile_options, folders, self._compiler)
 
     def load(self) -> RuntimeModule:
         return self._library
 
     @cached_property
-    def _library(self) -> ExternLibrary:
+    def _library(self) -> RuntimeModule:
+        if self._arch is not None:
+            return _checked_kernels(CudaKernels(self.compile(), tuple(self.symbols), self._arch))
         return _linked(self.compile(), tuple(self.symbols), self._link_options, self._compiler)
+
+
+def _checked_arch(arch: str | None, is_needed: bool) -> str | None:
+    if is_needed and (arch is None or not ARCH.match(arch)):
+        raise FrontendError("CUDA code is compiled for some GPUs", found=f"arch={arch!r}", expected="such as 'sm_90'")
+    if arch is not None and not is_needed:
+        raise FrontendError("C++ code has no arch", found=f"arch={arch!r}", hint='source_format="cu" for CUDA code')
+    return arch
+
+
+def _checked_kernels(kernels: CudaKernels) -> CudaKernels:
+    missing = kernels.missing()
+    if missing:
+        raise ToolchainError(
+            "the compiled code has not the kernels that are its symbols",
+            found=f"no {', '.join(missing)}",
+            hint=f'extern "C" __global__ void {missing[0]}(...) is one',
+        )
+    return kernels
 
 
 def _linked(

@@ -133,8 +133,7 @@ class ExternLibrary(RuntimeModule):
         return ctypes.cast(function, ctypes.c_void_p).value or 0
 
     def save_to_bytes(self) -> bytes:
-        header = write_json({"schema": SCHEMA, "symbols": list(self._symbols)})
-        return _LENGTH.pack(len(header)) + header + self._image
+        return packed({"symbols": list(self._symbols)}, self._image)
 
     def inspect(self) -> str:
         return f"{self.kind}: {', '.join(self._symbols)} ({len(self._image)} bytes)"
@@ -169,8 +168,14 @@ class _Tensor:
         self._tensor.data = address
 
 
-def load(data: bytes, constants: Mapping[str, np.ndarray]) -> ExternLibrary:
-    """The module that `save_to_bytes` wrote; its code is loaded when it is first used.
+def packed(fields: Mapping[str, Any], image: bytes) -> bytes:
+    """What a module of this kind saves: facts, and code."""
+    header = write_json({"schema": SCHEMA, **fields})
+    return _LENGTH.pack(len(header)) + header + image
+
+
+def load(data: bytes, constants: Mapping[str, np.ndarray]) -> RuntimeModule:
+    """The module that `save_to_bytes` wrote, an ExternLibrary or CudaKernels; its code is loaded when it is first used.
 
     Raises: ArtifactCorruptedError, ArtifactVersionError.
     """
@@ -185,7 +190,14 @@ def load(data: bytes, constants: Mapping[str, np.ndarray]) -> ExternLibrary:
         raise corrupted(KIND, f"{len(view)} bytes", f"at least {start}")
     fields = Fields(read_json(view[_LENGTH.size : start], KIND), KIND)
     check_schema(fields)
-    return ExternLibrary(bytes(view[start:]), fields.texts("symbols"))
+    image, symbols = bytes(view[start:]), fields.texts("symbols")
+    if "target" not in fields:
+        return ExternLibrary(image, symbols)
+    from kernelyard.runtime.cuda_kernels import TARGET, CudaKernels
+
+    if fields.text("target") != TARGET:
+        raise corrupted(f"{KIND}.target", fields.text("target"), TARGET)
+    return CudaKernels(image, symbols, fields.text("arch"))
 
 
 # --- what a failed call said ------------------------------------------------------------------------------------------

@@ -1,0 +1,172 @@
+"""CUDA sources: compiled without a GPU by nvcc or NVRTC, carried by artifacts, refused where they would run."""
+
+from __future__ import annotations
+
+from ctypes.util import find_library
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import kernelyard as ky
+from kernelyard import nn
+from kernelyard.errors import ArtifactCorruptedError, DeviceError, ExecutionError, FrontendError, ToolchainError
+from kernelyard.nn import cuda_compiler, nvrtc
+from kernelyard.runtime import extern_library
+from kernelyard.runtime.cuda_kernels import CudaKernels
+
+SOURCE = """
+#ifdef FACTOR_HEADER
+#include "factor.h"
+#else
+#define FACTOR 1
+#endif
+extern "C" __global__ void scaled_sums(const float* x, float* sums, long long rows, long long columns, long long) {
+  long long row = blockIdx.x * (long long)blockDim.x + threadIdx.x;
+  if (row >= rows) return;
+  float sum = 0;
+  for (long long i = 0; i < columns; ++i) sum += x[row * columns + i];
+  sums[row] = FACTOR * sum;
+}
+"""
+ARCH = "sm_90"
+
+
+def infer(x):
+    return nn.Tensor.placeholder(x.shape[:1], "float32")
+
+
+class Net(nn.Module):
+    def __init__(self, extern: nn.ExternModule) -> None:
+        self.extern = extern
+
+    def forward(self, x):
+        return nn.op.exp(self.extern["scaled_sums"](x * 2.0))
+
+
+SPEC = {"forward": {"x": nn.spec.Tensor(["n", "m"])}}
+
+
+def source(text: str | Path = SOURCE, **options) -> nn.SourceModule:
+    return nn.SourceModule({"scaled_sums": infer}, text, "cu", arch=ARCH, **options)
+
+
+@pytest.fixture(params=["nvcc", "nvrtc"])
+def compiler(request, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Each of the compilers, alone."""
+    monkeypatch.delenv("NVCC", raising=False)
+    if request.param == "nvcc":
+        try:
+            cuda_compiler.CUDA.find()
+        except ToolchainError:
+            pytest.skip("there is no nvcc here")
+    else:
+        if nvrtc.find() is None:
+            pytest.skip("NVRTC is not installed here: pip install nvidia-cuda-nvrtc-cu12")
+        monkeypatch.setenv("PATH", "/nowhere")
+    return request.param
+
+
+def test_kernels_are_compiled_and_carried_without_a_gpu(compiler: str, tmp_path: Path) -> None:
+    module, _ = Net(source()).export(SPEC, allow_extern=True)
+    (kernels,) = module.attrs["external_modules"]
+    assert isinstance(kernels, CudaKernels)
+    assert (kernels.arch, kernels.symbols(), kernels.missing()) == (ARCH, ("scaled_sums",), ())
+    exe = ky.compile(nn.ModuleSpec(Net(source()), SPEC, allow_extern=True), backends=[])
+    assert {row.backend for row in exe.report.placed if row.op == "call_dps_packed"} == {"extern"}
+    exe.save(tmp_path / "m.kyar")
+    loaded = ky.load(tmp_path / "m.kyar")
+    (carried,) = (each for each in loaded.modules if isinstance(each, CudaKernels))
+    assert carried.save_to_bytes() == kernels.save_to_bytes()
+    assert "scaled_sums (cuda sm_90" in loaded.inspect()
+    with pytest.raises(DeviceError, match="CUDA code cannot run here") as error:
+        loaded(np.ones((2, 3), np.float32))
+    assert error.value.expected == "a CUDA device of sm_90"
+
+
+def test_options_and_headers(compiler: str, tmp_path: Path) -> None:
+    (tmp_path / "factor.h").write_text("#define FACTOR 3\n", encoding="utf-8")
+    (tmp_path / "code.cu").write_text(SOURCE, encoding="utf-8")
+    plain = source().compile()
+    assert plain == source().compile()
+    assert source(tmp_path / "code.cu", compile_options=["-DFACTOR_HEADER"]).compile() != plain
+
+
+def test_code_that_cannot_be_compiled(compiler: str) -> None:
+    with pytest.raises(ToolchainError, match="CUDA compiler failed") as error:
+        source("int f() { return nothing; }").load()
+    assert "extern.cu(1)" in str(error.value.found)
+    with pytest.raises(ToolchainError, match="has not the kernels") as error:
+        source("__global__ void scaled_sums(float* x) { *x = 1; }").load()
+    assert 'extern "C" __global__ void scaled_sums(...)' in str(error.value.hint)
+
+
+def test_no_compiler_has_the_install_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NVCC", raising=False)
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setattr(nvrtc, "find", lambda: None)
+    with pytest.raises(ToolchainError, match="no CUDA compiler here") as error:
+        source().load()
+    assert "pip install nvidia-cuda-nvrtc-cu12" in str(error.value.hint)
+
+
+def test_a_compiler_that_was_named_is_not_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ToolchainError, match="called my-nvcc"):
+        source(compiler="my-nvcc").load()
+    monkeypatch.setenv("NVCC", "other-nvcc")
+    with pytest.raises(ToolchainError, match="called other-nvcc"):
+        source().load()
+
+
+def test_nvrtc_is_found_in_wheels_of_either_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(nvrtc, "find_library", lambda name: None)
+    monkeypatch.setattr(nvrtc, "PACKAGE", "some_wheels")
+    assert nvrtc.find() is None
+    library = tmp_path / "some_wheels" / "cuda_nvrtc" / "lib" / "libnvrtc.so.12"
+    library.parent.mkdir(parents=True)
+    library.touch()
+    assert nvrtc.find() == (str(library), ())
+    headers = tmp_path / "some_wheels" / "cuda_runtime" / "include"
+    headers.mkdir(parents=True)
+    assert nvrtc.find() == (str(library), (headers,))
+    newer = tmp_path / "some_wheels" / "cu13" / "lib" / "libnvrtc.so.13"
+    newer.parent.mkdir(parents=True)
+    newer.touch()
+    assert nvrtc.find() == (str(newer), ())
+    with pytest.raises(ToolchainError, match="NVRTC cannot be loaded"):
+        nvrtc.compile_cubin(str(newer), SOURCE, [])
+    no_nvrtc = find_library("c")
+    with pytest.raises(ToolchainError, match="NVRTC cannot be loaded"):
+        nvrtc.compile_cubin(str(no_nvrtc), SOURCE, [])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"source_format": "cuda"}, "not of this format"),
+        ({"source_format": "cu"}, "compiled for some GPUs"),
+        ({"source_format": "cu", "arch": "90"}, "compiled for some GPUs"),
+        ({"arch": "sm_90"}, "C\\+\\+ code has no arch"),
+    ],
+)
+def test_sources_that_are_refused(options, message: str) -> None:
+    with pytest.raises(FrontendError, match=message):
+        nn.SourceModule({"f": infer}, "", **options)
+
+
+def test_kernels_from_bytes() -> None:
+    kernels = CudaKernels(b"\x7fELF", ("f",), "sm_90a")
+    data = kernels.save_to_bytes()
+    loaded = extern_library.load(data, {})
+    assert isinstance(loaded, CudaKernels)
+    assert (loaded.arch, loaded.symbols(), loaded.save_to_bytes()) == ("sm_90a", ("f",), data)
+    with pytest.raises(ExecutionError, match="no function 'g'"):
+        loaded.get_function("g")
+    with pytest.raises(DeviceError):
+        loaded.get_function("f")
+    for damaged in (data.replace(b"sm_90a", b"am_90a"), data.replace(b"cuda", b"rocm"), data.replace(b'"f"', b'"-"')):
+        with pytest.raises(ArtifactCorruptedError):
+            extern_library.load(damaged, {})
+    with pytest.raises(ArtifactCorruptedError):
+        kernels.missing()
