@@ -8,8 +8,9 @@ from itertools import chain
 
 import click
 
-from kernelyard.driver.commands.common import columns, json_option, print_json
+from kernelyard.driver.commands.common import json_option, print_json, say
 from kernelyard.plugins.manager import BackendInfo, backends
+from kernelyard.runtime.text_table import aligned
 
 COLORS = {"active": "green", "unavailable": "yellow", "blocked": "yellow", "incompatible": "red", "broken": "red"}
 
@@ -23,12 +24,12 @@ def command(as_json: bool) -> None:
         print_json([asdict(info) for info in infos])
         return
     for line in describe(infos) or ["no plugin is installed; pip install kernelyard-native-cpu"]:
-        click.echo(line)
+        say(line)
 
 
 def describe(infos: Sequence[BackendInfo]) -> list[str]:
     """Lines for people: the facts of each plugin, then what it is for or why it cannot be used."""
-    heads = columns((info.name, info.state, _parts(info), f"{info.dist} {info.version}") for info in infos)
+    heads = aligned([(info.name, info.state, _parts(info), f"{info.dist} {info.version}") for info in infos])
     bodies = [info.reason.splitlines() or [info.summary] for info in infos]
     hints = [[f"→ {info.hint}"] if info.hint and info.state != "active" else [] for info in infos]
     lines = [

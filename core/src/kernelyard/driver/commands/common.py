@@ -6,7 +6,9 @@ import difflib
 import functools
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kernelyard.errors import ArtifactError, ExecutionError, InputNameError, InputShapeError
+from kernelyard.runtime.text_table import fold
 
 if TYPE_CHECKING:
     import numpy as np
@@ -243,11 +246,17 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def columns(rows: Iterable[Sequence[str]]) -> list[str]:
-    """Rows as lines with aligned cells."""
-    rows = list(rows)
-    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+def terminal_width() -> int | None:
+    """How many columns people see; None where what is printed goes elsewhere, which needs whole lines."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def say(line: str) -> None:
+    """Print a line, folded to the terminal."""
+    width = terminal_width()
+    fits = width is None or len(click.unstyle(line)) <= width
+    for part in [line] if fits else fold(line, width):
+        click.echo(part)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import click
 
 from kernelyard import __version__
 from kernelyard.driver.commands.backends import describe
-from kernelyard.driver.commands.common import columns, json_option, print_json
+from kernelyard.driver.commands.common import json_option, print_json, say, terminal_width
 from kernelyard.errors import PluginError
 from kernelyard.plugins import trial
 from kernelyard.plugins.guard import guarded
@@ -20,6 +20,7 @@ from kernelyard.plugins.hookspecs import API_VERSION
 from kernelyard.plugins.manager import BackendInfo, backends, get_manager
 from kernelyard.runtime.entry_points import distribution_of
 from kernelyard.runtime.loader import runtime_entry_points
+from kernelyard.runtime.text_table import aligned
 
 FAULTS = ("broken", "incompatible", "unavailable")
 LIBRARIES = ("numpy", "apache-tvm-ffi", "pluggy", "safetensors", "ml_dtypes")
@@ -46,7 +47,7 @@ def command(ctx: click.Context, retry: bool, as_json: bool) -> None:
         generators = _generator_facts()
         print_json({**facts, "plugins": [asdict(i) for i in infos], "runtimes": runtimes, "generators": generators})
     else:
-        click.echo(f"{machine}: " + ", ".join(f"{name} {version}" for name, version in versions.items()))
+        say(f"{machine}: " + ", ".join(f"{name} {version}" for name, version in versions.items()))
         _print_plugins(infos, runtimes)
         for fault in faults:
             click.secho(f"to mend: {fault}", fg="red")
@@ -55,22 +56,28 @@ def command(ctx: click.Context, retry: bool, as_json: bool) -> None:
     ctx.exit(1 if faults else 0)
 
 
+def _inner_width() -> int | None:
+    """Of what stands indented."""
+    width = terminal_width()
+    return None if width is None else width - 2
+
+
 def _print_plugins(infos: list[BackendInfo], runtimes: dict[str, dict[str, str]]) -> None:
     click.echo("\nplugins")
     for line in describe(infos) or ["none"]:
-        click.echo(f"  {line}")
+        say(f"  {line}")
     click.echo("\nruntime halves, for running artifacts")
     rows = [(kind, f"{f['dist']} {f['version']}", f["reason"] or "can be imported") for kind, f in runtimes.items()]
-    for line in columns(rows):
+    for line in aligned(rows, _inner_width()):
         click.echo(f"  {line}")
     for name, facts in _generator_facts().items():
         click.echo(f"\n{name}")
-        for line in columns(list(facts.items())):
+        for line in aligned(list(facts.items()), _inner_width()):
             click.echo(f"  {line}")
     click.echo()
     usable = {part for info in infos if info.state == "active" for part in info.provides}
     if "code_generator" not in usable:
-        click.echo("no code generator is usable: what no library takes runs on the slow reference interpreter")
+        say("no code generator is usable: what no library takes runs on the slow reference interpreter")
         click.echo("    → pip install kernelyard-native-cpu")
     if "frontend" not in usable:
         click.echo("no frontend is usable: only IRModules can be compiled\n    → pip install kernelyard-onnx")

@@ -14,6 +14,8 @@ from kernelyard.driver.commands.common import (
     is_artifact,
     json_option,
     print_json,
+    say,
+    terminal_width,
 )
 from kernelyard.errors import ArtifactError
 
@@ -24,9 +26,10 @@ if TYPE_CHECKING:
 @click.command("explain")
 @click.argument("model", type=click.Path(path_type=Path))
 @click.option("--html", "page", type=click.Path(path_type=Path, dir_okay=False), help="Write a page with the graph.")
+@click.option("--kernels", is_flag=True, help="Show the kernels, and what is fused into each, instead.")
 @compile_options
 @json_option
-def command(model: Path, page: Path | None, how: CompileOptions, as_json: bool) -> None:
+def command(model: Path, page: Path | None, kernels: bool, how: CompileOptions, as_json: bool) -> None:
     """Show which backend would run which part of MODEL, what would be declined, and why; nothing is compiled. Of an
     artifact, show which backends run it."""
     with busy(f"placing {model}"):
@@ -41,10 +44,12 @@ def command(model: Path, page: Path | None, how: CompileOptions, as_json: bool) 
     if as_json:
         print_json(report.to_json())
     elif page is not None:
-        click.echo(report.summary)
+        say(report.summary)
         click.echo(str(page))
+    elif kernels:
+        click.echo(report.kernel_text(terminal_width()))
     else:
-        click.echo(str(report))
+        click.echo(report.text(terminal_width()))
 
 
 def _report(model: Path, how: CompileOptions) -> Report:
