@@ -68,3 +68,10 @@ def test_process_wide_registry() -> None:
     finally:
         unregister_patterns("acme_test")
     assert get_patterns("acme_test") == ()
+
+
+SCENARIOS = {
+    "register_patterns, get_patterns, get_pattern": test_process_wide_registry,
+    "a backend's patterns by its whole name (defect of TVM)": test_order_is_priority_and_backends_are_whole_names,
+    "two patterns of one name (defect of TVM)": test_a_name_is_registered_once,
+}

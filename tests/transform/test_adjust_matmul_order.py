@@ -137,7 +137,7 @@ def brackets_of_first(function: Function) -> str:
 
 
 def test_a_permutation_of_other_axes_is_no_transpose() -> None:
-    """TVM turns any permute_dims between two products into a swap of the last two axes (compare H.1 item 7)."""
+    """TVM turns any permute_dims between two products into a swap of the last two axes."""
     b = FunctionBuilder()
     x, c, a = b.input("x", (4, 1, 4)), b.input("c", (4, 4, 1)), b.input("a", (4, 1, 4))
     reversed_ = b.op("permute_dims", b.op("matmul", c, a), axes=(2, 1, 0))

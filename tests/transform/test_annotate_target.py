@@ -159,7 +159,7 @@ def test_the_users_order_decides() -> None:
 
 
 def test_default_entry_functions_alone_and_all() -> None:
-    """Guards against H.2 item 15: every entry function is treated, not only main."""
+    """Guards against a defect of TVM: every entry function is treated, not only main."""
     takes("test", "nn.relu")
     b = FunctionBuilder()
     other = b.function(b.op("nn.relu", b.input("y", (2,))))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 import kernelyard.ops  # noqa: F401  # declares the operators
 from kernelyard import dims
-from kernelyard.errors import VerifyError
+from kernelyard.errors import PerformanceWarning, VerifyError
 from kernelyard.ir import Binding, Call, Constant, Function, FunctionBuilder, IRModule, Var
 from kernelyard.ir.verify import verify
 from kernelyard.patterns import Accept, Decline, FusionPattern, Match, is_const, is_op, is_tuple_get_item, wildcard
@@ -102,7 +103,7 @@ def test_branch_tuple_output():
 
 
 def test_cyclic_dependency():
-    """Guards against H.2 item 13: a cyclic match failed the whole module instead of being declined alone."""
+    """Guards against a defect of TVM: a cyclic match failed the whole module instead of being declined alone."""
 
     def build(b, x):
         c = conv(b, x)
@@ -135,7 +136,7 @@ def test_annotate_codegen():
 
 
 def test_annotate_codegen_takes_the_backend_before_the_dot_only():
-    """Guards against H.2 item 11: a prefix such as "cublas" also caught "cublaslt"."""
+    """Guards against a defect of TVM: a prefix such as "cublas" also caught "cublaslt"."""
     module = module_of(lambda b, x: b.op("nn.relu", b.op("tanh", x)))
     patterns = [("cublas.relu", is_op("nn.relu")(wildcard())), ("cublaslt.tanh", is_op("tanh")(wildcard()))]
     after = MergeCompositeFunctions(["cublas"])(fused(module, patterns))
@@ -203,6 +204,18 @@ def test_ignore_call_tir():
     assert composites(after) == {"dnnl.conv2d": ("nn.conv2d",)}
 
 
+def test_a_legalized_module_is_told_apart_from_one_without_matches():
+    """Guards against a defect of TVM: a partition that comes too late finds nothing, and says nothing."""
+    legal = LegalizeOps()(module_of(lambda b, x: b.op("nn.relu", conv(b, x))))
+    with pytest.warns(
+        PerformanceWarning, match=r"nn\.conv2d, nn\.relu are loop-level functions already: partition before"
+    ):
+        assert FuseOpsByPattern([CONV_RELU, ("dnnl.conv2d", CONV.dup())])(legal) is legal
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert FuseOpsByPattern([("dnnl.tanh", is_op("tanh")(wildcard()))])(legal) is legal
+
+
 def test_unused():
     """An unrelated dead operator does not disturb the match, and is kept."""
 
@@ -232,7 +245,7 @@ def test_check_pattern():
 
 
 def test_check_that_raises():
-    """Guards against H.2 item 16: an exception in a check aborted the whole partition."""
+    """Guards against a defect of TVM: an exception in a check aborted the whole partition."""
 
     def check(match: Match) -> Accept:
         raise AttributeError("'NoneType' object has no attribute 'shape'")
@@ -496,6 +509,10 @@ SCENARIOS = {
     "FuseOpsByPattern: pytorch conv2d bias, allow_reshape": test_conv2d_bias_reshape_fused,
     "FuseOpsByPattern: pytorch conv2d bias, compared without allow_reshape": test_conv2d_bias_reshape_not_fused_without_allow_reshape,
     "FuseOpsByPattern: pytorch conv2d bias, not fusable": test_conv2d_bias_reshape_that_is_no_bias,
-    "FuseOpsByPattern: a check that raises (H.2 item 16)": test_check_that_raises,
-    "FuseOpsByPattern: cublas and cublaslt (H.2 item 11)": test_annotate_codegen_takes_the_backend_before_the_dot_only,
+    "FuseOpsByPattern: a cyclic match fails alone (defect of TVM)": test_cyclic_dependency,
+    "FuseOpsByPattern: a module that is legalized already (defect of TVM)": (
+        test_a_legalized_module_is_told_apart_from_one_without_matches
+    ),
+    "FuseOpsByPattern: a check that raises (defect of TVM)": test_check_that_raises,
+    "FuseOpsByPattern: cublas and cublaslt (defect of TVM)": test_annotate_codegen_takes_the_backend_before_the_dot_only,
 }

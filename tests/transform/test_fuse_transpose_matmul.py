@@ -59,7 +59,7 @@ def test_symbolic_sizes():
 
 @pytest.mark.parametrize("axes", [(2, 1, 0), (1, 0, 2), (0, 1, 2)])
 def test_other_permutations_stay(axes):
-    """Guards against H.1 item 7: a full reversal of three axes was taken for a transposition."""
+    """Guards against a defect of TVM: a full reversal of three axes was taken for a transposition."""
     module = product((4, 2, 4), (4, 4, 4), None, axes)
     assert FuseTransposeMatmul()(module) is module
 

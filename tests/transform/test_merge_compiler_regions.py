@@ -151,7 +151,7 @@ def test_items_go_with_the_region_that_makes_the_tuple() -> None:
 
 
 def test_every_entry_function() -> None:
-    """Guards against H.2 item 15: MergeCompositeFunctions worked on main alone."""
+    """Guards against a defect of TVM: MergeCompositeFunctions worked on main alone."""
     takes("A", "nn.relu", "tanh")
     entries = {}
     for name in ("main", "other"):

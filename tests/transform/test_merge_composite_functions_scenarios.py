@@ -145,7 +145,7 @@ def test_tuple_projection_rejects_escaping_tuple() -> None:
 
 
 def test_every_entry_function() -> None:
-    """Guards against H.2 item 15: the pass worked on the function called main, and on no other."""
+    """Guards against a defect of TVM: the pass worked on the function called main, and on no other."""
     functions = {}
     for name in ("first", "second"):
         b, x = start()
@@ -169,5 +169,5 @@ SCENARIOS = {
     "MergeCompositeFunctions: tuple_projection_merging": test_tuple_projection_merging,
     "MergeCompositeFunctions: tuple_projection_preserves_real_cycle_boundary": test_tuple_projection_preserves_real_cycle_boundary,
     "MergeCompositeFunctions: tuple_projection_rejects_escaping_tuple": test_tuple_projection_rejects_escaping_tuple,
-    "MergeCompositeFunctions: every function, not main alone (H.2 item 15)": test_every_entry_function,
+    "MergeCompositeFunctions: every function, not main alone (defect of TVM)": test_every_entry_function,
 }

@@ -201,5 +201,5 @@ def test_one_region_that_fails_does_not_stop_the_others():
 
 
 SCENARIOS = {
-    "PartitionGraph: extern_opt, region by region (E.3)": test_a_backend_rewrites_its_own_regions,
+    "PartitionGraph: extern_opt, region by region": test_a_backend_rewrites_its_own_regions,
 }

@@ -315,7 +315,7 @@ def test_extern_opt() -> None:
 
 @pytest.mark.parametrize("hook", [_hook("astype"), lambda module: module.no_such_attribute, lambda module: None])
 def test_extern_opt_that_fails_changes_nothing(hook: Any) -> None:
-    """A vendor's hook is contained, as its checks are (H.2 item 16)."""
+    """A vendor's hook is contained, as its checks are, which in TVM it is not."""
     assert [op_names(f) for f in regions(_relu_then_exp(optimize={"A": hook})).values()] == [("nn.relu",), ("abs",)]
 
 

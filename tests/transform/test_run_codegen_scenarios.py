@@ -80,14 +80,14 @@ def test_multiple_calls_same_extern():
 
 
 def test_default_entry_func():
-    """Guards against H.2 item 15: entry functions need not be called main."""
+    """Guards against a defect of TVM: entry functions need not be called main."""
     b = FunctionBuilder()
     after = interpreted(IRModule({"func": b.function(conv_relu(b, b.input("x", X.shape)))}))
     assert called(after, "func") == ["extern acme_0"]
 
 
 def test_order_of_backends_is_that_of_first_call():
-    """Guards against H.2 item 14: the order of backends changed from run to run."""
+    """Guards against a defect of TVM: the order of backends changed from run to run."""
     b = FunctionBuilder()
     module = IRModule({"main": b.function(b.op("tanh", b.op("exp", b.op("sin", b.input("x", (2,))))))})
     backends = [InterpretedBackend(name, [op]) for name, op in (("c", "tanh"), ("a", "exp"), ("b", "sin"))]
@@ -125,5 +125,5 @@ SCENARIOS = {
     "RunCodegen: default_entry_func": test_default_entry_func,
     "RunCodegen: dynamic_shape": test_dynamic_shape,
     "RunCodegen: no_op_for_call_to_tir": test_no_op_for_call_to_tir,
-    "RunCodegen: order of backends (H.2 item 14)": test_order_of_backends_is_that_of_first_call,
+    "RunCodegen: order of backends (defect of TVM)": test_order_of_backends_is_that_of_first_call,
 }

@@ -47,7 +47,7 @@ def test_no_rule_is_an_answer_too() -> None:
 
 @pytest.mark.parametrize("wrong", [lambda call: call.no_such_attribute, lambda call: True, lambda call: None])
 def test_a_broken_rule_declines(wrong) -> None:
-    """Guards against H.2 item 16: an exception in a check aborted the whole partition."""
+    """Guards against a defect of TVM: an exception in a check aborted the whole partition."""
     register_op_rule("nn.relu", "acme", wrong)
     answer = ask_op_rule(relu(), "acme")
     assert isinstance(answer, Decline)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple
 
-from kernelyard.errors import PatternError
+from kernelyard.errors import PatternError, PerformanceWarning
 from kernelyard.ir import Binding, Call, Expr, Function, GlobalVar, IRModule, Op, TupleGetItem, Var
 from kernelyard.ir.printer import attribute_text
 from kernelyard.patterns.composite import (
@@ -33,6 +34,7 @@ from kernelyard.patterns.registry import (
     as_fusion_pattern,
     backend_of,
 )
+from kernelyard.tir.primfunc import PrimFunc
 from kernelyard.transform.chosen_entries import chosen_entries
 from kernelyard.transform.fresh_names import FreshNames
 from kernelyard.transform.pass_base import Pass, PassContext
@@ -67,7 +69,7 @@ class FuseOpsByPattern(Pass):
     bind_constants: False makes constants arguments of the composite. annotate_codegen: put each composite into a
     region of its own (attribute "Codegen" = backend). entry_functions: names to treat, with the branches and bodies of
     loops that they call; default all entry functions.
-    Raises: PatternError for something that is no pattern.
+    Raises: PatternError for something that is no pattern. Warns: PerformanceWarning for a module that is legalized.
     """
 
     name = "FuseOpsByPattern"
@@ -98,7 +100,17 @@ class FuseOpsByPattern(Pass):
             for root, group in groups.items():
                 if self.recorder is not None:
                     self.recorder.accepted(group.pattern, group.match, name, lifting.composites[root])
+        if not lifting.composites:
+            self._warn_of_legalized(module)
         return lifting.finish()
+
+    def _warn_of_legalized(self, module: IRModule) -> None:
+        """Patterns look for operators: where these are loop-level functions already, that is said."""
+        functions = [function for function in module.functions.values() if isinstance(function, PrimFunc)]
+        hidden = sorted({op for function in functions for op in function.attrs.get("ops", ())} & set(self._by_root))
+        if hidden:
+            message = f"no pattern matches, and {', '.join(hidden)} are loop-level functions already"
+            warnings.warn(f"{message}: partition before legalize", PerformanceWarning, stacklevel=2)
 
     def _groups(self, function: Function, name: str, module: IRModule) -> dict[Var, Group]:
         """Accepted matches by root, in order of the roots."""
