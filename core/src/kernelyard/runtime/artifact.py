@@ -1,8 +1,8 @@
 """The artifact: an Executable as one `.kyar` file, and back.
 
 Manifest: programs, routines, modules (kind, member, the distribution that loads them, digests of their constants),
-metadata, report, target. Members: one blob per module, and `constants.safetensors`. Nothing in a file is executed, imported or
-unpickled because the file says so: a module's kind only chooses among the loaders that are installed.
+metadata, report, target. Members: one blob per module, and `constants.safetensors`. Nothing in a file is executed,
+imported or unpickled because the file says so: a module's kind only chooses among the loaders that are installed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""EntryFunction: one program on a virtual machine, from whatever callers feed to Tensors."""
+"""EntryFunction: what callers run on a virtual machine, from whatever they feed to Tensors."""
 
 from __future__ import annotations
 
 import difflib
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -10,32 +11,23 @@ import numpy as np
 
 from kernelyard import dtypes
 from kernelyard.errors import DeviceError, InputNameError, InputTypeError
-from kernelyard.runtime.lru import LRU
-from kernelyard.runtime.plan import Plan, Shapes
-from kernelyard.runtime.program import Program
 from kernelyard.runtime.tensor import Tensor, as_array
 
 if TYPE_CHECKING:
+    from kernelyard.runtime.program import Program
+    from kernelyard.runtime.routine import Routine
     from kernelyard.runtime.vm import VirtualMachine
 
-MAX_PLANS = 16
 
+class EntryFunction(ABC):
+    """Checks feeds and names results; a subclass says how the results are made."""
 
-class EntryFunction:
-    """Checks feeds, finds the plan for their shapes and a lane to run it in.
-
-    A call of a small program takes about a microsecond. So the instance that ran last is tried first: it knows whether
-    the values are NumPy arrays of its shapes and dtypes, as they usually are. Otherwise they are prepared.
-    """
-
-    def __init__(self, machine: VirtualMachine, program: Program) -> None:
+    def __init__(self, machine: VirtualMachine, function: Program | Routine) -> None:
         self._machine = machine
-        self._lanes = machine.lanes
-        self._program = program
-        self._names = tuple(spec.name for spec in program.inputs)
-        self._dtypes = tuple(dtypes.to_numpy(spec.dtype) for spec in program.inputs)
-        self._result_names = tuple(spec.name for spec in program.outputs)
-        self._plans: LRU[Shapes, Plan] = LRU(MAX_PLANS)
+        self._function = function
+        self._names = tuple(spec.name for spec in function.inputs)
+        self._dtypes = tuple(dtypes.to_numpy(spec.dtype) for spec in function.inputs)
+        self._result_names = tuple(spec.name for spec in function.outputs)
 
     def __call__(self, *args: Any) -> Tensor | tuple[Tensor, ...]:
         """The results for arguments in the order of the inputs: one by itself, several as a tuple.
@@ -52,9 +44,9 @@ class EntryFunction:
         if type(feeds) is not dict and not isinstance(feeds, Mapping):  # dict first: the other question takes longer
             raise InputNameError(
                 "the feeds have no names",
-                where=self._program.name,
+                where=self._function.name,
                 found=type(feeds).__name__,
-                expected=f"a dictionary of {', '.join(map(repr, self._program.inputs))}",
+                expected=f"a dictionary of {', '.join(map(repr, self._function.inputs))}",
                 hint="call the executable itself to give inputs by position",
             )
         if len(feeds) != len(self._names):
@@ -89,9 +81,9 @@ class EntryFunction:
 
     def _fail_count(self, values: Sequence[Any]) -> NoReturn:
         raise InputNameError(
-            f"{self._program.name} takes {len(self._names)} inputs",
+            f"{self._function.name} takes {len(self._names)} inputs",
             found=f"{len(values)} arguments",
-            expected=", ".join(map(repr, self._program.inputs)),
+            expected=", ".join(map(repr, self._function.inputs)),
         )
 
     def _fail_names(self, feeds: Mapping[str, Any]) -> NoReturn:
@@ -101,37 +93,15 @@ class EntryFunction:
         hint = next(filter(None, (did_you_mean(name, missing or self._names) for name in unknown)), None)
         raise InputNameError(
             "the feeds are not the program's inputs",
-            where=self._program.name,
+            where=self._function.name,
             found="; ".join(parts),
-            expected=", ".join(map(repr, self._program.inputs)) or "no feeds",
+            expected=", ".join(map(repr, self._function.inputs)) or "no feeds",
             hint=hint,
         )
 
+    @abstractmethod
     def _results(self, values: Sequence[Any]) -> Sequence[np.ndarray]:
-        machine, lanes = self._machine, self._lanes
-        lane = lanes.take()
-        try:
-            instance = lane.latest.get(self)
-            if instance is not None and machine.around is None:
-                results = instance.attempt(*values)
-                if results is not None:
-                    return results
-        finally:
-            lanes.give_back(lane)
-        return self._execute(self.take(values))
-
-    def _execute(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """The results for arrays of the inputs' dtypes."""
-        machine = self._machine
-        shapes = tuple([array.shape for array in arrays])
-        plan = self._plans.get_or_make(shapes, lambda: Plan(self._program, shapes))
-        lane = machine.lanes.take()
-        try:
-            instance = lane.instance(plan, machine.executable, machine.threads)
-            lane.latest[self] = instance
-            return instance.run(arrays) if machine.around is None else instance.run_stepwise(arrays, machine.around)
-        finally:
-            machine.lanes.give_back(lane)
+        """The results, which are the caller's own, for as many values as there are inputs; not yet taken (`take`)."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str | None:

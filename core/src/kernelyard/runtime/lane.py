@@ -31,18 +31,20 @@ class Lane:
         self.latest: dict[object, Instance] = {}
         self._arena = memory.aligned_bytes(0)
         self._scratch = Workspace()
-        self._instances: LRU[Plan, Instance] = LRU(MAX_INSTANCES)
+        self._instances: dict[int, LRU[Plan, Instance]] = {}  # by the program's identity
 
     def instance(self, plan: Plan, executable: Executable, threads: int) -> Instance:
         """The plan bound to this lane's memory."""
-        return self._instances.get_or_make(plan, lambda: self._bind(plan, executable, threads))
+        kept = self._instances.setdefault(id(plan.program), LRU(MAX_INSTANCES))
+        return kept.get_or_make(plan, lambda: self._bind(plan, executable, threads))
 
     def _bind(self, plan: Plan, executable: Executable, threads: int) -> Instance:
         if plan.arena_nbytes > self._arena.nbytes:
             # Room to grow costs addresses only: pages that no plan touches are never there.
             self._arena = memory.aligned_bytes(max(plan.arena_nbytes, 2 * self._arena.nbytes, MIN_ARENA_NBYTES))
             # What is bound to the old arena would keep it: it is bound again when it is next called.
-            self._instances.clear()
+            for kept in self._instances.values():
+                kept.clear()
             self.latest.clear()
         return Instance(plan, executable, self._arena, self._scratch, threads)
 

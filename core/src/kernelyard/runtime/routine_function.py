@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kernelyard.errors import ExecutionError
 from kernelyard.runtime import routine as code
-from kernelyard.runtime.entry_function import MAX_PLANS, EntryFunction
-from kernelyard.runtime.lru import LRU
-from kernelyard.runtime.plan import Plan, Shapes
-from kernelyard.runtime.program import Program
+from kernelyard.runtime.entry_function import EntryFunction
+from kernelyard.runtime.program_function import ProgramRunner
 from kernelyard.runtime.routine import Instruction, Routine
 from kernelyard.runtime.shapes import solve_symbols
 from kernelyard.runtime.spec import TensorSpec
@@ -31,7 +29,7 @@ class RoutineFunction(EntryFunction):
     def __init__(self, machine: VirtualMachine, routine: Routine) -> None:
         super().__init__(machine, routine)
         self._routine = routine
-        self._blocks = [Block(machine, block) for block in routine.blocks]
+        self._blocks = [ProgramRunner(machine, block) for block in routine.blocks]
         resident = machine.executable.resident
         self._constants = {number: resident(digest) for number, digest in routine.constants.items()}
 
@@ -120,26 +118,3 @@ class Frame:
         """Read new symbols off some values, and check the sizes that were known. Raises: InputShapeError."""
         specs: list[TensorSpec] = [self._routine.values[number] for number in numbers]
         solve_symbols(specs, [array.shape for array in self.read(numbers)], self.symbols)
-
-
-class Block:
-    """A program inside a routine: sizes may also come from what the routine knows."""
-
-    def __init__(self, machine: VirtualMachine, program: Program) -> None:
-        self._machine = machine
-        self._program = program
-        self._plans: LRU[tuple[Shapes, tuple[int | None, ...]], Plan] = LRU(MAX_PLANS)
-
-    def run(self, arrays: Arrays, symbols: Symbols) -> Arrays:
-        """The results for some inputs."""
-        machine = self._machine
-        shapes = tuple([array.shape for array in arrays])
-        sizes = tuple([symbols.get(name) for name in self._program.symbols])
-        plan = self._plans.get_or_make((shapes, sizes), lambda: Plan(self._program, shapes, symbols))
-        lane = machine.lanes.take()
-        try:
-            instance = lane.instance(plan, machine.executable, machine.threads)
-            run: Callable[[Arrays], list[np.ndarray]] = instance.run
-            return run(arrays) if machine.around is None else instance.run_stepwise(arrays, machine.around)
-        finally:
-            machine.lanes.give_back(lane)

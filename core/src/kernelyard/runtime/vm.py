@@ -18,6 +18,7 @@ from kernelyard.runtime.entry_function import EntryFunction, did_you_mean
 from kernelyard.runtime.instance import Around
 from kernelyard.runtime.lane import LanePool
 from kernelyard.runtime.program import Step
+from kernelyard.runtime.program_function import ProgramFunction
 from kernelyard.runtime.routine_function import RoutineFunction
 from kernelyard.runtime.tensor import Tensor
 
@@ -94,7 +95,7 @@ class VirtualMachine:
         self.around: Around | None = None  # what `set_instrument` made of the instrument
         self._instrument: Instrument | None = None
         self._functions: dict[str, EntryFunction] = {
-            name: EntryFunction(self, program) for name, program in executable.programs.items()
+            name: ProgramFunction(self, program) for name, program in executable.programs.items()
         }
         self._routines = {name: RoutineFunction(self, routine) for name, routine in executable.routines.items()}
         self._functions.update((n, self._routines[n]) for n, each in executable.routines.items() if not each.private)

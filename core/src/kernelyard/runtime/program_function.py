@@ -1,0 +1,68 @@
+"""ProgramFunction: a program that callers run; ProgramRunner: a program on arrays, as routines run their blocks too."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kernelyard.runtime.entry_function import EntryFunction
+from kernelyard.runtime.lru import LRU
+from kernelyard.runtime.plan import NOTHING, Plan, Shapes
+from kernelyard.runtime.program import Program
+
+if TYPE_CHECKING:
+    from kernelyard.runtime.vm import VirtualMachine
+
+MAX_PLANS = 16
+
+
+class ProgramRunner:
+    """Finds the plan for the shapes of some arrays, and a lane to run it in.
+
+    A call of a small program takes about a microsecond. So the instance that ran last is tried first (`attempt`): it
+    knows whether the values are NumPy arrays of its shapes and dtypes, as they usually are.
+    """
+
+    def __init__(self, machine: VirtualMachine, program: Program) -> None:
+        self._machine = machine
+        self._lanes = machine.lanes
+        self._program = program
+        self._plans: LRU[tuple[Shapes, tuple[int | None, ...]], Plan] = LRU(MAX_PLANS)
+
+    def attempt(self, values: Sequence[Any]) -> Sequence[np.ndarray] | None:
+        """The results, where the values fit the call before; else None."""
+        machine, lanes = self._machine, self._lanes
+        lane = lanes.take()
+        try:
+            instance = lane.latest.get(self)
+            return instance.attempt(*values) if instance is not None and machine.around is None else None
+        finally:
+            lanes.give_back(lane)
+
+    def run(self, arrays: Sequence[np.ndarray], symbols: Mapping[str, int] = NOTHING) -> list[np.ndarray]:
+        """The results for arrays of the inputs' dtypes; `symbols` has sizes that do not follow from their shapes."""
+        machine = self._machine
+        shapes = tuple([array.shape for array in arrays])
+        sizes = tuple(map(symbols.get, self._program.symbols)) if symbols else ()
+        plan = self._plans.get_or_make((shapes, sizes), lambda: Plan(self._program, shapes, symbols))
+        lane = self._lanes.take()
+        try:
+            instance = lane.instance(plan, machine.executable, machine.threads)
+            lane.latest[self] = instance
+            return instance.run(arrays) if machine.around is None else instance.run_stepwise(arrays, machine.around)
+        finally:
+            self._lanes.give_back(lane)
+
+
+class ProgramFunction(EntryFunction):
+    """A program that callers run."""
+
+    def __init__(self, machine: VirtualMachine, program: Program) -> None:
+        super().__init__(machine, program)
+        self._runner = ProgramRunner(machine, program)
+
+    def _results(self, values: Sequence[Any]) -> Sequence[np.ndarray]:
+        results = self._runner.attempt(values)
+        return self._runner.run(self.take(values)) if results is None else results
