@@ -128,7 +128,7 @@ class Packing(Serializer):
 
 
 def test_constants_may_be_rewritten_for_the_runtime() -> None:
-    """E.3: the constant updater. What the kernel reads is what is kept, and nothing else."""
+    """The constant updater. What the kernel reads is what is kept, and nothing else."""
     (region,) = regions_of(network())
     serializer = Packing()
     graph = serializer.serialize(region)
@@ -149,3 +149,8 @@ def test_constants_become_constants() -> None:
     (region,) = regions_of(network())
     with pytest.raises(CodegenError, match="no constant for the operand 'b' of 'gemm'"):
         Wrong().serialize(region)
+
+
+SCENARIOS = {
+    "constant_updater": test_constants_may_be_rewritten_for_the_runtime,
+}
