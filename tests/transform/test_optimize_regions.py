@@ -159,7 +159,14 @@ def _calls_a_stranger(region, name, composite):
     return region.with_functions({composite: Function(f.params, f.bindings, f.result)})
 
 
+def _changes_what_it_is_shown(region):
+    (name,) = region.entry_functions()
+    region[name].bindings[0].var.name = "mine"
+    return region
+
+
 FAILURES = {
+    "changes what it is shown": (_changes_what_it_is_shown, "it changed the module"),
     "raises": (_raises, "no time"),
     "nothing": (lambda region: None, "no module"),
     "malformed": (_one_function(_with_nothing_in_it), "before"),

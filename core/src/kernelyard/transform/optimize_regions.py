@@ -13,6 +13,7 @@ from kernelyard.patterns.composite import CODEGEN, COMPOSITE, GLOBAL_SYMBOL
 from kernelyard.transform.fresh_names import FreshNames
 from kernelyard.transform.pass_base import Pass, PassContext
 from kernelyard.transform.run_codegen import ViolationRecorder
+from kernelyard.transform.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
 
@@ -55,11 +56,14 @@ class OptimizeRegions(Pass):
         self, module: IRModule, name: str, region: Function, optimize: Optimize, names: FreshNames
     ) -> IRModule:
         alone = _alone(module, name, region)
+        before = Snapshot(alone)
         try:
             answer = optimize(alone)
+            if (changed := before.violation()) is not None:
+                raise changed
             return module if answer is alone else _taken_back(module, name, region, alone, answer, names)
         except Exception as error:  # a vendor's code
-            self._failed(region, name, error)
+            self._failed(region, name, before.violation() or error)
             return module
 
     def _failed(self, region: Function, name: str, error: Exception) -> None:
