@@ -1,6 +1,6 @@
 """A multilayer perceptron for digits of 28 x 28 pixels, written with `kernelyard.nn`, compiled and run.
 
-python examples/mlp/mlp.py [--backends dnnl] [--save FILE]
+python examples/mlp/mlp.py [--backends dnnl] [--by-hand] [--save FILE]
 """
 
 from __future__ import annotations
@@ -11,6 +11,9 @@ import numpy as np
 
 import kernelyard as ky
 from kernelyard import nn
+from kernelyard.placement.partition import partition_for
+from kernelyard.plugins.manager import get_manager
+from kernelyard.transform import RunCodegen, get_pipeline
 
 PIXELS, HIDDEN, DIGITS = 784, 128, 10
 SPEC = {"forward": {"x": nn.spec.Tensor(["n", PIXELS], "float32")}}
@@ -44,14 +47,29 @@ def in_numpy(model: MLP, x: np.ndarray) -> np.ndarray:
     return hidden @ state["fc2.weight"].T + state["fc2.bias"]
 
 
+def compiled_by_hand(model: MLP, backends: list[str]) -> ky.Executable:
+    """What `ky.compile` does, a stage at a time; any of them can be printed, changed or left out."""
+    module, _ = model.export({name: nn.MethodSpec(inputs, param_mode="none") for name, inputs in SPEC.items()})
+    module = get_pipeline("simplify")(module)
+    for name in backends:
+        module = partition_for(name, module)
+        module = RunCodegen({name: get_manager().get(name, "backend").codegen})(module)
+    return ky.compile(module, backends=[])
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Compile and run; exit with 1 if the scores are not those of NumPy."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--backends", default="", help="backends in order of preference; none: generated code alone")
+    parser.add_argument("--by-hand", action="store_true", help="partition and run the codegen as passes of their own")
     parser.add_argument("--save", help="write the compiled model to this file")
     options = parser.parse_args(arguments)
     model = random_model()
-    exe = ky.compile(nn.ModuleSpec(model, SPEC), backends=[name for name in options.backends.split(",") if name])
+    backends = [name for name in options.backends.split(",") if name]
+    if options.by_hand:
+        exe = compiled_by_hand(model, backends)
+    else:
+        exe = ky.compile(nn.ModuleSpec(model, SPEC), backends=backends)
     print(exe.report.summary)
     if options.save:
         exe.save(options.save)

@@ -29,6 +29,19 @@ def test_the_example_runs(example: ModuleType, capsys, tmp_path: Path, backends:
     artifact = tmp_path / "mlp.kyar"
     assert example.main(["--backends", backends, "--save", str(artifact)]) == 0
     assert summary in capsys.readouterr().out
+    check(example, artifact)
+
+
+@pytest.mark.parametrize(("backends", "summary"), [("dnnl", "extern"), ("", "native-cpu 5/5 ops")])
+def test_the_stages_by_hand(example: ModuleType, capsys, tmp_path: Path, backends: str, summary: str) -> None:
+    artifact = tmp_path / "mlp.kyar"
+    assert example.main(["--by-hand", "--backends", backends, "--save", str(artifact)]) == 0
+    assert summary in capsys.readouterr().out
+    assert any(module.kind == "dnnl" for module in ky.load(artifact).modules) is bool(backends)
+    check(example, artifact)
+
+
+def check(example: ModuleType, artifact: Path) -> None:
     loaded = ky.load(artifact)
     assert [(info.name, info.shape) for info in loaded.inputs] == [("x", ("n", 784))]
     x = np.random.default_rng(3).random((2, 784), np.float32)
