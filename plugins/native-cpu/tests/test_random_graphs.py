@@ -1,0 +1,44 @@
+"""Random graphs of every kind of operator, fused and compiled by native-cpu alone, against the operators' references.
+
+A failing graph is made as small as it goes, and printed as a module.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase, given, seed, settings
+
+import kernelyard as ky
+from kernelyard.testing.fused_graphs import fused_graphs
+from kernelyard.testing.graph_builder import FusedGraph
+
+BATCHES, EXAMPLES = 8, 260
+# The same graphs in every run.
+SETTINGS = settings(
+    max_examples=EXAMPLES,
+    deadline=None,
+    database=None,
+    phases=(Phase.generate, Phase.shrink),
+    suppress_health_check=list(HealthCheck),
+)
+
+
+@pytest.mark.parametrize("batch", range(BATCHES))
+def test_random_graphs(batch: int) -> None:
+    seen: list[int] = []  # how many kernels each graph became
+
+    @seed(batch)
+    @SETTINGS
+    @given(fused_graphs())
+    def check(graph: FusedGraph) -> None:
+        exe = ky.compile(graph.module, backends=[], strict=True)
+        seen.append(len(exe.report.kernels))
+        for number, case in enumerate(graph.cases):
+            found = exe(*case.inputs)
+            results = found if isinstance(found, tuple) else (found,)
+            graph.check(number, [np.asarray(result) for result in results])
+
+    check()
+    assert len(seen) >= EXAMPLES * 0.98
+    assert sum(seen) > 1.5 * len(seen)  # kernels: graphs are not trivial
