@@ -4,12 +4,11 @@ from __future__ import annotations
 
 # What LLVM itself calls where an instruction is missing, in both precisions.
 _INSTRUCTIONS = ("ceil", "floor", "fma", "fmod", "rint", "roundeven", "trunc")
-_PERIODIC = ("cos", "sin", "tan")
 _DOUBLE_ONLY = (
-    *("acos", "acosh", "asin", "asinh", "atan", "atanh", "cosh", "sinh"),
+    *("acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "sin", "sinh", "tan"),
     *("erf", "expm1", "log1p", "pow", "tanh"),
 )
 LIBRARY_FUNCTIONS = tuple(
-    sorted({*_DOUBLE_ONLY, *(f"{name}{suffix}" for name in (*_INSTRUCTIONS, *_PERIODIC) for suffix in ("", "f"))})
+    sorted({*_DOUBLE_ONLY, *(f"{name}{suffix}" for name in _INSTRUCTIONS for suffix in ("", "f"))})
 )
 OPENMP_FUNCTIONS = ("GOMP_parallel", "omp_get_num_threads", "omp_get_thread_num")

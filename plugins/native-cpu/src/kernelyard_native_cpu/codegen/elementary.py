@@ -148,7 +148,8 @@ def expm1(e: FunctionEmitter, x: Value) -> Value:
     if x.type == "double":
         return e.library_call("expm1", x)
     bounded = clamp(e, x, -30.0, 88.0)
-    return e.select(e.compare("ogt", x, number(88.0, x)), exp(e, x), _exp_minus_one(e, bounded))
+    result = e.select(e.compare("ogt", x, number(88.0, x)), exp(e, x), _exp_minus_one(e, bounded))
+    return copy_sign(e, result, x)  # that of zero, too
 
 
 def log(e: FunctionEmitter, x: Value) -> Value:
@@ -218,9 +219,10 @@ def tanh(e: FunctionEmitter, x: Value) -> Value:
 
 
 def sigmoid(e: FunctionEmitter, x: Value) -> Value:
-    """Error below 3 ulp."""
+    """Error below 3 ulp; of large negative numbers it underflows gradually."""
     one = number(1.0, x)
-    return e.div(one, e.add(one, exp(e, e.neg(x))))
+    power = exp(e, e.neg(magnitude(e, x)))
+    return e.div(e.select(e.compare("olt", x, number(0.0, x)), power, one), e.add(one, power))
 
 
 def erf(e: FunctionEmitter, x: Value) -> Value:

@@ -55,9 +55,9 @@ def _by_double(name: str, formula: Callable[[FunctionEmitter, Value], Value], ne
     def emit(e: FunctionEmitter, x: Value) -> Value:
         if x.type == "double":
             return e.library_call(name, x)
-        if needs_fma and not e.has_fma:
-            return e.library_call(f"{name}f", x)
-        return e.convert("fptrunc", formula(e, e.convert("fpext", x, "double")), "float")
+        wide = e.convert("fpext", x, "double")
+        result = e.library_call(name, wide) if needs_fma and not e.has_fma else formula(e, wide)
+        return e.convert("fptrunc", result, "float")
 
     emit.__doc__ = f"{name}; error below 1 ulp for float."
     return emit
@@ -66,6 +66,7 @@ def _by_double(name: str, formula: Callable[[FunctionEmitter, Value], Value], ne
 def _far_periodic(name: str, formula: Callable[[FunctionEmitter, Value], Value]) -> Emit:
     """sin, cos, tan: beyond 2**27 the quadrant is not exact enough in double; the C library takes these."""
     near = _by_double(name, formula, needs_fma=True)
+    by_library = _by_double(name, lambda e, x: e.library_call(name, x))
 
     def emit(e: FunctionEmitter, x: Value) -> Value:
         if x.type == "double" or not e.has_fma:
@@ -73,7 +74,7 @@ def _far_periodic(name: str, formula: Callable[[FunctionEmitter, Value], Value])
         far = e.compare("ogt", magnitude(e, x), number(2.0**27, x))
         if far.lanes > 1:
             far = e.pure(f"call i1 @{_any_lane(e, far)}({far.typed})", "i1", 1, [far])
-        return e.branch(far, lambda: [e.library_call(f"{name}f", x)], lambda: [near(e, x)])[0]
+        return e.branch(far, lambda: [by_library(e, x)], lambda: [near(e, x)])[0]
 
     return emit
 
