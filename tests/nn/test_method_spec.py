@@ -246,3 +246,25 @@ def test_subroutines_return_tensors() -> None:
 
     with pytest.raises(FrontendError, match="returns no tensors"):
         Whole().export({"forward": {"x": X}})
+
+
+@pytest.mark.parametrize("returned", [lambda kept, x: kept, lambda kept, x: kept + x])
+def test_subroutines_use_what_they_are_given(returned) -> None:
+    class Keeping(nn.Module):
+        define_subroutine = True
+        kept: nn.Tensor
+
+        def forward(self, x):
+            return returned(self.kept, x)
+
+    class Whole(nn.Module):
+        def __init__(self) -> None:
+            self.keeping = Keeping()
+
+        def forward(self, x):
+            self.keeping.kept = op.exp(x)
+            return self.keeping(x)
+
+    with pytest.raises(FrontendError, match="a tensor that it was not given") as error:
+        Whole().export({"forward": {"x": X}})
+    assert error.value.where == "module 'keeping' (Keeping)"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kernelyard.errors import FrontendError
-from kernelyard.ir import Expr, FunctionBuilder
+from kernelyard.ir import Expr, Function, FunctionBuilder, Tuple, Var, operands
 from kernelyard.ir.module import PRIVATE
 from kernelyard.nn import scope
 from kernelyard.nn.scope import Scope
@@ -39,6 +39,7 @@ def call_subroutine(function: Callable[..., Any], args: Any, kwargs: Any, name: 
     if not own:
         raise FrontendError("a subroutine returns no tensors", where=outer.origin or None, found=repr(result))
     body = inner.builder.function(*values, attrs={PRIVATE: True})
+    _check_closed(body, outer.origin)
     called = outer.builder.call_function(outer.subroutines.add(body, name), inner.arguments, body.result_type)
     fields = [called] if len(values) == 1 else [outer.builder.get(called, index) for index in range(len(values))]
     results = iter(map(Tensor, fields))
@@ -46,6 +47,20 @@ def call_subroutine(function: Callable[..., Any], args: Any, kwargs: Any, name: 
     for effect, state, _ in replaced:
         outer.state(effect)[state] = next(results)
     return answer
+
+
+def _check_closed(body: Function, origin: str) -> None:
+    """A subroutine uses what it was given, and no other tensor of its caller."""
+    known = {*body.params, *(binding.var for binding in body.bindings)}
+    results = body.result.fields if isinstance(body.result, Tuple) else (body.result,)
+    for operand in (*results, *(each for binding in body.bindings for each in operands(binding.value))):
+        if isinstance(operand, Var) and operand not in known:
+            raise FrontendError(
+                "a subroutine uses a tensor that it was not given",
+                where=origin or None,
+                found=repr(Tensor(operand)),
+                hint="make it an argument of forward",
+            )
 
 
 @dataclass
