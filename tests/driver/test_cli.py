@@ -253,6 +253,13 @@ def test_backends(cli) -> None:
     assert "dnnl        active  backend for cpu" in done(cli("backends"))
 
 
+def test_explain_shows_kernels(cli) -> None:
+    lines = done(cli("explain", "m.onnx", "--kernels", "--backends", "none")).splitlines()
+    assert lines[0].startswith(f"{len(lines) - 2} kernel")
+    assert lines[1].split() == ["kernel", "by", "calls", "ops", "fused", "into", "it"]
+    assert all(line.split()[1] == "native-cpu" for line in lines[2:])
+
+
 def test_doctor(cli) -> None:
     facts = data(cli("doctor", "--json"))
     assert facts["healthy"] is True

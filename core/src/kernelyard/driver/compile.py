@@ -9,7 +9,7 @@ from typing import Any
 
 import kernelyard.ops  # noqa: F401  the vocabulary must be declared before a model is read
 from kernelyard.driver.choose_backends import choose_backends, choose_code_generator
-from kernelyard.driver.generate import Generated, generate
+from kernelyard.driver.generate import Generated, generate, planned_kernels
 from kernelyard.driver.import_model import import_model
 from kernelyard.driver.lower import lower
 from kernelyard.driver.lower_routine import lower_routine, routine_names
@@ -19,7 +19,7 @@ from kernelyard.errors import OptionError, PerformanceWarning, PluginContractErr
 from kernelyard.ir import Call, GlobalVar, IRModule
 from kernelyard.ir.control_flow import is_control_flow
 from kernelyard.ir.scopes import introduces_symbols
-from kernelyard.legalize import has_rule
+from kernelyard.legalize import has_rule, is_compiled
 from kernelyard.ops.reference_runtime import ReferenceModule
 from kernelyard.ops.size_checks import size_checks
 from kernelyard.placement.build_report import build_report
@@ -32,10 +32,10 @@ from kernelyard.plugins.manager import get_manager
 from kernelyard.runtime.executable import Executable
 from kernelyard.runtime.module import RuntimeModule
 from kernelyard.runtime.program import Program, SizeCheck
-from kernelyard.runtime.report import VIEW, VM, Report
+from kernelyard.runtime.report import EXTERN, VIEW, VM, Report
 from kernelyard.runtime.routine import Routine
 from kernelyard.target import Target, as_target
-from kernelyard.transform.legalize_ops import VIEWS
+from kernelyard.transform.legalize_ops import VIEWS, custom_kernel_of
 from kernelyard.transform.optimize_regions import OptimizeRegions
 from kernelyard.transform.pipelines import get_pipeline
 from kernelyard.transform.run_codegen import EXTERNAL_MODULES, RunCodegen
@@ -43,7 +43,6 @@ from kernelyard.transform.run_codegen import EXTERNAL_MODULES, RunCodegen
 log = logging.getLogger("kernelyard")
 
 REFERENCE = "reference"
-EXTERN = "extern"  # functions that the model brought along
 HOST = "host"  # operators that decide the sizes of their results: NumPy makes these, and the rest goes on with them
 Options = Mapping[str, Mapping[str, Any]]
 
@@ -121,7 +120,8 @@ def explain(
     recorder = Recorder(get_manager().label_of)
     module = simplify(import_model(manager, model, checked))
     placed = partition(module, chosen, target, recorder, strict, _names(exclude_patterns))
-    report = build_report(placed, recorder, str(target), runs_rest(generator))
+    kernels = planned_kernels(placed, generator)
+    report = build_report(placed, recorder, str(target), runs_rest(generator), kernels)
     check_coverage(report, required)
     return report
 
@@ -163,7 +163,7 @@ def runs_rest(generator: CodeGenerator | None) -> Callable[[Call], str]:
     def name(call: Call) -> str:
         if call.op_name in VIEWS:
             return VIEW
-        if call.op_name == "call_dps_packed":
+        if call.op_name == "call_dps_packed" or (generator is not None and is_compiled(custom_kernel_of(call))):
             return EXTERN
         if is_control_flow(call) or isinstance(call.op, GlobalVar):
             return VM

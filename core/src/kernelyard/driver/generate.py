@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from kernelyard.errors import KernelyardError, OptionError, PluginContractError, TargetError
-from kernelyard.ir import IRModule
+from kernelyard.ir import Call, ExternFunc, GlobalVar, IRModule, Op
+from kernelyard.legalize import CUSTOM, op_of
 from kernelyard.placement.recorder import Recorder
 from kernelyard.plugins.code_generator import CodeGenerator
 from kernelyard.plugins.guard import within_time
 from kernelyard.runtime.module import RuntimeModule
-from kernelyard.runtime.report import Kernel
+from kernelyard.runtime.report import EXTERN, Kernel
 from kernelyard.target import Target
 from kernelyard.tir import PrimFunc
 from kernelyard.transform.module_contract import check_module
@@ -53,7 +55,7 @@ def generate(
     legal = get_pipeline("legalize")(module)
     functions = {name: f for name, f in legal.functions.items() if isinstance(f, PrimFunc)}
     if not functions:
-        return Generated(legal, generator)
+        return Generated(legal, generator, kernels=kernels_of(legal, generator.name))
     try:
         kernel_module = _generate(generator, functions, target, options)
     except (TargetError, OptionError):  # not the generator's fault: it was asked for what it does not have
@@ -65,8 +67,32 @@ def generate(
         log.warning("the code generator %s failed", generator.name, exc_info=True)
         recorder.violated(generator.name, tuple(functions), broken.message)
         return Generated(module)
-    kernels = tuple(Kernel(generator.name, name, tuple(f.attrs.get("ops", ()))) for name, f in functions.items())
-    return Generated(legal, generator, (kernel_module,), kernels)
+    return Generated(legal, generator, (kernel_module,), kernels_of(legal, generator.name))
+
+
+def planned_kernels(module: IRModule, generator: CodeGenerator | None) -> tuple[Kernel, ...]:
+    """The kernels that `generate` would make of what no library took. Raises: LegalizeError."""
+    return kernels_of(get_pipeline("legalize")(module), generator.name) if generator is not None else ()
+
+
+def kernels_of(module: IRModule, generator: str) -> tuple[Kernel, ...]:
+    """The kernels of a module that was legalized: its PrimFuncs, and custom kernels that are called as they are."""
+    calls: Counter[str] = Counter()
+    extern: dict[str, Kernel] = {}
+    for function in module.entry_functions().values():
+        for binding in function.bindings:
+            match binding.value:
+                case Call(op=Op(name="call_tir"), args=[GlobalVar() as callee, *_]):
+                    calls[callee.name] += 1
+                case Call(op=Op(name="call_dps_packed"), args=[ExternFunc(symbol=name), *_]) if (op := op_of(name)):
+                    calls[name] += 1
+                    extern[name] = Kernel(EXTERN, name, (op,), calls[name], (name,))
+    made = [
+        Kernel(generator, name, tuple(f.attrs.get("ops", ())), calls[name], tuple(f.attrs.get(CUSTOM, ())))
+        for name, f in module.functions.items()
+        if isinstance(f, PrimFunc)
+    ]
+    return (*made, *extern.values())
 
 
 def _generate(

@@ -13,6 +13,15 @@ from kernelyard.legalize import pooling as pooling
 from kernelyard.legalize import quantization as quantization
 from kernelyard.legalize import reduction as reduction
 from kernelyard.legalize import shape as shape
+from kernelyard.legalize.custom import CUSTOM as CUSTOM
+from kernelyard.legalize.custom import CustomKernel as CustomKernel
+from kernelyard.legalize.custom import custom_kernel as custom_kernel
+from kernelyard.legalize.custom import find_kernel as find_kernel
+from kernelyard.legalize.custom import is_compiled as is_compiled
+from kernelyard.legalize.custom import isolated_kernels as isolated_kernels
+from kernelyard.legalize.custom import op_of as op_of
+from kernelyard.legalize.custom import register_kernel as register_kernel
+from kernelyard.legalize.custom import unregister_kernel as unregister_kernel
 from kernelyard.legalize.registry import Rule as Rule
 from kernelyard.legalize.registry import has_rule as has_rule
 from kernelyard.legalize.registry import legalize as legalize

@@ -14,6 +14,7 @@ from kernelyard.runtime.text_table import aligned, amount, fold
 SYMBOL_SIZE = 64  # what every symbolic dim is taken as where work is estimated
 MAX_COUNT = 1 << 62
 VM = "vm"  # likewise: branches, loops and calls, which the virtual machine carries out
+EXTERN = "extern"  # in place of a backend: functions that a model or its user brought along
 VIEW = "view"  # in place of a backend: ops that show the same bytes in another shape, so that nothing runs them
 MAX_NAMED = 8  # functions of a violation that the table names; `violations` has all
 MAX_LISTED = 40  # declines that the table shows; `declined` has all
@@ -61,11 +62,16 @@ class Placed:
 
 @dataclass(frozen=True)
 class Kernel:
-    """A kernel of a code generator and the ops that were fused into it."""
+    """A kernel that no library has, and the ops that were fused into it.
+
+    calls: how many calls of it there are in the model. custom: names of the users' own kernels that are in it.
+    """
 
     backend: str
     name: str
     ops: tuple[str, ...]
+    calls: int = 1
+    custom: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -174,6 +180,17 @@ class Report:
         parts = (_coverage_lines(self, width), _region_lines(self, width), _declined_lines(self, width))
         return "\n".join([*fold(self.summary, width), *(line for part in parts for line in part)])
 
+    def kernel_text(self, width: int | None = None) -> str:
+        """The kernels as a table, those of the most ops first: how often each is called, and what was fused into it."""
+        calls = sum(kernel.calls for kernel in self.kernels)
+        ops = sum(kernel.calls * len(kernel.ops) for kernel in self.kernels)
+        head = f"{_counted(len(self.kernels), 'kernel')}, called {_counted(calls, 'time')} for {_counted(ops, 'op')}"
+        rows = [("kernel", "by", "calls", "ops fused into it")]
+        for kernel in sorted(self.kernels, key=lambda kernel: (-len(kernel.ops), kernel.name)):
+            own = f" (your own: {', '.join(kernel.custom)})" if kernel.custom else ""
+            rows.append((kernel.name, kernel.backend, str(kernel.calls), " ".join(kernel.ops) + own))
+        return "\n".join([*fold(head, width), *(aligned(rows, width) if self.kernels else [])])
+
     def __str__(self) -> str:
         return self.text()
 
@@ -206,7 +223,9 @@ _READERS: dict[str, Callable[[Fields], Any]] = {
     "declined": lambda f: DeclinedMatch(
         *(f.text(name) for name in ("backend", "pattern", "node", "op", "code", "message", "taken_by"))
     ),
-    "kernels": lambda f: Kernel(f.text("backend"), f.text("name"), f.texts("ops")),
+    "kernels": lambda f: Kernel(
+        f.text("backend"), f.text("name"), f.texts("ops"), f.integer("calls", most=MAX_COUNT), f.texts("custom")
+    ),
     "violations": lambda f: Violation(f.text("backend"), f.texts("functions"), f.text("message")),
     "nodes": lambda f: _node(f),
 }

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from kernelyard.ir import BaseFunction, Call, Expr, Function, FunctionMutator, GlobalVar, IRModule, Var
+from kernelyard.legalize import CUSTOM
 from kernelyard.tir.buffer import Buffer
 from kernelyard.tir.inline import inline_locals
 from kernelyard.tir.op_pattern import KINDS, classify
@@ -89,6 +91,7 @@ class _Chain:
         self.locals: list[Buffer] = []
         self.ops: list[str] = []
         self.kinds: list[str] = []
+        self.custom: list[str] = []
 
     def add(self, var: Var, function: PrimFunc, args: Sequence[Expr]) -> None:
         """Append a call whose result is `var`."""
@@ -101,6 +104,7 @@ class _Chain:
         self.blocks += (replace(rename_buffers(b, renamed), name=f"b{number}_{b.name}") for b in function.blocks)
         self.locals += private.values()
         self.ops += function.attrs.get("ops", ())
+        self.custom += function.attrs.get(CUSTOM, ())
         self.kinds.append(str(function.attrs.get("op_pattern") or classify(function)))
 
     def _result_buffer(self, var: Var, output: Buffer, number: int) -> Buffer:
@@ -113,5 +117,7 @@ class _Chain:
     def function(self) -> PrimFunc:
         """The whole chain."""
         params = (*(self.buffers[param] for param in self.group.params), self.buffers[self.group.result])
-        attrs = {"ops": tuple(self.ops), "op_pattern": max(self.kinds, key=KINDS.index)}
+        attrs: dict[str, Any] = {"ops": tuple(self.ops), "op_pattern": max(self.kinds, key=KINDS.index)}
+        if self.custom:
+            attrs[CUSTOM] = tuple(self.custom)
         return PrimFunc(params, tuple(self.blocks), 1, tuple(self.locals), attrs)

@@ -13,6 +13,7 @@ from kernelyard.ir import (
     Call,
     Constant,
     Expr,
+    ExternFunc,
     FunctionMutator,
     GlobalVar,
     IRModule,
@@ -23,12 +24,13 @@ from kernelyard.ir import (
     Var,
     get_op,
 )
-from kernelyard.legalize import Rule, has_rule, legalize_call
+from kernelyard.legalize import CustomKernel, Rule, find_kernel, has_rule, is_compiled, legalize_call
 from kernelyard.tir.expr import Expr as ScalarExpr
 from kernelyard.tir.expr import Load, const
 from kernelyard.tir.primfunc import PrimFunc
 from kernelyard.tir.simplify import simplify
 from kernelyard.tir.visitor import ExprRewriter, rewrite_block
+from kernelyard.transform.attach_extern_modules import AttachExternModules
 from kernelyard.transform.pass_base import Pass, PassContext
 from kernelyard.transform.run_codegen import EXTERNAL_MODULES
 
@@ -41,7 +43,8 @@ class LegalizeOps(Pass):
 
     skip: names of ops that stay; `reshape` always does, and so do ops that have no rule (the reference interpreter runs
     these). rules: used instead of the registered ones, by op name. Constants of one element become literals of the
-    PrimFunc.
+    PrimFunc. Custom kernels (`kernelyard.legalize.custom`) stand in for rules: of those that are compiled functions the
+    call is a `call_dps_packed`, and their modules are attached.
     """
 
     name = "legalize_ops"
@@ -53,10 +56,13 @@ class LegalizeOps(Pass):
     def run(self, module: IRModule, context: PassContext) -> IRModule:
         functions = PrimFuncTable(module)
         changed: dict[str, Any] = {}
+        compiled: dict[str, CustomKernel] = {}
         for name, function in module.entry_functions().items():
-            new = _Legalizer(functions, self.skip, self.rules).mutate(function)
+            new = _Legalizer(functions, self.skip, self.rules, compiled).mutate(function)
             if new is not function:
                 changed[name] = new
+        if compiled:
+            module = AttachExternModules([kernel.made_by for kernel in compiled.values()])(module)
         return module.with_functions({**changed, **functions.added}) if changed else module
 
 
@@ -91,11 +97,18 @@ class PrimFuncTable:
 
 
 class _Legalizer(FunctionMutator):
-    def __init__(self, functions: PrimFuncTable, skip: Collection[str], rules: Mapping[str, Rule]) -> None:
+    def __init__(
+        self,
+        functions: PrimFuncTable,
+        skip: Collection[str],
+        rules: Mapping[str, Rule],
+        compiled: dict[str, CustomKernel],
+    ) -> None:
         super().__init__()
         self.functions = functions
         self.skip = skip
         self.rules = rules
+        self.compiled = compiled  # custom kernels that are called as they are, by name
         self.made: dict[tuple[object, ...], str] = {}
 
     def rewrite(self, var: Var, value: Expr) -> Expr:
@@ -103,23 +116,35 @@ class _Legalizer(FunctionMutator):
             return value
         if value.op.name in self.skip or not (value.op.name in self.rules or has_rule(value.op.name)):
             return value
+        custom = custom_kernel_of(value)
+        if custom is not None and is_compiled(custom):
+            self.compiled[custom.name] = custom
+            return Call(get_op("call_dps_packed"), [ExternFunc(custom.name), *value.args], type_=value.type)
         operands = [arg for arg in value.args if not _is_literal(arg)]
-        name = self._function_for(value)
+        name = self._function_for(value, custom)
         if isinstance(value.type, TupleType) and len(value.type.fields) == 1:
             (field,) = value.type.fields
             return Tuple([self.emit(call_tir(name, operands, field), var.name, var.origin)])
         return call_tir(name, operands, value.type)
 
-    def _function_for(self, call: Call) -> str:
+    def _function_for(self, call: Call, custom: CustomKernel | None) -> str:
         literals = tuple(arg.digest if _is_literal(arg) else None for arg in call.args)  # pyright: ignore[reportAttributeAccessIssue]
         types = tuple(arg.tensor_type for arg in call.args)
         key = (call.op_name, types, tuple(call.attrs.items()), literals)
         name = self.made.get(key)
         if name is None:
-            function = legalize_call(call.op_name, types, call.attrs, call.type, self.rules.get(call.op_name))
+            if custom is not None:
+                function = custom.primfunc(types, call.attrs, call.type)
+            else:
+                function = legalize_call(call.op_name, types, call.attrs, call.type, self.rules.get(call.op_name))
             function = with_literals(function, {n: a.data for n, a in enumerate(call.args) if _is_literal(a)})  # pyright: ignore[reportAttributeAccessIssue]
             name = self.made[key] = self.functions.name_of(function, call.op_name.rpartition(".")[2])
         return name
+
+
+def custom_kernel_of(call: Call) -> CustomKernel | None:
+    """The kernel that a user registered for a call of an operator."""
+    return find_kernel(call.op_name, [arg.tensor_type for arg in call.args], call.attrs, call.type)
 
 
 def call_tir(name: str, args: Sequence[Expr], type_: Type) -> Call:
