@@ -10,7 +10,7 @@ from kernelyard.ir import TensorType
 from kernelyard.tir import DimValue
 from kernelyard.tir.builder import PrimFuncBuilder
 from kernelyard.tir.expr import binary, cast, const, equal, index, select, unary
-from kernelyard_native_cpu.schedule.stages import make_groups
+from kernelyard_native_cpu.schedule.groups import make_groups
 
 RNG = np.random.default_rng(3)
 N, M = dims.symbol("n"), dims.symbol("m")

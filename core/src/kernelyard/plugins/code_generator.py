@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from kernelyard.plugins.backend import Unavailable
 from kernelyard.runtime.module import RuntimeModule
 from kernelyard.target import Target
 from kernelyard.tir import PrimFunc
+from kernelyard.tir.packing import Packing
 
 
 class CodeGenerator(ABC):
@@ -24,6 +25,13 @@ class CodeGenerator(ABC):
 
     def facts(self) -> Mapping[str, str]:
         """What `kernelyard doctor` is to say of it, by a few words each."""
+        return {}
+
+    def packings(self, function: PrimFunc, constants: Collection[int], target: Target) -> Mapping[int, Packing]:
+        """How some inputs of a function, constant wherever it is called, are best kept; by default as they are.
+
+        constants: the positions of such inputs. `generate` gets the function that reads them packed.
+        """
         return {}
 
     @abstractmethod

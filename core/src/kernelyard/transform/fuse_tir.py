@@ -39,7 +39,7 @@ class FuseTIR(Pass):
             if name not in groups
         }
         module = module.without_functions(set(groups)).with_functions({**changed, **functions.added})
-        return _without_unused(module)
+        return without_unused(module)
 
 
 class _CallFused(FunctionMutator):
@@ -53,7 +53,8 @@ class _CallFused(FunctionMutator):
         return value
 
 
-def _without_unused(module: IRModule) -> IRModule:
+def without_unused(module: IRModule) -> IRModule:
+    """The module without the PrimFuncs that nobody calls."""
     called = {
         operand.name
         for function in module.graph_functions().values()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from kernelyard.plugins.backend import Unavailable
@@ -11,11 +11,13 @@ from kernelyard.runtime.disk_cache import DiskCache
 from kernelyard.runtime.module import RuntimeModule
 from kernelyard.target import Target
 from kernelyard.tir import PrimFunc
+from kernelyard.tir.packing import Packing
 from kernelyard_native_cpu import _native
 from kernelyard_native_cpu.codegen.kernel import GeneratedKernel, generate_kernel
 from kernelyard_native_cpu.codegen.module import module_text
 from kernelyard_native_cpu.machine import Machine, resolve_machine
 from kernelyard_native_cpu.runtime import NativeCpuModule
+from kernelyard_native_cpu.schedule.packing import choose_packings
 
 # Kernels per LLVM module: what they share is compiled once, and no module grows large.
 KERNELS_PER_MODULE = 32
@@ -39,6 +41,10 @@ class NativeCpuGenerator(CodeGenerator):
     def facts(self) -> Mapping[str, str]:
         """See `CodeGenerator.facts`."""
         return {"kernel cache": str(CACHE.use())}
+
+    def packings(self, function: PrimFunc, constants: Collection[int], target: Target) -> Mapping[int, Packing]:
+        """See `CodeGenerator.packings`."""
+        return choose_packings(function, constants, resolve_machine(target.mcpu))
 
     def generate(self, functions: Mapping[str, PrimFunc], target: Target, options: Mapping[str, Any]) -> RuntimeModule:
         """See `CodeGenerator.generate`."""

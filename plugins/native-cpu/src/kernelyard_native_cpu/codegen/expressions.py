@@ -13,7 +13,7 @@ from kernelyard_native_cpu.codegen.memory import Memory, iota
 from kernelyard_native_cpu.codegen.types import cast, decode, encode
 from kernelyard_native_cpu.codegen.values import Value, int_literal
 from kernelyard_native_cpu.schedule.affine import Affine, affine_of, axes_of
-from kernelyard_native_cpu.schedule.plan import MOST_STRIDE
+from kernelyard_native_cpu.schedule.loops import MOST_STRIDE
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from kernelyard_native_cpu.codegen.values import Value, int_literal
 from kernelyard_native_cpu.kernel_info import GroupInfo, Variant
 from kernelyard_native_cpu.machine import Machine
 from kernelyard_native_cpu.schedule.cost import nanoseconds
+from kernelyard_native_cpu.schedule.groups import Group
 from kernelyard_native_cpu.schedule.plan import TILES_PER_PANEL, Plan, size_of
-from kernelyard_native_cpu.schedule.stages import Group
 
 GROUP_PARAMETERS = (
     Value("%args", "ptr"),

@@ -19,8 +19,10 @@ from kernelyard_native_cpu.codegen.module import entry_function, thread_function
 from kernelyard_native_cpu.codegen.values import Value
 from kernelyard_native_cpu.kernel_info import GroupInfo, KernelInfo, LocalInfo, entry_symbol
 from kernelyard_native_cpu.machine import Machine
-from kernelyard_native_cpu.schedule.plan import Plan, make_plan
-from kernelyard_native_cpu.schedule.stages import Group, Stage, make_groups
+from kernelyard_native_cpu.schedule.groups import Group, make_groups
+from kernelyard_native_cpu.schedule.plan import Plan
+from kernelyard_native_cpu.schedule.rules import make_plan
+from kernelyard_native_cpu.schedule.stages import Stage
 
 
 @dataclass(frozen=True)

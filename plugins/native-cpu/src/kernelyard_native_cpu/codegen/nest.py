@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from kernelyard import dims
 from kernelyard.dims import Dim
@@ -13,7 +13,8 @@ from kernelyard_native_cpu.codegen.memory import Memory
 from kernelyard_native_cpu.codegen.reduction import ReductionLoops
 from kernelyard_native_cpu.codegen.values import Value, int_literal, literal_int
 from kernelyard_native_cpu.schedule.affine import unconditional_loads
-from kernelyard_native_cpu.schedule.plan import Plan, is_turned
+from kernelyard_native_cpu.schedule.loops import is_turned
+from kernelyard_native_cpu.schedule.plan import Plan
 from kernelyard_native_cpu.schedule.stages import Stage
 
 Axes = dict[str, Value]
@@ -89,9 +90,10 @@ class Nest:
                 starts = [
                     self._at_most(self.e.add(start, int_literal(lanes * k)), extent - lanes) for k in range(times)
                 ]
-            # Moved pieces may coincide; each is needed once.
+            # Moved pieces may coincide; each is needed once. The last axis comes first: a row of a tile is done with
+            # before the next begins, so that the scalar it is multiplied by needs a register no longer.
             unique = list({s.ref: s for s in starts}.values())
-            return [{**axes, name: s} for axes in points for s in unique]
+            return [{**axes, name: s} for s in unique for axes in points]
 
         return OuterLoop(dims.ceildiv(extent, width), expand)
 
@@ -208,8 +210,30 @@ class Nest:
 
     def _reduce(self, points: Points) -> None:
         loops = ReductionLoops(self.memory, self.stage.first, self.plan, self.lanes_at)
-        for axes, value in zip(points, loops.run(points), strict=True):
-            lanes = None if self.plan.vector_is_reduced else self.lanes_at(axes)
+        values = loops.run(points)
+        for axes, lanes, value in (
+            self._turned_results(points, values) if self.plan.turned else self._results(points, values)
+        ):
             expressions = Expressions(self.memory, axes, lanes)
             self._keep(expressions, self.stage.first, value)
             self._finish(axes, lanes, expressions.known, first_done=True)
+
+    def _results(self, points: Points, values: Sequence[Value]) -> Iterator[tuple[Axes, Lanes | None, Value]]:
+        for axes, value in zip(points, values, strict=True):
+            yield axes, None if self.plan.vector_is_reduced else self.lanes_at(axes), value
+
+    def _turned_results(self, points: Points, values: Sequence[Value]) -> Iterator[tuple[Axes, Lanes | None, Value]]:
+        """Results whose lanes run along the turned axis, one for each lane that they had."""
+        plan, vector, turned = self.plan, str(self.plan.vector), str(self.plan.turned)
+        columns: dict[str, list[tuple[Axes, Value]]] = {}
+        for axes, value in zip(points, values, strict=True):
+            columns.setdefault(axes[vector].ref, []).append((axes, value))
+        for column in columns.values():
+            first, count = column[0][0], len(column)
+            square = [value for _, value in column]
+            square += [replace(square[0], ref="poison", depth=0)] * (plan.lanes - count)
+            width = 1 << (count - 1).bit_length()
+            lanes = Lanes(turned, width, int_literal(count) if count < width else None)
+            for place, row in enumerate(self.e.transpose(square)):
+                value = self.e.shuffle(row, row, range(width)) if width < plan.lanes else row
+                yield {**first, vector: self.e.add(first[vector], int_literal(place))}, lanes, value

@@ -1,0 +1,63 @@
+"""Packing: a constant input of a loop-level function kept in the order in which its kernel reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from kernelyard import dims
+from kernelyard.dims import Shape
+from kernelyard.tir.expr import Const, Expr, Load, index
+from kernelyard.tir.primfunc import PrimFunc
+from kernelyard.tir.visitor import ExprRewriter, rewrite_block
+
+
+@dataclass(frozen=True)
+class Packing:
+    """An axis is cut into blocks of `block` elements: the number of the block becomes the first axis, the place within
+    it the last one. The block must divide the axis.
+
+    Example:
+        >>> Packing(axis=1, block=2).apply(np.arange(8).reshape(2, 4)).tolist()
+        [[[0, 1], [4, 5]], [[2, 3], [6, 7]]]
+    """
+
+    axis: int
+    block: int
+
+    def shape(self, shape: Shape) -> Shape:
+        """The shape of a packed tensor."""
+        blocks = dims.floordiv(shape[self.axis], self.block)
+        return (blocks, *shape[: self.axis], *shape[self.axis + 1 :], self.block)
+
+    def indices(self, indices: Sequence[Expr]) -> tuple[Expr, ...]:
+        """Where the element at some indices is in the packed tensor."""
+        place = indices[self.axis]
+        outer, inner = place // index(self.block), place % index(self.block)
+        if isinstance(place, Const):
+            outer, inner = index(int(place.value) // self.block), index(int(place.value) % self.block)
+        return (outer, *indices[: self.axis], *indices[self.axis + 1 :], inner)
+
+    def apply(self, array: np.ndarray) -> np.ndarray:
+        """The tensor packed."""
+        before, after = array.shape[: self.axis], array.shape[self.axis + 1 :]
+        blocks = array.reshape(*before, -1, self.block, *after)
+        return np.ascontiguousarray(np.moveaxis(blocks, (self.axis, self.axis + 1), (0, -1)))
+
+
+def pack_inputs(function: PrimFunc, packings: Mapping[int, Packing]) -> PrimFunc:
+    """The function reading some of its inputs, given by position, packed."""
+    chosen = {function.inputs[position]: packing for position, packing in packings.items()}
+    packed = {buffer: replace(buffer, shape=packing.shape(buffer.shape)) for buffer, packing in chosen.items()}
+
+    def visit(expr: Expr) -> Expr:
+        if not isinstance(expr, Load) or expr.buffer not in chosen:
+            return expr
+        return Load(packed[expr.buffer], chosen[expr.buffer].indices(expr.indices))
+
+    rewriter = ExprRewriter(visit)
+    blocks = tuple(rewrite_block(block, rewriter) for block in function.blocks)
+    params = tuple(packed.get(buffer, buffer) for buffer in function.params)
+    return PrimFunc(params, blocks, function.num_outputs, function.locals, function.attrs)

@@ -1,0 +1,62 @@
+"""Axes that are read by blocks (`i // 64` and `i % 64`) become two: over the blocks, and within one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kernelyard import dims
+from kernelyard.tir import Axis, Binary, ComputeBlock, Const, Expr, IterVar
+from kernelyard.tir.expr import index
+from kernelyard.tir.primfunc import walk
+from kernelyard.tir.visitor import ExprRewriter, rewrite_block
+from kernelyard_native_cpu.schedule.stages import Stage
+
+
+def split_blocked_axes(stage: Stage) -> Stage:
+    """The stage with its blocked spatial axes split, so that offsets are sums over axes again."""
+    for axis in stage.spatial:
+        size = _block_of(stage, axis)
+        if size is not None:
+            stage = _split(stage, axis, size)
+    return stage
+
+
+def _block_of(stage: Stage, axis: IterVar) -> int | None:
+    """The size of the blocks by which an axis is read, where they divide it."""
+    if not isinstance(axis.extent, int):
+        return None
+    indices = (index for block in stage.blocks for load in block.loads for index in load.indices)
+    for part in walk(*indices):
+        match part:
+            case Binary(op="mod", a=Axis(name=axis.name), b=Const(value=size)) if axis.extent % int(size) == 0:
+                return int(size)
+    return None
+
+
+def _split(stage: Stage, axis: IterVar, size: int) -> Stage:
+    outer, inner = Axis(f"{axis.name}b"), Axis(axis.name)
+    whole = outer * index(size) + inner
+
+    def visit(expr: Expr) -> Expr:
+        match expr:
+            case Axis(name=axis.name):
+                return whole
+            case Binary(op="floordiv", a=a, b=Const(value=number)) if a == whole and number == size:
+                return outer
+            case Binary(op="mod", a=a, b=Const(value=number)) if a == whole and number == size:
+                return inner
+        return expr
+
+    rewriter = ExprRewriter(visit)
+
+    def split(block: ComputeBlock) -> ComputeBlock:
+        axes: list[IterVar] = []
+        for each in block.axes:
+            pieces = (
+                replace(each, name=outer.name, extent=dims.floordiv(each.extent, size)),
+                replace(each, extent=size),
+            )
+            axes += pieces if each.name == axis.name else (each,)
+        return replace(rewrite_block(block, rewriter), axes=tuple(axes))
+
+    return Stage(tuple(map(split, stage.blocks)))

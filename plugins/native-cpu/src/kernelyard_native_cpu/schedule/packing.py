@@ -1,0 +1,95 @@
+"""Which constant operands of sums of products are kept in blocks, so that a kernel reads them from front to back."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from kernelyard.tir import Axis, Buffer, Load, PrimFunc
+from kernelyard.tir.packing import Packing, pack_inputs
+from kernelyard_native_cpu.machine import Machine
+from kernelyard_native_cpu.schedule.affine import axes_of
+from kernelyard_native_cpu.schedule.groups import make_groups
+from kernelyard_native_cpu.schedule.loops import Loops, loops_of
+from kernelyard_native_cpu.schedule.plan import size_of
+from kernelyard_native_cpu.schedule.stages import Stage
+from kernelyard_native_cpu.schedule.tiling import MOST_HEIGHT, best_tile, reused_axes, tile_cost
+
+# What fits into the first cache is quick to read in any order.
+_LEAST_ELEMENTS = 4096
+
+
+def choose_packings(function: PrimFunc, constants: Collection[int], machine: Machine) -> dict[int, Packing]:
+    """The packing of each operand along whose own axis vectors are best taken."""
+    chosen: dict[int, Packing] = {}
+    for position in constants:
+        buffer = function.inputs[position]
+        stage = _stage_that_multiplies(function, buffer)
+        if stage is None or buffer.dtype != "float32" or size_of(buffer.numel) < _LEAST_ELEMENTS:
+            continue
+        packing = _packing(function, position, stage, machine)
+        if packing is not None:
+            chosen[position] = packing
+    return chosen
+
+
+def _stage_that_multiplies(function: PrimFunc, buffer: Buffer) -> Stage | None:
+    """The stage whose sum of products reads a buffer, where no other block does."""
+    stages = [stage for group in make_groups(function) for stage in group.stages]
+    readers = [(stage, block) for stage in stages for block in stage.blocks if buffer in block.reads]
+    if len(readers) != 1:
+        return None
+    ((stage, block),) = readers
+    return stage if block is stage.first and block.reducer == "sum" and block.reduce_axes else None
+
+
+def _packing(function: PrimFunc, position: int, stage: Stage, machine: Machine) -> Packing | None:
+    buffer = function.inputs[position]
+    for axis, place in _own_axes(stage, buffer):
+        blocks = _block_sizes(stage, axis, machine)
+        packed = {size: _packed_loops(function, position, Packing(place, size), machine) for size in blocks}
+        usable = {size: loops for size, loops in packed.items() if loops.vector == axis}
+        best = min(usable, key=lambda size: _time(usable[size], axis) / size, default=None)
+        now = loops_of(stage, frozenset(), {}, machine)
+        if best is not None and (now.vector is None or usable[best].cost(axis) <= now.cost(now.vector)):
+            return Packing(place, best)
+    return None
+
+
+def _own_axes(stage: Stage, buffer: Buffer) -> Iterator[tuple[str, int]]:
+    """Spatial axes that stand alone as an index of the buffer and are read by no other operand, with that index."""
+    operands = stage.first.loads
+    (load, *others) = [load for load in operands if load.buffer == buffer]
+    if others:
+        return
+    elsewhere = frozenset[str]().union(*(axes_of(each) for each in operands if each is not load))
+    for place, index in enumerate(load.indices):
+        names = {axis.name for axis in stage.spatial} - elsewhere
+        if isinstance(index, Axis) and index.name in names and _times_used(load, index.name) == 1:
+            yield index.name, place
+
+
+def _times_used(load: Load, axis: str) -> int:
+    return sum(axis in axes_of(index) for index in load.indices)
+
+
+def _block_sizes(stage: Stage, axis: str, machine: Machine) -> list[int]:
+    """Whole vectors, up to the widest tile, of which the axis is a multiple."""
+    (extent,) = (each.extent for each in stage.spatial if each.name == axis)
+    lanes = machine.vector_bits // 32
+    sizes = [lanes * width for width in MOST_HEIGHT[machine.vector_registers]]
+    return [size for size in sizes if isinstance(extent, int) and extent % size == 0]
+
+
+def _packed_loops(function: PrimFunc, position: int, packing: Packing, machine: Machine) -> Loops:
+    packed = pack_inputs(function, {position: packing})
+    stage = _stage_that_multiplies(packed, packed.inputs[position])
+    assert stage is not None
+    return loops_of(stage, frozenset(), {}, machine)
+
+
+def _time(loops: Loops, axis: str) -> float:
+    """Of the tiles that cover one block."""
+    rows = reused_axes(loops, axis)
+    count = size_of(loops.extents[rows[0]]) if rows else 1
+    tile = best_tile(count, loops.vectors(axis), loops.machine.vector_registers)
+    return tile_cost(count, loops.vectors(axis), *tile)

@@ -1,0 +1,29 @@
+"""Schedule rules: each takes the loops of a stage and answers with a plan, or with None; the first plan wins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kernelyard.tir import Buffer
+from kernelyard_native_cpu.machine import Machine
+from kernelyard_native_cpu.schedule.loops import Loops, loops_of
+from kernelyard_native_cpu.schedule.plan import Plan
+from kernelyard_native_cpu.schedule.rules.conv import conv
+from kernelyard_native_cpu.schedule.rules.elementwise import elementwise
+from kernelyard_native_cpu.schedule.rules.fallback import fallback
+from kernelyard_native_cpu.schedule.rules.gemv import gemv
+from kernelyard_native_cpu.schedule.rules.general_reduction import general_reduction
+from kernelyard_native_cpu.schedule.rules.matmul import matmul
+from kernelyard_native_cpu.schedule.rules.reduction import reduction
+from kernelyard_native_cpu.schedule.rules.transpose import transpose
+from kernelyard_native_cpu.schedule.stages import Stage
+
+Rule = Callable[[Loops], Plan | None]
+RULES: tuple[Rule, ...] = (gemv, matmul, conv, general_reduction, reduction, transpose, elementwise, fallback)
+
+
+def make_plan(stage: Stage, outer: frozenset[str], private: dict[Buffer, int], machine: Machine) -> Plan:
+    """The plan of a stage inside loops over the `outer` axes; `private`: leading axes that buffers are kept without."""
+    loops = loops_of(stage, outer, private, machine)
+    plans = (rule(loops) for rule in RULES)
+    return next(plan for plan in plans if plan is not None)

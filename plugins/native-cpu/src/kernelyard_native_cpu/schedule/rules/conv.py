@@ -1,0 +1,21 @@
+"""Convolutions, and other sums of products over several axes: a tile of the result stays in registers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kernelyard_native_cpu.schedule.loops import Loops
+from kernelyard_native_cpu.schedule.plan import Plan
+from kernelyard_native_cpu.schedule.tiling import dot_products, outer_product, turned_axis
+
+
+def conv(loops: Loops) -> Plan | None:
+    """For every sum of products; vectors along places or along filters, whichever costs less."""
+    vector = loops.vector
+    if loops.in_order or vector is None or not loops.stage.is_contraction:
+        return None
+    plan = replace(loops.scalar(), vector=vector, lanes=loops.lanes(vector), masked=loops.is_masked(vector))
+    if vector in loops.reduce:
+        return replace(plan, tiles=dot_products(loops, vector))
+    tiles, width = outer_product(loops, vector)
+    return replace(plan, unroll=width, tiles=tiles, turned=turned_axis(loops, vector, tiles))

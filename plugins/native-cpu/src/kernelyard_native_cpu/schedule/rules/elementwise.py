@@ -1,0 +1,25 @@
+"""Maps: every element by itself, whole vectors of neighbours at a time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kernelyard_native_cpu.schedule.loops import Loops, even_parts
+from kernelyard_native_cpu.schedule.plan import Plan
+
+_UNROLL = 2
+
+
+def elementwise(loops: Loops) -> Plan | None:
+    """Along the axis where most loads and stores are of neighbours."""
+    vector = loops.vector
+    if loops.in_order or loops.stage.reduce or vector is None:
+        return None
+    unroll = even_parts(loops.vectors(vector), _UNROLL)
+    return replace(
+        loops.scalar(),
+        vector=vector,
+        lanes=loops.lanes(vector),
+        unroll=unroll,
+        masked=loops.is_masked(vector),
+    )

@@ -1,0 +1,47 @@
+"""Products of matrices: a tile of the result stays in registers, the operand that every tile reads is packed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kernelyard.tir import Buffer
+from kernelyard_native_cpu.schedule.affine import offset_of, unconditional_loads
+from kernelyard_native_cpu.schedule.loops import Loops
+from kernelyard_native_cpu.schedule.plan import Panel, Plan, size_of
+from kernelyard_native_cpu.schedule.tiling import Tiles, dot_products, outer_product, turned_axis
+
+# A panel is packed when at least so many tiles read it, of at least so many rows, so many elements apart.
+_LEAST_TILES = 4
+_LEAST_ROWS = 32
+_LEAST_DISTANCE = 128
+
+
+def matmul(loops: Loops) -> Plan | None:
+    """For sums of products over one axis."""
+    vector = loops.vector
+    if loops.in_order or vector is None or not loops.stage.is_contraction or len(loops.reduce) != 1:
+        return None
+    lanes = loops.lanes(vector)
+    plan = replace(loops.scalar(), vector=vector, lanes=lanes, masked=loops.is_masked(vector))
+    if vector in loops.reduce:
+        return replace(plan, tiles=dot_products(loops, vector))
+    tiles, width = outer_product(loops, vector)
+    panel = None if plan.masked else _panel(loops, vector, lanes * width, tiles)
+    return replace(plan, unroll=width, tiles=tiles, panel=panel, turned=turned_axis(loops, vector, tiles))
+
+
+def _panel(loops: Loops, vector: str, width: int, tiles: Tiles) -> Panel | None:
+    """The operand that every tile reads again, row by row, where its rows are far apart in memory."""
+    if len(tiles) != 1:
+        return None
+    (tile, height), (reduced,) = tiles[0], loops.reduce
+    if size_of(loops.extents[tile]) < _LEAST_TILES * height or size_of(loops.extents[reduced]) < _LEAST_ROWS:
+        return None
+    first = loops.stage.first
+    for load in unconditional_loads(first.body):
+        offset = offset_of(load.buffer, load.indices)
+        far = offset.coefficient(reduced)
+        is_far = far is not None and (not isinstance(far, int) or far >= _LEAST_DISTANCE)
+        if is_far and offset.coefficient(vector) == 1 and offset.coefficient(tile) == 0:
+            return Panel(load, Buffer(f"panel of {first.name}", (loops.extents[reduced], width), load.dtype, "local"))
+    return None

@@ -1,0 +1,34 @@
+"""Reductions in which nothing is read twice: sums, extrema, means, poolings."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kernelyard_native_cpu.schedule.loops import Loops, even_parts
+from kernelyard_native_cpu.schedule.plan import Plan, size_of
+
+# Independent partial results: enough to hide how long one addition takes.
+_UNROLL = 4
+
+
+def reduction(loops: Loops) -> Plan | None:
+    """Along the reduced axis with several partial results, or along another one with a result per lane."""
+    vector = loops.vector
+    if loops.in_order or not loops.stage.reduce or vector is None:
+        return None
+    return replace(
+        loops.scalar(),
+        vector=vector,
+        lanes=loops.lanes(vector),
+        unroll=_unroll(loops, vector),
+        masked=loops.is_masked(vector),
+    )
+
+
+def _unroll(loops: Loops, vector: str) -> int:
+    if loops.finds_place:
+        return 1
+    if vector in loops.reduce:
+        full = size_of(loops.extents[vector]) // loops.lanes(vector)
+        return max(1, min(_UNROLL, full))
+    return even_parts(loops.vectors(vector), _UNROLL)

@@ -1,0 +1,31 @@
+"""Maps that read along one axis and write along another: squares are turned in registers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kernelyard_native_cpu.schedule.loops import Loops, is_turned
+from kernelyard_native_cpu.schedule.plan import Plan
+
+_LEAST_LANES = 4
+
+
+def transpose(loops: Loops) -> Plan | None:
+    """A square of as many rows as there are lanes, where a load has its neighbours along another axis."""
+    vector = loops.vector
+    if loops.in_order or loops.stage.reduce or vector is None or loops.is_masked(vector):
+        return None
+    lanes = loops.lanes(vector)
+    turned = _turned_axis(loops, vector, lanes)
+    if turned is None:
+        return None
+    return replace(loops.scalar(), vector=vector, lanes=lanes, tiles=((turned, lanes),), turned=turned)
+
+
+def _turned_axis(loops: Loops, vector: str, lanes: int) -> str | None:
+    if lanes < _LEAST_LANES or not isinstance(loops.extents[vector], int):
+        return None
+    loads = [access.offset for access in loops.accesses if not access.is_store]
+    sized = [(name, loops.extents[name]) for name in loops.spatial if name != vector]
+    long_enough = [name for name, extent in sized if isinstance(extent, int) and extent >= lanes]
+    return next((name for name in long_enough if any(is_turned(load, vector, name) for load in loads)), None)

@@ -1,0 +1,72 @@
+"""Tiles of the output of a sum of products that stay in registers."""
+
+from __future__ import annotations
+
+from kernelyard_native_cpu.schedule.loops import Loops, even_parts, is_turned
+from kernelyard_native_cpu.schedule.plan import size_of
+
+Tiles = tuple[tuple[str, int], ...]
+
+# Sums in a tile by its width in vectors, such that they and the operands fit into so many registers.
+MOST_HEIGHT = {32: {1: 16, 2: 14, 3: 9, 4: 6}, 16: {1: 8, 2: 4}}
+_MOST_UNTILED = 4
+# With so few rows, reading what they are multiplied by takes the time.
+FEW_ROWS = 8
+# A load takes so much of the time of a multiplication with addition: there are two ports for each, and loads of scalars
+# are part of the multiplication.
+_LOAD = 0.5
+
+
+def tile_cost(rows: int, vectors: int, height: int, width: int) -> float:
+    """The time that tiles of a shape take to cover so many rows and vectors."""
+    steps = -(-rows // height) * -(-vectors // width)
+    return steps * (height * width + _LOAD * (height + width))
+
+
+def best_tile(rows: int, vectors: int, registers: int) -> tuple[int, int]:
+    """Height and width of the tiles that take the least time; a few rows are all in one tile, so that what they are
+    multiplied by is read once."""
+    shapes = [(h, w) for w, most in MOST_HEIGHT[registers].items() for h in range(1, most + 1)]
+    if rows <= FEW_ROWS:
+        shapes = [(h, w) for h, w in shapes if h == rows]
+    return min(shapes, key=lambda shape: (tile_cost(rows, vectors, *shape), -shape[0] * shape[1]))
+
+
+def reused_axes(loops: Loops, vector: str) -> list[str]:
+    """Axes along which operands are used again, those that save most first, of equals the innermost."""
+    others = loops.others(vector)
+    reuse = {name: loops.reuse(name, vector) for name in others}
+    return sorted((name for name in others if reuse[name]), key=lambda name: (-reuse[name], -others.index(name)))
+
+
+def outer_product(loops: Loops, vector: str) -> tuple[Tiles, int]:
+    """Rows of whole vectors: each vector that is loaded serves every row, each scalar every vector of its row.
+
+    Returns the axis of the rows with how many, and the vectors of a row.
+    """
+    vectors = loops.vectors(vector)
+    axes = reused_axes(loops, vector)
+    if not axes:
+        return (), even_parts(vectors, _MOST_UNTILED)
+    rows = size_of(loops.extents[axes[0]])
+    height, width = best_tile(rows, vectors, loops.machine.vector_registers)
+    return ((axes[0], height),), width
+
+
+def turned_axis(loops: Loops, vector: str, tiles: Tiles) -> str | None:
+    """The axis of the rows, where results lie side by side along it in memory and far apart along the vector axis."""
+    if len(tiles) != 1 or loops.is_masked(vector):
+        return None
+    ((rows, height),) = tiles
+    extents = loops.extents[rows], loops.extents[vector]
+    fits = 1 < height <= min(loops.lanes(vector), size_of(extents[0]))
+    if not fits or not all(isinstance(extent, int) for extent in extents):
+        return None
+    stores = [access.offset for access in loops.accesses if access.is_store]
+    return rows if any(is_turned(store, vector, rows) for store in stores) else None
+
+
+def dot_products(loops: Loops, vector: str) -> Tiles:
+    """A square of sums, each along the lanes of a vector of its own."""
+    side = 4 if loops.machine.vector_registers == 32 else 3
+    return tuple((name, min(side, size_of(loops.extents[name]))) for name in reused_axes(loops, vector)[:2])

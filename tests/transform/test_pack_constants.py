@@ -1,0 +1,77 @@
+"""Constants kept in the order in which kernels read them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from kernelyard.ir import Call, Constant, FunctionBuilder, IRModule, parse_module, to_text, verify
+from kernelyard.testing.reference import assert_same_meaning
+from kernelyard.tir.packing import Packing
+from kernelyard.tir.primfunc import PrimFunc
+from kernelyard.transform.pack_constants import PackConstants
+from kernelyard.transform.pipelines import get_pipeline
+
+WEIGHT = np.arange(48, dtype=np.float32).reshape(6, 8)
+
+
+def products(*weights: np.ndarray) -> IRModule:
+    """One product after the other: x (n, 6) with each weight."""
+    b = FunctionBuilder()
+    x = b.input("x", (4, 6))
+    results = [b.op("matmul", x, weight) for weight in weights]
+    total = results[0]
+    for result in results[1:]:
+        total = b.op("add", total, result)
+    return get_pipeline("legalize")(IRModule({"main": b.function(total)}))
+
+
+def calls(module: IRModule) -> list[Call]:
+    return [binding.value for binding in module["main"].bindings if isinstance(binding.value, Call)]
+
+
+def constants(call: Call) -> list[Constant]:
+    return [arg for arg in call.args if isinstance(arg, Constant)]
+
+
+@pytest.mark.parametrize("packing", [Packing(0, 2), Packing(0, 6), Packing(1, 4), Packing(1, 1)])
+def test_the_meaning_stays(packing):
+    module = products(WEIGHT)
+    packed = verify(PackConstants(lambda function, positions: dict.fromkeys(positions, packing))(module))
+    (weight,) = constants(calls(packed)[0])
+    assert weight.data.shape == packing.shape((6, 8))
+    assert_same_meaning(module, packed, [np.ones((4, 6), np.float32)])
+    assert to_text(parse_module(to_text(packed))) == to_text(packed)
+    assert sum(isinstance(f, PrimFunc) for f in packed.functions.values()) == 1, "the old function is gone"
+
+
+def test_only_constants_are_asked_about():
+    asked: list[tuple[int, ...]] = []
+
+    def choose(function: PrimFunc, positions) -> dict[int, Packing]:
+        asked.append(tuple(positions))
+        return {}
+
+    module = products(WEIGHT)
+    assert PackConstants(choose)(module) is module
+    assert asked == [(1,)]
+
+
+def test_the_name_tells():
+    module = products(WEIGHT, WEIGHT * 2)
+    packed = PackConstants(lambda function, positions: dict.fromkeys(positions, Packing(1, 4)))(module)
+    assert_same_meaning(module, packed, [np.ones((4, 6), np.float32)])
+    assert [call.args[0].name for call in calls(packed)] == [f"{call.args[0].name}_packed" for call in calls(module)]
+
+
+@pytest.mark.parametrize(
+    ("shape", "packing"), [((6, 8), Packing(1, 4)), ((4, 3, 2, 5), Packing(0, 2)), ((7,), Packing(0, 7))]
+)
+def test_every_element_is_where_its_index_says(shape, packing):
+    data = np.arange(np.prod(shape)).reshape(shape)
+    packed = packing.apply(data)
+    assert packed.shape == packing.shape(shape)
+    for at in np.ndindex(*shape):
+        place = at[packing.axis]
+        rest = at[: packing.axis] + at[packing.axis + 1 :]
+        assert packed[(place // packing.block, *rest, place % packing.block)] == data[at]
