@@ -78,6 +78,7 @@ HOOKS = "L0 its hooks are cheap and print nothing"
 # What is changed in the template (file, before, after), the case that finds it, the verdict and a part of its message.
 LIES: dict[str, tuple[str, str, str, str, str, str]] = {
     "refuses": ("patterns.py", 'dtype == "float32"', 'dtype == "float16"', MATMUL, "declined", "ran on reference"),
+    "refuses what others made": ("patterns.py", 'dtype == "float32"', 'dtype == "float32" and not hasattr(match.value_of(match.captures["data"]), "op")', "L1 matmul: matrices (float32, sliced)", "declined", "matmul ran on reference"),
     "is wrong": ("runtime.py", "np.maximum(total, 0)", "np.maximum(total, 1)", FUSED, "differs", "Mismatched"),
     "breaks its word": ("codegen.py", "serializer = AcmeSerializer()", "serializer = 1 / 0", MATMUL, "error", "ZeroDivisionError"),
     "fuses less than it claims": ("patterns.py", 'linear = linear.optional(lambda total: is_op("nn.relu")(total))', "", FUSED, "declined", "nn.relu ran on reference"),

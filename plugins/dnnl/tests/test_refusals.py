@@ -58,9 +58,11 @@ REFUSALS = {
     "rank: resizing four axes": ("rank", "dnnl.resample", resized((4, 4, 4, 4), method="linear"), [(1, 2, 2, 2, 2, 2)]),
     "attribute: layer norm over a middle axis": (
         "attribute", "dnnl.layer_norm",
+        # The convolution's result may lie in any order, and so may that under another shape.
         lambda b, x: b.op(
-            "nn.layer_norm", b.op("reshape", b.op("tanh", x), shape=(2, 3, 4)), ones(3), ones(3), axes=(1,), epsilon=1e-5
-        ), [(6, 4)],
+            "nn.layer_norm", b.op("reshape", conv(b, x, ones(4, 3, 3, 3)), shape=(1, 4, 16)), ones(4), ones(4),
+            axes=(1,), epsilon=1e-5,
+        ), [(1, 3, 6, 6)],
     ),
     "attribute: average pool with dilation": (
         "attribute", "dnnl.pool",
@@ -220,3 +222,19 @@ def test_channels_are_joined_where_they_lie_side_by_side(channels, offloading):
     exe = ky.compile(module, backends=["dnnl"])
     assert_offloaded(exe, "dnnl", "dnnl.concat")
     offloading.right(module, exe)
+
+
+@pytest.mark.parametrize("op", ["nn.softmax", "max"])
+def test_rows_of_a_part_or_of_another_shape_are_looked_at_as_any_others(op, offloading):
+    """A slice lies as what it is a part of; row-major memory under another shape is row-major."""
+    attrs = {"axis": 1} if op == "nn.softmax" else {"axes": (1,), "keepdims": False}
+    pattern = "dnnl.softmax" if op == "nn.softmax" else "dnnl.reduce"
+
+    def of_a_part(b, x):
+        return b.op(op, b.op("strided_slice", x, axes=(0,), begin=(1,), end=(3,), strides=(1,)), **attrs)
+
+    def of_another_shape(b, x):
+        return b.op(op, b.op("reshape", x, shape=(4, 5, 6)), **attrs)
+
+    offloading.declined("reference-implementation", pattern, of_a_part, (4, 5, 6))
+    offloading.declined("reference-implementation", pattern, of_another_shape, (20, 6))

@@ -13,6 +13,7 @@ from kernelyard.dims import Dim
 from kernelyard.ir import (
     Call,
     Constant,
+    Expr,
     FunctionBuilder,
     IRModule,
     Op,
@@ -74,6 +75,10 @@ class OpCase:
             sizes = enumerate(array.shape)
             shape = [dim_of(number, axis, size) for axis, size in sizes] if dim_of else type_.shape
             args.append(builder.input(f"x{number}", shape, type_.dtype))
+        return self.call(builder, args)
+
+    def call(self, builder: FunctionBuilder, args: Sequence[Expr]) -> IRModule:
+        """A module whose results are those of the operator on these operands, with the sample's attributes."""
         result = builder.bind(Call(self.op, args, self.sample.attributes))
         fields = len(result.type.fields) if isinstance(result.type, TupleType) else 0
         results = [builder.bind(TupleGetItem(result, i)) for i in range(fields)] or [result]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
@@ -18,9 +18,11 @@ from kernelyard.plugins.worker_process import Worker
 from kernelyard.runtime.executable import Executable
 from kernelyard.runtime.report import VIEW, Report
 from kernelyard.testing.assertions import assert_allclose
+from kernelyard.testing.conformance.layouts import in_memory
 from kernelyard.testing.conformance.rerun import RERUN, from_json, to_json
 from kernelyard.testing.reference import evaluate
 
+DENSE = "dense"
 CALLERS = 8  # threads that call one program at once
 Feeds = Sequence[np.ndarray]
 
@@ -43,6 +45,7 @@ class Bench:
     def __init__(self, backend: str, timeout: float = 60.0) -> None:
         self.backend = backend
         self._timeout = timeout
+        self._kept: tuple[str, Executable, IRModule] | None = None
 
     # --- compiling ----------------------------------------------------------------------------------------------------
     def compile(self, module: IRModule) -> Executable:
@@ -57,18 +60,30 @@ class Bench:
             raise PluginContractError(f"it accepted {', '.join(violation.functions)}, then: {violation.message}")
         return exe
 
-    def taken(self, module: IRModule) -> Executable:
-        """A program all of whose operators run on the backend.
+    def taken(self, module: IRModule, added: Collection[str] = ()) -> Executable:
+        """A program all of whose operators run on the backend; `added`: those that may run elsewhere.
 
         Raises: Declined, NothingToRun.
         """
         exe = self.compile(module)
-        elsewhere = [row for row in exe.report.placed if row.backend not in (self.backend, VIEW)]
+        rows = [row for row in exe.report.placed if row.op not in added]
+        elsewhere = [row for row in rows if row.backend not in (self.backend, VIEW)]
         if elsewhere:
             raise Declined(f"{elsewhere[0].op} ran on {elsewhere[0].backend}{self._reasons(exe.report)}")
-        if not any(row.backend == self.backend for row in exe.report.placed):
+        if not any(row.backend == self.backend for row in rows):
             raise NothingToRun("the simplifier leaves nothing to run")
         return exe
+
+    def taken_again(self, name: str, make: Callable[[], IRModule]) -> tuple[Executable, IRModule]:
+        """As `taken`; the last program is kept, for the cases that follow each other with the same module.
+
+        Raises: Declined, NothingToRun.
+        """
+        if self._kept is None or self._kept[0] != name:
+            self._kept = None
+            module = make()
+            self._kept = name, self.taken(module), module
+        return self._kept[1:]
 
     def taken_as_one(self, module: IRModule) -> Executable:
         """A program that is one composite.
@@ -107,12 +122,12 @@ class Bench:
         return "".join(f"\n  {d.pattern}: {d.code}: {d.message}" for d in report.declined if d.backend == self.backend)
 
     # --- running ------------------------------------------------------------------------------------------------------
-    def right(self, exe: Executable, module: IRModule, feeds: Feeds, strided: bool = False) -> None:
-        """The program gives what the reference gives.
+    def right(self, exe: Executable, module: IRModule, feeds: Feeds, layout: str = DENSE) -> None:
+        """The program gives what the reference gives; `layout`: how the feeds lie in memory.
 
         Raises: Differs.
         """
-        given = [_strided(array) for array in feeds] if strided else feeds
+        given = feeds if layout == DENSE else in_memory(layout, feeds)
         self.compare(self.outputs(exe, given), evaluate(module, feeds))
 
     def outputs(self, exe: Executable, feeds: Feeds) -> list[np.ndarray]:
@@ -162,16 +177,6 @@ class Bench:
     @cached_property
     def _loader(self) -> Worker:
         return Worker(["-c", RERUN])
-
-
-def _strided(array: np.ndarray) -> np.ndarray:
-    """The same elements with gaps between them, the axes the other way round in memory."""
-    if array.ndim == 0:
-        return array
-    memory = np.empty([2 * size for size in reversed(array.shape)], array.dtype)
-    view = memory.T[tuple(slice(None, None, 2) for _ in array.shape)]
-    view[...] = array
-    return view
 
 
 def _scaled(array: np.ndarray, number: int) -> np.ndarray:

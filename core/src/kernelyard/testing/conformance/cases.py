@@ -16,15 +16,16 @@ from kernelyard.ir import Constant, FunctionBuilder, IRModule, Sample, Var
 from kernelyard.ir.types import TensorType
 from kernelyard.ops.samples import numbers
 from kernelyard.testing.conformance import loading
-from kernelyard.testing.conformance.bench import Bench
+from kernelyard.testing.conformance.bench import DENSE, Bench
 from kernelyard.testing.conformance.claims import Claims
+from kernelyard.testing.conformance.layouts import IN_GRAPH, IN_MEMORY, LaidOut, changes, in_graph
 from kernelyard.testing.conformance.random_graphs import random_cases
 from kernelyard.testing.op_cases import OpCase, one_symbol_per_size, op_cases
 from kernelyard.testing.reference import evaluate
 
 LEVELS = {
     "L0": "loads and negotiates",
-    "L1": "every claimed operator, dtype and form of operands",
+    "L1": "every claimed operator, dtype and layout",
     "L2": "fused patterns and regions",
     "L3": "unknown sizes, threads",
     "L4": "saved, and run in a fresh process",
@@ -70,7 +71,7 @@ def all_cases(backend: str, claims: Claims) -> dict[str, Case]:
     firsts = [firsts[0] for op in samples if (firsts := _without_gaps(samples[op], claims))]
     groups = [
         *(Case(f"L0 {name}", partial(check, claims=claims)) for name, check in loading.CHECKS.items()),
-        *(case for op in samples for sample in samples[op] for case in _single(sample)),
+        *(case for op in samples for sample in samples[op] for case in _single(sample, claims.layouts)),
         *(case for chain in claims.fused for case in _fused(chain, claims)),
         *(case for op in samples for sample in samples[op] for case in _symbolic(sample, claims)),
         *(_of(s, f"L3 {s.name('threads')}", partial(_threads, s)) for s in firsts),
@@ -133,18 +134,37 @@ def _others(sample: Claimed) -> range:
 
 
 # --- L1 ---------------------------------------------------------------------------------------------------------------
-def _single(sample: Claimed) -> Iterator[Case]:
-    """Operands as parameters, as constants, and read from memory with gaps."""
-    yield _of(sample, f"L1 {sample.name('parameters')}", partial(_alone, sample, (), False))
-    if any(array.ndim for array in sample.case.sample.inputs):
-        yield _of(sample, f"L1 {sample.name('strided')}", partial(_alone, sample, (), True))
+def _single(sample: Claimed, layouts: Sequence[str]) -> Iterator[Case]:
+    """Operands as parameters, in each layout, and as constants."""
+
+    def case(form: str, run: Run) -> Case:
+        return _of(sample, f"L1 {sample.name(form)}", run)
+
+    yield case("parameters", partial(_fed, sample, DENSE))
+    for form in IN_MEMORY:
+        if form in layouts and changes(form, sample.case.inputs()):
+            yield case(form, partial(_fed, sample, form))
+    for form in IN_GRAPH:
+        laid_out = in_graph(form, sample.case) if form in layouts else None
+        if laid_out is not None:
+            yield case(form, partial(_laid_out, laid_out))
     if _others(sample):
-        yield _of(sample, f"L1 {sample.name('constants')}", partial(_alone, sample, tuple(_others(sample)), False))
+        yield case("constants", partial(_with_constants, sample))
 
 
-def _alone(sample: Claimed, constants: Sequence[int], strided: bool, bench: Bench) -> None:
+def _fed(sample: Claimed, layout: str, bench: Bench) -> None:
+    exe, module = bench.taken_again(sample.name("parameters"), sample.case.module)
+    bench.right(exe, module, sample.case.inputs(), layout)
+
+
+def _laid_out(given: LaidOut, bench: Bench) -> None:
+    bench.right(bench.taken(given.module, given.added), given.module, given.feeds)
+
+
+def _with_constants(sample: Claimed, bench: Bench) -> None:
+    constants = tuple(_others(sample))
     module = sample.case.module(constants)
-    bench.right(bench.taken(module), module, sample.case.inputs(constants), strided)
+    bench.right(bench.taken(module), module, sample.case.inputs(constants))
 
 
 # --- L2 ---------------------------------------------------------------------------------------------------------------

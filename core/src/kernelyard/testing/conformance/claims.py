@@ -15,12 +15,13 @@ from kernelyard.ir import get_op
 from kernelyard.plugins.manager import GROUP
 from kernelyard.plugins.manifest import manifest_path
 from kernelyard.runtime.entry_points import find
+from kernelyard.testing.conformance.layouts import LAYOUTS
 
 FILE_NAME = "conformance.toml"
 OUTCOMES = ("declined", "differs")  # what a gap may excuse; an error or a crash never
 SYMBOLIC = ("leading", "all")
 OPERANDS = ("bias", "channels", "scalar", "residual")
-_FIELDS = ("dtypes", "ops", "op_dtypes", "fused", "symbolic", "gaps")
+_FIELDS = ("dtypes", "ops", "op_dtypes", "layouts", "fused", "symbolic", "gaps")
 
 
 @dataclass(frozen=True)
@@ -39,15 +40,17 @@ class Gap:
 class Claims:
     """What the backend takes.
 
-    ops: operators with their dtypes: every sample of these dtypes, with parameters, constant operands and strided
-    inputs. fused: chains that become one composite, as in `("matmul", "add bias", "nn.relu")`. symbolic: which sizes
-    may be unknown when it compiles, of "leading" (the first axis of the first operand) and "all".
+    ops: operators with their dtypes: every sample of these dtypes, with parameters and constant operands.
+    layouts: how operands may lie in memory and come about, of `kernelyard.testing.conformance.layouts`. fused: chains
+    that become one composite, as in `("matmul", "add bias", "nn.relu")`. symbolic: which sizes may be unknown when it
+    compiles, of "leading" (the first axis of the first operand) and "all".
     """
 
     ops: dict[str, tuple[str, ...]]
     fused: tuple[tuple[str, ...], ...] = ()
     symbolic: tuple[str, ...] = ()
     gaps: tuple[Gap, ...] = ()
+    layouts: tuple[str, ...] = LAYOUTS
 
     def gap_of(self, case: str) -> Gap | None:
         """The gap that excuses a case."""
@@ -78,7 +81,8 @@ def parse_claims(text: str, where: str) -> Claims:
     for op in (*by_op, *(piece.split()[0] for chain in fused for piece in chain)):
         _check_op(op, where)
     gaps = tuple(_gap(entry, where) for entry in table.get("gaps", []))
-    return Claims(by_op, fused, _strings(table, "symbolic", where, SYMBOLIC), gaps)
+    layouts = _strings(table, "layouts", where, LAYOUTS) if "layouts" in table else LAYOUTS
+    return Claims(by_op, fused, _strings(table, "symbolic", where, SYMBOLIC), gaps, layouts)
 
 
 def _strings(table: dict[str, Any], name: str, where: str, choices: tuple[str, ...] = ()) -> tuple[str, ...]:

@@ -34,7 +34,7 @@ def _check(ops: frozenset[str], symbolic: bool, number: int, bench: Bench) -> No
     program = programs[number]
     exe = bench.taken_or_refused(program.module, ops)
     bench.right(exe, program.module, program.inputs)
-    bench.right(exe, program.module, program.inputs, strided=True)
+    bench.right(exe, program.module, program.inputs, "strided")
 
 
 @cache

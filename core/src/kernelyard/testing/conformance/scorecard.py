@@ -122,7 +122,7 @@ class ScorecardPlugin:
             return
         is_gap = report.skipped and hasattr(report, "wasxfail")
         result = "gaps" if is_gap else _RESULT_OF[report.outcome]
-        message = getattr(report, "wasxfail", "") if is_gap else facts["message"] or _last_line(report, result)
+        message = getattr(report, "wasxfail", "") if is_gap else facts["message"] or _first_line(report, result)
         self.card.lines.append(Line(**{**facts, "result": result, "message": message.removeprefix("reason: ")}))
 
     def pytest_sessionfinish(self) -> None:
@@ -130,5 +130,5 @@ class ScorecardPlugin:
         self.card.write(self._file)
 
 
-def _last_line(report: pytest.TestReport, result: str) -> str:
-    return report.longreprtext.strip().splitlines()[-1] if result == "failed" else ""
+def _first_line(report: pytest.TestReport, result: str) -> str:
+    return report.longreprtext.strip().splitlines()[0] if result == "failed" else ""
