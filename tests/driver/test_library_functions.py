@@ -18,7 +18,7 @@ from kernelyard.errors import ArtifactError, InputShapeError, LibraryWarning, Sh
 from kernelyard.ir import Constant, FunctionBuilder, IRModule, Tuple
 from kernelyard.ir.op import get_op
 from kernelyard.ops.reference_runtime import OpCall, ReferenceModule
-from kernelyard.runtime.c_compiler import COMPILERS
+from kernelyard.runtime.c_compiler import COMPILERS, find_compiler
 from kernelyard.runtime.executable import Executable
 from kernelyard.runtime.plan import Plan
 from kernelyard.runtime.program import Program, Register, SizeCheck, Step
@@ -223,6 +223,14 @@ def test_sizes_that_overflow_are_refused(tmp_path):
         tensor[0].shape = (ctypes.c_int64 * 2)(size, size)
         assert model.c.ky_output_shape(0, tensor, 1, 0, shape) == BAD_TENSOR
         assert "y: inputs of these sizes do not fit" in model.error
+
+
+def test_what_is_written_in_c_compiles_without_warnings(tmp_path, monkeypatch):
+    command = " ".join(find_compiler().command)
+    monkeypatch.setenv("CC", f"{command} -Wall -Wextra -Werror -Wno-unused-function")
+    b = FunctionBuilder()
+    x, y = b.input("x", (2 * N + 1, M)), b.input("y", (M,))
+    export(tmp_path, {"main": b.function(b.op("add", b.op("exp", x), y)), "other": layers(1)})
 
 
 # --- tensors from outside ---------------------------------------------------------------------------------------------

@@ -90,7 +90,7 @@ static inline int32_t ky_solve_affine(int64_t* symbol, const int64_t* at, int64_
 
 /* dim: NULL for a number. */
 static inline int32_t ky_expect(int64_t found, int64_t expected, const char* name, int32_t axis, const char* dim) {
-  if (expected == KY_NONE)
+  if (dim && expected == KY_NONE)
     return ky_fail(KY_BAD_TENSOR, "%s: axis %d has %lld elements, which %s cannot be", name, axis, (long long)found, dim);
   if (found == expected) return KY_OK;
   return ky_fail(KY_BAD_TENSOR, "%s: axis %d has %lld elements, expected %s%s%lld", name, axis, (long long)found, dim ? dim : "",
