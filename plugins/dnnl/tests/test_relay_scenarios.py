@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import kernelyard as ky
+from kernelyard.errors import OptionError
 from kernelyard.ir import FunctionBuilder, IRModule, TensorType
 from kernelyard.testing import assert_declined, assert_offloaded, evaluate
 from kernelyard.transform import ToMixedPrecision
@@ -142,16 +143,35 @@ def test_multiple_outputs(offloading):
         np.testing.assert_allclose(one.numpy(), other, rtol=1e-6)
 
 
-def test_prune_dnnl_subgraph(offloading):
-    """conv, bias, relu, global pool, add of an image: oneDNN has the pool too, so that nothing is left to prune."""
+def convolution_and_sum(between):
+    """conv, bias, relu, something over all pixels, and the sum with an image."""
 
     def build(b, x, image):
         y = b.op("nn.conv2d", x, weights(32, 32, 3, 3), padding=(1,) * 4)
-        y = b.op("max", b.op("nn.relu", b.op("add", y, weights(32, 1, 1))), axes=(2, 3), keepdims=True)
-        return b.op("add", y, image)
+        return b.op("add", between(b, b.op("nn.relu", b.op("add", y, weights(32, 1, 1)))), image)
 
+    return build
+
+
+def test_prune_dnnl_subgraph(offloading):
+    """A sum by itself is given back; the convolution stays."""
+    build = convolution_and_sum(lambda b, y: b.op("floor", y))
     module = offloading.module(build, (1, 32, 56, 56), (1, 32, 56, 56))
-    exe = ky.compile(module, backends=["dnnl"])
+    for prune, expected in ((False, ["nn.conv2d", "add", "nn.relu", "add"]), (True, ["nn.conv2d", "add", "nn.relu"])):
+        exe = ky.compile(module, backends=["dnnl"], options={"dnnl": {"prune": prune}})
+        assert taken_by(exe)["dnnl"] == expected
+        offloading.right(module, exe)
+    assert_declined(exe, "dnnl", "light", "dnnl.elementwise")
+    with pytest.raises(OptionError, match="prune"):
+        ky.compile(module, backends=["dnnl"], options={"dnnl": {"prune": "yes"}})
+
+
+@pytest.mark.parametrize("prune", [False, True])
+def test_nothing_is_pruned_from_a_region_with_a_convolution(prune, offloading):
+    """TVM's program: oneDNN has the pool over all pixels too, so that all is one region."""
+    build = convolution_and_sum(lambda b, y: b.op("max", y, axes=(2, 3), keepdims=True))
+    module = offloading.module(build, (1, 32, 56, 56), (1, 32, 56, 56))
+    exe = ky.compile(module, backends=["dnnl"], options={"dnnl": {"prune": prune}})
     assert set(taken_by(exe)) == {"dnnl"}
     assert len({region.function for region in exe.report.regions}) == 1
     offloading.right(module, exe)
@@ -327,6 +347,7 @@ SCENARIOS = {
     "test_dnnl: dnnl_not_compatible": test_dnnl_not_compatible,
     "test_dnnl: multiple_outputs": test_multiple_outputs,
     "test_dnnl: prune_dnnl_subgraph": test_prune_dnnl_subgraph,
+    "test_dnnl: prune_dnnl_subgraph, TVM's program": test_nothing_is_pruned_from_a_region_with_a_convolution,
     "test_dnnl: resnetv1_rewrite": test_resnetv1_rewrite,
     "test_dnnl: fuse_pad_avg_pool": test_fuse_pad_avg_pool,
     "test_dnnl: bf16 of each": test_mixed_precision,

@@ -13,13 +13,13 @@ from kernelyard.ir import IRModule
 from kernelyard.ir.verify import verify
 from kernelyard.patterns.registry import FusionPattern
 from kernelyard.placement.near_misses import record_near_misses
+from kernelyard.placement.prune import merge_regions
 from kernelyard.placement.recorder import Recorder
 from kernelyard.plugins.backend import Backend
 from kernelyard.plugins.guard import within_time
 from kernelyard.plugins.manager import get_manager
 from kernelyard.target import Target, as_target
 from kernelyard.transform.fuse_ops_by_pattern import FuseOpsByPattern
-from kernelyard.transform.merge_composite_functions import MergeCompositeFunctions
 from kernelyard.transform.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
@@ -125,7 +125,7 @@ def _offer(
     fused = fuse(prepared)
     left_out = [pattern for pattern in patterns if pattern.name in excluded]
     record_near_misses(prepared, fused, backend.name, wanted, left_out, recorder)
-    return MergeCompositeFunctions([backend.name])(fused) if backend.merge_composites else fused
+    return merge_regions(fused, backend, wanted, recorder) if backend.merge_composites else fused
 
 
 def _prepare(backend: Backend, module: IRModule) -> IRModule:

@@ -65,6 +65,14 @@ class Recorder:
             if binding.var.origin:  # a later backend may see the same node under a new variable
                 self._taken[(binding.var.origin, call.op_name)] = pattern.backend
 
+    def released(self, pattern: FusionPattern, match: Match, function: str, decline: Decline) -> None:
+        """`match`, which had been accepted, stays as it is after all: its region is not worth a call."""
+        self.matches.pop(match.root, None)
+        for binding, call in zip(match.call_bindings, match.calls, strict=True):
+            self._taken.pop(binding.var, None)
+            self._taken.pop((binding.var.origin, call.op_name), None)
+        self.declined(pattern, match, function, decline)
+
     def declined(self, pattern: FusionPattern, match: Match, function: str, decline: Decline) -> None:
         """`match` in `function` stays as it is."""
         at = decline.at

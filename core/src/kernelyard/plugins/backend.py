@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernelyard.ir import IRModule
-from kernelyard.patterns.registry import FusionPattern
+from kernelyard.patterns.registry import Accept, Answer, FusionPattern
 from kernelyard.runtime.module import RuntimeModule
 from kernelyard.target import Target
 from kernelyard.transform.run_codegen import Region
@@ -50,6 +50,13 @@ class Backend(ABC):
     def prepare(self, module: IRModule) -> IRModule:
         """Rewrite the module before matching (layouts, canonical forms); must keep its meaning."""
         return module
+
+    def check_region(self, region: Region) -> Answer:
+        """Whether a region of merged composites is worth a call of its own; asked where `merge_composites` is True.
+
+        A region that is declined is plain operators again, which the backends that come later are offered.
+        """
+        return Accept()
 
     def optimize(self, region: IRModule) -> IRModule:
         """Rewrite a region before codegen; must keep its type and meaning.

@@ -8,7 +8,7 @@ from kernelyard.ir import Call, Expr, GlobalVar, IRModule
 from kernelyard.patterns.composite import COMPOSITE
 from kernelyard.patterns.registry import backend_of
 from kernelyard.transform.pass_base import Pass, PassContext
-from kernelyard.transform.region_merging import RegionMerging
+from kernelyard.transform.region_merging import RegionMerging, Wanted
 
 
 class MergeCompositeFunctions(Pass):
@@ -17,16 +17,18 @@ class MergeCompositeFunctions(Pass):
     Composites of one backend that feed each other share a region wherever that makes no cycle with what lies outside.
     A region that is needed in several places returns a tuple. Works on every entry function.
 
-    backends: those to treat, default all. Calls that are in regions already stay as they are.
+    backends: those to treat, default all. Calls that are in regions already stay as they are. is_wanted: whether a
+    region may be made of some calls; it gets the region's function, and the bindings.
     """
 
     name = "MergeCompositeFunctions"
 
-    def __init__(self, backends: Sequence[str] | None = None) -> None:
+    def __init__(self, backends: Sequence[str] | None = None, is_wanted: Wanted | None = None) -> None:
         self.backends = backends
+        self.is_wanted = is_wanted
 
     def run(self, module: IRModule, context: PassContext) -> IRModule:
-        merging = RegionMerging(module, lambda value: self._backend(value, module))
+        merging = RegionMerging(module, lambda value: self._backend(value, module), is_wanted=self.is_wanted)
         for name, function in module.entry_functions().items():
             merging.rewrite(name, function)
         return merging.finish()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from kernelyard.ir import (
     Binding,
@@ -24,12 +25,15 @@ from kernelyard.patterns.dataflow import Dataflow, without_aliases
 from kernelyard.patterns.regions import convex_regions
 from kernelyard.transform.fresh_names import FreshNames
 
+Wanted: TypeAlias = Callable[[Function, Sequence[Binding]], bool]
+
 
 class RegionMerging:
     """Collects what a run changes in the module.
 
     backend_of_call: the backend of a value that may become part of a region, None for others. finished: what becomes of
-    a region's function before it is added.
+    a region's function before it is added. is_wanted: whether bindings may become a region with that function; where
+    not, they stay as they are.
     """
 
     def __init__(
@@ -37,10 +41,12 @@ class RegionMerging:
         module: IRModule,
         backend_of_call: Callable[[Expr], str | None],
         finished: Callable[[Function], Function] = lambda function: function,
+        is_wanted: Wanted | None = None,
     ) -> None:
         self.module = module
         self._backend = backend_of_call
         self._finished = finished
+        self._is_wanted = is_wanted
         self._changed: dict[str, Function] = {}
         self._regions: dict[str, Function] = {}
         self._name_of: dict[tuple[object, ...], str] = {}
@@ -86,6 +92,8 @@ class RegionMerging:
             if operand not in inside and isinstance(operand, (Var, Constant))
         )
         lifted = lift(members, tuple(inputs), outputs, {CODEGEN: backend})
+        if self._is_wanted is not None and not self._is_wanted(lifted.function, members):
+            return members
         name = self._region(backend, self._finished(lifted.function))
         call = Call(GlobalVar(name), lifted.arguments, type_=lifted.function.result_type)
         if len(outputs) == 1:

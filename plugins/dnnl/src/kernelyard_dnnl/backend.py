@@ -9,13 +9,14 @@ from typing import Any
 from kernelyard.errors import BackendUnavailableError, OptionError
 from kernelyard.ir import Call, Function, operands
 from kernelyard.ir.types import symbols_of
-from kernelyard.patterns import Accept, Decline, FusionPattern, Match
+from kernelyard.patterns import Accept, Answer, Decline, FusionPattern, Match
 from kernelyard.placement.json_serializer import JSONSerializer, KernelNode
 from kernelyard.plugins.backend import Backend, Unavailable
 from kernelyard.runtime.module import RuntimeModule
 from kernelyard.target import Target
 from kernelyard.transform.run_codegen import Region
 from kernelyard_dnnl._native import load_library
+from kernelyard_dnnl.checks import prune
 from kernelyard_dnnl.composite import read_composite
 from kernelyard_dnnl.nodes import node_of
 from kernelyard_dnnl.patterns import fusion_patterns
@@ -38,18 +39,22 @@ class DnnlBackend(Backend):
     name = "dnnl"
     merge_composites = True
 
-    def __init__(self, form: str = JSON) -> None:
+    def __init__(self, form: str = JSON, prune: bool = False) -> None:
         self._form = form
+        self._prune = prune
 
     def configured(self, options: Mapping[str, Any]) -> DnnlBackend:
-        """`codegen`: "json" (graphs for the runtime) or "c" (C text; sizes must be known).
+        """`codegen`: "json" (graphs for the runtime) or "c" (C text; sizes must be known). `prune`: leave regions in
+        which nothing is computed but elementwise to generated kernels.
 
         Raises: OptionError.
         """
-        form = options.get("codegen", JSON)
+        form, prune = options.get("codegen", JSON), options.get("prune", False)
         if form not in FORMS:
             raise OptionError("dnnl has no such codegen", found=repr(form), expected=" or ".join(map(repr, FORMS)))
-        return DnnlBackend(form)
+        if not isinstance(prune, bool):
+            raise OptionError("dnnl cannot be told to prune so", found=repr(prune), expected="True or False")
+        return DnnlBackend(form, prune)
 
     def probe(self) -> Unavailable | None:
         """Whether libdnnl can be loaded."""
@@ -63,6 +68,10 @@ class DnnlBackend(Backend):
         """The patterns; they do not depend on the target's details."""
         patterns = fusion_patterns()
         return [with_known_sizes(pattern) for pattern in patterns] if self._form == C else patterns
+
+    def check_region(self, region: Region) -> Answer:
+        """All regions, or with `prune` those that have a primitive of some weight."""
+        return prune(region) if self._prune else Accept()
 
     def codegen(self, regions: Sequence[Region], options: Mapping[str, Any]) -> RuntimeModule:
         """The regions as one runtime module.

@@ -1,6 +1,6 @@
 """What oneDNN can and cannot do, asked of each legal match; every no has a code and a sentence.
 
-Codes: dtype, rank, attribute, dynamic-shape, operand, neighbours, slow, reference-implementation.
+Codes: dtype, rank, attribute, dynamic-shape, operand, neighbours, slow, reference-implementation, light.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from kernelyard import dims
 from kernelyard.dims import Dim, Shape
 from kernelyard.ir import Call, Expr, TensorType
 from kernelyard.patterns import Accept, Decline, Match
+from kernelyard.transform.run_codegen import Region
 from kernelyard_dnnl.composite import Composite, read_composite
 from kernelyard_dnnl.memory_order import expected_order
 from kernelyard_dnnl.nodes import ANCHORS, AVG_POOLS, concat_axis
-from kernelyard_dnnl.post_ops import POWERS, Binary, exponent_of
+from kernelyard_dnnl.post_ops import BINARY, POWERS, UNARY, Binary, exponent_of
 from kernelyard_dnnl.probe import objection
 
 Answer: TypeAlias = "Accept | Decline"
@@ -337,3 +338,17 @@ def _users(match: Match) -> list[Expr]:
 
 def _may_be_ours(value: Expr) -> bool:
     return isinstance(value, Call) and value.op_name in ANCHORS
+
+
+# --- whole regions ----------------------------------------------------------------------------------------------------
+LIGHT = (*UNARY, *BINARY, "power", "concat", "permute_dims", "reshape", "strided_slice")
+
+
+def prune(region: Region) -> Answer:
+    """Declines regions that compute element by element, or move elements, alone."""
+    anchors = [read_composite(composite.bindings).anchor.op_name for _, composite in region.composites()]
+    if any(name not in LIGHT for name in anchors):
+        return Accept()
+    return Decline(
+        "light", f"a region of {', '.join(dict.fromkeys(anchors))}, which a generated kernel does on its way"
+    )

@@ -1,0 +1,72 @@
+"""Regions that are not worth a call of their own: their operators stay with the rest of the program."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from kernelyard.errors import PatternError
+from kernelyard.ir import Binding, Function, IRModule
+from kernelyard.ir.visitor import reachable_functions
+from kernelyard.patterns.composite import COMPOSITE
+from kernelyard.patterns.registry import Accept, Answer, Decline, FusionPattern
+from kernelyard.placement.recorder import Recorder
+from kernelyard.plugins.backend import Backend
+from kernelyard.transform.fuse_ops_by_pattern import CHECK_ERROR, FailedCheck
+from kernelyard.transform.merge_composite_functions import MergeCompositeFunctions
+from kernelyard.transform.run_codegen import Region
+
+log = logging.getLogger(__name__)
+
+
+def merge_regions(
+    module: IRModule, backend: Backend, patterns: Sequence[FusionPattern], recorder: Recorder
+) -> IRModule:
+    """The module with the backend's composites in regions; those of regions that it declines are operators again.
+
+    patterns: those that the composites were made from. The recorder, which has their matches, is told what is declined.
+    """
+    declined: dict[Binding, Decline] = {}
+
+    def is_wanted(function: Function, members: Sequence[Binding]) -> bool:
+        answer = _ask(backend, Region(backend.name, backend.name, function, module))
+        if isinstance(answer, Decline):
+            declined.update(dict.fromkeys(members, answer))
+        return isinstance(answer, Accept)
+
+    merged = MergeCompositeFunctions([backend.name], is_wanted)(module)
+    return (
+        _released(merged, declined, {pattern.name: pattern for pattern in patterns}, recorder) if declined else merged
+    )
+
+
+def _ask(backend: Backend, region: Region) -> Answer:
+    try:
+        answer = backend.check_region(region)
+        if isinstance(answer, (Accept, Decline)):
+            return answer
+        raise PatternError("a check must answer Accept() or Decline(code, message)", found=repr(answer))
+    except Exception as error:  # a vendor's code: whatever it raises declines this region and nothing else
+        log.warning("the check of a region by %s failed", backend.name, exc_info=True)
+        return FailedCheck(CHECK_ERROR, f"the check of a region by {backend.name} failed: {error!r}")
+
+
+def _released(
+    module: IRModule, declined: dict[Binding, Decline], patterns: dict[str, FusionPattern], recorder: Recorder
+) -> IRModule:
+    """The module with what was matched in the place of composites."""
+    changed: dict[str, Function] = {}
+    for name, function in module.entry_functions().items():
+        bindings: list[Binding] = []
+        for binding in function.bindings:
+            match = recorder.matches.get(binding.var) if binding in declined else None
+            if match is None:
+                bindings.append(binding)
+                continue
+            bindings += match.bindings
+            pattern = patterns[module[binding.value.op_name].attrs[COMPOSITE]]  # pyright: ignore[reportAttributeAccessIssue]
+            recorder.released(pattern, match, name, declined[binding])
+        changed[name] = Function(function.params, bindings, function.result, function.attrs)
+    after = module.with_functions(changed)
+    entries = tuple(module.entry_functions())
+    return after.without_functions(reachable_functions(module, entries) - reachable_functions(after, entries))

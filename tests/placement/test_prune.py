@@ -1,0 +1,102 @@
+"""Regions that a backend declines as a whole: their operators are plain again, with the reason."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import kernelyard.ops  # noqa: F401  # declares the operators
+from kernelyard.errors import PluginContractError
+from kernelyard.ir import FunctionBuilder, IRModule, verify
+from kernelyard.patterns import Accept, Decline, FusionPattern, is_op, wildcard
+from kernelyard.placement.build_report import build_report
+from kernelyard.placement.partition import partition
+from kernelyard.placement.recorder import Recorder
+from kernelyard.testing.backends import InterpretedBackend, called
+from kernelyard.testing.reference import assert_same_meaning
+
+X = np.linspace(-2, 2, 16, dtype=np.float32).reshape(4, 4)
+SHIFTED = FusionPattern("acme.shifted", is_op("add")(is_op("tanh")(wildcard()), wildcard()))
+
+
+class Choosy(InterpretedBackend):
+    """Takes matmul, relu and tanh + x, and regions that have a product."""
+
+    def __init__(self, answer=None):
+        super().__init__("acme", ["matmul", "nn.relu"], [SHIFTED])
+        self.answer = answer
+        self.asked = []
+
+    def check_region(self, region):
+        self.asked.append(region.ops)
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        if self.answer is not None:
+            return self.answer
+        return Accept() if "matmul" in region.ops else Decline("light", f"nothing but {', '.join(region.ops)}")
+
+
+def network():
+    """relu(x @ w), floor, and then relu and tanh + x: two regions."""
+    b = FunctionBuilder()
+    x = b.input("x", X.shape)
+    y = b.op("floor", b.op("nn.relu", b.op("matmul", x, X)))
+    z = b.op("nn.relu", y)
+    return verify(IRModule({"main": b.function(b.op("add", b.op("tanh", z), x))}))
+
+
+def test_what_is_declined_is_plain_again():
+    module, backend, recorder = network(), Choosy(), Recorder()
+    after = verify(partition(module, [backend], recorder=recorder))
+    assert backend.asked == [("matmul", "nn.relu"), ("nn.relu", "tanh", "add")]
+    assert called(after) == ["@acme_0", "floor", "nn.relu", "tanh", "add"]
+    assert_same_meaning(module, after, [X])
+    assert len(after.functions) == 4, "composites that nobody calls any more are gone"
+    report = build_report(after, recorder)
+    assert [node.backend for node in report.nodes] == ["acme", "acme"] + ["native-cpu"] * 4
+    assert [(d.pattern, d.code, d.taken_by) for d in report.declined] == [
+        ("acme.nn.relu", "light", ""),
+        ("acme.shifted", "light", ""),
+    ]
+    assert report.nodes[-1].reasons[0].message == "nothing but nn.relu, tanh, add"
+
+
+def test_later_backends_are_offered_what_was_declined():
+    module, recorder = network(), Recorder()
+    other = InterpretedBackend("other", ["nn.relu", "tanh", "add"])
+    after = verify(partition(module, [Choosy(), other], recorder=recorder))
+    assert called(after) == ["@acme_0", "floor", "@other_0"]
+    assert_same_meaning(module, after, [X])
+    report = build_report(after, recorder)
+    assert [node.backend for node in report.nodes if node.op != "floor"] == ["acme"] * 2 + ["other"] * 3
+    assert [d.taken_by for d in report.declined if d.code == "light"] == ["other", "other"]
+
+
+def test_equal_regions_are_declined_one_by_one():
+    b = FunctionBuilder()
+    x = b.input("x", (4,))
+    module = IRModule({"main": b.function(b.op("nn.relu", b.op("floor", b.op("nn.relu", x))))})
+    after = verify(partition(module, [Choosy()]))
+    assert called(after) == ["nn.relu", "floor", "nn.relu"]
+    assert list(after.functions) == ["main"]
+    assert after["main"].params == module["main"].params
+
+
+@pytest.mark.parametrize("answer", [ZeroDivisionError("no time"), True, "yes"], ids=repr)
+def test_a_check_that_fails_declines_its_region_and_is_a_violation(answer):
+    module, recorder = network(), Recorder()
+    after = verify(partition(module, [Choosy(answer)], recorder=recorder))
+    assert not any(name.startswith("@acme") for name in called(after))
+    assert_same_meaning(module, after, [X])
+    assert {d.code for d in recorder.declined_matches()} == {"check-error"}
+    assert "the check of a region by acme failed" in recorder.violations[0].message
+    with pytest.raises(PluginContractError, match="the check of a region by acme failed"):
+        partition(module, [Choosy(answer)], strict=True)
+
+
+def test_backends_that_merge_nothing_are_not_asked():
+    backend = Choosy(Decline("light", "never"))
+    backend.merge_composites = False
+    after = partition(network(), [backend])
+    assert backend.asked == []
+    assert called(after)[0].startswith("@acme")
