@@ -48,8 +48,8 @@ class Dataflow:
 
     def value_of(self, expr: Expr) -> Expr:
         """What an operand is bound to; parameters, constants and other expressions are returned as they stand."""
-        resolved = self.resolve(expr)
-        return self.values.get(resolved, resolved) if isinstance(resolved, Var) else resolved
+        resolved = self._behind.get(expr, expr)
+        return self.values.get(resolved, resolved)  # pyright: ignore  # what is no Var is no key either
 
     def users(self, var: Var) -> tuple[Var, ...]:
         """Variables bound to values that read `var`, in order; a use as the function's result is not among them."""

@@ -120,6 +120,8 @@ class Feasibility:
         value = self.dataflow.value_of(expr)
         if not isinstance(value, Call) or not isinstance(value.op, Op):
             return False
+        if value.op.name not in pattern.ops and not pattern.quotients:
+            return False
         return any(self._all(way.patterns, way.operands) for way in self.ways(pattern, value))
 
     def ways(self, pattern: CallPattern, call: Call) -> Iterator[Way]:

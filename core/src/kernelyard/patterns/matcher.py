@@ -20,13 +20,9 @@ from kernelyard.patterns.pattern import (
     AttrPattern,
     CallPattern,
     CapturePattern,
-    ConstantPattern,
     DtypePattern,
-    ExprPattern,
-    ExternFuncPattern,
     FunctionCallPattern,
     FunctionPattern,
-    GlobalVarPattern,
     NotPattern,
     OptionalPattern,
     OrPattern,
@@ -37,8 +33,6 @@ from kernelyard.patterns.pattern import (
     TupleGetItemPattern,
     TuplePattern,
     TypePattern,
-    VarPattern,
-    WildcardPattern,
 )
 
 Source: TypeAlias = "Dataflow | Function | Mapping[Var, Expr]"
@@ -249,16 +243,20 @@ class Search:
 
     def solve(self, pattern: Pattern, expr: Expr) -> Iterator[None]:
         expr = self.dataflow.resolve(expr)
-        if pattern in self.bound:
-            if same_value(self.bound[pattern], expr):
+        bound = self.bound.get(pattern)
+        if bound is not None:
+            if same_value(bound, expr):
                 yield
-        elif self.feasibility.may_match(pattern, expr):
-            self.bound[pattern] = expr
-            yield from _SOLVERS[type(pattern)](self, pattern, expr)
-            del self.bound[pattern]
-
-    def leaf(self, pattern: Pattern, expr: Expr) -> Iterator[None]:
-        yield
+            return
+        if not self.feasibility.may_match(pattern, expr):
+            return
+        self.bound[pattern] = expr
+        solver = _SOLVERS.get(type(pattern))
+        if solver is None:  # a pattern without parts
+            yield
+        else:
+            yield from solver(self, pattern, expr)
+        del self.bound[pattern]
 
     def either(self, pattern: OrPattern, expr: Expr) -> Iterator[None]:
         yield from self.solve(pattern.left, expr)
@@ -329,12 +327,15 @@ class Search:
         if not self.members[var]:
             del self.members[var]
 
-    def solve_all(self, patterns: Sequence[Pattern], exprs: Sequence[Expr]) -> Iterator[None]:
-        if not patterns:
+    def solve_all(self, patterns: Sequence[Pattern], exprs: Sequence[Expr], start: int = 0) -> Iterator[None]:
+        """All patterns from number `start` on, each on its operand."""
+        if start == len(patterns):
             yield
-            return
-        for _ in self.solve(patterns[0], exprs[0]):
-            yield from self.solve_all(patterns[1:], exprs[1:])
+        elif start == len(patterns) - 1:
+            yield from self.solve(patterns[start], exprs[start])
+        else:
+            for _ in self.solve(patterns[start], exprs[start]):
+                yield from self.solve_all(patterns, exprs, start + 1)
 
     def inner(
         self, pattern: AttrPattern | DtypePattern | ShapePattern | TypePattern | SameShapePattern, expr: Expr
@@ -358,12 +359,6 @@ class Search:
 
 
 _SOLVERS: dict[type[Pattern], Callable[[Search, Pattern, Expr], Iterator[None]]] = {  # pyright: ignore[reportAssignmentType]
-    WildcardPattern: Search.leaf,
-    VarPattern: Search.leaf,
-    ConstantPattern: Search.leaf,
-    ExprPattern: Search.leaf,
-    GlobalVarPattern: Search.leaf,
-    ExternFuncPattern: Search.leaf,
     FunctionPattern: Search.function,
     OrPattern: Search.either,
     OptionalPattern: Search.either,
