@@ -144,6 +144,8 @@ class _Legalizer(FunctionMutator):
 
 def custom_kernel_of(call: Call) -> CustomKernel | None:
     """The kernel that a user registered for a call of an operator."""
+    if not isinstance(call.op, Op) or call.op.opaque_type:
+        return None
     return find_kernel(call.op_name, [arg.tensor_type for arg in call.args], call.attrs, call.type)
 
 
