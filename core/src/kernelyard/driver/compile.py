@@ -141,7 +141,7 @@ def run_codegens(
     module: IRModule, chosen: Sequence[Backend], options: Options, recorder: Recorder, strict: bool = False
 ) -> IRModule:
     """Each backend optimizes its regions, and then compiles them."""
-    optimizers = {backend.name: _limited(backend) for backend in chosen}
+    optimizers = {b.name: _limited(b) for b in chosen if type(b).optimize is not Backend.optimize}
     codegens = {backend.name: backend.codegen for backend in chosen}
     optimized = OptimizeRegions(optimizers, recorder, strict)(module)
     return RunCodegen(codegens, options, recorder=recorder, strict=strict, call=within_time)(optimized)
