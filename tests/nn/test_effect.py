@@ -62,14 +62,14 @@ def filled(module: nn.Module) -> nn.Module:
     return module
 
 
-def attention_in_numpy(state, prefix: str, x: np.ndarray) -> np.ndarray:
+def attention_in_numpy(state, prefix: str, x: np.ndarray, window: int = 99) -> np.ndarray:
     def linear(name: str, x: np.ndarray) -> np.ndarray:
         return x @ state[f"{prefix}.{name}.weight"].T + state[f"{prefix}.{name}.bias"]
 
     q, k, v = (part.reshape(-1, HEADS, SIZE) for part in np.split(linear("qkv", x), 3, -1))
     turned = np.cos(np.arange(len(x), dtype=np.float32))[:, None, None]
     scores = np.einsum("qhd,khd->hqk", q * turned, k * turned) / np.sqrt(SIZE)
-    scores += np.where(np.tri(len(x), dtype=bool), 0, -np.inf)
+    scores += np.where(np.tri(len(x), dtype=bool) & ~np.tri(len(x), k=-window, dtype=bool), 0, -np.inf)
     powers = np.exp(scores - scores.max(-1, keepdims=True))
     y = np.einsum("hqk,khd->qhd", powers / powers.sum(-1, keepdims=True), v)
     return linear("out", y.reshape(len(x), WIDTH))
@@ -158,6 +158,47 @@ def test_a_bounded_cache_refuses_more_rows() -> None:
     assert_allclose(full["output_0"].numpy(), whole(decoder, x)[3:])
     with pytest.raises(ShapeError):
         machine.run("forward", {"x": x[:2], **state})
+
+
+class WindowAttention(nn.Module):
+    """As `Attention`, over the last rows."""
+
+    def __init__(self, window: int) -> None:
+        self.qkv = nn.Linear(WIDTH, 3 * WIDTH)
+        self.out = nn.Linear(WIDTH, WIDTH)
+        self.keys, self.values = (nn.WindowKVCache((HEADS, SIZE), window) for _ in range(2))
+
+    def forward(self, x):
+        n = x.shape[0]
+        q, k, v = (part.reshape(n, HEADS, SIZE) for part in op.split(self.qkv(x), 3, -1))
+        turned = op.cos((self.keys.length + op.arange(n)).astype("float32").reshape(n, 1, 1))
+        self.keys.append(k * turned)
+        self.values.append(v)
+        seen = [cache.view().reshape(1, -1, HEADS, SIZE) for cache in (self.keys, self.values)]
+        q = (q * turned).reshape(1, n, HEADS, SIZE)
+        y = op.scaled_dot_product_attention(q, *seen, self.keys.mask(), is_causal="bottom_right")
+        return self.out(y.reshape(n, WIDTH))
+
+
+@pytest.mark.parametrize("backends", [[], ["dnnl"]])
+@pytest.mark.parametrize(("window", "steps"), [(9, (4, 1, 1, 3)), (3, (1,) * 9), (3, (3,) + (1,) * 6)])
+def test_a_window_has_one_shape(window: int, steps: tuple[int, ...], backends: list[str]) -> None:
+    attention = filled(WindowAttention(window))
+    exe = ky.compile(nn.ModuleSpec(attention, {"forward": {"x": X}}), backends=backends)
+    if backends:
+        assert_offloaded(exe, "dnnl", at_least=2)
+    machine = ky.VirtualMachine(exe)
+    x = RANDOM.standard_normal((9, WIDTH)).astype(np.float32)
+    state, outputs, begin = machine.run("_initialize_effect", {}), [], 0
+    shapes = [value.shape for value in state.values()]
+    for count in steps:
+        state = machine.run("forward", {"x": x[begin : begin + count], **state})
+        outputs.append(state.pop("output_0").numpy())
+        begin += count
+        assert [value.shape for value in state.values()] == shapes
+        assert state["keys.length"].numpy() == begin
+    weights = {f"_.{name}": array for name, array in attention.state_dict().items()}
+    assert_allclose(np.concatenate(outputs), attention_in_numpy(weights, "_", x, window).astype(np.float32))
 
 
 class Counter(nn.Effect):
@@ -256,6 +297,8 @@ def test_effects_that_are_refused() -> None:
         nn.KVCache((2, 0))
     with pytest.raises(FrontendError, match="positive numbers"):
         nn.KVCache((2,), max_length=-1)
+    with pytest.raises(FrontendError, match="positive numbers"):
+        nn.WindowKVCache((2,), window=0)
     with pytest.raises(FrontendError, match="no first shape"):
         nn.Effect({"x": nn.spec.Tensor(["n - 2"])}).initial()
 

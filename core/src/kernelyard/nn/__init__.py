@@ -3,10 +3,11 @@
 from kernelyard.nn import op as op
 from kernelyard.nn import spec as spec
 from kernelyard.nn.effect import Effect as Effect
-from kernelyard.nn.effect import KVCache as KVCache
 from kernelyard.nn.extern import ExternModule as ExternModule
 from kernelyard.nn.extern import ObjectModule as ObjectModule
 from kernelyard.nn.extern import SourceModule as SourceModule
+from kernelyard.nn.kv_cache import KVCache as KVCache
+from kernelyard.nn.kv_cache import WindowKVCache as WindowKVCache
 from kernelyard.nn.layers import GELU as GELU
 from kernelyard.nn.layers import Attention as Attention
 from kernelyard.nn.layers import Conv1D as Conv1D

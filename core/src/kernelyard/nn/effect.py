@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
 from kernelyard import dims, dtypes
-from kernelyard.dims import Dim
 from kernelyard.errors import FrontendError
 from kernelyard.nn import scope
 from kernelyard.nn import spec as specs
 from kernelyard.nn.module import Module
-from kernelyard.nn.op.shape import concat, strided_slice
 from kernelyard.nn.tensor import Tensor
 
 
@@ -82,55 +80,6 @@ class Effect(Module):
         for name, kind in self.states.items():
             if dtypes.is_float(kind.dtype) and dtypes.is_float(dtype):
                 self.states[name] = specs.Tensor(kind.shape, dtype)
-
-
-class KVCache(Effect):
-    """What attention has seen: rows (length, *unit_shape), to which each call adds some. It begins empty.
-
-    max_length: the most rows that there may be; a call that would have more is a ShapeError before anything runs.
-    slots: the symbol of `length + 1` at the beginning of a call (a size is at least 1); all caches that grow together
-    have the same, and specs may use it: `"slots - 1 + n"`.
-    Raises: FrontendError for sizes that are no positive numbers, UnknownDtypeError.
-
-    Example:
-        >>> KVCache((8, 64), max_length=2048).initial()["rows"].shape
-        (0, 8, 64)
-    """
-
-    def __init__(
-        self, unit_shape: Sequence[int], dtype: str = "float32", max_length: int | None = None, slots: str = "slots"
-    ) -> None:
-        for size in (*unit_shape, *(() if max_length is None else (max_length,))):
-            if not isinstance(size, int) or size < 1:
-                raise FrontendError("the sizes of a cache are positive numbers", found=repr(size))
-        super().__init__({"rows": specs.Tensor([dims.symbol(slots) - 1, *unit_shape], dtype)})
-        self.unit_shape, self.max_length = tuple(unit_shape), max_length
-
-    @property
-    def length(self) -> Dim:
-        """How many rows there are now."""
-        return self.read("rows").shape[0]
-
-    def append(self, rows: Tensor) -> None:
-        """Add rows (count, *unit_shape). Raises: FrontendError for others."""
-        dtype = self.states["rows"].dtype
-        if rows.ndim == 0 or rows.shape[1:] != self.unit_shape or rows.dtype != dtype:
-            raise FrontendError(
-                "these rows do not fit the cache",
-                where=scope.current().origin or None,
-                found=repr(rows),
-                expected=f"(count, {', '.join(map(str, self.unit_shape))}), {dtype!r}",
-            )
-        grown = concat([self.read("rows"), rows])
-        if self.max_length is not None:
-            # The sizes must agree, which is checked before a program runs.
-            grown = grown.reshape(dims.minimum(grown.shape[0], self.max_length), *grown.shape[1:])
-        self.write("rows", grown)
-
-    def view(self, length: Dim | None = None) -> Tensor:
-        """All rows that there are now, or the first `length` of them."""
-        rows = self.read("rows")
-        return rows if length is None else strided_slice(rows, [0], [0], [length])
 
 
 def _least(kind: specs.Tensor) -> tuple[int, ...]:
