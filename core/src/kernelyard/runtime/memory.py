@@ -1,11 +1,10 @@
-"""Memory: aligned buffers, workspaces, and the plan that lets buffers with disjoint lifetimes share bytes."""
+"""Memory: aligned buffers and workspaces."""
 
 from __future__ import annotations
 
 import ctypes
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -92,64 +91,6 @@ def nbytes_of(shape: Sequence[int], dtype: str) -> int:
 def view_of(buffer: np.ndarray, shape: Sequence[int], dtype: str) -> np.ndarray:
     """The first bytes of a uint8 buffer seen as a dense tensor."""
     return buffer[: nbytes_of(shape, dtype)].view(dtypes.to_numpy(dtype)).reshape(tuple(shape))
-
-
-@dataclass(frozen=True)
-class Lifetime:
-    """A buffer of `nbytes` that is written first at time `first` and read last at time `last`, both included."""
-
-    nbytes: int
-    first: int
-    last: int
-
-    def overlaps(self, other: Lifetime) -> bool:
-        """True when both must exist at some time."""
-        return self.first <= other.last and other.first <= self.last
-
-
-@dataclass(frozen=True)
-class MemoryPlan:
-    """Where each buffer starts, in one arena of `nbytes`."""
-
-    offsets: tuple[int, ...]
-    nbytes: int
-
-
-def plan_memory(lifetimes: Sequence[Lifetime]) -> MemoryPlan:
-    """Offsets such that buffers that exist at the same time do not overlap: largest first, into the tightest gap.
-
-    Greedy by size (Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference", 2020).
-
-    Example:
-        >>> plan_memory([Lifetime(64, 0, 1), Lifetime(64, 1, 2), Lifetime(64, 2, 3)])
-        MemoryPlan(offsets=(0, 64, 0), nbytes=128)
-    """
-    offsets = [0] * len(lifetimes)
-    placed: list[int] = []
-    total = 0
-    for index in sorted(range(len(lifetimes)), key=lambda i: (-lifetimes[i].nbytes, i)):
-        lifetime = lifetimes[index]
-        size = align(lifetime.nbytes)
-        taken = sorted(
-            (offsets[other], offsets[other] + align(lifetimes[other].nbytes))
-            for other in placed
-            if lifetime.overlaps(lifetimes[other])
-        )
-        offsets[index] = _tightest_gap(taken, size)
-        total = max(total, offsets[index] + size)
-        placed.append(index)
-    return MemoryPlan(tuple(offsets), total)
-
-
-def _tightest_gap(taken: Sequence[tuple[int, int]], size: int) -> int:
-    """The start of the smallest gap between taken intervals (sorted) that holds `size`, else their end."""
-    best, best_room, end = None, None, 0
-    for start, stop in taken:
-        room = start - end
-        if room >= size and (best_room is None or room < best_room):
-            best, best_room = end, room
-        end = max(end, stop)
-    return end if best is None else best
 
 
 class Workspace:

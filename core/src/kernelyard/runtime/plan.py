@@ -8,7 +8,7 @@ from types import MappingProxyType
 from kernelyard import dims
 from kernelyard.errors import ShapeError
 from kernelyard.runtime import memory
-from kernelyard.runtime.memory import Lifetime
+from kernelyard.runtime.memory_plan import Lifetime, plan_memory
 from kernelyard.runtime.program import Program
 from kernelyard.runtime.shapes import DimValues, solve_symbols
 
@@ -37,7 +37,7 @@ class Plan:
 
     def _lay_out(self) -> tuple[dict[int, int], int]:
         spans = spans_of(self.program)
-        plan = memory.plan_memory([Lifetime(self._nbytes(r), first, last) for r, (first, last) in spans.items()])
+        plan = plan_memory([Lifetime(self._nbytes(r), first, last) for r, (first, last) in spans.items()])
         return dict(zip(spans, plan.offsets, strict=True)), plan.nbytes
 
     def _nbytes(self, register: int) -> int:

@@ -33,7 +33,7 @@ class StepTime:
     """A step and what it took.
 
     label: the model's node. module: the kind of the module that ran function `symbol`. parts: the patterns in a
-    library's region, or the operators in a kernel. nbytes: of the tensors that it is given to read and to write, without
+    library's region, or the operators in a kernel. nbytes: of the tensors that it is given to read and write, without
     what a module holds itself. flops: an estimate; None where it is not known, as in programs with symbolic dims.
     """
 

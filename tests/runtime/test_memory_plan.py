@@ -1,0 +1,140 @@
+"""The memory plan: buffers that live together never overlap, and the arena is as small as what lives at one time."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernelyard import dims
+from kernelyard.runtime import memory
+from kernelyard.runtime.memory import ALIGNMENT
+from kernelyard.runtime.memory_plan import Lifetime, least_nbytes, plan_memory
+from kernelyard.runtime.plan import Plan, spans_of
+from kernelyard.runtime.program import Program, Register, Step
+from kernelyard.runtime.spec import TensorSpec
+
+N = dims.symbol("n")
+
+lifetimes = st.builds(
+    lambda nbytes, first, length: Lifetime(nbytes, first, first + length),
+    st.integers(0, 1000),
+    st.integers(0, 12),
+    st.integers(0, 6),
+)
+
+
+@given(st.lists(lifetimes, max_size=30))
+def test_living_buffers_do_not_overlap(buffers):
+    plan = plan_memory(buffers)
+    for i, (a, start) in enumerate(zip(buffers, plan.offsets, strict=True)):
+        assert start % ALIGNMENT == 0
+        assert start + a.nbytes <= plan.nbytes
+        for b, other in list(zip(buffers, plan.offsets, strict=True))[:i]:
+            if a.overlaps(b) and a.nbytes and b.nbytes:
+                assert start + a.nbytes <= other or other + b.nbytes <= start
+
+
+@given(st.lists(lifetimes, max_size=30))
+def test_no_more_than_separate_buffers_are_needed(buffers):
+    assert plan_memory(buffers).nbytes <= sum(memory.align(buffer.nbytes) for buffer in buffers)
+
+
+def test_a_chain_needs_two_buffers():
+    chain = [Lifetime(1000, time, time + 1) for time in range(50)]
+    assert plan_memory(chain).nbytes == 2 * 1024
+
+
+def test_the_tightest_gap_is_taken():
+    # 640 bytes end first; at time 5 the gaps are 640 bytes, then 128 between two that live on
+    living = [Lifetime(640, 0, 0), Lifetime(320, 0, 9), Lifetime(256, 0, 0), Lifetime(192, 0, 9)]
+    plan = plan_memory([*living, Lifetime(192, 5, 5), Lifetime(64, 5, 5)])
+    assert plan.offsets[:4] == (0, 640, 960, 1216)
+    assert plan.offsets[4] == 960
+    assert plan.offsets[5] == 960 + 192
+
+
+def test_the_same_lifetimes_give_the_same_plan():
+    chance = random.Random(3)
+    buffers = [Lifetime(chance.randint(1, 5000), first, first + chance.randint(0, 20)) for first in range(80)]
+    assert plan_memory(buffers) == plan_memory(list(buffers))
+
+
+def test_the_bound_counts_what_lives_at_one_time():
+    assert least_nbytes([]) == 0
+    assert least_nbytes([Lifetime(1, 0, 3), Lifetime(65, 3, 3), Lifetime(64, 4, 9)]) == 64 + 128
+    assert least_nbytes([Lifetime(64, 0, 0), Lifetime(64, 1, 1), Lifetime(64, -1, 5)]) == 128
+
+
+# --- programs ---------------------------------------------------------------------------------------------------------
+def random_program(chance: random.Random) -> Program:
+    """Up to 40 steps that read up to three earlier tensors, mostly recent ones; sizes may depend on n."""
+    unit = N if chance.random() < 0.5 else 1
+    registers = [Register((unit * chance.randint(1, 400),), "float32", "input", index=0)]
+    steps: list[Step] = []
+    for number in range(1, chance.randint(2, 40)):
+        back = [chance.randint(1, chance.choice((1, 6, 40))) for _ in range(chance.randint(1, 3))]
+        reads = tuple(sorted({max(0, number - distance) for distance in back}))
+        registers.append(Register((unit * chance.randint(1, 400),), "float32", "buffer"))
+        steps.append(Step(0, f"f{number}", reads, (number,)))
+    last = len(registers) - 1
+    return Program(
+        "main",
+        ("n",),
+        (TensorSpec(registers[0].shape, "float32", "x"), TensorSpec((N,), "float32", "sizes")),
+        (TensorSpec(registers[last].shape, "float32", "y"),),
+        tuple(registers),
+        tuple(steps),
+        (last,),
+    )
+
+
+def least_of(program: Program, plan: Plan) -> int:
+    """The lower bound that liveness gives for a plan's arena."""
+    sizes = [memory.nbytes_of(shape, r.dtype) for shape, r in zip(plan.shapes, program.registers, strict=True)]
+    return least_nbytes([Lifetime(sizes[register], *span) for register, span in spans_of(program).items()])
+
+
+def within(ratios: list[float], limit: float) -> float:
+    """The share of ratios that are at most `limit`."""
+    return sum(ratio <= limit for ratio in ratios) / len(ratios)
+
+
+def test_random_programs_need_hardly_more_than_lives_at_one_time():
+    """Not all can: there are sets of lifetimes that fit into no arena as small as the bound."""
+    chance = random.Random(1)
+    ratios: list[float] = []
+    for _ in range(200):
+        program, n = random_program(chance), chance.randint(1, 64)
+        x, _ = program.inputs
+        plan = Plan(program, (tuple(dims.evaluate(dim, {"n": n}) for dim in x.shape), (n,)))
+        ratios.append(plan.arena_nbytes / least_of(program, plan))
+    assert min(ratios) >= 1
+    assert within(ratios, 1.05) >= 0.98
+    assert max(ratios) <= 1.15
+
+
+def test_so_do_sets_of_lifetimes_whatever_they_come_from():
+    chance = random.Random(1)
+    ratios: list[float] = []
+    for _ in range(200):
+        steps = chance.randint(1, 60)
+        firsts = [chance.randint(0, steps) for _ in range(chance.randint(1, 60))]
+        buffers = [Lifetime(chance.randint(1, 5000), first, chance.randint(first, steps + 3)) for first in firsts]
+        ratios.append(plan_memory(buffers).nbytes / least_nbytes(buffers))
+    assert within(ratios, 1.05) >= 0.95
+    assert max(ratios) <= 1.15
+
+
+@pytest.mark.parametrize("n", [1, 2, 4])
+def test_a_residual_block_keeps_its_input_and_shares_the_rest(n):
+    """x is read again by the last step: at most x, and two of the chain live at one time."""
+    registers = [Register((N * 1000,), "float32", "input" if number == 0 else "buffer", index=0) for number in range(6)]
+    steps = [Step(0, f"f{number}", (number - 1,), (number,)) for number in range(1, 5)]
+    steps.append(Step(0, "add", (0, 4), (5,)))
+    spec = TensorSpec((N * 1000,), "float32", "x")
+    outputs = (TensorSpec(spec.shape, "float32", "y"),)
+    program = Program("main", ("n",), (spec,), outputs, tuple(registers), tuple(steps), (5,))
+    assert Plan(program, ((n * 1000,),)).arena_nbytes == 3 * memory.align(n * 4000)
