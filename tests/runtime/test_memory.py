@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+
 from kernelyard.runtime import memory
 from kernelyard.runtime.memory import ALIGNMENT, Workspace
 
