@@ -19,18 +19,13 @@ import numpy as np
 
 from kernelyard.ir import Call, Constant, Expr, Function, FunctionMutator, IRModule, TensorType, Var, get_op
 from kernelyard.ir.op import Op
+from kernelyard.transform.elementwise import ELEMENTWISE
 from kernelyard.transform.pass_base import FunctionPass, PassContext
 
 SPATIAL = tuple(
     f"nn.{kind.format(rank)}"
     for kind in ("conv{}d", "conv{}d_transpose", "max_pool{}d", "avg_pool{}d")
     for rank in (1, 2, 3)
-)
-ELEMENTWISE = (
-    *("add", "subtract", "multiply", "divide", "maximum", "minimum", "power", "where", "nn.prelu"),
-    *("abs", "negative", "exp", "log", "sqrt", "rsqrt", "square", "reciprocal", "erf", "sigmoid", "tanh", "sign"),
-    *("floor", "ceil", "round", "astype", "clip", "nn.relu", "nn.leaky_relu", "nn.elu", "nn.selu", "nn.celu"),
-    *("nn.gelu", "nn.gelu_tanh", "nn.silu", "nn.mish", "nn.hard_sigmoid", "nn.hard_swish", "nn.softplus"),
 )
 
 

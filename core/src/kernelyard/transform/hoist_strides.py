@@ -13,7 +13,7 @@ from typing import TypeAlias, TypeGuard
 
 from kernelyard.ir import Binding, Call, Expr, Function, IRModule, Op, TensorType, Var, get_op, operands
 from kernelyard.ir.visitor import result_vars
-from kernelyard.transform.convert_layout import ELEMENTWISE
+from kernelyard.transform.elementwise import ELEMENTWISE
 from kernelyard.transform.pass_base import FunctionPass, PassContext
 
 Strides: TypeAlias = tuple[int, ...]

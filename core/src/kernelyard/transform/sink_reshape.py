@@ -7,7 +7,7 @@ import numpy as np
 from kernelyard.dims import Shape
 from kernelyard.ir import Call, Constant, Expr, Function, FunctionMutator, IRModule, Op, TensorType, Var, get_op, uses
 from kernelyard.ir.visitor import result_vars
-from kernelyard.transform.convert_layout import ELEMENTWISE
+from kernelyard.transform.elementwise import ELEMENTWISE
 from kernelyard.transform.pass_base import FunctionPass, PassContext
 
 
