@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from kernelyard.dims import Dim
 from kernelyard.dtypes import is_integer, to_numpy
-from kernelyard.ir import Binding, Call, Constant, Expr, FunctionBuilder, TupleGetItem, get_op, operands
+from kernelyard.ir import Binding, Call, Constant, Expr, FunctionBuilder, TupleGetItem, Type, Var, get_op, operands
 from kernelyard.ir.scopes import attribute_symbols, introduces_symbols
 from kernelyard.ir.types import TensorType, TupleType, symbols_of
 from kernelyard_onnx.known_values import KnownValues
@@ -24,6 +25,7 @@ class GraphBuilder(FunctionBuilder):
     def __init__(self, around: GraphBuilder | None = None) -> None:
         super().__init__()
         self.known = KnownValues() if around is None else around.known
+        self._sizes_of: dict[Expr, tuple[Dim, ...]] = {}
 
     def emit(
         self, name: str, args: Sequence[Expr | np.ndarray | float | int], attrs: dict[str, Any], origin: str
@@ -83,6 +85,19 @@ class GraphBuilder(FunctionBuilder):
         if dtype != "int64":
             call = Call(get_op("astype"), [self.bind(call, "sizes", origin)], {"dtype": dtype})
         return self.bind(call, "sizes", origin)
+
+    def decided_by(self, name: str, args: Sequence[Expr], type_: Type, origin: str, **attrs: Any) -> Var:
+        """The result of an operator that decides the sizes of its result: new symbols of its type."""
+        return self.bind(Call(get_op(name), args, attrs, type_), name.rsplit(".", 1)[-1], origin)
+
+    def sizes(self, vector: Expr, new_size: Callable[[], Dim], origin: str) -> tuple[Dim, ...]:
+        """The elements of an int64 vector, none negative, as sizes that are known when the program runs."""
+        if vector not in self._sizes_of:
+            (count,) = vector.tensor_type.shape
+            sizes = tuple(new_size() for _ in range(int(count)))  # pyright: ignore[reportArgumentType]
+            self.decided_by("tensor_to_shape", [vector], TensorType(sizes, "bool"), origin)
+            self._sizes_of[vector] = sizes
+        return self._sizes_of[vector]
 
     def live_bindings(self, results: Sequence[Expr]) -> list[Binding]:
         """The bindings that the results need, in order: what they read, and what makes their sizes known."""

@@ -176,6 +176,26 @@ class Node:
         value = self.builder.known.dims(expr)
         return self.reject(f"its {what} depends on data") if value is None else value
 
+    def sizes(self, expr: Expr, what: str) -> tuple[Dim, ...]:
+        """A vector of sizes: constants, computed from sizes, or known when the program runs.
+
+        Raises: RejectedError when their number is not fixed.
+        """
+        known = self.builder.known.dims(expr)
+        if known is not None:
+            return known
+        count = self.fixed(dims.product(self.shape(expr)), f"number of elements of its {what}")
+        vector = self.cast(self.reshape(expr, (count,)), "int64")
+        return self.builder.sizes(vector, self.new_size, self.origin)
+
+    def new_size(self) -> Dim:
+        """A size that is known when the program runs, and may be zero."""
+        return self.importer.symbols.fresh(self.label) - 1
+
+    def numbers(self, sizes: Sequence[Dim]) -> Expr:
+        """Sizes as an int64 vector."""
+        return self.op("shape_tensor", dims=tuple(sizes))
+
     # --- emitting -------------------------------------------------------------------------------------------------
     def op(self, name: str, *args: Expr | np.ndarray | float | int, **attrs: Any) -> Expr:
         """Emit an op that returns one tensor; numbers take the dtype of the first tensor argument."""

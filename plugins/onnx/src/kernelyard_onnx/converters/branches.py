@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kernelyard.dims import Dim
 from kernelyard.ir import Expr, TensorType, TupleType, Type
 from kernelyard_onnx.node import Node
 
@@ -34,13 +33,8 @@ def common_type(node: Node, left: TensorType, right: TensorType) -> TensorType:
     """
     if left.dtype != right.dtype or left.rank != right.rank:
         node.reject(f"it may give {left!r} or {right!r}")
-    shape = [a if a == b else new_size(node) for a, b in zip(left.shape, right.shape, strict=True)]
+    shape = [a if a == b else node.new_size() for a, b in zip(left.shape, right.shape, strict=True)]
     return TensorType(tuple(shape), left.dtype)
-
-
-def new_size(node: Node) -> Dim:
-    """A size that is known when the program runs, and may be zero."""
-    return node.importer.symbols.fresh(node.label) - 1
 
 
 def as_one(types: Sequence[Type]) -> Type:

@@ -35,7 +35,7 @@ def constant(node: Node) -> Expr:
 @converter("ConstantOfShape", since=9)
 def constant_of_shape(node: Node) -> Expr:
     value = node.attr("value", np.zeros(1, np.float32))
-    return node.broadcast_to(Constant(value.reshape(())), node.dims(node.input(0), "shape"))
+    return node.broadcast_to(Constant(value.reshape(())), node.sizes(node.input(0), "shape"))
 
 
 @converter("Shape")
@@ -64,6 +64,8 @@ def number_range(node: Node) -> Expr:
         if count <= MAX_ELEMENTS or not np.issubdtype(start.dtype, np.integer):
             node.affordable(count, "result")
             return Constant((start + np.arange(count).astype(start.dtype) * step).astype(start.dtype))
+    if any(node.builder.known.dims(bound) is None for bound in bounds):
+        return _range_of_data(node, *bounds)
     start, stop, step = (
         node.dims(bound, name)[0] for bound, name in zip(bounds, ("start", "limit", "delta"), strict=True)
     )
@@ -71,6 +73,15 @@ def number_range(node: Node) -> Expr:
         node.reject("its step is not a fixed number")
     count = dims.ceildiv(stop - start, step) if step > 0 else dims.ceildiv(start - stop, -step)
     return node.op("arange", start=start, step=step, count=maximum(count, 0), dtype=node.dtype(bounds[0]))
+
+
+def _range_of_data(node: Node, *bounds: Expr) -> Expr:
+    start, stop, step = (node.reshape(bound, ()) for bound in bounds)
+    span, wide = node.op("subtract", stop, start), "float64"
+    turns = node.op("ceil", node.op("divide", node.cast(span, wide), node.cast(step, wide)))
+    (count,) = node.sizes(node.cast(node.op("maximum", turns, 0.0), "int64"), "length")
+    index = node.op("arange", start=0, step=1, count=count, dtype="int64")
+    return node.op("add", node.op("multiply", node.cast(index, node.dtype(start)), step), start)
 
 
 @converter("EyeLike", since=9)

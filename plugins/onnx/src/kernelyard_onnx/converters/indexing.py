@@ -8,7 +8,7 @@ import numpy as np
 
 from kernelyard.dims import product
 from kernelyard.dtypes import is_float
-from kernelyard.ir import Constant, Expr
+from kernelyard.ir import Constant, Expr, TensorType, TupleType
 from kernelyard_onnx.node import Node
 from kernelyard_onnx.registry import converter
 
@@ -74,7 +74,14 @@ def top_k_by_attribute(node: Node) -> Sequence[Expr]:
 
 @converter("TopK", since=10)
 def top_k(node: Node) -> Sequence[Expr]:
-    return _top_k(node, int(node.scalar(node.input(1), "k")))
+    known = node.builder.known.constant(node.input(1))
+    if known is not None:
+        return _top_k(node, int(known.reshape(-1)[0]))
+    x = node.input(0)
+    axis = node.axis(node.attr("axis", -1), node.rank(x))
+    everything = _top_k(node, node.fixed(node.shape(x)[axis], "axis that it looks at"))
+    (k,) = node.sizes(node.input(1), "k")
+    return [node.slice(part, axis, 0, k) for part in everything]
 
 
 def _top_k(node: Node, k: int) -> Sequence[Expr]:
@@ -93,18 +100,58 @@ def triangle(node: Node) -> Expr:
 
 @converter("Compress", since=9)
 def compress(node: Node) -> Expr:
-    x = node.input(0)
-    chosen = np.flatnonzero(node.constant(node.input(1), "condition"))
-    axis = node.attr("axis")
+    x, axis = node.input(0), node.attr("axis")
     if axis is None:
         x, axis = node.reshape(x, (product(node.shape(x)),)), 0
-    return node.op("take", x, Constant(chosen.astype(np.int64)), axis=node.axis(axis, node.rank(x)))
+    (indices,) = _split_rows(node, _non_zero(node, node.input(1)))
+    return node.op("take", x, indices, axis=node.axis(axis, node.rank(x)))
+
+
+def _split_rows(node: Node, table: Expr) -> list[Expr]:
+    rows, count = node.shape(table)
+    return [node.reshape(node.slice(table, 0, row, row + 1), (count,)) for row in range(node.fixed(rows, "rank"))]
 
 
 @converter("NonZero", since=9)
 def non_zero(node: Node) -> Expr:
-    value = node.constant(node.input(0), "input")
-    return Constant(np.asarray(np.nonzero(np.atleast_1d(value)), np.int64))
+    return _non_zero(node, node.input(0))
+
+
+def _non_zero(node: Node, x: Expr) -> Expr:
+    value = node.builder.known.constant(x)
+    if value is not None:
+        return Constant(np.asarray(np.nonzero(np.atleast_1d(value)), np.int64))
+    type_ = TensorType((max(node.rank(x), 1), node.new_size()), "int64")
+    return node.builder.decided_by("nonzero", [x], type_, node.origin)
+
+
+@converter("Unique", since=11)
+def unique(node: Node) -> Sequence[Expr]:
+    x, axis, count = node.input(0), node.attr("axis"), node.new_size()
+    shape = list(node.shape(x))
+    at = None if axis is None else node.axis(axis, len(shape))
+    whole = product(shape) if at is None else shape[at]
+    values = (count,) if at is None else (*shape[:at], count, *shape[at + 1 :])
+    each = TensorType((count,), "int64")
+    type_ = TupleType((TensorType(values, node.dtype(x)), each, TensorType((whole,), "int64"), each))
+    found = node.builder.decided_by("unique", [x], type_, node.origin, axis=at, sorted=bool(node.attr("sorted", 1)))
+    return [node.builder.get(found, index) for index in range(4)]
+
+
+@converter("NonMaxSuppression", since=10)
+def non_max_suppression(node: Node) -> Expr:
+    boxes, scores = node.input(0), node.input(1)
+    defaults = (np.array(0, np.int64), np.array(0, np.float32), np.array(-np.inf, np.float32))
+    limits = [node.optional(2 + index) for index in range(3)]
+    given = [
+        Constant(default) if limit is None else node.reshape(limit, ())
+        for limit, default in zip(limits, defaults, strict=True)
+    ]
+    type_ = TensorType((node.new_size(), 3), "int64")
+    centered = bool(node.attr("center_point_box", 0))
+    return node.builder.decided_by(
+        "image.non_max_suppression", [boxes, scores, *given], type_, node.origin, center_point_box=centered
+    )
 
 
 @converter("ReverseSequence", since=10)

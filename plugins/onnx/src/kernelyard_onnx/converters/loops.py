@@ -12,7 +12,7 @@ from kernelyard.dtypes import to_numpy
 from kernelyard.ir import Constant, Expr, Function, FunctionBuilder, TensorType, Type, Var
 from kernelyard.ir.module import PRIVATE
 from kernelyard.ir.types import symbols_of
-from kernelyard_onnx.converters.branches import as_one, new_size
+from kernelyard_onnx.converters.branches import as_one
 from kernelyard_onnx.node import Node
 from kernelyard_onnx.outlined_graph import OutlinedGraph
 
@@ -93,7 +93,7 @@ class Loop:
     def _wider_size(self, old: Dim, new: Dim) -> Dim:
         if old == new or old in self._opened:
             return old
-        opened = new_size(self.node)
+        opened = self.node.new_size()
         self._opened.add(opened)
         return opened
 
@@ -102,7 +102,7 @@ class Loop:
         outside = symbols_of(value.type for value in (*graph.captured(), *self.starts))
         if not symbols_of([item.type]) <= outside:
             self.node.reject(f"what it collects, {item.type!r}, has sizes that may differ from turn to turn")
-        return TensorType((new_size(self.node), *shape), item.tensor_type.dtype)
+        return TensorType((self.node.new_size(), *shape), item.tensor_type.dtype)
 
     def _empty(self, type_: TensorType) -> Expr:
         zero = Constant(np.zeros((), to_numpy(type_.dtype)))

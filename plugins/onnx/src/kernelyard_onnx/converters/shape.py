@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from kernelyard import dims
 from kernelyard.dims import Dim, Shape
 from kernelyard.ir import Expr
@@ -14,7 +16,9 @@ from kernelyard_onnx.registry import converter
 @converter("Reshape", since=5)
 def reshape(node: Node) -> Expr:
     x = node.input(0)
-    target = node.dims(node.input(1), "shape")
+    target = node.builder.known.dims(node.input(1))
+    if target is None:
+        return node.reshape(x, node.sizes(_completed(node, x, node.input(1)), "shape"))
     return node.reshape(x, _complete(node, node.shape(x), target, bool(node.attr("allowzero", 0))))
 
 
@@ -30,6 +34,19 @@ def _complete(node: Node, shape: Shape, target: Sequence[Dim], allow_zero: bool)
     if unknown:
         sizes[unknown[0]] = _rest(node, shape, [size for axis, size in enumerate(sizes) if axis != unknown[0]])
     return sizes
+
+
+def _completed(node: Node, x: Expr, target: Expr) -> Expr:
+    """`_complete` of a shape that data decides, as a part of the program."""
+    shape = node.shape(x)
+    count = node.fixed(node.shape(target)[0], "rank of its result")
+    if not node.attr("allowzero", 0):
+        taken_over = node.numbers([shape[axis] if axis < len(shape) else 0 for axis in range(count)])
+        target = node.op("where", node.op("equal", target, 0), taken_over, target)
+    is_open = node.op("equal", target, -1)
+    known = node.op("prod", node.op("where", is_open, np.ones(count, np.int64), target), axes=(0,), keepdims=True)
+    rest = node.op("divide", node.numbers([dims.product(shape)]), node.op("maximum", known, 1))
+    return node.op("where", is_open, rest, target)
 
 
 def _rest(node: Node, shape: Shape, known: Sequence[Dim]) -> Dim:
@@ -118,7 +135,7 @@ def concat(node: Node) -> Expr:
 
 @converter("Expand", since=8)
 def expand(node: Node) -> Expr:
-    x, target = node.input(0), list(node.dims(node.input(1), "shape"))
+    x, target = node.input(0), list(node.sizes(node.input(1), "shape"))
     shape = list(node.shape(x))
     rank = max(len(shape), len(target))
     pairs = zip([1] * (rank - len(shape)) + shape, [1] * (rank - len(target)) + target, strict=True)
@@ -127,7 +144,7 @@ def expand(node: Node) -> Expr:
 
 @converter("Tile", since=6)
 def tile(node: Node) -> Expr:
-    x, repeats = node.input(0), node.dims(node.input(1), "repeats")
+    x, repeats = node.input(0), node.sizes(node.input(1), "repeats")
     if len(repeats) != node.rank(x):
         node.reject(f"it has {len(repeats)} repeats for {node.rank(x)} dimensions")
     if all(isinstance(count, int) for count in repeats):
@@ -147,7 +164,7 @@ def split(node: Node) -> Sequence[Expr]:
 @converter("Split", since=13)
 def split_by_input(node: Node) -> Sequence[Expr]:
     sizes = node.optional(1)
-    return _split(node, None if sizes is None else node.dims(sizes, "split"))
+    return _split(node, None if sizes is None else node.sizes(sizes, "split"))
 
 
 def _split(node: Node, sizes: Sequence[Dim] | None) -> Sequence[Expr]:

@@ -25,14 +25,43 @@ def slice_by_attributes(node: Node) -> Expr:
 
 @converter("Slice", since=10)
 def slice_by_inputs(node: Node) -> Expr:
-    starts, ends = node.dims(node.input(1), "starts"), node.dims(node.input(2), "ends")
     axes, steps = node.optional(3), node.optional(4)
+    starts, ends = (node.builder.known.dims(node.input(index)) for index in (1, 2))
+    if starts is None or ends is None:
+        return _slice_by_data(node, axes, steps)
     return _slice(
         node,
         starts,
         ends,
         None if axes is None else node.ints(axes, "axes"),
         None if steps is None else node.ints(steps, "steps"),
+    )
+
+
+def _slice_by_data(node: Node, axes: Expr | None, steps: Expr | None) -> Expr:
+    """A slice whose bounds are brought inside their axes by the program."""
+    x = node.input(0)
+    starts, ends = (node.cast(node.input(index), "int64") for index in (1, 2))
+    count = node.fixed(node.shape(starts)[0], "number of its axes")
+    where = node.axes(range(count) if axes is None else node.ints(axes, "axes"), node.rank(x))
+    strides = node.ints(steps, "steps") if steps is not None else (1,) * count
+    if not len(where) == len(strides) == count or len(set(where)) != count or 0 in strides:
+        node.reject("its starts, ends, axes and steps do not fit together")
+    size = node.numbers([node.shape(x)[axis] for axis in where])
+    backwards = np.array([int(stride < 0) for stride in strides])
+    starts, ends = (
+        node.op("where", node.op("less", bound, 0), node.op("add", bound, size), bound) for bound in (starts, ends)
+    )
+    last = node.op("subtract", size, backwards)
+    begin = node.op("minimum", node.op("maximum", starts, 0), last)
+    stop = node.op("minimum", node.op("maximum", ends, -backwards), last)
+    # One more than the bounds, since a walk backwards ends at -1.
+    one_more = node.op("add", node.op("concat", begin, stop, axis=0), 1)
+    bounds = [bound - 1 for bound in node.sizes(one_more, "bounds")]
+    order = sorted(range(count), key=lambda index: where[index])
+    attrs = {"begin": [bounds[i] for i in order], "end": [bounds[count + i] for i in order]}
+    return node.op(
+        "strided_slice", x, axes=tuple(where[i] for i in order), strides=tuple(strides[i] for i in order), **attrs
     )
 
 
@@ -95,7 +124,7 @@ def pad_by_attributes(node: Node) -> Expr:
 @converter("Pad", since=11)
 def pad_by_inputs(node: Node) -> Expr:
     x, value, axes = node.input(0), node.optional(2), node.optional(3)
-    given = node.dims(node.input(1), "pads")
+    given = node.sizes(node.input(1), "pads")
     number = 0.0 if value is None else float(node.scalar(value, "constant_value"))
     if axes is None:
         return pad(node, x, given, number)
