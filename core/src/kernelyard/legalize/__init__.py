@@ -26,3 +26,4 @@ from kernelyard.legalize.registry import Rule as Rule
 from kernelyard.legalize.registry import has_rule as has_rule
 from kernelyard.legalize.registry import legalize as legalize
 from kernelyard.legalize.registry import legalize_call as legalize_call
+from kernelyard.legalize.without_rule import WITHOUT_RULE as WITHOUT_RULE
