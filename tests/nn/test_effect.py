@@ -310,3 +310,20 @@ def test_effects_that_are_refused() -> None:
     averaging.counter = Wrong()
     with pytest.raises(FrontendError, match=r"first state 'counter\.total' does not fit"):
         averaging.export({"peek": {"x": nn.spec.Tensor([2])}})
+
+    class Lacking(Counter):
+        def initial(self):
+            return {"count": np.asarray(0)}
+
+    averaging.counter = Lacking()
+    with pytest.raises(FrontendError, match=r"no first state 'counter\.total'"):
+        averaging.export({"peek": {"x": nn.spec.Tensor([2])}})
+
+
+def test_the_name_of_the_first_state_is_taken() -> None:
+    class Named(Averaging):
+        def _initialize_effect(self, x):
+            return x
+
+    with pytest.raises(FrontendError, match="may be called '_initialize_effect'"):
+        Named().export({"_initialize_effect": {"x": nn.spec.Tensor([2])}})

@@ -347,6 +347,8 @@ def test_a_symbol_that_is_not_exported() -> None:
 def test_symbols_are_names_of_c_functions(symbol: str) -> None:
     with pytest.raises(FrontendError, match="no name of a C function"):
         nn.SourceModule({symbol: same}, "")
+    with pytest.raises(FrontendError, match="no name of a C function"):
+        Calling(lambda x: nn.op.extern(symbol, [x], x)).export({"forward": {"x": X}}, allow_extern=True)
 
 
 class Calling(nn.Module):

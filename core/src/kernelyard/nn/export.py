@@ -54,6 +54,8 @@ def _export(
     constants = _constants(model.parameters) if bound else {}
     functions: dict[str, BaseFunction] = {name: _trace(model, name, method) for name, method in given.items()}
     if model.states and any(method.effect_mode != "none" for method in given.values()):
+        if INITIALIZE in functions:
+            raise FrontendError(f"no method of a module with effects may be called {INITIALIZE!r}", hint="rename it")
         functions[INITIALIZE] = _initialize(model)
     functions.update(model.subroutines.functions)
     exported = AttachExternModules(model.externs.modules())(IRModule(functions))
@@ -103,8 +105,11 @@ class _Model:
     def initial(self) -> dict[str, np.ndarray]:
         """The first state by path. Raises: FrontendError when one is not what its effect declares."""
         found: dict[str, np.ndarray] = {}
+        first = {effect: effect.initial() for _, effect, _ in self.states}
         for path, effect, name in self.states:
-            array = np.asarray(effect.initial()[name])
+            if name not in first[effect]:
+                raise FrontendError(f"there is no first state {path!r}", found=", ".join(first[effect]), expected=name)
+            array = np.asarray(first[effect][name])
             kind = effect.states[name]
             fits = len(array.shape) == len(kind.shape) and all(
                 isinstance(size, dims.SymbolicDim) or size == given

@@ -17,10 +17,10 @@ from typing import Any, Literal
 
 from kernelyard.errors import FrontendError, KernelyardError, ToolchainError
 from kernelyard.nn import cpp_compiler, cuda_compiler, scope
-from kernelyard.nn.op.calls import as_tensors, call_extern
+from kernelyard.nn.op.calls import as_tensors, call_extern, check_symbol
 from kernelyard.nn.tensor import Operand, Tensor
 from kernelyard.runtime.cuda_kernels import ARCH, CudaKernels
-from kernelyard.runtime.extern_library import PREFIX, SYMBOL, ExternLibrary
+from kernelyard.runtime.extern_library import PREFIX, ExternLibrary
 from kernelyard.runtime.module import RuntimeModule
 
 Inference = Callable[..., "Tensor | Sequence[Tensor]"]
@@ -36,8 +36,7 @@ class ExternModule(ABC):
 
     def __init__(self, symbols: Mapping[str, Inference]) -> None:
         for symbol in symbols:
-            if not SYMBOL.match(symbol):
-                raise FrontendError("this is no name of a C function", found=repr(symbol))
+            check_symbol(symbol)
         if not symbols:
             raise FrontendError("an external module has no symbols")
         self.symbols = dict(symbols)

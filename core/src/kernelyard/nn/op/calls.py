@@ -12,6 +12,7 @@ from kernelyard.ir import Call, Expr, ExternFunc, GlobalVar, TensorType, TupleTy
 from kernelyard.nn.op.reduction import fields
 from kernelyard.nn.scope import current
 from kernelyard.nn.tensor import Operand, Tensor, to_expr
+from kernelyard.runtime.extern_library import SYMBOL
 
 if TYPE_CHECKING:
     from kernelyard.tir import PrimFunc
@@ -23,10 +24,18 @@ def extern(name: str, args: Sequence[Operand], out: Tensor | Sequence[Tensor]) -
     """A function that fills its outputs, by its symbol; `out` says what these are (`Tensor.placeholder`).
 
     Whoever compiles the export attaches a module that has it (`transform.AttachExternModules`); `nn.SourceModule` and
-    `nn.ObjectModule` do so themselves. Raises: FrontendError unless the export has `allow_extern=True`.
+    `nn.ObjectModule` do so themselves. Raises: FrontendError for what is no name of a C function, and unless the export
+    has `allow_extern=True`.
     """
+    check_symbol(name)
     current().externs.require(name)
     return call_extern(name, args, out)
+
+
+def check_symbol(name: str) -> None:
+    """Raises: FrontendError for what is no name of a C function."""
+    if not SYMBOL.match(name):
+        raise FrontendError("this is no name of a C function", found=repr(name))
 
 
 def call_extern(name: str, args: Sequence[Operand], out: Any) -> Tensor | tuple[Tensor, ...]:
