@@ -58,8 +58,7 @@ def module_with(method: str, body: str) -> tuple[str, str]:
     return MODULE, METHOD.format(method, body)
 
 
-# What is changed in the plugin, and a part of the violation's message. These fail once the backend has the op: it runs
-# on the target's own code generator.
+# What is changed in the plugin, and a part of the violation's message. These fail once the backend has the op.
 LATE: dict[str, tuple[tuple[str, str], str]] = {
     "hangs": ((CODEGEN, "time.sleep(60)"), "did not finish within 2.2 s: it is in kernelyard_backend.<locals>.Honest.codegen"),
     "raises": ((CODEGEN, "1 / 0"), "division by zero"),
@@ -80,7 +79,7 @@ LATE: dict[str, tuple[tuple[str, str], str]] = {
     "save_to_bytes gives text": (module_with("save_to_bytes", "return 'text'"), "does not become bytes"),
     "changes its regions": ((CODEGEN, "regions[0].function.bindings[0].var.type = None; return Module(regions)"), "it changed the module"),
 }  # fmt: skip
-# These fail while the backend is offered the model: the op goes to the backend that comes next.
+# These fail while the backend is offered the model.
 EARLY: dict[str, tuple[tuple[str, str], str]] = {
     "check hangs": ((CHECK, "time.sleep(60)"), "it is in kernelyard_backend.<locals>.check"),
     "check raises": ((CHECK, "1 / 0"), "division by zero"),
@@ -145,18 +144,21 @@ def assert_contained(module: IRModule, message: str) -> ky.Report:
     return exe.report
 
 
-@pytest.mark.filterwarnings("ignore::kernelyard.errors.PerformanceWarning")
 @pytest.mark.parametrize("row", LATE)
-def test_what_is_accepted_and_then_fails_runs_elsewhere(site: Path, monkeypatch: pytest.MonkeyPatch, row: str) -> None:
+def test_what_is_accepted_and_then_fails_goes_to_the_next(
+    site: Path, monkeypatch: pytest.MonkeyPatch, row: str
+) -> None:
     monkeypatch.setenv("KERNELYARD_PLUGIN_TIMEOUT", "2")
     change, message = LATE[row]
     break_promise(site, change)
     report = assert_contained(model(), message)
-    assert "bad" not in report.coverage
+    assert [region.backend for region in report.regions] == ["next"]
+    (reasons,) = [node.reasons for node in report.nodes if node.op == "nn.relu"]
+    assert [(reason.backend, reason.code) for reason in reasons] == [("bad", "contract-violation")]
 
 
 @pytest.mark.parametrize("row", EARLY)
-def test_what_fails_over_the_offer_leaves_it_to_the_next(site: Path, monkeypatch: pytest.MonkeyPatch, row: str) -> None:
+def test_what_fails_over_the_offer_goes_to_the_next(site: Path, monkeypatch: pytest.MonkeyPatch, row: str) -> None:
     monkeypatch.setenv("KERNELYARD_PLUGIN_TIMEOUT", "2")
     change, message = EARLY[row]
     break_promise(site, change)
@@ -176,6 +178,32 @@ def install_relu_as(op: str, site: Path) -> None:
     for file in site.glob("*/plugin.py"):
         text = file.read_text().replace('is_op("nn.relu")(wildcard())', f'is_op("{op}")(wildcard(), wildcard())')
         file.write_text(text.replace("args[0].data", "args[1].data"))
+
+
+@pytest.mark.parametrize("backends", [["bad"], ["next", "bad"]])
+def test_where_nobody_comes_next_the_target_takes_it(site: Path, backends: list[str]) -> None:
+    break_promise(site, LATE["raises"][0])
+    for file in site.glob("*_bad/plugin.py"):
+        file.write_text(file.read_text().replace('"nn.relu"', '"tanh"'))
+    b = FunctionBuilder()
+    module = IRModule({"main": b.function(b.op("tanh", b.op("nn.relu", b.input("x", (2, 2)))))})
+    exe = ky.compile(module, backends=backends)
+    assert np.allclose(exe(X).numpy(), np.tanh(np.maximum(X, 0)))
+    assert [region.backend for region in exe.report.regions] == backends[:-1]
+    assert [v.backend for v in exe.report.violations] == ["bad"]
+    (reasons,) = [node.reasons for node in exe.report.nodes if node.op == "tanh"]
+    assert ("bad", "contract-violation") in [(reason.backend, reason.code) for reason in reasons]
+
+
+def test_one_after_the_other_fails(site: Path) -> None:
+    """Each gets its turn, and none is asked again."""
+    break_promise(site, LATE["raises"][0])
+    install(site, "worse", plugin=PLUGIN.replace(*LATE["raises"][0]))
+    exe = ky.compile(model(), backends=["bad", "worse", "next"])
+    assert exe(X).numpy().tolist() == Y
+    assert [v.backend for v in exe.report.violations] == ["bad", "worse"]
+    assert [region.backend for region in exe.report.regions] == ["next"]
+    assert not exe.report.declined
 
 
 def test_a_hung_check_that_wakes_up_later_changes_nothing(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from kernelyard.driver.generate import Generated, generate, planned_kernels
 from kernelyard.driver.import_model import import_model
 from kernelyard.driver.lower import lower
 from kernelyard.driver.lower_routine import lower_routine, routine_names
+from kernelyard.driver.offload import offload
 from kernelyard.driver.options import check_options
 from kernelyard.driver.requirements import check_coverage, check_requirements
 from kernelyard.errors import OptionError, PerformanceWarning, PluginContractError
@@ -25,9 +26,7 @@ from kernelyard.ops.size_checks import size_checks
 from kernelyard.placement.build_report import build_report
 from kernelyard.placement.partition import partition
 from kernelyard.placement.recorder import Recorder
-from kernelyard.plugins.backend import Backend
 from kernelyard.plugins.code_generator import CodeGenerator
-from kernelyard.plugins.guard import within_time
 from kernelyard.plugins.manager import get_manager
 from kernelyard.runtime.executable import Executable
 from kernelyard.runtime.module import RuntimeModule
@@ -36,9 +35,8 @@ from kernelyard.runtime.report import EXTERN, VIEW, VM, Report
 from kernelyard.runtime.routine import Routine
 from kernelyard.target import Target, as_target
 from kernelyard.transform.legalize_ops import VIEWS, custom_kernel_of
-from kernelyard.transform.optimize_regions import OptimizeRegions
 from kernelyard.transform.pipelines import get_pipeline
-from kernelyard.transform.run_codegen import EXTERNAL_MODULES, RunCodegen
+from kernelyard.transform.run_codegen import EXTERNAL_MODULES
 
 log = logging.getLogger("kernelyard")
 
@@ -84,10 +82,11 @@ def compile(  # noqa: A001  the public name, as `re.compile`
     recorder = Recorder(get_manager().label_of)
 
     module = simplify(import_model(manager, model, checked))
-    placed = partition(module, chosen, target, recorder, strict, _names(exclude_patterns))
+    excluded = _names(exclude_patterns)
+    placed = partition(module, chosen, target, recorder, strict, excluded)
     if required:  # known before the work is done
         check_coverage(build_report(placed, recorder, str(target), runs_rest(generator)), required)
-    offloaded = run_codegens(placed, chosen, checked, recorder, strict)
+    placed, offloaded = offload(placed, chosen, target, checked, recorder, strict, excluded)
     own_options = checked.get(generator.name, {}) if generator else {}
     generated = generate(offloaded, generator, target, own_options, recorder, strict)
     checks = {name: size_checks(module, name) for name in module.entry_functions()}
@@ -135,26 +134,6 @@ def _names(exclude_patterns: Sequence[str]) -> tuple[str, ...]:
 def simplify(module: IRModule) -> IRModule:
     """Canonical forms, types, constants folded, norms folded, duplicates and dead code removed."""
     return get_pipeline("simplify")(module)
-
-
-def run_codegens(
-    module: IRModule, chosen: Sequence[Backend], options: Options, recorder: Recorder, strict: bool = False
-) -> IRModule:
-    """Each backend optimizes its regions, and then compiles them."""
-    optimizers = {b.name: _limited(b) for b in chosen if type(b).optimize is not Backend.optimize}
-    codegens = {backend.name: backend.codegen for backend in chosen}
-    optimized = OptimizeRegions(optimizers, recorder, strict)(module)
-    return RunCodegen(codegens, options, recorder=recorder, strict=strict, call=within_time)(optimized)
-
-
-def _limited(backend: Backend) -> Callable[[IRModule], IRModule]:
-    """What a backend does to a region of its own, for a limited time."""
-
-    def optimize(region: IRModule) -> IRModule:
-        count = sum(len(function.bindings) for function in region.graph_functions().values())
-        return within_time(f"rewriting a region by {backend.name}", lambda: backend.optimize(region), count)
-
-    return optimize
 
 
 def runs_rest(generator: CodeGenerator | None) -> Callable[[Call], str]:

@@ -31,7 +31,7 @@ class Recorder:
 
     def __init__(self, label_of: Callable[[str], str] = str) -> None:
         self.label_of = label_of
-        self._refusals: list[_Refusal] = []
+        self._refusals: dict[_Refusal, None] = {}  # in order, each once: a backend may be asked again
         self._taken: dict[Var | tuple[str, str], str] = {}
         self.matches: dict[Var, Match] = {}
         self.refusals = Refusals()
@@ -46,7 +46,7 @@ class Recorder:
 
     def adopt(self, branch: Recorder) -> None:
         """Keep what a branch was told."""
-        self._refusals = list(branch._refusals)
+        self._refusals = dict(branch._refusals)
         self._taken = dict(branch._taken)
         self.matches = dict(branch.matches)
         self.refusals = branch.refusals.copy()
@@ -81,7 +81,7 @@ class Recorder:
         op = _op_of(value)
         if isinstance(decline, FailedCheck):
             self.violated(pattern.backend, (), decline.message)
-        self._refusals.append(_Refusal(pattern.backend, pattern.name, subject, op, decline))
+        self._refusals[_Refusal(pattern.backend, pattern.name, subject, op, decline)] = None
         reason = Reason(pattern.backend, pattern.name, decline.code, decline.message)
         self.refusals.add(match.root, _op_of(match.value_of(match.root)), reason)
         if subject is not match.root:

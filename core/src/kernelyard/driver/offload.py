@@ -1,0 +1,93 @@
+"""From placed IR to the backends' modules; what one fails on is offered to those that come after it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from kernelyard.ir import IRModule
+from kernelyard.ir.visitor import callees, reachable_functions
+from kernelyard.patterns.composite import CODEGEN, GLOBAL_SYMBOL
+from kernelyard.patterns.registry import backend_of
+from kernelyard.placement.nodes import CONTRACT_VIOLATION
+from kernelyard.placement.partition import partition
+from kernelyard.placement.recorder import Recorder
+from kernelyard.plugins.backend import Backend
+from kernelyard.plugins.guard import within_time
+from kernelyard.runtime.report import Reason, Violation
+from kernelyard.target import Target
+from kernelyard.transform.inline_functions import inline_functions
+from kernelyard.transform.optimize_regions import OptimizeRegions
+from kernelyard.transform.run_codegen import RunCodegen
+
+Options = Mapping[str, Mapping[str, Any]]
+
+
+def offload(
+    placed: IRModule,
+    chosen: Sequence[Backend],
+    target: Target,
+    options: Options,
+    recorder: Recorder,
+    strict: bool = False,
+    exclude_patterns: Sequence[str] = (),
+) -> tuple[IRModule, IRModule]:
+    """The module as it is placed in the end, and with every region compiled.
+
+    A backend is not asked again for what it has failed on, so that this ends.
+    Raises: with `strict`, PluginContractError.
+    """
+    later = list(chosen)
+    while True:
+        known = len(recorder.violations)
+        offloaded = _run_codegens(placed, chosen, options, recorder, strict)
+        failed = {symbol: violation for violation in recorder.violations[known:] for symbol in violation.functions}
+        later = _after(later, {violation.backend for violation in failed.values()})
+        if not failed or not later:
+            return placed, offloaded
+        excluded = [name for name in exclude_patterns if backend_of(name) in {backend.name for backend in later}]
+        placed = partition(_taken_back(placed, failed, recorder), later, target, recorder, strict, excluded)
+
+
+def _after(backends: list[Backend], failed: set[str]) -> list[Backend]:
+    """The backends that come after the first of the failed ones, and have not failed themselves."""
+    first = next((i for i, backend in enumerate(backends) if backend.name in failed), -1)
+    return [backend for backend in backends[first + 1 :] if backend.name not in failed]
+
+
+def _taken_back(placed: IRModule, failed: Mapping[str, Violation], recorder: Recorder) -> IRModule:
+    """The module with failed regions as plain operators again, for each of which the failure is a reason."""
+    for symbol, violation in failed.items():
+        regions = placed.graph_functions().items()
+        names = {n for n, f in regions if CODEGEN in f.attrs and f.attrs.get(GLOBAL_SYMBOL, n) == symbol}
+        inner = names.union(*(callees(placed.graph_functions()[name]) for name in names))
+        before = {binding.var for f in placed.entry_functions().values() for binding in f.bindings}
+        placed = inline_functions(placed, inner)
+        reason = Reason(violation.backend, "", CONTRACT_VIOLATION, violation.message)
+        for function in placed.entry_functions().values():
+            for binding in function.bindings:
+                if binding.var not in before:
+                    recorder.refusals.add(binding.var, getattr(binding.value, "op_name", ""), reason)
+        others = tuple(name for name in placed.functions if name not in inner)
+        placed = placed.without_functions(inner - reachable_functions(placed, others))
+    return placed
+
+
+def _run_codegens(
+    module: IRModule, chosen: Sequence[Backend], options: Options, recorder: Recorder, strict: bool
+) -> IRModule:
+    """Each backend optimizes its regions, and then compiles them."""
+    optimizers = {b.name: _limited(b) for b in chosen if type(b).optimize is not Backend.optimize}
+    codegens = {backend.name: backend.codegen for backend in chosen}
+    optimized = OptimizeRegions(optimizers, recorder, strict)(module)
+    return RunCodegen(codegens, options, recorder=recorder, strict=strict, call=within_time)(optimized)
+
+
+def _limited(backend: Backend) -> Callable[[IRModule], IRModule]:
+    """What a backend does to a region of its own, for a limited time."""
+
+    def optimize(region: IRModule) -> IRModule:
+        count = sum(len(function.bindings) for function in region.graph_functions().values())
+        return within_time(f"rewriting a region by {backend.name}", lambda: backend.optimize(region), count)
+
+    return optimize
