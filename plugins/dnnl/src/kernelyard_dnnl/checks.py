@@ -14,14 +14,16 @@ from kernelyard.dims import Dim, Shape
 from kernelyard.ir import Call, Expr, TensorType
 from kernelyard.patterns import Accept, Decline, Match
 from kernelyard.transform.run_codegen import Region
-from kernelyard_dnnl.composite import Composite, read_composite
+from kernelyard_dnnl.composite import CONVOLUTIONS, DECONVOLUTIONS, Composite, read_composite
 from kernelyard_dnnl.memory_order import expected_order
-from kernelyard_dnnl.nodes import ANCHORS, AVG_POOLS, concat_axis
+from kernelyard_dnnl.nodes import ANCHORS, AVG_POOLS, MAX_POOLS, concat_axis
 from kernelyard_dnnl.post_ops import BINARY, POWERS, UNARY, Binary, exponent_of
 from kernelyard_dnnl.probe import objection
 
 Answer: TypeAlias = "Accept | Decline"
-DTYPES = ("float32",)
+FLOAT, NARROW = "float32", "bfloat16"
+# What is quick in bfloat16 where the processor has instructions for it, and what only passes it on.
+OPS_OF_NARROW = (*CONVOLUTIONS, *DECONVOLUTIONS, "matmul", *MAX_POOLS, "permute_dims", "reshape", "strided_slice")
 ROUNDING = ("round_prefer_floor", "round_prefer_ceil")
 MIN_RUN = 16  # elements that a concat copies at a time; below, oneDNN is slower than a generated kernel
 MAX_RANK = 6  # beyond it oneDNN has reference implementations for most primitives
@@ -45,14 +47,19 @@ def _declined(match: Match, *rules: Callable[[Composite], Decline | None]) -> An
 
 # --- what holds for every primitive -----------------------------------------------------------------------------------
 def _dtypes(composite: Composite) -> Decline | None:
+    """One dtype for the whole group; sums are float32 in between, whatever it is."""
+    name = composite.anchor.op_name
+    taken = (FLOAT, NARROW) if name in OPS_OF_NARROW else (FLOAT,)
+    first = composite.anchor.tensor_type.dtype
     for call in composite.calls:
         for operand in (*call.args, call):
-            if not isinstance(operand.type, TensorType) or operand.type.dtype not in DTYPES:
+            dtype = operand.type.dtype if isinstance(operand.type, TensorType) else None
+            if dtype not in taken or dtype != first:
                 return Decline(
-                    "dtype", f"{call.op_name} of {operand.type!r}; taken are {', '.join(DTYPES)}", at=operand
+                    "dtype", f"{call.op_name} of {operand.type!r}; taken are {' or '.join(taken)}", at=operand
                 )
-            if operand.type.rank > MAX_RANK:
-                return Decline("rank", f"rank {operand.type.rank} is above {MAX_RANK}", at=operand)
+            if operand.tensor_type.rank > MAX_RANK:
+                return Decline("rank", f"rank {operand.tensor_type.rank} is above {MAX_RANK}", at=operand)
     return None
 
 
