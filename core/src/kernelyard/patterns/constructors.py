@@ -71,7 +71,8 @@ def is_function(params: Sequence[Pattern], result: Pattern) -> Pattern:
 
     Matches only where the functions are known: `Matcher(function, module)`.
     """
-    return FunctionPattern(tuple(params), result)
+    (result,) = checked_operands((result,), "a function")
+    return FunctionPattern(checked_operands(tuple(params), "a function"), result)
 
 
 def is_const(value: float | None = None, rtol: float = 1e-5) -> Pattern:
@@ -93,12 +94,16 @@ def is_op(*names: str) -> OpPattern:
 
 
 def is_tuple(*fields: Pattern, unordered: bool = False) -> Pattern:
-    """A tuple of these fields; `unordered`: in any order."""
-    return TuplePattern(fields, unordered)
+    """A tuple of these fields; `unordered`: in any order.
+
+    Raises: PatternError when a field is not a pattern.
+    """
+    return TuplePattern(checked_operands(fields, "a tuple"), unordered)
 
 
 def is_tuple_get_item(tuple_value: Pattern, index: int | None = None) -> Pattern:
     """Field `index` of a tuple value; None: any field."""
+    (tuple_value,) = checked_operands((tuple_value,), "a field")
     return TupleGetItemPattern(tuple_value, index)
 
 

@@ -42,11 +42,11 @@ class Pattern:
 
     def __or__(self, other: Pattern) -> Pattern:
         """Either; the left one is tried first."""
-        return OrPattern(self, other)
+        return OrPattern(self, *checked_operands((other,), "|"))
 
     def __and__(self, other: Pattern) -> Pattern:
         """Both, on the same value."""
-        return AndPattern(self, other)
+        return AndPattern(self, *checked_operands((other,), "&"))
 
     def __invert__(self) -> Pattern:
         """Any value that this pattern does not match; captures nothing."""
@@ -337,6 +337,7 @@ def checked_operands(args: tuple[Any, ...], callee: str) -> tuple[Pattern, ...]:
                 f"an operand of {callee} is not a pattern",
                 found=repr(arg),
                 expected="wildcard(), is_const(), is_op(...)(...), ...",
+                hint="write them one after another: f(a, b)" if isinstance(arg, (list, tuple)) else None,
             )
     return args
 
