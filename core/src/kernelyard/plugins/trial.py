@@ -33,7 +33,7 @@ STEPS = {"load": "import", "make": "hooks", "probe": "probe"}  # what a person c
 RETRY_HINT = "leave it out with -p no:{name} or mend it; `kernelyard doctor --retry` tries it again"
 PASSED, UNKNOWN = b"passed", b""
 # Ended by somebody else: the user, the system's lack of memory. Says nothing of the plugin the next time.
-_FROM_OUTSIDE = {-getattr(signal, name, 0) for name in ("SIGINT", "SIGTERM", "SIGKILL", "SIGHUP")}
+_FROM_OUTSIDE = {-signal.SIGINT, -signal.SIGTERM, -signal.SIGKILL, -signal.SIGHUP}
 # What decides, outside of the installation, which libraries and devices a process gets.
 _LOADER_VARIABLES = ("LD_", "DYLD_", "CUDA_VISIBLE_DEVICES", "KERNELYARD_")
 _BOOT = """
