@@ -149,3 +149,49 @@ def test_the_batch_may_be_unknown():
     image = Image(dims.symbol("n"), 3, 8, 8)
     _, ops = image.check(image.conv(image.conv(image.x, 4, 3), 4, 1, stride=2), n=2)
     assert ops == [("nn.conv2d", 2, 2), ("nn.conv2d", 1, 1)]
+
+
+def random_network(seed):
+    """Images of a few sizes, made of each other by whatever fits; some of them are results."""
+    rng = np.random.default_rng(seed)
+    image = Image(int(rng.integers(1, 3)), 2, *map(int, rng.integers(9, 14, 2)))
+    values = [image.x]
+    for _ in range(rng.integers(4, 14)):
+        x = values[rng.integers(max(0, len(values) - 4), len(values))]
+        shape = x.tensor_type.shape
+        kind = rng.choice(["pointwise", "conv", "relu", "add", "scale", "pool"], p=[0.35, 0.15, 0.15, 0.2, 0.1, 0.05])
+        if kind == "pointwise":
+            values.append(image.conv(x, 2, 1, stride=int(rng.integers(1, 4))))
+        elif kind == "conv":
+            values.append(image.conv(x, 2, 3, stride=int(rng.integers(1, 3))))
+        elif kind == "add":
+            fitting = [value for value in values if value.tensor_type.shape == shape]
+            values.append(image.b.op("add", x, fitting[rng.integers(len(fitting))]))
+        elif kind == "scale":
+            axes = rng.integers(0, 2, 4)
+            constant = rng.standard_normal([size if keep else 1 for size, keep in zip(shape, axes, strict=True)])
+            values.append(image.b.op("multiply", x, constant.astype(np.float32)))
+        elif kind == "pool" and min(shape[2:]) > 1:
+            values.append(image.b.op("nn.max_pool2d", x, pool_size=(2, 2), padding=(0, 1, 1, 0)))
+        else:
+            values.append(image.relu(x))
+    count = int(rng.integers(1, 3))
+    results = [values[-1], *(values[i] for i in rng.integers(1, len(values), count - 1))]
+    return image, list(dict.fromkeys(results))
+
+
+def work(module):
+    """The elements that convolutions make."""
+    calls = [b.value for b in module["main"].bindings if b.value.op_name.startswith("nn.conv")]
+    return sum(int(np.prod(call.tensor_type.shape)) for call in calls)
+
+
+def test_random_networks_keep_their_meaning_and_get_no_larger():
+    moved = 0
+    for seed in range(150):
+        image, results = random_network(seed)
+        before = DeadCodeElimination()(IRModule({"main": image.b.function(*results)}))
+        after, _ = image.check(*results)
+        assert work(after) <= work(before)
+        moved += work(after) < work(before)
+    assert moved > 15, "programs in which nothing moves would prove nothing"
