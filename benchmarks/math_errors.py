@@ -66,7 +66,7 @@ def write_loop(
     """LLVM text that maps one array, or two for `pow`, to another, so many lanes at a time."""
     sources = ("%x", "%z") if name == "ky_pow" else ("%x",)
     parameters = [*(Value(source, "ptr") for source in sources), Value("%y", "ptr"), Value("%n", "i64")]
-    e = FunctionEmitter(parameters, used, machine.has_fma)
+    e = FunctionEmitter(parameters, used, machine.has_fma, machine.has_scale)
 
     def place(array: str, i: Value) -> str:
         return e.here(f"getelementptr {type_}, ptr {array}, i64 {i.ref}", "ptr").ref

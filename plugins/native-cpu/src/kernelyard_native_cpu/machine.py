@@ -61,6 +61,11 @@ class Machine:
         return "fma" in self.features or self.architecture == "aarch64"
 
     @property
+    def has_scale(self) -> bool:
+        """Vectors are multiplied by powers of two by an instruction."""
+        return self.vector_bits == 512
+
+    @property
     def has_half(self) -> bool:
         """Half floats are converted by an instruction."""
         return "f16c" in self.features or self.architecture == "aarch64"

@@ -61,25 +61,31 @@ LOG_DOUBLE = (
     0.13268176441563156,
     0.13092831839420038,
 )
-# erf(x) / x - 1 in x**2 on [0, 1], and log(erfc(x)) on [0.95, 4]
+# erf(x) / x - 1 in x**2 on [0, 0.8], log2(erfc(x)) on [0.8, 3.95], and (2**f - 1) / f on |f| <= 0.5
+ERF_SPLIT, ERF_LAST = 0.8, 3.95
 ERF_NEAR = (
-    0.1283791657266657,
-    -0.3761262582392383,
-    0.11283585145102568,
-    -0.02685381178836585,
-    0.005188327406543597,
-    -0.0008010191172351244,
-    7.853853253989018e-05,
+    0.12837916257157828,
+    -0.37612591355800856,
+    0.11282972954350708,
+    -0.02681408661661706,
+    0.005072111133178966,
+    -0.0006447827335874768,
 )
 ERF_FAR = (
-    0.00018246195445597573,
-    -1.1295520503151155,
-    -0.6332723948273062,
-    -0.10836157427734322,
-    0.025171823599519583,
-    -0.00419086171772709,
-    0.0004385312341323999,
-    -2.1445684312948465e-05,
+    -5.9602818195614304e-05,
+    -1.6278529755130382,
+    -0.9175728049940232,
+    -0.15148182362987947,
+    0.03283742584090759,
+    -0.004590711240949825,
+    0.00030377724988949015,
+)
+EXP2_FLOAT = (
+    0.6931469775984361,
+    0.24022242084173212,
+    0.055507337437772974,
+    0.009671512718372632,
+    0.0013264727277568777,
 )
 Emit = Callable[[FunctionEmitter, Value], Value]
 
@@ -104,6 +110,12 @@ def clamp(e: FunctionEmitter, x: Value, low: float, high: float) -> Value:
     return e.select(e.compare("ogt", x, high_value), high_value, x)
 
 
+def _whole(e: FunctionEmitter, n: Value) -> Value:
+    """A float without a fraction as an integer; NaN gives 0."""
+    sane = e.select(e.compare("uno", n, n), number(0.0, n), n)
+    return e.convert("fptosi", sane, "i64" if n.type == "double" else "i32")
+
+
 def _power_of_two(e: FunctionEmitter, n: Value, float_type: str) -> Value:
     """2 ** n for integers in the exponent range of normal numbers."""
     bias, shift = (127, 23) if float_type == "float" else (1023, 52)
@@ -111,35 +123,46 @@ def _power_of_two(e: FunctionEmitter, n: Value, float_type: str) -> Value:
     return e.convert("bitcast", e.binary("shl", biased, int_literal(shift, n.type)), float_type)
 
 
+def _scale(e: FunctionEmitter, x: Value, n: Value) -> Value:
+    """x * 2 ** n for whole n with a normal result; NaN stays where x is NaN."""
+    scaled = e.scale(x, n)
+    return e.mul(x, _power_of_two(e, _whole(e, n), x.type)) if scaled is None else scaled
+
+
+def _scale_far(e: FunctionEmitter, x: Value, n: Value) -> Value:
+    """x * 2 ** n for whole n; overflows to infinity, underflows gradually."""
+    scaled = e.scale(x, n)
+    if scaled is not None:
+        return scaled
+    whole = _whole(e, n)
+    half = e.binary("ashr", whole, int_literal(1, whole.type))
+    rest = e.binary("sub", whole, half)
+    # Two factors, so that neither leaves the normal range where the result overflows or is denormal.
+    return e.mul(e.mul(x, _power_of_two(e, half, x.type)), _power_of_two(e, rest, x.type))
+
+
 def _reduce_exp(e: FunctionEmitter, x: Value) -> tuple[Value, Value, Value]:
-    """Integer n, and r and q with exp(x) = 2**n * (1 + r + r * r * q)."""
+    """Whole n, and r and q with exp(x) = 2**n * (1 + r + r * r * q)."""
     double = x.type == "double"
     n = e.intrinsic("rint", e.mul(x, number(LOG2_E, x)))
     high, low = (LN2_HIGH_DOUBLE, LN2_LOW_DOUBLE) if double else (LN2_HIGH, LN2_LOW)
     r = e.fma(n, number(-high, x), x)
     r = e.fma(n, number(-low, x), r)
-    q = polynomial(e, r, EXP_DOUBLE if double else EXP_FLOAT)
-    # NaN has been kept out of the integer by a sane stand-in; it comes back through r.
-    sane = e.select(e.compare("uno", n, n), number(0.0, n), n)
-    return e.convert("fptosi", sane, "i64" if double else "i32"), r, q
+    return n, r, polynomial(e, r, EXP_DOUBLE if double else EXP_FLOAT)
 
 
 def exp(e: FunctionEmitter, x: Value) -> Value:
     """Error below 1.1 ulp; overflows to infinity, underflows gradually."""
     low, high = (-746.0, 710.0) if x.type == "double" else (-104.5, 89.0)
     n, r, q = _reduce_exp(e, clamp(e, x, low, high))
-    y = e.add(e.fma(e.mul(r, r), q, r), number(1.0, x))
-    half = e.binary("ashr", n, int_literal(1, n.type))
-    rest = e.binary("sub", n, half)
-    # Two factors, so that neither leaves the normal range where the result overflows or is denormal.
-    return e.mul(e.mul(y, _power_of_two(e, half, x.type)), _power_of_two(e, rest, x.type))
+    return _scale_far(e, e.add(e.fma(e.mul(r, r), q, r), number(1.0, x)), n)
 
 
 def _exp_minus_one(e: FunctionEmitter, x: Value) -> Value:
     """exp(x) - 1, for arguments whose exponential neither overflows nor is denormal."""
     n, r, q = _reduce_exp(e, x)
     p = e.fma(e.mul(r, r), q, r)
-    scale = _power_of_two(e, n, x.type)
+    scale = _scale(e, e.broadcast(number(1.0, x), x.lanes), n)
     return e.fma(scale, p, e.sub(scale, number(1.0, x)))
 
 
@@ -231,14 +254,17 @@ def erf(e: FunctionEmitter, x: Value) -> Value:
         return e.library_call("erf", x)
     a = magnitude(e, x)
     near = e.fma(a, polynomial(e, e.mul(a, a), ERF_NEAR), a)
-    far = e.sub(number(1.0, x), _exp_of_negative(e, polynomial(e, clamp(e, a, 0.0, 4.0), ERF_FAR)))
-    return copy_sign(e, e.select(e.compare("olt", a, number(1.0, x)), near, far), x)
+    last = number(ERF_LAST, x)
+    bounded = e.select(e.compare("ogt", a, last), last, a)  # NaN stays
+    far = e.sub(number(1.0, x), _two_to_the(e, polynomial(e, bounded, ERF_FAR)))
+    return copy_sign(e, e.select(e.compare("olt", a, number(ERF_SPLIT, x)), near, far), x)
 
 
-def _exp_of_negative(e: FunctionEmitter, x: Value) -> Value:
-    """exp for arguments in [-20, 1]: no scaling in two steps."""
-    n, r, q = _reduce_exp(e, x)
-    return e.mul(e.add(e.fma(e.mul(r, r), q, r), number(1.0, x)), _power_of_two(e, n, x.type))
+def _two_to_the(e: FunctionEmitter, x: Value) -> Value:
+    """2 ** x for normal results; good to seven digits."""
+    n = e.intrinsic("rint", x)
+    f = e.sub(x, n)
+    return _scale(e, e.fma(f, polynomial(e, f, EXP2_FLOAT), number(1.0, x)), n)
 
 
 def magnitude(e: FunctionEmitter, x: Value) -> Value:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from kernelyard_native_cpu.codegen.values import Value, float_literal, int_literal, literal_int, vector_type
+from kernelyard_native_cpu.codegen.values import BITS, Value, float_literal, int_literal, literal_int, vector_type
 
 LoopBody = Callable[[Value, list[Value]], Sequence[Value]]
 
@@ -30,12 +30,18 @@ class Scope:
 
 
 class FunctionEmitter:
-    """Builds one function. `declarations` collects the intrinsics it calls; `has_fma` is the target's."""
+    """Builds one function. `declarations` collects the intrinsics it calls.
 
-    def __init__(self, parameters: Sequence[Value], declarations: set[str], has_fma: bool = True) -> None:
+    has_fma, has_scale: the target multiplies and adds, or multiplies by powers of two, in one instruction.
+    """
+
+    def __init__(
+        self, parameters: Sequence[Value], declarations: set[str], has_fma: bool = True, has_scale: bool = False
+    ) -> None:
         self.parameters = tuple(parameters)
         self.declarations = declarations
         self.has_fma = has_fma
+        self.has_scale = has_scale
         self.scopes = [Scope(0, "entry", guarded=False)]
         self._counter = 0
 
@@ -208,6 +214,20 @@ class FunctionEmitter:
         if self.has_fma:
             return self.intrinsic("fma", a, b, c)
         return self.add(self.mul(a, b), c)
+
+    def scale(self, x: Value, n: Value) -> Value | None:
+        """`x * 2 ** n` for whole `n` in floating point, rounded once; None where no instruction does it."""
+        bits = x.lanes * BITS[x.type]
+        if not self.has_scale or bits not in (128, 256, 512):
+            return None
+        mask = int_literal(-1, f"i{max(x.lanes, 8)}")
+        operands = [x, self.broadcast(n, x.lanes), Value("poison", x.type, x.lanes), mask]
+        if bits == 512:
+            operands.append(int_literal(4, "i32"))  # rounding as it is set
+        name = f"llvm.x86.avx512.mask.scalef.{'ps' if x.type == 'float' else 'pd'}.{bits}"
+        self.declarations.add(f"declare {x.text} @{name}({', '.join(each.text for each in operands)})")
+        arguments = ", ".join(each.typed for each in operands)
+        return self.pure(f"call {x.text} @{name}({arguments})", x.type, x.lanes, operands)
 
     # --- structured control flow ----------------------------------------------------------------------------------
     def loop(

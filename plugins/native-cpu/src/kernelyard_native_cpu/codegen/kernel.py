@@ -83,7 +83,7 @@ class _KernelWriter:
         return LocalInfo(Buffer(buffer.name, shape, buffer.dtype).nbytes, dropped is not None)
 
     def _group_writer(self, group: Group, plans: Sequence[Plan]) -> GroupWriter:
-        e = FunctionEmitter(GROUP_PARAMETERS, self.declarations, self.machine.has_fma)
+        e = FunctionEmitter(GROUP_PARAMETERS, self.declarations, self.machine.has_fma, self.machine.has_scale)
         pointers: dict[Buffer, Value] = {}
         written = {block.output for stage in group.stages for block in stage.blocks}
         written |= {plan.panel.buffer for plan in plans if plan.panel}
