@@ -85,7 +85,7 @@ class Spoken(Frontend):
         return isinstance(model, frozenset)
 
     def import_model(self, model: object, options: object) -> IRModule:
-        if isinstance(self.result, Exception):
+        if isinstance(self.result, BaseException):
             raise self.result
         return self.result
 
@@ -95,9 +95,10 @@ def test_a_frontend_of_a_plugin(install, mlp: IRModule) -> None:
     assert_allclose(ky.compile(frozenset())(X), evaluate(mlp, [X])[0])
 
 
-@pytest.mark.parametrize("fault", ["no module", "raises", "malformed module"])
+@pytest.mark.parametrize("fault", ["no module", "raises", "exits", "malformed module"])
 def test_a_broken_frontend_is_named(install, mlp: IRModule, fault: str) -> None:
-    install(Spoken({"no module": 3, "raises": KeyError("nine"), "malformed module": malformed(mlp)}[fault]), targets=())
+    faults = {"no module": 3, "raises": KeyError("nine"), "exits": SystemExit(3), "malformed module": malformed(mlp)}
+    install(Spoken(faults[fault]), targets=())
     with pytest.raises(errors.PluginContractError) as caught:
         ky.compile(frozenset())
     assert caught.value.where == "plugin 'spoken' of kernelyard-spoken 9.9"

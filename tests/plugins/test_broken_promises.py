@@ -58,6 +58,11 @@ def module_with(method: str, body: str) -> tuple[str, str]:
     return MODULE, METHOD.format(method, body)
 
 
+def at_regions(body: str) -> tuple[str, str]:
+    before = "        def prepare(self"
+    return before, f"        def check_region(self, region):\n            {body}\n\n{before}"
+
+
 # What is changed in the plugin, and a part of the violation's message. These fail once the backend has the op.
 LATE: dict[str, tuple[tuple[str, str], str]] = {
     "hangs": ((CODEGEN, "time.sleep(60)"), "did not finish within 2.2 s: it is in kernelyard_backend.<locals>.Honest.codegen"),
@@ -96,6 +101,9 @@ EARLY: dict[str, tuple[tuple[str, str], str]] = {
     "prepare returns garbage": ((PREPARE, "return 3"), "no IRModule"),
     "prepare changes the model": ((PREPARE, "module['main'].params[0].type = None; return module"), "it changed the module"),
     "prepare drops the model": ((PREPARE, "return IRModule()"), "prepare changed what @main takes and gives"),
+    "check of regions raises": (at_regions("1 / 0"), "division by zero"),
+    "check of regions hangs": (at_regions("time.sleep(60)"), "it is in kernelyard_backend.<locals>.Honest.check_region"),
+    "check of regions answers garbage": (at_regions("return 3"), "a check must answer Accept()"),
     "patterns are garbage": (("return [FusionPattern(", "return 3 or [FusionPattern("), "not iterable"),
 }  # fmt: skip
 

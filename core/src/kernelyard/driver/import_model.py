@@ -93,7 +93,7 @@ def _read(frontend: Frontend, label: str, model: object, options: Mapping[str, A
         module = frontend.import_model(model, options)
     except KernelyardError:
         raise
-    except Exception as error:  # a vendor's code
+    except (Exception, SystemExit) as error:  # a vendor's code
         raise _broken(label, f"raised {type(error).__name__}: {error}") from error
     if not isinstance(module, IRModule):
         raise _broken(label, f"returned {type(module).__name__}, no IRModule")
