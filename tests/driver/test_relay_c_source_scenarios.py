@@ -1,7 +1,7 @@
 """The C-source scenarios of the Relay-era test_external_codegen.py: a compiler of its own, the user's, gets C text.
 
 The flow is Relay's: single-op rules mark calls, marked neighbours become regions, and each region is a C function that
-the compiler builds when it is first run. Every program is also saved, loaded and run again.
+the compiler builds when it is first run. Every program is also saved and loaded; one is exported as a shared library.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from c_library import Model
 
 import kernelyard as ky
 from kernelyard.errors import CodegenError, ToolchainError
@@ -154,6 +155,20 @@ def test_extern_gcc() -> None:
         check(b, result, y * y - (x + x), x, y, regions=3 if separate else 1)
 
 
+def test_extern_gcc_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library with the compiled functions in it: C programs call it, and Python loads it where no compiler is."""
+    b = FunctionBuilder()
+    x, y = b.input("x", (2, 2)), b.input("y", (2, 2))
+    result = b.op("subtract", b.op("multiply", y, y), b.op("add", x, x))
+    exe = compiled(IRModule({"main": b.function(result)}))
+    exe.export_library(tmp_path / "program.so")
+    one, two = numbers(2, 2), numbers(2, 2, seed=1)
+    np.testing.assert_array_equal(Model(tmp_path / "program.so").run([one, two])[0], two * two - (one + one))
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setenv("CC", "")
+    np.testing.assert_array_equal(ky.load(tmp_path / "program.so")(one, two).numpy(), two * two - (one + one))
+
+
 def test_extern_gcc_with_target_instance() -> None:
     """What the options say gets into the text: a comment changes nothing, and what is no C is the compiler's error."""
     b = FunctionBuilder()
@@ -202,6 +217,7 @@ SCENARIOS = {
     "external_codegen: extern_gcc_single_op": test_extern_gcc_single_op,
     "external_codegen: extern_gcc_single_op_int": test_extern_gcc_single_op,
     "external_codegen: extern_gcc": test_extern_gcc,
+    "external_codegen: extern_gcc, exported": test_extern_gcc_exported,
     "external_codegen: extern_gcc_with_target_instance": test_extern_gcc_with_target_instance,
     "external_codegen: extern_gcc_consts": test_extern_gcc_consts,
     "external_codegen: load_params_with_constants_in_ext_codegen, in C": test_load_params_with_constants_in_ext_codegen,
