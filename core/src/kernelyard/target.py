@@ -15,7 +15,9 @@ class Target:
     """What to compile for; compiling needs no device of that kind.
 
     kind: "cpu" or "cuda". arch: a GPU architecture such as "sm_90". mcpu: the least CPU that programs must run
-    on, such as "x86-64-v3" (default: the CPU this runs on). Raises: TargetError.
+    on, such as "x86-64-v3" (default: the CPU this runs on). deterministic: a compiled program gives the same bits for
+    the same feeds in every run, with any number of threads and of callers, on one kind of CPU; what cannot promise that
+    runs on one thread. Raises: TargetError.
 
     Example:
         >>> Target("cpu", mcpu="x86-64-v3").kind
@@ -25,6 +27,7 @@ class Target:
     kind: str
     arch: str | None = None
     mcpu: str | None = None
+    deterministic: bool = False
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -36,7 +39,7 @@ class Target:
             )
 
     def __str__(self) -> str:
-        given = [f"{f.name}={getattr(self, f.name)}" for f in fields(self)[1:] if getattr(self, f.name) is not None]
+        given = [f"{f.name}={getattr(self, f.name)}" for f in fields(self)[1:] if getattr(self, f.name) != f.default]
         return " ".join([self.kind, *given])
 
 

@@ -161,6 +161,15 @@ class Executable:
             self.__dict__.pop(name, None)
 
     @property
+    def is_deterministic(self) -> bool:
+        """Whether it was compiled for a target with `deterministic=True`: see `kernelyard.Target`."""
+        return "deterministic=True" in self.target.split()
+
+    def binds_for_one_thread(self, module: RuntimeModule) -> bool:
+        """Whether a module gets one thread alone, whatever number a run may use."""
+        return self.is_deterministic and not module.is_thread_invariant
+
+    @property
     def report(self) -> Report:
         """What was offloaded, what was declined and why.
 

@@ -83,7 +83,7 @@ class Instance:
         self._executable = executable
         self._memory = (arena, scratch)  # what the steps' addresses lie in
         self._arrays = self._allocate(arena)
-        self._calls = self._bind_all(BindContext(threads, scratch))
+        self._calls = self._bind_all(threads, scratch)
         names = [step.label or step.symbol for step in plan.program.steps]
         labels = [name for name, call in zip(names, self._calls, strict=True) for _ in call.steps]
         self._table = CallTable([step for call in self._calls for step in call.steps], labels)
@@ -117,19 +117,20 @@ class Instance:
                 arrays.append(memory.view_of(arena[plan.offsets.get(number, 0) :], shape, register.dtype))
         return arrays
 
-    def _bind_all(self, context: BindContext) -> list[BoundCall]:
+    def _bind_all(self, threads: int, scratch: Workspace) -> list[BoundCall]:
         tensors = [
             BoundTensor(memory.address_of(array), array.shape, register.dtype)
             for array, register in zip(self._arrays, self._plan.program.registers, strict=True)
         ]
         with self._executable.lock:
-            return [self._bind(step, tensors, context) for step in self._plan.program.steps]
+            return [self._bind(step, tensors, threads, scratch) for step in self._plan.program.steps]
 
-    def _bind(self, step: Step, tensors: Sequence[BoundTensor], context: BindContext) -> BoundCall:
+    def _bind(self, step: Step, tensors: Sequence[BoundTensor], threads: int, scratch: Workspace) -> BoundCall:
         module = self._executable.modules[step.module]
         args = [tensors[register] for register in step.inputs + step.outputs]
+        threads = 1 if self._executable.binds_for_one_thread(module) else threads
         try:
-            return module.bind(step.symbol, args, self._plan.values, context)
+            return module.bind(step.symbol, args, self._plan.values, BindContext(threads, scratch))
         except KernelyardError as error:
             error.where = error.where or step.label or None
             raise

@@ -91,6 +91,9 @@ class RuntimeModule(ABC):
     """
 
     kind: ClassVar[str]
+    # True where functions give the same bits for whatever number of threads they are bound, always. Programs that are
+    # compiled for `Target("cpu", deterministic=True)` bind other modules for one thread.
+    is_thread_invariant: ClassVar[bool] = False
     # For modules without a `native_unit`: how to compile a model so that C programs can run it all the same.
     native_hint: ClassVar[str] = "leave this backend out (backends=[...]), or kernelyard.load the library in Python"
 
@@ -106,9 +109,7 @@ class RuntimeModule(ABC):
         Raises: ExecutionError for an unknown name (`unknown_symbol`).
         """
 
-    def evaluate(
-        self, symbol: str, arrays: Sequence[np.ndarray], symbols: Mapping[str, int]
-    ) -> Sequence[np.ndarray]:
+    def evaluate(self, symbol: str, arrays: Sequence[np.ndarray], symbols: Mapping[str, int]) -> Sequence[np.ndarray]:
         """The results of a function that decides their sizes itself, as new arrays.
 
         Only modules that have such functions override it. Raises: ExecutionError.

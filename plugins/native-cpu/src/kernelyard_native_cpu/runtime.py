@@ -28,6 +28,7 @@ class NativeCpuModule(BindableModule):
     """Kernels as one relocatable object or several, and what is known of each."""
 
     kind: ClassVar[str] = KIND
+    is_thread_invariant: ClassVar[bool] = True  # sizes alone cut the work into tasks; threads only share them out
 
     def __init__(
         self, kernels: Sequence[KernelInfo], objects: Sequence[bytes], machine: Machine, llvm_version: str

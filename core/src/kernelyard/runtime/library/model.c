@@ -23,7 +23,7 @@ static int32_t ky_prepare_kernels(ky_model* model) {
     model->given[i] = calloc((size_t)kernel->num_constants + 1, sizeof(void*));
     if (!model->given[i]) return ky_fail(KY_NO_MEMORY, "there is not enough memory");
     for (int32_t k = 0; k < kernel->num_constants; k++) model->given[i][k] = model->constants[kernel->constants[k]];
-    int32_t status = kernel->prepare(model->given[i], model->threads, &model->shared[i]);
+    int32_t status = kernel->prepare(model->given[i], ky_threads_of(model, kernel), &model->shared[i]);
     if (status == KY_WRONG_CPU)
       return ky_fail(KY_STEP_FAILED, "%s: this CPU lacks instructions that the code was compiled for", kernel->symbol);
     if (status) return ky_fail(KY_STEP_FAILED, "%s cannot be prepared: status %d", kernel->symbol, status);

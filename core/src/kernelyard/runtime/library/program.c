@@ -32,6 +32,8 @@ struct ky_model {
   void* shared[KY_KERNELS + 1];
 };
 
+static int32_t ky_threads_of(const ky_model* model, const ky_kernel* kernel) { return kernel->one_thread ? 1 : model->threads; }
+
 /* Kernels need not be safe against being prepared, bound and released at the same time. */
 static pthread_mutex_t ky_binding = PTHREAD_MUTEX_INITIALIZER;
 
@@ -208,7 +210,9 @@ static int32_t ky_bind_steps(ky_model* model, ky_plan* plan) {
     const ky_step* step = &plan->program->steps[i];
     int64_t own[KY_MAX_SYMBOLS + 1], workspace = 0;
     for (int32_t k = 0; k < step->num_sizes; k++) own[k] = plan->sizes[step->sizes[k]];
-    int32_t status = ky_kernels[step->kernel].bind(model->shared[step->kernel], own, model->threads, &plan->calls[i], &workspace);
+    const ky_kernel* kernel = &ky_kernels[step->kernel];
+    int32_t threads = ky_threads_of(model, kernel);
+    int32_t status = kernel->bind(model->shared[step->kernel], own, threads, &plan->calls[i], &workspace);
     if (status) return ky_fail(KY_STEP_FAILED, "%s cannot be bound: status %d", step->label, status);
     if (workspace > plan->workspace_nbytes) plan->workspace_nbytes = workspace;
   }
@@ -319,7 +323,8 @@ static int32_t ky_run_steps(ky_model* model, ky_lane* lane, ky_plan* plan) {
   for (int32_t i = 0; i < plan->program->num_steps; i++) {
     const ky_step* step = &plan->program->steps[i];
     for (int32_t k = 0; k < step->num_args; k++) plan->args[k] = plan->address[step->args[k]];
-    int32_t status = ky_kernels[step->kernel].run(plan->args, plan->calls[i], model->threads, lane->workspace);
+    const ky_kernel* kernel = &ky_kernels[step->kernel];
+    int32_t status = kernel->run(plan->args, plan->calls[i], ky_threads_of(model, kernel), lane->workspace);
     if (status) return ky_fail(KY_STEP_FAILED, "%s failed: status %d", step->label, status);
   }
   return KY_OK;

@@ -23,7 +23,7 @@ typedef struct {
   int32_t (*run)(void**, void*, int32_t, void*);
   void (*unbind)(void*);
   void (*release)(void*);
-  int32_t num_constants;
+  int32_t one_thread, num_constants;
   const int32_t* constants;
 } ky_kernel;
 /* sizes: which of the program's symbols the kernel gets */

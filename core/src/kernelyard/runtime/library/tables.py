@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -51,7 +51,8 @@ def write_tables(
     kernels = {key: functions[key] for key in used}
     digests = [digest for program in runnable for digest in program.digests()]
     digests += [digest for kernel in kernels.values() for digest in kernel.constants]
-    return _Writer(entries, kernels, list(dict.fromkeys(digests)), constant_places(saved), reasons).write()
+    alone = {key for key in kernels if executable.binds_for_one_thread(executable.modules[key[0]])}
+    return _Writer(entries, kernels, alone, list(dict.fromkeys(digests)), constant_places(saved), reasons).write()
 
 
 def constant_places(saved: os.PathLike[str]) -> dict[str, tuple[int, int]]:
@@ -75,12 +76,14 @@ class _Writer:
         self,
         entries: Sequence[Program | Routine],
         kernels: Mapping[KernelKey, NativeFunction],
+        alone: Set[KernelKey],
         digests: Sequence[str],
         places: Mapping[str, tuple[int, int]],
         reasons: Mapping[str, str],
     ) -> None:
         self._entries = entries
         self._kernels = kernels
+        self._alone = alone
         self._kernel_numbers = {key: number for number, key in enumerate(kernels)}
         self._constants = {digest: number for number, digest in enumerate(digests)}
         self._places = places
@@ -103,16 +106,17 @@ class _Writer:
                 *(f"enum {{ KY_{name} = {count} }};" for name, count in counts.items()),
                 table("ky_constant", "ky_constants", (f"{{{offset}, {nbytes}}}" for offset, nbytes in places)),
                 *(_PROTOTYPES.format(kernel.name) for kernel in self._kernels.values()),
-                table("ky_kernel", "ky_kernels", map(self._kernel, self._kernels.values())),
+                table("ky_kernel", "ky_kernels", map(self._kernel, self._kernels)),
                 *(self._tables_of(entry, number) for number, entry in enumerate(entries)),
                 table("ky_program", "ky_programs", (self._entry(e, number) for number, e in enumerate(entries))),
             ]
         )
 
-    def _kernel(self, kernel: NativeFunction) -> str:
+    def _kernel(self, key: KernelKey) -> str:
+        kernel, one_thread = self._kernels[key], int(key in self._alone)
         parts = ", ".join(f"{kernel.name}_{part}" for part in PARTS)
         constants = [str(self._constants[digest]) for digest in kernel.constants]
-        return f"{{{string(kernel.symbol)}, {parts}, {len(constants)}, {array('int32_t', constants)}}}"
+        return f"{{{string(kernel.symbol)}, {parts}, {one_thread}, {len(constants)}, {array('int32_t', constants)}}}"
 
     # --- one entry function ---------------------------------------------------------------------------------------
     def _program(self, entry: Program | Routine) -> Program | None:

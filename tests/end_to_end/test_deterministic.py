@@ -1,0 +1,81 @@
+"""`Target("cpu", deterministic=True)`: the same bits in every run, with any number of threads and callers."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from small_models import convolution, feeds_of, perceptron
+
+import kernelyard as ky
+from kernelyard.ir import FunctionBuilder, IRModule
+from kernelyard.runtime import load
+from kernelyard.runtime.module import BindContext
+from kernelyard.testing import assert_offloaded
+
+BACKENDS = pytest.mark.parametrize("backends", [[], ["dnnl"]], ids=["native-cpu", "dnnl"])
+TARGET = ky.Target("cpu", deterministic=True)
+THREADS = (1, 2, 3, 4)
+
+
+def long_sums() -> IRModule:
+    """A product and a sum over an axis so long that threads could share it."""
+    b = FunctionBuilder()
+    weight = np.random.default_rng(0).standard_normal((50_000, 8), dtype=np.float32)
+    product = b.op("matmul", b.input("x", (3, 50_000)), weight)
+    return IRModule({"main": b.function(b.op("nn.softmax", product, axis=1))})
+
+
+def test_a_target_says_it() -> None:
+    assert str(TARGET) == "cpu deterministic=True"
+    assert str(ky.Target("cpu")) == "cpu"
+    assert str(ky.Target("cpu", mcpu="x86-64-v3", deterministic=True)) == "cpu mcpu=x86-64-v3 deterministic=True"
+
+
+@BACKENDS
+def test_bits_do_not_depend_on_threads_callers_or_where_feeds_lie(backends: list[str]) -> None:
+    x = np.random.default_rng(1).standard_normal((3, 50_000), dtype=np.float32)
+    anywhere = np.empty(x.size + 1, np.float32)[1:].reshape(x.shape)
+    anywhere[...] = x
+    cases = [
+        (long_sums(), [{"x": x}, {"x": anywhere}]),
+        (perceptron("n"), [feeds_of(perceptron("n"), 40)] * 2),
+        (convolution(), [feeds_of(convolution())] * 2),
+    ]
+    for model, all_feeds in cases:
+        exe = ky.compile(model, target=TARGET, backends=backends)
+        if backends:
+            assert_offloaded(exe, "dnnl")
+        found = set()
+        for threads in THREADS:
+            exe.threads = threads
+            for feeds in all_feeds:
+                with ThreadPoolExecutor(3) as pool:
+                    runs = list(pool.map(lambda _: exe.run(feeds), range(3)))  # noqa: B023  done before feeds change
+                found |= {b"".join(tensor.numpy().tobytes() for tensor in run.values()) for run in runs}
+        assert len(found) == 1
+
+
+@BACKENDS
+def test_modules_without_the_promise_get_one_thread(
+    backends: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It is saved with the artifact, and a target without it leaves the threads alone."""
+    for target, expected in ((TARGET, 1 if backends else 3), (ky.Target("cpu"), 3)):
+        compiled = ky.compile(perceptron(), target=target, backends=backends)
+        compiled.save(tmp_path / "m.kyar")
+        exe = load(tmp_path / "m.kyar", threads=3)
+        assert exe.is_deterministic == compiled.is_deterministic == target.deterministic
+        (module,) = exe.modules
+        given: list[BindContext] = []
+        bind = module.bind
+
+        def noted(symbol, args, values, context, bind=bind, given=given):
+            given.append(context)
+            return bind(symbol, args, values, context)
+
+        monkeypatch.setattr(module, "bind", noted)
+        exe.run(feeds_of(perceptron()))
+        assert {context.threads for context in given} == {expected}
