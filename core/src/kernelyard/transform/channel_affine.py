@@ -9,6 +9,8 @@ import numpy as np
 from kernelyard import dtypes
 from kernelyard.ir import Call, Constant, Expr
 
+STEPS = ("nn.batch_norm", "negative", "add", "subtract", "multiply", "divide")
+
 
 @dataclass(frozen=True)
 class ChannelAffine:
@@ -21,14 +23,12 @@ class ChannelAffine:
 
 def channel_affine(value: Expr, axis: int, channels: int) -> ChannelAffine | None:
     """`value` read as a step along `axis`, which has `channels` elements; None when it is no such step."""
-    if not isinstance(value, Call) or not value.args or not dtypes.is_float(value.args[0].tensor_type.dtype):
+    if not isinstance(value, Call) or value.op_name not in STEPS or not dtypes.is_float(value.tensor_type.dtype):
         return None
     if value.op_name == "nn.batch_norm":
         return affine_of_batch_norm(value) if value.attrs["axis"] == axis else None
     if value.op_name == "negative":
         return ChannelAffine(value.args[0], scale=np.full(channels, -1.0))
-    if value.op_name not in ("add", "subtract", "multiply", "divide"):
-        return None
     x, other = value.args
     if isinstance(x, Constant) and value.op_name in ("add", "multiply"):
         x, other = other, x
