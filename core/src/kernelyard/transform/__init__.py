@@ -66,6 +66,7 @@ _HOME = {
     "FuseTIR": "fuse_tir",
     "FuseTransposeMatmul": "fuse_transpose_matmul",
     "LegalizeOps": "legalize_ops",
+    "OutlineContinuations": "outline_continuations",
     "PackConstants": "pack_constants",
 }
 
