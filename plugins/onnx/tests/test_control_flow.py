@@ -266,3 +266,22 @@ def test_a_loop_whose_state_changes_its_rank_is_refused() -> None:
     model = model_of(nodes, [info("x", FLOAT, [2]), info("turns", INT64, [])], ["y"], {"first": np.array([0])})
     with pytest.raises(UnsupportedOperatorError, match="Loop"):
         ky.compile(model, backends=[])
+
+
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize(("kind", "gates"), [("RNN", 1), ("GRU", 3), ("LSTM", 4)])
+def test_recurrent_layers_over_sequences_of_any_length(kind: str, gates: int, direction: str) -> None:
+    count = 2 if direction == "bidirectional" else 1
+    weights = {"w": rng(count, gates * 4, 3), "r": rng(count, gates * 4, 4), "b": rng(count, gates * 8)}
+    layer = node(kind, ["x", "w", "r", "b", "lengths"], ["y", "h"], hidden_size=4, direction=direction)
+    inputs = [info("x", FLOAT, ["n", 2, 3]), info("lengths", TensorProto.INT32, [2])]
+    feeds = [{"x": rng(n, 2, 3), "lengths": np.array([n, max(n - 2, 1)], np.int32)} for n in (1, 5, 90)]
+    agree(model_of([layer], inputs, ["y", "h"], weights), *feeds)
+
+
+def test_a_long_sequence_is_a_loop() -> None:
+    weights = {"w": rng(1, 16, 3), "r": rng(1, 16, 4)}
+    layer = node("LSTM", ["x", "w", "r"], ["y", "h", "c"], hidden_size=4)
+    model = model_of([layer], [info("x", FLOAT, [500, 1, 3])], ["y", "h", "c"], weights)
+    exe = agree(model, {"x": rng(500, 1, 3)})
+    assert len(exe.report.placed) < 60

@@ -1,4 +1,4 @@
-"""LSTM, GRU and RNN, unrolled over a sequence of fixed length.
+"""LSTM, GRU and RNN: unrolled over a short sequence of fixed length, else a loop of the program.
 
 All steps share one matrix product for the inputs; only the product with the state is done step by step.
 """
@@ -8,13 +8,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from kernelyard.dims import Dim
-from kernelyard.ir import Expr
+from kernelyard.ir import Constant, Expr, Var
+from kernelyard_onnx.converters.loops import Loop
+from kernelyard_onnx.graph_builder import GraphBuilder
 from kernelyard_onnx.node import Node
+from kernelyard_onnx.outlined_graph import OutlinedGraph
 from kernelyard_onnx.registry import converter
 
 # Unrolled code grows with every step.
-MAX_STEPS = 2048
+MAX_STEPS = 64
 Activation = Callable[[Expr], Expr]
 
 
@@ -23,7 +28,7 @@ class Cell:
     """One direction of a recurrent layer: weights of this direction, activations, and the node around it."""
 
     node: Node
-    inputs: list[Expr]  # one (batch, gates * hidden) per step: x W^T + both biases
+    given: Expr  # (steps, batch, gates * hidden): x W^T + both biases
     recurrent: Expr  # (hidden, gates * hidden)
     recurrent_bias: Expr | None  # (gates * hidden,), only where it must not be added beforehand
     peepholes: Expr | None
@@ -111,8 +116,7 @@ def recurrent(node: Node) -> Sequence[Expr]:
     batch_first = bool(node.attr("layout", 0))
     x = node.permute(x, (1, 0, 2)) if batch_first else x
     steps, batch, _ = node.shape(x)
-    if node.fixed(steps, "length of its sequence") > MAX_STEPS:
-        node.reject(f"its sequence has {steps} steps; at most {MAX_STEPS} are supported")
+    run = _unrolled if isinstance(steps, int) and steps <= MAX_STEPS else _looped
     directions = 2 if node.attr("direction", "forward") == "bidirectional" else 1
     hidden = node.fixed(node.shape(node.input(2))[-1], "size of its state")
     activations = _activations(node, defaults, directions)
@@ -122,7 +126,7 @@ def recurrent(node: Node) -> Sequence[Expr]:
         chosen = activations[index * len(defaults) : (index + 1) * len(defaults)]
         cell = _cell(node, x, index, gates, hidden, chosen)
         states = tuple(_initial(node, 5 + k, index, batch, hidden, x, batch_first) for k in range(count))
-        track, states = _run(cell, step, states, backward)
+        track, states = run(cell, step, states, backward)
         tracks.append(track)
         finals.append(states)
     return _outputs(node, tracks, finals, batch_first)
@@ -133,7 +137,6 @@ def _cell(node: Node, x: Expr, index: int, gates: int, hidden: int, activations:
     both = node.optional(3)
     bias = None if both is None else _of_direction(node, both, index)
     size = gates * hidden
-    steps = node.fixed(node.shape(x)[0], "length of its sequence")
     # With linear_before_reset the state's bias of gate h is multiplied by r: it must be added step by step.
     apart = node.proto.op_type == "GRU" and bool(node.attr("linear_before_reset", 0))
     recurrent_bias = None
@@ -148,7 +151,7 @@ def _cell(node: Node, x: Expr, index: int, gates: int, hidden: int, activations:
     peepholes = node.optional(7) if node.proto.op_type == "LSTM" else None
     return Cell(
         node,
-        [_drop_axis(node, node.slice(total, 0, t, t + 1), 0) for t in range(steps)],
+        total,
         node.permute(recurrent, (1, 0)),
         recurrent_bias,
         None if peepholes is None else _of_direction(node, peepholes, index),
@@ -157,24 +160,52 @@ def _cell(node: Node, x: Expr, index: int, gates: int, hidden: int, activations:
     )
 
 
-def _run(cell: Cell, step: Step, states: States, backward: bool) -> tuple[list[Expr], States]:
-    """The output of each step, in the order of time, and the last states."""
-    node, lengths = cell.node, cell.node.optional(4)
-    count = len(cell.inputs)
-    track: list[Expr | None] = [None] * count
+def _unrolled(cell: Cell, step: Step, states: States, backward: bool) -> tuple[Expr, States]:
+    """The outputs (steps, batch, hidden) in the order of time, and the last states."""
+    node = cell.node
+    count = node.fixed(node.shape(cell.given)[0], "length of its sequence")
+    if count == 0:
+        node.reject("its sequence is empty")
+    track: list[Expr] = []
     for t in range(count - 1, -1, -1) if backward else range(count):
-        new = step(cell, cell.inputs[t], states)
-        if lengths is None:
-            states, track[t] = new, new[0]
-            continue
-        # Beyond a sequence's end its states stay, and its output is 0.
-        inside = node.op("less", node.full(t, (1, 1), node.dtype(lengths)), node.along(lengths, 0, 2))
-        states = tuple(node.op("where", inside, a, b) for a, b in zip(new, states, strict=True))
-        track[t] = node.op("where", inside, new[0], node.full(0, (), node.dtype(new[0])))
-    return [output for output in track if output is not None], states
+        given = _drop_axis(node, node.slice(cell.given, 0, t, t + 1), 0)
+        states, output = _masked(cell, Constant(np.array(t)), step(cell, given, states), states)
+        track.append(_add_axis(node, output, 0))
+    return _joined(node, track[::-1] if backward else track, 0), states
 
 
-def _outputs(node: Node, tracks: list[list[Expr]], finals: list[States], batch_first: bool) -> Sequence[Expr]:
+def _looped(cell: Cell, step: Step, states: States, backward: bool) -> tuple[Expr, States]:
+    """`_unrolled` as a loop of the program."""
+    node = cell.node
+    steps = node.shape(cell.given)[0]
+
+    def turn(params: Sequence[Var], number: Var, before: Sequence[Var]) -> OutlinedGraph:
+        around, node.builder = node.builder, GraphBuilder(node.builder)
+        try:
+            t = node.op("subtract", node.number(steps - 1, "int64"), number) if backward else number
+            new = step(cell, node.op("take", cell.given, t, axis=0), tuple(before))
+            after, output = _masked(cell, t, new, tuple(before))
+            return OutlinedGraph(node.builder, tuple(params), [Constant(np.array(True)), *after, output])
+        finally:
+            node.builder = around
+
+    limit, goes_on = node.number(steps, "int64"), Constant(np.array(True))
+    *last, track = Loop(node, limit, goes_on, states, turn).run()
+    track = node.reshape(track, (steps, *node.shape(track)[1:]))
+    return node.op("flip", track, axes=(0,)) if backward else track, tuple(last)
+
+
+def _masked(cell: Cell, t: Expr, new: States, old: States) -> tuple[States, Expr]:
+    """States and output of a step. Beyond a sequence's end its states stay, and its output is 0."""
+    node, lengths = cell.node, cell.node.optional(4)
+    if lengths is None:
+        return new, new[0]
+    inside = node.op("less", node.reshape(t, (1, 1)), node.along(node.cast(lengths, "int64"), 0, 2))
+    states = tuple(node.op("where", inside, a, b) for a, b in zip(new, old, strict=True))
+    return states, node.op("where", inside, new[0], node.full(0, (), node.dtype(new[0])))
+
+
+def _outputs(node: Node, tracks: list[Expr], finals: list[States], batch_first: bool) -> Sequence[Expr]:
     """Y (steps, directions, batch, hidden) and the last states (directions, batch, hidden), or batch first."""
     where = 1 if batch_first else 0
     states = [
@@ -182,8 +213,7 @@ def _outputs(node: Node, tracks: list[list[Expr]], finals: list[States], batch_f
     ]
     if not node.has_output(0):
         return [states[0], *states]
-    by_time = [_joined(node, [_add_axis(node, track[t], 0) for track in tracks], 0) for t in range(len(tracks[0]))]
-    y = _joined(node, [_add_axis(node, output, 0) for output in by_time], 0)
+    y = _joined(node, [_add_axis(node, track, 1) for track in tracks], 1)
     return [node.permute(y, (2, 0, 1, 3)) if batch_first else y, *states]
 
 
