@@ -11,6 +11,7 @@ from small_models import convolution, feeds_of, perceptron
 
 import kernelyard as ky
 from kernelyard import errors
+from kernelyard.ir import FunctionBuilder, IRModule
 from kernelyard.runtime.vm import VirtualMachine, VMInstrumentReturnKind
 from kernelyard.testing import assert_offloaded, compare_executables
 
@@ -137,8 +138,35 @@ def test_saved_functions_are_timed(executable: ky.Executable) -> None:
     result = machine.time_evaluator("again", number=2, repeat=3)()
     assert len(result.results) == 3
     assert result.min > 0
+    machine.save_function("main", "named", x=feeds["x"])
+    np.testing.assert_array_equal(machine["named"]().numpy(), machine["again"]().numpy())
+
+
+def test_wrong_arguments_are_not_saved(executable: ky.Executable) -> None:
+    x = feeds_of(convolution())["x"]
+    machine = VirtualMachine(executable)
     with pytest.raises(errors.InputNameError, match="takes 1 inputs"):
-        machine.save_function("main", "wrong", feeds["x"], feeds["x"])
+        machine.save_function("main", "wrong", x, x)
+    with pytest.raises(errors.InputNameError, match="'y' is no input"):
+        machine.save_function("main", "wrong", y=x)
+    with pytest.raises(errors.InputNameError, match="'x' is no input"):
+        machine.save_function("main", "wrong", x, x=x)
+    with pytest.raises(errors.InputTypeError):
+        machine.save_function("main", "wrong", x.astype(np.float64))
+    with pytest.raises(errors.ExecutionError, match="no entry function 'wrong'"):
+        machine["wrong"]
+
+
+def test_arguments_are_saved_by_position_and_by_name() -> None:
+    b = FunctionBuilder()
+    x, y = b.input("name", (2,)), b.input("saved_name", (2,))
+    exe = ky.compile(IRModule({"main": b.function(b.op("subtract", x, y))}), backends=[])
+    machine = VirtualMachine(exe)
+    five, three = np.float32([5, 5]), np.float32([3, 3])
+    machine.save_function("main", "mixed", five, saved_name=three)
+    machine.save_function("main", "named", saved_name=five, name=three)
+    assert machine["mixed"]().numpy().tolist() == [2, 2]
+    assert machine["named"]().numpy().tolist() == [-2, -2]
 
 
 # --- layer by layer ---------------------------------------------------------------------------------------------------
@@ -161,3 +189,14 @@ def test_the_layer_that_differs_is_found() -> None:
     assert errors_by_label["output 'y'"] > 0
     first = next(label for label, error in errors_by_label.items() if error > 0)
     assert first in ("node 'dense_1' (Gemm)", "node 'softmax' (Softmax)")
+
+
+SCENARIOS = {
+    "vm_instrument: conv2d_cpu": test_steps_may_be_skipped,
+    "vm_instrument: lib_comparator": test_two_executables_are_compared_layer_by_layer,
+    "vm_instrument: lib_comparator, a layer that differs": test_the_layer_that_differs_is_found,
+    "vm_build: time_evaluator": test_saved_functions_are_timed,
+    "vm_build: save_function": test_wrong_arguments_are_not_saved,
+    "vm_build: save_function kwargs": test_arguments_are_saved_by_position_and_by_name,
+    "vm_build: save_function time_evaluator": test_saved_functions_are_timed,
+}

@@ -41,6 +41,11 @@ class EntryFunction(ABC):
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Tensor]:
         """The results by name for feeds by name. Raises: as calling it."""
+        values = self.in_order(feeds)
+        return dict(zip(self._result_names, map(Tensor, self._results(values)), strict=True))
+
+    def in_order(self, feeds: Mapping[str, Any], first: Sequence[Any] = ()) -> list[Any]:
+        """Feeds by name in the order of the inputs, after the `first` by position. Raises: InputNameError."""
         if type(feeds) is not dict and not isinstance(feeds, Mapping):  # dict first: the other question takes longer
             raise InputNameError(
                 "the feeds have no names",
@@ -49,13 +54,13 @@ class EntryFunction(ABC):
                 expected=f"a dictionary of {', '.join(map(repr, self._function.inputs))}",
                 hint="call the executable itself to give inputs by position",
             )
-        if len(feeds) != len(self._names):
-            self._fail_names(feeds)
+        names = self._names[len(first) :]
+        if len(feeds) != len(names):
+            self._fail_names(feeds, names)
         try:
-            values = [feeds[name] for name in self._names]
+            return [*first, *[feeds[name] for name in names]]
         except KeyError:
-            self._fail_names(feeds)
-        return dict(zip(self._result_names, map(Tensor, self._results(values)), strict=True))
+            self._fail_names(feeds, names)
 
     def take(self, values: Sequence[Any]) -> list[np.ndarray]:
         """A value for each input as an array of its dtype. Raises: InputNameError, InputTypeError, DeviceError."""
@@ -86,11 +91,11 @@ class EntryFunction(ABC):
             expected=", ".join(map(repr, self._function.inputs)),
         )
 
-    def _fail_names(self, feeds: Mapping[str, Any]) -> NoReturn:
-        missing = [name for name in self._names if name not in feeds]
-        unknown = [name for name in feeds if name not in self._names]
+    def _fail_names(self, feeds: Mapping[str, Any], names: Sequence[str]) -> NoReturn:
+        missing = [name for name in names if name not in feeds]
+        unknown = [name for name in feeds if name not in names]
         parts = [f"no feed is called {name!r}" for name in missing] + [f"{name!r} is no input" for name in unknown]
-        hint = next(filter(None, (did_you_mean(name, missing or self._names) for name in unknown)), None)
+        hint = next(filter(None, (did_you_mean(name, missing or names) for name in unknown)), None)
         raise InputNameError(
             "the feeds are not the program's inputs",
             where=self._function.name,

@@ -141,12 +141,15 @@ class VirtualMachine:
         """What `set_instrument` set."""
         return self._instrument
 
-    def save_function(self, name: str, saved_name: str, *args: Any) -> None:
-        """Bind arguments: afterwards `vm[saved_name]()` calls entry function `name` with them."""
+    def save_function(self, name: str, saved_name: str, /, *args: Any, **feeds: Any) -> None:
+        """Bind arguments, in order or by name: afterwards `vm[saved_name]()` calls entry function `name` with them.
+
+        Raises: ExecutionError for a name that is taken, InputNameError, InputTypeError.
+        """
         function = self.function(name)
         if saved_name in self._functions:
             raise ExecutionError(f"{saved_name!r} is an entry function already", hint="save it under another name")
-        arrays = function.take(args)
+        arrays = function.take(function.in_order(feeds, args) if feeds else args)
         self._saved[saved_name] = lambda: function(*arrays)
 
     def time_evaluator(self, name: str, number: int = 10, repeat: int = 1) -> Callable[..., BenchmarkResult]:
