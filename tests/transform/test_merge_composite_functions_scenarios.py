@@ -40,9 +40,9 @@ def merged(b: FunctionBuilder, *results: Var, legalize: bool = False) -> IRModul
     return after
 
 
-def regions(module: IRModule) -> list[tuple[str, int]]:
-    """Backend and number of composites of each region that main calls, in order."""
-    calls = [b.value for b in module.graph_functions()["main"].bindings if isinstance(b.value, Call)]
+def regions(module: IRModule, function: str = "main") -> list[tuple[str, int]]:
+    """Backend and number of composites of each region that a function calls, in order."""
+    calls = [b.value for b in module.graph_functions()[function].bindings if isinstance(b.value, Call)]
     functions = [module.graph_functions()[call.op_name] for call in calls if call.op_name in module.graph_functions()]
     return [(f.attrs["Codegen"], sum(isinstance(b.value, Call) for b in f.bindings)) for f in functions]
 
@@ -156,7 +156,28 @@ def test_every_entry_function() -> None:
     assert after[called[0]].attrs["Codegen"] == "dnnl"
 
 
+def test_a_path_through_a_branch() -> None:
+    """A branch or a loop is outside of every region: what it reads and what reads it are not merged around it."""
+    branch = FunctionBuilder()
+    then = branch.function(conv_relu(branch, branch.input("x", X.shape)), attrs={"private": True})
+    branch = FunctionBuilder()
+    otherwise = branch.function(branch.op("exp", branch.input("x", X.shape)), attrs={"private": True})
+    b, x = start()
+    flag = b.input("flag", (), "bool")
+    first = conv_relu(b, x)
+    chosen = b.if_(flag, "then", "otherwise", [first], x.type)
+    main = b.function(b.op("add", b.op("nn.gelu", first), conv_relu(b, chosen)))
+    module = verify(IRModule({"main": main, "then": then, "otherwise": otherwise}))
+    after = verify(MergeCompositeFunctions()(FuseOpsByPattern([*DNNL, *OTHER])(module)))
+    assert regions(after) == [("dnnl", 2), ("dnnl", 2)]
+    assert regions(after, "then") == [("dnnl", 1)]
+    assert regions(after, "otherwise") == [("other", 1)]
+    for choice in (True, False):
+        assert_same_meaning(module, after, [X, np.array(choice)])
+
+
 SCENARIOS = {
+    "MergeCompositeFunctions: a path through a branch": test_a_path_through_a_branch,
     "MergeCompositeFunctions: conv2d_relu_x2": test_conv2d_relu_x2,
     "MergeCompositeFunctions: diamond_cyclic_dep": test_diamond_cyclic_dep,
     "MergeCompositeFunctions: diamond": test_diamond,

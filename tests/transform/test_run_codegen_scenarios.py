@@ -13,6 +13,7 @@ import pytest
 
 import kernelyard as ky
 from kernelyard import dims
+from kernelyard.errors import IRError
 from kernelyard.ir import Call, FunctionBuilder, IRModule, Var
 from kernelyard.ir.verify import verify
 from kernelyard.patterns import is_op, wildcard
@@ -86,6 +87,37 @@ def test_default_entry_func():
     assert called(after, "func") == ["extern acme_0"]
 
 
+@pytest.mark.parametrize("entry_functions", [None, ["main"]])
+def test_regions_inside_branches(entry_functions):
+    """A branch belongs to the function that takes it: its regions are compiled along."""
+    functions = {}
+    for name, op in (("then", "exp"), ("otherwise", "tanh")):
+        b = FunctionBuilder()
+        functions[name] = b.function(b.op(op, conv_relu(b, b.input("x", X.shape))), attrs={"private": True})
+    b = FunctionBuilder()
+    x, flag = b.input("x", X.shape), b.input("flag", (), "bool")
+    chosen = b.if_(flag, "then", "otherwise", [conv_relu(b, x)], x.type)
+    module = verify(IRModule({"main": b.function(chosen), **functions}))
+    acme = InterpretedBackend("acme")
+    pattern = ("acme.conv_relu", is_op("nn.relu")(is_op("nn.conv2d")(wildcard(), wildcard())))
+    placed = FuseOpsByPattern([pattern], annotate_codegen=True, entry_functions=entry_functions)(module)
+    after = verify(RunCodegen({"acme": acme.codegen}, entry_functions=entry_functions, strict=True)(placed))
+    assert called(after) == ["extern acme_0", "if"]
+    assert called(after, "then") == ["extern acme_0", "exp"]
+    assert called(after, "otherwise") == ["extern acme_0", "tanh"]
+    assert set(after.functions) == {"main", "then", "otherwise"}
+    for choice in (True, False):
+        assert_same_meaning(module, after, [X, np.array(choice)])
+
+
+def test_a_name_that_no_function_has_is_refused():
+    b = FunctionBuilder()
+    module = IRModule({"main": b.function(conv_relu(b, b.input("x", X.shape)))})
+    for pass_ in (RunCodegen({}, entry_functions=["mian"]), FuseOpsByPattern([], entry_functions=["mian"])):
+        with pytest.raises(IRError, match="@mian is no entry function"):
+            pass_(module)
+
+
 def test_order_of_backends_is_that_of_first_call():
     """Guards against a defect of TVM: the order of backends changed from run to run."""
     b = FunctionBuilder()
@@ -119,6 +151,7 @@ def test_no_op_for_call_to_tir():
 
 
 SCENARIOS = {
+    "RunCodegen: regions inside branches": test_regions_inside_branches,
     "RunCodegen: tensorrt_only": test_tensorrt_only,
     "RunCodegen: mix_use_tensorrt_and_tvm": test_mix_use_tensorrt_and_tvm,
     "RunCodegen: multiple_calls_same_extern": test_multiple_calls_same_extern,
