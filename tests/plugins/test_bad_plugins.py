@@ -18,7 +18,7 @@ FIRST = MANIFEST + "priority = 99\n"  # asked before all others
 WRONG_MODULE = "from kernelyard.testing.backends import InterpretedModule\n            return InterpretedModule([])"
 CODEGEN = 'raise AssertionError("nothing matches, so nothing is generated")'
 PROBE = "def probe(self):\n            {}\n\n        def patterns"
-HANGS, CRASHES = "import time; time.sleep(9)", "import ctypes; ctypes.string_at(0)"
+HANGS, CRASHES = "import time; time.sleep(60)", "import ctypes; ctypes.string_at(0)"
 
 # The plugin's code, its manifest, its state, and a part of the reason, or of what a compile reports as its violation.
 BAD: dict[str, tuple[str, str, str, str]] = {
@@ -28,7 +28,7 @@ BAD: dict[str, tuple[str, str, str, str]] = {
     "duplicate-name": (GOOD_PLUGIN, MANIFEST, "broken", "is taken by kernelyard-good"),
     "lies-in-check": (TAKES_RELU.replace(CODEGEN, WRONG_MODULE), FIRST, "active", "lies-in-check"),
     "raises-in-codegen": (TAKES_RELU.replace(CODEGEN, "raise ValueError('no')"), FIRST, "active", "ValueError"),
-    "hangs-in-probe": (GOOD_PLUGIN.replace("def patterns", PROBE.format(HANGS)), MANIFEST, "broken", "did not finish within 2 s"),
+    "hangs-in-probe": (GOOD_PLUGIN.replace("def patterns", PROBE.format(HANGS)), MANIFEST, "broken", "did not finish within 6 s"),
     "crashes-in-probe": (GOOD_PLUGIN.replace("def patterns", PROBE.format(CRASHES)), MANIFEST, "broken", "signal 11 (SIGSEGV) in its probe"),
     "prints": ("print('look at me')\n" + GOOD_PLUGIN, MANIFEST, "active", ""),
     "slow-import": ("import time; time.sleep(0.5)\n" + GOOD_PLUGIN, MANIFEST, "active", ""),
@@ -64,7 +64,7 @@ def python(site: Path, code: str, **variables: str) -> subprocess.CompletedProce
     environment = {
         **kept,
         "PYTHONPATH": path,
-        "KERNELYARD_PLUGIN_TIMEOUT": "2",
+        "KERNELYARD_PLUGIN_TIMEOUT": "90",
         "KERNELYARD_CACHE_DIR": CACHE.name,
         **variables,
     }
@@ -89,7 +89,7 @@ def test_there_are_ten() -> None:
 @pytest.mark.parametrize("name", BAD)
 def test_it_is_contained(site: Path, name: str) -> None:
     dist, (_, _, state, reason) = install_bad(site, name), BAD[name]
-    done = python(site, COMPILE)
+    done = python(site, COMPILE, KERNELYARD_PLUGIN_TIMEOUT="6" if "did not finish" in reason else "90")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)  # nothing but JSON: what plugins print goes elsewhere
     assert found["infos"]["kernelyard-good"] == ["active", ""]
