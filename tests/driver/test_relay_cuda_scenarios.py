@@ -252,7 +252,7 @@ def test_products_that_cublas_has_no_types_for() -> None:
     """The rule of the operator and the check of the pattern say the same."""
     b = FunctionBuilder()
     reasons = declined("cublas", b, b.op("matmul", b.input("x", (4, 4), "int8"), b.input("y", (4, 4), "int8")))
-    assert reasons == [("dtype", "a product of int8 that is int8")] * 2
+    assert set(reasons) == {("dtype", "a product of int8 that is int8")}
     reasons = declined("cublas", *product((4, 4), (4, 4), ("float32", "float64"), False, False), rest_is_taken=True)
     assert ("dtype", "a product of float32 that is float64") in reasons
     b = FunctionBuilder()
@@ -328,7 +328,7 @@ def test_convolutions_that_cudnn_does_not_take() -> None:
     b = FunctionBuilder()
     y = conv2d(b, IMAGES[0], KERNEL_SIZES[1], STEPS[0], padding=(0, 1, 1, 1))
     y = b.op("add", y, b.input("bias", (16, 1, 1)))
-    assert declined("cudnn", b, y) == [("attribute", message)] * 2
+    assert set(declined("cudnn", b, y)) == {("attribute", message)}
 
 
 def test_what_is_no_bias_leaves_the_convolution_to_the_rule() -> None:
