@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from kernelyard.ir.expr import Binding, Constant, Expr, Function, Var, operands, with_operands
 
@@ -58,6 +58,10 @@ class Dataflow:
     def is_returned(self, var: Var) -> bool:
         """True when the function returns the variable."""
         return var in self.returned
+
+    def is_needed_outside(self, var: Var, group: Collection[Var]) -> bool:
+        """True when something that is not in `group` reads the variable, or the function returns it."""
+        return var in self.returned or not all(user in group for user in self._users.get(var, ()))
 
 
 def without_aliases(function: Function) -> Function:

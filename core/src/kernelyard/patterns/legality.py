@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from kernelyard.ir.control_flow import is_control_flow
-from kernelyard.ir.expr import Constant, Var
+from kernelyard.ir.expr import Call, Constant, Var
 from kernelyard.ir.op import Op
-from kernelyard.ir.scopes import introduces_symbols
 from kernelyard.ir.types import TensorType
 from kernelyard.patterns.dataflow import Dataflow
 from kernelyard.patterns.matcher import Match
@@ -31,20 +30,20 @@ def check_legality(match: Match) -> Decline | None:
 
 def leaking_intermediates(match: Match) -> tuple[Var, ...]:
     """Members other than the root that something outside the group reads or the function returns."""
-    return tuple(var for var in match.members_in_order if var is not match.root and _leaks(match, var))
-
-
-def _leaks(match: Match, var: Var) -> bool:
-    return match.dataflow.is_returned(var) or any(user not in match.members for user in match.users(var))
+    members, dataflow, root = match.members, match.dataflow, match.root
+    return tuple(var for var in match.members_in_order if var is not root and dataflow.is_needed_outside(var, members))
 
 
 def _stays_outside(match: Match) -> Decline | None:
-    for binding, call in zip(match.call_bindings, match.calls, strict=True):
-        if isinstance(call.op, Op) and not call.op.pure:
+    for binding in match.bindings:
+        call = binding.value
+        if not isinstance(call, Call) or not isinstance(call.op, Op):
+            continue
+        if not call.op.pure:
             return Decline(IMPURE, f"{call.op_name} has effects and must stay where it is", at=binding.var)
         if is_control_flow(call):
             return Decline(CONTROL_FLOW, f"{call.op_name} calls functions of the module", at=binding.var)
-        if introduces_symbols(call):
+        if call.op.introduces_symbols:
             return Decline(OWN_SIZE, f"{call.op_name} decides the size of its result while it runs", at=binding.var)
     return None
 

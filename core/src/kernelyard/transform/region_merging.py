@@ -84,7 +84,7 @@ class RegionMerging:
 
     def _call_region(self, backend: str, members: list[Binding], dataflow: Dataflow) -> list[Binding]:
         inside = {binding.var for binding in members}
-        outputs = [b.var for b in members if _is_needed_outside(b.var, inside, dataflow)] or [members[-1].var]
+        outputs = [b.var for b in members if dataflow.is_needed_outside(b.var, inside)] or [members[-1].var]
         inputs = dict.fromkeys(
             operand
             for binding in members
@@ -110,10 +110,6 @@ class RegionMerging:
 
     def _region_tuples(self, function: Function) -> set[Var]:
         return {b.var for b in function.bindings if isinstance(b.var.type, TupleType) and self._backend(b.value)}
-
-
-def _is_needed_outside(var: Var, inside: set[Var], dataflow: Dataflow) -> bool:
-    return dataflow.is_returned(var) or any(user not in inside for user in dataflow.users(var))
 
 
 def _with_renamed(value: Expr, renamed: dict[Expr, Expr]) -> Expr:
