@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from small_models import convolution, feeds_of, perceptron
 import kernelyard as ky
 from kernelyard.ir import FunctionBuilder, IRModule
 from kernelyard.runtime import load
+from kernelyard.runtime.library.tables import write_tables
 from kernelyard.runtime.module import BindContext
 from kernelyard.testing import assert_offloaded
 
@@ -79,3 +81,14 @@ def test_modules_without_the_promise_get_one_thread(
         monkeypatch.setattr(module, "bind", noted)
         exe.run(feeds_of(perceptron()))
         assert {context.threads for context in given} == {expected}
+
+
+def test_exported_libraries_keep_the_promise(tmp_path: Path) -> None:
+    """In the tables that C programs run: oneDNN's kernels are prepared, bound and run with one thread."""
+    for target, expected in ((TARGET, "1"), (ky.Target("cpu"), "0")):
+        exe = ky.compile(perceptron(), target=target, backends=["dnnl"], options={"dnnl": {"codegen": "c"}})
+        exe.save(tmp_path / "m.kyar")
+        (unit,) = [unit for module in exe.modules if (unit := module.native_unit()) is not None]
+        tables = write_tables(exe, {0: unit}, tmp_path / "m.kyar", {})
+        (kernel,) = re.findall(r"\{[^{}]*_release, (\d), ", tables)
+        assert kernel == expected

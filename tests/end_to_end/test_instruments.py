@@ -12,6 +12,7 @@ from small_models import convolution, feeds_of, perceptron
 import kernelyard as ky
 from kernelyard import errors
 from kernelyard.ir import FunctionBuilder, IRModule
+from kernelyard.runtime.profile import Profile, StepTime
 from kernelyard.runtime.vm import VirtualMachine, VMInstrumentReturnKind
 from kernelyard.testing import assert_offloaded, compare_executables
 
@@ -59,6 +60,15 @@ def test_regions_of_a_library_are_steps_with_their_patterns() -> None:
     table = str(exe.profile(feeds_of(perceptron()), calls=1))
     assert "dnnl.matmul×2" in table
     assert "share" in table.splitlines()[0]
+
+
+def test_a_long_table_ends_somewhere() -> None:
+    step = StepTime("node", "acme", "f", ("a", "a", "b"), 1e-3, 1000, None)
+    table = Profile((step,) * 100, 0.2, 1).table.splitlines()
+    assert table[1].split()[:4] == ["1", "ms", "1.0", "%"]
+    assert "a×2 b" in table[1]
+    assert "... and 40 more steps" in table
+    assert table[-2:] == ["100 steps 100 ms; a whole call 200 ms; medians of 1 calls", "acme 100 ms (100.0 %)"]
 
 
 def test_sizes_that_are_symbols_have_no_known_work() -> None:

@@ -158,6 +158,35 @@ def test_many_callers_get_what_one_gets(backends: list[str]) -> None:
         assert len(machine.lanes) <= 2
 
 
+# --- without llvmlite -------------------------------------------------------------------------------------------------
+RUN_WITHOUT_LLVMLITE = """
+import sys
+import numpy as np
+for name in ("llvmlite", "llvmlite.binding"):
+    sys.modules[name] = None
+from kernelyard.runtime import load, runner
+assert runner.runner() is None
+exe = load(sys.argv[1], threads=1)
+x = np.load(sys.argv[2])
+results = [exe(x).numpy() for _ in range(2)]
+assert results[0].tobytes() == results[1].tobytes()
+np.save(sys.argv[2], results[1])
+"""
+
+
+def test_libraries_need_no_llvmlite(tmp_path: Path) -> None:
+    exe = compiled(perceptron("n"), ["dnnl"])
+    assert [module.kind for module in exe.modules] == ["dnnl"]
+    feeds = feeds_of(perceptron("n"), 5)
+    exe.save(tmp_path / "m.kyar")
+    np.save(tmp_path / "x.npy", feeds["x"])
+    command = [sys.executable, "-c", RUN_WITHOUT_LLVMLITE, str(tmp_path / "m.kyar"), str(tmp_path / "x.npy")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr
+    exe.threads = 1
+    np.testing.assert_array_equal(np.load(tmp_path / "x.npy"), exe.run(feeds)["y"].numpy())
+
+
 # --- memory -----------------------------------------------------------------------------------------------------------
 @BACKENDS
 def test_memory_is_what_lives_at_one_time(network: Network, backends: list[str]) -> None:

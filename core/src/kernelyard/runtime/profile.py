@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 DEFAULT_CALLS = 10
 MAX_PARTS_SHOWN = 60  # characters
+MAX_ROWS = 60  # steps that the table shows; `steps` has all
 
 
 @dataclass(frozen=True)
@@ -181,7 +182,8 @@ def _table_lines(of: Profile) -> list[str]:
     rows: list[tuple[str, ...]] = [
         ("time", "share", "bytes", "GB/s", "FLOPs", "GFLOP/s", "module", "function", "label", "parts")
     ]
-    rows += [_row(of, step) for step in sorted(of.steps, key=lambda step: -step.seconds)]
+    rows += [_row(of, step) for step in sorted(of.steps, key=lambda step: -step.seconds)[:MAX_ROWS]]
+    more = [f"... and {len(of.steps) - MAX_ROWS} more steps"] if len(of.steps) > MAX_ROWS else []
     modules: dict[str, float] = {}
     for step in of.steps:
         modules[step.module] = modules.get(step.module, 0.0) + step.seconds
@@ -190,7 +192,7 @@ def _table_lines(of: Profile) -> list[str]:
         for module, seconds in sorted(modules.items(), key=lambda item: -item[1])
     )
     counted = f"{len(of.steps)} steps {_duration(of.seconds)}; a whole call {_duration(of.call_seconds)}"
-    return [*aligned(rows), f"{counted}; medians of {of.calls} calls", sums]
+    return [*aligned(rows), *more, f"{counted}; medians of {of.calls} calls", sums]
 
 
 def _row(of: Profile, step: StepTime) -> tuple[str, ...]:
