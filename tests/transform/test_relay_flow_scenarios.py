@@ -1,7 +1,7 @@
 """The Relay-era flow with a real library: the scenarios of test_json_runtime.py and test_external_codegen.py, by name.
 
 Patterns and codegen are dnnl's own. What is left outside is run by the reference interpreter. Those with C source
-(`test_extern_gcc` and the like) belong to the C codegen.
+(`test_extern_gcc` and the like) are in tests/driver/test_relay_c_source_scenarios.py.
 """
 
 from __future__ import annotations
