@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from control_flow_modules import COUNT, PRIVATE, branching, counting, growing, rows
+from control_flow_modules import COUNT, PRIVATE, branching, collecting, counting, growing, rows
 
 import kernelyard as ky
 from kernelyard.dims import symbol
@@ -27,6 +27,8 @@ CASES = [
     (counting(0), [X]),
     (growing(), [X, np.array(3)]),
     (growing(), [X, np.array(0)]),
+    (collecting(), [X, np.array(3)]),
+    (collecting(), [X, np.array(0)]),
 ]
 
 

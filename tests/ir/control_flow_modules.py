@@ -64,3 +64,22 @@ def growing() -> IRModule:
     result = b.while_("goes_on", "turn", [turns, x, x], TupleType((COUNT, rows(s), rows(n))))
     main = b.function(b.op("exp", b.get(result, 1)))
     return IRModule({"main": main, "goes_on": condition, "turn": body})
+
+
+def collecting() -> IRModule:
+    """main(x, turns) = x doubled `turns` times, and the doubles of all turns in a stack."""
+    n, s = symbol("n"), symbol("s")
+    b = FunctionBuilder()
+    turns = b.input("turns", (), "int64")
+    b.input("x", (n, 4))
+    condition = b.function(b.op("greater", turns, 0), attrs=PRIVATE)
+    b = FunctionBuilder()
+    turns, x = b.input("turns", (), "int64"), b.input("x", (n, 4))
+    twice = b.op("add", x, x)
+    body = b.function(b.op("subtract", turns, 1), twice, twice, attrs=PRIVATE)
+    b = FunctionBuilder()
+    x, turns = b.input("x", (n, 4)), b.input("turns", (), "int64")
+    type_ = TupleType((COUNT, rows(n), TensorType((s - 1, n, 4), "float32")))
+    result = b.while_("goes_on", "turn", [turns, x], type_, collected=1)
+    main = b.function(b.get(result, 1), b.op("exp", b.get(result, 2)))
+    return IRModule({"main": main, "goes_on": condition, "turn": body})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from control_flow_modules import FLAG, PRIVATE, branching, counting, growing, rows, unary
+from control_flow_modules import FLAG, PRIVATE, branching, collecting, counting, growing, rows, unary
 
 from kernelyard.dims import symbol
 from kernelyard.errors import VerifyError
@@ -15,7 +15,7 @@ from kernelyard.transform.dead_code_elimination import DeadCodeElimination
 from kernelyard.transform.pipelines import get_pipeline
 
 X = np.arange(8, dtype=np.float32).reshape(2, 4) / 8 - 0.5
-MODULES = [branching(), branching(symbol("n")), counting(3), counting(0, symbol("n")), growing()]
+MODULES = [branching(), branching(symbol("n")), counting(3), counting(0, symbol("n")), growing(), collecting()]
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -41,6 +41,14 @@ def test_a_loop_goes_on_while_its_condition_holds(turns: int) -> None:
 def test_sizes_may_be_known_only_after_the_loop(turns: int) -> None:
     (result,) = run(growing(), [X, np.array(turns)])
     np.testing.assert_allclose(result, np.exp(np.tile(X, (turns + 1, 1))), rtol=1e-6)
+
+
+@pytest.mark.parametrize("turns", [0, 1, 3])
+def test_a_loop_collects_what_its_body_gives_beside_its_states(turns: int) -> None:
+    last, stack = run(collecting(), [X, np.array(turns)])
+    np.testing.assert_array_equal(last, X * 2**turns)
+    assert stack.shape == (turns, 2, 4)
+    np.testing.assert_allclose(stack, [np.exp(X * 2**i) for i in range(1, turns + 1)] or stack, rtol=1e-6)
 
 
 def with_if(condition: TensorType, then: str, result: TensorType) -> IRModule:

@@ -34,12 +34,14 @@ from kernelyard.runtime.program import SizeCheck
 from kernelyard.runtime.routine import (
     BIND,
     CALL,
+    COLLECT,
     EVALUATE,
     GOTO,
     IF,
     MOVE,
     RETURN,
     RUN,
+    STACK,
     Instruction,
     Routine,
 )
@@ -210,12 +212,19 @@ class _RoutineLowering:
     def _while(self, call: Call) -> tuple[int, ...]:
         condition, body = (arg.name for arg in call.args[:2] if isinstance(arg, GlobalVar))
         results, goes_on = self.add_all(call.type), self.add(TensorSpec((), "bool"))
-        self.emit(MOVE, self._operands(call.args[2:]), results)
-        start = self.emit(CALL, results, (goes_on,), symbol=condition)
+        starts = self._operands(call.args[2:])
+        states, stacks = results[: len(starts)], results[len(starts) :]
+        items = tuple(self.add(TensorSpec(self.values[n].shape[1:], self.values[n].dtype)) for n in stacks)
+        self.emit(MOVE, starts, states)
+        start = self.emit(CALL, states, (goes_on,), symbol=condition)
         branch = self.emit(IF, (goes_on,), target=0)
-        self.emit(CALL, results, results, symbol=body)
+        self.emit(CALL, states, (*states, *items), symbol=body)
+        if stacks:
+            self.emit(COLLECT, items, stacks)
         end = self.emit(GOTO, target=start) + 1
         self.code[branch] = Instruction(IF, (goes_on,), target=end)
+        if stacks:
+            self.emit(STACK, (), stacks)
         return results
 
     def _evaluate(self, call: Call) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from kernelyard.dims import Dim
-from kernelyard.ir.control_flow import IF, WHILE
+from kernelyard.ir.control_flow import COLLECTED, IF, WHILE
 from kernelyard.ir.expr import Binding, Call, Callee, Constant, Expr, Function, GlobalVar, Tuple, TupleGetItem, Var
 from kernelyard.ir.op import NO_ATTRIBUTES, Attributes, get_op
 from kernelyard.ir.types import TensorType, Type
@@ -73,9 +73,13 @@ class FunctionBuilder:
         branches = GlobalVar(then_branch), GlobalVar(else_branch)
         return self.bind(Call(get_op(IF), [*branches, condition, *args], type_=type_))
 
-    def while_(self, condition: str, body: str, args: Sequence[Expr], type_: Type) -> Var:
-        """Bind what the module's function `body` makes of `args` again and again, while `condition` holds for them."""
-        return self.bind(Call(get_op(WHILE), [GlobalVar(condition), GlobalVar(body), *args], type_=type_))
+    def while_(self, condition: str, body: str, args: Sequence[Expr], type_: Type, collected: int = 0) -> Var:
+        """Bind what the module's function `body` makes of `args` again and again, while `condition` holds for them.
+
+        The last `collected` results of the body are stacked instead of going into the next turn.
+        """
+        functions = GlobalVar(condition), GlobalVar(body)
+        return self.bind(Call(get_op(WHILE), [*functions, *args], {COLLECTED: collected}, type_))
 
     def tuple(self, *fields: Expr) -> Var:
         """Bind a tuple."""

@@ -2,7 +2,8 @@
 
 `if(@then, @else, condition, operands...)` is the result of one branch; `while(@condition, @body, operands...)` gives
 the body its own results again for as long as the condition holds. Both are those of StableHLO, with functions in place
-of regions (https://openxla.org/stablehlo/spec#if, #while).
+of regions (https://openxla.org/stablehlo/spec#if, #while). A body may give more than it takes: the attribute
+`collected` is how many of its last results do not go into the next turn, but are stacked, as those of a scan are.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ from kernelyard.ir.expr import Call, Expr, Function, GlobalVar
 from kernelyard.ir.module import IRModule
 from kernelyard.ir.op import Op
 from kernelyard.ir.scopes import fits
-from kernelyard.ir.types import TensorType, TupleType, Type, substitute
+from kernelyard.ir.types import TensorType, TupleType, Type, substitute, tensors_of
 
 IF = "if"
 WHILE = "while"
 CONTROL_FLOW = (IF, WHILE)
+COLLECTED = "collected"
 BOOL = TensorType((), "bool")
 
 
@@ -67,18 +69,33 @@ def _if(call: Call, branches: Sequence[Function], known: Collection[str]) -> Mis
 
 def _while(call: Call, functions: Sequence[Function], known: Collection[str]) -> Misfit | None:
     condition, body = functions
-    params = _as_one([param.type for param in body.params])
+    params = [param.type for param in body.params]
+    results = body.result_type.fields if isinstance(body.result_type, TupleType) else (body.result_type,)
+    if not 0 <= call.attrs[COLLECTED] == len(results) - len(params):
+        found = f"{len(params)} parameters, {len(results)} results"
+        return Misfit(f"{call.args[1]!r} gives not as many values as stated", found, f"{call.attrs[COLLECTED]} more")
+    items = [tensor for item in results[len(params) :] for tensor in tensors_of(item)]
     for name, function in zip(call.args, functions, strict=False):
         misfit = _arguments(repr(name), function, call.args[2:], known, {})
         if misfit is not None:
             return misfit
     if condition.result_type != BOOL:
         return Misfit(f"{call.args[0]!r} gives no truth value", repr(condition.result_type), repr(BOOL))
-    if not _fits(params, body.result_type, known):
+    if not _fits(as_one(params), as_one(results[: len(params)]), known):
         return Misfit(f"{call.args[1]!r} does not give what it takes", repr(body.result_type), repr(params))
-    if not _fits(call.type, params, known):
-        return Misfit(f"{call.args[1]!r} gives another type than stated", repr(call.type), repr(params))
-    return None
+    return _stacks(call, as_one([*params, *items]), len(items), known)
+
+
+def _stacks(call: Call, given: Type, collected: int, known: Collection[str]) -> Misfit | None:
+    """Why the stated type of a loop is refused; its last tensors have one more axis than what the body gives."""
+    stated = list(tensors_of(call.type))
+    flat = [TensorType(t.shape[1:], t.dtype) if t.rank else t for t in stated[len(stated) - collected :]]
+    expected = tensors_of(given)
+    if len(stated) == len(expected) and isinstance(call.type, TupleType) == isinstance(given, TupleType):
+        one = TupleType((*stated[: len(stated) - collected], *flat))
+        if all(t.rank for t in stated[len(stated) - collected :]) and _fits(one, TupleType(expected), known):
+            return None
+    return Misfit(f"{call.args[1]!r} gives another type than stated", repr(call.type), repr(given))
 
 
 def _arguments(
@@ -94,5 +111,6 @@ def _fits(declared: Type, given: Type, known: Collection[str], bound: dict[str, 
     return fits(declared, given, known, {} if bound is None else bound)
 
 
-def _as_one(types: Sequence[Type]) -> Type:
+def as_one(types: Sequence[Type]) -> Type:
+    """The type of one value, or of the tuple of several."""
     return types[0] if len(types) == 1 else TupleType(tuple(types))

@@ -8,7 +8,7 @@ import numpy as np
 
 from kernelyard.dtypes import to_numpy
 from kernelyard.errors import TypeInferenceError
-from kernelyard.ir.control_flow import IF, WHILE
+from kernelyard.ir.control_flow import COLLECTED, IF, WHILE
 from kernelyard.ir.op import Attribute, Attributes, Op, register_op
 from kernelyard.ir.types import TensorType, Type
 
@@ -51,9 +51,11 @@ WHILE_OP = register_op(
         WHILE,
         ("condition", "body", "args*"),
         stated,
+        attributes={COLLECTED: Attribute("int", 0)},
         opaque_type=True,
         introduces_symbols=True,
-        summary="the operands, replaced by what a function makes of them for as long as another one holds for them",
+        summary="the operands, replaced by what a function makes of them for as long as another one holds for them; "
+        "then what that function gives beside them, each stacked along a new first axis",
     )
 )
 

@@ -30,12 +30,12 @@ from kernelyard.ir import (
     Var,
     operands,
 )
-from kernelyard.ir.control_flow import IF, is_control_flow
+from kernelyard.ir.control_flow import COLLECTED, IF, is_control_flow
 from kernelyard.ir.op import Attributes
 from kernelyard.ir.scopes import Scopes, introduces_symbols
 from kernelyard.ir.types import tensors_of
 from kernelyard.runtime.module import RuntimeModule, accepts_symbols
-from kernelyard.runtime.shapes import solve_symbols
+from kernelyard.runtime.shapes import solve_symbols, stacked
 from kernelyard.runtime.spec import TensorSpec
 
 Value: TypeAlias = "np.ndarray | tuple[Value, ...]"
@@ -193,9 +193,15 @@ class _Frame:
     def call_while(self, call: Call) -> Value:
         condition, body, *args = call.args
         values = tuple(map(self.operand, args))
+        items: list[list[np.ndarray]] = [[] for _ in range(call.attrs[COLLECTED])]
         while self.call_scoped(condition, values):
             result = self.call_scoped(body, values)
-            values = (result,) if len(values) == 1 else tuple(result)
+            results = result if isinstance(result, tuple) else (result,)
+            values = results[: len(values)]
+            for collected, item in zip(items, results[len(values) :], strict=True):
+                collected += _flatten(item)
+        specs = [TensorSpec(t.shape, t.dtype) for t in tensors_of(call.type)][len(values) :]
+        values += tuple(stacked(*each, self.symbols) for each in zip(items, specs, strict=True))
         return values[0] if len(values) == 1 else values
 
     def call_scoped(self, callee: Expr, args: Sequence[Value]) -> Value:

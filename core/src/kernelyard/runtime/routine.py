@@ -18,10 +18,12 @@ CALL = "call"  # function `symbol` of the executable on the inputs gives the out
 EVALUATE = "evaluate"  # function `symbol` of module number `target`, which makes its outputs itself
 MOVE = "move"  # the outputs are the inputs
 BIND = "bind"  # the sizes of the inputs are what their specs say; symbols that are new are known from now on
+COLLECT = "collect"  # each input is put behind what was collected for the output beside it
+STACK = "stack"  # each output is what was collected for it, along a new first axis
 IF = "if"  # the code goes on where the input is true, and at `target` otherwise
 GOTO = "goto"  # the code goes on at `target`
 RETURN = "ret"  # the inputs are the results
-INSTRUCTIONS = (RUN, CALL, EVALUATE, MOVE, BIND, IF, GOTO, RETURN)
+INSTRUCTIONS = (RUN, CALL, EVALUATE, MOVE, BIND, COLLECT, STACK, IF, GOTO, RETURN)
 _JUMPS = (IF, GOTO)
 
 
@@ -154,6 +156,8 @@ def _check(routine: Routine, instruction: Instruction, place: str) -> None:
     given = len(instruction.inputs), len(instruction.outputs)
     expected: dict[str, tuple[int, int]] = {
         MOVE: (len(instruction.inputs), len(instruction.inputs)),
+        COLLECT: (len(instruction.inputs), len(instruction.inputs)),
+        STACK: (0, len(instruction.outputs)),
         BIND: (len(instruction.inputs), 0),
         IF: (1, 0),
         GOTO: (0, 0),

@@ -12,7 +12,7 @@ from kernelyard.runtime import routine as code
 from kernelyard.runtime.entry_function import EntryFunction
 from kernelyard.runtime.program_function import ProgramRunner
 from kernelyard.runtime.routine import Instruction, Routine
-from kernelyard.runtime.shapes import solve_symbols
+from kernelyard.runtime.shapes import solve_symbols, stacked
 from kernelyard.runtime.spec import TensorSpec
 
 if TYPE_CHECKING:
@@ -66,6 +66,10 @@ class RoutineFunction(EntryFunction):
                 position = position if condition.item() else instruction.target
             elif instruction.name == code.BIND:
                 frame.bind(instruction.inputs)
+            elif instruction.name == code.COLLECT:
+                frame.collect(instruction)
+            elif instruction.name == code.STACK:
+                frame.stack(instruction)
             else:
                 frame.write(instruction, self._outputs(instruction, frame, depth))
 
@@ -92,6 +96,7 @@ class Frame:
         self._values[: len(inputs)] = inputs
         for number, array in constants.items():
             self._values[number] = array
+        self._collected: dict[int, list[np.ndarray]] = {}
         self.symbols = dict(symbols)
         solve_symbols(routine.inputs, [array.shape for array in inputs], self.symbols)
 
@@ -113,6 +118,17 @@ class Frame:
             )
         for number, array in zip(instruction.outputs, arrays, strict=True):
             self._values[number] = array
+
+    def collect(self, instruction: Instruction) -> None:
+        """Keep the inputs for the outputs beside them."""
+        for number, array in zip(instruction.outputs, self.read(instruction.inputs), strict=True):
+            self._collected.setdefault(number, []).append(array)
+
+    def stack(self, instruction: Instruction) -> None:
+        """Write what was collected for the outputs. Raises: ShapeError when its shapes differ."""
+        specs = self._routine.values
+        arrays = [stacked(self._collected.pop(n, ()), specs[n], self.symbols) for n in instruction.outputs]
+        self.write(instruction, arrays)
 
     def bind(self, numbers: Sequence[int]) -> None:
         """Read new symbols off some values, and check the sizes that were known. Raises: InputShapeError."""

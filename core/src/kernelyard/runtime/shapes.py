@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from kernelyard import dims
+import numpy as np
+
+from kernelyard import dims, dtypes
 from kernelyard.dims import Dim
 from kernelyard.errors import InputShapeError, ShapeError
 from kernelyard.runtime.spec import TensorSpec
@@ -53,6 +55,20 @@ def solve_symbols(specs: Sequence[TensorSpec], shapes: Sequence[tuple[int, ...]]
     for spec, axis, dim, size in deferred:
         _solve_affine(dim, size, values)
         _check(spec, axis, dim, size, values)
+
+
+def stacked(items: Sequence[np.ndarray], spec: TensorSpec, values: Mapping[str, int]) -> np.ndarray:
+    """Arrays along a new first axis; of no arrays, an empty one, whose other sizes are 0 where `values` tells nothing.
+
+    Raises: ShapeError when they differ in shape.
+    """
+    shapes = {item.shape for item in items}
+    if len(shapes) > 1:
+        raise ShapeError("what a loop collects changes its shape", found=" and ".join(map(str, sorted(shapes))))
+    if items:
+        return np.stack(items)
+    known = [dims.evaluate(dim, values) if dims.symbols_of(dim) <= values.keys() else 0 for dim in spec.shape[1:]]
+    return np.empty((0, *known), dtypes.to_numpy(spec.dtype))
 
 
 def _positive(spec: TensorSpec, axis: int, dim: Dim, size: int) -> int:

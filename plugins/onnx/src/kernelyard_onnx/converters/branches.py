@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kernelyard.ir import Expr, TensorType, TupleType, Type
+from kernelyard.ir import Expr, TensorType
+from kernelyard.ir.control_flow import as_one
 from kernelyard_onnx.node import Node
 
 
@@ -35,8 +36,3 @@ def common_type(node: Node, left: TensorType, right: TensorType) -> TensorType:
         node.reject(f"it may give {left!r} or {right!r}")
     shape = [a if a == b else node.new_size() for a, b in zip(left.shape, right.shape, strict=True)]
     return TensorType(tuple(shape), left.dtype)
-
-
-def as_one(types: Sequence[Type]) -> Type:
-    """The type of one value, or of the tuple of several."""
-    return types[0] if len(types) == 1 else TupleType(tuple(types))

@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from kernelyard.dims import Dim
-from kernelyard.dtypes import to_numpy
-from kernelyard.ir import Constant, Expr, Function, FunctionBuilder, TensorType, Type, Var
+from kernelyard.dims import symbols_of as symbols_of_dim
+from kernelyard.ir import Constant, Expr, Function, FunctionBuilder, TensorType, TupleType, Type, Var
 from kernelyard.ir.module import PRIVATE
 from kernelyard.ir.types import symbols_of
-from kernelyard_onnx.converters.branches import as_one
 from kernelyard_onnx.node import Node
 from kernelyard_onnx.outlined_graph import OutlinedGraph
 
@@ -45,25 +44,22 @@ class Loop:
         """
         graph, header, states = self._settled()
         items = graph.results[1 + len(states) :]
-        stacks = [Var(f"stack_{i}", self._stack_type(graph, item)) for i, item in enumerate(items)]
-        params = [*header, *states, *stacks]
-        graph = OutlinedGraph(graph.builder, tuple(params), graph.results)
         captured = graph.captured()
+        stacks = [
+            self._stack_type(item, symbols_of(value.type for value in (*captured, *self.starts))) for item in items
+        ]
         b = graph.builder
         after: list[Expr] = [b.op("add", header[0], 1), b.op("reshape", graph.results[0], shape=()), *header[2:]]
-        after += graph.results[1 : 1 + len(states)]
-        after += [
-            b.op("concat", stack, b.op("reshape", item, shape=(1, *item.tensor_type.shape)), axis=0)
-            for stack, item in zip(stacks, items, strict=True)
-        ]
+        after += [*graph.results[1 : 1 + len(states)], *captured, *items]
         importer, label = self.node.importer, self.node.label
-        body = importer.add_private(f"{label}_body", graph.function(captured, [*after, *captured]))
-        types = [var.type for var in (*params, *captured)]
+        body = importer.add_private(f"{label}_body", graph.function(captured, after))
+        types = [var.type for var in (*header, *states, *captured)]
         condition = importer.add_private(f"{label}_condition", self._condition(types))
         before: list[Expr] = [Constant(np.array(0)), self.node.reshape(self.goes_on, ()), *self._limits(), *self.starts]
-        before += [self._empty(stack.tensor_type) for stack in stacks]
-        result = self.node.builder.while_(condition, body, [*before, *captured], as_one(types))
-        return [self.node.builder.get(result, index) for index in range(len(header), len(params))]
+        outer = self.node.builder
+        result = outer.while_(condition, body, [*before, *captured], TupleType((*types, *stacks)), len(stacks))
+        results = [outer.get(result, index) for index in range(len(types) + len(stacks))]
+        return [*results[len(header) : len(header) + len(states)], *results[len(types) :]]
 
     def _limits(self) -> list[Expr]:
         return [] if self.limit is None else [self.node.cast(self.node.reshape(self.limit, ()), "int64")]
@@ -97,16 +93,10 @@ class Loop:
         self._opened.add(opened)
         return opened
 
-    def _stack_type(self, graph: OutlinedGraph, item: Expr) -> TensorType:
-        shape = item.tensor_type.shape
-        outside = symbols_of(value.type for value in (*graph.captured(), *self.starts))
-        if not symbols_of([item.type]) <= outside:
-            self.node.reject(f"what it collects, {item.type!r}, has sizes that may differ from turn to turn")
+    def _stack_type(self, item: Expr, outside: frozenset[str]) -> TensorType:
+        """What is collected; sizes that only the body knows are known after the loop."""
+        shape = [dim if symbols_of_dim(dim) <= outside else self.node.new_size() for dim in item.tensor_type.shape]
         return TensorType((self.node.new_size(), *shape), item.tensor_type.dtype)
-
-    def _empty(self, type_: TensorType) -> Expr:
-        zero = Constant(np.zeros((), to_numpy(type_.dtype)))
-        return self.node.broadcast_to(zero, (0, *type_.shape[1:]))
 
     def _condition(self, types: Sequence[Type]) -> Function:
         b = FunctionBuilder()
