@@ -14,7 +14,6 @@ from typing import Any
 from kernelyard.ir.expr import Binding, Call, Constant, Expr, Function, Tuple, Var, operands, with_operands
 from kernelyard.ir.op import Op
 from kernelyard.ir.printer import attribute_text
-from kernelyard.ir.types import Type
 from kernelyard.patterns.matcher import Match
 
 COMPOSITE = "Composite"
@@ -103,7 +102,7 @@ def structural_key(function: Function) -> tuple[object, ...]:
     Constants count by their content.
     """
     numbers: dict[Expr, int] = {param: i for i, param in enumerate(function.params)}
-    lines: list[object] = [tuple(repr(param.type) for param in function.params)]
+    lines: list[object] = [tuple(param.type for param in function.params)]
     for binding in function.bindings:
         lines.append((_head(binding.value), tuple(_reference(o, numbers) for o in operands(binding.value))))
         numbers[binding.var] = len(numbers)
@@ -113,10 +112,11 @@ def structural_key(function: Function) -> tuple[object, ...]:
     return tuple(lines)
 
 
-def _head(value: Expr) -> tuple[str, str, Type]:
+def _head(value: Expr) -> tuple[object, ...]:
     if isinstance(value, Call):
-        return f"{type(value.op).__name__} {value.op_name}", attribute_text(dict(value.attrs)), value.type
-    return type(value).__name__, str(getattr(value, "index", "")), value.type
+        attrs = attribute_text(dict(value.attrs)) if value.attrs else ""
+        return type(value.op), value.op_name, attrs, value.type
+    return type(value), getattr(value, "index", None), value.type
 
 
 def _reference(operand: Expr, numbers: Mapping[Expr, int]) -> object:
