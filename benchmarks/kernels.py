@@ -69,20 +69,25 @@ class Row:
         return max(self.gflops() / peaks.gflops, self.gbytes() / peaks.gbytes)
 
 
+def clock_of(threads: int) -> Timed:
+    """One thread is timed by the processor's time that it had, so that other programs disturb less."""
+    return time.thread_time if threads == 1 else time.perf_counter
+
+
 def compiled(case: Case, backends: Sequence[str], threads: int) -> Timed | None:
     """A call that gives the seconds of the steps of `backends` (of all, for none); None where they take nothing."""
     exe = ky.compile(case.module(), backends=list(backends))
     wanted = [n for n, module in enumerate(exe.modules) if not backends or module.kind in backends]
-    machine = VirtualMachine(exe, threads=threads)
+    machine, clock = VirtualMachine(exe, threads=threads), clock_of(threads)
     took = 0.0
     began = 0.0
 
     def instrument(step: Any, name: str, before: bool, result: Any, *args: Any) -> None:
         nonlocal took, began
         if before:
-            began = time.perf_counter()
+            began = clock()
         elif step.module in wanted:
-            took += time.perf_counter() - began
+            took += clock() - began
 
     def call() -> float:
         nonlocal took
@@ -99,14 +104,15 @@ def of_torch(case: Case, threads: int) -> Timed | None:
     if torch is None or case.torch is None:
         return None
     torch.set_num_threads(threads)
+    clock = clock_of(threads)
     with torch.no_grad():
         run = case.torch(torch, *(torch.from_numpy(array) for array in (*case.feeds, *case.weights)))
 
     def call() -> float:
         with torch.no_grad():
-            start = time.perf_counter()
+            start = clock()
             run()
-            return time.perf_counter() - start
+            return clock() - start
 
     return call
 

@@ -23,6 +23,11 @@ def _expm1(x: Expr) -> Expr:
     return unary("expm1", x)
 
 
+def _gelu(x: Expr) -> Expr:
+    half = 0.5 * x
+    return half * unary("erf", x * math.sqrt(0.5)) + half  # one multiplication with addition
+
+
 def _gelu_tanh(x: Expr) -> Expr:
     return 0.5 * x * (1 + unary("tanh", math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)))
 
@@ -33,7 +38,7 @@ ACTIVATIONS: dict[str, Callable[..., Expr]] = {
     "nn.elu": lambda x, alpha: select(x < 0, alpha * _expm1(x), x),
     "nn.selu": lambda x, alpha, gamma: gamma * select(x < 0, alpha * _expm1(x), x),
     "nn.celu": lambda x, alpha: select(x < 0, alpha * _expm1(x / alpha), x),
-    "nn.gelu": lambda x: 0.5 * x * (1 + unary("erf", x * math.sqrt(0.5))),
+    "nn.gelu": _gelu,
     "nn.gelu_tanh": _gelu_tanh,
     "nn.silu": lambda x: x * unary("sigmoid", x),
     "nn.mish": lambda x: x * unary("tanh", _softplus(x)),

@@ -8,7 +8,7 @@ from kernelyard_native_cpu.schedule.plan import size_of
 Tiles = tuple[tuple[str, int], ...]
 
 # Sums in a tile by its width in vectors, such that they and the operands fit into so many registers.
-MOST_HEIGHT = {32: {1: 16, 2: 14, 3: 9, 4: 6}, 16: {1: 8, 2: 4}}
+MOST_HEIGHT = {32: {1: 16, 2: 14, 3: 9, 4: 6}, 16: {1: 10, 2: 6}}
 _MOST_UNTILED = 4
 # With so few rows, reading what they are multiplied by takes the time.
 FEW_ROWS = 8
