@@ -34,14 +34,15 @@ SIGNATURES = {
     "backends": [],
     "cpu": [],
     "cuda": ["index=0"],
-    "VirtualMachine": ["executable", "device=None", "threads=None"],
+    "VirtualMachine": ["executable", "device=None", "threads=None", "contexts=None"],
     "Executable.run": ["self", "feeds"],
     "Executable.__call__": ["self", "*args"],
+    "Executable.profile": ["self", "feeds", "calls=10"],
     "Executable.save": ["self", "path"],
-    "Target": ["kind", "arch=None", "mcpu=None"],
+    "Target": ["kind", "arch=None", "mcpu=None", "deterministic=False"],
     "VirtualMachine.__getitem__": ["self", "name"],
     "VirtualMachine.set_instrument": ["self", "instrument"],
-    "VirtualMachine.save_function": ["self", "name", "saved_name", "*args"],
+    "VirtualMachine.save_function": ["self", "name", "saved_name", "*args", "**feeds"],
     "VirtualMachine.time_evaluator": ["self", "name", "number=10", "repeat=1"],
     "Tensor.numpy": ["self"],
     "Report.to_json": ["self"],
@@ -64,10 +65,8 @@ def attribute(path: str) -> object:
 @pytest.mark.parametrize("name", SIGNATURES)
 def test_signatures(name: str) -> None:
     found = inspect.signature(attribute(name)).parameters.values()
-    shown = [
-        f"{'*' if p.kind is p.VAR_POSITIONAL else ''}{p.name}" + ("" if p.default is p.empty else f"={p.default!r}")
-        for p in found
-    ]
+    stars = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
+    shown = [f"{stars.get(p.kind, '')}{p.name}" + ("" if p.default is p.empty else f"={p.default!r}") for p in found]
     assert shown == SIGNATURES[name]
 
 
