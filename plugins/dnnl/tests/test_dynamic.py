@@ -7,6 +7,8 @@ import pytest
 
 import kernelyard as ky
 from kernelyard import dims
+from kernelyard.errors import ShapeError
+from kernelyard.ir import FunctionBuilder, IRModule
 from kernelyard.testing import assert_allclose, assert_offloaded, evaluate
 
 N, H, W = (dims.symbol(name) for name in "nhw")
@@ -175,3 +177,17 @@ def test_a_saved_program_takes_every_shape(offloading, tmp_path):
     for n, h, w in SIZES:
         (x,) = offloading.feeds(module, n=n, h=h, w=w)
         assert_allclose(loaded(x), evaluate(module, [x])[0])
+
+
+def test_a_shape_that_only_some_sizes_have() -> None:
+    """No size that stands for all others fits (24, 4) -> (n, 4); the run time knows better."""
+    b = FunctionBuilder()
+    x, like = b.input("x", (24, 4)), b.input("like", (N, 4))
+    joined = b.op("concat", b.op("tanh", b.op("reshape", x, shape=(N, 4))), b.op("exp", like), axis=0)
+    exe = ky.compile(IRModule({"main": b.function(joined)}), backends=["dnnl"], strict=True)
+    assert_offloaded(exe, "dnnl", at_least=2)
+    feeds = [np.random.default_rng(1).standard_normal((24, 4), dtype=np.float32) for _ in range(2)]
+    expected = np.concatenate([np.tanh(feeds[0]), np.exp(feeds[1])])
+    np.testing.assert_allclose(np.asarray(exe(*feeds)), expected, rtol=1e-5, atol=1e-6)
+    with pytest.raises(ShapeError):
+        exe(feeds[0], feeds[1][:5])

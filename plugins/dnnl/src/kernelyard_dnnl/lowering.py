@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 
 from kernelyard import dtypes
-from kernelyard.errors import CodegenError
+from kernelyard.errors import CodegenError, ShapeError
 from kernelyard.runtime.json_runtime import JSONGraph, JSONNode, NodeEntry
 from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl._native import StatusError
@@ -165,11 +165,15 @@ class Lowering:
         return self.reordered(value, channels_last(value.shape, value.descriptor.dtype))
 
     def reshaped(self, value: Value, shape: Shape) -> Value:
-        """The tensor with another shape, as row-major order has it."""
+        """The tensor with another shape, as row-major order has it.
+
+        Raises: ShapeError when it has another number of elements.
+        """
         view = value.reshaped(shape)
         if view is None:
             view = self.plain(value).reshaped(shape)
-        assert view is not None, (value.shape, shape)
+        if view is None:
+            raise ShapeError("a tensor cannot be reshaped", found=value.shape, expected=shape)
         return view
 
     def may_overwrite(self, value: Value, busy: Iterable[Value] = ()) -> bool:
