@@ -1,0 +1,29 @@
+"""Converters: how each ATen operator is said in our vocabulary, one file per family."""
+
+from __future__ import annotations
+
+import importlib
+
+FAMILIES = (
+    "attention",
+    "control_flow",
+    "convolution",
+    "creation",
+    "elementwise",
+    "indexing",
+    "linear",
+    "normalization",
+    "pooling",
+    "reduction",
+    "resize",
+    "scatter",
+    "shape",
+    "slicing",
+    "unary",
+)
+
+
+def load() -> None:
+    """Enter all converters in the registry."""
+    for family in FAMILIES:
+        importlib.import_module(f"{__name__}.{family}")

@@ -1,0 +1,81 @@
+"""Scaled dot-product attention, spelled out: backends know it by its products and softmax."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from kernelyard import dims
+from kernelyard.ir import Expr
+from kernelyard_torch.node import Node
+from kernelyard_torch.registry import converter
+
+
+@converter("aten.scaled_dot_product_attention.default")
+def attention(
+    node: Node,
+    queries: Expr,
+    keys: Expr,
+    values: Expr,
+    mask: Expr | None,
+    dropout: float,
+    causal: bool,
+    scale: float | Expr | None = None,
+    enable_gqa: bool = False,
+) -> Expr:
+    if dropout:
+        node.reject("it drops out: call model.eval()")
+    if enable_gqa:
+        keys, values = _shared_heads(node, keys, queries), _shared_heads(node, values, queries)
+    if scale is None:
+        scale = 1 / math.sqrt(node.fixed(node.shape(queries)[-1], "the size of a head"))
+    rank = node.rank(keys)
+    turned = node.permute(keys, [*range(rank - 2), rank - 1, rank - 2])
+    scores = node.op("matmul", queries, turned)
+    scores = node.op("multiply", scores, node.cast(node.expr(scale, node.dtype(scores)), node.dtype(scores)))
+    visible = _causal_mask(node, scores) if causal else mask
+    if visible is None:
+        return node.op("matmul", node.op("nn.softmax", scores, axis=node.rank(scores) - 1), values)
+    return node.op("matmul", _masked_softmax(node, scores, visible), values)
+
+
+@converter("aten._scaled_dot_product_flash_attention_for_cpu.default")
+def flash_attention(
+    node: Node,
+    queries: Expr,
+    keys: Expr,
+    values: Expr,
+    dropout: float,
+    causal: bool,
+    mask: Expr | None = None,
+    scale: float | None = None,
+) -> list[Expr | None]:
+    return [attention(node, queries, keys, values, mask, dropout, causal, scale), None]
+
+
+def _shared_heads(node: Node, x: Expr, queries: Expr) -> Expr:
+    """Each head of keys or values once for every head of queries that shares it."""
+    *batch, heads, rows, size = node.shape(x)
+    times = dims.floordiv(node.shape(queries)[-3], heads)
+    spread = node.reshape(x, (*batch, heads, 1, rows, size))
+    return node.reshape(
+        node.broadcast_to(spread, (*batch, heads, times, rows, size)), (*batch, heads * times, rows, size)
+    )
+
+
+def _causal_mask(node: Node, scores: Expr) -> Expr:
+    rows, columns = node.shape(scores)[-2:]
+    row = node.reshape(node.op("arange", count=rows), (rows, 1))
+    return node.op("less_equal", node.op("arange", count=columns), row)
+
+
+def _masked_softmax(node: Node, scores: Expr, mask: Expr) -> Expr:
+    """Softmax over what a mask lets through, or with a bias; rows that see nothing are zero."""
+    axis, dtype = node.rank(scores) - 1, node.dtype(scores)
+    if node.dtype(mask) != "bool":
+        return node.op("nn.softmax", node.op("add", scores, node.cast(mask, dtype)), axis=axis)
+    hidden = node.expr(np.asarray(-np.inf), dtype)
+    chances = node.op("nn.softmax", node.op("where", mask, scores, node.cast(hidden, dtype)), axis=axis)
+    some = node.op("any", mask, axes=(node.rank(mask) - 1,), keepdims=True)
+    return node.op("where", some, chances, node.full(0, (), dtype))

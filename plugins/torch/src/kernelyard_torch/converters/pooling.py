@@ -1,0 +1,182 @@
+"""Pooling over windows, and to given sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from kernelyard.dims import Dim
+from kernelyard.dtypes import is_float
+from kernelyard.ir import Expr
+from kernelyard_torch.node import Node
+from kernelyard_torch.registry import Converter, converter, register
+
+
+def _per_axis(values: Sequence[int], rank: int) -> tuple[int, ...]:
+    return tuple(values) if len(values) == rank else tuple(values) * rank
+
+
+def _max_pool(rank: int) -> Converter:
+    def convert(
+        node: Node,
+        x: Expr,
+        kernel: Sequence[int],
+        strides: Sequence[int],
+        padding: Sequence[int],
+        dilation: Sequence[int],
+        ceil_mode: bool,
+    ) -> list[Expr | None]:
+        attrs = _window(rank, kernel, strides, padding, dilation)
+        pads = attrs["padding"]
+        batched = _batched(node, x, rank)
+        values = node.op(f"nn.max_pool{rank}d", batched, **{**attrs, "padding": (*pads, *pads)}, ceil_mode=ceil_mode)
+        places = _places(node, batched, node.shape(values)[2:], attrs) if node.is_used(1) else None
+        results = node.results
+        return [
+            None if each is None or type_ is None else node.reshape(each, type_.shape)
+            for each, type_ in zip((values, places), results, strict=True)
+        ]
+
+    return convert
+
+
+def _window(
+    rank: int, kernel: Sequence[int], strides: Sequence[int], padding: Sequence[int], dilation: Sequence[int]
+) -> dict[str, tuple[int, ...]]:
+    size = _per_axis(kernel, rank)
+    return {
+        "pool_size": size,
+        "strides": _per_axis(strides, rank) if strides else size,
+        "padding": _per_axis(padding, rank),
+        "dilation": _per_axis(dilation, rank),
+    }
+
+
+def _batched(node: Node, x: Expr, rank: int) -> Expr:
+    return x if node.rank(x) == rank + 2 else node.reshape(x, (1, *node.shape(x)))
+
+
+def _places(node: Node, x: Expr, out: Sequence[Dim], attrs: dict[str, tuple[int, ...]]) -> Expr:
+    """Where in its plane the largest element of each window lies; planes must have known sizes."""
+    sizes = node.fixed_all(node.shape(x)[2:], "the size of a plane")
+    table = window_table(sizes, node.fixed_all(out, "the size of the result"), attrs)
+    planes = node.reshape(x, (*node.shape(x)[:2], int(np.prod(sizes))))
+    lowest = -float("inf") if is_float(node.dtype(x)) else float(np.iinfo(node.dtype(x)).min)
+    taken = node.op("take", planes, np.maximum(table, 0), axis=2)
+    hidden = node.full(lowest, (), node.dtype(x))
+    taken = node.op("where", table >= 0, taken, hidden)
+    chosen = node.op("argmax", taken, axis=3)
+    at = node.op("add", node.op("multiply", node.op("arange", count=table.shape[0]), table.shape[1]), chosen)
+    return node.reshape(node.op("take", table.reshape(-1), at), (*node.shape(x)[:2], *out))
+
+
+def window_table(sizes: Sequence[int], out: Sequence[int], attrs: dict[str, tuple[int, ...]]) -> np.ndarray:
+    """For each window (row) the places in the plane that it covers, -1 for padding."""
+    axes = [
+        np.arange(count)[:, None] * stride - pad + np.arange(kernel) * dilation
+        for count, stride, pad, kernel, dilation in zip(
+            out, attrs["strides"], attrs["padding"], attrs["pool_size"], attrs["dilation"], strict=True
+        )
+    ]
+    rank = len(sizes)
+    flat = np.zeros((1,) * (2 * rank), np.int64)
+    inside = np.ones((1,) * (2 * rank), bool)
+    for axis, (places, size) in enumerate(zip(axes, sizes, strict=True)):
+        shape = [1] * (2 * rank)
+        shape[axis], shape[rank + axis] = places.shape
+        spread = places.reshape(shape)
+        flat = flat * size + spread
+        inside = inside & (spread >= 0) & (spread < size)
+    return np.where(inside, flat, -1).reshape(int(np.prod(out)), -1)
+
+
+def _avg_pool(rank: int) -> Converter:
+    def convert(
+        node: Node,
+        x: Expr,
+        kernel: Sequence[int],
+        strides: Sequence[int],
+        padding: Sequence[int],
+        ceil_mode: bool,
+        count_include_pad: bool,
+        divisor: int | None = None,
+    ) -> Expr:
+        attrs = _window(rank, kernel, strides, padding, (1,))
+        pads = attrs["padding"]
+        batched = _batched(node, x, rank)
+        if divisor is not None:
+            return _sums(node, batched, attrs, divisor)
+        dtype = node.dtype(x)
+        batched = batched if is_float(dtype) else node.cast(batched, "float64")
+        attrs["padding"] = (*pads, *pads)
+        mean = node.op(
+            f"nn.avg_pool{rank}d", batched, **attrs, ceil_mode=ceil_mode, count_include_pad=count_include_pad
+        )
+        return node.reshape(node.cast(mean, dtype), node.result.shape)
+
+    return convert
+
+
+def _sums(node: Node, x: Expr, attrs: dict[str, tuple[int, ...]], divisor: int) -> Expr:
+    """The sum of each window over a given divisor; planes must have known sizes."""
+    rank = len(attrs["pool_size"])
+    sizes = node.fixed_all(node.shape(x)[2:], "the size of a plane")
+    out = node.fixed_all(node.result.shape[-rank:], "the size of the result")
+    table = window_table(sizes, out, attrs)
+    planes = node.reshape(x, (*node.shape(x)[:2], int(np.prod(sizes))))
+    taken = node.op("take", planes, np.maximum(table, 0), axis=2)
+    zero = node.full(0, (), node.dtype(x))
+    total = node.op("sum", node.op("where", table >= 0, taken, zero), axes=(3,))
+    return node.reshape(node.op("divide", total, divisor), node.result.shape)
+
+
+for _rank in (1, 2, 3):
+    register(f"aten.avg_pool{_rank}d.default", _avg_pool(_rank))
+for _rank in (2, 3):
+    register(f"aten.max_pool{_rank}d_with_indices.default", _max_pool(_rank))
+
+
+@converter("aten._adaptive_avg_pool2d.default", "aten._adaptive_avg_pool3d.default")
+@converter("aten.adaptive_avg_pool1d.default")
+def adaptive_avg_pool(node: Node, x: Expr, sizes: Sequence[Dim]) -> Expr:
+    """Means by products with matrices of weights; of whole planes by the mean, of even parts by a pool."""
+    rank = len(sizes)
+    axes = range(node.rank(x) - rank, node.rank(x))
+    if all(size == 1 for size in sizes):
+        return node.op("mean", x, axes=tuple(axes), keepdims=True)
+    whole = [node.shape(x)[axis] for axis in axes]
+    if all(_divides(part, size) for part, size in zip(sizes, whole, strict=True)):
+        kernel = tuple(size // part for part, size in zip(sizes, whole, strict=True))  # pyright: ignore
+        pooled = node.op(f"nn.avg_pool{rank}d", _batched(node, x, rank), pool_size=kernel, strides=kernel)
+        return node.reshape(pooled, node.result.shape)
+    for axis, part in zip(axes, sizes, strict=True):
+        size = node.fixed(node.shape(x)[axis], "a size of its input")
+        weights = mean_matrix(size, node.fixed(part, "a size of its result")).astype(np.float64)
+        moved = _last(node, x, axis)
+        product = node.op("matmul", moved, node.cast(node.expr(weights.T, "float64"), node.dtype(x)))
+        x = _unlast(node, product, axis)
+    return x
+
+
+def _divides(part: Dim, size: Dim) -> bool:
+    return isinstance(part, int) and isinstance(size, int) and part > 0 and size % part == 0
+
+
+def _last(node: Node, x: Expr, axis: int) -> Expr:
+    return node.permute(x, [*(i for i in range(node.rank(x)) if i != axis), axis])
+
+
+def _unlast(node: Node, x: Expr, axis: int) -> Expr:
+    order = list(range(node.rank(x) - 1))
+    order.insert(axis, node.rank(x) - 1)
+    return node.permute(x, order)
+
+
+def mean_matrix(size: int, parts: int) -> np.ndarray:
+    """(parts, size): the weight of each element in the mean of each part, parts overlapping where sizes are not even."""
+    matrix = np.zeros((parts, size))
+    for row in range(parts):
+        begin, end = row * size // parts, -(-(row + 1) * size // parts)
+        matrix[row, begin:end] = 1 / (end - begin)
+    return matrix

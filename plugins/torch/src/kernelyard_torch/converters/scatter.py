@@ -1,0 +1,127 @@
+"""Writing and accumulating along an axis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from kernelyard.dtypes import is_float, to_numpy
+from kernelyard.ir import Expr
+from kernelyard_torch.converters.pooling import window_table
+from kernelyard_torch.node import Node, Operand
+from kernelyard_torch.registry import converter
+
+REDUCTIONS = {"sum": "add", "prod": "mul", "amax": "max", "amin": "min", "mean": "add"}
+
+
+@converter("aten.scatter.src", "aten.scatter.value")
+def scatter(node: Node, x: Expr, axis: int, indices: Expr, source: Operand) -> Expr:
+    return _scatter(node, x, axis, indices, source, "none")
+
+
+@converter("aten.scatter_add.default")
+def scatter_add(node: Node, x: Expr, axis: int, indices: Expr, source: Expr) -> Expr:
+    return _scatter(node, x, axis, indices, source, "add")
+
+
+@converter("aten.scatter_reduce.two")
+def scatter_reduce(node: Node, x: Expr, axis: int, indices: Expr, source: Expr, how: str, include_self: bool) -> Expr:
+    dtype = node.dtype(x)
+    start = x
+    if not include_self:
+        # What is written to starts from what changes nothing.
+        start = _scatter(node, x, axis, indices, _neutral(how, dtype), "none")
+    result = _scatter(node, start, axis, indices, source, REDUCTIONS[how])
+    if how != "mean":
+        return result
+    ones = node.full(1, node.shape(x), dtype)
+    base = ones if include_self else _scatter(node, ones, axis, indices, 0, "none")
+    count = node.op("maximum", _scatter(node, base, axis, indices, 1, "add"), 1)
+    if is_float(dtype):
+        return node.op("divide", result, count)
+    return node.op("divide", node.op("subtract", result, node.op("mod", result, count)), count)
+
+
+def _neutral(how: str, dtype: str) -> float | int | bool:
+    if how in ("sum", "mean"):
+        return 0
+    if how == "prod":
+        return 1
+    if dtype == "bool":
+        return how == "amin"
+    if is_float(dtype):
+        return -float("inf") if how == "amax" else float("inf")
+    limits = np.iinfo(to_numpy(dtype))
+    return int(limits.min if how == "amax" else limits.max)
+
+
+def _scatter(node: Node, x: Expr, axis: int, indices: Expr, source: Operand, reduction: str) -> Expr:
+    dtype, shape = node.dtype(x), node.shape(x)
+    if not node.rank(x):
+        x = node.reshape(x, (1,))
+    if not node.rank(indices):
+        indices = node.reshape(indices, (1,))
+    updates = _as_large(node, source, indices, dtype)
+    work = "int32" if dtype == "bool" and reduction != "none" else dtype
+    written = node.op(
+        "scatter_elements",
+        node.cast(x, work),
+        indices,
+        node.cast(updates, work),
+        axis=node.axis(axis, node.rank(x)),
+        reduction=reduction,
+    )
+    return node.reshape(node.cast(written, dtype), shape)
+
+
+def _as_large(node: Node, source: Operand, indices: Expr, dtype: str) -> Expr:
+    """The part of the source that the indices are for, or one number for all of them."""
+    if not isinstance(source, Expr):
+        return node.full(source, node.shape(indices), dtype)
+    source = node.cast(source, dtype)
+    if not node.rank(source):
+        source = node.reshape(source, (1,))
+    for axis, size in enumerate(node.shape(indices)):
+        source = node.slice(source, axis, 0, size)
+    return source
+
+
+@converter("aten.col2im.default")
+def col2im(
+    node: Node,
+    x: Expr,
+    size: Sequence[int],
+    kernel: Sequence[int],
+    dilation: Sequence[int],
+    padding: Sequence[int],
+    strides: Sequence[int],
+) -> Expr:
+    """Columns of windows added up in the planes that the windows were taken from."""
+    planes = node.fixed_all(size, "a size of its result")
+    out = [
+        (planes[i] + 2 * padding[i] - dilation[i] * (kernel[i] - 1) - 1) // strides[i] + 1 for i in range(len(planes))
+    ]
+    attrs = {"pool_size": kernel, "strides": strides, "padding": padding, "dilation": dilation}
+    table = window_table(planes, out, {name: tuple(value) for name, value in attrs.items()})
+    *batch, rows, columns = node.shape(x)
+    taps = int(np.prod(kernel))
+    channels = node.fixed(rows, "the number of rows") // taps
+    moved = node.reshape(x, (*batch, channels, taps * columns))  # window positions run slowest in the table's columns
+    places = table.T.reshape(-1)
+    kept = np.flatnonzero(places >= 0)
+    zeros = node.full(0, (int(np.prod(planes)), *batch, channels), node.dtype(x))
+    updates = node.op("take", node.to_front(moved, [node.rank(moved) - 1]), kept, axis=0)
+    added = node.op("scatter_nd", zeros, places[kept][:, None], updates, reduction="add")
+    return node.reshape(node.from_front(added, [node.rank(added) - 1]), node.result.shape)
+
+
+@converter("aten.masked_scatter.default")
+def masked_scatter(node: Node, x: Expr, mask: Expr, source: Expr) -> Expr:
+    """The n-th place where the mask holds takes the n-th element of the source."""
+    shape = node.result.shape
+    x, mask = node.broadcast_to(x, shape), node.broadcast_to(mask, shape)
+    order = node.op("cumsum", node.flat(node.cast(mask, "int64")), axis=0, exclusive=True)
+    last = node.op("subtract", node.expr(source.tensor_type.numel, "int64"), 1)
+    taken = node.op("take", node.flat(source), node.op("minimum", order, last))
+    return node.op("where", mask, node.reshape(taken, shape), x)

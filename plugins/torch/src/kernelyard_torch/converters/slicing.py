@@ -1,0 +1,96 @@
+"""Parts of tensors by slices and single positions, and tensors with such parts replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from kernelyard.dims import Dim
+from kernelyard.ir import Expr
+from kernelyard_torch.node import Node
+from kernelyard_torch.registry import converter
+
+
+@converter("aten.slice.Tensor")
+def slice_(node: Node, x: Expr, axis: int, start: Dim | None, end: Dim | None, step: int) -> Expr:
+    at = node.axis(axis, node.rank(x))
+    begin = _start(start, node.shape(x)[at])
+    return node.slice(x, at, begin, _stop(begin, node.result.shape[at], step), step)
+
+
+@converter("aten.select.int")
+def select(node: Node, x: Expr, axis: int, index: Dim | Expr) -> Expr:
+    at = node.axis(axis, node.rank(x))
+    if isinstance(index, Expr):
+        return node.op("take", x, node.reshape(index, ()), axis=at)
+    begin = _start(index, node.shape(x)[at])
+    return node.reshape(node.slice(x, at, begin, begin + 1), node.result.shape)
+
+
+@converter("aten.narrow.default")
+def narrow(node: Node, x: Expr, axis: int, start: Dim, length: Dim) -> Expr:
+    at = node.axis(axis, node.rank(x))
+    begin = _start(start, node.shape(x)[at])
+    return node.slice(x, at, begin, begin + length)
+
+
+@converter("aten.slice_scatter.default")
+def slice_scatter(node: Node, x: Expr, part: Expr, axis: int, start: Dim | None, end: Dim | None, step: int) -> Expr:
+    at = node.axis(axis, node.rank(x))
+    part = node.cast(part, node.dtype(x))
+    if step != 1:
+        return _scattered(node, x, part, at, _start(start, node.shape(x)[at]), step)
+    return _replaced(node, x, part, at, _start(start, node.shape(x)[at]))
+
+
+@converter("aten.select_scatter.default")
+def select_scatter(node: Node, x: Expr, part: Expr, axis: int, index: Dim) -> Expr:
+    at = node.axis(axis, node.rank(x))
+    shape = [1 if i == at else dim for i, dim in enumerate(node.shape(x))]
+    part = node.reshape(node.cast(part, node.dtype(x)), shape)
+    return _replaced(node, x, part, at, _start(index, node.shape(x)[at]))
+
+
+def _start(start: Dim | None, size: Dim) -> Dim:
+    """A begin as Python's slices understand it: negative ones count from the end, far ones are cut."""
+    if start is None:
+        return 0
+    if not isinstance(start, int):
+        return start
+    begin = start + size if start < 0 else start
+    if isinstance(begin, int):
+        begin = max(begin, 0)
+        return min(begin, size) if isinstance(size, int) else begin
+    return begin
+
+
+def _stop(begin: Dim, count: Dim, step: int) -> Dim:
+    """Where a slice of `count` elements ends."""
+    return begin + count if step == 1 else begin + (count - 1) * step + 1 if count != 0 else begin
+
+
+def _replaced(node: Node, x: Expr, part: Expr, axis: int, begin: Dim) -> Expr:
+    size, length = node.shape(x)[axis], node.shape(part)[axis]
+    pieces: Sequence[tuple[Expr | None, Dim, Dim]] = ((x, 0, begin), (None, 0, length), (x, begin + length, size))
+    kept = [part if x is None else node.slice(x, axis, low, high) for x, low, high in pieces if low != high]
+    return kept[0] if len(kept) == 1 else node.op("concat", *kept, axis=axis)
+
+
+def _scattered(node: Node, x: Expr, part: Expr, axis: int, begin: Dim, step: int) -> Expr:
+    count = node.fixed(node.shape(part)[axis], "the length of the slice")
+    places = node.fixed(begin, "the start of the slice") + np.arange(count)[:, None] * step
+    written = node.op("scatter_nd", node.to_front(x, [axis]), places, node.to_front(part, [axis]))
+    return node.from_front(written, [axis])
+
+
+@converter("aten.unfold.default")
+def unfold(node: Node, x: Expr, axis: int, size: int, step: int) -> Expr:
+    at = node.axis(axis, node.rank(x))
+    if not node.rank(x):
+        return node.reshape(x, node.result.shape)
+    count = node.fixed(node.result.shape[at], "the number of windows")
+    places = np.arange(count)[:, None] * step + np.arange(size)
+    taken = node.op("take", x, places, axis=at)
+    order = [i for i in range(node.rank(taken)) if i != at + 1]
+    return node.permute(taken, [*order, at + 1])

@@ -1,0 +1,180 @@
+"""From a program of torch.export to a module: inputs, weights, outputs and their names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind, OutputKind, OutputSpec
+from torch.utils import _pytree as pytree
+
+import kernelyard.ops  # noqa: F401  # declares the operators
+from kernelyard.errors import FrontendError, UnsupportedOperatorError
+from kernelyard.ir import Expr, Function, IRModule, Tuple
+from kernelyard_torch.decompositions import decompositions
+from kernelyard_torch.importer import MAIN, GraphImporter, Shared
+from kernelyard_torch.node import RejectedError
+from kernelyard_torch.sizes import Sizes
+from kernelyard_torch.symbol_names import symbol_names
+
+MUTATIONS = ("refuse", "outputs")
+_WEIGHTS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
+_MUTATING = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION, OutputKind.PARAMETER_MUTATION)
+
+
+def import_program(program: ExportedProgram, options: Mapping[str, Any]) -> IRModule:
+    """The module of a program. Raises: see `TorchFrontend.import_model`."""
+    mutations = _checked(options)
+    program = program.run_decompositions(decompositions())
+    _check_mutations(program, mutations)
+    program.graph_module.graph.eliminate_dead_code()
+    shared = Shared(Sizes(symbol_names(program.graph_module.graph)))
+    graph = GraphImporter(program.graph_module, shared)
+    input_names = _add_inputs(graph, program)
+    graph.run()
+    outputs = _outputs(graph, program)
+    shared.check()
+    results = list(outputs.values())
+    names = {"input_names": tuple(input_names), "output_names": tuple(outputs)}
+    main = Function(
+        graph.builder.params, graph.builder.bindings, results[0] if len(results) == 1 else Tuple(results), names
+    )
+    return IRModule({MAIN: main, **shared.private}, {"metadata": _ranges(shared.sizes, program)})
+
+
+def _checked(options: Mapping[str, Any]) -> str:
+    unknown = sorted(set(options) - {"mutations"})
+    if unknown:
+        raise FrontendError(
+            f"the PyTorch frontend has no option {unknown[0]!r}", expected="mutations", found=", ".join(unknown)
+        )
+    mutations = options.get("mutations", MUTATIONS[0])
+    if mutations not in MUTATIONS:
+        raise FrontendError("the option mutations is unknown", found=repr(mutations), expected=" or ".join(MUTATIONS))
+    return mutations
+
+
+def _check_mutations(program: ExportedProgram, mutations: str) -> None:
+    written = [spec.target for spec in program.graph_signature.output_specs if spec.kind in _MUTATING]
+    if written and mutations == "refuse":
+        raise UnsupportedOperatorError(
+            "the program writes to its buffers or inputs, and a compiled program keeps no state",
+            where=", ".join(map(str, written)),
+            found=f"{len(written)} tensors that are written to",
+            hint='model.eval() before the export, or options={"torch": {"mutations": "outputs"}} to get the new values '
+            "as outputs",
+        )
+
+
+def _add_inputs(graph: GraphImporter, program: ExportedProgram) -> list[str]:
+    """Feed the placeholders; the names of those that are parameters of the program, in order."""
+    signature = program.graph_signature
+    written = set(signature.buffers_to_mutate.values())
+    names: list[str] = []
+    state: list[tuple[Any, Any]] = []
+    for placeholder, spec in zip(graph.placeholders, signature.input_specs, strict=True):
+        if spec.kind in _WEIGHTS and spec.target not in written:
+            _add_weight(graph, placeholder, _weight(program, spec))
+        elif spec.kind in _WEIGHTS:
+            state.append((placeholder, spec))
+        elif _add_parameter(graph, placeholder, placeholder.name):
+            names.append(placeholder.name)
+    for placeholder, spec in state:
+        _add_parameter(graph, placeholder, str(spec.target))
+        names.append(str(spec.target))
+    return names
+
+
+def _weight(program: ExportedProgram, spec: Any) -> torch.Tensor:
+    if spec.target in program.state_dict:
+        return program.state_dict[spec.target]
+    return program.constants[spec.target]
+
+
+def _add_weight(graph: GraphImporter, placeholder: torch.fx.Node, tensor: torch.Tensor) -> None:
+    try:
+        graph.feed(placeholder, graph.shared.constant(tensor))
+    except TypeError as error:
+        graph.fail(placeholder, str(error))
+
+
+def _add_parameter(graph: GraphImporter, placeholder: torch.fx.Node, name: str) -> bool:
+    """Add a parameter for an input that is a tensor; False for sizes and what is no tensor."""
+    value = placeholder.meta.get("val")
+    if isinstance(value, torch.SymInt):
+        type_ = graph.shared.sizes.dim(value)
+        graph.fail(placeholder, f"an input that is a size, {type_}, is not supported: give the number as a tensor")
+        return False
+    if not isinstance(value, torch.Tensor):
+        return False
+    try:
+        type_ = graph.shared.type_of(value)
+    except RejectedError as rejected:
+        graph.fail(placeholder, str(rejected))
+        return False
+    graph.feed(placeholder, graph.builder.parameter(type_, name))
+    return True
+
+
+def _outputs(graph: GraphImporter, program: ExportedProgram) -> dict[str, Expr]:
+    """The results by name; what is no tensor is left out."""
+    specs = program.graph_signature.output_specs
+    own = iter(output_names(program.call_spec.out_spec))
+    named: dict[str, Expr] = {}
+    late: dict[str, Expr] = {}
+    for spec, given in zip(specs, graph.outputs(), strict=True):
+        result = graph.tensor(given)
+        if spec.kind in _MUTATING:
+            if result is not None:
+                late[f"new_{_target(spec)}"] = result
+            continue
+        name = next(own)
+        if result is not None:
+            named[name] = result
+    return named | late
+
+
+def _target(spec: OutputSpec) -> str:
+    return str(spec.target or spec.arg.name)
+
+
+def output_names(spec: pytree.TreeSpec | None) -> list[str]:
+    """Names of the leaves of what a model returns: their path, or "output".
+
+    Example:
+        >>> spec = pytree.tree_structure({"logits": 0, "states": [0, 0]})
+        >>> output_names(spec)
+        ['logits', 'states_0', 'states_1']
+    """
+    if spec is None or spec.num_leaves == 0:
+        return []
+    tree = pytree.tree_unflatten([0] * spec.num_leaves, spec)
+    paths, _ = pytree.tree_flatten_with_path(tree)
+    return ["_".join(map(_key, path)) if _starts_with_name(path) else _numbered(path) for path, _ in paths]
+
+
+def _key(entry: Any) -> str:
+    for field in ("key", "name", "idx"):
+        if hasattr(entry, field):
+            return str(getattr(entry, field))
+    return str(entry)
+
+
+def _starts_with_name(path: Iterable[Any]) -> bool:
+    first = next(iter(path), None)
+    return first is not None and not hasattr(first, "idx")
+
+
+def _numbered(path: Iterable[Any]) -> str:
+    return "_".join(["output", *map(_key, path)])
+
+
+def _ranges(sizes: Sizes, program: ExportedProgram) -> dict[str, str]:
+    """The ranges that the program was exported for, by the names of sizes."""
+    return {
+        f"range.{sizes.dim(symbol)}": f"{bounds.lower}..{bounds.upper}"
+        for symbol, bounds in program.range_constraints.items()
+        if symbol.name.startswith("s")
+    }

@@ -1,0 +1,285 @@
+"""GraphImporter: walks the nodes of one graph and emits the ops of our vocabulary for each."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import sympy
+import torch
+from torch.fx import GraphModule
+from torch.fx import Node as FxNode
+
+from kernelyard.errors import IRError, ModelFormatError, ShapeError, UnsupportedOperatorError
+from kernelyard.ir import Constant, Expr, Function, FunctionBuilder, TensorType, Tuple
+from kernelyard.ir.module import PRIVATE
+from kernelyard_torch import converters, registry
+from kernelyard_torch.node import STORAGE, Node, RejectedError, dtype_of, origin_of, source_of
+from kernelyard_torch.sizes import NotASizeError, Sizes
+from kernelyard_torch.symbolic_numbers import number
+from kernelyard_torch.tensors import to_array
+
+Value: TypeAlias = "Expr | Sequence[Expr | None] | None"
+MAIN = "main"
+MAX_LISTED = 10
+NO_CONVERTER = "there is no converter for it"
+# What only asserts or annotates: sizes are checked when a program runs.
+IGNORED = frozenset(
+    {
+        "aten._assert_async.msg",
+        "aten._assert_scalar.default",
+        "aten._assert_tensor_metadata.default",
+        "aten.sym_constrain_range.default",
+        "aten.sym_constrain_range_for_size.default",
+    }
+)
+LOCAL_SCALAR = "aten._local_scalar_dense.default"
+_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool)
+converters.load()
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A node that could not be converted."""
+
+    op: str
+    node: str
+    source: str
+    reason: str
+
+
+@dataclass
+class Shared:
+    """What the graphs of one program have in common."""
+
+    sizes: Sizes
+    private: dict[str, Function] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+    scalars: dict[sympy.Symbol, Expr] = field(default_factory=dict)
+    _constants: dict[tuple[Any, ...], Constant] = field(default_factory=dict)
+
+    def type_of(self, tensor: torch.Tensor) -> TensorType:
+        """The type of a (fake) tensor. Raises: RejectedError for element types and layouts that we do not have."""
+        if tensor.layout != torch.strided or tensor.is_quantized:
+            raise RejectedError(f"tensors of layout {tensor.layout} are not supported")
+        try:
+            return TensorType(self.sizes.shape(tensor), dtype_of(tensor.dtype))
+        except NotASizeError as error:
+            raise RejectedError(f"it gives a size that is not supported: {error}") from error
+
+    def constant(self, tensor: torch.Tensor) -> Constant:
+        """The constant of a weight: a view of it, and one for all names of the same weight."""
+        key = (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
+        if key not in self._constants or not tensor.numel():
+            self._constants[key] = Constant(to_array(tensor))
+        return self._constants[key]
+
+    def add_private(self, wanted: str, function: Function) -> str:
+        """Add a function that only the program's own functions call; its name."""
+        name, count = wanted, 0
+        while name in self.private or name == MAIN:
+            count += 1
+            name = f"{wanted}_{count}"
+        self.private[name] = function
+        return name
+
+    def check(self) -> None:
+        """Raises: UnsupportedOperatorError that lists all nodes that could not be converted."""
+        if self.problems:
+            raise _unsupported(self.problems)
+
+
+class GraphImporter:
+    """Imports one graph: give each placeholder with `feed`, then `run`, then take `results`."""
+
+    def __init__(self, graph_module: GraphModule, shared: Shared) -> None:
+        self.module = graph_module
+        self.shared = shared
+        self.builder = FunctionBuilder()
+        self._values: dict[FxNode, Value] = {}
+        self._failed: set[FxNode] = set()
+
+    def nested(self, graph_module: GraphModule) -> GraphImporter:
+        """The importer of a graph that a node of this one calls."""
+        return GraphImporter(graph_module, self.shared)
+
+    @property
+    def placeholders(self) -> list[FxNode]:
+        """The inputs of the graph, in order."""
+        return [node for node in self.module.graph.nodes if node.op == "placeholder"]
+
+    def feed(self, placeholder: FxNode, value: Expr) -> None:
+        """Say what an input of the graph is."""
+        self._values[placeholder] = value
+
+    def fail(self, node: FxNode, reason: str) -> None:
+        """Note that a node cannot be expressed; those that read it are passed over."""
+        self._failed.add(node)
+        if reason:
+            self.shared.problems.append(Problem(str(node.target), node.name, source_of(node), reason))
+
+    def run(self) -> None:
+        """Convert all nodes. Raises: ModelFormatError when one does not fit its inputs."""
+        for node in self.module.graph.nodes:
+            if node.op == "get_attr":
+                self._get_attribute(node)
+            elif node.op == "call_function":
+                self._run_node(node)
+            elif node.op not in ("placeholder", "output"):
+                self.fail(node, f"a graph of ATen operators has no {node.op!r}")
+
+    def outputs(self) -> list[Any]:
+        """The arguments of the graph's output node, flattened."""
+        (output,) = (node for node in self.module.graph.nodes if node.op == "output")
+        given = output.args[0]
+        return list(given) if isinstance(given, (tuple, list)) else [given]
+
+    def tensor(self, given: Any) -> Expr | None:
+        """An argument as one tensor: sizes as int64 of rank 0; None where it cannot be expressed or is none."""
+        if isinstance(given, FxNode) and given in self._failed:
+            return None
+        value = self.resolve(given)
+        if value is None or isinstance(value, Expr):
+            return value
+        kind = {bool: "bool", float: "float64"}.get(type(value), "int64")
+        return Node(given, self).expr(value, kind) if isinstance(given, FxNode) else Constant(value)
+
+    def decide(self, size: torch.SymInt, vector: Expr, node: Node) -> None:
+        """Let a size that data decides be the one element of an int64 vector."""
+        dim = self.shared.sizes.dim(size)
+        node.decided("tensor_to_shape", vector, type_=TensorType((dim,), "bool"))
+
+    def mask_size(self, node: Node, others: Sequence[Sequence[Any]]) -> Any:
+        """How many elements a mask lets through: the size of the node's result that its inputs do not have."""
+        known = {size for shape in others for size in shape}
+        given = [a for a in node.fx_node.all_input_nodes if isinstance(a.meta.get("val"), torch.Tensor)]
+        known |= {size for a in given for size in self.shared.sizes.shape(a.meta["val"])}
+        new = [size for size in node.result.shape if size not in known]
+        return new[0] if new else self.shared.sizes.fresh("selected") - 1
+
+    def function(self, results: Sequence[Expr]) -> Function:
+        """The private function that this graph is."""
+        result = results[0] if len(results) == 1 else Tuple(results)
+        return Function(self.builder.params, self.builder.bindings, result, {PRIVATE: True})
+
+    # --- nodes --------------------------------------------------------------------------------------------------------
+    def _get_attribute(self, node: FxNode) -> None:
+        value: Any = operator.attrgetter(str(node.target))(self.module)
+        if isinstance(value, torch.Tensor):
+            try:
+                self._values[node] = self.shared.constant(value)
+            except TypeError as error:
+                self.fail(node, str(error))
+
+    def _run_node(self, node: FxNode) -> None:
+        name = str(node.target)
+        if name in IGNORED or (isinstance(node.meta.get("val"), _SYMBOLIC) and name != LOCAL_SCALAR):
+            return  # sizes are read where they are used
+        convert = operator.getitem if node.target is operator.getitem else registry.find(node.target)
+        failed = any(read in self._failed for read in node.all_input_nodes)
+        if convert is None or failed:
+            self.fail(node, NO_CONVERTER if convert is None else "")
+            return
+        try:
+            if node.target is operator.getitem:
+                self._values[node] = self.resolve(node.args[0])[node.args[1]]
+            else:
+                self._values[node] = self._convert(node, convert)
+        except RejectedError as rejected:
+            self.fail(node, str(rejected))
+        except (IRError, ShapeError) as error:
+            raise _misfit(node, error) from error
+
+    def _convert(self, fx_node: FxNode, convert: Callable[..., Any]) -> Value:
+        node = Node(fx_node, self)
+        given = convert(node, *self._arguments(fx_node))
+        types = node.results
+        several = isinstance(fx_node.meta.get("val"), (tuple, list))
+        results = list(given) if isinstance(given, (tuple, list)) else [given]
+        fitted = [_fit(node, result, type_) for result, type_ in zip(results, types, strict=False)]
+        return fitted if several else fitted[0]
+
+    def _arguments(self, node: FxNode) -> list[Any]:
+        """All arguments of the operator's schema, in order, defaults filled in."""
+        target: Any = node.target
+        if not isinstance(target, torch._ops.OpOverload):
+            return [self.resolve(arg) for arg in node.args]
+        given: list[Any] = []
+        for position, argument in enumerate(target._schema.arguments):
+            default = argument.default_value if argument.has_default_value() else None
+            value = node.args[position] if position < len(node.args) else node.kwargs.get(argument.name, default)
+            if argument.name not in STORAGE:
+                given.append(self.resolve(value))
+        return given
+
+    def resolve(self, value: Any) -> Any:
+        """An argument as converters see it. Raises: RejectedError."""
+        if isinstance(value, FxNode):
+            return self._value_of(value)
+        if isinstance(value, (list, tuple)):
+            return [self.resolve(item) for item in value]
+        return dtype_of(value) if isinstance(value, torch.dtype) else value
+
+    def _value_of(self, node: FxNode) -> Any:
+        if node in self._values:
+            return self._values[node]
+        if node.op == "get_attr":
+            return operator.attrgetter(str(node.target))(self.module)  # the graph of a branch or loop
+        value = node.meta.get("val")
+        if isinstance(value, torch.SymInt):
+            try:
+                return self.shared.sizes.dim(value)
+            except NotASizeError:
+                pass
+        if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            self._values[node] = number(Node(node, self), value.node.expr)
+            return self._values[node]
+        return value
+
+
+def _fit(node: Node, result: Expr | None, type_: TensorType | None) -> Expr | None:
+    """A result as torch knows it: its dtype, and sizes that torch knows to be equal."""
+    if result is None or type_ is None:
+        return result
+    if result.tensor_type.rank != type_.rank:
+        raise ModelFormatError(
+            "a node gives a tensor of another rank than stated", node.origin, result.tensor_type, type_
+        )
+    return node.reshape(node.cast(result, type_.dtype), type_.shape)
+
+
+def _misfit(node: FxNode, error: IRError | ShapeError) -> ModelFormatError:
+    source = source_of(node)
+    return ModelFormatError(
+        f"a node does not fit its inputs: {error.message}",
+        where=origin_of(node) + (f" at {source}" if source else ""),
+        found=error.found,
+        expected=error.expected,
+        hint=error.hint,
+    )
+
+
+def _unsupported(problems: Sequence[Problem]) -> UnsupportedOperatorError:
+    """One error for all nodes: operators by name, and for each operator and reason the nodes with their lines."""
+    ops = sorted({problem.op for problem in problems})
+    nodes: dict[tuple[str, str], list[str]] = {}
+    for problem in problems:
+        place = f"{problem.node!r}" + (f" at {problem.source}" if problem.source else "")
+        nodes.setdefault((problem.op, problem.reason), []).append(place)
+    lines = [f"{op}: {reason}: {_listed(places)}" for (op, reason), places in sorted(nodes.items())]
+    return UnsupportedOperatorError(
+        f"the program uses {len(ops)} operator{'s' if len(ops) > 1 else ''} in a way that is not supported: "
+        + ", ".join(ops),
+        where="; ".join(lines),
+        found=", ".join(ops),
+        hint="write the model without these, or compile with torch.compile(model, backend='kernelyard'), which leaves "
+        "such parts to PyTorch",
+    )
+
+
+def _listed(places: Sequence[str]) -> str:
+    shown = list(dict.fromkeys(places))
+    rest = len(shown) - MAX_LISTED
+    return ", ".join(shown[:MAX_LISTED]) + (f" and {rest} more" if rest > 0 else "")

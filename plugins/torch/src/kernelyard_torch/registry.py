@@ -1,0 +1,46 @@
+"""The table of converters: the full name of an operator ("aten.add.Tensor") -> what says it in our vocabulary.
+
+A converter is called with the node and then every argument of the operator's schema in order, defaults filled in:
+tensors as expressions, sizes as dims, dtypes as names. Arguments that say where or how a result is stored are left
+out, see `node.STORAGE`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+from kernelyard.ir import Expr
+
+Results: TypeAlias = "Expr | Sequence[Expr | None] | None"
+Converter: TypeAlias = "Callable[..., Results]"
+
+_CONVERTERS: dict[str, Converter] = {}
+
+
+def register(name: str, function: Converter) -> None:
+    """Add a converter. Raises: ValueError for a name that has one."""
+    if name in _CONVERTERS:
+        raise ValueError(f"{name} has a converter already")
+    _CONVERTERS[name] = function
+
+
+def converter(*names: str) -> Callable[[Converter], Converter]:
+    """Decorator form of `register`, for one or several operators."""
+
+    def add(function: Converter) -> Converter:
+        for name in names:
+            register(name, function)
+        return function
+
+    return add
+
+
+def find(target: Any) -> Converter | None:
+    """The converter of what an fx node calls, or None."""
+    return _CONVERTERS.get(str(target))
+
+
+def operators() -> tuple[str, ...]:
+    """The names of all operators that have a converter."""
+    return tuple(sorted(_CONVERTERS))

@@ -1,0 +1,113 @@
+"""Sizes: torch's symbolic integers (SymPy expressions over s0, s1, ...) as dims over names that people gave."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from functools import reduce
+from typing import Any
+
+import sympy
+import torch
+from torch.utils._sympy.symbol import SymT, symbol_is_type
+
+from kernelyard import dims
+from kernelyard.dims import Dim, symbol
+
+_RESERVED = ("max", "min", "broadcast")
+_UNFIT = re.compile(r"\W+")
+
+
+class NotASizeError(Exception):
+    """An expression is no polynomial with floor divisions, maxima and minima. Never leaves this package."""
+
+
+class Sizes:
+    """Dims by torch's symbols.
+
+    names: what people call a symbol, by torch's own name for it; others keep torch's.
+    """
+
+    def __init__(self, names: Mapping[str, str]) -> None:
+        self._names: dict[str, str] = {}
+        for own, wanted in names.items():
+            self._names[own] = self._free(wanted)
+
+    def _free(self, wanted: str) -> str:
+        stem = _UNFIT.sub("_", wanted).strip("_") or "size"
+        if stem[0].isdigit() or stem in _RESERVED:
+            stem = f"size_{stem}"
+        name, count = stem, 0
+        while name in self._names.values():
+            count += 1
+            name = f"{stem}_{count}"
+        return name
+
+    def dim(self, size: Any) -> Dim:
+        """What an int, a SymInt or a SymPy integer is.
+
+        Raises: NotASizeError.
+        """
+        if isinstance(size, int):
+            return size
+        return self._of(size.node.expr if isinstance(size, torch.SymInt) else size)
+
+    def shape(self, tensor: torch.Tensor) -> tuple[Dim, ...]:
+        """The sizes of a (fake) tensor. Raises: NotASizeError."""
+        return tuple(self.dim(size) for size in tensor.shape)
+
+    def fresh(self, wanted: str) -> Dim:
+        """A size that nothing else has."""
+        name = self._free(wanted)
+        self._names[name] = name
+        return symbol(name)
+
+    def _of(self, expr: Any) -> Dim:
+        if isinstance(expr, sympy.Integer):
+            return int(expr)
+        if isinstance(expr, sympy.Symbol):
+            return self._of_symbol(expr)
+        combine = _COMBINE.get(type(expr).__name__)
+        if combine is None:
+            raise NotASizeError(str(expr))
+        return combine(*(self._of(arg) for arg in expr.args))
+
+    def _of_symbol(self, expr: sympy.Symbol) -> Dim:
+        own = str(expr)
+        if own not in self._names:
+            self._names[own] = self._free(own)
+        dim = symbol(self._names[own])
+        # Sizes that data decides may be zero, which our symbols are not.
+        return dim - 1 if is_unbacked(expr) else dim
+
+
+def is_unbacked(expr: sympy.Symbol) -> bool:
+    """True for a size that data decides."""
+    return symbol_is_type(expr, SymT.UNBACKED_INT)
+
+
+def _power(base: Dim, exponent: Dim) -> Dim:
+    if not isinstance(exponent, int) or exponent < 0:
+        raise NotASizeError(f"{base} ** {exponent}")
+    return dims.product([base] * exponent)
+
+
+def _modulo(left: Dim, right: Dim) -> Dim:
+    return left - dims.floordiv(left, right) * right
+
+
+_COMBINE: dict[str, Callable[..., Dim]] = {
+    "Add": lambda *terms: reduce(lambda a, b: a + b, terms),
+    "Mul": lambda *factors: dims.product(factors),
+    "Pow": _power,
+    "PowByNatural": _power,
+    "FloorDiv": dims.floordiv,
+    "CleanDiv": dims.floordiv,
+    "CeilDiv": dims.ceildiv,
+    "Mod": _modulo,
+    "PythonMod": _modulo,
+    "ModularIndexing": lambda base, divisor, modulus: _modulo(dims.floordiv(base, divisor), modulus),
+    "Max": lambda *items: reduce(dims.maximum, items),
+    "Min": lambda *items: reduce(dims.minimum, items),
+    "Identity": lambda item: item,
+}

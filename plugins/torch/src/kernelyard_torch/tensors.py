@@ -1,0 +1,46 @@
+"""Torch's tensors and element types as NumPy and we say them."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from kernelyard.dtypes import to_numpy
+
+DTYPES: dict[torch.dtype, str] = {
+    torch.float16: "float16",
+    torch.bfloat16: "bfloat16",
+    torch.float32: "float32",
+    torch.float64: "float64",
+    torch.float8_e4m3fn: "float8_e4m3fn",
+    torch.float8_e5m2: "float8_e5m2",
+    torch.int8: "int8",
+    torch.int16: "int16",
+    torch.int32: "int32",
+    torch.int64: "int64",
+    torch.uint8: "uint8",
+    torch.uint16: "uint16",
+    torch.uint32: "uint32",
+    torch.uint64: "uint64",
+    torch.bool: "bool",
+}
+# Types that NumPy does not have: their bits are read as integers.
+_BITS = {
+    torch.bfloat16: torch.uint16,
+    torch.float8_e4m3fn: torch.uint8,
+    torch.float8_e5m2: torch.uint8,
+}
+
+
+def to_array(tensor: torch.Tensor) -> np.ndarray:
+    """A NumPy view of a dense tensor in host memory: no copy.
+
+    Raises: TypeError for tensors elsewhere, sparse ones, and dtypes that we do not have.
+    """
+    if tensor.dtype not in DTYPES:
+        raise TypeError(f"{tensor.dtype} is no element type of a program")
+    detached = tensor.detach().resolve_neg()
+    bits = _BITS.get(detached.dtype)
+    if bits is None:
+        return detached.numpy()
+    return detached.view(bits).numpy().view(to_numpy(DTYPES[detached.dtype]))

@@ -1,0 +1,248 @@
+"""Small networks of many kinds, with random weights."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+class MLP(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layers(x).softmax(-1)
+
+
+class BasicBlock(nn.Module):
+    """The block of ResNet."""
+
+    def __init__(self, inner: int = 8, outer: int = 16) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inner, outer, 3, stride=2, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(outer)
+        self.conv2 = nn.Conv2d(outer, outer, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(outer)
+        self.shortcut = nn.Sequential(nn.Conv2d(inner, outer, 1, stride=2, bias=False), nn.BatchNorm2d(outer))
+        for norm in (self.bn1, self.bn2, self.shortcut[1]):
+            nn.init.uniform_(norm.running_mean, -1, 1)
+            nn.init.uniform_(norm.running_var, 0.5, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = F.relu(self.bn1(self.conv1(x)))
+        return F.relu(self.bn2(self.conv2(y)) + self.shortcut(x))
+
+
+class ResNet(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 8, 7, 2, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(3, 2, 1))
+        self.block = BasicBlock()
+        self.head = nn.Linear(16, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(torch.flatten(F.adaptive_avg_pool2d(self.block(self.stem(x)), 1), 1))
+
+
+class InvertedResidual(nn.Module):
+    """The block of MobileNet v2."""
+
+    def __init__(self, channels: int, expand: int = 4) -> None:
+        super().__init__()
+        wide = channels * expand
+        self.body = nn.Sequential(
+            nn.Conv2d(channels, wide, 1, bias=False),
+            nn.BatchNorm2d(wide),
+            nn.ReLU6(),
+            nn.Conv2d(wide, wide, 3, padding=1, groups=wide, bias=False),
+            nn.BatchNorm2d(wide),
+            nn.Hardswish(),
+            nn.Conv2d(wide, channels, 1, bias=False),
+            nn.BatchNorm2d(channels),
+        )
+        self.squeeze = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Conv2d(channels, channels, 1), nn.Hardsigmoid())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.body(x)
+        return x + y * self.squeeze(y)
+
+
+class MobileNet(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.features = nn.Sequential(
+            nn.Conv2d(3, 8, 3, 2, 1), nn.ReLU6(), InvertedResidual(8), InvertedResidual(8), nn.Dropout(0.2)
+        )
+        self.head = nn.Linear(8, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.features(x).mean([2, 3]))
+
+
+class ConvNeXtBlock(nn.Module):
+    def __init__(self, channels: int = 8) -> None:
+        super().__init__()
+        self.depthwise = nn.Conv2d(channels, channels, 7, padding=3, groups=channels)
+        self.norm = nn.LayerNorm(channels, eps=1e-6)
+        self.wide, self.narrow = nn.Linear(channels, 4 * channels), nn.Linear(4 * channels, channels)
+        self.scale = nn.Parameter(0.5 * torch.ones(channels))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.norm(self.depthwise(x).permute(0, 2, 3, 1))
+        y = self.scale * self.narrow(F.gelu(self.wide(y)))
+        return x + y.permute(0, 3, 1, 2)
+
+
+class UNet(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.down, self.bottom = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 16, 3, padding=1)
+        self.up, self.out = nn.ConvTranspose2d(16, 8, 2, 2), nn.Conv2d(24, 2, 3, padding=1)
+        self.norm = nn.GroupNorm(4, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        left = F.silu(self.down(x))
+        deep = F.silu(self.norm(self.bottom(F.max_pool2d(left, 2))))
+        wide = F.interpolate(deep, scale_factor=2, mode="bilinear", align_corners=False)[:, :8]
+        return torch.sigmoid(self.out(torch.cat([left, self.up(deep), wide], 1)))
+
+
+class BertLayer(nn.Module):
+    def __init__(self, size: int = 32, heads: int = 4) -> None:
+        super().__init__()
+        self.words, self.places = nn.Embedding(50, size), nn.Embedding(64, size)
+        self.layer = nn.TransformerEncoderLayer(size, heads, 64, 0.1, "gelu", batch_first=True)
+        self.norm = nn.LayerNorm(size)
+
+    def forward(self, tokens: torch.Tensor, mask: torch.Tensor) -> dict[str, torch.Tensor]:
+        places = torch.arange(tokens.shape[1])
+        x = self.norm(self.words(tokens) + self.places(places))
+        x = self.layer(x, src_key_padding_mask=mask == 0)
+        return {"last_hidden_state": x, "pooled": torch.tanh(x[:, 0])}
+
+
+class GPT2Block(nn.Module):
+    def __init__(self, size: int = 32, heads: int = 4) -> None:
+        super().__init__()
+        self.heads = heads
+        self.wte, self.wpe = nn.Embedding(50, size), nn.Embedding(64, size)
+        self.ln_1, self.ln_2 = nn.LayerNorm(size), nn.LayerNorm(size)
+        self.c_attn, self.c_proj = nn.Linear(size, 3 * size), nn.Linear(size, size)
+        self.fc, self.proj = nn.Linear(size, 4 * size), nn.Linear(4 * size, size)
+        self.head = nn.Linear(size, 50, bias=False)
+        self.head.weight = self.wte.weight
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        batch, length = tokens.shape
+        x = self.wte(tokens) + self.wpe(torch.arange(length, device=tokens.device))
+        q, k, v = self.c_attn(self.ln_1(x)).split(x.shape[-1], dim=2)
+        q, k, v = (t.view(batch, length, self.heads, -1).transpose(1, 2) for t in (q, k, v))
+        scores = (q @ k.transpose(-2, -1)) / math.sqrt(k.size(-1))
+        visible = torch.tril(torch.ones(length, length, dtype=torch.bool))
+        scores = scores.masked_fill(~visible, float("-inf"))
+        y = (F.softmax(scores, -1) @ v).transpose(1, 2).reshape(batch, length, -1)
+        x = x + self.c_proj(y)
+        x = x + self.proj(F.gelu(self.fc(self.ln_2(x)), approximate="tanh"))
+        return self.head(x)
+
+
+class LlamaBlock(nn.Module):
+    """RMSNorm, rotary embedding, grouped queries, SwiGLU."""
+
+    def __init__(self, size: int = 32, heads: int = 4, shared: int = 2) -> None:
+        super().__init__()
+        self.heads, self.shared, self.part = heads, shared, size // heads
+        self.norm, self.norm2 = nn.RMSNorm(size, eps=1e-6), nn.RMSNorm(size, eps=1e-6)
+        self.q, self.o = nn.Linear(size, size, bias=False), nn.Linear(size, size, bias=False)
+        self.k, self.v = (nn.Linear(size, shared * self.part, bias=False) for _ in range(2))
+        self.gate, self.up = (nn.Linear(size, 2 * size, bias=False) for _ in range(2))
+        self.down = nn.Linear(2 * size, size, bias=False)
+        frequencies = 10000 ** (-torch.arange(0, self.part, 2).float() / self.part)
+        self.register_buffer("frequencies", frequencies, persistent=False)
+
+    def rotate(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+        left, right = x.chunk(2, -1)
+        return x * cos + torch.cat((-right, left), -1) * sin
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, length, _ = x.shape
+        y = self.norm(x)
+        q = self.q(y).view(batch, length, self.heads, self.part).transpose(1, 2)
+        k = self.k(y).view(batch, length, self.shared, self.part).transpose(1, 2)
+        v = self.v(y).view(batch, length, self.shared, self.part).transpose(1, 2)
+        angles = torch.outer(torch.arange(length).float(), self.frequencies)
+        angles = torch.cat((angles, angles), -1)
+        q, k = self.rotate(q, angles.cos(), angles.sin()), self.rotate(k, angles.cos(), angles.sin())
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        x = x + self.o(y.transpose(1, 2).reshape(batch, length, -1))
+        y = self.norm2(x)
+        return x + self.down(F.silu(self.gate(y)) * self.up(y))
+
+
+class ViT(nn.Module):
+    def __init__(self, size: int = 32) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, size, 8, 8)
+        self.token, self.places = nn.Parameter(torch.randn(1, 1, size)), nn.Parameter(torch.randn(1, 17, size))
+        self.layer = nn.TransformerEncoderLayer(size, 4, 64, 0.0, "gelu", batch_first=True, norm_first=True)
+        self.head = nn.Linear(size, 7)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.patches(x).flatten(2).transpose(1, 2)
+        x = torch.cat([self.token.expand(x.shape[0], -1, -1), x], 1) + self.places
+        return self.head(self.layer(x)[:, 0])
+
+
+class T5(nn.Module):
+    """An encoder and a decoder, with relative positions in buckets and cross-attention."""
+
+    def __init__(self, size: int = 32, heads: int = 4) -> None:
+        super().__init__()
+        self.heads = heads
+        self.words, self.bias = nn.Embedding(40, size), nn.Embedding(16, heads)
+        self.qkv, self.o = nn.Linear(size, 3 * size, bias=False), nn.Linear(size, size, bias=False)
+        self.q, self.kv = nn.Linear(size, size, bias=False), nn.Linear(size, 2 * size, bias=False)
+        self.norm, self.weight = nn.LayerNorm(size), nn.Parameter(torch.ones(size))
+
+    def bucket(self, length: int) -> torch.Tensor:
+        distance = torch.arange(length)[None, :] - torch.arange(length)[:, None]
+        near = distance.abs()
+        far = 4 + (torch.log(near.float().clamp(min=1) / 4) / math.log(16 / 4) * 4).long()
+        return (distance > 0).long() * 8 + torch.where(near < 4, near, torch.minimum(far, torch.full_like(far, 7)))
+
+    def split(self, x: torch.Tensor) -> torch.Tensor:
+        return x.view(*x.shape[:2], self.heads, -1).transpose(1, 2)
+
+    def scaled(self, x: torch.Tensor) -> torch.Tensor:
+        return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6))
+
+    def encode(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.words(tokens)
+        q, k, v = map(self.split, self.qkv(self.scaled(x)).chunk(3, -1))
+        scores = q @ k.transpose(-1, -2) + self.bias(self.bucket(tokens.shape[1])).permute(2, 0, 1)[None]
+        y = (scores.softmax(-1) @ v).transpose(1, 2)
+        return x + self.o(y.reshape(x.shape))
+
+    def forward(self, tokens: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        memory = self.encode(tokens)
+        x = self.words(target)
+        k, v = map(self.split, self.kv(memory).chunk(2, -1))
+        y = F.scaled_dot_product_attention(self.split(self.q(self.norm(x))), k, v)
+        x = x + self.o(y.transpose(1, 2).reshape(x.shape))
+        return x @ self.words.weight.T
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(8, 16, 2, batch_first=True, bidirectional=True)
+        self.gru = nn.GRU(32, 8, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
+        y, state = self.lstm(x)
+        y, last = self.gru(y)
+        return y, (last, state[0])
