@@ -6,7 +6,7 @@ import math
 
 import torch
 from torch import nn
-from torch.nn import functional as F
+from torch.nn import functional as F  # noqa: N812 -- its usual name
 
 
 class MLP(nn.Module):
@@ -211,7 +211,8 @@ class T5(nn.Module):
     def bucket(self, length: int) -> torch.Tensor:
         distance = torch.arange(length)[None, :] - torch.arange(length)[:, None]
         near = distance.abs()
-        far = 4 + (torch.log(near.float().clamp(min=1) / 4) / math.log(16 / 4) * 4).long()
+        # Not 4: where a logarithm comes out whole, its last bit would decide.
+        far = 4 + (torch.log(near.float().clamp(min=1) / 3.9) / math.log(16 / 3.9) * 4).long()
         return (distance > 0).long() * 8 + torch.where(near < 4, near, torch.minimum(far, torch.full_like(far, 7)))
 
     def split(self, x: torch.Tensor) -> torch.Tensor:

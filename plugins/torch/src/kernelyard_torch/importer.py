@@ -245,7 +245,10 @@ def _fit(node: Node, result: Expr | None, type_: TensorType | None) -> Expr | No
         return result
     if result.tensor_type.rank != type_.rank:
         raise ModelFormatError(
-            "a node gives a tensor of another rank than stated", node.origin, result.tensor_type, type_
+            "a node gives a tensor of another rank than stated",
+            where=node.origin,
+            found=repr(result.type),
+            expected=repr(type_),
         )
     return node.reshape(node.cast(result, type_.dtype), type_.shape)
 

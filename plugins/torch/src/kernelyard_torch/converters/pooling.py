@@ -174,7 +174,7 @@ def _unlast(node: Node, x: Expr, axis: int) -> Expr:
 
 
 def mean_matrix(size: int, parts: int) -> np.ndarray:
-    """(parts, size): the weight of each element in the mean of each part, parts overlapping where sizes are not even."""
+    """(parts, size): the weight of each element in the mean of each part; uneven parts overlap."""
     matrix = np.zeros((parts, size))
     for row in range(parts):
         begin, end = row * size // parts, -(-(row + 1) * size // parts)

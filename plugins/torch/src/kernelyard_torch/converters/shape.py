@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kernelyard import dims
 from kernelyard.dims import Dim
 from kernelyard.ir import Expr
 from kernelyard_torch.node import Node
@@ -84,14 +83,13 @@ def split(node: Node, x: Expr, *rest: object) -> list[Expr]:
     axis = node.axis(int(rest[-1]), node.rank(x))  # pyright: ignore[reportArgumentType]
     types = [type_ for type_ in node.results if type_ is not None]
     unbound = types[0].rank < node.rank(x)
-    return node.ops("split", x, axis=axis, sections=tuple(1 if unbound else type_.shape[axis] for type_ in types))
+    parts = node.ops("split", x, axis=axis, sections=tuple(1 if unbound else type_.shape[axis] for type_ in types))
+    return [node.reshape(part, type_.shape) for part, type_ in zip(parts, types, strict=True)]
 
 
 @converter("aten.flip.default")
 def flip(node: Node, x: Expr, axes: Sequence[int]) -> Expr:
-    return (
-        node.op("flip", x, axes=tuple(node.axis(axis, node.rank(x)) for axis in axes)) if axes and node.rank(x) else x
-    )
+    return node.op("flip", x, axes=node.axes(axes, node.rank(x))) if axes and node.rank(x) else x
 
 
 @converter("aten.diagonal.default")
@@ -121,9 +119,8 @@ def as_strided(node: Node, x: Expr, size: Sequence[Dim], stride: Sequence[Dim], 
 @converter("aten.constant_pad_nd.default")
 def pad(node: Node, x: Expr, pads: Sequence[Dim], value: float) -> Expr:
     if node.dtype(x) == "bool":
-        return node.cast(
-            node.op("pad", node.cast(x, "uint8"), pads=_pads(node, x, pads), value=float(bool(value))), "bool"
-        )
+        padded = node.op("pad", node.cast(x, "uint8"), pads=_pads(node, x, pads), value=float(bool(value)))
+        return node.cast(padded, "bool")
     return node.op("pad", x, pads=_pads(node, x, pads), value=float(value))
 
 
@@ -146,9 +143,8 @@ def _cropped(node: Node, x: Expr, pads: Sequence[Dim], mode: str) -> Expr:
         low = -begin if isinstance(begin, int) and begin < 0 else 0
         high = -end if isinstance(end, int) and end < 0 else 0
         x = node.slice(x, axis, low, node.shape(x)[axis] - high)
-    return node.op(
-        "pad", x, pads=tuple(dims.maximum(pad, 0) if isinstance(pad, int) else pad for pad in whole), mode=mode
-    )
+    kept = tuple(max(pad, 0) if isinstance(pad, int) else pad for pad in whole)
+    return node.op("pad", x, pads=kept, mode=mode)
 
 
 def _pads(node: Node, x: Expr, pads: Sequence[Dim]) -> tuple[Dim, ...]:
