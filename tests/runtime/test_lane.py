@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -102,6 +104,22 @@ def test_results_of_many_threads_are_those_of_one(executable, contexts):
     with ThreadPoolExecutor(8) as threads:
         assert all(results == serial * 5 for results in threads.map(work, range(8)))
     assert len(machine.lanes) <= contexts
+
+
+def test_memory_that_has_grown_too_small_is_given_back_at_once(executable):
+    """Nothing that is bound to it keeps it, nor does it wait for the garbage collector."""
+    machine = VirtualMachine(executable, contexts=1)
+    machine["main"](np.ones((1, 4), np.float32))
+    lane = machine.lanes.take()
+    machine.lanes.give_back(lane)
+    small = weakref.ref(lane._arena)
+    gc.disable()
+    try:
+        machine["main"](np.ones((100_000, 4), np.float32))
+        assert small() is None
+    finally:
+        gc.enable()
+    assert machine["main"](np.ones((1, 4), np.float32))[0].shape == (1, 3)
 
 
 def test_a_machine_needs_a_context(executable):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -27,6 +28,21 @@ REBIND_BYTES = 1 << 14
 Mover = Callable[[int], None]
 Around = Callable[[Step, Callable[[], None], Sequence[np.ndarray], Sequence[np.ndarray]], None]
 """`around(step, run, inputs, outputs)` decides about a step: `run()` runs it."""
+
+
+class AnyInstance(Protocol):
+    """A plan bound to memory, on whatever device."""
+
+    attempt: QuickCall
+    """`attempt(*values)`: the results, or None where a value is no array of the very shape and dtype."""
+
+    def run(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Results for arrays whose shapes are the plan's and whose dtypes are the inputs'."""
+        ...
+
+    def run_stepwise(self, arrays: Sequence[np.ndarray], around: Around) -> list[np.ndarray]:
+        """Like `run`, one step at a time: `around` decides about each."""
+        ...
 
 
 class Port:
@@ -100,7 +116,8 @@ class Instance:
         is_copied = self._copies_results and not self._moved
         quick = quick_call(self._table, self._expected, self._result_buffers) if is_copied else None
         # `attempt(*values)`: the results, or None where a value is no array of the very shape and dtype.
-        self.attempt: QuickCall = quick or self._attempt
+        # The one in Python gets a weak reference: else memory would wait for the garbage collector.
+        self.attempt: QuickCall = quick or partial(Instance._attempt, weakref.proxy(self))
 
     def _allocate(self, arena: np.ndarray) -> list[np.ndarray]:
         """An array for every register."""
