@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from kernelyard.errors import DeviceError
+from kernelyard.errors import DeviceError, PluginContractError
 
-# Why a kind of device cannot be used by this release; "cpu" is always there.
-_NO_DRIVER = {"cuda": "this release has no CUDA runtime: programs run on the CPU"}
+if TYPE_CHECKING:
+    from kernelyard.runtime.device_driver import DeviceDriver
+
+# Entry points of this group, named as a kind of device: `open(index) -> DeviceDriver`, which raises DeviceError where
+# the device is not there.
+GROUP = "kernelyard.device"
+# The distribution to install for a kind of device that nothing here drives; "cpu" is always there.
+_DISTRIBUTIONS = {"cuda": "kernelyard-native-cuda"}
 
 
 @dataclass(frozen=True)
@@ -30,13 +37,36 @@ class Device:
 
         Raises: DeviceError with the reason.
         """
-        if self.kind != "cpu":
+        self.open()
+
+    def open(self) -> DeviceDriver | None:
+        """What moves data to and from the device and waits for it; None for the CPU, which needs nothing of the sort.
+
+        Raises: DeviceError with the reason, and with what to install.
+        """
+        if self.kind == "cpu":
+            return None
+        from kernelyard.runtime.device_driver import DeviceDriver
+        from kernelyard.runtime.entry_points import find
+
+        entry = next((entry for entry in find(GROUP).entries if entry.name == self.kind), None)
+        if entry is None:
+            distribution = _DISTRIBUTIONS.get(self.kind)
             raise DeviceError(
                 f"the device {self} cannot be used",
-                found=_NO_DRIVER.get(self.kind, f"unknown kind of device {self.kind!r}"),
-                expected="cpu",
-                hint="use kernelyard.cpu()",
+                found="no installed plugin that drives such a device",
+                expected=distribution or "cpu",
+                hint=f"pip install {distribution}" if distribution else "use kernelyard.cpu()",
             )
+        driver = entry.load()(self.index)
+        if not isinstance(driver, DeviceDriver):
+            raise PluginContractError(
+                "a plugin opens devices as something else",
+                where=entry.value,
+                found=repr(driver),
+                expected="DeviceDriver",
+            )
+        return driver
 
 
 def cpu() -> Device:

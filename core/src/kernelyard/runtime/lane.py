@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from threading import Condition, get_ident
 from typing import TYPE_CHECKING
 
 from kernelyard.runtime import memory
-from kernelyard.runtime.instance import Instance
+from kernelyard.runtime.instance import AnyInstance, Instance
 from kernelyard.runtime.lru import LRU
 from kernelyard.runtime.memory import Workspace
 from kernelyard.runtime.plan import Plan
@@ -28,24 +29,27 @@ class Lane:
     def __init__(self, is_spare: bool = False) -> None:
         self.is_spare = is_spare
         self.holder: int | None = None
-        self.latest: dict[object, Instance] = {}
+        self.latest: dict[object, AnyInstance] = {}
         self._arena = memory.aligned_bytes(0)
         self._scratch = Workspace()
-        self._instances: dict[int, LRU[Plan, Instance]] = {}  # by the program's identity
+        self._instances: dict[int, LRU[Plan, AnyInstance]] = {}  # by the program's identity
 
-    def instance(self, plan: Plan, executable: Executable, threads: int) -> Instance:
+    def instance(self, plan: Plan, executable: Executable, threads: int) -> AnyInstance:
         """The plan bound to this lane's memory."""
         kept = self._instances.setdefault(id(plan.program), LRU(MAX_INSTANCES))
         return kept.get_or_make(plan, lambda: self._bind(plan, executable, threads))
 
-    def _bind(self, plan: Plan, executable: Executable, threads: int) -> Instance:
+    def forget(self) -> None:
+        """Bind everything anew when it is next called."""
+        for kept in self._instances.values():
+            kept.clear()
+        self.latest.clear()
+
+    def _bind(self, plan: Plan, executable: Executable, threads: int) -> AnyInstance:
         if plan.arena_nbytes > self._arena.nbytes:
             # Room to grow costs addresses only: pages that no plan touches are never there.
             self._arena = memory.aligned_bytes(max(plan.arena_nbytes, 2 * self._arena.nbytes, MIN_ARENA_NBYTES))
-            # What is bound to the old arena would keep it: it is bound again when it is next called.
-            for kept in self._instances.values():
-                kept.clear()
-            self.latest.clear()
+            self.forget()  # what is bound to the old arena would keep it
         return Instance(plan, executable, self._arena, self._scratch, threads)
 
 
@@ -63,8 +67,9 @@ class LanePool:
         True
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, make_lane: Callable[[bool], Lane] = Lane) -> None:
         self.size = size
+        self._make_lane = make_lane  # of whether it is a spare one
         self._lanes: list[Lane] = []
         self._idle: list[Lane] = []
         self._handed: list[Lane] = []  # for those who wait, so that nobody overtakes them for ever
@@ -102,10 +107,10 @@ class LanePool:
             if self._handed:
                 return self._handed.pop()
             if len(self._lanes) < self.size:
-                self._lanes.append(Lane())
+                self._lanes.append(self._make_lane(False))
                 return self._lanes[-1]
             if any(lane.holder == me for lane in self._lanes):
-                return Lane(is_spare=True)
+                return self._make_lane(True)
             self._waiting += 1
             try:
                 while True:

@@ -22,6 +22,7 @@ from kernelyard.errors import ExecutionError
 from kernelyard.runtime import memory
 
 if TYPE_CHECKING:
+    from kernelyard.runtime.device_driver import DeviceDriver
     from kernelyard.runtime.native_unit import NativeUnit
 
 # A setter of `BoundCall.rebind` gets addresses of at least this alignment: what NumPy gives its arrays.
@@ -73,13 +74,15 @@ class BoundCall:
 
 @dataclass(frozen=True)
 class BindContext:
-    """What a module may use when it binds: the number of threads, and scratch memory.
+    """What a module may use when it binds: the number of threads, scratch memory, and the device.
 
     workspace(nbytes) -> address: 64-byte aligned, valid only while the bound call runs, shared with other calls.
+    device: None for the CPU; otherwise the addresses of arguments and workspace are the device's.
     """
 
     threads: int
     workspace: Callable[[int], int]
+    device: DeviceDriver | None = None
 
 
 class RuntimeModule(ABC):
@@ -94,6 +97,9 @@ class RuntimeModule(ABC):
     # True where functions give the same bits for whatever number of threads they are bound, always. Programs that are
     # compiled for `Target("cpu", deterministic=True)` bind other modules for one thread.
     is_thread_invariant: ClassVar[bool] = False
+    # The kind of device whose memory its functions work on. In a program for another device a module of the CPU is
+    # bound to host memory, and its arguments are copied there and back.
+    device_kind: ClassVar[str] = "cpu"
     # For modules without a `native_unit`: how to compile a model so that C programs can run it all the same.
     native_hint: ClassVar[str] = "leave this backend out (backends=[...]), or kernelyard.load the library in Python"
 

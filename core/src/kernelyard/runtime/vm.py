@@ -13,16 +13,17 @@ import numpy as np
 
 from kernelyard.errors import DeviceError, ExecutionError
 from kernelyard.runtime.bindable import processors
-from kernelyard.runtime.device import Device, cpu
+from kernelyard.runtime.device import Device
 from kernelyard.runtime.entry_function import EntryFunction, did_you_mean
 from kernelyard.runtime.instance import Around
-from kernelyard.runtime.lane import LanePool
+from kernelyard.runtime.lane import Lane, LanePool
 from kernelyard.runtime.program import Step
 from kernelyard.runtime.program_function import ProgramFunction
 from kernelyard.runtime.routine_function import RoutineFunction
 from kernelyard.runtime.tensor import Tensor
 
 if TYPE_CHECKING:
+    from kernelyard.runtime.device_driver import DeviceDriver
     from kernelyard.runtime.executable import Executable
 
 
@@ -65,9 +66,11 @@ class BenchmarkResult:
 
 
 class VirtualMachine:
-    """An executable on a device. Plans (shapes, memory, bound steps) are kept for the last 16 sets of input shapes of
-    each entry function. Calls from many threads run at the same time, each on memory of its own: as many as `contexts`
-    (the processors, unless said otherwise); more wait.
+    """An executable on a device: the first of the kind that it was compiled for, unless said otherwise.
+
+    Plans (shapes, memory, bound steps) are kept for the last 16 sets of input shapes of each entry function. Calls from
+    many threads run at the same time, each on memory of its own: as many as `contexts` (the processors, unless said
+    otherwise); more wait.
 
     Example:
         vm = VirtualMachine(exe)
@@ -82,16 +85,16 @@ class VirtualMachine:
         contexts: int | None = None,
     ) -> None:
         self.executable = executable
-        self.device = device or cpu()
-        self.device.require()
+        self.device = device or Device(executable.target.split()[0])
         if executable.target.split()[0] != self.device.kind:
             raise DeviceError(
                 f"a program compiled for {executable.target} cannot run on {self.device}", expected=executable.target
             )
+        driver = self.device.open()
         self.threads = threads or executable.threads
         if contexts is not None and contexts < 1:
             raise ExecutionError("a machine needs at least one context", found=contexts)
-        self.lanes = LanePool(contexts or processors())
+        self.lanes = LanePool(contexts or processors(), Lane if driver is None else _lanes_on(driver, executable))
         self.around: Around | None = None  # what `set_instrument` made of the instrument
         self._instrument: Instrument | None = None
         self._functions: dict[str, EntryFunction] = {
@@ -172,6 +175,12 @@ class VirtualMachine:
             return BenchmarkResult(tuple(results))
 
         return evaluate
+
+
+def _lanes_on(driver: DeviceDriver, executable: Executable) -> Callable[[bool], Lane]:
+    from kernelyard.runtime.device_instance import device_lanes  # programs on the CPU never need it
+
+    return device_lanes(driver, executable)
 
 
 def _around(instrument: Instrument) -> Around:

@@ -1,0 +1,108 @@
+"""Programs on a device with memory of its own: a driver of numbers that mean nothing to the host."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+
+import numpy as np
+import pytest
+
+from kernelyard import errors
+from kernelyard.runtime import memory
+from kernelyard.runtime.device import Device
+from kernelyard.runtime.device_driver import DeviceDriver
+from kernelyard.runtime.vm import VirtualMachine, VMInstrumentReturnKind
+
+FAR = 1 << 60  # no address of the host: following one ends the process
+
+
+class FarDriver(DeviceDriver):
+    kind = "far"
+
+    def __init__(self) -> None:
+        self.held: dict[int, np.ndarray] = {}
+        self.uploads = 0
+
+    def allocate(self, nbytes: int) -> int:
+        array = memory.aligned_bytes(nbytes)
+        address = memory.address_of(array) + FAR
+        self.held[address] = array
+        return address
+
+    def free(self, address: int) -> None:
+        del self.held[address]
+
+    def upload(self, address: int, array: np.ndarray) -> None:
+        self.uploads += 1
+        ctypes.memmove(address - FAR, memory.address_of(array), array.nbytes)
+
+    def download(self, address: int, array: np.ndarray) -> None:
+        ctypes.memmove(memory.address_of(array), address - FAR, array.nbytes)
+
+
+@pytest.fixture
+def driver(monkeypatch) -> FarDriver:
+    driver = FarDriver()
+    monkeypatch.setattr(Device, "open", lambda device: driver if device.kind == "far" else None)
+    return driver
+
+
+@pytest.fixture
+def machine(driver, executable) -> VirtualMachine:
+    executable.target = "far"
+    return VirtualMachine(executable, Device("far"))
+
+
+def expected(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    return (x @ weight) * np.float32(2) + np.float32(1)
+
+
+def test_feeds_go_there_and_results_come_back(machine, weight):
+    """The program's modules work on host memory: their arguments are copied around them."""
+    for rows in (3, 1, 200):
+        x = np.random.default_rng(rows).standard_normal((rows, 4), dtype=np.float32)
+        y, z = machine["main"](x)
+        np.testing.assert_allclose(y, expected(x, weight), rtol=1e-6)
+        np.testing.assert_array_equal(z, y.numpy().reshape(-1))
+        again = machine.run("main", {"x": x[:, :].astype(">f4")})
+        np.testing.assert_array_equal(again["y"], y)
+
+
+def test_memory_is_given_back(driver, executable, weight):
+    executable.target = "far"
+    machine = VirtualMachine(executable)
+    machine["main"](np.ones((2, 4), np.float32))
+    assert driver.held
+    del machine
+    gc.collect()
+    assert not driver.held
+
+
+def test_constants_are_copied_once(machine, driver):
+    x = np.ones((2, 4), np.float32)
+    machine["main"](x)
+    before = driver.uploads
+    machine["main"](x)
+    assert driver.uploads - before == 3  # the feed, and what each of the two steps gives
+
+
+def test_instruments_see_copies_and_may_skip(machine, weight):
+    seen: list[tuple[str, bool, tuple[float, ...]]] = []
+
+    def instrument(step, name, before, ret, *args):
+        seen.append((name, before, () if ret is None else tuple(ret[0].numpy().ravel())))
+        return VMInstrumentReturnKind.NO_OP
+
+    machine.set_instrument(instrument)
+    x = np.ones((1, 4), np.float32)
+    y, _ = machine["main"](x)
+    np.testing.assert_allclose(y, expected(x, weight), rtol=1e-6)
+    assert [name for name, before, _ in seen if before] == ["acme_0", "acme_1"]
+    np.testing.assert_array_equal(seen[-1][2], y.numpy().ravel())
+
+
+def test_modules_of_another_device_are_refused(machine, executable, monkeypatch):
+    monkeypatch.setattr(type(executable.modules[0]), "device_kind", "elsewhere")
+    with pytest.raises(errors.DeviceError, match="does not run here"):
+        machine["main"](np.ones((2, 4), np.float32))
