@@ -1,65 +1,11 @@
-"""Helpers that the tests share: export a model, compile it, compare with PyTorch's own results."""
+"""What holds for all tests of the PyTorch plugin."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import sys
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
-
-import kernelyard as ky
-
-TOLERANCE = 2e-4
-
-
-def leaves(value: Any) -> list[Any]:
-    """The tensors of what a model takes or returns, in order."""
-    import torch
-    from torch.utils import _pytree as pytree
-
-    return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
-
-
-def check_same(found: Any, expected: Any, tolerance: float = TOLERANCE) -> None:
-    """Results are those of PyTorch: shapes, dtypes, and numbers within a tolerance relative to the largest."""
-    results = found if isinstance(found, tuple) else (found,)
-    wanted = leaves(expected)
-    assert len(results) == len(wanted)
-    for result, tensor in zip(results, wanted, strict=True):
-        array = tensor.detach().numpy()
-        assert result.shape == array.shape
-        assert result.dtype == array.dtype.name
-        scale = max(float(np.abs(array).max(initial=0)), 1.0)
-        np.testing.assert_allclose(result.numpy(), array, rtol=tolerance, atol=tolerance * scale)
-
-
-def export_and_check(
-    model: Any,
-    *inputs: Any,
-    dynamic_shapes: Any = None,
-    others: Sequence[tuple[Any, ...]] = (),
-    backends: Sequence[str] | str = (),
-    **options: Any,
-) -> ky.Executable:
-    """Compile what torch.export makes of a model; it agrees with the model on its inputs, and on `others`."""
-    import torch
-
-    model.eval()
-    program = torch.export.export(model, inputs, dynamic_shapes=dynamic_shapes)
-    exe = ky.compile(program, backends=list(backends), options={"torch": options} if options else None)
-    for given in (inputs, *others):
-        with torch.no_grad():
-            expected = model(*given)
-        check_same(exe(*leaves(given)), expected)
-    return exe
-
-
-@pytest.fixture(scope="session")
-def agree() -> Callable[..., ky.Executable]:
-    """`export_and_check`."""
-    return export_and_check
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -72,6 +18,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
-    import torch
-
-    torch.manual_seed(0)
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.manual_seed(0)

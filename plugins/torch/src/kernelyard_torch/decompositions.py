@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch._decomp import decomposition_table
 from torch.export.exported_program import default_decompositions
+from torch.nn import functional
 
 from kernelyard_torch import registry
 
@@ -18,11 +19,59 @@ Table = dict[Any, Callable[..., Any]]
 @cache
 def _own() -> Table:
     """Beyond torch's core set: what torch's core has as it is, and we do not."""
-    return {op: how for op, how in decomposition_table.items() if _is_core(op) and registry.find(op) is None}
+    fused: Table = {torch.ops.aten._transformer_encoder_layer_fwd.default: _encoder_layer}
+    return fused | {op: how for op, how in decomposition_table.items() if _is_core(op) and registry.find(op) is None}
 
 
 def _is_core(op: Any) -> bool:
     return isinstance(op, torch._ops.OpOverload) and torch.Tag.core in op.tags
+
+
+def _encoder_layer(
+    x: torch.Tensor,
+    size: int,
+    heads: int,
+    qkv: torch.Tensor,
+    qkv_bias: torch.Tensor,
+    out: torch.Tensor,
+    out_bias: torch.Tensor,
+    use_gelu: bool,
+    norm_first: bool,
+    epsilon: float,
+    weight_1: torch.Tensor,
+    bias_1: torch.Tensor,
+    weight_2: torch.Tensor,
+    bias_2: torch.Tensor,
+    wide: torch.Tensor,
+    wide_bias: torch.Tensor,
+    narrow: torch.Tensor,
+    narrow_bias: torch.Tensor,
+    mask: torch.Tensor | None = None,
+    mask_type: int | None = None,
+) -> torch.Tensor:
+    """What `nn.TransformerEncoderLayer` calls for inference: attention and two products, each with norm and sum."""
+
+    def norm(y: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        return functional.layer_norm(y, (size,), weight, bias, epsilon)
+
+    def attend(y: torch.Tensor) -> torch.Tensor:
+        batch, length, _ = y.shape
+        parts = functional.linear(y, qkv, qkv_bias).view(batch, length, 3, heads, size // heads)
+        q, k, v = parts.permute(2, 0, 3, 1, 4).unbind(0)
+        hidden = mask if mask is None or mask_type != 1 else mask.view(batch, 1, 1, length)
+        visible = None if hidden is None else hidden.logical_not() if hidden.dtype == torch.bool else hidden
+        y = functional.scaled_dot_product_attention(q, k, v, visible)
+        return functional.linear(y.transpose(1, 2).reshape(batch, length, size), out, out_bias)
+
+    def feed(y: torch.Tensor) -> torch.Tensor:
+        y = functional.linear(y, wide, wide_bias)
+        return functional.linear(functional.gelu(y) if use_gelu else functional.relu(y), narrow, narrow_bias)
+
+    if norm_first:
+        x = x + attend(norm(x, weight_1, bias_1))
+        return x + feed(norm(x, weight_2, bias_2))
+    x = norm(x + attend(x), weight_1, bias_1)
+    return norm(x + feed(x), weight_2, bias_2)
 
 
 def decompositions() -> Table:
@@ -32,3 +81,8 @@ def decompositions() -> Table:
         if registry.find(op) is not None:
             table.pop(op)
     return table
+
+
+def inference_decompositions() -> Table:
+    """The table for graphs that TorchDynamo captures, where composite operators come apart by themselves."""
+    return {op: how for op, how in decompositions().items() if isinstance(op, torch._ops.OpOverload)}

@@ -26,7 +26,7 @@ def attention(
 ) -> Expr:
     if dropout:
         node.reject("it drops out: call model.eval()")
-    if enable_gqa:
+    if enable_gqa or node.shape(keys)[-3:-2] not in (node.shape(queries)[-3:-2], (1,)):
         keys, values = _shared_heads(node, keys, queries), _shared_heads(node, values, queries)
     if scale is None:
         scale = 1 / math.sqrt(node.fixed(node.shape(queries)[-1], "the size of a head"))

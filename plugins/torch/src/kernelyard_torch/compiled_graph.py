@@ -1,0 +1,150 @@
+"""CompiledGraph: one graph of ATen operators as an Executable, called with torch's tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch._guards import TracingContext
+from torch.fx import GraphModule
+from torch.fx import Node as FxNode
+
+import kernelyard
+from kernelyard import IRModule
+from kernelyard.dims import as_symbol
+from kernelyard.ir import Expr, Function, TensorType, Tuple
+from kernelyard.runtime.executable import Executable
+from kernelyard_torch.importer import MAIN, GraphImporter, Shared
+from kernelyard_torch.node import Node, RejectedError
+from kernelyard_torch.sizes import Sizes
+from kernelyard_torch.symbol_names import symbol_names
+from kernelyard_torch.tensors import to_array
+
+
+class CompiledGraph:
+    """A graph, compiled when it is first called: call it with what the graph takes, it gives what the graph gives.
+
+    Parameters and buffers are constants until one is written to: then that one is an input.
+    Raises: UnsupportedOperatorError when it is made, what `kernelyard.compile` raises when it is first called.
+    """
+
+    def __init__(self, graph: GraphModule, inputs: Sequence[Any], options: Mapping[str, Any]) -> None:
+        self._graph = graph
+        self._options = options
+        self._frozen = _frozen(inputs) if options.get("freeze", True) else ()
+        self._states: list[tuple[int, int]] | None = None
+        self.executable: Executable | None = None
+        self._read(inputs, frozenset())  # there are no values yet; whether all is supported is known without
+
+    def _compile(self, inputs: Sequence[Any]) -> None:
+        states = [_state(inputs[position]) for position in self._frozen]
+        if self._states is not None:
+            rows = zip(self._frozen, states, self._states, strict=True)
+            self._frozen = tuple(position for position, new, old in rows if new == old)
+        module = self._read(inputs, frozenset(self._frozen))
+        self.executable = (
+            None
+            if module is None
+            else kernelyard.compile(
+                module, backends=self._options.get("backends", "auto"), options=self._options.get("options")
+            )
+        )
+        self._states = [_state(inputs[position]) for position in self._frozen]
+
+    def _read(self, inputs: Sequence[Any], frozen: frozenset[int]) -> IRModule | None:
+        """The graph as a module; None when it computes nothing."""
+        shared = Shared(Sizes(symbol_names(self._graph.graph)))
+        importer = GraphImporter(self._graph, shared)
+        self._fed = _feed(importer, inputs, frozen)
+        importer.run()
+        self._outputs: list[int | None] = []
+        results: list[Expr] = []
+        for given in importer.outputs():
+            result = importer.tensor(given)
+            self._outputs.append(None if result is None else len(results))
+            results += [] if result is None else [result]
+        shared.check()
+        self._kinds = [_kind(given) for given in importer.outputs()]
+        return IRModule({MAIN: _main(importer, results), **shared.private}) if results else None
+
+    def __call__(self, *arguments: Any) -> list[Any]:
+        if [_state(arguments[position]) for position in self._frozen] != self._states:
+            self._compile(arguments)
+        feeds = [_as_feed(arguments[position]) for position in self._fed]
+        found = () if self.executable is None else self.executable(*feeds)
+        results = found if isinstance(found, tuple) else (found,)
+        return [
+            None if position is None else _given_back(results[position], kind)
+            for position, kind in zip(self._outputs, self._kinds, strict=True)
+        ]
+
+
+def _main(importer: GraphImporter, results: Sequence[Expr]) -> Function:
+    """The entry function; what is an input or a constant as it stands is copied, so that results are memory of their
+    own."""
+    builder = importer.builder
+    names = {
+        "input_names": tuple(param.name for param in builder.params),
+        "output_names": tuple(f"output_{index}" for index in range(len(results))),
+    }
+    result = results[0] if len(results) == 1 else Tuple(results)
+    return Function(builder.params, builder.bindings, result, names)
+
+
+def _frozen(inputs: Sequence[Any]) -> tuple[int, ...]:
+    """The positions of parameters and buffers whose writes are counted."""
+    context = TracingContext.try_get()
+    meta = None if context is None else context.fw_metadata
+    static = [] if meta is None else meta.static_input_indices
+    return tuple(p for p in static if isinstance(inputs[p], torch.Tensor) and not inputs[p].is_inference())
+
+
+def _state(tensor: torch.Tensor) -> tuple[int, int]:
+    """What changes when a tensor is written to or replaced."""
+    return tensor.data_ptr(), tensor._version
+
+
+def _feed(importer: GraphImporter, inputs: Sequence[Any], frozen: frozenset[int]) -> list[int]:
+    """Give the graph its inputs; the positions of those that are parameters of the program."""
+    fed: list[int] = []
+    sized: list[tuple[int, FxNode]] = []
+    known: set[str] = set()
+    for position, placeholder in enumerate(importer.placeholders):
+        value = placeholder.meta.get("val")
+        if position in frozen:
+            importer.feed(placeholder, importer.shared.constant(inputs[position].detach()))
+        elif isinstance(value, torch.Tensor):
+            try:
+                type_ = importer.shared.type_of(value)
+            except RejectedError as rejected:
+                importer.fail(placeholder, str(rejected))
+                continue
+            known |= {name for size in type_.shape if (name := as_symbol(size)) is not None}
+            importer.feed(placeholder, importer.builder.parameter(type_, placeholder.name))
+            fed.append(position)
+        elif isinstance(value, torch.SymInt):
+            sized.append((position, placeholder))
+    for position, placeholder in sized:
+        size = importer.shared.sizes.dim(placeholder.meta["val"])
+        if as_symbol(size) not in known:  # no tensor has this size: the number itself is an input
+            number = importer.builder.parameter(TensorType((1,), "int64"), placeholder.name)
+            importer.decide(placeholder.meta["val"], number, Node(placeholder, importer))
+            fed.append(position)
+    return fed
+
+
+def _as_feed(value: Any) -> Any:
+    return to_array(value) if isinstance(value, torch.Tensor) else torch.tensor([value]).numpy()
+
+
+def _kind(given: Any) -> torch.dtype | type:
+    """What a result is given back as: a tensor of a dtype, or a number."""
+    value = given.meta.get("val") if isinstance(given, FxNode) else given
+    return value.dtype if isinstance(value, torch.Tensor) else int
+
+
+def _given_back(result: Any, kind: torch.dtype | type) -> Any:
+    if kind is int:
+        return int(result.numpy())
+    return torch.from_dlpack(result)

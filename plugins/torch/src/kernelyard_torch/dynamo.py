@@ -1,0 +1,77 @@
+"""torch.compile(model, backend="kernelyard"): what TorchDynamo captures runs as compiled programs.
+
+A graph that is not expressible, and one that gradients are wanted of, is left to PyTorch, with a warning that says why.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from torch._dynamo.backends.common import aot_autograd
+from torch.fx import GraphModule
+
+from kernelyard.errors import KernelyardError, OptionError, PerformanceWarning
+from kernelyard_torch.compiled_graph import CompiledGraph
+from kernelyard_torch.decompositions import inference_decompositions
+
+NAMES = ("backends", "options", "freeze")
+Compiled = Callable[..., Any]
+
+
+def kernelyard(graph: GraphModule, inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None) -> Compiled:
+    """The backend, as TorchDynamo calls it.
+
+    options, as `torch.compile(model, backend="kernelyard", options={...})` takes them: "backends" and "options" are
+    those of `kernelyard.compile`; "freeze" (True) makes constants of parameters and buffers, and compiles anew when
+    one of them was written to. Inference alone: use `torch.no_grad()`; where gradients are wanted PyTorch runs the
+    graph.
+    Raises: OptionError. Warns: PerformanceWarning where a graph is left to PyTorch.
+    """
+    chosen = dict(options or {})
+    unknown = sorted(set(chosen) - set(NAMES))
+    if unknown:
+        raise OptionError(
+            f"the backend kernelyard has no option {unknown[0]!r}", found=", ".join(unknown), expected=", ".join(NAMES)
+        )
+    compiler = aot_autograd(
+        fw_compiler=_left_for_gradients,
+        inference_compiler=lambda graph, inputs: _compiled(graph, inputs, chosen),
+        decompositions=inference_decompositions(),
+    )
+    return compiler(graph, inputs)  # pyright: ignore[reportReturnType]
+
+
+def _compiled(graph: GraphModule, inputs: Sequence[Any], options: Mapping[str, Any]) -> Compiled:
+    try:
+        return _boxed(CompiledGraph(graph, inputs, options))
+    except KernelyardError as error:
+        _warn(f"a graph of {len(graph.graph.nodes)} nodes is left to PyTorch: {error}")
+        return _eager(graph)
+
+
+def _left_for_gradients(graph: GraphModule, inputs: Sequence[Any]) -> Compiled:
+    """The forward and backward graphs of training."""
+    _warn("gradients are wanted of a graph, which is left to PyTorch: use torch.no_grad() or torch.inference_mode()")
+    return _eager(graph)
+
+
+def _eager(graph: GraphModule) -> Compiled:
+    return _boxed(graph.forward)
+
+
+def _boxed(function: Compiled) -> Compiled:
+    """A function of a list of arguments, which it empties, as AOTAutograd calls it."""
+
+    def call(arguments: list[Any]) -> Any:
+        given = list(arguments)
+        arguments.clear()
+        return function(*given)
+
+    call._boxed_call = True  # pyright: ignore[reportFunctionMemberAccess]
+    return call
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, PerformanceWarning, stacklevel=3)
