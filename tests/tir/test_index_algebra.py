@@ -9,12 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernelyard import dims
+from kernelyard.ir import TensorType
 from kernelyard.tir.buffer import Buffer
 from kernelyard.tir.builder import PrimFuncBuilder
 from kernelyard.tir.expr import Axis, Binary, Const, DimValue, Expr, cast, index, select
 from kernelyard.tir.index_algebra import IndexAlgebra, is_index
 from kernelyard.tir.interpreter import evaluate
-from kernelyard.tir.simplify import Simplifier
+from kernelyard.tir.simplify import Simplifier, simplify
 
 i, j, k = Axis("i"), Axis("j"), Axis("k")
 N = dims.symbol("n")
@@ -107,3 +108,17 @@ def substituted(expr: Expr, axes: dict[str, Expr]) -> Expr:
 def test_values_helper_counts_every_point():
     flat = values(i * 100 + j * 10 + k, 2)
     assert flat == [a * 100 + b * 10 + c for a, b, c in itertools.product(range(4), range(8), range(2))]
+
+
+def test_an_empty_block_divides_by_nothing():
+    """The extent 0 is a divisor of its index, as in tiling; the block never runs."""
+    b = PrimFuncBuilder()
+    x = b.input("x", TensorType((3, 0), "float32"))
+    function = simplify(b.finish((b.compute((3, 0), lambda i, j: x[i, j % 0]),)))
+    (found,) = evaluate(function, [np.zeros((3, 0), np.float32)])
+    assert found.shape == (3, 0)
+    b = PrimFuncBuilder()
+    x = b.input("x", TensorType((3, 0), "float32"))
+    total = b.reduce("sum", (3,), (0,), lambda at, p: x[at[0], p[0] % 0], init=lambda at: cast(at[0], "float32"))
+    (found,) = evaluate(simplify(b.finish((total,))), [np.zeros((3, 0), np.float32)])
+    assert found.tolist() == [0, 1, 2]

@@ -103,7 +103,7 @@ def conv_transpose(
         for size, taps, stride, begin, spread in zip(sizes, kernel, strides, begins_of_output, dilation, strict=True)
     ]
     used = [[phase for phase in phases if phase.steps] for phases in axes]
-    begins = [max(0, *(-phase.places[0] for phase in phases)) for phases in used]
+    begins = [max([0, *(-phase.places[0] for phase in phases)]) for phases in used]
     ends = [
         reduce(dims.maximum, (phase.count + phase.places[1] - size for phase in phases), 0)
         for phases, size in zip(used, x.shape[2:], strict=True)

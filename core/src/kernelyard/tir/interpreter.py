@@ -42,12 +42,6 @@ def evaluate(
     return [arrays[buffer.name] for buffer in function.outputs]
 
 
-@call_function.register(PrimFunc)
-def _(function: PrimFunc, args: Sequence[np.ndarray], module: IRModule, symbols: dict[str, int]) -> Value:
-    outputs = evaluate(function, args, symbols)
-    return outputs[0] if len(outputs) == 1 else tuple(outputs)
-
-
 @call_function.register
 def _(function: PrimFunc, args: Sequence[Value], module: IRModule, symbols: Symbols) -> Value:
     results = evaluate(function, [np.asarray(arg) for arg in args], symbols)

@@ -20,6 +20,7 @@ from kernelyard.ir.expr import BaseFunction
 from kernelyard.ir.types import TensorType, TupleType, Type
 from kernelyard.tir.buffer import Buffer
 from kernelyard.tir.expr import Axis, Const, DimValue, Expr, Load
+from kernelyard.tir.rounding import integer_range
 
 SPATIAL, REDUCE = "spatial", "reduce"
 REDUCERS = ("sum", "prod", "max", "min", "argmax", "argmin", "any", "all")
@@ -186,16 +187,12 @@ def neutral_element(reducer: str, dtype: str) -> Const:
 
 
 def _lowest(dtype: str) -> float | int | bool:
-    import numpy as np
-
     if dtypes.is_float(dtype):
         return float("-inf")
-    return False if dtype == "bool" else int(np.iinfo(dtype).min)
+    return False if dtype == "bool" else integer_range(dtype)[0]
 
 
 def _highest(dtype: str) -> float | int | bool:
-    import numpy as np
-
     if dtypes.is_float(dtype):
         return float("inf")
-    return True if dtype == "bool" else int(np.iinfo(dtype).max)
+    return True if dtype == "bool" else integer_range(dtype)[1]

@@ -6,6 +6,7 @@ Floating-point results stay the same to the last bit; only operations that canno
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -139,7 +140,15 @@ def _without_neutral(expr: Binary) -> Expr:
 
 def simplify_block(block: ComputeBlock) -> ComputeBlock:
     """The block with simplified expressions."""
+    if any(axis.extent == 0 for axis in block.axes):
+        block = _without_body(block)
     return rewrite_block(block, Simplifier({axis.name: axis.extent for axis in block.axes}))
+
+
+def _without_body(block: ComputeBlock) -> ComputeBlock:
+    """A block without points, whose body is never evaluated, with one that divides by no empty axis."""
+    arg = None if block.arg is None else const(0, INDEX)
+    return replace(block, body=const(0, block.body.dtype), arg=arg)
 
 
 def simplify(function: PrimFunc) -> PrimFunc:
