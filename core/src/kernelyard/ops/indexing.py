@@ -123,6 +123,10 @@ def _index_depth(indices: TensorType) -> int:
 def _gather_nd(data: np.ndarray, indices: np.ndarray, *, batch_dims: int) -> np.ndarray:
     batch = np.ogrid[tuple(slice(0, size) for size in indices.shape[:batch_dims])]
     inner = indices.ndim - 1 - batch_dims
+    if not indices.shape[-1]:  # nothing is chosen: all of the data, for each index vector
+        rest = data.shape[batch_dims:]
+        whole = data.reshape(data.shape[:batch_dims] + (1,) * inner + rest)
+        return np.broadcast_to(whole, indices.shape[:-1] + rest)
     spread = [part.reshape(part.shape + (1,) * inner) for part in batch]
     return data[(*spread, *np.moveaxis(indices, -1, 0))]
 
