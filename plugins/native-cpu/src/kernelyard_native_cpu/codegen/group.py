@@ -81,7 +81,9 @@ class GroupWriter:
         self._choose(self.plans[number].versions(self.machine), run)
 
     def _begin(self, number: int) -> None:
-        self.memory.begin_stage(frozenset(block.output for block in self.group.stages[number].blocks))
+        written = (block.output for block in self.group.stages[number].blocks)
+        square = self.plans[number].square
+        self.memory.begin_stage(frozenset((*written, square) if square else written))
 
     def _choose(self, versions: Sequence[Plan], run: Callable[[Plan], list[Value]]) -> None:
         """Run the first version whose vectors are not longer than their axis."""

@@ -48,9 +48,9 @@ class _KernelWriter:
         self.groups = make_groups(function)
         self.private = {buffer: group.shared for group in self.groups for buffer in group.private}
         plans = [[self._plan(group, stage) for stage in group.stages] for group in self.groups]
-        self.panels = [plan.panel for of_group in plans for plan in of_group if plan.panel]
-        self.private.update((panel.buffer, 0) for panel in self.panels)
-        self.locals = (*function.locals, *(panel.buffer for panel in self.panels))
+        scratch = [buffer for of_group in plans for plan in of_group for buffer in plan.scratch]
+        self.private.update((buffer, 0) for buffer in scratch)
+        self.locals = (*function.locals, *scratch)
         self.plans = plans
         self.table = DimTable(2 * len(self.groups) + 2 * len(self.locals))
 
@@ -86,7 +86,7 @@ class _KernelWriter:
         e = FunctionEmitter(GROUP_PARAMETERS, self.declarations, self.machine.has_fma, self.machine.has_scale)
         pointers: dict[Buffer, Value] = {}
         written = {block.output for stage in group.stages for block in stage.blocks}
-        written |= {plan.panel.buffer for plan in plans if plan.panel}
+        written |= {buffer for plan in plans for buffer in plan.scratch}
         memory = Memory(e, self.table, pointers, frozenset(written), self.private, self.machine.has_half)
         pointers.update(self._pointers(e, memory))
         stored = [self._stored_buffers(stage) for stage in group.stages]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kernelyard import dims
@@ -211,29 +211,43 @@ class Nest:
     def _reduce(self, points: Points) -> None:
         loops = ReductionLoops(self.memory, self.stage.first, self.plan, self.lanes_at)
         values = loops.run(points)
-        for axes, lanes, value in (
-            self._turned_results(points, values) if self.plan.turned else self._results(points, values)
-        ):
-            expressions = Expressions(self.memory, axes, lanes)
-            self._keep(expressions, self.stage.first, value)
-            self._finish(axes, lanes, expressions.known, first_done=True)
-
-    def _results(self, points: Points, values: Sequence[Value]) -> Iterator[tuple[Axes, Lanes | None, Value]]:
+        if self.plan.square:
+            self._finish_turned(points, values, self.plan.square)
+            return
         for axes, value in zip(points, values, strict=True):
-            yield axes, None if self.plan.vector_is_reduced else self.lanes_at(axes), value
+            self._finish_reduced(axes, None if self.plan.vector_is_reduced else self.lanes_at(axes), value)
 
-    def _turned_results(self, points: Points, values: Sequence[Value]) -> Iterator[tuple[Axes, Lanes | None, Value]]:
-        """Results whose lanes run along the turned axis, one for each lane that they had."""
-        plan, vector, turned = self.plan, str(self.plan.vector), str(self.plan.turned)
-        columns: dict[str, list[tuple[Axes, Value]]] = {}
-        for axes, value in zip(points, values, strict=True):
-            columns.setdefault(axes[vector].ref, []).append((axes, value))
-        for column in columns.values():
-            first, count = column[0][0], len(column)
-            square = [value for _, value in column]
-            square += [replace(square[0], ref="poison", depth=0)] * (plan.lanes - count)
-            width = 1 << (count - 1).bit_length()
-            lanes = Lanes(turned, width, int_literal(count) if count < width else None)
-            for place, row in enumerate(self.e.transpose(square)):
-                value = self.e.shuffle(row, row, range(width)) if width < plan.lanes else row
-                yield {**first, vector: self.e.add(first[vector], int_literal(place))}, lanes, value
+    def _finish_reduced(self, axes: Axes, lanes: Lanes | None, value: Value) -> None:
+        expressions = Expressions(self.memory, axes, lanes)
+        self._keep(expressions, self.stage.first, value)
+        self._finish(axes, lanes, expressions.known, first_done=True)
+
+    def _finish_turned(self, points: Points, values: Sequence[Value], square: Buffer) -> None:
+        """Finish a tile with lanes along its rows' axis: it is written down, and turned square by square. Loops keep
+        the code short: what follows the reduction is written once."""
+        plan, first = self.plan, points[0]
+        vector, turned = str(plan.vector), str(plan.turned)
+        width, height = plan.lanes * plan.unroll, len(points) // plan.unroll
+        for n, value in enumerate(values):
+            self.memory.store(square, int_literal(n * plan.lanes), value)
+        used = 1 << (height - 1).bit_length()
+        lanes = Lanes(turned, used, int_literal(height) if height < used else None)
+
+        def turn(column: Value, _: list[Value]) -> list[Value]:
+            start = self._times(column, plan.lanes)
+            places = [self.e.add(start, int_literal(row * width)) for row in range(height)]
+            rows = [self.memory.load(square, place, plan.lanes) for place in places]
+            rows += [replace(rows[0], ref="poison", depth=0)] * (plan.lanes - height)
+            for n, row in enumerate(self.e.transpose(rows)):
+                self.memory.store(square, int_literal(height * width + n * plan.lanes), row)
+
+            def finish(n: Value, _: list[Value]) -> list[Value]:
+                place = self.e.add(self._times(n, plan.lanes), int_literal(height * width))
+                at = {**first, vector: self.e.add(first[vector], self.e.add(start, n))}
+                self._finish_reduced(at, lanes, self.memory.load(square, place, used))
+                return []
+
+            self.e.loop(int_literal(0), int_literal(plan.lanes), finish, runs=True)
+            return []
+
+        self.e.loop(int_literal(0), int_literal(plan.unroll), turn, runs=True)

@@ -37,7 +37,7 @@ class Plan:
     masked: lanes beyond the end of the axis are left out; without it, the last step is moved back to end there.
     turned: an axis along which memory has the neighbours; squares of it and the vector axis are transposed in
       registers: of loads in a map, of results in a reduction (it is the only tile axis then).
-    panel: what is packed before a tile axis is walked.
+    panel: what is packed before a tile axis is walked. square: where a tile of results lies while it is turned.
     tiles: axes of which several values are computed at once, with how many.
     """
 
@@ -51,6 +51,12 @@ class Plan:
     masked: bool = False
     turned: str | None = None
     panel: Panel | None = None
+    square: Buffer | None = None
+
+    @property
+    def scratch(self) -> tuple[Buffer, ...]:
+        """Buffers of a thread's own."""
+        return tuple(buffer for buffer in (self.panel and self.panel.buffer, self.square) if buffer)
 
     def narrowed(self, lanes: int) -> Plan:
         """The same loops with fewer lanes; scalar code has no tiles either."""

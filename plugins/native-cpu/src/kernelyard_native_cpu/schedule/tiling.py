@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from kernelyard.tir import Buffer
 from kernelyard_native_cpu.schedule.loops import Loops, even_parts, is_turned
-from kernelyard_native_cpu.schedule.plan import size_of
+from kernelyard_native_cpu.schedule.plan import Plan, size_of
 
 Tiles = tuple[tuple[str, int], ...]
 
@@ -15,6 +18,10 @@ FEW_ROWS = 8
 # A load takes so much of the time of a multiplication with addition: there are two ports for each, and loads of scalars
 # are part of the multiplication.
 _LOAD = 0.5
+
+
+# Values that are the same in memory and in registers.
+_KEPT_AS_THEY_ARE = ("float32", "float64", "int32", "int64")
 
 
 def tile_cost(rows: int, vectors: int, height: int, width: int) -> float:
@@ -53,17 +60,26 @@ def outer_product(loops: Loops, vector: str) -> tuple[Tiles, int]:
     return ((axes[0], height),), width
 
 
-def turned_axis(loops: Loops, vector: str, tiles: Tiles) -> str | None:
-    """The axis of the rows, where results lie side by side along it in memory and far apart along the vector axis."""
-    if len(tiles) != 1 or loops.is_masked(vector):
-        return None
+def with_tiles(loops: Loops, plan: Plan, tiles: Tiles, width: int) -> Plan:
+    """The plan with tiles so many vectors wide, turned where results lie side by side along their rows' axis in memory,
+    and far apart along the vector axis."""
+    plan = replace(plan, tiles=tiles, unroll=width)
+    if len(tiles) != 1 or plan.masked or plan.vector is None:
+        return plan
     ((rows, height),) = tiles
-    extents = loops.extents[rows], loops.extents[vector]
-    fits = 1 < height <= min(loops.lanes(vector), size_of(extents[0]))
-    if not fits or not all(isinstance(extent, int) for extent in extents):
-        return None
+    across, along = loops.extents[plan.vector], loops.extents[rows]
     stores = [access.offset for access in loops.accesses if access.is_store]
-    return rows if any(is_turned(store, vector, rows) for store in stores) else None
+    if not isinstance(across, int) or not isinstance(along, int) or not 1 < height <= min(plan.lanes, along):
+        return plan
+    if across < plan.lanes * width or not any(is_turned(store, plan.vector, rows) for store in stores):
+        return plan
+    first = loops.stage.first
+    if first.body.dtype not in _KEPT_AS_THEY_ARE:
+        return plan
+    # The tile as it comes, and one square of it turned.
+    size = height * width * plan.lanes + plan.lanes * plan.lanes
+    square = Buffer(f"tile of {first.name}", (size,), first.body.dtype, "local")
+    return replace(plan, turned=rows, square=square)
 
 
 def dot_products(loops: Loops, vector: str) -> Tiles:

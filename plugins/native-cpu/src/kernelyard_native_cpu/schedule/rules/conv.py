@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from kernelyard_native_cpu.schedule.loops import Loops
 from kernelyard_native_cpu.schedule.plan import Plan
-from kernelyard_native_cpu.schedule.tiling import dot_products, outer_product, turned_axis
+from kernelyard_native_cpu.schedule.tiling import dot_products, outer_product, with_tiles
 
 
 def conv(loops: Loops) -> Plan | None:
@@ -18,4 +18,4 @@ def conv(loops: Loops) -> Plan | None:
     if vector in loops.reduce:
         return replace(plan, tiles=dot_products(loops, vector))
     tiles, width = outer_product(loops, vector)
-    return replace(plan, unroll=width, tiles=tiles, turned=turned_axis(loops, vector, tiles))
+    return with_tiles(loops, plan, tiles, width)

@@ -8,7 +8,7 @@ from kernelyard.tir import Buffer
 from kernelyard_native_cpu.schedule.affine import offset_of, unconditional_loads
 from kernelyard_native_cpu.schedule.loops import Loops
 from kernelyard_native_cpu.schedule.plan import Panel, Plan, size_of
-from kernelyard_native_cpu.schedule.tiling import Tiles, dot_products, outer_product, turned_axis
+from kernelyard_native_cpu.schedule.tiling import Tiles, dot_products, outer_product, with_tiles
 
 # A panel is packed when at least so many tiles read it, of at least so many rows, so many elements apart.
 _LEAST_TILES = 4
@@ -27,7 +27,7 @@ def matmul(loops: Loops) -> Plan | None:
         return replace(plan, tiles=dot_products(loops, vector))
     tiles, width = outer_product(loops, vector)
     panel = None if plan.masked else _panel(loops, vector, lanes * width, tiles)
-    return replace(plan, unroll=width, tiles=tiles, panel=panel, turned=turned_axis(loops, vector, tiles))
+    return replace(with_tiles(loops, plan, tiles, width), panel=panel)
 
 
 def _panel(loops: Loops, vector: str, width: int, tiles: Tiles) -> Panel | None:
