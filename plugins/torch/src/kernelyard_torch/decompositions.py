@@ -83,6 +83,7 @@ def decompositions() -> Table:
     return table
 
 
+@cache
 def inference_decompositions() -> Table:
     """The table for graphs that TorchDynamo captures, where composite operators come apart by themselves."""
     return {op: how for op, how in decompositions().items() if isinstance(op, torch._ops.OpOverload)}

@@ -186,7 +186,9 @@ class GraphImporter:
             if node.target is operator.getitem:
                 self._values[node] = self.resolve(node.args[0])[node.args[1]]
             else:
-                self._values[node] = self._convert(node, convert)
+                value = self._convert(node, convert)
+                if name != LOCAL_SCALAR:  # which is read where it is used, as sizes are
+                    self._values[node] = value
         except RejectedError as rejected:
             self.fail(node, str(rejected))
         except (IRError, ShapeError) as error:

@@ -83,6 +83,8 @@ class Node:
         """Axes counted from the front, ascending; none given are all."""
         if isinstance(values, int):
             values = [values]
+        if not rank:
+            return ()
         return tuple(sorted(self.axis(value, rank) for value in values)) if values else tuple(range(rank))
 
     def fixed(self, size: Dim, what: str) -> int:
