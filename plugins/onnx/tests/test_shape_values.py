@@ -199,11 +199,11 @@ def test_a_branch_that_depends_on_the_rank(rank, make, agree) -> None:
 
 
 def test_problems_inside_a_branch_name_the_inner_node(make, import_main) -> None:
-    inner = branches("b", [node("Det", ["x"], ["b"], name="inner")], [node("Exp", ["x"], ["b"])])
+    inner = branches("b", [node("ImageDecoder", ["x"], ["b"], name="inner")], [node("Exp", ["x"], ["b"])])
     model = make([node("If", ["c"], name="outer", **inner)], {"x": f(2)}, weights={"c": np.array(True)})
     with pytest.raises(UnsupportedOperatorError) as caught:
         import_main(model)
-    assert "node 'inner' (Det)" in str(caught.value.where)
+    assert "node 'inner' (ImageDecoder)" in str(caught.value.where)
     assert "outer" not in str(caught.value.where)
 
 

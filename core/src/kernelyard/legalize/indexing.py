@@ -118,7 +118,23 @@ def _accumulated(
 # --- cumulative sums, order -------------------------------------------------------------------------------------------
 @legalize("cumsum", widen=True)
 def cumsum(b: RuleBuilder, x: Operand, *, axis: int, exclusive: bool, reverse: bool) -> Buffer:
-    axis %= x.rank
+    return _cumulative(b, x, lambda total, item: total + item, 0, axis % x.rank, exclusive, reverse)
+
+
+@legalize("cumprod", widen=True)
+def cumprod(b: RuleBuilder, x: Operand, *, axis: int, exclusive: bool, reverse: bool) -> Buffer:
+    return _cumulative(b, x, lambda total, item: total * item, 1, axis % x.rank, exclusive, reverse)
+
+
+def _cumulative(
+    b: RuleBuilder,
+    x: Operand,
+    add: Callable[[Expr, Expr], Expr],
+    start: int,
+    axis: int,
+    exclusive: bool,
+    reverse: bool,
+) -> Buffer:
     last = index(x.shape[axis]) - 1
 
     def place(k: Expr) -> Expr:
@@ -130,8 +146,8 @@ def cumsum(b: RuleBuilder, x: Operand, *, axis: int, exclusive: bool, reverse: b
     def body(total: Buffer, at: Sequence[Axis]) -> Expr:
         k = at[axis]
         before, here = at_step(at, k - 1), at_step(at, k)
-        first = const(0, x.dtype) if exclusive else x[here]
-        return select(k < 1, first, total[before] + (x[before] if exclusive else x[here]))
+        first = const(start, x.dtype) if exclusive else x[here]
+        return select(k < 1, first, add(total[before], x[before] if exclusive else x[here]))
 
     return b.scan(x.shape, axis, body, x.dtype, place)
 

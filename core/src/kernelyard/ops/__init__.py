@@ -11,11 +11,14 @@ from kernelyard.ops import core_calls as core_calls
 from kernelyard.ops import creation as creation
 from kernelyard.ops import data_dependent as data_dependent
 from kernelyard.ops import elementwise as elementwise
+from kernelyard.ops import formats as formats
 from kernelyard.ops import image as image
 from kernelyard.ops import indexing as indexing
 from kernelyard.ops import linear as linear
 from kernelyard.ops import normalization as normalization
 from kernelyard.ops import pooling as pooling
 from kernelyard.ops import quantization as quantization
+from kernelyard.ops import random as random
 from kernelyard.ops import reduction as reduction
+from kernelyard.ops import regions as regions
 from kernelyard.ops import shape as shape

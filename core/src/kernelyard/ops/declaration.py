@@ -30,6 +30,7 @@ def declare(
     flops: FlopsRule | None = None,
     commutative: bool = False,
     widen: bool = False,
+    pure: bool = True,
     summary: str = "",
 ) -> Op:
     """Register an op.
@@ -48,6 +49,7 @@ def declare(
             samples=samples,
             flops=flops,
             commutative=commutative,
+            pure=pure,
             summary=summary,
         )
     )

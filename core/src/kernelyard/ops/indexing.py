@@ -244,20 +244,28 @@ declare(
 )
 
 
-# --- cumsum and topk --------------------------------------------------------------------------------------------------
+# --- cumsum, cumprod and topk -----------------------------------------------------------------------------------------
 def _cumsum_type(types: Sequence[TensorType], attrs: Attributes) -> Type:
     require_dtype(types[0], NUMBERS)
     require_axis(attrs["axis"], types[0].rank)
     return types[0]
 
 
-def _cumsum(x: np.ndarray, *, axis: int, exclusive: bool, reverse: bool) -> np.ndarray:
+def _cumulative(x: np.ndarray, add: np.ufunc, start: int, axis: int, exclusive: bool, reverse: bool) -> np.ndarray:
     x = np.flip(x, axis) if reverse else x
-    total = np.cumsum(x, axis, dtype=x.dtype)
+    total = add.accumulate(x, axis, dtype=x.dtype)
     if exclusive:
-        first = np.zeros_like(total, shape=total.shape[:axis] + (1,) + total.shape[axis + 1 :])
+        first = np.full_like(total, start, shape=total.shape[:axis] + (1,) + total.shape[axis + 1 :])
         total = np.take(np.concatenate([first, total], axis), np.arange(x.shape[axis]), axis)
     return np.flip(total, axis) if reverse else total
+
+
+def _cumsum(x: np.ndarray, *, axis: int, exclusive: bool, reverse: bool) -> np.ndarray:
+    return _cumulative(x, np.add, 0, axis, exclusive, reverse)
+
+
+def _cumprod(x: np.ndarray, *, axis: int, exclusive: bool, reverse: bool) -> np.ndarray:
+    return _cumulative(x, np.multiply, 1, axis, exclusive, reverse)
 
 
 def _cumsum_samples() -> Iterator[Sample]:
@@ -277,6 +285,16 @@ declare(
     samples=_cumsum_samples,
     flops=flops_per_input(1),
     summary="running sums along an axis; exclusive leaves the element itself out, reverse runs from the end",
+)
+declare(
+    "cumprod",
+    ("x",),
+    _cumsum_type,
+    in_float64(_cumprod),
+    attributes={"axis": Attribute("int"), "exclusive": Attribute("bool", False), "reverse": Attribute("bool", False)},
+    samples=_cumsum_samples,
+    flops=flops_per_input(1),
+    summary="running products along an axis; exclusive leaves the element itself out, reverse runs from the end",
 )
 
 

@@ -10,9 +10,17 @@ from kernelyard import dims
 from kernelyard.dims import Dim
 from kernelyard.ir.op import Attributes, Sample
 from kernelyard.ir.types import TensorType, Type, tensors_of
-from kernelyard.ops.declaration import declare
+from kernelyard.ops.declaration import declare, flops_per_input
 from kernelyard.ops.samples import floats, numbers
-from kernelyard.ops.type_rules import NUMBERS, broadcast_shapes, require, require_dtype, require_same_dtype, unify
+from kernelyard.ops.type_rules import (
+    FLOATS,
+    NUMBERS,
+    broadcast_shapes,
+    require,
+    require_dtype,
+    require_same_dtype,
+    unify,
+)
 
 
 def _matmul_type(types: Sequence[TensorType], attrs: Attributes) -> Type:
@@ -52,4 +60,33 @@ declare(
     flops=_matmul_flops,
     widen=True,
     summary="matrix product of the last two axes; leading axes broadcast, rank 1 is a vector",
+)
+
+
+# --- det --------------------------------------------------------------------------------------------------------------
+def _det_type(types: Sequence[TensorType], attrs: Attributes) -> Type:
+    x = types[0]
+    require_dtype(x, FLOATS)
+    require(x.rank >= 2, "the operand has no matrices", found=repr(x), expected="rank 2 or more")
+    unify(x.shape[-2], x.shape[-1], "rows and columns")
+    return TensorType(x.shape[:-2], x.dtype)
+
+
+def _det(x: np.ndarray) -> np.ndarray:
+    return np.linalg.det(x.astype(np.float64)).astype(x.dtype)
+
+
+def _det_samples() -> Iterator[Sample]:
+    yield Sample((floats(3, 3),), {}, "a matrix")
+    yield Sample((floats(2, 4, 2, 2),), {}, "many")
+
+
+declare(
+    "det",
+    ("x",),
+    _det_type,
+    _det,
+    samples=_det_samples,
+    flops=flops_per_input(1),
+    summary="determinants of the matrices in the last two axes",
 )

@@ -9,7 +9,7 @@ from typing import Any
 import onnx
 
 from kernelyard.errors import ModelFormatError
-from kernelyard_onnx.tensors import from_sparse, to_array
+from kernelyard_onnx.tensors import from_sparse, to_array, to_text
 
 A = onnx.AttributeProto
 _SIMPLE: dict[int, Callable[[onnx.AttributeProto], Any]] = {
@@ -49,6 +49,8 @@ def _value(attribute: onnx.AttributeProto, folder: Path | None) -> Any:
     simple = _SIMPLE.get(attribute.type)
     if simple is not None:
         return simple(attribute)
+    if attribute.type == A.TENSOR and attribute.t.data_type == onnx.TensorProto.STRING:
+        return to_text(attribute.t)
     if attribute.type == A.TENSOR:
         return to_array(attribute.t, folder)
     if attribute.type == A.SPARSE_TENSOR:

@@ -9,10 +9,8 @@ from onnx import helper
 
 from kernelyard.ir import Expr
 from kernelyard_onnx.schema import schema_of
-from kernelyard_onnx.tensors import DTYPES
+from kernelyard_onnx.tensors import DATA_TYPES
 from kernelyard_onnx.values import Value
-
-_DATA_TYPES = {name: data_type for data_type, name in DTYPES.items()}
 
 
 def function_body(proto: onnx.NodeProto, inputs: Sequence[Value | None], opset: int) -> onnx.FunctionProto | None:
@@ -27,6 +25,8 @@ def function_body(proto: onnx.NodeProto, inputs: Sequence[Value | None], opset: 
     versions = [v for v in schema.context_dependent_function_opset_versions if v <= opset]
     if not versions:
         return None
+    if any(value is not None and not isinstance(value, Expr) for value in inputs):
+        return None  # the library makes no body for these, and may end the process
     types = [_type_proto(value).SerializeToString() for value in inputs]
     return _parsed(
         schema.get_context_dependent_function_with_opset_version(max(versions), proto.SerializeToString(), types)
@@ -52,7 +52,7 @@ def _type_proto(value: Value | None) -> onnx.TypeProto:
         return onnx.TypeProto()
     type_ = value.tensor_type
     shape = [dim if isinstance(dim, int) else str(dim) for dim in type_.shape]
-    return helper.make_tensor_type_proto(_DATA_TYPES[type_.dtype], shape)
+    return helper.make_tensor_type_proto(DATA_TYPES[type_.dtype], shape)
 
 
 def without_inputs(node: onnx.NodeProto, left_out: set[str]) -> onnx.NodeProto:

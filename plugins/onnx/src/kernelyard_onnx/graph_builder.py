@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from kernelyard.dims import Dim
+from kernelyard.dims import symbols_of as symbols_of_dim
 from kernelyard.dtypes import is_integer, to_numpy
 from kernelyard.ir import Binding, Call, Constant, Expr, FunctionBuilder, TupleGetItem, Type, Var, get_op, operands
 from kernelyard.ir.scopes import attribute_symbols, introduces_symbols
@@ -24,6 +25,7 @@ class GraphBuilder(FunctionBuilder):
 
     def __init__(self, around: GraphBuilder | None = None) -> None:
         super().__init__()
+        self.around = around
         self.known = KnownValues() if around is None else around.known
         self._sizes_of: dict[Expr, tuple[Dim, ...]] = {}
 
@@ -98,6 +100,42 @@ class GraphBuilder(FunctionBuilder):
             self.decided_by("tensor_to_shape", [vector], TensorType(sizes, "bool"), origin)
             self._sizes_of[vector] = sizes
         return self._sizes_of[vector]
+
+    def deciding(self, shape: Sequence[Dim]) -> list[Expr]:
+        """The vectors that the program takes sizes of a shape from; none where one comes from elsewhere."""
+        missing = frozenset().union(*(symbols_of_dim(dim) for dim in shape))
+        found: list[Expr] = []
+        builder: GraphBuilder | None = self
+        while builder is not None:
+            for vector, sizes in builder._sizes_of.items():
+                own = frozenset().union(*(symbols_of_dim(size) for size in sizes))
+                if own & missing:
+                    found.append(vector)
+                    missing -= own
+            builder = builder.around
+        return [] if missing else found
+
+    def inputs_of(self, expr: Expr) -> frozenset[str]:
+        """The inputs of the model that a value is computed from; none where it comes out of a loop or branch."""
+        builders: list[GraphBuilder] = [self]
+        while builders[-1].around is not None:
+            builders.append(builders[-1].around)
+        made = {binding.var: binding.value for builder in builders for binding in builder.bindings}
+        params: dict[Expr, str] = {param: param.name for param in builders[-1].params}
+        found: set[str] = set()
+        seen: set[Expr] = {expr}
+        waiting = [expr]
+        while waiting:
+            current = waiting.pop()
+            value = made.get(current) if isinstance(current, Var) else None
+            if current in params:
+                found.add(params[current])
+            elif value is None and isinstance(current, Var):
+                return frozenset()
+            new = [operand for operand in (operands(value) if value is not None else ()) if operand not in seen]
+            seen.update(new)
+            waiting += new
+        return frozenset(found)
 
     def live_bindings(self, results: Sequence[Expr]) -> list[Binding]:
         """The bindings that the results need, in order: what they read, and what makes their sizes known."""

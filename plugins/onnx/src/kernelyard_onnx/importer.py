@@ -14,21 +14,23 @@ from kernelyard.errors import IRError, KernelyardError, ModelFormatError, ShapeE
 from kernelyard.ir import Constant, Expr, Function, IRModule, Tuple, Var
 from kernelyard_onnx import converters, registry
 from kernelyard_onnx.attributes import decode, resolve_references
+from kernelyard_onnx.element_types import NARROW
 from kernelyard_onnx.functions import default_attributes, function_body, without_inputs
 from kernelyard_onnx.graph_builder import GraphBuilder
 from kernelyard_onnx.inputs import add_parameters
 from kernelyard_onnx.node import Node, RejectedError, origin_of
 from kernelyard_onnx.options import ImportOptions
 from kernelyard_onnx.outlined_graph import OutlinedGraph
+from kernelyard_onnx.outputs import ModelOutput, model_output
+from kernelyard_onnx.problems import Problem, unsupported
 from kernelyard_onnx.schema import check_attributes, schema_of
 from kernelyard_onnx.symbol_names import SymbolNames
-from kernelyard_onnx.tensors import from_sparse, to_array
-from kernelyard_onnx.values import Value
+from kernelyard_onnx.tensors import from_sparse, to_array, to_text
+from kernelyard_onnx.values import StringTensor, Value
 
 MAX_DEPTH = 32
 # Converters take ranks and numbers of inputs as the standard promises them; a model that breaks the promise ends here.
 _BROKEN_PROMISES = (ValueError, TypeError, IndexError, ArithmeticError)
-MAX_LISTED = 10
 NO_CONVERTER = "there is no converter for it"
 MAX_NODES = 200_000
 MAIN = "main"
@@ -63,15 +65,6 @@ class Scope:
         return name in self.failed or (self.parent is not None and self.parent.has_failed(name))
 
 
-@dataclass(frozen=True)
-class Problem:
-    """A node that could not be converted."""
-
-    op_type: str
-    origin: str
-    reason: str
-
-
 class Importer:
     """Imports one model."""
 
@@ -81,6 +74,7 @@ class Importer:
         self.private: dict[str, Function] = {}
         self.folder = folder
         self.problems: list[Problem] = []
+        self.element_types: dict[Value, int] = {}  # where it is narrower than what carries it
         self.converted = 0
         self.functions = {(normal_domain(f.domain), f.name, f.overload): f for f in model.functions}
 
@@ -88,9 +82,18 @@ class Importer:
     def add_initializers(self, graph: onnx.GraphProto, scope: Scope) -> None:
         """Make the graph's weights available. Views of the model's bytes: nothing is copied here."""
         for tensor in graph.initializer:
-            scope.values[tensor.name] = Constant(to_array(tensor, self.folder))
+            scope.values[tensor.name] = self.constant(tensor)
         for sparse in graph.sparse_initializer:
             scope.values[sparse.values.name] = Constant(from_sparse(sparse, self.folder))
+
+    def constant(self, tensor: onnx.TensorProto) -> Value:
+        """What a tensor of the model stands for."""
+        if tensor.data_type == onnx.TensorProto.STRING:
+            return to_text(tensor)
+        constant = Constant(to_array(tensor, self.folder))
+        if tensor.data_type in NARROW:
+            self.element_types[constant] = tensor.data_type
+        return constant
 
     def run_nodes(self, nodes: Iterable[onnx.NodeProto], scope: Scope) -> None:
         """Convert nodes in order; nodes that stand before what they read are taken up again later.
@@ -123,7 +126,7 @@ class Importer:
         try:
             results = self._convert(proto, inputs, scope)
         except RejectedError as rejected:
-            self._fail(proto, str(rejected), proto.output, scope)
+            self._fail(proto, str(rejected), proto.output, scope, rejected.inputs)
             return True
         for index, name in enumerate(proto.output):
             value = results[index] if index < len(results) else None
@@ -135,9 +138,16 @@ class Importer:
                 self._fail(proto, f"its output {index} is not supported", [name], scope)
         return True
 
-    def _fail(self, proto: onnx.NodeProto, reason: str, outputs: Iterable[str], scope: Scope) -> None:
+    def _fail(
+        self,
+        proto: onnx.NodeProto,
+        reason: str,
+        outputs: Iterable[str],
+        scope: Scope,
+        inputs: frozenset[str] = frozenset(),
+    ) -> None:
         if reason:  # without one, the nodes inside it have been listed
-            self.problems.append(Problem(_full_name(proto), origin_of(proto), reason))
+            self.problems.append(Problem(_full_name(proto), origin_of(proto), reason, inputs))
         scope.failed.update(outputs)
 
     def _is_known(self, proto: onnx.NodeProto, scope: Scope) -> bool:
@@ -155,7 +165,9 @@ class Importer:
         if body is not None:
             return self.run_function(body, proto, inputs, scope)
         opset = scope.opsets.get(domain, 1)
-        convert = registry.find(domain, proto.op_type, opset)
+        is_text = any(isinstance(value, StringTensor) for value in inputs)
+        convert = registry.find(registry.TEXT, proto.op_type, opset) if is_text else None
+        convert = convert or registry.find(domain, proto.op_type, opset)
         if convert is None:
             return self._run_standard_function(proto, inputs, opset, scope)
         node = Node(proto, inputs, decode(proto.attribute, self.folder), opset, self, scope)
@@ -166,7 +178,23 @@ class Importer:
             raise _malformed(error, node) from error
         except _BROKEN_PROMISES as error:
             raise _malformed(ModelFormatError(str(error) or type(error).__name__), node) from error
-        return results if isinstance(results, Sequence) else [results]
+        made = results if isinstance(results, Sequence) else [results]
+        self._keep_element_types(proto, opset, inputs, made)
+        return made
+
+    def _keep_element_types(
+        self, proto: onnx.NodeProto, opset: int, inputs: Sequence[Value | None], made: Sequence[Value | None]
+    ) -> None:
+        """What the standard gives the type of an input has its narrow element type too."""
+        narrow = [self.element_types.get(value) if value is not None else None for value in inputs]
+        if not any(narrow):
+            return
+        schema = schema_of(proto, opset)
+        pairs = [] if schema is None else zip(schema.inputs, narrow, strict=False)
+        by_name = {parameter.type_str: data_type for parameter, data_type in pairs if data_type is not None}
+        for parameter, value in zip(schema.outputs if schema is not None else (), made, strict=False):
+            if value is not None and parameter.type_str in by_name and value not in self.element_types:
+                self.element_types[value] = by_name[parameter.type_str]
 
     def _run_standard_function(
         self, proto: onnx.NodeProto, inputs: Sequence[Value | None], opset: int, scope: Scope
@@ -249,29 +277,47 @@ class Importer:
         return name
 
     # --- the result ---------------------------------------------------------------------------------------------------
-    def finish(self, graph: onnx.GraphProto, scope: Scope) -> Function:
-        """The function whose results are the graph's outputs.
+    def finish(self, graph: onnx.GraphProto, scope: Scope) -> tuple[Function, tuple[ModelOutput, ...]]:
+        """The function whose results are the graph's outputs, the elements of sequences one by one; and the outputs.
 
-        Raises: UnsupportedOperatorError, ModelFormatError.
+        Raises: UnsupportedOperatorError, UndecidedInputsError, ModelFormatError.
         """
         if self.problems:
-            raise _unsupported(self.problems)
-        results: list[Expr] = []
-        for output in graph.output:
-            value = scope.find(output.name)
-            if value is None:
-                raise ModelFormatError(f"nothing produces the output {output.name!r}", where="the graph's outputs")
-            if not isinstance(value, Expr):
-                raise UnsupportedOperatorError(
-                    f"the output {output.name!r} is not a tensor", found=type(value).__name__, expected="a tensor"
-                )
-            results.append(value)
-        names = {
-            "input_names": tuple(param.name for param in self.builder.params),
-            "output_names": tuple(output.name for output in graph.output),
-        }
+            raise unsupported(self.problems)
+        outputs = tuple(model_output(output, scope.find(output.name), self.element_types) for output in graph.output)
+        named = {name: tensor for output in outputs for name, tensor in output.tensors().items()}
+        results = list(named.values())
+        names = {"input_names": tuple(param.name for param in self.builder.params), "output_names": tuple(named)}
         result = results[0] if len(results) == 1 else Tuple(results)
-        return Function(self.builder.params, self.builder.live_bindings(results), result, names)
+        return Function(self.builder.params, self.builder.live_bindings(results), result, names), outputs
+
+
+@dataclass(frozen=True)
+class ImportedModel:
+    """A module, and how its results make up the outputs of the model."""
+
+    module: IRModule
+    outputs: tuple[ModelOutput, ...]
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """The parameters of the program; an element of a sequence is called `name[0]`."""
+        return self.module["main"].attrs["input_names"]
+
+
+def import_structured(model: onnx.ModelProto, options: Mapping[str, Any], folder: Path | None) -> ImportedModel:
+    """The module of a model, whose outputs may be sequences, text and optionals.
+
+    Raises: as `import_model`.
+    """
+    chosen = ImportOptions.of(options)
+    importer = Importer(model, chosen.folder or folder)
+    scope = Scope(opsets_of(model.opset_import))
+    importer.add_initializers(model.graph, scope)
+    add_parameters(importer.builder, model.graph, scope.values, chosen, importer.symbols, importer.element_types)
+    importer.run_nodes(model.graph.node, scope)
+    main, outputs = importer.finish(model.graph, scope)
+    return ImportedModel(IRModule({MAIN: main, **importer.private}, {"metadata": _metadata(model)}), outputs)
 
 
 def import_model(model: onnx.ModelProto, options: Mapping[str, Any], folder: Path | None) -> IRModule:
@@ -280,14 +326,13 @@ def import_model(model: onnx.ModelProto, options: Mapping[str, Any], folder: Pat
     Module attribute "metadata" has the model's own strings.
     Raises: ModelFormatError, UnsupportedOperatorError, ExternalDataError, FrontendError (options).
     """
-    chosen = ImportOptions.of(options)
-    importer = Importer(model, chosen.folder or folder)
-    scope = Scope(opsets_of(model.opset_import))
-    importer.add_initializers(model.graph, scope)
-    add_parameters(importer.builder, model.graph, scope.values, chosen, importer.symbols)
-    importer.run_nodes(model.graph.node, scope)
-    functions = {MAIN: importer.finish(model.graph, scope), **importer.private}
-    return IRModule(functions, {"metadata": _metadata(model)})
+    imported = import_structured(model, options, folder)
+    for output in imported.outputs:
+        if not isinstance(output.value, Expr):
+            raise UnsupportedOperatorError(
+                f"the output {output.name!r} is not a tensor", found=type(output.value).__name__, expected="a tensor"
+            )
+    return imported.module
 
 
 def normal_domain(domain: str) -> str:
@@ -325,25 +370,3 @@ def _malformed(error: KernelyardError, node: Node) -> ModelFormatError:
         expected=error.expected,
         hint=error.hint,
     )
-
-
-def _unsupported(problems: Sequence[Problem]) -> UnsupportedOperatorError:
-    """One error for all nodes: operators by name, and for each operator and reason the nodes."""
-    op_types = sorted({problem.op_type for problem in problems})
-    nodes: dict[tuple[str, str], list[str]] = {}
-    for problem in problems:
-        nodes.setdefault((problem.op_type, problem.reason), []).append(problem.origin)
-    lines = [f"{op_type}: {reason}: {_listed(origins)}" for (op_type, reason), origins in sorted(nodes.items())]
-    return UnsupportedOperatorError(
-        f"the model uses {len(op_types)} operator{'s' if len(op_types) > 1 else ''} in a way that is not supported: "
-        + ", ".join(op_types),
-        where="; ".join(lines),
-        found=", ".join(op_types),
-        hint="export the model without these, fix sizes (option shapes), or fix an input that decides (option values)",
-    )
-
-
-def _listed(origins: Sequence[str]) -> str:
-    shown = list(dict.fromkeys(origins))
-    rest = len(shown) - MAX_LISTED
-    return ", ".join(shown[:MAX_LISTED]) + (f" and {rest} more" if rest > 0 else "")

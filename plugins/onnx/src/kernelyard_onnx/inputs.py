@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx
@@ -10,11 +13,12 @@ import onnx
 from kernelyard.dims import Dim, Shape
 from kernelyard.dtypes import to_numpy
 from kernelyard.errors import FrontendError, ModelFormatError, UnsupportedOperatorError
-from kernelyard.ir import Constant, FunctionBuilder
+from kernelyard.ir import Constant, Expr, FunctionBuilder
+from kernelyard_onnx.element_types import NARROW
 from kernelyard_onnx.options import ImportOptions
 from kernelyard_onnx.symbol_names import SymbolNames
 from kernelyard_onnx.tensors import DTYPES, type_name
-from kernelyard_onnx.values import Value
+from kernelyard_onnx.values import Nothing, StringTensor, TensorSequence, Value, item_name
 
 
 def add_parameters(
@@ -23,22 +27,92 @@ def add_parameters(
     values: dict[str, Value],
     options: ImportOptions,
     symbols: SymbolNames,
+    element_types: dict[Value, int],
 ) -> None:
     """Add a parameter per graph input that is not a weight (`values` has the weights), and enter it in `values`.
 
-    An input that is also an initializer is that initializer: old files list all weights as inputs.
-    Raises: ModelFormatError, UnsupportedOperatorError (inputs that are no tensors), FrontendError (options).
+    An input that is also an initializer is that initializer: old files list all weights as inputs. A sequence becomes
+    as many parameters as the option `shapes` has shapes for it.
+    Raises: ModelFormatError, UnsupportedOperatorError (inputs of unknown structure), FrontendError (options).
     """
     inputs = [value for value in graph.input if value.name not in values]
     _check_names([value.name for value in inputs], options)
-    dtypes = [_dtype(value) for value in inputs]
     for value in inputs:
         _fix_labels(value, symbols, options)
-    for value, dtype in zip(inputs, dtypes, strict=True):
-        if value.name in options.values:
-            values[value.name] = _fixed_value(value, dtype, options.values[value.name])
+    for value in inputs:
+        made = _Parameters(builder, options, symbols, element_types).value_of(value)
+        values[value.name] = made
+
+
+@dataclass(frozen=True)
+class _Parameters:
+    """What inputs stand for: parameters, sequences of parameters, constants."""
+
+    builder: FunctionBuilder
+    options: ImportOptions
+    symbols: SymbolNames
+    element_types: dict[Value, int]
+
+    def value_of(self, value: onnx.ValueInfoProto) -> Value:
+        """What an input stands for."""
+        type_, name = value.type, value.name
+        fixed, shapes = self.options.values, self.options.shapes
+        if type_.WhichOneof("value") == "optional_type":
+            if (name in fixed and fixed[name] is None) or (name in shapes and shapes[name] is None):
+                return Nothing()
+            _check_decided(value, name in fixed or name in shapes)
+            type_ = type_.optional_type.elem_type
+        if type_.WhichOneof("value") != "sequence_type":
+            return self._tensor(_info(name, type_), fixed.get(name), name in fixed)
+        _check_decided(value, isinstance(fixed.get(name, shapes.get(name)), list))
+        item_type = type_.sequence_type.elem_type
+        if name in fixed:
+            items = [self._tensor(_info(name, item_type), item, True) for item in fixed[name]]
         else:
-            values[value.name] = builder.input(value.name, _shape(value, symbols, options), dtype)
+            infos = [_info(item_name(name, index), item_type, s) for index, s in enumerate(shapes[name])]
+            items = [self._tensor(info, None, False) for info in infos]
+        tensors = tuple(item for item in items if isinstance(item, Expr))
+        if len(tensors) != len(items):
+            raise UnsupportedOperatorError(f"the input {name!r} is a sequence of text", where=f"input {name!r}")
+        return TensorSequence(tensors)
+
+    def _tensor(self, value: onnx.ValueInfoProto, given: Any, fixed: bool) -> Value:
+        data_type = value.type.tensor_type.elem_type
+        if data_type == onnx.TensorProto.STRING and value.type.HasField("tensor_type"):
+            _check_decided(value, fixed)
+            return StringTensor(np.asarray(given, object))
+        dtype = _dtype(value)
+        made = (
+            _fixed_value(value, dtype, given)
+            if fixed
+            else self.builder.input(value.name, _shape(value, self.symbols, self.options), dtype)
+        )
+        if data_type in NARROW:
+            self.element_types[made] = data_type
+        return made
+
+
+def _info(name: str, type_: onnx.TypeProto, shape: Sequence[int] | None = None) -> onnx.ValueInfoProto:
+    """An input of a type, of a given shape where there is one."""
+    info = onnx.ValueInfoProto(name=name, type=type_)
+    if shape is not None:
+        info.type.tensor_type.shape.Clear()
+        for size in shape:
+            info.type.tensor_type.shape.dim.add(dim_value=size)
+        info.type.tensor_type.shape.SetInParent()
+    return info
+
+
+def _check_decided(value: onnx.ValueInfoProto, decided: bool) -> None:
+    if not decided:
+        raise UnsupportedOperatorError(
+            f"the input {value.name!r} is not a tensor of numbers",
+            where=f"input {value.name!r}",
+            found=value.type.WhichOneof("value"),
+            expected="a tensor of numbers",
+            hint="give what it holds (option values), or the shapes of its tensors (option shapes); "
+            "kernelyard_onnx.session does that for each call",
+        )
 
 
 def _fixed_value(value: onnx.ValueInfoProto, dtype: str, given: np.ndarray) -> Constant:
@@ -59,7 +133,7 @@ def _fixed_value(value: onnx.ValueInfoProto, dtype: str, given: np.ndarray) -> C
 
 def _fix_labels(value: onnx.ValueInfoProto, symbols: SymbolNames, options: ImportOptions) -> None:
     """A size that the options fix holds for every dimension with the same label."""
-    for declared, size in zip(value.type.tensor_type.shape.dim, options.shapes.get(value.name, ()), strict=False):
+    for declared, size in zip(value.type.tensor_type.shape.dim, options.shapes.get(value.name) or (), strict=False):
         if size is not None and not declared.HasField("dim_value"):
             symbols.fix(declared.dim_param, size)
 
@@ -85,6 +159,8 @@ def _dtype(value: onnx.ValueInfoProto) -> str:
             f"the input {value.name!r} is not a tensor", where=f"input {value.name!r}", found=kind, expected="a tensor"
         )
     data_type = value.type.tensor_type.elem_type
+    if data_type in NARROW:
+        return NARROW[data_type][0]
     if data_type not in DTYPES:
         raise UnsupportedOperatorError(
             f"the input {value.name!r} has an element type that is not supported",

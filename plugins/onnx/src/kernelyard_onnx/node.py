@@ -26,7 +26,14 @@ MAX_COMPUTED = 2**26
 
 
 class RejectedError(Exception):
-    """A node cannot be expressed; the importer collects these and reports all of them. Never leaves this package."""
+    """A node cannot be expressed; the importer collects these and reports all of them. Never leaves this package.
+
+    inputs: those of the model whose values would decide it.
+    """
+
+    def __init__(self, reason: str, inputs: frozenset[str] = frozenset()) -> None:
+        super().__init__(reason)
+        self.inputs = inputs
 
 
 class Node:
@@ -111,6 +118,13 @@ class Node:
         """
         raise RejectedError(reason)
 
+    def undecided(self, reason: str, *values: Expr) -> NoReturn:
+        """Give up on this node, because values are not known that the model's inputs decide.
+
+        Raises: RejectedError.
+        """
+        raise RejectedError(reason, frozenset().union(*map(self.builder.inputs_of, values)))
+
     # --- types and values -----------------------------------------------------------------------------------------
     def shape(self, expr: Expr) -> Shape:
         """The sizes of a tensor."""
@@ -143,7 +157,7 @@ class Node:
         Raises: RejectedError.
         """
         value = self.builder.known.constant(expr)
-        return self.reject(f"its {what} is not a constant") if value is None else value
+        return self.undecided(f"its {what} is not a constant", expr) if value is None else value
 
     def ints(self, expr: Expr, what: str) -> tuple[int, ...]:
         """A constant vector of whole numbers."""
@@ -174,7 +188,7 @@ class Node:
         Raises: RejectedError when the numbers come from data.
         """
         value = self.builder.known.dims(expr)
-        return self.reject(f"its {what} depends on data") if value is None else value
+        return self.undecided(f"its {what} depends on data", expr) if value is None else value
 
     def sizes(self, expr: Expr, what: str) -> tuple[Dim, ...]:
         """A vector of sizes: constants, computed from sizes, or known when the program runs.
@@ -195,6 +209,18 @@ class Node:
     def numbers(self, sizes: Sequence[Dim]) -> Expr:
         """Sizes as an int64 vector."""
         return self.op("shape_tensor", dims=tuple(sizes))
+
+    # --- narrow element types -------------------------------------------------------------------------------------
+    def wide(self, expr: Expr) -> Expr:
+        """The numbers of a tensor whose element type may be narrow, as those of the type that carries it."""
+        if expr not in self.importer.element_types:
+            return expr
+        return self.op("reshape", expr, shape=self.shape(expr))
+
+    def narrowed(self, expr: Expr, data_type: int) -> Expr:
+        """A tensor that carries numbers of a narrow element type."""
+        self.importer.element_types[expr] = data_type
+        return expr
 
     # --- emitting -------------------------------------------------------------------------------------------------
     def op(self, name: str, *args: Expr | np.ndarray | float | int, **attrs: Any) -> Expr:

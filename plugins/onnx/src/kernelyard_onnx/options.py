@@ -16,11 +16,12 @@ NAMES = ("shapes", "values", "folder")
 
 @dataclass(frozen=True)
 class ImportOptions:
-    """shapes: input name -> shape, None where a size stays open. values: input name -> its value, for inputs that are
-    to become constants. folder: where external weights lie."""
+    """shapes: input name -> shape, None where a size stays open; a list of shapes for a sequence, None for an optional
+    that holds nothing. values: input name -> its value, for inputs that are to become constants; a list of values for a
+    sequence, None for an optional that holds nothing. folder: where external weights lie."""
 
-    shapes: Mapping[str, tuple[int | None, ...]] = field(default_factory=dict)
-    values: Mapping[str, np.ndarray] = field(default_factory=dict)
+    shapes: Mapping[str, Any] = field(default_factory=dict)
+    values: Mapping[str, Any] = field(default_factory=dict)
     folder: Path | None = None
 
     @staticmethod
@@ -37,12 +38,23 @@ class ImportOptions:
         folder = options.get("folder")
         return ImportOptions(
             {name: _shape(name, shape) for name, shape in options.get("shapes", {}).items()},
-            {name: np.asarray(value) for name, value in options.get("values", {}).items()},
+            {name: _value(value) for name, value in options.get("values", {}).items()},
             None if folder is None else Path(folder),
         )
 
 
-def _shape(name: str, shape: Any) -> tuple[int | None, ...]:
+def _value(value: Any) -> Any:
+    if value is None:
+        return None
+    is_sequence = isinstance(value, list) and all(isinstance(item, np.ndarray) for item in value)
+    return list(value) if is_sequence else np.asarray(value)
+
+
+def _shape(name: str, shape: Any) -> Any:
+    if shape is None:
+        return None
+    if isinstance(shape, list) and all(isinstance(item, (tuple, list)) for item in shape):
+        return [_shape(name, item) for item in shape]
     sizes = tuple(shape)
     for size in sizes:
         if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size < 0):

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 Results: TypeAlias = "Value | Sequence[Value | None]"
 Converter: TypeAlias = "Callable[[Node], Results]"
 
+TEXT = "text"  # a domain of ours: what standard operators do with text
+
 _CONVERTERS: dict[tuple[str, str], list[tuple[int, Converter]]] = {}
 
 

@@ -13,7 +13,9 @@ from onnx import numpy_helper
 
 from kernelyard.dtypes import to_numpy
 from kernelyard.errors import ModelFormatError
+from kernelyard_onnx.element_types import NARROW
 from kernelyard_onnx.external_data import read_external
+from kernelyard_onnx.values import StringTensor
 
 P = onnx.TensorProto
 # A sparse weight of a few bytes must not ask for all the memory there is.
@@ -36,6 +38,8 @@ DTYPES: dict[int, str] = {
     P.BOOL: "bool",
 }
 
+DATA_TYPES = {name: data_type for data_type, name in DTYPES.items()}
+
 
 def type_name(data_type: int) -> str:
     """ONNX's own name of an element type, for messages."""
@@ -48,6 +52,8 @@ def to_array(tensor: onnx.TensorProto, folder: Path | None = None) -> np.ndarray
 
     Raises: ModelFormatError (element type, size), ExternalDataError.
     """
+    if tensor.data_type in NARROW:
+        return _narrow(tensor, folder)
     name = DTYPES.get(tensor.data_type)
     if name is None:
         raise ModelFormatError(
@@ -73,6 +79,29 @@ def to_array(tensor: onnx.TensorProto, folder: Path | None = None) -> np.ndarray
         _check_size(tensor, len(tensor.int64_data), count, "numbers")
         return np.fromiter(tensor.int64_data, np.int64, count).reshape(shape)
     return _from_rare_fields(tensor, dtype)
+
+
+def _narrow(tensor: onnx.TensorProto, folder: Path | None) -> np.ndarray:
+    """A tensor of a narrow element type, in the type that carries it."""
+    if tensor.data_location == P.EXTERNAL:
+        raise ModelFormatError(
+            "an external weight has a narrow element type",
+            where=f"weight {tensor.name!r}",
+            found=type_name(tensor.data_type),
+        )
+    return _from_rare_fields(tensor, to_numpy(NARROW[tensor.data_type][0]))
+
+
+def to_text(tensor: onnx.TensorProto) -> StringTensor:
+    """The text of a tensor of strings.
+
+    Raises: ModelFormatError.
+    """
+    shape = _checked_shape(tensor.name, tensor.dims)
+    _check_size(tensor, len(tensor.string_data), math.prod(shape), "strings")
+    texts = np.empty(len(tensor.string_data), object)
+    texts[:] = [item.decode("utf-8", "replace") for item in tensor.string_data]
+    return StringTensor(texts.reshape(shape))
 
 
 def _from_rare_fields(tensor: onnx.TensorProto, dtype: np.dtype) -> np.ndarray:

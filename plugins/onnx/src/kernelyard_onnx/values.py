@@ -1,11 +1,20 @@
-"""What a name of a model can stand for: a tensor, a sequence of tensors, or an optional that holds nothing."""
+"""What a name of a model can stand for: a tensor, a sequence of tensors, text, or an optional that holds nothing."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TypeAlias
 
+import numpy as np
+
 from kernelyard.ir import Expr
+
+
+@dataclass(frozen=True, eq=False)
+class StringTensor:
+    """Text, which is known when the model is compiled: an array of `str` objects."""
+
+    data: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -20,4 +29,9 @@ class Nothing:
     """An optional without a value."""
 
 
-Value: TypeAlias = "Expr | TensorSequence | Nothing"
+Value: TypeAlias = "Expr | TensorSequence | StringTensor | Nothing"
+
+
+def item_name(name: str, index: int) -> str:
+    """How an element of a sequence is called among the inputs and outputs of the program."""
+    return f"{name}[{index}]"

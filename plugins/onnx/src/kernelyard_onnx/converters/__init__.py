@@ -16,14 +16,17 @@ FAMILIES = (
     "normalization",
     "pooling",
     "quantization",
+    "random",
     "recurrent",
     "reduction",
+    "regions",
     "resize",
     "sequence",
     "shape",
     "signal",
     "slicing",
     "spatial",
+    "text",
 )
 
 

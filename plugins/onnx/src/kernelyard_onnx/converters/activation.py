@@ -56,6 +56,13 @@ def swish(node: Node) -> Expr:
     )
 
 
+@converter("PRelu")
+def parametric_relu_per_channel(node: Node) -> Expr:
+    x, slope = node.input(0), node.input(1)
+    single = node.shape(slope) == (1,)
+    return node.op("nn.prelu", x, slope if single or node.rank(slope) != 1 else node.along(slope, 1, node.rank(x)))
+
+
 @converter("PRelu", since=7)
 def parametric_relu(node: Node) -> Expr:
     return node.op("nn.prelu", node.input(0), node.input(1))

@@ -8,10 +8,12 @@ from kernelyard import dims
 from kernelyard.dims import SymbolicDim
 from kernelyard.ir import Constant, Expr
 from kernelyard_onnx.bounds import maximum
+from kernelyard_onnx.converters.text import known_text
 from kernelyard_onnx.known_values import MAX_ELEMENTS
 from kernelyard_onnx.node import Node
 from kernelyard_onnx.registry import converter
 from kernelyard_onnx.tensors import DTYPES, type_name
+from kernelyard_onnx.values import StringTensor, Value
 
 _CONSTANT_TYPES: dict[str, type] = {
     "value_float": np.float32,
@@ -22,7 +24,14 @@ _CONSTANT_TYPES: dict[str, type] = {
 
 
 @converter("Constant")
-def constant(node: Node) -> Expr:
+def constant(node: Node) -> Value:
+    tensor = next((a.t for a in node.proto.attribute if a.name == "value"), None)
+    if tensor is not None:
+        return node.importer.constant(tensor)
+    for name in ("value_string", "value_strings"):
+        if name in node.attributes:
+            value = node.attributes[name]
+            return known_text(value) if name == "value_strings" else StringTensor(known_text([value]).data.reshape(()))
     for name in ("value", "sparse_value"):
         if name in node.attributes:
             return Constant(node.attributes[name])

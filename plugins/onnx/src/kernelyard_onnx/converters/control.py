@@ -15,7 +15,7 @@ from kernelyard.ir import Constant, Expr, Var
 from kernelyard_onnx.converters.branches import run_time_if
 from kernelyard_onnx.converters.loops import Loop
 from kernelyard_onnx.graph_builder import GraphBuilder
-from kernelyard_onnx.node import Node
+from kernelyard_onnx.node import Node, RejectedError
 from kernelyard_onnx.outlined_graph import OutlinedGraph
 from kernelyard_onnx.registry import converter
 from kernelyard_onnx.values import Value
@@ -33,7 +33,12 @@ def conditional(node: Node) -> Sequence[Value | None]:
     """The branch that is taken stands in place of the node, where the condition does not depend on data."""
     condition = node.builder.known.constant(node.input(0))
     if condition is None:
-        return run_time_if(node, node.input(0))
+        try:
+            return run_time_if(node, node.input(0))
+        except RejectedError as error:
+            if error.inputs or not str(error):
+                raise
+            node.undecided(str(error), node.input(0))
     taken = bool(condition.reshape(-1)[0])
     branch = node.required_attr("then_branch" if taken else "else_branch")
     return node.importer.run_subgraph(branch, node.scope, {})
@@ -47,7 +52,13 @@ def loop(node: Node) -> Sequence[Value | None]:
     unrolled = _unrolled(node, body, limit, condition)
     if unrolled is not None:
         return unrolled
-    starts = [node.input(index) for index in range(2, len(node.inputs))]
+    starts: list[Expr] = []
+    for value in node.inputs[2:]:
+        if not isinstance(value, Expr):
+            node.undecided(
+                "it carries something that is not a tensor", *(e for e in (limit, condition) if e is not None)
+            )
+        starts.append(value)
     goes_on = Constant(np.array(True)) if condition is None else condition
 
     def turn(params: Sequence[Var], number: Var, states: Sequence[Var]) -> OutlinedGraph:
@@ -147,6 +158,36 @@ def scan(node: Node) -> Sequence[Value | None]:
         rank = node.rank(stack[0]) + 1 if stack else 1
         made.append(_stacked(node, stack[::-1] if backward else stack, node.axis(axis, rank)))
     return [*states, *made]
+
+
+@converter("Scan", since=8)
+def scan_of_batches(node: Node) -> Sequence[Value | None]:
+    """Before opset 9, over the second axis of each element of a batch; both sizes fixed, and all sequences whole."""
+    body: onnx.GraphProto = node.required_attr("body")
+    count = int(node.required_attr("num_scan_inputs"))
+    if node.value(0) is not None:
+        node.reject("it has sequence_lens")
+    inputs = [node.input(index) for index in range(1, len(node.inputs))]
+    number = len(inputs) - count
+    batch = node.fixed(node.shape(inputs[0])[0], "size of its batch")
+    turns = node.fixed(_length(node, inputs[number:], [1] * count), "length of its sequences")
+    if batch * turns * len(body.node) > MAX_UNROLLED_NODES:
+        node.reject("it takes too many turns")
+    backwards = node.attr("directions") or (0,) * count
+    made: list[list[Expr]] = [[] for _ in body.output]
+    for element in range(batch):
+        states: list[Value | None] = [_at(node, x, 0, element) for x in inputs[:number]]
+        rows = [_at(node, x, 0, element) for x in inputs[number:]]
+        stacks: list[list[Expr]] = [[] for _ in range(len(body.output) - number)]
+        for turn in range(turns):
+            given = [_at(node, x, 0, turns - 1 - turn if b else turn) for x, b in zip(rows, backwards, strict=True)]
+            results = _turn(node, body, [*states, *given])
+            states = list(results[:number])
+            for stack, value in zip(stacks, results[number:], strict=True):
+                stack.append(_tensor(node, value))
+        for items, value in zip(made, (*states, *(_stacked(node, stack, 0) for stack in stacks)), strict=True):
+            items.append(_tensor(node, value))
+    return [_stacked(node, items, 0) for items in made]
 
 
 def _run_time_scan(

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from functools import reduce
 
+import ml_dtypes
 import numpy as np
+import onnx
 
-from kernelyard.dtypes import is_float, is_integer
+from kernelyard.dtypes import is_float, is_integer, itemsize
 from kernelyard.ir import Expr
+from kernelyard_onnx.converters.random import uniform
+from kernelyard_onnx.converters.text import numbers_as_text
+from kernelyard_onnx.element_types import NARROW
 from kernelyard_onnx.node import Node
 from kernelyard_onnx.registry import Converter, converter, register
-from kernelyard_onnx.tensors import DTYPES, type_name
-from kernelyard_onnx.values import Value
+from kernelyard_onnx.tensors import DATA_TYPES, DTYPES, type_name
+from kernelyard_onnx.values import StringTensor, Value
 
 UNARY = {
     "Abs": "abs",
@@ -72,6 +77,23 @@ def _binary(name: str) -> Converter:
     return lambda node: node.broadcast(name, node.input(0), node.input(1))
 
 
+def _binary_by_attribute(name: str) -> Converter:
+    """Before opset 7 the second operand was broadcast along axes from the attribute `axis` on, and only on demand."""
+
+    def convert(node: Node) -> Expr:
+        x, y = node.input(0), node.input(1)
+        return node.op(name, x, along_axes(node, y, node.rank(x)) if node.attr("broadcast", 0) else y)
+
+    return convert
+
+
+def along_axes(node: Node, y: Expr, rank: int) -> Expr:
+    """An operand laid out along the axes of another from the attribute `axis` on."""
+    first = node.attr("axis")
+    behind = 0 if first is None else rank - first - node.rank(y)
+    return node.reshape(y, (*node.shape(y), *(1,) * behind)) if behind > 0 else y
+
+
 def _variadic(name: str) -> Converter:
     return lambda node: reduce(lambda a, b: node.broadcast(name, a, b), node.required_inputs())
 
@@ -81,6 +103,7 @@ for _op_type, _name in UNARY.items():
 for _op_type, _name in BINARY.items():
     # Before opset 7, broadcasting was asked for with attributes.
     register(_op_type, _binary(_name), since=7)
+    register(_op_type, _binary_by_attribute(_name))
 for _op_type, _name in VARIADIC.items():
     register(_op_type, _variadic(_name))
 
@@ -91,14 +114,26 @@ def identity(node: Node) -> Value:
     return node.reject("its input is missing") if value is None else value
 
 
+@converter("Dropout")
+def dropout_by_attribute(node: Node) -> list[Expr]:
+    return [node.input(0)] if node.attr("is_test", 0) else node.reject("it is in training mode")
+
+
 @converter("Dropout", since=7)
 def dropout(node: Node) -> list[Expr]:
-    training = node.optional(2)
+    x, ratio, training = node.input(0), node.optional(1), node.optional(2)
     if training is not None and bool(node.scalar(training, "training_mode")):
-        node.reject("it is in training mode")
-    x = node.input(0)
+        return _drop(node, x, 0.5 if ratio is None else float(node.scalar(ratio, "ratio")))
     mask_dtype = "bool" if node.opset >= 10 else node.dtype(x)
     return [x, node.full(1, node.shape(x), mask_dtype)] if node.has_output(1) else [x]
+
+
+def _drop(node: Node, x: Expr, ratio: float) -> list[Expr]:
+    """Elements left out at random, and the others made so much larger."""
+    if ratio == 0:
+        return [x, node.full(True, node.shape(x), "bool")]
+    kept = node.op("greater_equal", uniform(node, node.shape(x), "float32"), ratio)
+    return [node.op("multiply", node.op("multiply", x, node.cast(kept, node.dtype(x))), 1 / (1 - ratio)), kept]
 
 
 @converter("Mean")
@@ -106,6 +141,12 @@ def mean(node: Node) -> Expr:
     inputs = node.required_inputs()
     total = reduce(lambda a, b: node.broadcast("add", a, b), inputs)
     return node.op("divide", total, len(inputs)) if len(inputs) > 1 else total
+
+
+@converter("Pow")
+def power_by_attribute(node: Node) -> Expr:
+    x, y = node.input(0), node.input(1)
+    return node.op("power", x, along_axes(node, y, node.rank(x)))
 
 
 @converter("Pow", since=7)
@@ -174,13 +215,45 @@ def _known_bound(node: Node, bound: Expr | None) -> float | None:
 
 
 @converter("Cast")
-def cast(node: Node) -> Expr:
-    return _cast_to(node, node.required_attr("to"))
+def cast_by_name(node: Node) -> Expr:
+    return _cast_to(node, onnx.TensorProto.DataType.Value(node.required_attr("to")))
+
+
+@converter("Cast", since=6)
+def cast(node: Node) -> Value:
+    data_type = node.required_attr("to")
+    return numbers_as_text(node, node.input(0)) if data_type == onnx.TensorProto.STRING else _cast_to(node, data_type)
 
 
 def _cast_to(node: Node, data_type: int) -> Expr:
+    x = node.wide(node.input(0))
+    if data_type in NARROW:
+        return node.narrowed(_wrapped(node, x, data_type), data_type)
     dtype = DTYPES.get(data_type)
-    return convert_to(node, node.input(0), dtype or node.reject(f"it casts to {type_name(data_type)}"))
+    return convert_to(node, x, dtype or node.reject(f"it casts to {type_name(data_type)}"))
+
+
+def _wrapped(node: Node, x: Expr, data_type: int) -> Expr:
+    """As `narrow`, but of integers beyond the range the lowest bits are kept."""
+    carrier, own = NARROW[data_type]
+    if is_float(carrier):
+        return narrow(node, x, data_type)
+    limits = ml_dtypes.iinfo(own)
+    low, count = int(limits.min), int(limits.max) - int(limits.min) + 1
+    bits = node.op("mod", node.op("subtract", node.cast(x, "int64"), low), count)
+    return node.cast(node.op("add", bits, low), carrier)
+
+
+def narrow(node: Node, x: Expr, data_type: int) -> Expr:
+    """Numbers cut to the range of a narrow element type, in the type that carries it."""
+    carrier, own = NARROW[data_type]
+    if is_float(carrier):
+        rounding, saturate = node.attr("round_mode", "up"), bool(node.attr("saturate", 1))
+        name = np.dtype(own).name
+        return node.op("round_to_format", node.cast(x, carrier), format=name, saturate=saturate, rounding=rounding)
+    limits = ml_dtypes.iinfo(own)
+    whole = node.cast(x, "int64")
+    return node.cast(node.op("minimum", node.op("maximum", whole, int(limits.min)), int(limits.max)), carrier)
 
 
 def convert_to(node: Node, x: Expr, dtype: str) -> Expr:
@@ -192,5 +265,18 @@ def convert_to(node: Node, x: Expr, dtype: str) -> Expr:
 
 
 @converter("CastLike", since=15)
-def cast_like(node: Node) -> Expr:
-    return convert_to(node, node.input(0), node.dtype(node.input(1)))
+def cast_like(node: Node) -> Value:
+    if isinstance(node.value(1), StringTensor):
+        return numbers_as_text(node, node.input(0))
+    like = node.input(1)
+    return _cast_to(node, node.importer.element_types.get(like) or DATA_TYPES[node.dtype(like)])
+
+
+@converter("BitCast", since=26)
+def bit_cast(node: Node) -> Expr:
+    data_type = node.required_attr("to")
+    dtype = DTYPES.get(data_type) or node.reject(f"it reads bits as {type_name(data_type)}")
+    x = node.input(0)
+    if x in node.importer.element_types or itemsize(dtype) != itemsize(node.dtype(x)):
+        node.reject("its elements are not of the same size")
+    return node.op("reinterpret", x, dtype=dtype)

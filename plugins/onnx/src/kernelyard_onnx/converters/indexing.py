@@ -59,12 +59,36 @@ def one_hot(node: Node) -> Expr:
     return node.op("where", hot, on, off)
 
 
+@converter("TensorScatter", since=24)
+def tensor_scatter(node: Node) -> Expr:
+    """A cache with an update written to it, at a position of its own in each batch."""
+    cache, update, begins = node.input(0), node.input(1), node.optional(2)
+    rank = node.rank(cache)
+    axis = node.axis(node.attr("axis", -2), rank)
+    steps = node.op("arange", start=0, step=1, count=node.shape(update)[axis], dtype="int64")
+    places = node.along(steps, axis, rank)
+    if begins is not None:
+        places = node.op("add", places, node.along(node.cast(begins, "int64"), 0, rank))
+    if node.attr("mode", "linear") == "circular":
+        places = node.op("mod", places, node.number(node.shape(cache)[axis], "int64"))
+    return node.op("scatter_elements", cache, node.broadcast_to(places, node.shape(update)), update, axis=axis)
+
+
+@converter("CumProd", since=26)
+def cumulative_product(node: Node) -> Expr:
+    return _cumulative(node, "cumprod")
+
+
 @converter("CumSum", since=11)
 def cumulative_sum(node: Node) -> Expr:
+    return _cumulative(node, "cumsum")
+
+
+def _cumulative(node: Node, name: str) -> Expr:
     x = node.input(0)
     axis = node.axis(int(node.scalar(node.input(1), "axis")), node.rank(x))
     exclusive, reverse = bool(node.attr("exclusive", 0)), bool(node.attr("reverse", 0))
-    return node.op("cumsum", x, axis=axis, exclusive=exclusive, reverse=reverse)
+    return node.op(name, x, axis=axis, exclusive=exclusive, reverse=reverse)
 
 
 @converter("TopK")

@@ -66,3 +66,25 @@ def interpolation_matrix(
             weights = weights / weights.sum()
         np.add.at(matrix[row], np.clip(taps, 0, size - 1), weights)
     return matrix
+
+
+def crop_positions(size: int, out: int, begin: float, end: float) -> np.ndarray:
+    """Where `out` samples lie that are spread over a part of the signal, from `begin` to `end` (0 and 1: its ends)."""
+    if out == 1:
+        return np.array([(begin + end) / 2 * (size - 1)])
+    return begin * (size - 1) + np.arange(out) * (end - begin) * (size - 1) / (out - 1)
+
+
+def sampling_matrix(positions: np.ndarray, size: int, method: str, cubic_coeff_a: float) -> np.ndarray:
+    """The matrix (positions, size) that samples a signal; positions outside of it give 0."""
+    matrix = np.zeros((len(positions), size))
+    for row, centre in enumerate(positions):
+        if not 0 <= centre <= size - 1:
+            continue
+        if method == "nearest":
+            matrix[row, math.ceil(centre - 0.5)] = 1
+            continue
+        kernel, reach = KERNELS[method]
+        taps = np.arange(math.floor(centre - reach) + 1, math.floor(centre + reach) + 1)
+        np.add.at(matrix[row], np.clip(taps, 0, size - 1), kernel(taps - centre, cubic_coeff_a))
+    return matrix

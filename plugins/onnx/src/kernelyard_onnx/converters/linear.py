@@ -16,7 +16,7 @@ def matrix_product(node: Node) -> Expr:
     return node.op("matmul", node.input(0), node.input(1))
 
 
-@converter("Gemm", since=7)
+@converter("Gemm")
 def general_matrix_product(node: Node) -> Expr:
     a, b, c = node.input(0), node.input(1), node.optional(2)
     a = node.permute(a, (1, 0)) if node.attr("transA", 0) else a
@@ -130,3 +130,8 @@ def _contract(
 def _sizes_of(node: Node, x: Expr, labels: list[str], order: list[int], wanted: list[str]) -> list[dims.Dim]:
     by_label = dict(zip((labels[axis] for axis in order), node.shape(x), strict=True))
     return [by_label[label] for label in wanted]
+
+
+@converter("Det", since=11)
+def determinant(node: Node) -> Expr:
+    return node.op("det", node.input(0))

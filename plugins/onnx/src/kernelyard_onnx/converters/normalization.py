@@ -12,8 +12,39 @@ from kernelyard_onnx.registry import converter
 HALF = ("float16", "bfloat16")
 
 
+@converter("BatchNormalization")
+def batch_normalization_by_attribute(node: Node) -> Expr:
+    return _inferred(node) if node.attr("is_test", 0) else node.reject("it is in training mode")
+
+
+@converter("BatchNormalization", since=14)
+def batch_normalization_with_statistics(node: Node) -> Sequence[Expr]:
+    """In training mode: over the statistics of the batch, and those of all batches carried on."""
+    if not node.attr("training_mode", 0):
+        return [_inferred(node)]
+    x, momentum = node.input(0), float(node.attr("momentum", 0.9))
+    axes = (0, *range(2, node.rank(x)))
+    wide = node.cast(x, "float32") if node.dtype(x) in HALF else x
+    mean = node.op("mean", wide, axes=axes, keepdims=True)
+    centred = node.op("subtract", wide, mean)
+    variance = node.op("mean", node.op("multiply", centred, centred), axes=axes, keepdims=True)
+    scale, shift = (node.cast(node.along(node.input(i), 1, node.rank(x)), node.dtype(wide)) for i in (1, 2))
+    unit = node.op("divide", centred, node.op("sqrt", node.op("add", variance, float(node.attr("epsilon", 1e-5)))))
+    results = [node.cast(node.op("add", node.op("multiply", unit, scale), shift), node.dtype(x))]
+    for index, found in ((3, mean), (4, variance)):
+        before = node.input(index)
+        now = node.cast(node.reshape(found, node.shape(before)), node.dtype(before))
+        kept = node.op("multiply", before, momentum)
+        results.append(node.op("add", kept, node.op("multiply", now, 1 - momentum)))
+    return results
+
+
 @converter("BatchNormalization", since=7)
 def batch_normalization(node: Node) -> Expr:
+    return _inferred(node)
+
+
+def _inferred(node: Node) -> Expr:
     if node.attr("training_mode", 0) or any(node.has_output(index) for index in range(1, len(node.proto.output))):
         node.reject("it is in training mode")
     if node.attr("spatial", 1) != 1:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from kernelyard.ir import Expr
 from kernelyard_onnx.converters.convolution import spatial_rank
+from kernelyard_onnx.converters.regions import places_of_maxima
 from kernelyard_onnx.converters.slicing import lowest
 from kernelyard_onnx.converters.windows import Window, pad_explicitly, read_window
 from kernelyard_onnx.node import Node
@@ -30,17 +32,19 @@ def _pool(node: Node, kind: str, x: Expr, window: Window, **attrs: bool) -> Expr
 
 
 @converter("MaxPool")
-def max_pool(node: Node) -> Expr:
-    if node.has_output(1):
-        node.reject("its output Indices is used")
-    x = node.input(0)
+def max_pool(node: Node) -> Sequence[Expr]:
+    pooled = _max_pool(node, node.input(0))
+    return [pooled, places_of_maxima(node, node.input(0), pooled)] if node.has_output(1) else [pooled]
+
+
+def _max_pool(node: Node, x: Expr) -> Expr:
     window = _window(node, x)
     if window.static_padding is None:
         x, window = pad_explicitly(node, x, window, lowest(node.dtype(x)))
     return _pool(node, "max", x, window)
 
 
-@converter("AveragePool", since=7)
+@converter("AveragePool")
 def average_pool(node: Node) -> Expr:
     x = node.input(0)
     return _average(node, x, _window(node, x), bool(node.attr("count_include_pad", 0)))

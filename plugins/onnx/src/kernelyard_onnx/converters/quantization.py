@@ -8,7 +8,8 @@ from kernelyard import dims
 from kernelyard.dtypes import is_float, to_numpy
 from kernelyard.ir import Expr
 from kernelyard_onnx.converters.convolution import add_bias, convolve, subtract_zero_point
-from kernelyard_onnx.converters.elementwise import convert_to
+from kernelyard_onnx.converters.elementwise import convert_to, narrow
+from kernelyard_onnx.element_types import NARROW
 from kernelyard_onnx.node import Node
 from kernelyard_onnx.registry import converter
 from kernelyard_onnx.tensors import DTYPES
@@ -19,8 +20,21 @@ def quantize_linear(node: Node) -> Expr:
     x, scale, zero = node.input(0), node.input(1), node.optional(2)
     stated = DTYPES.get(node.attr("output_dtype", 0))
     dtype = node.dtype(zero) if zero is not None else stated or "uint8"
+    data_type = node.attr("output_dtype", 0) if zero is None else node.importer.element_types.get(zero, 0)
     wide = _spread(node, node.cast(scale, node.dtype(x)), x)
-    return quantize(node, node.op("divide", x, wide), None if zero is None else _spread(node, zero, x), dtype)
+    scaled = node.op("divide", x, wide)
+    if data_type in NARROW:
+        return _quantize_narrow(node, scaled, zero, x, data_type)
+    return quantize(node, scaled, None if zero is None else _spread(node, zero, x), dtype)
+
+
+def _quantize_narrow(node: Node, scaled: Expr, zero: Expr | None, x: Expr, data_type: int) -> Expr:
+    """As `quantize`, for element types that another type carries."""
+    if not is_float(NARROW[data_type][0]):
+        scaled = node.op("round", scaled)
+        if zero is not None:
+            scaled = node.op("add", scaled, node.cast(_spread(node, zero, x), node.dtype(scaled)))
+    return node.narrowed(narrow(node, scaled, data_type), data_type)
 
 
 def quantize(node: Node, scaled: Expr, zero: Expr | None, dtype: str) -> Expr:

@@ -8,9 +8,9 @@ import numpy as np
 
 from kernelyard.dims import Dim
 from kernelyard.dtypes import to_numpy
-from kernelyard.ir import Expr
+from kernelyard.ir import Constant, Expr
 from kernelyard_onnx.bounds import at_least
-from kernelyard_onnx.converters.interpolation import KERNELS, interpolation_matrix
+from kernelyard_onnx.converters.interpolation import KERNELS, crop_positions, interpolation_matrix, sampling_matrix
 from kernelyard_onnx.node import Node
 from kernelyard_onnx.rational import Rational, UndecidedError
 from kernelyard_onnx.registry import converter
@@ -43,7 +43,7 @@ def _by_scales(node: Node, scales: Sequence[Rational | float]) -> Expr:
 def resize(node: Node) -> Expr:
     x = node.input(0)
     mode = node.attr("coordinate_transformation_mode", "half_pixel")
-    if mode in ("tf_crop_and_resize", "tf_half_pixel_for_nn"):
+    if mode == "tf_half_pixel_for_nn":
         node.reject(f"its coordinate_transformation_mode is {mode!r}")
     shape = list(node.shape(x))
     axes = node.axes(node.attr("axes", range(len(shape))), len(shape))
@@ -58,9 +58,45 @@ def resize(node: Node) -> Expr:
         shape[axis] = new[position]
         if full_factors is not None and factors is not None:
             full_factors[axis] = factors[position]
+    if mode == "tf_crop_and_resize":
+        return _crop_and_resize(node, shape, axes)
     if _needs_matrices(node, shape):
         return _by_matrices(node, shape, full_factors, mode)
     return _resize(node, shape, full_factors, mode, node.attr("nearest_mode", "round_prefer_floor"))
+
+
+def _crop_and_resize(node: Node, sizes: Sequence[Dim], axes: Sequence[int]) -> Expr:
+    """The part of the image that `roi` names, sampled; what lies outside of the image has a value of its own."""
+    x = node.input(0)
+    method = METHODS.get(node.attr("mode", "nearest")) or node.reject("its mode is unknown")
+    roi = node.constant(node.input(1), "roi").reshape(-1)
+    if len(roi) != 2 * len(axes):
+        node.reject(f"its roi has {len(roi)} numbers for {len(axes)} axes")
+    outside = np.zeros((1,) * node.rank(x), bool)
+    for number, axis in enumerate(axes):
+        have = node.fixed(node.shape(x)[axis], f"size of axis {axis}")
+        want = node.fixed(sizes[axis], f"new size of axis {axis}")
+        begin, end = float(roi[number]), float(roi[len(axes) + number])
+        if have == want and (begin, end) == (0, 1):
+            continue
+        node.affordable(have * want, "matrix")
+        at = crop_positions(have, want, begin, end)
+        matrix = sampling_matrix(at, have, method, float(node.attr("cubic_coeff_a", -0.75)))
+        x = _times(node, x, axis, matrix)
+        spread = [1] * node.rank(x)
+        spread[axis] = want
+        outside = outside | ((at < 0) | (at > have - 1)).reshape(spread)
+    if not outside.any():
+        return x
+    value = node.full(float(node.attr("extrapolation_value", 0.0)), (), node.dtype(x))
+    return node.op("where", Constant(np.ascontiguousarray(outside)), value, x)
+
+
+def _times(node: Node, x: Expr, axis: int, matrix: np.ndarray) -> Expr:
+    """The product of a matrix with a tensor along one axis."""
+    order = [a for a in range(node.rank(x)) if a != axis] + [axis]
+    product = node.op("matmul", node.permute(x, order), np.ascontiguousarray(matrix.T.astype(to_numpy(node.dtype(x)))))
+    return node.permute(product, [order.index(a) for a in range(node.rank(x))])
 
 
 def _needs_matrices(node: Node, sizes: Sequence[Dim]) -> bool:
@@ -89,17 +125,15 @@ def _by_matrices(node: Node, sizes: Sequence[Dim], scales: Sequence[float] | Non
             cubic_coeff_a=float(node.attr("cubic_coeff_a", -0.75)),
             antialias=bool(node.attr("antialias", 0)),
             exclude_outside=bool(node.attr("exclude_outside", 0)),
-        ).astype(to_numpy(node.dtype(x)))
-        order = [a for a in range(node.rank(x)) if a != axis] + [axis]
-        product = node.op("matmul", node.permute(x, order), np.ascontiguousarray(matrix.T))
-        x = node.permute(product, [order.index(a) for a in range(node.rank(x))])
+        )
+        x = _times(node, x, axis, matrix)
     return x
 
 
 def _numbers(node: Node, expr: Expr, what: str) -> list[Rational]:
     value = node.builder.known.get(expr)
     if value is None:
-        node.reject(f"its {what} depend on data")
+        node.undecided(f"its {what} depend on data", expr)
     try:
         return [Rational.of(item) for item in value.reshape(-1)]
     except UndecidedError:

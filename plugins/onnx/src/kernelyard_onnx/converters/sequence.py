@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -10,6 +11,9 @@ from kernelyard.ir import Constant, Expr
 from kernelyard_onnx.node import Node
 from kernelyard_onnx.registry import converter
 from kernelyard_onnx.values import Nothing, TensorSequence, Value
+
+if TYPE_CHECKING:
+    import onnx
 
 
 @converter("SequenceConstruct", since=11)
@@ -91,6 +95,19 @@ def concat_from_sequence(node: Node) -> Expr:
     if new_axis:
         items = tuple(node.reshape(item, (*node.shape(item)[:axis], 1, *node.shape(item)[axis:])) for item in items)
     return items[0] if len(items) == 1 else node.op("concat", *items, axis=axis)
+
+
+@converter("SequenceMap", since=17)
+def sequence_map(node: Node) -> Sequence[Value]:
+    """A graph for each element; inputs that are tensors are the same for all."""
+    body: onnx.GraphProto = node.required_attr("body")
+    made: list[list[Expr]] = [[] for _ in body.output]
+    for index in range(len(node.sequence(0).items)):
+        values = [v.items[index] if isinstance(v, TensorSequence) else v for v in node.inputs]
+        named = {p.name: v for p, v in zip(body.input, values, strict=False) if v is not None}
+        for items, value in zip(made, node.importer.run_subgraph(body, node.scope, named), strict=True):
+            items.append(value if isinstance(value, Expr) else node.reject("its graph gives no tensor"))
+    return [TensorSequence(tuple(items)) for items in made]
 
 
 # --- optionals --------------------------------------------------------------------------------------------------------

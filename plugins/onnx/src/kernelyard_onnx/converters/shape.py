@@ -95,7 +95,7 @@ def _squeeze(node: Node, axes: Sequence[int] | None) -> Expr:
     shape = node.shape(x)
     if axes is None:
         if any(not isinstance(dim, int) for dim in shape):
-            node.reject("it names no axes, and the sizes of its input are not fixed")
+            node.undecided("it names no axes, and the sizes of its input are not fixed", *node.builder.deciding(shape))
         removed = {axis for axis, dim in enumerate(shape) if dim == 1}
     else:
         removed = set(node.axes(axes, len(shape)))

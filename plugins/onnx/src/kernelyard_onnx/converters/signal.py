@@ -30,20 +30,22 @@ def _fourier(node: Node, axis: int) -> Expr:
     x, length = node.input(0), node.optional(1)
     at = node.axis(axis, node.rank(x))
     size = node.fixed(node.shape(x)[at], "length of its signal")
-    points = size if length is None else int(node.scalar(length, "dft_length"))
+    inverse, onesided = bool(node.attr("inverse", 0)), bool(node.attr("onesided", 0))
+    whole = 2 * (size - 1) if inverse and onesided else size
+    points = whole if length is None else int(node.scalar(length, "dft_length"))
     last = node.rank(x) - 1
     components = node.fixed(node.shape(x)[last], "number of its components")
     order = [a for a in range(last) if a != at] + [at]
     parts = [node.permute(_part(node, x, index), order) for index in range(components)]
-    used = min(size, points)
+    used = min(size, points // 2 + 1 if inverse and onesided else points)
     if used < size:
         parts = [node.slice(part, last - 1, 0, used) for part in parts]
-    inverse, onesided = bool(node.attr("inverse", 0)), bool(node.attr("onesided", 0))
+    back = [order.index(a) for a in range(last)]
     if inverse and onesided:
-        return node.reject("it is the inverse of a one-sided transform")
+        signal = node.permute(_real_signal(node, parts, used, points), back)
+        return node.reshape(signal, (*node.shape(signal), 1))
     bins = points // 2 + 1 if onesided else points
     real, imaginary = _transform(node, parts, used, points, bins, 1 if inverse else -1)
-    back = [order.index(a) for a in range(last)]
     both = [node.permute(part, back) for part in (real, imaginary)]
     return node.op("concat", *(node.reshape(part, (*node.shape(part), 1)) for part in both), axis=last)
 
@@ -51,6 +53,19 @@ def _fourier(node: Node, axis: int) -> Expr:
 def _part(node: Node, x: Expr, index: int) -> Expr:
     part = node.slice(x, node.rank(x) - 1, index, index + 1)
     return node.reshape(part, node.shape(part)[:-1])
+
+
+def _real_signal(node: Node, parts: list[Expr], used: int, points: int) -> Expr:
+    """The inverse of a one-sided transform: the bins that are left out are the conjugates of those that are there."""
+    node.affordable(used * points, "matrix")
+    angle = 2 * np.pi * np.outer(np.arange(used), np.arange(points)) / points
+    bins = np.arange(used)
+    weight = np.where((bins == 0) | (2 * bins == points), 1, 2)[:, None] / points
+    dtype = to_numpy(node.dtype(parts[0]))
+    real = node.op("matmul", parts[0], (np.cos(angle) * weight).astype(dtype))
+    if len(parts) == 1:
+        return real
+    return node.op("subtract", real, node.op("matmul", parts[1], (np.sin(angle) * weight).astype(dtype)))
 
 
 def _transform(node: Node, parts: list[Expr], used: int, points: int, bins: int, sign: int) -> tuple[Expr, Expr]:

@@ -39,11 +39,23 @@ def grid_sample(node: Node) -> Expr:
         _taps(node, _coordinate(node, flat, rank - 1 - axis, size), size, mode) for axis, size in enumerate(spatial)
     ]
     data = node.reshape(x, (batch, channels, dims.product(spatial)))
+    return node.reshape(sampled(node, data, taps, spatial, (batch, channels, count)), (batch, channels, *outputs))
+
+
+def sampled(
+    node: Node, data: Expr, taps: Sequence[Sequence[Tap]], spatial: Sequence[Dim], shape: Sequence[Dim]
+) -> Expr:
+    """Data (N, C, product of spatial) weighted and summed over the taps of each axis: `shape`, (N, C, count)."""
     total: Expr | None = None
     for corner in itertools.product(*taps):
-        value = _weighted(node, data, corner, spatial, (batch, channels, count))
+        value = _weighted(node, data, corner, spatial, shape)
         total = value if total is None else node.op("add", total, value)
-    return node.reject("it has no taps") if total is None else node.reshape(total, (batch, channels, *outputs))
+    return node.reject("it has no taps") if total is None else total
+
+
+def linear_taps(node: Node, coordinate: Expr, size: Dim) -> list[Tap]:
+    """The two elements around each position along an axis, in elements."""
+    return _taps(node, coordinate, size, "linear")
 
 
 def _coordinate(node: Node, flat: Expr, index: int, size: Dim) -> Expr:

@@ -1,0 +1,156 @@
+"""Pooling over regions of interest: rectangles of images, each cut into a grid of cells."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from kernelyard.ir.op import Attribute, Attributes, Sample
+from kernelyard.ir.types import TensorType, Type
+from kernelyard.ops.declaration import declare, flops_per_output
+from kernelyard.ops.numeric import in_float64
+from kernelyard.ops.samples import floats
+from kernelyard.ops.type_rules import FLOATS, INTEGERS, require, require_dtype, require_rank, unify
+
+
+# --- roi_align --------------------------------------------------------------------------------------------------------
+def _roi_align_type(types: Sequence[TensorType], attrs: Attributes) -> Type:
+    x, rois, batch = types
+    require_dtype(x, FLOATS)
+    require_dtype(batch, INTEGERS, "the batch indices")
+    for type_, rank, what in ((x, 4, "x"), (rois, 2, "the regions"), (batch, 1, "the batch indices")):
+        require_rank(type_, rank, what)
+    unify(rois.shape[1], 4, "the corners of a region")
+    _require_grid(attrs["sizes"])
+    return TensorType((unify(rois.shape[0], batch.shape[0], "regions"), x.shape[1], *attrs["sizes"]), x.dtype)
+
+
+def _require_grid(sizes: Sequence[int]) -> None:
+    require(len(sizes) == 2 and min(sizes) > 0, "the grid makes no sense", found=sizes, expected="two positive sizes")
+
+
+def _positions(start: float, cell: float, cells: int, taps: int) -> np.ndarray:
+    """Where a cell is sampled, for all cells along an axis: (cells, taps)."""
+    return start + (np.arange(cells)[:, None] + (np.arange(taps) + 0.5) / max(taps, 1)) * cell
+
+
+def _weights(positions: np.ndarray, size: int) -> np.ndarray:
+    """How much each of `size` elements counts at each position, linearly between the nearest two: (..., size)."""
+    inside = (positions >= -1) & (positions <= size)
+    at = np.clip(positions, 0, size - 1)
+    distance = np.abs(at[..., None] - np.arange(size))
+    return np.maximum(1 - distance, 0) * inside[..., None]
+
+
+def _roi_align(
+    x: np.ndarray,
+    rois: np.ndarray,
+    batch: np.ndarray,
+    *,
+    sizes: tuple[int, int],
+    sampling_ratio: int,
+    spatial_scale: float,
+    mode: str,
+    half_pixel: bool,
+) -> np.ndarray:
+    result = np.zeros((len(rois), x.shape[1], *sizes), x.dtype)
+    offset = 0.5 if half_pixel else 0.0
+    for number, (region, image) in enumerate(zip(rois * spatial_scale - offset, batch.tolist(), strict=True)):
+        weights = []
+        for axis, (first, last) in enumerate(((region[1], region[3]), (region[0], region[2]))):
+            extent = last - first if half_pixel else max(last - first, 1.0)
+            cell = extent / sizes[axis]
+            taps = sampling_ratio if sampling_ratio > 0 else max(int(np.ceil(cell)), 0)
+            weights.append(_weights(_positions(first, cell, sizes[axis], taps), x.shape[2 + axis]))
+        rows, columns = weights
+        if mode == "avg":
+            taps = max(rows.shape[1] * columns.shape[1], 1)
+            result[number] = np.einsum("ph,chw,qw->cpq", rows.sum(1), x[image], columns.sum(1)) / taps
+        elif rows.shape[1] and columns.shape[1]:
+            result[number] = _largest_term(x[image], rows, columns)
+    return result
+
+
+def _largest_term(image: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    """The largest of the weighted elements that the samples of a cell are made of."""
+    terms = np.full((image.shape[0], rows.shape[0], columns.shape[0]), -np.inf)
+    for p, q in np.ndindex(rows.shape[0], columns.shape[0]):
+        for row in rows[p]:
+            for column in columns[q]:
+                pairs = np.outer(row, column)
+                used = np.nonzero(pairs)
+                products = image[:, *used] * pairs[used]
+                largest = products.max(1) if products.size else np.zeros(len(image))
+                terms[:, p, q] = np.maximum(terms[:, p, q], largest)
+    return terms
+
+
+def _roi_align_samples() -> Iterator[Sample]:
+    regions = np.array([[0, 0, 6, 5], [1.5, 2, 4, 4.5], [-2, -2, 9, 9]], np.float32)
+    inputs = (floats(2, 3, 7, 8), regions, np.array([0, 1, 1]))
+    for mode in ("avg", "max"):
+        yield Sample(inputs, {"sizes": (2, 3), "sampling_ratio": 2, "mode": mode}, mode)
+    yield Sample(inputs, {"sizes": (3, 2), "spatial_scale": 0.5, "half_pixel": True}, "as many samples as elements")
+
+
+declare(
+    "image.roi_align",
+    ("x", "rois", "batch_indices"),
+    _roi_align_type,
+    in_float64(_roi_align),
+    attributes={
+        "sizes": Attribute("ints"),
+        "sampling_ratio": Attribute("int", 0),
+        "spatial_scale": Attribute("float", 1.0),
+        "mode": Attribute("str", "avg", ("avg", "max")),
+        "half_pixel": Attribute("bool", False),
+    },
+    samples=_roi_align_samples,
+    flops=flops_per_output(16),
+    summary="the mean of x (N, C, H, W) sampled in the cells of regions (x1, y1, x2, y2): (regions, C, *sizes)",
+)
+
+
+# --- roi_max_pool -----------------------------------------------------------------------------------------------------
+def _roi_max_pool_type(types: Sequence[TensorType], attrs: Attributes) -> Type:
+    x, rois = types
+    require_dtype(x, FLOATS)
+    require_rank(x, 4, "x")
+    require_rank(rois, 2, "the regions")
+    unify(rois.shape[1], 5, "the image and the corners of a region")
+    _require_grid(attrs["sizes"])
+    return TensorType((rois.shape[0], x.shape[1], *attrs["sizes"]), x.dtype)
+
+
+def _roi_max_pool(x: np.ndarray, rois: np.ndarray, *, sizes: tuple[int, int], spatial_scale: float) -> np.ndarray:
+    result = np.zeros((len(rois), x.shape[1], *sizes), x.dtype)
+    for number, (image, left, top, right, bottom) in enumerate(rois):
+        first = np.floor(np.array([top, left]) * spatial_scale + 0.5).astype(int)
+        last = np.floor(np.array([bottom, right]) * spatial_scale + 0.5).astype(int)
+        cell = np.maximum(last - first + 1, 1) / sizes
+        for at in np.ndindex(*sizes):
+            low = np.clip(np.floor(at * cell).astype(int) + first, 0, x.shape[2:])
+            high = np.clip(np.ceil((np.array(at) + 1) * cell).astype(int) + first, 0, x.shape[2:])
+            window = x[int(image), :, low[0] : high[0], low[1] : high[1]]
+            if window.size:
+                result[number, :, *at] = window.max((1, 2))
+    return result
+
+
+def _roi_max_pool_samples() -> Iterator[Sample]:
+    regions = np.array([[0, 0, 0, 6, 5], [1, 2, 1, 5, 5], [1, 6, 6, 20, 20]], np.float32)
+    yield Sample((floats(2, 3, 7, 8), regions), {"sizes": (2, 3)}, "whole elements")
+    yield Sample((floats(2, 3, 7, 8), regions), {"sizes": (2, 2), "spatial_scale": 0.5}, "scaled")
+
+
+declare(
+    "image.roi_max_pool",
+    ("x", "rois"),
+    _roi_max_pool_type,
+    _roi_max_pool,
+    attributes={"sizes": Attribute("ints"), "spatial_scale": Attribute("float", 1.0)},
+    samples=_roi_max_pool_samples,
+    flops=flops_per_output(16),
+    summary="the largest of x (N, C, H, W) in the cells of regions (image, x1, y1, x2, y2): (regions, C, *sizes)",
+)

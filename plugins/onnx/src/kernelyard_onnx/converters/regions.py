@@ -1,0 +1,166 @@
+"""Pieces of images: regions of interest, columns of patches, samples beside the grid, maxima with their places."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from kernelyard import dims
+from kernelyard.dtypes import to_numpy
+from kernelyard.ir import Constant, Expr
+from kernelyard_onnx.converters.convolution import add_bias, kernel_of, spatial_rank
+from kernelyard_onnx.converters.spatial import linear_taps, sampled
+from kernelyard_onnx.converters.windows import read_window
+from kernelyard_onnx.node import Node
+from kernelyard_onnx.registry import converter
+
+
+@converter("RoiAlign", since=10)
+def roi_align_unshifted(node: Node) -> Expr:
+    return _roi_align(node, False)
+
+
+@converter("RoiAlign", since=16)
+def roi_align(node: Node) -> Expr:
+    return _roi_align(node, node.attr("coordinate_transformation_mode", "half_pixel") == "half_pixel")
+
+
+def _roi_align(node: Node, half_pixel: bool) -> Expr:
+    return node.op(
+        "image.roi_align",
+        *(node.input(index) for index in range(3)),
+        sizes=(int(node.attr("output_height", 1)), int(node.attr("output_width", 1))),
+        sampling_ratio=int(node.attr("sampling_ratio", 0)),
+        spatial_scale=float(node.attr("spatial_scale", 1.0)),
+        mode=node.attr("mode", "avg"),
+        half_pixel=half_pixel,
+    )
+
+
+@converter("MaxRoiPool")
+def roi_max_pool(node: Node) -> Expr:
+    scale = float(node.attr("spatial_scale", 1.0))
+    sizes = tuple(node.required_attr("pooled_shape"))
+    return node.op("image.roi_max_pool", node.input(0), node.input(1), sizes=sizes, spatial_scale=scale)
+
+
+@converter("Col2Im", since=18)
+def columns_to_image(node: Node) -> Expr:
+    """Patches added up where they overlap: a transposed convolution whose weights copy each column to its place.
+
+    X: (N, C * elements of a patch, patches) -> (N, C, image...).
+    """
+    x, image, kernel = node.input(0), node.ints(node.input(1), "image_shape"), node.ints(node.input(2), "block_shape")
+    rank = len(image)
+    window = read_window(node, image, kernel)
+    pads = window.static_padding or (0,) * (2 * rank)
+    spans = [size + pads[axis] + pads[rank + axis] - window.reach[axis] for axis, size in enumerate(image)]
+    steps = [span // stride + 1 for span, stride in zip(spans, window.strides, strict=True)]
+    elements = math.prod(kernel)
+    channels = node.fixed(dims.floordiv(node.shape(x)[1], elements), "number of channels")
+    blocks = node.reshape(x, (node.shape(x)[0], channels * elements, *steps))
+    weights = np.zeros((channels, elements, 1, elements), to_numpy(node.dtype(x)))
+    weights[:, np.arange(elements), 0, np.arange(elements)] = 1
+    return node.op(
+        f"nn.conv{rank if rank <= 3 else node.reject(f'its image has {rank} axes')}d_transpose",
+        blocks,
+        weights.reshape(channels * elements, 1, *kernel),
+        strides=window.strides,
+        padding=pads,
+        dilation=window.dilation,
+        groups=channels,
+        output_padding=tuple(span % stride for span, stride in zip(spans, window.strides, strict=True)),
+    )
+
+
+@converter("DeformConv", since=19)
+def deformable_convolution(node: Node) -> Expr:
+    """Samples at shifted positions, then one matrix product per group.
+
+    X: (N, C, H, W), W: (M, C / group, kernel...), offset: (N, offset groups * elements * 2, out...).
+    """
+    x, weight, offset = (node.input(index) for index in range(3))
+    bias, mask = node.optional(3), node.optional(4)
+    rank, kernel = spatial_rank(node, x), kernel_of(node, weight)
+    window = read_window(node, node.shape(x)[2:], kernel)
+    groups, shifts = int(node.attr("group", 1)), int(node.attr("offset_group", 1))
+    batch, channels, *spatial = node.shape(x)
+    made = [node.fixed(size, "size of its result") for size in node.shape(offset)[2:]]
+    elements, outputs = math.prod(kernel), math.prod(made)
+    images = dims.product((batch, shifts))
+    moved = node.reshape(offset, (images, elements, rank, outputs))
+    taps = []
+    for axis, size in enumerate(spatial):
+        grid = _places(window.strides[axis], window.dilation[axis], window.padding[axis], axis, kernel, made)
+        shift = node.reshape(node.slice(moved, 2, axis, axis + 1), (images, elements, outputs))
+        at = node.op("add", shift, grid.astype(to_numpy(node.dtype(x))))
+        taps.append(linear_taps(node, node.reshape(at, (images, elements * outputs)), size))
+    shape = (images, dims.floordiv(channels, shifts), elements * outputs)
+    values = sampled(node, node.reshape(x, (*shape[:2], dims.product(spatial))), taps, spatial, shape)
+    if mask is not None:
+        values = node.op("multiply", values, node.reshape(mask, (images, 1, elements * outputs)))
+    depth = dims.floordiv(channels, groups) * elements
+    made_of = node.reshape(values, (batch, groups, depth, outputs))
+    results = node.fixed(node.shape(weight)[0], "number of output channels")
+    product = node.op("matmul", node.reshape(weight, (groups, results // groups, depth)), made_of)
+    return add_bias(node, node.reshape(product, (batch, results, *made)), bias)
+
+
+def _places(stride: int, dilation: int, pad: object, axis: int, kernel: tuple[int, ...], made: list[int]) -> np.ndarray:
+    """Along one axis, where each element of the kernel lies for each result: (elements, results)."""
+    element = np.indices(kernel)[axis].reshape(-1, 1) * dilation
+    return element + np.indices(made)[axis].reshape(1, -1) * stride - np.asarray(pad)
+
+
+@converter("MaxUnpool", since=9)
+def max_unpool(node: Node) -> Expr:
+    """Each element at its index of a tensor of zeros."""
+    x, indices, stated = node.input(0), node.input(1), node.optional(2)
+    window = read_window(node, node.shape(x)[2:], tuple(node.required_attr("kernel_shape")))
+    rank = len(window.kernel)
+    sizes = [
+        (size - 1) * window.strides[axis] - window.padding[axis] - window.padding[rank + axis] + window.kernel[axis]
+        for axis, size in enumerate(node.shape(x)[2:])
+    ]
+    shape = (*node.shape(x)[:2], *sizes)
+    count = dims.product(node.shape(x))
+    zeros = node.full(0, (dims.product(shape),), node.dtype(x))
+    flat = [node.reshape(value, (count,)) for value in (indices, x)]
+    result = node.reshape(node.op("scatter_elements", zeros, *flat, axis=0), shape)
+    if stated is None:
+        return result
+    wanted = node.dims(stated, "output_shape")
+    behind = [want - have for want, have in zip(wanted, shape, strict=True)]
+    return node.op("pad", result, pads=(*(0,) * len(shape), *behind), mode="constant", value=0.0)
+
+
+def places_of_maxima(node: Node, x: Expr, pooled: Expr) -> Expr:
+    """Where the elements of a maximum pooling come from: indices into the whole of `x`, of fixed sizes."""
+    spatial = [node.fixed(size, "size of its image") for size in node.shape(x)[2:]]
+    made = [node.fixed(size, "size of its result") for size in node.shape(pooled)[2:]]
+    window = read_window(node, spatial, tuple(node.required_attr("kernel_shape")))
+    pads = tuple(node.fixed(pad, "padding") for pad in window.padding)
+    elements, outputs, whole = math.prod(window.kernel), math.prod(made), math.prod(spatial)
+    node.affordable(elements * outputs, "table of places")
+    places = [
+        _places(window.strides[axis], window.dilation[axis], pads[axis], axis, window.kernel, made).T
+        for axis in range(len(spatial))
+    ]
+    inside = np.all([(at >= 0) & (at < size) for at, size in zip(places, spatial, strict=True)], axis=0)
+    table = np.ravel_multi_index([np.where(inside, at, 0) for at in places], spatial)
+    order = "F" if node.attr("storage_order", 0) else "C"
+    names = np.ravel_multi_index([np.where(inside, at, 0) for at in places], spatial, order=order)
+    batch, channels = node.shape(x)[:2]
+    rows = node.reshape(x, (batch, channels, whole))
+    values = node.op("take", rows, Constant(np.ascontiguousarray(table.reshape(-1))), axis=2)
+    windows = node.reshape(values, (batch, channels, outputs, elements))
+    # Padding is never the largest, and the first of equal elements counts.
+    best = node.reshape(pooled, (batch, channels, outputs, 1))
+    same = node.op("logical_and", node.op("equal", windows, best), Constant(inside))
+    which = node.op("argmax", node.cast(same, "int32"), axis=3, keepdims=False, select_last_index=False)
+    flat = node.op("add", which, Constant(np.arange(outputs) * elements))
+    found = node.op("take", Constant(np.ascontiguousarray(names.reshape(-1))), flat, axis=0)
+    image = node.op("arange", start=0, step=1, count=dims.product((batch, channels)), dtype="int64")
+    begins = node.reshape(node.op("multiply", image, whole), (batch, channels, 1))
+    return node.reshape(node.op("add", found, begins), node.shape(pooled))
