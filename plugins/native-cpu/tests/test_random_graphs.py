@@ -14,6 +14,7 @@ from kernelyard.testing.fused_graphs import fused_graphs
 from kernelyard.testing.graph_builder import FusedGraph
 
 BATCHES, EXAMPLES = 8, 260
+MACHINES = (None, None, "x86-64-v3", "x86-64")  # in turn; None: this one
 # The same graphs in every run.
 SETTINGS = settings(
     max_examples=EXAMPLES,
@@ -26,13 +27,14 @@ SETTINGS = settings(
 
 @pytest.mark.parametrize("batch", range(BATCHES))
 def test_random_graphs(batch: int) -> None:
+    target = ky.Target("cpu", mcpu=MACHINES[batch % len(MACHINES)])
     seen: list[int] = []  # how many kernels each graph became
 
     @seed(batch)
     @SETTINGS
     @given(fused_graphs())
     def check(graph: FusedGraph) -> None:
-        exe = ky.compile(graph.module, backends=[], strict=True)
+        exe = ky.compile(graph.module, target=target, backends=[], strict=True)
         seen.append(len(exe.report.kernels))
         for number, case in enumerate(graph.cases):
             found = exe(*case.inputs)
