@@ -15,7 +15,7 @@ import kernelyard as ky
 from kernelyard import dims, errors
 from kernelyard.ir import Function, FunctionBuilder, IRModule
 from kernelyard.plugins.frontend import Frontend
-from kernelyard.plugins.manager import get_manager
+from kernelyard.plugins.manager import PluginManager, get_manager
 from kernelyard.testing import assert_allclose, assert_declined, assert_offloaded, evaluate
 from kernelyard.testing.backends import InterpretedBackend
 
@@ -159,7 +159,8 @@ def test_a_frontend_is_no_backend(mlp: IRModule) -> None:
         ky.compile(mlp, backends=["onnx"])
 
 
-def test_a_gpu_target_needs_its_code_generator(mlp: IRModule) -> None:
+def test_a_gpu_target_needs_its_code_generator(mlp: IRModule, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PluginManager, "active", lambda *_: [])
     with pytest.raises(errors.BackendUnavailableError, match="kernelyard-native-cuda"):
         ky.compile(mlp, target="cuda")
     with pytest.raises(errors.TargetError, match="did you mean 'cuda'"):

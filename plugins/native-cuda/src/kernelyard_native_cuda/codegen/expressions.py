@@ -1,0 +1,148 @@
+"""Scalar expressions of loop-level code as CUDA text, for one point."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from kernelyard.dims import Dim
+from kernelyard.errors import CodegenError
+from kernelyard.tir import Axis, Binary, Buffer, Cast, Const, DimValue, Expr, Load, Select, Unary
+from kernelyard.tir.index_algebra import is_index
+from kernelyard.tir.primfunc import walk
+from kernelyard_native_cuda.codegen import operations
+from kernelyard_native_cuda.codegen.types import computed, is_narrow_float, literal, stored
+from kernelyard_native_cuda.codegen.writer import Writer
+
+MOST_DEPTH = 24  # of nested text: deeper parts get names
+_INDEX_INFIX = {"add": "+", "sub": "-", "mul": "*"}
+
+
+class Parameters(Protocol):
+    """What a kernel is given."""
+
+    def dim(self, dim: Dim) -> str:
+        """The text of a dim, which may be symbolic."""
+        ...
+
+    def tensor(self, buffer: Buffer) -> str:
+        """The name of a tensor's memory."""
+        ...
+
+
+class Expressions:
+    """Writes expressions where axes have the given texts.
+
+    known: texts of expressions that are at hand already. kept: buffers that are arrays in registers or shared memory:
+    the text of the element, by its indices.
+    """
+
+    def __init__(
+        self,
+        writer: Writer,
+        parameters: Parameters,
+        axes: Mapping[str, str],
+        known: Mapping[Expr, str] | None = None,
+        kept: Mapping[Buffer, Callable[[Sequence[Expr]], str]] | None = None,
+    ) -> None:
+        self.writer = writer
+        self.parameters = parameters
+        self.axes = dict(axes)
+        self.known: dict[Expr, str] = dict(known or {})
+        self.kept = dict(kept or {})
+        self._uses: Counter[Expr] = Counter()
+
+    def expect(self, *roots: Expr) -> None:
+        """Say what will be asked for: parts that occur more than once get names."""
+        for expr in walk(*roots):
+            self._uses.update(expr.children)
+
+    def value(self, expr: Expr) -> str:
+        """The text of an expression's value; parts are written before it where they need a name."""
+        found = self.known.get(expr)
+        if found is not None:
+            return found
+        text = self._text(expr)
+        is_leaf = isinstance(expr, (Axis, Const, DimValue))
+        if is_leaf or (self._uses[expr] < 2 and expr.depth % MOST_DEPTH):
+            return text
+        name = self.writer.define(computed(expr.dtype), text)
+        self.known[expr] = name
+        return name
+
+    def offset(self, buffer: Buffer, indices: Sequence[Expr]) -> str:
+        """Where an element lies, counted in elements."""
+        terms: list[str] = []
+        for index, stride in zip(indices, buffer.strides, strict=True):
+            if isinstance(index, Const) and index.value == 0:
+                continue
+            text = self.value(index)
+            terms.append(text if stride == 1 else f"{text} * {self.parameters.dim(stride)}")
+        return " + ".join(terms) or "0"
+
+    def element(self, buffer: Buffer, indices: Sequence[Expr]) -> str:
+        """The place of an element, to be read or written."""
+        kept = self.kept.get(buffer)
+        return kept(indices) if kept else f"{self.parameters.tensor(buffer)}[{self.offset(buffer, indices)}]"
+
+    def store(self, buffer: Buffer, indices: Sequence[Expr], text: str) -> None:
+        """Write an element."""
+        converted = text if buffer in self.kept else to_stored(text, buffer.dtype)
+        self.writer.line(f"{self.element(buffer, indices)} = {converted};")
+
+    def _text(self, expr: Expr) -> str:
+        match expr:
+            case Axis():
+                return self.axes[expr.name]
+            case Const():
+                return literal(expr.value, expr.dtype)
+            case DimValue():
+                return self.parameters.dim(expr.dim)
+            case Load():
+                text = self.element(expr.buffer, expr.indices)
+                return f"({computed(expr.dtype)}){text}" if expr.buffer in self.kept else from_stored(text, expr.dtype)
+            case Unary():
+                return operations.unary(expr.op, self._operand(expr.x), expr.x.dtype)
+            case Binary():
+                return self._binary(expr)
+            case Cast():
+                return operations.converted(self.value(expr.x), expr.x.dtype, expr.dtype)
+            case Select():
+                return self._select(expr)
+        raise CodegenError("an expression of an unknown kind", found=type(expr).__name__)
+
+    def _operand(self, expr: Expr) -> str:
+        """A value whose text may be repeated, or stand behind a sign."""
+        text = self.value(expr)
+        return text if text.isidentifier() else self.writer.define(computed(expr.dtype), text)
+
+    def _binary(self, expr: Binary) -> str:
+        a, b = self.value(expr.a), self.value(expr.b)
+        if expr.op in _INDEX_INFIX and is_index(expr):  # cannot overflow
+            return f"({a} {_INDEX_INFIX[expr.op]} {b})"
+        return operations.binary(expr.op, a, b, expr.a.dtype)
+
+    def _select(self, expr: Select) -> str:
+        condition = self.value(expr.condition)
+        if not any(isinstance(e, Load) for e in walk(expr.a, expr.b)):
+            return f"({condition} ? {self.value(expr.a)} : {self.value(expr.b)})"
+        name = self.writer.fresh()
+        self.writer.line(f"{computed(expr.dtype)} {name};")
+        for head, arm in ((f"if ({condition})", expr.a), ("else", expr.b)):
+            outer = dict(self.known)
+            with self.writer.block(head):  # what is loaded here is loaded nowhere else
+                self.writer.line(f"{name} = {self.value(arm)};")
+            self.known = outer
+        self.known[expr] = name
+        return name
+
+
+def from_stored(text: str, dtype: str) -> str:
+    """An element as a value."""
+    return f"value_of({text})" if is_narrow_float(dtype) else text
+
+
+def to_stored(text: str, dtype: str) -> str:
+    """A value as an element."""
+    return f"Stored<{stored(dtype)}>::of({text})" if is_narrow_float(dtype) else text

@@ -1,0 +1,96 @@
+"""Kernel: the text of one CUDA kernel while it is written, and what launching it takes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from kernelyard import dims
+from kernelyard.dims import Dim
+from kernelyard.tir import Buffer, Expr, IterVar
+from kernelyard_native_cuda.codegen.expressions import Expressions
+from kernelyard_native_cuda.codegen.types import stored
+from kernelyard_native_cuda.codegen.writer import Writer
+
+MOST_INT = (1 << 31) - 1
+
+
+@dataclass(frozen=True)
+class WrittenKernel:
+    """arguments: tensors, then numbers, as the kernel takes them. blocks: how many of `threads` threads are started."""
+
+    name: str
+    text: str
+    blocks: Dim
+    threads: int
+    arguments: tuple[Buffer | Dim, ...]
+
+
+class Kernel:
+    """written: the buffers that it writes."""
+
+    def __init__(self, written: frozenset[Buffer], threads: int) -> None:
+        self.writer = Writer()
+        self.threads = threads
+        self._written = written
+        self._tensors: dict[Buffer, str] = {}
+        self._numbers: dict[Dim, str] = {}
+
+    def tensor(self, buffer: Buffer) -> str:
+        """The name of a tensor's memory."""
+        clean = re.sub(r"\W", "_", buffer.name)
+        return self._tensors.setdefault(buffer, f"{clean}_{len(self._tensors)}")
+
+    def dim(self, dim: Dim) -> str:
+        """The text of a dim; symbolic ones are numbers that the kernel is given."""
+        if isinstance(dim, int):
+            return f"{dim}ll" if dim >= 0 else f"({dim}ll)"
+        return self._numbers.setdefault(dim, f"n{len(self._numbers)}")
+
+    def expressions(
+        self,
+        axes: Mapping[str, str],
+        known: Mapping[Expr, str] | None = None,
+        kept: Mapping[Buffer, Callable[[Sequence[Expr]], str]] | None = None,
+    ) -> Expressions:
+        """What writes expressions into the kernel."""
+        return Expressions(self.writer, self, axes, known, kept)
+
+    def axes_at(self, point: str, axes: Sequence[IterVar]) -> dict[str, str]:
+        """Names of the axes' values at a point of their space, which is counted with the last axis fastest."""
+        names: dict[str, str] = {}
+        for number, axis in enumerate(axes):
+            step = dims.product(a.extent for a in axes[number + 1 :])
+            text = point if step == 1 else f"{point} / {self._divisor(step, axes)}"
+            outer = dims.product(a.extent for a in axes[:number])
+            if axis.extent == 1:
+                text = "0"
+            elif outer != 1:
+                text = f"{text} % {self._divisor(axis.extent, axes)}"
+            names[axis.name] = self.writer.define("long long", text)
+        return names
+
+    def _divisor(self, dim: Dim, axes: Sequence[IterVar]) -> str:
+        return str(dim) if isinstance(dim, int) and self.counts_in_int(axes) else self.dim(dim)
+
+    @staticmethod
+    def counts_in_int(axes: Sequence[IterVar]) -> bool:
+        """True where the points of some axes are known to fit 32 bits, in which division is much quicker."""
+        total = dims.product(axis.extent for axis in axes)
+        return isinstance(total, int) and total <= MOST_INT - (1 << 16)
+
+    def define_point(self, axes: Sequence[IterVar], text: str) -> str:
+        """A name for a point's number, in as few bits as will do."""
+        return self.writer.define("int" if self.counts_in_int(axes) else "long long", text)
+
+    def finish(self, name: str, blocks: Dim) -> WrittenKernel:
+        """The kernel with its head."""
+        params = [
+            f"GLOBAL({'' if buffer in self._written else 'const '}{stored(buffer.dtype)}) {tensor}"
+            for buffer, tensor in self._tensors.items()
+        ]
+        params += [f"const long long {number}" for number in self._numbers.values()]
+        head = f'extern "C" __global__ void __launch_bounds__({self.threads}) {name}({", ".join(params)})'
+        body = "\n".join(f"  {line}" for line in self.writer.text.splitlines())
+        return WrittenKernel(name, f"{head} {{\n{body}\n}}\n", blocks, self.threads, (*self._tensors, *self._numbers))

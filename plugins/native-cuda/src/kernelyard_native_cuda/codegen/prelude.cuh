@@ -1,0 +1,170 @@
+// What generated kernels use. The same text is compiled for GPUs, and for the emulator, whose header defines
+// KERNELYARD_EMULATION and its own GLOBAL and SHARED, pack_at and put_pack.
+template <class T, int N> struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Pack { T at[N]; };
+#ifndef KERNELYARD_EMULATION
+#define GLOBAL(T) T* __restrict__
+#define SHARED(T, name, count) __shared__ T name[count]
+template <class T> __device__ Pack<T, 4> pack_at(const T* p, long long i) { return *(const Pack<T, 4>*)(p + i); }
+template <class T> __device__ void put_pack(T* p, long long i, Pack<T, 4> four) { *(Pack<T, 4>*)(p + i) = four; }
+#endif
+#define WARP 32
+#define ALL_LANES 0xffffffffu
+
+// --- element types that are stored narrow and computed as float -------------------------------------------------------
+struct Half { unsigned short bits; };
+struct BFloat { unsigned short bits; };
+struct E4M3 { unsigned char bits; };
+struct E5M2 { unsigned char bits; };
+
+// A float of `mantissa` bits and this bias, from its bits.
+__device__ inline float widened(unsigned bits, int mantissa, int exponent_bits, int bias, bool has_infinity) {
+  const unsigned sign = bits >> (mantissa + exponent_bits) & 1u, most = (1u << exponent_bits) - 1;
+  const unsigned exponent = bits >> mantissa & most, fraction = bits & ((1u << mantissa) - 1);
+  float value;
+  if (has_infinity && exponent == most) value = __int_as_float(fraction ? 0x7fc00000 : 0x7f800000);
+  else if (!has_infinity && exponent == most && fraction == (1u << mantissa) - 1) value = __int_as_float(0x7fc00000);
+  else if (exponent == 0) value = ldexpf((float)fraction, 1 - bias - mantissa);
+  else value = ldexpf((float)(fraction | 1u << mantissa), (int)exponent - bias - mantissa);
+  return sign ? -value : value;
+}
+
+// To nearest, halves to even; what is too large becomes infinite, or no number where there is no infinity.
+__device__ inline unsigned narrowed(float value, int mantissa, int exponent_bits, int bias, bool has_infinity) {
+  const unsigned sign = (unsigned)__float_as_int(value) >> 31 << (mantissa + exponent_bits);
+  const unsigned most = (1u << exponent_bits) - 1, infinity = most << mantissa;
+  const unsigned no_number = has_infinity ? infinity | 1u << (mantissa - 1) : infinity | ((1u << mantissa) - 1);
+  const float magnitude = fabsf(value);
+  if (value != value) return sign | no_number;
+  if (magnitude == 0.0f) return sign;
+  int exponent = (__float_as_int(magnitude) >> 23) - 127;
+  if (exponent < 1 - bias) exponent = 1 - bias;
+  if (exponent + bias > (int)most) return sign | (has_infinity ? infinity : no_number);
+  const unsigned steps = (unsigned)rintf(ldexpf(magnitude, mantissa - exponent)), one = 1u << mantissa;
+  const unsigned bits = steps < one ? steps : ((unsigned)(exponent + bias) << mantissa) + (steps - one);
+  const unsigned largest = has_infinity ? infinity - 1 : no_number - 1;
+  return sign | (bits <= largest ? bits : has_infinity ? infinity : no_number);
+}
+
+template <class T> __device__ T value_of(T x) { return x; }
+__device__ inline float value_of(E4M3 x) { return widened(x.bits, 3, 4, 7, false); }
+__device__ inline float value_of(E5M2 x) { return widened(x.bits, 2, 5, 15, true); }
+__device__ inline float value_of(BFloat x) { return __int_as_float((unsigned)x.bits << 16); }
+#ifdef KERNELYARD_EMULATION
+__device__ inline float value_of(Half x) { return widened(x.bits, 10, 5, 15, true); }
+__device__ inline unsigned short half_bits(float x) { return (unsigned short)narrowed(x, 10, 5, 15, true); }
+#else
+__device__ inline float value_of(Half x) {
+  float value;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(x.bits));
+  return value;
+}
+__device__ inline unsigned short half_bits(float x) {
+  unsigned short bits;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+  return bits;
+}
+#endif
+template <class T> struct Stored { template <class V> static __device__ T of(V x) { return (T)x; } };
+template <> struct Stored<Half> { static __device__ Half of(float x) { return {half_bits(x)}; } };
+template <> struct Stored<E4M3> {
+  static __device__ E4M3 of(float x) { return {(unsigned char)narrowed(x, 3, 4, 7, false)}; }
+};
+template <> struct Stored<E5M2> {
+  static __device__ E5M2 of(float x) { return {(unsigned char)narrowed(x, 2, 5, 15, true)}; }
+};
+template <> struct Stored<BFloat> {
+  static __device__ BFloat of(float x) {
+    const unsigned bits = (unsigned)__float_as_int(x);
+    if (x != x) return {(unsigned short)(bits >> 16 | 0x40u)};
+    return {(unsigned short)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16)};
+  }
+};
+
+// --- operations -------------------------------------------------------------------------------------------------------
+template <class T> __device__ T least(T a, T b) { return a != a ? a : b != b || b < a ? b : a; }
+template <class T> __device__ T most(T a, T b) { return a != a ? a : b != b || b > a ? b : a; }
+template <class T> __device__ T sign_of(T x) { return x != x ? x : (T)((x > T(0)) - (x < T(0))); }
+template <class T> __device__ T magnitude_of(T x) { return x < T(0) ? (T)(T(0) - x) : x; }
+template <class T> __device__ T truncated_quotient(T a, T b) {
+  return b == T(0) ? T(0) : T(-1) < T(0) && b == T(-1) ? (T)(0ull - (unsigned long long)a) : (T)(a / b);
+}
+template <class T> __device__ T remainder_like(T a, T b) {  // with the sign of a
+  return b == T(0) || (T(-1) < T(0) && b == T(-1)) ? T(0) : (T)(a % b);
+}
+template <class T> __device__ T floor_quotient(T a, T b) {
+  const T quotient = truncated_quotient(a, b), rest = remainder_like(a, b);
+  return rest != T(0) && ((rest < T(0)) != (b < T(0))) ? (T)(quotient - 1) : quotient;
+}
+template <class T> __device__ T modulo(T a, T b) {  // with the sign of b
+  const T rest = remainder_like(a, b);
+  return rest != T(0) && ((rest < T(0)) != (b < T(0))) ? (T)(rest + b) : rest;
+}
+template <> __device__ inline float modulo(float a, float b) {
+  const float rest = fmodf(a, b);
+  return rest == 0.0f ? copysignf(0.0f, b) : (rest < 0.0f) != (b < 0.0f) ? rest + b : rest;
+}
+template <> __device__ inline double modulo(double a, double b) {
+  const double rest = fmod(a, b);
+  return rest == 0.0 ? copysign(0.0, b) : (rest < 0.0) != (b < 0.0) ? rest + b : rest;
+}
+template <class T> __device__ T integer_power(T a, T b) {
+  if (b < T(0)) return a == T(1) ? T(1) : a == T(-1) ? (b % 2 ? T(-1) : T(1)) : T(0);
+  unsigned long long power = 1, factor = (unsigned long long)a;
+  for (; b > T(0); b = (T)(b / 2), factor *= factor)
+    if (b % 2) power *= factor;
+  return (T)power;
+}
+template <class T> __device__ T shifted_left(T a, T b) {
+  return b < T(0) || b >= T(8 * sizeof(T)) ? T(0) : (T)((unsigned long long)a << b);
+}
+template <class T> __device__ T shifted_right(T a, T b) {
+  return b < T(0) || b >= T(8 * sizeof(T)) ? (a < T(0) ? T(-1) : T(0)) : (T)(a >> b);
+}
+template <class T, class F> __device__ T to_integer(F x) {  // toward zero; what is not finite becomes 0
+  if (!(x - x == F(0))) return T(0);
+  return x >= F(9223372036854775808.0) ? (T)(unsigned long long)x : (T)(long long)x;
+}
+
+// --- reducers ---------------------------------------------------------------------------------------------------------
+struct Sum { template <class T> static __device__ T of(T a, T b) { return (T)(a + b); } };
+struct Prod { template <class T> static __device__ T of(T a, T b) { return (T)(a * b); } };
+struct Min { template <class T> static __device__ T of(T a, T b) { return least(a, b); } };
+struct Max { template <class T> static __device__ T of(T a, T b) { return most(a, b); } };
+struct Any { template <class T> static __device__ T of(T a, T b) { return a || b; } };
+struct All { template <class T> static __device__ T of(T a, T b) { return a && b; } };
+
+template <class T> __device__ T of_lane_across(T value, int mask) {
+  if constexpr (sizeof(T) < 4) return (T)__shfl_xor_sync(ALL_LANES, (int)value, mask);
+  else return __shfl_xor_sync(ALL_LANES, value, mask);
+}
+
+// The values of a block's threads combined; every thread gets the result. All threads must come here.
+template <class Op, int THREADS, class T> __device__ T block_reduced(T value) {
+  for (int mask = WARP / 2; mask; mask >>= 1) value = Op::of(value, of_lane_across(value, mask));
+  if constexpr (THREADS > WARP) {
+    SHARED(T, partial, THREADS / WARP);
+    if (threadIdx.x % WARP == 0) partial[threadIdx.x / WARP] = value;
+    __syncthreads();
+    value = partial[0];
+    for (int warp = 1; warp < THREADS / WARP; ++warp) value = Op::of(value, (T)partial[warp]);
+    __syncthreads();
+  }
+  return value;
+}
+
+// --- up to four neighbouring elements ---------------------------------------------------------------------------------
+template <class T> __device__ Pack<T, 4> four_at(GLOBAL(const T) p, long long i, int count) {
+  Pack<T, 4> four = {};
+  if (count == 4) return pack_at(p, i);
+  for (int lane = 0; lane < count; ++lane) four.at[lane] = p[i + lane];
+  return four;
+}
+template <class T> __device__ void put_four(GLOBAL(T) p, long long i, int count, Pack<T, 4> four) {
+  if (count == 4) {
+    put_pack(p, i, four);
+  } else {
+    for (int lane = 0; lane < count; ++lane) p[i + lane] = four.at[lane];
+  }
+}
+
+// --- generated --------------------------------------------------------------------------------------------------------

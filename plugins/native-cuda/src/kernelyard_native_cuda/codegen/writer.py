@@ -1,0 +1,52 @@
+"""Writer: lines of C text, indented, with names that are not taken yet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class Writer:
+    """Example:
+    >>> writer = Writer()
+    >>> with writer.block("if (x)"):
+    ...     name = writer.define("float", "1.0f")
+    >>> print(writer.text)
+    if (x) {
+      const float v0 = 1.0f;
+    }
+    """
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+        self._depth = 0
+        self._names = 0
+
+    def line(self, text: str) -> None:
+        """A line at the current depth."""
+        self._lines.append("  " * self._depth + text)
+
+    def fresh(self, prefix: str = "v") -> str:
+        """A name that nothing has."""
+        self._names += 1
+        return f"{prefix}{self._names - 1}"
+
+    def define(self, type_: str, text: str) -> str:
+        """A new constant; its name."""
+        name = self.fresh()
+        self.line(f"const {type_} {name} = {text};")
+        return name
+
+    @contextmanager
+    def block(self, head: str) -> Iterator[None]:
+        """What is written meanwhile stands in braces behind `head`."""
+        self.line(f"{head} {{".lstrip())
+        self._depth += 1
+        yield
+        self._depth -= 1
+        self.line("}")
+
+    @property
+    def text(self) -> str:
+        """All of it."""
+        return "\n".join(self._lines)

@@ -1,0 +1,280 @@
+// CUDA on the CPU: the text of generated kernels, compiled by g++. Blocks run one after another; the threads of a block are
+// fibers, which run in turn from one barrier to the next. What a GPU would answer with a wrong result is an error here:
+// accesses outside a tensor or a shared array, a barrier that not all threads reach, reading shared memory that nobody
+// wrote, and threads that touch the same element of it between two barriers, one of them writing.
+#pragma once
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#define KERNELYARD_EMULATION
+#define __global__
+#define __device__
+#define __launch_bounds__(...)
+#define GLOBAL(T) emulation::Global<T>
+#define SHARED(T, name, count) static emulation::Shared<T, count> name
+
+struct uint3 { unsigned x, y, z; };
+static inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
+static inline double rsqrt(double x) { return 1.0 / sqrt(x); }
+template <class To, class From> static To emulation_bits(From x) { To to; memcpy(&to, &x, sizeof to); return to; }
+static inline float __int_as_float(int x) { return emulation_bits<float>(x); }
+static inline int __float_as_int(float x) { return emulation_bits<int>(x); }
+static inline double __longlong_as_double(long long x) { return emulation_bits<double>(x); }
+template <class T, int N> struct Pack;
+
+namespace emulation {
+
+// --- fibers -----------------------------------------------------------------------------------------------------------
+#if defined(__x86_64__)
+struct Context { void* stack; };
+extern "C" void kernelyard_switch(void** save, void* load);
+asm(".text\n.local kernelyard_switch\nkernelyard_switch:\n"
+    " pushq %rbp\n pushq %rbx\n pushq %r12\n pushq %r13\n pushq %r14\n pushq %r15\n"
+    " movq %rsp,(%rdi)\n movq %rsi,%rsp\n"
+    " popq %r15\n popq %r14\n popq %r13\n popq %r12\n popq %rbx\n popq %rbp\n ret\n");
+static inline void change(Context& from, Context& to) { kernelyard_switch(&from.stack, to.stack); }
+static void prepare(Context& context, char* stack, size_t size, void (*start)()) {
+  void** top = (void**)(((size_t)stack + size) & ~(size_t)15);
+  *--top = nullptr;
+  *--top = (void*)start;
+  for (int saved = 0; saved < 6; ++saved) *--top = nullptr;
+  context.stack = top;
+}
+#else
+}  // namespace emulation
+#include <ucontext.h>
+namespace emulation {
+struct Context { ucontext_t at; };
+static inline void change(Context& from, Context& to) { swapcontext(&from.at, &to.at); }
+static void prepare(Context& context, char* stack, size_t size, void (*start)()) {
+  getcontext(&context.at);
+  context.at.uc_stack.ss_sp = stack;
+  context.at.uc_stack.ss_size = size;
+  context.at.uc_link = nullptr;
+  makecontext(&context.at, start, 0);
+}
+#endif
+
+// --- a block of threads -----------------------------------------------------------------------------------------------
+enum State { READY, AT_BARRIER, IN_WARP, DONE };
+struct Thread { Context context; State state; uint3 index; unsigned lane_mask; unsigned long long slot; };
+static const unsigned MOST_THREADS = 1024;
+static const size_t STACK = 128 << 10;
+static Thread threads[MOST_THREADS];
+static char* stacks;
+static Thread* current;
+static Context scheduler;
+static uint3 grid, block, block_index;
+static unsigned count;  // of threads in a block
+static unsigned long long epoch = 1;  // barriers so far, in all blocks: what happened in another epoch is in order
+static unsigned long long block_epoch;  // the epoch in which the block began: shared memory of before is not its own
+static void (*body)(void*);
+static void* arguments;
+static char message[256];
+
+static void leave() { change(current->context, scheduler); }
+[[noreturn]] __attribute__((noinline, cold)) static void fail(const char* what, long long index, long long size) {
+  snprintf(message, sizeof message, "%s (index %lld of %lld) by thread (%u, %u, %u) of block (%u, %u, %u)", what, index, size,
+           current->index.x, current->index.y, current->index.z, block_index.x, block_index.y, block_index.z);
+  for (;;) leave();
+}
+static void start() {
+  body(arguments);
+  current->state = DONE;
+  for (;;) leave();
+}
+
+static bool release_warps() {
+  bool released = false;
+  for (unsigned first = 0; first < count; first += 32) {
+    const unsigned end = first + 32 < count ? first + 32 : count;
+    for (unsigned one = first; one < end; ++one) {
+      if (threads[one].state != IN_WARP) continue;
+      const unsigned mask = threads[one].lane_mask;
+      bool complete = true;
+      for (unsigned other = first; other < end; ++other)
+        if (mask >> (other - first) & 1u)
+          complete = complete && threads[other].state == IN_WARP && threads[other].lane_mask == mask;
+      for (unsigned other = first; complete && other < end; ++other)
+        if (mask >> (other - first) & 1u) threads[other].state = READY;
+      released = released || complete;
+    }
+  }
+  return released;
+}
+
+// Whether the block went on at its barrier; where it cannot, `message` says why.
+static bool release_barrier() {
+  unsigned waiting = 0, done = 0;
+  for (unsigned i = 0; i < count; ++i) waiting += threads[i].state == AT_BARRIER, done += threads[i].state == DONE;
+  if (waiting == count) {
+    ++epoch;
+    for (unsigned i = 0; i < count; ++i) threads[i].state = READY;
+    return true;
+  }
+  if (done != count)
+    snprintf(message, sizeof message,
+             "%u of %u threads of block (%u, %u, %u) wait at __syncthreads, %u at a warp collective, %u have ended", waiting,
+             count, block_index.x, block_index.y, block_index.z, count - waiting - done, done);
+  return false;
+}
+
+static void run_block() {
+  block_epoch = ++epoch;
+  for (unsigned i = 0; i < count; ++i) {
+    threads[i].state = READY;
+    threads[i].index = {i % block.x, i / block.x % block.y, i / (block.x * block.y)};
+    prepare(threads[i].context, stacks + i * STACK, STACK, start);
+  }
+  do {
+    bool ran;
+    do {
+      ran = false;
+      for (unsigned i = 0; i < count; ++i)
+        if (threads[i].state == READY) {
+          current = &threads[i];
+          change(scheduler, current->context);
+          if (message[0]) return;
+          ran = true;
+        }
+      ran = release_warps() || ran;
+    } while (ran);
+  } while (release_barrier());
+}
+
+// --- memory -----------------------------------------------------------------------------------------------------------
+template <class T> struct Global {
+  T* data;
+  long long size;
+  T& operator[](long long i) const {
+    if (i < 0 || i >= size) fail("an access outside a tensor", i, size);
+    return data[i];
+  }
+};
+
+template <class T> struct Cell {
+  T value;
+  unsigned long long written, read;  // the epochs
+  Thread *writer, *reader;           // reader: null for several
+};
+
+template <class T> struct Element {  // of a shared array, about to be read or written
+  Cell<T>& cell;
+  long long index, size;
+  operator T() const {
+    if (cell.written < block_epoch) fail("shared memory is read that nobody wrote", index, size);
+    if (cell.written == epoch && cell.writer != current)
+      fail("shared memory is read before a barrier after another thread wrote it", index, size);
+    if (cell.read != epoch) cell.reader = current;
+    else if (cell.reader != current) cell.reader = nullptr;
+    cell.read = epoch;
+    return cell.value;
+  }
+  const Element& operator=(T value) const {
+    if (cell.written == epoch && cell.writer != current) fail("two threads write one element of shared memory", index, size);
+    if (cell.read == epoch && cell.reader != current)
+      fail("shared memory is written before a barrier after another thread read it", index, size);
+    cell.value = value, cell.written = epoch, cell.writer = current;
+    return *this;
+  }
+  const Element& operator=(const Element& other) const { return *this = (T)other; }
+};
+
+template <class T, int N> struct Shared {
+  Cell<T> cells[N];
+  Element<T> operator[](long long i) {
+    if (i < 0 || i >= N) fail("an access outside a shared array", i, N);
+    return {cells[i], i, N};
+  }
+};
+
+// --- launches ---------------------------------------------------------------------------------------------------------
+struct Slot { long long value, nbytes; };  // nbytes: of the memory that a pointer points to
+template <class A> struct Argument { static A of(const Slot& slot) { return (A)slot.value; } };
+template <class T> struct Argument<Global<T>> {
+  static Global<T> of(const Slot& slot) { return {(T*)slot.value, slot.nbytes / (long long)sizeof(T)}; }
+};
+template <int... I> struct Numbers {};
+template <int N, int... I> struct Upto : Upto<N - 1, N - 1, I...> {};
+template <int... I> struct Upto<0, I...> { typedef Numbers<I...> type; };
+template <class... A> struct Call { void (*kernel)(A...); const Slot* slots; };
+template <class... A, int... I> static void call(Call<A...>* it, Numbers<I...>) {
+  it->kernel(Argument<A>::of(it->slots[I])...);
+}
+template <class... A> static void call_it(void* it) { call((Call<A...>*)it, typename Upto<sizeof...(A)>::type()); }
+
+// Runs a kernel; null, or what went wrong.
+template <class... A>
+static const char* launch(void (*kernel)(A...), const unsigned* grid_, const unsigned* block_, const Slot* slots) {
+  Call<A...> it = {kernel, slots};
+  body = call_it<A...>, arguments = &it;
+  grid = {grid_[0], grid_[1], grid_[2]}, block = {block_[0], block_[1], block_[2]};
+  count = block.x * block.y * block.z;
+  message[0] = 0;
+  if (!stacks) stacks = (char*)malloc(STACK * MOST_THREADS);
+  if (!stacks || count < 1 || count > MOST_THREADS) return "a block of more threads than there may be";
+  for (block_index.z = 0; block_index.z < grid.z; ++block_index.z)
+    for (block_index.y = 0; block_index.y < grid.y; ++block_index.y)
+      for (block_index.x = 0; block_index.x < grid.x; ++block_index.x) {
+        run_block();
+        if (message[0]) return message;
+      }
+  return nullptr;
+}
+}  // namespace emulation
+
+// --- what kernels call ------------------------------------------------------------------------------------------------
+#define threadIdx (emulation::current->index)
+#define blockIdx emulation::block_index
+#define blockDim emulation::block
+#define gridDim emulation::grid
+__attribute__((noinline)) static void __syncthreads() {
+  emulation::current->state = emulation::AT_BARRIER;
+  emulation::leave();
+}
+__attribute__((noinline)) static void __syncwarp(unsigned mask = 0xffffffffu) {
+  const unsigned first = (emulation::current - emulation::threads) & ~31u, left = emulation::count - first;
+  emulation::current->lane_mask = left < 32 ? mask & ((1u << left) - 1) : mask;
+  emulation::current->state = emulation::IN_WARP;
+  emulation::leave();
+}
+template <class T> static T emulation_exchange(unsigned mask, T value, unsigned lane) {
+  const unsigned first = (emulation::current - emulation::threads) & ~31u;
+  memcpy(&emulation::current->slot, &value, sizeof value);
+  __syncwarp(mask);
+  if (!(mask >> lane & 1u) || first + lane >= emulation::count)
+    emulation::fail("a warp collective takes from a lane that takes no part", lane, 32);
+  memcpy(&value, &emulation::threads[first + lane].slot, sizeof value);
+  __syncwarp(mask);
+  return value;
+}
+static inline unsigned emulation_lane() { return (emulation::current - emulation::threads) & 31u; }
+template <class T> static T __shfl_xor_sync(unsigned mask, T value, int bits) {
+  return emulation_exchange(mask, value, emulation_lane() ^ bits);
+}
+template <class T> static T __shfl_sync(unsigned mask, T value, int lane) {
+  return emulation_exchange(mask, value, lane & 31);
+}
+template <class T> static T __shfl_down_sync(unsigned mask, T value, unsigned by) {
+  const unsigned lane = emulation_lane() + by;
+  return emulation_exchange(mask, value, lane < 32 ? lane : emulation_lane());
+}
+template <class T> static T __shfl_up_sync(unsigned mask, T value, unsigned by) {
+  const unsigned lane = emulation_lane();
+  return emulation_exchange(mask, value, lane >= by ? lane - by : lane);
+}
+// Threads run one at a time, so that an atomic operation is a plain one.
+template <class T> static T atomicAdd(T* p, T value) { const T old = *p; *p = old + value; return old; }
+template <class T> static T atomicMax(T* p, T value) { const T old = *p; *p = old > value ? old : value; return old; }
+template <class T> static T atomicMin(T* p, T value) { const T old = *p; *p = old < value ? old : value; return old; }
+template <class T> static T atomicCAS(T* p, T is, T value) { const T old = *p; if (old == is) *p = value; return old; }
+
+template <class T> static Pack<T, 4> pack_at(emulation::Global<const T> p, long long i) {
+  if (i % 4) emulation::fail("four elements are read at once that are not aligned", i, p.size);
+  return {p[i], p[i + 1], p[i + 2], p[i + 3]};
+}
+template <class T> static void put_pack(emulation::Global<T> p, long long i, Pack<T, 4> four) {
+  if (i % 4) emulation::fail("four elements are written at once that are not aligned", i, p.size);
+  for (int lane = 0; lane < 4; ++lane) p[i + lane] = four.at[lane];
+}

@@ -1,0 +1,119 @@
+"""The emulator: the text of kernels compiled by the C++ compiler of this machine, and run on the CPU with checks.
+
+See `emulation.h` for what it finds. Its memory is the host's, filled with bytes that make the use of unwritten elements
+visible.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import tempfile
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from threading import Lock
+
+import numpy as np
+
+from kernelyard.errors import DeviceError, ExecutionError, ToolchainError
+from kernelyard.runtime import memory
+from kernelyard.runtime.disk_cache import DiskCache
+from kernelyard.runtime.toolchain import Toolchain
+from kernelyard_native_cuda.drivers.driver import Argument, CudaDriver, Image, Launch, LoadedKernels
+
+CPP = Toolchain("C++", "CXX", ("g++", "c++"), "apt install g++ (Debian, Ubuntu), or set CXX to a C++ compiler")
+HEADER = Path(__file__).with_name("emulation.h")
+# Signed integers wrap, as they do on GPUs; multiplications with additions are rounded twice, everywhere alike.
+FLAGS = ("-std=c++17", "-O1", "-w", "-fPIC", "-shared", "-fwrapv", "-fno-strict-aliasing", "-ffp-contract=off")
+CACHE = DiskCache("cuda-emulator")
+POISON = 0xC3
+
+
+@cache
+def emulator() -> Emulator:
+    """The process's emulator. Raises: DeviceError without a C++ compiler."""
+    try:
+        return Emulator(CPP.find())
+    except ToolchainError as error:
+        raise DeviceError(
+            "the CUDA emulator cannot be used", found=error.message, expected="a C++ compiler", hint=error.hint
+        ) from error
+
+
+class Emulator(CudaDriver):
+    """See the module's text. compiler: the words that call it."""
+
+    def __init__(self, compiler: tuple[str, ...]) -> None:
+        self._compiler = compiler
+        self._held: dict[int, np.ndarray] = {}
+
+    def allocate(self, nbytes: int) -> int:
+        array = memory.aligned_bytes(nbytes)
+        array[...] = POISON
+        address = memory.address_of(array)
+        self._held[address] = array
+        return address
+
+    def free(self, address: int) -> None:
+        del self._held[address]
+
+    def upload(self, address: int, array: np.ndarray) -> None:
+        ctypes.memmove(address, memory.address_of(array), array.nbytes)
+
+    def download(self, address: int, array: np.ndarray) -> None:
+        ctypes.memmove(memory.address_of(array), address, array.nbytes)
+
+    def load(self, image: Image) -> EmulatedKernels:
+        """The kernels compiled, unless they were before. Raises: ToolchainError with what the compiler said."""
+        code = self._code(emulated_text(image))
+        with tempfile.TemporaryDirectory(prefix="kernelyard-") as folder:
+            path = Path(folder, "kernels.so")
+            path.write_bytes(code)
+            return EmulatedKernels(ctypes.CDLL(str(path)))
+
+    def _code(self, text: str) -> bytes:
+        key = "\n".join((*self._compiler, *FLAGS, HEADER.read_text(encoding="utf-8"), text))
+        code = CACHE.get(key)
+        if code is None:
+            with tempfile.TemporaryDirectory(prefix="kernelyard-") as name:
+                folder = Path(name)
+                (folder / "kernels.cpp").write_text(text, encoding="utf-8")
+                words = (*self._compiler, *FLAGS, f"-I{HEADER.parent}", "-o", "kernels.so", "kernels.cpp")
+                CPP.run(words, folder)
+                code = (folder / "kernels.so").read_bytes()
+            CACHE.put(key, code)
+        return code
+
+
+def emulated_text(image: Image) -> str:
+    """The C++ text of an image: its own, and a function for every kernel that runs it."""
+    take = "const unsigned* grid, const unsigned* block, const emulation::Slot* slots"
+    starts = (
+        f'extern "C" const char* emulate_{kernel}({take}) {{ return emulation::launch({kernel}, grid, block, slots); }}'
+        for kernel in image.kernels
+    )
+    return "\n".join(('#include "emulation.h"', image.source, *starts, ""))
+
+
+class EmulatedKernels(LoadedKernels):
+    """Kernels as a shared library. One runs at a time: the library has the state of one block."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._library = library
+        self._lock = Lock()
+
+    def prepare(self, kernel: str, blocks: int, threads: int, arguments: Sequence[Argument]) -> Launch:
+        """See `LoadedKernels.prepare`."""
+        function = getattr(self._library, f"emulate_{kernel}")
+        function.restype = ctypes.c_char_p
+        grid, block = (ctypes.c_uint * 3)(blocks, 1, 1), (ctypes.c_uint * 3)(threads, 1, 1)
+        words = [word for argument in arguments for word in argument]
+        slots = (ctypes.c_longlong * len(words))(*words)
+
+        def launch() -> None:
+            with self._lock:
+                message = function(grid, block, slots)
+            if message is not None:
+                raise ExecutionError("the emulator stopped a kernel", where=kernel, found=message.decode())
+
+        return launch

@@ -1,0 +1,112 @@
+"""What binding a function needs to know: saved beside the code, and read back with checks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kernelyard import dims
+from kernelyard.dims import Dim
+from kernelyard.runtime.memory import align
+from kernelyard.runtime.spec import Fields, TensorSpec, corrupted, read_dim
+from kernelyard_native_cuda.drivers.driver import Argument
+
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+MOST_BLOCKS = (1 << 31) - 1
+MOST_THREADS = 1024
+
+
+@dataclass(frozen=True)
+class LaunchInfo:
+    """A kernel over `blocks` blocks of `threads` threads.
+
+    tensors: what it takes first, by number: parameters of the function, then its locals. numbers: what follows.
+    """
+
+    kernel: str
+    blocks: Dim
+    threads: int
+    tensors: tuple[int, ...]
+    numbers: tuple[Dim, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Symbolic dims become their text."""
+        return {
+            "kernel": self.kernel,
+            "blocks": _dim_to_json(self.blocks),
+            "threads": self.threads,
+            "tensors": list(self.tensors),
+            "numbers": [_dim_to_json(dim) for dim in self.numbers],
+        }
+
+
+@dataclass(frozen=True)
+class FunctionInfo:
+    """params: inputs, then `num_outputs` outputs. locals: bytes of each. launches: in order."""
+
+    symbol: str
+    params: tuple[TensorSpec, ...]
+    num_outputs: int
+    locals: tuple[Dim, ...]
+    launches: tuple[LaunchInfo, ...]
+
+    def offsets(self, values: Mapping[str, int]) -> tuple[list[tuple[int, int]], int]:
+        """Offset and size of each local in the workspace, and the workspace's size."""
+        places: list[tuple[int, int]] = []
+        total = 0
+        for nbytes in self.locals:
+            size = max(dims.evaluate(nbytes, values), 0)
+            places.append((total, size))
+            total += align(size)
+        return places, total
+
+    def to_json(self) -> dict[str, Any]:
+        """Symbolic dims become their text."""
+        return {
+            "symbol": self.symbol,
+            "params": [spec.to_json() for spec in self.params],
+            "outputs": self.num_outputs,
+            "locals": [_dim_to_json(nbytes) for nbytes in self.locals],
+            "launches": [launch.to_json() for launch in self.launches],
+        }
+
+
+def arguments(launch: LaunchInfo, tensors: Sequence[Argument], values: Mapping[str, int]) -> list[Argument]:
+    """What a kernel gets. tensors: the function's parameters and locals."""
+    numbers = [Argument(dims.evaluate(dim, values)) for dim in launch.numbers]
+    return [*(tensors[number] for number in launch.tensors), *numbers]
+
+
+def _dim_to_json(dim: Dim) -> int | str:
+    return dim if isinstance(dim, int) else str(dim)
+
+
+def read_function_info(value: Any, where: str) -> FunctionInfo:
+    """A function's data from outside. Raises: ArtifactCorruptedError."""
+    fields = Fields(value, where)
+    params = fields.each("params", lambda item, place: Fields(item, place).tensor())
+    locals_ = fields.each("locals", read_dim)
+    count = len(params) + len(locals_)
+    return FunctionInfo(
+        fields.text("symbol"),
+        params,
+        fields.integer("outputs", least=0, most=len(params)),
+        locals_,
+        fields.each("launches", lambda item, place: _read_launch(item, place, count)),
+    )
+
+
+def _read_launch(value: Any, where: str, tensors: int) -> LaunchInfo:
+    fields = Fields(value, where)
+    kernel = fields.text("kernel")
+    if not NAME.match(kernel):
+        raise corrupted(where, kernel, "a C identifier")
+    return LaunchInfo(
+        kernel,
+        read_dim(fields.any("blocks"), where),
+        fields.integer("threads", least=1, most=MOST_THREADS),
+        fields.indices("tensors", limit=tensors),
+        fields.each("numbers", read_dim),
+    )

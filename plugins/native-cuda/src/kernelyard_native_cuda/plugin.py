@@ -1,0 +1,18 @@
+"""The hooks of kernelyard-native-cuda."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kernelyard.plugins import hookimpl
+
+if TYPE_CHECKING:
+    from kernelyard.plugins.code_generator import CodeGenerator
+
+
+@hookimpl
+def kernelyard_code_generator() -> CodeGenerator:
+    """The code generator `native-cuda`."""
+    from kernelyard_native_cuda.generator import NativeCudaGenerator
+
+    return NativeCudaGenerator()

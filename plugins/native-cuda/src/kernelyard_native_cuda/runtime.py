@@ -1,0 +1,158 @@
+"""The runtime half: CUDA text and cubins are loaded on a device, and bound to its memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from threading import Lock
+from typing import ClassVar
+
+import numpy as np
+
+from kernelyard import dims
+from kernelyard.errors import ArtifactVersionError, DeviceError, ExecutionError
+from kernelyard.runtime.bindable import BindableModule, Signature
+from kernelyard.runtime.module import BindContext, BoundCall, BoundTensor
+from kernelyard.runtime.spec import Fields, corrupted, read_json, write_json
+from kernelyard_native_cuda.drivers.driver import Argument, CudaDriver, Image, LoadedKernels
+from kernelyard_native_cuda.function_info import MOST_BLOCKS, FunctionInfo, arguments, read_function_info
+
+KIND = "native-cuda"
+SCHEMA = 1
+_MAGIC = b"KYNCUDA1"
+
+
+class NativeCudaModule(BindableModule):
+    """Functions as kernels in CUDA text, and as cubins for the GPUs that they were compiled for."""
+
+    kind: ClassVar[str] = KIND
+    device_kind: ClassVar[str] = "cuda"
+    native_hint: ClassVar[str] = "kernelyard.load the library in Python: programs on a GPU are run by it alone"
+
+    def __init__(self, functions: Sequence[FunctionInfo], source: str, cubins: Mapping[str, bytes]) -> None:
+        self._functions = {function.symbol: function for function in functions}
+        kernels = tuple(launch.kernel for function in functions for launch in function.launches)
+        self.image = Image(source, kernels, dict(cubins))
+        self._loaded: dict[CudaDriver, LoadedKernels] = {}
+        self._lock = Lock()
+
+    def symbols(self) -> tuple[str, ...]:
+        return tuple(self._functions)
+
+    def function(self, symbol: str) -> FunctionInfo:
+        """What is known of a function. Raises: ExecutionError for an unknown name."""
+        if symbol not in self._functions:
+            raise self.unknown_symbol(symbol)
+        return self._functions[symbol]
+
+    def signature(self, symbol: str) -> Signature:
+        function = self.function(symbol)
+        count = len(function.params) - function.num_outputs
+        return Signature(function.params[:count], function.params[count:])
+
+    def _load(self, driver: CudaDriver) -> LoadedKernels:
+        with self._lock:
+            if driver not in self._loaded:
+                self._loaded[driver] = driver.load(self.image)
+            return self._loaded[driver]
+
+    def bind(
+        self, symbol: str, args: Sequence[BoundTensor], values: Mapping[str, int], context: BindContext
+    ) -> BoundCall:
+        """The launches of a function's kernels. Raises: DeviceError, ExecutionError, ToolchainError."""
+        function = self.function(symbol)
+        driver = context.device
+        if not isinstance(driver, CudaDriver):
+            raise DeviceError(
+                "CUDA kernels cannot run in host memory",
+                where=symbol,
+                expected="a CUDA device",
+                hint='kernelyard.VirtualMachine(exe, kernelyard.cuda(0)), or kernelyard.cuda("emulator")',
+            )
+        places, total = function.offsets(values)
+        start = context.workspace(total) if total else 0
+        tensors = [Argument(arg.address, arg.nbytes) for arg in args]
+        tensors += [Argument(start + offset, size) for offset, size in places]
+        kernels = self._load(driver)
+        call = BoundCall([], [context, self])
+        for launch in function.launches:
+            blocks = dims.evaluate(launch.blocks, values)
+            if blocks > MOST_BLOCKS:
+                raise ExecutionError(
+                    "a kernel would need too many blocks", found=blocks, expected=f"at most {MOST_BLOCKS}"
+                )
+            if blocks > 0:  # a grid of nothing is an error to the driver
+                packed = arguments(launch, tensors, values)
+                call.steps.append(kernels.prepare(launch.kernel, blocks, launch.threads, packed))
+        return call
+
+    @property
+    def needs(self) -> str:
+        """See `RuntimeModule.needs`."""
+        archs = ", ".join(self.image.cubins)
+        return f"a GPU of {archs}, or the emulator" if archs else "the CUDA emulator: there is no compiled code"
+
+    def save_to_bytes(self) -> bytes:
+        source = self.image.source.encode()
+        header = write_json(
+            {
+                "schema": SCHEMA,
+                "functions": [function.to_json() for function in self._functions.values()],
+                "source": len(source),
+                "archs": list(self.image.cubins),
+                "cubins": [len(cubin) for cubin in self.image.cubins.values()],
+            }
+        )
+        return b"".join((_MAGIC, len(header).to_bytes(8, "little"), header, source, *self.image.cubins.values()))
+
+    def inspect(self) -> str:
+        """Functions with their kernels, and the code that there is."""
+        archs = ", ".join(f"{arch} ({len(cubin)} bytes)" for arch, cubin in self.image.cubins.items()) or "no GPU"
+        lines = [f"native-cuda: {len(self._functions)} functions, code for {archs}"]
+        for function in self._functions.values():
+            count = len(function.params) - function.num_outputs
+            inputs = ", ".join(map(repr, function.params[:count]))
+            outputs = ", ".join(map(repr, function.params[count:]))
+            lines.append(f"  {function.symbol}({inputs}) -> {outputs}")
+            lines += [f"    {each.kernel}<<<{each.blocks}, {each.threads}>>>" for each in function.launches]
+        return "\n".join(lines)
+
+
+def load(data: bytes, constants: Mapping[str, np.ndarray]) -> NativeCudaModule:
+    """Read what `save_to_bytes` wrote; code is loaded when it is first bound.
+
+    Raises: ArtifactCorruptedError, ArtifactVersionError.
+    """
+    view = memoryview(data)
+    start = len(_MAGIC) + 8
+    if bytes(view[: len(_MAGIC)]) != _MAGIC or len(view) < start:
+        raise corrupted(KIND, bytes(view[:16]), "code of native-cuda")
+    length = int.from_bytes(view[len(_MAGIC) : start], "little")
+    if length > len(view) - start:
+        raise corrupted(KIND, f"a header of {length} bytes", f"at most {len(view) - start}")
+    fields = Fields(read_json(view[start : start + length], KIND), KIND)
+    schema = fields.integer("schema")
+    if schema != SCHEMA:
+        raise ArtifactVersionError(
+            "native-cuda code of another schema",
+            found=schema,
+            expected=SCHEMA,
+            hint="install a newer kernelyard-native-cuda",
+        )
+    functions = fields.each("functions", read_function_info)
+    archs, sizes = fields.texts("archs"), fields.indices("cubins", limit=len(view) + 1)
+    parts = [fields.integer("source"), *sizes]
+    rest = view[start + length :]
+    if sum(parts) != len(rest) or len(archs) != len(sizes):
+        raise corrupted(KIND, f"{len(rest)} bytes of code", f"{sum(parts)} bytes for {len(archs)} architectures")
+    pieces: list[bytes] = []
+    for size in parts:
+        pieces.append(bytes(rest[:size]))
+        rest = rest[size:]
+    return NativeCudaModule(functions, _text(pieces[0]), dict(zip(archs, pieces[1:], strict=True)))
+
+
+def _text(data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise corrupted(KIND, str(error), "CUDA text") from error

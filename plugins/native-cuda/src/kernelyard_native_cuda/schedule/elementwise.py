@@ -1,0 +1,86 @@
+"""Elementwise: maps that read every tensor at the point they write, or at one place; four elements at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kernelyard import dims
+from kernelyard.tir import Axis, Const, Expr, Load
+from kernelyard_native_cuda.codegen.expressions import from_stored, to_stored
+from kernelyard_native_cuda.codegen.kernel import Kernel, WrittenKernel
+from kernelyard_native_cuda.codegen.types import stored
+from kernelyard_native_cuda.schedule.points import finish_point
+from kernelyard_native_cuda.schedule.rule import Schedule
+from kernelyard_native_cuda.schedule.stage import Stage, place_of
+
+THREADS = 256
+LANES = 4
+
+
+def elementwise(stages: Sequence[Stage], name: str) -> Schedule | None:
+    """A kernel for a first stage that reads where it writes."""
+    return Schedule(1, _write(stages[0], name)) if _applies(stages[0]) else None
+
+
+def _applies(stage: Stage) -> bool:
+    shape = tuple(axis.extent for axis in stage.spatial)
+    if stage.reduce or not any(extent != 1 for extent in shape):
+        return False
+    for block in stage.blocks:
+        if not block.writes_spatial_axes or block.output.shape != shape or block.output in block.reads:
+            return False
+        places = (load for load in block.loads if not _is_one_place(load))
+        if not all(load.indices == place_of(block).indices and load.buffer.shape == shape for load in places):
+            return False
+    return not any(_uses_axes(block.body) for block in stage.blocks)
+
+
+def _is_one_place(load: Load) -> bool:
+    return all(isinstance(index, Const) for index in load.indices)
+
+
+def _uses_axes(expr: Expr) -> bool:
+    """True for an axis outside of loads: a thread knows its elements' numbers, not their axes."""
+    seen: set[int] = set()
+    stack = [expr]
+    while stack:
+        part = stack.pop()
+        if isinstance(part, Axis):
+            return True
+        if id(part) not in seen and not isinstance(part, Load):
+            seen.add(id(part))
+            stack.extend(part.children)
+    return False
+
+
+def _write(stage: Stage, name: str) -> WrittenKernel:
+    kernel = Kernel(stage.written, THREADS)
+    writer, total = kernel.writer, kernel.dim(stage.points)
+    point = writer.define("long long", f"(blockIdx.x * {THREADS}ll + threadIdx.x) * {LANES}")
+    written = [block.output for block in stage.blocks]
+    loads = dict.fromkeys(load for block in stage.blocks for load in block.loads if load.buffer not in written)
+    with writer.block(f"if ({point} < {total})"):
+        count = writer.define("int", f"{total} - {point} < {LANES} ? (int)({total} - {point}) : {LANES}")
+        known: dict[Expr, str] = {}
+        for load in (load for load in loads if not _is_one_place(load)):
+            type_ = f"Pack<{stored(load.dtype)}, {LANES}>"
+            four = writer.define(
+                type_, f"four_at<{stored(load.dtype)}>({kernel.tensor(load.buffer)}, {point}, {count})"
+            )
+            known[load] = from_stored(f"{four}.at[lane]", load.dtype)
+        results = {buffer: writer.fresh("four") for buffer in written if buffer not in stage.inside}
+        for buffer, four in results.items():
+            writer.line(f"Pack<{stored(buffer.dtype)}, {LANES}> {four};")
+        writer.line("#pragma unroll")
+        with writer.block(f"for (int lane = 0; lane < {LANES}; ++lane)"):
+            finish_point(
+                kernel,
+                kernel.expressions({}, known),
+                stage,
+                store=lambda block, value: writer.line(
+                    f"{results[block.output]}.at[lane] = {to_stored(value, block.output.dtype)};"
+                ),
+            )
+        for buffer, four in results.items():
+            writer.line(f"put_four<{stored(buffer.dtype)}>({kernel.tensor(buffer)}, {point}, {count}, {four});")
+    return kernel.finish(name, dims.ceildiv(stage.points, THREADS * LANES))

@@ -1,0 +1,86 @@
+"""What several schedules write alike: the loops of a reduction, and what is done with a point's value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+
+from kernelyard.tir import ComputeBlock, IterVar
+from kernelyard_native_cuda.codegen import operations
+from kernelyard_native_cuda.codegen.expressions import Expressions
+from kernelyard_native_cuda.codegen.kernel import Kernel
+from kernelyard_native_cuda.codegen.types import computed
+from kernelyard_native_cuda.schedule.stage import Stage, place_of
+
+Store = Callable[[ComputeBlock, str], None]
+
+
+@contextmanager
+def loops(kernel: Kernel, axes: Sequence[IterVar]) -> Iterator[None]:
+    """Loops over axes, in order; they are called as they are."""
+    with ExitStack() as stack:
+        for axis in axes:
+            head = f"for (long long {axis.name} = 0; {axis.name} < {kernel.dim(axis.extent)}; ++{axis.name})"
+            stack.enter_context(kernel.writer.block(head))
+        yield
+
+
+def scoped(kernel: Kernel, outer: Expressions, axes: Sequence[IterVar] = ()) -> Expressions:
+    """Expressions inside loops over axes: what is found there is forgotten outside."""
+    inner = {axis.name: axis.name for axis in axes}
+    return kernel.expressions({**outer.axes, **inner}, outer.known, outer.kept)
+
+
+def reduced(kernel: Kernel, outer: Expressions, block: ComputeBlock) -> str:
+    """A block's value at one point, by loops over its reduce axes; the name of it."""
+    assert block.reducer is not None
+    if block.arg is not None:
+        return _extreme(kernel, outer, block)
+    dtype = block.output.dtype
+    total = kernel.writer.fresh("total")
+    start = outer.value(block.init) if block.init is not None else operations.neutral(block.reducer, dtype)
+    kernel.writer.line(f"{computed(dtype)} {total} = {start};")
+    with loops(kernel, block.reduce_axes):
+        inner = scoped(kernel, outer, block.reduce_axes)
+        inner.expect(block.body)
+        combined = operations.combined(block.reducer, total, inner.value(block.body), dtype)
+        kernel.writer.line(f"{total} = {combined};")
+    return total
+
+
+def _extreme(kernel: Kernel, outer: Expressions, block: ComputeBlock) -> str:
+    """What `arg` is at the first point whose body is extreme, or no number."""
+    assert block.arg is not None
+    writer = kernel.writer
+    best, found, is_first = writer.fresh("best"), writer.fresh("found"), writer.fresh("first")
+    writer.line(f"{computed(block.body.dtype)} {best} = 0;")
+    writer.line(f"long long {found} = 0;")
+    writer.line(f"bool {is_first} = true;")
+    with loops(kernel, block.reduce_axes):
+        inner = scoped(kernel, outer, block.reduce_axes)
+        inner.expect(block.body, block.arg)
+        value = writer.define(computed(block.body.dtype), inner.value(block.body))
+        beats = ">" if block.reducer == "argmax" else "<"
+        with writer.block(
+            f"if ({is_first} || ({best} == {best} && !({value} == {value} && !({value} {beats} {best}))))"
+        ):
+            writer.line(f"{best} = {value}, {found} = {inner.value(block.arg)}, {is_first} = false;")
+    return found
+
+
+def finish_point(
+    kernel: Kernel, here: Expressions, stage: Stage, first: str | None = None, store: Store | None = None
+) -> None:
+    """Compute the stage's maps at a point and store what is needed later.
+
+    first: the value of the first block, where it is known. store: what writes a block's value, given its name.
+    """
+    store = store or (lambda block, name: here.store(block.output, block.indices, name))
+    start = 0 if first is None else 1
+    here.expect(*(block.body for block in stage.blocks[start:]))
+    for number, block in enumerate(stage.blocks):
+        text = first if number < start and first is not None else here.value(block.body)
+        name = text if text.isidentifier() else kernel.writer.define(computed(block.output.dtype), text)
+        here.known[place_of(block)] = name
+        if block.output not in stage.inside:
+            store(block, name)

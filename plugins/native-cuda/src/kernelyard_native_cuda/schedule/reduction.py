@@ -1,0 +1,76 @@
+"""Reduction: a block of threads for each point; its threads share out what is reduced, and combine what they found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kernelyard.dims import Dim
+from kernelyard.tir import ComputeBlock
+from kernelyard_native_cuda.codegen import operations
+from kernelyard_native_cuda.codegen.expressions import Expressions
+from kernelyard_native_cuda.codegen.kernel import Kernel, WrittenKernel
+from kernelyard_native_cuda.codegen.types import computed
+from kernelyard_native_cuda.schedule.points import finish_point
+from kernelyard_native_cuda.schedule.rule import Schedule
+from kernelyard_native_cuda.schedule.stage import Stage, extent_of, step_along
+
+LEAST_EXTENT = 32
+MOST_THREADS = 256
+
+
+def reduction(stages: Sequence[Stage], name: str) -> Schedule | None:
+    """A kernel for a first stage that reduces enough, neighbours in memory last."""
+    stage = stages[0]
+    block = stage.first
+    if block.reducer not in operations.REDUCERS or not block.reduce_axes or not _is_worth_it(block):
+        return None
+    return Schedule(1, _write(stage, name))
+
+
+def _is_worth_it(block: ComputeBlock) -> bool:
+    extent = extent_of(block.reduce_axes)
+    if isinstance(extent, int) and extent < LEAST_EXTENT:
+        return False
+    extents = {axis.name: axis.extent for axis in block.axes}
+    last = [axis.name for axis in block.reduce_axes if axis.extent != 1][-1:]
+    return any(step_along(load, name, extents) == 1 for load in block.loads for name in last)
+
+
+def threads_for(extent: Dim) -> int:
+    """How many threads share out that many elements."""
+    if not isinstance(extent, int):
+        return MOST_THREADS // 2
+    threads = 32
+    while threads < MOST_THREADS and threads * 4 < extent:
+        threads *= 2
+    return threads
+
+
+def shared_out(kernel: Kernel, outer: Expressions, block: ComputeBlock) -> str:
+    """A block's value at one point, by all threads; every thread gets it. The name of it."""
+    assert block.reducer in operations.REDUCERS
+    writer, dtype = kernel.writer, block.output.dtype
+    total = writer.fresh("total")
+    writer.line(f"{computed(dtype)} {total} = {operations.neutral(block.reducer, dtype)};")
+    count = kernel.dim(extent_of(block.reduce_axes))
+    with writer.block(f"for (long long k = threadIdx.x; k < {count}; k += {kernel.threads})"):
+        point = kernel.define_point(block.reduce_axes, "k")
+        axes = kernel.axes_at(point, block.reduce_axes)
+        inner = kernel.expressions({**outer.axes, **axes}, outer.known, outer.kept)
+        inner.expect(block.body)
+        writer.line(f"{total} = {operations.combined(block.reducer, total, inner.value(block.body), dtype)};")
+    writer.line(f"{total} = block_reduced<{operations.REDUCERS[block.reducer]}, {kernel.threads}>({total});")
+    if block.init is None:
+        return total
+    start = outer.value(block.init)
+    return writer.define(computed(dtype), operations.combined(block.reducer, start, total, dtype))
+
+
+def _write(stage: Stage, name: str) -> WrittenKernel:
+    kernel = Kernel(stage.written, threads_for(extent_of(stage.reduce)))
+    point = kernel.define_point(stage.spatial, "blockIdx.x")
+    here = kernel.expressions(kernel.axes_at(point, stage.spatial))
+    total = shared_out(kernel, here, stage.first)
+    with kernel.writer.block("if (threadIdx.x == 0)"):
+        finish_point(kernel, here, stage, total)
+    return kernel.finish(name, stage.points)

@@ -1,0 +1,93 @@
+"""What the tests of native-cuda share: running functions on the emulator, beside the reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import pytest
+
+from kernelyard import dtypes
+from kernelyard.errors import DeviceError
+from kernelyard.runtime.call_table import CallTable
+from kernelyard.runtime.device_driver import DeviceMemory, DeviceWorkspace
+from kernelyard.runtime.module import BindContext, BoundTensor
+from kernelyard.target import Target
+from kernelyard.tir import PrimFunc
+from kernelyard.tir.interpreter import evaluate
+from kernelyard_native_cuda.drivers import EMULATOR, open_device
+from kernelyard_native_cuda.drivers.driver import CudaDriver
+from kernelyard_native_cuda.generator import NativeCudaGenerator
+from kernelyard_native_cuda.runtime import NativeCudaModule
+
+TOLERANCES = {
+    "float64": (1e-11, 1e-12),
+    "float32": (2e-5, 2e-6),
+    "float16": (2e-3, 2e-3),
+    "bfloat16": (2e-2, 2e-2),
+    "float8_e4m3fn": (0.13, 0.13),
+    "float8_e5m2": (0.26, 0.26),
+}
+
+
+def generate(functions: Mapping[str, PrimFunc], arch: str | None = None) -> NativeCudaModule:
+    module = NativeCudaGenerator().generate(functions, Target("cuda", arch=arch), {})
+    assert isinstance(module, NativeCudaModule)
+    return module
+
+
+def run_on(
+    driver: CudaDriver,
+    module: NativeCudaModule,
+    symbol: str,
+    inputs: Sequence[np.ndarray],
+    symbols: Mapping[str, int] | None = None,
+) -> list[np.ndarray]:
+    """What a function gives, each tensor in memory of its own."""
+    values = dict(symbols or {})
+    signature = module.signature(symbol)
+    shapes = [np.shape(given) for given in inputs] + [spec.evaluate(values) for spec in signature.outputs]
+    arrays = [
+        np.empty(shape, dtypes.to_numpy(spec.dtype)) for shape, spec in zip(shapes, signature.tensors, strict=True)
+    ]
+    held = [DeviceMemory(driver, array.nbytes) for array in arrays]
+    for array, given, place in zip(arrays, inputs, held, strict=False):
+        array[...] = given
+        driver.upload(place.address, array)
+    args = [BoundTensor(h.address, a.shape, s.dtype) for h, a, s in zip(held, arrays, signature.tensors, strict=True)]
+    call = module.bind(symbol, args, values, BindContext(1, DeviceWorkspace(driver), driver))
+    CallTable(call.steps).run()
+    for array, place in zip(arrays, held, strict=True):
+        driver.download(place.address, array)
+    return arrays[len(inputs) :]
+
+
+def assert_close(actual: np.ndarray, wanted: np.ndarray, dtype: str) -> None:
+    assert actual.shape == np.shape(wanted)
+    rtol, atol = TOLERANCES.get(dtype, (0, 0))
+    if rtol:
+        actual, wanted = actual.astype(np.float64), np.asarray(wanted).astype(np.float64)
+    np.testing.assert_allclose(actual, wanted, rtol=rtol, atol=atol)
+
+
+@pytest.fixture(scope="session")
+def emulator() -> CudaDriver:
+    try:
+        return open_device(EMULATOR)
+    except DeviceError as error:
+        pytest.skip(f"{error.found}; {error.hint}")
+
+
+@pytest.fixture
+def check(emulator) -> Callable[..., NativeCudaModule]:
+    """`check(function, *inputs, symbols={})`: the emulator gives what the interpreter gives; the module."""
+
+    def checker(function: PrimFunc, *inputs: np.ndarray, symbols: Mapping[str, int] | None = None) -> NativeCudaModule:
+        module = generate({"kernel": function})
+        found = run_on(emulator, module, "kernel", inputs, symbols)
+        wanted = evaluate(function, list(inputs), symbols or {})
+        for actual, expected, buffer in zip(found, wanted, function.outputs, strict=True):
+            assert_close(actual, expected, buffer.dtype)
+        return module
+
+    return checker

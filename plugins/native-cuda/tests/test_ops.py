@@ -1,0 +1,100 @@
+"""Every legalized op on its own samples, run on the emulator against its NumPy reference: static and symbolic."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kernelyard.ops  # noqa: F401  (declares the vocabulary)
+from kernelyard import dims, dtypes, legalize
+from kernelyard.errors import TypeInferenceError
+from kernelyard.ir import Op, Sample, TensorType, all_ops
+from kernelyard.ir.types import tensors_of
+from kernelyard.tir import PrimFunc
+
+from .conftest import assert_close, generate, run_on
+
+CASES = {
+    f"{op.name}.{number}".replace(".", "_"): (op, sample)
+    for op in all_ops()
+    if legalize.has_rule(op.name)
+    for number, sample in enumerate(op.samples())
+}
+
+
+def type_of(array: np.ndarray) -> TensorType:
+    return TensorType(np.shape(array), dtypes.from_numpy(np.asarray(array).dtype))
+
+
+def symbol_of(size: int) -> dims.Dim:
+    return dims.symbol(f"n{size}") if size > 1 else size
+
+
+def lower(op: Op, types: list[TensorType], attributes: Mapping[str, Any]) -> PrimFunc:
+    attrs = op.check_attributes(attributes)
+    return legalize.legalize_call(op.name, types, attrs, op.infer_type(types, attrs))
+
+
+def lower_static(op: Op, sample: Sample) -> PrimFunc:
+    return lower(op, [type_of(array) for array in sample.inputs], sample.attributes)
+
+
+def lower_symbolic(op: Op, sample: Sample) -> PrimFunc | None:
+    """With a symbol for every size above 1, in attributes too; None where the type rule cannot do without known sizes."""
+    own = {size for array in sample.inputs for size in np.shape(array)}
+    attributes = dict(sample.attributes)
+    for name, attribute in op.attributes.items():
+        value = attributes.get(name)
+        if value is not None and attribute.kind == "dim":
+            attributes[name] = symbol_of(value) if value in own else value
+        if value is not None and attribute.kind == "dims":
+            attributes[name] = tuple(symbol_of(size) if size in own else size for size in value)
+    types = [TensorType(tuple(map(symbol_of, np.shape(a))), type_of(a).dtype) for a in sample.inputs]
+    for each in (attributes, sample.attributes):
+        with suppress(TypeInferenceError):
+            return lower(op, types, each)
+    return None
+
+
+@pytest.fixture(scope="module")
+def static_module(emulator):
+    return generate({name: lower_static(*case) for name, case in CASES.items()})
+
+
+@pytest.fixture(scope="module")
+def symbolic_module(emulator):
+    lowered = {name: lower_symbolic(*case) for name, case in CASES.items()}
+    return generate({name: function for name, function in lowered.items() if function is not None})
+
+
+def check_sample(emulator, module, name: str, symbols: Mapping[str, int]) -> None:
+    op, sample = CASES[name]
+    assert op.reference is not None
+    attrs = op.check_attributes(sample.attributes)
+    types = tensors_of(op.infer_type([type_of(array) for array in sample.inputs], attrs))
+    with np.errstate(all="ignore"):
+        results = op.reference(*sample.inputs, **attrs)
+    found = run_on(emulator, module, name, sample.inputs, symbols)
+    for actual, wanted, type_ in zip(found, results if isinstance(results, tuple) else (results,), types, strict=True):
+        assert_close(actual, wanted, type_.dtype)
+
+
+def test_there_are_enough_cases():
+    assert len(CASES) >= 300
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_static(emulator, static_module, name):
+    check_sample(emulator, static_module, name, {})
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_symbolic(emulator, symbolic_module, name):
+    if name not in symbolic_module.symbols():
+        pytest.skip("the type rule needs known sizes here")
+    sizes = {size for array in CASES[name][1].inputs for size in np.shape(array) if size > 1}
+    check_sample(emulator, symbolic_module, name, {f"n{size}": size for size in sizes})
