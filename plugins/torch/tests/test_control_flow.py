@@ -13,32 +13,9 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test
 from torch._higher_order_ops import while_loop  # noqa: E402
 from torch.export import Dim  # noqa: E402
 from torch_agreement import check_same, export_and_check  # noqa: E402
+from torch_control_flow import Branches, Loop  # noqa: E402
 
 BACKENDS = pytest.mark.parametrize("backends", [[], ["dnnl"]], ids=["native", "dnnl"])
-
-
-class Branches(torch.nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.left, self.right = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
-
-    def forward(self, x: Any) -> Any:
-        return torch.cond(x.sum() > 0, lambda x: self.left(x).relu(), lambda x: self.right(x) - 1, (x,))
-
-
-class Loop(torch.nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = torch.nn.Linear(4, 4)
-
-    def forward(self, turns: Any, x: Any) -> Any:
-        def goes_on(turn: Any, x: Any) -> Any:
-            return turn < turns
-
-        def body(turn: Any, x: Any) -> Any:
-            return turn + 1, torch.tanh(self.linear(x))
-
-        return while_loop(goes_on, body, (torch.zeros((), dtype=torch.int64), x))
 
 
 class Nested(torch.nn.Module):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test
 import torch_networks as n  # noqa: E402
 from torch_agreement import TOLERANCE, leaves  # noqa: E402
 from torch_cases import CASES  # noqa: E402
+from torch_control_flow import Branches, Loop  # noqa: E402
 
 from kernelyard_torch import dynamo  # noqa: E402
 from kernelyard_torch.compiled_graph import CompiledGraph  # noqa: E402
@@ -164,5 +167,31 @@ def test_unknown_options() -> None:
     assert OptionError.code in str(caught.value)
 
 
-def test_it_is_found_by_its_entry_point() -> None:
+def test_it_is_found_by_its_entry_point_in_a_new_process() -> None:
     assert "kernelyard" in torch._dynamo.list_backends()
+    code = (
+        "import warnings; warnings.simplefilter('error', UserWarning)\n"
+        "import torch; compiled = torch.compile(lambda x: (x * 2).relu(), backend='kernelyard')\n"
+        "assert compiled(torch.tensor([1.0, -1.0])).tolist() == [2.0, 0.0]"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_weights_without_a_count_of_writes_are_inputs(graphs: list[CompiledGraph]) -> None:
+    with torch.inference_mode():
+        model, x = torch.nn.Linear(4, 4), torch.randn(2, 4)
+        compiled = torch.compile(model, backend="kernelyard")
+        same(compiled(x), model(x))
+    assert len(graphs[0].executable.inputs) == 3
+
+
+def test_branches_and_loops(graphs: list[CompiledGraph]) -> None:
+    branches, loop = Branches(), Loop()
+    compiled = torch.compile(branches, backend="kernelyard"), torch.compile(loop, backend="kernelyard")
+    with torch.no_grad():
+        for x in (torch.ones(3, 4), -torch.ones(3, 4)):
+            same(compiled[0](x), branches(x))
+        for turns in (torch.tensor(0), torch.tensor(3)):
+            same(compiled[1](turns, x), loop(turns, x))
+    assert all(graph.executable.routines for graph in graphs)
+    assert len(graphs) == 2

@@ -39,7 +39,11 @@ class CompiledGraph:
 
     def _compile(self, inputs: Sequence[Any]) -> None:
         states = [_state(inputs[position]) for position in self._frozen]
-        if self._states is not None:
+        if self._states is None:
+            self._frozen = tuple(
+                p for p in self._frozen if not inputs[p].is_inference()
+            )  # their writes are not counted
+        else:
             rows = zip(self._frozen, states, self._states, strict=True)
             self._frozen = tuple(position for position, new, old in rows if new == old)
         module = self._read(inputs, frozenset(self._frozen))
@@ -69,7 +73,7 @@ class CompiledGraph:
         return IRModule({MAIN: _main(importer, results), **shared.private}) if results else None
 
     def __call__(self, *arguments: Any) -> list[Any]:
-        if [_state(arguments[position]) for position in self._frozen] != self._states:
+        if self._states is None or [_state(arguments[position]) for position in self._frozen] != self._states:
             self._compile(arguments)
         feeds = [_as_feed(arguments[position]) for position in self._fed]
         found = () if self.executable is None else self.executable(*feeds)
@@ -93,16 +97,16 @@ def _main(importer: GraphImporter, results: Sequence[Expr]) -> Function:
 
 
 def _frozen(inputs: Sequence[Any]) -> tuple[int, ...]:
-    """The positions of parameters and buffers whose writes are counted."""
+    """The positions of parameters and buffers."""
     context = TracingContext.try_get()
     meta = None if context is None else context.fw_metadata
     static = [] if meta is None else meta.static_input_indices
-    return tuple(p for p in static if isinstance(inputs[p], torch.Tensor) and not inputs[p].is_inference())
+    return tuple(position for position in static if isinstance(inputs[position], torch.Tensor))
 
 
 def _state(tensor: torch.Tensor) -> tuple[int, int]:
     """What changes when a tensor is written to or replaced."""
-    return tensor.data_ptr(), tensor._version
+    return tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version
 
 
 def _feed(importer: GraphImporter, inputs: Sequence[Any], frozen: frozenset[int]) -> list[int]:

@@ -19,8 +19,11 @@ Table = dict[Any, Callable[..., Any]]
 @cache
 def _own() -> Table:
     """Beyond torch's core set: what torch's core has as it is, and we do not."""
-    fused: Table = {torch.ops.aten._transformer_encoder_layer_fwd.default: _encoder_layer}
-    return fused | {op: how for op, how in decomposition_table.items() if _is_core(op) and registry.find(op) is None}
+    own: Table = {
+        torch.ops.aten._transformer_encoder_layer_fwd.default: _encoder_layer,
+    }
+    rest = {op: how for op, how in decomposition_table.items() if _is_core(op) and registry.find(op) is None}
+    return rest | own
 
 
 def _is_core(op: Any) -> bool:
@@ -76,7 +79,7 @@ def _encoder_layer(
 
 def decompositions() -> Table:
     """The table for `ExportedProgram.run_decompositions`: operators with a converter stay whole."""
-    table: Table = {**_own(), **default_decompositions()}
+    table: Table = {**default_decompositions(), **_own()}
     for op in list(table):
         if registry.find(op) is not None:
             table.pop(op)

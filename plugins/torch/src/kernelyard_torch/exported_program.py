@@ -10,7 +10,6 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind, OutputSpec
 from torch.utils import _pytree as pytree
 
-import kernelyard.ops  # noqa: F401  # declares the operators
 from kernelyard.errors import FrontendError, UnsupportedOperatorError
 from kernelyard.ir import Expr, Function, IRModule, Tuple
 from kernelyard_torch.decompositions import decompositions
@@ -90,7 +89,9 @@ def _add_inputs(graph: GraphImporter, program: ExportedProgram) -> list[str]:
 def _weight(program: ExportedProgram, spec: Any) -> torch.Tensor:
     if spec.target in program.state_dict:
         return program.state_dict[spec.target]
-    return program.constants[spec.target]
+    constant = program.constants[spec.target]
+    assert isinstance(constant, torch.Tensor)
+    return constant
 
 
 def _add_weight(graph: GraphImporter, placeholder: torch.fx.Node, tensor: torch.Tensor) -> None:

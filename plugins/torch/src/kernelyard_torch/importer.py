@@ -12,6 +12,7 @@ import torch
 from torch.fx import GraphModule
 from torch.fx import Node as FxNode
 
+import kernelyard.ops  # noqa: F401  # declares the operators
 from kernelyard.errors import IRError, ModelFormatError, ShapeError, UnsupportedOperatorError
 from kernelyard.ir import Constant, Expr, Function, FunctionBuilder, TensorType, Tuple
 from kernelyard.ir.module import PRIVATE

@@ -8,12 +8,13 @@ out, see `node.STORAGE`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from kernelyard.ir import Expr
 
 Results: TypeAlias = "Expr | Sequence[Expr | None] | None"
 Converter: TypeAlias = "Callable[..., Results]"
+AnyConverter = TypeVar("AnyConverter", bound=Converter)
 
 _CONVERTERS: dict[str, Converter] = {}
 
@@ -25,10 +26,10 @@ def register(name: str, function: Converter) -> None:
     _CONVERTERS[name] = function
 
 
-def converter(*names: str) -> Callable[[Converter], Converter]:
+def converter(*names: str) -> Callable[[AnyConverter], AnyConverter]:
     """Decorator form of `register`, for one or several operators."""
 
-    def add(function: Converter) -> Converter:
+    def add(function: AnyConverter) -> AnyConverter:
         for name in names:
             register(name, function)
         return function

@@ -167,9 +167,10 @@ def clamp(node: Node, x: Expr, low: Operand | None = None, high: Operand | None 
     x = node.cast(x, dtype)
     if is_float(dtype) and all(bound is None or _is_number(bound) for bound in (low, high)):
         return node.op("clip", x, min=_float(low), max=_float(high))
+    work = "uint8" if dtype == "bool" else dtype
     for name, bound in (("maximum", low), ("minimum", high)):
         if bound is not None:
-            x = node.op(name, x, node.cast(node.expr(bound, dtype), dtype))
+            x = node.op(name, node.cast(x, work), node.cast(node.expr(bound, dtype), work))
     return x
 
 

@@ -25,6 +25,8 @@ def index_select(node: Node, x: Expr, axis: int, indices: Expr) -> Expr:
 
 @converter("aten.gather.default")
 def gather(node: Node, x: Expr, axis: int, indices: Expr, *_: object) -> Expr:
+    if 0 in node.shape(indices):
+        return node.full(0, node.shape(indices), node.dtype(x))
     if not node.rank(x) or not node.rank(indices):
         return node.reshape(node.op("take", node.flat(x), node.flat(indices)), node.shape(indices))
     return node.op("gather_elements", x, indices, axis=node.axis(axis, node.rank(x)))
@@ -39,6 +41,8 @@ def nonzero(node: Node, x: Expr) -> Expr:
 def _positions(node: Node, x: Expr, count: Dim) -> Expr:
     """Where x is not zero: (count, rank)."""
     found = node.decided("nonzero", x, type_=TensorType((max(node.rank(x), 1), count), "int64"))
+    if not node.rank(x):
+        return node.full(0, (count, 0), "int64")
     return node.reshape(node.permute(found, (1, 0)), (count, node.rank(x)))
 
 

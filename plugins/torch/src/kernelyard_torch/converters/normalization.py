@@ -35,6 +35,8 @@ def safe_softmax(node: Node, x: Expr, axis: int, *_: object) -> Expr:
 
 def _along(node: Node, name: str, x: Expr, axis: int) -> Expr:
     x = node.cast(x, node.result.dtype)
+    if 0 in node.shape(x):
+        return x
     if not node.rank(x):
         return node.reshape(node.op(name, node.reshape(x, (1,)), axis=0), ())
     return node.op(name, x, axis=node.axis(axis, node.rank(x)))

@@ -135,16 +135,15 @@ def pad_repeated(node: Node, x: Expr, pads: Sequence[Dim]) -> Expr:
 
 
 def _cropped(node: Node, x: Expr, pads: Sequence[Dim], mode: str) -> Expr:
-    """Negative pads crop before the others repeat."""
+    """Negative pads crop what the others have made larger."""
     rank = node.rank(x)
     whole = _pads(node, x, pads)
-    for axis in range(rank):
-        begin, end = whole[axis], whole[rank + axis]
-        low = -begin if isinstance(begin, int) and begin < 0 else 0
-        high = -end if isinstance(end, int) and end < 0 else 0
-        x = node.slice(x, axis, low, node.shape(x)[axis] - high)
     kept = tuple(max(pad, 0) if isinstance(pad, int) else pad for pad in whole)
-    return node.op("pad", x, pads=kept, mode=mode)
+    x = node.op("pad", x, pads=kept, mode=mode)
+    for axis in range(rank):
+        begin, end = (max(-pad, 0) if isinstance(pad, int) else 0 for pad in (whole[axis], whole[rank + axis]))
+        x = node.slice(x, axis, begin, node.shape(x)[axis] - end)
+    return x
 
 
 def _pads(node: Node, x: Expr, pads: Sequence[Dim]) -> tuple[Dim, ...]:
