@@ -55,6 +55,7 @@ class Session:
     """A model, ready to be run by the names of its inputs.
 
     model: checked. backends: as for `kernelyard.compile`. folder: where external weights lie.
+    threads: how many a run may use (None: the processors).
     Raises: what `kernelyard.compile` raises.
 
     Example:
@@ -64,10 +65,17 @@ class Session:
         [1.0, 2.0]
     """
 
-    def __init__(self, model: onnx.ModelProto, backends: Sequence[str] | str = "auto", folder: Path | None = None):
+    def __init__(
+        self,
+        model: onnx.ModelProto,
+        backends: Sequence[str] | str = "auto",
+        folder: Path | None = None,
+        threads: int | None = None,
+    ) -> None:
         self.model = model
         self.backends = backends
         self.folder = folder
+        self.threads = threads
         weights = {tensor.name for tensor in model.graph.initializer}
         weights.update(sparse.values.name for sparse in model.graph.sparse_initializer)
         self.inputs = [info for info in model.graph.input if info.name not in weights]
@@ -115,6 +123,8 @@ class Session:
             imported = import_structured(self.model, {"shapes": shapes, "values": values}, self.folder)
             has_results = bool(imported.module["main"].attrs["output_names"])
             executable = ky.compile(imported.module, backends=self.backends) if has_results else None
+            if executable is not None and self.threads is not None:
+                executable.threads = self.threads
             while len(self._kept) >= MAX_KEPT:
                 del self._kept[next(iter(self._kept))]
             self._kept[key] = Compiled(imported, executable)
