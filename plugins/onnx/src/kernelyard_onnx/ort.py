@@ -329,6 +329,8 @@ def _node_arg(info: onnx.ValueInfoProto, found: Sequence[int | str] = ()) -> Nod
     if not info.type.tensor_type.HasField("shape"):
         return NodeArg(info.name, type_text(info.type), list(found))
     shape: list[int | str | None] = [
-        dim.dim_value if dim.HasField("dim_value") else dim.dim_param or None for dim in info.type.tensor_type.shape.dim
+        dim.dim_value if dim.HasField("dim_value") else dim.dim_param or None for dim in declared
     ]
+    for axis, size in enumerate(found):
+        shape[axis] = size if isinstance(size, int) else shape[axis]
     return NodeArg(info.name, type_text(info.type), shape)
