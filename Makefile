@@ -20,7 +20,7 @@ test: $(VENV)/test lint  ## the whole test suite
 	$(BIN)/python -m pytest -q -n 2 --durations=10
 
 test-torch: $(VENV)/torch  ## the tests of the PyTorch plugin, with PyTorch for CPUs
-	$(BIN)/python -m pytest -q -n 2 --durations=10 plugins/torch/tests
+	$(BIN)/python -m pytest -q -n 2 --durations=10 plugins/torch/tests tests/architecture
 
 test-onnx: $(VENV)/test  ## ONNX's own tests of engines, compared with docs/onnx-coverage.md
 	$(BIN)/python plugins/onnx/tests/backend_suite.py
@@ -61,6 +61,5 @@ $(VENV)/test: $(VENV)/installed $(VENV)/models
 
 # PyTorch's samples of its functions need expecttest.
 $(VENV)/torch: $(VENV)/test
-	$(PIP) torch==2.13.0 --extra-index-url https://download.pytorch.org/whl/cpu
-	$(PIP) expecttest ./plugins/torch
+	$(PIP) torch==2.13.0 expecttest ./plugins/torch
 	touch $@

@@ -5,18 +5,22 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 CORE = ROOT / "core" / "src"
 PLUGINS = sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))
-INSTALLED = [plugin for plugin in PLUGINS if not plugin.name.startswith("_")]  # the template is there to be copied
 
 
 def package_of(plugin: Path) -> Path:
     """The folder of a plugin's package."""
     (package,) = (plugin / "src").glob("kernelyard_*")
     return package
+
+
+# The template is there to be copied, and a plugin whose own requirements are large has an environment of its own.
+INSTALLED = [plugin for plugin in PLUGINS if find_spec(package_of(plugin).name)]
 
 
 def sources() -> list[Path]:

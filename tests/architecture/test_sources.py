@@ -106,6 +106,11 @@ def test_every_hook_is_tried() -> None:
 
 
 # --- plugins ----------------------------------------------------------------------------------------------------------
+def test_what_make_installs_is_there() -> None:
+    (line,) = re.findall(r"^PLUGINS := (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert {Path(folder).name for folder in line.split()} <= {plugin.name for plugin in INSTALLED}
+
+
 @each_plugin
 def test_plugin_folders_have_the_same_shape(plugin: Path) -> None:
     package = package_of(plugin)
