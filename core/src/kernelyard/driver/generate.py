@@ -87,7 +87,7 @@ def kernels_of(module: IRModule, generator: str) -> tuple[Kernel, ...]:
             match binding.value:
                 case Call(op=Op(name="call_tir"), args=[GlobalVar() as callee, *_]):
                     calls[callee.name] += 1
-                case Call(op=Op(name="call_dps_packed"), args=[ExternFunc(symbol=name), *_]) if (op := op_of(name)):
+                case Call(op=Op(name="call_dps_packed"), args=[ExternFunc(symbol=name), *_]) if op := op_of(name):
                     calls[name] += 1
                     extern[name] = Kernel(EXTERN, name, (op,), calls[name], (name,))
     made = [
