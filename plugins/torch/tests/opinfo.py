@@ -6,6 +6,7 @@ then a graph of one node, which is imported and run by the reference interpreter
 
 from __future__ import annotations
 
+import random
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -126,7 +127,7 @@ def recorded(names: frozenset[str] | None = None) -> dict[tuple[str, str], list[
 
 
 def _try(recorder: Recorder, function: Any, sample: Any) -> None:
-    torch.manual_seed(0)
+    _seed()
     try:
         with recorder:
             function(sample.input, *sample.args, **sample.kwargs)
@@ -134,11 +135,17 @@ def _try(recorder: Recorder, function: Any, sample: Any) -> None:
         return  # what the recorder cannot take apart: the calls until then are kept
 
 
+def _seed() -> None:
+    torch.manual_seed(0)
+    np.random.seed(0)
+    random.seed(0)
+
+
 def _samples(info: Any) -> Iterator[tuple[Any, Any]]:
     for dtype in DTYPES_TRIED:
         if dtype not in info.supported_dtypes("cpu"):
             continue
-        torch.manual_seed(0)
+        _seed()
         for count, sample in enumerate(info.sample_inputs("cpu", dtype, requires_grad=False)):
             if count == MOST_SAMPLES:
                 break

@@ -18,7 +18,7 @@ TEXT = (FOLDER / "README.md").read_text(encoding="utf-8")
 def test_the_python_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
-    for block in re.findall(r"^```py\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL):
+    for block in re.findall(r"^```python\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL):
         exec(compile(block, "README.md", "exec"), names)
     assert (tmp_path / "model.kyar").is_file()
 
