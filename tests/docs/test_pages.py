@@ -170,7 +170,7 @@ def test_paths_exist(page: Path) -> None:
 
 @each_page
 def test_make_targets_exist(page: Path) -> None:
-    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
     for language, block in CODE_BLOCK.findall(page.read_text(encoding="utf-8")):
         if language == "console":
             assert set(re.findall(r"^\$ make ([a-z-]+)", block, re.MULTILINE)) <= targets, block
