@@ -14,7 +14,9 @@ from kernelyard import dims, dtypes, legalize
 from kernelyard.errors import TypeInferenceError
 from kernelyard.ir import Op, Sample, TensorType, all_ops
 from kernelyard.ir.types import tensors_of
+from kernelyard.runtime import elf
 from kernelyard.tir import PrimFunc
+from kernelyard_native_cuda.generator import compiler_is_here
 
 from .conftest import assert_close, generate, run_on
 
@@ -98,3 +100,15 @@ def test_symbolic(emulator, symbolic_module, name):
         pytest.skip("the type rule needs known sizes here")
     sizes = {size for array in CASES[name][1].inputs for size in np.shape(array) if size > 1}
     check_sample(emulator, symbolic_module, name, {f"n{size}": size for size in sizes})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+def test_cubins(arch):
+    """GPUs can run every kernel that the emulator runs: the same text compiles for them."""
+    if not compiler_is_here():
+        pytest.skip("neither nvcc nor NVRTC is installed")
+    lowered = {name: lower_symbolic(*case) or lower_static(*case) for name, case in CASES.items()}
+    module = generate(lowered, arch)
+    image = np.frombuffer(module.image.cubins[arch], np.uint8)
+    assert [kernel for kernel in module.image.kernels if elf.find_section(image, f".text.{kernel}") is None] == []

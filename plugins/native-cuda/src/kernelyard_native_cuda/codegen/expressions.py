@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from kernelyard.dims import Dim
 from kernelyard.errors import CodegenError
@@ -31,11 +31,15 @@ class Parameters(Protocol):
         ...
 
 
+# `keeper(expressions, indices)`: the text of an element of a buffer that is not kept in memory.
+Keeper: TypeAlias = "Callable[[Expressions, Sequence[Expr]], str]"
+
+
 class Expressions:
     """Writes expressions where axes have the given texts.
 
-    known: texts of expressions that are at hand already. kept: buffers that are arrays in registers or shared memory:
-    the text of the element, by its indices.
+    known: texts of expressions that are at hand already. kept: buffers whose elements are kept as they are computed, in
+    shared memory.
     """
 
     def __init__(
@@ -44,7 +48,7 @@ class Expressions:
         parameters: Parameters,
         axes: Mapping[str, str],
         known: Mapping[Expr, str] | None = None,
-        kept: Mapping[Buffer, Callable[[Sequence[Expr]], str]] | None = None,
+        kept: Mapping[Buffer, Keeper] | None = None,
     ) -> None:
         self.writer = writer
         self.parameters = parameters
@@ -84,7 +88,7 @@ class Expressions:
     def element(self, buffer: Buffer, indices: Sequence[Expr]) -> str:
         """The place of an element, to be read or written."""
         kept = self.kept.get(buffer)
-        return kept(indices) if kept else f"{self.parameters.tensor(buffer)}[{self.offset(buffer, indices)}]"
+        return kept(self, indices) if kept else f"{self.parameters.tensor(buffer)}[{self.offset(buffer, indices)}]"
 
     def store(self, buffer: Buffer, indices: Sequence[Expr], text: str) -> None:
         """Write an element."""

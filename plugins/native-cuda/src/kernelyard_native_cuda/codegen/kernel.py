@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kernelyard import dims
 from kernelyard.dims import Dim
 from kernelyard.tir import Buffer, Expr, IterVar
-from kernelyard_native_cuda.codegen.expressions import Expressions
+from kernelyard_native_cuda.codegen.expressions import Expressions, Keeper
 from kernelyard_native_cuda.codegen.types import stored
 from kernelyard_native_cuda.codegen.writer import Writer
 
@@ -52,7 +52,7 @@ class Kernel:
         self,
         axes: Mapping[str, str],
         known: Mapping[Expr, str] | None = None,
-        kept: Mapping[Buffer, Callable[[Sequence[Expr]], str]] | None = None,
+        kept: Mapping[Buffer, Keeper] | None = None,
     ) -> Expressions:
         """What writes expressions into the kernel."""
         return Expressions(self.writer, self, axes, known, kept)

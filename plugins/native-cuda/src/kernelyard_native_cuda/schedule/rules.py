@@ -9,11 +9,14 @@ from kernelyard.tir import PrimFunc
 from kernelyard_native_cuda.codegen.kernel import WrittenKernel
 from kernelyard_native_cuda.schedule.elementwise import elementwise
 from kernelyard_native_cuda.schedule.fallback import fallback
+from kernelyard_native_cuda.schedule.general_reduction import general_reduction
+from kernelyard_native_cuda.schedule.matmul import matmul
 from kernelyard_native_cuda.schedule.reduction import reduction
 from kernelyard_native_cuda.schedule.rule import Rule, Schedule
 from kernelyard_native_cuda.schedule.stage import Stage, make_stages
+from kernelyard_native_cuda.schedule.transpose import transpose
 
-RULES: tuple[Rule, ...] = (elementwise, reduction, fallback)
+RULES: tuple[Rule, ...] = (matmul, general_reduction, elementwise, transpose, reduction, fallback)
 
 
 def schedule(function: PrimFunc, name: str) -> list[WrittenKernel]:

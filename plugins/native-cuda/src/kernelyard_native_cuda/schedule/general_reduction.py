@@ -1,0 +1,180 @@
+"""GeneralReduction: chains of reductions and maps over the same rows, such as softmax and norms.
+
+A block of threads makes a row. What is reduced of a row stays in registers, where every thread has it. Rows handed from
+stage to stage lie in shared memory where they are known to be short, else in the workspace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kernelyard import dims, dtypes
+from kernelyard.dims import Dim
+from kernelyard.tir import Axis, Buffer, ComputeBlock, IterVar
+from kernelyard_native_cuda.codegen import operations
+from kernelyard_native_cuda.codegen.expressions import Expressions, Keeper
+from kernelyard_native_cuda.codegen.kernel import Kernel, WrittenKernel
+from kernelyard_native_cuda.codegen.types import computed
+from kernelyard_native_cuda.schedule.matmul import contraction_of
+from kernelyard_native_cuda.schedule.points import finish_point, reduced
+from kernelyard_native_cuda.schedule.reduction import shared_out, threads_for
+from kernelyard_native_cuda.schedule.rule import Schedule
+from kernelyard_native_cuda.schedule.stage import Stage, extent_of, place_of
+
+MOST_SHARED = 32 << 10  # bytes of rows in shared memory
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Stages over rows of the first `shared` spatial axes."""
+
+    stages: tuple[Stage, ...]
+    shared: int
+
+    @property
+    def rows(self) -> tuple[IterVar, ...]:
+        return self.stages[0].spatial[: self.shared]
+
+    def inner(self, stage: Stage) -> tuple[IterVar, ...]:
+        """A stage's axes inside a row."""
+        return stage.spatial[self.shared :]
+
+    @property
+    def work(self) -> Dim:
+        """About how many elements a row has: the most that one of the stages is over."""
+        sizes = [extent_of((*self.inner(stage), *stage.reduce)) for stage in self.stages]
+        known = [size for size in sizes if isinstance(size, int)]
+        return max(known) if len(known) == len(sizes) else next(s for s in sizes if not isinstance(s, int))
+
+
+def general_reduction(stages: Sequence[Stage], name: str) -> Schedule | None:
+    """A kernel for the first stages that share rows; at least two, one of which reduces."""
+    chain = _chain(stages)
+    if chain is None:
+        return None
+    return Schedule(len(chain.stages), _write(chain, stages[len(chain.stages) :], name))
+
+
+def _chain(stages: Sequence[Stage]) -> Chain | None:
+    best: Chain | None = None
+    for count in range(1, len(stages) + 1):
+        taken = tuple(stages[:count])
+        if not _may_join(taken[-1]):
+            break
+        shared = _shared_axes(taken)
+        if shared is None or (best is not None and shared < best.shared):
+            break
+        best = Chain(taken, shared) if count > 1 else None
+    if best is None or not any(stage.reduce for stage in best.stages):
+        return None
+    return best
+
+
+def _may_join(stage: Stage) -> bool:
+    block = stage.first
+    reduces = block.reducer in operations.REDUCERS or not block.reduce_axes
+    return reduces and contraction_of(stage) is None and all(b.output not in b.reads for b in stage.blocks)
+
+
+def _shared_axes(stages: tuple[Stage, ...]) -> int | None:
+    """The most leading axes such that no row needs what another one writes; None where there are none."""
+    most = min(len(stage.spatial) for stage in stages)
+    if len(stages) > 1 and all(len(stage.spatial) == most and not stage.reduce for stage in stages):
+        most -= 1
+    return next((shared for shared in range(most, 0, -1) if _share_rows(stages, shared)), None)
+
+
+def _share_rows(stages: tuple[Stage, ...], shared: int) -> bool:
+    leading = [axis.extent for axis in stages[0].spatial[:shared]]
+    if any([axis.extent for axis in stage.spatial[:shared]] != leading for stage in stages):
+        return False
+    blocks = [block for stage in stages for block in stage.blocks]
+    row = place_of(blocks[0]).indices[:shared]
+    if any(len(block.indices) < shared or place_of(block).indices[:shared] != row for block in blocks):
+        return False
+    names = {f"s{number}" for number in range(shared)}
+    if any(isinstance(e, Axis) and e.name not in names for e in row):
+        return False
+    written = {block.output for block in blocks}
+    return all(load.indices[:shared] == row for block in blocks for load in block.loads if load.buffer in written)
+
+
+def _write(chain: Chain, later: Sequence[Stage], name: str) -> WrittenKernel:
+    written = frozenset[Buffer]().union(*(stage.written for stage in chain.stages))
+    elsewhere = {buffer for stage in later for block in stage.blocks for buffer in (block.output, *block.reads)}
+    # What is written in pieces may have pieces that an earlier kernel wrote.
+    elsewhere |= {b.output for stage in chain.stages for b in stage.blocks if not _writes_all(b)}
+    private = frozenset(buffer for buffer in written - elsewhere if buffer.scope == "local")
+    kernel = Kernel(written, threads_for(chain.work))
+    kept = _kept_rows(kernel, chain, private)
+    point = kernel.define_point(chain.rows, "blockIdx.x")
+    row = kernel.expressions(kernel.axes_at(point, chain.rows), kept=kept)
+    pending: set[Buffer] = set()  # written since the last barrier
+    for number, stage in enumerate(chain.stages):
+        if any(load.buffer in pending and load not in row.known for block in stage.blocks for load in block.loads):
+            kernel.writer.line("__syncthreads();")
+            pending.clear()
+        if extent_of(chain.inner(stage)) == 1:
+            unread = private - _read_from_memory(stage, chain.stages[number + 1 :])
+            _write_once(kernel, row, chain, stage, unread)
+        else:
+            _write_across(kernel, row, chain, stage)
+        pending |= stage.written
+    return kernel.finish(name, extent_of(chain.rows))
+
+
+def _writes_all(block: ComputeBlock) -> bool:
+    extents = tuple(axis.extent for axis in block.spatial_axes)
+    return block.writes_spatial_axes and extents == block.output.shape
+
+
+def _kept_rows(kernel: Kernel, chain: Chain, private: frozenset[Buffer]) -> dict[Buffer, Keeper]:
+    """Shared memory for rows of buffers that are nobody else's, where they are short and one element is not the row."""
+    left = MOST_SHARED
+    kept: dict[Buffer, Keeper] = {}
+    for buffer in sorted(private, key=lambda each: each.name):
+        shape = buffer.shape[chain.shared :]
+        size = dims.product(shape)
+        nbytes = size * max(dtypes.itemsize(buffer.dtype), 4) if isinstance(size, int) else left + 1
+        if isinstance(nbytes, int) and isinstance(size, int) and size > 1 and nbytes <= left:
+            left -= nbytes
+            name = kernel.writer.fresh("row")
+            kernel.writer.line(f"SHARED({computed(buffer.dtype)}, {name}, {size});")
+            kept[buffer] = _keeper(Buffer(name, shape, buffer.dtype), chain.shared)
+    return kept
+
+
+def _keeper(row: Buffer, shared: int) -> Keeper:
+    return lambda here, indices: f"{row.name}[{here.offset(row, indices[shared:])}]"
+
+
+def _read_from_memory(stage: Stage, later: Sequence[Stage]) -> frozenset[Buffer]:
+    """What later stages read elsewhere than where a stage has just written it."""
+    places = {place_of(block) for block in stage.blocks}
+    loads = (load for each in later for block in each.blocks for load in block.loads)
+    return frozenset(load.buffer for load in loads if load not in places)
+
+
+def _write_once(kernel: Kernel, row: Expressions, chain: Chain, stage: Stage, unread: frozenset[Buffer]) -> None:
+    """A stage with one point for each row: every thread has its values."""
+
+    def store(block: ComputeBlock, name: str) -> None:
+        if block.output not in unread:
+            with kernel.writer.block("if (threadIdx.x == 0)"):
+                row.store(block.output, block.indices, name)
+
+    row.axes.update({axis.name: "0" for axis in chain.inner(stage)})
+    first = shared_out(kernel, row, stage.first) if stage.reduce else None
+    finish_point(kernel, row, stage, first, store)
+
+
+def _write_across(kernel: Kernel, row: Expressions, chain: Chain, stage: Stage) -> None:
+    """A stage with many points for each row: the threads share them out."""
+    inner = chain.inner(stage)
+    count = kernel.dim(extent_of(inner))
+    with kernel.writer.block(f"for (long long i = threadIdx.x; i < {count}; i += {kernel.threads})"):
+        axes = kernel.axes_at(kernel.define_point(inner, "i"), inner)
+        here = kernel.expressions({**row.axes, **axes}, row.known, row.kept)
+        first = reduced(kernel, here, stage.first) if stage.reduce else None
+        finish_point(kernel, here, stage, first)

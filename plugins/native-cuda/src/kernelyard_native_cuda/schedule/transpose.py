@@ -1,0 +1,96 @@
+"""Transpose: a map that reads one tensor across.
+
+Squares of it go through shared memory, so that reads and writes both run along memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kernelyard import dims
+from kernelyard.dims import Dim
+from kernelyard.tir import Axis, Const, IterVar, Load, Select
+from kernelyard_native_cuda.codegen.kernel import Kernel, WrittenKernel
+from kernelyard_native_cuda.codegen.types import computed
+from kernelyard_native_cuda.schedule.points import finish_point
+from kernelyard_native_cuda.schedule.rule import Schedule
+from kernelyard_native_cuda.schedule.stage import Stage
+
+SIDE = 32
+ROWS = 8  # that the threads take at a time
+THREADS = SIDE * ROWS
+LEAST_EXTENT = 8
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """across: the axis along which the load's memory runs; along: the one along which the output's does."""
+
+    stage: Stage
+    load: Load
+    across: IterVar
+    along: IterVar
+
+    @property
+    def rest(self) -> tuple[IterVar, ...]:
+        return tuple(axis for axis in self.stage.spatial if axis not in (self.across, self.along))
+
+    def tiles(self, axis: IterVar) -> Dim:
+        return dims.ceildiv(axis.extent, SIDE)
+
+
+def transpose(stages: Sequence[Stage], name: str) -> Schedule | None:
+    """A kernel for a first stage that reads one tensor across."""
+    found = _crossing(stages[0])
+    return None if found is None else Schedule(1, _write(found, name))
+
+
+def _crossing(stage: Stage) -> Crossing | None:
+    if stage.reduce or not stage.first.writes_spatial_axes or stage.first.output in stage.first.reads:
+        return None
+    axes = {axis.name: axis for axis in stage.spatial if axis.extent != 1}
+    wide = [axis for axis in axes.values() if not isinstance(axis.extent, int) or axis.extent >= LEAST_EXTENT]
+    written = {block.output for block in stage.blocks}
+    loads = [load for block in stage.blocks for load in block.loads if load.buffer not in written]
+    for load in dict.fromkeys(loads):
+        names = [index.name for index in load.indices if isinstance(index, Axis)]
+        is_permutation = len(names) == len(set(names)) and all(isinstance(i, (Axis, Const)) for i in load.indices)
+        if not names or not is_permutation or load.indices[-1] != Axis(names[-1]) or not _is_read_always(load, stage):
+            continue
+        across, along = axes.get(names[-1]), list(axes.values())[-1]
+        if across in wide and along in wide and across != along and along.name in names:
+            return Crossing(stage, load, across, along)
+    return None
+
+
+def _is_read_always(load: Load, stage: Stage) -> bool:
+    """True when no condition guards the load: then each point may read it."""
+    body = stage.first.body
+    return body == load or (load in body.children and not isinstance(body, Select))
+
+
+def _write(it: Crossing, name: str) -> WrittenKernel:
+    kernel = Kernel(it.stage.written, THREADS)
+    writer = kernel.writer
+    across, along = kernel.dim(it.tiles(it.across)), kernel.dim(it.tiles(it.along))
+    writer.line(f"const long long across_start = blockIdx.x % {across} * {SIDE};")
+    writer.line(f"const long long along_start = blockIdx.x / {across} % {along} * {SIDE};")
+    rest = kernel.axes_at(writer.define("long long", f"blockIdx.x / ({across} * {along})"), it.rest)
+    writer.line(f"const int lane = threadIdx.x % {SIDE};")
+    writer.line(f"SHARED({computed(it.load.dtype)}, tile, {SIDE * (SIDE + 1)});")
+    for is_reading in (True, False):
+        with writer.block(f"for (int row = threadIdx.x / {SIDE}; row < {SIDE}; row += {ROWS})"):
+            fast, slow = ("across", "along") if is_reading else ("along", "across")
+            writer.line(f"const long long {fast} = {fast}_start + lane, {slow} = {slow}_start + row;")
+            inside = f"across < {kernel.dim(it.across.extent)} && along < {kernel.dim(it.along.extent)}"
+            with writer.block(f"if ({inside})"):
+                here = kernel.expressions({**rest, it.across.name: "across", it.along.name: "along"})
+                if is_reading:
+                    writer.line(f"tile[row * {SIDE + 1} + lane] = {here.value(it.load)};")
+                else:
+                    here.known[it.load] = writer.define(computed(it.load.dtype), f"tile[lane * {SIDE + 1} + row]")
+                    finish_point(kernel, here, it.stage)
+        if is_reading:
+            writer.line("__syncthreads();")
+    return kernel.finish(name, it.tiles(it.across) * it.tiles(it.along) * dims.product(a.extent for a in it.rest))

@@ -1,0 +1,197 @@
+"""What the emulator stops: kernels written by hand, and generated ones with a line taken away."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from kernelyard.errors import DeviceError, ExecutionError
+from kernelyard.ir import TensorType
+from kernelyard.runtime import memory
+from kernelyard.runtime.device import cuda
+from kernelyard.runtime.device_driver import DeviceMemory
+from kernelyard_native_cuda.drivers import open_device
+from kernelyard_native_cuda.drivers.driver import Argument, Image
+from kernelyard_native_cuda.generator import PRELUDE
+from kernelyard_native_cuda.runtime import NativeCudaModule
+
+from .conftest import generate, run_on
+from .test_rules import f32, lower, random
+
+
+def run_text(emulator, body: str, elements: int = 64, threads: int = 64, blocks: int = 1) -> np.ndarray:
+    """What a kernel with that body leaves in `out`, which holds -1 before."""
+    head = f'extern "C" __global__ void kernel(GLOBAL(float) out, const long long n) {{ {body} }}'
+    image = Image(f"{PRELUDE.read_text()}\n{head}", ("kernel",), {})
+    held, array = DeviceMemory(emulator, 4 * elements), np.full(elements, -1, np.float32)
+    emulator.upload(held.address, array)
+    arguments = [Argument(held.address, array.nbytes), Argument(elements)]
+    emulator.load(image).prepare("kernel", blocks, threads, arguments)()
+    emulator.download(held.address, array)
+    return array
+
+
+def test_blocks_threads_and_barriers(emulator):
+    body = """
+      SHARED(float, turned, 64);
+      turned[63 - threadIdx.x] = threadIdx.x + 100 * blockIdx.x;
+      __syncthreads();
+      out[blockIdx.x * blockDim.x + threadIdx.x] = turned[threadIdx.x];
+    """
+    expected = np.concatenate([np.arange(63, -1, -1), np.arange(163, 99, -1)])
+    np.testing.assert_array_equal(run_text(emulator, body, elements=128, blocks=2), expected)
+
+
+def test_warp_shuffles(emulator):
+    lane = np.arange(64) % 32
+    first = np.arange(64) - lane
+    for text, source in {
+        "__shfl_xor_sync(ALL_LANES, v, 5)": lane ^ 5,
+        "__shfl_down_sync(ALL_LANES, v, 3)": np.where(lane + 3 < 32, lane + 3, lane),
+        "__shfl_up_sync(ALL_LANES, v, 3)": np.where(lane >= 3, lane - 3, lane),
+        "__shfl_sync(ALL_LANES, v, 7)": np.full(64, 7),
+    }.items():
+        found = run_text(emulator, f"const float v = threadIdx.x; out[threadIdx.x] = {text};")
+        np.testing.assert_array_equal(found, first + source, err_msg=text)
+
+
+def test_atomics(emulator):
+    found = run_text(emulator, "if (threadIdx.x == 0) out[0] = 0; __syncthreads(); atomicAdd(&out[0], 1.0f);")
+    assert found[0] == 64
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("out[threadIdx.x + 1] = 0;", "an access outside a tensor (index 64 of 64) by thread (63, 0, 0)"),
+        ("out[(long long)threadIdx.x - 1] = 0;", "an access outside a tensor (index -1 of 64)"),
+        ("SHARED(float, s, 8); s[threadIdx.x] = 0;", "an access outside a shared array (index 8 of 8)"),
+        ("SHARED(float, s, 64); out[0] = s[threadIdx.x];", "shared memory is read that nobody wrote"),
+        ("SHARED(float, s, 64); s[0] = threadIdx.x;", "two threads write one element"),
+        (
+            "SHARED(float, s, 64); s[threadIdx.x] = 0; out[0] = s[0];",
+            "shared memory is read before a barrier after another thread wrote it",
+        ),
+        (
+            "SHARED(float, s, 64); s[threadIdx.x] = 1; __syncthreads(); out[0] = s[(threadIdx.x + 1) % 64]; if (threadIdx.x == 1) s[1] = 0;",
+            "shared memory is written before a barrier after another thread read it",
+        ),
+        ("if (threadIdx.x < 8) __syncthreads();", "8 of 64 threads of block (0, 0, 0) wait at __syncthreads"),
+        ("if (threadIdx.x < 40) of_lane_across(1.0f, 1); else __syncthreads();", "at a warp collective"),
+        ("put_pack(out, 2 + 0 * threadIdx.x, Pack<float, 4>{});", "not aligned"),
+    ],
+)
+def test_what_is_wrong_is_stopped_and_named(emulator, body, words):
+    with pytest.raises(ExecutionError) as caught:
+        run_text(emulator, body)
+    assert words in str(caught.value)
+
+
+def test_shared_memory_of_an_earlier_block_is_not_there(emulator):
+    body = "SHARED(float, s, 64); if (blockIdx.x == 0) s[threadIdx.x] = 1; out[threadIdx.x] = s[threadIdx.x];"
+    with pytest.raises(ExecutionError, match=r"nobody wrote.*block \(1, 0, 0\)"):
+        run_text(emulator, body, blocks=2)
+
+
+def test_unwritten_memory_shows(emulator):
+    held, array = DeviceMemory(emulator, 16), np.zeros(4, np.float32)
+    emulator.download(held.address, array)
+    assert (array < -300).all()
+
+
+# --- mutants ----------------------------------------------------------------------------------------------------------
+FUNCTIONS = {
+    "matmul": (lower("matmul", f32(33, 20), f32(20, 34)), (random(33, 20), random(20, 34))),
+    "softmax": (lower("nn.softmax", f32(3, 300), axis=1), (random(3, 300),)),
+    "transpose": (lower("permute_dims", f32(40, 50), axes=(1, 0)), (random(40, 50),)),
+    "fallback": (lower("add", f32(10, 7), f32(7)), (random(10, 7), random(7))),
+    "sum": (lower("sum", f32(3, 200), axes=(1,)), (random(3, 200),)),
+}
+BARRIER = "__syncthreads();"
+MUTANTS = [
+    ("matmul", BARRIER, 1, ""),
+    ("matmul", BARRIER, 2, ""),
+    ("matmul", "own < 33ll && k < 20ll", 1, "own < 33ll"),
+    ("matmul", "own < 33ll && k < 20ll", 1, "k < 20ll"),
+    ("matmul", "a_own < 33ll && b_own < 34ll", 1, "b_own < 34ll"),
+    ("transpose", BARRIER, 1, ""),
+    ("transpose", "across < 50ll && along < 40ll", 1, "across < 50ll"),
+    ("fallback", "< 70ll)", 1, "< 700ll)"),
+    ("sum", "k < 200ll", 1, "k < 201ll"),
+]
+
+
+def mutated(
+    module: NativeCudaModule, old: str, number: int, new: str, start: str = "// --- generated"
+) -> NativeCudaModule:
+    """The module with the occurrence of that number replaced, counted from `start` on."""
+    head, text = module.image.source.split(start, 1)
+    parts = text.split(old)
+    assert len(parts) > number, f"{old} is there {len(parts) - 1} times"
+    text = old.join(parts[:number]) + new + old.join(parts[number:])
+    changed = NativeCudaModule([module.function(symbol) for symbol in module.symbols()], "", {})
+    changed.image = replace(module.image, source=f"{head}{start}{text}")
+    return changed
+
+
+@pytest.mark.parametrize(("name", "old", "number", "new"), MUTANTS)
+def test_mutants_are_stopped(emulator, name, old, number, new):
+    function, inputs = FUNCTIONS[name]
+    module = generate({"kernel": function})
+    run_on(emulator, module, "kernel", inputs)
+    with pytest.raises(ExecutionError, match="the emulator stopped a kernel"):
+        run_on(emulator, mutated(module, old, number, new), "kernel", inputs)
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_the_barriers_of_a_block_reduction_are_needed(emulator, number):
+    function, inputs = FUNCTIONS["softmax"]
+    module = generate({"kernel": function})
+    with pytest.raises(ExecutionError, match="the emulator stopped a kernel"):
+        run_on(emulator, mutated(module, BARRIER, number, "", "// --- reducers"), "kernel", inputs)
+
+
+# --- the device -------------------------------------------------------------------------------------------------------
+def test_without_a_compiler_the_emulator_is_refused_with_the_way_out(monkeypatch):
+    from kernelyard_native_cuda.drivers.emulator import emulator
+
+    emulator.cache_clear()
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    try:
+        with pytest.raises(DeviceError, match="no-such-compiler") as caught:
+            cuda("emulator").require()
+        assert "g++" in str(caught.value.hint)
+    finally:
+        emulator.cache_clear()
+
+
+@pytest.mark.parametrize("index", ["emu", -1, 1.5, True])
+def test_other_devices_are_refused(index):
+    with pytest.raises(DeviceError, match="there is no such CUDA device"):
+        open_device(index)
+
+
+def test_narrow_floats_are_rounded_as_numpy_rounds_them(emulator):
+    """Every bit pattern of each narrow float widened, and floats around all of them narrowed."""
+    from kernelyard import dtypes
+
+    for dtype in ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"):
+        numpy = dtypes.to_numpy(dtype)
+        bits = np.arange(1 << (8 * numpy.itemsize), dtype=f"uint{8 * numpy.itemsize}")
+        narrow = bits.view(numpy)
+        with np.errstate(all="ignore"):
+            wide = narrow.astype(np.float32)
+            near = np.concatenate([wide, np.nextafter(wide, np.float32(np.inf)), wide * np.float32(1.03125)])
+            wanted = near.astype(numpy).astype(np.float32)
+        module = generate(
+            {
+                "widen": lower("astype", TensorType(narrow.shape, dtype), dtype="float32"),
+                "narrow": lower("astype", f32(*near.shape), dtype=dtype),
+            }
+        )
+        np.testing.assert_array_equal(run_on(emulator, module, "widen", [narrow])[0], wide)
+        found = run_on(emulator, module, "narrow", [near])[0].astype(np.float32)
+        np.testing.assert_array_equal(found, wanted, err_msg=dtype)
+        assert memory.nbytes_of(narrow.shape, dtype) == narrow.nbytes
