@@ -14,6 +14,14 @@ from torch.nn import functional
 from kernelyard_torch import registry
 
 Table = dict[Any, Callable[..., Any]]
+# Not of torch's core set, and not taken apart by itself either.
+FURTHER = (
+    torch.ops.aten.bucketize.Tensor,
+    torch.ops.aten.copysign.Tensor,
+    torch.ops.aten.dist.default,
+    torch.ops.aten.hypot.default,
+    torch.ops.aten.linalg_vector_norm.default,
+)
 
 
 @cache
@@ -23,7 +31,7 @@ def _own() -> Table:
         torch.ops.aten._transformer_encoder_layer_fwd.default: _encoder_layer,
     }
     rest = {op: how for op, how in decomposition_table.items() if _is_core(op) and registry.find(op) is None}
-    return rest | own
+    return rest | own | {op: decomposition_table[op] for op in FURTHER}
 
 
 def _is_core(op: Any) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from kernelyard.dims import Dim
 from kernelyard.ir import Expr, TensorType
+from kernelyard.ops.type_rules import broadcast_shapes
 from kernelyard_torch.node import Node
 from kernelyard_torch.registry import converter
 
@@ -30,6 +31,19 @@ def gather(node: Node, x: Expr, axis: int, indices: Expr, *_: object) -> Expr:
     if not node.rank(x) or not node.rank(indices):
         return node.reshape(node.op("take", node.flat(x), node.flat(indices)), node.shape(indices))
     return node.op("gather_elements", x, indices, axis=node.axis(axis, node.rank(x)))
+
+
+@converter("aten.masked_select.default")
+def masked_select(node: Node, x: Expr, mask: Expr) -> Expr:
+    shape = broadcast_shapes(node.shape(x), node.shape(mask))
+    places = node.op("take", node.flat(node.broadcast_to(x, shape)), _places_in(node, node.broadcast_to(mask, shape)))
+    return node.reshape(places, node.result.shape)
+
+
+def _places_in(node: Node, mask: Expr) -> Expr:
+    """Where a mask holds, counted through all its elements."""
+    (count,) = node.result.shape
+    return node.reshape(_positions(node, node.flat(mask), count), (count,))
 
 
 @converter("aten.nonzero.default")

@@ -159,6 +159,23 @@ def adaptive_avg_pool(node: Node, x: Expr, sizes: Sequence[Dim]) -> Expr:
     return x
 
 
+@converter("aten.adaptive_max_pool2d.default", "aten.adaptive_max_pool3d.default")
+def adaptive_max_pool(node: Node, x: Expr, sizes: Sequence[Dim]) -> list[Expr | None]:
+    """The largest elements of whole planes, or of even parts."""
+    rank = len(sizes)
+    if node.is_used(1):
+        node.reject("the places of the largest elements are read")
+    axes = range(node.rank(x) - rank, node.rank(x))
+    if all(size == 1 for size in sizes):
+        return [node.op("max", x, axes=tuple(axes), keepdims=True), None]
+    whole = [node.shape(x)[axis] for axis in axes]
+    if not all(_divides(part, size) for part, size in zip(sizes, whole, strict=True)):
+        node.reject(f"the sizes {tuple(whole)} do not divide into {tuple(sizes)} even parts")
+    kernel = tuple(size // part for part, size in zip(sizes, whole, strict=True))  # pyright: ignore
+    pooled = node.op(f"nn.max_pool{rank}d", _batched(node, x, rank), pool_size=kernel, strides=kernel)
+    return [node.reshape(pooled, node.result.shape), None]
+
+
 def _divides(part: Dim, size: Dim) -> bool:
     return isinstance(part, int) and isinstance(size, int) and part > 0 and size % part == 0
 

@@ -162,6 +162,12 @@ def cumsum(node: Node, x: Expr, axis: int, *_: object) -> Expr:
     return node.op("cumsum", x, axis=node.axis(axis, node.rank(x))) if node.rank(x) else x
 
 
+@converter("aten.cumprod.default")
+def cumprod(node: Node, x: Expr, axis: int, *_: object) -> Expr:
+    x = node.cast(x, node.result.dtype)
+    return node.op("cumprod", x, axis=node.axis(axis, node.rank(x))) if node.rank(x) else x
+
+
 @converter("aten.sort.default", "aten.sort.stable")
 def sort(node: Node, x: Expr, *rest: object) -> list[Expr]:
     *_, axis, descending = rest

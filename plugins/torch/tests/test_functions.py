@@ -1,0 +1,82 @@
+"""Functions that models use beside the core operators, exported and compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test-torch")
+
+from torch.export import Dim  # noqa: E402
+from torch.nn import functional as F  # noqa: E402, N812
+from torch_agreement import export_and_check  # noqa: E402
+
+
+def assigned(x: Any) -> Any:
+    y = x.clone()
+    y[:, 1:3] = 0
+    y[0] = 1
+    return y
+
+
+def draw(*shape: int) -> Any:
+    return torch.randn(shape)
+
+
+FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]] = {
+    "write a cache": (lambda c, k, p: c.index_copy(1, p, k), lambda: (draw(2, 8, 4), draw(2, 1, 4), torch.tensor([3]))),
+    "assign slices": (assigned, lambda: (draw(4, 5),)),
+    "index two axes apart": (lambda x, i: x[i, :, i], lambda: (draw(4, 3, 4), torch.tensor([3, 1]))),
+    "einsum": (lambda a, b: torch.einsum("bhqd,bhkd->bhqk", a, b), lambda: (draw(2, 3, 4, 5), draw(2, 3, 6, 5))),
+    "pixel shuffle": (lambda x: F.pixel_shuffle(x, 2), lambda: (draw(1, 8, 3, 3),)),
+    "bicubic": (lambda x: F.interpolate(x, size=(9, 11), mode="bicubic"), lambda: (draw(1, 2, 5, 6),)),
+    "uneven means": (lambda x: F.adaptive_avg_pool2d(x, (3, 2)), lambda: (draw(1, 2, 7, 5),)),
+    "largest of planes": (lambda x: F.adaptive_max_pool2d(x, 1), lambda: (draw(1, 2, 7, 5),)),
+    "largest of parts": (lambda x: F.adaptive_max_pool2d(x, (3, 2)), lambda: (draw(1, 2, 9, 4),)),
+    "grid sample": (
+        lambda x, g: F.grid_sample(x, g, align_corners=False),
+        lambda: (draw(1, 2, 5, 6), 0.5 * draw(1, 3, 4, 2)),
+    ),
+    "norms": (lambda x: (F.normalize(x), x.norm(dim=1), x.std(-1), x.logsumexp(1)), lambda: (draw(3, 4),)),
+    "running": (lambda x: (x.cumsum(0), x.cumprod(1), x.roll(1, 0)), lambda: (draw(3, 4),)),
+    "order": (lambda x: (x.argsort(1), x.topk(2, 0).values), lambda: (draw(3, 4),)),
+    "losses": (lambda x, y: (F.cross_entropy(x, y), F.one_hot(y, 4)), lambda: (draw(3, 4), torch.tensor([1, 2, 0]))),
+    "masked select": (lambda x: x.masked_select(x > 0), lambda: (draw(3, 4),)),
+    "bucketize": (lambda x: torch.bucketize(x, torch.tensor([-1.0, 0.0, 1.0])), lambda: (draw(7),)),
+    "grids": (lambda x: torch.meshgrid(x, x, indexing="ij"), lambda: (draw(3),)),
+    "windows": (lambda x: F.unfold(x, 3, padding=1), lambda: (draw(1, 2, 5, 6),)),
+}
+
+SIZES: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
+    "merge": (lambda x: x.reshape(x.shape[0] * 2, -1), (0,)),
+    "pad to a length": (lambda x: F.pad(x, (0, 16 - x.shape[1])), (1,)),
+    "causal mask": (lambda x: torch.full((x.shape[1], x.shape[1]), -1.0).triu(1) + x.sum(), (1,)),
+    "numbers of sizes": (lambda x: x / x.shape[1] ** 0.5 + x.shape[0] / x.shape[1], (0, 1)),
+    "pooled": (lambda x: F.avg_pool1d(x[None], 2).repeat(1, 2, x.shape[0]), (0, 1)),
+}
+
+
+class Function(torch.nn.Module):
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *given: Any) -> Any:
+        return self.function(*given)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions(name: str) -> None:
+    function, inputs = FUNCTIONS[name]
+    exe = export_and_check(Function(function), *inputs())
+    assert "reference" not in exe.report.coverage
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_functions_of_sizes(name: str) -> None:
+    function, axes = SIZES[name]
+    sizes = {axis: Dim(f"size_{axis}", min=4, max=15) for axis in axes}
+    other = tuple(5 if axis in axes else size for axis, size in enumerate((6, 8)))
+    export_and_check(Function(function), draw(6, 8), dynamic_shapes=((sizes,),), others=[(draw(*other),)])
