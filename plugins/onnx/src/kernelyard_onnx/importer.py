@@ -23,7 +23,7 @@ from kernelyard_onnx.options import ImportOptions
 from kernelyard_onnx.outlined_graph import OutlinedGraph
 from kernelyard_onnx.outputs import ModelOutput, model_output
 from kernelyard_onnx.problems import Problem, unsupported
-from kernelyard_onnx.schema import check_attributes, schema_of
+from kernelyard_onnx.schema import check_node, schema_of
 from kernelyard_onnx.symbol_names import SymbolNames
 from kernelyard_onnx.tensors import from_sparse, to_array, to_text
 from kernelyard_onnx.values import StringTensor, Value
@@ -164,6 +164,13 @@ class Importer:
         body = self.functions.get((domain, proto.op_type, proto.overload))
         if body is not None:
             return self.run_function(body, proto, inputs, scope)
+        if not domain and domain not in scope.opsets:
+            raise ModelFormatError(
+                "the model does not say which version of the standard's operators it uses",
+                where=origin_of(proto),
+                found=", ".join(scope.opsets) or "no opset_import",
+                expected="an opset_import of the domain ''",
+            )
         opset = scope.opsets.get(domain, 1)
         is_text = any(isinstance(value, StringTensor) for value in inputs)
         convert = registry.find(registry.TEXT, proto.op_type, opset) if is_text else None
@@ -171,7 +178,7 @@ class Importer:
         if convert is None:
             return self._run_standard_function(proto, inputs, opset, scope)
         node = Node(proto, inputs, decode(proto.attribute, self.folder), opset, self, scope)
-        check_attributes(proto, opset)
+        check_node(proto, opset)
         try:
             results = convert(node)
         except (IRError, ShapeError) as error:

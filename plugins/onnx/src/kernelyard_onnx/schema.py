@@ -26,26 +26,36 @@ def _schema(op_type: str, opset: int, domain: str) -> Any:  # onnx's type stubs 
         return None
 
 
-@cache
-def _attribute_types(op_type: str, opset: int, domain: str) -> dict[str, int]:
-    schema = _schema(op_type, opset, domain)
-    return {} if schema is None else {name: entry.type.value for name, entry in schema.attributes.items()}
-
-
-def check_attributes(proto: onnx.NodeProto, opset: int) -> None:
-    """Raise ModelFormatError when an attribute has another type than the standard gives it."""
-    if not proto.attribute:
+def check_node(proto: onnx.NodeProto, opset: int) -> None:
+    """Raise ModelFormatError when a node is not what the standard says of its operator: attributes that do not exist,
+    are missing or of another type, too few or too many inputs or outputs."""
+    schema = schema_of(proto, opset)
+    if schema is None:
         return
-    known = _attribute_types(proto.op_type, opset, "" if proto.domain == "ai.onnx" else proto.domain)
+    _check_count(proto, "inputs", len(proto.input), schema.min_input, schema.max_input)
+    _check_count(proto, "outputs", len(proto.output), schema.min_output, schema.max_output)
+    known, names = schema.attributes, {attribute.name for attribute in proto.attribute}
     for attribute in proto.attribute:
-        expected = known.get(attribute.name, attribute.type)
-        if attribute.type != expected:
-            raise ModelFormatError(
-                f"the attribute {attribute.name!r} has the wrong type",
-                where=f"node {proto.name or next(iter(proto.output), '')!r} ({proto.op_type})",
-                found=_type_name(attribute.type),
-                expected=_type_name(expected),
-            )
+        entry = known.get(attribute.name)
+        if entry is None:
+            raise _malformed(proto, f"there is no attribute {attribute.name!r}", attribute.name, ", ".join(known))
+        if attribute.type != entry.type.value:
+            problem = f"the attribute {attribute.name!r} has the wrong type"
+            raise _malformed(proto, problem, _type_name(attribute.type), _type_name(entry.type.value))
+    for name, entry in known.items():
+        if entry.required and name not in names:
+            raise _malformed(proto, f"the attribute {name!r} is missing", ", ".join(sorted(names)) or "none", name)
+
+
+def _check_count(proto: onnx.NodeProto, what: str, found: int, least: int, most: int) -> None:
+    if not least <= found <= most:
+        expected = f"{least}" if least == most else f"{least} to {most}"
+        raise _malformed(proto, f"the number of {what} is wrong", str(found), expected)
+
+
+def _malformed(proto: onnx.NodeProto, problem: str, found: str, expected: str) -> ModelFormatError:
+    where = f"node {proto.name or next(iter(proto.output), '')!r} ({proto.op_type})"
+    return ModelFormatError(problem, where=where, found=found, expected=expected)
 
 
 def _type_name(number: int) -> str:

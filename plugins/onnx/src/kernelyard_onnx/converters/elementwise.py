@@ -260,7 +260,9 @@ def convert_to(node: Node, x: Expr, dtype: str) -> Expr:
     """A cast; to 8-bit floats, numbers beyond the largest become the largest (unless `saturate` is off)."""
     if dtype in LARGEST and node.dtype(x) not in LARGEST and node.attr("saturate", 1):
         wide = x if is_float(node.dtype(x)) else node.cast(x, "float32")
-        x = node.op("clip", wide, min=-LARGEST[dtype], max=LARGEST[dtype])
+        for name, limit in (("greater", LARGEST[dtype]), ("less", -LARGEST[dtype])):  # NaN stays NaN
+            wide = node.op("where", node.op(name, wide, limit), node.full(limit, (), node.dtype(wide)), wide)
+        x = wide
     return node.cast(x, dtype)
 
 

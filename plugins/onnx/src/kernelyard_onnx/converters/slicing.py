@@ -55,13 +55,23 @@ def _slice_by_data(node: Node, axes: Expr | None, steps: Expr | None) -> Expr:
     last = node.op("subtract", size, backwards)
     begin = node.op("minimum", node.op("maximum", starts, 0), last)
     stop = node.op("minimum", node.op("maximum", ends, -backwards), last)
-    # One more than the bounds, since a walk backwards ends at -1.
-    one_more = node.op("add", node.op("concat", begin, stop, axis=0), 1)
-    bounds = [bound - 1 for bound in node.sizes(one_more, "bounds")]
+    # How many are taken is a size of its own, so that the result's type is as simple as can be.
+    span = node.op("maximum", node.op("multiply", node.op("subtract", stop, begin), np.sign(strides)), 0)
+    lengths = node.sizes(node.op("divide", node.op("add", span, np.abs(strides) - 1), np.abs(strides)), "lengths")
+    # One more than the bounds, since a walk backwards through nothing begins at -1.
+    begins = [bound - 1 for bound in node.sizes(node.op("add", begin, 1), "bounds")]
+    ends = [
+        first + (length - 1) * stride + (1 if stride > 0 else -1)
+        for first, length, stride in zip(begins, lengths, strides, strict=True)
+    ]
     order = sorted(range(count), key=lambda index: where[index])
-    attrs = {"begin": [bounds[i] for i in order], "end": [bounds[count + i] for i in order]}
     return node.op(
-        "strided_slice", x, axes=tuple(where[i] for i in order), strides=tuple(strides[i] for i in order), **attrs
+        "strided_slice",
+        x,
+        axes=tuple(where[i] for i in order),
+        strides=tuple(strides[i] for i in order),
+        begin=[begins[i] for i in order],
+        end=[ends[i] for i in order],
     )
 
 
