@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import re
 from pathlib import Path
 
@@ -27,3 +28,9 @@ def test_every_file_and_option_is_there() -> None:
     sources = {path.name for path in (FOLDER / "src" / "kernelyard_torch").glob("*.py")} - {"__init__.py", "plugin.py"}
     assert sources <= set(re.findall(r"`([\w.]+\.py)`", TEXT))
     assert {*dynamo.NAMES, *exported_program.MUTATIONS, "mutations"} <= set(re.findall(r"`\"?(\w+)\"?`", TEXT))
+
+
+def test_examples_run() -> None:
+    found = doctest.testmod(exported_program)
+    assert found.attempted
+    assert not found.failed
