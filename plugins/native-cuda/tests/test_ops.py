@@ -105,10 +105,10 @@ def test_symbolic(emulator, symbolic_module, name):
 @pytest.mark.slow
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
 def test_cubins(arch):
-    """GPUs can run every kernel that the emulator runs: the same text compiles for them."""
+    """The text that the emulator runs compiles for GPUs: the first two samples of every op."""
     if not compiler_is_here():
         pytest.skip("neither nvcc nor NVRTC is installed")
-    lowered = {name: lower_symbolic(*case) or lower_static(*case) for name, case in CASES.items()}
-    module = generate(lowered, arch)
+    few = {name: case for name, case in CASES.items() if name.rsplit("_", 1)[1] in ("0", "1")}
+    module = generate({name: lower_symbolic(*case) or lower_static(*case) for name, case in few.items()}, arch)
     image = np.frombuffer(module.image.cubins[arch], np.uint8)
     assert [kernel for kernel in module.image.kernels if elf.find_section(image, f".text.{kernel}") is None] == []
