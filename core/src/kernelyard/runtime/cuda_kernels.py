@@ -49,7 +49,7 @@ class CudaKernels(RuntimeModule):
         return tuple(symbol for symbol in self._symbols if elf.find_section(data, f".text.{symbol}") is None)
 
     def get_function(self, symbol: str) -> Callable[..., Any]:
-        """Raises: DeviceError, as no release runs programs on a GPU yet; ExecutionError for an unknown name."""
+        """Raises: DeviceError, as no release launches cubins of others yet; ExecutionError for an unknown name."""
         if symbol not in self._symbols:
             raise self.unknown_symbol(symbol)
         self._refuse(symbol)
@@ -58,7 +58,7 @@ class CudaKernels(RuntimeModule):
         raise DeviceError(
             "external CUDA code cannot run here",
             where=symbol,
-            found="a program on the CPU: this release has no CUDA runtime",
+            found="a cubin: this release launches only the kernels that it generates",
             expected=f"a CUDA device of {self.arch}",
             hint='give this device C++ code: nn.SourceModule(..., source_format="cpp")',
         )
