@@ -44,7 +44,7 @@ class RoutineFunction(EntryFunction):
         return results
 
     def carry_out(self, arrays: Arrays, symbols: Symbols, depth: int) -> Arrays:
-        """The results for inputs and what the caller knows of the symbols.
+        """The results for inputs and the sizes that the caller knows, of which the routine sees those that it shares.
 
         Raises: ExecutionError when functions call each other without end, and what blocks raise.
         """
@@ -82,9 +82,7 @@ class RoutineFunction(EntryFunction):
         if instruction.name == code.EVALUATE:
             module = self._machine.executable.modules[instruction.target]
             return module.evaluate(instruction.symbol, inputs, frame.symbols)
-        callee = self._machine.routine(instruction.symbol)
-        shared = {name: frame.symbols[name] for name in callee._routine.symbols if name in frame.symbols}
-        return callee.carry_out(inputs, shared, depth + 1)
+        return self._machine.routine(instruction.symbol).carry_out(inputs, frame.symbols, depth + 1)
 
 
 class Frame:
@@ -97,7 +95,7 @@ class Frame:
         for number, array in constants.items():
             self._values[number] = array
         self._collected: dict[int, list[np.ndarray]] = {}
-        self.symbols = dict(symbols)
+        self.symbols = {name: symbols[name] for name in routine.symbols if name in symbols}
         solve_symbols(routine.inputs, [array.shape for array in inputs], self.symbols)
 
     def read(self, numbers: Sequence[int]) -> list[np.ndarray]:
