@@ -11,8 +11,7 @@ import pytest
 import kernelyard as ky
 from kernelyard import nn
 from kernelyard.errors import ArtifactCorruptedError, DeviceError, ExecutionError, FrontendError, ToolchainError
-from kernelyard.nn import cuda_compiler, nvrtc
-from kernelyard.runtime import extern_library
+from kernelyard.runtime import cuda_compiler, extern_library, nvrtc
 from kernelyard.runtime.cuda_kernels import CudaKernels
 
 SOURCE = """

@@ -10,10 +10,10 @@ import pytest
 from kernelyard.errors import DeviceError, ExecutionError
 from kernelyard.ir import TensorType
 from kernelyard.runtime import memory
+from kernelyard.runtime.cuda_driver import Argument, Grid, Image
 from kernelyard.runtime.device import cuda
 from kernelyard.runtime.device_driver import DeviceMemory
 from kernelyard_native_cuda.drivers import open_device
-from kernelyard_native_cuda.drivers.driver import Argument, Image
 from kernelyard_native_cuda.generator import PRELUDE
 from kernelyard_native_cuda.runtime import NativeCudaModule
 
@@ -28,7 +28,7 @@ def run_text(emulator, body: str, elements: int = 64, threads: int = 64, blocks:
     held, array = DeviceMemory(emulator, 4 * elements), np.full(elements, -1, np.float32)
     emulator.upload(held.address, array)
     arguments = [Argument(held.address, array.nbytes), Argument(elements)]
-    emulator.load(image).prepare("kernel", blocks, threads, arguments)()
+    emulator.load(image).prepare("kernel", Grid((blocks, 1, 1), (threads, 1, 1)), arguments)()
     emulator.download(held.address, array)
     return array
 

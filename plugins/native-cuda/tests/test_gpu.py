@@ -12,9 +12,9 @@ import pytest
 
 from kernelyard.errors import DeviceError, ExecutionError
 from kernelyard.runtime import memory
+from kernelyard.runtime.cuda_driver import Argument, Grid, Image
 from kernelyard.runtime.device import cuda
 from kernelyard_native_cuda.drivers import gpu as gpus
-from kernelyard_native_cuda.drivers.driver import Argument, Image
 from kernelyard_native_cuda.drivers.gpu import Gpu, fitting_cubin
 
 
@@ -30,6 +30,7 @@ class RecordedApi:
     CUdevice_attribute = SimpleNamespace(
         CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR="major", CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR="minor"
     )
+    CUfunction_attribute = SimpleNamespace(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES="shared")
     CUstream_flags = SimpleNamespace(CU_STREAM_NON_BLOCKING=1)
 
     def __init__(self) -> None:
@@ -57,7 +58,9 @@ class RecordedApi:
             pointers = (ctypes.c_void_p * 3).from_address(args[-2])
             self.launched.append([ctypes.c_longlong.from_address(pointer or 0).value for pointer in pointers])
         results = {"cuDeviceGetAttribute": {"major": 9, "minor": 0}.get(args[0]) if args else None}
-        gives = ("cuDeviceGet", "cuDevicePrimaryCtxRetain", "cuStreamCreate", "cuModuleLoadData", "cuModuleGetFunction")
+        if name == "cuStreamCreate":
+            return (Status.CUDA_SUCCESS, 77)
+        gives = ("cuDeviceGet", "cuDevicePrimaryCtxRetain", "cuModuleLoadData", "cuModuleGetFunction")
         if name in results:
             return (Status.CUDA_SUCCESS, results[name])
         return (Status.CUDA_SUCCESS, name) if name in gives else (Status.CUDA_SUCCESS,)
@@ -99,17 +102,21 @@ def test_memory_and_copies(api):
         gpu.allocate(1 << 31)
 
 
-def test_launches_pack_their_arguments_once(api):
+@pytest.mark.parametrize("shared", [0, 100 << 10])
+def test_launches_pack_their_arguments_once(api, shared):
     gpu = Gpu(api, 0)
     kernels = gpu.load(Image("", ("kernel",), {"sm_90": b"code"}))
-    launch = kernels.prepare("kernel", 7, 128, [Argument(4096, 64), Argument(8192, 64), Argument(-3)])
+    launch = kernels.prepare(
+        "kernel", Grid((7, 2, 1), (128, 1, 1), shared), [Argument(4096, 64), Argument(8192, 64), Argument(-3)]
+    )
     assert ("cuModuleGetFunction", "cuModuleLoadData", b"kernel") in api.calls
     del kernels
     launch()
     launch()
-    name, function, *dims_, shared, stream, _, extra = api.calls[-1]
-    assert (name, function, dims_) == ("cuLaunchKernel", "cuModuleGetFunction", [7, 1, 1, 128, 1, 1])
-    assert (shared, stream, extra) == (0, "cuStreamCreate", 0)
+    name, function, *dims_, dynamic, stream, _, extra = api.calls[-1]
+    assert (name, function, dims_) == ("cuLaunchKernel", "cuModuleGetFunction", [7, 2, 1, 128, 1, 1])
+    assert (dynamic, stream, extra) == (shared, 77, 0)
+    assert ("cuFuncSetAttribute" in api.names()) == (shared > 48 << 10)  # more than a kernel gets without asking
     assert api.launched == [[4096, 8192, -3]] * 2
 
 

@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from kernelyard.errors import FrontendError, KernelyardError, ToolchainError
-from kernelyard.nn import cpp_compiler, cuda_compiler, scope
+from kernelyard.nn import cpp_compiler, scope
 from kernelyard.nn.op.calls import as_tensors, call_extern, check_symbol
 from kernelyard.nn.tensor import Operand, Tensor
+from kernelyard.runtime import cuda_compiler
 from kernelyard.runtime.cuda_kernels import ARCH, CudaKernels
 from kernelyard.runtime.extern_library import PREFIX, ExternLibrary
 from kernelyard.runtime.module import RuntimeModule

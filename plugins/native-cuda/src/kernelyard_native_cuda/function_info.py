@@ -9,9 +9,9 @@ from typing import Any
 
 from kernelyard import dims
 from kernelyard.dims import Dim
+from kernelyard.runtime.cuda_driver import Argument
 from kernelyard.runtime.memory import align
 from kernelyard.runtime.spec import Fields, TensorSpec, corrupted, read_dim
-from kernelyard_native_cuda.drivers.driver import Argument
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 MOST_BLOCKS = (1 << 31) - 1

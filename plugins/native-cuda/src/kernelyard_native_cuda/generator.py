@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from kernelyard.errors import TargetError, ToolchainError
-from kernelyard.nn import nvrtc
-from kernelyard.nn.cuda_compiler import CUDA, compile_cubin
 from kernelyard.plugins.code_generator import CodeGenerator
+from kernelyard.runtime import nvrtc
+from kernelyard.runtime.cuda_compiler import CUDA, compile_cubin
 from kernelyard.runtime.module import RuntimeModule
 from kernelyard.runtime.spec import TensorSpec
 from kernelyard.target import Target

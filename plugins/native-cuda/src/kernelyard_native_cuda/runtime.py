@@ -9,11 +9,11 @@ from typing import ClassVar
 import numpy as np
 
 from kernelyard import dims
-from kernelyard.errors import ArtifactVersionError, DeviceError, ExecutionError
+from kernelyard.errors import ArtifactVersionError, ExecutionError
 from kernelyard.runtime.bindable import BindableModule, Signature
+from kernelyard.runtime.cuda_driver import Argument, CudaDriver, Grid, Image, LoadedKernels, require_cuda
 from kernelyard.runtime.module import BindContext, BoundCall, BoundTensor
 from kernelyard.runtime.spec import Fields, corrupted, read_json, write_json
-from kernelyard_native_cuda.drivers.driver import Argument, CudaDriver, Image, LoadedKernels
 from kernelyard_native_cuda.function_info import MOST_BLOCKS, FunctionInfo, arguments, read_function_info
 
 KIND = "native-cuda"
@@ -60,14 +60,7 @@ class NativeCudaModule(BindableModule):
     ) -> BoundCall:
         """The launches of a function's kernels. Raises: DeviceError, ExecutionError, ToolchainError."""
         function = self.function(symbol)
-        driver = context.device
-        if not isinstance(driver, CudaDriver):
-            raise DeviceError(
-                "CUDA kernels cannot run in host memory",
-                where=symbol,
-                expected="a CUDA device",
-                hint='kernelyard.VirtualMachine(exe, kernelyard.cuda(0)), or kernelyard.cuda("emulator")',
-            )
+        driver = require_cuda(context.device, symbol)
         places, total = function.offsets(values)
         start = context.workspace(total) if total else 0
         tensors = [Argument(arg.address, arg.nbytes) for arg in args]
@@ -82,7 +75,8 @@ class NativeCudaModule(BindableModule):
                 )
             if blocks > 0:  # a grid of nothing is an error to the driver
                 packed = arguments(launch, tensors, values)
-                call.steps.append(kernels.prepare(launch.kernel, blocks, launch.threads, packed))
+                grid = Grid((blocks, 1, 1), (launch.threads, 1, 1))
+                call.steps.append(kernels.prepare(launch.kernel, grid, packed))
         return call
 
     @property

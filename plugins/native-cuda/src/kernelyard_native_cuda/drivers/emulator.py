@@ -17,9 +17,9 @@ import numpy as np
 
 from kernelyard.errors import DeviceError, ExecutionError, ToolchainError
 from kernelyard.runtime import memory
+from kernelyard.runtime.cuda_driver import Argument, CudaDriver, Grid, Image, Launch, LoadedKernels
 from kernelyard.runtime.disk_cache import DiskCache
 from kernelyard.runtime.toolchain import Toolchain
-from kernelyard_native_cuda.drivers.driver import Argument, CudaDriver, Image, Launch, LoadedKernels
 
 CPP = Toolchain("C++", "CXX", ("g++", "c++"), "apt install g++ (Debian, Ubuntu), or set CXX to a C++ compiler")
 HEADER = Path(__file__).with_name("emulation.h")
@@ -43,9 +43,15 @@ def emulator() -> Emulator:
 class Emulator(CudaDriver):
     """See the module's text. compiler: the words that call it."""
 
+    capability = (9, 0)
+    is_emulator = True
+
     def __init__(self, compiler: tuple[str, ...]) -> None:
         self._compiler = compiler
         self._held: dict[int, np.ndarray] = {}
+
+    def enter(self) -> None:
+        """See `CudaDriver.enter`."""
 
     def allocate(self, nbytes: int) -> int:
         array = memory.aligned_bytes(nbytes)
@@ -102,17 +108,17 @@ class EmulatedKernels(LoadedKernels):
         self._library = library
         self._lock = Lock()
 
-    def prepare(self, kernel: str, blocks: int, threads: int, arguments: Sequence[Argument]) -> Launch:
+    def prepare(self, kernel: str, grid: Grid, arguments: Sequence[Argument]) -> Launch:
         """See `LoadedKernels.prepare`."""
         function = getattr(self._library, f"emulate_{kernel}")
         function.restype = ctypes.c_char_p
-        grid, block = (ctypes.c_uint * 3)(blocks, 1, 1), (ctypes.c_uint * 3)(threads, 1, 1)
+        blocks, threads = (ctypes.c_uint * 3)(*grid.blocks), (ctypes.c_uint * 3)(*grid.threads)
         words = [word for argument in arguments for word in argument]
         slots = (ctypes.c_longlong * len(words))(*words)
 
         def launch() -> None:
             with self._lock:
-                message = function(grid, block, slots)
+                message = function(blocks, threads, slots)
             if message is not None:
                 raise ExecutionError("the emulator stopped a kernel", where=kernel, found=message.decode())
 

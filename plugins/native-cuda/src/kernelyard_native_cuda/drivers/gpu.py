@@ -18,9 +18,11 @@ import numpy as np
 
 from kernelyard.errors import DeviceError, ExecutionError
 from kernelyard.runtime import memory
-from kernelyard_native_cuda.drivers.driver import Argument, CudaDriver, Image, Launch, LoadedKernels
+from kernelyard.runtime.cuda_driver import Argument, CudaDriver, Grid, Image, Launch, LoadedKernels
 
 INSTALL_HINT = "pip install 'kernelyard-native-cuda[cuda]', or run on kernelyard.cuda(\"emulator\")"
+# A kernel gets this much dynamic shared memory without asking for more.
+UNASKED_SHARED_NBYTES = 48 << 10
 DRIVER_HINT = 'install NVIDIA\'s driver, or run on kernelyard.cuda("emulator")'
 
 
@@ -63,7 +65,7 @@ class Gpu(CudaDriver):
             ) from error
         self.context = self.call("cuDevicePrimaryCtxRetain", self.device)
         self.enter()
-        self.stream = self.call("cuStreamCreate", api.CUstream_flags.CU_STREAM_NON_BLOCKING)
+        self.stream = int(self.call("cuStreamCreate", api.CUstream_flags.CU_STREAM_NON_BLOCKING))
         attribute = api.CUdevice_attribute
         self.capability = (
             self.call("cuDeviceGetAttribute", attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, self.device),
@@ -142,11 +144,14 @@ class GpuKernels(LoadedKernels):
         self._gpu = gpu
         self._module = module
 
-    def prepare(self, kernel: str, blocks: int, threads: int, arguments: Sequence[Argument]) -> Launch:
+    def prepare(self, kernel: str, grid: Grid, arguments: Sequence[Argument]) -> Launch:
         """See `LoadedKernels.prepare`."""
         gpu = self._gpu
         gpu.enter()
         function = gpu.call("cuModuleGetFunction", self._module, kernel.encode())
+        if grid.shared_nbytes > UNASKED_SHARED_NBYTES:
+            limit = gpu.api.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            gpu.call("cuFuncSetAttribute", function, limit, grid.shared_nbytes)
         words = (ctypes.c_longlong * max(len(arguments), 1))(*(argument.value for argument in arguments))
         start = ctypes.addressof(words)
         pointers = (ctypes.c_void_p * max(len(arguments), 1))(*(start + 8 * n for n in range(len(arguments))))
@@ -155,6 +160,6 @@ class GpuKernels(LoadedKernels):
         def launch() -> None:
             gpu.enter()
             packed = ctypes.addressof(held[0])
-            gpu.call("cuLaunchKernel", function, blocks, 1, 1, threads, 1, 1, 0, gpu.stream, packed, 0)
+            gpu.call("cuLaunchKernel", function, *grid.blocks, *grid.threads, grid.shared_nbytes, gpu.stream, packed, 0)
 
         return launch

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kernelyard.errors import ToolchainError
-from kernelyard.nn import nvrtc
+from kernelyard.runtime import nvrtc
 from kernelyard.runtime.toolchain import Toolchain
 
 INSTALL_HINT = "pip install nvidia-cuda-nvrtc-cu12, or set NVCC to the compiler of a CUDA toolkit"
