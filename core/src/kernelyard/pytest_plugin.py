@@ -14,12 +14,14 @@ PACKAGE = "kernelyard.testing"
 
 
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
-    """`--backend`, `--scorecard` and `--case-timeout`."""
+    """`--backend`, `--device`, `--scorecard` and `--case-timeout`."""
     config = pluginmanager.get_plugin("pytestconfig")
     if config is None or PACKAGE not in map(str, config.invocation_params.args):
         return
     group = parser.getgroup("kernelyard", "conformance of Kernelyard backends")
     group.addoption("--backend", dest="kernelyard_backend", metavar="NAME", help="the backend to examine")
+    device = "the number of the GPU to run on (default for a backend of CUDA: the emulator)"
+    group.addoption("--device", dest="kernelyard_device", metavar="N", default="", help=device)
     scorecard = "write FILE.json and FILE.md: every case, and sums by level"
     group.addoption("--scorecard", dest="kernelyard_scorecard", metavar="FILE", help=scorecard)
     timeout = "seconds that a case may take (default: 60)"

@@ -35,6 +35,10 @@ class Backend(ABC):
         """None when the library and device are there; asked once, before anything else."""
         return None
 
+    def facts(self) -> Mapping[str, str]:
+        """What `kernelyard doctor` is to say of it, by a few words each: the library's path, its version."""
+        return {}
+
     def configured(self, options: Mapping[str, Any]) -> Backend:
         """The backend for a compile with these options, which `codegen` gets too; itself where they change neither
         patterns nor checks.

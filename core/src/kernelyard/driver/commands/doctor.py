@@ -44,8 +44,8 @@ def command(ctx: click.Context, retry: bool, as_json: bool) -> None:
     machine = f"{platform.system()} {platform.machine()}"
     if as_json:
         facts = {"healthy": not faults, "faults": faults, "machine": machine, "versions": versions}
-        generators = _generator_facts()
-        print_json({**facts, "plugins": [asdict(i) for i in infos], "runtimes": runtimes, "generators": generators})
+        parts = {"generators": _facts_of("code_generator"), "backends": _facts_of("backend")}
+        print_json({**facts, "plugins": [asdict(i) for i in infos], "runtimes": runtimes, **parts})
     else:
         say(f"{machine}: " + ", ".join(f"{name} {version}" for name, version in versions.items()))
         _print_plugins(infos, runtimes)
@@ -70,7 +70,7 @@ def _print_plugins(infos: list[BackendInfo], runtimes: dict[str, dict[str, str]]
     rows = [(kind, f"{f['dist']} {f['version']}", f["reason"] or "can be imported") for kind, f in runtimes.items()]
     for line in aligned(rows, _inner_width()):
         click.echo(f"  {line}")
-    for name, facts in _generator_facts().items():
+    for name, facts in {**_facts_of("code_generator"), **_facts_of("backend")}.items():
         click.echo(f"\n{name}")
         for line in aligned(list(facts.items()), _inner_width()):
             click.echo(f"  {line}")
@@ -83,16 +83,16 @@ def _print_plugins(infos: list[BackendInfo], runtimes: dict[str, dict[str, str]]
         click.echo("no frontend is usable: only IRModules can be compiled\n    → pip install kernelyard-onnx")
 
 
-def _generator_facts() -> dict[str, dict[str, str]]:
-    """What each usable code generator says of itself."""
+def _facts_of(part: str) -> dict[str, dict[str, str]]:
+    """What each usable code generator, or backend, says of itself."""
     found: dict[str, dict[str, str]] = {}
-    for generator in get_manager().active("code_generator"):
+    for each in get_manager().active(part):
         try:
-            facts = guarded(f"asking {generator.name} for facts", generator.facts)
+            facts = guarded(f"asking {each.name} for facts", each.facts)
         except PluginError as error:
             facts = {"facts": error.message}
         if facts:
-            found[generator.name] = dict(facts)
+            found[each.name] = dict(facts)
     return found
 
 

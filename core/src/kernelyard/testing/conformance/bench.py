@@ -14,9 +14,14 @@ import numpy as np
 import kernelyard as ky
 from kernelyard.errors import PerformanceWarning, PluginContractError
 from kernelyard.ir import IRModule
+from kernelyard.plugins.hookspecs import PROJECT
+from kernelyard.plugins.manifest import read_manifest
 from kernelyard.plugins.worker_process import Worker
+from kernelyard.runtime.device import Device
+from kernelyard.runtime.entry_points import find
 from kernelyard.runtime.executable import Executable
 from kernelyard.runtime.report import VIEW, Report
+from kernelyard.runtime.tensor import as_array
 from kernelyard.testing.assertions import assert_allclose
 from kernelyard.testing.conformance.layouts import in_memory
 from kernelyard.testing.conformance.rerun import RERUN, from_json, to_json
@@ -39,13 +44,27 @@ class NothingToRun(Exception):  # noqa: N818
     """The simplifier left no operator, so that there is nothing for a backend to take."""
 
 
-class Bench:
-    """One backend under test."""
+def device_for(targets: Sequence[str], index: str = "") -> Device:
+    """Where a backend for these targets is tried: here, or on CUDA's emulator, unless a GPU is named by its number.
 
-    def __init__(self, backend: str, timeout: float = 60.0) -> None:
+    Example:
+        >>> print(device_for(("cpu",)), device_for(("cuda",)), device_for(("cuda",), "0"))
+        cpu cuda:emulator cuda:0
+    """
+    if "cpu" in targets or not targets:
+        return ky.cpu()
+    return ky.cuda(int(index) if index.isdigit() else index or "emulator")
+
+
+class Bench:
+    """One backend under test. device: the index of the device to run on, where the backend is not for the CPU."""
+
+    def __init__(self, backend: str, timeout: float = 60.0, device: str = "") -> None:
         self.backend = backend
+        self.device = device_for(_targets(backend), device)
         self._timeout = timeout
         self._kept: tuple[str, Executable, IRModule] | None = None
+        self._machine: tuple[Executable, ky.VirtualMachine] | None = None
 
     # --- compiling ----------------------------------------------------------------------------------------------------
     def compile(self, module: IRModule) -> Executable:
@@ -55,7 +74,7 @@ class Bench:
         """
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", PerformanceWarning)
-            exe = ky.compile(module, backends=[self.backend])
+            exe = ky.compile(module, target=self.device.kind, backends=[self.backend])
         for violation in exe.report.violations:
             raise PluginContractError(f"it accepted {', '.join(violation.functions)}, then: {violation.message}")
         return exe
@@ -132,8 +151,16 @@ class Bench:
 
     def outputs(self, exe: Executable, feeds: Feeds) -> list[np.ndarray]:
         """The results of one call as arrays."""
-        result = exe(*feeds)
-        return [tensor.numpy() for tensor in (result if isinstance(result, tuple) else (result,))]
+        result = self._entry(exe)(*feeds)
+        return [as_array(tensor) for tensor in (result if isinstance(result, tuple) else (result,))]
+
+    def _entry(self, exe: Executable) -> Callable[..., object]:
+        if self.device.kind == "cpu":
+            return exe
+        kept = self._machine
+        if kept is None or kept[0] is not exe:
+            kept = self._machine = exe, ky.VirtualMachine(exe, self.device)
+        return kept[1][exe.main.name]
 
     def compare(self, actual: Feeds, expected: Feeds) -> None:
         """Raises: Differs."""
@@ -166,7 +193,8 @@ class Bench:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "case.kyar"
             exe.save(path)
-            question = {"artifact": str(path), "feeds": [to_json(array) for array in feeds]}
+            device = [self.device.kind, self.device.index]
+            question = {"artifact": str(path), "device": device, "feeds": [to_json(array) for array in feeds]}
             answer = self._loader.ask(question, self._timeout)
         if "error" in answer:
             raise AssertionError(f"the saved program cannot be run: {answer['error']}")
@@ -177,6 +205,12 @@ class Bench:
     @cached_property
     def _loader(self) -> Worker:
         return Worker(["-c", RERUN])
+
+
+def _targets(backend: str) -> Sequence[str]:
+    """What the backend's plugin says it is for; nothing of it is imported."""
+    entry = next((entry for entry in find(PROJECT).entries if entry.name == backend), None)
+    return read_manifest(entry.module).targets if entry else ()
 
 
 def _scaled(array: np.ndarray, number: int) -> np.ndarray:

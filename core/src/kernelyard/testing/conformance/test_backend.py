@@ -37,7 +37,7 @@ def ask(request: pytest.FixtureRequest) -> Iterator[Callable[[str], dict[str, An
     options = request.config.option
     timeout = options.kernelyard_case_timeout
     module = "kernelyard.testing.conformance.worker"
-    arguments = ["-m", module, options.kernelyard_backend, str(timeout)]
+    arguments = ["-m", module, options.kernelyard_backend, str(timeout), options.kernelyard_device]
     worker = Worker(arguments, {**os.environ, ALLOW_VARIABLE: options.kernelyard_backend})
 
     def verdict(name: str) -> dict[str, Any]:

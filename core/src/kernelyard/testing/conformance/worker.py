@@ -28,13 +28,13 @@ def examine(case: Case, bench: Bench) -> dict[str, Any]:
     return {"outcome": outcome, "message": message, "seconds": time.perf_counter() - start}
 
 
-def main(backend: str, timeout: float) -> None:
+def main(backend: str, timeout: float, device: str) -> None:
     """Answer until stdin ends."""
     questions, answers = private_streams()
-    cases, bench = all_cases(backend, read_claims(backend)), Bench(backend, timeout)
+    cases, bench = all_cases(backend, read_claims(backend)), Bench(backend, timeout, device)
     for line in questions:
         print(json.dumps(examine(cases[json.loads(line)], bench)), file=answers, flush=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], float(sys.argv[2]))
+    main(sys.argv[1], float(sys.argv[2]), sys.argv[3])
