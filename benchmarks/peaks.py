@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
 import llvmlite.binding as llvm
 import numpy as np
 
 from kernelyard_native_cpu.machine import host_machine
 
+Timed = Callable[[], float]
 READ_BYTES = 256 << 20  # more than any cache here
 FMA_ROUNDS = 2_000_000
 CHAINS = 14  # independent sums: enough to hide the latency of an addition, few enough for 16 registers
@@ -74,39 +78,61 @@ def _module(lanes: int) -> str:
     return "\n".join(parts)
 
 
-def _best(run: Callable[[int], None], threads: int) -> float:
-    """The least seconds in which every thread is through; of one thread, those that the processor gave to it."""
-    best = float("inf")
-    clock = time.thread_time if threads == 1 else time.perf_counter
-    with ThreadPoolExecutor(threads) as pool:
-        for _ in range(REPEATS):
-            start = clock()
-            if threads == 1:
-                run(0)
-            else:
-                list(pool.map(run, range(threads)))
-            best = min(best, clock() - start)
-    return best
-
-
-def measure_peaks(threads: int = 1) -> Peaks:
-    """Measured now, with so many threads."""
+@cache
+def _functions() -> tuple[Callable[..., None], Callable[..., None], Any]:
+    """`multiply(data, rounds)`, `read(data, steps)`, and what keeps their code."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     machine = host_machine()
-    lanes = machine.vector_bits // 32
     target = llvm.Target.from_default_triple().create_target_machine(
         cpu=machine.cpu, features=machine.feature_string, opt=2, jit=True
     )
     jit = llvm.create_lljit_compiler(target)
-    builder = llvm.JITLibraryBuilder().add_ir(_module(lanes)).export_symbol("multiply").export_symbol("read")
+    builder = llvm.JITLibraryBuilder().add_ir(_module(_lanes())).export_symbol("multiply").export_symbol("read")
     library = builder.link(jit, "peaks")
     kind = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
-    multiply, read = kind(library["multiply"]), kind(library["read"])
-    data = np.zeros((threads, READ_BYTES // 4), np.float32)
-    data[:] = 1.0
-    steps = READ_BYTES // 4 // (8 * lanes)
-    seconds_multiply = _best(lambda n: multiply(data[n].ctypes.data, FMA_ROUNDS), threads)
-    seconds_read = _best(lambda n: read(data[n].ctypes.data, steps), threads)
-    flops = threads * FMA_ROUNDS * CHAINS * lanes * 2
-    return Peaks(flops / seconds_multiply / 1e9, threads * READ_BYTES / seconds_read / 1e9)
+    return kind(library["multiply"]), kind(library["read"]), (jit, library)
+
+
+def _lanes() -> int:
+    return host_machine().vector_bits // 32
+
+
+def _timed(run: Callable[[int], None], threads: int) -> Timed:
+    """A call that gives the seconds in which every thread is through; of one thread, those that the processor gave."""
+    if threads == 1:
+
+        def alone() -> float:
+            start = time.thread_time()
+            run(0)
+            return time.thread_time() - start
+
+        return alone
+    pool = ThreadPoolExecutor(threads)
+
+    def together() -> float:
+        start = time.perf_counter()
+        list(pool.map(run, range(threads)))
+        return time.perf_counter() - start
+
+    return together
+
+
+def reader(nbytes: float, threads: int = 1) -> Timed:
+    """A call that gives the seconds that reading so many bytes takes, each thread its part of them."""
+    step = 8 * _lanes()
+    steps = max(1, math.ceil(nbytes / (4 * step * threads)))
+    data = np.ones((threads, steps * step), np.float32)
+    read = _functions()[1]
+    return _timed(lambda n: read(data[n].ctypes.data, steps), threads)
+
+
+def measure_peaks(threads: int = 1) -> Peaks:
+    """Measured now, with so many threads."""
+    data = np.zeros((threads, _lanes()), np.float32)
+    multiply = _functions()[0]
+    multiplying = _timed(lambda n: multiply(data[n].ctypes.data, FMA_ROUNDS), threads)
+    reading = reader(threads * READ_BYTES, threads)
+    flops = threads * FMA_ROUNDS * CHAINS * _lanes() * 2
+    gflops = flops / min(multiplying() for _ in range(REPEATS)) / 1e9
+    return Peaks(gflops, threads * READ_BYTES / min(reading() for _ in range(REPEATS)) / 1e9)
