@@ -19,10 +19,11 @@ FAR = 1 << 60  # no address of the host: following one ends the process
 
 class FarDriver(DeviceDriver):
     kind = "far"
+    dlpack_type = 12  # kDLExtDev
 
     def __init__(self) -> None:
         self.held: dict[int, np.ndarray] = {}
-        self.uploads = 0
+        self.uploads = self.waits = 0
 
     def allocate(self, nbytes: int) -> int:
         array = memory.aligned_bytes(nbytes)
@@ -30,7 +31,7 @@ class FarDriver(DeviceDriver):
         self.held[address] = array
         return address
 
-    def free(self, address: int) -> None:
+    def free(self, address: int, is_shared: bool = False) -> None:
         del self.held[address]
 
     def upload(self, address: int, array: np.ndarray) -> None:
@@ -39,6 +40,12 @@ class FarDriver(DeviceDriver):
 
     def download(self, address: int, array: np.ndarray) -> None:
         ctypes.memmove(memory.address_of(array), address - FAR, array.nbytes)
+
+    def copy(self, to: int, source: int, nbytes: int) -> None:
+        ctypes.memmove(to - FAR, source - FAR, nbytes)
+
+    def synchronize(self) -> None:
+        self.waits += 1
 
 
 @pytest.fixture
@@ -106,3 +113,36 @@ def test_modules_of_another_device_are_refused(machine, executable, monkeypatch)
     monkeypatch.setattr(type(executable.modules[0]), "device_kind", "elsewhere")
     with pytest.raises(errors.DeviceError, match="does not run here"):
         machine["main"](np.ones((2, 4), np.float32))
+
+
+def test_results_stay_there_and_are_fed_again(driver, make_executable):
+    weight = np.random.default_rng(0).standard_normal((4, 4), dtype=np.float32)
+    executable = make_executable(weight)
+    executable.target = "far"
+    machine = VirtualMachine(executable)
+    x = np.ones((2, 4), np.float32)
+    y, _ = machine["main"](x)
+    assert y.device == Device("far")
+    assert y.__dlpack_device__() == (12, 0)
+    assert len(y) == 2
+    machine.save_function("main", "again", y)
+    before = driver.uploads
+    for z, _ in (machine["main"](y), machine["again"](), (machine.run("main", {"x": y})["y"], None)):
+        np.testing.assert_allclose(z, expected(expected(x, weight), weight), rtol=1e-5)
+    assert driver.uploads - before == 3 * 2  # of what the two steps give, as they run on the host; not of y
+    with pytest.raises(errors.InputTypeError, match="dtype"):
+        machine["main"](machine["main"](y)[1].numpy().astype(np.int32).reshape(2, 4))
+
+
+def test_numpy_gets_a_copy(machine):
+    y, _ = machine["main"](np.ones((2, 4), np.float32))
+    first = y.numpy()
+    first[...] = 0
+    assert y.numpy().any()
+    np.testing.assert_array_equal(np.asarray(y), y.numpy())
+
+
+def test_measuring_waits_for_the_device(driver, machine):
+    before = driver.waits
+    machine.time_evaluator("main", number=3, repeat=2)(np.ones((2, 4), np.float32))
+    assert driver.waits == before + 3  # once before, and once after each repetition

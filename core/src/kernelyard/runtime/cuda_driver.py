@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from kernelyard.errors import DeviceError
 from kernelyard.runtime.device_driver import DeviceDriver
 
-Launch = Callable[[], None]
+
+class Launch(ABC):
+    """A kernel with its arguments: calling it puts the kernel on the device's stream. Raises: ExecutionError."""
+
+    @abstractmethod
+    def __call__(self) -> None: ...
+
+    @abstractmethod
+    def move(self, place: int, address: int) -> None:
+        """Give the tensor in that place of the arguments another address, for the next calls."""
 
 
 @dataclass(frozen=True)
@@ -45,10 +54,7 @@ class LoadedKernels(ABC):
 
     @abstractmethod
     def prepare(self, kernel: str, grid: Grid, arguments: Sequence[Argument]) -> Launch:
-        """What runs a kernel; the arguments, eight bytes each, are packed now, once.
-
-        Running it raises: ExecutionError.
-        """
+        """What runs a kernel; the arguments, eight bytes each, are packed now, once."""
 
 
 class CudaDriver(DeviceDriver):
@@ -56,13 +62,16 @@ class CudaDriver(DeviceDriver):
 
     capability: of the GPU, such as (9, 0); the emulator has the newest one that generated kernels use.
     is_emulator: addresses are the host's, and no library of NVIDIA runs: a plugin computes by what stands in for it.
-    stream: the handle (a `CUstream`) on which libraries are to put their work, so that it is done in order.
     """
 
     kind = "cuda"
     capability: tuple[int, int]
     is_emulator: bool = False
-    stream: int = 0
+
+    @property
+    def stream(self) -> int:
+        """The `CUstream` for the work of libraries: ask for it at each call, as it differs while work is captured."""
+        return 0
 
     @abstractmethod
     def enter(self) -> None:

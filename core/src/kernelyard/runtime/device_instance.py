@@ -1,4 +1,4 @@
-"""DeviceInstance: a plan bound to a device's memory; feeds are copied there, and results back.
+"""DeviceInstance: a plan bound to a device's memory; feeds are copied there, and results stay there.
 
 Modules whose functions work on host memory take part too: their arguments are copied to the host and back around them.
 """
@@ -16,22 +16,19 @@ from kernelyard import dtypes
 from kernelyard.errors import DeviceError, ExecutionError, KernelyardError
 from kernelyard.runtime import memory
 from kernelyard.runtime.call_table import CallTable
+from kernelyard.runtime.device_array import AnyArray, DeviceArray, write
 from kernelyard.runtime.device_driver import DeviceDriver, DeviceMemory, DeviceWorkspace
-from kernelyard.runtime.instance import Around
+from kernelyard.runtime.device_replay import WholeRun
+from kernelyard.runtime.instance import REBIND_BYTES, Around
 from kernelyard.runtime.lane import MIN_ARENA_NBYTES, Lane
 from kernelyard.runtime.memory import Workspace
-from kernelyard.runtime.module import BindContext, BoundCall, BoundTensor, RuntimeModule
+from kernelyard.runtime.module import REBIND_ALIGNMENT, BindContext, BoundCall, BoundTensor, RuntimeModule
 from kernelyard.runtime.plan import Plan
 from kernelyard.runtime.program import Step
+from kernelyard.runtime.tensor import Tensor
 
 if TYPE_CHECKING:
     from kernelyard.runtime.executable import Executable
-
-
-def device_lanes(driver: DeviceDriver, executable: Executable) -> Callable[[bool], Lane]:
-    """What makes the lanes of a machine on a device; they share its constants."""
-    constants = DeviceConstants(driver, executable)
-    return lambda is_spare: DeviceLane(driver, constants, is_spare)
 
 
 class DeviceConstants:
@@ -40,17 +37,19 @@ class DeviceConstants:
     def __init__(self, driver: DeviceDriver, executable: Executable) -> None:
         self._driver = driver
         self._executable = executable
-        self._resident: dict[str, DeviceMemory] = {}
+        self._resident: dict[str, DeviceArray] = {}
         self._lock = Lock()
 
     def address(self, digest: str) -> int:
         """Where a constant is."""
+        return self.array(digest).address
+
+    def array(self, digest: str) -> DeviceArray:
+        """A constant."""
         with self._lock:
             if digest not in self._resident:
-                array = self._executable.resident(digest)
-                self._resident[digest] = DeviceMemory(self._driver, array.nbytes)
-                self._driver.upload(self._resident[digest].address, array)
-            return self._resident[digest].address
+                self._resident[digest] = DeviceArray.of(self._driver, self._executable.resident(digest))
+            return self._resident[digest]
 
 
 class DeviceLane(Lane):
@@ -80,6 +79,10 @@ class Binder:
         self._on_device = BindContext(threads, scratch, driver)
         self._on_host = BindContext(threads, host_scratch)
 
+    def may_capture(self, module: RuntimeModule) -> bool:
+        """Whether the steps of a module may be captured."""
+        return module.is_capturable and module.device_kind == self.driver.kind
+
     def bind(self, module: RuntimeModule, step: Step, args: Sequence[BoundTensor], values: dict[str, int]) -> BoundCall:
         """A call of a step's function on tensors of the device.
 
@@ -100,8 +103,34 @@ class Binder:
         return BoundCall([*down, *call.steps, *up], [*call.keep, call, copies, self._on_host])
 
 
+class DevicePort:
+    """Where an input enters: a place in the arena, and the functions that move the steps off it.
+
+    Without movers the array is copied there.
+    """
+
+    def __init__(self, driver: DeviceDriver, home: BoundTensor, movers: Sequence[Callable[[int], None]]) -> None:
+        self._driver = driver
+        self._home = home
+        self._movers = tuple(movers)
+        self.address = home.address
+
+    def fill(self, array: AnyArray) -> None:
+        """Make the steps read an array, from wherever it lies."""
+        is_near = self._movers and isinstance(array, DeviceArray) and array.address % REBIND_ALIGNMENT == 0
+        self._move(array.address if is_near and isinstance(array, DeviceArray) else self._home.address)
+        if not is_near:
+            write(self._driver, self._home.address, array)
+
+    def _move(self, address: int) -> None:
+        if address != self.address:
+            for mover in self._movers:
+                mover(address)
+            self.address = address
+
+
 class DeviceInstance:
-    """A plan bound to an arena in a device's memory."""
+    """A plan bound to an arena in a device's memory. Feeds may lie there or on the host; results are `DeviceArray`s."""
 
     def __init__(
         self, plan: Plan, executable: Executable, binder: Binder, constants: DeviceConstants, arena: DeviceMemory
@@ -110,15 +139,19 @@ class DeviceInstance:
         self._driver = binder.driver
         self._memory = (arena, constants, executable)  # what the steps' addresses lie in
         self._tensors = self._place(arena, constants)
+        steps = plan.program.steps
         with executable.lock:
-            self._calls = [self._bind(step, executable, binder) for step in plan.program.steps]
-        labels = [step.label or step.symbol for step in plan.program.steps]
-        self._table = CallTable(
+            self._calls = [self._bind(step, executable, binder) for step in steps]
+        labels = [step.label or step.symbol for step in steps]
+        capturable = [binder.may_capture(executable.modules[step.module]) for step in steps]
+        counts = [len(call.steps) for call in self._calls]
+        self._whole = WholeRun(
+            self._driver,
             [step for call in self._calls for step in call.steps],
-            [name for name, call in zip(labels, self._calls, strict=True) for _ in call.steps],
+            [label for label, count in zip(labels, counts, strict=True) for _ in range(count)],
+            [each for each, count in zip(capturable, counts, strict=True) for _ in range(count)],
         )
-        registers = plan.program.registers
-        self._inputs = [(r.index, self._tensors[n]) for n, r in enumerate(registers) if r.kind == "input"]
+        self._ports = self._make_ports()
         self._results = [self._tensors[number] for number in plan.program.results]
         self._expected = [
             (shape, dtypes.to_numpy(spec.dtype))
@@ -153,29 +186,62 @@ class DeviceInstance:
                 found=f"{type(error).__name__}: {error}",
             ) from error
 
-    def attempt(self, *values: Any) -> Sequence[np.ndarray] | None:
-        """The results, or None where a value is no array of the very shape and dtype."""
+    def _make_ports(self) -> list[tuple[int, DevicePort]]:
+        """A port for every input that has a register, with the input's number."""
+        plan, program = self._plan, self._plan.program
+        results = {plan.roots[result] for result in program.results}
+        return [
+            (
+                register.index,
+                DevicePort(self._driver, self._tensors[n], () if n in results else self._movers(n)),
+            )
+            for n, register in enumerate(program.registers)
+            if register.kind == "input"
+        ]
+
+    def _movers(self, root: int) -> Sequence[Callable[[int], None]]:
+        """What moves every use of a register; nothing when some use cannot be moved."""
+        if self._tensors[root].nbytes < REBIND_BYTES:
+            return ()
+        movers: list[Callable[[int], None]] = []
+        for step, call in zip(self._plan.program.steps, self._calls, strict=True):
+            for position, register in enumerate(step.inputs + step.outputs):
+                if self._plan.roots[register] == root:
+                    if position not in call.rebind:
+                        return ()
+                    movers.append(call.rebind[position])
+        return movers
+
+    def attempt(self, *values: Any) -> Sequence[DeviceArray] | None:
+        """The results, or None where a value is no array of the very shape and dtype, of the host or of this device."""
+        arrays: list[AnyArray] = []
         for value, (shape, dtype) in zip(values, self._expected, strict=True):
-            if type(value) is not np.ndarray or value.dtype is not dtype or value.shape != shape:
+            array = value.array if type(value) is Tensor else value
+            is_here = type(array) is np.ndarray or (type(array) is DeviceArray and array.driver is self._driver)
+            if not is_here or array.dtype != dtype or array.shape != shape:
                 return None
-        return self.run(values)
+            arrays.append(array)
+        return self.run(arrays)
 
-    def run(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    def run(self, arrays: Sequence[AnyArray]) -> list[DeviceArray]:
         """See `AnyInstance.run`."""
-        self._upload(arrays)
-        self._table.run()
-        return [self._download(tensor) for tensor in self._results]
+        self._fill(arrays)
+        self._whole.run(tuple(port.address for _, port in self._ports))
+        results = self._copies()
+        if any(isinstance(array, DeviceArray) and not isinstance(array.owner, DeviceMemory) for array in arrays):
+            self._driver.synchronize()  # whose memory it is may write to it, or give it back, once this returns
+        return results
 
-    def _upload(self, arrays: Sequence[np.ndarray]) -> None:
-        for index, tensor in self._inputs:
-            array = arrays[index]
-            native = array.dtype.newbyteorder("=")
-            self._driver.upload(tensor.address, np.ascontiguousarray(array, native).reshape(tensor.shape))
+    def _fill(self, arrays: Sequence[AnyArray]) -> None:
+        for index, port in self._ports:
+            port.fill(arrays[index])
 
-    def _download(self, tensor: BoundTensor) -> np.ndarray:
-        array = np.empty(tensor.shape, dtypes.to_numpy(tensor.dtype))
-        self._driver.download(tensor.address, array)
-        return array
+    def _copies(self) -> list[DeviceArray]:
+        copies: list[DeviceArray] = []
+        for tensor in self._results:
+            copies.append(DeviceArray.empty(self._driver, tensor.shape, dtypes.to_numpy(tensor.dtype)))
+            self._driver.copy(copies[-1].address, tensor.address, tensor.nbytes)
+        return copies
 
     @cached_property
     def _parts(self) -> list[tuple[Step, CallTable]]:
@@ -184,17 +250,28 @@ class DeviceInstance:
             for step, call in zip(self._plan.program.steps, self._calls, strict=True)
         ]
 
-    def run_stepwise(self, arrays: Sequence[np.ndarray], around: Around) -> list[np.ndarray]:
-        """See `AnyInstance.run_stepwise`; `around` sees copies on the host."""
-        self._upload(arrays)
+    def run_stepwise(self, arrays: Sequence[AnyArray], around: Around) -> list[DeviceArray]:
+        """See `AnyInstance.run_stepwise`; `around` sees copies on the host, or none of the values: `Around.reads`."""
+        self._fill([array if isinstance(array, np.ndarray) else array.numpy() for array in arrays])
+        bring = self._download if around.reads else self._unread
         for step, table in self._parts:
-            inputs = [self._download(self._tensors[register]) for register in step.inputs]
+            inputs = [bring(self._tensors[register]) for register in step.inputs]
             tensors = [self._tensors[register] for register in step.outputs]
-            outputs = list(map(self._download, tensors))
-            around(step, partial(self._run_part, table, tensors, outputs), inputs, outputs)
-        return [self._download(tensor) for tensor in self._results]
+            outputs = list(map(bring, tensors))
+            run = partial(self._run_part, table, tensors, outputs if around.reads else ())
+            around.decide(step, run, inputs, outputs)
+        return self._copies()
 
     def _run_part(self, table: CallTable, tensors: Sequence[BoundTensor], outputs: Sequence[np.ndarray]) -> None:
         table.run()
-        for tensor, array in zip(tensors, outputs, strict=True):
+        self._driver.synchronize()
+        for tensor, array in zip(tensors, outputs, strict=False):
             self._driver.download(tensor.address, array)
+
+    def _download(self, tensor: BoundTensor) -> np.ndarray:
+        array = self._unread(tensor)
+        self._driver.download(tensor.address, array)
+        return array
+
+    def _unread(self, tensor: BoundTensor) -> np.ndarray:
+        return np.empty(tensor.shape, dtypes.to_numpy(tensor.dtype))

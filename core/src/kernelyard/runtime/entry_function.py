@@ -14,6 +14,7 @@ from kernelyard.errors import DeviceError, InputNameError, InputTypeError
 from kernelyard.runtime.tensor import Tensor, as_array
 
 if TYPE_CHECKING:
+    from kernelyard.runtime.device_array import AnyArray, DeviceArray
     from kernelyard.runtime.program import Program
     from kernelyard.runtime.routine import Routine
     from kernelyard.runtime.vm import VirtualMachine
@@ -62,15 +63,19 @@ class EntryFunction(ABC):
         except KeyError:
             self._fail_names(feeds, names)
 
-    def take(self, values: Sequence[Any]) -> list[np.ndarray]:
-        """A value for each input as an array of its dtype. Raises: InputNameError, InputTypeError, DeviceError."""
+    def take(self, values: Sequence[Any]) -> list[AnyArray]:
+        """A value for each input as an array of its dtype: what lies on the machine's device stays there.
+
+        Raises: InputNameError, InputTypeError, DeviceError.
+        """
         if len(values) != len(self._names):
             self._fail_count(values)
         return list(map(self._take_one, self._names, values, self._dtypes))
 
-    def _take_one(self, name: str, value: Any, dtype: np.dtype) -> np.ndarray:
+    def _take_one(self, name: str, value: Any, dtype: np.dtype) -> AnyArray:
         try:
-            array = as_array(value, dtype.name)
+            array = self._on_device(value)
+            array = as_array(value, dtype.name) if array is None else array
         except (InputTypeError, DeviceError) as error:
             error.where = f"input {name!r}"
             raise
@@ -83,6 +88,13 @@ class EntryFunction(ABC):
                 hint=f"convert it: numpy.asarray(x, {dtype.name!r})",
             )
         return array
+
+    def _on_device(self, value: Any) -> DeviceArray | None:
+        if self._machine.driver is None:
+            return None
+        from kernelyard.runtime.device_array import taken_in
+
+        return taken_in(self._machine.driver, value)
 
     def _fail_count(self, values: Sequence[Any]) -> NoReturn:
         raise InputNameError(
@@ -105,7 +117,7 @@ class EntryFunction(ABC):
         )
 
     @abstractmethod
-    def _results(self, values: Sequence[Any]) -> Sequence[np.ndarray]:
+    def _results(self, values: Sequence[Any]) -> Sequence[AnyArray]:
         """The results, which are the caller's own, for as many values as there are inputs; not yet taken (`take`)."""
 
 

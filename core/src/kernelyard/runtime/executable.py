@@ -21,6 +21,7 @@ from kernelyard.runtime.routine import CALL, EVALUATE, Routine
 from kernelyard.runtime.spec import TensorSpec, corrupted, shape_to_json
 
 if TYPE_CHECKING:
+    from kernelyard.runtime.device import Device
     from kernelyard.runtime.entry_function import EntryFunction
     from kernelyard.runtime.profile import Profile
     from kernelyard.runtime.report import Report
@@ -209,14 +210,16 @@ class Executable:
         """Run the main program by position; a single result comes as it is, several as a tuple."""
         return self._entry.__call__(*args)  # quicker than calling the object
 
-    def profile(self, feeds: Mapping[str, Any] | Sequence[Any], calls: int = 10) -> Profile:
+    def profile(
+        self, feeds: Mapping[str, Any] | Sequence[Any], calls: int = 10, device: Device | None = None
+    ) -> Profile:
         """Where the time of the main program goes, step by step: a table (`print` it) and `save_trace(path)`.
 
-        feeds: by name, or in the order of the inputs. Raises: as `run`.
+        feeds: by name, or in the order of the inputs. device: as `VirtualMachine` takes it. Raises: as `run`.
         """
         from kernelyard.runtime.profile import profile
 
-        return profile(self, feeds, calls)
+        return profile(self, feeds, calls, device)
 
     def resident(self, digest: str) -> np.ndarray:
         """A constant where programs can read it: dense, 64-byte aligned, made once."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -20,27 +20,38 @@ from kernelyard.runtime.program import Step
 from kernelyard.runtime.quick_call import QuickCall, QuickInput, quick_call
 
 if TYPE_CHECKING:
+    from kernelyard.runtime.device_array import AnyArray
     from kernelyard.runtime.executable import Executable
 
 # From this size on a tensor moves by telling the steps its address; below, copying it is quicker.
 REBIND_BYTES = 1 << 14
 
 Mover = Callable[[int], None]
-Around = Callable[[Step, Callable[[], None], Sequence[np.ndarray], Sequence[np.ndarray]], None]
-"""`around(step, run, inputs, outputs)` decides about a step: `run()` runs it."""
+
+
+class Around(NamedTuple):
+    """`decide(step, run, inputs, outputs)` decides about a step: `run()` runs it.
+
+    reads: whether it looks at elements; else those that lie on a device stay there.
+    """
+
+    decide: Callable[[Step, Callable[[], None], Sequence[np.ndarray], Sequence[np.ndarray]], None]
+    reads: bool = True
 
 
 class AnyInstance(Protocol):
     """A plan bound to memory, on whatever device."""
 
-    attempt: QuickCall
-    """`attempt(*values)`: the results, or None where a value is no array of the very shape and dtype."""
+    @property
+    def attempt(self) -> Callable[..., Sequence[AnyArray] | None]:
+        """`attempt(*values)`: the results, or None where a value is no array of the very shape and dtype."""
+        ...
 
-    def run(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    def run(self, arrays: Sequence[Any]) -> Sequence[AnyArray]:
         """Results for arrays whose shapes are the plan's and whose dtypes are the inputs'."""
         ...
 
-    def run_stepwise(self, arrays: Sequence[np.ndarray], around: Around) -> list[np.ndarray]:
+    def run_stepwise(self, arrays: Sequence[Any], around: Around) -> Sequence[AnyArray]:
         """Like `run`, one step at a time: `around` decides about each."""
         ...
 
@@ -243,5 +254,5 @@ class Instance:
         for index, buffer in self._copied:
             buffer[...] = arrays[index]
         for step, table, inputs, outputs in self._parts:
-            around(step, table.run, inputs, outputs)
+            around.decide(step, table.run, inputs, outputs)
         return self._copies()

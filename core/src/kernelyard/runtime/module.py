@@ -100,6 +100,9 @@ class RuntimeModule(ABC):
     # The kind of device whose memory its functions work on. In a program for another device a module of the CPU is
     # bound to host memory, and its arguments are copied there and back.
     device_kind: ClassVar[str] = "cpu"
+    # True where all that a bound call does on a device is to put work on the device's stream: it neither waits nor
+    # allocates, so that the device may capture it and replay it.
+    is_capturable: ClassVar[bool] = False
     # For modules without a `native_unit`: how to compile a model so that C programs can run it all the same.
     native_hint: ClassVar[str] = "leave this backend out (backends=[...]), or kernelyard.load the library in Python"
 

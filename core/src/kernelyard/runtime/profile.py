@@ -16,12 +16,14 @@ import numpy as np
 
 from kernelyard.dims import symbols_of
 from kernelyard.errors import ExecutionError
+from kernelyard.runtime.instance import Around
 from kernelyard.runtime.program import Step
 from kernelyard.runtime.report import VIEW, Report
 from kernelyard.runtime.text_table import aligned, amount
 from kernelyard.runtime.vm import VirtualMachine
 
 if TYPE_CHECKING:
+    from kernelyard.runtime.device import Device
     from kernelyard.runtime.executable import Executable
 
 DEFAULT_CALLS = 10
@@ -89,18 +91,23 @@ class Profile:
         Path(path).write_text(text + "\n", encoding="utf-8")
 
 
-def profile(executable: Executable, feeds: Mapping[str, Any] | Sequence[Any], calls: int = DEFAULT_CALLS) -> Profile:
+def profile(
+    executable: Executable,
+    feeds: Mapping[str, Any] | Sequence[Any],
+    calls: int = DEFAULT_CALLS,
+    device: Device | None = None,
+) -> Profile:
     """Measure the main program on feeds by name or by position, on a virtual machine of its own.
 
     The first call, which prepares, is not measured. Raises: as running the program; ExecutionError for no calls.
     """
     if calls < 1:
         raise ExecutionError("nothing to measure", found=f"calls={calls}", expected="at least 1")
-    machine = VirtualMachine(executable, contexts=1)
+    machine = VirtualMachine(executable, device, contexts=1)
     function = machine.function(executable.main.name)
     call = (lambda: function.run(feeds)) if isinstance(feeds, Mapping) else (lambda: function(*feeds))
     call()
-    whole = [_seconds(call) for _ in range(calls)]
+    whole = [_seconds(lambda: machine.wait(call())) for _ in range(calls)]
     runs: list[list[_Event]] = []
 
     def around(
@@ -109,7 +116,7 @@ def profile(executable: Executable, feeds: Mapping[str, Any] | Sequence[Any], ca
         nbytes = sum(array.nbytes for array in (*inputs, *outputs))
         runs[-1].append(_Event(step, nbytes, _seconds(run)))
 
-    machine.around = around
+    machine.around = Around(around, reads=False)
     for _ in range(calls):
         runs.append([])
         call()

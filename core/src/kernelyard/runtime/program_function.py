@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from kernelyard.runtime.entry_function import EntryFunction
 from kernelyard.runtime.lru import LRU
 from kernelyard.runtime.plan import NOTHING, Plan, Shapes
 from kernelyard.runtime.program import Program
 
 if TYPE_CHECKING:
+    from kernelyard.runtime.device_array import AnyArray
     from kernelyard.runtime.vm import VirtualMachine
 
 MAX_PLANS = 16
@@ -31,7 +30,7 @@ class ProgramRunner:
         self._program = program
         self._plans: LRU[tuple[Shapes, tuple[int | None, ...]], Plan] = LRU(MAX_PLANS)
 
-    def attempt(self, values: Sequence[Any]) -> Sequence[np.ndarray] | None:
+    def attempt(self, values: Sequence[Any]) -> Sequence[AnyArray] | None:
         """The results, where the values fit the call before; else None."""
         machine, lanes = self._machine, self._lanes
         lane = lanes.take()
@@ -41,7 +40,7 @@ class ProgramRunner:
         finally:
             lanes.give_back(lane)
 
-    def run(self, arrays: Sequence[np.ndarray], symbols: Mapping[str, int] = NOTHING) -> list[np.ndarray]:
+    def run(self, arrays: Sequence[AnyArray], symbols: Mapping[str, int] = NOTHING) -> Sequence[AnyArray]:
         """The results for arrays of the inputs' dtypes; `symbols` has sizes that do not follow from their shapes."""
         machine = self._machine
         shapes = tuple([array.shape for array in arrays])
@@ -63,6 +62,6 @@ class ProgramFunction(EntryFunction):
         super().__init__(machine, program)
         self._runner = ProgramRunner(machine, program)
 
-    def _results(self, values: Sequence[Any]) -> Sequence[np.ndarray]:
+    def _results(self, values: Sequence[Any]) -> Sequence[AnyArray]:
         results = self._runner.attempt(values)
         return self._runner.run(self.take(values)) if results is None else results

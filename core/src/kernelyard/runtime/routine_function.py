@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
     from kernelyard.runtime.vm import VirtualMachine
 
 MAX_DEPTH = 100
-Arrays = Sequence[np.ndarray]
+Arrays = Sequence[Any]
+"""NumPy's, or a device's: `AnyArray`."""
 Symbols = Mapping[str, int]
 
 
@@ -30,14 +32,29 @@ class RoutineFunction(EntryFunction):
         super().__init__(machine, routine)
         self._routine = routine
         self._blocks = [ProgramRunner(machine, block) for block in routine.blocks]
-        resident = machine.executable.resident
+        resident = machine.executable.resident if machine.constants is None else machine.constants.array
         self._constants = {number: resident(digest) for number, digest in routine.constants.items()}
 
-    def _results(self, values: Sequence[Any]) -> list[np.ndarray]:
-        arrays = self.take(values)
+        self._stack: Callable[[Arrays], Any] = np.stack
+        if machine.driver is not None:
+            from kernelyard.runtime.device_array import stack
+
+            self._stack = partial(stack, machine.driver)
+
+    def _near(self, arrays: Arrays) -> Arrays:
+        """Arrays where the machine computes: blocks read them there again and again."""
+        driver = self._machine.driver
+        if driver is None:
+            return arrays
+        from kernelyard.runtime.device_array import DeviceArray
+
+        return [DeviceArray.of(driver, array) if isinstance(array, np.ndarray) else array for array in arrays]
+
+    def _results(self, values: Sequence[Any]) -> Arrays:
+        arrays = self._near(self.take(values))
         handed_on = {id(array) for array in (*arrays, *self._constants.values())}
-        results: list[np.ndarray] = []
-        for array in self.carry_out(arrays, {}, 0):
+        results: list[Any] = []
+        for array in self._near(self.carry_out(arrays, {}, 0)):
             # Callers may write to a result: it is neither a feed, nor a constant, nor another result.
             results.append(array.copy() if id(array) in handed_on else array)
             handed_on.add(id(array))
@@ -52,7 +69,7 @@ class RoutineFunction(EntryFunction):
             raise ExecutionError(
                 "functions call each other too deeply", where=self._routine.name, expected=f"at most {MAX_DEPTH} calls"
             )
-        frame = Frame(self._routine, arrays, self._constants, symbols)
+        frame = Frame(self._routine, arrays, self._constants, symbols, self._stack)
         instructions, position = self._routine.code, 0
         while True:
             instruction = instructions[position]
@@ -73,6 +90,9 @@ class RoutineFunction(EntryFunction):
             else:
                 frame.write(instruction, self._outputs(instruction, frame, depth))
 
+    def _on_host(self, arrays: Arrays) -> Arrays:
+        return [array if isinstance(array, np.ndarray) else array.numpy() for array in arrays]
+
     def _outputs(self, instruction: Instruction, frame: Frame, depth: int) -> Arrays:
         inputs = frame.read(instruction.inputs)
         if instruction.name == code.MOVE:
@@ -81,24 +101,32 @@ class RoutineFunction(EntryFunction):
             return self._blocks[instruction.target].run(inputs, frame.symbols)
         if instruction.name == code.EVALUATE:
             module = self._machine.executable.modules[instruction.target]
-            return module.evaluate(instruction.symbol, inputs, frame.symbols)
+            return self._near(module.evaluate(instruction.symbol, self._on_host(inputs), frame.symbols))
         return self._machine.routine(instruction.symbol).carry_out(inputs, frame.symbols, depth + 1)
 
 
 class Frame:
     """The values and sizes of one call of a routine."""
 
-    def __init__(self, routine: Routine, inputs: Arrays, constants: Mapping[int, np.ndarray], symbols: Symbols) -> None:
+    def __init__(
+        self,
+        routine: Routine,
+        inputs: Arrays,
+        constants: Mapping[int, Any],
+        symbols: Symbols,
+        stack: Callable[[Arrays], Any] = np.stack,
+    ) -> None:
         self._routine = routine
-        self._values: list[np.ndarray | None] = [None] * len(routine.values)
+        self._stack = stack
+        self._values: list[Any] = [None] * len(routine.values)
         self._values[: len(inputs)] = inputs
         for number, array in constants.items():
             self._values[number] = array
-        self._collected: dict[int, list[np.ndarray]] = {}
+        self._collected: dict[int, list[Any]] = {}
         self.symbols = {name: symbols[name] for name in routine.symbols if name in symbols}
         solve_symbols(routine.inputs, [array.shape for array in inputs], self.symbols)
 
-    def read(self, numbers: Sequence[int]) -> list[np.ndarray]:
+    def read(self, numbers: Sequence[int]) -> list[Any]:
         """Some values. Raises: ExecutionError for one that nothing has written."""
         found = [array for array in map(self._values.__getitem__, numbers) if array is not None]
         if len(found) != len(numbers):
@@ -125,7 +153,7 @@ class Frame:
     def stack(self, instruction: Instruction) -> None:
         """Write what was collected for the outputs. Raises: ShapeError when its shapes differ."""
         specs = self._routine.values
-        arrays = [stacked(self._collected.pop(n, ()), specs[n], self.symbols) for n in instruction.outputs]
+        arrays = [stacked(self._collected.pop(n, ()), specs[n], self.symbols, self._stack) for n in instruction.outputs]
         self.write(instruction, arrays)
 
     def bind(self, numbers: Sequence[int]) -> None:

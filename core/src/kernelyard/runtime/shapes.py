@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -57,7 +58,12 @@ def solve_symbols(specs: Sequence[TensorSpec], shapes: Sequence[tuple[int, ...]]
         _check(spec, axis, dim, size, values)
 
 
-def stacked(items: Sequence[np.ndarray], spec: TensorSpec, values: Mapping[str, int]) -> np.ndarray:
+def stacked(
+    items: Sequence[Any],
+    spec: TensorSpec,
+    values: Mapping[str, int],
+    stack: Callable[[Sequence[Any]], Any] = np.stack,
+) -> Any:
     """Arrays along a new first axis; of no arrays, an empty one, whose other sizes are 0 where `values` tells nothing.
 
     Raises: ShapeError when they differ in shape.
@@ -66,7 +72,7 @@ def stacked(items: Sequence[np.ndarray], spec: TensorSpec, values: Mapping[str, 
     if len(shapes) > 1:
         raise ShapeError("what a loop collects changes its shape", found=" and ".join(map(str, sorted(shapes))))
     if items:
-        return np.stack(items)
+        return stack(items)
     known = [dims.evaluate(dim, values) if dims.symbols_of(dim) <= values.keys() else 0 for dim in spec.shape[1:]]
     return np.empty((0, *known), dtypes.to_numpy(spec.dtype))
 

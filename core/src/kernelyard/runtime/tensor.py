@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kernelyard import dtypes
 from kernelyard.errors import DeviceError, InputTypeError
 from kernelyard.runtime.device import Device, cpu
+
+if TYPE_CHECKING:
+    from kernelyard.runtime.device_array import AnyArray
 
 # DLPack's numbers (dlpack.h 1.1): device types that the host can read, and the type codes NumPy does not export.
 _HOST_DEVICE_TYPES = (1, 3)  # kDLCPU, kDLCUDAHost
@@ -18,7 +21,7 @@ _CAPSULE_TYPE_OFFSETS = {b"dltensor": 20, b"dltensor_versioned": 52}  # where DL
 
 
 class Tensor:
-    """A dense tensor on a device, over a NumPy array that it does not copy.
+    """A dense tensor, over a NumPy array or over memory of a device, which it does not copy.
 
     Example:
         >>> import numpy as np
@@ -27,51 +30,55 @@ class Tensor:
         ((2, 3), 'float32', 'cpu')
     """
 
-    __slots__ = ("_array",)
+    __slots__ = ("array",)
 
-    def __init__(self, array: np.ndarray) -> None:
-        self._array = array
+    def __init__(self, array: AnyArray) -> None:
+        self.array = array
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return self._array.shape
+        return self.array.shape
 
     @property
     def dtype(self) -> str:
         """The dtype's name."""
-        return dtypes.from_numpy(self._array.dtype)
+        return dtypes.from_numpy(self.array.dtype)
 
     @property
     def device(self) -> Device:
-        return cpu()
+        return cpu() if isinstance(self.array, np.ndarray) else self.array.driver.device
 
     @property
     def nbytes(self) -> int:
-        return self._array.nbytes
+        return self.array.nbytes
 
     def numpy(self) -> np.ndarray:
-        """The NumPy array itself, not a copy."""
-        return self._array
+        """The NumPy array itself, not a copy; a copy of what lies on a device, once it is computed."""
+        return self.array if isinstance(self.array, np.ndarray) else self.array.numpy()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        return np.array(self._array, dtype=dtype, copy=copy)
+        return np.array(self.numpy(), dtype=dtype, copy=copy)
 
     def __dlpack__(self, **options: Any) -> Any:
-        code = _TYPE_CODES.get(self._array.dtype.name)
-        if code is None:
-            return self._array.__dlpack__(**options)
+        """The tensor where it lies, on a device too: no copy."""
+        array = self.array
+        code = _TYPE_CODES.get(array.dtype.name)
+        if code is None or not isinstance(array, np.ndarray):
+            return array.__dlpack__(**options)
         # NumPy refuses the ml_dtypes types: it exports the bits as unsigned integers, and we name their type.
-        bits = self._array.view(np.dtype(f"uint{8 * self._array.itemsize}"))
+        bits = array.view(np.dtype(f"uint{8 * array.itemsize}"))
         return _with_type_code(bits.__dlpack__(**options), code)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return self._array.__dlpack_device__()
+        return self.array.__dlpack_device__()
 
     def __len__(self) -> int:
-        return len(self._array)
+        if not self.shape:
+            raise TypeError("a tensor without axes has no length")
+        return self.shape[0]
 
     def __repr__(self) -> str:
-        return f"Tensor(shape={self.shape}, dtype={self.dtype}, device={self.device})\n{self._array}"
+        return f"Tensor(shape={self.shape}, dtype={self.dtype}, device={self.device})\n{self.numpy()}"
 
 
 def from_any(value: Any) -> Tensor:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -23,7 +24,7 @@ from kernelyard.runtime.routine_function import RoutineFunction
 from kernelyard.runtime.tensor import Tensor
 
 if TYPE_CHECKING:
-    from kernelyard.runtime.device_driver import DeviceDriver
+    from kernelyard.runtime.device_instance import DeviceConstants
     from kernelyard.runtime.executable import Executable
 
 
@@ -68,6 +69,9 @@ class BenchmarkResult:
 class VirtualMachine:
     """An executable on a device: the first of the kind that it was compiled for, unless said otherwise.
 
+    On a device with memory of its own, feeds may lie there (whatever exports DLPack) or on the host, and results stay
+    there: `Tensor.numpy()` waits and copies, DLPack hands them on.
+
     Plans (shapes, memory, bound steps) are kept for the last 16 sets of input shapes of each entry function. Calls from
     many threads run at the same time, each on memory of its own: as many as `contexts` (the processors, unless said
     otherwise); more wait.
@@ -90,11 +94,18 @@ class VirtualMachine:
             raise DeviceError(
                 f"a program compiled for {executable.target} cannot run on {self.device}", expected=executable.target
             )
-        driver = self.device.open()
+        self.driver = self.device.open()
         self.threads = threads or executable.threads
         if contexts is not None and contexts < 1:
             raise ExecutionError("a machine needs at least one context", found=contexts)
-        self.lanes = LanePool(contexts or processors(), Lane if driver is None else _lanes_on(driver, executable))
+        self.constants: DeviceConstants | None = None  # on a device
+        make_lane: Callable[[bool], Lane] = Lane
+        if self.driver is not None:
+            from kernelyard.runtime.device_instance import DeviceConstants, DeviceLane  # never for the CPU
+
+            self.constants = DeviceConstants(self.driver, executable)
+            make_lane = partial(DeviceLane, self.driver, self.constants)
+        self.lanes = LanePool(contexts or processors(), make_lane)
         self.around: Around | None = None  # what `set_instrument` made of the instrument
         self._instrument: Instrument | None = None
         self._functions: dict[str, EntryFunction] = {
@@ -121,6 +132,12 @@ class VirtualMachine:
                 hint=did_you_mean(name, self._functions),
             )
         return function
+
+    def wait(self, results: object = None) -> Any:
+        """The results, once the device has computed them; on the CPU they are there."""
+        if self.driver is not None:
+            self.driver.synchronize()
+        return results
 
     def routine(self, name: str) -> RoutineFunction:
         """A function with control flow, private ones included, for those that call it."""
@@ -165,22 +182,17 @@ class VirtualMachine:
         function = self[name]
 
         def evaluate(*args: Any) -> BenchmarkResult:
-            function(*args)
+            self.wait(function(*args))
             results: list[float] = []
             for _ in range(repeat):
                 start = time.perf_counter()
                 for _ in range(number):
                     function(*args)
+                self.wait()
                 results.append((time.perf_counter() - start) / number)
             return BenchmarkResult(tuple(results))
 
         return evaluate
-
-
-def _lanes_on(driver: DeviceDriver, executable: Executable) -> Callable[[bool], Lane]:
-    from kernelyard.runtime.device_instance import device_lanes  # programs on the CPU never need it
-
-    return device_lanes(driver, executable)
 
 
 def _around(instrument: Instrument) -> Around:
@@ -192,4 +204,4 @@ def _around(instrument: Instrument) -> Around:
             run()
         instrument(step, step.symbol, False, tuple(map(Tensor, outputs)), *args)
 
-    return around
+    return Around(around)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
 from typing import ClassVar
 
@@ -11,10 +11,10 @@ import numpy as np
 from kernelyard import dims
 from kernelyard.errors import ArtifactVersionError, ExecutionError
 from kernelyard.runtime.bindable import BindableModule, Signature
-from kernelyard.runtime.cuda_driver import Argument, CudaDriver, Grid, Image, LoadedKernels, require_cuda
+from kernelyard.runtime.cuda_driver import Argument, CudaDriver, Grid, Image, Launch, LoadedKernels, require_cuda
 from kernelyard.runtime.module import BindContext, BoundCall, BoundTensor
 from kernelyard.runtime.spec import Fields, corrupted, read_json, write_json
-from kernelyard_native_cuda.function_info import MOST_BLOCKS, FunctionInfo, arguments, read_function_info
+from kernelyard_native_cuda.function_info import MOST_BLOCKS, FunctionInfo, LaunchInfo, arguments, read_function_info
 
 KIND = "native-cuda"
 SCHEMA = 1
@@ -26,6 +26,7 @@ class NativeCudaModule(BindableModule):
 
     kind: ClassVar[str] = KIND
     device_kind: ClassVar[str] = "cuda"
+    is_capturable: ClassVar[bool] = True
     native_hint: ClassVar[str] = "kernelyard.load the library in Python: programs on a GPU are run by it alone"
 
     def __init__(self, functions: Sequence[FunctionInfo], source: str, cubins: Mapping[str, bytes]) -> None:
@@ -66,7 +67,7 @@ class NativeCudaModule(BindableModule):
         tensors = [Argument(arg.address, arg.nbytes) for arg in args]
         tensors += [Argument(start + offset, size) for offset, size in places]
         kernels = self._load(driver)
-        call = BoundCall([], [context, self])
+        launches: list[tuple[LaunchInfo, Launch]] = []
         for launch in function.launches:
             blocks = dims.evaluate(launch.blocks, values)
             if blocks > MOST_BLOCKS:
@@ -76,8 +77,9 @@ class NativeCudaModule(BindableModule):
             if blocks > 0:  # a grid of nothing is an error to the driver
                 packed = arguments(launch, tensors, values)
                 grid = Grid((blocks, 1, 1), (launch.threads, 1, 1))
-                call.steps.append(kernels.prepare(launch.kernel, grid, packed))
-        return call
+                launches.append((launch, kernels.prepare(launch.kernel, grid, packed)))
+        rebind = {number: _mover(launches, number) for number in range(len(args))}
+        return BoundCall([step for _, step in launches], [context, self], rebind)
 
     @property
     def needs(self) -> str:
@@ -109,6 +111,17 @@ class NativeCudaModule(BindableModule):
             lines.append(f"  {function.symbol}({inputs}) -> {outputs}")
             lines += [f"    {each.kernel}<<<{each.blocks}, {each.threads}>>>" for each in function.launches]
         return "\n".join(lines)
+
+
+def _mover(launches: Sequence[tuple[LaunchInfo, Launch]], number: int) -> Callable[[int], None]:
+    """What moves a parameter in all launches that take it."""
+    places = [(step, n) for launch, step in launches for n, tensor in enumerate(launch.tensors) if tensor == number]
+
+    def move(address: int) -> None:
+        for step, place in places:
+            step.move(place, address)
+
+    return move
 
 
 def load(data: bytes, constants: Mapping[str, np.ndarray]) -> NativeCudaModule:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from threading import Lock
@@ -16,7 +16,7 @@ from threading import Lock
 import numpy as np
 
 from kernelyard.errors import DeviceError, ExecutionError, ToolchainError
-from kernelyard.runtime import memory
+from kernelyard.runtime import dlpack, memory
 from kernelyard.runtime.cuda_driver import Argument, CudaDriver, Grid, Image, Launch, LoadedKernels
 from kernelyard.runtime.disk_cache import DiskCache
 from kernelyard.runtime.toolchain import Toolchain
@@ -43,6 +43,8 @@ def emulator() -> Emulator:
 class Emulator(CudaDriver):
     """See the module's text. compiler: the words that call it."""
 
+    index = "emulator"
+    dlpack_type = dlpack.HOST
     capability = (9, 0)
     is_emulator = True
 
@@ -60,7 +62,7 @@ class Emulator(CudaDriver):
         self._held[address] = array
         return address
 
-    def free(self, address: int) -> None:
+    def free(self, address: int, is_shared: bool = False) -> None:
         del self._held[address]
 
     def upload(self, address: int, array: np.ndarray) -> None:
@@ -68,6 +70,12 @@ class Emulator(CudaDriver):
 
     def download(self, address: int, array: np.ndarray) -> None:
         ctypes.memmove(memory.address_of(array), address, array.nbytes)
+
+    def copy(self, to: int, source: int, nbytes: int) -> None:
+        ctypes.memmove(to, source, nbytes)
+
+    def synchronize(self) -> None:
+        """See `DeviceDriver.synchronize`: all is done when it is asked for."""
 
     def load(self, image: Image) -> EmulatedKernels:
         """The kernels compiled, unless they were before. Raises: ToolchainError with what the compiler said."""
@@ -112,14 +120,25 @@ class EmulatedKernels(LoadedKernels):
         """See `LoadedKernels.prepare`."""
         function = getattr(self._library, f"emulate_{kernel}")
         function.restype = ctypes.c_char_p
-        blocks, threads = (ctypes.c_uint * 3)(*grid.blocks), (ctypes.c_uint * 3)(*grid.threads)
+        return EmulatedLaunch(kernel, function, self._lock, grid, arguments)
+
+
+class EmulatedLaunch(Launch):
+    """See `Launch`."""
+
+    def __init__(
+        self, kernel: str, function: Callable[..., bytes | None], lock: Lock, grid: Grid, arguments: Sequence[Argument]
+    ) -> None:
+        self._kernel, self._function, self._lock = kernel, function, lock
+        self._blocks, self._threads = (ctypes.c_uint * 3)(*grid.blocks), (ctypes.c_uint * 3)(*grid.threads)
         words = [word for argument in arguments for word in argument]
-        slots = (ctypes.c_longlong * len(words))(*words)
+        self._slots = (ctypes.c_longlong * len(words))(*words)
 
-        def launch() -> None:
-            with self._lock:
-                message = function(blocks, threads, slots)
-            if message is not None:
-                raise ExecutionError("the emulator stopped a kernel", where=kernel, found=message.decode())
+    def __call__(self) -> None:
+        with self._lock:
+            message = self._function(self._blocks, self._threads, self._slots)
+        if message is not None:
+            raise ExecutionError("the emulator stopped a kernel", where=self._kernel, found=message.decode())
 
-        return launch
+    def move(self, place: int, address: int) -> None:
+        self._slots[2 * place] = address

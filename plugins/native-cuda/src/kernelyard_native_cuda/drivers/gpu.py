@@ -1,7 +1,7 @@
 """GPUs through the driver API of cuda-bindings.
 
 Source: CUDA Driver API documentation, "Primary Context Management", "Module Management", "Memory Management",
-"Execution Control".
+"Execution Control", "Stream Ordered Memory Allocator", "Graph Management".
 """
 
 from __future__ import annotations
@@ -9,8 +9,11 @@ from __future__ import annotations
 import ctypes
 import importlib
 import re
-from collections.abc import Sequence
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
 from functools import cache
+from threading import Lock, local
 from types import ModuleType
 from typing import Any
 
@@ -19,10 +22,12 @@ import numpy as np
 from kernelyard.errors import DeviceError, ExecutionError
 from kernelyard.runtime import memory
 from kernelyard.runtime.cuda_driver import Argument, CudaDriver, Grid, Image, Launch, LoadedKernels
+from kernelyard_native_cuda.drivers.staging import Staging
 
 INSTALL_HINT = "pip install 'kernelyard-native-cuda[cuda]', or run on kernelyard.cuda(\"emulator\")"
 # A kernel gets this much dynamic shared memory without asking for more.
 UNASKED_SHARED_NBYTES = 48 << 10
+LEGACY_STREAM = 1  # the handle CU_STREAM_LEGACY
 DRIVER_HINT = 'install NVIDIA\'s driver, or run on kernelyard.cuda("emulator")'
 
 
@@ -48,29 +53,31 @@ class Gpu(CudaDriver):
     api: the module of the driver API.
     """
 
+    dlpack_type = 2  # kDLCUDA
+
     def __init__(self, api: Any, index: int) -> None:
-        self.api = api
+        self.api, self.index = api, index
+        self._local = local()  # stream: where the calling thread's work goes instead, while it is captured
+        self._capturing = Lock()
+        self._freed_later: deque[tuple[int, bool]] = deque()
         try:
             self.call("cuInit", 0)
-            self.device = self.call("cuDeviceGet", index)
-        except (
-            ExecutionError,
-            RuntimeError,
-        ) as error:  # cuda-bindings raises RuntimeError where libcuda.so.1 is missing
+            self.number = self.call("cuDeviceGet", index)
+        except (ExecutionError, RuntimeError) as error:  # RuntimeError: libcuda.so.1 is missing
             raise DeviceError(
                 f"the device cuda:{index} cannot be used",
                 found=getattr(error, "found", None) or str(error),
                 expected="NVIDIA's driver (libcuda.so.1) and a GPU",
                 hint=DRIVER_HINT,
             ) from error
-        self.context = self.call("cuDevicePrimaryCtxRetain", self.device)
+        self.context = self.call("cuDevicePrimaryCtxRetain", self.number)
         self.enter()
-        self.stream = int(self.call("cuStreamCreate", api.CUstream_flags.CU_STREAM_NON_BLOCKING))
-        attribute = api.CUdevice_attribute
-        self.capability = (
-            self.call("cuDeviceGetAttribute", attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, self.device),
-            self.call("cuDeviceGetAttribute", attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, self.device),
-        )
+        flag = api.CUstream_flags.CU_STREAM_NON_BLOCKING
+        self._stream = int(self.call("cuStreamCreate", flag))
+        self._capture_stream = int(self.call("cuStreamCreate", flag))
+        self.capability = (self._attribute("COMPUTE_CAPABILITY_MAJOR"), self._attribute("COMPUTE_CAPABILITY_MINOR"))
+        self._pool = self._make_pool() if self._attribute("MEMORY_POOLS_SUPPORTED") else None
+        self._staging = Staging(self)
 
     def call(self, name: str, *args: Any) -> Any:
         """What a function of the driver API gives. Raises: ExecutionError naming it and its error."""
@@ -78,6 +85,31 @@ class Gpu(CudaDriver):
         if int(status) != 0:
             raise ExecutionError("the CUDA driver failed", where=name, found=getattr(status, "name", str(status)))
         return results[0] if results else None
+
+    def _attribute(self, name: str) -> int:
+        attribute = getattr(self.api.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
+        return self.call("cuDeviceGetAttribute", attribute, self.number)
+
+    def _make_pool(self) -> Any:
+        """A pool that keeps what is given back: the system is asked for memory only while a program grows."""
+        properties = self.api.CUmemPoolProps()
+        properties.allocType = self.api.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+        properties.location.type = self.api.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+        properties.location.id = self.index
+        pool = self.call("cuMemPoolCreate", properties)
+        threshold = self.api.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
+        self.call("cuMemPoolSetAttribute", pool, threshold, self.api.cuuint64_t((1 << 64) - 1))
+        return pool
+
+    @property
+    def stream(self) -> int:
+        """See `CudaDriver.stream`."""
+        return getattr(self._local, "stream", None) or self._stream
+
+    @property
+    def dlpack_stream(self) -> int:
+        """See `DeviceDriver.dlpack_stream`."""
+        return self._stream
 
     def enter(self) -> None:
         """Make the context the calling thread's own: it has none, or another library's."""
@@ -87,19 +119,31 @@ class Gpu(CudaDriver):
         """See `DeviceDriver.allocate`. Raises: DeviceError."""
         self.enter()
         try:
-            return int(self.call("cuMemAlloc", nbytes))
+            if self._pool is None:
+                return int(self.call("cuMemAlloc", nbytes))
+            return int(self.call("cuMemAllocFromPoolAsync", nbytes, self._pool, self._stream))
         except ExecutionError as error:
-            raise DeviceError("the device has not enough memory", found=f"{nbytes} bytes are needed") from error
+            raise DeviceError(
+                "the device has not enough memory", found=f"{nbytes} bytes are needed: {error.found}"
+            ) from error
 
-    def free(self, address: int) -> None:
+    def free(self, address: int, is_shared: bool = False) -> None:
+        """See `DeviceDriver.free`. What is collected in the middle of a capture is freed at its end."""
+        if getattr(self._local, "stream", None) is not None:
+            self._freed_later.append((address, is_shared))
+            return
         self.enter()
-        self.call("cuMemFree", address)
+        if is_shared:
+            self.call("cuCtxSynchronize")
+        if self._pool is None:
+            self.call("cuMemFree", address)
+        else:
+            self.call("cuMemFreeAsync", address, self._stream)
 
     def upload(self, address: int, array: np.ndarray) -> None:
         if array.nbytes:
             self.enter()
-            self.call("cuMemcpyHtoDAsync", address, memory.address_of(array), array.nbytes, self.stream)
-            self.call("cuStreamSynchronize", self.stream)
+            self._staging.upload(address, array)
 
     def download(self, address: int, array: np.ndarray) -> None:
         if array.nbytes:
@@ -107,10 +151,65 @@ class Gpu(CudaDriver):
             self.call("cuMemcpyDtoHAsync", memory.address_of(array), address, array.nbytes, self.stream)
             self.call("cuStreamSynchronize", self.stream)
 
+    def copy(self, to: int, source: int, nbytes: int) -> None:
+        if nbytes:
+            self.enter()
+            self.call("cuMemcpyDtoDAsync", to, source, nbytes, self.stream)
+
+    def synchronize(self) -> None:
+        self.enter()
+        self.call("cuStreamSynchronize", self._stream)
+
+    def share_with(self, stream: int | None) -> None:
+        """See `DeviceDriver.share_with`. -1 wants no waiting, None is the legacy default stream."""
+        if stream == -1:
+            return
+        self.enter()
+        event = self.call("cuEventCreate", self.api.CUevent_flags.CU_EVENT_DISABLE_TIMING)
+        try:
+            self.call("cuEventRecord", event, self._stream)
+            self.call("cuStreamWaitEvent", LEGACY_STREAM if stream is None else stream, event, 0)
+        finally:
+            self.call("cuEventDestroy", event)  # the driver keeps it until the wait is over
+
+    def capture(self, run: Callable[[], None]) -> Graph:
+        """See `DeviceDriver.capture`: a CUDA graph."""
+        self.enter()
+        mode = self.api.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+        with self._capturing:
+            self.call("cuStreamBeginCapture", self._capture_stream, mode)
+            self._local.stream = self._capture_stream
+            try:
+                run()
+            except BaseException:
+                self.api.cuStreamEndCapture(self._capture_stream)  # which fails too; the stream is usable again
+                raise
+            finally:
+                self._local.stream = None
+            graph = self.call("cuStreamEndCapture", self._capture_stream)
+        while self._freed_later:
+            self.free(*self._freed_later.popleft())
+        try:
+            return Graph(self, self.call("cuGraphInstantiate", graph, 0))
+        finally:
+            self.call("cuGraphDestroy", graph)
+
     def load(self, image: Image) -> GpuKernels:
         """See `CudaDriver.load`. Raises: DeviceError."""
         self.enter()
         return GpuKernels(self, self.call("cuModuleLoadData", fitting_cubin(image, self.capability)))
+
+
+class Graph:
+    """A captured sequence of work; calling it puts all of it on the GPU's stream."""
+
+    def __init__(self, gpu: Gpu, handle: Any) -> None:
+        self._gpu, self._handle = gpu, handle
+        weakref.finalize(self, gpu.api.cuGraphExecDestroy, handle)
+
+    def __call__(self) -> None:
+        self._gpu.enter()
+        self._gpu.call("cuGraphLaunch", self._handle, self._gpu.stream)
 
 
 def fitting_cubin(image: Image, capability: tuple[int, int]) -> bytes:
@@ -152,14 +251,25 @@ class GpuKernels(LoadedKernels):
         if grid.shared_nbytes > UNASKED_SHARED_NBYTES:
             limit = gpu.api.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             gpu.call("cuFuncSetAttribute", function, limit, grid.shared_nbytes)
-        words = (ctypes.c_longlong * max(len(arguments), 1))(*(argument.value for argument in arguments))
-        start = ctypes.addressof(words)
-        pointers = (ctypes.c_void_p * max(len(arguments), 1))(*(start + 8 * n for n in range(len(arguments))))
-        held = (pointers, words)
+        return GpuLaunch(gpu, function, grid, arguments)
 
-        def launch() -> None:
-            gpu.enter()
-            packed = ctypes.addressof(held[0])
-            gpu.call("cuLaunchKernel", function, *grid.blocks, *grid.threads, grid.shared_nbytes, gpu.stream, packed, 0)
 
-        return launch
+class GpuLaunch(Launch):
+    """See `Launch`."""
+
+    def __init__(self, gpu: Gpu, function: Any, grid: Grid, arguments: Sequence[Argument]) -> None:
+        self._gpu, self._function, self._grid = gpu, function, grid
+        count = max(len(arguments), 1)
+        self._words = (ctypes.c_longlong * count)(*(argument.value for argument in arguments))
+        start = ctypes.addressof(self._words)
+        self._pointers = (ctypes.c_void_p * count)(*(start + 8 * n for n in range(count)))
+        self._packed = ctypes.addressof(self._pointers)
+
+    def __call__(self) -> None:
+        gpu, grid = self._gpu, self._grid
+        gpu.enter()
+        packed, shared = self._packed, grid.shared_nbytes
+        gpu.call("cuLaunchKernel", self._function, *grid.blocks, *grid.threads, shared, gpu.stream, packed, 0)
+
+    def move(self, place: int, address: int) -> None:
+        self._words[place] = address
