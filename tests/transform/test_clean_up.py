@@ -37,6 +37,20 @@ EFFECT = Op("effect", ("x",), lambda types, attrs: types[0], reference=lambda x:
 
 
 # --- common subexpressions --------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("changed", [None, 0, 1, 517, 999])
+def test_constants_are_compared_by_all_of_their_content(check, changed):
+    first, second = np.arange(1000, dtype=np.float32), np.arange(1000, dtype=np.float32)
+    if changed is not None:
+        second[changed] = -1
+
+    def build(b, x):
+        sums = [b.op("sum", b.op("multiply", table, table), axes=(0,), keepdims=False) for table in (first, second)]
+        return b.op("add", x, b.op("add", *sums))
+
+    names = check.ops(check(PASS, check.of(build)))
+    assert names == ["multiply", "sum", "add", "add"] if changed is None else names.count("sum") == 2
+
+
 def test_equal_values_are_computed_once(check):
     def build(b, x):
         left = b.op("tanh", b.op("add", x, np.float32([1, 2, 3, 4, 5, 6])))

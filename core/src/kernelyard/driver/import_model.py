@@ -18,6 +18,7 @@ from kernelyard.errors import (
     UnknownModelError,
 )
 from kernelyard.ir import IRModule
+from kernelyard.ir.hash_ahead import hash_ahead
 from kernelyard.ir.verify import verify
 from kernelyard.nn import ModuleSpec
 from kernelyard.plugins.frontend import Frontend
@@ -59,6 +60,7 @@ def import_model(manager: PluginManager, model: object, options: Mapping[str, Ma
         module = _read(frontend, manager.label_of(frontend.name), model, options.get(frontend.name, {}))
     if not module.public_functions():
         raise IRError("the module has no function to compile", expected='a function, usually called "main"')
+    hash_ahead(module)
     return OutlineContinuations()(FlattenEntryTuples()(InlinePrivateFunctions()(module)))
 
 

@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from kernelyard import dtypes
 from kernelyard.errors import IRError
 from kernelyard.ir.op import NO_ATTRIBUTES, Attributes, Op
 from kernelyard.ir.types import TensorType, TupleType, Type
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor, Future
 
 
 class Expr:
@@ -53,6 +56,8 @@ class Var(Expr):
 class Constant(Expr):
     """A tensor that is known at compile time; `data` is made read-only."""
 
+    _ahead: Future[str] | None = None
+
     def __init__(self, data: np.ndarray | np.generic | float | int | bool) -> None:
         array = np.asarray(data)
         if array.flags.writeable:
@@ -64,6 +69,13 @@ class Constant(Expr):
     @cached_property
     def digest(self) -> str:
         """The name of the content: equal constants have equal digests."""
+        return self._ahead.result() if self._ahead is not None else self._hashed()
+
+    def hash_ahead(self, executor: Executor) -> None:
+        """Have the digest taken by an executor, for `digest` to wait for."""
+        self._ahead = executor.submit(self._hashed)
+
+    def _hashed(self) -> str:
         header = f"{self.tensor_type.dtype}{self.data.shape}".encode()
         content = hashlib.sha256(header)
         content.update(np.ascontiguousarray(self.data).reshape(-1).view(np.uint8).data)  # no copy of large weights

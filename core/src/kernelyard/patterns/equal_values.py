@@ -9,6 +9,8 @@ from kernelyard.ir.op import Op
 from kernelyard.ir.purity import Purity
 from kernelyard.ir.visitor import FunctionMutator
 
+_SAMPLES = 64  # numbers of a constant that are looked at before all are
+
 
 def merge_equal_values(function: Function, purity: Purity) -> Function:
     """The function with each value that equals one bound before replaced by it; the same object when there is none.
@@ -41,6 +43,26 @@ class _Merger(FunctionMutator):
         return value if known is var else known
 
 
+class _Content:
+    """A constant that is compared by its content: by all of it only where a sample agrees."""
+
+    def __init__(self, constant: Constant) -> None:
+        data = constant.data
+        self._constant = constant
+        self._sample = (constant.type, data.flat[:: max(1, data.size // _SAMPLES)].tobytes())
+
+    def __hash__(self) -> int:
+        return hash(self._sample)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Content) or self._sample != other._sample:
+            return False
+        return self._constant is other._constant or self._constant.digest == other._constant.digest
+
+    def __repr__(self) -> str:  # orders operands: the same for equal contents
+        return repr(self._sample)
+
+
 def _head(value: Call | TupleGetItem) -> Hashable:
     if isinstance(value, TupleGetItem):
         return value.index
@@ -57,7 +79,7 @@ def _operand_keys(value: Expr) -> tuple[Hashable, ...]:
 
 def _operand_key(operand: Expr) -> tuple[str, Hashable]:
     if isinstance(operand, Constant):
-        return ("constant", operand.digest)
+        return ("constant", _Content(operand))
     if isinstance(operand, GlobalVar):
         return ("function", operand.name)
     if isinstance(operand, ExternFunc):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 import onnx
 
 from kernelyard.errors import ModelFormatError
+from kernelyard_onnx.external_data import WeightFiles
 from kernelyard_onnx.tensors import from_sparse, to_array, to_text
 
 A = onnx.AttributeProto
@@ -40,21 +40,21 @@ def resolve_references(proto: onnx.NodeProto, outer: Mapping[str, onnx.Attribute
     return resolved
 
 
-def decode(attributes: Iterable[onnx.AttributeProto], folder: Path | None) -> dict[str, Any]:
+def decode(attributes: Iterable[onnx.AttributeProto], files: WeightFiles) -> dict[str, Any]:
     """Attributes by name."""
-    return {attribute.name: _value(attribute, folder) for attribute in attributes}
+    return {attribute.name: _value(attribute, files) for attribute in attributes}
 
 
-def _value(attribute: onnx.AttributeProto, folder: Path | None) -> Any:
+def _value(attribute: onnx.AttributeProto, files: WeightFiles) -> Any:
     simple = _SIMPLE.get(attribute.type)
     if simple is not None:
         return simple(attribute)
     if attribute.type == A.TENSOR and attribute.t.data_type == onnx.TensorProto.STRING:
         return to_text(attribute.t)
     if attribute.type == A.TENSOR:
-        return to_array(attribute.t, folder)
+        return to_array(attribute.t, files)
     if attribute.type == A.SPARSE_TENSOR:
-        return from_sparse(attribute.sparse_tensor, folder)
+        return from_sparse(attribute.sparse_tensor, files)
     raise ModelFormatError(
         f"the attribute {attribute.name!r} has a type that is not known",
         found=attribute.type,

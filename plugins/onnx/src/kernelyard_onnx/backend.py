@@ -66,8 +66,8 @@ class KernelyardBackend(Backend):
         if not cls.supports_device(device):
             raise DeviceError("ONNX models run on the processor alone", found=device, expected="CPU")
         onnx.checker.check_model(model)
-        proto, folder = read_model(model)
-        return KernelyardRep(Session(proto, chosen_backends(), folder))
+        proto, files = read_model(model)
+        return KernelyardRep(Session(proto, chosen_backends(), files))
 
     @classmethod
     def run_node(

@@ -1,47 +1,149 @@
-"""Weights that lie in files beside the model, and the rules that keep a model from reading anything else."""
+"""Weights that lie outside of the model's messages: in its own file, stepped over when that was read, and in files
+beside it, under the rules that keep a model from reading anything else."""
 
 from __future__ import annotations
 
+import mmap
 import os
 from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import BinaryIO
 
 import numpy as np
 import onnx
 
 from kernelyard.errors import ExternalDataError
+from kernelyard.runtime.memory import ALIGNMENT, address_of, aligned_bytes
+from kernelyard_onnx.outline import INSIDE
 
 
-def read_external(tensor: onnx.TensorProto, folder: Path | None, dtype: np.dtype, count: int) -> np.ndarray:
-    """The flat array of a tensor whose data lies in another file.
+class OwnFile:
+    """The file, or the bytes, that a model was read from.
 
-    The file must be a regular file inside the model's folder, reached by no link, and hold the whole range.
-    Raises: ExternalDataError.
+    Raises: OSError when there is no such file.
     """
-    where = f"weight {tensor.name!r}"
-    entries = {entry.key: entry.value for entry in tensor.external_data}
-    if folder is None:
-        raise ExternalDataError(
-            "the model has external weights, but its folder is not known",
-            where=where,
-            hint="compile from the path of the .onnx file, or give the option folder",
-        )
-    path = resolve(entries.get("location", ""), folder, where)
-    offset = _number(entries, "offset", 0, where)
-    needed = dtype.itemsize * count
-    length = _number(entries, "length", needed, where)
-    if length != needed:
-        raise ExternalDataError(
-            "the size of an external weight does not fit its shape", where=where, found=length, expected=needed
-        )
-    size = path.stat().st_size
-    if offset + length > size:
-        raise ExternalDataError(
-            "the file of external weights is too short",
-            where=f"{where} in {path.name!r}",
-            found=f"{size} bytes",
-            expected=f"{offset + length}",
-        )
-    return np.fromfile(path, dtype=dtype, count=count, offset=offset)
+
+    def __init__(self, content: Path | bytes) -> None:
+        self._content = content
+        self._state = _state_of(content) if isinstance(content, Path) else None
+        self._file: BinaryIO | None = None
+
+    def read(self, offset: int, length: int, where: str) -> np.ndarray:
+        """A copy of so many bytes from `offset` on; the file stays open until `close`.
+
+        Raises: ExternalDataError when there are not so many, or the file is not what it was.
+        """
+        content = self._content
+        size = len(content) if isinstance(content, bytes) else content.stat().st_size
+        if offset + length > size or (isinstance(content, Path) and _state_of(content) != self._state):
+            raise ExternalDataError(
+                "the model file has changed since it was read, or it names bytes that it does not have",
+                where=where if isinstance(content, bytes) else f"{where} in {content}",
+                found=f"{size} bytes",
+                expected=f"{offset + length}",
+            )
+        array = aligned_bytes(length)
+        if isinstance(content, bytes):
+            array[:] = np.frombuffer(content, np.uint8, length, offset)
+        else:
+            self._file = self._file or content.open("rb")
+            _fill(array, self._file, offset)
+        return array
+
+    def close(self) -> None:
+        """Close the file; a later read opens it again."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+class WeightFiles:
+    """Where a model's weights lie: its own file, where it came from one, and files of its folder, where that is known.
+
+    Those of its own file are read into memory of their own. Files beside it are mapped: their pages are shared with
+    all who read them, and must stay as they are while the weights are in use.
+    """
+
+    def __init__(self, folder: Path | None = None, own: OwnFile | None = None) -> None:
+        self.folder = folder
+        self._own = own
+        self._mapped: dict[str, tuple[Path, np.ndarray]] = {}  # by location
+
+    def in_folder(self, folder: Path | None) -> WeightFiles:
+        """The same with another folder, where one is given."""
+        return self if folder is None else WeightFiles(folder, self._own)
+
+    def close(self) -> None:
+        """Close what is open; arrays that were read stay valid."""
+        self._mapped.clear()
+        if self._own is not None:
+            self._own.close()
+
+    def read(self, tensor: onnx.TensorProto, dtype: np.dtype, count: int) -> np.ndarray:
+        """The flat array, read-only, of a tensor whose data lies outside of its message.
+
+        Raises: ExternalDataError.
+        """
+        where = f"weight {tensor.name!r}"
+        entries = {entry.key: entry.value for entry in tensor.external_data}
+        location = entries.get("location", "")
+        offset = _number(entries, "offset", 0, where)
+        needed = dtype.itemsize * count
+        length = _number(entries, "length", needed, where)
+        if length != needed:
+            raise ExternalDataError(
+                "the size of a weight does not fit its shape",
+                where=f"{where} of shape {tuple(tensor.dims)}",
+                found=f"{length} bytes",
+                expected=f"{needed} bytes",
+            )
+        if location == INSIDE and self._own is not None:
+            array = self._own.read(offset, length, where)
+        else:
+            array = self._beside(location, offset, length, where)
+        array.flags.writeable = False
+        return array.view(dtype)
+
+    def _beside(self, location: str, offset: int, length: int, where: str) -> np.ndarray:
+        if self.folder is None:
+            raise ExternalDataError(
+                "the model has external weights, but its folder is not known",
+                where=where,
+                hint="compile from the path of the .onnx file, or give the option folder",
+            )
+        if location not in self._mapped:
+            path = resolve(location, self.folder, where)
+            self._mapped[location] = path, _mapped(path)
+        path, whole = self._mapped[location]
+        if offset + length > whole.nbytes:
+            raise ExternalDataError(
+                "the file of external weights is too short",
+                where=f"{where} in {path.name!r}",
+                found=f"{whole.nbytes} bytes",
+                expected=f"{offset + length}",
+            )
+        part = whole[offset : offset + length]
+        if address_of(part) % ALIGNMENT:  # a program would have to copy it, and then both would be in memory
+            part = aligned_bytes(length)
+            with path.open("rb") as file:
+                _fill(part, file, offset)
+        return part
+
+
+def _fill(array: np.ndarray, file: BinaryIO, offset: int) -> None:
+    file.seek(offset)
+    file.readinto(array.data)  # pyright: ignore[reportAttributeAccessIssue]  # whatever `open` gives has it
+
+
+def _mapped(path: Path) -> np.ndarray:
+    with path.open("rb") as file:
+        if not os.fstat(file.fileno()).st_size:  # what is empty cannot be mapped
+            return np.empty(0, np.uint8)
+        return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
+
+
+def _state_of(path: Path) -> tuple[int, int, int]:
+    found = path.stat()
+    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def resolve(location: str, folder: Path, where: str) -> Path:

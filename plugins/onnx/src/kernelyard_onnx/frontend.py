@@ -51,5 +51,5 @@ class ONNXFrontend(Frontend):
         from kernelyard_onnx.importer import import_model
         from kernelyard_onnx.model_file import read_model
 
-        proto, folder = read_model(model)
-        return import_model(proto, options, folder)
+        proto, files = read_model(model)
+        return import_model(proto, options, files)

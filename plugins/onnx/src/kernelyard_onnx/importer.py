@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import onnx
@@ -15,6 +14,7 @@ from kernelyard.ir import Constant, Expr, Function, IRModule, Tuple, Var
 from kernelyard_onnx import converters, registry
 from kernelyard_onnx.attributes import decode, resolve_references
 from kernelyard_onnx.element_types import NARROW
+from kernelyard_onnx.external_data import WeightFiles
 from kernelyard_onnx.functions import default_attributes, function_body, without_inputs
 from kernelyard_onnx.graph_builder import GraphBuilder
 from kernelyard_onnx.inputs import add_parameters
@@ -68,11 +68,11 @@ class Scope:
 class Importer:
     """Imports one model."""
 
-    def __init__(self, model: onnx.ModelProto, folder: Path | None) -> None:
+    def __init__(self, model: onnx.ModelProto, files: WeightFiles) -> None:
         self.builder = GraphBuilder()
         self.symbols = SymbolNames()
         self.private: dict[str, Function] = {}
-        self.folder = folder
+        self.files = files
         self.problems: list[Problem] = []
         self.element_types: dict[Value, int] = {}  # where it is narrower than what carries it
         self.converted = 0
@@ -80,17 +80,17 @@ class Importer:
 
     # --- graphs -------------------------------------------------------------------------------------------------------
     def add_initializers(self, graph: onnx.GraphProto, scope: Scope) -> None:
-        """Make the graph's weights available. Views of the model's bytes: nothing is copied here."""
+        """Make the graph's weights available."""
         for tensor in graph.initializer:
             scope.values[tensor.name] = self.constant(tensor)
         for sparse in graph.sparse_initializer:
-            scope.values[sparse.values.name] = Constant(from_sparse(sparse, self.folder))
+            scope.values[sparse.values.name] = Constant(from_sparse(sparse, self.files))
 
     def constant(self, tensor: onnx.TensorProto) -> Value:
         """What a tensor of the model stands for."""
         if tensor.data_type == onnx.TensorProto.STRING:
             return to_text(tensor)
-        constant = Constant(to_array(tensor, self.folder))
+        constant = Constant(to_array(tensor, self.files))
         if tensor.data_type in NARROW:
             self.element_types[constant] = tensor.data_type
         return constant
@@ -177,7 +177,7 @@ class Importer:
         convert = convert or registry.find(domain, proto.op_type, opset)
         if convert is None:
             return self._run_standard_function(proto, inputs, opset, scope)
-        node = Node(proto, inputs, decode(proto.attribute, self.folder), opset, self, scope)
+        node = Node(proto, inputs, decode(proto.attribute, self.files), opset, self, scope)
         check_node(proto, opset)
         try:
             results = convert(node)
@@ -312,28 +312,34 @@ class ImportedModel:
         return self.module["main"].attrs["input_names"]
 
 
-def import_structured(model: onnx.ModelProto, options: Mapping[str, Any], folder: Path | None) -> ImportedModel:
+def import_structured(
+    model: onnx.ModelProto, options: Mapping[str, Any], files: WeightFiles | None = None
+) -> ImportedModel:
     """The module of a model, whose outputs may be sequences, text and optionals.
 
     Raises: as `import_model`.
     """
     chosen = ImportOptions.of(options)
-    importer = Importer(model, chosen.folder or folder)
+    files = (files or WeightFiles()).in_folder(chosen.folder)
+    importer = Importer(model, files)
     scope = Scope(opsets_of(model.opset_import))
-    importer.add_initializers(model.graph, scope)
-    add_parameters(importer.builder, model.graph, scope.values, chosen, importer.symbols, importer.element_types)
-    importer.run_nodes(model.graph.node, scope)
+    try:
+        importer.add_initializers(model.graph, scope)
+        add_parameters(importer.builder, model.graph, scope.values, chosen, importer.symbols, importer.element_types)
+        importer.run_nodes(model.graph.node, scope)
+    finally:
+        files.close()
     main, outputs = importer.finish(model.graph, scope)
     return ImportedModel(IRModule({MAIN: main, **importer.private}, {"metadata": _metadata(model)}), outputs)
 
 
-def import_model(model: onnx.ModelProto, options: Mapping[str, Any], folder: Path | None) -> IRModule:
+def import_model(model: onnx.ModelProto, options: Mapping[str, Any], files: WeightFiles | None = None) -> IRModule:
     """The module of a model: the function "main", and private ones for what data decides.
 
     Module attribute "metadata" has the model's own strings.
     Raises: ModelFormatError, UnsupportedOperatorError, ExternalDataError, FrontendError (options).
     """
-    imported = import_structured(model, options, folder)
+    imported = import_structured(model, options, files)
     for output in imported.outputs:
         if not isinstance(output.value, Expr):
             raise UnsupportedOperatorError(

@@ -194,9 +194,9 @@ class InferenceSession:
     ) -> None:
         self._options = sess_options or SessionOptions()
         self.set_providers(providers, provider_options)
-        self._model, folder = read_model(path_or_bytes)
+        self._model, files = read_model(path_or_bytes)
         _fix_sizes(self._model.graph, self._options.free_dimension_overrides)
-        self._session = Session(self._model, chosen_backends(), folder, self._options.intra_op_num_threads or None)
+        self._session = Session(self._model, chosen_backends(), files, self._options.intra_op_num_threads or None)
 
     def run(
         self,

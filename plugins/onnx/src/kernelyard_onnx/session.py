@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ import kernelyard as ky
 from kernelyard.errors import InputNameError, InputTypeError
 from kernelyard.runtime.executable import Executable
 from kernelyard_onnx.element_types import carried, given_back
+from kernelyard_onnx.external_data import WeightFiles
 from kernelyard_onnx.importer import ImportedModel, import_structured
 from kernelyard_onnx.outputs import ModelOutput
 from kernelyard_onnx.undecided import UndecidedInputsError
@@ -54,7 +54,7 @@ class Compiled:
 class Session:
     """A model, ready to be run by the names of its inputs.
 
-    model: checked. backends: as for `kernelyard.compile`. folder: where external weights lie.
+    model: checked. backends: as for `kernelyard.compile`. files: where weights lie that are not in it.
     threads: how many a run may use (None: the processors).
     Raises: what `kernelyard.compile` raises.
 
@@ -69,12 +69,12 @@ class Session:
         self,
         model: onnx.ModelProto,
         backends: Sequence[str] | str = "auto",
-        folder: Path | None = None,
+        files: WeightFiles | None = None,
         threads: int | None = None,
     ) -> None:
         self.model = model
         self.backends = backends
-        self.folder = folder
+        self.files = files
         self.threads = threads
         weights = {tensor.name for tensor in model.graph.initializer}
         weights.update(sparse.values.name for sparse in model.graph.sparse_initializer)
@@ -120,7 +120,7 @@ class Session:
         shapes = {name: _shape_of(given[name]) for name in open_inputs if name not in values}
         key = (tuple(map(_fingerprint, values.items())), repr(shapes)) if values or shapes else ()
         if key not in self._kept:
-            imported = import_structured(self.model, {"shapes": shapes, "values": values}, self.folder)
+            imported = import_structured(self.model, {"shapes": shapes, "values": values}, self.files)
             has_results = bool(imported.module["main"].attrs["output_names"])
             executable = ky.compile(imported.module, backends=self.backends) if has_results else None
             if executable is not None and self.threads is not None:

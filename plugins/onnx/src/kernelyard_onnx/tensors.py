@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterable
-from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import onnx
 from onnx import numpy_helper
@@ -14,7 +14,7 @@ from onnx import numpy_helper
 from kernelyard.dtypes import to_numpy
 from kernelyard.errors import ModelFormatError
 from kernelyard_onnx.element_types import NARROW
-from kernelyard_onnx.external_data import read_external
+from kernelyard_onnx.external_data import WeightFiles
 from kernelyard_onnx.values import StringTensor
 
 P = onnx.TensorProto
@@ -47,13 +47,14 @@ def type_name(data_type: int) -> str:
     return P.DataType.Name(data_type) if known else f"element type {data_type}"  # pyright: ignore[reportArgumentType]
 
 
-def to_array(tensor: onnx.TensorProto, folder: Path | None = None) -> np.ndarray:
+def to_array(tensor: onnx.TensorProto, files: WeightFiles | None = None) -> np.ndarray:
     """The array of a tensor: a read-only view of the message's bytes where it has them.
 
+    files: where the data of others lies.
     Raises: ModelFormatError (element type, size), ExternalDataError.
     """
     if tensor.data_type in NARROW:
-        return _narrow(tensor, folder)
+        return _narrow(tensor, files)
     name = DTYPES.get(tensor.data_type)
     if name is None:
         raise ModelFormatError(
@@ -65,7 +66,7 @@ def to_array(tensor: onnx.TensorProto, folder: Path | None = None) -> np.ndarray
     dtype, shape = to_numpy(name), _checked_shape(tensor.name, tensor.dims)
     count = math.prod(shape)
     if tensor.data_location == P.EXTERNAL:
-        return read_external(tensor, folder, dtype, count).reshape(shape)
+        return (files or WeightFiles()).read(tensor, dtype, count).reshape(shape)
     if tensor.HasField("raw_data"):
         data = tensor.raw_data
         _check_size(tensor, len(data), count * dtype.itemsize, "bytes")
@@ -81,15 +82,15 @@ def to_array(tensor: onnx.TensorProto, folder: Path | None = None) -> np.ndarray
     return _from_rare_fields(tensor, dtype)
 
 
-def _narrow(tensor: onnx.TensorProto, folder: Path | None) -> np.ndarray:
+def _narrow(tensor: onnx.TensorProto, files: WeightFiles | None) -> np.ndarray:
     """A tensor of a narrow element type, in the type that carries it."""
+    carrier, own = NARROW[tensor.data_type]
     if tensor.data_location == P.EXTERNAL:
-        raise ModelFormatError(
-            "an external weight has a narrow element type",
-            where=f"weight {tensor.name!r}",
-            found=type_name(tensor.data_type),
-        )
-    return _from_rare_fields(tensor, to_numpy(NARROW[tensor.data_type][0]))
+        bits = (ml_dtypes.finfo if carrier == "float32" else ml_dtypes.iinfo)(own).bits
+        nbytes = -(-math.prod(_checked_shape(tensor.name, tensor.dims)) * bits // 8)
+        raw = (files or WeightFiles()).read(tensor, np.dtype(np.uint8), nbytes).tobytes()
+        tensor = P(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims, raw_data=raw)
+    return _from_rare_fields(tensor, to_numpy(carrier))
 
 
 def to_text(tensor: onnx.TensorProto) -> StringTensor:
@@ -133,12 +134,12 @@ def _check_size(tensor: onnx.TensorProto, found: int, expected: int, unit: str) 
         )
 
 
-def from_sparse(sparse: onnx.SparseTensorProto, folder: Path | None = None) -> np.ndarray:
+def from_sparse(sparse: onnx.SparseTensorProto, files: WeightFiles | None = None) -> np.ndarray:
     """The dense array of a sparse tensor.
 
     Raises: ModelFormatError.
     """
-    values, indices = to_array(sparse.values, folder), to_array(sparse.indices, folder)
+    values, indices = to_array(sparse.values, files), to_array(sparse.indices, files)
     dense = np.zeros(_checked_shape(sparse.values.name, sparse.dims, MAX_DENSE), values.dtype)
     try:
         if indices.ndim == 2:

@@ -1,0 +1,31 @@
+"""Digests of large weights, taken by other threads while a compile goes on."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+from kernelyard.ir.expr import Constant, operands
+from kernelyard.ir.module import IRModule
+from kernelyard.runtime.bindable import processors
+
+LARGE = 1 << 18  # bytes: what is smaller is hashed sooner than a thread takes it up
+
+
+def hash_ahead(module: IRModule) -> None:
+    """Start to take the digests of a module's large constants; `Constant.digest` waits for its own.
+
+    SHA-256 takes a second for a gigabyte, and the interpreter lock is free meanwhile.
+    """
+    read = (
+        operand
+        for function in module.graph_functions().values()
+        for binding in function.bindings
+        for operand in operands(binding.value)
+    )
+    large = dict.fromkeys(each for each in read if isinstance(each, Constant) and each.data.nbytes >= LARGE)
+    if not large:
+        return
+    executor = ThreadPoolExecutor(processors(), "kernelyard-digest")
+    for constant in large:
+        constant.hash_ahead(executor)
+    executor.shutdown(wait=False)
