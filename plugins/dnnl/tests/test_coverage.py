@@ -43,7 +43,7 @@ def test_softmax(op, shape, axis, offloading):
     check_rows(offloading, "dnnl.softmax", op, lambda b, x: b.op(op, x, axis=axis), shape, (axis,))
 
 
-@pytest.mark.parametrize("op", ["nn.softmax", "nn.log_softmax", "nn.layer_norm", "max", "sum"])
+@pytest.mark.parametrize("op", ["nn.softmax", "nn.log_softmax", "nn.layer_norm", "mean", "sum"])
 @pytest.mark.parametrize("maker", ["convolution", "transposition", "convolution, transposed"])
 def test_rows_are_where_the_innermost_axis_is_in_memory(op, maker, offloading):
     """Channels of what a convolution makes lie side by side, and so does what a transposition puts elsewhere."""
@@ -51,7 +51,7 @@ def test_rows_are_where_the_innermost_axis_is_in_memory(op, maker, offloading):
     axis = {"convolution": 1, "transposition": 0, "convolution, transposed": 2}[maker]
     window = {"strides": (1, 1), "padding": (0, 0, 0, 0), "dilation": (1, 1), "groups": 1}
     attrs = {"axis": axis} if "softmax" in op else {"axes": (axis,)}
-    attrs |= {"keepdims": True} if op in ("max", "sum") else {}
+    attrs |= {"keepdims": True} if op in ("mean", "sum") else {}
 
     def build(b, x):
         y = b.op("nn.conv2d", x, w, **window) if maker.startswith("convolution") else x
@@ -176,7 +176,7 @@ def test_global_pool(shape, op, offloading):
 
 
 @pytest.mark.parametrize("axes", subsets(range(4)), ids=str)
-@pytest.mark.parametrize("op", ["mean", "sum", "max", "min", "prod"])
+@pytest.mark.parametrize("op", ["mean", "sum", "prod"])
 def test_reduction(op, axes, offloading):
     keepdims = sum(axes) % 2 == 0
     build = lambda b, x: b.op(op, x, axes=axes, keepdims=keepdims)  # noqa: E731

@@ -7,7 +7,7 @@ import pytest
 
 import kernelyard as ky
 from kernelyard import dims
-from kernelyard.ir import TensorType
+from kernelyard.ir import FunctionBuilder, IRModule, TensorType
 from kernelyard.testing import assert_declined, assert_offloaded
 
 N, M = dims.symbol("n"), dims.symbol("m")
@@ -103,6 +103,10 @@ REFUSALS = {
         "neighbours", "dnnl.slice",
         lambda b, x: b.op("erf", b.op("strided_slice", x, axes=(0,), begin=(1,), end=(3,), strides=(1,))), [(4, 5)],
     ),
+    "numbers: largest of a row": (
+        "numbers", "dnnl.reduce", lambda b, x: b.op("max", x, axes=(1,), keepdims=False), [(4, 5)],
+    ),
+    "numbers: least of all": ("numbers", "dnnl.reduce", lambda b, x: b.op("min", x, axes=(), keepdims=True), [(4, 5)]),
     "slow: interleaving": ("slow", "dnnl.concat", lambda b, x, y: b.op("concat", x, y, axis=1), [(50, 3), (50, 5)]),
     "slow: interleaving single elements": ("slow", "dnnl.concat", lambda b, x, y: b.op("concat", x, y, axis=1), [(50, 1), (50, 1)]),
     "slow: any power": ("slow", "dnnl.elementwise", lambda b, x: b.op("power", b.op("exp", x), 1.7), [(3, 4)]),
@@ -238,3 +242,10 @@ def test_rows_of_a_part_or_of_another_shape_are_looked_at_as_any_others(op, offl
 
     offloading.declined("reference-implementation", pattern, of_a_part, (4, 5, 6))
     offloading.declined("reference-implementation", pattern, of_another_shape, (20, 6))
+
+
+def test_the_largest_of_infinities_alone_is_infinite() -> None:
+    b = FunctionBuilder()
+    module = IRModule({"main": b.function(b.op("max", b.input("x", (3, 4)), axes=(1,), keepdims=False))})
+    x = np.array([[-np.inf] * 4, [np.nan, 1, 2, 3], [-np.inf, 1, 2, 3]], np.float32)
+    np.testing.assert_array_equal(ky.compile(module, backends=["dnnl"])(x).numpy(), np.float32([-np.inf, np.nan, 3]))

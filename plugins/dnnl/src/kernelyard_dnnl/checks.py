@@ -1,6 +1,6 @@
 """What oneDNN can and cannot do, asked of each legal match; every no has a code and a sentence.
 
-Codes: dtype, rank, attribute, dynamic-shape, operand, neighbours, slow, reference-implementation, light.
+Codes: dtype, rank, attribute, dynamic-shape, operand, neighbours, numbers, slow, reference-implementation, light.
 """
 
 from __future__ import annotations
@@ -213,15 +213,19 @@ def _ceil_is_floor(call: Call) -> bool:
 
 
 def reduce(match: Match) -> Answer:
-    """Sum, mean, product, minimum and maximum over the axes that are innermost in memory; global pooling."""
+    """Sum, mean and product over the axes that are innermost in memory; global pooling."""
 
     def axes(composite: Composite) -> Decline | None:
-        rank = composite.operands[0].tensor_type.rank
+        rank, name = composite.operands[0].tensor_type.rank, composite.anchor.op_name
         if rank == 0:
             return Decline("rank", "a reduction of a scalar")
         reduced = composite.anchor.attrs["axes"] or tuple(range(rank))
-        is_pooling = composite.anchor.op_name in ("mean", "max") and tuple(reduced) == tuple(range(2, rank))
-        return None if is_pooling and rank > 2 else _rows(match, composite, reduced)
+        if rank > 2 and name in ("mean", "max") and tuple(reduced) == tuple(range(2, rank)):
+            return None
+        refusal = _rows(match, composite, reduced)
+        if refusal is None and name in ("max", "min"):  # masks of attention have rows of -inf alone
+            return Decline("numbers", f"oneDNN's {name} of infinities alone is a finite number, and it passes NaN over")
+        return refusal
 
     return _declined(match, axes)
 
