@@ -45,6 +45,11 @@ def gemm_of(match: Match) -> Gemm | Decline:
         Gemm(batch=1, rows=n * 4, columns=5, inner=8, shares_lhs=False)
     """
     left, right = (operand.tensor_type.shape for operand in match.call_of("root").args)
+    return gemm_of_shapes(left, right)
+
+
+def gemm_of_shapes(left: Shape, right: Shape) -> Gemm | Decline:
+    """As `gemm_of`, of operands of these shapes."""
     if len(left) < 2 or len(right) < 2:
         return Decline("rank", f"the operands are {_text(left)} and {_text(right)}: a vector is no matrix")
     rows, inner, columns = left[-2], left[-1], right[-1]

@@ -1,0 +1,136 @@
+"""CublasBackend: the compile half. Regions become JSON graphs of one product each for `kernelyard_cublas.runtime`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from kernelyard import dtypes
+from kernelyard.errors import BackendUnavailableError, CodegenError, OptionError
+from kernelyard.ir import Call, Constant, Expr, Function
+from kernelyard.patterns import FusionPattern
+from kernelyard.patterns.composite import captured_operands
+from kernelyard.placement.json_serializer import JSONSerializer, KernelNode
+from kernelyard.plugins.backend import Backend, Unavailable
+from kernelyard.runtime.module import RuntimeModule
+from kernelyard.target import Target
+from kernelyard.transform.run_codegen import Region
+from kernelyard_cublas import libraries
+from kernelyard_cublas.checks import Checks
+from kernelyard_cublas.patterns import fusion_patterns
+from kernelyard_cublas.problem import KERNEL, TF32, Attributes
+from kernelyard_cublas.reading import read_call
+from kernelyard_cublas.runtime import ROLES, CublasRuntime
+
+OPTIONS = ("approximate_gelu", "tf32", "tune")
+
+
+@dataclass(frozen=True)
+class ProductNode(KernelNode):
+    """A kernel whose right operand, a constant, is saved as the library reads it: in a narrower type, or transposed."""
+
+    rhs_dtype: str = ""
+    pack_rhs: bool = False
+
+    def packed(self, constant: Constant) -> Constant:
+        """The right operand as it is saved."""
+        array = constant.data.astype(dtypes.to_numpy(self.rhs_dtype))
+        return Constant(np.ascontiguousarray(np.swapaxes(array, -1, -2) if self.pack_rhs else array))
+
+
+@dataclass
+class CublasSerializer(JSONSerializer):
+    """Writes a region as a graph of one product. tf32, tune: see `CublasBackend.configured`."""
+
+    tf32: bool = False
+    tune: bool = False
+    constants: dict[str, np.ndarray] = field(default_factory=dict)
+
+    def visit_composite(self, composite: Function, call: Call) -> ProductNode:
+        """The product of a composite."""
+        operands = captured_operands(composite)
+        node = self._node(composite.attrs["product"], {role: operands[role] for role in ROLES if role in operands})
+        _check_packed(node, dict(zip(composite.params, call.args, strict=True)))
+        return node
+
+    def visit_call(self, call: Call) -> ProductNode:
+        """A product that a rule of single operators put into a region."""
+        lhs, rhs = call.args
+        return self._node({**read_call(call).attributes(), "alpha": 1.0}, {"lhs": lhs, "rhs": rhs})
+
+    def visit_constant(self, constant: Constant, role: str, kernel: KernelNode) -> Constant:
+        """The right operand as the library reads it."""
+        return kernel.packed(constant) if role == "rhs" and isinstance(kernel, ProductNode) else constant
+
+    def _node(self, product: Mapping[str, Any], operands: Mapping[str, Expr]) -> ProductNode:
+        attributes = Attributes(
+            product["transpose_lhs"],
+            product["transpose_rhs"],
+            product["activation"],
+            product["alpha"],
+            TF32 if self.tf32 else "default",
+            self.tune,
+        )
+        inputs = list(operands.items())
+        return ProductNode(KERNEL, inputs, attributes.to_json(), product["rhs_dtype"], product["pack_rhs"])
+
+
+def _check_packed(node: ProductNode, given: Mapping[Expr, Expr]) -> None:
+    rhs = dict(node.inputs)["rhs"]
+    rhs = given.get(rhs, rhs)
+    if not isinstance(rhs, Constant) and (node.pack_rhs or rhs.tensor_type.dtype != node.rhs_dtype):
+        raise CodegenError(
+            "the right operand of a product was a constant when it was accepted",
+            found=repr(rhs),
+            hint="bind constants into composites: FuseOpsByPattern(..., bind_constants=True)",
+        )
+
+
+class CublasBackend(Backend):
+    """cuBLASLt on NVIDIA's GPUs. Each product is a region of its own; compiling needs neither library nor GPU."""
+
+    name = "cublas"
+
+    def __init__(self, approximate_gelu: bool = False) -> None:
+        self._approximate_gelu = approximate_gelu
+
+    def configured(self, options: Mapping[str, Any]) -> CublasBackend:
+        """`approximate_gelu`: compute nn.gelu by its approximation with tanh. `tf32`: round operands of products of
+        float32 to 10 bits of mantissa. `tune`: measure algorithms on the device. All False by default.
+
+        Raises: OptionError.
+        """
+        for name in OPTIONS:
+            if not isinstance(options.get(name, False), bool):
+                raise OptionError(f"cublas: {name} is on or off", found=repr(options[name]), expected="True or False")
+        return CublasBackend(options.get("approximate_gelu", False))
+
+    def probe(self) -> Unavailable | None:
+        """Whether the libraries here go together; that there is none is no obstacle to compiling."""
+        mixed = libraries.refusal()
+        return None if mixed is None else Unavailable(f"{mixed.message}: {mixed.found}", mixed.hint)
+
+    def facts(self) -> Mapping[str, str]:
+        """The library that would be used on a GPU."""
+        try:
+            library = libraries.load_library()
+        except BackendUnavailableError as error:
+            return {"cuBLASLt": f"none, which programs on a GPU need: {error.hint}"}
+        version = libraries.version_text(library.version)
+        return {"cuBLASLt": library.path, "version": f"{version} (CUDA {version.partition('.')[0]})"}
+
+    def patterns(self, target: Target) -> Sequence[FusionPattern]:
+        """The patterns; what float8 needs depends on the target's arch."""
+        return fusion_patterns(Checks(target, self._approximate_gelu))
+
+    def codegen(self, regions: Sequence[Region], options: Mapping[str, Any]) -> RuntimeModule:
+        """The regions as one runtime module.
+
+        Raises: OptionError, CodegenError.
+        """
+        self.configured(options)
+        serializer = CublasSerializer(tf32=options.get("tf32", False), tune=options.get("tune", False))
+        return CublasRuntime(serializer.serialize_all(regions), serializer.constants)

@@ -1,0 +1,76 @@
+"""BoundMatmul: a problem on fixed memory, ready to run; calling it makes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from kernelyard.runtime.cuda_driver import CudaDriver
+from kernelyard_cublas.algorithms import Algorithms, timed
+from kernelyard_cublas.descriptors import POINTERS, Descriptors
+from kernelyard_cublas.lt_api import Addresses, Heuristic, LtApi, MatmulCall, Run
+from kernelyard_cublas.problem import Problem
+
+
+class BoundMatmul:
+    """A call of `cublasLtMatmul` on a device's stream.
+
+    addresses: of the operands by role, and of "out". workspace: gives scratch memory of a size.
+    """
+
+    def __init__(
+        self,
+        api: LtApi,
+        device: CudaDriver,
+        problem: Problem,
+        addresses: Mapping[str, int],
+        workspace: Callable[[int], int],
+    ) -> None:
+        self._api = api
+        self._device = device
+        self._problem = problem
+        self._addresses = dict(addresses)
+        self._workspace = workspace
+        self._descriptors = Descriptors(api, problem, addresses)
+        self._heuristic: Heuristic | None = None
+        self._run: Run | None = None
+
+    def choose(self, algorithms: Algorithms, label: str, tune: bool) -> None:
+        """Take the algorithm for the problem, and get ready.
+
+        Raises: ExecutionError.
+        """
+        self._device.enter()
+        measure = timed(self._api, self._prepare, self._device.stream) if tune else None
+        self._heuristic = algorithms.choose(self._api, label, self._problem, self._descriptors, measure)
+        self._run = self._prepare(self._heuristic)
+
+    def _prepare(self, heuristic: Heuristic) -> Run:
+        at = self._addresses
+        call = MatmulCall(
+            self._descriptors.matmul,
+            self._descriptors.layouts,
+            # C must be somewhere, read or not.
+            Addresses(at["rhs"], at["lhs"], at.get("residual", at["out"]), at["out"]),
+            self._problem.alpha,
+            self._problem.beta,
+            self._problem.scale_type,
+            heuristic,
+            self._workspace(heuristic.workspace) if heuristic.workspace else 0,
+            self._device.stream,
+        )
+        return self._api.prepare(call)
+
+    def move(self, roles: Sequence[str], address: int) -> None:
+        """An operand is somewhere else from now on."""
+        for role in roles:
+            self._addresses[role] = address
+            if role in POINTERS:
+                self._descriptors.point(role, address)
+        assert self._heuristic is not None
+        self._run = self._prepare(self._heuristic)
+
+    def __call__(self) -> None:
+        """Start the product. Raises: LtError."""
+        assert self._run is not None
+        self._device.enter()
+        self._run()

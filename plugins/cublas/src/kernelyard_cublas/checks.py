@@ -1,0 +1,210 @@
+"""What cuBLASLt can do: each check answers for a match, with the reason where the library cannot.
+
+The library reads a bias, a batch or an alignment without looking: what is accepted here is right in every size.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from kernelyard import dims
+from kernelyard.dims import Dim, Shape
+from kernelyard.ir import Call, Constant, Expr
+from kernelyard.patterns import Accept, Answer, Decline, Match
+from kernelyard.patterns.checks import check_bias, gemm_of_shapes
+from kernelyard.target import Target
+from kernelyard_cublas.reading import Reading, read_call, read_match
+from kernelyard_cublas.type_table import (
+    FP8,
+    FP8_ALIGNMENT,
+    FP8_CAPABILITY,
+    INT8_MULTIPLE,
+    PRODUCTS,
+    ProductType,
+    alignment_of_columns,
+)
+
+Check = Callable[[Match], Answer]
+
+
+class Checks:
+    """The checks for a target. approximate_gelu: whether gelu may be computed by its approximation with tanh."""
+
+    def __init__(self, target: Target, approximate_gelu: bool = False) -> None:
+        self._target = target
+        self._approximate_gelu = approximate_gelu
+
+    def product(self, match: Match) -> Answer:
+        """A product, and what follows it: a number that it is multiplied by, bias, residual, activation."""
+        reading = read_match(match)
+        return (
+            self.refusal(reading)
+            or _scale(match, reading)
+            or _bias(match, reading)
+            or _residual(match, reading)
+            or self._activation(match, reading)
+            or Accept()
+        )
+
+    def dequantize(self, match: Match) -> Answer:
+        """A product of integers restored to floats by one number."""
+        reading = read_match(match)
+        for name in ("scale", "zero_point"):
+            constant = match[name]
+            if not isinstance(constant, Constant) or constant.data.ndim:
+                return Decline(name, f"{name} is {constant.type!r}, not one constant number", at=constant)
+        zero_point = match["zero_point"]
+        if isinstance(zero_point, Constant) and zero_point.data != 0:
+            return Decline("zero_point", f"the zero point is {zero_point.data.item()}, not 0", at=zero_point)
+        return self.refusal(reading) or Accept()
+
+    def multiply(self, match: Match) -> Answer:
+        """A product of float8 multiplied by two numbers that are on the device."""
+        reading = read_match(match)
+        refused = self.refusal(reading)
+        if refused is not None:
+            return refused
+        if not _product_type(reading).scales:
+            return Decline("dtype", f"operands of {reading.lhs.dtype} have no scales on the device, as {FP8} has")
+        for name in ("scale_a", "scale_b"):
+            if match[name].tensor_type.dtype != "float32":
+                return Decline("scale", f"a scale of {match[name].tensor_type.dtype}, not float32", at=match[name])
+        return Accept()
+
+    def call(self, call: Call) -> Answer:
+        """A product by itself, for rules of single operators."""
+        return self.refusal(read_call(call)) or Accept()
+
+    def refusal(self, reading: Reading) -> Decline | None:
+        """Why a product cannot be one call, whatever follows it."""
+        lhs, rhs = reading.lhs, reading.rhs
+        if lhs.dtype != rhs.dtype or (lhs.dtype, reading.dtype) not in PRODUCTS:
+            return Decline("dtype", f"{lhs.dtype} @ {rhs.dtype} -> {reading.dtype} is no product of cuBLASLt")
+        gemm = gemm_of_shapes(reading.left, reading.right)
+        if isinstance(gemm, Decline):
+            return gemm
+        if not _is_positive(gemm.inner):
+            return Decline("dynamic-shape", f"the summed axis is {gemm.inner}, which is not known to be 1 or more")
+        if lhs.dtype == "int8":
+            return _int8(reading)
+        if lhs.dtype == FP8:
+            return self._arch() or _fp8(reading)
+        return None
+
+    def _arch(self) -> Decline | None:
+        found = re.match(r"sm_(\d+)(\d)", self._target.arch or "")
+        if found is None or (int(found[1]), int(found[2])) >= FP8_CAPABILITY:
+            return None
+        return Decline("arch", f"{self._target.arch} has no products of {FP8}; sm_89 and later have")
+
+    def _activation(self, match: Match, reading: Reading) -> Decline | None:
+        if reading.activation == "none":
+            return None
+        if not _product_type(reading).activations:
+            return Decline("activation", f"no activation follows a product {reading.lhs.dtype} -> {reading.dtype}")
+        if match.call_of("activation").op_name == "nn.gelu" and not self._approximate_gelu:
+            return Decline(
+                "approximation",
+                "cuBLASLt approximates gelu by tanh: nn.gelu_tanh is that; for nn.gelu say "
+                'options={"cublas": {"approximate_gelu": True}}',
+            )
+        return None
+
+
+def _product_type(reading: Reading) -> ProductType:
+    return PRODUCTS[reading.lhs.dtype, reading.dtype]
+
+
+def _is_positive(size: Dim) -> bool:
+    """1 or more, whatever the symbols are: a symbol is, and what is added to it may not be negative."""
+    if isinstance(size, int):
+        return size >= 1
+    symbols = [dims.symbol(name) for name in dims.symbols_of(size)]
+    rests = [size - each for each in symbols]
+    return any(isinstance(rest, int) and rest >= 0 for rest in rests) or size == dims.product(symbols)
+
+
+def _multiple(size: Dim, of: int, what: str) -> Decline | None:
+    if isinstance(size, int) and size % of == 0:
+        return None
+    return Decline("alignment", f"{what} is {size}; it must be known, and a multiple of {of}")
+
+
+def _stored_rows(shape: Shape, packed: bool) -> Dim:
+    return shape[-2] if packed else shape[-1]
+
+
+def _int8(reading: Reading) -> Decline | None:
+    rhs = _stored_rows(reading.rhs.shape, reading.pack_rhs)
+    return (
+        _multiple(reading.left[-1], INT8_MULTIPLE, "the summed axis")
+        or _multiple(rhs, INT8_MULTIPLE, "the last axis of the right operand, as it is stored,")
+        or _multiple(reading.lhs.shape[-1], INT8_MULTIPLE, "the last axis of the left operand, as it is stored,")
+    )
+
+
+def _fp8(reading: Reading) -> Decline | None:
+    if reading.lhs.transposed or not (reading.rhs.transposed or reading.pack_rhs):
+        return Decline("layout", f"operands of {FP8} must both lie along the summed axis: x @ permute_dims(w)")
+    multiple = alignment_of_columns(reading.dtype)
+    return _multiple(reading.left[-1], FP8_ALIGNMENT, "the summed axis") or _multiple(
+        reading.right[-1], multiple, "the number of columns"
+    )
+
+
+def _one_number(expr: Expr | None) -> float | None:
+    return float(expr.data.item()) if isinstance(expr, Constant) and expr.data.size == 1 else None
+
+
+def alpha_of(match: Match) -> float:
+    """What the product is multiplied by."""
+    number = _one_number(match.get("scale"))
+    if number is None:
+        return 1.0
+    return 1.0 / number if match.get("quotient") is not None else number
+
+
+def _scale(match: Match, reading: Reading) -> Decline | None:
+    scale = match.get("scale")
+    if scale is None:
+        return None
+    if reading.dtype == "int32":
+        return Decline("scale", f"a product that is {reading.dtype} cannot be multiplied", at=scale)
+    number = _one_number(scale)
+    if number is None or (number == 0 and match.get("quotient") is not None):
+        return Decline("scale", f"the product is multiplied by {scale.type!r}, not by one number", at=scale)
+    if scale.tensor_type.rank > len(match["root"].tensor_type.shape):
+        return Decline("scale", f"{scale.type!r} has more axes than the product", at=scale)
+    return None
+
+
+def _bias(match: Match, reading: Reading) -> Decline | None:
+    bias = match.get("bias")
+    if bias is None:
+        return None
+    wanted = _product_type(reading).bias
+    if wanted != bias.tensor_type.dtype:
+        expected = f"has a bias of {wanted}" if wanted else "has none"
+        return Decline("bias", f"a product {reading.lhs.dtype} -> {reading.dtype} {expected}", at=bias)
+    return check_bias(match)
+
+
+def _residual(match: Match, reading: Reading) -> Decline | None:
+    residual = match.get("residual")
+    if residual is None:
+        return None
+    if not _product_type(reading).residual:
+        return Decline("residual", f"nothing is added to a product {reading.lhs.dtype} -> {reading.dtype}", at=residual)
+    product, shape = match["root"].tensor_type.shape, residual.tensor_type.shape
+    is_one = shape[-2:] == product[-2:] and all(size == 1 for size in shape[:-2])
+    is_whole = len(shape) >= 2 and _without_ones(shape) == _without_ones(product)
+    if len(shape) > len(product) or not (is_one or is_whole):
+        return Decline("residual", f"what is added is {residual.type!r}, no whole product of {product}", at=residual)
+    return None
+
+
+def _without_ones(shape: Shape) -> Shape:
+    """Leading axes of one element broadcast to nothing."""
+    first = next((i for i, size in enumerate(shape[:-2]) if size != 1), max(len(shape) - 2, 0))
+    return shape[first:]

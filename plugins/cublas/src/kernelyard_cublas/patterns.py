@@ -1,0 +1,96 @@
+"""What is offered to cuBLASLt: a product, and what its epilogue does after it, the longest chain first.
+
+Operands are read through casts that widen them and through transpositions. Names say what a pattern is; what a match is
+made of is read from the match.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import product as combinations
+
+from kernelyard.patterns import FusionPattern, Pattern, is_const, is_op, wildcard
+from kernelyard.patterns.templates import swaps_last_two, with_activation, with_bias, with_residual
+from kernelyard_cublas.checks import Check, Checks, alpha_of
+from kernelyard_cublas.reading import read_match
+
+GELUS = ("nn.gelu", "nn.gelu_tanh")
+
+
+def _cast(operand: Pattern) -> Pattern:
+    return is_op("astype")(operand)
+
+
+def _turned(operand: Pattern) -> Pattern:
+    return is_op("permute_dims")(operand).has_attr(axes=swaps_last_two)
+
+
+def _operand(name: str, transposed: bool) -> Pattern:
+    """An operand that is read with its last two axes exchanged, or as it lies; perhaps wider than it is stored."""
+    stored = wildcard().capture(name)
+    if transposed:
+        return _cast(_turned(stored)) | _turned(_cast(stored)) | _turned(stored)
+    return _cast(stored) | stored
+
+
+def product(transposed_rhs: bool) -> Pattern:
+    """`lhs @ rhs`, captured as "root"."""
+    lhs = _operand("lhs", transposed=True) | _operand("lhs", transposed=False)
+    return is_op("matmul")(lhs, _operand("rhs", transposed_rhs)).capture("root")
+
+
+def scaled(pattern: Pattern) -> Pattern:
+    """`pattern` multiplied, or divided, by the constant "scale", where it is."""
+    scale = is_const().capture("scale")
+    return pattern.optional(
+        lambda total: is_op("multiply")(total, scale) | is_op("divide")(total, scale).capture("quotient")
+    )
+
+
+def dequantized(pattern: Pattern) -> Pattern:
+    """`pattern` restored by the constants "scale" and "zero_point"."""
+    return is_op("dequantize")(pattern, is_const().capture("scale"), is_const().capture("zero_point"))
+
+
+def multiplied(pattern: Pattern) -> Pattern:
+    """`pattern` times "scale_a" times "scale_b", and perhaps converted."""
+    scale = is_op("multiply")(*(wildcard().has_shape(1).capture(name) for name in ("scale_a", "scale_b")))
+    return is_op("multiply")(pattern, scale).optional(_cast)
+
+
+def fusion_patterns(checks: Checks) -> list[FusionPattern]:
+    """Every pattern, most wanted first."""
+    return [FusionPattern(f"cublas.{name}", pattern, check, _attributes) for name, pattern, check in _named(checks)]
+
+
+def _attributes(match: object) -> dict[str, object]:
+    return {"product": {**read_match(match).attributes(), "alpha": alpha_of(match)}}  # pyright: ignore
+
+
+def _named(checks: Checks) -> Iterator[tuple[str, Pattern, Check]]:
+    for transposed in (True, False):
+        name = "matmul_transposed" if transposed else "matmul"
+        yield f"{name}_multiply", multiplied(product(transposed)), checks.multiply
+        yield f"{name}_dequantize", dequantized(product(transposed)), checks.dequantize
+    for activation, residual, bias, transposed in combinations(ACTIVATED, RESIDUAL, BIASED, (True, False)):
+        name, pattern = "matmul_transposed" if transposed else "matmul", scaled(product(transposed))
+        for suffix, wrap in (bias, residual, activation):
+            name, pattern = name + suffix, wrap(pattern)
+        yield name, pattern, checks.product
+
+
+Stage = tuple[str, Callable[[Pattern], Pattern]]
+
+
+def _same(pattern: Pattern) -> Pattern:
+    return pattern
+
+
+NONE: Stage = ("", _same)
+BIASED: tuple[Stage, ...] = (("_bias", with_bias), NONE)
+RESIDUAL: tuple[Stage, ...] = (("_residual", with_residual), NONE)
+ACTIVATED: tuple[Stage, ...] = (
+    ("_relu", lambda pattern: with_activation(pattern, "nn.relu")),
+    ("_gelu", lambda pattern: with_activation(pattern, *GELUS)),
+    NONE,
+)

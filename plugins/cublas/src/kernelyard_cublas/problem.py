@@ -1,0 +1,184 @@
+"""Problem: a product as cuBLASLt takes it, column by column, made of row-major operands of known sizes.
+
+A row-major matrix is the transpose of a column-major one, and (x @ w).T is w.T @ x.T: so the library's A is the right
+operand, its B the left one, and what it calls rows are our columns.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from kernelyard.runtime.json_runtime import JSONNode
+from kernelyard.runtime.spec import Fields, corrupted, write_json
+from kernelyard_cublas._enums import DATA_TYPES, ComputeType, DataType, Epilogue
+from kernelyard_cublas.type_table import PRODUCTS, c_type
+
+Shape = tuple[int, ...]
+KERNEL = "matmul"
+ACTIVATIONS = {"none": Epilogue.DEFAULT, "relu": Epilogue.RELU, "gelu": Epilogue.GELU}
+TF32 = "tf32"
+COMPUTE = ("default", TF32)
+
+
+@dataclass(frozen=True)
+class Attributes:
+    """What a node says of its product, beside the shapes and types of its operands.
+
+    transpose_lhs, transpose_rhs: the operand is stored with its last two axes exchanged. alpha: what the product is
+    multiplied by. tune: measure algorithms instead of trusting the library's first choice.
+    """
+
+    transpose_lhs: bool = False
+    transpose_rhs: bool = False
+    activation: str = "none"
+    alpha: float = 1.0
+    compute: str = "default"
+    tune: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """The attributes as plain values."""
+        return asdict(self)
+
+
+def read_attributes(node: JSONNode, where: str) -> Attributes:
+    """What a node of a file says, checked.
+
+    Raises: ArtifactCorruptedError.
+    """
+    fields = Fields(dict(node.attrs), f"{where}.attrs")
+    values = {name: fields.any(name) for name in Attributes.__dataclass_fields__}
+    for name, value in values.items():
+        expected = type(getattr(Attributes, name))
+        if type(value) is not expected and not (expected is float and type(value) is int):
+            raise corrupted(f"{where}.attrs.{name}", value, expected.__name__)
+    for name, choices in (("activation", ACTIVATIONS), ("compute", COMPUTE)):
+        if values[name] not in choices:
+            raise corrupted(f"{where}.attrs.{name}", values[name], ", ".join(choices))
+    return Attributes(**{**values, "alpha": float(values["alpha"])})
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A column-major matrix, and how many follow it how many elements apart; a stride of 0 repeats it."""
+
+    dtype: DataType
+    rows: int
+    columns: int
+    batch: int = 1
+    stride: int = 0
+
+
+@dataclass(frozen=True)
+class Problem:
+    """D = epilogue(alpha * op(A) @ op(B) + beta * C), of matrices whose columns lie side by side."""
+
+    a: Matrix
+    b: Matrix
+    c: Matrix
+    d: Matrix
+    transpose_a: bool
+    transpose_b: bool
+    compute: ComputeType
+    scale_type: DataType
+    epilogue: Epilogue
+    alpha: float
+    beta: float
+    bias: DataType | None
+    scaled: bool
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing is to be computed."""
+        return not self.d.rows or not self.d.columns or not self.d.batch
+
+    def key(self) -> str:
+        """Equal for problems that one algorithm serves: what the product is multiplied by does not matter."""
+        return write_json({**asdict(self), "alpha": None}).decode()
+
+
+def problem_of(attributes: Attributes, shapes: Mapping[str, Shape], dtypes: Mapping[str, str]) -> Problem:
+    """The problem of operands by role ("lhs", "rhs", and perhaps "bias", "residual", "scale_a"), and of the "out".
+
+    Raises: ArtifactCorruptedError for shapes and types that do not go together.
+    """
+    product = PRODUCTS.get((dtypes["lhs"], dtypes["out"]))
+    if product is None or dtypes["rhs"] != dtypes["lhs"]:
+        raise corrupted("types of a product", f"{dtypes['lhs']} @ {dtypes['rhs']} -> {dtypes['out']}", "known ones")
+    lhs, rhs, out = shapes["lhs"], shapes["rhs"], shapes["out"]
+    batches = _Batches.of(lhs, rhs, out, shapes.get("residual"), attributes.transpose_lhs)
+    rows = batches.rows(lhs)
+    dtype = DATA_TYPES[dtypes["lhs"]]
+    has_bias = "bias" in shapes
+    epilogue = ACTIVATIONS[attributes.activation]
+    if has_bias:
+        epilogue = Epilogue.BIAS if epilogue == Epilogue.DEFAULT else Epilogue(epilogue | Epilogue.BIAS)
+    is_tf32 = attributes.compute == TF32 and product.compute == ComputeType.C_32F and dtypes["lhs"] == "float32"
+    columns, residual = out[-1], shapes.get("residual", out)
+    problem = Problem(
+        a=Matrix(dtype, rhs[-1], rhs[-2], batches.count, batches.stride(rhs)),
+        b=Matrix(dtype, lhs[-1], rows, batches.count, batches.stride(lhs)),
+        c=Matrix(c_type(dtypes["out"]), columns, batches.rows(out), batches.count, batches.stride(residual)),
+        d=Matrix(DATA_TYPES[dtypes["out"]], columns, batches.rows(out), batches.count, batches.stride(out)),
+        transpose_a=attributes.transpose_rhs,
+        transpose_b=attributes.transpose_lhs,
+        compute=ComputeType.C_32F_FAST_TF32 if is_tf32 else product.compute,
+        scale_type=product.scale_type,
+        epilogue=epilogue,
+        alpha=attributes.alpha,
+        beta=1.0 if "residual" in shapes else 0.0,
+        bias=DATA_TYPES[dtypes["bias"]] if has_bias else None,
+        scaled="scale_a" in shapes,
+    )
+    _check(problem, shapes)
+    return problem
+
+
+@dataclass(frozen=True)
+class _Batches:
+    """How the axes before the last two become one batch.
+
+    flat: all of them are rows of the left operand, which one right operand serves.
+    """
+
+    count: int
+    flat: bool
+
+    @staticmethod
+    def of(lhs: Shape, rhs: Shape, out: Shape, residual: Shape | None, transpose_lhs: bool) -> _Batches:
+        one_right = math.prod(rhs[:-2]) == 1
+        repeats_residual = residual is not None and math.prod(residual) != math.prod(out)
+        if one_right and not transpose_lhs and not repeats_residual:
+            return _Batches(1, True)
+        return _Batches(math.prod(out[:-2]), False)
+
+    def rows(self, shape: Shape) -> int:
+        """The columns of the library's matrix: rows of ours."""
+        return math.prod(shape[:-1]) if self.flat else shape[-2]
+
+    def stride(self, shape: Shape) -> int:
+        """Elements from one matrix of the batch to the next."""
+        own = math.prod(shape[:-2])
+        return 0 if self.count == 1 or own == 1 else math.prod(shape[-2:])
+
+
+def _check(problem: Problem, shapes: Mapping[str, Shape]) -> None:
+    """The sizes that must agree, so that nothing is read or written past its end."""
+    a, b, d = problem.a, problem.b, problem.d
+    m, k = (a.columns, a.rows) if problem.transpose_a else (a.rows, a.columns)
+    k_too, n = (b.columns, b.rows) if problem.transpose_b else (b.rows, b.columns)
+    found = {role: list(shape) for role, shape in shapes.items()}
+    if (m, n, k) != (d.rows, d.columns, k_too):
+        raise corrupted("sizes of a product", found, "columns, rows and a summed axis that agree")
+    elements = {"lhs": b, "rhs": a, "out": d, "residual": problem.c}
+    for role, matrix in elements.items():
+        last = (matrix.batch - 1) * matrix.stride + matrix.rows * matrix.columns
+        if role in shapes and last != math.prod(shapes[role]):
+            raise corrupted(f"size of {role}", found, f"{last} elements")
+    if "bias" in shapes and math.prod(shapes["bias"]) != d.rows:
+        raise corrupted("size of the bias", found, f"{d.rows} elements")
+    for role in ("scale_a", "scale_b"):
+        if math.prod(shapes.get(role, ())) != 1:
+            raise corrupted(f"size of {role}", found, "one element")

@@ -1,0 +1,164 @@
+"""The runtime half of the cublas backend: JSON graphs of one product each become calls of cuBLASLt.
+
+Descriptors and algorithms are made when a graph is bound; a call of it makes nothing. The node is "matmul", with
+operands "lhs", "rhs" and perhaps "bias", "residual", "scale_a" and "scale_b"; its attributes are `problem.Attributes`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache, partial
+from threading import Lock
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from kernelyard.errors import DeviceError
+from kernelyard.runtime import memory
+from kernelyard.runtime.cuda_driver import CudaDriver, require_cuda
+from kernelyard.runtime.device_driver import DeviceMemory
+from kernelyard.runtime.json_runtime import JSONGraph, JSONNode, JSONRuntime, check_schema
+from kernelyard.runtime.module import BindContext, BoundCall, BoundTensor
+from kernelyard.runtime.spec import Fields, corrupted, read_json, write_json
+from kernelyard_cublas._enums import DataType
+from kernelyard_cublas.algorithms import Algorithms
+from kernelyard_cublas.bound_matmul import BoundMatmul
+from kernelyard_cublas.lt_api import LtApi
+from kernelyard_cublas.problem import KERNEL, Problem, problem_of, read_attributes
+from kernelyard_cublas.type_table import FP8_CAPABILITY
+
+ROLES = ("lhs", "rhs", "bias", "residual", "scale_a", "scale_b")
+
+
+@cache
+def api_of(device: CudaDriver) -> LtApi:
+    """What computes on a device: the library, with a handle for it, or NumPy in the emulator.
+
+    Raises: BackendUnavailableError with the line that installs the library.
+    """
+    if device.is_emulator:
+        from kernelyard_cublas.emulation import EmulatedLt
+
+        return EmulatedLt()
+    from kernelyard_cublas.libraries import load_library
+
+    device.enter()
+    return load_library()
+
+
+def device_label(device: CudaDriver) -> str:
+    """The kind of device that algorithms are chosen for."""
+    return "emulator" if device.is_emulator else "sm_{}{}".format(*device.capability)
+
+
+class CublasRuntime(JSONRuntime):
+    """Graphs of one product each, and the algorithms that were chosen for them."""
+
+    kind: ClassVar[str] = "cublas"
+    device_kind: ClassVar[str] = "cuda"
+    native_hint: ClassVar[str] = "kernelyard.load the library in Python: programs on a GPU are run by it alone"
+
+    def __init__(
+        self,
+        graphs: Sequence[JSONGraph],
+        constants: Mapping[str, np.ndarray],
+        algorithms: Algorithms | None = None,
+    ) -> None:
+        super().__init__(graphs, constants)
+        self.algorithms = algorithms or Algorithms()
+        self._nodes = {graph.symbol: _only_kernel(graph) for graph in graphs}
+        self._resident: dict[tuple[CudaDriver, str], DeviceMemory] = {}
+        self._lock = Lock()
+
+    @classmethod
+    def load_from_bytes(cls, data: bytes, constants: Mapping[str, np.ndarray]) -> Self:
+        """The module that `save_to_bytes` wrote.
+
+        Raises: ArtifactCorruptedError, ArtifactVersionError.
+        """
+        where = f"{cls.kind} module"
+        fields = Fields(read_json(data, where), where)
+        check_schema(fields)
+        algorithms = Algorithms.from_json(fields.items("algorithms"))
+        return cls(fields.each("graphs", JSONGraph.from_json), constants, algorithms)
+
+    def save_to_bytes(self) -> bytes:
+        """The graphs, and the algorithms that were chosen so far."""
+        written: dict[str, Any] = read_json(super().save_to_bytes(), self.kind)
+        return write_json({**written, "algorithms": self.algorithms.to_json()})
+
+    @property
+    def needs(self) -> str:
+        """See `RuntimeModule.needs`."""
+        return "libcublasLt of cuBLAS 12 or 13, or the CUDA emulator"
+
+    def build(
+        self, graph: JSONGraph, args: Sequence[BoundTensor], values: Mapping[str, int], context: BindContext
+    ) -> BoundCall:
+        """The call of a graph's product, on memory of the device.
+
+        Raises: DeviceError, BackendUnavailableError, ExecutionError.
+        """
+        device = require_cuda(context.device, graph.symbol)
+        node = self._nodes[graph.symbol]
+        attributes = read_attributes(node, graph.symbol)
+        tensors = {role: self._tensor(graph, graph.nodes[n], args, device) for role, (n, _) in node.inputs}
+        tensors["out"] = args[len(graph.inputs)]
+        shapes = {role: tensor.shape for role, tensor in tensors.items()}
+        problem = problem_of(attributes, shapes, {role: tensor.dtype for role, tensor in tensors.items()})
+        if problem.is_empty:
+            return BoundCall([])
+        _check_device(problem, device)
+        addresses = {role: tensor.address for role, tensor in tensors.items()}
+        matmul = BoundMatmul(api_of(device), device, problem, addresses, context.workspace)
+        matmul.choose(self.algorithms, device_label(device), attributes.tune)
+        return BoundCall([matmul], [self, context], _movable(graph, node, matmul))
+
+    def _tensor(self, graph: JSONGraph, node: JSONNode, args: Sequence[BoundTensor], device: CudaDriver) -> BoundTensor:
+        if node.kind == "input":
+            return args[node.index]
+        array = self.constants()[node.digest]
+        return BoundTensor(self._address(device, node.digest, array), array.shape, node.outputs[0].dtype)
+
+    def _address(self, device: CudaDriver, digest: str, array: np.ndarray) -> int:
+        """Where a constant is on a device; copied there when it is first asked for."""
+        with self._lock:
+            if (device, digest) not in self._resident:
+                held = self._resident[device, digest] = DeviceMemory(device, array.nbytes)
+                device.upload(held.address, memory.aligned_copy(array))
+            return self._resident[device, digest].address
+
+
+def _only_kernel(graph: JSONGraph) -> JSONNode:
+    """The product of a graph: it is all that the graph computes, and gives."""
+    kernels = [number for number, node in enumerate(graph.nodes) if node.kind == "kernel"]
+    if len(kernels) != 1 or graph.outputs != ((kernels[0], 0),):
+        raise corrupted(graph.symbol, f"{len(kernels)} kernels, results {graph.outputs}", "one product and its result")
+    node = graph.nodes[kernels[0]]
+    roles = [role for role, _ in node.inputs]
+    if node.op != KERNEL or roles != [role for role in ROLES if role in roles] or roles[:2] != ["lhs", "rhs"]:
+        raise corrupted(graph.symbol, f"{node.op}({', '.join(roles)})", f"{KERNEL}({', '.join(ROLES)})")
+    read_attributes(node, graph.symbol)
+    return node
+
+
+def _movable(graph: JSONGraph, node: JSONNode, matmul: BoundMatmul) -> dict[int, Any]:
+    """Arguments by number, with what tells the call that one has moved."""
+    roles: dict[int, list[str]] = {len(graph.inputs): ["out"]}
+    for role, (number, _) in node.inputs:
+        source = graph.nodes[number]
+        if source.kind == "input":
+            roles.setdefault(source.index, []).append(role)
+    return {index: partial(matmul.move, names) for index, names in roles.items()}
+
+
+def _check_device(problem: Problem, device: CudaDriver) -> None:
+    if problem.a.dtype == DataType.R_8F_E4M3 and device.capability < FP8_CAPABILITY:
+        raise DeviceError(
+            "this GPU has no products of float8",
+            found=device_label(device),
+            expected="sm_{}{} or later".format(*FP8_CAPABILITY),
+        )
+
+
+load = CublasRuntime.load_from_bytes

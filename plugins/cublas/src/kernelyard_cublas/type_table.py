@@ -1,0 +1,70 @@
+"""Which element types cuBLASLt multiplies, and what it can do to the product: read by checks and at run time alike.
+
+Source: cuBLAS documentation, "cublasLtMatmul", tables of supported types and epilogues.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kernelyard import dtypes
+from kernelyard_cublas._enums import DATA_TYPES, ComputeType, DataType
+
+# What an operand of 8 bits must be a multiple of, along its rows.
+INT8_MULTIPLE = 4
+FP8 = "float8_e4m3fn"
+FP8_ALIGNMENT = 16
+FP8_CAPABILITY = (8, 9)
+
+
+@dataclass(frozen=True)
+class ProductType:
+    """How a product of two operands of one type is made.
+
+    compute: what is summed up in. bias: the element type of a bias, None where it can have none. activations, residual:
+    whether it can have one. scales: whether operands have scales on the device.
+    """
+
+    compute: ComputeType
+    scale_type: DataType
+    bias: str | None = None
+    activations: bool = False
+    residual: bool = False
+    scales: bool = False
+
+
+def _in_float32(bias: str | None, activations: bool = True, residual: bool = True, scales: bool = False) -> ProductType:
+    return ProductType(ComputeType.C_32F, DataType.R_32F, bias, activations, residual, scales)
+
+
+# By the element type of the operands as they are stored, and of the result.
+PRODUCTS: dict[tuple[str, str], ProductType] = {
+    ("float32", "float32"): _in_float32("float32"),
+    ("float16", "float16"): _in_float32("float16"),
+    ("bfloat16", "bfloat16"): _in_float32("bfloat16"),
+    ("float16", "float32"): _in_float32("float32"),
+    ("bfloat16", "float32"): _in_float32("float32"),
+    ("float64", "float64"): ProductType(ComputeType.C_64F, DataType.R_64F, residual=True),
+    ("int8", "int32"): ProductType(ComputeType.C_32I, DataType.R_32I),
+    ("int8", "float32"): _in_float32(None, activations=False, residual=False),
+    # A bias of a product that is float32 would be bfloat16.
+    (FP8, "float32"): _in_float32(None, scales=True),
+    (FP8, "float16"): _in_float32("float16", scales=True),
+    (FP8, "bfloat16"): _in_float32("bfloat16", scales=True),
+    (FP8, FP8): _in_float32(None, activations=False, residual=False, scales=True),
+}
+
+
+def c_type(result: str) -> DataType:
+    """The type of the matrix C, which is also to be stated where nothing is read of it."""
+    return DataType.R_16BF if result == FP8 else DATA_TYPES[result]
+
+
+def alignment_of_columns(result: str) -> int:
+    """What the columns of a product of float8 must be a multiple of: 16 bytes of the result.
+
+    Example:
+        >>> alignment_of_columns("float32"), alignment_of_columns(FP8)
+        (4, 16)
+    """
+    return FP8_ALIGNMENT // dtypes.itemsize(result)
