@@ -1,19 +1,23 @@
-"""From CUDA C++ to a cubin: by nvcc (`NVCC`, else what is found), else by NVRTC. Neither needs a GPU."""
+"""From CUDA C++ to a cubin: by nvcc (`NVCC`, else what is found), or by NVRTC. Neither needs a GPU."""
 
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from kernelyard.errors import ToolchainError
 from kernelyard.runtime import nvrtc
+from kernelyard.runtime.disk_cache import DiskCache
 from kernelyard.runtime.toolchain import Toolchain
 
 INSTALL_HINT = "pip install nvidia-cuda-nvrtc-cu12, or set NVCC to the compiler of a CUDA toolkit"
 CUDA = Toolchain("CUDA", "NVCC", ("nvcc",), INSTALL_HINT)
 FLAGS = ("--std=c++17",)
+CACHE = DiskCache("cubins")
 
 
 def compile_cubin(
@@ -30,10 +34,61 @@ def compile_cubin(
         library = None if compiler or os.environ.get(CUDA.variable) else nvrtc.find()
         if library is None:
             raise
-        name, headers = library
-        return nvrtc.compile_cubin(name, source, [f"--gpu-architecture={arch}", *words, *(f"-I{h}" for h in headers)])
+        return _by_nvrtc(*library, source, arch, words)
+    return _by_nvcc(command, source, arch, words)
+
+
+def _by_nvrtc(library: str, headers: Sequence[Path], source: str, arch: str, words: Sequence[str]) -> bytes:
+    found = [f"-I{folder}" for folder in headers]
+    return nvrtc.compile_cubin(library, source, [f"--gpu-architecture={arch}", *words, *found])
+
+
+def _by_nvcc(command: Sequence[str], source: str, arch: str, words: Sequence[str]) -> bytes:
     with tempfile.TemporaryDirectory(prefix="kernelyard-") as name:
         folder = Path(name)
         (folder / "extern.cu").write_text(source, encoding="utf-8")
         CUDA.run((*command, "-cubin", f"-arch={arch}", *words, "extern.cu", "-o", "extern.cubin"), folder)
         return (folder / "extern.cubin").read_bytes()
+
+
+@dataclass(frozen=True)
+class KernelCompiler:
+    """What compiles text that needs no headers of its own; its cubins are kept in the cache of this machine.
+
+    name: the compiler, with its version. nvcc: the words that call it; none for NVRTC.
+    """
+
+    name: str
+    library: str = ""
+    headers: tuple[Path, ...] = ()
+    nvcc: tuple[str, ...] = ()
+
+    def cubin(self, source: str, arch: str, options: Sequence[str] = ()) -> bytes:
+        """The cubin of CUDA C++ text. Raises: ToolchainError with what the compiler said."""
+        words = [*FLAGS, *options]
+        key = "\n".join((self.name, arch, *words, source))
+        found = CACHE.get(key)
+        if found is None:
+            nvrtc_of = (self.library, self.headers, source, arch, words)
+            found = _by_nvcc(self.nvcc, source, arch, words) if self.nvcc else _by_nvrtc(*nvrtc_of)
+            CACHE.put(key, found)
+        return found
+
+
+def find_kernel_compiler() -> KernelCompiler | None:
+    """The compiler that `NVCC` names, else NVRTC, which takes a fraction of nvcc's time, else nvcc; None without any.
+
+    Raises: ToolchainError where `NVCC` names none, and for a compiler that does not run.
+    """
+    library = None if os.environ.get(CUDA.variable) else nvrtc.find()
+    if library is not None:
+        return KernelCompiler(f"NVRTC {nvrtc.version(library[0])} ({library[0]})", *library)
+    try:
+        command = CUDA.find()
+    except ToolchainError:
+        if os.environ.get(CUDA.variable):
+            raise
+        return None
+    said = CUDA.run((*command, "--version"), Path.cwd())
+    version = re.search(r"release ([\d.]+)", said)
+    return KernelCompiler(f"nvcc {version[1] if version else said.strip()} ({command[0]})", nvcc=command)

@@ -6,35 +6,35 @@ Source: CUDA Toolkit documentation, "NVRTC", sections "Compilation" and "Support
 from __future__ import annotations
 
 import ctypes
-import importlib.util
-from collections.abc import Iterator, Sequence
-from ctypes.util import find_library
+from collections.abc import Sequence
 from pathlib import Path
 
 from kernelyard.errors import ToolchainError
-
-# The wheels nvidia-cuda-nvrtc-cu12 and nvidia-cuda-nvrtc (13) fill folders of one package: the library is here, and the
-# headers of the same release are there, where they are installed.
-PACKAGE = "nvidia"
-LAYOUTS = (("cu13/lib", "cu13/include"), ("cuda_nvrtc/lib", "cuda_runtime/include"))
+from kernelyard.runtime.cuda_libraries import NVRTC, candidates
 
 
 def find() -> tuple[str, tuple[Path, ...]] | None:
-    """The library and the folders of its headers: from a wheel, else the system's; None without one."""
-    found = next(_in_wheels(), None)
-    if found is not None:
-        return found
-    name = find_library("nvrtc")
-    return (name, ()) if name else None
+    """The library and the folders of its headers; None without one."""
+    found = next(candidates(NVRTC), None)
+    return (found.path, found.headers) if found is not None else None
 
 
-def _in_wheels() -> Iterator[tuple[str, tuple[Path, ...]]]:
-    package = importlib.util.find_spec(PACKAGE)
-    for root in package.submodule_search_locations or () if package else ():
-        for libraries, headers in LAYOUTS:
-            folder = Path(root, headers)
-            for path in sorted(Path(root, libraries).glob("libnvrtc.so.*")):
-                yield str(path), ((folder,) if folder.is_dir() else ())
+def version(library: str) -> str:
+    """Its version, such as "12.9". Raises: ToolchainError."""
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    status = _loaded(library).nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
+    if status:
+        raise ToolchainError("NVRTC does not say its version", where=library, found=status)
+    return f"{major.value}.{minor.value}"
+
+
+def _loaded(library: str) -> ctypes.CDLL:
+    try:
+        nvrtc = ctypes.CDLL(library)
+        nvrtc.nvrtcGetErrorString.restype = ctypes.c_char_p
+    except (OSError, AttributeError) as error:
+        raise ToolchainError("NVRTC cannot be loaded", where=library, found=error) from error
+    return nvrtc
 
 
 def compile_cubin(library: str, source: str, options: Sequence[str]) -> bytes:
@@ -51,11 +51,7 @@ def compile_cubin(library: str, source: str, options: Sequence[str]) -> bytes:
 
 class _Program:
     def __init__(self, library: str, source: str) -> None:
-        try:
-            self._nvrtc = ctypes.CDLL(library)
-            self._nvrtc.nvrtcGetErrorString.restype = ctypes.c_char_p
-        except (OSError, AttributeError) as error:
-            raise ToolchainError("NVRTC cannot be loaded", where=library, found=error) from error
+        self._nvrtc = _loaded(library)
         self._library, self._handle = library, ctypes.c_void_p()
         self._call("nvrtcCreateProgram", ctypes.byref(self._handle), source.encode(), b"extern.cu", 0, None, None)
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from kernelyard.errors import TargetError, ToolchainError
+from kernelyard.errors import OptionError, TargetError, ToolchainError
 from kernelyard.plugins.code_generator import CodeGenerator
-from kernelyard.runtime import nvrtc
-from kernelyard.runtime.cuda_compiler import CUDA, compile_cubin
+from kernelyard.runtime.cuda_compiler import CUDA, find_kernel_compiler
 from kernelyard.runtime.module import RuntimeModule
 from kernelyard.runtime.spec import TensorSpec
 from kernelyard.target import Target
@@ -37,8 +37,12 @@ class NativeCudaGenerator(CodeGenerator):
         return {"CUDA compiler": _compiler(), "cuda:0": _state(0), "cuda:emulator": _state(EMULATOR)}
 
     def generate(self, functions: Mapping[str, PrimFunc], target: Target, options: Mapping[str, Any]) -> RuntimeModule:
-        """See `CodeGenerator.generate`. Without an arch, or where no CUDA compiler is, there is text alone."""
-        _check_arch(target.arch)
+        """See `CodeGenerator.generate`. Without an arch, or where no CUDA compiler is, there is text alone.
+
+        Option "text": whether the module carries the text beside the cubins, which the emulator needs (True).
+        """
+        for arch in target.archs:
+            _check_arch(arch)
         infos: list[FunctionInfo] = []
         texts: list[str] = []
         for number, (name, function) in enumerate(functions.items()):
@@ -46,19 +50,35 @@ class NativeCudaGenerator(CodeGenerator):
             infos.append(_info(name, function, kernels))
             texts += [kernel.text for kernel in kernels]
         source = "\n".join((PRELUDE.read_text(encoding="utf-8"), *texts))
-        cubins: dict[str, bytes] = {}
-        if target.arch is not None and compiler_is_here():
-            cubins[target.arch] = compile_cubin(source, target.arch)
-        return NativeCudaModule(infos, source, cubins)
+        cubins = _cubins(source, target.archs)
+        return NativeCudaModule(infos, source if _keeps_text(options, cubins) else "", cubins)
+
+
+def _cubins(source: str, archs: Sequence[str]) -> dict[str, bytes]:
+    """The code for each architecture, compiled side by side; none without a compiler."""
+    compiler = find_kernel_compiler() if archs else None
+    if compiler is None:
+        return {}
+    with ThreadPoolExecutor(len(archs)) as pool:
+        return dict(zip(archs, pool.map(lambda arch: compiler.cubin(source, arch), archs), strict=True))
+
+
+def _keeps_text(options: Mapping[str, Any], cubins: Mapping[str, bytes]) -> bool:
+    keeps = options.get("text", True)
+    if not isinstance(keeps, bool):
+        raise OptionError("native-cuda's option text is True or False", found=repr(keeps))
+    if not keeps and not cubins:
+        raise OptionError(
+            "a program without CUDA text needs compiled code",
+            found="no arch in the target, or no CUDA compiler",
+            expected='Target("cuda", arch="sm_90") where NVRTC is installed',
+        )
+    return keeps
 
 
 def compiler_is_here() -> bool:
     """Whether cubins can be made: by nvcc or NVRTC."""
-    try:
-        CUDA.find()
-    except ToolchainError:
-        return nvrtc.find() is not None
-    return True
+    return find_kernel_compiler() is not None
 
 
 def _info(name: str, function: PrimFunc, kernels: list[WrittenKernel]) -> FunctionInfo:
@@ -77,9 +97,7 @@ def _info(name: str, function: PrimFunc, kernels: list[WrittenKernel]) -> Functi
     return FunctionInfo(name, params, function.num_outputs, tuple(b.nbytes for b in function.locals), launches)
 
 
-def _check_arch(arch: str | None) -> None:
-    if arch is None:
-        return
+def _check_arch(arch: str) -> None:
     found = _ARCH.match(arch)
     if found is None or int(found[1]) < LEAST_ARCH:
         raise TargetError(
@@ -91,10 +109,10 @@ def _check_arch(arch: str | None) -> None:
 
 def _compiler() -> str:
     try:
-        return CUDA.find()[0]
+        compiler = find_kernel_compiler()
     except ToolchainError as error:
-        library = nvrtc.find()
-        return library[0] if library else f"none: kernels stay text; {error.hint}"
+        return f"unusable: {error.message}"
+    return compiler.name if compiler is not None else f"none: kernels stay text; {CUDA.install_hint}"
 
 
 def _state(index: int | str) -> str:

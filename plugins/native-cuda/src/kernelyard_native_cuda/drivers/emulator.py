@@ -23,6 +23,7 @@ from kernelyard.runtime.toolchain import Toolchain
 
 CPP = Toolchain("C++", "CXX", ("g++", "c++"), "apt install g++ (Debian, Ubuntu), or set CXX to a C++ compiler")
 HEADER = Path(__file__).with_name("emulation.h")
+HEADERS = sorted(HEADER.parent.glob("*.h"))
 # Signed integers wrap, as they do on GPUs; multiplications with additions are rounded twice, everywhere alike.
 FLAGS = ("-std=c++17", "-O1", "-w", "-fPIC", "-shared", "-fwrapv", "-fno-strict-aliasing", "-ffp-contract=off")
 CACHE = DiskCache("cuda-emulator")
@@ -78,7 +79,16 @@ class Emulator(CudaDriver):
         """See `DeviceDriver.synchronize`: all is done when it is asked for."""
 
     def load(self, image: Image) -> EmulatedKernels:
-        """The kernels compiled, unless they were before. Raises: ToolchainError with what the compiler said."""
+        """The kernels compiled, unless they were before.
+
+        Raises: DeviceError without their text, ToolchainError with what the compiler said.
+        """
+        if not image.source:
+            raise DeviceError(
+                "the program has no CUDA text, which the emulator runs",
+                found=f"compiled code for {', '.join(image.cubins)}",
+                hint='compile it without options={"native-cuda": {"text": False}}',
+            )
         code = self._code(emulated_text(image))
         with tempfile.TemporaryDirectory(prefix="kernelyard-") as folder:
             path = Path(folder, "kernels.so")
@@ -86,7 +96,7 @@ class Emulator(CudaDriver):
             return EmulatedKernels(ctypes.CDLL(str(path)))
 
     def _code(self, text: str) -> bytes:
-        key = "\n".join((*self._compiler, *FLAGS, HEADER.read_text(encoding="utf-8"), text))
+        key = "\n".join((*self._compiler, *FLAGS, *(path.read_text(encoding="utf-8") for path in HEADERS), text))
         code = CACHE.get(key)
         if code is None:
             with tempfile.TemporaryDirectory(prefix="kernelyard-") as name:
@@ -130,7 +140,7 @@ class EmulatedLaunch(Launch):
         self, kernel: str, function: Callable[..., bytes | None], lock: Lock, grid: Grid, arguments: Sequence[Argument]
     ) -> None:
         self._kernel, self._function, self._lock = kernel, function, lock
-        self._blocks, self._threads = (ctypes.c_uint * 3)(*grid.blocks), (ctypes.c_uint * 3)(*grid.threads)
+        self._blocks, self._threads = (ctypes.c_uint * 3)(*grid.blocks), (ctypes.c_uint * 4)(*grid.threads, grid.shared_nbytes)
         words = [word for argument in arguments for word in argument]
         self._slots = (ctypes.c_longlong * len(words))(*words)
 
