@@ -1,0 +1,158 @@
+"""CutlassBackend: the compile half. Composites become graphs for `kernelyard_cutlass.runtime`, and compiled kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from kernelyard.errors import BackendUnavailableError, CodegenError, OptionError, ToolchainError
+from kernelyard.ir import Call, Constant, Function, IRModule
+from kernelyard.ir.expr import Expr
+from kernelyard.patterns import FusionPattern
+from kernelyard.patterns.composite import captured_operands
+from kernelyard.placement.json_serializer import JSONSerializer, KernelNode
+from kernelyard.plugins.backend import Backend, Unavailable
+from kernelyard.runtime.module import RuntimeModule
+from kernelyard.target import Target
+from kernelyard.transform.convert_layout import ConvertLayout
+from kernelyard.transform.run_codegen import Region
+from kernelyard_cutlass import compiler
+from kernelyard_cutlass.candidates import kernels_of
+from kernelyard_cutlass.code import Code
+from kernelyard_cutlass.description import Settings
+from kernelyard_cutlass.kernels import Kernel
+from kernelyard_cutlass.patterns import fusion_patterns
+from kernelyard_cutlass.runtime import CutlassModule
+from kernelyard_cutlass.toolchain import find_toolchain
+from kernelyard_cutlass.weights import weight_of
+
+F32 = ("3xtf32", "tf32")
+CONVOLUTION = "nn.conv2d"
+
+
+class CutlassSerializer(JSONSerializer):
+    """Writes composites as graphs, and gathers the kernels that they need: each once, whoever needs it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kernels: dict[Kernel, str | None] = {}
+
+    def visit_composite(self, composite: Function, call: Call) -> KernelNode:
+        """The kernel of a composite, with its operands by role."""
+        operands = captured_operands(composite)
+        inputs = [(role, operands[capture]) for capture, role in composite.attrs["roles"].items()]
+        inputs = [pair for role, operand in inputs for pair in _stored(role, operand, composite, operands)]
+        choices = composite.attrs["choices"]
+        numbers = {
+            role: [self._number(kernel, choices["arch"]) for kernel in kernels]
+            for role, kernels in kernels_of(choices).items()
+        }
+        return KernelNode(composite.attrs["kernel"], inputs, {**composite.attrs["arguments"], "kernels": numbers})
+
+    def _number(self, kernel: Kernel, arch: str | None) -> int:
+        self.kernels.setdefault(kernel, arch)
+        return list(self.kernels).index(kernel)
+
+
+def _stored(role: str, operand: Expr, composite: Function, operands: Mapping[str, Expr]) -> list[tuple[str, Expr]]:
+    """An operand as the kernel reads it: constants are brought into its order here."""
+    if role == "weight_first":
+        return [("weight", _constant(operand, lambda data: data.transpose(0, 2, 3, 1)))]
+    if role == "rhs_rows":
+        return [("rhs", _constant(operand, lambda data: data.swapaxes(-1, -2)))]
+    if role == "encoded":
+        return []
+    if role == "weight" and "encoded" in operands:
+        bound = {binding.var: binding.value for binding in composite.bindings}
+        weight = weight_of(operand, operands["encoded"], lambda expr: bound.get(expr, expr))  # pyright: ignore[reportArgumentType, reportCallIssue]
+        if isinstance(weight, str):
+            raise CodegenError("a weight cannot be decoded", found=weight)
+        scales = weight.scales.astype(dtype_of(operand))
+        return [("weights", Constant(weight.packed())), ("scales", Constant(scales))]
+    return [(role, operand)]
+
+
+def dtype_of(operand: Expr) -> np.dtype:
+    """The NumPy dtype of an operand."""
+    from kernelyard import dtypes
+
+    return dtypes.to_numpy(operand.tensor_type.dtype)
+
+
+def _constant(operand: Expr, arranged: Any) -> Constant:
+    assert isinstance(operand, Constant)
+    return Constant(np.ascontiguousarray(arranged(operand.data)))
+
+
+class CutlassBackend(Backend):
+    """CUTLASS on GPUs from compute capability 8.0 on. What is taken depends on the target alone."""
+
+    name = "cutlass"
+
+    def __init__(self, f32: str = F32[0], tune: bool = False) -> None:
+        self._f32 = f32
+        self._tune = tune
+
+    def configured(self, options: Mapping[str, Any]) -> CutlassBackend:
+        """`f32`: how float32 is multiplied, "3xtf32" (about as exact) or "tf32" (ten bits of fraction, faster).
+        `tune`: several tiles are compiled for each product, and the quickest is found by measuring on the device.
+
+        Raises: OptionError.
+        """
+        f32, tune = options.get("f32", F32[0]), options.get("tune", False)
+        if f32 not in F32:
+            raise OptionError("cutlass does not multiply float32 so", found=repr(f32), expected=" or ".join(F32))
+        if not isinstance(tune, bool):
+            raise OptionError("cutlass cannot be told to tune so", found=repr(tune), expected="True or False")
+        return CutlassBackend(f32, tune)
+
+    def probe(self) -> Unavailable | None:
+        """Whether kernels can be compiled: CUTLASS's headers, CUDA's headers, and NVRTC."""
+        try:
+            find_toolchain()
+        except BackendUnavailableError as error:
+            found = f": {error.found}" if error.found else ""
+            return Unavailable(f"{error.message}{found}", error.hint)
+        return None
+
+    def facts(self) -> Mapping[str, str]:
+        """See `Backend.facts`."""
+        try:
+            found = find_toolchain()
+        except BackendUnavailableError as error:
+            return {"CUTLASS": f"unavailable: {error.message}; {error.hint}"}
+        return {
+            "CUTLASS": f"{found.cutlass_version}, {found.cutlass}",
+            "NVRTC": f"{found.nvrtc_version}, {found.nvrtc}",
+            "CUDA headers": ", ".join(map(str, found.cuda_headers)),
+        }
+
+    def patterns(self, target: Target) -> Sequence[FusionPattern]:
+        """See `Backend.patterns`."""
+        return fusion_patterns(Settings(target.arch, self._f32, self._tune))
+
+    def prepare(self, module: IRModule) -> IRModule:
+        """Convolutions pass images on with their channels last."""
+        return ConvertLayout((CONVOLUTION,))(module)
+
+    def codegen(self, regions: Sequence[Region], options: Mapping[str, Any]) -> RuntimeModule:
+        """The regions as one module; equal kernels are compiled once. Without an arch nothing is compiled.
+
+        Raises: CodegenError with what the compiler said.
+        """
+        serializer = CutlassSerializer()
+        graphs = serializer.serialize_all(regions)
+        codes = [self._code(kernel, arch) for kernel, arch in serializer.kernels.items()]
+        return CutlassModule(graphs, serializer.constants, codes)
+
+    def _code(self, kernel: Kernel, arch: str | None) -> Code:
+        if arch is None:
+            return Code(kernel)
+        try:
+            return compiler.compile_kernel(kernel, arch)
+        except (BackendUnavailableError, ToolchainError) as error:
+            raise CodegenError(
+                f"CUTLASS's template {kernel.template!r} cannot be compiled", where=arch, found=error, hint=error.hint
+            ) from error

@@ -1,0 +1,54 @@
+"""Convolutions of images with channels last: what is taken, and as what."""
+
+from __future__ import annotations
+
+from kernelyard import dims
+from kernelyard.ir import Constant
+from kernelyard.patterns import Decline, Match
+from kernelyard_cutlass.description import Description, Settings, check_dtypes, following
+from kernelyard_cutlass.tiles import alignment_of
+
+
+def describe_conv2d(match: Match, settings: Settings) -> Description | Decline:
+    """A convolution between the permutations that make images with channels last of it, with what follows on it."""
+    call = match.call_of("root")
+    data, weight = match["data"].tensor_type, call.args[1].tensor_type
+    objection = check_dtypes([match["data"], call.args[1]])
+    if objection:
+        return objection
+    if call.attrs["groups"] != 1:
+        return Decline("attribute", f"{call.attrs['groups']} groups; the template has one")
+    filters, channels, *window = weight.shape
+    for size, what in ((channels, "channels"), (filters, "filters"), *((tap, "the window") for tap in window)):
+        if not isinstance(size, int):
+            return Decline("dynamic-shape", f"the size {size} of {what} is not known", at=match["weight"])
+    behind = following(match, match["image"].tensor_type.shape)
+    if isinstance(behind, Decline):
+        return behind
+    batch, height, width, _ = match["image"].tensor_type.shape
+    turned = "turned" in match.captures
+    is_packed = isinstance(match["weight"], Constant) and not turned
+    roles = {"data": "x", "weight": "weight_first" if is_packed else "weight", **behind.roles}
+    arguments = {
+        "padding": call.attrs["padding"][:2],
+        "strides": call.attrs["strides"],
+        "dilation": call.attrs["dilation"],
+        "weight_channels_first": not (turned or is_packed),
+        "tune": settings.tune,
+    }
+    choices = {
+        "family": "conv2d",
+        "dtype": data.dtype,
+        "math": settings.math(data.dtype),
+        "alignment_a": alignment_of(channels, data.dtype),
+        "alignment_b": alignment_of(channels, data.dtype),
+        "alignment_c": alignment_of(filters, data.dtype),
+        "activation": behind.epilogue.activation,
+        "combine": behind.epilogue.combine,
+        "final": behind.epilogue.final,
+        "problem": (batch * height * width, filters, dims.product(weight.shape[1:]), 1),
+        "transposes": not (turned or is_packed),
+        "arch": settings.arch,
+        "tune": settings.tune,
+    }
+    return Description("conv2d", roles, arguments, choices)

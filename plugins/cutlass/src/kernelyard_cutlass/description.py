@@ -1,0 +1,153 @@
+"""Description: what a match becomes, as typed attributes; and what every check asks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from kernelyard import dims
+from kernelyard.dims import Dim, Shape
+from kernelyard.ir import Expr
+from kernelyard.patterns import Decline, Match
+from kernelyard_cutlass.epilogue import NONE, Epilogue
+from kernelyard_cutlass.gpus import LEAST_CAPABILITY, capability_of
+
+FLOATS = ("float16", "bfloat16", "float32")
+# By operator: how the epilogue calls it.
+ACTIVATIONS = {
+    "nn.relu": "relu",
+    "nn.gelu": "gelu",
+    "nn.gelu_tanh": "gelu_tanh",
+    "nn.silu": "silu",
+    "sigmoid": "sigmoid",
+    "tanh": "tanh",
+    "nn.hard_swish": "hard_swish",
+}
+COMBINATIONS = ("add", "multiply")
+_HARD_SWISH = {"alpha": 1 / 6, "beta": 0.5}  # the only one that CUTLASS has
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a compile says. arch: of the target. f32: how float32 is multiplied, "3xtf32" or "tf32"."""
+
+    arch: str | None = None
+    f32: str = "3xtf32"
+    tune: bool = False
+
+    def math(self, dtype: str) -> str:
+        """How a dtype is multiplied."""
+        return self.f32 if dtype == "float32" else dtype
+
+
+@dataclass(frozen=True)
+class Description:
+    """A composite for codegen.
+
+    kernel: of `kernelyard_cutlass.launches.PLANS`. roles: for each captured operand that is read, what it is to the
+    kernel. arguments: attributes for the run time. choices: what the kernels to compile are chosen by.
+    """
+
+    kernel: str
+    roles: Mapping[str, str]
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    choices: Mapping[str, Any] = field(default_factory=dict)
+
+    def attrs(self) -> dict[str, Any]:
+        """The composite's attributes."""
+        return {
+            "kernel": self.kernel,
+            "roles": dict(self.roles),
+            "arguments": dict(self.arguments),
+            "choices": dict(self.choices),
+        }
+
+
+Describe: TypeAlias = Callable[[Match, Settings], "Description | Decline"]
+
+
+def check_arch(settings: Settings) -> Decline | None:
+    """None where the templates run: on GPUs of 8.0 and later; where no arch is stated, that is for the device to say."""
+    capability = capability_of(settings.arch)
+    if settings.arch is None or (capability is not None and capability >= LEAST_CAPABILITY):
+        return None
+    return Decline("arch", f"the templates are written for sm_80 and later, the target is {settings.arch}")
+
+
+def check_dtypes(operands: Sequence[Expr], allowed: Sequence[str] = FLOATS) -> Decline | None:
+    """None where all operands have one dtype, which is allowed."""
+    for operand in operands:
+        dtype = operand.tensor_type.dtype
+        if dtype not in allowed:
+            return Decline("dtype", f"an operand of {dtype}; {', '.join(allowed)} are what the templates take", operand)
+        if dtype != operands[0].tensor_type.dtype:
+            return Decline("dtype", f"operands of {operands[0].tensor_type.dtype} and {dtype}", operand)
+    return None
+
+
+def text(shape: Shape) -> str:
+    """A shape for people."""
+    return f"({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"
+
+
+def is_row(shape: Shape, result: Shape) -> bool:
+    """Whether a tensor has one number for each column of the result, the same in all rows."""
+    return 1 <= len(shape) <= len(result) and shape[-1] == result[-1] and all(size == 1 for size in shape[:-1])
+
+
+# --- what follows a product -------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Following:
+    """The epilogue, and the roles of the operands that it reads."""
+
+    epilogue: Epilogue
+    roles: Mapping[str, str]
+
+
+def following(match: Match, result: Shape) -> Following | Decline:
+    """What stands behind a product of shape `result`, from the captures "bias", "activation", "residual", "combined"
+    and "final".
+
+    A first addend is a bias (one number for each column), or a whole matrix. What is combined later is a whole matrix
+    or one row.
+    """
+    roles: dict[str, str] = {}
+    addend = match.get("bias")
+    if addend is not None:
+        shape = addend.tensor_type.shape
+        if not is_row(shape, result) and shape != result:
+            message = f"what is added is {text(shape)}, neither one number for each of {result[-1]} columns nor {text(result)}"
+            return Decline("bias", message, addend)
+        roles["bias"] = "bias" if is_row(shape, result) else "addend"
+    activation, final = (_activation(match, name) for name in ("activation", "final"))
+    for found in (activation, final):
+        if isinstance(found, Decline):
+            return found
+    assert isinstance(activation, str)
+    assert isinstance(final, str)
+    residual = match.get("residual")
+    if residual is None:
+        return Following(Epilogue(activation), roles)
+    shape = residual.tensor_type.shape
+    if shape != result and not is_row(shape, result):
+        return Decline("residual", f"the residual is {text(shape)}, neither {text(result)} nor one row of it", residual)
+    if "addend" in roles.values():
+        return Decline("residual", "two matrices are combined with the product, and the epilogue reads one", residual)
+    return Following(Epilogue(activation, match.call_of("combined").op_name, final), {**roles, "residual": "residual"})
+
+
+def _activation(match: Match, name: str) -> str | Decline:
+    if name not in match.captures:
+        return NONE
+    call = match.call_of(name)
+    if call.op_name == "nn.hard_swish" and any(abs(call.attrs[k] - v) > 1e-7 for k, v in _HARD_SWISH.items()):
+        return Decline("attribute", f"hard_swish with {dict(call.attrs)}; CUTLASS has the usual one alone", match[name])
+    return ACTIVATIONS[call.op_name]
+
+
+def representative(size: Dim, value: int) -> int:
+    """The size, or with all symbols of that value what it is then."""
+    if isinstance(size, int):
+        return size
+    return max(1, dims.evaluate(size, dict.fromkeys(dims.symbols_of(size), value)))

@@ -1,0 +1,56 @@
+"""What the choice of tiles needs to know of GPUs, by their compute capability.
+
+Source: CUDA C++ Programming Guide, "Compute Capabilities", and NVIDIA's white papers of the A100, L40 and H100.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+LEAST_CAPABILITY = (8, 0)
+_ARCH = re.compile(r"sm_([0-9]{1,2})([0-9])[a-z]?\Z")
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """multiprocessors: of the largest of its kind. shared_nbytes: that one block, and one multiprocessor, may have.
+    products: multiply-adds of float16 that a multiprocessor does in a clock with the instructions used here. nbytes:
+    that it gets from the second-level cache in a clock.
+    """
+
+    multiprocessors: int
+    shared_nbytes: int
+    threads: int
+    products: int
+    nbytes: int
+
+
+GPUS = {
+    (8, 0): Gpu(108, 163 << 10, 2048, 1024, 48),
+    (8, 6): Gpu(84, 99 << 10, 1536, 512, 32),
+    (8, 9): Gpu(142, 99 << 10, 1536, 512, 32),
+    (9, 0): Gpu(132, 227 << 10, 2048, 1024, 48),
+    (10, 0): Gpu(148, 227 << 10, 2048, 1024, 48),
+    (12, 0): Gpu(170, 99 << 10, 1536, 512, 32),
+}
+DEFAULT = GPUS[LEAST_CAPABILITY]
+
+
+def capability_of(arch: str | None) -> tuple[int, int] | None:
+    """The compute capability that an arch is for; None for none, or for what is no arch.
+
+    Example:
+        >>> capability_of("sm_90a"), capability_of("sm_100"), capability_of("gfx90a")
+        ((9, 0), (10, 0), None)
+    """
+    found = _ARCH.match(arch or "")
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def gpu_of(capability: tuple[int, int] | None) -> Gpu:
+    """The facts of a capability: those of the newest known one of its generation that is not newer."""
+    if capability is None:
+        return DEFAULT
+    fitting = [known for known in GPUS if known <= capability]
+    return GPUS[max(fitting)] if fitting else DEFAULT

@@ -1,0 +1,101 @@
+"""What is offered to match: one pattern for each family, whatever follows on it; the rest is typed attributes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kernelyard.patterns import Accept, Answer, Decline, FusionPattern, Match, Pattern, is_op, templates, wildcard
+from kernelyard.patterns.attention_templates import attention, stacked_attention
+from kernelyard.patterns.templates import swaps_last_two
+from kernelyard.transform.convert_layout import to_first, to_last
+from kernelyard_cutlass.attentions import describe_attention, describe_stacked, describe_var_len
+from kernelyard_cutlass.convolutions import describe_conv2d
+from kernelyard_cutlass.description import ACTIVATIONS, COMBINATIONS, Describe, Description, Settings, check_arch
+from kernelyard_cutlass.norms import describe_norm
+from kernelyard_cutlass.products import describe_int8_matmul, describe_matmul
+from kernelyard_cutlass.weights import decoded_weight, describe_decode_matmul
+
+
+def fusion_patterns(settings: Settings) -> list[FusionPattern]:
+    """The patterns, of which the first that fits is taken."""
+    offered: Sequence[tuple[str, Pattern, Describe]] = (
+        ("cutlass.rms_norm", templates.rms_norm(), describe_norm),
+        ("cutlass.layer_norm", templates.layer_norm(), describe_norm),
+        ("cutlass.attention_var_len", attention(var_len=True), describe_var_len),
+        ("cutlass.stacked_attention", _stacked(), describe_stacked),
+        ("cutlass.attention", attention() | attention(with_bias=True), describe_attention),
+        ("cutlass.decode_matmul", with_epilogue(_decode_matmul()), describe_decode_matmul),
+        ("cutlass.matmul_int8", with_bias(_int8_matmul()), describe_int8_matmul),
+        ("cutlass.matmul", with_epilogue(_matmul()), describe_matmul),
+        ("cutlass.conv2d", with_epilogue(_conv2d()), describe_conv2d),
+    )
+    return [_fusion_pattern(name, pattern, describe, settings) for name, pattern, describe in offered]
+
+
+def _fusion_pattern(name: str, pattern: Pattern, describe: Describe, settings: Settings) -> FusionPattern:
+    def check(match: Match) -> Answer:
+        answer = check_arch(settings) or describe(match, settings)
+        return answer if isinstance(answer, Decline) else Accept()
+
+    def attributes(match: Match) -> Mapping[str, Any]:
+        description = describe(match, settings)
+        assert isinstance(description, Description), "attributes are asked for what the check took"
+        return description.attrs()
+
+    return FusionPattern(name, pattern, check, attributes)
+
+
+def with_bias(product: Pattern) -> Pattern:
+    """The product, and what is added to it first."""
+    return product.optional(lambda p: is_op("add")(p, wildcard().capture("bias")))
+
+
+def with_epilogue(product: Pattern) -> Pattern:
+    """The product with a bias, an activation, a residual and another activation, each where it is there."""
+    biased = with_bias(product)
+    activated = biased.optional(lambda p: is_op(*ACTIVATIONS)(p).capture("activation"))
+
+    def combined(p: Pattern) -> Pattern:
+        pair = is_op(*COMBINATIONS)(p, wildcard().capture("residual")).capture("combined")
+        return pair.optional(lambda q: is_op(*ACTIVATIONS)(q).capture("final"))
+
+    return activated.optional(combined)
+
+
+def _matmul() -> Pattern:
+    return templates.matmul(transposed_rhs=True) | templates.matmul()
+
+
+def _int8_matmul() -> Pattern:
+    """A product of int8 that are made int32 first; the right side may be transposed before or after that."""
+
+    def wide(x: Pattern) -> Pattern:
+        return is_op("astype")(x).has_attr(dtype="int32")
+
+    def turned(x: Pattern) -> Pattern:
+        return is_op("permute_dims")(x).has_attr(axes=swaps_last_two).capture("turned")
+
+    lhs, rhs = (wildcard().has_dtype("int8").capture(name) for name in ("lhs", "rhs"))
+    right = turned(wide(rhs)) | wide(turned(rhs)) | wide(rhs)
+    return is_op("matmul")(wide(lhs), right).capture("root")
+
+
+def _decode_matmul() -> Pattern:
+    decoded = decoded_weight()
+    turned = is_op("permute_dims")(decoded).has_attr(axes=swaps_last_two)
+    return is_op("matmul")(wildcard().capture("lhs"), (turned | decoded).capture("rhs")).capture("root")
+
+
+def _conv2d() -> Pattern:
+    """A convolution as `ConvertLayout` writes it; weights may be stored with their channels last as well."""
+    data = is_op("permute_dims")(wildcard().capture("data")).has_attr(axes=to_first(4))
+    weight = wildcard().capture("weight")
+    turned = is_op("permute_dims")(weight).has_attr(axes=to_first(4)).capture("turned")
+    convolution = is_op("nn.conv2d")(data, turned | weight).capture("root")
+    return is_op("permute_dims")(convolution).has_attr(axes=to_last(4)).capture("image")
+
+
+def _stacked() -> Pattern:
+    kinds = [stacked_attention(start, bias) for start in ("split", "strided_slice") for bias in (False, True)]
+    return kinds[0] | kinds[1] | kinds[2] | kinds[3]

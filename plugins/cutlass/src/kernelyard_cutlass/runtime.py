@@ -1,0 +1,161 @@
+"""The runtime half: graphs of one kernel node each, and the kernels that were compiled for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from threading import Lock
+from typing import Any, ClassVar
+
+import numpy as np
+
+from kernelyard import dtypes
+from kernelyard.runtime.cuda_driver import CudaDriver, Grid, LoadedKernels, require_cuda
+from kernelyard.runtime.device_driver import DeviceMemory
+from kernelyard.runtime.json_runtime import JSONGraph, JSONNode, JSONRuntime, check_schema
+from kernelyard.runtime.module import BindContext, BoundCall, BoundTensor
+from kernelyard.runtime.spec import Fields, corrupted, read_json
+from kernelyard_cutlass import emulation, tune
+from kernelyard_cutlass.code import Code, pack, unpack
+from kernelyard_cutlass.gpus import gpu_of
+from kernelyard_cutlass.kernels import Kernel, entry_of
+from kernelyard_cutlass.launches import PLANS, Call, Choice, Launch
+from kernelyard_cutlass.tiles import ranked
+
+KIND = "cutlass"
+
+
+class CutlassModule(JSONRuntime):
+    """Composites as calls of CUTLASS kernels. is_tuned: which of a call's kernels is taken is measured on the device."""
+
+    kind: ClassVar[str] = KIND
+    device_kind: ClassVar[str] = "cuda"
+    native_hint: ClassVar[str] = "kernelyard.load the library in Python: programs on a GPU are run by it alone"
+
+    def __init__(self, graphs: Sequence[JSONGraph], constants: Mapping[str, np.ndarray], codes: Sequence[Code]) -> None:
+        super().__init__(graphs, constants)
+        self.codes = {code.kernel: code for code in codes}
+        self._kernels = list(self.codes)
+        self._loaded: dict[tuple[CudaDriver, Kernel], LoadedKernels] = {}
+        self._resident: dict[tuple[CudaDriver, str], DeviceMemory] = {}
+        self._lock = Lock()
+        for graph in graphs:
+            self._check(graph)
+
+    def _check(self, graph: JSONGraph) -> None:
+        """One kernel, of a kind that is known, with kernels that are here."""
+        nodes = [node for node in graph.nodes if node.kind == "kernel"]
+        if len(nodes) != 1 or graph.nodes[-1] is not nodes[0] or graph.outputs != ((len(graph.nodes) - 1, 0),):
+            raise corrupted(f"graph {graph.symbol}", f"{len(nodes)} kernels", "one, which gives the result")
+        if nodes[0].op not in PLANS:
+            raise corrupted(f"graph {graph.symbol}", nodes[0].op, ", ".join(PLANS))
+        kernels = nodes[0].attrs.get("kernels")
+        numbers = kernels.values() if isinstance(kernels, dict) else ()
+        if not numbers or not all(isinstance(some, list) and set(some) <= {*range(len(self.codes))} for some in numbers):
+            raise corrupted(f"graph {graph.symbol}", kernels, "numbers of kernels")
+
+    @classmethod
+    def load_from_bytes(cls, data: bytes, constants: Mapping[str, np.ndarray]) -> CutlassModule:
+        """The module that `save_to_bytes` wrote.
+
+        Raises: ArtifactCorruptedError, ArtifactVersionError.
+        """
+        graphs, codes = unpack(data)
+        fields = Fields(read_json(graphs, f"{KIND} module"), f"{KIND} module")
+        check_schema(fields)
+        return cls(fields.each("graphs", JSONGraph.from_json), constants, codes)
+
+    def save_to_bytes(self) -> bytes:
+        return pack(super().save_to_bytes(), list(self.codes.values()))
+
+    @property
+    def needs(self) -> str:
+        """See `RuntimeModule.needs`."""
+        archs = dict.fromkeys(arch for code in self.codes.values() for arch in code.cubins)
+        return f"a GPU of {', '.join(archs)}, or the emulator" if archs else "the CUDA emulator: nothing was compiled"
+
+    def inspect(self) -> str:
+        """Graphs, and kernels by number."""
+        lines = [super().inspect(), ""]
+        for number, (kernel, code) in enumerate(self.codes.items()):
+            archs = ", ".join(code.cubins) or "not compiled"
+            lines.append(f"kernel {number}: {kernel} ({archs}; {code.threads} threads, {code.shared_nbytes} bytes shared)")
+        return "\n".join(lines)
+
+    def build(
+        self, graph: JSONGraph, args: Sequence[BoundTensor], values: Mapping[str, int], context: BindContext
+    ) -> BoundCall:
+        """The launches of a composite's kernels. Raises: DeviceError, ExecutionError."""
+        driver = require_cuda(context.device, graph.symbol)
+        node, output = graph.nodes[-1], args[-1]
+        call = BoundCall([], [self, context])
+        if not output.nbytes:
+            return call
+        tensors = {role: self._tensor(graph, source, args, driver) for role, (source, _) in node.inputs}
+        for launch in self._launches(self._call(node, tensors, output, context), driver):
+            call.steps.append(self._step(launch, driver))
+        return call
+
+    def _tensor(self, graph: JSONGraph, number: int, args: Sequence[BoundTensor], driver: CudaDriver) -> BoundTensor:
+        node = graph.nodes[number]
+        if node.kind == "input":
+            return args[node.index]
+        array = self.constants()[node.digest]
+        with self._lock:
+            if (driver, node.digest) not in self._resident:
+                held = DeviceMemory(driver, array.nbytes)
+                driver.upload(held.address, np.ascontiguousarray(array))
+                self._resident[driver, node.digest] = held
+            address = self._resident[driver, node.digest].address
+        return BoundTensor(address, array.shape, dtypes.from_numpy(array.dtype))
+
+    def _call(
+        self, node: JSONNode, tensors: Mapping[str, BoundTensor], output: BoundTensor, context: BindContext
+    ) -> tuple[Callable[[Call], Any], Call]:
+        kernels = {role: [self._kernels[n] for n in numbers] for role, numbers in node.attrs["kernels"].items()}
+        attrs = Fields(dict(node.attrs), f"a kernel {node.op}")
+        return PLANS[node.op], Call(attrs, tensors, output, kernels, context.workspace)
+
+    def _launches(self, planned: tuple[Callable[[Call], Any], Call], driver: CudaDriver) -> list[Launch]:
+        plan, call = planned
+        found: list[Launch] = []
+        for step in plan(call):
+            found += self._chosen(step, driver, call.attrs.any("tune") is True) if isinstance(step, Choice) else [step]
+        return found
+
+    def _chosen(self, choice: Choice, driver: CudaDriver, is_tuned: bool) -> list[Launch]:
+        kernels = {kernel.tile: kernel for kernel in choice.kernels}
+        first = choice.kernels[0]
+        if is_tuned and len(kernels) > 1 and not driver.is_emulator:
+            return choice.launches(self._measured(choice, driver))
+        best = ranked(list(kernels), choice.problem, first.math, gpu_of(driver.capability))[0]
+        return choice.launches(kernels[best])
+
+    def _measured(self, choice: Choice, driver: CudaDriver) -> Any:
+        key = tune.key_of(choice.problem, choice.kernels, f"{driver.kind} {driver.capability}")
+        names = [str(kernel.tile) for kernel in choice.kernels]
+
+        def prepare(number: int) -> Callable[[], None]:
+            steps = [self._step(launch, driver) for launch in choice.launches(choice.kernels[number])]
+            return lambda: [step() for step in steps] and None
+
+        probe = DeviceMemory(driver, 4)
+        word = np.zeros(1, np.int32)
+        return choice.kernels[tune.quickest(key, names, prepare, lambda: driver.download(probe.address, word))]
+
+    def _step(self, launch: Launch, driver: CudaDriver) -> Callable[[], None]:
+        if driver.is_emulator:
+            return partial(emulation.run, launch)
+        code = self.codes[launch.kernel]
+        lanes = launch.lanes or code.threads
+        grid = Grid(launch.blocks, (lanes, code.threads // lanes if lanes else 1, 1), code.shared_nbytes)
+        return self._load(code, driver).prepare(entry_of(launch.kernel), grid, launch.arguments)
+
+    def _load(self, code: Code, driver: CudaDriver) -> LoadedKernels:
+        with self._lock:
+            if (driver, code.kernel) not in self._loaded:
+                self._loaded[driver, code.kernel] = driver.load(code.image)
+            return self._loaded[driver, code.kernel]
+
+
+load = CutlassModule.load_from_bytes

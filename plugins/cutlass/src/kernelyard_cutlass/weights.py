@@ -1,0 +1,150 @@
+"""Weights of few bits: recognising how they are decoded, whatever it is spelled like, and packing them.
+
+What decodes a weight here reads constants alone. It is evaluated: for the stored numbers, which gives the weight, and
+for ones, which gives the scale of each element, since decoding is linear. So one home serves all spellings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import reduce
+from operator import or_
+
+import numpy as np
+
+from kernelyard.ir import Call, Constant, Expr, Op
+from kernelyard.patterns import Decline, Match, Pattern, is_const, is_op
+from kernelyard.runtime.lru import LRU
+from kernelyard_cutlass.description import Description, Settings, check_dtypes, following
+from kernelyard_cutlass.launches import RUN
+from kernelyard_cutlass.products import checked_gemm, gemm_choices
+
+MOST_WEIGHTS = 8
+LEAST_HALF, MOST_HALF = -8, 7
+_WEIGHTS: LRU[object, DecodedWeight | str] = LRU(MOST_WEIGHTS)
+
+Values = Callable[[Expr], Expr]
+
+
+def decoded_weight() -> Pattern:
+    """Stored integers, a constant "encoded", times constant scales, in the spellings of models and importers."""
+    stored = is_const().has_dtype("int8").capture("encoded")
+    wide = _upto(stored, 2, "astype", least=1)
+    scales = _upto(is_const(), 4, "reshape", "broadcast_to", "astype")
+    spelled = _upto(is_op("multiply")(wide, scales), 2, "reshape", "astype")
+    named = is_op("dequantize")(stored, is_const(), is_const())
+    return spelled | _upto(named, 1, "reshape")
+
+
+def _upto(pattern: Pattern, count: int, *ops: str, least: int = 0) -> Pattern:
+    """The pattern below `least` to `count` calls of some of the operators."""
+    below = [pattern]
+    for _ in range(count):
+        below.append(is_op(*ops)(below[-1]))
+    return reduce(or_, below[least:])
+
+
+@dataclass(frozen=True, eq=False)
+class DecodedWeight:
+    """Integers (N, K) column by column, and the scales (K / group, N)."""
+
+    stored: np.ndarray
+    scales: np.ndarray
+
+    @property
+    def bits(self) -> int:
+        """4 where all integers fit."""
+        fits = self.stored.size and LEAST_HALF <= self.stored.min() and self.stored.max() <= MOST_HALF
+        return 4 if fits else 8
+
+    def packed(self) -> np.ndarray:
+        """The integers as bytes: two in each where they fit, the lower half first."""
+        if self.bits == 8:
+            return self.stored
+        pairs = self.stored.reshape(len(self.stored), -1, 2).view(np.uint8)
+        return ((pairs[..., 0] & 15) | (pairs[..., 1] << 4)).view(np.int8)
+
+
+def describe_decode_matmul(match: Match, settings: Settings) -> Description | Decline:
+    """A product with a weight that is decoded first."""
+    objection = check_dtypes([match["lhs"], match["rhs"]])
+    gemm = checked_gemm(match)
+    if objection or isinstance(gemm, Decline):
+        return objection or gemm
+    if match["rhs"].tensor_type.rank != 2:
+        return Decline("rank", f"the weight has {match['rhs'].tensor_type.rank} axes; a matrix is needed", match["rhs"])
+    weight = weight_of(match["rhs"], match["encoded"], match.value_of)
+    if isinstance(weight, str):
+        return Decline("operand", weight, match["encoded"])
+    behind = following(match, match["root"].tensor_type.shape)
+    if isinstance(behind, Decline):
+        return behind
+    if "addend" in behind.roles.values():
+        return Decline("bias", "a matrix is added before the activation; the kernel for few rows adds one number for each column")
+    choices = gemm_choices(gemm, match["lhs"].tensor_type.dtype, True, behind.epilogue, settings)
+    choices = {**choices, "family": "decode", "bits": weight.bits}
+    roles = {"lhs": "lhs", "rhs": "weight", "encoded": "encoded", **behind.roles}
+    return Description("decode_matmul", roles, {"tune": settings.tune}, choices)
+
+
+def weight_of(rhs: Expr, encoded: Expr, values: Values) -> DecodedWeight | str:
+    """The weight that `rhs` (K, N) decodes from the constant `encoded`, or why it is none.
+
+    values: what a variable is bound to.
+    """
+    key = _key(rhs, values)
+    return _WEIGHTS.get_or_make(key, lambda: _decode(rhs, encoded, values))
+
+
+def _decode(rhs: Expr, encoded: Expr, values: Values) -> DecodedWeight | str:
+    assert isinstance(encoded, Constant)
+
+    def decoded(stored: np.ndarray) -> np.ndarray:
+        return _evaluate(rhs, encoded, stored, values).astype(np.float32).T
+
+    if np.any(decoded(np.zeros_like(encoded.data))):
+        return "zeros are not decoded to zeros: a zero point is subtracted, which the kernels do not"
+    each, weight = decoded(np.ones_like(encoded.data)), decoded(encoded.data)
+    if weight.shape[1] % RUN:
+        return f"{weight.shape[1]} elements are summed; a multiple of {RUN} is needed"
+    with np.errstate(all="ignore"):
+        stored = np.where(each == 0, 0, np.rint(weight / each))
+    rhs_dtype = rhs.tensor_type.numpy_dtype if hasattr(rhs.tensor_type, "numpy_dtype") else None
+    del rhs_dtype
+    if not np.all(np.abs(stored) <= 128) or not np.allclose(stored * each, weight, rtol=2**-7, atol=0):
+        return "the scales are too small, or too large, to tell the stored numbers from the decoded ones"
+    group = _group(each)
+    if group is None:
+        return f"fewer than {RUN} elements side by side share a scale"
+    return DecodedWeight(stored.astype(np.int8), np.ascontiguousarray(each[:, ::group].T))
+
+
+def _group(each: np.ndarray) -> int | None:
+    """The most elements of a column that share a scale, all along; None below `RUN`."""
+    count = each.shape[1]
+    for groups in range(1, count // RUN + 1):
+        size = count // groups
+        if count % groups or size % RUN:
+            continue
+        if np.all(each.reshape(len(each), groups, size) == each[:, ::size, None]):
+            return size
+    return None
+
+
+def _evaluate(expr: Expr, encoded: Constant, stored: np.ndarray, values: Values) -> np.ndarray:
+    value = values(expr)
+    if isinstance(value, Constant):
+        return stored if value.digest == encoded.digest and value.type == encoded.type else value.data
+    assert isinstance(value, Call)
+    assert isinstance(value.op, Op)
+    assert value.op.reference is not None
+    return value.op.reference(*(_evaluate(arg, encoded, stored, values) for arg in value.args), **value.attrs)
+
+
+def _key(expr: Expr, values: Values) -> object:
+    value = values(expr)
+    if isinstance(value, Constant):
+        return value.digest
+    assert isinstance(value, Call)
+    return value.op_name, str(dict(value.attrs)), tuple(_key(arg, values) for arg in value.args)
