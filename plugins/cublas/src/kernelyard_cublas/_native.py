@@ -161,11 +161,10 @@ class LtLibrary(LtApi):
             algorithm,
             c_void_p(call.workspace),
             c_size_t(call.heuristic.workspace),
-            c_void_p(call.stream),
         )
 
-        def run() -> None:
-            status = function(*packed)
+        def run(stream: int) -> None:
+            status = function(*packed, stream)
             if status:
                 raise LtError("cublasLtMatmul", status)
 

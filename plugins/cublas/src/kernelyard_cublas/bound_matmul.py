@@ -56,7 +56,6 @@ class BoundMatmul:
             self._problem.scale_type,
             heuristic,
             self._workspace(heuristic.workspace) if heuristic.workspace else 0,
-            self._device.stream,
         )
         return self._api.prepare(call)
 
@@ -73,4 +72,4 @@ class BoundMatmul:
         """Start the product. Raises: LtError."""
         assert self._run is not None
         self._device.enter()
-        self._run()
+        self._run(self._device.stream)

@@ -93,10 +93,11 @@ class Checks:
         return None
 
     def _arch(self) -> Decline | None:
-        found = re.match(r"sm_(\d+)(\d)", self._target.arch or "")
-        if found is None or (int(found[1]), int(found[2])) >= FP8_CAPABILITY:
-            return None
-        return Decline("arch", f"{self._target.arch} has no products of {FP8}; sm_89 and later have")
+        for arch in self._target.archs:
+            found = re.match(r"sm_(\d+)(\d)", arch)
+            if found is not None and (int(found[1]), int(found[2])) < FP8_CAPABILITY:
+                return Decline("arch", f"{arch} has no products of {FP8}; sm_89 and later have")
+        return None
 
     def _activation(self, match: Match, reading: Reading) -> Decline | None:
         if reading.activation == "none":

@@ -5,13 +5,14 @@ from __future__ import annotations
 import weakref
 from collections.abc import Mapping
 
+from kernelyard.runtime.module import REBIND_ALIGNMENT
 from kernelyard_cublas._enums import LayoutAttribute, MatmulAttribute, Operation, PreferenceAttribute
 from kernelyard_cublas.lt_api import Layouts, LtApi
 from kernelyard_cublas.problem import Matrix, Problem
 
 WORKSPACE_LIMIT = 32 << 20
-# What addresses that are bound, or move later, are at least a multiple of; kernels load no more than so much at once.
-ALIGNMENT = 16
+# Addresses may move to others of this alignment; kernels load no more than so much at once.
+ALIGNMENT = REBIND_ALIGNMENT
 POINTERS = {
     "bias": MatmulAttribute.BIAS_POINTER,
     "scale_a": MatmulAttribute.B_SCALE_POINTER,  # the library's A is our right operand

@@ -192,7 +192,7 @@ class EmulatedLt(LtApi):
     def seconds(self, run: Run, stream: int) -> float:
         """See `LtApi.seconds`: a table, since time here says nothing of a GPU."""
         self.calls["seconds"] += 1
-        run()
+        run(stream)
         assert isinstance(run, EmulatedCall)
         return SECONDS[run.call.heuristic.algorithm[0]]
 
@@ -203,7 +203,7 @@ class EmulatedCall(NamedTuple):
     api: EmulatedLt
     call: MatmulCall
 
-    def __call__(self) -> None:
+    def __call__(self, stream: int) -> None:
         self.api.run(self.call)
 
 

@@ -13,8 +13,8 @@ from typing import NamedTuple
 from kernelyard.errors import ExecutionError
 from kernelyard_cublas._enums import Attribute, ComputeType, DataType, Status
 
-Run = Callable[[], None]
-"""Starts a product on its stream."""
+Run = Callable[[int], None]
+"""Puts a product on a stream: on another one while work is captured."""
 
 
 class LtError(ExecutionError):
@@ -70,7 +70,6 @@ class MatmulCall:
     scale_type: DataType
     heuristic: Heuristic
     workspace: int
-    stream: int
 
 
 class LtApi(ABC):
@@ -119,4 +118,4 @@ class LtApi(ABC):
 
     @abstractmethod
     def seconds(self, run: Run, stream: int) -> float:
-        """How long a call takes on the device, all work before it done."""
+        """How long a call takes on the device."""

@@ -56,6 +56,7 @@ class CublasRuntime(JSONRuntime):
 
     kind: ClassVar[str] = "cublas"
     device_kind: ClassVar[str] = "cuda"
+    is_capturable: ClassVar[bool] = True
     native_hint: ClassVar[str] = "kernelyard.load the library in Python: programs on a GPU are run by it alone"
 
     def __init__(

@@ -39,16 +39,16 @@ class Stopwatch:
         if status:
             raise ExecutionError("the CUDA driver failed", where=name, found=status)
 
-    def seconds(self, run: Callable[[], None], stream: int) -> float:
+    def seconds(self, run: Callable[[int], None], stream: int) -> float:
         """The least of some rounds, for one call."""
         for _ in range(WARM_UP):
-            run()
+            run(stream)
         return min(self._round(run, stream) for _ in range(ROUNDS)) / CALLS
 
-    def _round(self, run: Callable[[], None], stream: int) -> float:
+    def _round(self, run: Callable[[int], None], stream: int) -> float:
         self._call("cuEventRecord", self._start, stream)
         for _ in range(CALLS):
-            run()
+            run(stream)
         self._call("cuEventRecord", self._end, stream)
         self._call("cuEventSynchronize", self._end)
         milliseconds = c_float()
