@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 GOLDEN = Path(__file__).parent / "tests" / "golden"
 
@@ -15,6 +16,9 @@ GOLDEN = Path(__file__).parent / "tests" / "golden"
 os.environ["KERNELYARD_CACHE_MB"] = "0"
 # Nor is each plugin to be tried out anew, for want of a cache; tests of that turn it on.
 os.environ["KERNELYARD_PLUGIN_TRIAL"] = "0"
+# No test depends on how busy the machine is.
+settings.register_profile("kernelyard", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("kernelyard")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

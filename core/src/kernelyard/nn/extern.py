@@ -97,7 +97,8 @@ class SourceModule(ExternModule):
     """Functions in C++ or CUDA C++: text, or a `Path` of a file, whose folder is searched for its headers.
 
     source_format: "cpp", or "cu" for kernels (`runtime/cuda_kernels.py` says what they take), with the `arch` of the
-    GPUs that they are for, such as "sm_90". No GPU is needed to compile them; calling one is a DeviceError.
+    GPUs that they are for, such as "sm_90". No GPU is needed to compile them; the emulator runs text that includes no
+    headers of its own.
     compile_options: added to C++17, and for C++ -O3 and position-independent code. link_options, compiler: see
     `ObjectModule`; for "cu" a compiler is nvcc, else NVRTC.
     Raises: FrontendError for a file that is not there, another format or arch; (`load`) ToolchainError when there is no
@@ -126,11 +127,15 @@ class SourceModule(ExternModule):
     def compile(self) -> bytes:
         """The object file, or the cubin. Raises: ToolchainError."""
         is_file = isinstance(self._source, Path)
-        text = self._source.read_text(encoding="utf-8") if isinstance(self._source, Path) else self._source
+        text = self._text
         folders = [Path(self._source).parent] if is_file else []
         if self._arch is not None:
             return cuda_compiler.compile_cubin(text, self._arch, self._compile_options, folders, self._compiler)
         return cpp_compiler.compile_object(text, self._compile_options, folders, self._compiler)
+
+    @property
+    def _text(self) -> str:
+        return self._source.read_text(encoding="utf-8") if isinstance(self._source, Path) else self._source
 
     def load(self) -> RuntimeModule:
         return self._library
@@ -138,7 +143,7 @@ class SourceModule(ExternModule):
     @cached_property
     def _library(self) -> RuntimeModule:
         if self._arch is not None:
-            return _checked_kernels(CudaKernels(self.compile(), tuple(self.symbols), self._arch))
+            return _checked_kernels(CudaKernels(self.compile(), tuple(self.symbols), self._arch, self._text))
         return _linked(self.compile(), tuple(self.symbols), self._link_options, self._compiler)
 
 

@@ -6,6 +6,7 @@ Modules whose functions work on host memory take part too: their arguments are c
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -89,7 +90,8 @@ class Binder:
         Raises: DeviceError for a module of another kind of device, ExecutionError.
         """
         if module.device_kind == self.driver.kind:
-            return module.bind(step.symbol, args, values, self._on_device)
+            context = replace(self._on_device, num_outputs=len(step.outputs))
+            return module.bind(step.symbol, args, values, context)
         if module.device_kind != "cpu":
             raise DeviceError(
                 f"the {module.kind} module does not run here", found=module.device_kind, expected=self.driver.kind

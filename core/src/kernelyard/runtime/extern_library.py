@@ -197,7 +197,7 @@ def load(data: bytes, constants: Mapping[str, np.ndarray]) -> RuntimeModule:
 
     if fields.text("target") != TARGET:
         raise corrupted(f"{KIND}.target", fields.text("target"), TARGET)
-    return CudaKernels(image, symbols, fields.text("arch"))
+    return CudaKernels(image, symbols, fields.text("arch"), fields.text("source"))
 
 
 # --- what a failed call said ------------------------------------------------------------------------------------------

@@ -77,12 +77,14 @@ class BindContext:
     """What a module may use when it binds: the number of threads, scratch memory, and the device.
 
     workspace(nbytes) -> address: 64-byte aligned, valid only while the bound call runs, shared with other calls.
-    device: None for the CPU; otherwise the addresses of arguments and workspace are the device's.
+    device: None for the CPU; otherwise the addresses of arguments and workspace are the device's, and the last
+    `num_outputs` arguments are what the function writes.
     """
 
     threads: int
     workspace: Callable[[int], int]
     device: DeviceDriver | None = None
+    num_outputs: int = 0
 
 
 class RuntimeModule(ABC):
