@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -14,17 +12,16 @@ from kernelyard.runtime.cuda_driver import Argument, Grid, Image
 from kernelyard.runtime.device import cuda
 from kernelyard.runtime.device_driver import DeviceMemory
 from kernelyard_native_cuda.drivers import open_device
-from kernelyard_native_cuda.generator import PRELUDE
-from kernelyard_native_cuda.runtime import NativeCudaModule
+from kernelyard_native_cuda.generator import PRELUDE, TILES
 
 from .conftest import generate, run_on
-from .test_rules import f32, lower, random
+from .test_rules import f32, lower
 
 
 def run_text(emulator, body: str, elements: int = 64, threads: int = 64, blocks: int = 1) -> np.ndarray:
     """What a kernel with that body leaves in `out`, which holds -1 before."""
     head = f'extern "C" __global__ void kernel(GLOBAL(float) out, const long long n) {{ {body} }}'
-    image = Image(f"{PRELUDE.read_text()}\n{head}", ("kernel",), {})
+    image = Image(f"{PRELUDE.read_text()}\n{TILES.read_text()}\n{head}", ("kernel",), {})
     held, array = DeviceMemory(emulator, 4 * elements), np.full(elements, -1, np.float32)
     emulator.upload(held.address, array)
     arguments = [Argument(held.address, array.nbytes), Argument(elements)]
@@ -80,7 +77,7 @@ def test_atomics(emulator):
         ),
         ("if (threadIdx.x < 8) __syncthreads();", "8 of 64 threads of block (0, 0, 0) wait at __syncthreads"),
         ("if (threadIdx.x < 40) of_lane_across(1.0f, 1); else __syncthreads();", "at a warp collective"),
-        ("put_pack(out, 2 + 0 * threadIdx.x, Pack<float, 4>{});", "not aligned"),
+        ("put_pack<4, float>(out, 2 + 0 * threadIdx.x, Pack<float, 4>{});", "not aligned"),
     ],
 )
 def test_what_is_wrong_is_stopped_and_named(emulator, body, words):
@@ -99,58 +96,6 @@ def test_unwritten_memory_shows(emulator):
     held, array = DeviceMemory(emulator, 16), np.zeros(4, np.float32)
     emulator.download(held.address, array)
     assert (array < -300).all()
-
-
-# --- mutants ----------------------------------------------------------------------------------------------------------
-FUNCTIONS = {
-    "matmul": (lower("matmul", f32(33, 20), f32(20, 34)), (random(33, 20), random(20, 34))),
-    "softmax": (lower("nn.softmax", f32(3, 300), axis=1), (random(3, 300),)),
-    "transpose": (lower("permute_dims", f32(40, 50), axes=(1, 0)), (random(40, 50),)),
-    "fallback": (lower("add", f32(10, 7), f32(7)), (random(10, 7), random(7))),
-    "sum": (lower("sum", f32(3, 200), axes=(1,)), (random(3, 200),)),
-}
-BARRIER = "__syncthreads();"
-MUTANTS = [
-    ("matmul", BARRIER, 1, ""),
-    ("matmul", BARRIER, 2, ""),
-    ("matmul", "own < 33ll && k < 20ll", 1, "own < 33ll"),
-    ("matmul", "own < 33ll && k < 20ll", 1, "k < 20ll"),
-    ("matmul", "a_own < 33ll && b_own < 34ll", 1, "b_own < 34ll"),
-    ("transpose", BARRIER, 1, ""),
-    ("transpose", "across < 50ll && along < 40ll", 1, "across < 50ll"),
-    ("fallback", "< 70ll)", 1, "< 700ll)"),
-    ("sum", "k < 200ll", 1, "k < 201ll"),
-]
-
-
-def mutated(
-    module: NativeCudaModule, old: str, number: int, new: str, start: str = "// --- generated"
-) -> NativeCudaModule:
-    """The module with the occurrence of that number replaced, counted from `start` on."""
-    head, text = module.image.source.split(start, 1)
-    parts = text.split(old)
-    assert len(parts) > number, f"{old} is there {len(parts) - 1} times"
-    text = old.join(parts[:number]) + new + old.join(parts[number:])
-    changed = NativeCudaModule([module.function(symbol) for symbol in module.symbols()], "", {})
-    changed.image = replace(module.image, source=f"{head}{start}{text}")
-    return changed
-
-
-@pytest.mark.parametrize(("name", "old", "number", "new"), MUTANTS)
-def test_mutants_are_stopped(emulator, name, old, number, new):
-    function, inputs = FUNCTIONS[name]
-    module = generate({"kernel": function})
-    run_on(emulator, module, "kernel", inputs)
-    with pytest.raises(ExecutionError, match="the emulator stopped a kernel"):
-        run_on(emulator, mutated(module, old, number, new), "kernel", inputs)
-
-
-@pytest.mark.parametrize("number", [1, 2])
-def test_the_barriers_of_a_block_reduction_are_needed(emulator, number):
-    function, inputs = FUNCTIONS["softmax"]
-    module = generate({"kernel": function})
-    with pytest.raises(ExecutionError, match="the emulator stopped a kernel"):
-        run_on(emulator, mutated(module, BARRIER, number, "", "// --- reducers"), "kernel", inputs)
 
 
 # --- the device -------------------------------------------------------------------------------------------------------

@@ -9,34 +9,50 @@ from typing import Any
 
 from kernelyard import dims
 from kernelyard.dims import Dim
-from kernelyard.runtime.cuda_driver import Argument
+from kernelyard.errors import ExecutionError
+from kernelyard.runtime.cuda_driver import Argument, Grid
 from kernelyard.runtime.memory import align
 from kernelyard.runtime.spec import Fields, TensorSpec, corrupted, read_dim
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
-MOST_BLOCKS = (1 << 31) - 1
+MOST_BLOCKS = ((1 << 31) - 1, 65535, 65535)  # along x, y and z
 MOST_THREADS = 1024
+MOST_SHARED_NBYTES = 227 << 10
 
 
 @dataclass(frozen=True)
 class LaunchInfo:
-    """A kernel over `blocks` blocks of `threads` threads.
+    """A kernel over blocks along x, y and z, of `threads` threads and `shared_nbytes` of dynamic shared memory.
 
     tensors: what it takes first, by number: parameters of the function, then its locals. numbers: what follows.
     """
 
     kernel: str
-    blocks: Dim
+    blocks: tuple[Dim, Dim, Dim]
     threads: int
+    shared_nbytes: int
     tensors: tuple[int, ...]
     numbers: tuple[Dim, ...]
+
+    def grid(self, values: Mapping[str, int]) -> Grid | None:
+        """How the kernel is started; None where there is nothing to do. Raises: ExecutionError for too many blocks."""
+        x, y, z = (dims.evaluate(count, values) for count in self.blocks)
+        if any(count > most for count, most in zip((x, y, z), MOST_BLOCKS, strict=True)):
+            raise ExecutionError(
+                "a kernel would need too many blocks",
+                where=self.kernel,
+                found=(x, y, z),
+                expected=f"at most {MOST_BLOCKS}",
+            )
+        return Grid((x, y, z), (self.threads, 1, 1), self.shared_nbytes) if min(x, y, z) > 0 else None
 
     def to_json(self) -> dict[str, Any]:
         """Symbolic dims become their text."""
         return {
             "kernel": self.kernel,
-            "blocks": _dim_to_json(self.blocks),
+            "blocks": [_dim_to_json(count) for count in self.blocks],
             "threads": self.threads,
+            "shared": self.shared_nbytes,
             "tensors": list(self.tensors),
             "numbers": [_dim_to_json(dim) for dim in self.numbers],
         }
@@ -103,10 +119,14 @@ def _read_launch(value: Any, where: str, tensors: int) -> LaunchInfo:
     kernel = fields.text("kernel")
     if not NAME.match(kernel):
         raise corrupted(where, kernel, "a C identifier")
+    blocks = fields.each("blocks", read_dim)
+    if len(blocks) != 3:
+        raise corrupted(where, blocks, "blocks along x, y and z")
     return LaunchInfo(
         kernel,
-        read_dim(fields.any("blocks"), where),
+        (blocks[0], blocks[1], blocks[2]),
         fields.integer("threads", least=1, most=MOST_THREADS),
+        fields.integer("shared", least=0, most=MOST_SHARED_NBYTES),
         fields.indices("tensors", limit=tensors),
         fields.each("numbers", read_dim),
     )

@@ -15,13 +15,15 @@ from kernelyard.runtime.module import RuntimeModule
 from kernelyard.runtime.spec import TensorSpec
 from kernelyard.target import Target
 from kernelyard.tir import Buffer, PrimFunc
-from kernelyard_native_cuda.codegen.kernel import WrittenKernel
 from kernelyard_native_cuda.drivers import EMULATOR, open_device
 from kernelyard_native_cuda.function_info import FunctionInfo, LaunchInfo
 from kernelyard_native_cuda.runtime import NativeCudaModule
-from kernelyard_native_cuda.schedule.rules import schedule
+from kernelyard_native_cuda.schedule.machine import machine_of
+from kernelyard_native_cuda.schedule.rules import Scheduled, schedule
 
 PRELUDE = Path(__file__).with_name("codegen") / "prelude.cuh"
+TILES = PRELUDE.with_name("tiles.cuh")
+GENERATED = "// --- generated ---"
 LEAST_ARCH = 80
 _ARCH = re.compile(r"sm_([0-9]{2,3})a?\Z")
 
@@ -39,17 +41,20 @@ class NativeCudaGenerator(CodeGenerator):
     def generate(self, functions: Mapping[str, PrimFunc], target: Target, options: Mapping[str, Any]) -> RuntimeModule:
         """See `CodeGenerator.generate`. Without an arch, or where no CUDA compiler is, there is text alone.
 
-        Option "text": whether the module carries the text beside the cubins, which the emulator needs (True).
+        Option "text": whether the module carries the text beside the cubins, which the emulator needs (True). Option
+        "tf32": whether products of float32 may be rounded to tf32, for tensor cores (False).
         """
         for arch in target.archs:
             _check_arch(arch)
         infos: list[FunctionInfo] = []
         texts: list[str] = []
+        machine = machine_of(target.archs, _option(options, "tf32", False))
         for number, (name, function) in enumerate(functions.items()):
-            kernels = schedule(function, f"{re.sub('[^A-Za-z0-9_]', '_', name)}_{number}")
-            infos.append(_info(name, function, kernels))
-            texts += [kernel.text for kernel in kernels]
-        source = "\n".join((PRELUDE.read_text(encoding="utf-8"), *texts))
+            scheduled = schedule(function, f"{re.sub('[^A-Za-z0-9_]', '_', name)}_{number}", machine)
+            infos.append(_info(name, scheduled))
+            texts += [kernel.text for kernel in scheduled.kernels]
+        prelude = (path.read_text(encoding="utf-8") for path in (PRELUDE, TILES))
+        source = "\n".join((*prelude, GENERATED, *texts))
         cubins = _cubins(source, target.archs)
         return NativeCudaModule(infos, source if _keeps_text(options, cubins) else "", cubins)
 
@@ -64,9 +69,7 @@ def _cubins(source: str, archs: Sequence[str]) -> dict[str, bytes]:
 
 
 def _keeps_text(options: Mapping[str, Any], cubins: Mapping[str, bytes]) -> bool:
-    keeps = options.get("text", True)
-    if not isinstance(keeps, bool):
-        raise OptionError("native-cuda's option text is True or False", found=repr(keeps))
+    keeps = _option(options, "text", True)
     if not keeps and not cubins:
         raise OptionError(
             "a program without CUDA text needs compiled code",
@@ -76,22 +79,31 @@ def _keeps_text(options: Mapping[str, Any], cubins: Mapping[str, bytes]) -> bool
     return keeps
 
 
+def _option(options: Mapping[str, Any], name: str, default: bool) -> bool:
+    value = options.get(name, default)
+    if not isinstance(value, bool):
+        raise OptionError(f"native-cuda's option {name} is True or False", found=repr(value))
+    return value
+
+
 def compiler_is_here() -> bool:
     """Whether cubins can be made: by nvcc or NVRTC."""
     return find_kernel_compiler() is not None
 
 
-def _info(name: str, function: PrimFunc, kernels: list[WrittenKernel]) -> FunctionInfo:
+def _info(name: str, scheduled: Scheduled) -> FunctionInfo:
+    function = scheduled.function
     numbers = {buffer: number for number, buffer in enumerate((*function.params, *function.locals))}
     launches = tuple(
         LaunchInfo(
             kernel.name,
             kernel.blocks,
             kernel.threads,
+            kernel.shared_nbytes,
             tuple(numbers[each] for each in kernel.arguments if isinstance(each, Buffer)),
             tuple(each for each in kernel.arguments if not isinstance(each, Buffer)),
         )
-        for kernel in kernels
+        for kernel in scheduled.kernels
     )
     params = tuple(TensorSpec(buffer.shape, buffer.dtype, buffer.name) for buffer in function.params)
     return FunctionInfo(name, params, function.num_outputs, tuple(b.nbytes for b in function.locals), launches)

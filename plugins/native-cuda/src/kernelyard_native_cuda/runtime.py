@@ -8,16 +8,15 @@ from typing import ClassVar
 
 import numpy as np
 
-from kernelyard import dims
-from kernelyard.errors import ArtifactVersionError, ExecutionError
+from kernelyard.errors import ArtifactVersionError
 from kernelyard.runtime.bindable import BindableModule, Signature
-from kernelyard.runtime.cuda_driver import Argument, CudaDriver, Grid, Image, Launch, LoadedKernels, require_cuda
+from kernelyard.runtime.cuda_driver import Argument, CudaDriver, Image, Launch, LoadedKernels, require_cuda
 from kernelyard.runtime.module import BindContext, BoundCall, BoundTensor
 from kernelyard.runtime.spec import Fields, corrupted, read_json, write_json
-from kernelyard_native_cuda.function_info import MOST_BLOCKS, FunctionInfo, LaunchInfo, arguments, read_function_info
+from kernelyard_native_cuda.function_info import FunctionInfo, LaunchInfo, arguments, read_function_info
 
 KIND = "native-cuda"
-SCHEMA = 1
+SCHEMA = 2
 _MAGIC = b"KYNCUDA1"
 
 
@@ -69,14 +68,9 @@ class NativeCudaModule(BindableModule):
         kernels = self._load(driver)
         launches: list[tuple[LaunchInfo, Launch]] = []
         for launch in function.launches:
-            blocks = dims.evaluate(launch.blocks, values)
-            if blocks > MOST_BLOCKS:
-                raise ExecutionError(
-                    "a kernel would need too many blocks", found=blocks, expected=f"at most {MOST_BLOCKS}"
-                )
-            if blocks > 0:  # a grid of nothing is an error to the driver
+            grid = launch.grid(values)
+            if grid is not None:  # a grid of nothing is an error to the driver
                 packed = arguments(launch, tensors, values)
-                grid = Grid((blocks, 1, 1), (launch.threads, 1, 1))
                 launches.append((launch, kernels.prepare(launch.kernel, grid, packed)))
         rebind = {number: _mover(launches, number) for number in range(len(args))}
         return BoundCall([step for _, step in launches], [context, self], rebind)
@@ -109,7 +103,10 @@ class NativeCudaModule(BindableModule):
             inputs = ", ".join(map(repr, function.params[:count]))
             outputs = ", ".join(map(repr, function.params[count:]))
             lines.append(f"  {function.symbol}({inputs}) -> {outputs}")
-            lines += [f"    {each.kernel}<<<{each.blocks}, {each.threads}>>>" for each in function.launches]
+            lines += [
+                f"    {each.kernel}<<<{each.blocks}, {each.threads}, {each.shared_nbytes}>>>"
+                for each in function.launches
+            ]
         return "\n".join(lines)
 
 

@@ -18,12 +18,15 @@ MOST_INT = (1 << 31) - 1
 
 @dataclass(frozen=True)
 class WrittenKernel:
-    """arguments: tensors, then numbers, as the kernel takes them. blocks: how many of `threads` threads are started."""
+    """arguments: tensors, then numbers, as the kernel takes them. blocks: how many of `threads` threads are started,
+    along x, y and z. shared_nbytes: of dynamic shared memory.
+    """
 
     name: str
     text: str
-    blocks: Dim
+    blocks: tuple[Dim, Dim, Dim]
     threads: int
+    shared_nbytes: int
     arguments: tuple[Buffer | Dim, ...]
 
 
@@ -84,13 +87,16 @@ class Kernel:
         """A name for a point's number, in as few bits as will do."""
         return self.writer.define("int" if self.counts_in_int(axes) else "long long", text)
 
-    def finish(self, name: str, blocks: Dim) -> WrittenKernel:
-        """The kernel with its head."""
+    def finish(self, name: str, blocks: Dim, shared_nbytes: int = 0, most_registers_for: int = 1) -> WrittenKernel:
+        """The kernel with its head. most_registers_for: how many blocks a multiprocessor is to have room for."""
         params = [
             f"GLOBAL({'' if buffer in self._written else 'const '}{stored(buffer.dtype)}) {tensor}"
             for buffer, tensor in self._tensors.items()
         ]
         params += [f"const long long {number}" for number in self._numbers.values()]
-        head = f'extern "C" __global__ void __launch_bounds__({self.threads}) {name}({", ".join(params)})'
+        bounds = str(self.threads) if most_registers_for == 1 else f"{self.threads}, {most_registers_for}"
+        head = f'extern "C" __global__ void __launch_bounds__({bounds}) {name}({", ".join(params)})'
         body = "\n".join(f"  {line}" for line in self.writer.text.splitlines())
-        return WrittenKernel(name, f"{head} {{\n{body}\n}}\n", blocks, self.threads, (*self._tensors, *self._numbers))
+        arguments = (*self._tensors, *self._numbers)
+        text = f"{head} {{\n{body}\n}}\n"
+        return WrittenKernel(name, text, (blocks, 1, 1), self.threads, shared_nbytes, arguments)

@@ -1,11 +1,11 @@
 // What generated kernels use. The same text is compiled for GPUs, and for the emulator, whose header defines
-// KERNELYARD_EMULATION and its own GLOBAL and SHARED, pack_at and put_pack.
+// KERNELYARD_EMULATION and its own of what is between the next #ifndef and #endif.
 template <class T, int N> struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Pack { T at[N]; };
 #ifndef KERNELYARD_EMULATION
 #define GLOBAL(T) T* __restrict__
 #define SHARED(T, name, count) __shared__ T name[count]
-template <class T> __device__ Pack<T, 4> pack_at(const T* p, long long i) { return *(const Pack<T, 4>*)(p + i); }
-template <class T> __device__ void put_pack(T* p, long long i, Pack<T, 4> four) { *(Pack<T, 4>*)(p + i) = four; }
+template <int N, class T> __device__ Pack<T, N> pack_at(const T* p, long long i) { return *(const Pack<T, N>*)(p + i); }
+template <int N, class T> __device__ void put_pack(T* p, long long i, Pack<T, N> all) { *(Pack<T, N>*)(p + i) = all; }
 #endif
 #define WARP 32
 #define ALL_LANES 0xffffffffu
@@ -152,19 +152,17 @@ template <class Op, int THREADS, class T> __device__ T block_reduced(T value) {
   return value;
 }
 
-// --- up to four neighbouring elements ---------------------------------------------------------------------------------
-template <class T> __device__ Pack<T, 4> four_at(GLOBAL(const T) p, long long i, int count) {
-  Pack<T, 4> four = {};
-  if (count == 4) return pack_at(p, i);
-  for (int lane = 0; lane < count; ++lane) four.at[lane] = p[i + lane];
-  return four;
+// --- some neighbouring elements, of which `count` are there -------------------------------------------------------------
+template <int N, class T> __device__ Pack<T, N> some_at(GLOBAL(const T) p, long long i, int count) {
+  Pack<T, N> all = {};
+  if (count == N) return pack_at<N, T>(p, i);
+  for (int lane = 0; lane < count; ++lane) all.at[lane] = p[i + lane];
+  return all;
 }
-template <class T> __device__ void put_four(GLOBAL(T) p, long long i, int count, Pack<T, 4> four) {
-  if (count == 4) {
-    put_pack(p, i, four);
+template <int N, class T> __device__ void put_some(GLOBAL(T) p, long long i, int count, Pack<T, N> all) {
+  if (count == N) {
+    put_pack<N, T>(p, i, all);
   } else {
-    for (int lane = 0; lane < count; ++lane) p[i + lane] = four.at[lane];
+    for (int lane = 0; lane < count; ++lane) p[i + lane] = all.at[lane];
   }
 }
-
-// --- generated --------------------------------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
 // CUDA on the CPU: the text of generated kernels, compiled by g++. Blocks run one after another; the threads of a block are
 // fibers, which run in turn from one barrier to the next. What a GPU would answer with a wrong result is an error here:
 // accesses outside a tensor or a shared array, a barrier that not all threads reach, reading shared memory that nobody
-// wrote, and threads that touch the same element of it between two barriers, one of them writing.
+// wrote, threads that touch the same element of it between two barriers, one of them writing, and touching what an
+// asynchronous copy brings before it is waited for.
 #pragma once
 #include <cmath>
 #include <cstdio>
@@ -10,7 +11,9 @@
 #define KERNELYARD_EMULATION
 #define __global__
 #define __device__
+#define __shared__ static
 #define __launch_bounds__(...)
+#define EXPORTED extern "C" __attribute__((visibility("default")))
 #define GLOBAL(T) emulation::Global<T>
 #define SHARED(T, name, count) static emulation::Shared<T, count> name
 
@@ -59,7 +62,7 @@ static void prepare(Context& context, char* stack, size_t size, void (*start)())
 // --- a block of threads -----------------------------------------------------------------------------------------------
 enum State { READY, AT_BARRIER, IN_WARP, DONE };
 struct Thread { Context context; State state; uint3 index; unsigned lane_mask; unsigned long long slot; };
-static const unsigned MOST_THREADS = 1024;
+static const unsigned MOST_THREADS = 1024, WARP_THREADS = 32;
 static const size_t STACK = 128 << 10;
 static Thread threads[MOST_THREADS];
 static char* stacks;
@@ -72,6 +75,7 @@ static unsigned long long block_epoch;  // the epoch in which the block began: s
 static void (*body)(void*);
 static void* arguments;
 static char message[256];
+static void forget_copies(), count_touches();
 
 static void leave() { change(current->context, scheduler); }
 [[noreturn]] __attribute__((noinline, cold)) static void fail(const char* what, long long index, long long size) {
@@ -109,6 +113,7 @@ static bool release_barrier() {
   unsigned waiting = 0, done = 0;
   for (unsigned i = 0; i < count; ++i) waiting += threads[i].state == AT_BARRIER, done += threads[i].state == DONE;
   if (waiting == count) {
+    count_touches();
     ++epoch;
     for (unsigned i = 0; i < count; ++i) threads[i].state = READY;
     return true;
@@ -122,6 +127,7 @@ static bool release_barrier() {
 
 static void run_block() {
   block_epoch = ++epoch;
+  forget_copies();
   for (unsigned i = 0; i < count; ++i) {
     threads[i].state = READY;
     threads[i].index = {i % block.x, i / block.x % block.y, i / (block.x * block.y)};
@@ -141,7 +147,12 @@ static void run_block() {
       ran = release_warps() || ran;
     } while (ran);
   } while (release_barrier());
+  count_touches();
 }
+
+}  // namespace emulation
+#include "emulated_shared.h"
+namespace emulation {
 
 // --- memory -----------------------------------------------------------------------------------------------------------
 template <class T> struct Global {
@@ -163,6 +174,7 @@ template <class T> struct Element {  // of a shared array, about to be read or w
   Cell<T>& cell;
   long long index, size;
   operator T() const {
+    touch(index * sizeof(T), sizeof(T));
     if (cell.written < block_epoch) fail("shared memory is read that nobody wrote", index, size);
     if (cell.written == epoch && cell.writer != current)
       fail("shared memory is read before a barrier after another thread wrote it", index, size);
@@ -172,6 +184,7 @@ template <class T> struct Element {  // of a shared array, about to be read or w
     return cell.value;
   }
   const Element& operator=(T value) const {
+    touch(index * sizeof(T), sizeof(T));
     if (cell.written == epoch && cell.writer != current) fail("two threads write one element of shared memory", index, size);
     if (cell.read == epoch && cell.reader != current)
       fail("shared memory is written before a barrier after another thread read it", index, size);
@@ -204,16 +217,18 @@ template <class... A, int... I> static void call(Call<A...>* it, Numbers<I...>) 
 }
 template <class... A> static void call_it(void* it) { call((Call<A...>*)it, typename Upto<sizeof...(A)>::type()); }
 
-// Runs a kernel; null, or what went wrong.
+// Runs a kernel; null, or what went wrong. block_: threads along x, y and z, then bytes of dynamic shared memory.
 template <class... A>
 static const char* launch(void (*kernel)(A...), const unsigned* grid_, const unsigned* block_, const Slot* slots) {
   Call<A...> it = {kernel, slots};
   body = call_it<A...>, arguments = &it;
   grid = {grid_[0], grid_[1], grid_[2]}, block = {block_[0], block_[1], block_[2]};
   count = block.x * block.y * block.z;
+  dynamic_size = block_[3];
   message[0] = 0;
   if (!stacks) stacks = (char*)malloc(STACK * MOST_THREADS);
   if (!stacks || count < 1 || count > MOST_THREADS) return "a block of more threads than there may be";
+  if (dynamic_size > MOST_DYNAMIC) return "more dynamic shared memory than there may be";
   for (block_index.z = 0; block_index.z < grid.z; ++block_index.z)
     for (block_index.y = 0; block_index.y < grid.y; ++block_index.y)
       for (block_index.x = 0; block_index.x < grid.x; ++block_index.x) {
@@ -239,8 +254,11 @@ __attribute__((noinline)) static void __syncwarp(unsigned mask = 0xffffffffu) {
   emulation::current->state = emulation::IN_WARP;
   emulation::leave();
 }
+static inline unsigned emulation_lane() { return (emulation::current - emulation::threads) & 31u; }
+// The value of another lane of the `mask`; a lane outside the own part of `width` lanes is the own one.
 template <class T> static T emulation_exchange(unsigned mask, T value, unsigned lane) {
   const unsigned first = (emulation::current - emulation::threads) & ~31u;
+  static_assert(sizeof(T) == 4 || sizeof(T) == 8, "what a warp's lanes can exchange");
   memcpy(&emulation::current->slot, &value, sizeof value);
   __syncwarp(mask);
   if (!(mask >> lane & 1u) || first + lane >= emulation::count)
@@ -249,32 +267,53 @@ template <class T> static T emulation_exchange(unsigned mask, T value, unsigned 
   __syncwarp(mask);
   return value;
 }
-static inline unsigned emulation_lane() { return (emulation::current - emulation::threads) & 31u; }
-template <class T> static T __shfl_xor_sync(unsigned mask, T value, int bits) {
-  return emulation_exchange(mask, value, emulation_lane() ^ bits);
+template <class T> static T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32) {
+  const unsigned own = emulation_lane(), lane = own ^ bits;  // not into a part behind the own one
+  return emulation_exchange(mask, value, lane / width <= own / width ? lane : own);
 }
-template <class T> static T __shfl_sync(unsigned mask, T value, int lane) {
-  return emulation_exchange(mask, value, lane & 31);
+template <class T> static T __shfl_sync(unsigned mask, T value, int lane, int width = 32) {
+  return emulation_exchange(mask, value, emulation_lane() / width * width + (unsigned)lane % width);
 }
-template <class T> static T __shfl_down_sync(unsigned mask, T value, unsigned by) {
-  const unsigned lane = emulation_lane() + by;
-  return emulation_exchange(mask, value, lane < 32 ? lane : emulation_lane());
+template <class T> static T __shfl_down_sync(unsigned mask, T value, unsigned by, int width = 32) {
+  const unsigned own = emulation_lane();
+  return emulation_exchange(mask, value, own % width + by < width ? own + by : own);
 }
-template <class T> static T __shfl_up_sync(unsigned mask, T value, unsigned by) {
-  const unsigned lane = emulation_lane();
-  return emulation_exchange(mask, value, lane >= by ? lane - by : lane);
+template <class T> static T __shfl_up_sync(unsigned mask, T value, unsigned by, int width = 32) {
+  const unsigned own = emulation_lane();
+  return emulation_exchange(mask, value, own % width >= by ? own - by : own);
 }
+static unsigned __ballot_sync(unsigned mask, int predicate) {
+  const unsigned first = (emulation::current - emulation::threads) & ~31u;
+  unsigned votes = 0;
+  emulation::current->slot = predicate != 0;
+  __syncwarp(mask);
+  for (unsigned lane = 0; lane < 32 && first + lane < emulation::count; ++lane)
+    if (mask >> lane & 1u) votes |= (unsigned)emulation::threads[first + lane].slot << lane;
+  __syncwarp(mask);
+  return votes;
+}
+static inline int __any_sync(unsigned mask, int predicate) { return __ballot_sync(mask, predicate) != 0; }
+static inline int __all_sync(unsigned mask, int predicate) { return __ballot_sync(mask, !predicate) == 0; }
 // Threads run one at a time, so that an atomic operation is a plain one.
 template <class T> static T atomicAdd(T* p, T value) { const T old = *p; *p = old + value; return old; }
 template <class T> static T atomicMax(T* p, T value) { const T old = *p; *p = old > value ? old : value; return old; }
 template <class T> static T atomicMin(T* p, T value) { const T old = *p; *p = old < value ? old : value; return old; }
 template <class T> static T atomicCAS(T* p, T is, T value) { const T old = *p; if (old == is) *p = value; return old; }
 
-template <class T> static Pack<T, 4> pack_at(emulation::Global<const T> p, long long i) {
-  if (i % 4) emulation::fail("four elements are read at once that are not aligned", i, p.size);
-  return {p[i], p[i + 1], p[i + 2], p[i + 3]};
+template <int N, class T> static Pack<T, N> pack_at(emulation::Global<const T> p, long long i) {
+  if ((size_t)&p[i] % alignof(Pack<T, N>)) emulation::fail("elements are read at once that are not aligned", i, p.size);
+  Pack<T, N> all;
+  for (int lane = 0; lane < N; ++lane) all.at[lane] = p[i + lane];
+  return all;
 }
-template <class T> static void put_pack(emulation::Global<T> p, long long i, Pack<T, 4> four) {
-  if (i % 4) emulation::fail("four elements are written at once that are not aligned", i, p.size);
-  for (int lane = 0; lane < 4; ++lane) p[i + lane] = four.at[lane];
+template <int N, class T> static void put_pack(emulation::Global<T> p, long long i, Pack<T, N> all) {
+  if ((size_t)&p[i] % alignof(Pack<T, N>)) emulation::fail("elements are written at once that are not aligned", i, p.size);
+  for (int lane = 0; lane < N; ++lane) p[i + lane] = all.at[lane];
 }
+// Passes over the banks beyond those that accesses of shared memory need, and passes, since counting began.
+EXPORTED void emulation_count_conflicts(int on) {
+  emulation::counts_conflicts = on;
+  emulation::conflicts = emulation::passes = 0;
+}
+EXPORTED unsigned long long emulation_conflicts() { return emulation::conflicts; }
+EXPORTED unsigned long long emulation_passes() { return emulation::passes; }

@@ -24,8 +24,19 @@ from kernelyard.runtime.toolchain import Toolchain
 CPP = Toolchain("C++", "CXX", ("g++", "c++"), "apt install g++ (Debian, Ubuntu), or set CXX to a C++ compiler")
 HEADER = Path(__file__).with_name("emulation.h")
 HEADERS = sorted(HEADER.parent.glob("*.h"))
-# Signed integers wrap, as they do on GPUs; multiplications with additions are rounded twice, everywhere alike.
-FLAGS = ("-std=c++17", "-O1", "-w", "-fPIC", "-shared", "-fwrapv", "-fno-strict-aliasing", "-ffp-contract=off")
+# Libraries share no state (hidden). Signed integers wrap, as they do on GPUs; products with sums are rounded
+# twice, everywhere alike.
+FLAGS = (
+    "-std=c++17",
+    "-O1",
+    "-w",
+    "-fPIC",
+    "-shared",
+    "-fvisibility=hidden",
+    "-fwrapv",
+    "-fno-strict-aliasing",
+    "-ffp-contract=off",
+)
 CACHE = DiskCache("cuda-emulator")
 POISON = 0xC3
 
@@ -113,7 +124,7 @@ def emulated_text(image: Image) -> str:
     """The C++ text of an image: its own, and a function for every kernel that runs it."""
     take = "const unsigned* grid, const unsigned* block, const emulation::Slot* slots"
     starts = (
-        f'extern "C" const char* emulate_{kernel}({take}) {{ return emulation::launch({kernel}, grid, block, slots); }}'
+        f"EXPORTED const char* emulate_{kernel}({take}) {{ return emulation::launch({kernel}, grid, block, slots); }}"
         for kernel in image.kernels
     )
     return "\n".join(('#include "emulation.h"', image.source, *starts, ""))
@@ -140,7 +151,10 @@ class EmulatedLaunch(Launch):
         self, kernel: str, function: Callable[..., bytes | None], lock: Lock, grid: Grid, arguments: Sequence[Argument]
     ) -> None:
         self._kernel, self._function, self._lock = kernel, function, lock
-        self._blocks, self._threads = (ctypes.c_uint * 3)(*grid.blocks), (ctypes.c_uint * 4)(*grid.threads, grid.shared_nbytes)
+        self._blocks, self._threads = (
+            (ctypes.c_uint * 3)(*grid.blocks),
+            (ctypes.c_uint * 4)(*grid.threads, grid.shared_nbytes),
+        )
         words = [word for argument in arguments for word in argument]
         self._slots = (ctypes.c_longlong * len(words))(*words)
 

@@ -9,17 +9,20 @@ from kernelyard.tir import Axis, Const, Expr, Load
 from kernelyard_native_cuda.codegen.expressions import from_stored, to_stored
 from kernelyard_native_cuda.codegen.kernel import Kernel, WrittenKernel
 from kernelyard_native_cuda.codegen.types import stored
+from kernelyard_native_cuda.schedule.machine import Machine
 from kernelyard_native_cuda.schedule.points import finish_point
-from kernelyard_native_cuda.schedule.rule import Schedule
+from kernelyard_native_cuda.schedule.rule import Declined, Schedule
 from kernelyard_native_cuda.schedule.stage import Stage, place_of
 
 THREADS = 256
 LANES = 4
 
 
-def elementwise(stages: Sequence[Stage], name: str) -> Schedule | None:
+def elementwise(stages: Sequence[Stage], name: str, machine: Machine) -> Schedule | Declined:
     """A kernel for a first stage that reads where it writes."""
-    return Schedule(1, _write(stages[0], name)) if _applies(stages[0]) else None
+    if not _applies(stages[0]):
+        return Declined("the stage does not read every tensor where it writes, or at one place")
+    return Schedule(1, _write(stages[0], name), f"{LANES} neighbours for each thread")
 
 
 def _applies(stage: Stage) -> bool:
@@ -65,7 +68,7 @@ def _write(stage: Stage, name: str) -> WrittenKernel:
         for load in (load for load in loads if not _is_one_place(load)):
             type_ = f"Pack<{stored(load.dtype)}, {LANES}>"
             four = writer.define(
-                type_, f"four_at<{stored(load.dtype)}>({kernel.tensor(load.buffer)}, {point}, {count})"
+                type_, f"some_at<{LANES}, {stored(load.dtype)}>({kernel.tensor(load.buffer)}, {point}, {count})"
             )
             known[load] = from_stored(f"{four}.at[lane]", load.dtype)
         results = {buffer: writer.fresh("four") for buffer in written if buffer not in stage.inside}
@@ -82,5 +85,7 @@ def _write(stage: Stage, name: str) -> WrittenKernel:
                 ),
             )
         for buffer, four in results.items():
-            writer.line(f"put_four<{stored(buffer.dtype)}>({kernel.tensor(buffer)}, {point}, {count}, {four});")
+            writer.line(
+                f"put_some<{LANES}, {stored(buffer.dtype)}>({kernel.tensor(buffer)}, {point}, {count}, {four});"
+            )
     return kernel.finish(name, dims.ceildiv(stage.points, THREADS * LANES))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from kernelyard import dims
 from kernelyard_native_cuda.codegen.kernel import Kernel, WrittenKernel
+from kernelyard_native_cuda.schedule.machine import Machine
 from kernelyard_native_cuda.schedule.points import finish_point, loops, reduced, scoped
 from kernelyard_native_cuda.schedule.rule import Schedule
 from kernelyard_native_cuda.schedule.stage import Stage
@@ -13,9 +14,9 @@ from kernelyard_native_cuda.schedule.stage import Stage
 THREADS = 256
 
 
-def fallback(stages: Sequence[Stage], name: str) -> Schedule:
+def fallback(stages: Sequence[Stage], name: str, machine: Machine) -> Schedule:
     """A kernel for the first stage."""
-    return Schedule(1, _write(stages[0], name))
+    return Schedule(1, _write(stages[0], name), "a thread for each point")
 
 
 def _write(stage: Stage, name: str) -> WrittenKernel:

@@ -16,10 +16,11 @@ from kernelyard_native_cuda.codegen import operations
 from kernelyard_native_cuda.codegen.expressions import Expressions, Keeper
 from kernelyard_native_cuda.codegen.kernel import Kernel, WrittenKernel
 from kernelyard_native_cuda.codegen.types import computed
-from kernelyard_native_cuda.schedule.matmul import contraction_of
+from kernelyard_native_cuda.schedule.contraction import contraction_of
+from kernelyard_native_cuda.schedule.machine import Machine
 from kernelyard_native_cuda.schedule.points import finish_point, reduced
 from kernelyard_native_cuda.schedule.reduction import shared_out, threads_for
-from kernelyard_native_cuda.schedule.rule import Schedule
+from kernelyard_native_cuda.schedule.rule import Declined, Schedule
 from kernelyard_native_cuda.schedule.stage import Stage, extent_of, place_of
 
 MOST_SHARED = 32 << 10  # bytes of rows in shared memory
@@ -48,12 +49,13 @@ class Chain:
         return max(known) if len(known) == len(sizes) else next(s for s in sizes if not isinstance(s, int))
 
 
-def general_reduction(stages: Sequence[Stage], name: str) -> Schedule | None:
+def general_reduction(stages: Sequence[Stage], name: str, machine: Machine) -> Schedule | Declined:
     """A kernel for the first stages that share rows; at least two, one of which reduces."""
     chain = _chain(stages)
     if chain is None:
-        return None
-    return Schedule(len(chain.stages), _write(chain, stages[len(chain.stages) :], name))
+        return Declined("no stages follow that share rows with the first, or none of them reduces")
+    reason = f"{len(chain.stages)} stages over the same rows, a block of threads for each row"
+    return Schedule(len(chain.stages), _write(chain, stages[len(chain.stages) :], name), reason)
 
 
 def _chain(stages: Sequence[Stage]) -> Chain | None:
@@ -74,7 +76,8 @@ def _chain(stages: Sequence[Stage]) -> Chain | None:
 def _may_join(stage: Stage) -> bool:
     block = stage.first
     reduces = block.reducer in operations.REDUCERS or not block.reduce_axes
-    return reduces and contraction_of(stage) is None and all(b.output not in b.reads for b in stage.blocks)
+    it = contraction_of(stage)
+    return reduces and not (it and it.a.own) and all(b.output not in b.reads for b in stage.blocks)
 
 
 def _shared_axes(stages: tuple[Stage, ...]) -> int | None:

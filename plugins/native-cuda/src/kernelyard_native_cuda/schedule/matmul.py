@@ -1,198 +1,262 @@
-"""Matmul: sums of products of operands that are used again and again: matrix products and convolutions.
+"""Matmul: sums of products of two operands whose elements are used again and again: matrix products and convolutions.
 
-A block of threads makes a tile of the result. What the tile needs of both operands goes to shared memory piece by
-piece, and each thread keeps some elements of the tile in registers. Operands are expressions: a convolution's padding
-is a condition in one (implicit GEMM).
+A block of threads makes a tile of the result: on tensor cores where the operands' dtype has them, else on plain cores.
+What the tile needs of both operands is copied to shared memory step by step, ahead of use. Operands are expressions: a
+convolution's padding is a condition in one (implicit GEMM).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
-from kernelyard import dims
+from kernelyard import dims, dtypes
 from kernelyard.dims import Dim
-from kernelyard.tir import Binary, ComputeBlock, Expr, IterVar, Load
-from kernelyard.tir.primfunc import walk
 from kernelyard_native_cuda.codegen import operations
-from kernelyard_native_cuda.codegen.expressions import Expressions
 from kernelyard_native_cuda.codegen.kernel import Kernel, WrittenKernel
-from kernelyard_native_cuda.codegen.types import computed, literal
-from kernelyard_native_cuda.schedule.points import finish_point
-from kernelyard_native_cuda.schedule.rule import Schedule
-from kernelyard_native_cuda.schedule.stage import Stage, axes_of, extent_of, step_along
+from kernelyard_native_cuda.codegen.types import computed, stored
+from kernelyard_native_cuda.schedule.contraction import Contraction, contraction_of
+from kernelyard_native_cuda.schedule.lanes import finish_lanes, lanes_of
+from kernelyard_native_cuda.schedule.machine import Machine
+from kernelyard_native_cuda.schedule.rule import Declined, Schedule
+from kernelyard_native_cuda.schedule.stage import Stage
+from kernelyard_native_cuda.schedule.tile import Side, inside, runs_along_sum, write_fill, write_place
 
-SIDE = 16  # of the square of threads
-THREADS = SIDE * SIDE
-DEPTH = 16  # how much of the sum a piece has
-MOST_PER_THREAD = 4  # elements along each side
-
-
-@dataclass(frozen=True)
-class Operand:
-    """One factor: rows of it are picked by its `own` axes, which the other factor does not have.
-
-    per_thread: how many of these a thread takes, `SIDE` apart.
-    """
-
-    expr: Expr
-    own: tuple[IterVar, ...]
-    per_thread: int
-    tile_name: str
-
-    @property
-    def extent(self) -> Dim:
-        return extent_of(self.own)
-
-    @property
-    def tile(self) -> int:
-        """How many of its rows a block of threads takes."""
-        return SIDE * self.per_thread
-
-    @property
-    def tiles(self) -> Dim:
-        return dims.ceildiv(self.extent, self.tile)
+WARP = 32
+REGISTERS = 1 << 16  # of a multiprocessor
+MOST_STAGES = 4
+USUAL = 256  # what a size is taken to be that is not known
 
 
 @dataclass(frozen=True)
-class Contraction:
-    """`sum over reduce axes of a * b`; the batch axes pick from both, or from none."""
+class TensorShape:
+    """A tile on tensor cores: rows and columns, and how many warps share each out."""
 
-    a: Operand
-    b: Operand
-    batch: tuple[IterVar, ...]
-    stage: Stage
-
-    @property
-    def depth(self) -> Dim:
-        return extent_of(self.stage.reduce)
+    rows: int
+    columns: int
+    warps_down: int
+    warps_across: int
 
     @property
-    def blocks(self) -> Dim:
-        return self.a.tiles * self.b.tiles * extent_of(self.batch)
+    def threads(self) -> int:
+        return WARP * self.warps_down * self.warps_across
+
+    @property
+    def efficiency(self) -> float:
+        """How near to the best the work on an element is: it grows with how often a warp uses what it loads."""
+        return _reuse(self.rows // self.warps_down, self.columns // self.warps_across) / 32
 
 
-def matmul(stages: Sequence[Stage], name: str) -> Schedule | None:
+@dataclass(frozen=True)
+class PlainShape:
+    """A tile on plain cores: rows and columns, and how many of each a thread has."""
+
+    rows: int
+    columns: int
+    each_down: int
+    each_across: int
+
+    @property
+    def threads(self) -> int:
+        return self.rows // self.each_down * (self.columns // self.each_across)
+
+    @property
+    def efficiency(self) -> float:
+        """See `TensorShape.efficiency`."""
+        return _reuse(self.each_down, self.each_across) / 4
+
+
+def _reuse(rows: int, columns: int) -> float:
+    return rows * columns / (rows + columns)
+
+
+Shape = TypeVar("Shape", TensorShape, PlainShape)
+TENSOR_SHAPES = (
+    TensorShape(128, 128, 2, 2),
+    TensorShape(128, 64, 2, 2),
+    TensorShape(64, 128, 2, 2),
+    TensorShape(64, 64, 2, 2),
+    TensorShape(32, 128, 1, 4),
+    TensorShape(128, 32, 4, 1),
+    TensorShape(32, 32, 2, 2),
+    TensorShape(16, 128, 1, 4),
+    TensorShape(128, 16, 4, 1),
+)
+PLAIN_SHAPES = (
+    PlainShape(128, 128, 8, 8),
+    PlainShape(128, 64, 8, 4),
+    PlainShape(64, 128, 4, 8),
+    PlainShape(64, 64, 4, 4),
+    PlainShape(32, 64, 2, 4),
+    PlainShape(64, 32, 4, 2),
+    PlainShape(32, 32, 2, 2),
+    PlainShape(16, 64, 1, 4),
+    PlainShape(64, 16, 4, 1),
+    PlainShape(16, 16, 1, 1),
+)
+
+
+def matmul(stages: Sequence[Stage], name: str, machine: Machine) -> Schedule | Declined:
     """A kernel for a first stage that contracts two operands."""
-    found = contraction_of(stages[0])
-    return None if found is None else Schedule(1, _write(found, name))
+    it = contraction_of(stages[0])
+    if it is None:
+        return Declined("the stage is no sum of products of two operands")
+    if not it.a.own or not it.b.own:
+        return Declined("an operand has no rows of its own, so that nothing is used again")
+    return contracted(it, name, machine)
 
 
-def contraction_of(stage: Stage) -> Contraction | None:
-    """A stage as a contraction; None where it is none."""
-    block = stage.first
-    body = block.body
-    if block.reducer != "sum" or not block.reduce_axes or not (isinstance(body, Binary) and body.op == "mul"):
+def contracted(it: Contraction, name: str, machine: Machine) -> Schedule:
+    """The kernel of a contraction."""
+    dtype = tensor_dtype(it, machine)
+    if dtype is None:
+        plain = _choose(it, PLAIN_SHAPES, machine)
+        return Schedule(
+            1, _write_plain(it, plain, name, machine), f"plain cores, tiles of {plain.rows}x{plain.columns}"
+        )
+    tensor = _choose(it, TENSOR_SHAPES, machine)
+    reason = f"tensor cores of {dtype}, tiles of {tensor.rows}x{tensor.columns}"
+    return Schedule(1, _write_tensor(it, tensor, name, machine), reason)
+
+
+def tensor_dtype(it: Contraction, machine: Machine) -> str | None:
+    """The dtype of both operands, where tensor cores multiply it and sum up as the contraction does."""
+    a, b, total = it.a.narrow.dtype, it.b.narrow.dtype, it.stage.first.output.dtype
+    if a != b:
         return None
-    if not _loads(body.a) or not _loads(body.b) or block.output.dtype == "bool" or block.output in block.reads:
-        return None
-    of_a, of_b = axes_of(body.a), axes_of(body.b)
-    spatial = [axis for axis in stage.spatial if axis.extent != 1]
-    own_a = tuple(axis for axis in spatial if axis.name in of_a - of_b)
-    own_b = tuple(axis for axis in spatial if axis.name in of_b - of_a)
-    if not own_a or not own_b:
-        return None
-    batch = tuple(axis for axis in stage.spatial if axis not in (*own_a, *own_b))
-    return Contraction(_operand(body.a, own_a, "a_tile"), _operand(body.b, own_b, "b_tile"), batch, stage)
+    if a in ("float16", "bfloat16") and total == "float32":
+        return a
+    if a == "int8" and total in ("int8", "int32"):  # a sum that wraps may wrap at its end
+        return a
+    return "tf32" if a == total == "float32" and machine.allows_tf32 else None
 
 
-def _operand(expr: Expr, own: tuple[IterVar, ...], tile_name: str) -> Operand:
-    extent = extent_of(own)
-    per_thread = MOST_PER_THREAD
-    while isinstance(extent, int) and per_thread > 1 and extent <= SIDE * per_thread // 2:
-        per_thread //= 2
-    return Operand(expr, own, per_thread, tile_name)
+def usual(dim: Dim) -> int:
+    """A size as tiles are chosen for it."""
+    return dim if isinstance(dim, int) else dims.evaluate(dim, dict.fromkeys(dims.symbols_of(dim), USUAL))
 
 
-def _loads(expr: Expr) -> bool:
-    return any(isinstance(e, Load) for e in walk(expr))
+def _choose(it: Contraction, shapes: Sequence[Shape], machine: Machine) -> Shape:
+    """The shape whose waves of tiles take least: a multiprocessor makes one tile at a time."""
+    rows, columns, batches = usual(it.a.extent), usual(it.b.extent), usual(it.batches)
+    wide = dtypes.itemsize(it.stage.first.output.dtype) > 4
+
+    def cost(shape: Shape) -> float:
+        tiles = -(-rows // shape.rows) * -(-columns // shape.columns) * batches
+        return -(-tiles // machine.multiprocessors) * shape.rows * shape.columns / shape.efficiency
+
+    fitting = [shape for shape in shapes if not wide or shape.rows * shape.columns <= 64 * 64]
+    return min(fitting, key=cost)
 
 
-def _write(it: Contraction, name: str) -> WrittenKernel:
-    kernel = Kernel(it.stage.written, THREADS)
+def _stages(stage_nbytes: int, machine: Machine) -> int:
+    return max(2, min(MOST_STAGES, machine.shared_for_half // stage_nbytes))
+
+
+# --- tensor cores -----------------------------------------------------------------------------------------------------
+def _write_tensor(it: Contraction, shape: TensorShape, name: str, machine: Machine) -> WrittenKernel:
+    dtype = it.a.narrow.dtype
+    line = 128 if 3 * 128 * (shape.rows + shape.columns) <= machine.shared_for_half else 64
+    if usual(it.depth) * dtypes.itemsize(dtype) <= 64:
+        line = 64
+    depth = line // dtypes.itemsize(dtype)
+    stages = _stages(line * (shape.rows + shape.columns), machine)
+    total_nbytes = 16 * shape.warps_down * (shape.columns + 8) * 4
+    kernel = Kernel(it.stage.written, shape.threads)
+    sides: list[Side] = []
+    for side, operand, own in (("a", it.a, shape.rows), ("b", it.b, shape.columns)):
+        along = dtypes.itemsize(dtype) != 2 or runs_along_sum(operand, it)
+        type_ = f"TurnedTile<{stored(dtype)}, {own}, {depth}, {'true' if along else 'false'}>"
+        sides.append(Side(side, operand, operand.narrow, own, depth, along, type_))
+    a, b = sides
     writer = kernel.writer
-    dtype = it.stage.first.output.dtype
-    tiles_a, tiles_b = kernel.dim(it.a.tiles), kernel.dim(it.b.tiles)
-    writer.line(f"const long long b_start = blockIdx.x % {tiles_b} * {it.b.tile};")
-    writer.line(f"const long long a_start = blockIdx.x / {tiles_b} % {tiles_a} * {it.a.tile};")
-    writer.line(f"const int a_thread = threadIdx.x / {SIDE}, b_thread = threadIdx.x % {SIDE};")
-    batch = kernel.axes_at(writer.define("long long", f"blockIdx.x / ({tiles_a} * {tiles_b})"), it.batch)
-    for operand in (it.a, it.b):  # a column more than is used: threads that write down a column meet different banks
-        writer.line(f"SHARED({computed(dtype)}, {operand.tile_name}, {DEPTH * (operand.tile + 1)});")
-    writer.line(f"{computed(dtype)} total[{it.a.per_thread}][{it.b.per_thread}] = {{}};")
-    with writer.block(f"for (long long k_start = 0; k_start < {kernel.dim(it.depth)}; k_start += {DEPTH})"):
-        for operand, start in ((it.a, "a_start"), (it.b, "b_start")):
-            _fill(kernel, operand, start, it, batch)
-        writer.line("__syncthreads();")
-        _multiply(kernel, it)
-        writer.line("__syncthreads();")
-    _finish(kernel, it, batch)
-    return kernel.finish(name, it.blocks)
+    writer.line(f"typedef TensorTile<{a.type}, {b.type}, {shape.warps_down}, {shape.warps_across}> Tile;")
+    batch = write_place(kernel, it, a, b)
+    _write_sum(kernel, it, a, b, stages, batch)
+    _write_slabs(kernel, it, a, b, batch)
+    shared = max(stages * line * (shape.rows + shape.columns), total_nbytes)
+    return kernel.finish(name, a.tiles * b.tiles * it.batches, shared, 2 if shared <= machine.shared_for_half else 1)
 
 
-def _fill(kernel: Kernel, operand: Operand, start: str, it: Contraction, batch: dict[str, str]) -> None:
-    """Copy a piece of an operand into its tile; neighbouring threads take what are neighbours in memory."""
-    writer, block = kernel.writer, it.stage.first
-    dtype = computed(block.output.dtype)
-    with writer.block(f"for (int i = threadIdx.x; i < {DEPTH * operand.tile}; i += {THREADS})"):
-        if _runs_along_sum(operand, block):
-            writer.line(f"const int row = i / {DEPTH}, column = i % {DEPTH};")
-        else:
-            writer.line(f"const int row = i % {operand.tile}, column = i / {operand.tile};")
-        writer.line(f"const long long own = {start} + row, k = k_start + column;")
-        writer.line(f"{dtype} element = {literal(0, block.output.dtype)};")
-        with writer.block(f"if (own < {kernel.dim(operand.extent)} && k < {kernel.dim(it.depth)})"):
-            axes = {**batch, **kernel.axes_at("own", operand.own), **kernel.axes_at("k", it.stage.reduce)}
-            here = kernel.expressions(axes)
-            here.expect(operand.expr)
-            writer.line(f"element = {here.value(operand.expr)};")
-        writer.line(f"{operand.tile_name}[column * {operand.tile + 1} + row] = element;")
+def _write_sum(kernel: Kernel, it: Contraction, a: Side, b: Side, stages: int, batch: dict[str, str]) -> None:
+    writer = kernel.writer
+    writer.line("Tile::Total total = {};")
+    with writer.block("const auto fill = [&](int stage, long long step)"):
+        writer.line(f"const long long k_start = step * {a.depth};")
+        for side, base in ((a, "stage * Tile::STAGE"), (b, "stage * Tile::STAGE + Tile::A::BYTES")):
+            with writer.block(""):
+                write_fill(kernel, it, side, base, kernel.threads, batch)
+    writer.line(";")
+    steps = kernel.dim(dims.ceildiv(it.depth, a.depth))
+    multiply = "[&](int stage) { Tile::multiply(total, stage * Tile::STAGE); }"
+    writer.line(f"in_stages<{stages}>({steps}, fill, {multiply});")
 
 
-def _runs_along_sum(operand: Operand, block: ComputeBlock) -> bool:
-    """True when neighbours in memory are summed, not different rows."""
-    extents = {axis.name: axis.extent for axis in block.axes}
-    last = [axis.name for axis in block.reduce_axes if axis.extent != 1][-1:]
-    loads = [e for e in walk(operand.expr) if isinstance(e, Load)]
-    return any(step_along(load, name, extents) == 1 for load in loads for name in last)
-
-
-def _multiply(kernel: Kernel, it: Contraction) -> None:
-    writer, dtype = kernel.writer, it.stage.first.output.dtype
-    with writer.block(f"for (int k = 0; k < {DEPTH}; ++k)"):
-        for operand, thread in ((it.a, "a_thread"), (it.b, "b_thread")):
-            values = f"{operand.tile_name}_values"
-            writer.line(f"{computed(dtype)} {values}[{operand.per_thread}];")
-            place = f"k * {operand.tile + 1} + {thread} + {SIDE} * i"
-            writer.line("#pragma unroll")
-            writer.line(f"for (int i = 0; i < {operand.per_thread}; ++i) {values}[i] = {operand.tile_name}[{place}];")
-        product = operations.binary("mul", "a_tile_values[i]", "b_tile_values[j]", dtype)
-        writer.line("#pragma unroll")
-        with writer.block(f"for (int i = 0; i < {it.a.per_thread}; ++i)"):
-            writer.line("#pragma unroll")
-            total = operations.combined("sum", "total[i][j]", product, dtype)
-            writer.line(f"for (int j = 0; j < {it.b.per_thread}; ++j) total[i][j] = {total};")
-
-
-def _finish(kernel: Kernel, it: Contraction, batch: dict[str, str]) -> None:
-    """What follows the sum, for each element that a thread has."""
-    writer, block = kernel.writer, it.stage.first
+def _write_slabs(kernel: Kernel, it: Contraction, a: Side, b: Side, batch: dict[str, str]) -> None:
+    """What follows the sum: the tile goes through shared memory, so that neighbours in memory are one thread's."""
+    writer, lanes = kernel.writer, lanes_of(it.stage, it.b.own)
     writer.line("#pragma unroll")
-    with writer.block(f"for (int i = 0; i < {it.a.per_thread}; ++i)"):
+    with writer.block("for (int slab = 0; slab < Tile::DOWN; ++slab)"):
+        writer.line("Tile::put_slab(total[slab]);")
+        writer.line("__syncthreads();")
+        head = f"for (int unit = threadIdx.x; unit < Tile::SLAB_ROWS * {b.tile // lanes}; unit += {kernel.threads})"
+        with writer.block(head):
+            writer.line(f"const int row = unit / {b.tile // lanes}, column = unit % {b.tile // lanes} * {lanes};")
+            writer.line("const long long a_own = a_start + Tile::row_of(slab, row), b_own = b_start + column;")
+            with writer.block(f"if ({_inside(kernel, it, a, b)})"):
+                writer.line(f"const auto sums = Tile::slab_at<{lanes}>(row, column);")
+                _finish(kernel, it, batch, lanes, "sums.at[{}]")
+        writer.line("__syncthreads();")
+
+
+# --- plain cores ------------------------------------------------------------------------------------------------------
+def _write_plain(it: Contraction, shape: PlainShape, name: str, machine: Machine) -> WrittenKernel:
+    dtype = it.stage.first.output.dtype
+    size = 4 if dtypes.is_float(dtype) and dtype != "float64" else dtypes.itemsize(dtype)
+    depth = 64 // max(size, 4)
+    kernel = Kernel(it.stage.written, shape.threads)
+    sides: list[Side] = []
+    stage_nbytes = 0
+    for side, operand, own in (("a", it.a, shape.rows), ("b", it.b, shape.columns)):
+        stage_nbytes += (own * size + 16) * depth
+        type_ = f"PlainTile<{computed(dtype)}, {own}, {depth}>"
+        sides.append(Side(side, operand, operand.expr, own, depth, False, type_))
+    a, b = sides
+    stages = min(_stages(stage_nbytes, machine), 3)
+    writer = kernel.writer
+    writer.line(f"typedef PlainTiles<{a.type}, {b.type}, {shape.each_down}, {shape.each_across}> Tile;")
+    batch = write_place(kernel, it, a, b)
+    _write_sum(kernel, it, a, b, stages, batch)
+    pack = min(shape.each_across, 16 // size)
+    lanes = min(lanes_of(it.stage, it.b.own), pack)
+    writer.line("#pragma unroll")
+    with writer.block(f"for (int i = 0; i < {shape.each_down}; ++i)"):
         writer.line("#pragma unroll")
-        with writer.block(f"for (int j = 0; j < {it.b.per_thread}; ++j)"):
-            writer.line(f"const long long a_own = a_start + a_thread + {SIDE} * i;")
-            writer.line(f"const long long b_own = b_start + b_thread + {SIDE} * j;")
-            with writer.block(f"if (a_own < {kernel.dim(it.a.extent)} && b_own < {kernel.dim(it.b.extent)})"):
-                own = {**kernel.axes_at("a_own", it.a.own), **kernel.axes_at("b_own", it.b.own)}
-                here = kernel.expressions({**batch, **own})
-                finish_point(kernel, here, it.stage, _total(here, block))
+        with writer.block(f"for (int j = 0; j < {shape.each_across}; j += {lanes})"):
+            writer.line("const long long a_own = a_start + Tile::row_of(i), b_own = b_start + Tile::column_of(j);")
+            with writer.block(f"if ({_inside(kernel, it, a, b)})"):
+                _finish(kernel, it, batch, lanes, "total[i][j + {}]")
+    room = 2 if shape.threads * 128 * 2 <= REGISTERS else 1
+    return kernel.finish(name, a.tiles * b.tiles * it.batches, stages * stage_nbytes, room)
 
 
-def _total(here: Expressions, block: ComputeBlock) -> str:
-    if block.init is None:
-        return here.writer.define(computed(block.output.dtype), "total[i][j]")
-    start = here.value(block.init)
-    return here.writer.define(
-        computed(block.output.dtype), operations.combined("sum", start, "total[i][j]", block.output.dtype)
-    )
+def _inside(kernel: Kernel, it: Contraction, a: Side, b: Side) -> str:
+    conditions = [*inside(kernel, "a_own", it.a.extent, a.tile), *inside(kernel, "b_own", it.b.extent, b.tile)]
+    return " && ".join(conditions) or "true"
+
+
+def _finish(kernel: Kernel, it: Contraction, batch: dict[str, str], lanes: int, total: str) -> None:
+    """What follows the sum at neighbours along b's rows. total: the text of the sum, {} being the lane."""
+    block = it.stage.first
+    dtype = block.output.dtype
+    axes = {**batch, **kernel.axes_at("a_own", it.a.own)}
+
+    def first(lane: str) -> str:
+        text = f"({computed(dtype)}){total.format(lane)}"
+        if block.init is None:
+            return text
+        start = kernel.expressions({**axes, **kernel.axes_at(f"(b_own + {lane})", it.b.own)}).value(block.init)
+        return operations.combined("sum", start, text, dtype)
+
+    finish_lanes(kernel, it.stage, axes, it.b.own, "b_own", lanes, first)

@@ -10,21 +10,22 @@ from kernelyard_native_cuda.codegen import operations
 from kernelyard_native_cuda.codegen.expressions import Expressions
 from kernelyard_native_cuda.codegen.kernel import Kernel, WrittenKernel
 from kernelyard_native_cuda.codegen.types import computed
+from kernelyard_native_cuda.schedule.machine import Machine
 from kernelyard_native_cuda.schedule.points import finish_point
-from kernelyard_native_cuda.schedule.rule import Schedule
+from kernelyard_native_cuda.schedule.rule import Declined, Schedule
 from kernelyard_native_cuda.schedule.stage import Stage, extent_of, step_along
 
 LEAST_EXTENT = 32
 MOST_THREADS = 256
 
 
-def reduction(stages: Sequence[Stage], name: str) -> Schedule | None:
+def reduction(stages: Sequence[Stage], name: str, machine: Machine) -> Schedule | Declined:
     """A kernel for a first stage that reduces enough, neighbours in memory last."""
     stage = stages[0]
     block = stage.first
     if block.reducer not in operations.REDUCERS or not block.reduce_axes or not _is_worth_it(block):
-        return None
-    return Schedule(1, _write(stage, name))
+        return Declined("the stage reduces nothing, too little, or not along memory")
+    return Schedule(1, _write(stage, name), f"{threads_for(extent_of(stage.reduce))} threads for each result")
 
 
 def _is_worth_it(block: ComputeBlock) -> bool:

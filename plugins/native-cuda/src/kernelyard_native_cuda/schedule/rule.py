@@ -6,17 +6,25 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from kernelyard_native_cuda.codegen.kernel import WrittenKernel
+from kernelyard_native_cuda.schedule.machine import Machine
 from kernelyard_native_cuda.schedule.stage import Stage
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """A kernel, and how many of the stages offered it does."""
+    """A kernel, how many of the stages offered it does, and why it is made so."""
 
     stages: int
     kernel: WrittenKernel
+    reason: str
 
 
-# `rule(stages, name)`: a kernel of that name for the first stage, or for it and some that follow; None where the rule
-# does not apply.
-Rule = Callable[[Sequence[Stage], str], "Schedule | None"]
+@dataclass(frozen=True)
+class Declined:
+    """A rule does not apply; why."""
+
+    reason: str
+
+
+# `rule(stages, name, machine)`: a kernel of that name for the first stage, or for it and some that follow.
+Rule = Callable[[Sequence[Stage], str, Machine], "Schedule | Declined"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from kernelyard.errors import CodegenError
 from kernelyard.tir import PrimFunc
@@ -10,29 +11,55 @@ from kernelyard_native_cuda.codegen.kernel import WrittenKernel
 from kernelyard_native_cuda.schedule.elementwise import elementwise
 from kernelyard_native_cuda.schedule.fallback import fallback
 from kernelyard_native_cuda.schedule.general_reduction import general_reduction
+from kernelyard_native_cuda.schedule.machine import Machine
 from kernelyard_native_cuda.schedule.matmul import matmul
 from kernelyard_native_cuda.schedule.reduction import reduction
 from kernelyard_native_cuda.schedule.rule import Rule, Schedule
 from kernelyard_native_cuda.schedule.stage import Stage, make_stages
 from kernelyard_native_cuda.schedule.transpose import transpose
 
-RULES: tuple[Rule, ...] = (matmul, general_reduction, elementwise, transpose, reduction, fallback)
+RULES: tuple[Rule, ...] = (
+    matmul,
+    general_reduction,
+    elementwise,
+    transpose,
+    reduction,
+    fallback,
+)
 
 
-def schedule(function: PrimFunc, name: str) -> list[WrittenKernel]:
-    """The kernels of a function, in the order in which they are launched."""
-    stages = make_stages(function)
+@dataclass(frozen=True)
+class Scheduled:
+    """A function as it is scheduled, whose locals are those that its kernels need, and the kernels in order.
+
+    choices: for each kernel, the rules that were asked, each with its reason; the last one applied.
+    """
+
+    function: PrimFunc
+    kernels: tuple[WrittenKernel, ...]
+    choices: tuple[tuple[tuple[str, str], ...], ...]
+
+
+def schedule(function: PrimFunc, name: str, machine: Machine) -> Scheduled:
+    """The kernels of a function."""
+    prepared = function
+    stages = make_stages(prepared)
     kernels: list[WrittenKernel] = []
+    choices: list[tuple[tuple[str, str], ...]] = []
     while stages:
-        made = _first(stages, f"{name}_{len(kernels)}")
-        kernels.append(made.kernel)
+        made, reasons = _first(stages, f"{name}_{len(kernels)}", machine)
+        rule, reason = reasons[-1]
+        kernels.append(replace(made.kernel, text=f"// {rule}: {reason}\n{made.kernel.text}"))
+        choices.append(tuple(reasons))
         stages = stages[made.stages :]
-    return kernels
+    return Scheduled(prepared, tuple(kernels), tuple(choices))
 
 
-def _first(stages: Sequence[Stage], name: str) -> Schedule:
+def _first(stages: Sequence[Stage], name: str, machine: Machine) -> tuple[Schedule, list[tuple[str, str]]]:
+    reasons: list[tuple[str, str]] = []
     for rule in RULES:
-        made = rule(stages, name)
-        if made is not None:
-            return made
+        made = rule(stages, name, machine)
+        reasons.append((rule.__name__, made.reason))
+        if isinstance(made, Schedule):
+            return made, reasons
     raise CodegenError("no schedule rule applies", found=stages[0].first.name)

@@ -13,8 +13,9 @@ from kernelyard.dims import Dim
 from kernelyard.tir import Axis, Const, IterVar, Load, Select
 from kernelyard_native_cuda.codegen.kernel import Kernel, WrittenKernel
 from kernelyard_native_cuda.codegen.types import computed
+from kernelyard_native_cuda.schedule.machine import Machine
 from kernelyard_native_cuda.schedule.points import finish_point
-from kernelyard_native_cuda.schedule.rule import Schedule
+from kernelyard_native_cuda.schedule.rule import Declined, Schedule
 from kernelyard_native_cuda.schedule.stage import Stage
 
 SIDE = 32
@@ -40,10 +41,12 @@ class Crossing:
         return dims.ceildiv(axis.extent, SIDE)
 
 
-def transpose(stages: Sequence[Stage], name: str) -> Schedule | None:
+def transpose(stages: Sequence[Stage], name: str, machine: Machine) -> Schedule | Declined:
     """A kernel for a first stage that reads one tensor across."""
     found = _crossing(stages[0])
-    return None if found is None else Schedule(1, _write(found, name))
+    if found is None:
+        return Declined("the stage reads no tensor across its memory")
+    return Schedule(1, _write(found, name), f"squares of {SIDE} by {SIDE} elements through shared memory")
 
 
 def _crossing(stage: Stage) -> Crossing | None:

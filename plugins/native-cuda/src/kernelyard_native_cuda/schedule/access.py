@@ -1,0 +1,90 @@
+"""Access: how neighbouring elements of an expression lie in memory, and how many can be taken at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from kernelyard import dims, dtypes
+from kernelyard.dims import Dim
+from kernelyard.tir import Axis, Buffer, Const, Expr, IterVar, Load, Select
+from kernelyard.tir.index_algebra import IndexAlgebra, is_index
+from kernelyard.tir.primfunc import walk
+from kernelyard_native_cuda.schedule.stage import axes_of, step_along
+
+
+@dataclass(frozen=True)
+class Access:
+    """An element of memory, or zero where the condition does not hold; None: it always holds."""
+
+    load: Load
+    condition: Expr | None = None
+
+
+def access_of(expr: Expr) -> Access | None:
+    """An expression as an access whose place and condition depend on no memory; None where it is none."""
+    if isinstance(expr, Select) and isinstance(expr.b, Const) and expr.b.value == 0:
+        inner = access_of(expr.a)
+        if inner is None or any(isinstance(e, Load) for e in walk(expr.condition)):
+            return None
+        both = expr.condition if inner.condition is None else expr.condition & inner.condition
+        return Access(inner.load, both)
+    return Access(expr) if isinstance(expr, Load) and all(map(is_index, expr.indices)) else None
+
+
+def is_multiple(dim: Dim, number: int) -> bool:
+    """True where a dim is a multiple of a number, whatever its symbols are.
+
+    Example:
+        >>> is_multiple(8 * dims.symbol("n") + 16, 8), is_multiple(dims.symbol("n"), 2)
+        (True, False)
+    """
+    terms = [((), dim)] if isinstance(dim, int) else dim.terms
+    return all(coefficient % number == 0 for _, coefficient in terms)
+
+
+def lanes_along(access: Access, axes: Sequence[IterVar], extents: Mapping[str, Dim], most: int) -> int:
+    """How many elements, at most `most`, can be taken at once that are neighbours along axes counted with the last one
+    fastest: a power of two; 0 where neighbours do not lie side by side, 1 where they do but are not aligned.
+
+    The first of them is at a multiple of that number.
+    """
+    run, extent = _run(access.load, axes, extents)
+    if not run:
+        return 0
+    if access.condition is not None and axes_of(access.condition) & set(run):
+        return 1
+    rest = _offset(access.load.buffer, access.load.indices, extents, run)
+    lanes = most
+    while lanes > 1 and not (is_multiple(extent, lanes) and is_multiple(rest, lanes)):
+        lanes //= 2
+    return lanes
+
+
+def lanes_in(dtype: str, nbytes: int) -> int:
+    """How many elements so many bytes have; at least one."""
+    return max(nbytes // dtypes.itemsize(dtype), 1)
+
+
+def _run(load: Load, axes: Sequence[IterVar], extents: Mapping[str, Dim]) -> tuple[list[str], Dim]:
+    """The last axes along which the load runs through memory without a gap, and how far."""
+    names: list[str] = []
+    extent: Dim = 1
+    for axis in reversed([axis for axis in axes if axis.extent != 1]):
+        if step_along(load, axis.name, dict(extents)) != extent:
+            break
+        names.append(axis.name)
+        extent = extent * axis.extent
+    return names, extent
+
+
+def _offset(buffer: Buffer, indices: Sequence[Expr], extents: Mapping[str, Dim], zero: Sequence[str]) -> Dim:
+    """Where an element lies, as a polynomial in which some axes are 0."""
+    algebra = IndexAlgebra(dict(extents))
+    total: Dim = 0
+    for at, stride in zip(indices, buffer.strides, strict=True):
+        total = total + algebra.to_dim(at) * stride
+    for name in zero:
+        (symbol,) = dims.symbols_of(algebra.to_dim(Axis(name)))
+        total = total if isinstance(total, int) else dims.substitute(total, {symbol: 0})
+    return total

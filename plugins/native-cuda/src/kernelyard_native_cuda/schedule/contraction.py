@@ -1,0 +1,128 @@
+"""Contractions: sums of products of two operands, of which each has rows that the other does not pick from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from kernelyard.dims import Dim
+from kernelyard.tir import Binary, Cast, ComputeBlock, Const, Expr, IterVar, Load, Select
+from kernelyard.tir.primfunc import walk
+from kernelyard_native_cuda.schedule.stage import Stage, axes_of, extent_of, step_along
+
+# A float that is stored in fewer bits is the same number in more.
+_WIDER = {
+    ("float16", "float32"),
+    ("bfloat16", "float32"),
+    ("int8", "int32"),
+}
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One factor; rows of it are picked by its `own` axes.
+
+    narrow: its values in the narrowest dtype that has them all.
+    """
+
+    expr: Expr
+    own: tuple[IterVar, ...]
+
+    @cached_property
+    def narrow(self) -> Expr:
+        return narrowed(self.expr)
+
+    @property
+    def extent(self) -> Dim:
+        """How many rows it has."""
+        return extent_of(self.own)
+
+
+@dataclass(frozen=True)
+class Contraction:
+    """`sum over reduce axes of a * b`; the batch axes pick from both, or from none.
+
+    b has the axis along which the result's memory runs, where one of them has it: results of neighbouring rows of b are
+    neighbours. reduce: in the order in which they are counted, neighbours in memory last.
+    """
+
+    a: Operand
+    b: Operand
+    batch: tuple[IterVar, ...]
+    reduce: tuple[IterVar, ...]
+    stage: Stage
+
+    @property
+    def depth(self) -> Dim:
+        """How many products a sum has."""
+        return extent_of(self.reduce)
+
+    @property
+    def batches(self) -> Dim:
+        return extent_of(self.batch)
+
+
+def contraction_of(stage: Stage) -> Contraction | None:
+    """A stage as a contraction; None where it is none. An operand may have no rows of its own."""
+    block = stage.first
+    body = block.body
+    if block.reducer != "sum" or not block.reduce_axes or not (isinstance(body, Binary) and body.op == "mul"):
+        return None
+    if not loads_of(body.a) or not loads_of(body.b) or block.output.dtype == "bool" or block.output in block.reads:
+        return None
+    of_a, of_b = axes_of(body.a), axes_of(body.b)
+    if not all(axis.name in of_a & of_b for axis in block.reduce_axes if axis.extent != 1):
+        return None
+    spatial = [axis for axis in stage.spatial if axis.extent != 1]
+    a = Operand(body.a, tuple(axis for axis in spatial if axis.name in of_a - of_b))
+    b = Operand(body.b, tuple(axis for axis in spatial if axis.name in of_b - of_a))
+    if not a.own and not b.own:
+        return None
+    batch = tuple(axis for axis in stage.spatial if axis not in (*a.own, *b.own))
+    if not b.own or (a.own and a.own[-1] == spatial[-1]):
+        a, b = b, a
+    return Contraction(a, b, batch, _counted(block), stage)
+
+
+def _counted(block: ComputeBlock) -> tuple[IterVar, ...]:
+    """The reduce axes, such that along the last both operands run along memory, or else one of them does."""
+    axes = [axis for axis in block.reduce_axes if axis.extent != 1]
+    extents = {axis.name: axis.extent for axis in block.axes}
+
+    def neighbours(axis: IterVar) -> int:
+        return sum(step_along(load, axis.name, extents) == 1 for load in block.loads)
+
+    return tuple(sorted(axes, key=neighbours))  # a stable sort
+
+
+def loads_of(expr: Expr) -> list[Load]:
+    """The different loads of an expression."""
+    return [e for e in walk(expr) if isinstance(e, Load)]
+
+
+def narrowed(expr: Expr) -> Expr:
+    """The same values in the narrowest dtype that is known to have them.
+
+    Example:
+        >>> from kernelyard.tir import Axis, Buffer, Cast
+        >>> element = Buffer("x", (4,), "float16")[Axis("i")]
+        >>> narrowed(Cast(element, "float32")) == element
+        True
+    """
+    if isinstance(expr, Cast) and (expr.x.dtype, expr.dtype) in _WIDER:
+        return narrowed(expr.x)
+    if isinstance(expr, Select):
+        a, b = narrowed(expr.a), narrowed(expr.b)
+        for one, other in ((a, expr.b), (b, expr.a)):
+            if isinstance(other, Const) and other.value == 0 and one.dtype != expr.dtype:
+                zero = Const(0 if one.dtype == "int8" else 0.0, one.dtype)
+                return Select(expr.condition, *((one, zero) if one is a else (zero, one)))
+        if a.dtype == b.dtype:
+            return Select(expr.condition, a, b)
+    return expr
+
+
+def names_of(axes: Sequence[IterVar]) -> frozenset[str]:
+    """Names of axes."""
+    return frozenset(axis.name for axis in axes)

@@ -1,0 +1,119 @@
+"""Lanes: what follows a stage's first block, at several neighbours along memory at once: vector loads and stores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from kernelyard.tir import ComputeBlock, Expr, IterVar, Load
+from kernelyard_native_cuda.codegen.expressions import from_stored, to_stored
+from kernelyard_native_cuda.codegen.kernel import Kernel
+from kernelyard_native_cuda.codegen.types import stored
+from kernelyard_native_cuda.schedule.access import access_of, is_multiple, lanes_along, lanes_in
+from kernelyard_native_cuda.schedule.points import finish_point
+from kernelyard_native_cuda.schedule.stage import Stage, place_of
+
+PIECE = 16  # bytes of the widest load
+MOST_LANES = 8
+
+
+def lanes_of(stage: Stage, along: Sequence[IterVar]) -> int:
+    """How many neighbours along axes can be stored at once; 1 where they cannot."""
+    extents = {axis.name: axis.extent for axis in stage.first.axes}
+    lanes = MOST_LANES
+    for block in stage.blocks:
+        if block.output in stage.inside:
+            continue
+        access = access_of(place_of(block))
+        most = lanes_in(block.output.dtype, PIECE)
+        lanes = min(lanes, most, max(lanes_along(access, along, extents, most), 1) if access else 1)
+    return lanes
+
+
+def finish_lanes(
+    kernel: Kernel,
+    stage: Stage,
+    axes: Mapping[str, str],
+    along: Sequence[IterVar],
+    start: str,
+    lanes: int,
+    first: Callable[[str], str] | None = None,
+) -> None:
+    """Compute the stage's maps at `lanes` neighbours from point `start` of `along` on, and store them.
+
+    axes: texts of the other axes. first: the text of the first block's value at a lane, where it is known.
+    """
+    writer = kernel.writer
+    at_start = {**axes, **kernel.axes_at(start, along)}
+    if lanes == 1:
+        here = kernel.expressions(at_start)
+        finish_point(kernel, here, stage, None if first is None else _value(kernel, first("0")))
+        return
+    outside = kernel.expressions(at_start)
+    packs: dict[Load, str] = {}
+    for load in _wide_loads(stage, along, lanes, is_first_known=first is not None):
+        type_ = stored(load.dtype)
+        offset = outside.offset(load.buffer, load.indices)
+        text = f"pack_at<{lanes}, {type_}>({kernel.tensor(load.buffer)}, {offset})"
+        packs[load] = writer.define(f"Pack<{type_}, {lanes}>", text)
+    results = {block.output: writer.fresh("results") for block in stage.blocks if block.output not in stage.inside}
+    for buffer, name in results.items():
+        writer.line(f"Pack<{stored(buffer.dtype)}, {lanes}> {name};")
+    writer.line("#pragma unroll")
+    with writer.block(f"for (int lane = 0; lane < {lanes}; ++lane)"):
+        known: dict[Expr, str] = {load: from_stored(f"{pack}.at[lane]", load.dtype) for load, pack in packs.items()}
+        here = kernel.expressions(_at_lane(kernel, at_start, along, start, lanes), known)
+
+        def store(block: ComputeBlock, value: str) -> None:
+            writer.line(f"{results[block.output]}.at[lane] = {to_stored(value, block.output.dtype)};")
+
+        finish_point(kernel, here, stage, None if first is None else _value(kernel, first("lane")), store)
+    for block in stage.blocks:
+        if block.output in results:
+            offset = outside.offset(block.output, block.indices)
+            type_ = stored(block.output.dtype)
+            results_text = results[block.output]
+            writer.line(f"put_pack<{lanes}, {type_}>({kernel.tensor(block.output)}, {offset}, {results_text});")
+
+
+def _value(kernel: Kernel, text: str) -> str:
+    return text if text.isidentifier() else kernel.writer.define("auto", text)
+
+
+def _at_lane(
+    kernel: Kernel, at_start: Mapping[str, str], along: Sequence[IterVar], start: str, lanes: int
+) -> dict[str, str]:
+    last = [axis for axis in along if axis.extent != 1][-1]
+    if is_multiple(last.extent, lanes):  # the others stay
+        return {**at_start, last.name: kernel.writer.define("long long", f"{at_start[last.name]} + lane")}
+    return {**at_start, **kernel.axes_at(kernel.writer.define("long long", f"{start} + lane"), along)}
+
+
+def _wide_loads(stage: Stage, along: Sequence[IterVar], lanes: int, is_first_known: bool) -> list[Load]:
+    """Loads that are made at every point and lie side by side there."""
+    extents = {axis.name: axis.extent for axis in stage.first.axes}
+    written = {block.output for block in stage.blocks}
+    blocks = stage.blocks[1:] if is_first_known else stage.blocks
+    found: list[Load] = []
+    for load in dict.fromkeys(load for block in blocks for load in unguarded_loads(block.body)):
+        access = access_of(load)
+        if access and load.buffer not in written and lanes_along(access, along, extents, lanes) == lanes:
+            found.append(load)
+    return found
+
+
+def unguarded_loads(expr: Expr) -> list[Load]:
+    """The loads of an expression that no condition guards."""
+    from kernelyard.tir import Select
+
+    found: dict[Load, None] = {}
+    seen: set[int] = set()
+    stack = [expr]
+    while stack:
+        part = stack.pop()
+        if id(part) in seen:
+            continue
+        seen.add(id(part))
+        if isinstance(part, Load):
+            found[part] = None
+        stack.extend([part.condition] if isinstance(part, Select) else part.children)
+    return list(found)

@@ -1,0 +1,58 @@
+"""Machine: what schedules ask of a GPU."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+KIB = 1 << 10
+
+
+@dataclass(frozen=True)
+class Machine:
+    """multiprocessors: of a usual GPU of the architecture. shared: bytes of shared memory of a multiprocessor, of which
+    a block may have all but one KiB. allows_tf32: products of float32 may be rounded to tf32, for tensor cores.
+    """
+
+    multiprocessors: int
+    shared: int
+    allows_tf32: bool = False
+
+    @property
+    def shared_for_half(self) -> int:
+        """The most that a block may have where two are to run on a multiprocessor."""
+        return self.shared // 2 - KIB
+
+
+# By compute capability: A100, A10, Orin, L40, H100, B200, Thor, RTX 5090, DGX Spark.
+_MACHINES = {
+    80: Machine(108, 164 * KIB),
+    86: Machine(72, 100 * KIB),
+    87: Machine(16, 164 * KIB),
+    89: Machine(142, 100 * KIB),
+    90: Machine(132, 228 * KIB),
+    100: Machine(148, 228 * KIB),
+    110: Machine(20, 228 * KIB),
+    120: Machine(170, 100 * KIB),
+    121: Machine(48, 100 * KIB),
+}
+# What every one of them can do.
+ANY_MACHINE = Machine(108, 100 * KIB)
+
+
+def machine_of(archs: Sequence[str], allows_tf32: bool = False) -> Machine:
+    """What all of some architectures can do; of one that is not known, what the one before it can.
+
+    Example:
+        >>> machine_of(["sm_90a"]).multiprocessors, machine_of(["sm_103", "sm_80"]).multiprocessors
+        (132, 108)
+    """
+    found = [_machine_of(arch) for arch in archs] or [ANY_MACHINE]
+    return Machine(min(m.multiprocessors for m in found), min(m.shared for m in found), allows_tf32)
+
+
+def _machine_of(arch: str) -> Machine:
+    numbers = re.match(r"sm_([0-9]+)", arch)
+    known = [number for number in _MACHINES if numbers and number <= int(numbers[1])]
+    return _MACHINES[max(known)] if known else ANY_MACHINE

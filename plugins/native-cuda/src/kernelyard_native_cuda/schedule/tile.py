@@ -1,0 +1,150 @@
+"""What kernels that multiply tile by tile have in common: which tile a block makes, how operands get to shared memory,
+and what follows the sum."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from kernelyard import dims, dtypes
+from kernelyard.dims import Dim
+from kernelyard.tir import Expr, IterVar
+from kernelyard_native_cuda.codegen.expressions import to_stored
+from kernelyard_native_cuda.codegen.kernel import Kernel
+from kernelyard_native_cuda.codegen.types import is_narrow_float, stored
+from kernelyard_native_cuda.schedule.access import access_of, lanes_along, lanes_in
+from kernelyard_native_cuda.schedule.contraction import Contraction, Operand, loads_of
+from kernelyard_native_cuda.schedule.stage import step_along
+
+PIECE = 16  # the most bytes that are copied at once
+LEAST_PIECE = 4
+MOST_UNROLLED = 8  # copies of a thread that are written out: each holds registers
+MOST_UNROLLED = 8  # copies of a thread that are written out: each holds registers
+BAND = 8  # tiles of a column that neighbouring blocks make, so that they find the same rows of b in the cache
+
+
+@dataclass(frozen=True)
+class Side:
+    """An operand in tiles of `tile` rows and `depth` elements of the sum.
+
+    expr: what the tile holds. along_sum: neighbours in a line of the tile are neighbours along the sum. type: the name
+    of the tile's type in the kernel.
+    """
+
+    name: str
+    operand: Operand
+    expr: Expr
+    tile: int
+    depth: int
+    along_sum: bool
+    type: str
+
+    @property
+    def tiles(self) -> Dim:
+        """How many tiles its rows make."""
+        return dims.ceildiv(self.operand.extent, self.tile)
+
+
+def runs_along_sum(operand: Operand, it: Contraction) -> bool:
+    """True where neighbours in memory are summed, not different rows."""
+
+    def are_neighbours(axes: Sequence[IterVar]) -> bool:
+        extents = extents_of(it)
+        return any(step_along(load, axis.name, extents) == 1 for load in loads_of(operand.expr) for axis in axes[-1:])
+
+    return are_neighbours(it.reduce) and not are_neighbours(operand.own)
+
+
+def extents_of(it: Contraction) -> dict[str, Dim]:
+    """Extents of all axes by name."""
+    return {axis.name: axis.extent for axis in it.stage.first.axes}
+
+
+def write_place(kernel: Kernel, it: Contraction, a: Side, b: Side) -> dict[str, str]:
+    """Which tile the block makes: `a_start` and `b_start`; the texts of the batch axes."""
+    writer = kernel.writer
+    tiles_a, tiles_b = kernel.dim(a.tiles), kernel.dim(b.tiles)
+    writer.line(f"const long long tile = blockIdx.x % ({tiles_a} * {tiles_b}), band = tile / ({BAND} * {tiles_b});")
+    writer.line(f"const long long high = {tiles_a} - band * {BAND} < {BAND} ? {tiles_a} - band * {BAND} : {BAND};")
+    writer.line(f"const long long inside_band = tile - band * {BAND} * {tiles_b};")
+    writer.line(f"const long long a_start = (band * {BAND} + inside_band % high) * {a.tile};")
+    writer.line(f"const long long b_start = inside_band / high * {b.tile};")
+    return kernel.axes_at(writer.define("long long", f"blockIdx.x / ({tiles_a} * {tiles_b})"), it.batch)
+
+
+def write_fill(kernel: Kernel, it: Contraction, side: Side, base: str, threads: int, batch: Mapping[str, str]) -> None:
+    """Start the copies of one step's part of an operand, `k_start` being the first element of the sum."""
+    writer, operand = kernel.writer, side.operand
+    lanes = _lanes(it, side)
+    along = runs_along_sum(operand, it)
+    line = side.depth if along else side.tile
+    units = side.tile * side.depth // max(lanes, 1)
+    per_line = line // max(lanes, 1)
+    writer.line(f"#pragma unroll {min(-(-units // threads), MOST_UNROLLED)}")
+    with writer.block(f"for (int j = 0; j < {-(-units // threads)}; ++j)"):
+        writer.line(f"const int unit = threadIdx.x + j * {threads};")
+        if units % threads:
+            writer.line(f"if (unit >= {units}) break;")
+        at = f"unit % {per_line} * {max(lanes, 1)}"
+        row, column = (f"unit / {per_line}", at) if along else (at, f"unit / {per_line}")
+        writer.line(f"const int row = {row}, column = {column};")
+        writer.line(f"const long long own = {side.name}_start + row, k = k_start + column;")
+        axes = {**batch, **kernel.axes_at("own", operand.own), **kernel.axes_at("k", it.reduce)}
+        axes |= {axis.name: "0" for axis in it.stage.reduce if axis.extent == 1}
+        conditions = [*inside(kernel, "own", operand.extent, side.tile), *inside(kernel, "k", it.depth, side.depth)]
+        place = f"{base} + {side.type}::place(row, column)"
+        if lanes:
+            _write_copy(kernel, side.expr, axes, conditions, place, lanes)
+        else:
+            _write_elements(kernel, side.expr, axes, conditions, place)
+
+
+def inside(kernel: Kernel, name: str, extent: Dim, tile: int) -> list[str]:
+    """The condition that something in a tile is there, where that is not always so."""
+    return [] if isinstance(extent, int) and extent % tile == 0 else [f"{name} < {kernel.dim(extent)}"]
+
+
+def _lanes(it: Contraction, side: Side) -> int:
+    """How many elements are copied at once, asynchronously; 0 where they are not."""
+    access = access_of(side.expr)
+    if access is None:
+        return 0
+    dtype = access.load.dtype
+    least = max(LEAST_PIECE // dtypes.itemsize(dtype), 1)
+    along = runs_along_sum(side.operand, it)
+    axes = it.reduce if along else side.operand.own
+    most = lanes_in(dtype, PIECE) if along == side.along_sum else 1
+    lanes = max(lanes_along(access, axes, extents_of(it), most), 1)
+    return lanes if lanes >= least else 0
+
+
+def _write_copy(
+    kernel: Kernel, expr: Expr, axes: Mapping[str, str], conditions: list[str], place: str, lanes: int
+) -> None:
+    access = access_of(expr)
+    assert access is not None
+    here = kernel.expressions(axes)
+    if access.condition is not None:
+        conditions = [*conditions, here.value(access.condition)]
+    load = access.load
+    is_inside = kernel.writer.define("bool", " && ".join(conditions) or "true")
+    offset = kernel.writer.define("long long", here.offset(load.buffer, load.indices))
+    nbytes = lanes * dtypes.itemsize(load.dtype)
+    source = f"{kernel.tensor(load.buffer)}, {is_inside} ? {offset} : 0, {is_inside}"
+    kernel.writer.line(f"cp_async<{nbytes}, {stored(load.dtype)}>({place}, {source});")
+
+
+def _write_elements(kernel: Kernel, expr: Expr, axes: Mapping[str, str], conditions: list[str], place: str) -> None:
+    writer, type_ = kernel.writer, stored(expr.dtype)
+    writer.line(f"{type_} element = {{}};")
+    with writer.block(f"if ({' && '.join(conditions) or 'true'})"):
+        here = kernel.expressions(axes)
+        here.expect(expr)
+        text = here.value(expr)
+        prefix = "value_of(" if is_narrow_float(expr.dtype) else ""
+        if prefix and text.startswith(prefix) and text.endswith("]" + ")"):
+            text = text[len(prefix) : -1]  # an element as it is
+        else:
+            text = to_stored(text, expr.dtype)
+        writer.line(f"element = {text};")
+    writer.line(f"put_shared<{type_}>({place}, element);")
