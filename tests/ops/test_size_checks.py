@@ -10,7 +10,7 @@ import pytest
 import kernelyard as ky
 from kernelyard import dims
 from kernelyard.errors import ArtifactCorruptedError, ShapeError
-from kernelyard.ir import FunctionBuilder, IRModule, TensorType
+from kernelyard.ir import FunctionBuilder, IRModule, TensorType, Tuple
 from kernelyard.ops.size_checks import size_checks
 from kernelyard.runtime.program import Program, SizeCheck
 
@@ -77,6 +77,18 @@ def test_a_slice_never_leaves_its_operand(begin: Any, end: Any) -> None:
     with pytest.raises(ShapeError, match="do not fit") as caught:
         exe(whole[:3])
     assert caught.value.where == "strided_slice"
+
+
+def test_a_sort_is_of_as_many_elements_as_there_are() -> None:
+    b = FunctionBuilder()
+    x, y = b.input("x", (n, 2)), b.input("y", (m,))
+    values = b.get(b.op("topk", x, k=m, axis=0), 0)
+    exe = ky.compile(IRModule({"main": b.function(Tuple([values, y]))}), backends=[])
+    rows = np.array([[1, 6], [3, 4], [5, 2]], np.float32)
+    assert exe(rows, np.zeros(2, np.float32))[0].numpy().tolist() == [[5, 6], [3, 4]]
+    assert exe(rows, np.zeros(3, np.float32))[0].numpy().tolist() == [[5, 6], [3, 4], [1, 2]]
+    with pytest.raises(ShapeError, match="do not fit"):
+        exe(rows, np.zeros(4, np.float32))
 
 
 def test_checks_are_saved(tmp_path: Any) -> None:

@@ -23,6 +23,7 @@ from kernelyard.ops.type_rules import (
     require_axis,
     require_dtype,
     require_same_dtype,
+    require_within,
     unify_shapes,
 )
 
@@ -302,8 +303,7 @@ def _topk_type(types: Sequence[TensorType], attrs: Attributes) -> Type:
     x, k = types[0], attrs["k"]
     require_dtype(x, NUMBERS)
     axis = require_axis(attrs["axis"], x.rank)
-    size = x.shape[axis]
-    require(k >= 0 and not (isinstance(size, int) and k > size), "k is out of range", found=k, expected=f"0 to {size}")
+    require_within(k, 0, x.shape[axis], "k")
     shape = x.shape[:axis] + (k,) + x.shape[axis + 1 :]
     return TupleType((TensorType(shape, x.dtype), TensorType(shape, "int64")))
 
@@ -330,7 +330,7 @@ declare(
     _topk_type,
     _topk,
     attributes={
-        "k": Attribute("int"),
+        "k": Attribute("dim"),
         "axis": Attribute("int"),
         "largest": Attribute("bool", True),
         "sorted": Attribute("bool", True),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kernelyard.errors import FrontendError
+from kernelyard.dims import Dim
 from kernelyard.ir import TupleType, Var
 from kernelyard.nn.scope import current
 from kernelyard.nn.tensor import Tensor, emit, emit_call
@@ -69,27 +69,20 @@ def cumsum(x: Tensor, axis: int = -1, exclusive: bool = False) -> Tensor:
     return emit("cumsum", x, axis=axis % x.ndim, exclusive=exclusive)
 
 
-def topk(x: Tensor, k: int, axis: int = -1, largest: bool = True) -> tuple[Tensor, Tensor]:
+def topk(x: Tensor, k: Dim, axis: int = -1, largest: bool = True) -> tuple[Tensor, Tensor]:
     """The k largest (or smallest) elements along an axis in order, and where they are (int64)."""
     values, indices = fields(emit_call("topk", x, k=k, axis=axis % x.ndim, largest=largest))
     return values, indices
 
 
 def sort(x: Tensor, axis: int = -1, descending: bool = False) -> Tensor:
-    """The elements in order along an axis, whose size must be a known number."""
-    return topk(x, _size(x, axis), axis, descending)[0]
+    """The elements in order along an axis."""
+    return topk(x, x.shape[axis], axis, descending)[0]
 
 
 def argsort(x: Tensor, axis: int = -1, descending: bool = False) -> Tensor:
-    """Where the elements in order come from along an axis (int64), whose size must be a known number."""
-    return topk(x, _size(x, axis), axis, descending)[1]
-
-
-def _size(x: Tensor, axis: int) -> int:
-    size = x.shape[axis]
-    if not isinstance(size, int):
-        raise FrontendError("only an axis of known size can be sorted", found=f"axis {axis} of {x}")
-    return size
+    """Where the elements in order come from along an axis (int64)."""
+    return topk(x, x.shape[axis], axis, descending)[1]
 
 
 def fields(value: Var) -> tuple[Tensor, ...]:
