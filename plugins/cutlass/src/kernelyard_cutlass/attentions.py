@@ -31,7 +31,9 @@ def describe_var_len(match: Match, settings: Settings) -> Description | Decline:
     if objection:
         return objection
     if match["query"].tensor_type.shape[0] != 1:
-        return Decline("batch", f"a batch of {match['query'].tensor_type.shape[0]}; sequences are packed in a batch of one")
+        return Decline(
+            "batch", f"a batch of {match['query'].tensor_type.shape[0]}; sequences are packed in a batch of one"
+        )
     starts = ("seqstart_q", "seqstart_k")
     objection = check_dtypes([match[name] for name in starts], ("int32",))
     if objection:
@@ -82,7 +84,7 @@ def _choices(match: Match, settings: Settings) -> Mapping[str, Any]:
         "has_bias": has_bias,
         "value_size": value_size,
         "pads": has_bias and not (isinstance(columns, int) and columns % most == 0),
-        "arch": settings.arch,
+        "archs": settings.archs,
     }
 
 
@@ -115,4 +117,6 @@ def _check_bias(match: Match, full: Shape) -> Decline | None:
     fits = all(size in (1, whole) for size, whole in zip(shape[:3], full[:3], strict=True))
     if len(shape) == 4 and fits and shape[3] == full[3]:
         return None
-    return Decline("operand", f"a bias of {text(bias.tensor_type.shape)}; each axis of {text(full)} but the last may be 1", bias)
+    return Decline(
+        "operand", f"a bias of {text(bias.tensor_type.shape)}; each axis of {text(full)} but the last may be 1", bias
+    )

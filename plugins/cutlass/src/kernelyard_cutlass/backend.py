@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from kernelyard import dtypes
 from kernelyard.errors import BackendUnavailableError, CodegenError, OptionError, ToolchainError
 from kernelyard.ir import Call, Constant, Function, IRModule
 from kernelyard.ir.expr import Expr
 from kernelyard.patterns import FusionPattern
+from kernelyard.patterns.attention_templates import attention_rewriters
 from kernelyard.patterns.composite import captured_operands
 from kernelyard.placement.json_serializer import JSONSerializer, KernelNode
 from kernelyard.plugins.backend import Backend, Unavailable
 from kernelyard.runtime.module import RuntimeModule
 from kernelyard.target import Target
 from kernelyard.transform.convert_layout import ConvertLayout
+from kernelyard.transform.dead_code_elimination import DeadCodeElimination
+from kernelyard.transform.eliminate_common_subexpr import EliminateCommonSubexpr
+from kernelyard.transform.pass_base import Sequential
 from kernelyard.transform.run_codegen import Region
 from kernelyard_cutlass import compiler
 from kernelyard_cutlass.candidates import kernels_of
@@ -29,7 +35,7 @@ from kernelyard_cutlass.toolchain import find_toolchain
 from kernelyard_cutlass.weights import weight_of
 
 F32 = ("3xtf32", "tf32")
-CONVOLUTION = "nn.conv2d"
+_PREPARE = Sequential([ConvertLayout(["nn.conv2d"]), EliminateCommonSubexpr(), DeadCodeElimination()], "channels_last")
 
 
 class CutlassSerializer(JSONSerializer):
@@ -37,7 +43,7 @@ class CutlassSerializer(JSONSerializer):
 
     def __init__(self) -> None:
         super().__init__()
-        self.kernels: dict[Kernel, str | None] = {}
+        self.kernels: dict[Kernel, tuple[str, ...]] = {}
 
     def visit_composite(self, composite: Function, call: Call) -> KernelNode:
         """The kernel of a composite, with its operands by role."""
@@ -46,13 +52,13 @@ class CutlassSerializer(JSONSerializer):
         inputs = [pair for role, operand in inputs for pair in _stored(role, operand, composite, operands)]
         choices = composite.attrs["choices"]
         numbers = {
-            role: [self._number(kernel, choices["arch"]) for kernel in kernels]
+            role: [self._number(kernel, choices["archs"]) for kernel in kernels]
             for role, kernels in kernels_of(choices).items()
         }
         return KernelNode(composite.attrs["kernel"], inputs, {**composite.attrs["arguments"], "kernels": numbers})
 
-    def _number(self, kernel: Kernel, arch: str | None) -> int:
-        self.kernels.setdefault(kernel, arch)
+    def _number(self, kernel: Kernel, archs: tuple[str, ...]) -> int:
+        self.kernels.setdefault(kernel, archs)
         return list(self.kernels).index(kernel)
 
 
@@ -69,16 +75,9 @@ def _stored(role: str, operand: Expr, composite: Function, operands: Mapping[str
         weight = weight_of(operand, operands["encoded"], lambda expr: bound.get(expr, expr))  # pyright: ignore[reportArgumentType, reportCallIssue]
         if isinstance(weight, str):
             raise CodegenError("a weight cannot be decoded", found=weight)
-        scales = weight.scales.astype(dtype_of(operand))
+        scales = weight.scales.astype(dtypes.to_numpy(operand.tensor_type.dtype))
         return [("weights", Constant(weight.packed())), ("scales", Constant(scales))]
     return [(role, operand)]
-
-
-def dtype_of(operand: Expr) -> np.dtype:
-    """The NumPy dtype of an operand."""
-    from kernelyard import dtypes
-
-    return dtypes.to_numpy(operand.tensor_type.dtype)
 
 
 def _constant(operand: Expr, arranged: Any) -> Constant:
@@ -131,11 +130,11 @@ class CutlassBackend(Backend):
 
     def patterns(self, target: Target) -> Sequence[FusionPattern]:
         """See `Backend.patterns`."""
-        return fusion_patterns(Settings(target.arch, self._f32, self._tune))
+        return fusion_patterns(Settings(target.archs, self._f32, self._tune))
 
     def prepare(self, module: IRModule) -> IRModule:
-        """Convolutions pass images on with their channels last."""
-        return ConvertLayout((CONVOLUTION,))(module)
+        """Attention that is spelled out becomes the operator, and convolutions pass images on with channels last."""
+        return _PREPARE(attention_rewriters()(module))
 
     def codegen(self, regions: Sequence[Region], options: Mapping[str, Any]) -> RuntimeModule:
         """The regions as one module; equal kernels are compiled once. Without an arch nothing is compiled.
@@ -144,15 +143,19 @@ class CutlassBackend(Backend):
         """
         serializer = CutlassSerializer()
         graphs = serializer.serialize_all(regions)
-        codes = [self._code(kernel, arch) for kernel, arch in serializer.kernels.items()]
+        codes = [_code(kernel, archs) for kernel, archs in serializer.kernels.items()]
         return CutlassModule(graphs, serializer.constants, codes)
 
-    def _code(self, kernel: Kernel, arch: str | None) -> Code:
-        if arch is None:
-            return Code(kernel)
+
+def _code(kernel: Kernel, archs: Sequence[str]) -> Code:
+    """The kernel compiled for each architecture."""
+    code = Code(kernel)
+    for arch in archs:
         try:
-            return compiler.compile_kernel(kernel, arch)
+            found = compiler.compile_kernel(kernel, arch)
         except (BackendUnavailableError, ToolchainError) as error:
             raise CodegenError(
                 f"CUTLASS's template {kernel.template!r} cannot be compiled", where=arch, found=error, hint=error.hint
             ) from error
+        code = replace(found, cubins={**code.cubins, **found.cubins})
+    return code

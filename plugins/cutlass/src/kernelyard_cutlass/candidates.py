@@ -42,19 +42,21 @@ def _tiles(choices: Choices) -> tuple[Tile, ...]:
     """The best of all tiles for the sizes that are known, or for each of those that stand for unknown ones."""
     dtype = choices["dtype"]
     itemsize = dtypes.itemsize(dtype)
-    gpu = gpu_of(capability_of(choices["arch"]))
+    gpus = dict.fromkeys(gpu_of(capability_of(arch)) for arch in choices["archs"] or (None,))
     copied = min(choices["alignment_a"], choices["alignment_b"]) * itemsize
     m, n, k, batch = choices["problem"]
     rows = (m,) if isinstance(m, int) else tuple(representative(m, value) for value in REPRESENTATIVE_ROWS)
-    others = [representative(size, REPRESENTATIVE_SIZE) for size in (n, k)]
-    batches = representative(batch, 1)
-    problems = [Problem(max(1, size), *others, max(1, batches), itemsize) for size in rows]
-    tiles = tiles_for(choices["math"], copied, gpu, itemsize)
-    return chosen(tiles, problems, choices["math"], gpu, TUNED if choices["tune"] else 1)
+    columns = representative(n, REPRESENTATIVE_SIZE)
+    problems = [Problem(max(1, size), columns, k, representative(batch, 1), itemsize) for size in rows]
+    found: dict[Tile, None] = {}
+    for gpu in gpus:
+        tiles = tiles_for(choices["math"], copied, gpu, itemsize)
+        found.update(dict.fromkeys(chosen(tiles, problems, choices["math"], gpu, TUNED if choices["tune"] else 1)))
+    return tuple(found)
 
 
 def _product(choices: Choices) -> dict[str, Any]:
-    return {name: choices[name] for name in ("dtype", "math", "alignment_a", "alignment_b", "alignment_c")}
+    return {name: choices[name] for name in ("dtype", "output", "math", "alignment_a", "alignment_b", "alignment_c")}
 
 
 def _epilogue(choices: Choices) -> Epilogue:
@@ -68,7 +70,7 @@ def _gemm(choices: Choices) -> Kernels:
 
 def _decode(choices: Choices) -> Kernels:
     dtype, bits = choices["dtype"], choices["bits"]
-    few = DecodeRowsKernel(dtype, bits, DECODE_THREADS, DECODE_ROWS, _epilogue(choices))
+    few = DecodeRowsKernel(dtype, bits, DECODE_THREADS, choices["output"], DECODE_ROWS, _epilogue(choices))
     return {"rows": [few], "dequantize": [DequantizeKernel(dtype, bits, DEQUANTIZE_THREADS)], **_gemm(choices)}
 
 

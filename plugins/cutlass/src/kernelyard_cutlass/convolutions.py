@@ -39,16 +39,17 @@ def describe_conv2d(match: Match, settings: Settings) -> Description | Decline:
     choices = {
         "family": "conv2d",
         "dtype": data.dtype,
+        "output": match.root.tensor_type.dtype,
         "math": settings.math(data.dtype),
         "alignment_a": alignment_of(channels, data.dtype),
         "alignment_b": alignment_of(channels, data.dtype),
-        "alignment_c": alignment_of(filters, data.dtype),
+        "alignment_c": alignment_of(filters, match.root.tensor_type.dtype),
         "activation": behind.epilogue.activation,
         "combine": behind.epilogue.combine,
         "final": behind.epilogue.final,
         "problem": (batch * height * width, filters, dims.product(weight.shape[1:]), 1),
         "transposes": not (turned or is_packed),
-        "arch": settings.arch,
+        "archs": settings.archs,
         "tune": settings.tune,
     }
     return Description("conv2d", roles, arguments, choices)

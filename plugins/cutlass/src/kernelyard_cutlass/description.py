@@ -30,9 +30,9 @@ _HARD_SWISH = {"alpha": 1 / 6, "beta": 0.5}  # the only one that CUTLASS has
 
 @dataclass(frozen=True)
 class Settings:
-    """What a compile says. arch: of the target. f32: how float32 is multiplied, "3xtf32" or "tf32"."""
+    """What a compile says. archs: of the target. f32: how float32 is multiplied, "3xtf32" or "tf32"."""
 
-    arch: str | None = None
+    archs: tuple[str, ...] = ()
     f32: str = "3xtf32"
     tune: bool = False
 
@@ -68,11 +68,12 @@ Describe: TypeAlias = Callable[[Match, Settings], "Description | Decline"]
 
 
 def check_arch(settings: Settings) -> Decline | None:
-    """None where the templates run: on GPUs of 8.0 and later; where no arch is stated, that is for the device to say."""
-    capability = capability_of(settings.arch)
-    if settings.arch is None or (capability is not None and capability >= LEAST_CAPABILITY):
-        return None
-    return Decline("arch", f"the templates are written for sm_80 and later, the target is {settings.arch}")
+    """None where the templates run: on GPUs of 8.0 and later. Without an arch that is for the device to say."""
+    for arch in settings.archs:
+        capability = capability_of(arch)
+        if capability is None or capability < LEAST_CAPABILITY:
+            return Decline("arch", f"the templates are written for sm_80 and later, the target is {arch}")
+    return None
 
 
 def check_dtypes(operands: Sequence[Expr], allowed: Sequence[str] = FLOATS) -> Decline | None:
@@ -117,8 +118,8 @@ def following(match: Match, result: Shape) -> Following | Decline:
     if addend is not None:
         shape = addend.tensor_type.shape
         if not is_row(shape, result) and shape != result:
-            message = f"what is added is {text(shape)}, neither one number for each of {result[-1]} columns nor {text(result)}"
-            return Decline("bias", message, addend)
+            wanted = f"neither one number for each of {result[-1]} columns nor {text(result)}"
+            return Decline("bias", f"what is added is {text(shape)}, {wanted}", addend)
         roles["bias"] = "bias" if is_row(shape, result) else "addend"
     activation, final = (_activation(match, name) for name in ("activation", "final"))
     for found in (activation, final):

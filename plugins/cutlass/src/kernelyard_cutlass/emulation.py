@@ -11,17 +11,17 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from kernelyard import dtypes
 from kernelyard.errors import ExecutionError
-from kernelyard.runtime.cuda_driver import Argument
+from kernelyard.runtime.cuda_driver import Argument, Launch
 from kernelyard.runtime.module import array_at
 from kernelyard_cutlass.epilogue import NONE, Epilogue
 from kernelyard_cutlass.kernels import (
-    MATHS,
     AttentionKernel,
     Conv2dKernel,
     DecodeRowsKernel,
@@ -32,7 +32,7 @@ from kernelyard_cutlass.kernels import (
     PadKernel,
     TransposeKernel,
 )
-from kernelyard_cutlass.launches import RUN, SIGNATURES, Launch
+from kernelyard_cutlass.launches import RUN, SIGNATURES, PlannedLaunch
 
 Array = np.ndarray
 F32 = np.float32
@@ -41,7 +41,7 @@ F32 = np.float32
 class Arguments:
     """The arguments of an entry by name, and the memory behind its pointers."""
 
-    def __init__(self, launch: Launch) -> None:
+    def __init__(self, launch: PlannedLaunch) -> None:
         self.kernel: Any = launch.kernel
         self.blocks = launch.blocks
         self._given: dict[str, Argument] = dict(zip(SIGNATURES[launch.kernel.template], launch.arguments, strict=True))
@@ -96,9 +96,21 @@ class Arguments:
         return np.lib.stride_tricks.as_strided(flat, shape, steps)
 
 
-def run(launch: Launch) -> None:
-    """Do what the kernel would."""
-    EMULATIONS[launch.kernel.template](launch.kernel, Arguments(launch))
+class EmulatedLaunch(Launch):
+    """A launch that NumPy runs."""
+
+    def __init__(self, planned: PlannedLaunch) -> None:
+        self._planned = planned
+
+    def __call__(self) -> None:
+        kernel = self._planned.kernel
+        EMULATIONS[kernel.template](kernel, Arguments(self._planned))
+
+    def move(self, place: int, address: int) -> None:
+        """See `Launch.move`."""
+        arguments = list(self._planned.arguments)
+        arguments[place] = arguments[place]._replace(value=address)
+        self._planned = replace(self._planned, arguments=tuple(arguments))
 
 
 # --- arithmetic -------------------------------------------------------------------------------------------------------
@@ -124,7 +136,7 @@ def _multiplied(a: Array, b: Array, math_: str) -> Array:
 
 
 def _erf(x: Array) -> Array:
-    return np.frompyfunc(math.erf, 1, 1)(x).astype(x.dtype)
+    return np.array([math.erf(number) for number in x.ravel()], x.dtype).reshape(x.shape)
 
 
 def _sigmoid(x: Array) -> Array:
@@ -184,7 +196,7 @@ def _covered(given: Arguments, m: int, n: int) -> tuple[int, int]:
 # --- kernels ----------------------------------------------------------------------------------------------------------
 def _gemm(kernel: GemmKernel, given: Arguments) -> None:
     m, n, k, batch = given.numbers("m", "n", "k", "batch")
-    output = MATHS[kernel.math].output
+    output = kernel.output
     _check_product(kernel, given, ("a", "b", "d"), k, k if kernel.column_major else n, n)
     given.aligned(kernel.alignment_a, kernel.dtype, strides=("lda", "stride_a"))
     given.aligned(kernel.alignment_b, kernel.dtype, strides=("ldb", "stride_b"))
@@ -208,7 +220,7 @@ def _check_product(
     kernel: GemmKernel | Conv2dKernel, given: Arguments, names: tuple[str, str, str], a: int, b: int, c: int
 ) -> None:
     """Pointers, and the sizes of rows, as CUTLASS's `can_implement` asks."""
-    output = MATHS[kernel.math].output
+    output = kernel.output
     given.aligned(kernel.alignment_a, kernel.dtype, names[0])
     given.aligned(kernel.alignment_b, kernel.dtype, names[1])
     given.aligned(kernel.alignment_c, output, names[2], "source", "vector")
@@ -224,7 +236,7 @@ def _check_product(
 
 def _conv2d(kernel: Conv2dKernel, given: Arguments) -> None:
     n, h, w, c, k, r, s, p, q = given.numbers("n", "h", "w", "c", "k", "r", "s", "p", "q")
-    output = MATHS[kernel.math].output
+    output = kernel.output
     _check_product(kernel, given, ("x", "weight", "y"), c, c, k)
     given.aligned(kernel.alignment_c, output, strides=("source_w", "source_h", "source_n"))
     x = given.view("x", kernel.dtype, (n, h, w, c))
@@ -285,7 +297,10 @@ def _attention(kernel: AttentionKernel, given: Arguments) -> None:
 def _require(holds: bool, kernel: Kernel, name: str, found: object, expected: str) -> None:
     if not holds:
         raise ExecutionError(
-            "a kernel got what it cannot do", where=f"{kernel.template}, argument {name}", found=found, expected=expected
+            "a kernel got what it cannot do",
+            where=f"{kernel.template}, argument {name}",
+            found=found,
+            expected=expected,
         )
 
 
@@ -353,14 +368,14 @@ def _decode_rows(kernel: DecodeRowsKernel, given: Arguments) -> None:
     given.aligned(8, kernel.dtype, "a")
     stored, scales = _weights(kernel, given)
     a = given.view("a", kernel.dtype, (m, k)).astype(F32)
-    bias = given.view("bias", kernel.dtype, (n,)).astype(F32) if given["bias"] else F32(0)
+    bias = given.view("bias", kernel.output, (n,)).astype(F32) if given["bias"] else F32(0)
     residual = None
     if kernel.epilogue.combine != NONE:
-        residual = given.view("residual", kernel.dtype, (m, n), (given["ld_residual"], 1)).astype(F32)
+        residual = given.view("residual", kernel.output, (m, n), (given["ld_residual"], 1)).astype(F32)
     with np.errstate(all="ignore"):
         result = _finished(a @ (stored * scales).T + bias, kernel.epilogue, residual)
     rows, columns = min(m, given.blocks[1] * kernel.rows), min(n, given.blocks[0] * (kernel.threads // 32))
-    _stored(given.view("d", kernel.dtype, (m, n))[:rows, :columns], result[:rows, :columns])
+    _stored(given.view("d", kernel.output, (m, n))[:rows, :columns], result[:rows, :columns])
 
 
 def _transpose(kernel: TransposeKernel, given: Arguments) -> None:

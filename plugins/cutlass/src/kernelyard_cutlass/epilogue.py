@@ -1,4 +1,4 @@
-"""Epilogue: what a product goes through before it is stored; and the names of its parts in CUTLASS and in the vocabulary."""
+"""Epilogue: what a product goes through before it is stored, and what CUTLASS calls the parts of it."""
 
 from __future__ import annotations
 

@@ -32,7 +32,6 @@ LEAST_COPY_NBYTES = 4
 class Math:
     """How operands of a dtype are multiplied. instruction: rows, columns and depth of one instruction."""
 
-    output: str
     accumulator: str
     operator: str
     instruction: tuple[int, int, int]
@@ -40,11 +39,11 @@ class Math:
 
 # "3xtf32" splits each float into two halves of the precision, and is about as exact as float32.
 MATHS = {
-    "float16": Math("float16", "float", "OpMultiplyAdd", (16, 8, 16)),
-    "bfloat16": Math("bfloat16", "float", "OpMultiplyAdd", (16, 8, 16)),
-    "tf32": Math("float32", "float", "OpMultiplyAdd", (16, 8, 8)),
-    "3xtf32": Math("float32", "float", "OpMultiplyAddFastF32", (16, 8, 8)),
-    "int8": Math("int32", "int32_t", "OpMultiplyAddSaturate", (16, 8, 32)),
+    "float16": Math("float", "OpMultiplyAdd", (16, 8, 16)),
+    "bfloat16": Math("float", "OpMultiplyAdd", (16, 8, 16)),
+    "tf32": Math("float", "OpMultiplyAdd", (16, 8, 8)),
+    "3xtf32": Math("float", "OpMultiplyAddFastF32", (16, 8, 8)),
+    "int8": Math("int32_t", "OpMultiplyAddSaturate", (16, 8, 32)),
 }
 
 
@@ -74,9 +73,14 @@ class Tile:
 
 @dataclass(frozen=True)
 class _Product:
-    """What a matrix product and a convolution have in common. math: of `MATHS`. Alignments are in elements."""
+    """What a matrix product and a convolution have in common.
+
+    dtype: of the operands; output: of the result, and of what is added to it. math: of `MATHS`. Alignments are in
+    elements.
+    """
 
     dtype: str
+    output: str
     math: str
     alignment_a: int
     alignment_b: int
@@ -89,7 +93,7 @@ class _Product:
         math, tile = MATHS[self.math], self.tile
         return {
             "KY_INPUT": ELEMENTS[self.dtype],
-            "KY_OUTPUT": ELEMENTS[math.output],
+            "KY_OUTPUT": ELEMENTS[self.output],
             "KY_ACCUMULATOR": math.accumulator,
             "KY_COMPUTE": math.accumulator,
             "KY_OPERATOR": f"cutlass::arch::{math.operator}",
@@ -213,12 +217,14 @@ class DecodeRowsKernel(DequantizeKernel):
     """A product of few rows with weights of `bits` bits; rows: those that a warp computes."""
 
     template: ClassVar[str] = "decode_rows"
+    output: str
     rows: int
     epilogue: Epilogue
 
     def defines(self) -> dict[str, Any]:
         """The template's parameters."""
-        return {**super().defines(), "KY_ACTIVATION": IDENTITY, **self.epilogue.defines(), "KY_ROWS": self.rows}
+        own = {"KY_OUTPUT": ELEMENTS[self.output], "KY_ROWS": self.rows}
+        return {**super().defines(), **own, "KY_ACTIVATION": IDENTITY, **self.epilogue.defines()}
 
 
 @dataclass(frozen=True)
@@ -266,6 +272,7 @@ KINDS: Mapping[str, type[Any]] = {
 # What values of text may be, so that text of an artifact never becomes text of a program unchecked.
 _CHOICES = {
     "dtype": tuple(ELEMENTS),
+    "output": tuple(ELEMENTS),
     "math": tuple(MATHS),
     "algorithm": ("kOptimized", "kAnalytic"),
     "activation": (NONE, *ACTIVATIONS),

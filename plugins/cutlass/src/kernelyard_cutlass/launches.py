@@ -31,24 +31,25 @@ from kernelyard_cutlass.kernels import (
 from kernelyard_cutlass.tiles import Problem
 
 # The parameters of each template's entry, in order.
-SIGNATURES = {
-    "gemm": (
-        "m n k batch a b source vector d lda ldb ld_source ldd stride_a stride_b stride_source stride_d alpha beta"
-    ).split(),
-    "conv2d": (
-        "n h w c k r s p q pad_h pad_w stride_h stride_w dilation_h dilation_w x weight source vector y "
-        "source_w source_h source_n alpha beta"
-    ).split(),
-    "attention": (
-        "batch rows columns heads shared_heads size value_size queries keys values bias starts_q starts_k result "
-        "accumulators bias_batch bias_head bias_row row_q row_k row_v mask scale"
-    ).split(),
-    "norm": "columns x gamma beta y epsilon".split(),
-    "decode_rows": "m n k group a weights scales bias residual d ld_residual".split(),
-    "dequantize": "n k group weights scales decoded".split(),
-    "transpose": "rows columns x y".split(),
-    "pad": "rows columns wide x y".split(),
+_PARAMETERS = {
+    "gemm": """
+        m n k batch a b source vector d lda ldb ld_source ldd stride_a stride_b stride_source stride_d alpha beta
+    """,
+    "conv2d": """
+        n h w c k r s p q pad_h pad_w stride_h stride_w dilation_h dilation_w x weight source vector y
+        source_w source_h source_n alpha beta
+    """,
+    "attention": """
+        batch rows columns heads shared_heads size value_size queries keys values bias starts_q starts_k result
+        accumulators bias_batch bias_head bias_row row_q row_k row_v mask scale
+    """,
+    "norm": "columns x gamma beta y epsilon",
+    "decode_rows": "m n k group a weights scales bias residual d ld_residual",
+    "dequantize": "n k group weights scales decoded",
+    "transpose": "rows columns x y",
+    "pad": "rows columns wide x y",
 }
+SIGNATURES = {template: tuple(names.split()) for template, names in _PARAMETERS.items()}
 RUN = 16  # elements of a weight that a thread decodes at a time
 MOST_BLOCKS = ((1 << 31) - 1, 65535, 65535)
 MOST_WINDOW = 1 << 16
@@ -57,13 +58,13 @@ FEW_ROWS = 16  # up to here weights are decoded as they are multiplied, and beyo
 
 
 @dataclass(frozen=True)
-class Launch:
-    """A kernel with its arguments; threads: how a block's threads are counted, along x and then y."""
+class PlannedLaunch:
+    """A kernel with its arguments. lanes: the threads of a block along x, where they are counted along y as well."""
 
     kernel: Kernel
     blocks: tuple[int, int, int]
     arguments: tuple[Argument, ...]
-    lanes: int = 0  # of x, where threads are counted along y as well
+    lanes: int = 0
 
 
 @dataclass(frozen=True)
@@ -72,10 +73,10 @@ class Choice:
 
     problem: Problem
     kernels: Sequence[GemmKernel | Conv2dKernel]
-    launches: Callable[[Any], list[Launch]]
+    launches: Callable[[Any], list[PlannedLaunch]]
 
 
-Step = Launch | Choice
+Step = PlannedLaunch | Choice
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,9 @@ def blocks(x: int, y: int = 1, z: int = 1) -> tuple[int, int, int]:
     """A grid. Raises: ExecutionError for more blocks than a GPU takes."""
     for size, most in zip((x, y, z), MOST_BLOCKS, strict=True):
         if size > most:
-            raise ExecutionError("a kernel would need too many blocks", found=(x, y, z), expected=f"at most {MOST_BLOCKS}")
+            raise ExecutionError(
+                "a kernel would need too many blocks", found=(x, y, z), expected=f"at most {MOST_BLOCKS}"
+            )
     return x, y, z
 
 
@@ -140,7 +143,7 @@ def product(call: Call, lhs: BoundTensor, rhs: BoundTensor, column_major: bool) 
     m, batch, stride_a, stride_b = _batches(lhs.shape, rhs.shape, k, n)
     itemsize = dtypes.itemsize(lhs.dtype)
 
-    def launches(kernel: GemmKernel) -> list[Launch]:
+    def launches(kernel: GemmKernel) -> list[PlannedLaunch]:
         found = []
         for start in range(0, batch, MOST_BLOCKS[2]):
             count = min(MOST_BLOCKS[2], batch - start)
@@ -152,7 +155,7 @@ def product(call: Call, lhs: BoundTensor, rhs: BoundTensor, column_major: bool) 
                 "lda": k, "ldb": k if column_major else n, "ldd": n,
                 "stride_a": stride_a, "stride_b": stride_b, "stride_d": m * n, **given,
             }  # fmt: skip
-            found.append(Launch(kernel, swizzled(kernel, m, n, count), arguments("gemm", **values)))
+            found.append(PlannedLaunch(kernel, swizzled(kernel, m, n, count), arguments("gemm", **values)))
         return found
 
     return Choice(Problem(m, n, k, batch, itemsize), call.kernels["gemm"], launches)
@@ -202,12 +205,12 @@ def decode_matmul(call: Call) -> list[Step]:
             "decode_rows", m=m, n=n, k=k, group=group, a=lhs, weights=weights, scales=scales,
             bias=call.tensors.get("bias"), residual=residual, d=call.output, ld_residual=0 if is_row else n,
         )  # fmt: skip
-        return [Launch(few, blocks(math.ceil(n / columns), math.ceil(m / few.rows)), given)]
+        return [PlannedLaunch(few, blocks(math.ceil(n / columns), math.ceil(m / few.rows)), given)]
     decoder: DequantizeKernel = call.kernels["dequantize"][0]
     nbytes = n * k * dtypes.itemsize(lhs.dtype)
     decoded = BoundTensor(call.workspace(nbytes), (n, k), lhs.dtype)
     given = arguments("dequantize", n=n, k=k, group=group, weights=weights, scales=scales, decoded=decoded)
-    first = Launch(decoder, blocks(math.ceil(n * k / (decoder.threads * RUN))), given)
+    first = PlannedLaunch(decoder, blocks(math.ceil(n * k / (decoder.threads * RUN))), given)
     return [first, product(call, lhs, decoded, column_major=True)]
 
 
@@ -226,7 +229,7 @@ def conv2d(call: Call) -> list[Step]:
 
     padding, strides, dilation = (call.attrs.indices(name, MOST_WINDOW) for name in ("padding", "strides", "dilation"))
 
-    def launches(kernel: Conv2dKernel) -> list[Launch]:
+    def launches(kernel: Conv2dKernel) -> list[PlannedLaunch]:
         epilogue = _epilogue(call, kernel, n * p * q, k, 0)
         step = epilogue["ld_source"]
         given = arguments(
@@ -238,23 +241,27 @@ def conv2d(call: Call) -> list[Step]:
             source_w=step, source_h=step * q, source_n=step * q * p,
             alpha=epilogue["alpha"], beta=epilogue["beta"],
         )  # fmt: skip
-        return [Launch(kernel, swizzled(kernel, n * p * q, k, 1), given)]
+        return [PlannedLaunch(kernel, swizzled(kernel, n * p * q, k, 1), given)]
 
     problem = Problem(n * p * q, k, c * r * s, 1, dtypes.itemsize(x.dtype))
     return [*before, Choice(problem, call.kernels["conv2d"], launches)]
 
 
-def transpose(kernel: TransposeKernel, count: int, rows: int, columns: int, x: BoundTensor, y: BoundTensor) -> Launch:
+def transpose(
+    kernel: TransposeKernel, count: int, rows: int, columns: int, x: BoundTensor, y: BoundTensor
+) -> PlannedLaunch:
     """`count` matrices transposed."""
     grid = blocks(math.ceil(columns / 32), math.ceil(rows / 32), count)
-    return Launch(kernel, grid, arguments("transpose", rows=rows, columns=columns, x=x, y=y))
+    return PlannedLaunch(kernel, grid, arguments("transpose", rows=rows, columns=columns, x=x, y=y))
 
 
 # --- attention --------------------------------------------------------------------------------------------------------
 def attention(call: Call) -> list[Step]:
     """Attention of tensors (batch, sequence, heads, size)."""
     queries, keys, values = (call[role] for role in ("query", "key", "value"))
-    return _attention(call, queries, keys, values, [tensor.shape[2] * tensor.shape[3] for tensor in (queries, keys, values)])
+    return _attention(
+        call, queries, keys, values, [tensor.shape[2] * tensor.shape[3] for tensor in (queries, keys, values)]
+    )
 
 
 def stacked_attention(call: Call) -> list[Step]:
@@ -298,13 +305,13 @@ def _attention(
         row_q=row_sizes[0], row_k=row_sizes[1], row_v=row_sizes[2], mask=MASKS[call.attrs.text("causal")],
         scale=float(size**-0.5 if scale is None else scale),
     )  # fmt: skip
-    return [*before, Launch(kernel, blocks(math.ceil(rows / kernel.queries), heads, batch), given, lanes=32)]
+    return [*before, PlannedLaunch(kernel, blocks(math.ceil(rows / kernel.queries), heads, batch), given, lanes=32)]
 
 
-def _pad(kernel: PadKernel, x: BoundTensor, y: BoundTensor) -> Launch:
+def _pad(kernel: PadKernel, x: BoundTensor, y: BoundTensor) -> PlannedLaunch:
     rows, wide = math.prod(y.shape[:-1]), y.shape[-1]
     given = arguments("pad", rows=rows, columns=x.shape[-1], wide=wide, x=x, y=y)
-    return Launch(kernel, blocks(math.ceil(rows * wide / 256)), given)
+    return PlannedLaunch(kernel, blocks(math.ceil(rows * wide / 256)), given)
 
 
 def _bias_strides(bias: BoundTensor | None) -> dict[str, int]:
@@ -327,7 +334,7 @@ def norm(call: Call) -> list[Step]:
         "norm", columns=columns, x=x, gamma=call["gamma"], beta=call.tensors.get("beta"), y=call.output,
         epsilon=float(call.attrs.any("epsilon")),
     )  # fmt: skip
-    return [Launch(kernel, blocks(math.prod(x.shape[:-1])), given)]
+    return [PlannedLaunch(kernel, blocks(math.prod(x.shape[:-1])), given)]
 
 
 PLANS: Mapping[str, Callable[[Call], list[Step]]] = {

@@ -34,6 +34,6 @@ def describe_norm(match: Match, settings: Settings) -> Description | Decline:
         "is_rms": is_rms,
         "alignment": alignment,
         "threads": min(MOST_THREADS, 32 * warps),
-        "arch": settings.arch,
+        "archs": settings.archs,
     }
     return Description("rms_norm" if is_rms else "layer_norm", roles, {"epsilon": call.attrs["epsilon"]}, choices)

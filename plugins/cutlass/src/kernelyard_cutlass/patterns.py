@@ -52,8 +52,11 @@ def with_bias(product: Pattern) -> Pattern:
 
 
 def with_epilogue(product: Pattern) -> Pattern:
-    """The product with a bias, an activation, a residual and another activation, each where it is there."""
-    biased = with_bias(product)
+    """The product with a bias, an activation, a residual and another activation, each where it is there.
+
+    It may be made float32 before all that: the accumulators are.
+    """
+    biased = with_bias(product.optional(lambda p: is_op("astype")(p).has_attr(dtype="float32")))
     activated = biased.optional(lambda p: is_op(*ACTIVATIONS)(p).capture("activation"))
 
     def combined(p: Pattern) -> Pattern:

@@ -16,16 +16,15 @@ LEAST_BYTE_ALIGNMENT = 4  # elements of int8 that are brought at once
 
 def describe_matmul(match: Match, settings: Settings) -> Description | Decline:
     """A product of floats, perhaps of a right side that is stored transposed, with what follows on it."""
-    objection = check_dtypes([match["lhs"], match["rhs"]])
-    gemm = checked_gemm(match)
-    if objection or isinstance(gemm, Decline):
-        return objection or gemm
+    gemm = check_dtypes([match["lhs"], match["rhs"]]) or checked_gemm(match)
+    if isinstance(gemm, Decline):
+        return gemm
     behind = following(match, match["root"].tensor_type.shape)
     if isinstance(behind, Decline):
         return behind
     column_major = match.call_of("root").args[1] in match.members
     roles = {"lhs": "lhs", "rhs": "rhs", **behind.roles}
-    choices = gemm_choices(gemm, match["lhs"].tensor_type.dtype, column_major, behind.epilogue, settings)
+    choices = gemm_choices(match, gemm, column_major, behind.epilogue, settings)
     return Description("gemm", roles, {"column_major": column_major, "tune": settings.tune}, choices)
 
 
@@ -42,42 +41,42 @@ def checked_gemm(match: Match) -> Gemm | Decline:
 
 
 def gemm_choices(
-    gemm: Gemm, dtype: str, column_major: bool, epilogue: Epilogue, settings: Settings
+    match: Match, gemm: Gemm, column_major: bool, epilogue: Epilogue, settings: Settings
 ) -> dict[str, Any]:
     """What the kernels of a product are chosen by."""
-    math = settings.math(dtype)
+    dtype, output = match["lhs"].tensor_type.dtype, match.root.tensor_type.dtype
     return {
         "family": "gemm",
         "dtype": dtype,
-        "math": math,
+        "output": output,
+        "math": settings.math(dtype),
         "column_major": column_major,
         "alignment_a": alignment_of(gemm.inner, dtype),
         "alignment_b": alignment_of(gemm.inner if column_major else gemm.columns, dtype),
-        "alignment_c": alignment_of(gemm.columns, "int32" if math == "int8" else dtype),
+        "alignment_c": alignment_of(gemm.columns, output),
         "activation": epilogue.activation,
         "combine": epilogue.combine,
         "final": epilogue.final,
         "problem": (gemm.rows, gemm.columns, gemm.inner, gemm.batch),
-        "arch": settings.arch,
+        "archs": settings.archs,
         "tune": settings.tune,
     }
 
 
 def describe_int8_matmul(match: Match, settings: Settings) -> Description | Decline:
     """A product of int8 gathered in int32. The tensor cores read both sides along what is summed."""
-    objection = check_dtypes([match["lhs"], match["rhs"]], ("int8",))
-    gemm = checked_gemm(match)
-    if objection or isinstance(gemm, Decline):
-        return objection or gemm
+    gemm = check_dtypes([match["lhs"], match["rhs"]], ("int8",)) or checked_gemm(match)
+    if isinstance(gemm, Decline):
+        return gemm
     if alignment_of(gemm.inner, "int8") < LEAST_BYTE_ALIGNMENT:
         return Decline("alignment", f"{gemm.inner} elements of int8 are summed; a multiple of 4 is needed")
     is_turned = "turned" in match.captures
     if not is_turned and not isinstance(match["rhs"], Constant):
-        message = "the right side is stored row by row; int8 is read along what is summed: transpose it, or make it a constant"
-        return Decline("layout", message, match["rhs"])
+        message = "the right side is stored row by row, and int8 is read along what is summed"
+        return Decline("layout", f"{message}: transpose it, or make it a constant", match["rhs"])
     behind = following(match, match["root"].tensor_type.shape)
     if isinstance(behind, Decline):
         return behind
     roles = {"lhs": "lhs", "rhs": "rhs" if is_turned else "rhs_rows", **behind.roles}
-    choices = gemm_choices(gemm, "int8", True, behind.epilogue, settings)
+    choices = gemm_choices(match, gemm, True, behind.epilogue, settings)
     return Description("gemm", roles, {"column_major": True, "tune": settings.tune}, choices)

@@ -3,33 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from threading import Lock
 from typing import Any, ClassVar
 
 import numpy as np
 
 from kernelyard import dtypes
-from kernelyard.runtime.cuda_driver import CudaDriver, Grid, LoadedKernels, require_cuda
+from kernelyard.runtime.cuda_driver import CudaDriver, Grid, Launch, LoadedKernels, require_cuda
 from kernelyard.runtime.device_driver import DeviceMemory
 from kernelyard.runtime.json_runtime import JSONGraph, JSONNode, JSONRuntime, check_schema
 from kernelyard.runtime.module import BindContext, BoundCall, BoundTensor
 from kernelyard.runtime.spec import Fields, corrupted, read_json
-from kernelyard_cutlass import emulation, tune
+from kernelyard_cutlass import tune
 from kernelyard_cutlass.code import Code, pack, unpack
+from kernelyard_cutlass.emulation import EmulatedLaunch
 from kernelyard_cutlass.gpus import gpu_of
 from kernelyard_cutlass.kernels import Kernel, entry_of
-from kernelyard_cutlass.launches import PLANS, Call, Choice, Launch
+from kernelyard_cutlass.launches import PLANS, Call, Choice, PlannedLaunch
 from kernelyard_cutlass.tiles import ranked
 
 KIND = "cutlass"
 
 
 class CutlassModule(JSONRuntime):
-    """Composites as calls of CUTLASS kernels. is_tuned: which of a call's kernels is taken is measured on the device."""
+    """Composites as calls of CUTLASS kernels."""
 
     kind: ClassVar[str] = KIND
     device_kind: ClassVar[str] = "cuda"
+    is_capturable: ClassVar[bool] = True
     native_hint: ClassVar[str] = "kernelyard.load the library in Python: programs on a GPU are run by it alone"
 
     def __init__(self, graphs: Sequence[JSONGraph], constants: Mapping[str, np.ndarray], codes: Sequence[Code]) -> None:
@@ -51,7 +52,9 @@ class CutlassModule(JSONRuntime):
             raise corrupted(f"graph {graph.symbol}", nodes[0].op, ", ".join(PLANS))
         kernels = nodes[0].attrs.get("kernels")
         numbers = kernels.values() if isinstance(kernels, dict) else ()
-        if not numbers or not all(isinstance(some, list) and set(some) <= {*range(len(self.codes))} for some in numbers):
+        if not numbers or not all(
+            isinstance(some, list) and set(some) <= {*range(len(self.codes))} for some in numbers
+        ):
             raise corrupted(f"graph {graph.symbol}", kernels, "numbers of kernels")
 
     @classmethod
@@ -79,7 +82,9 @@ class CutlassModule(JSONRuntime):
         lines = [super().inspect(), ""]
         for number, (kernel, code) in enumerate(self.codes.items()):
             archs = ", ".join(code.cubins) or "not compiled"
-            lines.append(f"kernel {number}: {kernel} ({archs}; {code.threads} threads, {code.shared_nbytes} bytes shared)")
+            lines.append(
+                f"kernel {number}: {kernel} ({archs}; {code.threads} threads, {code.shared_nbytes} bytes shared)"
+            )
         return "\n".join(lines)
 
     def build(
@@ -88,13 +93,12 @@ class CutlassModule(JSONRuntime):
         """The launches of a composite's kernels. Raises: DeviceError, ExecutionError."""
         driver = require_cuda(context.device, graph.symbol)
         node, output = graph.nodes[-1], args[-1]
-        call = BoundCall([], [self, context])
         if not output.nbytes:
-            return call
+            return BoundCall([])
         tensors = {role: self._tensor(graph, source, args, driver) for role, (source, _) in node.inputs}
-        for launch in self._launches(self._call(node, tensors, output, context), driver):
-            call.steps.append(self._step(launch, driver))
-        return call
+        planned = self._launches(self._call(node, tensors, output, context), driver)
+        steps = [self._step(launch, driver) for launch in planned]
+        return BoundCall([*steps], [self, context], _movers(planned, steps, args))
 
     def _tensor(self, graph: JSONGraph, number: int, args: Sequence[BoundTensor], driver: CudaDriver) -> BoundTensor:
         node = graph.nodes[number]
@@ -116,20 +120,21 @@ class CutlassModule(JSONRuntime):
         attrs = Fields(dict(node.attrs), f"a kernel {node.op}")
         return PLANS[node.op], Call(attrs, tensors, output, kernels, context.workspace)
 
-    def _launches(self, planned: tuple[Callable[[Call], Any], Call], driver: CudaDriver) -> list[Launch]:
+    def _launches(self, planned: tuple[Callable[[Call], Any], Call], driver: CudaDriver) -> list[PlannedLaunch]:
         plan, call = planned
-        found: list[Launch] = []
+        found: list[PlannedLaunch] = []
         for step in plan(call):
             found += self._chosen(step, driver, call.attrs.any("tune") is True) if isinstance(step, Choice) else [step]
         return found
 
-    def _chosen(self, choice: Choice, driver: CudaDriver, is_tuned: bool) -> list[Launch]:
+    def _chosen(self, choice: Choice, driver: CudaDriver, is_tuned: bool) -> list[PlannedLaunch]:
         kernels = {kernel.tile: kernel for kernel in choice.kernels}
         first = choice.kernels[0]
         if is_tuned and len(kernels) > 1 and not driver.is_emulator:
             return choice.launches(self._measured(choice, driver))
-        best = ranked(list(kernels), choice.problem, first.math, gpu_of(driver.capability))[0]
-        return choice.launches(kernels[best])
+        gpu, itemsize = gpu_of(driver.capability), choice.problem.itemsize
+        fitting = [tile for tile in kernels if tile.shared_nbytes(itemsize) <= gpu.shared_nbytes]
+        return choice.launches(kernels[ranked(fitting or list(kernels), choice.problem, first.math, gpu)[0]])
 
     def _measured(self, choice: Choice, driver: CudaDriver) -> Any:
         key = tune.key_of(choice.problem, choice.kernels, f"{driver.kind} {driver.capability}")
@@ -137,15 +142,20 @@ class CutlassModule(JSONRuntime):
 
         def prepare(number: int) -> Callable[[], None]:
             steps = [self._step(launch, driver) for launch in choice.launches(choice.kernels[number])]
-            return lambda: [step() for step in steps] and None
+
+            def run() -> None:
+                for step in steps:
+                    step()
+
+            return run
 
         probe = DeviceMemory(driver, 4)
         word = np.zeros(1, np.int32)
         return choice.kernels[tune.quickest(key, names, prepare, lambda: driver.download(probe.address, word))]
 
-    def _step(self, launch: Launch, driver: CudaDriver) -> Callable[[], None]:
+    def _step(self, launch: PlannedLaunch, driver: CudaDriver) -> Launch:
         if driver.is_emulator:
-            return partial(emulation.run, launch)
+            return EmulatedLaunch(launch)
         code = self.codes[launch.kernel]
         lanes = launch.lanes or code.threads
         grid = Grid(launch.blocks, (lanes, code.threads // lanes if lanes else 1, 1), code.shared_nbytes)
@@ -156,6 +166,28 @@ class CutlassModule(JSONRuntime):
             if (driver, code.kernel) not in self._loaded:
                 self._loaded[driver, code.kernel] = driver.load(code.image)
             return self._loaded[driver, code.kernel]
+
+
+def _movers(
+    planned: Sequence[PlannedLaunch], steps: Sequence[Launch], args: Sequence[BoundTensor]
+) -> dict[int, Callable[[int], None]]:
+    """For each argument what moves it, in all launches that get its address, or one inside of it."""
+
+    def mover(arg: BoundTensor) -> Callable[[int], None]:
+        places = [
+            (step, place, given.value - arg.address)
+            for launch, step in zip(planned, steps, strict=True)
+            for place, given in enumerate(launch.arguments)
+            if given.nbytes and arg.address <= given.value < arg.address + arg.nbytes
+        ]
+
+        def move(address: int) -> None:
+            for step, place, offset in places:
+                step.move(place, address + offset)
+
+        return move
+
+    return {number: mover(arg) for number, arg in enumerate(args)}
 
 
 load = CutlassModule.load_from_bytes

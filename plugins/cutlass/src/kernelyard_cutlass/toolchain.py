@@ -1,8 +1,7 @@
-"""Where CUTLASS's headers, CUDA's headers and NVRTC are. All are found without importing a package, and without a GPU."""
+"""Where CUTLASS's headers, CUDA's headers and NVRTC are: found without importing a package, and without a GPU."""
 
 from __future__ import annotations
 
-import ctypes
 import importlib.util
 import os
 import re
@@ -11,8 +10,9 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from kernelyard.errors import BackendUnavailableError
+from kernelyard.errors import BackendUnavailableError, ToolchainError
 from kernelyard.runtime import nvrtc
+from kernelyard.runtime.cuda_libraries import NVRTC, PACKAGE, usable
 
 # What brings everything; the package nvidia-cutlass declares others that are not needed here.
 INSTALL_HINT = (
@@ -50,26 +50,20 @@ def find_toolchain() -> Toolchain:
     """
     source = _cutlass_source()
     version = _cutlass_version(source)
-    found = nvrtc.find()
+    library = _nvrtc()
+    number = nvrtc.version(library)
+    return Toolchain(library, number, source, version, _cuda_headers(int(number.partition(".")[0]), library))
+
+
+def _nvrtc() -> str:
+    found = next(iter(usable(NVRTC, INSTALL_HINT)), None)
     if found is None:
         raise BackendUnavailableError("there is no NVRTC to compile CUTLASS with", hint=INSTALL_HINT)
-    library = found[0]
-    number = _nvrtc_version(library)
-    headers = _cuda_headers(library, found[1])
-    major = _headers_major(headers[0])
-    if major != number[0]:
-        raise BackendUnavailableError(
-            "NVRTC and the CUDA headers are of different major versions",
-            found=f"NVRTC {number[0]} ({library}), headers of CUDA {major} ({headers[0]})",
-            expected="one major version",
-            hint=f"pip install the headers beside NVRTC {number[0]}: {_header_packages(number[0])}",
-        )
-    return Toolchain(library, ".".join(map(str, number)), source, version, headers)
-
-
-def _header_packages(major: int) -> str:
-    suffix = "-cu12" if major == 12 else ""
-    return f"nvidia-cuda-runtime{suffix} nvidia-cuda-cccl{suffix}"
+    try:
+        nvrtc.version(found.path)
+    except ToolchainError as error:
+        raise BackendUnavailableError(error.message, where=found.path, found=error.found, hint=INSTALL_HINT) from error
+    return found.path
 
 
 def _cutlass_source() -> Path:
@@ -108,42 +102,32 @@ def _defined(text: str, name: str) -> int:
     return int(found[1]) if found else 0
 
 
-def _nvrtc_version(library: str) -> tuple[int, int]:
-    major, minor = ctypes.c_int(), ctypes.c_int()
-    try:
-        status = ctypes.CDLL(library).nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
-    except (OSError, AttributeError) as error:
-        raise BackendUnavailableError("NVRTC cannot be loaded", where=library, found=error, hint=INSTALL_HINT) from error
-    if status:
-        raise BackendUnavailableError("NVRTC does not tell its version", where=library, found=status, hint=INSTALL_HINT)
-    return major.value, minor.value
-
-
-def _cuda_headers(library: str, beside: tuple[Path, ...]) -> tuple[Path, ...]:
-    """The folders of the runtime's headers and of the C++ library's: those beside NVRTC, else a toolkit's."""
-    for runtime, cpp in _candidates(library, beside):
-        if (runtime / "cuda_runtime_api.h").is_file() and (cpp / "cuda/std/cstdint").is_file():
+def _cuda_headers(major: int, library: str) -> tuple[Path, ...]:
+    """The folders of the runtime's headers and of the C++ library's, of NVRTC's own major version."""
+    others: list[str] = []
+    for runtime, cpp in _candidates():
+        if not (runtime / "cuda_runtime_api.h").is_file() or not (cpp / "cuda/std/cstdint").is_file():
+            continue
+        found = _defined((runtime / "cuda_runtime_api.h").read_text(encoding="utf-8"), "CUDART_VERSION") // 1000
+        if found == major:
             return (runtime, cpp) if runtime != cpp else (runtime,)
+        others.append(f"CUDA {found} in {runtime}")
+    suffix = "-cu12" if major == 12 else ""
     raise BackendUnavailableError(
-        "CUDA's headers are not here",
+        f"the headers of CUDA {major} are not here" if not others else "NVRTC and CUDA's headers do not go together",
         where=library,
-        expected="cuda_runtime_api.h and cuda/std",
-        hint=INSTALL_HINT,
+        found=", ".join(others) or "none",
+        expected=f"cuda_runtime_api.h and cuda/std of CUDA {major}, as NVRTC is",
+        hint=f"pip install nvidia-cuda-runtime{suffix} nvidia-cuda-cccl{suffix}",
     )
 
 
-def _candidates(library: str, beside: tuple[Path, ...]) -> Iterator[tuple[Path, Path]]:
-    for runtime in beside:
-        yield runtime, runtime / "cccl"
-        yield runtime, runtime.parents[1] / "cuda_cccl/include"
-        yield runtime, runtime
-    if beside:
-        return  # a wheel's NVRTC does not go with another release's headers
+def _candidates() -> Iterator[tuple[Path, Path]]:
+    package = importlib.util.find_spec(PACKAGE)
+    for root in map(Path, package.submodule_search_locations or () if package else ()):
+        yield root / "cu13/include", root / "cu13/include/cccl"
+        yield root / "cuda_runtime/include", root / "cuda_cccl/include"
     toolkits = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), *TOOLKITS]
     for root in (Path(toolkit) for toolkit in toolkits if toolkit):
         yield root / "include", root / "include/cccl"
         yield root / "include", root / "include"
-
-
-def _headers_major(folder: Path) -> int:
-    return _defined((folder / "cuda_runtime_api.h").read_text(encoding="utf-8"), "CUDART_VERSION") // 1000

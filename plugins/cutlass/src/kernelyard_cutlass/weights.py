@@ -55,7 +55,7 @@ class DecodedWeight:
     @property
     def bits(self) -> int:
         """4 where all integers fit."""
-        fits = self.stored.size and LEAST_HALF <= self.stored.min() and self.stored.max() <= MOST_HALF
+        fits = self.stored.size and self.stored.min() >= LEAST_HALF and self.stored.max() <= MOST_HALF
         return 4 if fits else 8
 
     def packed(self) -> np.ndarray:
@@ -68,10 +68,9 @@ class DecodedWeight:
 
 def describe_decode_matmul(match: Match, settings: Settings) -> Description | Decline:
     """A product with a weight that is decoded first."""
-    objection = check_dtypes([match["lhs"], match["rhs"]])
-    gemm = checked_gemm(match)
-    if objection or isinstance(gemm, Decline):
-        return objection or gemm
+    gemm = check_dtypes([match["lhs"], match["rhs"]]) or checked_gemm(match)
+    if isinstance(gemm, Decline):
+        return gemm
     if match["rhs"].tensor_type.rank != 2:
         return Decline("rank", f"the weight has {match['rhs'].tensor_type.rank} axes; a matrix is needed", match["rhs"])
     weight = weight_of(match["rhs"], match["encoded"], match.value_of)
@@ -81,8 +80,10 @@ def describe_decode_matmul(match: Match, settings: Settings) -> Description | De
     if isinstance(behind, Decline):
         return behind
     if "addend" in behind.roles.values():
-        return Decline("bias", "a matrix is added before the activation; the kernel for few rows adds one number for each column")
-    choices = gemm_choices(gemm, match["lhs"].tensor_type.dtype, True, behind.epilogue, settings)
+        return Decline(
+            "bias", "a matrix is added before the activation; the kernel for few rows adds one number for each column"
+        )
+    choices = gemm_choices(match, gemm, True, behind.epilogue, settings)
     choices = {**choices, "family": "decode", "bits": weight.bits}
     roles = {"lhs": "lhs", "rhs": "weight", "encoded": "encoded", **behind.roles}
     return Description("decode_matmul", roles, {"tune": settings.tune}, choices)
@@ -110,8 +111,6 @@ def _decode(rhs: Expr, encoded: Expr, values: Values) -> DecodedWeight | str:
         return f"{weight.shape[1]} elements are summed; a multiple of {RUN} is needed"
     with np.errstate(all="ignore"):
         stored = np.where(each == 0, 0, np.rint(weight / each))
-    rhs_dtype = rhs.tensor_type.numpy_dtype if hasattr(rhs.tensor_type, "numpy_dtype") else None
-    del rhs_dtype
     if not np.all(np.abs(stored) <= 128) or not np.allclose(stored * each, weight, rtol=2**-7, atol=0):
         return "the scales are too small, or too large, to tell the stored numbers from the decoded ones"
     group = _group(each)

@@ -25,7 +25,7 @@ __device__ inline void read(KY_INPUT const* at, float* numbers) {
 
 extern "C" __global__ void __launch_bounds__(KY_THREADS) KY_ENTRY(
     long long m, long long n, long long k, long long group, KY_INPUT* a, char* weights, KY_INPUT* scales,
-    KY_INPUT* bias, KY_INPUT* residual, KY_INPUT* d, long long ld_residual) {
+    KY_OUTPUT* bias, KY_OUTPUT* residual, KY_OUTPUT* d, long long ld_residual) {
   long long const column = blockIdx.x * (KY_THREADS / 32) + threadIdx.x / 32;
   long long const row = blockIdx.y * KY_ROWS;
   int const lane = threadIdx.x % 32;
@@ -51,7 +51,7 @@ extern "C" __global__ void __launch_bounds__(KY_THREADS) KY_ENTRY(
 #ifdef KY_COMBINE
     value = KY_FINAL<float>()(KY_COMBINE<float>()(value, float(residual[(row + r) * ld_residual + column])));
 #endif
-    d[(row + r) * n + column] = KY_INPUT(value);
+    d[(row + r) * n + column] = KY_OUTPUT(value);
   }
 }
 
