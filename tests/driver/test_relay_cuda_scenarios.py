@@ -1,6 +1,6 @@
-"""The partition half of the Relay-era test_cublas.py and test_cudnn.py: which calls are marked, and which are not, why.
+"""The partition half of the Relay-era test_cudnn.py: which calls are marked, and which are not, why.
 
-The libraries are stand-ins of NumPy: the same rules, patterns and graphs, and kernels that read them. Rules for single
+The library is a stand-in of NumPy: the same rules, patterns and graphs, and kernels that read them. Rules for single
 operators and patterns are used together, as in Relay: composites first, then marks, then regions.
 """
 
@@ -14,76 +14,12 @@ import pytest
 from numpy_library import Library
 
 import kernelyard as ky
-from kernelyard.ir import Call, Expr, FunctionBuilder, IRModule, TensorType, Var, verify
+from kernelyard.ir import Call, FunctionBuilder, IRModule, Var, verify
 from kernelyard.patterns import Accept, Answer, Decline, FusionPattern, Match, is_op, wildcard
-from kernelyard.patterns.templates import swaps_last_two
 from kernelyard.placement.recorder import Recorder
 from kernelyard.testing import assert_allclose, evaluate
 from kernelyard.transform import AnnotateTarget, MergeComposite, PartitionGraph, register_op_rule
 from kernelyard.transform.single_op_rules import unregister_op_rules
-
-# --- cublas: rules ----------------------------------------------------------------------------------------------------
-PAIRS = (
-    ("float32", "float32"),
-    ("float16", "float16"),
-    ("float16", "float32"),
-    ("int8", "int32"),
-    ("float64", "float64"),
-    ("int8", "float32"),
-)
-
-
-def check_product(a: TensorType, b: TensorType, result: TensorType) -> Answer:
-    """Both operands and the result as they are stored."""
-    if a.dtype != b.dtype:
-        return Decline("dtype", f"operands of {a.dtype} and {b.dtype}; both must have the same dtype")
-    if (a.dtype, result.dtype) not in PAIRS:
-        return Decline("dtype", f"a product of {a.dtype} that is {result.dtype}")
-    for operand in (a, b):
-        columns = operand.shape[-1]
-        if a.dtype == "int8" and (not isinstance(columns, int) or columns % 4):
-            return Decline("attribute", f"int8 with rows of {columns} elements; a multiple of 4 is needed")
-    return Accept()
-
-
-def rule_of_products(call: Call) -> Answer:
-    return check_product(*(arg.tensor_type for arg in call.args), call.tensor_type)
-
-
-def stored_operand(match: Match, operand: Expr) -> tuple[Expr, bool]:
-    """An operand as it is stored, below a cast and a transposition inside the match; whether it is transposed."""
-    is_turned = False
-    while operand in match.members:
-        value = match.value_of(operand)
-        assert isinstance(value, Call)
-        is_turned |= value.op_name == "permute_dims"
-        operand = value.args[0]
-    return operand, is_turned
-
-
-def check_matched_product(match: Match) -> Answer:
-    a, b = (stored_operand(match, arg)[0] for arg in match.call.args)
-    return check_product(a.tensor_type, b.tensor_type, match.call.tensor_type)
-
-
-def product_attributes(match: Match) -> Mapping[str, Any]:
-    turned = [stored_operand(match, arg)[1] for arg in match.call.args]
-    return {"kernel": "gemm", "arguments": {"transpose_a": turned[0], "transpose_b": turned[1]}}
-
-
-def product_pattern() -> Any:
-    """A product that reads its operands transposed, or wider than they are stored."""
-
-    def operand(name: str) -> Any:
-        x = wildcard().capture(name)
-        turned = is_op("permute_dims")(x).has_attr(axes=swaps_last_two)
-        return is_op("astype")(turned) | is_op("astype")(x) | turned | x
-
-    return is_op("matmul")(operand("a"), operand("b"))
-
-
-CUBLAS = [FusionPattern("cublas.matmul", product_pattern(), check_matched_product, product_attributes)]
-
 
 # --- cudnn: rules -----------------------------------------------------------------------------------------------------
 FLOATS = ("float16", "float32", "float64")
@@ -138,21 +74,18 @@ CUDNN = [conv2d_bias_act()]
 @pytest.fixture(autouse=True)
 def _libraries(install: Any) -> Iterator[None]:
     rules = {"nn.softmax": rule_of_softmax, "nn.log_softmax": rule_of_log_softmax, "nn.conv2d": rule_of_conv2d}
-    register_op_rule("matmul", "cublas", rule_of_products)
     for op, rule in rules.items():
         register_op_rule(op, "cudnn", rule)
-    for name in ("cublas", "cudnn"):
-        install(Library(name))
+    install(Library("cudnn"))
     yield
-    unregister_op_rules("cublas")
     unregister_op_rules("cudnn")
 
 
-TABLES = {"cublas": CUBLAS, "cudnn": CUDNN}
+TABLES = {"cudnn": CUDNN}
 
 
 def partitioned(module: IRModule, library: str) -> tuple[IRModule, Recorder]:
-    """partition_for_cublas, partition_for_cudnn."""
+    """partition_for_cudnn."""
     recorder = Recorder()
     for step in (MergeComposite(TABLES[library], recorder), AnnotateTarget(library, recorder), PartitionGraph()):
         module = verify(step(module))
@@ -193,73 +126,6 @@ def declined(library: str, b: FunctionBuilder, result: Var, rest_is_taken: bool 
     feeds = feeds_of(module)
     assert_allclose(exe(*feeds), evaluate(module, feeds)[0])
     return [(each.code, each.message) for each in recorder.declined_matches()]
-
-
-# --- test_cublas.py ---------------------------------------------------------------------------------------------------
-def product(a: tuple[int, ...], b: tuple[int, ...], pair: tuple[str, str], turn_a: bool, turn_b: bool) -> Any:
-    """A product of stored operands: wider than these where the result is."""
-    builder = FunctionBuilder()
-    stored, wanted = pair
-    operands = []
-    for name, shape, turned in (("A", a, turn_a), ("B", b, turn_b)):
-        x = builder.input(name, shape, stored)
-        axes = (*range(len(shape) - 2), len(shape) - 1, len(shape) - 2)
-        x = builder.op("permute_dims", x, axes=axes) if turned else x
-        operands.append(x if stored == wanted else builder.op("astype", x, dtype=wanted))
-    return builder, builder.op("matmul", *operands)
-
-
-def check_pair(a: tuple[int, ...], b: tuple[int, ...], pair: tuple[str, str], turn_a: bool, turn_b: bool) -> None:
-    """int8 with rows that are no multiple of 4 is declined. Casts and transpositions are operators here: without them,
-    run elsewhere, the product may be one that the library takes."""
-    builder, result = product(a, b, pair, turn_a, turn_b)
-    if pair[0] == "int8" and (a[-1] % 4 or b[-1] % 4):
-        fits = [shape[-1] % 4 == 0 or (turned and shape[-2] % 4 == 0) for shape, turned in ((a, turn_a), (b, turn_b))]
-        is_taken = pair[1] == "float32" or all(fits)
-        reasons = declined("cublas", builder, result, rest_is_taken=is_taken)
-        assert any(code == "attribute" and "a multiple of 4 is needed" in message for code, message in reasons)
-    else:
-        check("cublas", builder, result)
-
-
-SIZES = [(64, 128, 32, False, False), (17, 32, 16, True, False), (24, 17, 12, False, True), (96, 4, 17, True, True)]
-
-
-@pytest.mark.parametrize("pair", PAIRS, ids=" to ".join)
-@pytest.mark.parametrize(("n", "m", "k", "turn_a", "turn_b"), SIZES)
-def test_relay_cublas_matmul(n: int, m: int, k: int, turn_a: bool, turn_b: bool, pair: tuple[str, str]) -> None:
-    check_pair((k, n) if turn_a else (n, k), (m, k) if turn_b else (k, m), pair, turn_a, turn_b)
-
-
-@pytest.mark.parametrize("pair", PAIRS, ids=" to ".join)
-@pytest.mark.parametrize(("n", "m", "k"), [size[:3] for size in SIZES])
-def test_relay_cublas_dense(n: int, m: int, k: int, pair: tuple[str, str]) -> None:
-    """The weights are (units, inputs): read transposed."""
-    check_pair((n, k), (m, k), pair, False, True)
-
-
-@pytest.mark.parametrize("pair", PAIRS, ids=" to ".join)
-@pytest.mark.parametrize(("size", "batches"), list(zip(SIZES, [(16, 16), (16, 1), (17, 17), (53, 1)], strict=True)))
-def test_relay_cublas_batch_matmul(
-    size: tuple[int, int, int, bool, bool], batches: tuple[int, int], pair: tuple[str, str]
-) -> None:
-    n, m, k, turn_a, turn_b = size
-    a, b = (k, n) if turn_a else (n, k), (m, k) if turn_b else (k, m)
-    check_pair((batches[0], *a), (batches[1], *b), pair, turn_a, turn_b)
-
-
-def test_products_that_cublas_has_no_types_for() -> None:
-    """The rule of the operator and the check of the pattern say the same."""
-    b = FunctionBuilder()
-    reasons = declined("cublas", b, b.op("matmul", b.input("x", (4, 4), "int8"), b.input("y", (4, 4), "int8")))
-    assert set(reasons) == {("dtype", "a product of int8 that is int8")}
-    reasons = declined("cublas", *product((4, 4), (4, 4), ("float32", "float64"), False, False), rest_is_taken=True)
-    assert ("dtype", "a product of float32 that is float64") in reasons
-    b = FunctionBuilder()
-    inputs = [b.input(name, (4, 4), dtype) for name, dtype in (("x", "int8"), ("y", "float16"))]
-    wide = [b.op("astype", x, dtype="float32") for x in inputs]
-    reasons = declined("cublas", b, b.op("matmul", *wide), rest_is_taken=True)
-    assert ("dtype", "operands of int8 and float16; both must have the same dtype") in reasons
 
 
 # --- test_cudnn.py ----------------------------------------------------------------------------------------------------
@@ -342,9 +208,6 @@ def test_what_is_no_bias_leaves_the_convolution_to_the_rule() -> None:
 
 
 SCENARIOS = {
-    "test_cublas: relay_cublas_matmul": test_relay_cublas_matmul,
-    "test_cublas: relay_cublas_dense": test_relay_cublas_dense,
-    "test_cublas: relay_cublas_batch_matmul": test_relay_cublas_batch_matmul,
     "test_cudnn: relay_cudnn_softmax": test_relay_cudnn_softmax,
     "test_cudnn: relay_cudnn_log_softmax": test_relay_cudnn_log_softmax,
     "test_cudnn: relay_cudnn_conv2d": test_relay_cudnn_conv2d,
