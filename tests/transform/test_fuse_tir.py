@@ -13,8 +13,9 @@ from kernelyard.ops.interpreter import run
 from kernelyard.testing.strategies import RandomProgram, modules
 from kernelyard.tir.primfunc import PrimFunc
 from kernelyard.transform.annotate_tir_op_pattern import AnnotateTIROpPattern
-from kernelyard.transform.fuse_ops import FuseOps, is_primitive
+from kernelyard.transform.fuse_ops import FuseOps
 from kernelyard.transform.fuse_tir import FuseTIR
+from kernelyard.transform.kernel_groups import is_primitive
 from kernelyard.transform.legalize_ops import LegalizeOps
 from kernelyard.transform.pass_base import Sequential
 

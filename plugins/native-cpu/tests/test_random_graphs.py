@@ -29,6 +29,7 @@ SETTINGS = settings(
 def test_random_graphs(batch: int) -> None:
     target = ky.Target("cpu", mcpu=MACHINES[batch % len(MACHINES)])
     seen: list[int] = []  # how many kernels each graph became
+    together: list[int] = []  # how many of them have several results
 
     @seed(batch)
     @SETTINGS
@@ -36,6 +37,7 @@ def test_random_graphs(batch: int) -> None:
     def check(graph: FusedGraph) -> None:
         exe = ky.compile(graph.module, target=target, backends=[], strict=True)
         seen.append(len(exe.report.kernels))
+        together.append(sum(len(step.outputs) > 1 for step in exe.programs["main"].steps))
         for number, case in enumerate(graph.cases):
             found = exe(*case.inputs)
             results = found if isinstance(found, tuple) else (found,)
@@ -44,3 +46,4 @@ def test_random_graphs(batch: int) -> None:
     check()
     assert len(seen) >= EXAMPLES * 0.98
     assert sum(seen) > 1.5 * len(seen)  # kernels: graphs are not trivial
+    assert sum(map(bool, together)) > 0.1 * len(seen)

@@ -197,6 +197,32 @@ def _slice(g: GraphBuilder, x: Value) -> None:
         g.call("strided_slice", x, exact=True, axes=(axis,), begin=(begin,), end=(end,), strides=(g.number(1, 3),))
 
 
+def _split(g: GraphBuilder, x: Value) -> None:
+    known = [n for n, dim in enumerate(x.shape) if isinstance(dim, int) and dim > 1]
+    if known:
+        axis = g.pick(*known)
+        size = int(x.shape[axis])  # pyright: ignore[reportArgumentType]
+        first = g.pick(size // 2, g.number(1, size - 1))
+        g.split(x, axis, (first, size - first))
+
+
+def _siblings(g: GraphBuilder, x: Value) -> None:
+    """Several functions of one value, and one of another of its shape: kernels that may become one."""
+    for name in g.draw(st.lists(st.sampled_from(sorted(SMOOTH)), min_size=2, max_size=3, unique=True)):
+        if x.is_float:
+            g.call(name, x, gain=SMOOTH[name])
+    others = [v for v in g.values if v.shape == x.shape and v.dtype != "bool"]
+    if others:
+        g.call("negative", g.pick(*others), exact=True)
+
+
+def _sibling_reductions(g: GraphBuilder, x: Value) -> None:
+    """Two reductions of the same rows."""
+    if x.rank and x.is_float:
+        for name in ("max", "mean"):
+            g.call(name, x, exact=name == "max", axes=(x.rank - 1,), keepdims=g.pick(True, False))
+
+
 def _pad(g: GraphBuilder, x: Value) -> None:
     if x.rank and x.dtype != "bool":
         pads = tuple(g.number(0, 2) for _ in range(2 * x.rank))
@@ -243,12 +269,13 @@ STEPS: tuple[Step, ...] = (
     *(_exact, _jumping, _comparison, _where, _arg, _softmax, _norm, _matmul, _products, _conv, _pool),
     *(_permutation, _flattening, _new_axis, _broadcast, _concatenation, _slice, _pad, _flip, _take),
     *(_cumsum, _triangle, _quantization),
+    *(_split, _siblings, _siblings, _sibling_reductions),
 )
 
 
 @st.composite
 def fused_graphs(draw: Draw, max_ops: int = 16) -> FusedGraph:
-    """Random graphs with one to three outputs; some have unknown sizes, and then two cases, some have empty axes."""
+    """Random graphs with one to five outputs; some have unknown sizes, and then two cases, some have empty axes."""
     unknown = draw(st.booleans())
     some = st.sampled_from(SIZES)  # what is unknown is never 0
     sizes = [{"n": draw(some), "m": draw(some)} for _ in range(2 if unknown else 1)]
@@ -263,5 +290,5 @@ def fused_graphs(draw: Draw, max_ops: int = 16) -> FusedGraph:
     for _ in range(draw(st.integers(max_ops // 2, max_ops))):
         step = draw(st.sampled_from(STEPS))
         step(g, draw(st.sampled_from(g.values[-3:])))
-    others = draw(st.lists(st.sampled_from(g.values), max_size=2))
+    others = draw(st.lists(st.sampled_from(g.values), max_size=4))
     return g.finish(list(dict.fromkeys([g.values[-1], *others])))

@@ -146,6 +146,15 @@ class GraphBuilder:
             return
         self.values.append(Value(var, arrays, self._error(args, arrays, var.tensor_type.dtype, exact, gain)))
 
+    def split(self, x: Value, axis: int, sections: Sequence[int]) -> None:
+        """Append a split, and its parts as values."""
+        both = self.builder.op("split", x.var, axis=axis, sections=tuple(sections))
+        ends = np.cumsum(sections)[:-1]
+        pieces = [np.split(array, ends, axis) for array in x.arrays]
+        for number in range(len(sections)):
+            var = self.builder.get(both, number)
+            self.values.append(Value(var, [parts[number] for parts in pieces], x.error))
+
     def _reference(self, op: Any, args: Sequence[Value | np.ndarray], attrs: Mapping[str, Any], number: int) -> Any:
         operands = [arg.arrays[number] if isinstance(arg, Value) else arg for arg in args]
         known = {

@@ -25,7 +25,7 @@ def classify(function: PrimFunc) -> str:
     if len(writers) != 1 or function.num_outputs != 1 or not _is_pure(writers[0]):
         return OPAQUE
     if any(block.reducer is not None for block in function.blocks):
-        return ANCHOR if any(map(_sums_products, function.blocks)) else REDUCTION
+        return ANCHOR if any(map(sums_products, function.blocks)) else REDUCTION
     inputs = set(function.inputs)
     if len(function.blocks) > 1:
         return INJECTIVE
@@ -40,7 +40,7 @@ def _is_pure(block: ComputeBlock) -> bool:
     return block.writes_spatial_axes and not ordered and block.output not in block.reads
 
 
-def _sums_products(block: ComputeBlock) -> bool:
+def sums_products(block: ComputeBlock) -> bool:
     """True for a sum of products of two different buffers' elements, each read again and again."""
     if block.reducer != "sum" or not block.reduce_axes:
         return False

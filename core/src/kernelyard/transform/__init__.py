@@ -63,11 +63,13 @@ _HOME = {
     # to loop-level functions
     "AnnotateTIROpPattern": "annotate_tir_op_pattern",
     "FuseOps": "fuse_ops",
+    "FuseSiblings": "fuse_siblings",
     "FuseTIR": "fuse_tir",
     "FuseTransposeMatmul": "fuse_transpose_matmul",
     "LegalizeOps": "legalize_ops",
     "OutlineContinuations": "outline_continuations",
     "PackConstants": "pack_constants",
+    "SeparateResults": "separate_results",
 }
 
 

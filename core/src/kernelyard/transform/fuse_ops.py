@@ -10,21 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from kernelyard.ir import (
-    BaseFunction,
-    Binding,
-    Call,
-    Constant,
-    Expr,
-    Function,
-    GlobalVar,
-    IRModule,
-    Op,
-    Var,
-    operands,
-    uses,
-    with_operands,
-)
+from kernelyard.ir import BaseFunction, Binding, Call, Function, GlobalVar, IRModule, Var, uses
 from kernelyard.ir.visitor import result_vars
 from kernelyard.tir.expr import Load
 from kernelyard.tir.inline import CHEAP
@@ -41,15 +27,11 @@ from kernelyard.tir.op_pattern import (
     reads_prefix,
 )
 from kernelyard.tir.primfunc import ComputeBlock, PrimFunc
+from kernelyard.transform.fresh_names import FreshNames
+from kernelyard.transform.kernel_groups import callee, group_function, group_name, is_primitive
 from kernelyard.transform.pass_base import Pass, PassContext
 
-PRIMITIVE = "Primitive"
 MAX_DEPTH = 64
-
-
-def is_primitive(function: BaseFunction) -> bool:
-    """True for a group made by FuseOps."""
-    return isinstance(function, Function) and PRIMITIVE in function.attrs
 
 
 class FuseOps(Pass):
@@ -65,13 +47,13 @@ class FuseOps(Pass):
     def run(self, module: IRModule, context: PassContext) -> IRModule:
         limit = int(context.option("fuse_ops.max_depth", MAX_DEPTH))
         changed: dict[str, BaseFunction] = {}
-        taken = set(module.functions)
+        names = FreshNames(module.functions)
         for name, function in module.entry_functions().items():
             if is_primitive(function):
                 continue
             groups = _Grouping(function, module, limit).groups()
             if groups:
-                fused, parts = _extract(function, module, groups, taken)
+                fused, parts = _extract(function, groups, names)
                 changed |= {name: fused, **parts}
         return module.with_functions(changed)
 
@@ -110,15 +92,6 @@ class _Group:
     @property
     def has_anchor(self) -> bool:
         return any(node.kind == ANCHOR for node in self.nodes)
-
-
-def callee(value: Expr, module: IRModule) -> PrimFunc | None:
-    """The PrimFunc that a value calls by `call_tir`, if it does."""
-    if isinstance(value, Call) and isinstance(value.op, Op) and value.op.name == "call_tir":
-        target = value.args[0]
-        function = module[target.name] if isinstance(target, GlobalVar) else None
-        return function if isinstance(function, PrimFunc) else None
-    return None
 
 
 class _Grouping:
@@ -190,9 +163,7 @@ def _shares_rows(user: _Node, block: ComputeBlock, load: Load) -> bool:
 
 
 # --- groups become functions -------------------------------------------------------------------------------------
-def _extract(
-    function: Function, module: IRModule, groups: Sequence[_Group], taken: set[str]
-) -> tuple[Function, dict[str, Function]]:
+def _extract(function: Function, groups: Sequence[_Group], names: FreshNames) -> tuple[Function, dict[str, Function]]:
     group_of = {node.binding.var: group for group in groups for node in group.nodes}
     parts: dict[str, Function] = {}
     bindings: list[Binding] = []
@@ -201,40 +172,9 @@ def _extract(
         if group is None:
             bindings.append(binding)
         elif binding is group.nodes[0].binding:
-            part, arguments = _group_function(group)
-            name = _fresh(_group_name(group), taken)
+            nodes = group.nodes[::-1]
+            part, arguments = group_function([node.binding for node in nodes], [binding.var])
+            name = names.unique(group_name(node.function for node in nodes))
             parts[name] = part
             bindings.append(Binding(binding.var, Call(GlobalVar(name), arguments, type_=binding.var.type)))
     return Function(function.params, bindings, function.result, function.attrs), parts
-
-
-def _group_function(group: _Group) -> tuple[Function, list[Expr]]:
-    """The group as a function of what it reads from outside, and what that is."""
-    inside = {node.binding.var for node in group.nodes}
-    params: dict[Expr, Var] = {}
-    bindings: list[Binding] = []
-    for node in reversed(group.nodes):
-        new = [_inside_operand(operand, inside, params) for operand in operands(node.call)]
-        bindings.append(Binding(node.binding.var, with_operands(node.call, new)))
-    result = group.nodes[0].binding.var
-    return Function(list(params.values()), bindings, result, {PRIMITIVE: True}), list(params)
-
-
-def _inside_operand(operand: Expr, inside: set[Var], params: dict[Expr, Var]) -> Expr:
-    if isinstance(operand, Constant) or (isinstance(operand, Var) and operand not in inside):
-        return params.setdefault(operand, Var(f"p{len(params)}", operand.type))
-    return operand
-
-
-def _group_name(group: _Group) -> str:
-    names = [str(op).rpartition(".")[2] for node in reversed(group.nodes) for op in node.function.attrs.get("ops", ())]
-    return "_".join(["fused", *names])[:80].rstrip("_")
-
-
-def _fresh(wanted: str, taken: set[str]) -> str:
-    name, count = wanted, 0
-    while name in taken:
-        count += 1
-        name = f"{wanted}_{count}"
-    taken.add(name)
-    return name

@@ -1,4 +1,4 @@
-"""FuseTIR: every group that FuseOps made becomes one PrimFunc.
+"""FuseTIR: every group that FuseOps or FuseSiblings made becomes one PrimFunc.
 
 The calls' blocks are put one after another over shared buffers; then each intermediate buffer that is cheaper to
 compute where it is read is computed there and disappears.
@@ -8,16 +8,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
-from kernelyard.ir import BaseFunction, Call, Expr, Function, FunctionMutator, GlobalVar, IRModule, Var
+from kernelyard.ir import (
+    BaseFunction,
+    Call,
+    Expr,
+    Function,
+    FunctionMutator,
+    GlobalVar,
+    IRModule,
+    TupleGetItem,
+    Var,
+    operands,
+)
 from kernelyard.legalize import CUSTOM
 from kernelyard.tir.buffer import Buffer
 from kernelyard.tir.inline import inline_locals
-from kernelyard.tir.op_pattern import KINDS, classify
+from kernelyard.tir.op_pattern import KINDS, OPAQUE, classify
 from kernelyard.tir.primfunc import ComputeBlock, PrimFunc
 from kernelyard.tir.visitor import rename_buffers
-from kernelyard.transform.fuse_ops import callee, is_primitive
+from kernelyard.transform.kernel_groups import callee, is_primitive, without_unused
 from kernelyard.transform.legalize_ops import PrimFuncTable, call_tir
 from kernelyard.transform.pass_base import Pass, PassContext
 
@@ -53,72 +64,69 @@ class _CallFused(FunctionMutator):
         return value
 
 
-def without_unused(module: IRModule) -> IRModule:
-    """The module without the PrimFuncs that nobody calls."""
-    called = {
-        operand.name
-        for function in module.graph_functions().values()
-        for binding in function.bindings
-        if isinstance(binding.value, Call)
-        for operand in binding.value.args
-        if isinstance(operand, GlobalVar)
-    }
-    return module.without_functions(
-        {name for name, function in module.functions.items() if isinstance(function, PrimFunc) and name not in called}
-    )
-
-
 def fuse(group: Function, module: IRModule) -> PrimFunc:
-    """One PrimFunc for a function that is a chain of `call_tir`s and returns the last one's result."""
+    """One PrimFunc for a function of `call_tir`s; it has an output for each tensor that the function returns."""
     chain = _Chain(group)
     for binding in group.bindings:
-        function = callee(binding.value, module)
-        assert function is not None
-        assert isinstance(binding.value, Call)
-        chain.add(binding.var, function, binding.value.args[1:])
+        if not isinstance(binding.value, TupleGetItem):
+            function = callee(binding.value, module)
+            assert function is not None
+            assert isinstance(binding.value, Call)
+            chain.add(binding.var, function, binding.value.args[1:])
     return inline_locals(chain.function())
+
+
+# A tensor of a group: the variable that is bound to the call which makes it, and its number among the call's results.
+_Source: TypeAlias = tuple[Expr, int]
 
 
 class _Chain:
     """PrimFuncs put one after another over shared buffers."""
 
     def __init__(self, group: Function) -> None:
-        self.group = group
-        self.buffers: dict[Expr, Buffer] = {
-            param: Buffer(f"p{n}", param.tensor_type.shape, param.tensor_type.dtype)
-            for n, param in enumerate(group.params)
-        }
+        values = ((binding.var, binding.value) for binding in group.bindings)
+        self.items = {var: (v.tuple_value, v.index) for var, v in values if isinstance(v, TupleGetItem)}
+        self.results = [self._source(result) for result in operands(group.result)]
+        self.inputs = [
+            Buffer(f"p{n}", param.tensor_type.shape, param.tensor_type.dtype) for n, param in enumerate(group.params)
+        ]
+        self.buffers: dict[_Source, Buffer] = {(p, 0): b for p, b in zip(group.params, self.inputs, strict=True)}
         self.blocks: list[ComputeBlock] = []
         self.locals: list[Buffer] = []
         self.ops: list[str] = []
         self.kinds: list[str] = []
         self.custom: list[str] = []
 
+    def _source(self, expr: Expr) -> _Source:
+        return self.items.get(expr, (expr, 0)) if isinstance(expr, Var) else (expr, 0)
+
     def add(self, var: Var, function: PrimFunc, args: Sequence[Expr]) -> None:
         """Append a call whose result is `var`."""
         number = len(self.kinds)
-        (output,) = function.outputs
-        result = self.buffers[var] = self._result_buffer(var, output, number)
-        private = {b: replace(b, name=f"t{number}_{b.name}") for b in function.locals}
-        given = dict(zip(function.inputs, (self.buffers[arg] for arg in args), strict=True))
-        renamed = {**private, **given, output: result}
+        renamed = {b: replace(b, name=f"t{number}_{b.name}") for b in function.locals}
+        self.locals += renamed.values()
+        renamed.update(zip(function.inputs, (self.buffers[self._source(arg)] for arg in args), strict=True))
+        for index, output in enumerate(function.outputs):
+            name = f"t{number}" if len(function.outputs) == 1 else f"t{number}_{output.name}"
+            renamed[output] = self.buffers[var, index] = self._result_buffer((var, index), output, name)
         self.blocks += (replace(rename_buffers(b, renamed), name=f"b{number}_{b.name}") for b in function.blocks)
-        self.locals += private.values()
         self.ops += function.attrs.get("ops", ())
         self.custom += function.attrs.get(CUSTOM, ())
         self.kinds.append(str(function.attrs.get("op_pattern") or classify(function)))
 
-    def _result_buffer(self, var: Var, output: Buffer, number: int) -> Buffer:
-        if var is self.group.result:
-            return replace(output, name="out0")
-        local = replace(output, name=f"t{number}", scope="local")
+    def _result_buffer(self, source: _Source, output: Buffer, name: str) -> Buffer:
+        if source in self.results:
+            return replace(output, name=f"out{self.results.index(source)}")
+        local = replace(output, name=name, scope="local")
         self.locals.append(local)
         return local
 
     def function(self) -> PrimFunc:
         """The whole chain."""
-        params = (*(self.buffers[param] for param in self.group.params), self.buffers[self.group.result])
-        attrs: dict[str, Any] = {"ops": tuple(self.ops), "op_pattern": max(self.kinds, key=KINDS.index)}
+        outputs = [self.buffers[result] for result in self.results]
+        kind = max(self.kinds, key=KINDS.index) if len(outputs) == 1 else OPAQUE
+        attrs: dict[str, Any] = {"ops": tuple(self.ops), "op_pattern": kind}
         if self.custom:
             attrs[CUSTOM] = tuple(self.custom)
-        return PrimFunc(params, tuple(self.blocks), 1, tuple(self.locals), attrs)
+        params = (*self.inputs, *outputs)
+        return PrimFunc(params, tuple(self.blocks), len(outputs), tuple(self.locals), attrs)

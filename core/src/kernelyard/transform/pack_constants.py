@@ -7,8 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from kernelyard.ir import Call, Constant, Expr, Function, FunctionMutator, GlobalVar, IRModule, Var
 from kernelyard.tir.packing import Packing, pack_inputs
 from kernelyard.tir.primfunc import PrimFunc
-from kernelyard.transform.fuse_ops import callee
-from kernelyard.transform.fuse_tir import without_unused
+from kernelyard.transform.kernel_groups import callee, without_unused
 from kernelyard.transform.legalize_ops import PrimFuncTable, call_tir
 from kernelyard.transform.pass_base import Pass, PassContext
 

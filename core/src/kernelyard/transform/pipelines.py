@@ -14,11 +14,13 @@ from kernelyard.transform.eliminate_common_subexpr import EliminateCommonSubexpr
 from kernelyard.transform.fold_batch_norm import FoldBatchNorm
 from kernelyard.transform.fold_constants import FoldConstants
 from kernelyard.transform.fuse_ops import FuseOps
+from kernelyard.transform.fuse_siblings import FuseSiblings
 from kernelyard.transform.fuse_tir import FuseTIR
 from kernelyard.transform.hoist_strides import HoistStrides
 from kernelyard.transform.infer_types import InferTypes
 from kernelyard.transform.legalize_ops import LegalizeOps
 from kernelyard.transform.pass_base import Pass, Sequential
+from kernelyard.transform.separate_results import SeparateResults
 from kernelyard.transform.simplify_inference import SimplifyInference
 from kernelyard.transform.sink_reshape import SinkReshape
 
@@ -82,8 +84,16 @@ def _simplify() -> list[Pass]:
 
 
 def _legalize() -> list[Pass]:
-    """From the ops that no library took to fused loop-level functions."""
-    return [LegalizeOps(), AnnotateTIROpPattern(), FuseOps(), FuseTIR()]
+    """From the ops that no library took to fused loop-level functions: first along what is handed on, then across."""
+    return [
+        LegalizeOps(),
+        SeparateResults(),
+        AnnotateTIROpPattern(),
+        FuseOps(),
+        FuseTIR(),
+        FuseSiblings(),
+        FuseTIR(),
+    ]
 
 
 register_pipeline("clean", _clean)

@@ -1,0 +1,228 @@
+"""Loops in common: whether blocks of several functions may run as one loop nest, and what that saves.
+
+Blocks are given with their axes by position (`with_common_axes`), over buffers that are equal where they are the same
+tensor. Those of the first function come before those of the second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+from dataclasses import replace
+
+from kernelyard import dims, dtypes
+from kernelyard.dims import Dim, Shape
+from kernelyard.tir.buffer import Buffer
+from kernelyard.tir.expr import Axis, Binary, Const, DimValue, Expr, Load
+from kernelyard.tir.primfunc import REDUCE, SPATIAL, ComputeBlock, walk
+from kernelyard.tir.visitor import ExprRewriter, rewrite_block
+
+Blocks = Sequence[ComputeBlock]
+
+# A last axis this long fills vectors by itself: nothing is lost where it cannot be walked as one with the axis before.
+LONG_AXIS = 32
+# Rows that are worth a loop of their own: as many, to give every thread some, and as long, to fill vectors.
+LEAST_ROWS, LEAST_ROW = 32, 16
+_WIDEST = 8
+
+
+def with_common_axes(block: ComputeBlock) -> ComputeBlock:
+    """The block with its spatial axes called s0, s1, ... and its reduce axes r0, r1, ..."""
+    names: dict[str, str] = {}
+    for kind, prefix in ((SPATIAL, "s"), (REDUCE, "r")):
+        names |= {axis.name: f"{prefix}{n}" for n, axis in enumerate(a for a in block.axes if a.kind == kind)}
+    renaming = ExprRewriter(lambda expr: Axis(names[expr.name]) if isinstance(expr, Axis) else expr)
+    axes = tuple(replace(axis, name=names[axis.name]) for axis in block.axes)
+    return replace(rewrite_block(block, renaming), axes=axes)
+
+
+# --- maps over the same points ------------------------------------------------------------------------------------
+def points_of(blocks: Blocks) -> Shape | None:
+    """The extents of the axes when all blocks are maps over the same points that hand on, if anything, the element just
+    written; None otherwise."""
+    extents = _extents(blocks[0])
+    here = _point(blocks[0])
+    written: set[Buffer] = set()
+    for block in blocks:
+        if block.reduce_axes or block.indices != here or _extents(block) != extents:
+            return None
+        if block.output in written or block.output in block.reads or block.output.shape != extents:
+            return None
+        if any(load.buffer in written and load.indices != here for load in block.loads):
+            return None
+        written.add(block.output)
+    return extents
+
+
+def run_well_together(first: Blocks, second: Blocks) -> bool:
+    """True when the loop nest of maps over the same points is as good for both as their own were.
+
+    Neighbours must lie along the same axis for both, and where one is walked as a single long axis, so must the other,
+    if the last axis alone does not fill vectors; elements of 8 bytes halve the lanes of narrower ones.
+    """
+    if _is_wide(first) != _is_wide(second):
+        return False
+    own, added = _patterns(first), _patterns(second, {block.output for block in first})
+    if own == added or (not added and _reads_any(second, first)):
+        return True
+    if not all(_is_straight(block) for block in (*first, *second)):
+        return False
+    last = next((extent for extent in reversed(_extents(first[0])) if extent != 1), 1)
+    return not isinstance(last, int) or last >= LONG_AXIS or all(_is_flat(block) for block in (*first, *second))
+
+
+def shares_loads(first: Blocks, second: Blocks) -> bool:
+    """True when maps over the same points read the same elements, or the second those that the first has just written:
+    one for each point."""
+    mine = {load for block in first for load in block.loads} | {Load(b.output, b.indices) for b in first}
+    return any(load in mine and _covers_points(load, block) for block in second for load in block.loads)
+
+
+def bytes_moved(blocks: Blocks) -> Dim:
+    """The bytes that blocks load and store, each load counted at each point."""
+    total: Dim = 0
+    for block in blocks:
+        sizes = sum(dtypes.itemsize(load.dtype) for load in block.loads) + dtypes.itemsize(block.output.dtype)
+        total = total + dims.product(axis.extent for axis in block.axes) * sizes
+    return total
+
+
+def _extents(block: ComputeBlock) -> Shape:
+    return tuple(axis.extent for axis in block.spatial_axes)
+
+
+def _point(block: ComputeBlock) -> tuple[Expr, ...]:
+    return tuple(axis.axis for axis in block.spatial_axes)
+
+
+def _is_wide(blocks: Blocks) -> bool:
+    used = {b.dtype for block in blocks for b in (block.output, *block.reads)}
+    return any(dtypes.itemsize(dtype) == _WIDEST for dtype in used)
+
+
+def _reads_any(blocks: Blocks, writers: Blocks) -> bool:
+    written = {block.output for block in writers}
+    return any(written & block.reads for block in blocks)
+
+
+def _is_one_place(load: Load) -> bool:
+    return all(isinstance(index, Const) for index in load.indices)
+
+
+def _patterns(blocks: Blocks, handed_on: Set[Buffer] = frozenset()) -> frozenset[tuple[object, ...]]:
+    """How the blocks step through memory, wherever they start; axes that are used as numbers are steps of their own."""
+    inner = handed_on | {block.output for block in blocks}
+    loads = (load for block in blocks for load in block.loads if load.buffer not in inner and not _is_one_place(load))
+    found = {(tuple(map(_without_start, load.indices)), load.buffer.strides) for load in loads}
+    return frozenset((*found, *((block.body,) for block in blocks if _uses_axes_as_numbers(block))))
+
+
+def _without_start(index: Expr) -> Expr:
+    match index:
+        case Binary(op="add", a=a, b=Const() | DimValue()):
+            return _without_start(a)
+    return index
+
+
+def _uses_axes_as_numbers(block: ComputeBlock) -> bool:
+    in_loads = {id(e) for load in block.loads for e in walk(*load.indices)}
+    return any(isinstance(e, Axis) and id(e) not in in_loads for e in walk(block.body))
+
+
+def _is_flat(block: ComputeBlock) -> bool:
+    """True when the points may be walked as one long axis."""
+    here, shape = block.indices, block.output.shape
+    loads = (load for load in block.loads if not _is_one_place(load))
+    return not _uses_axes_as_numbers(block) and all(
+        each.indices == here and each.buffer.shape == shape for each in loads
+    )
+
+
+def _is_straight(block: ComputeBlock) -> bool:
+    """True when neighbours along the last axis are neighbours, or the same, in whatever is read."""
+    last = next((axis.name for axis in reversed(block.spatial_axes) if axis.extent != 1), None)
+    return last is None or all(_is_straight_load(load, last) for load in block.loads)
+
+
+def _is_straight_load(load: Load, last: str) -> bool:
+    uses = [index for index in load.indices if _uses(index, last)]
+    return not uses or (uses == [load.indices[-1]] and _is_shifted(uses[0], last))
+
+
+def _is_shifted(index: Expr, axis: str) -> bool:
+    """True for the axis, perhaps with something added that does not depend on it."""
+    match index:
+        case Axis():
+            return index.name == axis
+        case Binary(op="add", a=a, b=b):
+            return (_is_shifted(a, axis) and not _uses(b, axis)) or (_is_shifted(b, axis) and not _uses(a, axis))
+        case Binary(op="sub", a=a, b=b):
+            return _is_shifted(a, axis) and not _uses(b, axis)
+    return False
+
+
+def _uses(expr: Expr, axis: str) -> bool:
+    return any(isinstance(e, Axis) and e.name == axis for e in walk(expr))
+
+
+def _covers_points(load: Load, block: ComputeBlock) -> bool:
+    used = {e.name for index in load.indices for e in walk(index) if isinstance(e, Axis)}
+    return used >= {axis.name for axis in block.spatial_axes if axis.extent != 1}
+
+
+# --- rows ---------------------------------------------------------------------------------------------------------
+def may_share_rows(first: Blocks, second: Blocks) -> bool:
+    """True when one of the functions reduces rows, and the other works on the same rows, of which there are enough:
+    the second reads the first's results, or both read the rows of one tensor."""
+    blocks = (*first, *second)
+    if not all(map(_is_of_rows, blocks)) or not any(block.reduce_axes for block in blocks):
+        return False
+    shared = _shared_axes(blocks)
+    rows = _rows(blocks[0], shared)
+    reducing = (each for each in (first, second) if any(block.reduce_axes for block in each))
+    if not _is_at_least(rows, LEAST_ROWS) or any(_rows(e[0], _shared_axes(e)) != rows for e in reducing):
+        return False
+    return any(
+        _is_row_of(load, shared) and (load.buffer in {b.output for b in first} or _reads_rows(first, load, shared))
+        for block in second
+        for load in block.loads
+    )
+
+
+def _is_of_rows(block: ComputeBlock) -> bool:
+    is_ordered = block.reducer is None and bool(block.reduce_axes)
+    return block.writes_spatial_axes and not is_ordered and block.output not in block.reads
+
+
+def _shared_axes(blocks: Blocks) -> int:
+    """The most leading axes that all blocks have, such that no row needs what another one writes."""
+    most = min(len(block.spatial_axes) for block in blocks)
+    return next((count for count in range(most, 0, -1) if _share(blocks, count)), 0)
+
+
+def _share(blocks: Blocks, count: int) -> bool:
+    leading, row = _extents(blocks[0])[:count], _point(blocks[0])[:count]
+    written = {block.output for block in blocks}
+    return all(_extents(block)[:count] == leading for block in blocks) and all(
+        load.indices[:count] == row for block in blocks for load in block.loads if load.buffer in written
+    )
+
+
+def _rows(block: ComputeBlock, count: int) -> Dim:
+    return dims.product(_extents(block)[:count])
+
+
+def _is_row_of(load: Load, shared: int) -> bool:
+    """True for a load that runs along the row, and so through memory."""
+    row, inner = load.indices[:shared], load.indices[shared:]
+    length = dims.product(load.buffer.shape[shared:])
+    is_row = row == tuple(Axis(f"s{n}") for n in range(shared))
+    return shared > 0 and is_row and all(isinstance(i, Axis) for i in inner) and _is_at_least(length, LEAST_ROW)
+
+
+def _reads_rows(blocks: Blocks, wanted: Load, shared: int) -> bool:
+    loads = [load for block in blocks for load in block.loads if load.buffer == wanted.buffer]
+    return bool(loads) and all(_is_row_of(load, shared) for load in loads)
+
+
+def _is_at_least(dim: Dim, least: int) -> bool:
+    return not isinstance(dim, int) or dim >= least

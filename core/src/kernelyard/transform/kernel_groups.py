@@ -1,0 +1,75 @@
+"""Groups: functions with the attribute "Primitive", whose calls become one kernel (FuseTIR)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from kernelyard.ir import (
+    BaseFunction,
+    Binding,
+    Call,
+    Constant,
+    Expr,
+    Function,
+    GlobalVar,
+    IRModule,
+    Op,
+    Tuple,
+    Var,
+    operands,
+    with_operands,
+)
+from kernelyard.tir.primfunc import PrimFunc
+
+PRIMITIVE = "Primitive"
+_LONGEST_NAME = 80
+
+
+def is_primitive(function: BaseFunction) -> bool:
+    """True for a group made by FuseOps or FuseSiblings."""
+    return isinstance(function, Function) and PRIMITIVE in function.attrs
+
+
+def callee(value: Expr, module: IRModule) -> PrimFunc | None:
+    """The PrimFunc that a value calls by `call_tir`, if it does."""
+    if isinstance(value, Call) and isinstance(value.op, Op) and value.op.name == "call_tir":
+        target = value.args[0]
+        function = module[target.name] if isinstance(target, GlobalVar) else None
+        return function if isinstance(function, PrimFunc) else None
+    return None
+
+
+def group_function(bindings: Sequence[Binding], results: Sequence[Var]) -> tuple[Function, list[Expr]]:
+    """The bindings as a function of what they read from outside, and what that is; several results are a tuple."""
+    inside = {binding.var for binding in bindings}
+    params: dict[Expr, Var] = {}
+
+    def parameter_for(operand: Expr) -> Expr:
+        if isinstance(operand, Constant) or (isinstance(operand, Var) and operand not in inside):
+            return params.setdefault(operand, Var(f"p{len(params)}", operand.type))
+        return operand
+
+    body = [Binding(b.var, with_operands(b.value, list(map(parameter_for, operands(b.value))))) for b in bindings]
+    result = results[0] if len(results) == 1 else Tuple(results)
+    return Function(list(params.values()), body, result, {PRIMITIVE: True}), list(params)
+
+
+def group_name(functions: Iterable[PrimFunc]) -> str:
+    """What to call a group of some functions: "fused" and their operators."""
+    names = [str(op).rpartition(".")[2] for function in functions for op in function.attrs.get("ops", ())]
+    return "_".join(["fused", *names])[:_LONGEST_NAME].rstrip("_")
+
+
+def without_unused(module: IRModule) -> IRModule:
+    """The module without the PrimFuncs that nobody calls."""
+    called = {
+        operand.name
+        for function in module.graph_functions().values()
+        for binding in function.bindings
+        if isinstance(binding.value, Call)
+        for operand in binding.value.args
+        if isinstance(operand, GlobalVar)
+    }
+    return module.without_functions(
+        {name for name, function in module.functions.items() if isinstance(function, PrimFunc) and name not in called}
+    )
