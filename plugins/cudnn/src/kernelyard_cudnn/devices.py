@@ -1,0 +1,67 @@
+"""Properties of GPUs, as cuDNN takes them where none is there: three are shipped, others come from files.
+
+A file is what `cudnn.create_device_properties(0).serialize()` gives on a machine that has the GPU.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kernelyard.errors import OptionError
+
+FOLDER = Path(__file__).with_name("devices")
+
+
+@dataclass(frozen=True)
+class DeviceProperties:
+    """What cuDNN must know of a GPU. text: all of it, as JSON."""
+
+    text: str
+    name: str
+    capability: tuple[int, int]
+    processors: int
+
+    def runs_on(self, other: DeviceProperties) -> bool:
+        """Whether a plan that was made for this GPU is one for another: it is of the same kind."""
+        return (self.capability, self.processors) == (other.capability, other.processors)
+
+
+def shipped() -> tuple[str, ...]:
+    """Names of the GPUs whose properties come with the plugin.
+
+    Example:
+        >>> shipped()
+        ('a100', 'h100', 'h200')
+    """
+    return tuple(sorted(path.stem for path in FOLDER.glob("*.json")))
+
+
+def properties_of(name: str) -> DeviceProperties:
+    """The properties of a GPU that is shipped, or those in a file.
+
+    Raises: OptionError.
+
+    Example:
+        >>> properties_of("a100").capability
+        (8, 0)
+    """
+    path = FOLDER / f"{name}.json" if name in shipped() else Path(name)
+    try:
+        return parse(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, ValueError, LookupError, TypeError) as error:
+        raise OptionError(
+            "cudnn knows no such GPU",
+            found=f"{name}: {type(error).__name__}",
+            expected=", ".join(shipped()),
+            hint="or the path of a file: see kernelyard_cudnn/devices.py",
+        ) from error
+
+
+def parse(text: str) -> DeviceProperties:
+    """Properties from JSON. Raises: ValueError, LookupError or TypeError for what they cannot be."""
+    fields: dict[str, Any] = json.loads(text)
+    version, processors = int(fields["deviceVer"]), int(fields["multiProcessorCount"])
+    return DeviceProperties(text, str(fields["deviceName"]), (version // 100, version % 100 // 10), processors)

@@ -1,0 +1,18 @@
+"""The hooks of kernelyard-cudnn."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kernelyard.plugins import hookimpl
+
+if TYPE_CHECKING:
+    from kernelyard.plugins.backend import Backend
+
+
+@hookimpl
+def kernelyard_backend() -> Backend:
+    """The backend `cudnn`."""
+    from kernelyard_cudnn.backend import CudnnBackend
+
+    return CudnnBackend()

@@ -1,0 +1,176 @@
+"""The runtime half of the cudnn backend: JSON graphs become plans of cuDNN, one for each set of shapes, run on memory
+of the device; on the emulator NumPy computes the same graphs. The schema of nodes is in `kernelyard_cudnn.lowering`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from threading import Lock
+from typing import ClassVar, Protocol
+
+import numpy as np
+
+from kernelyard.runtime import memory
+from kernelyard.runtime.cuda_driver import CudaDriver, require_cuda
+from kernelyard.runtime.device_driver import DeviceMemory
+from kernelyard.runtime.json_runtime import JSONGraph, JSONNode, JSONRuntime
+from kernelyard.runtime.lru import LRU
+from kernelyard.runtime.module import BindContext, BoundCall, BoundTensor
+from kernelyard.runtime.spec import corrupted
+from kernelyard_cudnn.emulation import EmulatedPlan
+from kernelyard_cudnn.lowering import LOWERINGS, Lowered, Shaped, lower
+
+PLAN = "plan"  # roles of constants that are plans made ahead of time begin so
+KEPT_SHAPES = 64
+
+
+class Movable(Protocol):
+    """A graph over memory: calling it runs it, and its tensors may move between calls."""
+
+    def __call__(self) -> None: ...
+
+    def move(self, uid: int, address: int) -> None:
+        """Give a tensor another address."""
+        ...
+
+
+class CudnnRuntime(JSONRuntime):
+    """Graphs of one kernel each.
+
+    Loading it needs no library; binding it to a GPU does.
+    """
+
+    kind: ClassVar[str] = "cudnn"
+    device_kind: ClassVar[str] = "cuda"
+    is_capturable: ClassVar[bool] = True
+    native_hint: ClassVar[str] = "kernelyard.load the library in Python: programs on a GPU are run by it alone"
+
+    def __init__(self, graphs: Sequence[JSONGraph], constants: Mapping[str, np.ndarray]) -> None:
+        super().__init__(graphs, constants)
+        self._kernels = {graph.symbol: _only_kernel(graph) for graph in graphs}
+        self._lowered: LRU[object, Lowered] = LRU(KEPT_SHAPES)
+        self._resident: dict[tuple[CudaDriver, str], DeviceMemory] = {}
+        self._lock = Lock()
+
+    @property
+    def needs(self) -> str:
+        """See `RuntimeModule.needs`."""
+        return "cuDNN 9 and nvidia-cudnn-frontend, or the CUDA emulator"
+
+    def lowered(self, symbol: str, values: Mapping[str, int]) -> Lowered:
+        """The graph of a function for these values of its symbolic dims; kept while it is in use.
+
+        Raises: CodegenError for a node that makes no sense.
+        """
+        graph = self.graph(symbol)
+        with self._lock:
+            key = (symbol, tuple(sorted(values.items())))
+            return self._lowered.get_or_make(key, lambda: lowered_graph(graph, values))
+
+    def build(
+        self, graph: JSONGraph, args: Sequence[BoundTensor], values: Mapping[str, int], context: BindContext
+    ) -> BoundCall:
+        """The call of a graph's kernel, on memory of the device.
+
+        Raises: DeviceError, BackendUnavailableError, CodegenError, ExecutionError.
+        """
+        device = require_cuda(context.device, graph.symbol)
+        if 0 in args[len(graph.inputs)].shape:
+            return BoundCall([])
+        node = self._kernels[graph.symbol]
+        lowered = self.lowered(graph.symbol, values)
+        held: list[object] = [self, context]
+        addresses = {uid: self._filled(device, array, held) for uid, array in lowered.filled.items()}
+        for uid, (role, begin) in lowered.operands.items():
+            operand = self._operand(graph, graph.nodes[_entry(node, role)], args, device)
+            addresses[uid] = operand.address + memory.nbytes_of((begin,), operand.dtype)
+        addresses[lowered.result] = args[len(graph.inputs)].address
+        step = self._step(graph, node, lowered, addresses, device, context)
+        return BoundCall([step], held, _movable(graph, node, lowered, addresses, step))
+
+    def _step(
+        self,
+        graph: JSONGraph,
+        node: JSONNode,
+        lowered: Lowered,
+        addresses: dict[int, int],
+        device: CudaDriver,
+        context: BindContext,
+    ) -> Movable:
+        if device.is_emulator:
+            return EmulatedPlan(lowered.graph, addresses)
+        from kernelyard_cudnn.gpu import gpu_of
+
+        plans = [self.constants()[graph.nodes[n].digest] for role, (n, _) in node.inputs if role.startswith(PLAN)]
+        return gpu_of(device).step(lowered.graph, addresses, context.workspace, plans, bool(node.attrs.get("tune")))
+
+    def _operand(self, graph: JSONGraph, node: JSONNode, args: Sequence[BoundTensor], device: CudaDriver) -> BoundTensor:
+        if node.kind == "input":
+            return args[node.index]
+        array = self.constants()[node.digest]
+        with self._lock:
+            if (device, node.digest) not in self._resident:
+                self._resident[device, node.digest] = _uploaded(device, array)
+            address = self._resident[device, node.digest].address
+        return BoundTensor(address, array.shape, node.outputs[0].dtype)
+
+    def _filled(self, device: CudaDriver, array: np.ndarray, held: list[object]) -> int:
+        held.append(made := _uploaded(device, array))
+        return made.address
+
+
+def lowered_graph(graph: JSONGraph, values: Mapping[str, int]) -> Lowered:
+    """The graph of operations of a JSON graph with one kernel. Raises: CodegenError."""
+    node = _only_kernel(graph)
+    operands = {
+        role: Shaped(spec.evaluate(values), spec.dtype)
+        for role, spec in ((role, graph.spec(entry)) for role, entry in node.inputs)
+        if not role.startswith(PLAN)
+    }
+    (result,) = node.outputs
+    return lower(node, operands, Shaped(result.evaluate(values), result.dtype), graph.symbol)
+
+
+def _uploaded(device: CudaDriver, array: np.ndarray) -> DeviceMemory:
+    made = DeviceMemory(device, array.nbytes)
+    device.upload(made.address, memory.aligned_copy(array))
+    return made
+
+
+def _only_kernel(graph: JSONGraph) -> JSONNode:
+    """The kernel of a graph: it is all that the graph computes, and gives."""
+    kernels = [number for number, node in enumerate(graph.nodes) if node.kind == "kernel"]
+    if len(kernels) != 1 or graph.outputs != ((kernels[0], 0),):
+        raise corrupted(graph.symbol, f"{len(kernels)} kernels, results {graph.outputs}", "one kernel and its result")
+    node = graph.nodes[kernels[0]]
+    if node.op not in LOWERINGS:
+        raise corrupted(graph.symbol, node.op, ", ".join(LOWERINGS))
+    return node
+
+
+def _entry(node: JSONNode, role: str) -> int:
+    entry = node.input(role)
+    assert entry is not None, "lowering names operands of the node"
+    return entry[0]
+
+
+def _movable(
+    graph: JSONGraph, node: JSONNode, lowered: Lowered, addresses: Mapping[int, int], step: Movable
+) -> dict[int, Callable[[int], None]]:
+    """Arguments by number, with what tells the step that one has moved."""
+    tensors: dict[int, list[tuple[int, int]]] = {len(graph.inputs): [(lowered.result, 0)]}
+    for uid, (role, begin) in lowered.operands.items():
+        source = graph.nodes[_entry(node, role)]
+        if source.kind == "input":
+            offset = memory.nbytes_of((begin,), source.outputs[0].dtype)
+            tensors.setdefault(source.index, []).append((uid, offset))
+    return {index: partial(_move, step, tuple(uids)) for index, uids in tensors.items()}
+
+
+def _move(step: Movable, tensors: Sequence[tuple[int, int]], address: int) -> None:
+    for uid, offset in tensors:
+        step.move(uid, address + offset)
+
+
+load = CudnnRuntime.load_from_bytes
