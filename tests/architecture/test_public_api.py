@@ -37,7 +37,7 @@ SIGNATURES = {
     "VirtualMachine": ["executable", "device=None", "threads=None", "contexts=None"],
     "Executable.run": ["self", "feeds"],
     "Executable.__call__": ["self", "*args"],
-    "Executable.profile": ["self", "feeds", "calls=10"],
+    "Executable.profile": ["self", "feeds", "calls=10", "device=None"],
     "Executable.save": ["self", "path"],
     "Target": ["kind", "arch=None", "mcpu=None", "deterministic=False"],
     "VirtualMachine.__getitem__": ["self", "name"],
