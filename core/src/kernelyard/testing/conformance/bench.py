@@ -14,16 +14,13 @@ import numpy as np
 import kernelyard as ky
 from kernelyard.errors import PerformanceWarning, PluginContractError
 from kernelyard.ir import IRModule
-from kernelyard.plugins.hookspecs import PROJECT
-from kernelyard.plugins.manifest import read_manifest
 from kernelyard.plugins.worker_process import Worker
-from kernelyard.runtime.device import Device
-from kernelyard.runtime.entry_points import find
 from kernelyard.runtime.executable import Executable
 from kernelyard.runtime.report import VIEW, Report
 from kernelyard.runtime.tensor import as_array
 from kernelyard.testing.assertions import assert_allclose
 from kernelyard.testing.conformance.layouts import in_memory
+from kernelyard.testing.conformance.place import device_of
 from kernelyard.testing.conformance.rerun import RERUN, from_json, to_json
 from kernelyard.testing.reference import evaluate
 
@@ -44,24 +41,12 @@ class NothingToRun(Exception):  # noqa: N818
     """The simplifier left no operator, so that there is nothing for a backend to take."""
 
 
-def device_for(targets: Sequence[str], index: str = "") -> Device:
-    """Where a backend for these targets is tried: here, or on CUDA's emulator, unless a GPU is named by its number.
-
-    Example:
-        >>> print(device_for(("cpu",)), device_for(("cuda",)), device_for(("cuda",), "0"))
-        cpu cuda:emulator cuda:0
-    """
-    if "cpu" in targets or not targets:
-        return ky.cpu()
-    return ky.cuda(int(index) if index.isdigit() else index or "emulator")
-
-
 class Bench:
     """One backend under test. device: the index of the device to run on, where the backend is not for the CPU."""
 
     def __init__(self, backend: str, timeout: float = 60.0, device: str = "") -> None:
         self.backend = backend
-        self.device = device_for(_targets(backend), device)
+        self.device = device_of(backend, device)
         self._timeout = timeout
         self._kept: tuple[str, Executable, IRModule] | None = None
         self._machine: tuple[Executable, ky.VirtualMachine] | None = None
@@ -205,12 +190,6 @@ class Bench:
     @cached_property
     def _loader(self) -> Worker:
         return Worker(["-c", RERUN])
-
-
-def _targets(backend: str) -> Sequence[str]:
-    """What the backend's plugin says it is for; nothing of it is imported."""
-    entry = next((entry for entry in find(PROJECT).entries if entry.name == backend), None)
-    return read_manifest(entry.module).targets if entry else ()
 
 
 def _scaled(array: np.ndarray, number: int) -> np.ndarray:

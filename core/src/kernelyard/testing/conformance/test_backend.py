@@ -13,6 +13,7 @@ from kernelyard.plugins.manager import ALLOW_VARIABLE
 from kernelyard.plugins.worker_process import Crashed, Hung, Worker
 from kernelyard.testing.conformance.cases import Case, all_cases
 from kernelyard.testing.conformance.claims import Claims, read_claims
+from kernelyard.testing.conformance.place import plugins_for
 
 CLAIMS = pytest.StashKey[Claims]()
 
@@ -33,12 +34,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="session")
 def ask(request: pytest.FixtureRequest) -> Iterator[Callable[[str], dict[str, Any]]]:
-    """The verdict on a case, from a process that has the backend and no other plugin."""
+    """The verdict on a case, from a process that has the backend and no other plugin that it does not need."""
     options = request.config.option
     timeout = options.kernelyard_case_timeout
     module = "kernelyard.testing.conformance.worker"
     arguments = ["-m", module, options.kernelyard_backend, str(timeout), options.kernelyard_device]
-    worker = Worker(arguments, {**os.environ, ALLOW_VARIABLE: options.kernelyard_backend})
+    worker = Worker(arguments, {**os.environ, ALLOW_VARIABLE: ",".join(plugins_for(options.kernelyard_backend))})
 
     def verdict(name: str) -> dict[str, Any]:
         try:

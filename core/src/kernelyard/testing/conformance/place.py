@@ -1,0 +1,57 @@
+"""Where a backend is tried: on the device that its manifest names, beside the plugins that programs for it need."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import kernelyard as ky
+from kernelyard.errors import PluginError
+from kernelyard.plugins.hookspecs import PROJECT
+from kernelyard.plugins.manifest import Manifest, read_manifest
+from kernelyard.runtime.device import Device
+from kernelyard.runtime.entry_points import find
+
+CPU = "cpu"
+
+
+def device_of(backend: str, index: str = "") -> Device:
+    """The CPU, where the backend is for it; otherwise CUDA's emulator, unless a GPU is named by its number."""
+    manifest = _manifests().get(backend)
+    return device_for(manifest.targets if manifest else (), index)
+
+
+def device_for(targets: Sequence[str], index: str = "") -> Device:
+    """As `device_of`, by the targets of a manifest.
+
+    Example:
+        >>> print(device_for(("cpu",)), device_for(("cuda",)), device_for(("cuda",), "0"))
+        cpu cuda:emulator cuda:0
+    """
+    if CPU in targets or not targets:
+        return ky.cpu()
+    return ky.cuda(int(index) if index.isdigit() else index or "emulator")
+
+
+def plugins_for(backend: str) -> tuple[str, ...]:
+    """The plugins of the process that tries a backend: itself, and for another device than the CPU its code generators.
+
+    Programs for the CPU run without one; those for others do not.
+    """
+    kind = device_of(backend).kind
+    generators = [
+        name
+        for name, manifest in _manifests().items()
+        if kind != CPU and "code_generator" in manifest.provides and kind in manifest.targets
+    ]
+    return (backend, *sorted(generators))
+
+
+def _manifests() -> dict[str, Manifest]:
+    """What installed plugins say of themselves; nothing of them is imported."""
+    found: dict[str, Manifest] = {}
+    for entry in find(PROJECT).entries:
+        try:
+            found[entry.name] = read_manifest(entry.module)
+        except PluginError:
+            continue  # another plugin's fault, which `kernelyard backends` shows
+    return found
