@@ -125,6 +125,11 @@ class Node:
         """
         raise RejectedError(reason, frozenset().union(*map(self.builder.inputs_of, values)))
 
+    def like(self, op_type: str, inputs: Sequence[Value | None], **attributes: Any) -> Node:
+        """A node of the standard with these inputs, this node's outputs, and its attributes where none are given."""
+        proto = onnx.NodeProto(op_type=op_type, name=self.proto.name, output=self.proto.output)
+        return Node(proto, inputs, {**self.attributes, **attributes}, self.opset, self.importer, self.scope)
+
     # --- types and values -----------------------------------------------------------------------------------------
     def shape(self, expr: Expr) -> Shape:
         """The sizes of a tensor."""

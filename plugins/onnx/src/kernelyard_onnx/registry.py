@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from kernelyard_onnx.values import Value
 
@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 
 Results: TypeAlias = "Value | Sequence[Value | None]"
 Converter: TypeAlias = "Callable[[Node], Results]"
+Kept = TypeVar("Kept", bound="Callable[[Node], Results]")
 
+MICROSOFT = "com.microsoft"  # what onnxruntime's optimizers and quantizers write into models
 TEXT = "text"  # a domain of ours: what standard operators do with text
 
 _CONVERTERS: dict[tuple[str, str], list[tuple[int, Converter]]] = {}
@@ -24,10 +26,10 @@ def register(op_type: str, function: Converter, since: int = 1, domain: str = ""
     bisect.insort(_CONVERTERS.setdefault((domain, op_type), []), (since, function), key=lambda entry: entry[0])
 
 
-def converter(*op_types: str, since: int = 1, domain: str = "") -> Callable[[Converter], Converter]:
+def converter(*op_types: str, since: int = 1, domain: str = "") -> Callable[[Kept], Kept]:
     """Decorator form of `register`, for one or several operators."""
 
-    def add(function: Converter) -> Converter:
+    def add(function: Kept) -> Kept:
         for op_type in op_types:
             register(op_type, function, since, domain)
         return function

@@ -1,7 +1,8 @@
 """Session: a model that is compiled as far as it is decided, and for what its inputs decide when these are there.
 
-Most models are compiled once. Where an input has no declared rank, is a sequence, an optional or text, or where its
-value decides what the program is, the model is compiled for what is given, and kept for the next call with the same.
+Most models are compiled once. Where an input has no declared rank, is a sequence, an optional or text, where its value
+decides what the program is, or where it is empty, the model is compiled for what is given, and kept for the next call
+with the same.
 """
 
 from __future__ import annotations
@@ -118,6 +119,7 @@ class Session:
         values = {name: given[name] for name in sorted(self._decided_by_value) if name in given}
         open_inputs = [info.name for info in self.inputs if _is_open(info.type) and info.name in given]
         shapes = {name: _shape_of(given[name]) for name in open_inputs if name not in values}
+        shapes.update(_empty_sizes({name: value for name, value in given.items() if name not in {*shapes, *values}}))
         key = (tuple(map(_fingerprint, values.items())), repr(shapes)) if values or shapes else ()
         if key not in self._kept:
             imported = import_structured(self.model, {"shapes": shapes, "values": values}, self.files)
@@ -170,6 +172,14 @@ def _shape_of(value: Any) -> Any:
     if value is None:
         return None
     return [_shape_of(item) for item in value] if isinstance(value, list) else tuple(np.shape(value))
+
+
+def _empty_sizes(given: Mapping[str, Any]) -> dict[str, tuple[int | None, ...]]:
+    """Where tensors are empty, such as the state before the first word: sizes of programs are 1 or more otherwise."""
+    shapes = {
+        name: np.shape(value) for name, value in given.items() if value is not None and not isinstance(value, list)
+    }
+    return {name: tuple(0 if size == 0 else None for size in shape) for name, shape in shapes.items() if 0 in shape}
 
 
 def _fingerprint(entry: tuple[str, Any]) -> Any:

@@ -13,6 +13,8 @@ FAMILIES = (
     "indexing",
     "linear",
     "microsoft",
+    "microsoft_attention",
+    "microsoft_quantized",
     "normalization",
     "pooling",
     "quantization",

@@ -5,17 +5,25 @@ Definitions: https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOper
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
-from kernelyard.ir import Expr
-from kernelyard_onnx.converters.convolution import convolve, subtract_zero_point
-from kernelyard_onnx.converters.quantization import quantize, quantize_dynamically
-from kernelyard_onnx.node import Node
-from kernelyard_onnx.registry import converter
+import numpy as np
 
-DOMAIN = "com.microsoft"
-microsoft = partial(converter, domain=DOMAIN)
+from kernelyard.dims import floordiv, product
+from kernelyard.ir import Constant, Expr
+from kernelyard_onnx.converters.constant import number_range
+from kernelyard_onnx.converters.convolution import convolve, transposed_convolution
+from kernelyard_onnx.converters.indexing import gather_nd, triangle, unique
+from kernelyard_onnx.converters.linear import general_matrix_product
+from kernelyard_onnx.converters.normalization import layer_normalization
+from kernelyard_onnx.converters.slicing import pad_by_inputs
+from kernelyard_onnx.converters.spatial import grid_sample
+from kernelyard_onnx.node import Node
+from kernelyard_onnx.registry import MICROSOFT, converter
+
+microsoft = partial(converter, domain=MICROSOFT)
+MAX_INVERTED = 16  # rows of a matrix to invert: each is a step of the program
 
 
 # --- activations ------------------------------------------------------------------------------------------------------
@@ -41,22 +49,156 @@ def quick_gelu(node: Node) -> Expr:
     return node.op("multiply", x, node.op("sigmoid", node.op("multiply", x, float(node.attr("alpha", 1.702)))))
 
 
+@microsoft("ScaledSiLU")
+def scaled_silu(node: Node) -> Expr:
+    x, scale = node.input(0), node.optional(1)
+    factor = float(node.attr("alpha", 1.0)) if scale is None else node.cast(node.reshape(scale, ()), node.dtype(x))
+    return node.op("nn.silu", node.op("multiply", x, factor))
+
+
+@microsoft("BiasAdd")
+def add_bias_and_residual(node: Node) -> Expr:
+    return node.broadcast("add", node.broadcast("add", node.input(0), node.input(1)), node.input(2))
+
+
+@microsoft("BiasSplitGelu")
+def gated_gelu(node: Node) -> Expr:
+    x = node.broadcast("add", node.input(0), node.input(1))
+    last = node.rank(x) - 1
+    half = node.fixed(node.shape(x)[last], "number of its channels") // 2
+    left, right = node.slice(x, last, 0, half), node.slice(x, last, half, 2 * half)
+    return node.op("multiply", left, node.op("nn.gelu", right))
+
+
+@microsoft("BiasSoftmax")
+def softmax_with_bias(node: Node) -> Expr:
+    """Over all axes from one on. The bias has those, and of the others as many as it is not repeated along."""
+    x, bias = node.input(0), node.input(1)
+    axis = node.axis(node.attr("axis", 1), node.rank(x))
+    if node.rank(bias) != node.rank(x) and node.required_attr("is_inner_broadcast"):
+        kept = node.rank(bias) - (node.rank(x) - axis)
+        shape = (*node.shape(bias)[:kept], *(1,) * (axis - kept), *node.shape(bias)[kept:])
+        bias = node.reshape(bias, shape)
+    total = node.broadcast("add", x, bias)
+    flat = node.reshape(total, (*node.shape(total)[:axis], product(node.shape(total)[axis:])))
+    return node.reshape(node.op("nn.softmax", flat, axis=axis), node.shape(total))
+
+
+# --- what the standard has too ----------------------------------------------------------------------------------------
+microsoft("Trilu")(triangle)
+microsoft("GatherND")(gather_nd)
+microsoft("GridSample")(grid_sample)
+
+
+@microsoft("Range")
+def numbers_in_range(node: Node) -> Expr:
+    bounds = [node.reshape(node.input(index), ()) for index in (0, 1)]
+    step = node.optional(2)
+    one = node.full(1, (), node.dtype(bounds[0]))
+    return number_range(node.like("Range", [*bounds, one if step is None else node.reshape(step, ())]))
+
+
+@microsoft("Pad")
+def padded(node: Node) -> Expr:
+    pads = node.reshape(node.input(1), (product(node.shape(node.input(1))),))
+    return pad_by_inputs(node.like("Pad", [node.input(0), pads, node.value(2)]))
+
+
+@microsoft("Unique")
+def unique_numbers(node: Node) -> Sequence[Expr]:
+    """Numbers in the order in which they come first, where each of the input is among them, how often it is there."""
+    values, _, inverse, counts = unique(node.like("Unique", [node.input(0)], sorted=0))
+    return [values, inverse, counts]
+
+
+@microsoft("ExpandDims")
+def new_axis(node: Node) -> Expr:
+    x = node.input(0)
+    axis = node.axis(int(node.scalar(node.input(1), "axis")), node.rank(x) + 1)
+    return node.reshape(x, (*node.shape(x)[:axis], 1, *node.shape(x)[axis:]))
+
+
+@microsoft("ConvTransposeWithDynamicPads")
+def transposed_convolution_with_pads(node: Node) -> Expr:
+    pads = node.optional(2)
+    given = {} if pads is None else {"pads": node.ints(pads, "pads")}
+    return transposed_convolution(node.like("ConvTranspose", [node.input(0), node.input(1), node.value(3)], **given))
+
+
+@microsoft("UnfoldTensor")
+def windows_of(node: Node) -> Expr:
+    """A last axis with the elements of each window along an axis."""
+    x, size, step = node.input(0), node.required_attr("size"), node.attr("step", 1)
+    axis = node.axis(node.attr("dim", -1), node.rank(x))
+    count = floordiv(node.shape(x)[axis] - size, step) + 1
+    first = node.op("arange", start=0, step=step, count=count, dtype="int64")
+    places = node.op("add", node.reshape(first, (count, 1)), np.arange(size).reshape(1, size))
+    taken = node.op("take", x, places, axis=axis)
+    order = [*range(axis + 1), *range(axis + 2, node.rank(taken)), axis + 1]
+    return node.permute(taken, order)
+
+
 # --- products ---------------------------------------------------------------------------------------------------------
 @microsoft("FusedMatMul")
+@microsoft("TransposeMatMul")
 def fused_matrix_product(node: Node) -> Expr:
-    if node.attr("transBatchA", 0) or node.attr("transBatchB", 0):
-        node.reject("it moves batch axes")
-    a, b = (
-        _transposed(node, node.input(index)) if node.attr(name, 0) else node.input(index)
-        for index, name in enumerate(("transA", "transB"))
-    )
+    a, b = (_transposed(node, node.input(index), side) for index, side in enumerate("AB"))
     product, alpha = node.op("matmul", a, b), float(node.attr("alpha", 1.0))
     return product if alpha == 1 else node.op("multiply", product, alpha)
 
 
-def _transposed(node: Node, x: Expr) -> Expr:
-    rank = node.rank(x)
-    return x if rank < 2 else node.permute(x, (*range(rank - 2), rank - 1, rank - 2))
+def _transposed(node: Node, x: Expr, side: str) -> Expr:
+    """The first axis is the one before the last after transBatch; then trans swaps the last two."""
+    axes = list(range(node.rank(x)))
+    if node.attr(f"transBatch{side}", 0):
+        axes = [*axes[1:-1], 0, axes[-1]]
+    if node.attr(f"trans{side}", 0) and len(axes) > 1:
+        axes[-2:] = axes[:-3:-1]
+    return node.permute(x, axes)
+
+
+@microsoft("FusedMatMulActivation")
+def fused_matrix_product_and_activation(node: Node) -> Expr:
+    return _activated(node, fused_matrix_product(node))
+
+
+@microsoft("FusedGemm")
+def fused_general_matrix_product(node: Node) -> Expr:
+    return _activated(node, general_matrix_product(node))
+
+
+@microsoft("GemmFastGelu")
+def matrix_product_and_gelu(node: Node) -> Expr:
+    product, bias = node.op("matmul", node.input(0), node.input(1)), node.optional(2)
+    return node.op("nn.gelu_tanh", product if bias is None else node.broadcast("add", product, bias))
+
+
+def _activated(node: Node, x: Expr) -> Expr:
+    """By the activation that the attributes name; those that they do not set have the standard's defaults."""
+    numbers = [node.attr(f"activation_{name}") for name in ("alpha", "beta")]
+    return _activation(node, x, [number for number in numbers if number is not None])
+
+
+def _activation(node: Node, x: Expr, numbers: Sequence[float]) -> Expr:
+    name = node.attr("activation", "")
+    known = _FUSED.get(name) or node.reject(f"its activation {name!r} is unknown")
+    op, names = known
+    return node.op(op, x, **dict(zip(names, map(float, numbers), strict=False))) if op else x
+
+
+# The operator, and which of its attributes the numbers of a fused activation are.
+_FUSED: dict[str, tuple[str, Sequence[str]]] = {
+    "": ("", ()),
+    "Relu": ("nn.relu", ()),
+    "Tanh": ("tanh", ()),
+    "Sigmoid": ("sigmoid", ()),
+    "Softplus": ("nn.softplus", ()),
+    "Softsign": ("nn.softsign", ()),
+    "Elu": ("nn.elu", ("alpha",)),
+    "LeakyRelu": ("nn.leaky_relu", ("alpha",)),
+    "Clip": ("clip", ("min", "max")),
+    "HardSigmoid": ("nn.hard_sigmoid", ("alpha", "beta")),
+}
 
 
 @microsoft("FusedConv")
@@ -64,20 +206,61 @@ def fused_convolution(node: Node) -> Expr:
     result, residual = convolve(node, node.input(0), node.input(1), node.optional(2)), node.optional(3)
     if residual is not None:
         result = node.op("add", result, residual)
-    name, numbers = node.attr("activation", ""), node.attr("activation_params") or ()
-    known = _FUSED.get(name) or node.reject(f"its activation {name!r} is unknown")
-    return known(node, result, numbers)
+    return _activation(node, result, node.attr("activation_params") or ())
 
 
-_FUSED: dict[str, Callable[[Node, Expr, Sequence[float]], Expr]] = {
-    "": lambda node, x, numbers: x,
-    "Relu": lambda node, x, numbers: node.op("nn.relu", x),
-    "Tanh": lambda node, x, numbers: node.op("tanh", x),
-    "Sigmoid": lambda node, x, numbers: node.op("sigmoid", x),
-    "LeakyRelu": lambda node, x, numbers: node.op("nn.leaky_relu", x, alpha=numbers[0]),
-    "Clip": lambda node, x, numbers: node.op("clip", x, min=numbers[0], max=numbers[1]),
-    "HardSigmoid": lambda node, x, numbers: node.op("nn.hard_sigmoid", x, alpha=numbers[0], beta=numbers[1]),
-}
+@microsoft("NhwcConv")
+def convolution_of_channels_last(node: Node) -> Expr:
+    x, weight = channels_second(node, node.input(0)), channels_second(node, node.input(1))
+    return channels_last(node, convolve(node, x, weight, node.optional(2)))
+
+
+def channels_second(node: Node, x: Expr) -> Expr:
+    """The last axis put behind the first."""
+    rank = node.rank(x)
+    return node.permute(x, (0, rank - 1, *range(1, rank - 1)))
+
+
+def channels_last(node: Node, x: Expr) -> Expr:
+    """The second axis put last."""
+    return node.permute(x, (0, *range(2, node.rank(x)), 1))
+
+
+@microsoft("CDist")
+def distances(node: Node) -> Expr:
+    """Between each row of one matrix and each of the other."""
+    a, b, metric = node.input(0), node.input(1), node.attr("metric", "sqeuclidean")
+    if metric not in ("sqeuclidean", "euclidean"):
+        node.reject(f"its metric {metric!r} is not supported")
+    lengths = [node.op("sum", node.op("square", x), axes=(1,), keepdims=True) for x in (a, b)]
+    total = node.op("add", lengths[0], node.permute(lengths[1], (1, 0)))
+    products = node.op("matmul", a, node.permute(b, (1, 0)))
+    squares = node.op("clip", node.op("subtract", total, node.op("multiply", products, 2)), min=0.0)
+    return node.op("sqrt", squares) if metric == "euclidean" else squares
+
+
+@microsoft("Inverse")
+def inverse(node: Node) -> Expr:
+    """By elimination, the row with the largest number first; its steps are written out."""
+    x, dtype = node.input(0), node.dtype(node.input(0))
+    *outer, _, size = node.shape(x)
+    n, rank = node.fixed(size, "size of its matrices"), node.rank(x)
+    if n > MAX_INVERTED:
+        node.reject(f"its matrices have {n} rows; {MAX_INVERTED} are supported")
+    x = node.cast(x, "float32") if dtype == "float16" else x
+    unit = node.broadcast_to(node.cast(Constant(np.eye(n, dtype=np.float32)), node.dtype(x)), (*outer, n, n))
+    both, number = node.op("concat", x, unit, axis=rank - 1), Constant(np.arange(n).reshape(n, 1))
+    for k in range(n):
+        below = node.slice(node.op("abs", node.slice(both, rank - 1, k, k + 1)), rank - 2, k, n)
+        found = node.op("add", node.op("argmax", below, axis=rank - 2, keepdims=True), k)
+        swapped = node.op("where", node.op("equal", number, found), np.array(k), number)
+        swapped = node.op("where", node.op("equal", number, k), found, swapped)
+        both = node.op("gather_elements", both, node.broadcast_to(swapped, (*outer, n, 2 * n)), axis=rank - 2)
+        row = node.slice(both, rank - 2, k, k + 1)
+        row = node.op("divide", row, node.slice(row, rank - 1, k, k + 1))
+        others = node.op("subtract", both, node.op("multiply", node.slice(both, rank - 1, k, k + 1), row))
+        both = node.op("where", node.op("equal", number, k), row, others)
+    return node.cast(node.slice(both, rank - 1, n, 2 * n), dtype)
 
 
 # --- normalization ----------------------------------------------------------------------------------------------------
@@ -110,82 +293,78 @@ def simplified_layer_normalization(node: Node) -> Expr:
     return node.op("nn.rms_norm", x, node.input(1), axes=axes, epsilon=float(node.attr("epsilon", 1e-5)))
 
 
-# --- quantized --------------------------------------------------------------------------------------------------------
-def _real(node: Node, first: int) -> Expr:
-    """Stored numbers, scale and zero point at three inputs in a row -> real numbers."""
-    stored, scale = node.cast(node.input(first), "int32"), node.reshape(node.input(first + 1), ())
-    whole = subtract_zero_point(node, stored, node.optional(first + 2), None)
-    return node.op("multiply", node.cast(whole, "float32"), scale)
+converter("LayerNormalization")(layer_normalization)  # from before the standard had it
 
 
-def _stored(node: Node, x: Expr, scale: int, dtype: str) -> Expr:
-    """Real numbers -> stored numbers, by the scale and zero point at two inputs in a row."""
-    zero = node.optional(scale + 1)
-    scaled = node.op("divide", x, node.reshape(node.input(scale), ()))
-    return quantize(node, scaled, None if zero is None else node.reshape(zero, ()), dtype)
+@microsoft("GatedRMSNorm")
+def gated_norm(node: Node) -> Expr:
+    """Groups of as many channels as there are factors are normalized, and multiplied by an activation of the gate."""
+    x, scale, gate = node.required_inputs()
+    name = {"silu": "nn.silu", "swish": "nn.silu", "sigmoid": "sigmoid"}.get(node.attr("activation", "silu"))
+    *outer, width = node.shape(x)
+    size = product(node.shape(scale))
+    grouped = node.reshape(x, (*outer, floordiv(width, size), size))
+    axes, epsilon = (node.rank(grouped) - 1,), float(node.attr("epsilon", 1e-5))
+    y = node.reshape(node.op("nn.rms_norm", grouped, scale, axes=axes, epsilon=epsilon), node.shape(x))
+    return node.op("multiply", y, node.op(name or node.reject("its activation is unknown"), gate))
 
 
-@microsoft("QLinearAdd")
-def quantized_add(node: Node) -> Expr:
-    total = node.broadcast("add", _real(node, 0), _real(node, 3))
-    return _stored(node, total, 6, node.dtype(node.input(0)))
+@microsoft("GroupNorm")
+def group_normalization(node: Node) -> Expr:
+    return _group_norm(node, node.input(0))
 
 
-@microsoft("QLinearMul")
-def quantized_multiply(node: Node) -> Expr:
-    product = node.broadcast("multiply", _real(node, 0), _real(node, 3))
-    return _stored(node, product, 6, node.dtype(node.input(0)))
+@microsoft("SkipGroupNorm")
+def skip_group_normalization(node: Node) -> Sequence[Expr]:
+    x, skip, bias = node.input(0), node.input(3), node.optional(4)
+    if node.rank(skip) == 2:
+        batch, channels = node.shape(skip)
+        skip = node.reshape(skip, (batch, 1, 1, channels) if node.attr("channels_last", 1) else (batch, channels, 1, 1))
+    total = node.broadcast("add", x, skip)
+    if bias is not None:
+        axis = node.rank(x) - 1 if node.attr("channels_last", 1) else 1
+        total = node.op("add", total, node.along(bias, axis, node.rank(x)))
+    return [_group_norm(node, total), total]
 
 
-@microsoft("QLinearSigmoid")
-def quantized_sigmoid(node: Node) -> Expr:
-    return _stored(node, node.op("sigmoid", _real(node, 0)), 3, node.dtype(node.input(0)))
+def _group_norm(node: Node, x: Expr) -> Expr:
+    is_last, dtype = bool(node.attr("channels_last", 1)), node.dtype(x)
+    y = node.cast(channels_second(node, x) if is_last else x, "float32")
+    factors = [node.cast(node.input(index), "float32") for index in (1, 2)]
+    groups, epsilon = int(node.required_attr("groups")), float(node.attr("epsilon", 1e-5))
+    y = node.op("nn.group_norm", y, *factors, num_groups=groups, epsilon=epsilon)
+    y = node.cast(node.op("nn.silu", y) if node.required_attr("activation") else y, dtype)
+    return channels_last(node, y) if is_last else y
 
 
-@microsoft("QLinearLeakyRelu")
-def quantized_leaky_relu(node: Node) -> Expr:
-    activated = node.op("nn.leaky_relu", _real(node, 0), alpha=float(node.attr("alpha", 0.01)))
-    return _stored(node, activated, 3, node.dtype(node.input(0)))
+@microsoft("EmbedLayerNormalization")
+def embeddings(node: Node) -> Sequence[Expr | None]:
+    """Outputs: the normalized sum of embeddings, how many words each sequence has, the sum."""
+    words, segments, positions, mask = (node.optional(index) for index in (0, 1, 8, 7))
+    tables = [node.optional(index) for index in (2, 3, 4)]
+    return embed(node, (words, segments, positions, mask), tables, (node.input(5), node.input(6)))
 
 
-@microsoft("QLinearGlobalAveragePool")
-def quantized_global_average_pool(node: Node) -> Expr:
-    x = node.input(0)
-    axes = tuple(range(1, node.rank(x) - 1) if node.attr("channels_last", 0) else range(2, node.rank(x)))
-    return _stored(node, node.op("mean", _real(node, 0), axes=axes, keepdims=True), 3, node.dtype(x))
+def embed(
+    node: Node, given: Sequence[Expr | None], tables: Sequence[Expr | None], norm: tuple[Expr, Expr]
+) -> Sequence[Expr | None]:
+    """given: words, segments, positions, a mask. tables: of words, positions, segments. norm: factors and shifts."""
+    words, segments, positions, mask = given
+    if words is None or tables[0] is None or tables[1] is None:
+        node.reject("its words, or a table, are missing")
+    batch, length = node.shape(words)
+    if positions is None:
+        positions = node.op("arange", start=0, step=1, count=length, dtype="int64")
+    total = node.broadcast("add", _rows(node, tables[0], words), _rows(node, tables[1], positions))
+    if segments is not None and tables[2] is not None:
+        total = node.op("add", total, _rows(node, tables[2], segments))
+    y = node.op("nn.layer_norm", total, *norm, axes=(2,), epsilon=float(node.attr("epsilon", 1e-12)))
+    count = node.full(0, (batch,), "int32")
+    if mask is not None:
+        is_word = node.cast(node.op("equal", mask, 1), "int32")
+        count = node.op("sum", is_word, axes=(1,), keepdims=False)
+    return [y, count, total]
 
 
-@microsoft("QLinearConcat")
-def quantized_concat(node: Node) -> Expr:
-    parts = [_real(node, first) for first in range(2, len(node.inputs), 3)]
-    if not parts:
-        node.reject("it joins nothing")
-    axis = node.axis(node.required_attr("axis"), node.rank(parts[0]))
-    return _stored(node, node.op("concat", *parts, axis=axis), 0, node.dtype(node.input(2)))
-
-
-@microsoft("MatMulIntegerToFloat")
-def integer_matrix_product_to_float(node: Node) -> Expr:
-    a, b, a_scale, b_scale = (node.input(index) for index in range(4))
-    return _integer_product(node, (a, a_scale, node.optional(4)), (b, b_scale, node.optional(5)), node.optional(6))
-
-
-@microsoft("DynamicQuantizeMatMul")
-def dynamically_quantized_matrix_product(node: Node) -> Expr:
-    a, scale, zero = quantize_dynamically(node)
-    return _integer_product(node, (a, scale, zero), (node.input(1), node.input(2), node.optional(3)), node.optional(4))
-
-
-Quantized = tuple[Expr, Expr, Expr | None]
-
-
-def _integer_product(node: Node, left: Quantized, right: Quantized, bias: Expr | None) -> Expr:
-    """The exact product of stored numbers, then scales (one number, or one per column of the right side), then bias."""
-    (a, a_scale, a_zero), (b, b_scale, b_zero) = left, right
-    columns = node.rank(b) - 1
-    x = subtract_zero_point(node, node.cast(a, "int32"), a_zero, None)
-    y = subtract_zero_point(node, node.cast(b, "int32"), b_zero, columns)
-    total = node.cast(node.op("matmul", x, y), "float32")
-    for scale in (a_scale, b_scale):
-        total = node.broadcast("multiply", total, scale)
-    return total if bias is None else node.broadcast("add", total, bias)
+def _rows(node: Node, table: Expr, numbers: Expr) -> Expr:
+    return node.op("take", table, numbers, axis=0)

@@ -1,0 +1,304 @@
+"""Quantized operators of the domain com.microsoft: real = (stored - zero point) * scale.
+
+What onnxruntime rounds between the steps of one operator is not rounded here: results may differ by one unit of what is
+stored, and those of recurrent layers by the rounding of their states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+
+from kernelyard.dims import Dim, ceildiv, product
+from kernelyard.ir import Expr
+from kernelyard_onnx.converters.convolution import subtract_zero_point
+from kernelyard_onnx.converters.microsoft import channels_last, channels_second, embed
+from kernelyard_onnx.converters.pooling import average_pool, max_pool
+from kernelyard_onnx.converters.quantization import (
+    dequantize_linear,
+    quantize,
+    quantize_dynamically,
+    quantize_linear,
+    quantized_convolution,
+)
+from kernelyard_onnx.converters.recurrent import recurrent
+from kernelyard_onnx.node import Node
+from kernelyard_onnx.registry import MICROSOFT, converter
+
+microsoft = partial(converter, domain=MICROSOFT)
+
+
+@microsoft("QuantizeLinear")
+def quantized(node: Node) -> Expr:
+    return quantize_linear(node)
+
+
+@microsoft("DequantizeLinear")
+def dequantized(node: Node) -> Expr:
+    return dequantize_linear(node)
+
+
+def _real(node: Node, first: int) -> Expr:
+    """Stored numbers, scale and zero point at three inputs in a row -> real numbers."""
+    stored, scale = node.cast(node.input(first), "int32"), node.reshape(node.input(first + 1), ())
+    whole = subtract_zero_point(node, stored, node.optional(first + 2), None)
+    return node.op("multiply", node.cast(whole, "float32"), scale)
+
+
+def _stored(node: Node, x: Expr, scale: int, dtype: str) -> Expr:
+    """Real numbers -> stored numbers, by the scale and zero point at two inputs in a row."""
+    zero = node.optional(scale + 1)
+    scaled = node.op("divide", x, node.reshape(node.input(scale), ()))
+    return quantize(node, scaled, None if zero is None else node.reshape(zero, ()), dtype)
+
+
+@microsoft("QLinearAdd")
+def quantized_add(node: Node) -> Expr:
+    total = node.broadcast("add", _real(node, 0), _real(node, 3))
+    return _stored(node, total, 6, node.dtype(node.input(0)))
+
+
+@microsoft("QLinearMul")
+def quantized_multiply(node: Node) -> Expr:
+    product = node.broadcast("multiply", _real(node, 0), _real(node, 3))
+    return _stored(node, product, 6, node.dtype(node.input(0)))
+
+
+@microsoft("QLinearSigmoid")
+def quantized_sigmoid(node: Node) -> Expr:
+    return _stored(node, node.op("sigmoid", _real(node, 0)), 3, node.dtype(node.input(0)))
+
+
+@microsoft("QLinearLeakyRelu")
+def quantized_leaky_relu(node: Node) -> Expr:
+    activated = node.op("nn.leaky_relu", _real(node, 0), alpha=float(node.attr("alpha", 0.01)))
+    return _stored(node, activated, 3, node.dtype(node.input(0)))
+
+
+@microsoft("QLinearGlobalAveragePool")
+def quantized_global_average_pool(node: Node) -> Expr:
+    x = node.input(0)
+    axes = tuple(range(1, node.rank(x) - 1) if node.attr("channels_last", 0) else range(2, node.rank(x)))
+    return _stored(node, node.op("mean", _real(node, 0), axes=axes, keepdims=True), 3, node.dtype(x))
+
+
+@microsoft("QLinearConcat")
+def quantized_concat(node: Node) -> Expr:
+    parts = [_real(node, first) for first in range(2, len(node.inputs), 3)]
+    if not parts:
+        node.reject("it joins nothing")
+    axis = node.axis(node.required_attr("axis"), node.rank(parts[0]))
+    return _stored(node, node.op("concat", *parts, axis=axis), 0, node.dtype(node.input(2)))
+
+
+@microsoft("MatMulIntegerToFloat")
+def integer_matrix_product_to_float(node: Node) -> Expr:
+    a, b, a_scale, b_scale = (node.input(index) for index in range(4))
+    return _integer_product(node, (a, a_scale, node.optional(4)), (b, b_scale, node.optional(5)), node.optional(6))
+
+
+@microsoft("DynamicQuantizeMatMul")
+def dynamically_quantized_matrix_product(node: Node) -> Expr:
+    a, scale, zero = quantize_dynamically(node)
+    return _integer_product(node, (a, scale, zero), (node.input(1), node.input(2), node.optional(3)), node.optional(4))
+
+
+Quantized = tuple[Expr, Expr, Expr | None]
+
+
+def _integer_product(node: Node, left: Quantized, right: Quantized, bias: Expr | None) -> Expr:
+    """The exact product of stored numbers, then scales (one number, or one per column of the right side), then bias."""
+    (a, a_scale, a_zero), (b, b_scale, b_zero) = left, right
+    columns = node.rank(b) - 1
+    x = subtract_zero_point(node, node.cast(a, "int32"), a_zero, None)
+    y = subtract_zero_point(node, node.cast(b, "int32"), b_zero, columns)
+    total = node.cast(node.op("matmul", x, y), "float32")
+    for scale in (a_scale, b_scale):
+        total = node.broadcast("multiply", total, scale)
+    return total if bias is None else node.broadcast("add", total, bias)
+
+
+@microsoft("QLinearWhere")
+def quantized_where(node: Node) -> Expr:
+    chosen = node.broadcast("where", node.input(0), _real(node, 1), _real(node, 4))
+    return _stored(node, chosen, 7, node.dtype(node.input(1)))
+
+
+@microsoft("QLinearReduceMean")
+def quantized_mean(node: Node) -> Expr:
+    x = node.input(0)
+    axes = node.axes(node.attr("axes") or tuple(range(node.rank(x))), node.rank(x))
+    mean = node.op("mean", _real(node, 0), axes=axes, keepdims=bool(node.attr("keepdims", 1)))
+    return _stored(node, mean, 3, node.dtype(x))
+
+
+@microsoft("QLinearSoftmax")
+def quantized_softmax(node: Node) -> Expr:
+    """Before opset 13 over all axes from one on."""
+    x = _real(node, 0)
+    axis, shape = node.axis(node.attr("axis", -1), node.rank(x)), node.shape(x)
+    if node.required_attr("opset") < 13:
+        x = node.reshape(x, (*shape[:axis], product(shape[axis:])))
+    y = node.reshape(node.op("nn.softmax", x, axis=axis), shape)
+    return _stored(node, y, 3, node.dtype(node.input(0)))
+
+
+@microsoft("QLinearAveragePool")
+def quantized_average_pool(node: Node) -> Expr:
+    x, is_last = _real(node, 0), bool(node.attr("channels_last", 0))
+    pooled = average_pool(node.like("AveragePool", [channels_second(node, x) if is_last else x]))
+    return _stored(node, channels_last(node, pooled) if is_last else pooled, 3, node.dtype(node.input(0)))
+
+
+@microsoft("QLinearConv")
+def quantized_convolution_of_either_layout(node: Node) -> Expr:
+    if not node.attr("channels_last", 0):
+        return quantized_convolution(node)
+    inputs = [channels_second(node, node.input(0)), *node.inputs[1:]]
+    return channels_last(node, quantized_convolution(node.like("QLinearConv", inputs)))
+
+
+@microsoft("NhwcMaxPool")
+def max_pool_of_channels_last(node: Node) -> Expr:
+    pooled, *_ = max_pool(node.like("MaxPool", [channels_second(node, node.input(0))]))
+    return channels_last(node, pooled)
+
+
+@microsoft("QGemm")
+def quantized_general_matrix_product(node: Node) -> Expr:
+    """Real numbers, unless a scale of the result is given. The addend is in units of both scales and alpha."""
+    a, b = (node.cast(node.input(index), "int32") for index in (0, 3))
+    a = subtract_zero_point(node, a, node.optional(2), None)
+    a = node.permute(a, (1, 0)) if node.attr("transA", 0) else a
+    b = node.permute(b, (1, 0)) if node.attr("transB", 0) else b
+    total = node.op("matmul", a, subtract_zero_point(node, b, node.optional(5), 1))
+    addend = node.optional(6)
+    if addend is not None:
+        total = node.broadcast("add", total, addend)
+    real = node.op("multiply", node.cast(total, "float32"), float(node.attr("alpha", 1.0)))
+    for scale in (node.reshape(node.input(1), ()), node.input(4)):
+        real = node.broadcast("multiply", real, scale)
+    zero = node.optional(8)
+    return real if node.optional(7) is None else _stored(node, real, 7, "uint8" if zero is None else node.dtype(zero))
+
+
+@microsoft("MatMulInteger16")
+def product_of_short_integers(node: Node) -> Expr:
+    return node.op("matmul", node.cast(node.input(0), "int32"), node.cast(node.input(1), "int32"))
+
+
+@microsoft("DynamicQuantizeLSTM")
+def dynamically_quantized_lstm(node: Node) -> Sequence[Expr]:
+    """With the weights' real numbers, and states that are not quantized."""
+    weights = [_real_weight(node, index, scale) for index, scale in ((1, 8), (2, 10))]
+    others = [node.value(index) for index in range(3, 8)]
+    return recurrent(node.like("LSTM", [node.input(0), *weights, *others]))
+
+
+def _real_weight(node: Node, index: int, scale: int) -> Expr:
+    """Stored (directions, inputs, gates) -> real (directions, gates, inputs)."""
+    stored = node.cast(node.input(index), "int32")
+    directions, _, gates = node.shape(stored)
+
+    def spread(x: Expr) -> Expr:  # one number of each direction, or one of each gate's row
+        return node.reshape(x, (directions, 1, 1 if node.rank(x) == 1 else gates))
+
+    whole = node.op("subtract", stored, node.cast(spread(node.input(scale + 1)), "int32"))
+    real = node.op("multiply", node.cast(whole, "float32"), spread(node.input(scale)))
+    return node.permute(real, (0, 2, 1))
+
+
+@microsoft("QEmbedLayerNormalization")
+def quantized_embeddings(node: Node) -> Sequence[Expr | None]:
+    stored = [index for index in (2, 3, 4) if node.optional(index) is not None]
+    tables = [*(_real_of(node, index, 6 + index, 11 + index) for index in stored), None][:3]
+    norm = _real_of(node, 5, 11, 16), _real_of(node, 6, 12, 17)
+    given = (node.optional(0), node.optional(1), None, node.optional(7))
+    return embed(node, given, tables, norm)[:2]
+
+
+def _real_of(node: Node, stored: int, scale: int, zero: int) -> Expr:
+    whole = subtract_zero_point(node, node.cast(node.input(stored), "int32"), node.optional(zero), None)
+    return node.op("multiply", node.cast(whole, "float32"), node.reshape(node.input(scale), ()))
+
+
+# --- weights of a few bits in blocks ----------------------------------------------------------------------------------
+@microsoft("MatMulNBits")
+def matrix_product_of_few_bits(node: Node) -> Expr:
+    """A (.., K) times a weight that is stored by column: (N, blocks, bytes), with a scale for each block of rows."""
+    a, packed, scales, zeros = node.input(0), node.input(1), node.input(2), node.optional(3)
+    n, k, block = (int(node.required_attr(name)) for name in ("N", "K", "block_size"))
+    bits, blocks = int(node.attr("bits", 4)), ceildiv(k, block)
+    if node.optional(4) is not None or node.attr("weight_prepacked", 0):
+        node.reject("its weight is in an order of its own (g_idx, weight_prepacked); that is not supported")
+    stored = _unpacked(node, node.reshape(packed, (n, blocks, ceildiv(block * bits, 8))), bits, block)
+    dtype = node.dtype(scales)
+    zero = _zero_points(node, zeros, bits, n, blocks, dtype)
+    real = node.op("subtract", node.cast(stored, dtype), zero)
+    real = node.op("multiply", real, node.reshape(scales, (n, blocks, 1)))
+    weight = node.reshape(real, (n, blocks * block))
+    weight = weight if blocks * block == k else node.slice(weight, 1, 0, k)
+    y, bias = node.op("matmul", a, node.permute(node.cast(weight, node.dtype(a)), (1, 0))), node.optional(5)
+    return y if bias is None else node.broadcast("add", y, bias)
+
+
+def _zero_points(node: Node, zeros: Expr | None, bits: int, n: Dim, blocks: Dim, dtype: str) -> Expr:
+    if zeros is None:
+        return node.full(2 ** (bits - 1), (1, 1, 1), dtype)
+    if node.dtype(zeros) == "uint8":
+        width = ceildiv(blocks * bits, 8)
+        zeros = _unpacked(node, node.reshape(zeros, (n, width)), bits, blocks)
+    return node.reshape(node.cast(zeros, dtype), (n, blocks, 1))
+
+
+def _unpacked(node: Node, packed: Expr, bits: int, count: Dim) -> Expr:
+    """The numbers of a few bits that lie in bytes along the last axis, the lowest bits first."""
+    if bits == 8:
+        return packed
+    if bits not in (2, 4):
+        node.reject(f"its numbers have {bits} bits; 2, 4 and 8 are supported")
+    *outer, width = node.shape(packed)
+    shifts = np.arange(0, 8, bits).astype(np.uint8)
+    parts = node.op("right_shift", node.reshape(packed, (*outer, width, 1)), shifts)
+    parts = node.op("bitwise_and", parts, np.array(2**bits - 1, np.uint8))
+    last, every = len(outer), width * len(shifts)
+    flat = node.reshape(parts, (*outer, every))
+    return flat if every == count else node.slice(flat, last, 0, count)
+
+
+@microsoft("GatherBlockQuantized")
+def rows_of_few_bits(node: Node) -> Expr:
+    """Numbers picked along one axis; another, the last where bytes hold several, has a scale for each block."""
+    data, indices, scales, zeros = node.input(0), node.input(1), node.input(2), node.optional(3)
+    bits, block, rank = int(node.attr("bits", 4)), int(node.attr("block_size", 128)), node.rank(data)
+    axis, along = (node.axis(node.attr(n, d), rank) for n, d in (("gather_axis", 0), ("quantize_axis", 1)))
+    is_packed = node.dtype(data) == "uint8" and data not in node.importer.element_types and bits < 8
+    if not along > axis or (is_packed and along != rank - 1) or not block:
+        node.reject("its blocks do not lie behind the axis that it picks along; that is not supported")
+    at = along + node.rank(indices) - 1  # the axis of blocks, where several axes may have taken the place of one
+
+    def picked(table: Expr) -> Expr:
+        return node.op("take", table, indices, axis=axis)
+
+    scale, stored = picked(scales), picked(node.wide(data))
+    size = node.shape(data)[along] * (8 // bits if is_packed else 1)
+    middle = 2 ** (bits - 1) if node.dtype(data) == "uint8" and data not in node.importer.element_types else 0
+    zero = node.full(middle, (), "int32")
+    if zeros is not None:
+        zero = picked(node.wide(zeros))
+        zero = _unpacked(node, zero, bits, node.shape(scale)[at]) if is_packed else zero
+        zero = _in_blocks(node, node.cast(zero, "int32"), at, block, size)
+    stored = _unpacked(node, stored, bits, size) if is_packed else stored
+    whole = node.op("subtract", node.cast(stored, "int32"), zero)
+    return node.op("multiply", node.cast(whole, node.dtype(scale)), _in_blocks(node, scale, at, block, size))
+
+
+def _in_blocks(node: Node, x: Expr, axis: int, block: int, size: Dim) -> Expr:
+    """Each number repeated along an axis, as often as a block is long; cut to a size."""
+    shape = node.shape(x)
+    outer, count, inner = shape[:axis], shape[axis], shape[axis + 1 :]
+    wide = node.broadcast_to(node.reshape(x, (*outer, count, 1, *inner)), (*outer, count, block, *inner))
+    flat = node.reshape(wide, (*outer, count * block, *inner))
+    return flat if count * block == size else node.slice(flat, axis, 0, size)
