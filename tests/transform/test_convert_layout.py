@@ -143,6 +143,19 @@ def test_canonical_forms_take_back_what_nobody_took():
     assert ops.count("permute_dims") == 2, "around the relu, which does not know of layouts"
 
 
+def test_a_model_that_is_channels_last_already_needs_no_permutations_of_ours():
+    b = FunctionBuilder()
+    x = b.input("x", (2, 6, 6, 4))
+
+    def channels_last_conv(value):
+        return b.op("permute_dims", conv(b, b.op("permute_dims", value, axes=to_first(4))), axes=to_last(4))
+
+    again = CONVERT(IRModule({"main": b.function(channels_last_conv(b.op("nn.relu", channels_last_conv(x))))}))
+    ops = [binding.value.op_name for binding in again["main"].bindings if isinstance(binding.value, Call)]
+    one = ["permute_dims", "nn.conv2d", "permute_dims"]
+    assert ops == [*one, "nn.relu", *one]
+
+
 def test_nothing_spatial_is_no_change():
     b = FunctionBuilder()
     module = IRModule(

@@ -81,6 +81,8 @@ class _Converter(FunctionMutator):
             first = self.emit(_permuted(self._last(value.args[0], rank), to_first(rank)))
             result = self.emit(Call(value.op, [first, *value.args[1:]], value.attrs), var.name, var.origin)
             return _permuted(self.emit(_permuted(result, to_last(rank))), to_first(rank))
+        if value.op.name == "permute_dims" and value.attrs["axes"] == to_last(rank):
+            return self._below(value.args[0], rank) or value  # what the model does itself is done already
         return self._moved_over(var, value, rank) or value
 
     def _moved_over(self, var: Var, call: Call, rank: int) -> Expr | None:

@@ -258,29 +258,25 @@ def transpose(
 # --- attention --------------------------------------------------------------------------------------------------------
 def attention(call: Call) -> list[Step]:
     """Attention of tensors (batch, sequence, heads, size)."""
-    queries, keys, values = (call[role] for role in ("query", "key", "value"))
-    return _attention(
-        call, queries, keys, values, [tensor.shape[2] * tensor.shape[3] for tensor in (queries, keys, values)]
-    )
+    tensors = [call[role] for role in ("query", "key", "value")]
+    return _attention(call, tensors, [t.shape for t in tensors], [t.shape[2] * t.shape[3] for t in tensors])
 
 
 def stacked_attention(call: Call) -> list[Step]:
-    """Attention of the thirds of a tensor (batch, sequence, 3 * heads * size)."""
-    stacked = call["stacked"]
+    """Attention of the thirds of a tensor (batch, sequence, 3 * heads * size), read where they are."""
+    stacked, heads = call["stacked"], call.attrs.integer("heads", 1)
     batch, rows, wide = stacked.shape
-    heads = call.attrs.integer("heads", 1)
-    shape = (batch, rows, heads, wide // 3 // heads)
-    thirds = [_behind(stacked, third * wide // 3)._replace(shape=shape) for third in range(3)]
-    return _attention(call, *thirds, row_sizes=[wide] * 3)
+    thirds = [_behind(stacked, third * wide // 3) for third in range(3)]
+    return _attention(call, thirds, [(batch, rows, heads, wide // 3 // heads)] * 3, [wide] * 3)
 
 
 def _attention(
-    call: Call, queries: BoundTensor, keys: BoundTensor, values: BoundTensor, row_sizes: Sequence[int]
+    call: Call, tensors: Sequence[BoundTensor], shapes: Sequence[Sequence[int]], row_sizes: Sequence[int]
 ) -> list[Step]:
+    """row_sizes: elements from one row to the next of queries, keys and values."""
     kernel: AttentionKernel = call.kernels["attention"][0]
-    batch, rows, heads, size = queries.shape
-    columns, shared, value_size = keys.shape[1], keys.shape[2], values.shape[3]
-    result = call.output
+    (batch, rows, heads, size), (_, columns, shared, _), (*_, value_size) = shapes
+    result, (queries, keys, values) = call.output, tensors
     starts = [call.tensors.get(name) for name in ("seqstart_q", "seqstart_k")]
     if starts[0] is not None:  # sequences lie one after the other in a batch of one
         batch = math.prod(starts[0].shape) - 1
