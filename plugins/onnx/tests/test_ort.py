@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import threading
+import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -111,10 +115,124 @@ def free_dimensions(ort: Any) -> Any:
     return session.get_inputs()[0].shape, session.run(["z"], {"x": X, "bias": BIAS})[0].tolist()
 
 
+def plain_lists(ort: Any) -> Any:
+    session = ort.InferenceSession(model())
+    return [value.tolist() for value in session.run([], {"x": X.tolist(), "bias": BIAS.tolist()})]
+
+
+def results_are_the_callers(ort: Any) -> Any:
+    session = ort.InferenceSession(model())
+    first = session.run(["y"], {"x": X, "bias": BIAS})[0]
+    first += 1
+    second = session.run(["y"], {"x": 0 * X, "bias": BIAS})[0]
+    return first.tolist(), second.tolist()
+
+
+def not_a_number(ort: Any) -> Any:
+    session = ort.InferenceSession(model())
+    return repr(session.run(None, {"x": np.full((2, 3), np.nan, np.float32), "bias": BIAS}))
+
+
+def text(ort: Any) -> Any:
+    source = '<ir_version: 9, opset_import: ["" : 21]> g (string[n] x) => (string[n] y) { y = Identity(x) }'
+    session = ort.InferenceSession(parser.parse_model(source).SerializeToString())
+    found = [session.run(None, {"x": array})[0] for array in (np.array(["a", "bc"]), np.array(["ä", ""], object))]
+    return [(value.tolist(), value.dtype) for value in found], session.get_inputs()[0].type
+
+
+def asynchronous(ort: Any) -> Any:
+    done, found = threading.Event(), []
+
+    def callback(results: Any, user_data: Any, problem: str) -> None:
+        found.append(([value.tolist() for value in results], user_data, problem))
+        done.set()
+
+    session = ort.InferenceSession(model())
+    session.run_async(["z"], {"x": X, "bias": BIAS}, callback, 7)
+    assert done.wait(30)
+    return found
+
+
+def errors(ort: Any) -> Any:
+    """What goes wrong is caught under the names that a program knows."""
+    session, state, found = ort.InferenceSession(model()), ort.capi.onnxruntime_pybind11_state, []
+    for names, feeds in (
+        (None, {"x": X.astype(np.float64), "bias": BIAS}),
+        (None, {"x": X[0], "bias": BIAS}),
+        (None, {"x": X, "bias": BIAS[:2]}),
+        (None, {"x": X, "bias": BIAS, "q": X}),
+        (["q"], {"x": X, "bias": BIAS}),
+    ):
+        try:
+            session.run(names, feeds)
+        except state.InvalidArgument:
+            found.append("caught")
+    for names, feeds, kind in (([], {"x": X}, ValueError), (["z"], {}, ValueError)):
+        try:
+            session.run(names, feeds)
+        except kind:
+            found.append("missing")
+    for source, kind in (("nothing.onnx", state.NoSuchFile), (b"hello" * 9, state.InvalidProtobuf)):
+        try:
+            ort.InferenceSession(source)
+        except kind:
+            found.append("no model")
+    stopped = ort.RunOptions()
+    stopped.terminate = True
+    try:
+        session.run(None, {"x": X, "bias": BIAS}, stopped)
+    except state.Fail:
+        found.append("stopped")
+    return found
+
+
+def other_providers(ort: Any) -> Any:
+    chosen = [("CUDAExecutionProvider", {"device_id": 0}), "CPUExecutionProvider"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        sessions = [ort.InferenceSession(model(), None, each) for each in (chosen, ["CUDAExecutionProvider"])]
+    return [session.get_providers() for session in sessions]
+
+
+def small_things(ort: Any) -> Any:
+    ort.set_seed(3)
+    ort.disable_telemetry_events()
+    value = ort.OrtValue.ortvalue_from_numpy_with_onnx_type(np.zeros(3, np.uint16), onnx.TensorProto.BFLOAT16)
+    session = ort.InferenceSession(model())
+    kinds = (type(ort.__version__), type(ort.get_version_string()), type(session.get_profiling_start_time_ns()))
+    return (
+        value.data_type(),
+        value.is_sparse_tensor(),
+        value.tensor_size_in_bytes(),
+        kinds,
+        str(session.get_inputs()[0]),
+    )
+
+
+def other_weights(ort: Any) -> Any:
+    source = """<ir_version: 9, opset_import: ["" : 17]>
+        g (float[n] x) => (float[n] y) <float[1] w = {2}> { y = Mul(x, w) }"""
+    weight, options = ort.OrtValue.ortvalue_from_numpy(np.array([5], np.float32)), ort.SessionOptions()
+    options.add_initializer("w", weight)
+    session = ort.InferenceSession(parser.parse_model(source).SerializeToString(), options)
+    return session.run(None, {"x": np.array([1, 2], np.float32)})[0].tolist()
+
+
+MORE = [
+    plain_lists,
+    results_are_the_callers,
+    not_a_number,
+    text,
+    asynchronous,
+    errors,
+    other_providers,
+    small_things,
+    other_weights,
+]
 PROGRAMS = [run_all, run_a_part, run_with_options, describe, metadata, providers, bound, bound_memory, values]
 
 
-@pytest.mark.parametrize("program", [*PROGRAMS, free_dimensions], ids=lambda program: program.__name__)
+@pytest.mark.parametrize("program", [*PROGRAMS, *MORE, free_dimensions], ids=lambda program: program.__name__)
 def test_a_program_runs_the_same(program: Any) -> None:
     assert program(kernelyard_onnx.ort) == program(onnxruntime)
 
@@ -128,9 +246,12 @@ def test_a_session_reads_a_path(tmp_path) -> None:
 
 def test_what_cannot_be_is_an_error() -> None:
     ort = kernelyard_onnx.ort
-    with pytest.raises(DeviceError, match="providers"):
-        ort.InferenceSession(model(), providers=["CUDAExecutionProvider"])
-    session = ort.InferenceSession(model())
+    with pytest.warns(UserWarning, match="CUDAExecutionProvider is not there"):
+        session = ort.InferenceSession(model(), providers=["CUDAExecutionProvider"])
+    with pytest.raises(DeviceError, match="no such device"):
+        ort.OrtValue.ortvalue_from_numpy(X, "cuda", 0)
+    with pytest.raises(InputNameError, match="no input 'q'"):
+        session.io_binding().bind_cpu_input("q", X)
     with pytest.raises(InputNameError, match="no output 'q'"):
         session.run(["q"], {"x": X, "bias": BIAS})
     with pytest.raises(InputNameError, match="'bias' is missing"):
@@ -143,6 +264,24 @@ def test_what_cannot_be_is_an_error() -> None:
     binding.bind_ortvalue_output("y", ort.OrtValue.ortvalue_from_shape_and_type([3, 2], np.float32))
     with pytest.raises(InputShapeError, match="'y'"):
         session.run_with_iobinding(binding)
+
+
+def test_a_profile_is_written(tmp_path) -> None:
+    options = kernelyard_onnx.ort.SessionOptions(enable_profiling=True, profile_file_prefix=str(tmp_path / "p"))
+    session = kernelyard_onnx.ort.InferenceSession(model(), options)
+    assert session.end_profiling() == ""
+    session.run(None, {"x": X, "bias": BIAS})
+    events = json.loads(Path(session.end_profiling()).read_text())["traceEvents"]
+    assert any(event["name"] for event in events)
+
+
+def test_an_error_of_an_asynchronous_run_is_handed_on() -> None:
+    done, found = threading.Event(), []
+    session = kernelyard_onnx.ort.InferenceSession(model())
+    session.run_async(None, {"x": X}, lambda *given: (found.append(given), done.set()), None)
+    assert done.wait(30)
+    assert found[0][0] == []
+    assert "'bias' is missing" in found[0][2]
 
 
 def test_types_are_written_as_onnxruntime_does() -> None:

@@ -6,17 +6,29 @@ Options that tune onnxruntime's own machinery are taken and change nothing. Erro
 
 from __future__ import annotations
 
-import enum
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import threading
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import onnx
+from onnx import helper
 
-from kernelyard.errors import DeviceError, InputNameError, OptionError
+from kernelyard.errors import ExecutionError, InputNameError, KernelyardError
 from kernelyard_onnx.backend import chosen_backends
 from kernelyard_onnx.model_file import read_model
+from kernelyard_onnx.ort_errors import MissingInputError, capi
+from kernelyard_onnx.ort_options import (
+    ExecutionMode,
+    ExecutionOrder,
+    GraphOptimizationLevel,
+    RunOptions,
+    SessionOptions,
+)
 from kernelyard_onnx.ort_values import IOBinding, OrtDevice, OrtValue, type_text
 from kernelyard_onnx.session import Session
 
@@ -32,117 +44,21 @@ __all__ = [
     "OrtValue",
     "RunOptions",
     "SessionOptions",
+    "capi",
+    "disable_telemetry_events",
+    "enable_telemetry_events",
     "get_all_providers",
     "get_available_providers",
+    "get_build_info",
     "get_device",
+    "get_version_string",
+    "preload_dlls",
     "set_default_logger_severity",
     "set_default_logger_verbosity",
+    "set_seed",
 ]
 PROVIDER = "CPUExecutionProvider"
-
-
-class GraphOptimizationLevel(enum.IntEnum):
-    """Taken and not used: a model is always optimized in the same way."""
-
-    ORT_DISABLE_ALL = 0
-    ORT_ENABLE_BASIC = 1
-    ORT_ENABLE_EXTENDED = 2
-    ORT_ENABLE_LAYOUT = 3
-    ORT_ENABLE_ALL = 99
-
-
-class ExecutionMode(enum.IntEnum):
-    """Taken and not used: operators run one after the other, each with all threads."""
-
-    ORT_SEQUENTIAL = 0
-    ORT_PARALLEL = 1
-
-
-class ExecutionOrder(enum.IntEnum):
-    """Taken and not used."""
-
-    DEFAULT = 0
-    PRIORITY_BASED = 1
-
-
-@dataclass
-class SessionOptions:
-    """Of these, `intra_op_num_threads` and overrides of free dimensions have an effect.
-
-    Example:
-        >>> options = SessionOptions()
-        >>> options.intra_op_num_threads = 2
-        >>> options.add_session_config_entry("session.disable_prepacking", "1")
-        >>> options.get_session_config_entry("session.disable_prepacking")
-        '1'
-    """
-
-    intra_op_num_threads: int = 0
-    inter_op_num_threads: int = 0
-    graph_optimization_level: GraphOptimizationLevel = GraphOptimizationLevel.ORT_ENABLE_ALL
-    execution_mode: ExecutionMode = ExecutionMode.ORT_SEQUENTIAL
-    execution_order: ExecutionOrder = ExecutionOrder.DEFAULT
-    enable_cpu_mem_arena: bool = True
-    enable_mem_pattern: bool = True
-    enable_mem_reuse: bool = True
-    enable_profiling: bool = False
-    profile_file_prefix: str = "onnxruntime_profile_"
-    optimized_model_filepath: str = ""
-    log_severity_level: int = -1
-    log_verbosity_level: int = 0
-    logid: str = ""
-    use_deterministic_compute: bool = False
-    _entries: dict[str, str] = field(default_factory=dict)
-    _sizes: dict[str, int] = field(default_factory=dict)
-
-    def add_session_config_entry(self, key: str, value: str) -> None:
-        """Keep an entry for `get_session_config_entry`."""
-        self._entries[key] = value
-
-    def get_session_config_entry(self, key: str) -> str:
-        """An entry that was added.
-
-        Raises: OptionError.
-        """
-        if key not in self._entries:
-            raise OptionError(f"there is no config entry {key!r}", found=key, expected=", ".join(self._entries))
-        return self._entries[key]
-
-    def add_free_dimension_override_by_name(self, name: str, size: int) -> None:
-        """Fix a size that the model leaves open, by its name."""
-        self._sizes[name] = size
-
-    @property
-    def free_dimension_overrides(self) -> Mapping[str, int]:
-        """The sizes that are fixed, by name."""
-        return self._sizes
-
-    def register_custom_ops_library(self, path: str) -> None:
-        """Libraries of onnxruntime's own operators cannot be loaded.
-
-        Raises: OptionError.
-        """
-        raise OptionError("libraries of operators for onnxruntime cannot be loaded here", found=path)
-
-
-@dataclass
-class RunOptions:
-    """Options of one call: taken and not used."""
-
-    log_severity_level: int = -1
-    log_verbosity_level: int = 0
-    logid: str = ""
-    only_execute_path_to_fetches: bool = False
-    terminate: bool = False
-    _entries: dict[str, str] = field(default_factory=dict)
-
-    def add_run_config_entry(self, key: str, value: str) -> None:
-        """Keep an entry."""
-        self._entries[key] = value
-
-    def get_run_config_entry(self, key: str) -> str:
-        """An entry that was added, or "" where there is none."""
-        return self._entries.get(key, "")
+__version__ = "1.20.0"  # of the onnxruntime whose names these are, for programs that ask for it
 
 
 @dataclass(frozen=True)
@@ -170,8 +86,8 @@ class ModelMetadata:
 class InferenceSession:
     """A model, compiled.
 
-    path_or_bytes: a path, or the bytes of a file. Raises: what `kernelyard.compile` raises; DeviceError when none of
-    the providers is the processor.
+    path_or_bytes: a path, or the bytes of a file. Warns when none of the providers is there: the processor is.
+    Raises: what `kernelyard.compile` raises.
 
     Example:
         >>> import numpy as np
@@ -195,7 +111,9 @@ class InferenceSession:
         self._options = sess_options or SessionOptions()
         self.set_providers(providers, provider_options)
         self._model, files = read_model(path_or_bytes)
-        _fix_sizes(self._model.graph, self._options.free_dimension_overrides)
+        self._options.change(self._model.graph)
+        self._started = time.perf_counter_ns()
+        self._last_feeds: dict[str, Any] = {}
         self._session = Session(self._model, chosen_backends(), files, self._options.intra_op_num_threads or None)
 
     def run(
@@ -206,13 +124,22 @@ class InferenceSession:
     ) -> list[Any]:
         """The outputs that are named, or all.
 
-        Raises: InputNameError, and what `kernelyard_onnx.session.Session.run` raises.
+        Raises: InputNameError, ExecutionError where `run_options` says to stop, and what
+          `kernelyard_onnx.session.Session.run` raises.
         """
+        if run_options is not None and run_options.terminate:
+            raise ExecutionError("the options of this run say that it is to stop", found="terminate")
         known = [output.name for output in self._model.graph.output]
         for name in output_names or ():
             if name not in known:
                 raise InputNameError(f"the model has no output {name!r}", found=name, expected=", ".join(known))
-        feeds = {name: _value(value) for name, value in input_feed.items()}
+        types = {each.name: each.type for each in self._session.inputs}
+        feeds = {name: _value(value, types.get(name)) for name, value in input_feed.items()}
+        missing = [each.name for each in self._session.inputs if each.name not in feeds and not _is_optional(each)]
+        if missing:
+            raise MissingInputError(f"the input {missing[0]!r} is missing", found=", ".join(feeds), expected=missing)
+        if self._options.enable_profiling:
+            self._last_feeds = feeds
         found = dict(zip(known, self._session.run(feeds), strict=True))
         return [found[name] for name in output_names or known]
 
@@ -225,9 +152,42 @@ class InferenceSession:
         """
         return [OrtValue(value) for value in self.run(output_names, input_dict_ort_values)]
 
+    def run_async(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        callback: Callable[[list[Any], Any, str], None],
+        user_data: Any,
+        run_options: RunOptions | None = None,
+    ) -> None:
+        """As `run`, on a thread: `callback(outputs, user_data, error)`, the error as text, or ""."""
+
+        def run() -> None:
+            try:
+                results, problem = self.run(output_names, input_feed, run_options), ""
+            except KernelyardError as error:
+                results, problem = [], str(error)
+            callback(results, user_data, problem)
+
+        threading.Thread(target=run, daemon=True).start()
+
+    def end_profiling(self) -> str:
+        """With `enable_profiling`: a file with the times of the last call's steps. Else ""."""
+        executable = self._session.executable
+        if executable is None or not self._last_feeds:
+            return ""
+        path = f"{self._options.profile_file_prefix}_{time.strftime('%Y-%m-%d_%H-%M-%S')}.json"
+        executable.profile(self._last_feeds).save_trace(path)
+        return path
+
+    def get_profiling_start_time_ns(self) -> int:
+        """When the session was made, by the clock of its profile."""
+        return self._started
+
     def io_binding(self) -> IOBinding:
         """An object that holds inputs and outputs from call to call."""
-        return IOBinding([output.name for output in self._model.graph.output])
+        inputs = [each.name for each in self._session.inputs]
+        return IOBinding(inputs, [output.name for output in self._model.graph.output])
 
     def run_with_iobinding(self, iobinding: IOBinding, run_options: RunOptions | None = None) -> None:
         """Run with the inputs that are bound, into the outputs that are bound.
@@ -275,13 +235,10 @@ class InferenceSession:
         providers: Sequence[str | tuple[str, Mapping[str, Any]]] | None = None,
         provider_options: Sequence[Mapping[str, Any]] | None = None,
     ) -> None:
-        """Check that the processor is among the providers.
-
-        Raises: DeviceError.
-        """
+        """The processor stays; warns where others are asked for alone."""
         names = [entry if isinstance(entry, str) else entry[0] for entry in providers or [PROVIDER]]
         if PROVIDER not in names:
-            raise DeviceError("none of the providers is there", found=", ".join(names), expected=PROVIDER)
+            warnings.warn(f"{', '.join(names)} is not there: {PROVIDER} runs the model", UserWarning, stacklevel=3)
 
     def disable_fallback(self) -> None:
         """Nothing falls back."""
@@ -305,6 +262,32 @@ def get_device() -> str:
     return "CPU"
 
 
+def get_version_string() -> str:
+    """The version of onnxruntime whose names these are."""
+    return __version__
+
+
+def get_build_info() -> str:
+    """What stands behind the names."""
+    return "Kernelyard"
+
+
+def set_seed(seed: int) -> None:
+    """Taken and not used: operators with a `seed` of their own follow it."""
+
+
+def preload_dlls(cuda: bool = True, cudnn: bool = True, msvc: bool = True, directory: str | None = None) -> None:
+    """There is nothing to load."""
+
+
+def enable_telemetry_events() -> None:
+    """Nothing is reported to anyone."""
+
+
+def disable_telemetry_events() -> None:
+    """Nothing is reported to anyone."""
+
+
 def set_default_logger_severity(severity: int) -> None:
     """Taken and not used: Kernelyard logs through `logging`."""
 
@@ -313,15 +296,17 @@ def set_default_logger_verbosity(verbosity: int) -> None:
     """Taken and not used: Kernelyard logs through `logging`."""
 
 
-def _value(value: Any) -> Any:
-    return value.numpy() if isinstance(value, OrtValue) else value
+def _value(value: Any, type_: onnx.TypeProto | None) -> Any:
+    """What a caller gives: lists of numbers are tensors of the input's own type."""
+    if isinstance(value, OrtValue):
+        return value.numpy()
+    if isinstance(value, (list, int, float)) and type_ is not None and type_.WhichOneof("value") == "tensor_type":
+        return np.array(value, helper.tensor_dtype_to_np_dtype(type_.tensor_type.elem_type))
+    return value
 
 
-def _fix_sizes(graph: onnx.GraphProto, sizes: Mapping[str, int]) -> None:
-    for info in (*graph.input, *graph.output) if sizes else ():
-        for dim in info.type.tensor_type.shape.dim:
-            if dim.dim_param in sizes:
-                dim.dim_value = sizes[dim.dim_param]
+def _is_optional(info: onnx.ValueInfoProto) -> bool:
+    return info.type.WhichOneof("value") == "optional_type"
 
 
 def _node_arg(info: onnx.ValueInfoProto, found: Sequence[int | str] = ()) -> NodeArg:

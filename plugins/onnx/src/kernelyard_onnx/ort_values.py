@@ -88,6 +88,17 @@ class OrtValue:
         OrtDevice(device_type, device_id)
         return OrtValue(np.empty(tuple(shape), _dtype(element_type)))
 
+    @staticmethod
+    def ortvalue_from_numpy_with_onnx_type(data: np.ndarray, onnx_element_type: int) -> OrtValue:
+        """A value over the bits of an array, as elements of a type that NumPy may not have.
+
+        Raises: InputTypeError where an element of one is not as large as one of the other.
+        """
+        dtype = _dtype(onnx_element_type)
+        if data.dtype.itemsize != dtype.itemsize:
+            raise InputTypeError("elements are of another size", found=data.dtype, expected=dtype)
+        return OrtValue(data.view(dtype))
+
     def numpy(self) -> Any:
         """The array; a list of arrays for a sequence."""
         return self._value
@@ -119,6 +130,14 @@ class OrtValue:
         """Whether it is a sequence of tensors."""
         return isinstance(self._value, list)
 
+    def is_sparse_tensor(self) -> bool:
+        """No tensor is sparse here."""
+        return False
+
+    def tensor_size_in_bytes(self) -> int:
+        """How many bytes the elements of a tensor take."""
+        return self._value.nbytes
+
     def has_value(self) -> bool:
         """Whether an optional holds something."""
         return self._value is not None
@@ -135,7 +154,8 @@ class OrtValue:
 class IOBinding:
     """Inputs and outputs that stay from call to call."""
 
-    def __init__(self, all_outputs: Sequence[str]) -> None:
+    def __init__(self, all_inputs: Sequence[str], all_outputs: Sequence[str]) -> None:
+        self._all_inputs = list(all_inputs)
         self._all = list(all_outputs)
         self._results: list[OrtValue] = []
         self._into: dict[str, np.ndarray | None] = {}
@@ -147,12 +167,18 @@ class IOBinding:
         return list(self._into)
 
     def bind_cpu_input(self, name: str, arr_on_cpu: np.ndarray) -> None:
-        """Take an array as an input."""
-        self.inputs[name] = arr_on_cpu
+        """Take an array as an input.
+
+        Raises: InputNameError.
+        """
+        self._take(name, arr_on_cpu)
 
     def bind_ortvalue_input(self, name: str, ortvalue: OrtValue) -> None:
-        """Take a value as an input."""
-        self.inputs[name] = ortvalue
+        """Take a value as an input.
+
+        Raises: InputNameError.
+        """
+        self._take(name, ortvalue)
 
     def bind_input(
         self,
@@ -165,10 +191,15 @@ class IOBinding:
     ) -> None:
         """Take memory as an input: the caller keeps it alive.
 
-        Raises: DeviceError.
+        Raises: DeviceError, InputNameError.
         """
         OrtDevice(device_type, device_id)
-        self.inputs[name] = _over_memory(element_type, shape, buffer_ptr)
+        self._take(name, _over_memory(element_type, shape, buffer_ptr))
+
+    def _take(self, name: str, value: Any) -> None:
+        if name not in self._all_inputs:
+            raise InputNameError(f"the model has no input {name!r}", found=name, expected=", ".join(self._all_inputs))
+        self.inputs[name] = value
 
     def bind_output(
         self,

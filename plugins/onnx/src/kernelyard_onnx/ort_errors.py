@@ -1,0 +1,35 @@
+"""The names under which a program written for onnxruntime catches errors: each is an error of Kernelyard's.
+
+try:
+    session.run(None, feeds)
+except ort.capi.onnxruntime_pybind11_state.InvalidArgument as error: ...
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+from kernelyard.errors import (
+    ExecutionError,
+    InputNameError,
+    KernelyardError,
+    ModelFormatError,
+    UnsupportedOperatorError,
+)
+
+ERRORS = {
+    "Fail": KernelyardError,
+    "RuntimeException": KernelyardError,
+    "EPFail": KernelyardError,
+    "InvalidArgument": ExecutionError,
+    "NoSuchFile": ModelFormatError,
+    "InvalidProtobuf": ModelFormatError,
+    "InvalidGraph": ModelFormatError,
+    "NoModel": ModelFormatError,
+    "NotImplemented": UnsupportedOperatorError,
+}
+capi = SimpleNamespace(onnxruntime_pybind11_state=SimpleNamespace(**ERRORS))
+
+
+class MissingInputError(InputNameError, ValueError):
+    """An input is missing: a ValueError there too."""
