@@ -318,6 +318,29 @@ def test_a_residual_that_comes_of_the_product_itself(products):
     products.right(exe, module)
 
 
+def test_a_product_added_to_itself(products):
+    def build(b, x, w):
+        y = b.op("matmul", x, w)
+        return b.op("add", y, y)
+
+    module = module_of(build, *f32((4, 8), (8, 6)))
+    exe = compiled(module)
+    assert region_of(exe).ops == ("matmul",)
+    assert_declined(exe, "cublas", "operand", "cublas.matmul_residual")
+    products.right(exe, module)
+
+
+def test_one_cast_for_both_sides(products):
+    """x.T @ x of what is stored narrower."""
+
+    def build(b, x):
+        wide = b.op("astype", x, dtype=F32)
+        return b.op("matmul", transposed(b, wide), wide)
+
+    exe = products.taken("matmul", build, ((4, 8), "float16"))
+    assert region_of(exe).ops.count("astype") == 1
+
+
 # --- numbers ----------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("op", ["multiply", "divide"])
 def test_a_product_times_a_number(op, products):

@@ -21,9 +21,9 @@ from kernelyard.transform.run_codegen import Region
 from kernelyard_cublas import libraries
 from kernelyard_cublas.checks import Checks
 from kernelyard_cublas.patterns import fusion_patterns
-from kernelyard_cublas.problem import KERNEL, TF32, Attributes
+from kernelyard_cublas.problem import KERNEL, ROLES, TF32, Attributes
 from kernelyard_cublas.reading import read_call
-from kernelyard_cublas.runtime import ROLES, CublasRuntime
+from kernelyard_cublas.runtime import CublasRuntime
 
 OPTIONS = ("approximate_gelu", "tf32", "tune")
 

@@ -14,6 +14,7 @@ from kernelyard.ir import Call, Constant, Expr
 from kernelyard.patterns import Accept, Answer, Decline, Match
 from kernelyard.patterns.checks import check_bias, gemm_of_shapes
 from kernelyard.target import Target
+from kernelyard_cublas.problem import ROLES
 from kernelyard_cublas.reading import Reading, read_call, read_match
 from kernelyard_cublas.type_table import (
     FP8,
@@ -39,7 +40,8 @@ class Checks:
         """A product, and what follows it: a number that it is multiplied by, bias, residual, activation."""
         reading = read_match(match)
         return (
-            self.refusal(reading)
+            _inner(match)
+            or self.refusal(reading)
             or _scale(match, reading)
             or _bias(match, reading)
             or _residual(match, reading)
@@ -57,12 +59,12 @@ class Checks:
         zero_point = match["zero_point"]
         if isinstance(zero_point, Constant) and zero_point.data != 0:
             return Decline("zero_point", f"the zero point is {zero_point.data.item()}, not 0", at=zero_point)
-        return self.refusal(reading) or Accept()
+        return _inner(match) or self.refusal(reading) or Accept()
 
     def multiply(self, match: Match) -> Answer:
         """A product of float8 multiplied by two numbers that are on the device."""
         reading = read_match(match)
-        refused = self.refusal(reading)
+        refused = _inner(match) or self.refusal(reading)
         if refused is not None:
             return refused
         if not _product_type(reading).scales:
@@ -111,6 +113,15 @@ class Checks:
                 'options={"cublas": {"approximate_gelu": True}}',
             )
         return None
+
+
+def _inner(match: Match) -> Decline | None:
+    """What the library reads must be there before: y + y has no residual, but twice the product."""
+    for name in ROLES:
+        operand = match.get(name)
+        if operand is not None and operand in match.members:
+            return Decline("operand", f"{name} is made by the group itself", at=operand)
+    return None
 
 
 def _product_type(reading: Reading) -> ProductType:

@@ -18,6 +18,7 @@ from kernelyard_cublas.type_table import PRODUCTS, c_type
 
 Shape = tuple[int, ...]
 KERNEL = "matmul"
+ROLES = ("lhs", "rhs", "bias", "residual", "scale_a", "scale_b")
 ACTIVATIONS = {"none": Epilogue.DEFAULT, "relu": Epilogue.RELU, "gelu": Epilogue.GELU}
 TF32 = "tf32"
 COMPUTE = ("default", TF32)

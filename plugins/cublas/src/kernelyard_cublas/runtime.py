@@ -24,10 +24,8 @@ from kernelyard_cublas._enums import DataType
 from kernelyard_cublas.algorithms import Algorithms
 from kernelyard_cublas.bound_matmul import BoundMatmul
 from kernelyard_cublas.lt_api import LtApi
-from kernelyard_cublas.problem import KERNEL, Problem, problem_of, read_attributes
+from kernelyard_cublas.problem import KERNEL, ROLES, Problem, problem_of, read_attributes
 from kernelyard_cublas.type_table import FP8_CAPABILITY
-
-ROLES = ("lhs", "rhs", "bias", "residual", "scale_a", "scale_b")
 
 
 @cache
