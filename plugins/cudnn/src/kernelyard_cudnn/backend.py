@@ -17,6 +17,9 @@ from kernelyard.runtime.module import RuntimeModule
 from kernelyard.target import Target
 from kernelyard.transform.canonicalize import Canonicalize
 from kernelyard.transform.convert_layout import ConvertLayout
+from kernelyard.transform.dead_code_elimination import DeadCodeElimination
+from kernelyard.transform.eliminate_common_subexpr import EliminateCommonSubexpr
+from kernelyard.transform.pass_base import Sequential
 from kernelyard.transform.run_codegen import Region
 from kernelyard_cudnn import _native
 from kernelyard_cudnn.ahead import with_plans
@@ -192,7 +195,8 @@ class CudnnBackend(Backend):
     def prepare(self, module: IRModule) -> IRModule:
         """Let images of narrow floats, or of all, lie channels-last between convolutions."""
         ops = _to_convert(module, self._options.layout)
-        return Canonicalize()(ConvertLayout(ops)(module)) if ops else module
+        steps = (ConvertLayout(ops), Canonicalize(), EliminateCommonSubexpr(), DeadCodeElimination())
+        return Sequential(steps, "channels_last")(module) if ops else module
 
     def codegen(self, regions: Sequence[Region], options: Mapping[str, Any]) -> RuntimeModule:
         """The regions as one runtime module.
