@@ -63,6 +63,8 @@ class Kernel:
     def axes_at(self, point: str, axes: Sequence[IterVar]) -> dict[str, str]:
         """Names of the axes' values at a point of their space, which is counted with the last axis fastest."""
         names: dict[str, str] = {}
+        if sum(axis.extent != 1 for axis in axes) > 1 and self.counts_in_int(axes) and not point.startswith("v"):
+            point = self.writer.define("int", f"(int)({point})")
         for number, axis in enumerate(axes):
             step = dims.product(a.extent for a in axes[number + 1 :])
             text = point if step == 1 else f"{point} / {self._divisor(step, axes)}"

@@ -138,9 +138,15 @@ template <class T> __device__ T of_lane_across(T value, int mask) {
   else return __shfl_xor_sync(ALL_LANES, value, mask);
 }
 
+// The values of `LANES` neighbouring threads of a warp combined; each of them gets the result. All lanes must come here.
+template <class Op, int LANES, class T> __device__ T lanes_reduced(T value) {
+  for (int mask = LANES / 2; mask; mask >>= 1) value = Op::of(value, of_lane_across(value, mask));
+  return value;
+}
+
 // The values of a block's threads combined; every thread gets the result. All threads must come here.
 template <class Op, int THREADS, class T> __device__ T block_reduced(T value) {
-  for (int mask = WARP / 2; mask; mask >>= 1) value = Op::of(value, of_lane_across(value, mask));
+  value = lanes_reduced<Op, WARP>(value);
   if constexpr (THREADS > WARP) {
     SHARED(T, partial, THREADS / WARP);
     if (threadIdx.x % WARP == 0) partial[threadIdx.x / WARP] = value;

@@ -55,7 +55,7 @@ template <class T> struct TotalOf { typedef float type; };
 template <> struct TotalOf<signed char> { typedef int type; };
 
 // A sum in steps: what a step needs is on its way `STAGES - 1` steps before. fill(stage, step) starts the copies of a step,
-// multiply(stage) uses them. Afterwards the memory of all stages is free.
+// multiply(stage, step) uses them. Afterwards the memory of all stages is free.
 template <int STAGES, class Fill, class Multiply>
 __device__ void in_stages(long long steps, Fill fill, Multiply multiply) {
   for (int step = 0; step < STAGES - 1; ++step) {
@@ -68,7 +68,7 @@ __device__ void in_stages(long long steps, Fill fill, Multiply multiply) {
     __syncthreads();
     if (step + STAGES - 1 < steps) fill(free, step + STAGES - 1);
     cp_async_commit();
-    multiply(now);
+    multiply(now, step);
     free = now;
     now = now + 1 == STAGES ? 0 : now + 1;
   }
@@ -164,6 +164,80 @@ template <class A_, class B_, int WARPS_A, int WARPS_B> struct TensorTile {
       for (int lane = 0; lane < FEW; ++lane) all.at[first + lane] = few.at[lane];
     }
     return all;
+  }
+};
+
+// Attention: each warp has 16 rows of queries, and goes through keys and values tile by tile. What was summed up is scaled
+// down whenever a larger score comes, so that no score is stored.
+template <class Queries_, class Keys_, class Values_, int WARPS> struct AttentionTile {
+  typedef Queries_ Queries;
+  typedef Keys_ Keys;
+  typedef Values_ Values;
+  typedef typename Keys::T T;
+  static const int COLUMNS = Keys::OWN, STEPS = Keys::DEPTH / 16, ACROSS = COLUMNS / 8, WIDE = Values::OWN / 8;
+  static const unsigned STAGE = Keys::BYTES + Values::BYTES;
+  struct Total { float weighted[WIDE][4], largest[2], total[2]; };
+
+  static __device__ void start(Total& all) {
+#pragma unroll
+    for (int j = 0; j < WIDE; ++j)
+      for (int i = 0; i < 4; ++i) all.weighted[j][i] = 0.0f;
+    for (int half = 0; half < 2; ++half) all.largest[half] = __int_as_float(0xff800000), all.total[half] = 0.0f;
+  }
+  // score(product, row, column): the score of a product of a query and a key, by their numbers in the tile.
+  template <class Score> static __device__ void step(Total& all, unsigned queries, unsigned base, Score score) {
+    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    float scores[ACROSS][4] = {};
+#pragma unroll
+    for (int k = 0; k < STEPS; ++k) {
+      unsigned a[4];
+      Queries::template matrices<false>(a, queries, warp * 16, k);
+#pragma unroll
+      for (int j = 0; j < ACROSS; j += 2) {
+        unsigned b[4];
+        Keys::template matrices<true>(b, base, j * 8, k);
+        mma<T>(scores[j], a, b);
+        mma<T>(scores[j + 1], a, b + 2);
+      }
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float largest = all.largest[half], total = 0.0f;
+#pragma unroll
+      for (int j = 0; j < ACROSS; ++j)
+#pragma unroll
+        for (int i = half * 2; i < half * 2 + 2; ++i) {
+          scores[j][i] = score(scores[j][i], warp * 16 + lane / 4 + half * 8, j * 8 + lane % 4 * 2 + i % 2);
+          largest = most(largest, scores[j][i]);
+        }
+      largest = lanes_reduced<Max, 4>(largest);
+      const float shift = largest == __int_as_float(0xff800000) ? 0.0f : largest;  // nothing to see yet
+      const float scale = expf(all.largest[half] - shift);
+#pragma unroll
+      for (int j = 0; j < ACROSS; ++j)
+#pragma unroll
+        for (int i = half * 2; i < half * 2 + 2; ++i) total += scores[j][i] = expf(scores[j][i] - shift);
+      all.total[half] = all.total[half] * scale + lanes_reduced<Sum, 4>(total);
+      all.largest[half] = largest;
+#pragma unroll
+      for (int j = 0; j < WIDE; ++j)
+        for (int i = half * 2; i < half * 2 + 2; ++i) all.weighted[j][i] *= scale;
+    }
+#pragma unroll
+    for (int k = 0; k < ACROSS / 2; ++k) {
+      unsigned a[4];
+      for (int i = 0; i < 4; ++i) a[i] = both(scores[k * 2 + i / 2][i % 2 * 2], scores[k * 2 + i / 2][i % 2 * 2 + 1]);
+#pragma unroll
+      for (int j = 0; j < WIDE; j += 2) {
+        unsigned b[4];
+        Values::template matrices<true>(b, base + Keys::BYTES, j * 8, k);
+        mma<T>(all.weighted[j], a, b);
+        mma<T>(all.weighted[j + 1], a, b + 2);
+      }
+    }
+  }
+  static __device__ unsigned both(float first, float second) {
+    return Stored<T>::of(first).bits | (unsigned)Stored<T>::of(second).bits << 16;
   }
 };
 

@@ -9,10 +9,11 @@ from kernelyard.tir import Axis, Const, Expr, Load
 from kernelyard_native_cuda.codegen.expressions import from_stored, to_stored
 from kernelyard_native_cuda.codegen.kernel import Kernel, WrittenKernel
 from kernelyard_native_cuda.codegen.types import stored
+from kernelyard_native_cuda.schedule.lanes import finish_lanes, lanes_of
 from kernelyard_native_cuda.schedule.machine import Machine
 from kernelyard_native_cuda.schedule.points import finish_point
 from kernelyard_native_cuda.schedule.rule import Declined, Schedule
-from kernelyard_native_cuda.schedule.stage import Stage, place_of
+from kernelyard_native_cuda.schedule.stage import Stage, place_of, step_along
 
 THREADS = 256
 LANES = 4
@@ -20,9 +21,13 @@ LANES = 4
 
 def elementwise(stages: Sequence[Stage], name: str, machine: Machine) -> Schedule | Declined:
     """A kernel for a first stage that reads where it writes."""
-    if not _applies(stages[0]):
-        return Declined("the stage does not read every tensor where it writes, or at one place")
-    return Schedule(1, _write(stages[0], name), f"{LANES} neighbours for each thread")
+    stage = stages[0]
+    if _applies(stage):
+        return Schedule(1, _write(stage, name), f"{LANES} neighbours for each thread")
+    lanes = _lanes_across(stage)
+    if lanes > 1:
+        return Schedule(1, _write_lanes(stage, lanes, name), f"{lanes} neighbours for each thread, which read one row")
+    return Declined("neighbours do not all read neighbours, or one place")
 
 
 def _applies(stage: Stage) -> bool:
@@ -36,6 +41,27 @@ def _applies(stage: Stage) -> bool:
         if not all(load.indices == place_of(block).indices and load.buffer.shape == shape for load in places):
             return False
     return not any(_uses_axes(block.body) for block in stage.blocks)
+
+
+def _lanes_across(stage: Stage) -> int:
+    """How many neighbours can be made at once of a map that reads some tensors by rows or by columns; 1: none."""
+    if stage.reduce or any(block.output in block.reads for block in stage.blocks):
+        return 1
+    extents = {axis.name: axis.extent for axis in stage.spatial}
+    last = [axis.name for axis in stage.spatial if axis.extent != 1][-1:]
+    written = {block.output for block in stage.blocks}
+    loads = (load for block in stage.blocks for load in block.loads if load.buffer not in written)
+    if any(step_along(load, name, extents) not in (0, 1) for load in loads for name in last):
+        return 1
+    return lanes_of(stage, stage.spatial) if last else 1
+
+
+def _write_lanes(stage: Stage, lanes: int, name: str) -> WrittenKernel:
+    kernel = Kernel(stage.written, THREADS)
+    point = kernel.define_point(stage.spatial, f"(blockIdx.x * {THREADS}ll + threadIdx.x) * {lanes}")
+    with kernel.writer.block(f"if ({point} < {kernel.dim(stage.points)})"):
+        finish_lanes(kernel, stage, {}, stage.spatial, point, lanes)
+    return kernel.finish(name, dims.ceildiv(stage.points, THREADS * lanes))
 
 
 def _is_one_place(load: Load) -> bool:

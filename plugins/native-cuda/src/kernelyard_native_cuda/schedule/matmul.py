@@ -132,6 +132,13 @@ def tensor_dtype(it: Contraction, machine: Machine) -> str | None:
     return "tf32" if a == total == "float32" and machine.allows_tf32 else None
 
 
+def tiles_of(it: Contraction, machine: Machine) -> int:
+    """About how many blocks of threads the contraction keeps busy."""
+    is_plain = tensor_dtype(it, machine) is None
+    shape = _choose(it, PLAIN_SHAPES, machine) if is_plain else _choose(it, TENSOR_SHAPES, machine)
+    return -(-usual(it.a.extent) // shape.rows) * -(-usual(it.b.extent) // shape.columns) * usual(it.batches)
+
+
 def usual(dim: Dim) -> int:
     """A size as tiles are chosen for it."""
     return dim if isinstance(dim, int) else dims.evaluate(dim, dict.fromkeys(dims.symbols_of(dim), USUAL))
@@ -189,7 +196,7 @@ def _write_sum(kernel: Kernel, it: Contraction, a: Side, b: Side, stages: int, b
                 write_fill(kernel, it, side, base, kernel.threads, batch)
     writer.line(";")
     steps = kernel.dim(dims.ceildiv(it.depth, a.depth))
-    multiply = "[&](int stage) { Tile::multiply(total, stage * Tile::STAGE); }"
+    multiply = "[&](int stage, long long) { Tile::multiply(total, stage * Tile::STAGE); }"
     writer.line(f"in_stages<{stages}>({steps}, fill, {multiply});")
 
 

@@ -6,19 +6,30 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from kernelyard.errors import CodegenError
-from kernelyard.tir import PrimFunc
+from kernelyard.tir import Buffer, PrimFunc
 from kernelyard_native_cuda.codegen.kernel import WrittenKernel
+from kernelyard_native_cuda.schedule.attention import attention
+from kernelyard_native_cuda.schedule.conv import conv
 from kernelyard_native_cuda.schedule.elementwise import elementwise
 from kernelyard_native_cuda.schedule.fallback import fallback
+from kernelyard_native_cuda.schedule.gemv import gemv
 from kernelyard_native_cuda.schedule.general_reduction import general_reduction
+from kernelyard_native_cuda.schedule.groups import with_groups
+from kernelyard_native_cuda.schedule.low_batch_gemv import low_batch_gemv
 from kernelyard_native_cuda.schedule.machine import Machine
 from kernelyard_native_cuda.schedule.matmul import matmul
+from kernelyard_native_cuda.schedule.padding import inline_padding
 from kernelyard_native_cuda.schedule.reduction import reduction
 from kernelyard_native_cuda.schedule.rule import Rule, Schedule
+from kernelyard_native_cuda.schedule.split import split_sum
 from kernelyard_native_cuda.schedule.stage import Stage, make_stages
 from kernelyard_native_cuda.schedule.transpose import transpose
 
 RULES: tuple[Rule, ...] = (
+    attention,
+    gemv,
+    low_batch_gemv,
+    conv,
     matmul,
     general_reduction,
     elementwise,
@@ -42,17 +53,25 @@ class Scheduled:
 
 def schedule(function: PrimFunc, name: str, machine: Machine) -> Scheduled:
     """The kernels of a function."""
-    prepared = function
-    stages = make_stages(prepared)
+    prepared = inline_padding(function)
+    stages = [with_groups(stage) for stage in make_stages(prepared)]
+    scratch: list[Buffer] = []
     kernels: list[WrittenKernel] = []
     choices: list[tuple[tuple[str, str], ...]] = []
     while stages:
+        split = split_sum(stages[0], f"{name}_{len(kernels)}", machine)
+        if split is not None:
+            stages = [*split[:2], *stages[1:]]
+            scratch.append(split[2])
         made, reasons = _first(stages, f"{name}_{len(kernels)}", machine)
         rule, reason = reasons[-1]
         kernels.append(replace(made.kernel, text=f"// {rule}: {reason}\n{made.kernel.text}"))
         choices.append(tuple(reasons))
         stages = stages[made.stages :]
-    return Scheduled(prepared, tuple(kernels), tuple(choices))
+    needed = PrimFunc(
+        prepared.params, prepared.blocks, prepared.num_outputs, (*prepared.locals, *scratch), prepared.attrs
+    )
+    return Scheduled(needed, tuple(kernels), tuple(choices))
 
 
 def _first(stages: Sequence[Stage], name: str, machine: Machine) -> tuple[Schedule, list[tuple[str, str]]]:

@@ -1,0 +1,226 @@
+"""Attention: products of queries and keys, a softmax over them, and the values weighted by it, in one kernel.
+
+No score is stored: a block of threads has some rows of queries and goes through keys and values tile by tile, on tensor
+cores. What is done to a product before the softmax (a scale, a bias, a mask) is done while it is in registers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from kernelyard import dims
+from kernelyard.tir import Axis, Binary, ComputeBlock, Expr, IterVar, Load, Unary
+from kernelyard_native_cuda.codegen.kernel import Kernel, WrittenKernel
+from kernelyard_native_cuda.codegen.types import stored
+from kernelyard_native_cuda.schedule.contraction import Contraction, Operand, contraction_of
+from kernelyard_native_cuda.schedule.machine import Machine
+from kernelyard_native_cuda.schedule.points import finish_point
+from kernelyard_native_cuda.schedule.rule import Declined, Schedule
+from kernelyard_native_cuda.schedule.stage import Stage, place_of
+from kernelyard_native_cuda.schedule.tile import Side, runs_along_sum, write_fill
+
+WARPS = 4
+ROWS = 16 * WARPS
+COLUMNS = 64  # keys of a tile
+MOST_DEPTH = 128  # elements of a query, and of a value
+LEAST_ROWS = 16  # fewer queries are a matter of reading the keys
+STAGES = 2
+COUNT = 5  # stages of a function that are one kernel
+
+
+@dataclass(frozen=True)
+class Attention:
+    """scores: of the products with what is done to them, an element of the tensor whose softmax is taken. power: an
+    element of the softmax's numerator as the last stage reads it."""
+
+    products: Contraction
+    queries: Operand
+    keys: Operand
+    weighted: Contraction
+    values: Operand
+    score: Load
+    power: Load
+    largest: ComputeBlock
+    total: ComputeBlock
+
+    @property
+    def row(self) -> IterVar:
+        return self.queries.own[0]
+
+    @property
+    def column(self) -> IterVar:
+        return self.keys.own[0]
+
+    @property
+    def dtype(self) -> str:
+        return self.queries.narrow.dtype
+
+
+def attention(stages: Sequence[Stage], name: str, machine: Machine) -> Schedule | Declined:
+    """A kernel for five stages that are an attention."""
+    found = _found(stages)
+    if isinstance(found, Declined):
+        return found
+    reason = f"{ROWS} queries for each block, {COLUMNS} keys at a time, on tensor cores of {found.dtype}"
+    return Schedule(COUNT, _write(found, name), reason)
+
+
+# --- recognition ------------------------------------------------------------------------------------------------------
+def _found(stages: Sequence[Stage]) -> Attention | Declined:
+    if len(stages) < COUNT:
+        return Declined(f"an attention has {COUNT} stages")
+    first, largest, powers, total, last = stages[:COUNT]
+    products, weighted = contraction_of(first), contraction_of(last)
+    if products is None or weighted is None or not all(it.a.own and it.b.own for it in (products, weighted)):
+        return Declined("the stages do not begin and end with products of matrices")
+    score = place_of(first.blocks[-1])
+    if not _is_softmax(score, largest, powers, total) or any(b.output not in first.inside for b in first.blocks[:-1]):
+        return Declined("no softmax follows the products")
+    column = f"s{largest.first.loads[0].indices.index(Axis('r0'))}"
+    keys, queries = (products.a, products.b) if products.a.own[0].name == column else (products.b, products.a)
+    power, values = weighted.a.expr, weighted.b
+    if not isinstance(power, Load) or power.buffer != powers.first.output:
+        power, values = weighted.b.expr, weighted.a
+    if not isinstance(power, Load) or power.buffer != powers.first.output:
+        return Declined("the softmax does not weigh the last product")
+    found = Attention(products, queries, keys, weighted, values, score, power, largest.first, total.first)
+    between = {block.output for stage in stages[: COUNT - 1] for block in stage.blocks}
+    if any(buffer.scope != "local" for buffer in between) or any(
+        between & block.reads for stage in stages[COUNT:] for block in stage.blocks
+    ):
+        return Declined("what is between is used elsewhere")
+    return _why_not(found) or found
+
+
+def _is_softmax(score: Load, largest: Stage, powers: Stage, total: Stage) -> bool:
+    """True for the largest score of a row, the powers of what the others are less, and their sum."""
+    if any(len(stage.blocks) != 1 or stage.first.init is not None for stage in (largest, powers, total)):
+        return False
+    if (largest.first.reducer, total.first.reducer, len(largest.reduce), len(total.reduce)) != ("max", "sum", 1, 1):
+        return False
+    found, summed = largest.first.body, total.first.body
+    if not isinstance(found, Load) or not isinstance(summed, Load) or Axis("r0") not in found.indices:
+        return False
+    column = found.indices.index(Axis("r0"))
+    rows = tuple(at for n, at in enumerate(score.indices) if n != column)
+    across = (*rows[:column], Axis("r0"), *rows[column:])
+    if (
+        column != len(score.indices) - 1
+        or found != Load(score.buffer, across)
+        or place_of(largest.first).indices != rows
+    ):
+        return False
+    power = Unary("exp", Binary("sub", score, Load(largest.first.output, rows)))
+    return powers.first.body == power and summed == Load(powers.first.output, across)
+
+
+def _why_not(it: Attention) -> Declined | None:
+    own = (it.queries.own, it.keys.own, it.values.own)
+    if any(len(axes) != 1 for axes in own) or len(it.products.reduce) != 1:
+        return Declined("queries, keys or values are of several axes")
+    depths = (it.products.depth, it.values.extent)
+    if not all(isinstance(depth, int) and depth <= MOST_DEPTH for depth in depths):
+        return Declined(f"queries or values have more than {MOST_DEPTH} elements")
+    if {it.queries.narrow.dtype, it.keys.narrow.dtype, it.values.narrow.dtype} not in ({"float16"}, {"bfloat16"}):
+        return Declined("tensor cores do not multiply their dtypes")
+    if isinstance(it.row.extent, int) and it.row.extent < LEAST_ROWS:
+        return Declined(f"there are fewer than {LEAST_ROWS} queries")
+    rows = it.power.indices[:-1]
+    statistics = (it.largest.output, it.total.output)
+    for block in it.weighted.stage.blocks[1:]:
+        if any(load.buffer in statistics and load.indices != rows for load in block.loads):
+            return Declined("a row's result depends on another row's scores")
+    return Declined("the products start from something") if it.products.stage.first.init else None
+
+
+# --- the kernel -------------------------------------------------------------------------------------------------------
+def _write(it: Attention, name: str) -> WrittenKernel:
+    kernel = Kernel(it.weighted.stage.written, 32 * WARPS)
+    writer, type_ = kernel.writer, stored(it.dtype)
+    depth, wide = (_power_of_two(size) for size in (it.products.depth, it.values.extent))
+    along = "true" if runs_along_sum(it.values, it.weighted) else "false"
+    queries = Side("a", it.queries, it.queries.narrow, ROWS, depth, True, "Tile::Queries")
+    keys = Side("b", it.keys, it.keys.narrow, COLUMNS, depth, True, "Tile::Keys")
+    values = Side("v", it.values, it.values.narrow, wide, COLUMNS, along == "true", "Tile::Values")
+    types = (f"{ROWS}, {depth}, true", f"{COLUMNS}, {depth}, true", f"{wide}, {COLUMNS}, {along}")
+    tiles = ", ".join(f"TurnedTile<{type_}, {each}>" for each in types)
+    writer.line(f"typedef AttentionTile<{tiles}, {WARPS}> Tile;")
+    rows = kernel.dim(queries.tiles)
+    writer.line(f"const long long a_start = blockIdx.x % {rows} * {ROWS}, v_start = 0;")
+    batch = kernel.axes_at(writer.define("long long", f"blockIdx.x / {rows}"), it.products.batch)
+    with writer.block(""):
+        writer.line("const long long k_start = 0;")
+        write_fill(kernel, it.products, queries, "0", kernel.threads, batch)
+    with writer.block("const auto fill = [&](int stage, long long step)"):
+        writer.line("const unsigned base = Tile::Queries::BYTES + stage * Tile::STAGE;")
+        with writer.block(""):
+            writer.line(f"const long long b_start = step * {COLUMNS}, k_start = 0;")
+            write_fill(kernel, it.products, keys, "base", kernel.threads, batch)
+        with writer.block(""):
+            writer.line(f"const long long k_start = step * {COLUMNS};")
+            write_fill(
+                kernel, it.weighted, values, "base + Tile::Keys::BYTES", kernel.threads, _batch_of_last(it, batch)
+            )
+    writer.line(";")
+    _write_steps(kernel, it, batch)
+    _write_results(kernel, it, batch)
+    shared = 2 * (ROWS * depth + STAGES * COLUMNS * (depth + wide))
+    return kernel.finish(name, queries.tiles * it.products.batches, shared)
+
+
+def _power_of_two(size: dims.Dim) -> int:
+    assert isinstance(size, int)
+    return max(16, 1 << (size - 1).bit_length())
+
+
+def _batch_of_last(it: Attention, axes: Mapping[str, str]) -> dict[str, str]:
+    """The texts of the last stage's axes, given those of the products'."""
+    pairs = zip(it.power.indices, it.score.indices, strict=True)
+    known = {
+        last.name: axes[first.name]
+        for last, first in pairs
+        if isinstance(last, Axis) and isinstance(first, Axis) and first.name in axes
+    }
+    return {**{axis.name: "0" for axis in it.weighted.stage.spatial if axis.extent == 1}, **known}
+
+
+def _write_steps(kernel: Kernel, it: Attention, batch: Mapping[str, str]) -> None:
+    writer = kernel.writer
+    writer.line("Tile::Total all;")
+    writer.line("Tile::start(all);")
+    with writer.block("const auto multiply = [&](int stage, long long step)"):
+        with writer.block("const auto score = [&](float product, int in_row, int in_column)"):
+            writer.line(f"const long long row = a_start + in_row, column = step * {COLUMNS} + in_column;")
+            is_there = f"row < {kernel.dim(it.row.extent)} && column < {kernel.dim(it.column.extent)}"
+            writer.line(f"if (!({is_there})) return __int_as_float(0xff800000);")
+            here = kernel.expressions({**batch, it.row.name: "row", it.column.name: "column"})
+            finish_point(
+                kernel, here, it.products.stage, "product", lambda block, value: writer.line(f"return (float){value};")
+            )
+        writer.line(";")
+        writer.line("Tile::step(all, 0, Tile::Queries::BYTES + stage * Tile::STAGE, score);")
+    writer.line(";")
+    steps = kernel.dim(dims.ceildiv(it.column.extent, COLUMNS))
+    writer.line(f"in_stages<{STAGES}>({steps}, fill, multiply);")
+
+
+def _write_results(kernel: Kernel, it: Attention, batch: Mapping[str, str]) -> None:
+    writer, stage = kernel.writer, it.weighted.stage
+    writer.line("const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;")
+    writer.line("#pragma unroll")
+    with writer.block("for (int j = 0; j < Tile::WIDE; ++j)"):
+        writer.line("#pragma unroll")
+        with writer.block("for (int i = 0; i < 4; ++i)"):
+            writer.line("const long long row = a_start + warp * 16 + lane / 4 + i / 2 * 8;")
+            writer.line("const long long value = j * 8 + lane % 4 * 2 + i % 2;")
+            bounds = f"row < {kernel.dim(it.row.extent)} && value < {kernel.dim(it.values.extent)}"
+            with writer.block(f"if ({bounds})"):
+                axes = _batch_of_last(it, {**batch, it.row.name: "row"})
+                rows = it.power.indices[:-1]
+                known: dict[Expr, str] = {
+                    Load(it.largest.output, rows): "all.largest[i / 2]",
+                    Load(it.total.output, rows): "all.total[i / 2]",
+                }
+                here = kernel.expressions({**axes, it.values.own[0].name: "value"}, known)
+                finish_point(kernel, here, stage, writer.define("float", "all.weighted[j][i]"))

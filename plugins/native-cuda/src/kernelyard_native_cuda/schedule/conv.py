@@ -1,0 +1,36 @@
+"""Conv: contractions one of whose operands is read in windows. They are matrix products whose operand is never stored
+(implicit GEMM): a tile's elements are found by their place in the window, and padding is a condition."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from kernelyard.tir.index_algebra import is_index
+from kernelyard_native_cuda.schedule.contraction import Contraction, contraction_of, loads_of, names_of
+from kernelyard_native_cuda.schedule.machine import Machine
+from kernelyard_native_cuda.schedule.matmul import contracted
+from kernelyard_native_cuda.schedule.rule import Declined, Schedule
+from kernelyard_native_cuda.schedule.stage import Stage, axes_of
+
+
+def conv(stages: Sequence[Stage], name: str, machine: Machine) -> Schedule | Declined:
+    """A kernel for a first stage that multiplies windows by filters."""
+    it = contraction_of(stages[0])
+    if it is None or not _has_windows(it):
+        return Declined("no operand of a product is read in windows")
+    if not it.a.own or not it.b.own:
+        return Declined("every filter has windows of its own: nothing is used again")
+    made = contracted(it, name, machine)
+    return replace(made, reason=f"implicit GEMM on {made.reason}")
+
+
+def _has_windows(it: Contraction) -> bool:
+    """True where an index depends on an axis of the result and on one of the sum."""
+    summed = names_of(it.reduce)
+    return any(
+        is_index(at) and axes_of(at) & summed and axes_of(at) & names_of(operand.own)
+        for operand in (it.a, it.b)
+        for load in loads_of(operand.expr)
+        for at in load.indices
+    )

@@ -1,0 +1,248 @@
+"""GEMV: a vector times a matrix, which is read once: what counts is that it is read as fast as memory gives it.
+
+Where the matrix runs along the sum, some lanes of a warp make a result, each with neighbours at a time. Where it runs
+along the results, each thread makes neighbouring results, the warps of a block share out the sum, and put it together
+through shared memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from kernelyard import dims, dtypes
+from kernelyard.dims import Dim
+from kernelyard.tir import Expr, IterVar
+from kernelyard_native_cuda.codegen import operations
+from kernelyard_native_cuda.codegen.expressions import from_stored
+from kernelyard_native_cuda.codegen.kernel import Kernel, WrittenKernel
+from kernelyard_native_cuda.codegen.types import computed, stored
+from kernelyard_native_cuda.schedule.access import access_of, lanes_along, lanes_in
+from kernelyard_native_cuda.schedule.contraction import Contraction, Operand, contraction_of, loads_of
+from kernelyard_native_cuda.schedule.lanes import unguarded_loads
+from kernelyard_native_cuda.schedule.machine import Machine
+from kernelyard_native_cuda.schedule.points import finish_point
+from kernelyard_native_cuda.schedule.rule import Declined, Schedule
+from kernelyard_native_cuda.schedule.stage import Stage
+
+WARP = 32
+THREADS = 256
+PIECE = 16  # bytes that a thread reads at once
+LEAST_DEPTH = 32
+MOST_VECTORS = 8  # more of them are worth a tile
+
+
+@dataclass(frozen=True)
+class Product:
+    """few: the operand with `count` vectors. many: the matrix. lanes: neighbours that a thread takes at once, along the
+    sum or along the results."""
+
+    it: Contraction
+    few: Operand
+    many: Operand
+    count: int
+    along_sum: bool = False
+    lanes: int = 1
+
+    @property
+    def description(self) -> str:
+        return f"the matrix runs along the {'sum' if self.along_sum else 'results'}, {self.lanes} elements at once"
+
+
+def gemv(stages: Sequence[Stage], name: str, machine: Machine) -> Schedule | Declined:
+    """A kernel for a first stage that multiplies a vector by a matrix."""
+    it = contraction_of(stages[0])
+    if it is None or it.a.own:
+        return Declined("the stage is no product of one vector and a matrix")
+    product = product_in(it)
+    if isinstance(product, Declined):
+        return product
+    return Schedule(1, write_product(product, name, machine), product.description)
+
+
+def product_of(it: Product) -> Product | Declined:
+    """How the matrix is read; that it cannot be read well."""
+    depth = it.it.depth
+    if isinstance(depth, int) and depth < LEAST_DEPTH:
+        return Declined(f"the sums are of fewer than {LEAST_DEPTH} products")
+    extents = {axis.name: axis.extent for axis in it.it.stage.first.axes}
+    for axes, along_sum in ((it.it.reduce, True), (it.many.own, False)):
+        lanes = 0
+        for load in unguarded_loads(it.many.expr):
+            access = access_of(load)
+            if access is not None:
+                lanes = max(lanes, lanes_along(access, axes, extents, lanes_in(load.dtype, PIECE)))
+        if lanes:
+            return replace(it, along_sum=along_sum, lanes=lanes)
+    return Declined("the matrix runs neither along the sum nor along the results")
+
+
+def product_in(it: Contraction) -> Product | Declined:
+    """A contraction as a product of at most a few vectors and a matrix."""
+    if not it.a.own:
+        return product_of(Product(it, it.a, it.b, 1))
+    for few, many in ((it.a, it.b), (it.b, it.a)):
+        count = few.extent
+        is_less = isinstance(count, int) and (not isinstance(many.extent, int) or many.extent > count)
+        if isinstance(count, int) and count <= MOST_VECTORS and is_less:
+            return product_of(Product(it, few, many, count))
+    return Declined(f"there are more than {MOST_VECTORS} vectors")
+
+
+def blocks_of(it: Product, machine: Machine) -> Dim:
+    """How many blocks of threads make the product."""
+    a_block = THREADS // _group(it, machine) if it.along_sum else WARP * _lanes_at_once(it, machine)
+    return dims.ceildiv(it.many.extent, a_block) * it.it.batches
+
+
+def write_product(it: Product, name: str, machine: Machine) -> WrittenKernel:
+    """The kernel."""
+    return _write_along_sum(it, name, machine) if it.along_sum else _write_along_results(it, name, machine)
+
+
+# --- along the sum ----------------------------------------------------------------------------------------------------
+def _group(it: Product, machine: Machine) -> int:
+    """How many threads make a result: enough to be busy, and all of a block where results are few and sums are long."""
+    depth = it.it.depth
+    results = it.many.extent * it.it.batches
+    if not isinstance(depth, int):
+        return WARP
+    if isinstance(results, int) and results < machine.multiprocessors * 4 and depth >= THREADS * it.lanes * 2:
+        return THREADS
+    threads = WARP
+    while threads > 4 and threads * it.lanes >= 2 * depth:
+        threads //= 2
+    return threads
+
+
+def _write_along_sum(it: Product, name: str, machine: Machine) -> WrittenKernel:
+    stage, group = it.it.stage, _group(it, machine)
+    kernel = Kernel(stage.written, THREADS)
+    writer, type_ = kernel.writer, computed(stage.first.output.dtype)
+    groups = dims.ceildiv(it.many.extent, THREADS // group)
+    writer.line(f"const int lane = threadIdx.x % {group};")
+    writer.line(
+        f"const long long own = blockIdx.x % {kernel.dim(groups)} * {THREADS // group} + threadIdx.x / {group};"
+    )
+    batch = kernel.axes_at(writer.define("long long", f"blockIdx.x / {kernel.dim(groups)}"), it.it.batch)
+    writer.line(f"{type_} total[{it.count}] = {{}};")
+    axes = {**batch, **kernel.axes_at("own", it.many.own)}
+    is_there = f"own < {kernel.dim(it.many.extent)}"
+    head = (
+        f"for (long long k = lane * {it.lanes}; {is_there} && k < {kernel.dim(it.it.depth)}; k += {group * it.lanes})"
+    )
+    writer.line("#pragma unroll 4")
+    with writer.block(head):
+        at_k = {**axes, **kernel.axes_at("k", it.it.reduce)}
+        matrix = _packs(kernel, it, it.many, at_k, it.it.reduce)
+        with _vectors(kernel, it):
+            here = {**at_k, **kernel.axes_at("vector", it.few.own)}
+            packs = {**matrix, **_packs(kernel, it, it.few, here, it.it.reduce)}
+            writer.line("#pragma unroll")
+            with writer.block(f"for (int i = 0; i < {it.lanes}; ++i)"):
+                moved = here if it.lanes == 1 else {**here, **kernel.axes_at("(k + i)", it.it.reduce)}
+                _add(kernel, it, moved, packs, "total[vector]")
+    reduced = f"block_reduced<Sum, {THREADS}>" if group == THREADS else f"lanes_reduced<Sum, {group}>"
+    writer.line("#pragma unroll")
+    writer.line(f"for (int vector = 0; vector < {it.count}; ++vector) total[vector] = {reduced}(total[vector]);")
+    with writer.block(f"if (lane == 0 && own < {kernel.dim(it.many.extent)})"), _vectors(kernel, it):
+        _finish(kernel, it, {**axes, **kernel.axes_at("vector", it.few.own)}, "total[vector]")
+    return kernel.finish(name, groups * it.it.batches)
+
+
+# --- along the results ------------------------------------------------------------------------------------------------
+def _write_along_results(it: Product, name: str, machine: Machine) -> WrittenKernel:
+    lanes = _lanes_at_once(it, machine)
+    it = replace(it, lanes=lanes)
+    stage, warps, columns = it.it.stage, THREADS // WARP, WARP * lanes
+    kernel = Kernel(stage.written, THREADS)
+    writer, type_ = kernel.writer, computed(stage.first.output.dtype)
+    blocks = dims.ceildiv(it.many.extent, columns)
+    writer.line(f"const int warp = threadIdx.x / {WARP}, first = threadIdx.x % {WARP} * {lanes};")
+    writer.line(f"const long long start = blockIdx.x % {kernel.dim(blocks)} * {columns}, own = start + first;")
+    batch = kernel.axes_at(writer.define("long long", f"blockIdx.x / {kernel.dim(blocks)}"), it.it.batch)
+    writer.line(f"{type_} total[{it.count}][{lanes}] = {{}};")
+    writer.line(f"SHARED({type_}, partial, {warps * columns});")
+    is_there = f"own < {kernel.dim(it.many.extent)}"
+    writer.line("#pragma unroll 4")
+    with writer.block(f"for (long long k = warp; {is_there} && k < {kernel.dim(it.it.depth)}; k += {warps})"):
+        at_k = {**batch, **kernel.axes_at("k", it.it.reduce)}
+        at_own = {**at_k, **kernel.axes_at("own", it.many.own)}
+        matrix = _packs(kernel, it, it.many, at_own, it.many.own)
+        with _vectors(kernel, it):
+            vector = kernel.axes_at("vector", it.few.own)
+            writer.line("#pragma unroll")
+            with writer.block(f"for (int i = 0; i < {lanes}; ++i)"):
+                moved = at_own if lanes == 1 else {**at_own, **kernel.axes_at("(own + i)", it.many.own)}
+                _add(kernel, it, {**moved, **vector}, matrix, "total[vector][i]")
+    with _vectors(kernel, it):
+        writer.line("#pragma unroll")
+        writer.line(f"for (int i = 0; i < {lanes}; ++i) partial[warp * {columns} + first + i] = total[vector][i];")
+        writer.line("__syncthreads();")
+        with writer.block(f"for (int at = threadIdx.x; at < {columns}; at += {THREADS})"):
+            writer.line("const long long result = start + at;")
+            with writer.block(f"if (result < {kernel.dim(it.many.extent)})"):
+                writer.line(f"{type_} sum = partial[at];")
+                added = operations.combined(
+                    "sum", "sum", f"({type_})partial[one * {columns} + at]", stage.first.output.dtype
+                )
+                writer.line(f"for (int one = 1; one < {warps}; ++one) sum = {added};")
+                axes = {**batch, **kernel.axes_at("vector", it.few.own), **kernel.axes_at("result", it.many.own)}
+                _finish(kernel, it, axes, "sum")
+        writer.line("__syncthreads();")
+    return kernel.finish(name, blocks * it.it.batches)
+
+
+def _lanes_at_once(it: Product, machine: Machine) -> int:
+    lanes = it.lanes
+    while lanes > 1 and not _fills(it, lanes, machine):
+        lanes //= 2
+    return lanes
+
+
+def _fills(it: Product, lanes: int, machine: Machine) -> bool:
+    """Whether there are blocks for all multiprocessors, or threads read no more than they must at once."""
+    results: Dim = it.many.extent * it.it.batches
+    is_least = lanes * dtypes.itemsize(loads_of(it.many.expr)[0].dtype) <= 4
+    return is_least or not isinstance(results, int) or results >= machine.multiprocessors * WARP * lanes
+
+
+# --- both -------------------------------------------------------------------------------------------------------------
+def _vectors(kernel: Kernel, it: Product):
+    kernel.writer.line("#pragma unroll")
+    return kernel.writer.block(f"for (int vector = 0; vector < {it.count}; ++vector)")
+
+
+def _packs(
+    kernel: Kernel, it: Product, operand: Operand, axes: Mapping[str, str], along: Sequence[IterVar]
+) -> dict[Expr, str]:
+    """Neighbours of an operand that are read at once: the text of each load at lane `i`."""
+    if it.lanes == 1:
+        return {}
+    extents = {axis.name: axis.extent for axis in it.it.stage.first.axes}
+    here = kernel.expressions(axes)
+    found: dict[Expr, str] = {}
+    for load in unguarded_loads(operand.expr):
+        access = access_of(load)
+        if access is None or lanes_along(access, along, extents, it.lanes) < it.lanes:
+            continue
+        type_ = stored(load.dtype)
+        text = f"pack_at<{it.lanes}, {type_}>({kernel.tensor(load.buffer)}, {here.offset(load.buffer, load.indices)})"
+        pack = kernel.writer.define(f"Pack<{type_}, {it.lanes}>", text)
+        found[load] = from_stored(f"{pack}.at[i]", load.dtype)
+    return found
+
+
+def _add(kernel: Kernel, it: Product, axes: Mapping[str, str], known: dict[Expr, str], total: str) -> None:
+    block = it.it.stage.first
+    here = kernel.expressions(axes, known)
+    here.expect(block.body)
+    kernel.writer.line(f"{total} = {operations.combined('sum', total, here.value(block.body), block.output.dtype)};")
+
+
+def _finish(kernel: Kernel, it: Product, axes: Mapping[str, str], total: str) -> None:
+    block = it.it.stage.first
+    here = kernel.expressions(axes)
+    if block.init is not None:
+        total = operations.combined("sum", here.value(block.init), total, block.output.dtype)
+    finish_point(kernel, here, it.it.stage, kernel.writer.define(computed(block.output.dtype), total))

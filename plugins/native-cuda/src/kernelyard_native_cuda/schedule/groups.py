@@ -1,0 +1,58 @@
+"""Groups: an axis from which one operand picks only which group it is in is taken apart into groups and members.
+
+Grouped convolutions and attention with fewer heads of keys than of queries are contractions of a batch of groups then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from kernelyard import dims
+from kernelyard.tir import Axis, Binary, ComputeBlock, Const, Expr, IterVar
+from kernelyard.tir.expr import index
+from kernelyard.tir.primfunc import walk
+from kernelyard.tir.simplify import Simplifier
+from kernelyard.tir.visitor import ExprRewriter, rewrite_block
+from kernelyard_native_cuda.schedule.contraction import contraction_of
+from kernelyard_native_cuda.schedule.stage import Stage
+
+
+def with_groups(stage: Stage) -> Stage:
+    """The stage over groups and members, where it is a contraction of two operands with rows only then."""
+    it = contraction_of(stage)
+    if it is None or (it.a.own and it.b.own):
+        return stage
+    for axis, members in _grouped(stage.first):
+        apart = _taken_apart(stage, axis, members)
+        made = contraction_of(apart)
+        if made is not None and made.a.own and made.b.own:
+            return apart
+    return stage
+
+
+def _grouped(block: ComputeBlock) -> Iterator[tuple[IterVar, int]]:
+    """Axes by a divisor of which something is picked."""
+    axes = {axis.name: axis for axis in block.spatial_axes}
+    for expr in walk(block.body):
+        match expr:
+            case Binary(op="floordiv", a=Axis(name=name), b=Const(value=int() as members)) if name in axes:
+                extent = axes[name].extent
+                if dims.floordiv(extent, members) * members == extent:
+                    yield axes[name], members
+
+
+def _taken_apart(stage: Stage, axis: IterVar, members: int) -> Stage:
+    group = IterVar(f"{axis.name}_group", dims.floordiv(axis.extent, members))
+    member = IterVar(f"{axis.name}_member", members)
+    place = group.axis * index(members) + member.axis
+
+    def visit(expr: Expr) -> Expr:
+        return place if expr == axis.axis else expr
+
+    def rewritten(block: ComputeBlock) -> ComputeBlock:
+        axes = tuple(new for each in block.axes for new in ((group, member) if each == axis else (each,)))
+        simplify = Simplifier({each.name: each.extent for each in axes})
+        return replace(rewrite_block(rewrite_block(block, ExprRewriter(visit)), simplify), axes=axes)
+
+    return replace(stage, blocks=tuple(map(rewritten, stage.blocks)))

@@ -1,0 +1,101 @@
+"""Padding: a local that is a tensor with a constant around it is not stored; its readers ask where they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+from kernelyard.dims import Dim
+from kernelyard.tir import Axis, Binary, Buffer, ComputeBlock, Const, DimValue, Expr, Load, PrimFunc, Select
+from kernelyard.tir.expr import index
+from kernelyard.tir.index_algebra import IndexAlgebra
+from kernelyard.tir.op_pattern import cost
+from kernelyard.tir.simplify import simplify_block
+from kernelyard.tir.visitor import ExprRewriter, rewrite_block, substitute_axes
+
+CHEAP = 4  # operations that may be repeated rather than stored
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A block that writes elements from `start` on, along every dimension."""
+
+    block: ComputeBlock
+    start: tuple[Dim, ...]
+
+    @property
+    def end(self) -> tuple[Dim, ...]:
+        """Behind the last element, along every dimension."""
+        return tuple(at + axis.extent for at, axis in zip(self.start, self.block.axes, strict=True))
+
+
+def inline_padding(function: PrimFunc) -> PrimFunc:
+    """The function without the locals that are a cheap tensor with a constant around it."""
+    for buffer in function.locals:
+        writers = [block for block in function.blocks if block.output == buffer]
+        found = _padded(writers) if len(writers) > 1 else None
+        if found is None or any(buffer in block.reads for block in writers):
+            continue
+        inner, value = found
+        kept = (block for block in function.blocks if block.output != buffer)
+        blocks = tuple(_rewritten(block, buffer, inner, value) for block in kept)
+        rest = tuple(each for each in function.locals if each != buffer)
+        function = PrimFunc(function.params, blocks, function.num_outputs, rest, function.attrs)
+    return function
+
+
+def _padded(writers: Sequence[ComputeBlock]) -> tuple[Piece, Const] | None:
+    """The piece inside, and the constant of all others; None where it is not so."""
+    pieces = [piece for block in writers if (piece := _piece_of(block)) is not None]
+    inner = [piece for piece in pieces if not isinstance(piece.block.body, Const)]
+    values = {piece.block.body for piece in pieces if piece not in inner}
+    if len(pieces) < len(writers) or len(inner) != 1 or len(values) != 1 or cost(inner[0].block.body) > CHEAP:
+        return None
+    (value,) = values
+    apart = all(_are_apart(piece, inner[0]) for piece in pieces if piece not in inner)
+    return (inner[0], value) if apart and isinstance(value, Const) else None
+
+
+def _piece_of(block: ComputeBlock) -> Piece | None:
+    if block.reducer is not None or block.reduce_axes or len(block.indices) != len(block.axes):
+        return None
+    starts = [_start(at, axis.axis) for at, axis in zip(block.indices, block.axes, strict=True)]
+    known = tuple(start for start in starts if start is not None)
+    return Piece(block, known) if len(known) == len(starts) else None
+
+
+def _start(at: Expr, axis: Axis) -> Dim | None:
+    """What is added to an axis; None where an index is something else."""
+    if at == axis:
+        return 0
+    if isinstance(at, Binary) and at.op == "add" and at.a == axis:
+        match at.b:
+            case Const(value=int() as value):
+                return value
+            case DimValue(dim=dim):
+                return dim
+    return None
+
+
+def _are_apart(one: Piece, other: Piece) -> bool:
+    is_known = IndexAlgebra({}).is_nonnegative
+    sides = zip(one.start, one.end, other.start, other.end, strict=True)
+    return any(is_known(start_b - end_a) or is_known(start_a - end_b) for start_a, end_a, start_b, end_b in sides)
+
+
+def _rewritten(block: ComputeBlock, buffer: Buffer, inner: Piece, value: Const) -> ComputeBlock:
+    if buffer not in block.reads:
+        return block
+
+    def visit(expr: Expr) -> Expr:
+        if not isinstance(expr, Load) or expr.buffer != buffer:
+            return expr
+        places = [at - index(start) for at, start in zip(expr.indices, inner.start, strict=True)]
+        axes = inner.block.axes
+        body = substitute_axes(inner.block.body, {a.name: at for a, at in zip(axes, places, strict=True)})
+        limits = list(zip(places, axes, buffer.shape, strict=True))
+        conditions = [c for at, axis, size in limits if axis.extent != size for c in (at >= 0, at < index(axis.extent))]
+        return Select(reduce(lambda a, b: a & b, conditions), body, value) if conditions else body
+
+    return simplify_block(rewrite_block(block, ExprRewriter(visit)))
