@@ -133,3 +133,32 @@ def test_a_model_behind_a_link_reads_the_folder_that_it_was_asked_in(folder: Pat
     (other / "model.onnx").symlink_to(write(folder, "w.bin", "64"))
     with pytest.raises(ExternalDataError, match="not there"):
         weight_of(other / "model.onnx")
+
+
+def cache_of_links(folder: Path, tmp_path: Path) -> Path:
+    """A folder of links to files in one store, as tools that download models lay them out."""
+    store, shown = tmp_path / "blobs", tmp_path / "snapshots" / "main"
+    store.mkdir()
+    shown.mkdir(parents=True)
+    write(folder, "w.bin", "64").rename(store / "0a1b")
+    (folder / "w.bin").rename(store / "2c3d")
+    (shown / "model.onnx").symlink_to(Path("../../blobs/0a1b"))
+    (shown / "w.bin").symlink_to(Path("../../blobs/2c3d"))
+    return shown
+
+
+def test_links_to_the_store_of_the_model_are_followed(folder: Path, tmp_path: Path) -> None:
+    shown = cache_of_links(folder, tmp_path)
+    np.testing.assert_array_equal(weight_of(shown / "model.onnx"), WEIGHT)
+
+
+@pytest.mark.parametrize("target", ["outside.bin", "blobs/deep/w.bin", "blobs/again"])
+def test_other_links_beside_them_are_refused(target, folder: Path, tmp_path: Path) -> None:
+    shown = cache_of_links(folder, tmp_path)
+    (tmp_path / "blobs" / "deep").mkdir()
+    (tmp_path / "blobs" / "deep" / "w.bin").write_bytes(bytes(200))
+    (tmp_path / "blobs" / "again").symlink_to(tmp_path / "outside.bin")
+    (shown / "w.bin").unlink()
+    (shown / "w.bin").symlink_to(tmp_path / target)
+    with pytest.raises(ExternalDataError, match="link"):
+        weight_of(shown / "model.onnx")

@@ -61,16 +61,20 @@ class WeightFiles:
 
     Those of its own file are read into memory of their own. Files beside it are mapped: their pages are shared with
     all who read them, and must stay as they are while the weights are in use.
+
+    store: where the model's file really lies, if it was reached by a link; links of weights may lead there too. So
+    caches of models are laid out: a folder of links to files in one store.
     """
 
-    def __init__(self, folder: Path | None = None, own: OwnFile | None = None) -> None:
+    def __init__(self, folder: Path | None = None, own: OwnFile | None = None, store: Path | None = None) -> None:
         self.folder = folder
         self._own = own
+        self._store = store
         self._mapped: dict[str, tuple[Path, np.ndarray]] = {}  # by location
 
     def in_folder(self, folder: Path | None) -> WeightFiles:
         """The same with another folder, where one is given."""
-        return self if folder is None else WeightFiles(folder, self._own)
+        return self if folder is None else WeightFiles(folder, self._own, self._store)
 
     def close(self) -> None:
         """Close what is open; arrays that were read stay valid."""
@@ -111,7 +115,7 @@ class WeightFiles:
                 hint="compile from the path of the .onnx file, or give the option folder",
             )
         if location not in self._mapped:
-            path = resolve(location, self.folder, where)
+            path = resolve(location, self.folder, where, self._store)
             self._mapped[location] = path, _mapped(path)
         path, whole = self._mapped[location]
         if offset + length > whole.nbytes:
@@ -146,10 +150,11 @@ def _state_of(path: Path) -> tuple[int, int, int]:
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
-def resolve(location: str, folder: Path, where: str) -> Path:
+def resolve(location: str, folder: Path, where: str, store: Path | None = None) -> Path:
     """The file that `location` names inside `folder`.
 
-    Raises: ExternalDataError for absolute paths, paths that leave the folder, links and what is no regular file.
+    Raises: ExternalDataError for absolute paths, paths that leave the folder, what is no regular file, and links, but
+      for those of files right in `store`.
     """
 
     def refuse(reason: str, hint: str | None = None) -> ExternalDataError:
@@ -171,13 +176,14 @@ def resolve(location: str, folder: Path, where: str) -> Path:
     path = folder
     for part in posix.parts:
         path = path / part
-        if path.is_symlink():
+        if path.is_symlink() and (store is None or path.resolve().parent != store):
             raise refuse("goes through a link", "copy the file to where the link is")
     if not path.exists():
         raise refuse("names a file that is not there", "keep the weights beside the .onnx file")
     if not path.is_file():
         raise refuse("names no regular file")
-    if not path.resolve().is_relative_to(folder.resolve()):
+    real = path.resolve()
+    if not real.is_relative_to(folder.resolve()) and real.parent != store:
         raise refuse("leaves the folder")
     if os.stat(path).st_nlink > 1:
         raise refuse("names a file with several hard links", "copy the file")

@@ -43,7 +43,8 @@ def read_model(model: object) -> tuple[onnx.ModelProto, WeightFiles]:
             "the model file cannot be read", where=str(path), found=error.strerror or error, hint=_HINT
         ) from error
     try:
-        return _parse(data, size, str(path)), WeightFiles(path.parent, own)
+        store = path.resolve().parent if path.is_symlink() else None
+        return _parse(data, size, str(path)), WeightFiles(path.parent, own, store)
     finally:
         if isinstance(data, mmap.mmap):
             data.close()
