@@ -170,7 +170,7 @@ def test_the_dnnl_page_names_every_pattern_and_every_code() -> None:
     assert codes <= named
 
 
-@pytest.mark.parametrize("plugin", ["onnx", "dnnl", "native-cpu"])
+@pytest.mark.parametrize("plugin", ["onnx", "dnnl", "native-cpu", "cublas"])
 def test_a_page_names_every_option(plugin: str) -> None:
     (path,) = (ROOT / "plugins" / plugin).glob("src/*/manifest.toml")
     options = tomllib.loads(path.read_text(encoding="utf-8")).get("options", [])

@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 from fake_distribution import install
 
-from kernelyard.errors import PluginError, UnknownBackendError
+import kernelyard as ky
+from kernelyard.errors import DeviceError, PluginError, UnknownBackendError
 from kernelyard.plugins.worker_process import Worker
 from kernelyard.testing.conformance.cases import LEVELS
 from kernelyard.testing.conformance.claims import Gap, parse_claims, read_claims
+from kernelyard.testing.conformance.place import device_for, plugins_for
 
 ROOT = Path(__file__).parents[2]
 TEMPLATE = ROOT / "plugins" / "_template"
@@ -48,6 +50,24 @@ def test_dnnl_conforms(tmp_path: Path) -> None:
     assert card["total"]["passed"] >= 400
     assert all(card["levels"][level]["passed"] for level in LEVELS)
     assert "# dnnl (kernelyard-dnnl" in (tmp_path / "card.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_cublas_conforms_on_the_emulator(tmp_path: Path) -> None:
+    pytest.importorskip("kernelyard_cublas", reason="kernelyard-cublas is not installed")
+    try:
+        ky.cuda("emulator").require()
+    except DeviceError as error:
+        pytest.skip(f"{error.message}: {error.hint}")
+    card, shown = examine("cublas", tmp_path)
+    assert card["conforms"], shown
+    assert all(card["levels"][level]["passed"] for level in LEVELS)
+
+
+def test_backends_are_tried_on_the_device_that_they_are_for() -> None:
+    assert [str(device_for(targets)) for targets in ((), ("cpu", "cuda"), ("cuda",))] == ["cpu", "cpu", "cuda:emulator"]
+    assert str(device_for(("cuda",), "1")) == "cuda:1"
+    assert plugins_for("dnnl") == ("dnnl",)
 
 
 @pytest.fixture

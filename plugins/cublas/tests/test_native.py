@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+
 import pytest
 
 from kernelyard.errors import BackendUnavailableError, KernelyardError
@@ -14,13 +16,17 @@ from kernelyard_cublas._enums import (
     PreferenceAttribute,
     Status,
 )
+from kernelyard_cublas._native import SIGNATURES, LtLibrary
 from kernelyard_cublas.backend import CublasBackend
 from kernelyard_cublas.descriptors import ALIGNMENT, WORKSPACE_LIMIT, Descriptors
 from kernelyard_cublas.emulation import EmulatedLt
 from kernelyard_cublas.libraries import load_library
-from kernelyard_cublas.lt_api import LtError
+from kernelyard_cublas.lt_api import Addresses, Heuristic, Layouts, LtError, MatmulCall
 from kernelyard_cublas.problem import Attributes, problem_of
 from kernelyard_cublas.type_table import PRODUCTS
+
+from .conftest import compiled, module_of, region_of
+from .test_tvm_scenarios import INTEGERS, OFFLOADED, SIZES, case, scaled_by_two
 
 pytestmark = pytest.mark.cuda_libs
 
@@ -108,8 +114,6 @@ def test_without_a_gpu_the_library_says_so(library):
     )
     descriptors = Descriptors(library, problem, {})
     try:
-        import ctypes
-
         ctypes.CDLL("libcuda.so.1")
         pytest.skip("there is a driver here")
     except OSError:
@@ -124,3 +128,94 @@ def test_doctor_shows_path_version_and_major(library):
     facts = CublasBackend().facts()
     assert facts["cuBLASLt"] == library.path
     assert "CUDA 1" in facts["version"]
+
+
+class LibraryWithoutGpu(LtLibrary):
+    """The library's descriptors and our calls of its C functions; what computes reads these descriptors back.
+
+    `cublasLtMatmul` is a C function that gets what the library would get.
+    """
+
+    def __init__(self, path):
+        super().__init__(path)
+        self.emulated = EmulatedLt()
+        self.__dict__["_handle"] = ctypes.c_void_p(0x700)
+        types = SIGNATURES["cublasLtMatmul"]
+        self._functions["cublasLtMatmul"] = self.function = ctypes.CFUNCTYPE(ctypes.c_int, *types)(self._matmul)
+        self.streams = []
+
+    def _mirror(self, descriptor, made, attributes):
+        for each in attributes:
+            value = self.get(descriptor, each)
+            self.emulated.set(made, each, -1 if value == (1 << 8 * each.nbytes) - 1 else value)
+        return made
+
+    def _mirrored(self, matmul, layouts):
+        api = self.emulated
+        made = self._mirror(matmul, api.create_matmul(ComputeType.C_32F, DataType.R_32F), MatmulAttribute)
+        empty = [api.create_layout(DataType.R_32F, 1, 1, 1) for _ in layouts]
+        return made, Layouts(
+            *(self._mirror(layout, each, LayoutAttribute) for layout, each in zip(layouts, empty, strict=True))
+        )
+
+    def heuristics(self, matmul, layouts, preference, count):
+        made = self._mirror(preference, self.emulated.create_preference(), PreferenceAttribute)
+        return self.emulated.heuristics(*self._mirrored(matmul, layouts), made, count)
+
+    def check(self, matmul, layouts, algorithm):
+        return self.emulated.check(*self._mirrored(matmul, layouts), algorithm)
+
+    def _matmul(self, handle, matmul, alpha, a, a_, b, b_, beta, c, c_, d, d_, algorithm, workspace, nbytes, stream):
+        self.streams.append(stream)
+        scale_type = DataType(self.get(matmul, MatmulAttribute.SCALE_TYPE))
+        scalar = {DataType.R_64F: ctypes.c_double, DataType.R_32I: ctypes.c_int32}.get(scale_type, ctypes.c_float)
+        made, layouts = self._mirrored(matmul, Layouts(a_, b_, c_, d_))
+        call = MatmulCall(
+            made,
+            layouts,
+            Addresses(a, b, c, d),
+            scalar.from_address(alpha).value,
+            scalar.from_address(beta).value,
+            scale_type,
+            Heuristic(ctypes.string_at(algorithm, 64), nbytes),
+            workspace or 0,
+        )
+        try:
+            self.emulated.run(call)
+        except LtError as error:
+            return int(Status[error.status])
+        return 0
+
+
+@pytest.fixture
+def library_without_gpu(library, monkeypatch):
+    from kernelyard_cublas import runtime
+
+    made = LibraryWithoutGpu(library.path)
+    monkeypatch.setattr(runtime, "api_of", lambda device: made)
+    yield made
+    assert made.streams
+
+
+def residual(b, x, w, y):
+    return b.op("add", b.op("matmul", x, w), y)
+
+
+RUNS = [
+    *(case(*each, "float16", gelu="nn.gelu_tanh") for each in OFFLOADED),
+    *(case(*each, "", "int8", cast="int32") for each in INTEGERS),
+    *(case(*each, "float32", gelu="nn.gelu_tanh") for each in OFFLOADED),
+    scaled_by_two("float16"),
+    scaled_by_two("float32"),
+    (residual, ((3, 4, 8), "float64"), ((3, 8, 6), "float64"), ((4, 6), "float64")),
+]
+
+
+@pytest.mark.parametrize("number", range(len(RUNS)))
+def test_programs_run_by_what_the_librarys_descriptors_say(number, library_without_gpu, products):
+    build, *inputs = RUNS[number]
+    module = module_of(build, *inputs)
+    exe = compiled(module)
+    assert len(exe.programs["main"].steps) == 1
+    assert region_of(exe).backend == "cublas"
+    products.right(exe, module, **SIZES)
