@@ -95,10 +95,10 @@ $(VENV)/peers: $(VENV)/test
 $(GPU_SITE)/installed: $(SOURCES) $(wildcard wheels/*.whl)
 	rm -rf $(GPU_SITE) && mkdir $(GPU_SITE)
 	$(if $(wildcard wheels/*.whl),$(PYTHON) -m pip install --quiet --no-index --no-deps --target $(GPU_SITE) wheels/*.whl)
-	$(GPU_RUN) -m pip install --quiet --no-index --no-deps --no-build-isolation --target $(GPU_SITE) . $(PLUGINS)
+	$(GPU_RUN) -m pip install --quiet --no-index --no-deps --no-build-isolation --target $(GPU_SITE) . $(PLUGINS) ./plugins/torch
 	touch $@
 
-# PyTorch's samples of its functions need expecttest.
+# PyTorch's samples of its functions need expecttest; models are made from transformers' configurations.
 $(VENV)/torch: $(VENV)/test
-	$(PIP) torch==2.13.0 expecttest ./plugins/torch
+	$(PIP) torch==2.13.0 expecttest transformers==5.23.0 ./plugins/torch
 	touch $@
