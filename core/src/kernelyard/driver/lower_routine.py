@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from kernelyard.ir import (
     Function,
     GlobalVar,
     IRModule,
+    TensorType,
     Tuple,
     TupleGetItem,
     Type,
@@ -25,23 +26,26 @@ from kernelyard.ir import (
     operands,
 )
 from kernelyard.ir.control_flow import IF as IF_OP
-from kernelyard.ir.control_flow import is_control_flow
+from kernelyard.ir.control_flow import INVOKE_CLOSURE, MAKE_CLOSURE, WHILE, is_control_flow
 from kernelyard.ir.module import PRIVATE
 from kernelyard.ir.scopes import Scopes, introduces_symbols
-from kernelyard.ir.types import symbols_of, tensors_of
+from kernelyard.ir.types import FunctionType, leaves_of, symbols_of, tensors_of
 from kernelyard.ir.visitor import callees
 from kernelyard.runtime.program import SizeCheck
 from kernelyard.runtime.routine import (
     BIND,
     CALL,
+    CLOSE,
     COLLECT,
     EVALUATE,
     GOTO,
     IF,
+    INVOKE,
     MOVE,
     RETURN,
     RUN,
     STACK,
+    ClosureSpec,
     Instruction,
     Routine,
 )
@@ -60,7 +64,12 @@ def _is_control(value: Expr, entries: Mapping[str, Function]) -> bool:
     """True for what only a routine can do: branches, loops, calls, and operators that decide their results' sizes."""
     if isinstance(value, Call) and isinstance(value.op, GlobalVar):
         return value.op.name in entries
-    return is_control_flow(value) or introduces_symbols(value)
+    return is_control_flow(value) or introduces_symbols(value) or has_closures(value.type)
+
+
+def has_closures(type_: Type) -> bool:
+    """True for types of closures, and of tuples with closures: kernels do not touch them."""
+    return any(isinstance(leaf, FunctionType) for leaf in leaves_of(type_))
 
 
 def lower_routine(
@@ -88,7 +97,7 @@ def lower_routine(
     results = lowering.operand(function.result)
     lowering.emit(RETURN, results)
     outputs = [
-        TensorSpec(lowering.values[result].shape, lowering.values[result].dtype, output)
+        replace(lowering.values[result], name=output)
         for result, output in zip(results, output_names(len(results)), strict=True)
     ]
     routine = Routine(
@@ -133,12 +142,12 @@ class _RoutineLowering:
         self._unchecked = list(self.checks)
         entries = self.module.entry_functions()
         for index, binding in enumerate(self.function.bindings):
-            if _is_control(binding.value, entries) and isinstance(binding.value, Call):
-                self._flush(index)
-                self.of[binding.var] = self._control(binding.var, binding.value)
-                self._known |= symbols_of([binding.var.type])
-            elif isinstance(binding.value, TupleGetItem) and binding.value.tuple_value in self.of:
+            if isinstance(binding.value, TupleGetItem) and binding.value.tuple_value in self.of:
                 self.of[binding.var] = self._item(binding.value)
+            elif _is_control(binding.value, entries):
+                self._flush(index)
+                self.of[binding.var] = self._control(binding.value)
+                self._known |= symbols_of([binding.var.type])
             else:
                 self._pending.append(binding)
         self._flush(len(self.function.bindings))
@@ -149,8 +158,11 @@ class _RoutineLowering:
         return len(self.values) - 1
 
     def add_all(self, type_: Type) -> tuple[int, ...]:
-        """New values for the tensors in a type."""
-        return tuple(self.add(TensorSpec(tensor.shape, tensor.dtype)) for tensor in tensors_of(type_))
+        """New values for the tensors and closures in a type."""
+        return tuple(
+            self.add(TensorSpec(leaf.shape, leaf.dtype) if isinstance(leaf, TensorType) else ClosureSpec())
+            for leaf in leaves_of(type_)
+        )
 
     def emit(
         self, name: str, inputs: Sequence[int] = (), outputs: Sequence[int] = (), target: int = -1, symbol: str = ""
@@ -160,7 +172,7 @@ class _RoutineLowering:
         return len(self.code) - 1
 
     def operand(self, expr: Expr) -> tuple[int, ...]:
-        """The values that hold an operand: one per tensor in it."""
+        """The values that hold an operand: one per tensor or closure in it."""
         if isinstance(expr, Var):
             return self.of[expr]
         if isinstance(expr, Tuple):
@@ -181,20 +193,24 @@ class _RoutineLowering:
         return self.constant_values[digest]
 
     def _item(self, value: TupleGetItem) -> tuple[int, ...]:
-        counts = [len(tensors_of(item)) for item in getattr(value.tuple_value.type, "fields", ())]
+        counts = [len(leaves_of(item)) for item in getattr(value.tuple_value.type, "fields", ())]
         first = sum(counts[: value.index])
         return self.operand(value.tuple_value)[first : first + counts[value.index]]
 
     # --- control ------------------------------------------------------------------------------------------------------
-    def _control(self, var: Var, call: Call) -> tuple[int, ...]:
+    def _control(self, call: Expr) -> tuple[int, ...]:
+        if not isinstance(call, Call):  # a tuple with closures
+            return self.operand(call)
         if isinstance(call.op, GlobalVar):
             results = self.add_all(call.type)
             self.emit(CALL, self._operands(call.args), results, symbol=call.op.name)
         elif not is_control_flow(call):
             results = self._evaluate(call)
         else:
-            results = self._if(call) if call.op_name == IF_OP else self._while(call)
-        self.emit(BIND, results)
+            rules = {IF_OP: self._if, WHILE: self._while, MAKE_CLOSURE: self._close, INVOKE_CLOSURE: self._invoke}
+            results = rules[call.op_name](call)
+        if tensors_of(call.type):
+            self.emit(BIND, results)
         return results
 
     def _if(self, call: Call) -> tuple[int, ...]:
@@ -225,6 +241,18 @@ class _RoutineLowering:
         self.code[branch] = Instruction(IF, (goes_on,), target=end)
         if stacks:
             self.emit(STACK, (), stacks)
+        return results
+
+    def _close(self, call: Call) -> tuple[int, ...]:
+        function, *captured = call.args
+        assert isinstance(function, GlobalVar)
+        results = self.add_all(call.type)
+        self.emit(CLOSE, self._operands(captured), results, symbol=function.name)
+        return results
+
+    def _invoke(self, call: Call) -> tuple[int, ...]:
+        results = self.add_all(call.type)
+        self.emit(INVOKE, self._operands(call.args), results)
         return results
 
     def _evaluate(self, call: Call) -> tuple[int, ...]:

@@ -24,6 +24,7 @@ from kernelyard.ir.op import register_op as register_op
 from kernelyard.ir.parser import parse_module as parse_module
 from kernelyard.ir.printer import register_function_syntax as register_function_syntax
 from kernelyard.ir.printer import to_text as to_text
+from kernelyard.ir.types import FunctionType as FunctionType
 from kernelyard.ir.types import TensorType as TensorType
 from kernelyard.ir.types import TupleType as TupleType
 from kernelyard.ir.types import Type as Type

@@ -8,14 +8,18 @@ from typing import Any
 import numpy as np
 
 from kernelyard.dims import Dim
-from kernelyard.ir.control_flow import COLLECTED, IF, WHILE
+from kernelyard.ir.control_flow import COLLECTED, IF, INVOKE_CLOSURE, MAKE_CLOSURE, WHILE
 from kernelyard.ir.expr import Binding, Call, Callee, Constant, Expr, Function, GlobalVar, Tuple, TupleGetItem, Var
+from kernelyard.ir.lambda_lifting import lift
+from kernelyard.ir.module import PRIVATE
 from kernelyard.ir.op import NO_ATTRIBUTES, Attributes, get_op
-from kernelyard.ir.types import TensorType, Type
+from kernelyard.ir.types import FunctionType, TensorType, Type
 
 
 class FunctionBuilder:
     """Collects bindings in order and names variables uniquely.
+
+    lifted: the functions that `closure` made; they belong into the module beside the function.
 
     Example:
         >>> import kernelyard.ops
@@ -28,6 +32,7 @@ class FunctionBuilder:
     """
 
     def __init__(self) -> None:
+        self.lifted: dict[str, Function] = {}
         self.params: list[Var] = []
         self.bindings: list[Binding] = []
         # How many numbers each name was tried with, so that many equal names stay linear.
@@ -80,6 +85,37 @@ class FunctionBuilder:
         """
         functions = GlobalVar(condition), GlobalVar(body)
         return self.bind(Call(get_op(WHILE), [*functions, *args], {COLLECTED: collected}, type_))
+
+    def make_closure(self, name: str, captured: Sequence[Expr], type_: FunctionType) -> Var:
+        """Bind the module's private function `name` with its first arguments given."""
+        return self.bind(Call(get_op(MAKE_CLOSURE), [GlobalVar(name), *captured], type_=type_))
+
+    def invoke_closure(self, closure: Expr, args: Sequence[Expr], type_: Type | None = None) -> Var:
+        """Bind what a closure gives for `args`; `type_`: with other names for its sizes than the closure's own type."""
+        stated = type_ or (closure.type.result if isinstance(closure.type, FunctionType) else closure.type)
+        return self.bind(Call(get_op(INVOKE_CLOSURE), [closure, *args], type_=stated))
+
+    def closure(self, name: str, inner: FunctionBuilder, *results: Expr) -> Var:
+        """Bind a function that is written inside this one, by a builder of its own, and may read this one's variables.
+
+        It is lifted: `lifted` has a private function of that name, with a parameter more for each variable that it
+        reads of those around it.
+
+        Example:
+            >>> import kernelyard.ops
+            >>> from kernelyard.ir import IRModule
+            >>> b, inner = FunctionBuilder(), FunctionBuilder()
+            >>> x, y = b.input("x", (2,)), inner.input("y", (2,))
+            >>> add_x = b.closure("add_x", inner, inner.op("add", x, y))
+            >>> module = IRModule({"main": b.function(b.invoke_closure(add_x, [x])), **b.lifted})
+            >>> module["add_x"].params
+            (%x, %y)
+        """
+        function = inner.function(*results, attrs={PRIVATE: True})
+        lifted, captured = lift(function)
+        self.lifted |= {**inner.lifted, name: lifted}
+        type_ = FunctionType(tuple(param.type for param in function.params), function.result_type)
+        return self.make_closure(name, captured, type_)
 
     def tuple(self, *fields: Expr) -> Var:
         """Bind a tuple."""

@@ -1,9 +1,12 @@
-"""What the operands of `if` and `while` must be: functions of the module, and what these take and give.
+"""What the operands of `if`, `while` and closures must be: functions of the module, and what these take and give.
 
 `if(@then, @else, condition, operands...)` is the result of one branch; `while(@condition, @body, operands...)` gives
 the body its own results again for as long as the condition holds. Both are those of StableHLO, with functions in place
 of regions (https://openxla.org/stablehlo/spec#if, #while). A body may give more than it takes: the attribute
 `collected` is how many of its last results do not go into the next turn, but are stacked, as those of a scan are.
+
+`make_closure(@function, captured...)` is a value of a function type: the function with its first arguments given.
+`invoke_closure(closure, operands...)` gives it the others. It can be handed on like any value between functions.
 """
 
 from __future__ import annotations
@@ -13,14 +16,17 @@ from dataclasses import dataclass
 
 from kernelyard.dims import Dim
 from kernelyard.ir.expr import Call, Expr, Function, GlobalVar
-from kernelyard.ir.module import IRModule
+from kernelyard.ir.module import PRIVATE, IRModule
 from kernelyard.ir.op import Op
 from kernelyard.ir.scopes import fits
-from kernelyard.ir.types import TensorType, TupleType, Type, substitute, tensors_of
+from kernelyard.ir.types import FunctionType, TensorType, TupleType, Type, substitute, tensors_of
 
 IF = "if"
 WHILE = "while"
-CONTROL_FLOW = (IF, WHILE)
+MAKE_CLOSURE = "make_closure"
+INVOKE_CLOSURE = "invoke_closure"
+# With how many functions of the module come before the other operands.
+CONTROL_FLOW = {IF: 2, WHILE: 2, MAKE_CLOSURE: 1, INVOKE_CLOSURE: 0}
 COLLECTED = "collected"
 BOOL = TensorType((), "bool")
 
@@ -35,22 +41,30 @@ class Misfit:
 
 
 def is_control_flow(value: Expr) -> bool:
-    """True for calls of `if` and `while`."""
+    """True for branches and loops, and for what makes and invokes closures."""
     return isinstance(value, Call) and isinstance(value.op, Op) and value.op.name in CONTROL_FLOW
 
 
+def operands_after_functions(call: Call) -> tuple[Expr, ...]:
+    """The operands of a control-flow call that are values."""
+    return call.args[CONTROL_FLOW[call.op_name] :]
+
+
 def misfit_of(call: Call, module: IRModule, known: Collection[str]) -> Misfit | None:
-    """Why a call of `if` or `while` is refused, or None; `known` are the symbols that are known where it stands."""
-    callees = [arg for arg in call.args[:2] if isinstance(arg, GlobalVar)]
-    if len(callees) != 2:
-        return Misfit(f"the first two operands of {call.op_name} must be functions of the module", repr(call.args[:2]))
+    """Why control flow is refused, or None; `known` are the symbols that are known where it stands."""
+    count = CONTROL_FLOW[call.op_name]
+    callees = [arg for arg in call.args[:count] if isinstance(arg, GlobalVar)]
+    if len(callees) != count:
+        what = "operand of {} must be a function" if count == 1 else "two operands of {} must be functions"
+        return Misfit(f"the first {what.format(call.op_name)} of the module", repr(call.args[:count]))
     functions: list[Function] = []
     for callee in callees:
         function = module.functions.get(callee.name)
         if not isinstance(function, Function):
             return Misfit(f"the module has no graph-level function {callee!r}")
         functions.append(function)
-    return (_if if call.op_name == IF else _while)(call, functions, known)
+    rules = {IF: _if, WHILE: _while, MAKE_CLOSURE: _make_closure, INVOKE_CLOSURE: _invoke_closure}
+    return rules[call.op_name](call, functions, known)
 
 
 def _if(call: Call, branches: Sequence[Function], known: Collection[str]) -> Misfit | None:
@@ -96,6 +110,36 @@ def _stacks(call: Call, given: Type, collected: int, known: Collection[str]) -> 
         if all(t.rank for t in stated[len(stated) - collected :]) and _fits(one, TupleType(expected), known):
             return None
     return Misfit(f"{call.args[1]!r} gives another type than stated", repr(call.type), repr(given))
+
+
+def _make_closure(call: Call, functions: Sequence[Function], known: Collection[str]) -> Misfit | None:
+    (function,) = functions
+    if not isinstance(call.type, FunctionType):
+        return Misfit("a closure has the type of a function", repr(call.type))
+    if not function.attrs.get(PRIVATE):
+        return Misfit(f"{call.args[0]!r} is no private function", expected=f"the attribute {PRIVATE!r}")
+    captured, params = call.args[1:], [param.type for param in function.params]
+    own = FunctionType(tuple(params[len(captured) :]), function.result_type)
+    given, taken = (TupleType(tuple(types)) for types in ((a.type for a in captured), params[: len(captured)]))
+    bound: dict[str, Dim] = {}
+    if len(captured) > len(params) or not _fits(taken, given, known, bound):
+        return Misfit(f"{call.args[0]!r} cannot capture these", repr(given.fields), repr(taken.fields))
+    if substitute(own, bound) != call.type:
+        return Misfit(f"{call.args[0]!r} takes or returns something else than stated", repr(own), repr(call.type))
+    return None
+
+
+def _invoke_closure(call: Call, functions: Sequence[Function], known: Collection[str]) -> Misfit | None:
+    closure = call.args[0].type if call.args else None
+    if not isinstance(closure, FunctionType):
+        return Misfit("what is invoked is no closure", repr(closure), "a value of a function type")
+    given, taken = TupleType(tuple(arg.type for arg in call.args[1:])), TupleType(closure.params)
+    bound: dict[str, Dim] = {}
+    if not _fits(taken, given, known, bound):
+        return Misfit("the closure is given arguments that it does not take", repr(given.fields), repr(taken.fields))
+    if not _fits(call.type, substitute(closure.result, bound), known):
+        return Misfit("the closure returns another type than stated", repr(closure.result), repr(call.type))
+    return None
 
 
 def _arguments(

@@ -14,7 +14,7 @@ from kernelyard.errors import ShapeError
 from kernelyard.ir.expr import BaseFunction, Call, Expr, Function, GlobalVar
 from kernelyard.ir.module import PRIVATE, IRModule
 from kernelyard.ir.op import Op
-from kernelyard.ir.types import TensorType, Type, symbols_of, tensors_of
+from kernelyard.ir.types import FunctionType, Type, leaves_of, substitute, symbols_of, tensors_of
 
 
 class Scopes:
@@ -76,11 +76,12 @@ def fits(declared: Type, given: Type, known: Collection[str], bound: dict[str, D
     Symbols of `declared` that are not `known` stand for any size, the same one everywhere: `bound` collects their
     sizes. A dim from which such a size cannot be read off fits, and is left to the check of the sizes at run time.
     """
-    pairs = list(zip(tensors_of(declared), tensors_of(given), strict=False))
-    if len(pairs) != len(tensors_of(declared)) or len(pairs) != len(tensors_of(given)):
+    if len(leaves_of(declared)) != len(leaves_of(given)) or type(declared) is not type(given):
         return False
-    if isinstance(declared, TensorType) != isinstance(given, TensorType):
+    leaves = list(zip(leaves_of(declared), leaves_of(given), strict=True))
+    if any(type(ours) is not type(theirs) for ours, theirs in leaves):
         return False
+    pairs = list(zip(tensors_of(declared), tensors_of(given), strict=True))
     if any(ours.dtype != theirs.dtype or ours.rank != theirs.rank for ours, theirs in pairs):
         return False
     sizes = [pair for ours, theirs in pairs for pair in zip(ours.shape, theirs.shape, strict=True)]
@@ -88,6 +89,8 @@ def fits(declared: Type, given: Type, known: Collection[str], bound: dict[str, D
         name = dims.as_symbol(ours)
         if name is not None and name not in known:
             bound.setdefault(name, theirs)
+    if any(isinstance(ours, FunctionType) and substitute(ours, bound) != theirs for ours, theirs in leaves):
+        return False
     return all(_may_be(ours, theirs, known, bound) for ours, theirs in sizes)
 
 

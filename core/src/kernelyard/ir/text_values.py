@@ -17,7 +17,7 @@ from kernelyard.errors import KernelyardError
 from kernelyard.ir.expr import Constant
 from kernelyard.ir.printer import literal_value
 from kernelyard.ir.scanner import Scanner
-from kernelyard.ir.types import TensorType, TupleType, Type
+from kernelyard.ir.types import FunctionType, TensorType, TupleType, Type
 
 MAX_DEPTH = 60
 MAX_RANK = 64
@@ -38,9 +38,11 @@ class ValueParser:
         if depth > MAX_DEPTH:
             raise self.scanner.error("types are nested too deeply")
         kind = self.scanner.expect_kind("name")
-        if kind.text not in ("Tensor", "Tuple"):
-            raise self.scanner.error("expected Tensor or Tuple", kind)
+        if kind.text not in ("Tensor", "Tuple", "Function"):
+            raise self.scanner.error("expected Tensor, Tuple or Function", kind)
         self.scanner.expect("[")
+        if kind.text == "Function":
+            return self.function_type(depth + 1)
         if kind.text == "Tuple":
             fields: list[Type] = []
             while not self.scanner.accept("]"):
@@ -54,6 +56,17 @@ class ValueParser:
             raise self.scanner.error("unknown dtype", dtype)
         self.scanner.expect("]")
         return TensorType(shape, dtype.text)
+
+    def function_type(self, depth: int) -> FunctionType:
+        self.scanner.expect("(")
+        params: list[Type] = []
+        while not self.scanner.accept(")"):
+            params.append(self.type(depth))
+            self.scanner.accept(",")
+        self.scanner.expect("->")
+        result = self.type(depth)
+        self.scanner.expect("]")
+        return FunctionType(tuple(params), result)
 
     def shape(self) -> tuple[Dim, ...]:
         """Dims between parentheses. They are no tokens of ours: the text is cut at its commas and read by `dims`."""

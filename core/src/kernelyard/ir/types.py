@@ -1,4 +1,4 @@
-"""Types of expressions: tensors with static or symbolic shapes, and tuples of them."""
+"""Types of expressions: tensors with static or symbolic shapes, tuples of them, and functions."""
 
 from __future__ import annotations
 
@@ -71,14 +71,35 @@ class TupleType:
         return f"Tuple[{', '.join(map(repr, self.fields))}]"
 
 
-Type: TypeAlias = "TensorType | TupleType"
+@dataclass(frozen=True)
+class FunctionType:
+    """A closure: what it takes and gives when it is invoked; what it has captured does not show.
+
+    Example:
+        >>> FunctionType((TensorType((2,), "float32"),), TensorType((), "bool"))
+        Function[(Tensor[(2,), float32]) -> Tensor[(), bool]]
+    """
+
+    params: tuple[Type, ...]
+    result: Type
+
+    def __repr__(self) -> str:
+        return f"Function[({', '.join(map(repr, self.params))}) -> {self.result!r}]"
+
+
+Type: TypeAlias = "TensorType | TupleType | FunctionType"
+
+
+def leaves_of(type_: Type) -> tuple[TensorType | FunctionType, ...]:
+    """The tensors and closures in a type, left to right."""
+    if isinstance(type_, TupleType):
+        return tuple(leaf for field in type_.fields for leaf in leaves_of(field))
+    return (type_,)
 
 
 def tensors_of(type_: Type) -> tuple[TensorType, ...]:
     """The tensors in a type, left to right."""
-    if isinstance(type_, TensorType):
-        return (type_,)
-    return tuple(tensor for field in type_.fields for tensor in tensors_of(field))
+    return tuple(leaf for leaf in leaves_of(type_) if isinstance(leaf, TensorType))
 
 
 def symbols_of(types: Iterable[Type]) -> frozenset[str]:
@@ -92,4 +113,6 @@ def substitute(type_: Type, values: dict[str, Dim]) -> Type:
     """`type_` with symbols replaced by other dims."""
     if isinstance(type_, TensorType):
         return TensorType(tuple(dims.substitute(dim, values) for dim in type_.shape), type_.dtype)
+    if isinstance(type_, FunctionType):
+        return FunctionType(tuple(substitute(p, values) for p in type_.params), substitute(type_.result, values))
     return TupleType(tuple(substitute(field, values) for field in type_.fields))

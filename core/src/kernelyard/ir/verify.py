@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 from kernelyard.errors import KernelyardError, VerifyError
-from kernelyard.ir.control_flow import is_control_flow, misfit_of
+from kernelyard.ir.control_flow import is_control_flow, misfit_of, operands_after_functions
 from kernelyard.ir.expr import (
     Call,
     Constant,
@@ -23,7 +23,7 @@ from kernelyard.ir.module import PRIVATE, IRModule
 from kernelyard.ir.op import Op
 from kernelyard.ir.printer import function_lines
 from kernelyard.ir.scopes import Scopes, introduces_symbols
-from kernelyard.ir.types import TensorType, TupleType, Type, symbols_of, tensors_of
+from kernelyard.ir.types import FunctionType, TensorType, TupleType, Type, leaves_of, symbols_of, tensors_of
 
 LINES_AROUND = 2
 CALLEE_CLASSES: dict[str, type[Expr]] = {"call_tir": GlobalVar, "call_dps_packed": ExternFunc}
@@ -131,7 +131,9 @@ class _FunctionVerifier:
 
     def check_call(self, call: Call) -> None:
         special = CALLEE_CLASSES.get(call.op.name) if isinstance(call.op, Op) else None
-        arguments = call.args[2:] if is_control_flow(call) else call.args[1:] if special else call.args
+        arguments = call.args[1:] if special else call.args
+        if is_control_flow(call):
+            arguments = operands_after_functions(call)
         if special and not isinstance(call.args[0], special):
             raise self.fault(f"the first operand of {call.op.name} must be a {special.__name__}")
         for argument in arguments:
@@ -220,6 +222,18 @@ class _FunctionVerifier:
             self.check_atom(field)
         if isinstance(result, Tuple):
             self.check_structure(result)
+        if not self.function.attrs.get(PRIVATE):
+            self.check_ends([*self.function.params, result])
+
+    def check_ends(self, values: Sequence[Expr]) -> None:
+        """Callers of a program hand over tensors."""
+        for value in values:
+            if any(isinstance(leaf, FunctionType) for leaf in leaves_of(value.type)):
+                raise self.fault(
+                    "only private functions take and give closures",
+                    found=repr(value.type),
+                    hint="invoke the closure, and return what it gives",
+                )
 
     def check_symbols(self) -> None:
         """A symbol that no parameter has could never be given a value."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from kernelyard.dtypes import to_numpy
 from kernelyard.errors import TypeInferenceError
-from kernelyard.ir.control_flow import COLLECTED, IF, WHILE
+from kernelyard.ir.control_flow import COLLECTED, IF, INVOKE_CLOSURE, MAKE_CLOSURE, WHILE
 from kernelyard.ir.op import Attribute, Attributes, Op, register_op
 from kernelyard.ir.types import TensorType, Type
 
@@ -56,6 +56,26 @@ WHILE_OP = register_op(
         introduces_symbols=True,
         summary="the operands, replaced by what a function makes of them for as long as another one holds for them; "
         "then what that function gives beside them, each stacked along a new first axis",
+    )
+)
+MAKE_CLOSURE_OP = register_op(
+    Op(
+        MAKE_CLOSURE,
+        ("function", "captured*"),
+        stated,
+        opaque_type=True,
+        summary="a private function of the module with its first arguments given, as a value",
+    )
+)
+INVOKE_CLOSURE_OP = register_op(
+    Op(
+        INVOKE_CLOSURE,
+        ("closure", "args*"),
+        stated,
+        opaque_type=True,
+        introduces_symbols=True,
+        pure=False,  # which function it is, is not known before
+        summary="what a closure gives for the arguments that it was not made with",
     )
 )
 

@@ -6,6 +6,7 @@ It is the oracle of the tests, and the last resort of a program for which nothin
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property, singledispatch
 from typing import Any, TypeAlias
 
@@ -30,7 +31,7 @@ from kernelyard.ir import (
     Var,
     operands,
 )
-from kernelyard.ir.control_flow import COLLECTED, IF, is_control_flow
+from kernelyard.ir.control_flow import COLLECTED, IF, MAKE_CLOSURE, WHILE, is_control_flow
 from kernelyard.ir.op import Attributes
 from kernelyard.ir.scopes import Scopes, introduces_symbols
 from kernelyard.ir.types import tensors_of
@@ -38,8 +39,17 @@ from kernelyard.runtime.module import RuntimeModule, accepts_symbols
 from kernelyard.runtime.shapes import solve_symbols, stacked
 from kernelyard.runtime.spec import TensorSpec
 
-Value: TypeAlias = "np.ndarray | tuple[Value, ...]"
+Value: TypeAlias = "np.ndarray | tuple[Value, ...] | Closure"
 Symbols: TypeAlias = "dict[str, int]"
+
+
+@dataclass(frozen=True)
+class Closure:
+    """A function with its first arguments, and the sizes that were known where it was made."""
+
+    function: GlobalVar
+    captured: tuple[Value, ...]
+    symbols: Symbols
 
 
 def run(
@@ -160,7 +170,9 @@ class _Frame:
 
     def evaluate(self, value: Expr, var: Var) -> Value:
         if isinstance(value, TupleGetItem):
-            return self.operand(value.tuple_value)[value.index]
+            fields = self.operand(value.tuple_value)
+            assert isinstance(fields, tuple)
+            return fields[value.index]
         if not isinstance(value, Call):
             return self.operand(value)
         try:
@@ -177,7 +189,8 @@ class _Frame:
 
     def call(self, call: Call) -> Value:
         if is_control_flow(call):
-            return self.call_if(call) if call.op_name == IF else self.call_while(call)
+            rules = {IF: self.call_if, WHILE: self.call_while, MAKE_CLOSURE: self.make_closure}
+            return rules.get(call.op_name, self.invoke_closure)(call)
         if isinstance(call.op, GlobalVar):
             return self.call_global(call.op, call.args)
         if isinstance(call.args[0] if call.args else None, (GlobalVar, ExternFunc)):
@@ -204,12 +217,25 @@ class _Frame:
         values += tuple(stacked(*each, self.symbols) for each in zip(items, specs, strict=True))
         return values[0] if len(values) == 1 else values
 
+    def make_closure(self, call: Call) -> Closure:
+        function, *captured = call.args
+        assert isinstance(function, GlobalVar)
+        return Closure(function, tuple(map(self.operand, captured)), self.shared_with(function))
+
+    def invoke_closure(self, call: Call) -> Value:
+        closure, *args = map(self.operand, call.args)
+        assert isinstance(closure, Closure)
+        function = self.module[closure.function.name]
+        return call_function(function, (*closure.captured, *args), self.module, closure.symbols)
+
     def call_scoped(self, callee: Expr, args: Sequence[Value]) -> Value:
-        """A branch or body: of the symbols known here it sees those that it shares."""
         assert isinstance(callee, GlobalVar)
+        return call_function(self.module[callee.name], args, self.module, self.shared_with(callee))
+
+    def shared_with(self, callee: GlobalVar) -> Symbols:
+        """Of the symbols known here, a branch, a body or a closure sees those that it shares."""
         shared = self.scopes.shared(callee.name)
-        symbols = {name: value for name, value in self.symbols.items() if name in shared}
-        return call_function(self.module[callee.name], args, self.module, symbols)
+        return {name: value for name, value in self.symbols.items() if name in shared}
 
     @cached_property
     def scopes(self) -> Scopes:
@@ -260,4 +286,6 @@ class _Frame:
 
 
 def _flatten(value: Value) -> list[np.ndarray]:
+    if isinstance(value, Closure):
+        return []
     return [value] if isinstance(value, np.ndarray) else [array for item in value for array in _flatten(item)]

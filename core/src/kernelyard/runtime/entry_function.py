@@ -27,7 +27,8 @@ class EntryFunction(ABC):
         self._machine = machine
         self._function = function
         self._names = tuple(spec.name for spec in function.inputs)
-        self._dtypes = tuple(dtypes.to_numpy(spec.dtype) for spec in function.inputs)
+        tensors = (spec for spec in function.inputs if spec.dtype)  # private functions take closures, too
+        self._dtypes = tuple(dtypes.to_numpy(spec.dtype) for spec in tensors)
         self._result_names = tuple(spec.name for spec in function.outputs)
 
     def __call__(self, *args: Any) -> Tensor | tuple[Tensor, ...]:

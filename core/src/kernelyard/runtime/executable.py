@@ -17,7 +17,7 @@ from kernelyard.runtime import memory
 from kernelyard.runtime.bindable import default_threads
 from kernelyard.runtime.module import RuntimeModule
 from kernelyard.runtime.program import Program, Register, Step
-from kernelyard.runtime.routine import CALL, EVALUATE, Routine
+from kernelyard.runtime.routine import CALL, CLOSE, EVALUATE, Routine
 from kernelyard.runtime.spec import TensorSpec, corrupted, shape_to_json
 
 if TYPE_CHECKING:
@@ -110,6 +110,10 @@ class Executable:
                 given = len(instruction.inputs), len(instruction.outputs)
                 if callee is None or given != (len(callee.inputs), len(callee.outputs)):
                     raise corrupted(place, instruction.symbol, "a routine that takes and gives as many values")
+            if instruction.name == CLOSE:
+                callee = self.routines.get(instruction.symbol)
+                if callee is None or len(callee.inputs) < len(instruction.inputs):
+                    raise corrupted(place, instruction.symbol, "a routine that takes as many values, or more")
             if instruction.name == EVALUATE and (
                 instruction.target >= len(self.modules)
                 or instruction.symbol not in self.modules[instruction.target].symbols()

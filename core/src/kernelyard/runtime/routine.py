@@ -1,7 +1,7 @@
 """Routine: a function with control flow. Code over values; what has none in between is a Program, a block of it.
 
-A value is a tensor that code reads and writes by number; the first ones are the inputs. Values are handed on, never
-copied. Sizes that are known only once a value is there are symbols, which `bind` reads off it.
+A value is a tensor, or a closure, that code reads and writes by number; the first ones are the inputs. Values are
+handed on, never copied. Sizes that are known only once a value is there are symbols, which `bind` reads off it.
 """
 
 from __future__ import annotations
@@ -10,11 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from kernelyard.dims import Shape
 from kernelyard.runtime.program import Program
 from kernelyard.runtime.spec import Fields, TensorSpec, corrupted
 
 RUN = "run"  # block number `target` on the inputs gives the outputs
 CALL = "call"  # function `symbol` of the executable on the inputs gives the outputs
+CLOSE = "close"  # the output is function `symbol` of the executable, with the inputs as its first ones
+INVOKE = "invoke"  # the function that the first input is, on the other inputs, gives the outputs
 EVALUATE = "evaluate"  # function `symbol` of module number `target`, which makes its outputs itself
 MOVE = "move"  # the outputs are the inputs
 BIND = "bind"  # the sizes of the inputs are what their specs say; symbols that are new are known from now on
@@ -23,8 +26,35 @@ STACK = "stack"  # each output is what was collected for it, along a new first a
 IF = "if"  # the code goes on where the input is true, and at `target` otherwise
 GOTO = "goto"  # the code goes on at `target`
 RETURN = "ret"  # the inputs are the results
-INSTRUCTIONS = (RUN, CALL, EVALUATE, MOVE, BIND, COLLECT, STACK, IF, GOTO, RETURN)
+INSTRUCTIONS = (RUN, CALL, CLOSE, INVOKE, EVALUATE, MOVE, BIND, COLLECT, STACK, IF, GOTO, RETURN)
 _JUMPS = (IF, GOTO)
+_ON_TENSORS = (RUN, EVALUATE, COLLECT, STACK, IF)
+_CLOSURE = {"closure": True}
+
+
+@dataclass(frozen=True)
+class ClosureSpec(TensorSpec):
+    """Stands for a tensor's spec where a value is a closure, which has neither sizes nor elements."""
+
+    shape: Shape = ()
+    dtype: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """The spec as JSON data."""
+        return {**({"name": self.name} if self.name else {}), **_CLOSURE}
+
+    def __repr__(self) -> str:
+        return f"{self.name}: closure" if self.name else "closure"
+
+
+@dataclass(frozen=True)
+class Closure:
+    """A value: a function of the executable, its first inputs, and the sizes that were known where it was made."""
+
+    function: str
+    captured: tuple[Any, ...]
+    symbols: Mapping[str, int]
+    shape: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -47,7 +77,8 @@ class Instruction:
     def __str__(self) -> str:
         inputs, outputs = (", ".join(f"v{number}" for number in side) for side in (self.inputs, self.outputs))
         to = f" -> {self.target}" if self.name in _JUMPS else ""
-        what = {RUN: f" {self.target}", CALL: f" {self.symbol}", EVALUATE: f" {self.target}.{self.symbol}"}
+        what = dict.fromkeys((CALL, CLOSE), f" {self.symbol}")
+        what |= {RUN: f" {self.target}", EVALUATE: f" {self.target}.{self.symbol}"}
         return f"{f'{outputs} = ' if outputs else ''}{self.name}{what.get(self.name, '')}({inputs}){to}"
 
 
@@ -75,6 +106,8 @@ class Routine:
         where = f"routine {self.name!r}"
         if self.values[: len(self.inputs)] != self.inputs:
             raise corrupted(where, self.values[: len(self.inputs)], f"the inputs {self.inputs}")
+        if not self.private and any(isinstance(spec, ClosureSpec) for spec in (*self.inputs, *self.outputs)):
+            raise corrupted(where, "a closure that callers give or get", "tensors")
         if not self.code or self.code[-1].name != RETURN:
             raise corrupted(where, str(self.code[-1]) if self.code else "no code", "a last instruction that returns")
         for number in self.constants:
@@ -109,7 +142,7 @@ class Routine:
         Raises: ArtifactCorruptedError.
         """
         fields = Fields(value, where)
-        values = fields.each("values", lambda item, place: Fields(item, place).tensor())
+        values = fields.each("values", _read_spec)
         count = len(values)
         constants = fields.each("constants", lambda item, place: _read_constant(Fields(item, place), count))
         private = fields.any("private")
@@ -118,8 +151,8 @@ class Routine:
         return Routine(
             name=fields.text("name"),
             symbols=fields.texts("symbols"),
-            inputs=fields.each("inputs", lambda item, place: Fields(item, place).tensor()),
-            outputs=fields.each("outputs", lambda item, place: Fields(item, place).tensor()),
+            inputs=fields.each("inputs", _read_spec),
+            outputs=fields.each("outputs", _read_spec),
             values=values,
             blocks=fields.each("blocks", Program.from_json),
             code=fields.each("code", lambda item, place: _read_instruction(Fields(item, place), count)),
@@ -133,6 +166,13 @@ class Routine:
         lines = [f"  {number}: {instruction}" for number, instruction in enumerate(self.code)]
         blocks = ["\n".join(f"  {line}" for line in str(block).splitlines()) for block in self.blocks]
         return "\n".join([head, *constants, *lines, *blocks])
+
+
+def _read_spec(value: Any, where: str) -> TensorSpec:
+    fields = Fields(value, where)
+    if "closure" not in fields:
+        return fields.tensor()
+    return ClosureSpec(name=fields.text("name") if "name" in fields else "")
 
 
 def _read_constant(fields: Fields, values: int) -> tuple[int, str]:
@@ -162,6 +202,8 @@ def _check(routine: Routine, instruction: Instruction, place: str) -> None:
         IF: (1, 0),
         GOTO: (0, 0),
         RETURN: (len(routine.outputs), 0),
+        CLOSE: (len(instruction.inputs), 1),
+        INVOKE: (max(len(instruction.inputs), 1), len(instruction.outputs)),
     }
     limit = len(routine.blocks) if instruction.name == RUN else len(routine.code)
     if instruction.name in (RUN, *_JUMPS) and not 0 <= instruction.target < limit:
@@ -171,6 +213,15 @@ def _check(routine: Routine, instruction: Instruction, place: str) -> None:
         expected[RUN] = len(block.inputs), len(block.results)
     if given != expected.get(instruction.name, given):
         raise corrupted(place, f"{given} operands", f"{expected[instruction.name]}")
+    closures = [
+        isinstance(routine.values[number], ClosureSpec) for number in (*instruction.inputs, *instruction.outputs)
+    ]
+    if instruction.name in _ON_TENSORS and any(closures):
+        raise corrupted(place, "a closure", "tensors")
+    if instruction.name == RETURN and closures != [isinstance(spec, ClosureSpec) for spec in routine.outputs]:
+        raise corrupted(place, [routine.values[number] for number in instruction.inputs], repr(routine.outputs))
+    if (instruction.name == INVOKE and not closures[0]) or (instruction.name == CLOSE and not closures[-1]):
+        raise corrupted(place, "a tensor", "a closure")
     if instruction.name == IF:
         condition = routine.values[instruction.inputs[0]]
         if (condition.shape, condition.dtype) != ((), "bool"):

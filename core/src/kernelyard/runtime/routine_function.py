@@ -12,7 +12,7 @@ from kernelyard.errors import ExecutionError
 from kernelyard.runtime import routine as code
 from kernelyard.runtime.entry_function import EntryFunction
 from kernelyard.runtime.program_function import ProgramRunner
-from kernelyard.runtime.routine import Instruction, Routine
+from kernelyard.runtime.routine import Closure, ClosureSpec, Instruction, Routine
 from kernelyard.runtime.shapes import solve_symbols, stacked
 from kernelyard.runtime.spec import TensorSpec
 
@@ -102,6 +102,12 @@ class RoutineFunction(EntryFunction):
         if instruction.name == code.EVALUATE:
             module = self._machine.executable.modules[instruction.target]
             return self._near(module.evaluate(instruction.symbol, self._on_host(inputs), frame.symbols))
+        if instruction.name == code.CLOSE:
+            return [Closure(instruction.symbol, tuple(inputs), dict(frame.symbols))]
+        if instruction.name == code.INVOKE:
+            closure, *args = inputs
+            called = self._machine.routine(closure.function)
+            return called.carry_out([*closure.captured, *args], closure.symbols, depth + 1)
         return self._machine.routine(instruction.symbol).carry_out(inputs, frame.symbols, depth + 1)
 
 
@@ -120,6 +126,7 @@ class Frame:
         self._stack = stack
         self._values: list[Any] = [None] * len(routine.values)
         self._values[: len(inputs)] = inputs
+        _check_kinds(routine.inputs, inputs, routine.name)
         for number, array in constants.items():
             self._values[number] = array
         self._collected: dict[int, list[Any]] = {}
@@ -142,6 +149,7 @@ class Frame:
                 where=f"{self._routine.name}, {instruction}",
                 found=len(arrays),
             )
+        _check_kinds([self._routine.values[n] for n in instruction.outputs], arrays, self._routine.name)
         for number, array in zip(instruction.outputs, arrays, strict=True):
             self._values[number] = array
 
@@ -160,3 +168,15 @@ class Frame:
         """Read new symbols off some values, and check the sizes that were known. Raises: InputShapeError."""
         specs: list[TensorSpec] = [self._routine.values[number] for number in numbers]
         solve_symbols(specs, [array.shape for array in self.read(numbers)], self.symbols)
+
+
+def _check_kinds(specs: Sequence[TensorSpec], values: Arrays, where: str) -> None:
+    """Tensors stand for tensors, and closures for closures. Raises: ExecutionError."""
+    if len(specs) != len(values):
+        raise ExecutionError(
+            "a function is given another number of values", where=where, found=len(values), expected=len(specs)
+        )
+    for spec, value in zip(specs, values, strict=True):
+        if isinstance(spec, ClosureSpec) != isinstance(value, Closure):
+            found = "a closure" if isinstance(value, Closure) else "a tensor"
+            raise ExecutionError("a value is of the wrong kind", where=where, found=found, expected=repr(spec))

@@ -42,7 +42,7 @@ def evaluate(
     return [arrays[buffer.name] for buffer in function.outputs]
 
 
-@call_function.register
+@call_function.register(PrimFunc)
 def _(function: PrimFunc, args: Sequence[Value], module: IRModule, symbols: Symbols) -> Value:
     results = evaluate(function, [np.asarray(arg) for arg in args], symbols)
     return results[0] if len(results) == 1 else tuple(results)

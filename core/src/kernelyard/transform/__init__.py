@@ -42,6 +42,7 @@ _HOME = {
     "HoistStrides": "hoist_strides",
     "InferTypes": "infer_types",
     "InlinePrivateFunctions": "inline_private_functions",
+    "InvokeKnownClosures": "invoke_known_closures",
     "ReorderPermuteDimsAfterConcat": "reorder_permute_dims_after_concat",
     "ReorderTakeAfterMatmul": "reorder_take_after_matmul",
     "SimplifyInference": "simplify_inference",
