@@ -20,7 +20,8 @@ from kernelyard import dtypes
 from kernelyard.errors import ExecutionError
 from kernelyard.runtime.cuda_driver import Argument, Launch
 from kernelyard.runtime.module import array_at
-from kernelyard_cutlass.epilogue import NONE, Epilogue
+from kernelyard_cutlass.arithmetic import F32, Array, finished, multiplied, store
+from kernelyard_cutlass.epilogue import NONE
 from kernelyard_cutlass.kernels import (
     AttentionKernel,
     Conv2dKernel,
@@ -33,9 +34,6 @@ from kernelyard_cutlass.kernels import (
     TransposeKernel,
 )
 from kernelyard_cutlass.launches import RUN, SIGNATURES, PlannedLaunch
-
-Array = np.ndarray
-F32 = np.float32
 
 
 class Arguments:
@@ -113,56 +111,7 @@ class EmulatedLaunch(Launch):
         self._planned = replace(self._planned, arguments=tuple(arguments))
 
 
-# --- arithmetic -------------------------------------------------------------------------------------------------------
-def _tf32(x: Array) -> Array:
-    """Rounded to ten bits of fraction, halves away from zero."""
-    bits = np.ascontiguousarray(x, F32).view(np.uint32)
-    return ((bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(F32)
-
-
-def _multiplied(a: Array, b: Array, math_: str) -> Array:
-    """Products with accumulators as the kernel's."""
-    if math_ == "int8":
-        total = a.astype(np.int64) @ b.astype(np.int64)
-        return np.clip(total, np.iinfo(np.int32).min, np.iinfo(np.int32).max).astype(np.int32)
-    a, b = a.astype(F32), b.astype(F32)
-    if math_ not in ("tf32", "3xtf32"):
-        return a @ b
-    large_a, large_b = _tf32(a), _tf32(b)
-    if math_ == "tf32":
-        return large_a @ large_b
-    small_a, small_b = _tf32(a - large_a), _tf32(b - large_b)
-    return large_a @ small_b + small_a @ large_b + large_a @ large_b
-
-
-def _erf(x: Array) -> Array:
-    return np.array([math.erf(number) for number in x.ravel()], x.dtype).reshape(x.shape)
-
-
-def _sigmoid(x: Array) -> Array:
-    return 1 / (1 + np.exp(-x))
-
-
-_ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = {
-    NONE: lambda x: x,
-    "relu": lambda x: np.maximum(x, 0),
-    "gelu": lambda x: x * F32(0.5) * (1 + _erf(x * F32(0.5**0.5))),
-    "gelu_tanh": lambda x: x * F32(0.5) * (1 + np.tanh(F32(0.7978845608) * (x + F32(0.044715) * x * x * x))),
-    "silu": lambda x: x * _sigmoid(x),
-    "sigmoid": _sigmoid,
-    "tanh": np.tanh,
-    "hard_swish": lambda x: x * np.clip(x + 3, 0, 6) / 6,
-}
-_COMBINATIONS: Mapping[str, Callable[[Array, Array], Array]] = {"add": np.add, "multiply": np.multiply}
-
-
-def _finished(total: Array, epilogue: Epilogue, residual: Array | None) -> Array:
-    total = _ACTIVATIONS[epilogue.activation](total)
-    if epilogue.combine == NONE or residual is None:
-        return total
-    return _ACTIVATIONS[epilogue.final](_COMBINATIONS[epilogue.combine](total, residual))
-
-
+# --- products ---------------------------------------------------------------------------------------------------------
 def _epilogue(given: Arguments, total: Array, source: Callable[[], Array], vector: Callable[[], Array]) -> Array:
     """What the epilogue of a product makes of accumulators, in the precision of these."""
     kernel: GemmKernel | Conv2dKernel = given.kernel
@@ -171,15 +120,10 @@ def _epilogue(given: Arguments, total: Array, source: Callable[[], Array], vecto
     if kernel.epilogue.combine == NONE:
         if beta:
             scaled = scaled + beta * source().astype(total.dtype)
-        return _finished(scaled, kernel.epilogue, None)
+        return finished(scaled, kernel.epilogue, None)
     if given["vector"]:
         scaled = scaled + vector().astype(total.dtype)
-    return _finished(scaled, kernel.epilogue, beta * source().astype(total.dtype))
-
-
-def _stored(target: Array, values: Array) -> None:
-    with np.errstate(all="ignore"):
-        target[...] = values.astype(target.dtype)
+    return finished(scaled, kernel.epilogue, beta * source().astype(total.dtype))
 
 
 def _log_of_tile(columns: int) -> int:
@@ -210,10 +154,10 @@ def _gemm(kernel: GemmKernel, given: Arguments) -> None:
         return given.view("source", output, (batch, m, n), (given["stride_source"], given["ld_source"], 1))
 
     with np.errstate(all="ignore"):
-        total = _multiplied(a, b, kernel.math)
+        total = multiplied(a, b, kernel.math)
         result = _epilogue(given, total, source, lambda: given.view("vector", output, (n,)))
     rows, columns = _covered(given, m, n)
-    _stored(d[: given.blocks[2], :rows, :columns], result[: given.blocks[2], :rows, :columns])
+    store(d[: given.blocks[2], :rows, :columns], result[: given.blocks[2], :rows, :columns])
 
 
 def _check_product(
@@ -246,7 +190,7 @@ def _conv2d(kernel: Conv2dKernel, given: Arguments) -> None:
     for i, j in np.ndindex(r, s):
         _gather(rows[:, :, :, i, j], x, given, i, j)
     with np.errstate(all="ignore"):
-        total = _multiplied(rows.reshape(n * p * q, -1), weight.reshape(k, -1).T, kernel.math).reshape(n, p, q, k)
+        total = multiplied(rows.reshape(n * p * q, -1), weight.reshape(k, -1).T, kernel.math).reshape(n, p, q, k)
         strides = (*given.numbers("source_n", "source_h", "source_w"), 1)
         result = _epilogue(
             given,
@@ -255,7 +199,7 @@ def _conv2d(kernel: Conv2dKernel, given: Arguments) -> None:
             lambda: given.view("vector", output, (k,)),
         )
     down, across = _covered(given, n * p * q, k)
-    _stored(y.reshape(-1, k)[:down, :across], result.reshape(-1, k)[:down, :across])
+    store(y.reshape(-1, k)[:down, :across], result.reshape(-1, k)[:down, :across])
 
 
 def _gather(target: Array, x: Array, given: Arguments, i: int, j: int) -> None:
@@ -291,7 +235,7 @@ def _attention(kernel: AttentionKernel, given: Arguments) -> None:
         result = given.view("result", kernel.dtype, (int(last_q), heads, value_size))[int(first_q) :, head]
         covered = min(len(q), given.blocks[0] * kernel.queries)
         scores = _scores(kernel, given, q, k, batch, head)[:covered]
-        _stored(result[:covered], _weighted(scores, v, kernel.dtype))
+        store(result[:covered], _weighted(scores, v, kernel.dtype))
 
 
 def _require(holds: bool, kernel: Kernel, name: str, found: object, expected: str) -> None:
@@ -309,7 +253,7 @@ def _rows(given: Arguments, name: str, dtype: str, rows: int, start: int, size: 
 
 
 def _scores(kernel: AttentionKernel, given: Arguments, q: Array, k: Array, batch: int, head: int) -> Array:
-    scores = F32(given.float("scale")) * _multiplied(q, k.T, "3xtf32" if kernel.dtype == "float32" else kernel.dtype)
+    scores = F32(given.float("scale")) * multiplied(q, k.T, "3xtf32" if kernel.dtype == "float32" else kernel.dtype)
     if given["bias"]:
         start = batch * given["bias_batch"] + head * given["bias_head"]
         shape = (len(q), start + len(k))
@@ -326,7 +270,7 @@ def _weighted(scores: Array, values: Array, dtype: str) -> Array:
         return np.zeros((len(scores), values.shape[1]), F32)
     with np.errstate(all="ignore"):
         powers = np.exp(scores - scores.max(1, keepdims=True))
-        total = _multiplied(powers.astype(values.dtype), values, "3xtf32" if dtype == "float32" else dtype)
+        total = multiplied(powers.astype(values.dtype), values, "3xtf32" if dtype == "float32" else dtype)
         return total / powers.sum(1, keepdims=True)
 
 
@@ -340,7 +284,7 @@ def _norm(kernel: NormKernel, given: Arguments) -> None:
     result = centred * (1 / spread) * given.view("gamma", kernel.dtype, (columns,)).astype(F32)
     if not kernel.is_rms:
         result = result + given.view("beta", kernel.dtype, (columns,)).astype(F32)
-    _stored(given.view("y", kernel.dtype, (rows, columns)), result)
+    store(given.view("y", kernel.dtype, (rows, columns)), result)
 
 
 def _weights(kernel: DequantizeKernel, given: Arguments) -> tuple[Array, Array]:
@@ -360,7 +304,7 @@ def _dequantize(kernel: DequantizeKernel, given: Arguments) -> None:
     stored, scales = _weights(kernel, given)
     decoded = given.view("decoded", kernel.dtype, (given["n"] * given["k"],))
     reached = given.blocks[0] * kernel.threads * RUN
-    _stored(decoded[:reached], (stored * scales).reshape(-1)[:reached])
+    store(decoded[:reached], (stored * scales).reshape(-1)[:reached])
 
 
 def _decode_rows(kernel: DecodeRowsKernel, given: Arguments) -> None:
@@ -373,9 +317,9 @@ def _decode_rows(kernel: DecodeRowsKernel, given: Arguments) -> None:
     if kernel.epilogue.combine != NONE:
         residual = given.view("residual", kernel.output, (m, n), (given["ld_residual"], 1)).astype(F32)
     with np.errstate(all="ignore"):
-        result = _finished(a @ (stored * scales).T + bias, kernel.epilogue, residual)
+        result = finished(a @ (stored * scales).T + bias, kernel.epilogue, residual)
     rows, columns = min(m, given.blocks[1] * kernel.rows), min(n, given.blocks[0] * (kernel.threads // 32))
-    _stored(given.view("d", kernel.output, (m, n))[:rows, :columns], result[:rows, :columns])
+    store(given.view("d", kernel.output, (m, n))[:rows, :columns], result[:rows, :columns])
 
 
 def _transpose(kernel: TransposeKernel, given: Arguments) -> None:
