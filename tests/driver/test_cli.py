@@ -427,3 +427,8 @@ def test_explain_writes_a_page(cli, folder: Path) -> None:
     refused = cli("explain", "m.onnx", "--html", "missing/m.html")
     assert refused.exit_code == 2
     assert "No such file" in refused.output
+
+
+def test_the_interpreter_runs_the_command_line() -> None:
+    done = subprocess.run([sys.executable, "-m", "kernelyard", "--version"], capture_output=True, text=True, check=True)
+    assert ky.__version__ in done.stdout
