@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import kernelyard as ky
+from kernelyard.errors import KernelyardError
 from kernelyard.runtime import elf
 from kernelyard_cutlass import compiler
 from kernelyard_cutlass.backend import CutlassBackend
@@ -121,12 +122,12 @@ def test_a_program_has_code_for_each_architecture():
     assert runtime.needs == "a GPU of sm_80, sm_90, or the emulator"
     again = load(runtime.save_to_bytes(), runtime.constants())
     assert again.codes == runtime.codes
-    with pytest.raises(ky.KernelyardError):
+    with pytest.raises(KernelyardError):
         ky.VirtualMachine(exe, ky.cuda(0))["main"](np.zeros((64, 64), np.float16), np.zeros((64, 64), np.float16))
 
 
 def test_what_the_compiler_says_is_the_error():
     broken = GemmKernel("float16", "float16", "float16", 8, 8, 8, Tile(64, 64, 32, 48, 32, 3), PLAIN, False)
-    with pytest.raises(ky.KernelyardError, match="the CUDA compiler failed") as caught:
+    with pytest.raises(KernelyardError, match="the CUDA compiler failed") as caught:
         compiler.compile_kernel(broken, "sm_80")
     assert "error" in str(caught.value.found)

@@ -45,27 +45,27 @@ def code_of(kernel: Kernel, arch: str, cubin: bytes) -> Code:
 
     Raises: ArtifactCorruptedError for a cubin that does not state them.
     """
-    threads, shared = (constant(cubin, name) for name in ("ky_threads", "ky_shared_nbytes"))
-    return Code(kernel, threads, shared, {arch: cubin})
+    threads, shared = constant(cubin, "ky_threads"), constant(cubin, "ky_shared_nbytes")
+    if threads is None:
+        raise corrupted("cubin", "no constant ky_threads", "a kernel of these templates")
+    return Code(kernel, threads, shared or 0, {arch: cubin})
 
 
-def constant(cubin: bytes, name: str) -> int:
-    """The value of a 32-bit constant of a cubin.
+def constant(cubin: bytes, name: str) -> int | None:
+    """The value of a 32-bit constant of a cubin, which is not 0; None where there is none of that name.
 
     Source: System V ABI, "Object Files", section "Symbol Table".
-    Raises: ArtifactCorruptedError where it is missing.
+    Raises: ArtifactCorruptedError for a file whose headers point outside of it.
     """
     data = np.frombuffer(cubin, np.uint8)
     symbols, names, values = (elf.find_section(data, section) for section in _SECTIONS)
-    if symbols is not None and names is not None:
+    if symbols is not None and names is not None and values is not None:
         text = names.tobytes()
         for place in range(0, symbols.nbytes - _SYMBOL.size + 1, _SYMBOL.size):
             name_at, _, _, _, at, _ = _SYMBOL.unpack(symbols[place : place + _SYMBOL.size].tobytes())
             if text[name_at : name_at + len(name) + 1] == name.encode() + b"\0":
-                # A constant that is 0 has no content of its own.
-                content = b"" if values is None else values[at : at + 4].tobytes()
-                return int.from_bytes(content, "little") if len(content) == 4 else 0
-    raise corrupted("cubin", "no such constant", name)
+                return int.from_bytes(values[at : at + 4].tobytes(), "little")
+    return None
 
 
 # --- in an artifact ---------------------------------------------------------------------------------------------------

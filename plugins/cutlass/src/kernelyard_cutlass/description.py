@@ -113,29 +113,46 @@ def following(match: Match, result: Shape) -> Following | Decline:
     A first addend is a bias (one number for each column), or a whole matrix. What is combined later is a whole matrix
     or one row.
     """
-    roles: dict[str, str] = {}
-    addend = match.get("bias")
-    if addend is not None:
-        shape = addend.tensor_type.shape
-        if not is_row(shape, result) and shape != result:
-            wanted = f"neither one number for each of {result[-1]} columns nor {text(result)}"
-            return Decline("bias", f"what is added is {text(shape)}, {wanted}", addend)
-        roles["bias"] = "bias" if is_row(shape, result) else "addend"
-    activation, final = (_activation(match, name) for name in ("activation", "final"))
+    activation, final = _activation(match, "activation"), _activation(match, "final")
     for found in (activation, final):
         if isinstance(found, Decline):
             return found
     assert isinstance(activation, str)
     assert isinstance(final, str)
-    residual = match.get("residual")
-    if residual is None:
+    if not {"bias", "activation"} & match.captures.keys() and _combination(match) == "add":
+        # What is added first is no residual: the activation behind it is the only one.
+        role = _first_addend(match, "residual", result)
+        return role if isinstance(role, Decline) else Following(Epilogue(final), {"residual": role})
+    roles: dict[str, str] = {}
+    if "bias" in match.captures:
+        role = _first_addend(match, "bias", result)
+        if isinstance(role, Decline):
+            return role
+        roles["bias"] = role
+    if _combination(match) is None:
         return Following(Epilogue(activation), roles)
+    residual = match["residual"]
     shape = residual.tensor_type.shape
     if shape != result and not is_row(shape, result):
         return Decline("residual", f"the residual is {text(shape)}, neither {text(result)} nor one row of it", residual)
     if "addend" in roles.values():
         return Decline("residual", "two matrices are combined with the product, and the epilogue reads one", residual)
     return Following(Epilogue(activation, match.call_of("combined").op_name, final), {**roles, "residual": "residual"})
+
+
+def _combination(match: Match) -> str | None:
+    return match.call_of("combined").op_name if "combined" in match.captures else None
+
+
+def _first_addend(match: Match, capture: str, result: Shape) -> str | Decline:
+    """Whether what is added first is a "bias" or, as large as the product, an "addend"."""
+    shape = match[capture].tensor_type.shape
+    if is_row(shape, result):
+        return "bias"
+    if shape == result:
+        return "addend"
+    wanted = f"neither one number for each of {result[-1]} columns nor {text(result)}"
+    return Decline("bias", f"what is added is {text(shape)}, {wanted}", match[capture])
 
 
 def _activation(match: Match, name: str) -> str | Decline:

@@ -55,5 +55,4 @@ extern "C" __global__ void __launch_bounds__(KY_THREADS) KY_ENTRY(
   }
 }
 
-extern "C" __device__ const int ky_shared_nbytes = 0;
 extern "C" __device__ const int ky_threads = KY_THREADS;

@@ -25,5 +25,4 @@ extern "C" __global__ void __launch_bounds__(KY_THREADS) KY_ENTRY(
   *reinterpret_cast<Decoded*>(decoded + at) = result;
 }
 
-extern "C" __device__ const int ky_shared_nbytes = 0;
 extern "C" __device__ const int ky_threads = KY_THREADS;

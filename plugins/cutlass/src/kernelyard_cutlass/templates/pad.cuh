@@ -8,5 +8,4 @@ extern "C" __global__ void __launch_bounds__(256) KY_ENTRY(
   if (row < rows) y[at] = column < columns ? x[row * columns + column] : KY_INPUT(0);
 }
 
-extern "C" __device__ const int ky_shared_nbytes = 0;
 extern "C" __device__ const int ky_threads = 256;

@@ -14,5 +14,4 @@ extern "C" __global__ void __launch_bounds__(256) KY_ENTRY(long long rows, long 
     if (column + i < columns && row + across < rows) y[start + (column + i) * rows + row + across] = square[across][i];
 }
 
-extern "C" __device__ const int ky_shared_nbytes = 0;
 extern "C" __device__ const int ky_threads = 256;
