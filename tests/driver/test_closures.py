@@ -167,3 +167,10 @@ def test_routines_with_closures_survive_json() -> None:
     for each in ky.compile(from_a_branch(), backends=[]).routines.values():
         assert Routine.from_json(json.loads(json.dumps(each.to_json()))) == each
     assert RUN in {i.name for each in ky.compile(from_a_branch(), backends=[]).routines.values() for i in each.code}
+
+
+SCENARIOS = {
+    "vm_build: closure": test_results_and_those_of_the_saved_program,
+    "vm_build: closure, known when it is compiled": test_known_closures_cost_nothing,
+    "vm_build: closure of a branch": test_others_are_values,
+}
