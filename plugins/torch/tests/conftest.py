@@ -4,19 +4,44 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+LONGEST = "test_opinfo.py"
+WARNINGS = (
+    ".*LeafSpec.*:FutureWarning",
+    ".*were assigned during export.*:UserWarning",
+    ".*lru_cache.*:UserWarning",
+)
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What PyTorch warns of when it exports its own layers is not ours to mend."""
+    """What PyTorch warns of when it exports its own layers, or captures those of others, is not ours to mend."""
+    items.sort(key=lambda item: item.path.name != LONGEST)  # with several processes, the others share the rest
     for item in items:
         if item.path.parent == Path(__file__).parent:
-            item.add_marker(pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning"))
-            item.add_marker(pytest.mark.filterwarnings("ignore:.*were assigned during export.*:UserWarning"))
+            for warning in WARNINGS:
+                item.add_marker(pytest.mark.filterwarnings(f"ignore:{warning}"))
 
 
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     if (torch := sys.modules.get("torch")) is not None:
         torch.manual_seed(0)
+
+
+@pytest.fixture
+def graphs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The graphs that `torch.compile` has compiled in a test, in order."""
+    from kernelyard_torch import compiled_graph, dynamo
+
+    made: list[Any] = []
+
+    def remembered(*args: Any) -> Any:
+        made.append(compiled_graph.CompiledGraph(*args))
+        return made[-1]
+
+    monkeypatch.setattr(dynamo, "CompiledGraph", remembered)
+    sys.modules["torch"]._dynamo.reset()
+    return made

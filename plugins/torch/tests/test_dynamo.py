@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import warnings
 from typing import Any
 
 import pytest
@@ -18,27 +19,13 @@ from torch_agreement import TOLERANCE, leaves  # noqa: E402
 from torch_cases import CASES  # noqa: E402
 from torch_control_flow import Branches, Loop  # noqa: E402
 
-from kernelyard_torch import dynamo  # noqa: E402
 from kernelyard_torch.compiled_graph import CompiledGraph  # noqa: E402
-
-
-@pytest.fixture
-def graphs(monkeypatch: pytest.MonkeyPatch) -> list[CompiledGraph]:
-    """The graphs that were compiled, in order."""
-    made: list[CompiledGraph] = []
-
-    def remembered(*args: Any) -> CompiledGraph:
-        made.append(CompiledGraph(*args))
-        return made[-1]
-
-    monkeypatch.setattr(dynamo, "CompiledGraph", remembered)
-    torch._dynamo.reset()
-    return made
 
 
 def same(found: Any, expected: Any) -> None:
     for result, tensor in zip(leaves(found), leaves(expected), strict=True):
-        torch.testing.assert_close(result, tensor, rtol=TOLERANCE, atol=TOLERANCE * max(1.0, float(tensor.abs().max())))
+        largest = float(tensor.abs().max()) if tensor.numel() else 0.0
+        torch.testing.assert_close(result, tensor, rtol=TOLERANCE, atol=TOLERANCE * max(1.0, largest))
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name != "lstm"])  # TorchDynamo captures no nn.LSTM
@@ -195,3 +182,119 @@ def test_branches_and_loops(graphs: list[CompiledGraph]) -> None:
             same(compiled[1](turns, x), loop(turns, x))
     assert all(graph.executable.routines for graph in graphs)
     assert len(graphs) == 2
+
+
+# --- containers, numbers, constants -----------------------------------------------------------------------------------
+def test_containers_keywords_and_none(graphs: list[CompiledGraph]) -> None:
+    def function(x: Any, extras: Any, *, mask: Any = None, flag: bool = True) -> Any:
+        first, second = extras["features"]
+        y = x + first * second if flag else x
+        return {"y": y if mask is None else y * mask, "rest": [None, (y.sum(), 3)]}
+
+    compiled = torch.compile(function, backend="kernelyard", fullgraph=True)
+    x = torch.randn(2, 3)
+    for keywords in ({}, {"mask": torch.ones(3) * 2}, {"mask": None, "flag": False}):
+        given = (x, {"features": [x * 2, x - 1]})
+        found, expected = compiled(*given, **keywords), function(*given, **keywords)
+        same(found, expected)
+        assert found["rest"][0] is None
+        assert found["rest"][1][1] == 3
+    assert len(graphs) == 3
+
+
+def test_constants_in_a_graph(graphs: list[CompiledGraph]) -> None:
+    def function(x: Any) -> Any:
+        y = x.new_zeros(x.shape)
+        y[1:, :2] = 3
+        return x + y + torch.tensor([1.0, 2.0, 3.0])
+
+    compiled = torch.compile(function, backend="kernelyard", fullgraph=True)
+    x = torch.randn(3, 3)
+    same(compiled(x), function(x))
+    assert graphs
+
+
+def test_tied_weights_are_one_input(graphs: list[CompiledGraph]) -> None:
+    class Tied(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words, self.head = torch.nn.Embedding(6, 4), torch.nn.Linear(4, 6, bias=False)
+            self.head.weight = self.words.weight
+
+        def forward(self, tokens: Any) -> Any:
+            return self.head(self.words(tokens))
+
+    model = Tied()
+    compiled = torch.compile(model, backend="kernelyard", options={"freeze": False})
+    tokens = torch.tensor([3, 5])
+    with torch.no_grad():
+        same(compiled(tokens), model(tokens))
+    assert sorted(info.shape for info in graphs[0].executable.inputs) == [(2,), (6, 4)]
+
+
+def test_sizes_that_data_decides(graphs: list[CompiledGraph]) -> None:
+    def function(x: Any) -> Any:
+        return x.nonzero(), x[x > 0] * 2
+
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        compiled = torch.compile(function, backend="kernelyard", fullgraph=True)
+        for values in ([1.0, 0.0, -2.0], [3.0, 4.0, 5.0], [0.0, 0.0, 0.0]):
+            same(compiled(torch.tensor(values)), function(torch.tensor(values)))
+    assert len(graphs) == 1
+
+
+def test_numbers_read_from_tensors(graphs: list[CompiledGraph]) -> None:
+    def function(x: Any, count: Any) -> Any:
+        n = count.item()
+        torch._check(n >= 0)
+        return torch.zeros(n) + x, x * n
+
+    with torch._dynamo.config.patch(capture_scalar_outputs=True):
+        compiled = torch.compile(function, backend="kernelyard", fullgraph=True)
+        for count in (0, 2, 5):
+            same(compiled(torch.ones(1), torch.tensor(count)), (torch.ones(count), torch.ones(1) * count))
+    assert graphs
+
+
+# --- random numbers ---------------------------------------------------------------------------------------------------
+def test_random_numbers_are_those_of_pytorchs_seed(graphs: list[CompiledGraph]) -> None:
+    def function(x: Any) -> Any:
+        y = x * torch.rand(x.shape) + torch.randn(x.shape[0], 1)
+        return y, torch.randint(0, 9, (4,)), torch.randperm(5), torch.rand_like(y)
+
+    compiled = torch.compile(function, backend="kernelyard", fullgraph=True, dynamic=True)
+    for count in (3, 5):
+        x = torch.ones(count, 2)
+        torch.manual_seed(7)
+        expected = [function(x), function(x)]
+        torch.manual_seed(7)
+        same([compiled(x), compiled(x)], expected)
+    assert len(graphs) == 1
+
+
+def test_random_numbers_that_data_decides_are_left_to_pytorch(graphs: list[CompiledGraph]) -> None:
+    compiled = torch.compile(lambda x: torch.poisson(x.abs()) + 1, backend="kernelyard")
+    with pytest.warns(PerformanceWarning, match="poisson"):
+        found = compiled(torch.randn(50))
+    assert bool((found >= 1).all())
+    assert not graphs
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_dropout(training: bool, graphs: list[CompiledGraph]) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(20, 20), torch.nn.Dropout(0.5)).train(training)
+    compiled = torch.compile(model, backend="kernelyard")
+    with torch.no_grad(), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = compiled(torch.randn(3, 20))
+        assert bool((found == 0).any()) == training
+    assert bool(graphs) or any("dropout" in str(warning.message) for warning in caught)
+    assert bool(graphs) or training
+
+
+# --- options ----------------------------------------------------------------------------------------------------------
+def test_options_of_plugins_reach_the_compiler(graphs: list[CompiledGraph]) -> None:
+    compiled = torch.compile(lambda x: x + 1, backend="kernelyard", options={"options": {"nobody": {"a": 1}}})
+    with pytest.raises(Exception, match="nobody") as caught:
+        compiled(torch.ones(2))
+    assert OptionError.code in str(caught.value)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import kernelyard as ky
-from kernelyard.errors import FrontendError, UnknownModelError, UnsupportedOperatorError
+from kernelyard.errors import FrontendError, PerformanceWarning, UnknownModelError, UnsupportedOperatorError
 from kernelyard.ir import Constant, Function, operands
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test-torch")
@@ -77,6 +77,17 @@ def test_results_without_names_are_numbered_and_what_is_no_tensor_is_left_out() 
     assert [info.name for info in exe.outputs] == ["output_0", "output_2_0", "output_2_1"]
 
 
+def test_inputs_that_are_none_or_unused() -> None:
+    class Model(torch.nn.Module):
+        def forward(self, x: Any, bias: Any = None, unused: Any = None) -> Any:
+            return x * 2 if bias is None else x + bias
+
+    x = torch.ones(2)
+    exe = ky.compile(torch.export.export(Model(), (x,), {"bias": None, "unused": x}), backends=[])
+    assert [info.name for info in exe.inputs] == ["x", "unused"]
+    check_same(exe(x, x), x * 2)
+
+
 # --- weights ----------------------------------------------------------------------------------------------------------
 def test_weights_are_not_copied_and_tied_ones_stay_tied() -> None:
     class Tied(torch.nn.Module):
@@ -95,6 +106,38 @@ def test_weights_are_not_copied_and_tied_ones_stay_tied() -> None:
     assert len(weights) == 1
     assert np.shares_memory(weights[0].data, program.state_dict["words.weight"].detach().numpy())
     check_same(ky.compile(program)(torch.tensor([3, 5])), model(torch.tensor([3, 5])))
+
+
+def test_weights_and_results_are_the_same_memory_on_both_sides() -> None:
+    model = torch.nn.Linear(4, 2)
+    program = torch.export.export(model, (torch.ones(3, 4),))
+    places = {constant.data.ctypes.data for constant in constants_of(program)}
+    assert {weight.data_ptr() for weight in program.state_dict.values()} <= places
+    assert model.weight.data_ptr() in places
+    result = ky.compile(program, backends=[])(torch.ones(3, 4))
+    assert torch.from_dlpack(result).data_ptr() == result.numpy().ctypes.data
+
+
+def test_reading_a_program_takes_time_in_proportion_to_its_nodes() -> None:
+    def calls(layers: int) -> int:
+        """How many functions of ours are called while a program is read."""
+        program = torch.export.export(torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(layers))), (x,))
+        count = 0
+
+        def counted(frame: Any, event: str, _: Any) -> None:
+            nonlocal count
+            count += event == "call" and "kernelyard" in frame.f_code.co_filename
+
+        sys.setprofile(counted)
+        try:
+            TorchFrontend().import_model(program, {})
+        finally:
+            sys.setprofile(None)
+        return count
+
+    x = torch.ones(1, 4)
+    first, second, third = calls(20), calls(40), calls(60)
+    assert abs((third - second) - (second - first)) <= 0.1 * (second - first)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.int8, torch.bool])
@@ -151,6 +194,22 @@ def test_programs_that_write_to_their_buffers_are_refused_or_give_the_new_values
     }
 
 
+def test_training_mode_of_batch_norm_gives_the_new_statistics() -> None:
+    model = torch.nn.BatchNorm2d(3).train()
+    program = torch.export.export(model, (torch.randn(4, 3, 5, 5),))
+    with pytest.raises(UnsupportedOperatorError, match="running_mean"):
+        ky.compile(program)
+    exe = ky.compile(program, options={"torch": {"mutations": "outputs"}}, backends=[])
+    x = torch.randn(4, 3, 5, 5)
+    state = {name: value.clone() for name, value in model.named_buffers()}
+    results = exe.run({exe.inputs[0].name: x, **state})
+    with torch.no_grad():
+        check_same(results.pop("output"), model(x))
+    for name, value in model.named_buffers():
+        check_same(results.pop(f"new_{name}"), value)
+    assert not results
+
+
 def test_programs_that_write_to_their_inputs_are_refused() -> None:
     with pytest.raises(UnsupportedOperatorError, match="writes to its buffers or inputs"):
         ky.compile(export(lambda x: x.add_(1), torch.ones(2)))
@@ -160,15 +219,31 @@ def test_programs_that_write_to_their_inputs_are_refused() -> None:
 def test_all_unsupported_operators_are_listed_with_their_lines() -> None:
     def function(x: Any) -> Any:
         y = torch.fft.rfft(x).abs()
-        return torch.rand_like(x).sum() + y.sum() + torch.randn(3).sum()
+        return torch.poisson(x).sum() + y.sum() + torch.randint(0, 3, (2,)).sum()
 
     with pytest.raises(UnsupportedOperatorError) as caught:
         ky.compile(export(function, torch.ones(8)))
     text = str(caught.value)
     assert "3 operators" in text
     assert "_fft_r2c" in text
-    assert "rand_like" in text
+    assert "poisson" in text
+    assert "randint" in text
     assert "test_exported_programs.py:" in text
+
+
+def test_random_numbers_are_drawn_anew_in_each_call() -> None:
+    def function(x: Any) -> Any:
+        return x + torch.rand(x.shape[0], 50), x + torch.randn(x.shape[0], 50), torch.randperm(x.shape[0])
+
+    program = export(function, torch.zeros(4, 1), dynamic_shapes=(({0: Dim("n", min=2, max=99)},),))
+    with pytest.warns(PerformanceWarning, match="random"):
+        exe = ky.compile(program, backends=[])
+    first, second = ([result.numpy() for result in exe(torch.zeros(60, 1))] for _ in range(2))
+    even, normal, order = first
+    assert 0 <= even.min() < 0.01 < 0.99 < even.max() < 1
+    assert abs(normal.mean()) < 0.1 < 0.9 < normal.std() < 1.1
+    assert sorted(order) == list(range(60))
+    assert not any(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
 
 
 def test_training_is_refused() -> None:

@@ -42,6 +42,19 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]] =
     "norms": (lambda x: (F.normalize(x), x.norm(dim=1), x.std(-1), x.logsumexp(1)), lambda: (draw(3, 4),)),
     "running": (lambda x: (x.cumsum(0), x.cumprod(1), x.roll(1, 0)), lambda: (draw(3, 4),)),
     "order": (lambda x: (x.argsort(1), x.topk(2, 0).values), lambda: (draw(3, 4),)),
+    "bags": (
+        lambda i, o, t: (
+            F.embedding_bag(i, t, o),
+            F.embedding_bag(i, t, o, mode="sum"),
+            F.embedding_bag(i, t, o, mode="max"),
+        ),
+        lambda: (torch.tensor([1, 2, 4, 3, 0]), torch.tensor([0, 2, 2]), draw(6, 3)),
+    ),
+    "pooled images whose channels lie last": (
+        lambda x: F.adaptive_avg_pool2d(x.contiguous(memory_format=torch.channels_last), 1).flatten(1),
+        lambda: (draw(2, 3, 4, 4),),
+    ),
+    "overlapping views": (lambda x: x.as_strided((3, 3), (2, 1), 1), lambda: (draw(3, 4),)),
     "losses": (lambda x, y: (F.cross_entropy(x, y), F.one_hot(y, 4)), lambda: (draw(3, 4), torch.tensor([1, 2, 0]))),
     "masked select": (lambda x: x.masked_select(x > 0), lambda: (draw(3, 4),)),
     "bucketize": (lambda x: torch.bucketize(x, torch.tensor([-1.0, 0.0, 1.0])), lambda: (draw(7),)),
@@ -54,6 +67,13 @@ SIZES: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
     "pad to a length": (lambda x: F.pad(x, (0, 16 - x.shape[1])), (1,)),
     "causal mask": (lambda x: torch.full((x.shape[1], x.shape[1]), -1.0).triu(1) + x.sum(), (1,)),
     "numbers of sizes": (lambda x: x / x.shape[1] ** 0.5 + x.shape[0] / x.shape[1], (0, 1)),
+    "order": (lambda x: (x.sort(1).values, x.argsort(0, descending=True), x.topk(x.shape[0] // 2, 1)[0]), (0, 1)),
+    "unfixed pooled images whose channels lie last": (
+        lambda x: F.adaptive_avg_pool2d(
+            x[:, None, None].expand(-1, 4, 4, -1).contiguous().permute(0, 3, 1, 2), 1
+        ).flatten(1),
+        (0,),
+    ),
     "pooled": (lambda x: F.avg_pool1d(x[None], 2).repeat(1, 2, x.shape[0]), (0, 1)),
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from kernelyard.errors import KernelyardError
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test-torch")
 pytest.importorskip("expecttest", reason="PyTorch's samples need expecttest: make test-torch")
 
-from opinfo import DTYPES_TRIED, outcome, recorded  # noqa: E402
+from opinfo import DTYPES_TRIED, RecordedCall, recorded  # noqa: E402
+from opinfo_engines import ENGINES, Case, imported, problems  # noqa: E402
 
 from kernelyard_torch.tensors import DTYPES  # noqa: E402
 
@@ -39,31 +41,53 @@ def _is_function(op: Any) -> bool:
 Row = dict[str, tuple[int, int]]
 
 
-def counted() -> tuple[dict[str, Row], Counter[str]]:
-    """By operator and dtype how many calls agree, of how many; and why others do not."""
-    rows: dict[str, Row] = {}
-    reasons: Counter[str] = Counter()
-    for (op, dtype), calls in sorted(recorded().items()):
-        problems = []
-        for call in calls:
-            try:
-                problems.append(outcome(call))
-            except KernelyardError as error:  # refused, with a reason
-                problems.append(f"{error.code} {error.message}")
-        rows.setdefault(op, {})[dtype] = (problems.count(""), len(problems))
-        reasons.update(f"{op} {dtype}: {problem}" for problem in problems if problem)
-    return rows, reasons
+@dataclass
+class Counts:
+    """rows: by operator and dtype how many calls agree on every engine, of how many. engines: how many agree on each.
+
+    reasons: why others do not, and how many.
+    """
+
+    rows: dict[str, Row]
+    engines: Counter[str]
+    reasons: Counter[str]
+
+
+def counted() -> Counts:
+    calls = [(op, dtype, call) for (op, dtype), several in sorted(recorded().items()) for call in several]
+    found: dict[str, Case | str] = {f"call_{number}": _imported(f"call_{number}", *c) for number, c in enumerate(calls)}
+    cases = [case for case in found.values() if isinstance(case, Case)]
+    by_engine = {engine: problems(engine, cases) for engine in ENGINES}
+    counts = Counts({}, Counter(), Counter())
+    for (op, dtype, _), (name, case) in zip(calls, found.items(), strict=True):
+        why = {engine: case if isinstance(case, str) else by_engine[engine][name] for engine in ENGINES}
+        good, total = counts.rows.setdefault(op, {}).get(dtype, (0, 0))
+        counts.rows[op][dtype] = good + (not any(why.values())), total + 1
+        counts.engines.update(engine for engine, problem in why.items() if not problem)
+        counts.reasons.update(f"{op} {dtype} {engine}: {problem}" for engine, problem in why.items() if problem)
+    return counts
+
+
+def _imported(name: str, op: str, dtype: str, call: RecordedCall) -> Case | str:
+    """A call as a case, or why it is refused."""
+    try:
+        return imported(name, call)
+    except KernelyardError as error:
+        return f"{error.code} {error.message}"
 
 
 def passes(row: Row) -> bool:
     return all(good == total for good, total in row.values())
 
 
-def table(rows: dict[str, Row], core: set[str]) -> str:
+def table(counts: Counts, core: set[str]) -> str:
+    rows = counts.rows
     whole = sum(1 for op in core if op in rows and passes(rows[op]))
-    good, total = (sum(cell[i] for op in core for cell in rows.get(op, {}).values()) for i in (0, 1))
+    total = sum(cell[1] for row in rows.values() for cell in row.values())
+    engines = ", ".join(f"{engine} {counts.engines[engine]}" for engine in ENGINES)
     lines = [
-        f"Of {whole} of the {len(core)} operators every call agrees with PyTorch. Calls that agree: {good} of {total}.",
+        f"Of {whole} of the {len(core)} operators every call agrees with PyTorch on every engine.",
+        f"Calls that agree, of {total}: {engines}.",
         "",
         f"| operator | {' | '.join(NAMES)} | other |",
         f"|---|{'---|' * (len(NAMES) + 1)}",
@@ -81,14 +105,15 @@ def _cell(cells: list[tuple[int, int]]) -> str:
 
 
 def test_core_operators(request: pytest.FixtureRequest) -> None:
-    core = core_operators()
-    rows, reasons = counted()
-    agreeing = {op for op in core if op in rows and passes(rows[op])}
-    assert len(agreeing) >= LEAST_SHARE * len(core), "\n".join(f"{count} {why}" for why, count in reasons.items())
+    core, counts = core_operators(), counted()
+    assert set(counts.rows) <= core
+    agreeing = {op for op, row in counts.rows.items() if passes(row)}
+    why = "\n".join(f"{count} {reason}" for reason, count in counts.reasons.items())
+    assert len(agreeing) >= LEAST_SHARE * len(core), why
     page = PAGE.read_text(encoding="utf-8")
-    written, count = TABLE.subn(lambda match: match[1] + table(rows, core) + "\n" + match[2], page)
-    assert count == 1
+    written, replaced = TABLE.subn(lambda match: match[1] + table(counts, core) + "\n" + match[2], page)
+    assert replaced == 1
     if request.config.getoption("--update-golden"):
         PAGE.write_text(written, encoding="utf-8")
     else:
-        assert written == page, "the table has changed; --update-golden writes it"
+        assert written == page, f"the table has changed; --update-golden writes it\n{why}"

@@ -34,6 +34,16 @@ def check_same(found: Any, expected: Any, tolerance: float = TOLERANCE) -> None:
         np.testing.assert_allclose(result.numpy(), array, rtol=tolerance, atol=tolerance * scale)
 
 
+def check_close(found: Any, expected: Any, tolerance: float = TOLERANCE) -> None:
+    """The tensors of what a model gives are PyTorch's, within a tolerance relative to the largest number of each."""
+    results, wanted = [np.asarray(each) for each in pytree.tree_leaves(found)], leaves(expected)
+    assert len(results) == len(wanted)
+    for result, tensor in zip(results, wanted, strict=True):
+        array = tensor.detach().numpy()
+        assert (result.shape, result.dtype) == (array.shape, array.dtype)
+        np.testing.assert_allclose(result, array, rtol=0, atol=tolerance * float(np.abs(array).max(initial=0)))
+
+
 def export_and_check(
     model: Any,
     *inputs: Any,

@@ -17,6 +17,7 @@ from kernelyard.ir import Expr, Function, TensorType, Tuple
 from kernelyard.runtime.executable import Executable
 from kernelyard_torch.importer import MAIN, GraphImporter, Shared
 from kernelyard_torch.node import Node, RejectedError
+from kernelyard_torch.random_inputs import RandomInputs, is_random
 from kernelyard_torch.sizes import Sizes
 from kernelyard_torch.symbol_names import symbol_names
 from kernelyard_torch.tensors import to_array
@@ -33,6 +34,7 @@ class CompiledGraph:
         self._graph = graph
         self._options = options
         self._frozen = _frozen(inputs) if options.get("freeze", True) else ()
+        self._random = RandomInputs(graph)
         self._states: list[tuple[int, int]] | None = None
         self.executable: Executable | None = None
         self._read(inputs, frozenset())  # there are no values yet; whether all is supported is known without
@@ -60,7 +62,7 @@ class CompiledGraph:
         """The graph as a module; None when it computes nothing."""
         shared = Shared(Sizes(symbol_names(self._graph.graph)))
         importer = GraphImporter(self._graph, shared)
-        self._fed = _feed(importer, inputs, frozen)
+        self._fed = _feed(importer, inputs, frozen) + self._feed_random(importer)
         importer.run()
         self._outputs: list[int | None] = []
         results: list[Expr] = []
@@ -72,10 +74,19 @@ class CompiledGraph:
         self._kinds = [_kind(given) for given in importer.outputs()]
         return IRModule({MAIN: _main(importer, results), **shared.private}) if results else None
 
+    def _feed_random(self, importer: GraphImporter) -> list[int]:
+        """Random numbers are parameters after all arguments; their positions."""
+        count = len(importer.placeholders)
+        for node in self._graph.graph.nodes:
+            if is_random(node) and node not in self._random.nodes:
+                importer.fail(node, "it draws random numbers by what the graph computes")
+        return [count + index for index, node in enumerate(self._random.nodes) if _add_parameter(importer, node)]
+
     def __call__(self, *arguments: Any) -> list[Any]:
         if self._states is None or [_state(arguments[position]) for position in self._frozen] != self._states:
             self._compile(arguments)
-        feeds = [_as_feed(arguments[position]) for position in self._fed]
+        given = (*arguments, *self._random(arguments))
+        feeds = [_as_feed(given[position]) for position in self._fed]
         found = () if self.executable is None else self.executable(*feeds)
         results = found if isinstance(found, tuple) else (found,)
         return [
@@ -119,14 +130,10 @@ def _feed(importer: GraphImporter, inputs: Sequence[Any], frozen: frozenset[int]
         if position in frozen:
             importer.feed(placeholder, importer.shared.constant(inputs[position].detach()))
         elif isinstance(value, torch.Tensor):
-            try:
-                type_ = importer.shared.type_of(value)
-            except RejectedError as rejected:
-                importer.fail(placeholder, str(rejected))
-                continue
-            known |= {name for size in type_.shape if (name := as_symbol(size)) is not None}
-            importer.feed(placeholder, importer.builder.parameter(type_, placeholder.name))
-            fed.append(position)
+            type_ = _add_parameter(importer, placeholder)
+            if type_ is not None:
+                known |= {name for size in type_.shape if (name := as_symbol(size)) is not None}
+                fed.append(position)
         elif isinstance(value, torch.SymInt):
             sized.append((position, placeholder))
     for position, placeholder in sized:
@@ -136,6 +143,17 @@ def _feed(importer: GraphImporter, inputs: Sequence[Any], frozen: frozenset[int]
             importer.decide(placeholder.meta["val"], number, Node(placeholder, importer))
             fed.append(position)
     return fed
+
+
+def _add_parameter(importer: GraphImporter, node: FxNode) -> TensorType | None:
+    """Let a node's tensor be a parameter of the program; None where its type is not supported."""
+    try:
+        type_ = importer.shared.type_of(node.meta["val"])
+    except RejectedError as rejected:
+        importer.fail(node, str(rejected))
+        return None
+    importer.feed(node, importer.builder.parameter(type_, node.name))
+    return type_
 
 
 def _as_feed(value: Any) -> Any:

@@ -11,8 +11,9 @@ from torch._decomp import decomposition_table
 from torch.export.exported_program import default_decompositions
 from torch.nn import functional
 
-from kernelyard_torch import registry
+from kernelyard_torch import converters, registry
 
+converters.load()  # which says what has a converter
 Table = dict[Any, Callable[..., Any]]
 # Not of torch's core set, and not taken apart by itself either.
 FURTHER = (
@@ -29,6 +30,8 @@ def _own() -> Table:
     """Beyond torch's core set: what torch's core has as it is, and we do not."""
     own: Table = {
         torch.ops.aten._transformer_encoder_layer_fwd.default: _encoder_layer,
+        torch.ops.aten.rand_like.default: _like(torch.rand),
+        torch.ops.aten.randn_like.default: _like(torch.randn),
     }
     rest = {op: how for op, how in decomposition_table.items() if _is_core(op) and registry.find(op) is None}
     return rest | own | {op: decomposition_table[op] for op in FURTHER}
@@ -36,6 +39,15 @@ def _own() -> Table:
 
 def _is_core(op: Any) -> bool:
     return isinstance(op, torch._ops.OpOverload) and torch.Tag.core in op.tags
+
+
+def _like(draw: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """Random numbers for a tensor, of which sizes and dtype alone count."""
+
+    def drawn(x: torch.Tensor, *, dtype: torch.dtype | None = None, **_: Any) -> torch.Tensor:
+        return draw(x.shape, dtype=dtype or x.dtype, device=x.device)
+
+    return drawn
 
 
 def _encoder_layer(

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 import sympy
 import torch
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import GraphModule
 from torch.fx import Node as FxNode
 
@@ -74,7 +75,8 @@ class Shared:
         """The constant of a weight: a view of it, and one for all names of the same weight."""
         key = (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
         if key not in self._constants or not tensor.numel():
-            self._constants[key] = Constant(to_array(tensor))
+            with unset_fake_temporarily():  # TorchDynamo calls backends where all tensors are to be fake
+                self._constants[key] = Constant(to_array(tensor))
         return self._constants[key]
 
     def add_private(self, wanted: str, function: Function) -> str:
@@ -111,9 +113,9 @@ class GraphImporter:
         """The inputs of the graph, in order."""
         return [node for node in self.module.graph.nodes if node.op == "placeholder"]
 
-    def feed(self, placeholder: FxNode, value: Expr) -> None:
-        """Say what an input of the graph is."""
-        self._values[placeholder] = value
+    def feed(self, node: FxNode, value: Expr) -> None:
+        """Say what an input of the graph is, or another node, which is not converted then."""
+        self._values[node] = value
 
     def fail(self, node: FxNode, reason: str) -> None:
         """Note that a node cannot be expressed; those that read it are passed over."""
@@ -176,8 +178,9 @@ class GraphImporter:
 
     def _run_node(self, node: FxNode) -> None:
         name = str(node.target)
-        if name in IGNORED or (isinstance(node.meta.get("val"), _SYMBOLIC) and name != LOCAL_SCALAR):
-            return  # sizes are read where they are used
+        is_size = isinstance(node.meta.get("val"), _SYMBOLIC) and name != LOCAL_SCALAR  # read where it is used
+        if is_size or name in IGNORED or node in self._values:
+            return
         convert = operator.getitem if node.target is operator.getitem else registry.find(node.target)
         failed = any(read in self._failed for read in node.all_input_nodes)
         if convert is None or failed:

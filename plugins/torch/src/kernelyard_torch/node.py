@@ -56,7 +56,7 @@ class Node:
 
     def is_used(self, index: int) -> bool:
         """Whether anything reads one of several results."""
-        return any(user.args[1] == index for user in self.fx_node.users if len(user.args) > 1)
+        return any(user.args[1] == index for user in self.fx_node.users if user.users and len(user.args) > 1)
 
     def reject(self, reason: str) -> NoReturn:
         """Give up on this node. Raises: RejectedError."""

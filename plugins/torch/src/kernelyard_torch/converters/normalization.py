@@ -134,10 +134,44 @@ def batch_norm(
 def batch_norm_of_data(
     node: Node, x: Expr, weight: Expr | None, bias: Expr | None, training: bool, momentum: float, epsilon: float
 ) -> list[Expr]:
-    rank, channels = node.rank(x), node.shape(x)[1]
-    over = [axis for axis in range(rank) if axis != 1]
-    gamma, beta = _affine(node, x, (channels,), weight, bias)
-    center = node.op("mean", x, axes=tuple(over))
-    spread = variance(node, x, over, 0, False)
-    result = node.op("nn.batch_norm", x, gamma, beta, center, spread, epsilon=float(epsilon), axis=1)
-    return [result, center, node.op("rsqrt", node.op("add", spread, float(epsilon)))]
+    center, spread = _batch_statistics(node, x)
+    return [
+        batch_norm(node, x, weight, bias, center, spread, momentum, epsilon)[0],
+        center,
+        node.op("rsqrt", node.op("add", spread, float(epsilon))),
+    ]
+
+
+def _batch_statistics(node: Node, x: Expr) -> tuple[Expr, Expr]:
+    """The mean and the variance of each channel."""
+    over = [axis for axis in range(node.rank(x)) if axis != 1]
+    return node.op("mean", x, axes=tuple(over)), variance(node, x, over, 0, False)
+
+
+@converter("aten._native_batch_norm_legit_functional.default")
+def batch_norm_with_new_statistics(
+    node: Node,
+    x: Expr,
+    weight: Expr | None,
+    bias: Expr | None,
+    mean: Expr,
+    spread: Expr,
+    training: bool,
+    momentum: float,
+    epsilon: float,
+) -> list[Expr]:
+    """In training, by the data's own statistics; the running ones come after the other results."""
+    if not training:
+        return [*batch_norm(node, x, weight, bias, mean, spread, momentum, epsilon), mean, spread]
+    center, found = _batch_statistics(node, x)
+    count = node.expr(dims.product(node.shape(x)[axis] for axis in range(node.rank(x)) if axis != 1), "float64")
+    unbiased = node.op("divide", count, node.op("subtract", count, 1))
+    news = (center, node.op("multiply", found, node.cast(unbiased, node.dtype(found))))
+    moved = [_moved(node, old, new, momentum) for old, new in zip((mean, spread), news, strict=True)]
+    return [*batch_norm_of_data(node, x, weight, bias, training, momentum, epsilon), *moved]
+
+
+def _moved(node: Node, old: Expr, new: Expr, momentum: float) -> Expr:
+    """A running average that has gone on."""
+    new = node.cast(new, node.dtype(old))
+    return node.op("add", node.op("multiply", old, 1 - momentum), node.op("multiply", new, momentum))

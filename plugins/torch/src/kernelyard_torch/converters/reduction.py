@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kernelyard import dims
+from kernelyard.dims import Dim
 from kernelyard.ir import Constant, Expr
 from kernelyard_torch.node import Node
 from kernelyard_torch.registry import converter
@@ -173,16 +174,15 @@ def sort(node: Node, x: Expr, *rest: object) -> list[Expr]:
     *_, axis, descending = rest
     assert isinstance(axis, int)
     size = node.shape(x)[node.axis(axis, node.rank(x))] if node.rank(x) else 1
-    return topk(node, x, node.fixed(size, "the size of the sorted axis"), axis, bool(descending), True)
+    return topk(node, x, size, axis, bool(descending), True)
 
 
 @converter("aten.topk.default")
-def topk(node: Node, x: Expr, k: int, axis: int, largest: bool, sorted_: bool) -> list[Expr]:
+def topk(node: Node, x: Expr, k: Dim, axis: int, largest: bool, sorted_: bool) -> list[Expr]:
     if not node.rank(x):
         return [x, Constant(0)]
     dtype = node.dtype(x)
     x = node.cast(x, "uint8") if dtype == "bool" else x
-    count = node.fixed(k, "the number of elements")
     at = node.axis(axis, node.rank(x))
-    values, places = node.ops("topk", x, k=count, axis=at, largest=largest, sorted=sorted_)
+    values, places = node.ops("topk", x, k=k, axis=at, largest=largest, sorted=sorted_)
     return [node.cast(values, dtype), places]

@@ -125,3 +125,48 @@ def masked_scatter(node: Node, x: Expr, mask: Expr, source: Expr) -> Expr:
     last = node.op("subtract", node.expr(source.tensor_type.numel, "int64"), 1)
     taken = node.op("take", node.flat(source), node.op("minimum", order, last))
     return node.op("where", mask, node.reshape(taken, shape), x)
+
+
+@converter("aten._embedding_bag.default", "aten._embedding_bag_forward_only.default")
+def embedding_bag(
+    node: Node,
+    table: Expr,
+    indices: Expr,
+    offsets: Expr,
+    scale_by_frequency: bool,
+    mode: int,
+    sparse: bool,
+    weights: Expr | None,
+    include_last: bool,
+    padding: int,
+) -> list[Expr | None]:
+    """Sums (mode 0), means (1) or maxima (2) of rows; a bag goes from one offset to the next."""
+    if any(node.is_used(index) for index in (1, 2, 3)):
+        node.reject("results that only gradients need are read")
+    bags, width = node.result.shape
+    rows, dtype = node.op("take", table, indices), node.dtype(table)
+    kept = node.op("not_equal", indices, padding)
+    if weights is not None:
+        rows = node.op("multiply", rows, node.reshape(weights, (*node.shape(weights), 1)))
+    neutral = -float("inf") if mode == 2 else 0
+    rows = node.op("where", node.reshape(kept, (*node.shape(kept), 1)), rows, node.full(neutral, (), dtype))
+    bag = _bag_of(node, indices, offsets)
+    start, how = node.full(neutral, (bags, width), dtype), "max" if mode == 2 else "add"
+    result = node.op("scatter_nd", start, bag, rows, reduction=how)
+    if mode == 0:
+        return [result, None, None, None]
+    none = node.full(0, (bags, 1), dtype)
+    ones = node.reshape(node.cast(kept, dtype), (*node.shape(kept), 1))
+    count = node.op("scatter_nd", none, bag, ones, reduction="add")
+    if mode == 1:
+        return [node.op("divide", result, node.op("maximum", count, 1)), None, None, None]
+    return [node.op("where", node.op("equal", count, 0), node.full(0, (), dtype), result), None, None, None]
+
+
+def _bag_of(node: Node, indices: Expr, offsets: Expr) -> Expr:
+    """The bag of each index, (indices, 1): how many bags have begun by then, less one."""
+    (count,) = node.shape(indices)
+    marks = node.full(0, (count + 1,), "int64")  # the last bags may be empty, and begin behind all indices
+    ones, places = node.full(1, node.shape(offsets), "int64"), node.reshape(offsets, (*node.shape(offsets), 1))
+    begun = node.op("cumsum", node.op("scatter_nd", marks, places, ones, reduction="add"), axis=0)
+    return node.reshape(node.op("subtract", node.slice(begun, 0, 0, count), 1), (count, 1))

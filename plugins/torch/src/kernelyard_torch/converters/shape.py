@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from kernelyard import dims
 from kernelyard.dims import Dim
 from kernelyard.ir import Expr
 from kernelyard_torch.node import Node
@@ -107,13 +108,36 @@ def diagonal(node: Node, x: Expr, offset: int, first: int, second: int) -> Expr:
 @converter("aten.as_strided.default")
 def as_strided(node: Node, x: Expr, size: Sequence[Dim], stride: Sequence[Dim], offset: Dim | None) -> Expr:
     source = node.fx_node.args[0].meta["val"]  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess]
-    if not source.is_contiguous() or (offset is None and source.storage_offset() != 0):
+    dim = node.importer.shared.sizes.dim
+    order = _dense_order(node.shape(x), [dim(step) for step in source.stride()])
+    if order is None:
         node.reject("its input is not dense")
-    sizes, strides = node.fixed_all(size, "a size"), node.fixed_all(stride, "a stride")
-    places = np.asarray(node.fixed(offset or 0, "the offset"), np.int64)
-    for count, step in zip(sizes, strides, strict=True):
+    stored = node.permute(x, order)
+    start = 0 if offset is None else offset - dim(source.storage_offset())
+    wanted = _dense_order(size, stride)
+    if wanted is not None and start == 0 and dims.product(size) == x.tensor_type.numel:
+        return node.from_front(node.reshape(stored, [size[axis] for axis in wanted]), wanted)
+    places = np.asarray(node.fixed(start, "the offset"), np.int64)
+    for count, step in zip(node.fixed_all(size, "a size"), node.fixed_all(stride, "a stride"), strict=True):
         places = places[..., None] + np.arange(count) * step
-    return node.op("take", node.flat(x), places, axis=0)
+    if places.size and not 0 <= places.min() <= places.max() < node.fixed(x.tensor_type.numel, "the input's size"):
+        node.reject("it reads memory beside its input")
+    return node.op("take", node.flat(stored), places, axis=0)
+
+
+def _dense_order(shape: Sequence[Dim], strides: Sequence[Dim]) -> list[int] | None:
+    """The axes as they lie in memory, outermost first; None where elements overlap or there are gaps."""
+    inner: list[int] = []
+    step: Dim = 1
+    waiting = [axis for axis, size in enumerate(shape) if size != 1]
+    while waiting:
+        found = next((axis for axis in waiting if strides[axis] == step), None)
+        if found is None:
+            return None
+        waiting.remove(found)
+        inner.append(found)
+        step = step * shape[found]
+    return [*(axis for axis, size in enumerate(shape) if size == 1), *reversed(inner)]
 
 
 @converter("aten.constant_pad_nd.default")

@@ -1,0 +1,30 @@
+"""Random numbers, which a compiled program draws anew in each call: PyTorch's seed does not reach it."""
+
+from __future__ import annotations
+
+from kernelyard.ir import Expr
+from kernelyard_torch.node import Node
+from kernelyard_torch.registry import converter
+
+
+@converter("aten.rand.default")
+def uniform(node: Node, *_: object) -> Expr:
+    return _drawn(node, "random.uniform")
+
+
+@converter("aten.randn.default")
+def normal(node: Node, *_: object) -> Expr:
+    return _drawn(node, "random.normal")
+
+
+def _drawn(node: Node, name: str) -> Expr:
+    type_ = node.result
+    return node.op(name, shape=type_.shape, dtype=type_.dtype)
+
+
+@converter("aten.randperm.default")
+def permutation(node: Node, count: object, *_: object) -> Expr:
+    """Where sorted random numbers come from."""
+    size = node.result.shape[0]
+    numbers = node.op("random.uniform", shape=(size,), dtype="float64")
+    return node.ops("topk", numbers, k=size, axis=0)[1]
