@@ -156,13 +156,14 @@ template <class A_, class B_, int WARPS_A, int WARPS_B> struct TensorTile {
   }
   template <int N> static __device__ Pack<Element, N> slab_at(int row, int column) {
     const int FEW = N < 4 ? N : 4;
+    const int turn = N == 8 ? threadIdx.x / 4 % 2 : 0;  // some threads read their second half first: from other banks
+    const unsigned place = (unsigned)(row * SLAB_LINE + column) * (unsigned)sizeof(Element);
+    const auto one = shared_at<Pack<Element, FEW>>(place + turn * 16);
+    if constexpr (N <= 4) return one;
+    const auto other = shared_at<Pack<Element, FEW>>(place + (1 - turn) * 16);
     Pack<Element, N> all;
 #pragma unroll
-    for (int first = 0; first < N; first += FEW) {
-      const auto few = shared_at<Pack<Element, FEW>>((unsigned)(row * SLAB_LINE + column + first) * (unsigned)sizeof(Element));
-#pragma unroll
-      for (int lane = 0; lane < FEW; ++lane) all.at[first + lane] = few.at[lane];
-    }
+    for (int lane = 0; lane < N; ++lane) all.at[lane] = (lane < 4) == (turn == 0) ? one.at[lane % 4] : other.at[lane % 4];
     return all;
   }
 };

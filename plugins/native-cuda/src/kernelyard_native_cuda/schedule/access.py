@@ -49,11 +49,10 @@ def lanes_along(access: Access, axes: Sequence[IterVar], extents: Mapping[str, D
 
     The first of them is at a multiple of that number.
     """
-    run, extent = _run(access.load, axes, extents)
+    fixed = axes_of(access.condition) if access.condition is not None else frozenset[str]()
+    run, extent = _run(access.load, axes, extents, fixed)
     if not run:
-        return 0
-    if access.condition is not None and axes_of(access.condition) & set(run):
-        return 1
+        return 1 if _run(access.load, axes, extents)[0] else 0
     rest = _offset(access.load.buffer, access.load.indices, extents, run)
     lanes = most
     while lanes > 1 and not (is_multiple(extent, lanes) and is_multiple(rest, lanes)):
@@ -66,12 +65,14 @@ def lanes_in(dtype: str, nbytes: int) -> int:
     return max(nbytes // dtypes.itemsize(dtype), 1)
 
 
-def _run(load: Load, axes: Sequence[IterVar], extents: Mapping[str, Dim]) -> tuple[list[str], Dim]:
-    """The last axes along which the load runs through memory without a gap, and how far."""
+def _run(
+    load: Load, axes: Sequence[IterVar], extents: Mapping[str, Dim], fixed: frozenset[str] = frozenset()
+) -> tuple[list[str], Dim]:
+    """The last axes, none of them fixed, along which the load runs through memory without a gap, and how far."""
     names: list[str] = []
     extent: Dim = 1
     for axis in reversed([axis for axis in axes if axis.extent != 1]):
-        if step_along(load, axis.name, dict(extents)) != extent:
+        if axis.name in fixed or step_along(load, axis.name, dict(extents)) != extent:
             break
         names.append(axis.name)
         extent = extent * axis.extent

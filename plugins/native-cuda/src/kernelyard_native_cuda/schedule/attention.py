@@ -45,10 +45,6 @@ class Attention:
     total: ComputeBlock
 
     @property
-    def row(self) -> IterVar:
-        return self.queries.own[0]
-
-    @property
     def column(self) -> IterVar:
         return self.keys.own[0]
 
@@ -116,15 +112,14 @@ def _is_softmax(score: Load, largest: Stage, powers: Stage, total: Stage) -> boo
 
 
 def _why_not(it: Attention) -> Declined | None:
-    own = (it.queries.own, it.keys.own, it.values.own)
-    if any(len(axes) != 1 for axes in own) or len(it.products.reduce) != 1:
-        return Declined("queries, keys or values are of several axes")
+    if any(len(axes) != 1 for axes in (it.keys.own, it.values.own, it.products.reduce)):
+        return Declined("keys or values are of several axes")
     depths = (it.products.depth, it.values.extent)
     if not all(isinstance(depth, int) and depth <= MOST_DEPTH for depth in depths):
         return Declined(f"queries or values have more than {MOST_DEPTH} elements")
     if {it.queries.narrow.dtype, it.keys.narrow.dtype, it.values.narrow.dtype} not in ({"float16"}, {"bfloat16"}):
         return Declined("tensor cores do not multiply their dtypes")
-    if isinstance(it.row.extent, int) and it.row.extent < LEAST_ROWS:
+    if isinstance(it.queries.extent, int) and it.queries.extent < LEAST_ROWS:
         return Declined(f"there are fewer than {LEAST_ROWS} queries")
     rows = it.power.indices[:-1]
     statistics = (it.largest.output, it.total.output)
@@ -192,9 +187,9 @@ def _write_steps(kernel: Kernel, it: Attention, batch: Mapping[str, str]) -> Non
     with writer.block("const auto multiply = [&](int stage, long long step)"):
         with writer.block("const auto score = [&](float product, int in_row, int in_column)"):
             writer.line(f"const long long row = a_start + in_row, column = step * {COLUMNS} + in_column;")
-            is_there = f"row < {kernel.dim(it.row.extent)} && column < {kernel.dim(it.column.extent)}"
+            is_there = f"row < {kernel.dim(it.queries.extent)} && column < {kernel.dim(it.column.extent)}"
             writer.line(f"if (!({is_there})) return __int_as_float(0xff800000);")
-            here = kernel.expressions({**batch, it.row.name: "row", it.column.name: "column"})
+            here = kernel.expressions({**batch, **kernel.axes_at("row", it.queries.own), it.column.name: "column"})
             finish_point(
                 kernel, here, it.products.stage, "product", lambda block, value: writer.line(f"return (float){value};")
             )
@@ -214,9 +209,9 @@ def _write_results(kernel: Kernel, it: Attention, batch: Mapping[str, str]) -> N
         with writer.block("for (int i = 0; i < 4; ++i)"):
             writer.line("const long long row = a_start + warp * 16 + lane / 4 + i / 2 * 8;")
             writer.line("const long long value = j * 8 + lane % 4 * 2 + i % 2;")
-            bounds = f"row < {kernel.dim(it.row.extent)} && value < {kernel.dim(it.values.extent)}"
+            bounds = f"row < {kernel.dim(it.queries.extent)} && value < {kernel.dim(it.values.extent)}"
             with writer.block(f"if ({bounds})"):
-                axes = _batch_of_last(it, {**batch, it.row.name: "row"})
+                axes = _batch_of_last(it, {**batch, **kernel.axes_at("row", it.queries.own)})
                 rows = it.power.indices[:-1]
                 known: dict[Expr, str] = {
                     Load(it.largest.output, rows): "all.largest[i / 2]",

@@ -77,16 +77,14 @@ def write_fill(kernel: Kernel, it: Contraction, side: Side, base: str, threads: 
     writer, operand = kernel.writer, side.operand
     lanes = _lanes(it, side)
     along = runs_along_sum(operand, it)
-    line = side.depth if along else side.tile
     units = side.tile * side.depth // max(lanes, 1)
-    per_line = line // max(lanes, 1)
     writer.line(f"#pragma unroll {min(-(-units // threads), MOST_UNROLLED)}")
     with writer.block(f"for (int j = 0; j < {-(-units // threads)}; ++j)"):
         writer.line(f"const int unit = threadIdx.x + j * {threads};")
         if units % threads:
             writer.line(f"if (unit >= {units}) break;")
-        at = f"unit % {per_line} * {max(lanes, 1)}"
-        row, column = (f"unit / {per_line}", at) if along else (at, f"unit / {per_line}")
+        at, line_number = _unit(side, along, max(lanes, 1))
+        row, column = (line_number, at) if along else (at, line_number)
         writer.line(f"const int row = {row}, column = {column};")
         writer.line(f"const long long own = {side.name}_start + row, k = k_start + column;")
         axes = {**batch, **kernel.axes_at("own", operand.own), **kernel.axes_at("k", it.reduce)}
@@ -97,6 +95,19 @@ def write_fill(kernel: Kernel, it: Contraction, side: Side, base: str, threads: 
             _write_copy(kernel, side.expr, axes, conditions, place, lanes)
         else:
             _write_elements(kernel, side.expr, axes, conditions, place)
+
+
+def _unit(side: Side, along_sum: bool, lanes: int) -> tuple[str, str]:
+    """What a unit's copy is of: where in a line of memory, and which line.
+
+    Where the tile's lines run the other way, a warp takes 8 neighbours of 4 lines: whole sectors of memory, and places
+    that lie in different banks.
+    """
+    line = side.depth if along_sum else side.tile
+    if along_sum == side.along_sum:
+        return f"unit % {line // lanes} * {lanes}", f"unit / {line // lanes}"
+    eighths = line // 8
+    return f"unit / 32 % {eighths} * 8 + unit % 8", f"unit / {32 * eighths} * 4 + unit / 8 % 4"
 
 
 def inside(kernel: Kernel, name: str, extent: Dim, tile: int) -> list[str]:

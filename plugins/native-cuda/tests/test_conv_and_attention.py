@@ -1,0 +1,153 @@
+"""Convolutions and attention: which rule takes them, and that their kernels give what the interpreter gives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kernelyard import dims, dtypes
+from kernelyard.ir import TensorType
+from kernelyard.tir import PrimFunc, parse_primfunc
+from kernelyard.tir.interpreter import evaluate
+from kernelyard_native_cuda.runtime import NativeCudaModule
+from kernelyard_native_cuda.schedule.machine import ANY_MACHINE
+from kernelyard_native_cuda.schedule.rules import schedule
+
+from .conftest import assert_close, generate, run_on
+from .test_rules import lower, random, rules_of, whole
+
+N = dims.symbol("n")
+
+
+def check_module(
+    emulator, function: PrimFunc, inputs: Sequence[np.ndarray], symbols: dict[str, int] | None = None
+) -> NativeCudaModule:
+    module = generate({"kernel": function})
+    found = run_on(emulator, module, "kernel", inputs, symbols)
+    for actual, wanted, buffer in zip(found, evaluate(function, list(inputs), symbols), function.outputs, strict=True):
+        assert_close(actual, wanted, buffer.dtype)
+    return module
+
+
+# --- convolutions -----------------------------------------------------------------------------------------------------
+CONVOLUTIONS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any], str]] = {
+    "padded": ((2, 8, 14, 13), (20, 8, 3, 3), {"padding": (1, 1, 1, 1)}, "conv"),
+    "strided": ((1, 6, 15, 15), (10, 6, 3, 3), {"strides": (2, 2), "padding": (1, 0, 1, 0)}, "conv"),
+    "dilated": ((1, 6, 15, 15), (10, 6, 3, 3), {"dilation": (2, 2), "padding": (2, 2, 2, 2)}, "conv"),
+    "of one element": ((2, 16, 6, 6), (24, 16, 1, 1), {}, "matmul"),
+    "in groups": ((1, 12, 9, 9), (8, 6, 3, 3), {"groups": 2, "padding": (1, 1, 1, 1)}, "conv"),
+    "by channel": ((1, 12, 9, 9), (12, 1, 3, 3), {"groups": 12, "padding": (1, 1, 1, 1)}, "fallback"),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_convolutions(emulator, name, dtype):
+    x, w, attributes, rule = CONVOLUTIONS[name]
+    whole_attributes = {"strides": (1, 1), "padding": (0, 0, 0, 0), **attributes}
+    function = lower("nn.conv2d", TensorType(x, dtype), TensorType(w, dtype), **whole_attributes)
+    assert rules_of(function) == [rule]
+    assert not schedule(function, "kernel", ANY_MACHINE).function.blocks[0].output.name.startswith("padded")
+    module = check_module(emulator, function, [whole(*x, dtype=dtype), whole(*w, dtype=dtype)])
+    assert ("tensor cores" in module.image.source.split("// --- generated")[1]) == (
+        dtype != "float32" and rule != "fallback"
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_convolution_of_channels_last_copies_channels_sixteen_bytes_at_a_time(emulator, dtype):
+    inside = "and(and(ge(add(h, r, -1), 0), lt(add(h, r, -1), 9)), and(ge(add(w, s, -1), 0), lt(add(w, s, -1), 7)))"
+    inside = inside.replace("add(h, r, -1)", "sub(add(h, r), 1)").replace("add(w, s, -1)", "sub(add(w, s), 1)")
+    function = parse_primfunc(f"""
+input x: Tensor[(2, 9, 7, 16), {dtype}]
+input filters: Tensor[(24, 3, 3, 16), {dtype}]
+output y: Tensor[(2, 9, 7, 24), {dtype}]
+local wide: Tensor[(2, 9, 7, 24), float32]
+block conv(i: 2, h: 9, w: 7, f: 24, reduce r: 3, reduce s: 3, reduce c: 16) {{
+  wide[i, h, w, f] = mul(select({inside}, cast(float32, x[i, sub(add(h, r), 1), sub(add(w, s), 1), c]), float32(0.0)), cast(float32, filters[f, r, s, c]))
+  reducer sum
+}}
+block t(i: 2, h: 9, w: 7, f: 24) {{
+  y[i, h, w, f] = cast({dtype}, max(wide[i, h, w, f], float32(0.0)))
+}}""")
+    assert rules_of(function) == ["conv"]
+    inputs = [whole(2, 9, 7, 16, dtype=dtype), whole(24, 3, 3, 16, dtype=dtype)]
+    text = check_module(emulator, function, inputs).image.source.split("// --- generated")[1]
+    assert text.count("cp_async<16, ") == 2
+    assert "put_shared<" not in text
+    assert "put_pack<8, " in text
+
+
+def test_padding_that_others_read_differently_stays_right(emulator):
+    function = lower(
+        "nn.max_pool2d", TensorType((1, 3, 9, 9), "float32"), pool_size=(3, 3), strides=(2, 2), padding=(1, 1, 1, 1)
+    )
+    check_module(emulator, function, [random(1, 3, 9, 9)])
+
+
+# --- attention --------------------------------------------------------------------------------------------------------
+def attention(
+    q: tuple[Any, ...], k: tuple[Any, ...], v: tuple[Any, ...], dtype: str, causal: str, bias: tuple[Any, ...] = ()
+) -> PrimFunc:
+    types = [TensorType(shape, dtype) for shape in (q, k, v, bias) if shape]
+    return lower("nn.attention_bias" if bias else "nn.attention", *types, scale=None, causal=causal)
+
+
+def numbers(dtype: str, *shapes: tuple[int, ...]) -> list[np.ndarray]:
+    return [random(*shape).astype(dtypes.to_numpy(dtype)) for shape in shapes]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("causal", ["none", "top_left", "bottom_right"])
+@pytest.mark.parametrize(
+    ("heads", "groups", "size", "wide"), [(2, 2, 64, 64), (4, 2, 16, 24), (1, 1, 40, 128), (2, 1, 33, 7)]
+)
+def test_attention_is_one_kernel(emulator, dtype, causal, heads, groups, size, wide):
+    function = attention((2, N, heads, size), (2, N + 7, groups, size), (2, N + 7, groups, wide), dtype, causal)
+    assert rules_of(function) == ["attention"]
+    module = generate({"kernel": function})
+    for n in (1, 20, 70, 128):
+        given = numbers(dtype, (2, n, heads, size), (2, n + 7, groups, size), (2, n + 7, groups, wide))
+        (found,) = run_on(emulator, module, "kernel", given, {"n": n})
+        assert_close(found, evaluate(function, given, {"n": n})[0], dtype)
+
+
+@pytest.mark.parametrize("bias", [(1, 2, 20, 130), (3, 1, 1, 130), (1, 1, 20, 1)])
+def test_a_bias_is_added_to_scores_in_registers(emulator, bias):
+    function = attention((3, 20, 2, 32), (3, 130, 2, 32), (3, 130, 2, 32), "float16", "none", bias)
+    assert rules_of(function) == ["attention"]
+    check_module(emulator, function, numbers("float16", (3, 20, 2, 32), (3, 130, 2, 32), (3, 130, 2, 32), bias))
+
+
+def test_rows_that_see_nothing_are_no_numbers(emulator):
+    function = attention((1, 20, 1, 16), (1, 8, 1, 16), (1, 8, 1, 16), "float16", "bottom_right")
+    given = numbers("float16", (1, 20, 1, 16), (1, 8, 1, 16), (1, 8, 1, 16))
+    (found,) = run_on(emulator, generate({"kernel": function}), "kernel", given)
+    assert np.isnan(found[0, :12]).all()
+    assert_close(found[0, 12:], evaluate(function, given)[0][0, 12:], "float16")
+
+
+@pytest.mark.parametrize(
+    ("q", "k", "dtype", "words"),
+    [
+        ((1, 20, 2, 32), (1, 40, 2, 32), "float32", "tensor cores do not multiply"),
+        ((1, 20, 2, 160), (1, 40, 2, 160), "float16", "more than 128 elements"),
+        ((1, 4, 2, 32), (1, 40, 2, 32), "float16", "fewer than 16 queries"),
+    ],
+)
+def test_other_attention_is_several_kernels_and_says_why(emulator, q, k, dtype, words):
+    function = attention(q, k, k, dtype, "none")
+    choices = schedule(function, "kernel", ANY_MACHINE).choices
+    assert words in dict(choices[0])["attention"]
+    assert len(choices) > 1
+    check_module(emulator, function, numbers(dtype, q, k, k))
+
+
+def test_a_step_of_decoding_reads_keys_and_values_as_matrices(emulator):
+    function = attention((1, 1, 4, 64), (1, N, 2, 64), (1, N, 2, 64), "float16", "bottom_right")
+    assert rules_of(function) == ["low_batch_gemv", "general_reduction", "low_batch_gemv"]  # two heads for each group
+    for n in (1, 33, 200):
+        check_module(emulator, function, numbers("float16", (1, 1, 4, 64), (1, n, 2, 64), (1, n, 2, 64)), {"n": n})
