@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -121,12 +122,16 @@ def test_a_broken_backend_is_recorded_and_the_others_go_on(backend: InterpretedB
         partition(network(), [backend], strict=True)
 
 
-def test_partition_for_an_installed_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kinds", [("cpu",), ("cuda", "cpu")])
+def test_partition_for_an_installed_backend(kinds: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     acme = InterpretedBackend("my-acme", ["tanh"])
 
     class Manager:
+        def infos(self) -> list[SimpleNamespace]:
+            return [SimpleNamespace(name="my-acme", targets=kinds)]
+
         def get(self, name: str, part: str, target: str) -> InterpretedBackend:
-            assert (name, part, target) == ("my-acme", "backend", "cpu")
+            assert (name, part, target) == ("my-acme", "backend", kinds[0])
             return acme
 
     monkeypatch.setattr("kernelyard.placement.partition.get_manager", Manager)

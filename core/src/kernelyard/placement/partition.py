@@ -88,15 +88,20 @@ def _in_time(
 
 
 def partition_for(
-    backend: str, module: IRModule, target: Target | str = "cpu", recorder: Recorder | None = None
+    backend: str, module: IRModule, target: Target | str | None = None, recorder: Recorder | None = None
 ) -> IRModule:
     """The module with regions for one installed backend, for scripts that put the stages together themselves.
 
     Call it once for each backend, most wanted first. `kernelyard.placement.partition_for_<name>(module)` is the same.
+    target: by default the first kind that the backend is for.
     Raises: UnknownBackendError, BackendUnavailableError.
     """
+    manager = get_manager()
+    if target is None:
+        kinds = [info.targets for info in manager.infos() if info.name == backend and info.targets]
+        target = kinds[0][0] if kinds else "cpu"
     target = as_target(target)
-    return partition(module, [get_manager().get(backend, "backend", target.kind)], target, recorder)
+    return partition(module, [manager.get(backend, "backend", target.kind)], target, recorder)
 
 
 @contextmanager
