@@ -111,6 +111,24 @@ CASES = [
     case("LogSoftmax", f(2, 3, 4)),
     case("Hardmax", f(2, 3, 4), opset=13, axis=-1, symbolic=False),
     case("Hardmax", f(2, 3, 4), opset=11, symbolic=False),
+    # --- quantized: scales of one number, and one per column ---
+    *(
+        case(
+            "QLinearMatMul",
+            u8(*shape),
+            fixed={
+                "as": np.float32(0.02),
+                "az": np.uint8(120),
+                "w": u8(4, 5),
+                "ws": scale,
+                "wz": zero,
+                "ys": np.float32(0.5),
+                "yz": np.uint8(100),
+            },
+        )
+        for shape in ((3, 4), (2, 3, 4))
+        for scale, zero in ((np.float32(0.03), np.uint8(99)), (np.abs(f(5)) / 50, u8(5)))
+    ),
     # --- elementwise ---
     *(case(op, f(3, 4)) for op in ("Abs", "Neg", "Exp", "Floor", "Ceil", "Sign", "Erf", "Sigmoid", "Tanh", "Round")),
     *(case(op, np.abs(f(3, 4)) + 0.1) for op in ("Log", "Sqrt", "Reciprocal")),

@@ -104,8 +104,8 @@ def quantized_matrix_product(node: Node) -> Expr:
     left = subtract_zero_point(node, node.cast(a, "int32"), a_zero, rows)
     right = subtract_zero_point(node, node.cast(b, "int32"), b_zero, columns)
     total = node.cast(node.op("matmul", left, right), "float32")
-    factors = [_per_axis(node, a_scale, rows, node.rank(total)), _per_axis(node, b_scale, columns, node.rank(total))]
-    for factor in factors:
+    rank = node.rank(total)
+    for factor in (_per_axis(node, a_scale, rank - 2, rank), _per_axis(node, b_scale, rank - 1, rank)):
         total = node.op("multiply", total, node.cast(factor, "float32"))
     scaled = node.op("divide", total, node.reshape(node.cast(y_scale, "float32"), ()))
     return quantize(node, scaled, node.reshape(y_zero, ()), node.dtype(y_zero))
