@@ -17,6 +17,7 @@ from kernelyard.runtime.device_driver import DeviceMemory, DeviceWorkspace
 from kernelyard.runtime.module import BindContext, BoundTensor
 from kernelyard.testing import assert_allclose, evaluate
 from kernelyard_cublas.emulation import SECONDS, WORKSPACE_STEP
+from kernelyard_cublas.lt_api import LtError
 from kernelyard_cublas.runtime import CublasRuntime, load
 
 from .conftest import compiled, feeds_of, module_of, runtime_of, values
@@ -121,6 +122,24 @@ def test_what_was_trusted_is_measured_later(module, products):
     bind(other, products.emulator, rows=4)
     assert products.api.calls["seconds"] - start == len(SECONDS)
     assert [entry["tuned"] for entry in json.loads(other.save_to_bytes())["algorithms"]] == [True]
+
+
+def test_an_algorithm_that_fails_is_not_chosen(module, products, monkeypatch):
+    best = SECONDS.index(min(SECONDS))
+    run = type(products.api).run
+
+    def failing(api, call):
+        if call.heuristic.algorithm[0] == best:
+            raise LtError("cublasLtMatmul", 15)
+        run(api, call)
+
+    monkeypatch.setattr(type(products.api), "run", failing)
+    exe = compiled(module, tune=True)
+    x = values((4, 16), "float32")
+    assert_allclose(ky.VirtualMachine(exe, ky.cuda(products.emulator.index))["main"](x), evaluate(module, [x])[0])
+    (entry,) = chosen(exe)
+    second = sorted(SECONDS)[1]
+    assert bytes.fromhex(entry["algorithm"])[0] == SECONDS.index(second)
 
 
 def test_without_an_algorithm_the_error_says_how_to_go_on(module, products, monkeypatch):

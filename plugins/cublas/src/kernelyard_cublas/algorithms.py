@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from threading import Lock
@@ -11,7 +12,7 @@ from kernelyard.errors import ExecutionError
 from kernelyard.runtime.spec import Fields, corrupted
 from kernelyard_cublas._enums import ALGORITHM_NBYTES
 from kernelyard_cublas.descriptors import WORKSPACE_LIMIT, Descriptors
-from kernelyard_cublas.lt_api import Heuristic, LtApi, Run
+from kernelyard_cublas.lt_api import Heuristic, LtApi, LtError, Run
 from kernelyard_cublas.problem import Problem
 
 MEASURED = 16  # how many of the library's proposals are tried where they are to be measured
@@ -62,7 +63,7 @@ class Algorithms:
             if checked is not None:
                 return checked
         found = _proposals(api, problem, descriptors, 1 if measure is None else MEASURED)
-        best = min(found, key=measure) if measure is not None and len(found) > 1 else found[0]
+        best = found[0] if measure is None else min(found, key=measure)
         with self._lock:
             self._choices[use] = Choice(best, measure is not None)
         return best
@@ -119,5 +120,12 @@ def _proposals(api: LtApi, problem: Problem, descriptors: Descriptors, count: in
 
 
 def timed(api: LtApi, prepare: Callable[[Heuristic], Run], stream: int) -> Callable[[Heuristic], float]:
-    """What measures an algorithm: the seconds of one call."""
-    return lambda heuristic: api.seconds(prepare(heuristic), stream)
+    """What measures an algorithm: the seconds of one call; one that turns out not to serve comes last."""
+
+    def measure(heuristic: Heuristic) -> float:
+        try:
+            return api.seconds(prepare(heuristic), stream)
+        except LtError:
+            return math.inf
+
+    return measure
