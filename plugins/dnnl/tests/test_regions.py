@@ -13,6 +13,7 @@ import pytest
 
 from kernelyard.errors import ArtifactCorruptedError, CodegenError
 from kernelyard.runtime.module import NativeCall
+from kernelyard_dnnl.runtime import DnnlRuntime
 
 F = np.float64
 RELU = {"kind": "eltwise", "algorithm": "relu"}
@@ -208,6 +209,27 @@ def test_thread_counts(threads, builder, weights, rng):
     (actual,), _ = builder.run(outputs, x, threads=threads)
     close(actual, expected[0])
     assert load_library().threads == before, "the caller's number of threads is put back"
+
+
+@pytest.mark.parametrize(
+    ("shape", "features", "expected"),
+    [((1, 8, 6, 6), 8, 1), ((1, 64, 56, 56), 64, 2), ((1, 1, 6, 6), 1, 1)],
+)
+def test_small_primitives_are_not_shared_among_threads(shape, features, expected, builder, rng):
+    """A network's small layers run on one thread, its large ones on all."""
+    x = rng.standard_normal(shape, dtype=np.float32)
+    weight = rng.standard_normal((features, shape[1], 3, 3), dtype=np.float32)
+    result = conv(builder, builder.input(shape), (1, features, *shape[2:]), weight)
+    runtime = DnnlRuntime([builder.graph(result)], builder.constants)
+    for threads in (1, 2):
+        (convolution,) = (
+            each.primitive
+            for each in runtime.plan("dnnl_0", {}, threads).operations
+            if each.primitive.recipe.kind == "convolution_forward"
+        )
+        assert convolution.threads == min(threads, expected)
+    (actual,), _ = builder.run([result], x, threads=2)
+    close(actual, convolve(x, weight))
 
 
 def test_calls_from_many_threads(dynamic, weights, rng):

@@ -19,6 +19,7 @@ from kernelyard_dnnl.layout import MemoryDescriptor, Shape, channels_last, dense
 from kernelyard_dnnl.packing import PackedConstants
 from kernelyard_dnnl.primitive import Argument, PostOps, Primitive, create_primitive, create_reorder
 from kernelyard_dnnl.values import Buffer, Node, Operation, Value
+from kernelyard_dnnl.work import fitting_threads
 
 SOURCE, DESTINATION = enums.ARG["src"], enums.ARG["dst"]
 GRAPH_OUTPUT = 1 << 60  # the "last use" of a value that the graph returns
@@ -28,7 +29,7 @@ class Lowering:
     """The operations of one graph at known shapes, in the making.
 
     values: the symbolic dims. constants: arrays by digest. packed: where packed constants are kept.
-    threads: what the calling OpenMP environment is set to.
+    threads: how many a call may use.
     """
 
     def __init__(
@@ -137,7 +138,8 @@ class Lowering:
 
     def copy_into(self, value: Value, destination: Value, reader: str = "") -> None:
         """Copies a tensor into another, which may have another layout or dtype; `reader` is who asks, for labels."""
-        primitive = create_reorder(value.descriptor, destination.descriptor, threads=self.threads)
+        layouts = value.descriptor, destination.descriptor
+        primitive = create_reorder(*layouts, threads=fitting_threads("reorder", layouts, self.threads))
         label = self._label
         self._label = f"reorder for {reader or label}"
         self.emit(primitive, {SOURCE: value, DESTINATION: destination})
@@ -189,11 +191,11 @@ class Lowering:
 
     # --- operations ---------------------------------------------------------------------------------------------
     def primitive(self, kind: str, *arguments: Argument, post_ops: PostOps = ()) -> Primitive:
-        """A primitive for this number of threads.
+        """A primitive, for all threads or, where it is too small for them, for one.
 
         Raises: StatusError.
         """
-        return create_primitive(kind, arguments, post_ops, threads=self.threads)
+        return create_primitive(kind, arguments, post_ops, threads=fitting_threads(kind, arguments, self.threads))
 
     def emit(self, primitive: Primitive, arguments: dict[int, Value]) -> None:
         """Adds an operation; what was derived from the old contents of its destination is forgotten."""

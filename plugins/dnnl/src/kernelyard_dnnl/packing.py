@@ -9,6 +9,7 @@ from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl._native import Handle, load_library
 from kernelyard_dnnl.layout import MemoryDescriptor
 from kernelyard_dnnl.primitive import Primitive, create_reorder, execution_arguments
+from kernelyard_dnnl.thread_scope import thread_count
 from kernelyard_dnnl.values import Buffer, Value
 
 
@@ -69,5 +70,7 @@ def run_primitive(primitive: Primitive, memories: dict[int, Handle]) -> None:
         scratch = aligned_bytes(primitive.scratchpad_nbytes)
         memories = memories | {enums.ARG["scratchpad"]: memory_object(primitive.scratchpad, address_of(scratch))}
     arguments = execution_arguments(memories)
-    library.call("dnnl_primitive_execute", primitive.handle.address, stream.address, len(memories), arguments)
-    library.call("dnnl_stream_wait", stream.address)
+    handle = primitive.handle.address
+    with thread_count(library, primitive.threads):
+        library.call("dnnl_primitive_execute", handle, stream.address, len(memories), arguments)
+        library.call("dnnl_stream_wait", stream.address)

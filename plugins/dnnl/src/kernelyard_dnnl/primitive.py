@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl._native import Handle, load_library
 from kernelyard_dnnl.layout import MemoryDescriptor, c_dims, from_native
+from kernelyard_dnnl.thread_scope import thread_count
 
 # Primitives that may be alive beside those in use. oneDNN has its own cache of generated code below this one.
 CACHED_PRIMITIVES = 1024
@@ -91,16 +92,22 @@ class ChosenLayout(Handle):
 
 
 class Primitive:
-    """A primitive of the library: its implementation's name, the layouts it chose, and its scratch memory."""
+    """A primitive of the library: its implementation's name, the layouts it chose, and its scratch memory.
 
-    def __init__(self, descriptor: Handle, recipe: Recipe) -> None:
+    threads: what the OpenMP environment is to be set to when it is created, and whenever it runs.
+    """
+
+    def __init__(self, descriptor: Handle, recipe: Recipe, threads: int) -> None:
         self._descriptor = descriptor
         self.recipe = recipe
+        self.threads = threads
 
     @cached_property
     def handle(self) -> Handle:
         """The executable object; creating it generates code."""
-        return load_library().create("dnnl_primitive_create", "dnnl_primitive_destroy", self._descriptor.address)
+        library = load_library()
+        with thread_count(library, self.threads):
+            return library.create("dnnl_primitive_create", "dnnl_primitive_destroy", self._descriptor.address)
 
     @cached_property
     def implementation(self) -> str:
@@ -159,21 +166,21 @@ class Primitive:
 def create_primitive(kind: str, arguments: tuple[Argument, ...], post_ops: PostOps = (), *, threads: int) -> Primitive:
     """The primitive made by `dnnl_<kind>_primitive_desc_create` with these arguments (engine and attributes aside).
 
-    threads: the number that the calling OpenMP environment has now; oneDNN plans the work for it at creation.
+    threads: among how many it shares its work, which oneDNN plans at creation.
     Raises: StatusError (status "unimplemented" where oneDNN has no implementation).
     """
-    del threads  # part of the key: a primitive made for another number of threads is another primitive
     library = load_library()
     converted = [_converted(argument) for argument in arguments]
     attributes = _attributes(post_ops)
-    descriptor = library.create(
-        f"dnnl_{kind}_primitive_desc_create",
-        "dnnl_primitive_desc_destroy",
-        library.engine.address,
-        *converted,
-        attributes.address,
-    )
-    return Primitive(descriptor, Recipe(kind, arguments, post_ops))
+    with thread_count(library, threads):
+        descriptor = library.create(
+            f"dnnl_{kind}_primitive_desc_create",
+            "dnnl_primitive_desc_destroy",
+            library.engine.address,
+            *converted,
+            attributes.address,
+        )
+    return Primitive(descriptor, Recipe(kind, arguments, post_ops), threads)
 
 
 @lru_cache(maxsize=CACHED_PRIMITIVES)
@@ -182,19 +189,19 @@ def create_reorder(source: MemoryDescriptor, destination: MemoryDescriptor, *, t
 
     Raises: StatusError.
     """
-    del threads  # as above
     library = load_library()
     engine = library.engine.address
-    descriptor = library.create(
-        "dnnl_reorder_primitive_desc_create",
-        "dnnl_primitive_desc_destroy",
-        source.address,
-        engine,
-        destination.address,
-        engine,
-        _attributes(()).address,
-    )
-    return Primitive(descriptor, Recipe("reorder", (source, destination)))
+    with thread_count(library, threads):
+        descriptor = library.create(
+            "dnnl_reorder_primitive_desc_create",
+            "dnnl_primitive_desc_destroy",
+            source.address,
+            engine,
+            destination.address,
+            engine,
+            _attributes(()).address,
+        )
+    return Primitive(descriptor, Recipe("reorder", (source, destination)), threads)
 
 
 def speed(implementation: str) -> int:

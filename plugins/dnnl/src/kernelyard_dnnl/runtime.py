@@ -10,6 +10,7 @@ import ctypes
 import threading
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import groupby
 
 import numpy as np
 
@@ -24,8 +25,8 @@ from kernelyard_dnnl.lowering import Lowering
 from kernelyard_dnnl.packing import PackedConstants, memory_object
 from kernelyard_dnnl.plan import Plan, make_plan
 from kernelyard_dnnl.primitive import execution_arguments
-from kernelyard_dnnl.thread_scope import scoped, thread_count
-from kernelyard_dnnl.values import Buffer, Value
+from kernelyard_dnnl.thread_scope import scoped
+from kernelyard_dnnl.values import Buffer, Operation, Value
 
 KEPT_PLANS = 64
 
@@ -52,7 +53,7 @@ class DnnlRuntime(JSONRuntime):
         Raises: StatusError, CodegenError.
         """
         graph = self.graph(symbol)
-        with self._lock, thread_count(self._library, threads):
+        with self._lock:
             key = (symbol, tuple(sorted(values.items())), threads)
             return self._plans.get_or_make(
                 key, lambda: make_plan(Lowering(graph, values, self._constants, self._packed, threads))
@@ -61,9 +62,7 @@ class DnnlRuntime(JSONRuntime):
     def build(
         self, graph: JSONGraph, args: Sequence[BoundTensor], values: Mapping[str, int], context: BindContext
     ) -> BoundCall:
-        plan = self.plan(graph.symbol, values, context.threads)
-        with thread_count(self._library, context.threads):
-            return _Binding(self._library, plan, args, context).call()
+        return _Binding(self._library, self.plan(graph.symbol, values, context.threads), args, context).call()
 
 
 class _Binding:
@@ -82,21 +81,24 @@ class _Binding:
         """The native calls, and what keeps them alive."""
         stream = self._library.new_stream()
         steps: list[Step] = []
-        for operation in self._plan.operations:
-            memories = {index: self._memory(value) for index, value in operation.arguments.items()}
-            scratchpad = operation.primitive.scratchpad
-            if scratchpad is not None:
-                scratch = memory_object(scratchpad, self._base + self._plan.scratch)
-                memories[enums.ARG["scratchpad"]] = scratch
-                self._arrays.append(scratch)
-            array = execution_arguments(memories)
-            self._arrays.append(array)
-            primitive = operation.primitive.handle.address
-            execute = self._library.execute_address
-            steps.append(NativeCall(execute, primitive, stream.address, len(memories), ctypes.addressof(array)))
-        steps, saved = scoped(self._library, self._context.threads, steps)
-        keep = [self._plan, self._context, stream, saved, self._memories, self._arrays]
+        for threads, operations in groupby(self._plan.operations, key=lambda each: each.primitive.threads):
+            part, saved = scoped(self._library, threads, [self._execution(each, stream) for each in operations])
+            steps += part
+            self._arrays.append(saved)
+        keep = [self._plan, self._context, stream, self._memories, self._arrays]
         return BoundCall(steps, keep, self._rebind())
+
+    def _execution(self, operation: Operation, stream: Handle) -> NativeCall:
+        memories = {index: self._memory(value) for index, value in operation.arguments.items()}
+        scratchpad = operation.primitive.scratchpad
+        if scratchpad is not None:
+            scratch = memory_object(scratchpad, self._base + self._plan.scratch)
+            memories[enums.ARG["scratchpad"]] = scratch
+            self._arrays.append(scratch)
+        array = execution_arguments(memories)
+        self._arrays.append(array)
+        primitive, execute = operation.primitive.handle.address, self._library.execute_address
+        return NativeCall(execute, primitive, stream.address, len(memories), ctypes.addressof(array))
 
     def _memory(self, value: Value) -> Handle:
         key = (value.buffer, value.nbytes_before, value.descriptor)

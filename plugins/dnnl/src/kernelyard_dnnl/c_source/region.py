@@ -109,7 +109,7 @@ class RegionWriter:
     def _packing(self, buffer: Buffer) -> int:
         if buffer not in self._packed:
             source, descriptor = self._origins[buffer]
-            reorder = create_reorder(source.descriptor, descriptor, threads=0).recipe
+            reorder = create_reorder(source.descriptor, descriptor, threads=1).recipe
             row = f"{{{self._executed_primitive(reorder)}, {self._place(source)}, {self._descriptor(descriptor)}}}"
             self._packed[buffer] = len(self._packing_rows)
             self._packing_rows.append(row)

@@ -1,0 +1,45 @@
+"""How long a primitive takes, roughly: whether sharing its work among threads pays.
+
+Waking threads and waiting for the last of them takes some microseconds, and far longer where others use the cores.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from kernelyard import dtypes
+from kernelyard_dnnl.layout import MemoryDescriptor
+from kernelyard_dnnl.primitive import Argument, Descriptors
+
+# What one core does in a second on a server of today, at least: a third of the operations, and bytes from its caches.
+FLOPS = 1e11
+BYTES = 4e10
+WORTHWHILE_SECONDS = 2e-5
+
+
+def seconds(kind: str, arguments: Sequence[Argument]) -> float:
+    """One core's time for a primitive."""
+    layouts: list[MemoryDescriptor] = []
+    for argument in arguments:
+        if isinstance(argument, Descriptors):
+            layouts += argument.values
+        elif isinstance(argument, MemoryDescriptor):
+            layouts.append(argument)
+    nbytes = sum(math.prod(each.shape) * dtypes.itemsize(each.dtype) for each in layouts)
+    return _flops(kind, layouts) / FLOPS + nbytes / BYTES
+
+
+def _flops(kind: str, layouts: Sequence[MemoryDescriptor]) -> float:
+    if kind == "matmul":
+        return 2.0 * math.prod(layouts[-1].shape) * layouts[0].shape[-1]
+    if kind in ("convolution_forward", "deconvolution_forward"):
+        # Each weight meets every place of an image: of the result, or, where that is spread out, of the data.
+        image = layouts[-1] if kind == "convolution_forward" else layouts[0]
+        return 2.0 * math.prod(image.shape) * math.prod(layouts[1].shape) / max(image.shape[1], 1)
+    return 0.0
+
+
+def fitting_threads(kind: str, arguments: Sequence[Argument], threads: int) -> int:
+    """How many of the threads a primitive gets: all or one."""
+    return threads if threads == 1 or seconds(kind, arguments) >= WORTHWHILE_SECONDS else 1
