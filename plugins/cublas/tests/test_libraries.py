@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.util
 from types import SimpleNamespace
 
 import pytest
 
 import kernelyard as ky
 from kernelyard.errors import BackendUnavailableError
-from kernelyard_cublas import libraries
+from kernelyard.runtime import cuda_libraries
+from kernelyard.runtime.cuda_libraries import CUBLASLT, NVRTC
 from kernelyard_cublas.backend import CublasBackend
-from kernelyard_cublas.libraries import candidates, load_library, major_in_use, refusal, version_text
+from kernelyard_cublas.libraries import load_library, refusal, version_text
 from kernelyard_cublas.runtime import api_of
 
 from .conftest import compiled, module_of, region_of
@@ -25,30 +27,25 @@ class Machine:
         self.root, self.maps = folder / "nvidia", folder / "maps"
         self.root.mkdir()
         self.maps.write_text("")
-        self._monkeypatch = monkeypatch
-        monkeypatch.delenv(libraries.VARIABLE, raising=False)
-        monkeypatch.setattr(libraries, "MAPS", self.maps)
+        for name in (CUBLASLT.variable, NVRTC.variable, "CUDA_HOME", "CUDA_PATH"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setattr(cuda_libraries, "MAPS", self.maps)
         spec = SimpleNamespace(submodule_search_locations=[str(self.root)])
-        monkeypatch.setattr(libraries.importlib.util, "find_spec", lambda name: spec if name == "nvidia" else None)
-        monkeypatch.setattr(libraries, "_of_pathfinder", lambda: iter(()))
-        monkeypatch.setattr(libraries, "find_library", lambda name: None)
-        monkeypatch.setattr(libraries.nvrtc, "find", lambda: None)
+        find = importlib.util.find_spec
+        monkeypatch.setattr(
+            importlib.util, "find_spec", lambda name, *more: spec if name == "nvidia" else find(name, *more)
+        )
+        monkeypatch.setattr(cuda_libraries, "_of_pathfinder", lambda library: iter(()))
+        monkeypatch.setattr(cuda_libraries, "find_library", lambda name: None)
 
-    def wheel(self, major):
-        path = self.root / libraries.WHEEL_FOLDERS[major] / f"libcublasLt.so.{major}"
-        path.parent.mkdir(parents=True)
+    def wheel(self, major, library=CUBLASLT):
+        path = self.root / dict(library.folders)[major] / f"lib{library.name}.so.{major}"
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"no library")
         return str(path)
 
     def loaded(self, *paths):
         self.maps.write_text("".join(f"7f00-7f01 r-xp 0 00:00 1 {path}\n" for path in paths))
-
-    def nvrtc(self, major):
-        self._monkeypatch.setattr(libraries.nvrtc, "find", lambda: (f"/wheels/libnvrtc.so.{major}", ()))
-
-    @property
-    def first(self):
-        return next(libraries.candidates()).path
 
 
 @pytest.fixture
@@ -56,50 +53,54 @@ def machine(tmp_path, monkeypatch):
     return Machine(tmp_path, monkeypatch)
 
 
+def tried():
+    """The places that are named where no library can be loaded: the files of these tests are none."""
+    with pytest.raises(BackendUnavailableError, match="no usable cuBLASLt") as caught:
+        load_library()
+    return str(caught.value.found)
+
+
 def test_wheels_of_both_layouts_are_found(machine):
     twelve, thirteen = machine.wheel(12), machine.wheel(13)
-    assert [each.path for each in candidates()][:2] == [thirteen, twelve]
+    assert tried().index(thirteen) < tried().index(twelve)
     assert refusal() is None
 
 
 def test_what_is_named_is_what_is_used(machine, monkeypatch):
-    machine.wheel(12)
-    monkeypatch.setenv(libraries.VARIABLE, "/mine/libcublasLt.so.13")
-    assert [each.path for each in candidates()] == ["/mine/libcublasLt.so.13"]
-    with pytest.raises(BackendUnavailableError, match="/mine/libcublasLt"):
-        load_library()
+    twelve = machine.wheel(12)
+    monkeypatch.setenv("KERNELYARD_CUBLASLT_LIBRARY", "/mine/libcublasLt.so.13")
+    assert "/mine/libcublasLt.so.13" in tried()
+    assert twelve not in tried()
 
 
-def test_what_is_loaded_already_comes_first(machine):
-    machine.wheel(13)
+def test_what_is_loaded_already_comes_first_and_says_which_version(machine):
+    thirteen = machine.wheel(13)
     machine.loaded("/torch/libcublasLt.so.12", "/torch/libcudart.so.12.4.127")
-    assert machine.first == "/torch/libcublasLt.so.12"
-    assert major_in_use() == (12, "/torch/libcublasLt.so.12 is loaded")
+    assert "/torch/libcublasLt.so.12" in tried()
+    assert thirteen not in tried()
 
 
 def test_the_library_of_the_major_version_in_use_is_chosen(machine):
-    twelve, _ = machine.wheel(12), machine.wheel(13)
-    machine.nvrtc(12)
+    twelve, thirteen = machine.wheel(12), machine.wheel(13)
+    machine.wheel(12, NVRTC)
     assert refusal() is None
-    with pytest.raises(BackendUnavailableError) as caught:  # the file is no library; the other is not even tried
-        load_library()
-    assert twelve in str(caught.value.found)
-    assert "cu13" not in str(caught.value.found)
+    assert twelve in tried()
+    assert thirteen not in tried()
 
 
 @pytest.mark.parametrize(("wheel", "other"), [(12, 13), (13, 12)])
 def test_two_major_versions_are_refused_with_the_way_out(wheel, other, machine):
     machine.wheel(wheel)
-    machine.nvrtc(other)
+    compiler = machine.wheel(other, NVRTC)
     refused = refusal()
     assert refused is not None
     assert f"kernelyard-cublas[cu{other}]" in str(refused.hint)
     unavailable = CublasBackend().probe()
     assert unavailable is not None
-    assert f"libnvrtc.so.{other}" in unavailable.reason
+    assert compiler in unavailable.reason
     with pytest.raises(BackendUnavailableError, match="do not mix"):
         load_library()
-    machine.nvrtc(wheel)
+    machine.wheel(other)
     assert CublasBackend().probe() is None
 
 
