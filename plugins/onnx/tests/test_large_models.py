@@ -77,7 +77,7 @@ def filled_in(message: object, data: bytes) -> None:
     """Put the weights of an outline back."""
     if isinstance(message, onnx.TensorProto):
         entries = {entry.key: entry.value for entry in message.external_data}
-        if entries.get("location") == outline.INSIDE:
+        if entries.get("location") == outline.INSIDE:  # all are raw here
             start, length = int(entries["offset"]), int(entries["length"])
             message.ClearField("external_data")
             message.ClearField("data_location")
@@ -187,6 +187,18 @@ def test_narrow_weights_beside_a_model(tmp_path: Path) -> None:
     onnx.save(model, tmp_path / "model.onnx")
     (found,) = Session(*_opened(tmp_path / "model.onnx")).run({"x": np.zeros((3, 16), np.float32)})
     np.testing.assert_array_equal(found, numbers * np.float32(0.5))
+
+
+@pytest.mark.parametrize("data_type", [onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.INT64])
+def test_numbers_that_are_not_raw(data_type) -> None:
+    """Floats are stepped over too; integers are written in fewer bytes, and read with the message."""
+    numbers = np.arange(70 * 90).reshape(70, 90)
+    model = product(helper.make_tensor("w", data_type, [70, 90], numbers.reshape(-1).tolist()))
+    assert not model.graph.initializer[0].raw_data
+    data = model.SerializeToString()
+    assert external_count(data) == (data_type != onnx.TensorProto.INT64)
+    (weight,) = weights_of(data)
+    np.testing.assert_array_equal(weight, numbers)
 
 
 def test_a_message_may_not_name_bytes_of_a_file_that_it_did_not_come_from() -> None:

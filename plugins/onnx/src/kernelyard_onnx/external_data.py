@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import sys
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import BinaryIO
 
@@ -104,8 +105,11 @@ class WeightFiles:
             array = self._own.read(offset, length, where)
         else:
             array = self._beside(location, offset, length, where)
-        array.flags.writeable = False
-        return array.view(dtype)
+        found = (
+            array.view(dtype) if sys.byteorder == "little" else array.view(dtype).byteswap()
+        )  # files are little-endian
+        found.flags.writeable = False
+        return found
 
     def _beside(self, location: str, offset: int, length: int, where: str) -> np.ndarray:
         if self.folder is None:

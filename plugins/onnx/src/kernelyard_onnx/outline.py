@@ -19,7 +19,10 @@ MAX_DEPTH = 100  # protobuf's own limit of messages within messages
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _TENSOR = onnx.TensorProto.DESCRIPTOR
 _FIELDS = _TENSOR.fields_by_name
-_RAW_DATA = _FIELDS["raw_data"].number
+_DATA_TYPE = _FIELDS["data_type"].number
+# Fields that hold a tensor's numbers as they are in memory, by element type (raw_data: those of any).
+_NUMBERS: dict[int, str] = {onnx.TensorProto.FLOAT: "float_data", onnx.TensorProto.DOUBLE: "double_data"}
+_ALL_DATA = {field.number for name, field in _FIELDS.items() if name.endswith("_data")}
 _ELSEWHERE = {_FIELDS["external_data"].number, _FIELDS["data_location"].number}
 
 
@@ -69,15 +72,19 @@ def _message(data: Any, descriptor: Any, start: int, end: int, depth: int) -> by
 
 def _tensor(data: Any, start: int, end: int) -> bytes:
     fields = list(_fields(data, start, end))
-    raw = [field for field in fields if field.number == _RAW_DATA and field.kind == _BYTES]
-    is_elsewhere = any(field.number in _ELSEWHERE for field in fields)
-    if len(raw) != 1 or is_elsewhere or raw[0].end - raw[0].start < LARGE:
+    types = [_varint(data, field.start, field.end)[0] for field in fields if field.number == _DATA_TYPE]
+    as_in_memory = {_FIELDS[name].number for name in ("raw_data", _NUMBERS.get(types[-1] if types else 0)) if name}
+    stored = [field for field in fields if field.number in _ALL_DATA]
+    if len(stored) != 1 or any(field.number in _ELSEWHERE for field in fields):
+        return data[start:end]
+    (field,) = stored
+    length = field.end - field.start
+    if field.number not in as_in_memory or field.kind != _BYTES or length < LARGE:
         return data[start:end]
     place = onnx.TensorProto(data_location=onnx.TensorProto.EXTERNAL)
-    entries = {"location": INSIDE, "offset": str(raw[0].start), "length": str(raw[0].end - raw[0].start)}
-    for key, value in entries.items():
+    for key, value in (("location", INSIDE), ("offset", str(field.start)), ("length", str(length))):
         place.external_data.add(key=key, value=value)
-    return data[start : raw[0].tag] + data[raw[0].end : end] + place.SerializeToString()
+    return data[start : field.tag] + data[field.end : end] + place.SerializeToString()
 
 
 @cache
