@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable
-from contextvars import copy_context
+from contextvars import ContextVar, copy_context
 from typing import Any, TextIO, TypeVar
 
 from kernelyard.errors import PluginError, PluginTimeoutError
@@ -30,6 +31,20 @@ def timeout_seconds() -> float:
             f"{TIMEOUT_VARIABLE} is no usable number of seconds", found=text, expected=f"0 to {MAX_TIMEOUT:g}"
         )
     return seconds
+
+
+# When the answers that are waited for in this context last gave a sign of life, the outermost first.
+_SIGNS: ContextVar[tuple[list[float], ...]] = ContextVar("signs", default=())
+
+
+def progress() -> None:
+    """Say, from within a plugin's answer, that a part of it is done: the wait for the rest starts anew.
+
+    For answers that take long because they run a compiler, say; one that hangs gives no sign, and is ended.
+    """
+    now = time.monotonic()
+    for sign in _SIGNS.get():
+        sign[0] = now
 
 
 def guarded(what: str, action: Callable[[], T]) -> T:
@@ -66,6 +81,8 @@ def _outcome(what: str, action: Callable[[], T], seconds: float) -> tuple[T, Bas
     """
     outcome: dict[str, Any] = {}
     context = copy_context()  # options of passes and the like are found from the other thread, too
+    sign = [time.monotonic()]
+    context.run(_SIGNS.set, (*_SIGNS.get(), sign))
 
     def run() -> None:
         try:
@@ -76,7 +93,8 @@ def _outcome(what: str, action: Callable[[], T], seconds: float) -> tuple[T, Bas
     thread = threading.Thread(target=run, name=f"kernelyard plugin: {what}", daemon=True)
     with _PRINTING:
         thread.start()
-        thread.join(min(seconds, threading.TIMEOUT_MAX))
+        while thread.is_alive() and (left := sign[0] + seconds - time.monotonic()) > 0:
+            thread.join(min(left, threading.TIMEOUT_MAX))
     if thread.is_alive():
         raise PluginTimeoutError(
             f"{what} did not finish within {seconds:g} s{_place(thread)}",

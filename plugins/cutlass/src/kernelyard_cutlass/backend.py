@@ -17,6 +17,7 @@ from kernelyard.patterns.attention_templates import attention_rewriters
 from kernelyard.patterns.composite import captured_operands
 from kernelyard.placement.json_serializer import JSONSerializer, KernelNode
 from kernelyard.plugins.backend import Backend, Unavailable
+from kernelyard.plugins.guard import progress
 from kernelyard.runtime.module import RuntimeModule
 from kernelyard.target import Target
 from kernelyard.transform.convert_layout import ConvertLayout
@@ -157,5 +158,6 @@ def _code(kernel: Kernel, archs: Sequence[str]) -> Code:
             raise CodegenError(
                 f"CUTLASS's template {kernel.template!r} cannot be compiled", where=arch, found=error, hint=error.hint
             ) from error
+        progress()
         code = replace(found, cubins={**code.cubins, **found.cubins})
     return code

@@ -1,0 +1,55 @@
+"""Waiting for a plugin's answers: it ends, unless the plugin says that it gets on."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from kernelyard.errors import PluginTimeoutError
+from kernelyard.plugins.guard import progress, within_time
+
+
+@pytest.fixture
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERNELYARD_PLUGIN_TIMEOUT", "2")
+
+
+@pytest.mark.usefixtures("_quick")
+def test_an_answer_that_gets_on_may_take_longer_than_one_that_does_not() -> None:
+    def work(pause: float) -> int:
+        for _ in range(6):
+            time.sleep(pause)
+            progress()
+        return 7
+
+    assert within_time("working", lambda: work(0.5)) == 7
+
+
+@pytest.mark.usefixtures("_quick")
+def test_what_gets_on_within_another_answer_is_progress_of_both() -> None:
+    def inner() -> int:
+        for _ in range(6):
+            time.sleep(0.5)
+            progress()
+        return 8
+
+    assert within_time("outer", lambda: within_time("inner", inner)) == 8
+
+
+@pytest.mark.usefixtures("_quick")
+def test_what_hangs_after_some_progress_is_ended() -> None:
+    end = threading.Event()
+
+    def work() -> None:
+        progress()
+        end.wait(60)
+
+    with pytest.raises(PluginTimeoutError, match="did not finish within 2 s"):
+        within_time("working", work)
+    end.set()
+
+
+def test_outside_of_an_answer_it_says_nothing() -> None:
+    progress()
