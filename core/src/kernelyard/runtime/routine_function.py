@@ -13,7 +13,7 @@ from kernelyard.runtime import routine as code
 from kernelyard.runtime.entry_function import EntryFunction
 from kernelyard.runtime.program_function import ProgramRunner
 from kernelyard.runtime.routine import Closure, ClosureSpec, Instruction, Routine
-from kernelyard.runtime.shapes import solve_symbols, stacked
+from kernelyard.runtime.shapes import SymbolSolver, stacked
 from kernelyard.runtime.spec import TensorSpec
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ class RoutineFunction(EntryFunction):
         super().__init__(machine, routine)
         self._routine = routine
         self._blocks = [ProgramRunner(machine, block) for block in routine.blocks]
+        self._solvers = {numbers: SymbolSolver(specs) for numbers, specs in _bound(routine).items()}
         resident = machine.executable.resident if machine.constants is None else machine.constants.array
         self._constants = {number: resident(digest) for number, digest in routine.constants.items()}
 
@@ -69,7 +70,7 @@ class RoutineFunction(EntryFunction):
             raise ExecutionError(
                 "functions call each other too deeply", where=self._routine.name, expected=f"at most {MAX_DEPTH} calls"
             )
-        frame = Frame(self._routine, arrays, self._constants, symbols, self._stack)
+        frame = Frame(self._routine, arrays, self._constants, symbols, self._solvers, self._stack)
         instructions, position = self._routine.code, 0
         while True:
             instruction = instructions[position]
@@ -120,9 +121,11 @@ class Frame:
         inputs: Arrays,
         constants: Mapping[int, Any],
         symbols: Symbols,
+        solvers: Mapping[tuple[int, ...], SymbolSolver],
         stack: Callable[[Arrays], Any] = np.stack,
     ) -> None:
         self._routine = routine
+        self._solvers = solvers
         self._stack = stack
         self._values: list[Any] = [None] * len(routine.values)
         self._values[: len(inputs)] = inputs
@@ -131,7 +134,7 @@ class Frame:
             self._values[number] = array
         self._collected: dict[int, list[Any]] = {}
         self.symbols = {name: symbols[name] for name in routine.symbols if name in symbols}
-        solve_symbols(routine.inputs, [array.shape for array in inputs], self.symbols)
+        self.bind(tuple(range(len(inputs))))
 
     def read(self, numbers: Sequence[int]) -> list[Any]:
         """Some values. Raises: ExecutionError for one that nothing has written."""
@@ -164,10 +167,16 @@ class Frame:
         arrays = [stacked(self._collected.pop(n, ()), specs[n], self.symbols, self._stack) for n in instruction.outputs]
         self.write(instruction, arrays)
 
-    def bind(self, numbers: Sequence[int]) -> None:
+    def bind(self, numbers: tuple[int, ...]) -> None:
         """Read new symbols off some values, and check the sizes that were known. Raises: InputShapeError."""
-        specs: list[TensorSpec] = [self._routine.values[number] for number in numbers]
-        solve_symbols(specs, [array.shape for array in self.read(numbers)], self.symbols)
+        self._solvers[numbers]([array.shape for array in self.read(numbers)], self.symbols)
+
+
+def _bound(routine: Routine) -> dict[tuple[int, ...], list[TensorSpec]]:
+    """The values whose sizes are read together: the inputs, and those of each such instruction."""
+    groups = [instruction.inputs for instruction in routine.code if instruction.name == code.BIND]
+    groups.append(tuple(range(len(routine.inputs))))
+    return {numbers: [routine.values[number] for number in numbers] for numbers in groups}
 
 
 def _check_kinds(specs: Sequence[TensorSpec], values: Arrays, where: str) -> None:

@@ -12,6 +12,8 @@ from kernelyard.dims import Dim
 from kernelyard.errors import InputShapeError, ShapeError
 from kernelyard.runtime.spec import TensorSpec
 
+MAX_SOLVED = 64
+
 
 class DimValues:
     """Values of dims for given symbols; each distinct dim is evaluated once."""
@@ -56,6 +58,27 @@ def solve_symbols(specs: Sequence[TensorSpec], shapes: Sequence[tuple[int, ...]]
     for spec, axis, dim, size in deferred:
         _solve_affine(dim, size, values)
         _check(spec, axis, dim, size, values)
+
+
+class SymbolSolver:
+    """`solve_symbols` for the same tensors in call after call: what it found for the last shapes is kept."""
+
+    def __init__(self, specs: Sequence[TensorSpec]) -> None:
+        self._specs = tuple(specs)
+        self._symbols = sorted({name for spec in specs for dim in spec.shape for name in dims.symbols_of(dim)})
+        self._solved: dict[tuple[object, ...], dict[str, int]] = {}
+
+    def __call__(self, shapes: Sequence[tuple[int, ...]], values: dict[str, int]) -> None:
+        """See `solve_symbols`."""
+        key = (tuple(shapes), tuple(map(values.get, self._symbols)))
+        solved = self._solved.get(key)
+        if solved is None:
+            found = dict(values)
+            solve_symbols(self._specs, shapes, found)
+            if len(self._solved) >= MAX_SOLVED:
+                self._solved.clear()
+            solved = self._solved[key] = {name: found[name] for name in self._symbols if name in found}
+        values.update(solved)
 
 
 def stacked(
