@@ -351,6 +351,15 @@ def test_a_product_times_a_number(op, products):
     assert f"alpha={8.0 if op == 'multiply' else 0.125}" in exe.inspect()
 
 
+@pytest.mark.parametrize(("op", "number"), [("multiply", np.inf), ("multiply", np.nan), ("divide", 0.0)])
+def test_a_product_times_what_is_not_finite(op, number, products):
+    def build(b, x, w):
+        return b.op(op, b.op("matmul", x, w), np.float32(number))
+
+    exe = compiled(module_of(build, *f32((4, 8), (8, 6))))
+    assert region_of(exe).ops == ("matmul",)
+
+
 def test_a_product_times_many_numbers(products):
     scale = values((6,), F32)
 

@@ -29,7 +29,7 @@ def test_the_page_names_every_reason() -> None:
     source = Path(checks.__file__).read_text(encoding="utf-8")
     codes = set(re.findall(r'Decline\(\s*"([a-z-]+)"', source))
     assert {"dtype", "bias", "residual", "approximation"} <= codes
-    assert codes | {"rank", "batch", "zero_point"} <= named
+    assert codes | {"rank", "batch", "zero-point"} <= named
 
 
 def test_the_patterns_of_tvm_are_there_and_each_name_is_its_own() -> None:

@@ -187,7 +187,7 @@ def test_matmul_fp8_dequantize_offload(products):
     ("scale", "zero_point", "code"),
     [
         (np.float32(2.0), np.int32(0), None),
-        (np.float32(2.0), np.int32(1), "zero_point"),
+        (np.float32(2.0), np.int32(1), "zero-point"),
         (np.full(16, 2.0, np.float32), np.int32(0), "scale"),
     ],
     ids=["scale and zero", "zero point of one", "vector of scales"],

@@ -5,6 +5,7 @@ The library reads a bias, a batch or an alignment without looking: what is accep
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 
@@ -52,14 +53,13 @@ class Checks:
     def dequantize(self, match: Match) -> Answer:
         """A product of integers restored to floats by one number."""
         reading = read_match(match)
-        for name in ("scale", "zero_point"):
-            constant = match[name]
-            if not isinstance(constant, Constant) or constant.data.ndim:
-                return Decline(name, f"{name} is {constant.type!r}, not one constant number", at=constant)
-        zero_point = match["zero_point"]
-        if isinstance(zero_point, Constant) and zero_point.data != 0:
-            return Decline("zero_point", f"the zero point is {zero_point.data.item()}, not 0", at=zero_point)
-        return _inner(match) or self.refusal(reading) or Accept()
+        scale, zero_point = match["scale"], match["zero_point"]
+        for code, number in (("scale", scale), ("zero-point", zero_point)):
+            if number.tensor_type.rank:
+                return Decline(code, f"it is {number.type!r}, one number for each of many", at=number)
+        if _one_number(zero_point) != 0:
+            return Decline("zero-point", f"the zero point is {_one_number(zero_point)}, not 0", at=zero_point)
+        return _inner(match) or self.refusal(reading) or _scale(match, reading) or Accept()
 
     def multiply(self, match: Match) -> Answer:
         """A product of float8 multiplied by two numbers that are on the device."""
@@ -174,7 +174,9 @@ def alpha_of(match: Match) -> float:
     number = _one_number(match.get("scale"))
     if number is None:
         return 1.0
-    return 1.0 / number if match.get("quotient") is not None else number
+    if match.get("quotient") is None:
+        return number
+    return 1.0 / number if number else math.inf
 
 
 def _scale(match: Match, reading: Reading) -> Decline | None:
@@ -183,9 +185,10 @@ def _scale(match: Match, reading: Reading) -> Decline | None:
         return None
     if reading.dtype == "int32":
         return Decline("scale", f"a product that is {reading.dtype} cannot be multiplied", at=scale)
-    number = _one_number(scale)
-    if number is None or (number == 0 and match.get("quotient") is not None):
+    if _one_number(scale) is None:
         return Decline("scale", f"the product is multiplied by {scale.type!r}, not by one number", at=scale)
+    if not math.isfinite(alpha_of(match)):
+        return Decline("scale", f"the product is multiplied by {alpha_of(match)}, which is not finite", at=scale)
     if scale.tensor_type.rank > len(match["root"].tensor_type.shape):
         return Decline("scale", f"{scale.type!r} has more axes than the product", at=scale)
     return None
