@@ -7,7 +7,7 @@ import pytest
 
 import kernelyard as ky
 from kernelyard.dims import symbol
-from kernelyard.errors import OptionError
+from kernelyard.errors import KernelyardError, OptionError
 from kernelyard.ir import FunctionBuilder, IRModule
 from kernelyard.testing import assert_declined
 from kernelyard_cutlass import tune
@@ -152,6 +152,18 @@ def test_two_matrices_are_more_than_the_epilogue_reads(programs):
     programs.partly(["matmul"], "residual", build, *inputs)
 
 
+@pytest.mark.parametrize("op", ["add", "multiply"])
+def test_a_residual_that_is_made_of_the_product_itself(op, programs):
+    """Nothing else reads the product, so that a group of all would be legal; the epilogue cannot read it twice."""
+
+    def build(b, x, w):
+        y = b.op("matmul", x, w)
+        return b.op(op, b.op("nn.gelu", y), y)
+
+    inputs = ((5, 16), F16), ((16, 24), F16)
+    programs.partly(["matmul"], "operand", build, *inputs)
+
+
 def test_a_product_may_be_widened_first(programs):
     def build(b, x, w, bias):
         return b.op("nn.gelu", b.op("add", b.op("astype", b.op("matmul", x, w), dtype="float32"), bias))
@@ -265,6 +277,15 @@ def test_attention_that_is_declined(programs):
 
     module = module_of(top, *qkv(rows=12, columns=6))
     assert composites(compiled(module)) == []
+
+
+def test_a_bias_of_known_size_for_unknown_batches(programs):
+    """What the operator takes to be equal is checked before a program runs, so that nothing is read outside."""
+    shapes = ((N, 6, 4, 8), (N, 10, 4, 8), (N, 10, 4, 8), (2, 1, 1, 10))
+    module = module_of(attention, *((shape, F16) for shape in shapes))
+    exe = programs.taken("attention", attention, *((shape, F16) for shape in shapes), n=2)
+    with pytest.raises(KernelyardError):
+        programs.right(exe, module, n=3)
 
 
 # --- norms ------------------------------------------------------------------------------------------------------------

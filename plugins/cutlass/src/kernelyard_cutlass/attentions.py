@@ -114,9 +114,14 @@ def _check_bias(match: Match, full: Shape) -> Decline | None:
     if bias.tensor_type.dtype != match["query"].tensor_type.dtype:
         return Decline("dtype", f"a bias of {bias.tensor_type.dtype}", bias)
     shape: tuple[Dim, ...] = (1,) * (4 - bias.tensor_type.rank) + bias.tensor_type.shape
-    fits = all(size in (1, whole) for size, whole in zip(shape[:3], full[:3], strict=True))
-    if len(shape) == 4 and fits and shape[3] == full[3]:
+    fits = all(size == 1 or _is_whole(size, whole) for size, whole in zip(shape[:3], full[:3], strict=True))
+    if len(shape) == 4 and fits and _is_whole(shape[3], full[3]):
         return None
     return Decline(
         "operand", f"a bias of {text(bias.tensor_type.shape)}; each axis of {text(full)} but the last may be 1", bias
     )
+
+
+def _is_whole(size: Dim, whole: Dim) -> bool:
+    """Whether they are the same, by proof or as a program checks it: a known size that is not 1 cannot broadcast."""
+    return size == whole or (isinstance(size, int) and size != 1 and not isinstance(whole, int))

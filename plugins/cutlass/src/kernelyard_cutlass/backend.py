@@ -28,7 +28,7 @@ from kernelyard.transform.run_codegen import Region
 from kernelyard_cutlass import compiler
 from kernelyard_cutlass.candidates import kernels_of
 from kernelyard_cutlass.code import Code
-from kernelyard_cutlass.description import Settings
+from kernelyard_cutlass.description import DECODED, Settings
 from kernelyard_cutlass.kernels import Kernel
 from kernelyard_cutlass.patterns import fusion_patterns
 from kernelyard_cutlass.runtime import CutlassModule
@@ -71,7 +71,7 @@ def _stored(role: str, operand: Expr, composite: Function, operands: Mapping[str
         return [("rhs", _constant(operand, lambda data: data.swapaxes(-1, -2)))]
     if role == "encoded":
         return []
-    if role == "weight" and "encoded" in operands:
+    if role == DECODED:
         bound = {binding.var: binding.value for binding in composite.bindings}
         weight = weight_of(operand, operands["encoded"], lambda expr: bound.get(expr, expr))  # pyright: ignore[reportArgumentType, reportCallIssue]
         if isinstance(weight, str):

@@ -28,6 +28,9 @@ COMBINATIONS = ("add", "multiply")
 _HARD_SWISH = {"alpha": 1 / 6, "beta": 0.5}  # the only one that CUTLASS has
 
 
+DECODED = "decoded"  # the role of a weight that codegen decodes: the one operand that is inside of the composite
+
+
 @dataclass(frozen=True)
 class Settings:
     """What a compile says. archs: of the target. f32: how float32 is multiplied, "3xtf32" or "tf32"."""
@@ -84,6 +87,14 @@ def check_dtypes(operands: Sequence[Expr], allowed: Sequence[str] = FLOATS) -> D
             return Decline("dtype", f"an operand of {dtype}; {', '.join(allowed)} are what the templates take", operand)
         if dtype != operands[0].tensor_type.dtype:
             return Decline("dtype", f"operands of {operands[0].tensor_type.dtype} and {dtype}", operand)
+    return None
+
+
+def check_outside(match: Match, description: Description) -> Decline | None:
+    """None where all operands come from outside: a residual made of the product itself is there too late."""
+    for capture, role in description.roles.items():
+        if match[capture] in match.members and role != DECODED:
+            return Decline("operand", f"the {role} is computed inside of the group", match[capture])
     return None
 
 

@@ -11,7 +11,15 @@ from kernelyard.patterns.templates import swaps_last_two
 from kernelyard.transform.convert_layout import to_first, to_last
 from kernelyard_cutlass.attentions import describe_attention, describe_stacked, describe_var_len
 from kernelyard_cutlass.convolutions import describe_conv2d
-from kernelyard_cutlass.description import ACTIVATIONS, COMBINATIONS, Describe, Description, Settings, check_arch
+from kernelyard_cutlass.description import (
+    ACTIVATIONS,
+    COMBINATIONS,
+    Describe,
+    Description,
+    Settings,
+    check_arch,
+    check_outside,
+)
 from kernelyard_cutlass.norms import describe_norm
 from kernelyard_cutlass.products import describe_int8_matmul, describe_matmul
 from kernelyard_cutlass.weights import decoded_weight, describe_decode_matmul
@@ -36,7 +44,9 @@ def fusion_patterns(settings: Settings) -> list[FusionPattern]:
 def _fusion_pattern(name: str, pattern: Pattern, describe: Describe, settings: Settings) -> FusionPattern:
     def check(match: Match) -> Answer:
         answer = check_arch(settings) or describe(match, settings)
-        return answer if isinstance(answer, Decline) else Accept()
+        if isinstance(answer, Decline):
+            return answer
+        return check_outside(match, answer) or Accept()
 
     def attributes(match: Match) -> Mapping[str, Any]:
         description = describe(match, settings)

@@ -16,7 +16,7 @@ import numpy as np
 from kernelyard.ir import Call, Constant, Expr, Op
 from kernelyard.patterns import Decline, Match, Pattern, is_const, is_op
 from kernelyard.runtime.lru import LRU
-from kernelyard_cutlass.description import Description, Settings, check_dtypes, following
+from kernelyard_cutlass.description import DECODED, Description, Settings, check_dtypes, following
 from kernelyard_cutlass.launches import RUN
 from kernelyard_cutlass.products import checked_gemm, gemm_choices
 
@@ -85,7 +85,7 @@ def describe_decode_matmul(match: Match, settings: Settings) -> Description | De
         )
     choices = gemm_choices(match, gemm, True, behind.epilogue, settings)
     choices = {**choices, "family": "decode", "bits": weight.bits}
-    roles = {"lhs": "lhs", "rhs": "weight", "encoded": "encoded", **behind.roles}
+    roles = {"lhs": "lhs", "rhs": DECODED, "encoded": "encoded", **behind.roles}
     return Description("decode_matmul", roles, {"tune": settings.tune}, choices)
 
 
