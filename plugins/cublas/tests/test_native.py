@@ -108,6 +108,40 @@ def test_pointers_may_be_moved(library):
     library.destroy(matmul)
 
 
+def test_proposals_are_read_as_the_library_writes_them(library):
+    """`cublasLtMatmulHeuristicResult_t`: 64 bytes of algorithm, workspace, state, waves."""
+    given = []
+
+    def propose(handle, matmul, a, b, c, d, preference, count, results, found):
+        given.append((handle, matmul, a, b, c, d, preference, count))
+        for number, state in enumerate((0, 15, 0)):
+            at = results + 96 * number
+            ctypes.memset(at, number + 1, 64)
+            ctypes.c_size_t.from_address(at + 64).value = 1000 * number
+            ctypes.c_int.from_address(at + 72).value = state
+            ctypes.c_float.from_address(at + 76).value = 0.5
+        found[0] = 3
+        return 0
+
+    def check(handle, matmul, a, b, c, d, algorithm, result):
+        ctypes.memmove(result, algorithm, 64)
+        ctypes.c_size_t.from_address(result + 64).value = 4096
+        return 0 if ctypes.string_at(algorithm, 1) == b"\x01" else 7
+
+    made = LtLibrary(library.path)
+    made.__dict__["_handle"] = ctypes.c_void_p(0x700)
+    for name, function in {"cublasLtMatmulAlgoGetHeuristic": propose, "cublasLtMatmulAlgoCheck": check}.items():
+        made._functions[name] = ctypes.CFUNCTYPE(ctypes.c_int, *SIGNATURES[name])(function)
+    layouts = Layouts(0x20, 0x30, 0x40, 0x50)
+    assert made.heuristics(0x10, layouts, 0x60, 4) == [
+        Heuristic(b"\x01" * 64, 0, 0.5),
+        Heuristic(b"\x03" * 64, 2000, 0.5),
+    ]
+    assert given == [(0x700, 0x10, 0x20, 0x30, 0x40, 0x50, 0x60, 4)]
+    assert made.check(0x10, layouts, b"\x01" * 64) == Heuristic(b"\x01" * 64, 4096)
+    assert made.check(0x10, layouts, b"\x02" * 64) is None
+
+
 def test_without_a_gpu_the_library_says_so(library):
     problem = problem_of(
         Attributes(), {"lhs": (4, 8), "rhs": (8, 6), "out": (4, 6)}, dict.fromkeys(("lhs", "rhs", "out"), "float32")
