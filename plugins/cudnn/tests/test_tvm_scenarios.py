@@ -92,6 +92,11 @@ def test_stacked_attention_split_offload(check: Any, layout: str, start: str) ->
     assert len(graph.inputs) == 1, "the pieces are read where they lie"
 
 
+def test_stacked_attention_of_grouped_queries(check: Any) -> None:
+    """TVM's runtime takes them; its patterns do not."""
+    check(lambda b: stacked(b, "BS3NH", "split", heads=4, shared=2), "cudnn.attention.BS3NH")
+
+
 def test_stacked_attention_of_any_batch(check: Any) -> None:
     sizes = [{"n": 1}, {"n": 4}]
     check(lambda b: stacked(b, "BS3NH", "split", batch=symbol("n")), "cudnn.attention.BS3NH", sizes=sizes)

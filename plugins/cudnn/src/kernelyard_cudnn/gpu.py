@@ -81,7 +81,7 @@ class CudnnGpu:
         for blob in map(read_blob, blobs):
             fits = blob.version == self._cudnn.backend_version() and blob.device.runs_on(self._properties)
             if fits and blob.graph == repr(graph):
-                return planning.restored(self._cudnn, blob.plan, self._handle)
+                return planning.restored(self._cudnn, blob.plan, where)
         return planning.plan(self._cudnn, graph, where)
 
     def _measured(self, graph: Graph, addresses: Mapping[int, int], workspace: Callable[[int], int]) -> Any:

@@ -5,15 +5,13 @@ A convolution reads `[permute] conv [permute | stage]*`: permutations are stride
 
 from __future__ import annotations
 
-from functools import partial
-
 from kernelyard.patterns import FusionPattern, Pattern, is_const, is_op, wildcard
-from kernelyard.patterns.attention_templates import stacked_attention
 from kernelyard.patterns.templates import layer_norm, rms_norm
 from kernelyard_cudnn.checks import Checks
 from kernelyard_cudnn.reading import ATTENTION, BINARY, CONVOLUTIONS, PERMUTE, TRANSPOSED, UNARY
 
 MAX_STAGES = 6  # permutations count
+STACKED = ("BS3NH", "SBN3H")
 
 
 def stage(previous: Pattern) -> Pattern:
@@ -46,6 +44,19 @@ def attention() -> Pattern:
     return root.optional(lambda result: is_op(PERMUTE)(result))
 
 
+def stacked_attention(layout: str) -> Pattern:
+    """Attention of queries, keys and values that are pieces of one tensor, of whatever widths: grouped queries too."""
+    split, stacked = is_op("split")(wildcard()), wildcard()
+    pieces = [split[None] for _ in range(3)], [is_op("strided_slice")(stacked) for _ in range(3)]
+    lay_out = is_op("reshape" if layout == "BS3NH" else PERMUTE)
+    roots: list[Pattern] = []
+    for three in pieces:
+        operands = [lay_out(piece) for piece in three]
+        roots.append(is_op(ATTENTION[0])(*operands) | is_op(ATTENTION[1])(*operands, wildcard()))
+    root = roots[0] | roots[1]
+    return root if layout == "BS3NH" else is_op(PERMUTE)(root)
+
+
 def padded_attention() -> Pattern:
     """Attention whose bias hides the keys behind each example's length."""
     operands = [is_op(PERMUTE)(wildcard()) | wildcard() for _ in range(3)]
@@ -60,11 +71,9 @@ def fusion_patterns(checks: Checks) -> list[FusionPattern]:
         FusionPattern(f"cudnn.{op.removeprefix('nn.')}", convolution(op), checks.convolution)
         for op in (*CONVOLUTIONS, *TRANSPOSED)
     ]
-    for layout in ("BS3NH", "SBN3H"):
-        make = partial(stacked_attention, layout=layout)
-        ways = [make(start, with_bias) for start in ("split", "strided_slice") for with_bias in (False, True)]
-        either = ways[0] | ways[1] | ways[2] | ways[3]
-        patterns.append(FusionPattern(f"cudnn.attention.{layout}", either, checks.attention))
+    patterns += [
+        FusionPattern(f"cudnn.attention.{layout}", stacked_attention(layout), checks.attention) for layout in STACKED
+    ]
     return [
         *patterns,
         FusionPattern("cudnn.padded_attention", padded_attention(), checks.attention),

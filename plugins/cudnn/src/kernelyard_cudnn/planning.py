@@ -78,12 +78,16 @@ def saved(made: Any) -> bytes:
     return bytes(made.serialize())
 
 
-def restored(cudnn: ModuleType, data: bytes, handle: Any) -> Any:
-    """The planned graph that `saved` wrote, by the same version of cuDNN. Raises: NoPlanError."""
-    made = cudnn.pygraph(handle=handle)
+def restored(cudnn: ModuleType, data: bytes, where: Mapping[str, Any]) -> Any:
+    """The planned graph that `saved` wrote, by the same version of cuDNN for the same kind of GPU.
+
+    Raises: NoPlanError.
+    """
+    made = cudnn.pygraph(**where)
+    handles = [where["handle"]] if "handle" in where else []
     try:
-        made.deserialize(handle, data)
-    except RuntimeError as error:
+        made.deserialize(*handles, list(data))  # its form is a list of numbers
+    except (cudnn.cudnnGraphNotSupportedError, RuntimeError) as error:
         raise _no_plan(error) from error
     return made
 
