@@ -217,6 +217,15 @@ def test_images_with_channels_first_are_turned_at_the_ends_of_a_chain(programs):
     programs.right(exe, module)
 
 
+@pytest.mark.parametrize(("taps", "algorithm"), [(32, "kOptimized"), (33, "kAnalytic")])
+def test_wide_windows_are_walked_in_another_way(taps, algorithm, programs):
+    def build(b, x, w):
+        return conv_nhwc(b, x, w, padding=(0, 16, 0, 16))
+
+    exe = programs.taken("conv2d", build, ((1, 2, 20, 8), F16), ((8, 1, taps, 8), F16))
+    assert {kernel.algorithm for kernel in runtime_of(exe).codes} == {algorithm}
+
+
 def test_groups_are_declined(programs):
     def build(b, x, w):
         return b.op("nn.conv2d", x, w, groups=4)

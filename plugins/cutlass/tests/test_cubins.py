@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -64,6 +66,7 @@ KERNELS = {
     "conv2d, silu": conv(epilogue=Epilogue("silu")),
     "conv2d, residual": conv(tile=WIDE, epilogue=RESIDUAL),
     "conv2d, three channels": conv(align=(1, 1, 8), tile=Tile(64, 64, 32, 32, 32, 2)),
+    "conv2d, wide window": replace(conv(), algorithm="kAnalytic"),
     "conv2d, float32": conv("float32", "3xtf32", (4, 4, 4), SPLIT),
     "attention": AttentionKernel("float16", True, False, 64, 64, 64),
     "attention, bias": AttentionKernel("bfloat16", False, True, 32, 128, 128),

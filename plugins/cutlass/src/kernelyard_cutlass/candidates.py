@@ -75,7 +75,7 @@ def _decode(choices: Choices) -> Kernels:
 
 
 def _conv2d(choices: Choices) -> Kernels:
-    common = {**_product(choices), "epilogue": _epilogue(choices), "algorithm": "kOptimized"}
+    common = {**_product(choices), "epilogue": _epilogue(choices), "algorithm": choices["algorithm"]}
     kernels: Kernels = {"conv2d": [Conv2dKernel(tile=tile, **common) for tile in _tiles(choices)]}
     if choices["transposes"]:
         kernels["transpose"] = [TransposeKernel(choices["dtype"])]

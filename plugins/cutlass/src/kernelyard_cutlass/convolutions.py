@@ -8,6 +8,8 @@ from kernelyard.patterns import Decline, Match
 from kernelyard_cutlass.description import Description, Settings, check_dtypes, following
 from kernelyard_cutlass.tiles import alignment_of
 
+MOST_TAPS = 32  # of a window's row and column, for which there are bits where positions are kept
+
 
 def describe_conv2d(match: Match, settings: Settings) -> Description | Decline:
     """A convolution between the permutations that make images with channels last of it, with what follows on it."""
@@ -48,6 +50,7 @@ def describe_conv2d(match: Match, settings: Settings) -> Description | Decline:
         "combine": behind.epilogue.combine,
         "final": behind.epilogue.final,
         "problem": (batch * height * width, filters, dims.product(weight.shape[1:]), 1),
+        "algorithm": "kOptimized" if max(window) <= MOST_TAPS else "kAnalytic",
         "transposes": not (turned or is_packed),
         "archs": settings.archs,
         "tune": settings.tune,
