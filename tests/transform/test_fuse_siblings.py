@@ -219,6 +219,16 @@ def test_products_stay_alone():
     assert kernels(module) == [{"matmul"}, {"exp", "nn.relu"}, {"matmul"}]
 
 
+def test_products_of_rows_stay_alone():
+    b = FunctionBuilder()
+    x, w = b.input("x", (64, 96)), b.input("w", (96, 96))
+    y = b.op("matmul", x, w)
+    assert kernels(legal(b, y, b.op("nn.softmax", y, axis=1))) == [{"matmul"}, {"nn.softmax"}]
+    b = FunctionBuilder()
+    x, w = b.op("exp", b.input("x", (64, 96))), b.input("w", (96, 1))
+    assert kernels(legal(b, x, b.op("matmul", x, w))) == [{"exp"}, {"matmul"}]
+
+
 def test_few_rows_and_reductions_across():
     apart(lambda b: (b.op("max", (x := b.input("x", (4, 512))), axes=(1,)), b.op("sum", x, axes=(1,))))
     apart(lambda b: (b.op("max", (x := b.input("x", (64, 96))), axes=(0,)), b.op("sum", x, axes=(1,))))

@@ -174,7 +174,7 @@ def may_share_rows(first: Blocks, second: Blocks) -> bool:
     """True when one of the functions reduces rows, and the other works on the same rows, of which there are enough:
     the second reads the first's results, or both read the rows of one tensor."""
     blocks = (*first, *second)
-    if not all(map(_is_of_rows, blocks)) or not any(block.reduce_axes for block in blocks):
+    if not all(map(_is_of_rows, blocks)):
         return False
     shared = _shared_axes(blocks)
     rows = _rows(blocks[0], shared)

@@ -102,10 +102,6 @@ class _Kernel:
         return points_of(self.blocks)
 
     @cached_property
-    def is_product(self) -> bool:
-        return any(map(sums_products, self.blocks))
-
-    @cached_property
     def tensors(self) -> frozenset[Buffer]:
         used = {buffer for block in self.blocks for buffer in (block.output, *block.reads)}
         return frozenset(buffer for buffer in used if buffer.scope == "global")
@@ -160,13 +156,14 @@ class _Steps:
         return None
 
     def _fits(self, first: _Kernel, second: _Kernel) -> bool:
-        if len(first.tensors | second.tensors) > MOST_TENSORS or first.is_product or second.is_product:
+        common = not first.tensors.isdisjoint(second.tensors)
+        is_small = max(first.bytes_moved, second.bytes_moved) <= self.small
+        if not (common or is_small) or len(first.tensors | second.tensors) > MOST_TENSORS:
             return False
         if first.points is None or first.points != second.points:
-            return may_share_rows(first.blocks, second.blocks)
+            return common and may_share_rows(first.blocks, second.blocks)
         if points_of((*first.blocks, *second.blocks)) is None or not run_well_together(first.blocks, second.blocks):
             return False
-        is_small = max(first.bytes_moved, second.bytes_moved) <= self.small
         return is_small or shares_loads(first.blocks, second.blocks)
 
     def _after(self, first: int, second: int) -> list[_Step]:
@@ -246,12 +243,14 @@ class _Buffers:
         self.module = module
         self.of: dict[Expr, Buffer] = {}
         self.calls = 0
+        self._blocks: dict[int, tuple[ComputeBlock, ...] | None] = {}  # by id: equal functions are one object
 
     def kernel_of(self, step: _Step) -> _Kernel | None:
         """What a step computes, where it calls a PrimFunc whose results are read one by one."""
         call, *items = step.bindings
         function = callee(call.value, self.module)
-        if function is None or not isinstance(call.value, Call):
+        blocks = self._blocks_of(function) if function is not None else None
+        if function is None or blocks is None or not isinstance(call.value, Call):
             return None
         if len(function.outputs) > 1 and (call.var in self.returned or len(items) < len(self.users[call.var])):
             return None
@@ -262,8 +261,14 @@ class _Buffers:
         new = {buffer: replace(buffer, name=f"c{self.calls}_{buffer.name}") for buffer in own}
         self.of |= {var: new[function.outputs[number]] for number, var in results.items()}
         new.update(zip(function.inputs, map(self._buffer, call.value.args[1:]), strict=True))
-        blocks = tuple(with_common_axes(rename_buffers(block, new)) for block in function.blocks)
-        return _Kernel((function,), blocks)
+        return _Kernel((function,), tuple(rename_buffers(block, new) for block in blocks))
+
+    def _blocks_of(self, function: PrimFunc) -> tuple[ComputeBlock, ...] | None:
+        """The blocks with their axes by position; None for sums of products, which stay alone."""
+        if id(function) not in self._blocks:
+            is_product = any(map(sums_products, function.blocks))
+            self._blocks[id(function)] = None if is_product else tuple(map(with_common_axes, function.blocks))
+        return self._blocks[id(function)]
 
     def _buffer(self, expr: Expr) -> Buffer:
         if expr not in self.of:
