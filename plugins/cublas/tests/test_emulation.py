@@ -260,8 +260,37 @@ def test_descriptors_are_given_back(api):
     ],
 )
 def test_shapes_that_do_not_go_together_are_no_problem(shapes):
-    with pytest.raises(ArtifactCorruptedError):
-        problem_of(Attributes(), shapes, dict.fromkeys(shapes, "float32"))
+    types = dict.fromkeys(shapes, "float32")
+    if "scale_a" in shapes:
+        types |= {"lhs": "float8_e4m3fn", "rhs": "float8_e4m3fn"}
+    with pytest.raises(ArtifactCorruptedError, match="size"):
+        problem_of(Attributes(), shapes, types)
+
+
+def test_vectors_are_no_problem():
+    with pytest.raises(ArtifactCorruptedError, match="ranks"):
+        problem_of(
+            Attributes(), {"lhs": (8,), "rhs": (8, 6), "out": (6,)}, dict.fromkeys(("lhs", "rhs", "out"), "float32")
+        )
+
+
+@pytest.mark.parametrize(
+    "types",
+    [
+        {"rhs": "float16"},
+        {"out": "int8"},
+        {"bias": "float16"},
+        {"residual": "float16"},  # half as many bytes as would be read
+        {"scale_a": "float32", "scale_b": "float32"},
+        {"lhs": "float64", "rhs": "float64", "out": "float64", "residual": "float64"},
+    ],
+)
+def test_types_that_do_not_go_together_are_no_problem(types):
+    shapes = {"lhs": (4, 8), "rhs": (8, 6), "out": (4, 6), "bias": (6,), "residual": (4, 6)}
+    problem_of(Attributes(), shapes, dict.fromkeys(shapes, "float32"))
+    shapes |= {role: (1,) for role in types if role.startswith("scale")}
+    with pytest.raises(ArtifactCorruptedError, match="type"):
+        problem_of(Attributes(), shapes, {**dict.fromkeys(shapes, "float32"), **types})
 
 
 def test_layouts_of_the_library_are_of_the_swapped_operands(api):

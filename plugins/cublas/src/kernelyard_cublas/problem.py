@@ -14,7 +14,7 @@ from typing import Any
 from kernelyard.runtime.json_runtime import JSONNode
 from kernelyard.runtime.spec import Fields, corrupted, write_json
 from kernelyard_cublas._enums import DATA_TYPES, ComputeType, DataType, Epilogue
-from kernelyard_cublas.type_table import PRODUCTS, c_type
+from kernelyard_cublas.type_table import PRODUCTS, ProductType, c_type
 
 Shape = tuple[int, ...]
 KERNEL = "matmul"
@@ -105,36 +105,57 @@ def problem_of(attributes: Attributes, shapes: Mapping[str, Shape], dtypes: Mapp
 
     Raises: ArtifactCorruptedError for shapes and types that do not go together.
     """
-    product = PRODUCTS.get((dtypes["lhs"], dtypes["out"]))
-    if product is None or dtypes["rhs"] != dtypes["lhs"]:
-        raise corrupted("types of a product", f"{dtypes['lhs']} @ {dtypes['rhs']} -> {dtypes['out']}", "known ones")
+    product = _product(dtypes)
     lhs, rhs, out = shapes["lhs"], shapes["rhs"], shapes["out"]
+    if min(map(len, (lhs, rhs, out))) < 2:
+        raise corrupted("ranks of a product", f"{lhs} @ {rhs} -> {out}", "matrices")
     batches = _Batches.of(lhs, rhs, out, shapes.get("residual"), attributes.transpose_lhs)
-    rows = batches.rows(lhs)
     dtype = DATA_TYPES[dtypes["lhs"]]
-    has_bias = "bias" in shapes
-    epilogue = ACTIVATIONS[attributes.activation]
-    if has_bias:
-        epilogue = Epilogue.BIAS if epilogue == Epilogue.DEFAULT else Epilogue(epilogue | Epilogue.BIAS)
-    is_tf32 = attributes.compute == TF32 and product.compute == ComputeType.C_32F and dtypes["lhs"] == "float32"
     columns, residual = out[-1], shapes.get("residual", out)
     problem = Problem(
         a=Matrix(dtype, rhs[-1], rhs[-2], batches.count, batches.stride(rhs)),
-        b=Matrix(dtype, lhs[-1], rows, batches.count, batches.stride(lhs)),
+        b=Matrix(dtype, lhs[-1], batches.rows(lhs), batches.count, batches.stride(lhs)),
         c=Matrix(c_type(dtypes["out"]), columns, batches.rows(out), batches.count, batches.stride(residual)),
         d=Matrix(DATA_TYPES[dtypes["out"]], columns, batches.rows(out), batches.count, batches.stride(out)),
         transpose_a=attributes.transpose_rhs,
         transpose_b=attributes.transpose_lhs,
-        compute=ComputeType.C_32F_FAST_TF32 if is_tf32 else product.compute,
+        compute=_compute(product, dtypes["lhs"], attributes),
         scale_type=product.scale_type,
-        epilogue=epilogue,
+        epilogue=_epilogue(attributes, "bias" in shapes),
         alpha=attributes.alpha,
         beta=1.0 if "residual" in shapes else 0.0,
-        bias=DATA_TYPES[dtypes["bias"]] if has_bias else None,
+        bias=DATA_TYPES[dtypes["bias"]] if "bias" in shapes else None,
         scaled="scale_a" in shapes,
     )
     _check(problem, shapes)
     return problem
+
+
+def _product(dtypes: Mapping[str, str]) -> ProductType:
+    """What the library does with operands of these types: it reads each as the type that it must have."""
+    operands, result = dtypes["lhs"], dtypes["out"]
+    product = PRODUCTS.get((operands, result))
+    if product is None:
+        raise corrupted("types of a product", f"{operands} -> {result}", "types that cuBLASLt multiplies")
+    residual = result if product.residual else None
+    scale = "float32" if product.scales else None
+    of_role = {"rhs": operands, "bias": product.bias, "residual": residual, "scale_a": scale, "scale_b": scale}
+    for role, expected in of_role.items():
+        if dtypes.get(role, expected) != expected:
+            raise corrupted(f"type of {role}", dtypes[role], expected or f"none, of a product {operands} -> {result}")
+    return product
+
+
+def _compute(product: ProductType, operands: str, attributes: Attributes) -> ComputeType:
+    is_tf32 = attributes.compute == TF32 and operands == "float32"
+    return ComputeType.C_32F_FAST_TF32 if is_tf32 else product.compute
+
+
+def _epilogue(attributes: Attributes, has_bias: bool) -> Epilogue:
+    activation = ACTIVATIONS[attributes.activation]
+    if not has_bias:
+        return activation
+    return Epilogue.BIAS if activation == Epilogue.DEFAULT else Epilogue(activation | Epilogue.BIAS)
 
 
 @dataclass(frozen=True)
