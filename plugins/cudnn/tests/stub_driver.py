@@ -11,17 +11,39 @@ import subprocess
 from pathlib import Path
 
 NO_DEVICE = 100
-FAILING = """
-    cuInit cuDeviceGet cuDeviceGetCount cuDeviceGetAttribute cuCtxGetCurrent cuCtxGetLimit cuCtxPopCurrent
-    cuCtxPushCurrent cuStreamGetCtx cuLaunchKernel cuLaunchKernelEx cuLaunchCooperativeKernel cuGetProcAddress
-    cuGetProcAddress_v2 cuGetErrorName cuLinkCreate cuLinkAddData cuLinkComplete cuLinkDestroy cuTensorMapEncodeIm2col
-    cuTensorMapEncodeTiled
-""".split()
-MAKING = """
-    cuLibraryLoadData cuLibraryLoadFromFile cuLibraryGetKernel cuKernelGetFunction cuModuleLoadData cuModuleGetFunction
-""".split()
-SUCCEEDING = "cuLibraryUnload cuModuleUnload cuKernelSetAttribute cuFuncSetAttribute".split()
-COUNTING = "cuKernelGetAttribute cuFuncGetAttribute cuOccupancyMaxPotentialClusterSize".split()
+FAILING = [
+    "cuInit",
+    "cuDeviceGet",
+    "cuDeviceGetCount",
+    "cuDeviceGetAttribute",
+    "cuCtxGetCurrent",
+    "cuCtxGetLimit",
+    "cuCtxPopCurrent",
+    "cuCtxPushCurrent",
+    "cuStreamGetCtx",
+    "cuLaunchKernel",
+    "cuLaunchKernelEx",
+    "cuLaunchCooperativeKernel",
+    "cuGetProcAddress",
+    "cuGetProcAddress_v2",
+    "cuGetErrorName",
+    "cuLinkCreate",
+    "cuLinkAddData",
+    "cuLinkComplete",
+    "cuLinkDestroy",
+    "cuTensorMapEncodeIm2col",
+    "cuTensorMapEncodeTiled",
+]
+MAKING = [
+    "cuLibraryLoadData",
+    "cuLibraryLoadFromFile",
+    "cuLibraryGetKernel",
+    "cuKernelGetFunction",
+    "cuModuleLoadData",
+    "cuModuleGetFunction",
+]
+SUCCEEDING = ["cuLibraryUnload", "cuModuleUnload", "cuKernelSetAttribute", "cuFuncSetAttribute"]
+COUNTING = ["cuKernelGetAttribute", "cuFuncGetAttribute", "cuOccupancyMaxPotentialClusterSize"]
 
 
 def source() -> str:

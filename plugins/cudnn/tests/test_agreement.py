@@ -84,7 +84,11 @@ def convolution(
 
 
 def conv(name: str, dtype: str, layout: str, *stages: str, tf32: bool = False, **sizes: Any) -> Case:
-    return Case(f"{name}, {dtype} {layout}{' tf32' if tf32 else ''}", partial(convolution, dtype=dtype, layout=layout, stages=stages, **sizes), tf32)
+    return Case(
+        f"{name}, {dtype} {layout}{' tf32' if tf32 else ''}",
+        partial(convolution, dtype=dtype, layout=layout, stages=stages, **sizes),
+        tf32,
+    )
 
 
 def convolutions() -> list[Case]:

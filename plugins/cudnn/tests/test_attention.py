@@ -7,19 +7,25 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernelyard import dims
 from kernelyard.dims import symbol
 from kernelyard.ir import FunctionBuilder, Var
 from kernelyard.testing import assert_allclose, assert_offloaded, evaluate
 
-from .conftest import compiled, declined, feeds_of, module_of, numbers
+from .conftest import compiled, declined, feeds_of, module_of
 
 B, S, T = symbol("b"), symbol("s"), symbol("t")
 SIZES = ({"b": 1, "s": 3, "t": 5}, {"b": 2, "s": 7, "t": 7}, {"b": 2, "s": 1, "t": 9})
 
 
 def operands(
-    b: FunctionBuilder, heads: int = 4, shared: int = 4, size: int = 8, wide: int = 8, dtype: str = "float16", rows: Any = S, columns: Any = T
+    b: FunctionBuilder,
+    heads: int = 4,
+    shared: int = 4,
+    size: int = 8,
+    wide: int = 8,
+    dtype: str = "float16",
+    rows: Any = S,
+    columns: Any = T,
 ) -> list[Var]:
     shapes = {"q": (B, rows, heads, size), "k": (B, columns, shared, size), "v": (B, columns, shared, wide)}
     return [b.input(name, shape, dtype) for name, shape in shapes.items()]
@@ -68,7 +74,14 @@ def test_heads_before_rows_are_strides(check: Any) -> None:
     check(build, "cudnn.attention", sizes=({"b": 2, "s": 5},))
 
 
-def padded(b: FunctionBuilder, least: float = -np.inf, start: int = 0, dtype: str = "int32", shape: Any = (B, 1, 1, 1), causal: str = "none") -> Var:
+def padded(
+    b: FunctionBuilder,
+    least: float = -np.inf,
+    start: int = 0,
+    dtype: str = "int32",
+    shape: Any = (B, 1, 1, 1),
+    causal: str = "none",
+) -> Var:
     q, k, v = operands(b, shared=2, columns=6)
     lengths = b.input("lengths", shape, dtype)
     positions = np.arange(start, start + 6, dtype=dtype)
@@ -114,7 +127,9 @@ def plain(**given: Any) -> Any:
         (plain(wide=20), "attribute", "heads of 20 elements"),
         (plain(size=symbol("h")), "dynamic-shape", "found h, h"),
         (
-            lambda b: b.op("nn.attention_bias", *operands(b), b.input("bias", (1, 1, 1, 1), "float16"), causal="bottom_right"),
+            lambda b: b.op(
+                "nn.attention_bias", *operands(b), b.input("bias", (1, 1, 1, 1), "float16"), causal="bottom_right"
+            ),
             "attribute",
             "together with a bias",
         ),
@@ -157,5 +172,3 @@ def test_a_reshape_that_mixes_rows_is_no_head(machine: Any) -> None:
     assert any(each.code == "layout" for each in exe.report.declined)
     feeds = feeds_of(module)
     assert_allclose(np.asarray(machine(exe)(*feeds).numpy()), evaluate(module, feeds)[0])
-
-

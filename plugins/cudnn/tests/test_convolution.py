@@ -25,7 +25,9 @@ def image(b: FunctionBuilder, dtype: str = "float32", channels: int = 8) -> Var:
     return b.input("x", (N, channels, H, 6), dtype)
 
 
-def conv(b: FunctionBuilder, dtype: str = "float32", channels: int = 8, out: int = 8, groups: int = 1, **attrs: Any) -> Var:
+def conv(
+    b: FunctionBuilder, dtype: str = "float32", channels: int = 8, out: int = 8, groups: int = 1, **attrs: Any
+) -> Var:
     attrs.setdefault("padding", (1, 1, 1, 1))
     weight = numbers(out, channels // groups, 3, 3, dtype=dtype)
     return b.op("nn.conv2d", image(b, dtype, channels), weight, groups=groups, **attrs)
@@ -56,10 +58,14 @@ def test_bias_and_activation_in_each_layout(machine: Any, dtype: str, stages: tu
         assert_allclose(np.asarray(machine(exe)(*feeds).numpy()), evaluate(module, feeds)[0])
 
 
-@pytest.mark.parametrize("stages", [("bias", "residual", "nn.relu"), ("bias", "nn.silu"), ("residual", "nn.relu")], ids=str)
+@pytest.mark.parametrize(
+    "stages", [("bias", "residual", "nn.relu"), ("bias", "nn.silu"), ("residual", "nn.relu")], ids=str
+)
 def test_any_epilogue_of_channels_last_images(machine: Any, stages: tuple[str, ...]) -> None:
     def build(b: FunctionBuilder) -> Var:
-        x = b.op("nn.relu", b.op("nn.conv2d", image(b), numbers(8, 8, 1, 1)))  # so that the next one reads channels-last
+        x = b.op(
+            "nn.relu", b.op("nn.conv2d", image(b), numbers(8, 8, 1, 1))
+        )  # so that the next one reads channels-last
         y = b.op("nn.conv2d", x, numbers(8, 8, 3, 3), padding=(1, 1, 1, 1))
         for number, stage in enumerate(stages):
             if stage == "residual":
@@ -89,7 +95,9 @@ def test_sequences_and_volumes(check: Any, rank: int, transposed: bool, groups: 
         weight = numbers(*shape, *(3, 2, 3)[:rank])
         window = {"strides": (2, 1, 1)[:rank], "padding": (1, 0, 1)[:rank] * 2, "dilation": (1, 2, 1)[:rank]}
         name = f"nn.conv{rank}d{'_transpose' if transposed else ''}"
-        return b.op(name, x, weight, groups=groups, **window, **({"output_padding": (1, 0, 0)[:rank]} if transposed else {}))
+        return b.op(
+            name, x, weight, groups=groups, **window, **({"output_padding": (1, 0, 0)[:rank]} if transposed else {})
+        )
 
     name = f"cudnn.conv{rank}d{'_transpose' if transposed else ''}"
     check(build, name, sizes=SIZES)
@@ -150,7 +158,11 @@ def with_operand(shape: tuple[Any, ...]) -> Any:
     ("build", "code", "reason"),
     [
         (lambda b: conv(b, "float64"), "dtype", "taken are float32 or float16 or bfloat16"),
-        (lambda b: conv(b, padding=(0, 1, 1, 1)), "attribute", "padding (0, 1, 1, 1); cuDNN's is the same on both sides"),
+        (
+            lambda b: conv(b, padding=(0, 1, 1, 1)),
+            "attribute",
+            "padding (0, 1, 1, 1); cuDNN's is the same on both sides",
+        ),
         (
             lambda b: b.op("nn.conv2d", b.input("x", (N, symbol("c"), 4, 4)), b.input("w", (4, symbol("c"), 3, 3))),
             "dynamic-shape",

@@ -63,7 +63,9 @@ def test_the_graph_has_the_dims_and_strides_of_the_description(cudnn: ModuleType
     where = planning.without_device(cudnn, properties_of("h200"))
     made = Builder(cudnn, where).build(graph)
     made.validate()
-    told = {tensor.uid: (tuple(tensor.dim), tuple(tensor.stride)) for tensor in (*made.get_inputs(), *made.get_outputs())}
+    told = {
+        tensor.uid: (tuple(tensor.dim), tuple(tensor.stride)) for tensor in (*made.get_inputs(), *made.get_outputs())
+    }
     expected = {tensor.uid: (tensor.dims, tensor.strides) for tensor in graph.tensors if not tensor.is_virtual}
     assert {uid: told[uid] for uid in expected} == expected
 
@@ -90,4 +92,6 @@ def test_what_cudnn_says_is_in_the_error(cudnn: ModuleType) -> None:
     (node,) = graph.nodes
     wrong = replace(node.x, dtype="int32"), replace(node.w, dtype="int32"), replace(node.y, dtype="int32")
     with pytest.raises(planning.NoPlanError, match="cuDNN has no plan"):
-        planning.plan_for(cudnn, replace(graph, nodes=(replace(node, x=wrong[0], w=wrong[1], y=wrong[2]),)), properties_of("h200"))
+        planning.plan_for(
+            cudnn, replace(graph, nodes=(replace(node, x=wrong[0], w=wrong[1], y=wrong[2]),)), properties_of("h200")
+        )

@@ -120,7 +120,7 @@ def attribute(name: str, value: Any) -> Any:
     ],
 )
 def test_nodes_that_make_no_sense_are_errors(change: Any) -> None:
-    with pytest.raises(CodegenError, match="makes? no|does not make sense"):
+    with pytest.raises(CodegenError, match="does not make sense"):
         damaged(change).lowered("cudnn_0", {"n": 2})
 
 

@@ -21,12 +21,21 @@ from kernelyard.transform.pipelines import get_pipeline
 from .conftest import compiled, feeds_of, module_of, numbers
 
 LAST, FIRST = (0, 2, 3, 1), (0, 3, 1, 2)
-EPILOGUES = [("float32", ()), ("float32", ("bias",)), ("float32", ("bias", "nn.relu")), ("float16", ("bias", "nn.relu"))]
+EPILOGUES = [
+    ("float32", ()),
+    ("float32", ("bias",)),
+    ("float32", ("bias", "nn.relu")),
+    ("float16", ("bias", "nn.relu")),
+]
 
 
 def convolution(b: FunctionBuilder, dtype: str, epilogue: tuple[str, ...], is_last: bool) -> Var:
     """As TVM's tests have it: data, weights and bias are parameters."""
-    shape, kernel, bias = ((16, 32, 32, 16), (32, 3, 3, 16), (1, 1, 1, 32)) if is_last else ((16, 16, 32, 32), (32, 16, 3, 3), (1, 32, 1, 1))
+    shape, kernel, bias = (
+        ((16, 32, 32, 16), (32, 3, 3, 16), (1, 1, 1, 32))
+        if is_last
+        else ((16, 16, 32, 32), (32, 16, 3, 3), (1, 32, 1, 1))
+    )
     shape = (2, *[9 if size == 32 and axis else size for axis, size in enumerate(shape)][1:])  # TVM's are larger
     x, w = b.input("x", shape, dtype), b.input("w", kernel, dtype)
     if is_last:
@@ -105,7 +114,9 @@ def test_stacked_attention_of_any_batch(check: Any) -> None:
 def test_the_search_is_for_the_shapes_that_run(machine: Any) -> None:
     """A defect of TVM: it searches once, for the static shapes in its JSON. Here each set of shapes has a graph."""
     n, h = symbol("n"), symbol("h")
-    module = module_of(lambda b: b.op("nn.conv2d", b.input("x", (n, 3, h, 8)), numbers(4, 3, 3, 3), padding=(1, 1, 1, 1)))
+    module = module_of(
+        lambda b: b.op("nn.conv2d", b.input("x", (n, 3, h, 8)), numbers(4, 3, 3, 3), padding=(1, 1, 1, 1))
+    )
     exe = compiled(module)
     run = machine(exe)
     for sizes in ({"n": 1, "h": 5}, {"n": 3, "h": 9}, {"n": 1, "h": 5}):
@@ -115,7 +126,17 @@ def test_the_search_is_for_the_shapes_that_run(machine: Any) -> None:
     assert graphs == {(1, 4, 5, 8), (3, 4, 9, 8)}
 
 
-ACTIVATIONS = ["nn.relu", "nn.elu", "tanh", "sigmoid", "nn.gelu", "nn.gelu_tanh", "nn.silu", "nn.leaky_relu", "nn.softplus"]
+ACTIVATIONS = [
+    "nn.relu",
+    "nn.elu",
+    "tanh",
+    "sigmoid",
+    "nn.gelu",
+    "nn.gelu_tanh",
+    "nn.silu",
+    "nn.leaky_relu",
+    "nn.softplus",
+]
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)

@@ -1,6 +1,7 @@
 """nvidia-cudnn-frontend and the libraries behind it: found, loaded, and refused where they do not go together.
 
-Nothing of it is needed to compile, nor on the emulator: a GPU needs all, and planning for one ahead of time all but the GPU.
+Nothing of it is needed to compile, nor on the emulator. A GPU needs all of it; planning for one ahead of time needs all
+but the GPU.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Plans made ahead of time, for GPUs that need not be here: constants of an artifact, beside the graphs they are for."""
+"""Plans made ahead of time, for GPUs that need not be here: constants of an artifact, beside their graphs."""
 
 from __future__ import annotations
 
@@ -32,9 +32,7 @@ def is_static(graph: JSONGraph) -> bool:
     return all(spec.is_static for node in graph.nodes for spec in node.outputs)
 
 
-def _with_plans(
-    graph: JSONGraph, constants: dict[str, np.ndarray], devices: Sequence[DeviceProperties]
-) -> JSONGraph:
+def _with_plans(graph: JSONGraph, constants: dict[str, np.ndarray], devices: Sequence[DeviceProperties]) -> JSONGraph:
     cudnn = load_for_planning()
     described = lowered_graph(graph, {}).graph
     nodes = list(graph.nodes)

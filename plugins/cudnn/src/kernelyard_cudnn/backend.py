@@ -63,7 +63,7 @@ class CudnnSerializer(JSONSerializer):
 
     def visit_composite(self, composite: Function, call: Call) -> KernelNode:
         """The kernel of a composite."""
-        given = dict(zip(composite.params, call.args, strict=True))
+        given: dict[Expr, Expr] = dict(zip(composite.params, call.args, strict=True))
         names = {value.op_name for binding in composite.bindings if isinstance(value := binding.value, Call)}
         try:
             if names & set(ATTENTION):
@@ -81,7 +81,8 @@ class CudnnSerializer(JSONSerializer):
         if call.op_name not in (*CONVOLUTIONS, *TRANSPOSED):
             return super().visit_call(call)
         order = channels_first(call.tensor_type.rank)
-        read = ReadConvolution(call, *call.args, order, order, order, (), call)
+        x, w = call.args
+        read = ReadConvolution(call, x, w, order, order, order, (), call)
         node = convolution_node(read, {}, self._options.tf32)
         return KernelNode(node.op, node.inputs, {**node.attrs, "tune": self._options.tune})
 
@@ -161,8 +162,8 @@ class CudnnBackend(Backend):
     def configured(self, options: Mapping[str, Any]) -> CudnnBackend:
         """`tf32`: round operands of products of float32 to 10 bits of mantissa; False by default. `tune`: measure
         plans on the device, instead of asking cuDNN's heuristics; False. `layout`: "first" or "last", where channels of
-        images lie between convolutions; "auto" puts those of float16 and narrower last. `plan_for`: GPUs ("a100", "h100",
-        "h200", or files of properties) for which plans are made now and saved; none by default.
+        images lie between convolutions; "auto" puts those of float16 and narrower last. `plan_for`: GPUs ("a100",
+        "h100", "h200", or files of properties) for which plans are made now and saved; none by default.
 
         Raises: OptionError, BackendUnavailableError where plans cannot be made here.
         """

@@ -64,7 +64,9 @@ class Checks:
         try:
             for capability in self._capabilities:
                 if capability < LEAST_CAPABILITY:
-                    raise Refusal("arch", f"GPUs of {_arch(capability)}; cuDNN's rules here are those of sm_80 and later")
+                    raise Refusal(
+                        "arch", f"GPUs of {_arch(capability)}; cuDNN's rules here are those of sm_80 and later"
+                    )
             check()
         except Refusal as refusal:
             return refusal.answer
@@ -75,7 +77,8 @@ class Checks:
         dtype = self._dtype(read)
         _check_window(read)
         x, w = (
-            _known_layout(name, expr, order) for name, expr, order in (("x", read.x, read.x_order), ("w", read.w, read.w_order))
+            _known_layout(name, expr, order)
+            for name, expr, order in (("x", read.x, read.x_order), ("w", read.w, read.w_order))
         )
         _require_known("channels and kernel", x[1], *w)
         for stage in read.stages:

@@ -1,6 +1,6 @@
 """What stands in for cuDNN on the emulator: a graph computed with NumPy on the very dims and strides that it describes.
 
-Sums are float32, as cuDNN's are; what lies between operations is float32; float8 is cut to its range when it is written.
+Sums are float32, as cuDNN's are; so is what lies between operations; float8 is cut to its range when it is written.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ class EmulatedPlan:
 
     def __call__(self) -> None:
         """Compute the graph."""
-        values: Values = {uid: np.array(array, np.float32) for uid, array in self._views.items() if array.dtype != np.int32}
+        values: Values = {
+            uid: np.array(array, np.float32) for uid, array in self._views.items() if array.dtype != np.int32
+        }
         values |= {uid: array.copy() for uid, array in self._views.items() if array.dtype == np.int32}
         with np.errstate(all="ignore"):
             for node in self._graph.nodes:
@@ -115,8 +117,7 @@ def _(node: ConvolutionTranspose, values: Values, graph: Graph) -> Array:
     per_group = w.shape[1]
     groups = node.y.dims[1] // per_group
     reach = [
-        (n - 1) * s + d * (k - 1) + 1
-        for n, s, d, k in zip(space, window.strides, window.dilation, kernel, strict=True)
+        (n - 1) * s + d * (k - 1) + 1 for n, s, d, k in zip(space, window.strides, window.dilation, kernel, strict=True)
     ]
     wanted = [size + 2 * pad for size, pad in zip(node.y.dims[2:], window.padding, strict=True)]
     whole = np.zeros((x.shape[0], node.y.dims[1], *map(max, reach, wanted)), np.float32)
@@ -134,7 +135,7 @@ def _(node: ConvolutionTranspose, values: Values, graph: Graph) -> Array:
 
 # --- one element at a time --------------------------------------------------------------------------------------------
 def _erf(x: Array) -> Array:
-    return np.frompyfunc(math.erf, 1, 1)(x.astype(np.float64)).astype(np.float32)
+    return np.asarray(np.frompyfunc(math.erf, 1, 1)(x), np.float32)
 
 
 def _sigmoid(x: Array) -> Array:

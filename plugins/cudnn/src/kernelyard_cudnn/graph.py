@@ -1,8 +1,8 @@
 """A graph of cuDNN operations on tensors of known dims and strides: the one description that everything follows from.
 
 `kernelyard_cudnn.frontend` makes cuDNN's own graph of it, `kernelyard_cudnn.emulation` computes it with NumPy. Dims are
-in cuDNN's order, whatever lies innermost in memory: (N, C, spatial...) of images, (K, C / groups, kernel...) of weights,
-(B, H, S, D) of attention. Strides count elements.
+in cuDNN's order, whatever lies innermost in memory: (N, C, spatial...) of images, (K, C / groups, kernel...) of
+weights, (B, H, S, D) of attention. Strides count elements.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Convolution:
 
 @dataclass(frozen=True)
 class ConvolutionTranspose:
-    """The gradient of a convolution's data: x in the place of its result, w as its weights, y in the place of its data."""
+    """The gradient of a convolution's data: x in the place of its result, y in the place of its data."""
 
     x: Tensor
     w: Tensor
@@ -107,8 +107,8 @@ class Norm:
 class Attention:
     """softmax(q @ k.T * scale + bias) @ v, where a key is visible.
 
-    causal: of `CAUSAL`. bias: (1 or B, 1 or H, 1 or S, T). lengths_q, lengths_kv: (B, 1, 1, 1) int32, how many rows of each
-    example there are; both or none.
+    causal: of `CAUSAL`. bias: (1 or B, 1 or H, 1 or S, T). lengths_q, lengths_kv: (B, 1, 1, 1) int32, how many rows of
+    each example there are; both or none.
     """
 
     q: Tensor

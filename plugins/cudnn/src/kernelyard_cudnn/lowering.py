@@ -2,11 +2,10 @@
 
 Orders are those of `kernelyard_cudnn.layout`, over the axes that cuDNN knows: (N, C, spatial...), (B, H, S, D).
 
-| node | operands | attributes |
-|---|---|---|
-| convolution, convolution_transpose | x, w, and what stages name | padding, strides, dilation (one number for each spatial axis), orders {x, w, y}, stages, tf32 |
-| attention | what views name; bias; lengths | views {q, k, v}, order (of the result), scale, causal |
-| layer_norm, rms_norm | x, scale; bias | axes (how many of the last ones), epsilon |
+- convolution, convolution_transpose: operands x, w, and what stages name; attributes padding, strides, dilation (one
+  number for each spatial axis), orders {x, w, y}, stages, tf32.
+- attention: operands that views name, bias, lengths; attributes views {q, k, v}, order (of the result), scale, causal.
+- layer_norm, rms_norm: operands x, scale, bias; attributes axes (how many of the last ones), epsilon.
 
 A stage: mode, parameters; where it has an operand: its role, and the order of the result's axes as the operand, whose
 axes are the last of these, has them. A view: role, order, begin (elements before the first one) and size (of a row that
@@ -77,9 +76,7 @@ def lower(node: JSONNode, operands: Mapping[str, Shaped], result: Shaped, where:
     Raises: CodegenError for a node that makes no sense.
     """
     if node.op not in LOWERINGS:
-        raise CodegenError(
-            f"the cudnn runtime has no kernel {node.op!r}", where=where, expected=", ".join(LOWERINGS)
-        )
+        raise CodegenError(f"the cudnn runtime has no kernel {node.op!r}", where=where, expected=", ".join(LOWERINGS))
     lowering = Lowering(node, operands, result)
     try:
         lowered = LOWERINGS[node.op](lowering)
@@ -141,9 +138,9 @@ def _convolved(lowering: Lowering, kind: Any, size_of: Callable[..., int] | None
     x, w = images.operand("x"), images.operand("w")
     dims = images.result_dims
     _require(len(window.padding) == len(dims) - 2, f"{len(window.padding)} spatial axes of {len(dims) - 2}")
-    for axis in range(2, len(dims)) if size_of else ():
-        wanted = size_of(x.dims[axis], w.dims[axis], *(each[axis - 2] for each in _fields(window)))
-        _require(dims[axis] == wanted, f"a result of {dims}, where axis {axis} has {wanted} elements")
+    if size_of is not None:
+        wanted = tuple(size_of(*sizes) for sizes in zip(x.dims[2:], w.dims[2:], *_fields(window), strict=True))
+        _require(dims[2:] == wanted, f"a result of {dims} over space of {wanted}")
     _check_channels(kind, x, w, dims)
     stages = attrs["stages"]
     nodes: list[Node] = [kind(x, w, images.made(is_last=not stages), window)]
@@ -153,7 +150,7 @@ def _convolved(lowering: Lowering, kind: Any, size_of: Callable[..., int] | None
 
 
 class _Images:
-    """The tensors of a convolution. Where memory does not tell, all are taken to lie like x; one spatial axis is two."""
+    """The tensors of a convolution. Where memory does not tell, they lie like x; one spatial axis is two."""
 
     def __init__(self, lowering: Lowering, orders: Mapping[str, Sequence[int]]) -> None:
         self._lowering = lowering
@@ -259,7 +256,10 @@ def _view(lowering: Lowering, view: Mapping[str, Any]) -> Tensor:
     if "size" in view:
         size, heads = _natural(view["size"]), _natural(view.get("heads", 0))
         _require(begin + size * (heads or 1) <= stored[-1], f"{view} of {stored}")
-        stored, steps = (*stored[:-1], *((heads, size) if heads else (size,))), (*steps[:-1], *((size, 1) if heads else (1,)))
+        stored, steps = (
+            (*stored[:-1], *((heads, size) if heads else (size,))),
+            (*steps[:-1], *((size, 1) if heads else (1,))),
+        )
     return lowering.operand(role, sizes_in(order, stored), sizes_in(order, steps), begin)
 
 

@@ -10,7 +10,7 @@ from time import perf_counter
 from types import ModuleType
 from typing import Any
 
-from kernelyard.errors import CodegenError, ExecutionError
+from kernelyard.errors import CodegenError
 from kernelyard_cudnn.devices import DeviceProperties
 from kernelyard_cudnn.frontend import Builder
 from kernelyard_cudnn.graph import Graph
@@ -92,10 +92,12 @@ def restored(cudnn: ModuleType, data: bytes, where: Mapping[str, Any]) -> Any:
     return made
 
 
-def measured(cudnn: ModuleType, graph: Graph, where: Mapping[str, Any], run: Runner, chosen: int | None = None) -> tuple[Any, int]:
+def measured(
+    cudnn: ModuleType, graph: Graph, where: Mapping[str, Any], run: Runner, chosen: int | None = None
+) -> tuple[Any, int]:
     """A graph with the quickest of its plans, and the plan's number among cuDNN's proposals.
 
-    run: calls a graph, with its selected plan, that many times, and waits. chosen: the number that an earlier measurement found.
+    run: calls a graph, with its selected plan, that many times, and waits. chosen: what was found the last time.
     Raises: NoPlanError.
     """
     made = proposed(cudnn, graph, where)

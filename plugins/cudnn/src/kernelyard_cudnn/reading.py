@@ -50,7 +50,7 @@ class Refusal(Exception):  # noqa: N818  # an answer, not an error
 
 @dataclass(frozen=True)
 class Stage:
-    """A function of what comes before, by itself or with an operand; order: in which the result lies where it stands."""
+    """A function of what comes before, perhaps with an operand; order: in which the result lies at that point."""
 
     call: Call
     mode: str
@@ -234,7 +234,9 @@ def _piece(value: Expr, chain: Chain) -> tuple[Expr, int, int]:
         width = value.tensor_type.shape[axis]
     rank = source.tensor_type.rank
     if axis != rank - 1 or step != 1:
-        raise Refusal("attribute", f"pieces along axis {axis} of {rank} with step {step}; the last one is needed", source)
+        raise Refusal(
+            "attribute", f"pieces along axis {axis} of {rank} with step {step}; the last one is needed", source
+        )
     if not isinstance(begin, int) or not isinstance(width, int):
         raise Refusal("dynamic-shape", f"where pieces begin must be known, found {begin} and {width}", source)
     return source, begin, width

@@ -105,7 +105,9 @@ class CudnnRuntime(JSONRuntime):
         plans = [self.constants()[graph.nodes[n].digest] for role, (n, _) in node.inputs if role.startswith(PLAN)]
         return gpu_of(device).step(lowered.graph, addresses, context.workspace, plans, bool(node.attrs.get("tune")))
 
-    def _operand(self, graph: JSONGraph, node: JSONNode, args: Sequence[BoundTensor], device: CudaDriver) -> BoundTensor:
+    def _operand(
+        self, graph: JSONGraph, node: JSONNode, args: Sequence[BoundTensor], device: CudaDriver
+    ) -> BoundTensor:
         if node.kind == "input":
             return args[node.index]
         array = self.constants()[node.digest]
