@@ -22,6 +22,7 @@ from kernelyard.patterns.attention_templates import (
 )
 from kernelyard.testing.reference import assert_same_meaning
 from kernelyard.transform.fuse_ops_by_pattern import FuseOpsByPattern
+from kernelyard.transform.pipelines import get_pipeline
 
 B, S, T, N, H = 2, 3, 5, 4, 8
 
@@ -221,6 +222,43 @@ def test_a_softmax_over_another_axis_and_a_scale_that_is_no_number_stay() -> Non
         scores = b.op("multiply", b.op("matmul", q, b.op("permute_dims", k, axes=(0, 2, 1))), scale)
         f = b.function(b.op("matmul", b.op("nn.softmax", scores, axis=axis), v))
         assert attention_rewriters()(f) is f
+
+
+def heads_first(bias: tuple[int, ...] | None, cast: bool, scale: str, axes: bool = True) -> Function:
+    """Attention with four axes as exporters write it."""
+    dtype = "float16" if cast else "float32"
+    b = FunctionBuilder()
+    q, k, v = (b.input(name, (B, rows, N, H), dtype) for name, rows in (("q", S), ("k", T), ("v", T)))
+    q, v = (b.op("permute_dims", x, axes=(0, 2, 1, 3)) for x in (q, v))
+    scores = b.op("matmul", q, b.op("permute_dims", k, axes=(0, 2, 3, 1)))
+    scores = b.op(scale, scores, np.array(2.5, dtype)) if scale else scores
+    scores = scores if bias is None else b.op("add", scores, b.input("bias", bias, dtype))
+    scores = b.op("astype", scores, dtype="float32") if cast else scores
+    weights = b.op("nn.softmax", scores, axis=3)
+    weights = b.op("astype", weights, dtype="float16") if cast else weights
+    return b.function(b.op("permute_dims", b.op("matmul", weights, v), axes=(0, 2, 1, 3)))
+
+
+@pytest.mark.parametrize("bias", [None, (B, 1, 1, T), (B, N, S, T), (S, T), (T,)], ids=str)
+@pytest.mark.parametrize("cast", [False, True])
+@pytest.mark.parametrize("scale", ["divide", "multiply", ""])
+def test_attention_with_heads_first(bias: tuple[int, ...] | None, cast: bool, scale: str) -> None:
+    f = heads_first(bias, cast, scale)
+    g = get_pipeline("clean")(IRModule({"main": attention_rewriters()(f)}))["main"]
+    assert isinstance(g, Function)
+    assert ops(g) == ["nn.attention" if bias is None else "nn.attention_bias"], "the permutations cancel"
+    call = g.bindings[0].value
+    assert isinstance(call, Call)
+    assert call.attrs["scale"] == {"divide": 0.4, "multiply": 2.5, "": 1.0}[scale]
+    check(f, g)
+
+
+def test_a_bias_that_makes_the_scores_larger_stays() -> None:
+    b = FunctionBuilder()
+    q, k, v = (b.input(name, shape) for name, shape in (("q", (1, N, S, H)), ("k", (1, N, H, T)), ("v", (1, N, T, H))))
+    scores = b.op("add", b.op("matmul", q, k), b.input("bias", (B, 1, S, T)))
+    f = b.function(b.op("matmul", b.op("nn.softmax", scores, axis=3), v))
+    assert attention_rewriters()(f) is f
 
 
 SCENARIOS = {

@@ -24,6 +24,7 @@ from kernelyard.patterns.traced import op
 ROLES = ("query", "key", "value")
 VAR_LEN = ("seqstart_q", "seqstart_k", "max_seqlen_q", "max_seqlen_k")
 SWAP_HEADS = (0, 2, 1, 3)  # (B, S, N, H) <-> (B, N, S, H)
+TURN_KEYS = (0, 3, 1, 2)  # (B, N, H, T) -> (B, T, N, H)
 SWAP_BATCH = (1, 0, 2, 3)  # (S, B, N, H) <-> (B, S, N, H)
 
 
@@ -99,7 +100,25 @@ def attention_rewriters() -> Rewriter:
     """All of the family, the longest spelling first."""
     choices = product(("BSNH", "BSH"), (True, False), (True, False), (True, False))
     kinds = [kind for kind in choices if not (kind[0] == "BSH" and kind[3])]
-    return reduce(or_, (attention_rewriter(*kind) for kind in kinds))
+    heads_first = (heads_first_rewriter(*kind) for kind in product((True, False), (True, False)))
+    return reduce(or_, (*(attention_rewriter(*kind) for kind in kinds), *heads_first))
+
+
+def heads_first_rewriter(with_bias: bool = False, with_cast: bool = False) -> Rewriter:
+    """A rewriter from attention that is spelled out with four axes: queries and values (B, N, S, H), keys (B, N, H, T).
+
+    Models of ONNX are written so. Scores may be scaled by a number; a bias is whatever is added without making them
+    larger. Permutations are put around the operator, which cancel those of the model.
+    """
+    parts = _Parts("BNSH", with_cast, with_kv_repeat=False)
+
+    def pattern(query: Pattern, key: Pattern, value: Pattern) -> Pattern:
+        products = op.matmul(query, key).capture("products")
+        scores = parts._scaled(products) | products
+        scores = op.add(scores, wildcard().capture("bias")).capture("scores") if with_bias else scores
+        return op.matmul(parts._cast(op.nn.softmax(parts._cast(scores), axis=3)), value)
+
+    return rewriter_of(pattern, _heads_first)
 
 
 class _Parts:
@@ -155,6 +174,23 @@ def _attention_of(match: Match, layout: str) -> Expr | None:
     name = "attention_bias" if bias else "attention"
     result = getattr(op.nn, name)(*operands, *bias, scale=scale)
     result = op.reshape(result, shape=_shape(match.root)) if layout == "BSH" else result
+    return result if result.type == match.root.type else None
+
+
+def _heads_first(match: Match) -> Expr | None:
+    query, key, value = (match[role] for role in ROLES)
+    is_scaled = "factor" in match or "divisor" in match
+    scale = _scale_of(match) if is_scaled else 1.0
+    heads = {_shape(operand)[:2] for operand in (query, key, value)}
+    if scale is None or len(heads) != 1 or any(operand.tensor_type.rank != 4 for operand in (query, key, value)):
+        return None
+    bias = () if "bias" not in match else (match["bias"],)
+    if bias and _shape(match["scores"]) != _shape(match["products"]):
+        return None
+    operands = [op.permute_dims(query, axes=SWAP_HEADS), op.permute_dims(key, axes=TURN_KEYS)]
+    operands += [op.permute_dims(value, axes=SWAP_HEADS), *bias]
+    result = getattr(op.nn, "attention_bias" if bias else "attention")(*operands, scale=scale)
+    result = op.permute_dims(result, axes=SWAP_HEADS)
     return result if result.type == match.root.type else None
 
 

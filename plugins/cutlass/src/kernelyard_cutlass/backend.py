@@ -20,6 +20,7 @@ from kernelyard.plugins.backend import Backend, Unavailable
 from kernelyard.plugins.guard import progress
 from kernelyard.runtime.module import RuntimeModule
 from kernelyard.target import Target
+from kernelyard.transform.canonicalize import Canonicalize
 from kernelyard.transform.convert_layout import ConvertLayout
 from kernelyard.transform.dead_code_elimination import DeadCodeElimination
 from kernelyard.transform.eliminate_common_subexpr import EliminateCommonSubexpr
@@ -36,7 +37,9 @@ from kernelyard_cutlass.toolchain import find_toolchain
 from kernelyard_cutlass.weights import weight_of
 
 F32 = ("3xtf32", "tf32")
-_PREPARE = Sequential([ConvertLayout(["nn.conv2d"]), EliminateCommonSubexpr(), DeadCodeElimination()], "channels_last")
+_PREPARE = Sequential(
+    [Canonicalize(), ConvertLayout(["nn.conv2d"]), EliminateCommonSubexpr(), DeadCodeElimination()], "prepare"
+)
 
 
 class CutlassSerializer(JSONSerializer):
