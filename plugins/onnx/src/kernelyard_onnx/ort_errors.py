@@ -32,4 +32,6 @@ capi = SimpleNamespace(onnxruntime_pybind11_state=SimpleNamespace(**ERRORS))
 
 
 class MissingInputError(InputNameError, ValueError):
-    """An input is missing: a ValueError there too."""
+    """An input of a session is missing; a ValueError too, as onnxruntime's is."""
+
+    code = "KY504"
