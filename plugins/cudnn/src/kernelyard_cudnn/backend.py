@@ -35,6 +35,7 @@ from kernelyard_cudnn.reading import (
     ReadAttention,
     ReadConvolution,
     Refusal,
+    plain_convolution,
     read_attention,
     read_convolution,
 )
@@ -80,10 +81,7 @@ class CudnnSerializer(JSONSerializer):
         """A convolution that a rule of single operators put into a region."""
         if call.op_name not in (*CONVOLUTIONS, *TRANSPOSED):
             return super().visit_call(call)
-        order = channels_first(call.tensor_type.rank)
-        x, w = call.args
-        read = ReadConvolution(call, x, w, order, order, order, (), call)
-        node = convolution_node(read, {}, self._options.tf32)
+        node = convolution_node(plain_convolution(call), {}, self._options.tf32)
         return KernelNode(node.op, node.inputs, {**node.attrs, "tune": self._options.tune})
 
 

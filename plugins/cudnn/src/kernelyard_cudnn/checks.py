@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from kernelyard import dims
 from kernelyard.dims import Dim, Shape
-from kernelyard.ir import Constant, Expr
+from kernelyard.ir import Call, Constant, Expr
 from kernelyard.patterns import Accept, Decline, Match
 from kernelyard.target import Target
 from kernelyard_cudnn.graph import Ints
@@ -24,6 +24,7 @@ from kernelyard_cudnn.reading import (
     ReadConvolution,
     Refusal,
     Stage,
+    plain_convolution,
     read_attention,
     read_convolution,
     text,
@@ -50,17 +51,21 @@ class Checks:
 
     def convolution(self, match: Match) -> Answer:
         """Channels and kernels must be known; batch and space may be symbolic."""
-        return self._answer(match, lambda: self._convolution(read_convolution(match.bindings)))
+        return self._answer(lambda: self._convolution(read_convolution(match.bindings)))
+
+    def call(self, call: Call) -> Answer:
+        """As `convolution`, of the operator by itself: for rules of single operators."""
+        return self._answer(lambda: self._convolution(plain_convolution(call)))
 
     def attention(self, match: Match) -> Answer:
         """Heads and their size must be known; batch and sequences may be symbolic."""
-        return self._answer(match, lambda: _attention(read_attention(match.bindings)))
+        return self._answer(lambda: _attention(read_attention(match.bindings)))
 
     def norm(self, match: Match) -> Answer:
         """Over the last axes, whatever their number; any size may be symbolic."""
-        return self._answer(match, lambda: _norm(match))
+        return self._answer(lambda: _norm(match))
 
-    def _answer(self, match: Match, check: Callable[[], None]) -> Answer:
+    def _answer(self, check: Callable[[], None]) -> Answer:
         try:
             for capability in self._capabilities:
                 if capability < LEAST_CAPABILITY:

@@ -150,6 +150,13 @@ def read_convolution(bindings: Sequence[Binding]) -> ReadConvolution:
     return ReadConvolution(chain.anchor, x, w, x_order, w_order, order, tuple(stages), result)
 
 
+def plain_convolution(call: Call) -> ReadConvolution:
+    """A convolution by itself."""
+    x, w = call.args
+    order = channels_first(call.tensor_type.rank)
+    return ReadConvolution(call, x, w, order, order, order, (), call)
+
+
 def _stage(call: Call, x: Expr, order: Ints, chain: Chain) -> Stage:
     if call.op_name in UNARY:
         return Stage(call, UNARY[call.op_name], None, order, _parameters(call))
