@@ -229,11 +229,11 @@ def epilogue(activation: str) -> Any:
 @pytest.mark.parametrize("activation", ["nn.relu", "nn.gelu", "nn.silu", "sigmoid", "tanh"])
 def test_epilogues_are_in_the_kernel(emulator, activation):
     function = fused(epilogue(activation))
-    assert rules_of(function) == ["matmul"]
+    assert rules_of(function) == ["low_batch_gemv"]
     module = generate({"kernel": function})
-    generated = module.image.source.split("// --- generated")[1]
-    assert generated.count("pack_at<8, Half>") == 2  # the bias and the residual
-    assert generated.count("put_pack<8, Half>") == 1
+    tiles = module.image.source.split("// matmul: ")[1]
+    assert tiles.count("pack_at<8, Half>") == 2  # the bias and the residual
+    assert tiles.count("put_pack<8, Half>") == 1
     for rows in (1, 17, 130):
         given = [random(*shape).astype(np.float16) * 0.3 for shape in ((rows, 40), (40, 48), (48,), (rows, 48))]
         (found,) = run_on(emulator, module, "kernel", given, {"m": rows})
@@ -261,6 +261,17 @@ def test_vectors_of_any_length_in_batches(emulator, order: tuple[str, str]):
         check_equal(emulator, module, "kernel", function, inputs_of(order, "float16", sizes), sizes)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_an_unknown_number_of_vectors_has_a_kernel_for_few_and_one_for_more(emulator, dtype):
+    function = product("mk", "kn", dtype, {"m": M, "n": 96, "k": 64})
+    module = generate({"kernel": function})
+    few, more = module.function("kernel").launches
+    for rows in (1, 5, 8, 9, 100):
+        assert (few.grid({"m": rows}) is None, more.grid({"m": rows}) is None) == (rows > 8, rows <= 8)
+        sizes = {"m": rows, "n": 96, "k": 64}
+        check_equal(emulator, module, "kernel", function, inputs_of(("mk", "kn"), dtype, sizes), {"m": rows})
+
+
 def test_few_results_of_long_sums_have_a_block_each(emulator):
     sizes = {"m": 1, "n": 5, "k": 4104}
     function = product("mk", "nk", "float16", sizes)
@@ -284,7 +295,7 @@ def test_long_sums_of_few_results_are_split(emulator, m, n, k, rule):
 
 
 @pytest.mark.parametrize(
-    "sizes", [{"m": 4096, "n": 4096, "k": 4096}, {"m": 16, "n": 64, "k": 100}, {"m": M, "n": 64, "k": 4096}]
+    "sizes", [{"m": 4096, "n": 4096, "k": 4096}, {"m": 16, "n": 64, "k": 100}, {"m": M + 8, "n": 64, "k": 4096}]
 )
 def test_other_sums_are_not_split(sizes):
     assert len(schedule(product("mk", "kn", "float16", sizes), "kernel", ANY_MACHINE).kernels) == 1

@@ -16,6 +16,7 @@ from kernelyard.transform.pipelines import get_pipeline
 from kernelyard_native_cuda.schedule.elementwise import elementwise
 from kernelyard_native_cuda.schedule.fallback import fallback
 from kernelyard_native_cuda.schedule.general_reduction import general_reduction
+from kernelyard_native_cuda.schedule.low_batch_gemv import low_batch_gemv
 from kernelyard_native_cuda.schedule.machine import ANY_MACHINE
 from kernelyard_native_cuda.schedule.matmul import matmul
 from kernelyard_native_cuda.schedule.reduction import reduction
@@ -74,7 +75,8 @@ CHAINS: Mapping[str, Any] = {
         (lower("sum", f32(6, 100), axes=(0,)), [fallback]),
         (lower("sum", f32(6, 8), axes=(1,)), [fallback]),
         (lower("matmul", f32(70, 33), f32(33, 41)), [matmul]),
-        (lower("matmul", f32(2, N, 33), f32(2, 33, 41)), [matmul]),
+        (lower("matmul", f32(2, N, 33), f32(2, 33, 41)), [low_batch_gemv]),
+        (lower("matmul", f32(2, N + 8, 33), f32(2, 33, 41)), [matmul]),
         (lower("permute_dims", f32(40, 50), axes=(1, 0)), [transpose]),
         (lower("permute_dims", f32(N, 3, 50, 9), axes=(0, 2, 3, 1)), [fallback]),
         (lower("cumsum", f32(4, 9), axis=1), [fallback]),

@@ -15,6 +15,7 @@ from kernelyard.runtime.module import RuntimeModule
 from kernelyard.runtime.spec import TensorSpec
 from kernelyard.target import Target
 from kernelyard.tir import Buffer, PrimFunc
+from kernelyard_native_cuda.codegen.kernel import identifier
 from kernelyard_native_cuda.drivers import EMULATOR, open_device
 from kernelyard_native_cuda.function_info import FunctionInfo, LaunchInfo
 from kernelyard_native_cuda.runtime import NativeCudaModule
@@ -50,7 +51,7 @@ class NativeCudaGenerator(CodeGenerator):
         texts: list[str] = []
         machine = machine_of(target.archs, _option(options, "tf32", False))
         for number, (name, function) in enumerate(functions.items()):
-            scheduled = schedule(function, f"{re.sub('[^A-Za-z0-9_]', '_', name)}_{number}", machine)
+            scheduled = schedule(function, f"{identifier(name)}_{number}", machine)
             infos.append(_info(name, scheduled))
             texts += [kernel.text for kernel in scheduled.kernels]
         prelude = (path.read_text(encoding="utf-8") for path in (PRELUDE, TILES))

@@ -30,6 +30,17 @@ class WrittenKernel:
     arguments: tuple[Buffer | Dim, ...]
 
 
+def identifier(name: str) -> str:
+    """A name as C takes it.
+
+    Example:
+        >>> identifier("x.1"), identifier("1st")
+        ('x_1', '_1st')
+    """
+    clean = re.sub(r"[^A-Za-z0-9_]", "_", name)
+    return f"_{clean}" if clean[:1].isdigit() else clean
+
+
 class Kernel:
     """written: the buffers that it writes."""
 
@@ -42,8 +53,7 @@ class Kernel:
 
     def tensor(self, buffer: Buffer) -> str:
         """The name of a tensor's memory."""
-        clean = re.sub(r"\W", "_", buffer.name)
-        return self._tensors.setdefault(buffer, f"{clean}_{len(self._tensors)}")
+        return self._tensors.setdefault(buffer, f"{identifier(buffer.name)}_{len(self._tensors)}")
 
     def dim(self, dim: Dim) -> str:
         """The text of a dim; symbolic ones are numbers that the kernel is given."""

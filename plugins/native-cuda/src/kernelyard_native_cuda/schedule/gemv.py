@@ -7,7 +7,8 @@ through shared memory.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from kernelyard import dims, dtypes
@@ -34,8 +35,10 @@ MOST_VECTORS = 8  # more of them are worth a tile
 
 @dataclass(frozen=True)
 class Product:
-    """few: the operand with `count` vectors. many: the matrix. lanes: neighbours that a thread takes at once, along the
-    sum or along the results."""
+    """few: the operand with `count` vectors, or any number up to it. many: the matrix.
+
+    lanes: neighbours that a thread takes at once, along the sum or along the results.
+    """
 
     it: Contraction
     few: Operand
@@ -208,9 +211,15 @@ def _fills(it: Product, lanes: int, machine: Machine) -> bool:
 
 
 # --- both -------------------------------------------------------------------------------------------------------------
-def _vectors(kernel: Kernel, it: Product):
+@contextmanager
+def _vectors(kernel: Kernel, it: Product) -> Iterator[None]:
     kernel.writer.line("#pragma unroll")
-    return kernel.writer.block(f"for (int vector = 0; vector < {it.count}; ++vector)")
+    with kernel.writer.block(f"for (int vector = 0; vector < {it.count}; ++vector)"):
+        if it.few.extent == it.count:
+            yield
+        else:  # the same for all threads
+            with kernel.writer.block(f"if (vector < {kernel.dim(it.few.extent)})"):
+                yield
 
 
 def _packs(

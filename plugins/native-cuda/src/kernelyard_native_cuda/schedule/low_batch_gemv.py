@@ -1,12 +1,20 @@
-"""LowBatchGEMV: a few vectors times a matrix; as GEMV, and what is read of the matrix serves all of them."""
+"""LowBatchGEMV: a few vectors times a matrix; as GEMV, and what is read of the matrix serves all of them.
+
+Where the number of vectors is not known, there are two kernels: one for a few, and tiles for more.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from kernelyard_native_cuda.schedule.contraction import contraction_of
-from kernelyard_native_cuda.schedule.gemv import product_in, write_product
+from kernelyard import dims
+from kernelyard.dims import Dim
+from kernelyard_native_cuda.codegen.kernel import WrittenKernel
+from kernelyard_native_cuda.schedule.contraction import Contraction, contraction_of
+from kernelyard_native_cuda.schedule.gemv import MOST_VECTORS, Product, product_in, product_of, write_product
 from kernelyard_native_cuda.schedule.machine import Machine
+from kernelyard_native_cuda.schedule.matmul import contracted
 from kernelyard_native_cuda.schedule.rule import Declined, Schedule
 from kernelyard_native_cuda.schedule.stage import Stage
 
@@ -16,7 +24,32 @@ def low_batch_gemv(stages: Sequence[Stage], name: str, machine: Machine) -> Sche
     it = contraction_of(stages[0])
     if it is None or not it.a.own or not it.b.own:
         return Declined("the stage is no product of several vectors and a matrix")
-    product = product_in(it)
+    product = _of_unknown(it) or product_in(it)
     if isinstance(product, Declined):
         return product
-    return Schedule(1, write_product(product, name, machine), f"{product.count} vectors, {product.description}")
+    made = Schedule(1, write_product(product, name, machine), f"{product.count} vectors, {product.description}")
+    return made if product.few.extent == product.count else _or_tiles(made, product, name, machine)
+
+
+def _of_unknown(it: Contraction) -> Product | Declined | None:
+    """A product of an unknown number of vectors, which may be few, and a matrix of known size."""
+    for few, many in ((it.a, it.b), (it.b, it.a)):
+        if isinstance(few.extent, int) or not isinstance(many.extent, int) or many.extent <= MOST_VECTORS:
+            continue
+        if dims.evaluate(few.extent, dict.fromkeys(dims.symbols_of(few.extent), 1)) <= MOST_VECTORS:
+            return product_of(Product(it, few, many, MOST_VECTORS))
+    return None
+
+
+def _or_tiles(made: Schedule, product: Product, name: str, machine: Machine) -> Schedule:
+    are_many = dims.minimum(1, dims.floordiv(product.few.extent, MOST_VECTORS + 1))
+    tiles = contracted(product.it, f"{name}_tiles", machine)
+    more = replace(tiles.kernel, text=f"// matmul: {tiles.reason}\n{tiles.kernel.text}")
+    reason = f"up to {made.reason}; for more {tiles.reason}"
+    return Schedule(1, _where(made.kernel, 1 - are_many), reason, (_where(more, are_many),))
+
+
+def _where(kernel: WrittenKernel, holds: Dim) -> WrittenKernel:
+    """The kernel, started where a dim is 1 and not where it is 0."""
+    x, y, z = kernel.blocks
+    return replace(kernel, blocks=(x * holds, y, z))

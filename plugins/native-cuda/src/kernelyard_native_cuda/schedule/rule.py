@@ -12,11 +12,15 @@ from kernelyard_native_cuda.schedule.stage import Stage
 
 @dataclass(frozen=True)
 class Schedule:
-    """A kernel, how many of the stages offered it does, and why it is made so."""
+    """A kernel, how many of the stages offered it does, and why it is made so.
+
+    others: kernels that do the same at other sizes; each is started with no blocks where it is not wanted.
+    """
 
     stages: int
     kernel: WrittenKernel
     reason: str
+    others: tuple[WrittenKernel, ...] = ()
 
 
 @dataclass(frozen=True)

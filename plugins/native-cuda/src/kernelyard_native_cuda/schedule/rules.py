@@ -43,7 +43,7 @@ RULES: tuple[Rule, ...] = (
 class Scheduled:
     """A function as it is scheduled, whose locals are those that its kernels need, and the kernels in order.
 
-    choices: for each kernel, the rules that were asked, each with its reason; the last one applied.
+    choices: for each time that rules were asked, those that were, each with its reason; the last one applied.
     """
 
     function: PrimFunc
@@ -65,7 +65,7 @@ def schedule(function: PrimFunc, name: str, machine: Machine) -> Scheduled:
             scratch.append(split[2])
         made, reasons = _first(stages, f"{name}_{len(kernels)}", machine)
         rule, reason = reasons[-1]
-        kernels.append(replace(made.kernel, text=f"// {rule}: {reason}\n{made.kernel.text}"))
+        kernels += [replace(made.kernel, text=f"// {rule}: {reason}\n{made.kernel.text}"), *made.others]
         choices.append(tuple(reasons))
         stages = stages[made.stages :]
     needed = PrimFunc(
