@@ -9,6 +9,7 @@ from kernelyard import dims
 from kernelyard.dims import Dim
 from kernelyard.legalize.common import broadcast_index
 from kernelyard.legalize.registry import Operand, RuleBuilder, legalize
+from kernelyard.ops.type_rules import unify
 from kernelyard.tir.buffer import Buffer
 from kernelyard.tir.expr import DimValue, Expr, cast, const, equal, index, select, unary
 
@@ -85,7 +86,8 @@ def _sequence_of(b: RuleBuilder, starts: Operand, length: Dim) -> Buffer:
 
 
 def _attend(b: RuleBuilder, q: Operand, k: Operand, v: Operand, scale: float | None, finished: Score) -> Buffer:
-    batch, rows, heads, size = q.shape
+    _, rows, heads, size = q.shape
+    batch = unify(unify(q.shape[0], k.shape[0], "the batches"), v.shape[0], "the batches")
     scores_shape, columns = (batch, heads, rows, k.shape[1]), k.shape[1]
     group = dims.floordiv(heads, k.shape[2])
 
