@@ -382,6 +382,14 @@ def test_a_bias_of_one_number(shape, programs):
     programs.partly(["matmul"], "bias", biased, ((5, 16), F16), ((16, 24), F16), (shape, F16))
 
 
+def test_a_bias_of_one_number_for_one_column(programs):
+    def constant(b, x, w):
+        return b.op("add", b.op("matmul", x, w), np.float16(0.5))
+
+    programs.taken("matmul", biased, ((5, 16), F16), ((16, 1), F16), ((1,), F16))
+    programs.taken("matmul", constant, ((5, 16), F16), ((16, 1), F16))
+
+
 def test_a_bias_that_is_wider_than_the_product(programs):
     programs.partly(["matmul"], "bias", biased, ((5, 16), F16), ((16, 1), F16), ((24,), F16))
 

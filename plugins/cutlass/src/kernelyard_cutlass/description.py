@@ -105,7 +105,9 @@ def text(shape: Shape) -> str:
 
 def is_row(shape: Shape, result: Shape) -> bool:
     """Whether a tensor has one number for each column of the result, the same in all rows."""
-    return 1 <= len(shape) <= len(result) and shape[-1] == result[-1] and all(size == 1 for size in shape[:-1])
+    if not shape:
+        return result[-1] == 1
+    return len(shape) <= len(result) and shape[-1] == result[-1] and all(size == 1 for size in shape[:-1])
 
 
 # --- what follows a product -------------------------------------------------------------------------------------------
