@@ -28,7 +28,7 @@ def examine(case: Case, bench: Bench) -> dict[str, Any]:
     return {"outcome": outcome, "message": message, "seconds": time.perf_counter() - start}
 
 
-def main(backend: str, timeout: float, device: str) -> None:
+def main(backend: str, timeout: float, device: str = "") -> None:
     """Answer until stdin ends."""
     questions, answers = private_streams()
     cases, bench = all_cases(backend, read_claims(backend)), Bench(backend, timeout, device)
@@ -37,4 +37,4 @@ def main(backend: str, timeout: float, device: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], float(sys.argv[2]), sys.argv[3])
+    main(sys.argv[1], float(sys.argv[2]), *sys.argv[3:4])
