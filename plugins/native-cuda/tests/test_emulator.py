@@ -18,14 +18,16 @@ from .conftest import generate, run_on
 from .test_rules import f32, lower
 
 
-def run_text(emulator, body: str, elements: int = 64, threads: int = 64, blocks: int = 1) -> np.ndarray:
+def run_text(
+    emulator, body: str, elements: int = 64, threads: int = 64, blocks: int = 1, shared: int = 4096
+) -> np.ndarray:
     """What a kernel with that body leaves in `out`, which holds -1 before."""
     head = f'extern "C" __global__ void kernel(GLOBAL(float) out, const long long n) {{ {body} }}'
     image = Image(f"{PRELUDE.read_text()}\n{TILES.read_text()}\n{head}", ("kernel",), {})
     held, array = DeviceMemory(emulator, 4 * elements), np.full(elements, -1, np.float32)
     emulator.upload(held.address, array)
     arguments = [Argument(held.address, array.nbytes), Argument(elements)]
-    emulator.load(image).prepare("kernel", Grid((blocks, 1, 1), (threads, 1, 1)), arguments)()
+    emulator.load(image).prepare("kernel", Grid((blocks, 1, 1), (threads, 1, 1), shared), arguments)()
     emulator.download(held.address, array)
     return array
 
@@ -49,9 +51,46 @@ def test_warp_shuffles(emulator):
         "__shfl_down_sync(ALL_LANES, v, 3)": np.where(lane + 3 < 32, lane + 3, lane),
         "__shfl_up_sync(ALL_LANES, v, 3)": np.where(lane >= 3, lane - 3, lane),
         "__shfl_sync(ALL_LANES, v, 7)": np.full(64, 7),
+        "__shfl_xor_sync(ALL_LANES, v, 5, 8)": lane ^ 5,
+        "__shfl_xor_sync(ALL_LANES, v, 9, 8)": np.where((lane ^ 9) // 8 <= lane // 8, lane ^ 9, lane),
+        "__shfl_down_sync(ALL_LANES, v, 3, 8)": np.where(lane % 8 + 3 < 8, lane + 3, lane),
+        "__shfl_up_sync(ALL_LANES, v, 3, 8)": np.where(lane % 8 >= 3, lane - 3, lane),
+        "__shfl_sync(ALL_LANES, v, 3, 8)": lane // 8 * 8 + 3,
     }.items():
         found = run_text(emulator, f"const float v = threadIdx.x; out[threadIdx.x] = {text};")
         np.testing.assert_array_equal(found, first + source, err_msg=text)
+
+
+def test_votes(emulator):
+    text = "const unsigned odd = __ballot_sync(ALL_LANES, threadIdx.x % 2);"
+    found = run_text(emulator, f"{text} out[threadIdx.x] = odd >> threadIdx.x % 32 & 3u;")
+    np.testing.assert_array_equal(found[:31], np.arange(31) % 2 + 2 * (np.arange(31) % 2 == 0))
+    body = "out[threadIdx.x] = __any_sync(ALL_LANES, threadIdx.x == 3) + 2 * __all_sync(ALL_LANES, threadIdx.x < 63);"
+    np.testing.assert_array_equal(run_text(emulator, body), np.where(np.arange(64) < 32, 3, 0))
+
+
+COPY = "cp_async<4, float>(4 * threadIdx.x, (emulation::Global<const float>{out.data, out.size}), threadIdx.x, true);"
+
+
+def test_asynchronous_copies_arrive_when_they_are_waited_for(emulator):
+    body = f"{COPY} cp_async_commit(); cp_async_wait<0>(); __syncthreads();"
+    body += "out[threadIdx.x] = shared_at<float>(4 * (63 - threadIdx.x)) + threadIdx.x;"
+    np.testing.assert_array_equal(run_text(emulator, body), np.arange(64) - 1)
+    outside = COPY.replace("true", "threadIdx.x < 8")
+    body = f"{outside} cp_async_commit(); cp_async_wait<0>(); out[threadIdx.x] = shared_at<float>(4 * threadIdx.x);"
+    np.testing.assert_array_equal(run_text(emulator, body), np.where(np.arange(64) < 8, -1, 0))
+
+
+def test_blocks_of_a_grid_along_three_axes(emulator):
+    head = 'extern "C" __global__ void kernel(GLOBAL(float) out) {'
+    body = "out[(blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x] = 100 * blockIdx.z + 10 * blockIdx.y + blockIdx.x;"
+    image = Image(f"{PRELUDE.read_text()}\n{head} {body} }}", ("kernel",), {})
+    held, array = DeviceMemory(emulator, 4 * 24), np.zeros((4, 3, 2), np.float32)
+    argument = Argument(held.address, array.nbytes)
+    emulator.load(image).prepare("kernel", Grid((2, 3, 4), (1, 1, 1)), [argument])()
+    emulator.download(held.address, array)
+    z, y, x = np.indices(array.shape)
+    np.testing.assert_array_equal(array, 100 * z + 10 * y + x)
 
 
 def test_atomics(emulator):
@@ -77,6 +116,46 @@ def test_atomics(emulator):
         ),
         ("if (threadIdx.x < 8) __syncthreads();", "8 of 64 threads of block (0, 0, 0) wait at __syncthreads"),
         ("if (threadIdx.x < 40) of_lane_across(1.0f, 1); else __syncthreads();", "at a warp collective"),
+        (
+            f"{COPY} out[0] = shared_at<float>(4 * threadIdx.x);",
+            "before the asynchronous copy that writes it is waited for",
+        ),
+        (
+            f"{COPY} cp_async_commit(); cp_async_wait<1>(); out[0] = shared_at<float>(4 * threadIdx.x);",
+            "before the asynchronous copy that writes it is waited for",
+        ),
+        (
+            f"{COPY} cp_async_wait<0>(); out[0] = shared_at<float>(4 * threadIdx.x);",
+            "before the asynchronous copy that writes it is waited for",
+        ),
+        (
+            f"{COPY} cp_async_commit(); cp_async_wait<0>(); out[0] = shared_at<float>(4 * (63 - threadIdx.x));",
+            "shared memory is read that nobody wrote",
+        ),
+        (f"{COPY} put_shared(4 * threadIdx.x, 1.0f);", "written while an asynchronous copy is to write it"),
+        (COPY.replace("threadIdx.x, true", "threadIdx.x + 1, true"), "an access outside a tensor (index 64 of 64)"),
+        (
+            COPY.replace("<4,", "<16,")
+            .replace("4 * t", "16 * t")
+            .replace("threadIdx.x, true", "threadIdx.x / 2, true"),
+            "an asynchronous copy from a place that is not aligned",
+        ),
+        (
+            "put_shared(4 * threadIdx.x + 3844, 1.0f);",
+            "an access outside dynamic shared memory (index 4096 of 4096)",
+        ),
+        ("put_shared(4 * threadIdx.x + 2, 1.0f);", "an access of shared memory that is not aligned"),
+        ("out[0] = shared_at<float>(4 * threadIdx.x);", "shared memory is read that nobody wrote"),
+        ("put_shared(0, 1.0f);", "two threads write one element"),
+        (
+            "put_shared(4 * threadIdx.x, 1.0f); unsigned m[4]; ldmatrix<false>(m, threadIdx.x % 8 * 16);",
+            "shared memory is read before a barrier after another thread wrote it",
+        ),
+        (
+            "float d[4] = {}; unsigned a[4] = {0x3f800001u}, b[2] = {}; mma<float>(d, a, b);",
+            "a factor of a product in tf32 that is not rounded to it",
+        ),
+        ("if (threadIdx.x < 16) __ballot_sync(ALL_LANES, 1);", "at a warp collective"),
         ("put_pack<4, float>(out, 2 + 0 * threadIdx.x, Pack<float, 4>{});", "not aligned"),
     ],
 )
