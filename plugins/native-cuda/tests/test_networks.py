@@ -7,12 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
 
 import kernelyard as ky
 import kernelyard.ops
 from kernelyard import dims, dtypes
 from kernelyard.ir import FunctionBuilder, IRModule
 from kernelyard.testing import evaluate
+from kernelyard.testing.strategies import RandomProgram, modules
 from kernelyard_native_cuda.runtime import NativeCudaModule
 
 N = dims.symbol("n")
@@ -162,3 +164,14 @@ def test_a_block_of_convolutions(emulator, dtype):
 
     text = check(build, [[numbers(batch, 8, 14, 14, dtype=dtype)] for batch in (1, 3)], dtype)
     assert text.count("// conv: implicit GEMM") >= 2
+
+
+# --- whatever comes ---------------------------------------------------------------------------------------------------
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(modules(symbolic=True))
+def test_random_programs(emulator, program: RandomProgram):
+    exe = ky.compile(program.module, target=ky.Target("cuda"), backends=[])
+    found = ky.VirtualMachine(exe, ky.cuda("emulator"))["main"](*program.inputs)
+    results = found if isinstance(found, tuple) else [found]
+    for actual, wanted in zip(results, evaluate(program.module, program.inputs), strict=True):
+        np.testing.assert_allclose(actual.numpy(), wanted, rtol=1e-4, atol=1e-4)
