@@ -184,6 +184,15 @@ def test_what_is_declined(build: Any, code: str, reason: str, machine: Any) -> N
     assert_allclose(np.asarray(machine(compiled(module))(*feeds).numpy()), evaluate(module, feeds)[0])
 
 
+def test_a_bias_of_equal_numbers_is_one_all_the_same(check: Any) -> None:
+    """It is folded to one number, and cuDNN's engines for a bias want one for each channel."""
+    check(
+        lambda b: b.op("nn.relu", b.op("add", conv(b), np.full((8, 1, 1), 0.25, np.float32))),
+        "cudnn.conv2d",
+        sizes=SIZES,
+    )
+
+
 def test_a_bias_that_is_none_is_not_taken_for_one(machine: Any) -> None:
     """One number for each column of the image has as many elements as a bias might."""
 

@@ -163,7 +163,7 @@ class FakeGraph:
 class FakeDevice:
     """A GPU's driver, as far as the plugin asks."""
 
-    is_emulator, capability, stream = False, (9, 0), 77
+    is_emulator, capability, stream, index = False, (9, 0), 77, 0
 
     def enter(self) -> None: ...
 

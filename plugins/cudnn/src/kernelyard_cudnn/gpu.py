@@ -17,7 +17,7 @@ from kernelyard.runtime.lru import LRU
 from kernelyard_cudnn import planning
 from kernelyard_cudnn._native import load
 from kernelyard_cudnn.blobs import read_blob
-from kernelyard_cudnn.devices import DeviceProperties, parse
+from kernelyard_cudnn.devices import parse
 from kernelyard_cudnn.graph import Graph
 
 KEPT_PLANS = 128
@@ -44,7 +44,7 @@ class CudnnGpu:
         device.enter()
         try:
             self._handle = cudnn.create_handle()
-            self._properties = _properties(cudnn)
+            self._properties = parse(cudnn.create_device_properties(device.index).serialize())
         except RuntimeError as error:
             raise DeviceError(
                 "cuDNN cannot use the GPU", where="backend 'cudnn'", found=str(error), expected="a GPU of its versions"
@@ -125,8 +125,3 @@ class GpuPlan:
     def move(self, uid: int, address: int) -> None:
         """Give a tensor another address, for the next calls."""
         self._addresses[uid] = address
-
-
-def _properties(cudnn: ModuleType) -> DeviceProperties:
-    """Of the GPU that is current."""
-    return parse(cudnn.create_device_properties(0).serialize())

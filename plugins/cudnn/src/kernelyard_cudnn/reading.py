@@ -167,7 +167,16 @@ def _stage(call: Call, x: Expr, order: Ints, chain: Chain) -> Stage:
         raise Refusal("operand", f"{call.op_name} reads a value from inside its own group", others[0])
     if call.args[0] is not x and call.op_name not in COMMUTATIVE:
         raise Refusal("operand", f"{call.op_name} has the convolution on its right", x)
-    return Stage(call, BINARY[call.op_name], others[0], order)
+    return Stage(call, BINARY[call.op_name], _for_each_channel(others[0], order, chain), order)
+
+
+def _for_each_channel(operand: Expr, order: Ints, chain: Chain) -> Expr:
+    """One number for all channels, to which equal ones are folded, as a number for each: engines know such a bias."""
+    channels = chain.anchor.tensor_type.shape[1]
+    if not isinstance(operand, Constant) or operand.data.size != 1 or not isinstance(channels, int):
+        return operand
+    shape = [channels if axis == 1 else 1 for axis in order]
+    return Constant(np.full(shape, operand.data.reshape(()), operand.data.dtype))
 
 
 def _parameters(call: Call) -> dict[str, float]:
