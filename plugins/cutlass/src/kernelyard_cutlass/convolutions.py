@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kernelyard import dims
+from kernelyard.dims import Dim
 from kernelyard.ir import Constant
 from kernelyard.patterns import Decline, Match
 from kernelyard_cutlass.description import Description, Settings, check_dtypes, following
@@ -50,9 +51,13 @@ def describe_conv2d(match: Match, settings: Settings) -> Description | Decline:
         "combine": behind.epilogue.combine,
         "final": behind.epilogue.final,
         "problem": (batch * height * width, filters, dims.product(weight.shape[1:]), 1),
-        "algorithm": "kOptimized" if max(window) <= MOST_TAPS else "kAnalytic",
+        "algorithm": "kOptimized" if all(_is_short(taps) for taps in window) else "kAnalytic",
         "transposes": not (turned or is_packed),
         "archs": settings.archs,
         "tune": settings.tune,
     }
     return Description("conv2d", roles, arguments, choices)
+
+
+def _is_short(taps: Dim) -> bool:
+    return isinstance(taps, int) and taps <= MOST_TAPS

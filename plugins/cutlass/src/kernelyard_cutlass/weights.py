@@ -1,7 +1,8 @@
 """Weights of few bits: recognising how they are decoded, whatever it is spelled like, and packing them.
 
 What decodes a weight here reads constants alone. It is evaluated: for the stored numbers, which gives the weight, and
-for ones, which gives the scale of each element, since decoding is linear. So one home serves all spellings.
+for ones, which gives the scale of each element where decoding is a product; whether it is one is seen by multiplying.
+So one home serves all spellings.
 """
 
 from __future__ import annotations
@@ -104,15 +105,16 @@ def _decode(rhs: Expr, encoded: Expr, values: Values) -> DecodedWeight | str:
     def decoded(stored: np.ndarray) -> np.ndarray:
         return _evaluate(rhs, encoded, stored, values).astype(np.float32).T
 
-    if np.any(decoded(np.zeros_like(encoded.data))):
-        return "zeros are not decoded to zeros: a zero point is subtracted, which the kernels do not"
     each, weight = decoded(np.ones_like(encoded.data)), decoded(encoded.data)
     if weight.shape[1] % RUN:
         return f"{weight.shape[1]} elements are summed; a multiple of {RUN} is needed"
     with np.errstate(all="ignore"):
         stored = np.where(each == 0, 0, np.rint(weight / each))
-    if not np.all(np.abs(stored) <= 128) or not np.allclose(stored * each, weight, rtol=2**-7, atol=0):
-        return "the scales are too small, or too large, to tell the stored numbers from the decoded ones"
+    is_product = np.allclose(stored * each, weight, rtol=2**-7, atol=0)
+    if not is_product or stored.min(initial=0) < -128 or stored.max(initial=0) > 127:
+        return (
+            "it is not decoded to bytes times scales: there is a zero point, or scales are too small to tell them apart"
+        )
     group = _group(each)
     if group is None:
         return f"fewer than {RUN} elements side by side share a scale"
