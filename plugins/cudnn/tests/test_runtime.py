@@ -124,6 +124,25 @@ def test_nodes_that_make_no_sense_are_errors(change: Any) -> None:
         damaged(change).lowered("cudnn_0", {"n": 2})
 
 
+def test_a_wrong_stride_is_a_wrong_number(machine: Any) -> None:
+    """What stands in for cuDNN reads memory as the description has it."""
+    module = module_of(lambda b: b.op("nn.conv2d", b.input("x", (1, 4, 4, 4)), numbers(4, 4, 1, 1)))
+    exe = compiled(module, layout="first")
+    (x,) = feeds_of(module)
+    right = np.asarray(machine(exe)(x).numpy())
+    graphs = [graph.to_json() for graph in exe.modules[0].graphs.values()]
+    graphs[0]["nodes"][-1]["attrs"]["orders"] = {"x": [0, 2, 3, 1], "w": [0, 1, 2, 3], "y": [0, 1, 2, 3]}
+    other = load(json.dumps({"schema": 1, "graphs": graphs}).encode(), exe.modules[0].constants())
+    driver = ky.cuda("emulator").open()
+    held = [DeviceMemory(driver, 4096) for _ in range(2)]
+    args = [BoundTensor(place.address, (1, 4, 4, 4), "float32") for place in held]
+    driver.upload(held[0].address, x)
+    CallTable(other.bind("cudnn_0", args, {}, BindContext(1, DeviceWorkspace(driver), driver)).steps).run()
+    wrong = np.empty((1, 4, 4, 4), np.float32)
+    driver.download(held[1].address, wrong)
+    assert np.abs(wrong - right).max() > 1e-3
+
+
 def test_graphs_of_other_kernels_are_corrupted() -> None:
     with pytest.raises(ArtifactCorruptedError):
         damaged(lambda node: node.__setitem__("op", "pool"))
@@ -236,6 +255,22 @@ def test_the_quickest_plan_is_measured_once(monkeypatch: pytest.MonkeyPatch, tmp
 
 
 # --- what is missing --------------------------------------------------------------------------------------------------
+def test_on_a_machine_without_a_gpu_running_says_what_is_missing() -> None:
+    """Compiling, explaining and the emulator do without it."""
+    module = module_of(block)
+    assert "cudnn" in ky.explain(module, target="cuda", backends=["cudnn"]).summary
+    exe = compiled(module)
+    try:
+        ky.cuda(0).open()
+        pytest.skip("there is a GPU")
+    except DeviceError as error:
+        missing = str(error)
+    with pytest.raises(DeviceError) as caught:
+        exe(np.zeros((1, 3, 6, 6), np.float32))
+    assert str(caught.value) == missing
+    assert caught.value.hint
+
+
 def test_without_the_frontend_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_native, "_version_of", lambda _: "")
     _native.load.cache_clear()
