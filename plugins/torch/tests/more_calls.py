@@ -63,6 +63,12 @@ def _of_floats(dtype: torch.dtype) -> Iterator[Call]:
     yield aten.var.dim, (image, [3], False, True), {}
     yield aten._native_batch_norm_legit.no_stats, (image, draw(3), draw(3), True, 0.1, 1e-5), {}
     yield aten._native_batch_norm_legit.no_stats, (volume, None, None, True, 0.1, 1e-3), {}
+    for axes, normalization, onesided in (([1], 0, True), ([0, 1], 1, False), ([2, 3], 2, True)):
+        yield aten._fft_r2c.default, (image, axes, normalization, onesided), {}
+    if dtype != torch.bfloat16:
+        half = torch.fft.rfft(image)
+        yield aten._fft_c2r.default, (half, [3], 2, 7), {}
+        yield aten._fft_c2r.default, (half, [1, 3], 1, 6), {}
     yield aten._cdist_forward.default, (draw(4, 3), draw(5, 3), 2.0, None), {}
     yield aten._pdist_forward.default, (draw(4, 3), 1.0), {}
     yield aten.avg_pool3d.default, (volume, [2, 2, 3]), {}

@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from kernelyard_torch.tensors import DTYPES
 
 DTYPES_TRIED = (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool)
+COMPLEX = (torch.complex64, torch.complex128)
 MOST_SAMPLES = 8  # of one function and dtype
 MOST_CALLS = 8  # of one operator and dtype
 MOST_ELEMENTS = 20_000
@@ -30,6 +31,13 @@ SKIPPED = (
     *("pca_lowrank", "signal", "sparse", "special", "stft", "svd", "to_sparse", "torch."),
     *("nn.functional.adaptive_max_pool", "nn.functional.max_unpool"),
 )
+
+
+def as_real(value: Any) -> Any:
+    """Complex tensors as pairs of real numbers, everything else as it is."""
+    if isinstance(value, torch.Tensor) and value.dtype.is_complex:
+        return torch.view_as_real(value.resolve_conj())
+    return value
 
 
 @dataclass(frozen=True)
@@ -42,16 +50,21 @@ class RecordedCall:
     dtype: str
 
     def tensors(self) -> list[torch.Tensor]:
-        """The tensors among the arguments, in order."""
-        return [leaf for leaf in pytree.tree_leaves((self.args, self.kwargs)) if isinstance(leaf, torch.Tensor)]
+        """The tensors among the arguments, in order; complex ones as pairs of real numbers."""
+        leaves = pytree.tree_leaves((self.args, self.kwargs))
+        return [as_real(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
     def __call__(self, *tensors: torch.Tensor) -> Any:
-        """Call the operator with other tensors in place of those recorded."""
+        """Call the operator with other tensors in place of those recorded; complex results are pairs too."""
         rest = iter(tensors)
-        args, kwargs = pytree.tree_map(
-            lambda leaf: next(rest) if isinstance(leaf, torch.Tensor) else leaf, (self.args, self.kwargs)
-        )
-        return self.op(*args, **kwargs)
+
+        def other(leaf: Any) -> Any:
+            if not isinstance(leaf, torch.Tensor):
+                return leaf
+            return torch.view_as_complex(next(rest)) if leaf.dtype.is_complex else next(rest)
+
+        args, kwargs = pytree.tree_map(other, (self.args, self.kwargs))
+        return pytree.tree_map(as_real, self.op(*args, **kwargs))
 
 
 @dataclass
@@ -87,9 +100,9 @@ class Recorder(TorchDispatchMode):
             return  # no graph has calls that write, and what gives a number is read where it is used
         if any(isinstance(leaf, torch.dtype) and leaf not in DTYPES for leaf in leaves):
             return
-        if any(leaf.dtype not in DTYPES or leaf.numel() > MOST_ELEMENTS for leaf in tensors):
+        if any(leaf.dtype not in (*DTYPES, *COMPLEX) or leaf.numel() > MOST_ELEMENTS for leaf in tensors):
             return
-        dtype = DTYPES[tensors[0].dtype] if tensors else "-"
+        dtype = str(tensors[0].dtype).removeprefix("torch.") if tensors else "-"
         calls = self.calls.setdefault((str(func), dtype), [])
         if len(calls) < MOST_CALLS:
             args, kwargs = pytree.tree_map(lambda x: x.clone() if isinstance(x, torch.Tensor) else x, (args, kwargs))

@@ -62,6 +62,34 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]] =
     "windows": (lambda x: F.unfold(x, 3, padding=1), lambda: (draw(1, 2, 5, 6),)),
 }
 
+
+def rotated(x: Any) -> Any:
+    """Rotary embedding by complex numbers."""
+    angles = torch.outer(torch.arange(x.shape[1]), 10.0 ** -torch.arange(2))
+    turned = torch.view_as_complex(x.reshape(*x.shape[:-1], -1, 2)) * torch.polar(torch.ones_like(angles), angles)
+    return torch.view_as_real(turned).flatten(2)
+
+
+def arithmetic(x: Any, y: Any) -> Any:
+    z, w = torch.complex(x, y), torch.complex(y, x * y)
+    parts = ((z + w) * 2, z - 1, z * w / (w + 2), z.conj() @ w.T, torch.cat([z, x], 1)[:, 1:3], 1j * z)
+    return [torch.view_as_real(part.resolve_conj()) for part in parts], z.abs(), z.angle(), w.real, w.imag
+
+
+def spectra(x: Any) -> Any:
+    half, whole = torch.fft.rfft(x), torch.fft.fft2(x, norm="ortho")
+    windows = torch.stft(x, 6, 2, window=torch.hann_window(6), return_complex=True)
+    back = torch.fft.irfft(half, x.shape[1]), torch.fft.ifft2(whole, norm="ortho").real, torch.fft.irfft(half, 7)
+    return *back, windows.abs().square(), torch.view_as_real(half), whole.real
+
+
+FUNCTIONS |= {
+    "rotary": (rotated, lambda: (draw(2, 3, 4),)),
+    "complex arithmetic": (arithmetic, lambda: (draw(3, 4), draw(3, 4))),
+    "spectra of even sizes": (spectra, lambda: (draw(3, 8),)),
+    "spectra of odd sizes": (spectra, lambda: (draw(3, 9),)),
+}
+
 SIZES: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
     "merge": (lambda x: x.reshape(x.shape[0] * 2, -1), (0,)),
     "pad to a length": (lambda x: F.pad(x, (0, 16 - x.shape[1])), (1,)),

@@ -34,10 +34,6 @@ class Case:
 
 CASES = {
     "mlp": Case(n.MLP, lambda b, s: (torch.randn(b, 16),), ({0: BATCH},), "dnnl.matmul", 3),
-    "resnet": Case(n.ResNet, lambda b, s: (image(b),), ({0: BATCH},), "dnnl.conv2d", 4),
-    "mobilenet": Case(n.MobileNet, lambda b, s: (image(b),), ({0: BATCH},), "dnnl.conv2d", 7),
-    "convnext": Case(n.ConvNeXtBlock, lambda b, s: (image(b, 8, 14),), ({0: BATCH},), "dnnl.conv2d"),
-    "unet": Case(n.UNet, lambda b, s: (image(b, 3, 16),), ({0: BATCH},), "dnnl.conv2d", 3),
     "bert": Case(
         n.BertLayer,
         lambda b, s: (tokens(b, s), (torch.arange(s) < s - 1).long().expand(b, s).contiguous()),

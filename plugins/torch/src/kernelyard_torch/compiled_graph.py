@@ -15,9 +15,10 @@ from kernelyard import IRModule
 from kernelyard.dims import as_symbol
 from kernelyard.ir import Expr, Function, TensorType, Tuple
 from kernelyard.runtime.executable import Executable
+from kernelyard_torch.converters import random
 from kernelyard_torch.importer import MAIN, GraphImporter, Shared
 from kernelyard_torch.node import Node, RejectedError
-from kernelyard_torch.random_inputs import RandomInputs, is_random
+from kernelyard_torch.random_inputs import RandomInputs
 from kernelyard_torch.sizes import Sizes
 from kernelyard_torch.symbol_names import symbol_names
 from kernelyard_torch.tensors import to_array
@@ -78,8 +79,8 @@ class CompiledGraph:
         """Random numbers are parameters after all arguments; their positions."""
         count = len(importer.placeholders)
         for node in self._graph.graph.nodes:
-            if is_random(node) and node not in self._random.nodes:
-                importer.fail(node, "it draws random numbers by what the graph computes")
+            if str(node.target) in random.OPERATORS and node not in self._random.nodes:
+                importer.fail(node, "how many random numbers it draws is known only when the graph runs")
         return [count + index for index, node in enumerate(self._random.nodes) if _add_parameter(importer, node)]
 
     def __call__(self, *arguments: Any) -> list[Any]:

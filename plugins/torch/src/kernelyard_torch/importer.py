@@ -18,12 +18,13 @@ from kernelyard.errors import IRError, ModelFormatError, ShapeError, Unsupported
 from kernelyard.ir import Constant, Expr, Function, FunctionBuilder, TensorType, Tuple
 from kernelyard.ir.module import PRIVATE
 from kernelyard_torch import converters, registry
+from kernelyard_torch.complex_numbers import PARTS, Complex, takes_part
 from kernelyard_torch.node import STORAGE, Node, RejectedError, dtype_of, origin_of, source_of
 from kernelyard_torch.sizes import NotASizeError, Sizes
 from kernelyard_torch.symbolic_numbers import number
 from kernelyard_torch.tensors import to_array
 
-Value: TypeAlias = "Expr | Sequence[Expr | None] | None"
+Value: TypeAlias = "Expr | Complex | Sequence[Expr | Complex | None] | None"
 MAIN = "main"
 MAX_LISTED = 10
 NO_CONVERTER = "there is no converter for it"
@@ -62,17 +63,25 @@ class Shared:
     scalars: dict[sympy.Symbol, Expr] = field(default_factory=dict)
     _constants: dict[tuple[Any, ...], Constant] = field(default_factory=dict)
 
-    def type_of(self, tensor: torch.Tensor) -> TensorType:
-        """The type of a (fake) tensor. Raises: RejectedError for element types and layouts that we do not have."""
+    def type_of(self, tensor: torch.Tensor, parts: bool = False) -> TensorType:
+        """The type of a (fake) tensor, or of the parts of complex ones.
+
+        Raises: RejectedError for element types and layouts that we do not have.
+        """
         if tensor.layout != torch.strided or tensor.is_quantized:
             raise RejectedError(f"tensors of layout {tensor.layout} are not supported")
         try:
-            return TensorType(self.sizes.shape(tensor), dtype_of(tensor.dtype))
+            dtype = PARTS.get(tensor.dtype, tensor.dtype) if parts else tensor.dtype
+            return TensorType(self.sizes.shape(tensor), dtype_of(dtype))
         except NotASizeError as error:
             raise RejectedError(f"it gives a size that is not supported: {error}") from error
 
-    def constant(self, tensor: torch.Tensor) -> Constant:
+    def constant(self, tensor: torch.Tensor) -> Constant | Complex:
         """The constant of a weight: a view of it, and one for all names of the same weight."""
+        if tensor.dtype.is_complex:
+            with unset_fake_temporarily():
+                parts = torch.view_as_real(tensor.resolve_conj()).unbind(-1)
+                return Complex(*(Constant(to_array(part.contiguous())) for part in parts))
         key = (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
         if key not in self._constants or not tensor.numel():
             with unset_fake_temporarily():  # TorchDynamo calls backends where all tensors are to be fake
@@ -113,7 +122,7 @@ class GraphImporter:
         """The inputs of the graph, in order."""
         return [node for node in self.module.graph.nodes if node.op == "placeholder"]
 
-    def feed(self, node: FxNode, value: Expr) -> None:
+    def feed(self, node: FxNode, value: Expr | Complex) -> None:
         """Say what an input of the graph is, or another node, which is not converted then."""
         self._values[node] = value
 
@@ -144,6 +153,9 @@ class GraphImporter:
         if isinstance(given, FxNode) and given in self._failed:
             return None
         value = self.resolve(given)
+        if isinstance(value, Complex):
+            self.fail(given, "it is complex where a result has to be real: give torch.view_as_real of it")
+            return None
         if value is None or isinstance(value, Expr):
             return value
         kind = {bool: "bool", float: "float64"}.get(type(value), "int64")
@@ -181,7 +193,7 @@ class GraphImporter:
         is_size = isinstance(node.meta.get("val"), _SYMBOLIC) and name != LOCAL_SCALAR  # read where it is used
         if is_size or name in IGNORED or node in self._values:
             return
-        convert = operator.getitem if node.target is operator.getitem else registry.find(node.target)
+        convert = operator.getitem if node.target is operator.getitem else registry.find(node.target, takes_part(node))
         failed = any(read in self._failed for read in node.all_input_nodes)
         if convert is None or failed:
             self.fail(node, NO_CONVERTER if convert is None else "")
@@ -226,7 +238,7 @@ class GraphImporter:
             return self._value_of(value)
         if isinstance(value, (list, tuple)):
             return [self.resolve(item) for item in value]
-        return dtype_of(value) if isinstance(value, torch.dtype) else value
+        return dtype_of(PARTS.get(value, value)) if isinstance(value, torch.dtype) else value
 
     def _value_of(self, node: FxNode) -> Any:
         if node in self._values:
@@ -245,10 +257,16 @@ class GraphImporter:
         return value
 
 
-def _fit(node: Node, result: Expr | None, type_: TensorType | None) -> Expr | None:
+def _fit(node: Node, result: Expr | Complex | None, type_: TensorType | None) -> Expr | Complex | None:
     """A result as torch knows it: its dtype, and sizes that torch knows to be equal."""
     if result is None or type_ is None:
         return result
+    if isinstance(result, Complex):
+        return result.map(lambda part: _fitted(node, part, type_))
+    return _fitted(node, result, type_)
+
+
+def _fitted(node: Node, result: Expr, type_: TensorType) -> Expr:
     if result.tensor_type.rank != type_.rank:
         raise ModelFormatError(
             "a node gives a tensor of another rank than stated",

@@ -15,6 +15,7 @@ from kernelyard import dims
 from kernelyard.dims import Dim, Shape, SymbolicDim
 from kernelyard.dtypes import to_numpy
 from kernelyard.ir import Call, Constant, Expr, TensorType, TupleType, Type, get_op
+from kernelyard_torch.complex_numbers import is_complex
 from kernelyard_torch.tensors import DTYPES
 
 if TYPE_CHECKING:
@@ -43,10 +44,20 @@ class Node:
 
     @property
     def results(self) -> list[TensorType | None]:
-        """The types of what the node gives, as torch knows them. Raises: RejectedError for other element types."""
+        """The types of what the node gives, as torch knows them; of the parts of complex tensors.
+
+        Raises: RejectedError for other element types.
+        """
         value = self.fx_node.meta.get("val")
         values = value if isinstance(value, (tuple, list)) else [value]
-        return [self.importer.shared.type_of(item) if isinstance(item, torch.Tensor) else None for item in values]
+        type_of = self.importer.shared.type_of
+        return [type_of(item, parts=True) if isinstance(item, torch.Tensor) else None for item in values]
+
+    @property
+    def gives_complex(self) -> bool:
+        """Whether the first result is complex."""
+        value = self.fx_node.meta.get("val")
+        return is_complex(value[0] if isinstance(value, (tuple, list)) else value)
 
     @property
     def result(self) -> TensorType:

@@ -11,37 +11,43 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 from kernelyard.ir import Expr
+from kernelyard_torch.complex_numbers import Complex
 
-Results: TypeAlias = "Expr | Sequence[Expr | None] | None"
+Results: TypeAlias = "Expr | Complex | Sequence[Expr | Complex | None] | None"
 Converter: TypeAlias = "Callable[..., Results]"
 AnyConverter = TypeVar("AnyConverter", bound=Converter)
 
 _CONVERTERS: dict[str, Converter] = {}
+_OF_COMPLEX_NUMBERS: dict[str, Converter] = {}
 
 
-def register(name: str, function: Converter) -> None:
-    """Add a converter. Raises: ValueError for a name that has one."""
-    if name in _CONVERTERS:
+def register(name: str, function: Converter, complex_numbers: bool = False) -> None:
+    """Add a converter; one for `complex_numbers` is for calls that take or give complex tensors.
+
+    Raises: ValueError for a name that has one.
+    """
+    table = _OF_COMPLEX_NUMBERS if complex_numbers else _CONVERTERS
+    if name in table:
         raise ValueError(f"{name} has a converter already")
-    _CONVERTERS[name] = function
+    table[name] = function
 
 
-def converter(*names: str) -> Callable[[AnyConverter], AnyConverter]:
+def converter(*names: str, complex_numbers: bool = False) -> Callable[[AnyConverter], AnyConverter]:
     """Decorator form of `register`, for one or several operators."""
 
     def add(function: AnyConverter) -> AnyConverter:
         for name in names:
-            register(name, function)
+            register(name, function, complex_numbers)
         return function
 
     return add
 
 
-def find(target: Any) -> Converter | None:
+def find(target: Any, complex_numbers: bool = False) -> Converter | None:
     """The converter of what an fx node calls, or None."""
-    return _CONVERTERS.get(str(target))
+    return (_OF_COMPLEX_NUMBERS if complex_numbers else _CONVERTERS).get(str(target))
 
 
 def operators() -> tuple[str, ...]:
     """The names of all operators that have a converter."""
-    return tuple(sorted(_CONVERTERS))
+    return tuple(sorted({*_CONVERTERS, *_OF_COMPLEX_NUMBERS}))

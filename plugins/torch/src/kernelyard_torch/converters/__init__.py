@@ -6,6 +6,7 @@ import importlib
 
 FAMILIES = (
     "attention",
+    "complex",
     "control_flow",
     "convolution",
     "creation",

@@ -6,6 +6,8 @@ from kernelyard.ir import Expr
 from kernelyard_torch.node import Node
 from kernelyard_torch.registry import converter
 
+OPERATORS = ("aten.rand.default", "aten.randn.default", "aten.randperm.default")
+
 
 @converter("aten.rand.default")
 def uniform(node: Node, *_: object) -> Expr:
