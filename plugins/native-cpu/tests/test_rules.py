@@ -7,18 +7,23 @@ import pytest
 
 import kernelyard as ky
 import kernelyard.ops  # declares the operators
-from kernelyard import dims
+from kernelyard import dims, dtypes
 from kernelyard.dims import Dim
 from kernelyard.ir import FunctionBuilder, IRModule
 from kernelyard.target import Target
 from kernelyard.testing.reference import evaluate
 from kernelyard.tir import PrimFunc
+from kernelyard.tir.interpreter import evaluate as interpret
+from kernelyard.transform.dead_code_elimination import DeadCodeElimination
+from kernelyard.transform.fuse_transpose_matmul import FuseTransposeMatmul
 from kernelyard.transform.pipelines import get_pipeline
 from kernelyard_native_cpu.machine import Machine, features_of_level, resolve_machine
 from kernelyard_native_cpu.schedule.groups import Group, make_groups
 from kernelyard_native_cpu.schedule.loops import Loops, loops_of
 from kernelyard_native_cpu.schedule.packing import choose_packings
-from kernelyard_native_cpu.schedule.rules import RULES
+from kernelyard_native_cpu.schedule.plan import Plan
+from kernelyard_native_cpu.schedule.rules import RULES, make_plan
+from kernelyard_native_cpu.schedule.side_by_side import with_rows_side_by_side
 
 RNG = np.random.default_rng(5)
 WIDE = Machine("x86_64", features_of_level("x86-64-v4"))
@@ -142,3 +147,106 @@ def test_products_with_packed_weights(mcpu, rows, columns):
 def test_products_of_symbolic_rows_with_packed_weights(rows):
     module = module_of("matmul", (N, 70), weights=(normal(70, 64),))
     check_program(module, normal(rows, 70), mcpu=None, packed=True)
+
+
+def plan_of(module: IRModule, machine: Machine) -> Plan:
+    """The plan of the last stage."""
+    *_, group = make_groups(function_of(module))
+    return make_plan(group.stages[-1], frozenset(), {}, machine)
+
+
+@pytest.mark.parametrize("machine", [WIDE, NARROW])
+def test_large_matrices_are_asked_for_ahead(machine):
+    """Where they cannot be in cache; several tiles share them part by part."""
+    assert plan_of(module_of("matmul", (4, 600), (600, 512)), machine).stream is not None
+    assert plan_of(module_of("matmul", (4, 60), (60, 512)), machine).stream is None
+    assert plan_of(module_of("matmul", (4, 600), (600, 512)), machine).parts is None
+    assert plan_of(module_of("matmul", (40, 600), (600, 512)), machine).parts is not None
+    assert plan_of(module_of("matmul", (400, 600), (600, 512)), machine).parts is None
+
+
+@pytest.mark.parametrize("mcpu", [None, "x86-64-v3", "x86-64"])
+@pytest.mark.parametrize("rows", [1, 5, 16, 23, 64])
+@pytest.mark.parametrize(("depth", "columns"), [(600, 512), (517, 543)])
+@pytest.mark.parametrize("is_constant", [False, True])
+def test_products_of_a_few_rows_with_large_matrices(mcpu, rows, depth, columns, is_constant):
+    b = FunctionBuilder()
+    x, w = b.input("x", (rows, depth)), normal(depth, columns) / 20
+    product = b.op("matmul", x, w if is_constant else b.input("w", (depth, columns)))
+    module = IRModule({"main": b.function(b.op("nn.relu", b.op("add", product, normal(columns))))})
+    feeds = (normal(rows, depth),) if is_constant else (normal(rows, depth), w)
+    check_program(module, *feeds, mcpu=mcpu, packed=columns % 64 == 0)
+
+
+def test_rows_of_products_are_laid_side_by_side():
+    """One cache line per step holds what all rows give; not for a few columns, nor for rows that are near."""
+    for shapes, is_changed in (
+        (((8, 300), (300, 512)), True),
+        (((8, 300), (300, 64)), False),
+        (((3, 300), (300, 512)), False),
+        (((300, 8), (8, 512)), False),
+    ):
+        function = function_of(module_of("matmul", *shapes))
+        changed = with_rows_side_by_side(function)
+        assert (changed is not function) == is_changed
+        operands = [normal(*shape) for shape in shapes]
+        np.testing.assert_array_equal(interpret(changed, operands, {})[0], interpret(function, operands, {})[0])
+
+
+def turned_product(rows: int, depth: int, columns: int) -> IRModule:
+    """A product with a matrix that lies transposed."""
+    b = FunctionBuilder()
+    x, w = b.input("x", (rows, depth)), b.input("w", (columns, depth))
+    module = IRModule({"main": b.function(b.op("matmul", x, b.op("permute_dims", w, axes=(1, 0))))})
+    return DeadCodeElimination()(FuseTransposeMatmul()(module))
+
+
+@pytest.mark.parametrize("machine", [WIDE, NARROW])
+def test_a_transposed_matrix_is_turned_as_it_is_packed(machine):
+    """Where enough rows share it; few rows take dot products with its rows as they lie."""
+    panel = plan_of(turned_product(128, 64, 96), machine).panel
+    assert panel is not None
+    assert panel.is_turned
+    few = plan_of(turned_product(4, 600, 512), machine)
+    assert (few.panel, few.vector) == (None, "r0")
+    assert few.stream is not None
+    assert few.stream.axis == "s1"
+
+
+@pytest.mark.parametrize("mcpu", [None, "x86-64-v3", "x86-64"])
+@pytest.mark.parametrize(
+    ("rows", "depth", "columns"), [(128, 64, 128), (100, 70, 50), (64, 33, 49), (3, 600, 512), (16, 523, 541)]
+)
+def test_products_with_transposed_matrices(mcpu, rows, depth, columns):
+    feeds = normal(rows, depth), normal(columns, depth)
+    exe = ky.compile(turned_product(rows, depth, columns), target=Target("cpu", mcpu=mcpu), backends=[])
+    np.testing.assert_allclose(np.asarray(exe(*feeds)), feeds[0] @ feeds[1].T, rtol=2e-4, atol=2e-4)
+
+
+@pytest.mark.parametrize("mcpu", [None, "x86-64-v3", "x86-64"])
+@pytest.mark.parametrize(
+    ("channels", "filters", "groups", "size", "stride"),
+    [(64, 64, 8, 9, 1), (24, 48, 4, 7, 1), (64, 32, 2, 17, 2), (6, 12, 3, 5, 1)],
+)
+def test_filters_of_a_group_share_its_channels(mcpu, channels, filters, groups, size, stride):
+    """They are a tile's rows: what is loaded of the image serves them all."""
+    attributes = {**CONV, "strides": (stride, stride), "groups": groups}
+    shapes = (2, channels, size, size), (filters, channels // groups, 3, 3)
+    module = module_of("nn.conv2d", *shapes, **attributes)
+    assert rules_of(function_of(module))[-1] == "conv"
+    feeds = [normal(*shape) for shape in shapes]
+    exe = ky.compile(module, target=Target("cpu", mcpu=mcpu), backends=[])
+    np.testing.assert_allclose(np.asarray(exe(*feeds)), evaluate(module, feeds)[0], rtol=2e-4, atol=2e-4)
+
+
+@pytest.mark.parametrize("mcpu", [None, "x86-64-v3", "x86-64"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_narrow_weights_are_packed(mcpu, dtype):
+    b = FunctionBuilder()
+    x, w = b.input("x", (8, 70), dtype), (normal(70, 128) / 8).astype(dtypes.to_numpy(dtype))
+    module = IRModule({"main": b.function(b.op("matmul", x, w))})
+    assert choose_packings(function_of(module), [1], resolve_machine(mcpu))[1].axis == 1
+    feed = normal(8, 70).astype(w.dtype)
+    found = ky.compile(module, target=Target("cpu", mcpu=mcpu), backends=[])(feed)
+    wanted = feed.astype(np.float32) @ w.astype(np.float32)
+    np.testing.assert_allclose(np.asarray(found).astype(np.float32), wanted, rtol=1e-2, atol=1e-2)

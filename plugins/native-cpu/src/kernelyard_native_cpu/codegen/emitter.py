@@ -32,7 +32,8 @@ class Scope:
 class FunctionEmitter:
     """Builds one function. `declarations` collects the intrinsics it calls.
 
-    has_fma, has_scale: the target multiplies and adds, or multiplies by powers of two, in one instruction.
+    has_fma, has_scale: the target multiplies and adds, or multiplies by powers of two, in one instruction; what has the
+    latter looks up tables, too.
     """
 
     def __init__(
@@ -228,6 +229,17 @@ class FunctionEmitter:
         self.declarations.add(f"declare {x.text} @{name}({', '.join(each.text for each in operands)})")
         arguments = ", ".join(each.typed for each in operands)
         return self.pure(f"call {x.text} @{name}({arguments})", x.type, x.lanes, operands)
+
+    def has_look_up(self, lanes: int) -> bool:
+        """True where an instruction looks up so many floats at once in a table of as many."""
+        return self.has_scale and lanes == 16
+
+    def look_up(self, table: Sequence[Value], places: Value) -> Value:
+        """The entries of a table of floats at places: the last bits of integers, one for each lane."""
+        entries = Value(f"<{', '.join(entry.typed for entry in table)}>", table[0].type, len(table))
+        name = "llvm.x86.avx512.permvar.sf.512"
+        self.declarations.add(f"declare {entries.text} @{name}({entries.text}, {places.text})")
+        return self.pure(f"call {entries.text} @{name}({entries.typed}, {places.typed})", entries.type, 16, [places])
 
     # --- structured control flow ----------------------------------------------------------------------------------
     def loop(

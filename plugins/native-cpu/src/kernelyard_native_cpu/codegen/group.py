@@ -82,8 +82,9 @@ class GroupWriter:
 
     def _begin(self, number: int) -> None:
         written = (block.output for block in self.group.stages[number].blocks)
-        square = self.plans[number].square
-        self.memory.begin_stage(frozenset((*written, square) if square else written))
+        plan = self.plans[number]
+        kept = plan.square, plan.parts and plan.parts.sums
+        self.memory.begin_stage(frozenset((*written, *(buffer for buffer in kept if buffer))))
 
     def _choose(self, versions: Sequence[Plan], run: Callable[[Plan], list[Value]]) -> None:
         """Run the first version whose vectors are not longer than their axis."""
@@ -132,6 +133,8 @@ class GroupWriter:
         for loop in (loop for loop in loops if loop.count == 1):
             start = loop.expand(start, int_literal(0))
         loops = [loop for loop in loops if loop.count != 1]
+        if plan.parts:
+            loops = loops[:-1]  # the tiles are walked inside of the parts
         flat = _loops_to_flatten(loops, everything=bool(plan.tiles))
         chunk = self._chunk_of_last(plan, loops, flat)
         counts = [loop.count for loop in flat]
@@ -146,7 +149,9 @@ class GroupWriter:
             if plan.panel:
                 points = nest.pack(points)
                 self._begin(0)
-            if chunk:
+            if plan.parts:
+                nest.run_parts(points)
+            elif chunk:
                 self._run_chunk(nest, flat[-1], indices[-1], chunk, points)
             else:
                 nest.run(loops[len(flat) :], points)
@@ -159,6 +164,8 @@ class GroupWriter:
         """How many iterations of the innermost flattened loop one task takes; 0: it is one of the task's own."""
         if plan.panel:
             return TILES_PER_PANEL
+        if plan.parts:
+            return 0
         is_long = len(loops) == len(flat) > 1 and size_of(flat[-1].count) > _CHUNK
         return _CHUNK if is_long and not self.group.stages[0].reduce and not plan.turned else 0
 

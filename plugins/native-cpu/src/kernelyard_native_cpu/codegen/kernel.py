@@ -22,6 +22,7 @@ from kernelyard_native_cpu.machine import Machine
 from kernelyard_native_cpu.schedule.groups import Group, make_groups
 from kernelyard_native_cpu.schedule.plan import Plan
 from kernelyard_native_cpu.schedule.rules import make_plan
+from kernelyard_native_cpu.schedule.side_by_side import with_rows_side_by_side
 from kernelyard_native_cpu.schedule.stages import Stage
 
 
@@ -42,7 +43,7 @@ class _KernelWriter:
     def __init__(self, name: str, function: PrimFunc, machine: Machine, declarations: set[str]) -> None:
         self.symbol = name
         self.name = entry_symbol(name)
-        self.function = function
+        self.function = function = with_rows_side_by_side(function)
         self.machine = machine
         self.declarations = declarations
         self.groups = make_groups(function)

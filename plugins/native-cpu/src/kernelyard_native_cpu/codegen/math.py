@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernelyard_native_cpu.codegen import elementary, trigonometric
+from kernelyard_native_cpu.codegen import elementary, erf_table, trigonometric
 from kernelyard_native_cpu.codegen.elementary import Emit
 
 UNARY: dict[str, Emit] = {
@@ -12,7 +12,7 @@ UNARY: dict[str, Emit] = {
     "log1p": elementary.log1p,
     "tanh": elementary.tanh,
     "sigmoid": elementary.sigmoid,
-    "erf": elementary.erf,
+    "erf": erf_table.erf,
     "sqrt": elementary.sqrt,
     "rsqrt": elementary.rsqrt,
     **trigonometric.FUNCTIONS,

@@ -168,6 +168,12 @@ class Memory:
         invariant = "" if conditional else ", !invariant.load !0"
         return self.emitter.pure(text + invariant, type_, lanes, operands, floor)
 
+    def prefetch(self, buffer: Buffer, offset: Value) -> None:
+        """Ask for the cache line of an element, which need not exist."""
+        place = self._address(buffer, offset)
+        self.emitter.declarations.add("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
+        self.emitter.line(f"call void @llvm.prefetch.p0(ptr {place.ref}, i32 0, i32 3, i32 1)")
+
     def store(self, buffer: Buffer, offset: Value, value: Value, mask: Value | None = None) -> None:
         """Write an element, or a vector of neighbours; lanes that the mask excludes are not written."""
         place, align = self._address(buffer, offset), dtypes.itemsize(buffer.dtype)

@@ -10,11 +10,12 @@ from kernelyard.dims import Dim
 from kernelyard.tir import Axis, Binary, Buffer, ComputeBlock, Expr, Load
 from kernelyard_native_cpu.codegen.expressions import Expressions, Lanes
 from kernelyard_native_cpu.codegen.memory import Memory
+from kernelyard_native_cpu.codegen.parts import PartsLoops
 from kernelyard_native_cpu.codegen.reduction import ReductionLoops
 from kernelyard_native_cpu.codegen.values import Value, int_literal, literal_int
 from kernelyard_native_cpu.schedule.affine import unconditional_loads
 from kernelyard_native_cpu.schedule.loops import is_turned
-from kernelyard_native_cpu.schedule.plan import Plan
+from kernelyard_native_cpu.schedule.plan import Panel, Plan
 from kernelyard_native_cpu.schedule.stages import Stage
 
 Axes = dict[str, Value]
@@ -204,9 +205,28 @@ class Nest:
                 expressions.store(panel.buffer, indices, expressions.value(panel.load))
             return []
 
-        self._loop(self._extent(reduced), body)
+        if panel.is_turned:
+            self._pack_turned(panel, indices, points)
+        else:
+            self._loop(self._extent(reduced), body)
         self.memory.packed[panel.load] = Load(panel.buffer, indices)
         return points
+
+    def _pack_turned(self, panel: Panel, indices: tuple[Expr, ...], points: Points) -> None:
+        """Square by square: what a load reads along the reduced axis is turned in registers."""
+        (reduced,), lanes = self.plan.reduce, self.plan.lanes
+        offset = self.memory.offset(panel.load.buffer, panel.load.indices)
+
+        def square(step: Value, _: list[Value]) -> list[Value]:
+            first = self._at_most(self._times(step, lanes), self._extent(reduced) - lanes)
+            for axes in points:
+                here = Expressions(self.memory, {**axes, reduced: first}, self.lanes_at(axes))
+                for n, column in enumerate(here.load_square(panel.load, offset)):
+                    at = {**axes, reduced: self.e.add(first, int_literal(n))}
+                    Expressions(self.memory, at, self.lanes_at(axes)).store(panel.buffer, indices, column)
+            return []
+
+        self._loop(dims.ceildiv(self._extent(reduced), lanes), square)
 
     def _reduce(self, points: Points) -> None:
         loops = ReductionLoops(self.memory, self.stage.first, self.plan, self.lanes_at)
@@ -216,6 +236,21 @@ class Nest:
             return
         for axes, value in zip(points, values, strict=True):
             self._finish_reduced(axes, None if self.plan.vector_is_reduced else self.lanes_at(axes), value)
+
+    def run_parts(self, points: Points) -> None:
+        """All tiles of one step of the vector axis, part by part of the reduced axis."""
+        plan, parts = self.plan, self.plan.parts
+        assert parts is not None
+        ((name, height),) = plan.tiles
+        tiles = self._tile_loop(name, height)
+        loops = ReductionLoops(self.memory, self.stage.first, plan, self.lanes_at)
+        assert isinstance(tiles.count, int)
+
+        def finish(points: Points, values: list[Value]) -> None:
+            for axes, value in zip(points, values, strict=True):
+                self._finish_reduced(axes, self.lanes_at(axes), value)
+
+        PartsLoops(self.memory, plan, parts, loops, tiles.count, lambda tile: tiles.expand(points, tile)).run(finish)
 
     def _finish_reduced(self, axes: Axes, lanes: Lanes | None, value: Value) -> None:
         expressions = Expressions(self.memory, axes, lanes)

@@ -17,6 +17,7 @@ from kernelyard_native_cpu.schedule.plan import Plan
 Axes = dict[str, Value]
 State = list[Value]
 LanesAt = Callable[[Axes], Lanes | None]
+Ahead = Callable[[Axes], None]  # of a step: ask for what a later one reads
 
 
 class Reducer(ABC):
@@ -127,6 +128,7 @@ class ReductionLoops:
         self.memory = memory
         self.e = memory.emitter
         self.plan = plan
+        self.lanes_at = lanes_at
         kind = Place if block.reducer in ("argmax", "argmin") else Combine
         self.reducer = kind(memory, block, plan, lanes_at)
 
@@ -138,6 +140,28 @@ class ReductionLoops:
         innermost = self._along_lanes if self.plan.vector_is_reduced else self._one_step
         states = self._nested(names, points, starts, innermost)
         return [self.reducer.finish(axes, states[n :: len(points)]) for n, axes in enumerate(points)]
+
+    def start(self, points: Sequence[Axes]) -> list[Value]:
+        """What is kept of each point before the first element."""
+        return _flatten([self.reducer.start(axes) for axes in points])
+
+    def advance(
+        self, points: Sequence[Axes], kept: Sequence[Value], begin: Value, end: Value, ahead: Ahead | None
+    ) -> list[Value]:
+        """What is kept after the elements of a part of the only reduced axis; no lanes lie along it."""
+        (reduced,) = self.plan.reduce
+
+        def body(i: Value, carried: list[Value]) -> list[Value]:
+            inside = [{**axes, reduced: i} for axes in points]
+            if ahead is not None:
+                ahead(inside[0])
+            return _flatten(self._one_step(inside, [[value] for value in carried]))
+
+        return self.e.loop(begin, end, body, list(kept), runs=True)
+
+    def finish(self, points: Sequence[Axes], kept: Sequence[Value]) -> list[Value]:
+        """The result for each point."""
+        return [self.reducer.finish(axes, [[value]]) for axes, value in zip(points, kept, strict=True)]
 
     def _nested(
         self,
@@ -152,7 +176,10 @@ class ReductionLoops:
         name, extent = names[0], self.plan.extents[names[0]]
 
         def body(i: Value, states: list[State]) -> list[State]:
-            return self._nested(names[1:], [{**axes, name: i} for axes in points], states, innermost)
+            inside = [{**axes, name: i} for axes in points]
+            if len(names) == 1:
+                self._ask_ahead(inside)
+            return self._nested(names[1:], inside, states, innermost)
 
         return body(int_literal(0), states) if extent == 1 else self._loop(0, extent, 1, body, states)
 
@@ -173,6 +200,20 @@ class ReductionLoops:
 
     def _one_step(self, points: Sequence[Axes], states: list[State]) -> list[State]:
         return [self.reducer.step(axes, state, None) for axes, state in zip(points, states, strict=True)]
+
+    def _ask_ahead(self, points: Sequence[Axes]) -> None:
+        """Prefetch what later points read of the plan's stream: every cache line once."""
+        stream = self.plan.stream
+        if stream is None:
+            return
+        later = [{**axes, stream.axis: self.e.add(axes[stream.axis], int_literal(stream.steps))} for axes in points]
+        if not stream.is_aligned:
+            name = str(self.plan.vector)
+            later.append({**later[-1], name: self.e.add(later[-1][name], int_literal(self.plan.lanes - 1))})
+        buffer, offset = stream.load.buffer, self.memory.offset(stream.load.buffer, stream.load.indices)
+        places = [Expressions(self.memory, axes, self.lanes_at(axes)).first(offset) for axes in later]
+        for place in {place.ref: place for place in places}.values():
+            self.memory.prefetch(buffer, place)
 
     # --- the vector axis is reduced -----------------------------------------------------------------------------------
     def _along_lanes(self, points: Sequence[Axes], states: list[State]) -> list[State]:
@@ -213,6 +254,8 @@ class ReductionLoops:
     ) -> list[State]:
         """`copies` neighbouring vectors of the reduced axis, each into a copy of its own."""
         name, new = str(self.plan.vector), list(states)
+        if mask is None:
+            self._ask_ahead([{**axes, name: start} for axes in points])
         for copy in range(copies):
             place = self.e.add(start, int_literal(copy * self.plan.lanes))
             for number, axes in enumerate(points):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kernelyard import dtypes
-from kernelyard_native_cpu.codegen.elementary import magnitude, number
+from kernelyard_native_cpu.codegen.elementary import clamp, magnitude, number
 from kernelyard_native_cpu.codegen.emitter import FunctionEmitter
 from kernelyard_native_cpu.codegen.values import BITS, Value, float_literal, int_literal
 
@@ -95,7 +95,18 @@ def _decode_small(e: FunctionEmitter, stored: Value, small: SmallFloat) -> Value
     return e.convert("bitcast", e.binary("or", e.convert("bitcast", value, "i32"), sign), "float")
 
 
+def _encode_bfloat16(e: FunctionEmitter, value: Value) -> Value:
+    """The upper half of a float: half a unit less one is added, plus one when the last kept bit is odd."""
+    bits = e.convert("bitcast", value, "i32")
+    odd = e.binary("and", e.binary("lshr", bits, int_literal(16, "i32")), int_literal(1, "i32"))
+    rounded = e.binary("add", e.binary("add", bits, int_literal(0x7FFF, "i32")), odd)
+    rounded = e.select(e.compare("uno", value, value), int_literal(0x7FFF0000, "i32"), rounded)
+    return e.convert("trunc", e.binary("lshr", rounded, int_literal(16, "i32")), "i16")
+
+
 def _encode_small(e: FunctionEmitter, value: Value, small: SmallFloat) -> Value:
+    if small.bias == 127:
+        return _encode_bfloat16(e, value)
     bits = e.convert("bitcast", value, "i32")
     sign_bit = BITS[small.storage] - 1
     dropped = 23 - small.mantissa
@@ -105,13 +116,12 @@ def _encode_small(e: FunctionEmitter, value: Value, small: SmallFloat) -> Value:
     rounded = e.binary("add", e.binary("add", size, int_literal((1 << (dropped - 1)) - 1, "i32")), odd)
     code = e.binary("lshr", rounded, int_literal(dropped, "i32"))
     code = e.binary("sub", code, int_literal((127 - small.bias) << small.mantissa, "i32"))
-    if small.bias != 127:
-        # Denormal ones: adding a power of two lets the addition itself round at the right bit.
-        smallest = 2.0 ** (1 - small.bias)
-        magic = float_literal(smallest * 2.0**dropped)
-        summed = e.convert("bitcast", e.binary("fadd", magnitude(e, value), magic, flags="nsz"), "i32")
-        tiny = e.binary("sub", summed, e.convert("bitcast", e.broadcast(magic, value.lanes), "i32"))
-        code = e.select(e.compare("olt", magnitude(e, value), number(smallest, value)), tiny, code)
+    # Denormal ones: adding a power of two lets the addition itself round at the right bit.
+    smallest = 2.0 ** (1 - small.bias)
+    magic = float_literal(smallest * 2.0**dropped)
+    summed = e.convert("bitcast", e.binary("fadd", magnitude(e, value), magic, flags="nsz"), "i32")
+    tiny = e.binary("sub", summed, e.convert("bitcast", e.broadcast(magic, value.lanes), "i32"))
+    code = e.select(e.compare("olt", magnitude(e, value), number(smallest, value)), tiny, code)
     infinity = int_literal(small.infinity, "i32")
     code = e.select(e.compare("sgt", code, infinity), infinity, code)
     largest = int_literal((1 << sign_bit) - 1, "i32")
@@ -156,7 +166,14 @@ def _holds(target: str, source: str) -> bool:
 def _float_to_int(e: FunctionEmitter, value: Value, target: str) -> Value:
     """Truncation toward zero; what does not fit saturates at 32 or 64 bits, then wraps; NaN gives 0."""
     to = compute_type(target)
-    wide = "i64" if BITS[to] == 64 or target == "uint32" else "i32"
-    name = "fptoui.sat" if target == "uint64" else "fptosi.sat"
-    number_ = e.intrinsic(name, value, result=wide)
-    return number_ if to == wide else e.convert("trunc", number_, to)
+    if BITS[to] == 64 or target == "uint32":
+        return _narrowed(e, e.intrinsic("fptoui.sat" if target == "uint64" else "fptosi.sat", value, result="i64"), to)
+    # LLVM takes the intrinsic apart where vectors have no instruction for it; limits of our own stay vectors.
+    sane = e.select(e.compare("uno", value, value), number(0.0, value), value)
+    limit, highest = number(2.0**31, value), 2.0**31 - (128 if value.type == "float" else 1)
+    whole = e.convert("fptosi", clamp(e, sane, -(2.0**31), highest), "i32")
+    return _narrowed(e, e.select(e.compare("oge", sane, limit), int_literal(2**31 - 1, "i32"), whole), to)
+
+
+def _narrowed(e: FunctionEmitter, value: Value, to: str) -> Value:
+    return value if value.type == to else e.convert("trunc", value, to)

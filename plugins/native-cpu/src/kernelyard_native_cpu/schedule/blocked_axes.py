@@ -1,4 +1,5 @@
-"""Axes that are read by blocks (`i // 64` and `i % 64`) become two: over the blocks, and within one."""
+"""Axes that are read by blocks become two, over the blocks and within one: those of packed operands (`i // 64` and
+`i % 64`), and filters in groups (`i // 32`), which share their group's channels."""
 
 from __future__ import annotations
 
@@ -25,11 +26,15 @@ def _block_of(stage: Stage, axis: IterVar) -> int | None:
     """The size of the blocks by which an axis is read, where they divide it."""
     if not isinstance(axis.extent, int):
         return None
+    is_sum = stage.first.reducer == "sum" and bool(stage.reduce)
     indices = (index for block in stage.blocks for load in block.loads for index in load.indices)
     for part in walk(*indices):
         match part:
             case Binary(op="mod", a=Axis(name=axis.name), b=Const(value=size)) if axis.extent % int(size) == 0:
                 return int(size)
+            case Binary(op="floordiv", a=Axis(name=axis.name), b=Const(value=size)) if is_sum:
+                if int(size) > 1 and axis.extent % int(size) == 0:
+                    return int(size)
     return None
 
 

@@ -16,6 +16,7 @@ from kernelyard_native_cpu.schedule.tiling import MOST_HEIGHT, best_tile, reused
 
 # What fits into the first cache is quick to read in any order.
 _LEAST_ELEMENTS = 4096
+_PACKED_DTYPES = ("float32", "bfloat16", "float16")  # what is computed in float32
 
 
 def choose_packings(function: PrimFunc, constants: Collection[int], machine: Machine) -> dict[int, Packing]:
@@ -24,7 +25,7 @@ def choose_packings(function: PrimFunc, constants: Collection[int], machine: Mac
     for position in constants:
         buffer = function.inputs[position]
         stage = _stage_that_multiplies(function, buffer)
-        if stage is None or buffer.dtype != "float32" or size_of(buffer.numel) < _LEAST_ELEMENTS:
+        if stage is None or buffer.dtype not in _PACKED_DTYPES or size_of(buffer.numel) < _LEAST_ELEMENTS:
             continue
         packing = _packing(function, position, stage, machine)
         if packing is not None:

@@ -22,11 +22,33 @@ TILES_PER_PANEL = 16
 class Panel:
     """An operand of a contraction, copied for one step of the vector axis, so that its rows lie side by side.
 
-    load: what is copied; buffer: rows of the reduced axis, each as long as the step.
+    load: what is copied; buffer: rows of the reduced axis, each as long as the step. is_turned: its neighbours in
+    memory lie along the reduced axis.
     """
 
     load: Load
     buffer: Buffer
+    is_turned: bool = False
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A load that is asked for ahead of its use, where it is so many steps of an axis later: its next row is too far
+    away for the processor to see it coming. is_aligned: a tile's row begins where a cache line does, or is one line."""
+
+    load: Load
+    axis: str
+    steps: int
+    is_aligned: bool
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A reduced axis is walked in parts of `depth` steps, and every tile along a part, so that what the tiles share is
+    still in cache for the last of them. sums: where a tile's results so far lie meanwhile."""
+
+    depth: int
+    sums: Buffer
 
 
 @dataclass(frozen=True)
@@ -37,6 +59,7 @@ class Plan:
     masked: lanes beyond the end of the axis are left out; without it, the last step is moved back to end there.
     turned: an axis along which memory has the neighbours; squares of it and the vector axis are transposed in
       registers: of loads in a map, of results in a reduction (it is the only tile axis then).
+    stream: what is asked for ahead. parts: of the reduced axis (with one tile axis).
     panel: what is packed before a tile axis is walked. square: where a tile of results lies while it is turned.
     tiles: axes of which several values are computed at once, with how many.
     """
@@ -52,24 +75,27 @@ class Plan:
     turned: str | None = None
     panel: Panel | None = None
     square: Buffer | None = None
+    stream: Stream | None = None
+    parts: Parts | None = None
 
     @property
     def scratch(self) -> tuple[Buffer, ...]:
         """Buffers of a thread's own."""
-        return tuple(buffer for buffer in (self.panel and self.panel.buffer, self.square) if buffer)
+        own = self.panel and self.panel.buffer, self.square, self.parts and self.parts.sums
+        return tuple(buffer for buffer in own if buffer)
 
     def narrowed(self, lanes: int) -> Plan:
         """The same loops with fewer lanes; scalar code has no tiles either."""
         if lanes == 1:
-            return replace(self, vector=None, lanes=1, unroll=1, tiles=(), panel=None)
-        return replace(self, lanes=lanes, unroll=1, panel=None)
+            return replace(self, vector=None, lanes=1, unroll=1, tiles=(), panel=None, stream=None, parts=None)
+        return replace(self, lanes=lanes, unroll=1, panel=None, stream=None, parts=None)
 
     def versions(self, machine: Machine) -> tuple[Plan, ...]:
         """This plan, and others for when a symbolic vector axis turns out to be shorter than a step of it."""
         if self.vector is None or isinstance(self.extents[self.vector], int):
             return (self,)
         if machine.has_masks:
-            return (self, replace(self, unroll=1, masked=True, panel=None))
+            return (self, replace(self, unroll=1, masked=True, panel=None, stream=None, parts=None))
         wanted = NARROW_LANES if self.reduce else NARROW_LANES[-1:]
         narrow = [self.narrowed(lanes) for lanes in wanted if lanes < self.lanes]
         single = [self.narrowed(self.lanes)] if self.least() > self.lanes else []

@@ -12,9 +12,13 @@ Tiles = tuple[tuple[str, int], ...]
 
 # Sums in a tile by its width in vectors, such that they and the operands fit into so many registers.
 MOST_HEIGHT = {32: {1: 16, 2: 14, 3: 9, 4: 6}, 16: {1: 10, 2: 6}}
+# So few are all in one tile: what they are multiplied by is read once.
+ROWS_OF_ONE_TILE = {32: 14, 16: 8}
 _MOST_UNTILED = 4
-# With so few rows, reading what they are multiplied by takes the time.
-FEW_ROWS = 8
+# Dot products at a time: a register for each, for the operands' vectors, and to spare.
+MOST_DOT_PRODUCTS = {32: 24, 16: 9}
+# With so few rows, reading what they are multiplied by takes a good part of the time.
+FEW_ROWS = 64
 # A load takes so much of the time of a multiplication with addition: there are two ports for each, and loads of scalars
 # are part of the multiplication.
 _LOAD = 0.5
@@ -34,7 +38,7 @@ def best_tile(rows: int, vectors: int, registers: int) -> tuple[int, int]:
     """Height and width of the tiles that take the least time; a few rows are all in one tile, so that what they are
     multiplied by is read once."""
     shapes = [(h, w) for w, most in MOST_HEIGHT[registers].items() for h in range(1, most + 1)]
-    if rows <= FEW_ROWS:
+    if rows <= ROWS_OF_ONE_TILE[registers]:
         shapes = [(h, w) for h, w in shapes if h == rows]
     return min(shapes, key=lambda shape: (tile_cost(rows, vectors, *shape), -shape[0] * shape[1]))
 
@@ -83,6 +87,15 @@ def with_tiles(loops: Loops, plan: Plan, tiles: Tiles, width: int) -> Plan:
 
 
 def dot_products(loops: Loops, vector: str) -> Tiles:
-    """A square of sums, each along the lanes of a vector of its own."""
-    side = 4 if loops.machine.vector_registers == 32 else 3
-    return tuple((name, min(side, size_of(loops.extents[name]))) for name in reused_axes(loops, vector)[:2])
+    """A tile of sums, each along the lanes of a vector of its own: of rows of one operand by rows of the other."""
+    axes = reused_axes(loops, vector)[:2]
+    if len(axes) < 2:
+        return tuple((name, min(_MOST_UNTILED, size_of(loops.extents[name]))) for name in axes)
+    sizes = [size_of(loops.extents[name]) for name in axes]
+    most = MOST_DOT_PRODUCTS[loops.machine.vector_registers]
+    shapes = [(h, w) for h in range(1, most + 1) for w in range(1, _MOST_UNTILED + 1) if h * w <= most]
+    # The operand with fewer rows is the higher side: what it is multiplied by is then read less often.
+    few, many = sorted(range(2), key=lambda n: sizes[n])
+    shapes = [(h, w) for h, w in shapes if h <= sizes[few] and w <= sizes[many]]
+    best = min(shapes, key=lambda shape: (tile_cost(sizes[few], sizes[many], *shape), -shape[0] * shape[1]))
+    return ((axes[many], best[1]), (axes[few], best[0]))

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kernelyard.tir import IterVar, Load
-from kernelyard_native_cpu.schedule.affine import axes_of
+from kernelyard import dtypes
+from kernelyard.tir import Buffer, IterVar, Load
+from kernelyard_native_cpu.schedule.affine import axes_of, offset_of
 from kernelyard_native_cpu.schedule.loops import Loops
-from kernelyard_native_cpu.schedule.plan import Plan, size_of
-from kernelyard_native_cpu.schedule.tiling import FEW_ROWS, best_tile, dot_products
+from kernelyard_native_cpu.schedule.plan import Parts, Plan, Stream, size_of
+from kernelyard_native_cpu.schedule.tiling import FEW_ROWS, Tiles, best_tile, dot_products
+
+# How far ahead the matrix is asked for, in steps of the reduced axis: about what arrives while memory answers.
+_STEPS_AHEAD = 48
+# A smaller matrix may be in cache, and is there soon.
+_LEAST_BYTES = 1 << 20
+_CACHE_LINE = 64
+# Steps of the reduced axis in a part: the vectors of two parts and the rows' elements fit into the first cache.
+_DEPTH = 64
 
 
 def gemv(loops: Loops) -> Plan | None:
@@ -16,8 +25,9 @@ def gemv(loops: Loops) -> Plan | None:
     vector = loops.vector
     if loops.in_order or vector is None or len(loops.reduce) != 1 or loops.is_masked(vector):
         return None
-    rows = _rows(loops, vector)
-    if rows is None or any(not isinstance(loops.extents[axis.name], int) for axis in rows):
+    matrix = _matrix(loops, vector)
+    rows = _rows(loops, matrix) if matrix else None
+    if matrix is None or rows is None or any(not isinstance(loops.extents[axis.name], int) for axis in rows):
         return None
     counts = [(axis.name, size_of(loops.extents[axis.name])) for axis in rows]
     long = tuple((name, count) for name, count in counts if count > 1)
@@ -25,27 +35,69 @@ def gemv(loops: Loops) -> Plan | None:
         return None
     plan = replace(loops.scalar(), vector=vector, lanes=loops.lanes(vector))
     if vector in loops.reduce:
-        return replace(plan, tiles=dot_products(loops, vector)) if loops.stage.is_contraction else None
-    height = long[0][1] if long else 1
-    _, width = best_tile(height, loops.vectors(vector), loops.machine.vector_registers)
-    return replace(plan, tiles=long, unroll=width)
+        return _dot_products(loops, plan, matrix) if loops.stage.is_contraction else None
+    return _tiled(loops, replace(plan, stream=_stream(loops, matrix)), long)
 
 
-def _rows(loops: Loops, vector: str) -> list[IterVar] | None:
-    """The axes along which the matrix is used again: those of the vectors; None where the stage is no such product."""
-    stage, first = loops.stage, loops.stage.first
+def _tiled(loops: Loops, plan: Plan, long: Tiles) -> Plan | None:
+    """All rows in one tile, or in several that take the matrix part by part; None where it is in cache anyway."""
+    rows = long[0][1] if long else 1
+    height, width = best_tile(rows, loops.vectors(str(plan.vector)), loops.machine.vector_registers)
+    plan = replace(plan, tiles=tuple((name, height) for name, _ in long), unroll=width)
+    if height >= rows:
+        return plan
+    (reduced,), first = plan.reduce, loops.stage.first
+    stores = [access.offset.coefficient(str(plan.vector)) for access in loops.accesses if access.is_store]
+    if plan.stream is None or size_of(plan.extents[reduced]) < 2 * _DEPTH or stores != [1] * len(stores):
+        return None
+    size = -(-rows // height) * height * width * plan.lanes
+    return replace(plan, parts=Parts(_DEPTH, Buffer(f"sums of {first.name}", (size,), first.body.dtype, "local")))
+
+
+def _matrix(loops: Loops, vector: str) -> Load | None:
+    """The largest operand of a sum of products that is read along the vectors, each element once."""
+    first = loops.stage.first
     if first.reducer != "sum":
         return None
-    reduced = {axis.name for axis in stage.reduce if axis.extent != 1}
-    operands = [load for load in first.loads if axes_of(load) >= reduced]
+    operands = [load for load in first.loads if axes_of(load) >= _reduced(loops)]
     candidates = [load for load in operands if vector in axes_of(load) and _is_read_once(load)]
-    matrix = max(candidates, key=lambda load: size_of(load.buffer.numel), default=None)
-    if matrix is None:
-        return None
+    return max(candidates, key=lambda load: size_of(load.buffer.numel), default=None)
+
+
+def _reduced(loops: Loops) -> set[str]:
+    return {axis.name for axis in loops.stage.reduce if axis.extent != 1}
+
+
+def _rows(loops: Loops, matrix: Load) -> list[IterVar] | None:
+    """The axes along which the matrix is used again: those of the vectors; None where the stage is no such product."""
+    reduced, stage = _reduced(loops), loops.stage
     columns = axes_of(matrix) - reduced
-    if not any(columns - axes_of(load) for load in operands):
+    if not any(columns - axes_of(load) for load in stage.first.loads if axes_of(load) >= reduced):
         return None
     return [axis for axis in stage.spatial if axis.name not in axes_of(matrix) and axis.extent != 1]
+
+
+def _dot_products(loops: Loops, plan: Plan, matrix: Load) -> Plan:
+    """Rows of the matrix are read from front to back; the rows of the next tile are asked for meanwhile."""
+    tiles = dot_products(loops, str(plan.vector))
+    heights = [(name, height) for name, height in tiles if name in axes_of(matrix)]
+    if not _is_large(matrix) or len(heights) != 1:
+        return replace(plan, tiles=tiles)
+    return replace(plan, tiles=tiles, stream=Stream(matrix, *heights[0], is_aligned=True))
+
+
+def _stream(loops: Loops, matrix: Load) -> Stream | None:
+    """The matrix, where it is too large to be in cache."""
+    (reduced,) = loops.reduce
+    if not _is_large(matrix):
+        return None
+    step = offset_of(matrix.buffer, matrix.indices).coefficient(reduced)
+    is_aligned = isinstance(step, int) and step * dtypes.itemsize(matrix.dtype) % _CACHE_LINE == 0
+    return Stream(matrix, reduced, _STEPS_AHEAD, is_aligned)
+
+
+def _is_large(matrix: Load) -> bool:
+    return size_of(matrix.buffer.numel) * dtypes.itemsize(matrix.dtype) >= _LEAST_BYTES
 
 
 def _is_read_once(load: Load) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from kernelyard.tir import Buffer
 from kernelyard_native_cpu.schedule.affine import offset_of, unconditional_loads
-from kernelyard_native_cpu.schedule.loops import Loops
+from kernelyard_native_cpu.schedule.loops import Loops, is_turned
 from kernelyard_native_cpu.schedule.plan import Panel, Plan, size_of
 from kernelyard_native_cpu.schedule.tiling import Tiles, dot_products, outer_product, with_tiles
 
@@ -24,10 +24,36 @@ def matmul(loops: Loops) -> Plan | None:
     lanes = loops.lanes(vector)
     plan = replace(loops.scalar(), vector=vector, lanes=lanes, masked=loops.is_masked(vector))
     if vector in loops.reduce:
-        return replace(plan, tiles=dot_products(loops, vector))
+        return _turned(loops, plan) or replace(plan, tiles=dot_products(loops, vector))
     tiles, width = outer_product(loops, vector)
     panel = None if plan.masked else _panel(loops, vector, lanes * width, tiles)
     return replace(with_tiles(loops, plan, tiles, width), panel=panel)
+
+
+def _turned(loops: Loops, plan: Plan) -> Plan | None:
+    """Where both operands run along the reduced axis: one is turned as it is packed, for tiles of whole vectors. A dot
+    product takes two loads for each multiplication of vectors, such a tile less than one for two."""
+    (reduced,), first = loops.reduce, loops.stage.first
+    for load in unconditional_loads(first.body):
+        offset = offset_of(load.buffer, load.indices)
+        for axis in loops.spatial:
+            if not is_turned(offset, axis, reduced) or not _is_stored_along(loops, axis):
+                continue
+            tiles, width = outer_product(loops, axis)
+            lanes, extent, depth = loops.full_lanes, loops.extents[axis], loops.extents[reduced]
+            if not isinstance(extent, int) or not isinstance(depth, int) or min(extent, depth) < lanes:
+                continue
+            if len(tiles) != 1 or size_of(loops.extents[tiles[0][0]]) < _LEAST_TILES * tiles[0][1]:
+                continue
+            if offset.coefficient(tiles[0][0]) == 0:
+                buffer = Buffer(f"panel of {first.name}", (depth, lanes * width), load.dtype, "local")
+                found = replace(plan, vector=axis, lanes=lanes, tiles=tiles, unroll=width)
+                return replace(found, panel=Panel(load, buffer, is_turned=True))
+    return None
+
+
+def _is_stored_along(loops: Loops, axis: str) -> bool:
+    return all(access.offset.coefficient(axis) == 1 for access in loops.accesses if access.is_store)
 
 
 def _panel(loops: Loops, vector: str, width: int, tiles: Tiles) -> Panel | None:

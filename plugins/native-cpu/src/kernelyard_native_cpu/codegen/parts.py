@@ -1,0 +1,84 @@
+"""Sums of products along a part of the reduced axis after another: every tile along a part before the next part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from kernelyard_native_cpu.codegen.expressions import Expressions
+from kernelyard_native_cpu.codegen.memory import Memory
+from kernelyard_native_cpu.codegen.reduction import Axes, ReductionLoops
+from kernelyard_native_cpu.codegen.values import Value, int_literal
+from kernelyard_native_cpu.schedule.plan import Parts, Plan
+
+Points = list[Axes]
+TileAt = Callable[[Value], Points]
+
+
+class PartsLoops:
+    """The loops of a plan with parts, for the tiles of one step of the vector axis. tile_at: the points of a tile, by
+    its number; tiles: how many there are."""
+
+    def __init__(self, memory: Memory, plan: Plan, parts: Parts, loops: ReductionLoops, tiles: int, tile_at: TileAt):
+        self.memory = memory
+        self.e = memory.emitter
+        self.plan = plan
+        self.parts = parts
+        self.loops = loops
+        self.tiles = tiles
+        self.tile_at = tile_at
+
+    def run(self, finish: Callable[[Points, list[Value]], None]) -> None:
+        """Every part, and what is to be done with each tile's results."""
+        (reduced,) = self.plan.reduce
+        extent = self.memory.dim(self.plan.extents[reduced])
+        self._each_tile(lambda tile, points: self._keep(tile, self.loops.start(points)))
+
+        def part(begin: Value, _: list[Value]) -> list[Value]:
+            end = self.e.intrinsic("smin", self.e.add(begin, int_literal(self.parts.depth)), extent)
+            self._each_tile(lambda tile, points: self._advance(tile, points, begin, end))
+            return []
+
+        self.e.loop(int_literal(0), extent, part, step=self.parts.depth)
+        self._each_tile(lambda tile, points: finish(points, self.loops.finish(points, self._kept(tile, len(points)))))
+
+    def _each_tile(self, body: Callable[[Value, Points], None]) -> None:
+        def one(tile: Value, _: list[Value]) -> list[Value]:
+            body(tile, self.tile_at(tile))
+            return []
+
+        self.e.loop(int_literal(0), int_literal(self.tiles), one, runs=True)
+
+    def _advance(self, tile: Value, points: Points, begin: Value, end: Value) -> None:
+        kept = self._kept(tile, len(points))
+        self._keep(tile, self.loops.advance(points, kept, begin, end, self._ahead(tile)))
+
+    def _ahead(self, tile: Value) -> Callable[[Axes], None] | None:
+        """Every tile asks for its share of the next part: so memory answers all the time."""
+        stream, vector = self.plan.stream, str(self.plan.vector)
+        if stream is None:
+            return None
+        (reduced,) = self.plan.reduce
+        lines = self.plan.unroll + (not stream.is_aligned)
+        buffer, offset = stream.load.buffer, self.memory.offset(stream.load.buffer, stream.load.indices)
+
+        def ask(axes: Axes) -> None:
+            later = self.e.add(axes[reduced], int_literal(self.parts.depth))
+            for turn in range(-(-lines // self.tiles)):
+                line = self.e.add(tile, int_literal(turn * self.tiles))
+                place = self.e.add(axes[vector], self.e.mul(line, int_literal(self.plan.lanes)))
+                at = {**axes, reduced: later, vector: place}
+                self.memory.prefetch(buffer, Expressions(self.memory, at).first(offset))
+
+        return ask
+
+    def _place(self, tile: Value, number: int, count: int) -> Value:
+        start = self.e.mul(tile, int_literal(count * self.plan.lanes))
+        return self.e.add(start, int_literal(number * self.plan.lanes))
+
+    def _kept(self, tile: Value, count: int) -> list[Value]:
+        places = [self._place(tile, number, count) for number in range(count)]
+        return [self.memory.load(self.parts.sums, place, self.plan.lanes) for place in places]
+
+    def _keep(self, tile: Value, values: Sequence[Value]) -> None:
+        for number, value in enumerate(values):
+            self.memory.store(self.parts.sums, self._place(tile, number, len(values)), value)

@@ -1,0 +1,86 @@
+"""Products of a few rows: elements of the rows that are used together are laid side by side first.
+
+A tile that holds all rows takes one element of each per step. Far apart, they are as many cache lines per step, which
+fall into the same places of the cache where their distance is a large power of two; side by side they are one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kernelyard.tir import Axis, Buffer, Cast, ComputeBlock, Expr, IterVar, Load, PrimFunc
+from kernelyard.tir.primfunc import SPATIAL, walk
+from kernelyard.tir.visitor import ExprRewriter, rewrite_block
+from kernelyard_native_cpu.schedule.affine import axes_of, offset_of
+from kernelyard_native_cpu.schedule.plan import size_of
+from kernelyard_native_cpu.schedule.tiling import FEW_ROWS
+
+# Fewer rows find their places in cache; fewer columns do not repay the copy; nearer rows share cache lines.
+_LEAST_ROWS = 5
+_LEAST_COLUMNS = 512
+_LEAST_DISTANCE = 256
+
+
+def with_rows_side_by_side(function: PrimFunc) -> PrimFunc:
+    """The function with a copy of each such operand, made before the block that multiplies it."""
+    blocks: list[ComputeBlock] = []
+    copies: list[Buffer] = []
+    for block in function.blocks:
+        operand = _operand(block)
+        if operand is None:
+            blocks.append(block)
+            continue
+        copy, changed = _copied(block, operand)
+        blocks += (copy, changed)
+        copies.append(copy.output)
+    if not copies:
+        return function
+    locals_ = (*function.locals, *copies)
+    return PrimFunc(function.params, tuple(blocks), function.num_outputs, locals_, function.attrs)
+
+
+def _operand(block: ComputeBlock) -> tuple[Expr, IterVar, IterVar] | None:
+    """What the rows give per step, widened where it is used so, with the axes of rows and of steps."""
+    spatial = {axis.name: axis for axis in block.spatial_axes if axis.extent != 1}
+    reduced = [axis for axis in block.reduce_axes if axis.extent != 1]
+    if block.reducer != "sum" or len(reduced) != 1:
+        return None
+    (step,) = reduced
+    for load in block.loads:
+        names = axes_of(load) - {step.name}
+        (row,) = names if len(names) == 1 else ("",)
+        if row in spatial and _is_worth_it(block, load, spatial[row], step):
+            widened = next((e for e in walk(block.body) if isinstance(e, Cast) and e.x == load), load)
+            return widened, spatial[row], step
+    return None
+
+
+def _is_worth_it(block: ComputeBlock, load: Load, row: IterVar, step: IterVar) -> bool:
+    offset = offset_of(load.buffer, load.indices)
+    distance = offset.coefficient(row.name)
+    if (
+        not isinstance(row.extent, int)
+        or not _LEAST_ROWS <= row.extent <= FEW_ROWS
+        or offset.coefficient(step.name) != 1
+    ):
+        return False
+    if not isinstance(distance, int) or distance < _LEAST_DISTANCE:
+        return False
+    columns = {axis.name: size_of(axis.extent) for axis in block.spatial_axes if axis.extent != 1 and axis != row}
+    others = [each for each in block.loads if each != load]
+    if len(columns) != 1 or max(columns.values()) < _LEAST_COLUMNS or len(others) != 1:
+        return False
+    (matrix,) = others
+    is_along_step = offset_of(matrix.buffer, matrix.indices).coefficient(step.name) == 1
+    return axes_of(matrix) == {step.name, *columns} and not is_along_step
+
+
+def _copied(block: ComputeBlock, operand: tuple[Expr, IterVar, IterVar]) -> tuple[ComputeBlock, ComputeBlock]:
+    """The block that copies, and the one that reads the copy."""
+    element, row, step = operand
+    buffer = Buffer(f"rows of {block.name}", (step.extent, row.extent), element.dtype, "local")
+    indices = (Axis(step.name), Axis(row.name))
+    axes = tuple(replace(axis, kind=SPATIAL) for axis in (step, row))
+    copy = ComputeBlock(buffer.name, axes, buffer, indices, element)
+    rewriter = ExprRewriter(lambda expr: Load(buffer, indices) if expr == element else expr)
+    return copy, rewrite_block(block, rewriter)
