@@ -16,6 +16,7 @@ from kernelyard.transform.fold_constants import FoldConstants
 from kernelyard.transform.fuse_ops import FuseOps
 from kernelyard.transform.fuse_siblings import FuseSiblings
 from kernelyard.transform.fuse_tir import FuseTIR
+from kernelyard.transform.fuse_transpose_matmul import FuseTransposeMatmul
 from kernelyard.transform.hoist_strides import HoistStrides
 from kernelyard.transform.infer_types import InferTypes
 from kernelyard.transform.legalize_ops import LegalizeOps
@@ -84,8 +85,13 @@ def _simplify() -> list[Pass]:
 
 
 def _legalize() -> list[Pass]:
-    """From the ops that no library took to fused loop-level functions: first along what is handed on, then across."""
+    """From the ops that no library took to fused loop-level functions: first along what is handed on, then across.
+
+    Products read a transposed operand as it lies: kernels turn what they need of it, in registers.
+    """
     return [
+        FuseTransposeMatmul(),
+        DeadCodeElimination(),
         LegalizeOps(),
         SeparateResults(),
         AnnotateTIROpPattern(),
