@@ -390,6 +390,23 @@ def test_a_bias_of_one_number_for_one_column(programs):
     programs.taken("matmul", constant, ((5, 16), F16), ((16, 1), F16))
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_a_constant_of_one_number_is_spread_to_a_row(dtype, programs):
+    """Also what the simplifier makes of a bias whose numbers are all the same."""
+
+    def build(b, x, w):
+        y = b.op("nn.silu", b.op("add", b.op("matmul", x, w), np.full(24, 0.5, dtype)))
+        return b.op("nn.relu", b.op("multiply", y, np.array(2, dtype)))
+
+    exe = programs.taken("matmul", build, ((N, 16), dtype), ((16, 24), dtype), n=5)
+    assert {constant.shape for constant in runtime_of(exe).constants().values()} == {(24,)}
+
+    def convolution(b, x, w):
+        return b.op("add", conv_nhwc(b, x, w), np.array(2, dtype))
+
+    programs.taken("conv2d", convolution, ((1, 5, 5, 8), dtype), ((8, 3, 3, 8), dtype))
+
+
 def test_a_bias_that_is_wider_than_the_product(programs):
     programs.partly(["matmul"], "bias", biased, ((5, 16), F16), ((16, 1), F16), ((24,), F16))
 

@@ -29,7 +29,7 @@ from kernelyard.transform.run_codegen import Region
 from kernelyard_cutlass import compiler
 from kernelyard_cutlass.candidates import kernels_of
 from kernelyard_cutlass.code import Code
-from kernelyard_cutlass.description import DECODED, Settings
+from kernelyard_cutlass.description import DECODED, NUMBER, Settings
 from kernelyard_cutlass.kernels import Kernel
 from kernelyard_cutlass.patterns import fusion_patterns
 from kernelyard_cutlass.runtime import CutlassModule
@@ -53,7 +53,7 @@ class CutlassSerializer(JSONSerializer):
         """The kernel of a composite, with its operands by role."""
         operands = captured_operands(composite)
         inputs = [(role, operands[capture]) for capture, role in composite.attrs["roles"].items()]
-        inputs = [pair for role, operand in inputs for pair in _stored(role, operand, composite, operands)]
+        inputs = [pair for role, operand in inputs for pair in _stored(role, operand, composite, call)]
         choices = composite.attrs["choices"]
         numbers = {
             role: [self._number(kernel, choices["archs"]) for kernel in kernels]
@@ -66,8 +66,12 @@ class CutlassSerializer(JSONSerializer):
         return list(self.kernels).index(kernel)
 
 
-def _stored(role: str, operand: Expr, composite: Function, operands: Mapping[str, Expr]) -> list[tuple[str, Expr]]:
+def _stored(role: str, operand: Expr, composite: Function, call: Call) -> list[tuple[str, Expr]]:
     """An operand as the kernel reads it: constants are brought into its order here."""
+    if role.endswith(NUMBER):
+        columns = call.tensor_type.shape[-1]
+        assert isinstance(columns, int), "the check asks for it"
+        return [(role.removesuffix(NUMBER), _constant(operand, lambda data: np.full(columns, data.reshape(()))))]
     if role == "weight_first":
         return [("weight", _constant(operand, lambda data: data.transpose(0, 2, 3, 1)))]
     if role == "rhs_rows":
@@ -76,7 +80,7 @@ def _stored(role: str, operand: Expr, composite: Function, operands: Mapping[str
         return []
     if role == DECODED:
         bound = {binding.var: binding.value for binding in composite.bindings}
-        weight = weight_of(operand, operands["encoded"], lambda expr: bound.get(expr, expr))  # pyright: ignore[reportArgumentType, reportCallIssue]
+        weight = weight_of(operand, captured_operands(composite)["encoded"], lambda expr: bound.get(expr, expr))  # pyright: ignore[reportArgumentType, reportCallIssue]
         if isinstance(weight, str):
             raise CodegenError("a weight cannot be decoded", found=weight)
         scales = weight.scales.astype(dtypes.to_numpy(operand.tensor_type.dtype))

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from kernelyard import dims
 from kernelyard.dims import Dim, Shape
-from kernelyard.ir import Expr
+from kernelyard.ir import Constant, Expr
 from kernelyard.patterns import Decline, Match
 from kernelyard_cutlass.epilogue import NONE, Epilogue
 from kernelyard_cutlass.gpus import LEAST_CAPABILITY, capability_of
@@ -28,6 +28,7 @@ COMBINATIONS = ("add", "multiply")
 _HARD_SWISH = {"alpha": 1 / 6, "beta": 0.5}  # the only one that CUTLASS has
 
 
+NUMBER = "_number"  # behind a role: a constant of one number, which codegen spreads to a row
 DECODED = "decoded"  # the role of a weight that codegen decodes: the one operand that is inside of the composite
 
 
@@ -146,20 +147,30 @@ def following(match: Match, result: Shape) -> Following | Decline:
         return Following(Epilogue(activation), roles)
     residual = match["residual"]
     shape = residual.tensor_type.shape
-    if shape != result and not is_row(shape, result):
+    is_number = _is_number(residual, result)
+    if shape != result and not is_row(shape, result) and not is_number:
         return Decline("residual", f"the residual is {text(shape)}, neither {text(result)} nor one row of it", residual)
     if "addend" in roles.values():
         return Decline("residual", "two matrices are combined with the product, and the epilogue reads one", residual)
-    return Following(Epilogue(activation, match.call_of("combined").op_name, final), {**roles, "residual": "residual"})
+    roles["residual"] = f"residual{NUMBER}" if is_number else "residual"
+    return Following(Epilogue(activation, match.call_of("combined").op_name, final), roles)
 
 
 def _combination(match: Match) -> str | None:
     return match.call_of("combined").op_name if "combined" in match.captures else None
 
 
+def _is_number(operand: Expr, result: Shape) -> bool:
+    """Whether a constant is one number, which fills a row of a known length."""
+    fills = isinstance(operand, Constant) and operand.data.size == 1 and operand.data.ndim <= len(result)
+    return fills and isinstance(result[-1], int) and result[-1] > 1
+
+
 def _first_addend(match: Match, capture: str, result: Shape) -> str | Decline:
     """Whether what is added first is a "bias" or, as large as the product, an "addend"."""
     shape = match[capture].tensor_type.shape
+    if _is_number(match[capture], result):
+        return f"bias{NUMBER}"
     if is_row(shape, result):
         return "bias"
     if shape == result:
