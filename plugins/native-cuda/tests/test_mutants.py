@@ -17,6 +17,7 @@ from kernelyard_native_cuda.runtime import NativeCudaModule
 from kernelyard_native_cuda.schedule import matmul
 
 from .conftest import assert_close, generate, run_on
+from .test_conv_and_attention import attention, numbers
 from .test_rules import f32, lower, random, whole
 
 BARRIER = "__syncthreads();"
@@ -45,6 +46,16 @@ FUNCTIONS = {
     ),
     "transpose": (lower("permute_dims", f32(40, 50), axes=(1, 0)), (random(40, 50),)),
     "cumsum": (lower("cumsum", f32(10, 7), axis=1), (random(10, 7),)),
+    "gemv": product(1, 57, 61),
+    "low batch": product(3, 64, 61, "float16"),
+    "conv": (
+        lower("nn.conv2d", f32(1, 3, 9, 9), f32(5, 3, 3, 3), strides=(1, 1), padding=(1, 1, 1, 1)),
+        (whole(1, 3, 9, 9), whole(5, 3, 3, 3)),
+    ),
+    "attention": (
+        attention((1, 70, 1, 16), (1, 150, 1, 16), (1, 150, 1, 16), "float16", "none"),
+        tuple(numbers("float16", (1, 70, 1, 16), (1, 150, 1, 16), (1, 150, 1, 16))),
+    ),
     "sum": (lower("sum", f32(3, 200), axes=(1,)), (random(3, 200),)),
 }
 STAGES, TENSOR, PLAIN, REDUCERS = "// A sum in steps", "// --- tensor cores", "// --- plain cores", "// --- reducers"
@@ -75,6 +86,21 @@ MUTANTS = [
     ("tensor", "own < 70ll && k < 200ll", 1, "k < 200ll", GENERATED),
     ("tensor", "a_own < 70ll && b_own < 72ll", 1, "a_own < 70ll", GENERATED),
     ("tensor of odd sizes", "own < 33ll && k < 71ll", 1, "own < 33ll", GENERATED),
+    ("gemv", BARRIER, 1, "", GENERATED),
+    ("gemv", "own < 61ll && k < 57ll", 1, "k < 57ll", GENERATED),
+    ("gemv", "own < 61ll && k < 57ll", 1, "own < 61ll && k < 58ll", GENERATED),
+    ("gemv", "if (result < 61ll)", 1, "if (true)", GENERATED),
+    ("low batch", BARRIER, 1, "", GENERATED),
+    ("low batch", BARRIER, 2, "", GENERATED),
+    ("conv", ">= 0ll", 1, ">= -1ll", GENERATED),
+    ("conv", "< 9ll)", 1, "< 10ll)", GENERATED),
+    ("attention", WAIT, 1, "", STAGES),
+    ("attention", BARRIER, 1, "", STAGES),
+    ("attention", "all.weighted[j][i] *= scale;", 1, ";", TENSOR),
+    ("attention", "all.total[half] * scale", 1, "all.total[half]", TENSOR),
+    ("attention", "lanes_reduced<Max, 4>", 1, "lanes_reduced<Max, 2>", TENSOR),
+    ("attention", "row < 70ll && column < 150ll", 1, "row < 70ll", GENERATED),
+    ("attention", "row < 70ll && value < 16ll", 1, "value < 16ll", GENERATED),
     ("transpose", BARRIER, 1, "", GENERATED),
     ("transpose", "across < 50ll && along < 40ll", 1, "across < 50ll", GENERATED),
     ("cumsum", "< 10ll)", 1, "< 100ll)", GENERATED),
