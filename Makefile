@@ -78,12 +78,12 @@ $(VENV)/models: $(VENV)/base
 	touch $@
 
 $(VENV)/test: $(VENV)/installed $(VENV)/models
-	$(PIP) ".[test,lint]" pillow nvidia-cuda-nvrtc-cu12 nvidia-cuda-runtime-cu12
+	$(PIP) ".[test,lint]" pillow nvidia-cuda-nvrtc-cu12 nvidia-cuda-runtime-cu12 nvidia-cuda-cccl-cu12
+	$(PIP) --no-deps nvidia-cutlass==4.2.0.0
 	touch $@
 
 $(VENV)/cuda-libs: $(VENV)/test
-	$(PIP) nvidia-cublas-cu12 nvidia-cudnn-cu12 "nvidia-cudnn-frontend>=1.28,<1.29" nvidia-cuda-cccl-cu12
-	$(PIP) --no-deps nvidia-cutlass
+	$(PIP) nvidia-cublas-cu12 nvidia-cudnn-cu12 "nvidia-cudnn-frontend>=1.28,<1.29"
 	touch $@
 
 $(VENV)/peers: $(VENV)/test
