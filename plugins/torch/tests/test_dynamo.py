@@ -256,6 +256,21 @@ def test_numbers_read_from_tensors(graphs: list[CompiledGraph]) -> None:
     assert graphs
 
 
+def test_complex_numbers_inside_a_graph(graphs: list[CompiledGraph]) -> None:
+    turns = torch.polar(torch.ones(2), torch.tensor([0.5, 2.0]))
+
+    def function(x: Any) -> Any:
+        return torch.view_as_real(torch.view_as_complex(x.reshape(3, 2, 2)) * turns).flatten(1)
+
+    compiled = torch.compile(function, backend="kernelyard", fullgraph=True, options={"freeze": True})
+    x = torch.randn(3, 4)
+    turning = torch.compile(lambda x: x * 1j, backend="kernelyard")
+    with pytest.warns(PerformanceWarning, match="view_as_real"):
+        assert torch.equal(turning(x), x * 1j)
+    assert not graphs
+    same(compiled(x), function(x))
+
+
 # --- random numbers ---------------------------------------------------------------------------------------------------
 def test_random_numbers_are_those_of_pytorchs_seed(graphs: list[CompiledGraph]) -> None:
     def function(x: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch._guards import TracingContext
 from torch.fx import GraphModule
@@ -15,6 +16,7 @@ from kernelyard import IRModule
 from kernelyard.dims import as_symbol
 from kernelyard.ir import Expr, Function, TensorType, Tuple
 from kernelyard.runtime.executable import Executable
+from kernelyard_torch.complex_numbers import Complex, is_complex
 from kernelyard_torch.converters import random
 from kernelyard_torch.importer import MAIN, GraphImporter, Shared
 from kernelyard_torch.node import Node, RejectedError
@@ -87,7 +89,7 @@ class CompiledGraph:
         if self._states is None or [_state(arguments[position]) for position in self._frozen] != self._states:
             self._compile(arguments)
         given = (*arguments, *self._random(arguments))
-        feeds = [_as_feed(given[position]) for position in self._fed]
+        feeds = [feed for position in self._fed for feed in _as_feeds(given[position])]
         found = () if self.executable is None else self.executable(*feeds)
         results = found if isinstance(found, tuple) else (found,)
         return [
@@ -147,18 +149,30 @@ def _feed(importer: GraphImporter, inputs: Sequence[Any], frozen: frozenset[int]
 
 
 def _add_parameter(importer: GraphImporter, node: FxNode) -> TensorType | None:
-    """Let a node's tensor be a parameter of the program; None where its type is not supported."""
+    """Let a node's tensor be a parameter of the program, or two where it is complex.
+
+    None where its type is not supported.
+    """
     try:
-        type_ = importer.shared.type_of(node.meta["val"])
+        type_ = importer.shared.type_of(node.meta["val"], parts=True)
     except RejectedError as rejected:
         importer.fail(node, str(rejected))
         return None
-    importer.feed(node, importer.builder.parameter(type_, node.name))
+    parameter = importer.builder.parameter
+    if is_complex(node.meta["val"]):
+        importer.feed(node, Complex(parameter(type_, f"{node.name}_real"), parameter(type_, f"{node.name}_imag")))
+    else:
+        importer.feed(node, parameter(type_, node.name))
     return type_
 
 
-def _as_feed(value: Any) -> Any:
-    return to_array(value) if isinstance(value, torch.Tensor) else torch.tensor([value]).numpy()
+def _as_feeds(value: Any) -> list[np.ndarray]:
+    """What an argument is for the program: one array, or the parts of a complex tensor."""
+    if not isinstance(value, torch.Tensor):
+        return [np.array([value])]
+    if is_complex(value):
+        return [to_array(part) for part in torch.view_as_real(value.resolve_conj()).unbind(-1)]
+    return [to_array(value)]
 
 
 def _kind(given: Any) -> torch.dtype | type:
