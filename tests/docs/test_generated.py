@@ -21,7 +21,10 @@ from kernelyard.testing import op_cases
 from kernelyard.transform.pipelines import get_pipeline, pipeline_names
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("kernelyard", "kernelyard_cublas", "kernelyard_dnnl", "kernelyard_native_cpu", "kernelyard_onnx")
+PACKAGES = (
+    *("kernelyard", "kernelyard_cublas", "kernelyard_cudnn", "kernelyard_cutlass", "kernelyard_dnnl"),
+    *("kernelyard_native_cpu", "kernelyard_native_cuda", "kernelyard_onnx"),
+)
 ALIASES = ("reshape",)  # the same bytes under another shape: nothing runs
 
 
