@@ -281,7 +281,6 @@ class Applied(nn.Module):
         (lambda x: x.reshape(-1, -1), "only one size"),
         (lambda x: nn.op.split(x, 3, axis=1), "split equally"),
         (lambda x: nn.op.squeeze(x, 1), "size 1"),
-        (lambda x: nn.op.sort(x, axis=0), "known size"),
         (lambda x: nn.op.interpolate(x, 2, mode="sharp"), "cannot be resized"),
     ],
 )
