@@ -304,3 +304,13 @@ def test_other_sums_are_not_split(sizes):
 def test_a_matmul_of_half_precision_is_its_operator(check):
     a, b = (random(*shape).astype(np.float16) for shape in ((50, 64), (64, 72)))
     check(lower("matmul", TensorType(a.shape, "float16"), TensorType(b.shape, "float16")), a, b)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_open_batches_meet_fixed_ones(emulator, count):
+    """The usual size of an open batch need not broadcast with the other operand's."""
+    function = lower("matmul", TensorType((B, 20, 24), "float16"), TensorType((3, 24, 40), "float16"))
+    a, b = random(count, 20, 24).astype(np.float16), random(3, 24, 40).astype(np.float16)
+    module = generate({"kernel": function})
+    (found,) = run_on(emulator, module, "kernel", (a, b), {"b": count})
+    assert_close(found, a.astype(np.float32) @ b.astype(np.float32), "float16")

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 from kernelyard import dims
 from kernelyard.dims import Dim, Shape
+from kernelyard.errors import ShapeError
 from kernelyard.ir import Constant, Expr
 from kernelyard.patterns import Decline, Match
 from kernelyard_cutlass.epilogue import NONE, Epilogue
@@ -192,4 +193,7 @@ def representative(size: Dim, value: int) -> int:
     """The size, or with all symbols of that value what it is then."""
     if isinstance(size, int):
         return size
-    return max(1, dims.evaluate(size, dict.fromkeys(dims.symbols_of(size), value)))
+    try:
+        return max(1, dims.evaluate(size, dict.fromkeys(dims.symbols_of(size), value)))
+    except ShapeError:  # where an open size meets a fixed one, that value need not broadcast with it
+        return value

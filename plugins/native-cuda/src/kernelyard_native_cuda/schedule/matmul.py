@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from kernelyard import dims, dtypes
 from kernelyard.dims import Dim
+from kernelyard.errors import ShapeError
 from kernelyard_native_cuda.codegen import operations
 from kernelyard_native_cuda.codegen.kernel import Kernel, WrittenKernel
 from kernelyard_native_cuda.codegen.types import computed, stored
@@ -141,7 +142,10 @@ def tiles_of(it: Contraction, machine: Machine) -> int:
 
 def usual(dim: Dim) -> int:
     """A size as tiles are chosen for it."""
-    return dim if isinstance(dim, int) else dims.evaluate(dim, dict.fromkeys(dims.symbols_of(dim), USUAL))
+    try:
+        return max(1, dims.evaluate(dim, dict.fromkeys(dims.symbols_of(dim), USUAL)))
+    except ShapeError:  # where an open size meets a fixed one, the usual one need not broadcast with it
+        return USUAL
 
 
 def _choose(it: Contraction, shapes: Sequence[Shape], machine: Machine) -> Shape:
