@@ -14,7 +14,7 @@ from kernelyard.errors import InputTypeError
 HOST = 1  # kDLCPU
 _NAME = b"dltensor"
 # DLDataType: code, bits.
-_TYPES = {
+TYPES = {
     "bool": (6, 8),
     "int8": (0, 8),
     "int16": (0, 16),
@@ -33,7 +33,9 @@ _TYPES = {
 }
 
 
-class _Tensor(ctypes.Structure):
+class DLTensor(ctypes.Structure):
+    """dlpack.h: `DLTensor`."""
+
     _fields_ = (
         ("data", ctypes.c_void_p),
         ("device_type", ctypes.c_int32),
@@ -49,7 +51,7 @@ class _Tensor(ctypes.Structure):
 
 
 class _Managed(ctypes.Structure):
-    _fields_ = (("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p))
+    _fields_ = (("tensor", DLTensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p))
 
 
 _exported: dict[int, tuple[object, ...]] = {}  # by the address of their structure: what consumers keep alive
@@ -77,9 +79,9 @@ _new = _python("PyCapsule_New", ctypes.py_object, ctypes.c_void_p, ctypes.c_char
 
 def export(owner: object, address: int, shape: tuple[int, ...], dtype: str, device: tuple[int, int]) -> Any:
     """A capsule with a dense tensor, which keeps `owner` alive until its consumer lets go of it."""
-    code, bits = _TYPES[dtype]
+    code, bits = TYPES[dtype]
     sizes = (ctypes.c_int64 * max(len(shape), 1))(*shape)
-    tensor = _Tensor(address, *device, len(shape), code, bits, 1, ctypes.addressof(sizes), None, 0)
+    tensor = DLTensor(address, *device, len(shape), code, bits, 1, ctypes.addressof(sizes), None, 0)
     managed = _Managed(tensor, None, ctypes.cast(_delete, ctypes.c_void_p))
     place = ctypes.addressof(managed)
     _exported[place] = (managed, sizes, owner)

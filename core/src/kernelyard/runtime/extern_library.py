@@ -17,8 +17,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from kernelyard import dtypes
 from kernelyard.errors import BackendUnavailableError
+from kernelyard.runtime import dlpack
 from kernelyard.runtime.module import BindContext, BoundCall, BoundTensor, NativeCall, RuntimeModule
 from kernelyard.runtime.spec import Fields, corrupted, read_json, write_json
 from kernelyard.runtime.tensor import Tensor
@@ -29,36 +29,8 @@ PREFIX = "__tvm_ffi_"
 SYMBOL = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,200}\Z")
 _LENGTH = struct.Struct("<Q")
 
-# DLPack's numbers (dlpack.h 1.1): kDLCPU, and type codes by the beginning of the dtype's name.
-_CPU = 1
-_TYPE_CODES = {
-    "int": 0,
-    "uint": 1,
-    "float": 2,
-    "bfloat": 4,
-    "bool": 6,
-    "float8_e4m3fn": 10,
-    "float8_e5m2": 12,
-}
 # tvm/ffi/c_api.h: kTVMFFIDLTensorPtr
 _DLTENSOR_POINTER = 7
-
-
-class _DLTensor(ctypes.Structure):
-    """dlpack.h: DLTensor."""
-
-    _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("device_type", ctypes.c_int32),
-        ("device_id", ctypes.c_int32),
-        ("ndim", ctypes.c_int32),
-        ("code", ctypes.c_uint8),
-        ("bits", ctypes.c_uint8),
-        ("lanes", ctypes.c_uint16),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.POINTER(ctypes.c_int64)),
-        ("byte_offset", ctypes.c_uint64),
-    )
 
 
 class _Any(ctypes.Structure):
@@ -155,9 +127,9 @@ class _Tensor:
         strides = [int(np.prod(bound.shape[axis + 1 :])) for axis in range(rank)]
         self._sizes = (ctypes.c_int64 * max(rank, 1))(*bound.shape)
         self._strides = (ctypes.c_int64 * max(rank, 1))(*strides)
-        code = _TYPE_CODES[bound.dtype if bound.dtype in _TYPE_CODES else bound.dtype.rstrip("0123456789")]
-        bits = 8 * dtypes.itemsize(bound.dtype)
-        self._tensor = _DLTensor(bound.address, _CPU, 0, rank, code, bits, 1, self._sizes, self._strides, 0)
+        code, bits = dlpack.TYPES[bound.dtype]
+        places = ctypes.addressof(self._sizes), ctypes.addressof(self._strides)
+        self._tensor = dlpack.DLTensor(bound.address, dlpack.HOST, 0, rank, code, bits, 1, *places, 0)
 
     def as_any(self) -> _Any:
         """The argument of a call."""

@@ -9,14 +9,14 @@ import numpy as np
 
 from kernelyard import dtypes
 from kernelyard.errors import DeviceError, InputTypeError
+from kernelyard.runtime import dlpack
 from kernelyard.runtime.device import Device, cpu
 
 if TYPE_CHECKING:
     from kernelyard.runtime.device_array import AnyArray
 
-# DLPack's numbers (dlpack.h 1.1): device types that the host can read, and the type codes NumPy does not export.
-_HOST_DEVICE_TYPES = (1, 3)  # kDLCPU, kDLCUDAHost
-_TYPE_CODES = {"bfloat16": 4, "float8_e4m3fn": 10, "float8_e5m2": 12}
+_HOST_DEVICE_TYPES = (dlpack.HOST, 3)  # what the host can read; 3: kDLCUDAHost
+_NOT_OF_NUMPY = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
 _CAPSULE_TYPE_OFFSETS = {b"dltensor": 20, b"dltensor_versioned": 52}  # where DLDataType.code lies in each struct
 
 
@@ -62,12 +62,11 @@ class Tensor:
     def __dlpack__(self, **options: Any) -> Any:
         """The tensor where it lies, on a device too: no copy."""
         array = self.array
-        code = _TYPE_CODES.get(array.dtype.name)
-        if code is None or not isinstance(array, np.ndarray):
+        if array.dtype.name not in _NOT_OF_NUMPY or not isinstance(array, np.ndarray):
             return array.__dlpack__(**options)
         # NumPy refuses the ml_dtypes types: it exports the bits as unsigned integers, and we name their type.
         bits = array.view(np.dtype(f"uint{8 * array.itemsize}"))
-        return _with_type_code(bits.__dlpack__(**options), code)
+        return _with_type_code(bits.__dlpack__(**options), dlpack.TYPES[array.dtype.name][0])
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return self.array.__dlpack_device__()
