@@ -12,6 +12,8 @@ WITHOUT_RULE: Mapping[str, str] = MappingProxyType(
         "call_tir": "what it calls is loop-level code already",
         "det": "elimination with pivots is no loop of fixed order",
         "if": "the program's steps branch",
+        "invoke_closure": "what it calls is a function of the program",
+        "make_closure": "its result is a function, not a tensor",
         "nonzero": "the size of its result is known only once it is there",
         "image.non_max_suppression": "the size of its result is known only once it is there",
         "image.roi_align": "the number of samples of a region depends on its size",
