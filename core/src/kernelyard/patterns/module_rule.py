@@ -23,7 +23,7 @@ from kernelyard.ir.expr import (
 )
 from kernelyard.ir.module import IRModule
 from kernelyard.ir.op import Op
-from kernelyard.ir.types import TupleType, Type, substitute
+from kernelyard.ir.types import TensorType, TupleType, Type, substitute
 from kernelyard.patterns.constructors import is_expr, is_gv, is_op, is_tuple, wildcard
 from kernelyard.patterns.matcher import Match
 from kernelyard.patterns.pattern import Pattern
@@ -143,6 +143,8 @@ def _unify(wanted: Type, actual: Type, symbols: Symbols) -> bool:
             return False
         pairs = zip(wanted.fields, actual.fields, strict=False)
         return len(wanted.fields) == len(actual.fields) and all(_unify(w, a, symbols) for w, a in pairs)
+    if not isinstance(wanted, TensorType) or not isinstance(actual, TensorType):
+        return wanted == actual
     if wanted.dtype != actual.dtype or wanted.rank != actual.rank:
         return False
     return all(_unify_dim(w, a, symbols) for w, a in zip(wanted.shape, actual.shape, strict=True))

@@ -45,6 +45,7 @@ class InterpretedModule(RuntimeModule):
             result = call_function(region.function, tensors[:count], module, dict(symbols or {}))
             results = result if isinstance(result, tuple) else (result,)
             for result, output in zip(results, tensors[count:], strict=True):
+                assert isinstance(result, np.ndarray)  # regions give tensors
                 np.copyto(output, result)
 
         return call

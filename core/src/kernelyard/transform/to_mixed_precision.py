@@ -106,7 +106,7 @@ class _Narrowing(FunctionMutator):
     def _widened(self, narrow: Expr) -> Expr:
         if isinstance(narrow.type, TensorType):
             return _cast(narrow, WIDE)
-        items = [self.emit(TupleGetItem(narrow, i)) for i in range(len(narrow.type.fields))]
+        items = [self.emit(TupleGetItem(narrow, i)) for i in range(len(tensors_of(narrow.type)))]
         return Tuple([self.emit(_cast(item, WIDE)) for item in items])
 
 
