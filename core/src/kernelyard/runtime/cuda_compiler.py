@@ -69,8 +69,10 @@ class KernelCompiler:
         key = "\n".join((self.name, arch, *words, source))
         found = CACHE.get(key)
         if found is None:
-            nvrtc_of = (self.library, self.headers, source, arch, words)
-            found = _by_nvcc(self.nvcc, source, arch, words) if self.nvcc else _by_nvrtc(*nvrtc_of)
+            if self.nvcc:
+                found = _by_nvcc(self.nvcc, source, arch, words)
+            else:
+                found = _by_nvrtc(self.library, self.headers, source, arch, words)
             CACHE.put(key, found)
         return found
 

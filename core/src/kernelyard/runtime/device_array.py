@@ -95,11 +95,6 @@ def write(driver: DeviceDriver, address: int, source: AnyArray) -> None:
         driver.upload(address, np.ascontiguousarray(source, source.dtype.newbyteorder("=")))
 
 
-def on_host(array: AnyArray) -> np.ndarray:
-    """An array in host memory; a copy where it lies on a device."""
-    return array.numpy() if isinstance(array, DeviceArray) else array
-
-
 def taken_in(driver: DeviceDriver, value: Any) -> DeviceArray | None:
     """What another library, or a call before, has in this very device's memory, without a copy; None for all else.
 
