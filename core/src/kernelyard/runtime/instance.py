@@ -18,6 +18,7 @@ from kernelyard.runtime.module import REBIND_ALIGNMENT, BindContext, BoundCall, 
 from kernelyard.runtime.plan import Plan
 from kernelyard.runtime.program import Step
 from kernelyard.runtime.quick_call import QuickCall, QuickInput, quick_call
+from kernelyard.runtime.result_memory import ResultMemory
 
 if TYPE_CHECKING:
     from kernelyard.runtime.device_array import AnyArray
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 REBIND_BYTES = 1 << 14
 
 Mover = Callable[[int], None]
+_RESULTS = ResultMemory()
 
 
 class Around(NamedTuple):
@@ -89,13 +91,9 @@ class Port:
         self.buffer[...] = array
 
     def fresh(self) -> np.ndarray:
-        """A new array that the steps will write."""
-        array = np.empty(self._shape, self._dtype)
-        address = memory.address_of(array)
-        if address % REBIND_ALIGNMENT:
-            array = memory.aligned_empty(self._shape, self._dtype.name)
-            address = memory.address_of(array)
-        self._move(address)
+        """An array of the caller's that the steps will write."""
+        array = _RESULTS.empty(self._shape, self._dtype)
+        self._move(memory.address_of(array))
         return array
 
 

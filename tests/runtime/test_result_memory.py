@@ -1,0 +1,89 @@
+"""Memory of results comes back when nobody sees it any more, and not before."""
+
+from __future__ import annotations
+
+import gc
+import threading
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+import kernelyard as ky
+import kernelyard.ops  # noqa: F401  the vocabulary
+from kernelyard.ir import FunctionBuilder, IRModule
+from kernelyard.runtime.memory import address_of
+from kernelyard.runtime.result_memory import ResultMemory, size_class
+
+FLOAT = np.dtype(np.float32)
+
+
+@given(st.integers(0, 1 << 40))
+def test_sizes_are_rounded_up_by_an_eighth_at_most(nbytes: int) -> None:
+    size = size_class(nbytes)
+    assert nbytes <= size <= max(nbytes * 9 / 8 + 64, 64)
+    assert size % 64 == 0
+    assert size_class(size) == size
+
+
+def test_a_block_comes_back_once_its_last_view_is_gone() -> None:
+    blocks = ResultMemory()
+    array = blocks.empty((512, 64), FLOAT)
+    address, view = address_of(array), array[3:, 1:].T.view(np.uint32)
+    assert address % 64 == 0
+    del array
+    assert blocks.idle_nbytes == 0
+    assert address_of(blocks.empty((512, 64), FLOAT)) != address
+    del view
+    assert address_of(blocks.empty((500, 64), FLOAT)) == address
+
+
+def test_through_dlpack_memory_is_still_seen() -> None:
+    blocks = ResultMemory()
+    array = blocks.empty((64, 64), FLOAT)
+    array[...] = 3
+    other = np.from_dlpack(array)
+    del array
+    gc.collect()
+    assert blocks.idle_nbytes == 0
+    assert (other == 3).all()
+    del other
+    assert blocks.idle_nbytes > 0
+
+
+def test_no_more_is_kept_than_allowed() -> None:
+    blocks = ResultMemory(kept_bytes=100_000)
+    arrays = [blocks.empty((100, 100), FLOAT) for _ in range(4)]
+    assert len({address_of(array) for array in arrays}) == 4
+    arrays.clear()
+    assert blocks.idle_nbytes == 2 * size_class(40_000)
+
+
+def test_many_threads_never_share_a_block() -> None:
+    blocks, failures = ResultMemory(), []
+
+    def work(number: int) -> None:
+        for _ in range(300):
+            array = blocks.empty((40, 100), FLOAT)
+            array[...] = number
+            if not (array == number).all():
+                failures.append(number)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+
+def test_results_that_callers_keep_are_never_written_again() -> None:
+    b = FunctionBuilder()
+    module = IRModule({"main": b.function(b.op("nn.relu", b.input("x", (200, 100))))})
+    exe = ky.compile(module, backends=[])
+    results = [exe(np.full((200, 100), number, np.float32)).numpy() for number in range(6)]
+    assert [float(result.min()) for result in results] == [float(result.max()) for result in results] == [0, 1, 2, 3, 4, 5]
+    addresses = {address_of(result) for result in results}
+    assert len(addresses) == 6
+    results.clear()
+    assert address_of(exe(np.ones((200, 100), np.float32)).numpy()) in addresses
