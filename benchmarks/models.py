@@ -61,7 +61,9 @@ def machine() -> str:
 def measure(args: argparse.Namespace, console: Console) -> list[Comparison]:
     """All models with each number of threads."""
     given = dict(text.split("=", 1) for text in args.python)
-    pythons = {engine: given.get(engine, given.get(re.split("[. ]", engine)[0], sys.executable)) for engine in args.engines}
+    pythons = {
+        engine: given.get(engine, given.get(re.split("[. ]", engine)[0], sys.executable)) for engine in args.engines
+    }
     comparisons: list[Comparison] = []
     for name in track(args.names or MODELS, "models", console=console, disable=not console.is_terminal):
         try:

@@ -20,6 +20,7 @@ SIGNATURES = {
         "require=None",
         "strict=False",
         "exclude_patterns=()",
+        "precision='float32'",
     ],
     "explain": [
         "model",
@@ -29,6 +30,7 @@ SIGNATURES = {
         "require=None",
         "strict=False",
         "exclude_patterns=()",
+        "precision='float32'",
     ],
     "load": ["path", "threads=None"],
     "backends": [],

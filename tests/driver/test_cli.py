@@ -152,7 +152,7 @@ def test_bench_shows_where_the_time_goes(cli, folder: Path) -> None:
 def test_explain(cli, folder: Path) -> None:
     report = data(cli("explain", "m.onnx", "--json"))
     assert list(report) == [
-        "target", "summary", "coverage", "placed", "regions", "declined", "kernels", "violations", "nodes",
+        "target", "precision", "summary", "coverage", "placed", "regions", "declined", "kernels", "violations", "nodes",
     ]  # fmt: skip
     assert report["regions"] == data(cli("compile", "m.onnx", "-o", "new.kyar", "--json"))["report"]["regions"]
     text = done(cli("explain", "m.onnx"))
@@ -178,7 +178,7 @@ def test_explain_honours_options(cli) -> None:
 
 def test_inspect(cli, folder: Path) -> None:
     facts = data(cli("inspect", "m.kyar", "--json"))
-    assert list(facts) == ["target", "programs", "modules", "constants", "metadata", "report"]
+    assert list(facts) == ["target", "precision", "programs", "modules", "constants", "metadata", "report"]
     (program,) = facts["programs"]
     assert program["name"] == "main"
     assert program["inputs"] == [{"name": "x", "shape": ["batch", 3], "dtype": "float32"}]

@@ -105,6 +105,7 @@ def _set(data: Any, path: list[Any], value: Any) -> Any:
     ("path", "value"),
     [
         (["target"], 3),
+        (["precision"], 3),
         (["placed"], {}),
         (["placed", 0], []),
         (["placed", 0, "count"], -1),

@@ -15,6 +15,7 @@ from kernelyard.driver.lower import lower
 from kernelyard.driver.lower_routine import lower_routine, routine_names
 from kernelyard.driver.offload import offload
 from kernelyard.driver.options import check_options
+from kernelyard.driver.precision import DEFAULT, get_precision
 from kernelyard.driver.requirements import check_coverage, check_requirements
 from kernelyard.errors import OptionError, PerformanceWarning, PluginContractError
 from kernelyard.ir import Call, GlobalVar, IRModule
@@ -54,6 +55,7 @@ def compile(  # noqa: A001  the public name, as `re.compile`
     require: Mapping[str, float] | None = None,
     strict: bool = False,
     exclude_patterns: Sequence[str] = (),
+    precision: str = DEFAULT,
 ) -> Executable:
     """Compile a model.
 
@@ -61,7 +63,8 @@ def compile(  # noqa: A001  the public name, as `re.compile`
     Target. backends: names in order of preference, "auto" for all that can be used, [] for none but the target's own
     code generator. options: {plugin: {option: value}}. require: {backend: the least share of FLOPs that it must run}.
     strict: raise where a plugin breaks its word, instead of running its part elsewhere. exclude_patterns: names of
-    patterns that are not to be offloaded.
+    patterns that are not to be offloaded. precision: "float32" computes as the model says; other names of
+    `kernelyard.driver.precision` trade accuracy for speed (docs/precision.md).
     Warns: PerformanceWarning where ops are left to the reference interpreter.
     Raises: FrontendError, UnknownBackendError, BackendUnavailableError, TargetError, OptionError, CoverageError for
       `require`, with `strict` PluginContractError, and what passes raise.
@@ -77,22 +80,24 @@ def compile(  # noqa: A001  the public name, as `re.compile`
     """
     manager, target = get_manager(), as_target(target)
     checked, required = check_options(manager, options), check_requirements(manager, require)
+    chosen_precision = get_precision(precision)
     chosen = choose_backends(manager, target, backends, checked)
     generator = choose_code_generator(manager, target, backends)
     recorder = Recorder(get_manager().label_of)
 
-    module = simplify(import_model(manager, model, checked))
+    module = chosen_precision.apply(simplify(import_model(manager, model, checked)))
     excluded = _names(exclude_patterns)
     placed = partition(module, chosen, target, recorder, strict, excluded)
     if required:  # known before the work is done
-        check_coverage(build_report(placed, recorder, str(target), runs_rest(generator)), required)
+        check_coverage(build_report(placed, recorder, str(target), runs_rest(generator), precision=precision), required)
     placed, offloaded = offload(placed, chosen, target, checked, recorder, strict, excluded)
     own_options = checked.get(generator.name, {}) if generator else {}
     generated = generate(offloaded, generator, target, own_options, recorder, strict)
     checks = {name: size_checks(module, name) for name in module.entry_functions()}
-    exe = link(generated, target, checks)
+    exe = link(generated, target, checks, precision)
 
-    exe.report = build_report(placed, recorder, str(target), runs_rest(generated.generator), generated.kernels)
+    rest = runs_rest(generated.generator)
+    exe.report = build_report(placed, recorder, str(target), rest, generated.kernels, precision)
     check_coverage(exe.report, required)
     log.info("%s", exe.report.summary)
     return exe
@@ -107,6 +112,7 @@ def explain(
     require: Mapping[str, float] | None = None,
     strict: bool = False,
     exclude_patterns: Sequence[str] = (),
+    precision: str = DEFAULT,
 ) -> Report:
     """What `compile` would offload and what not, with reasons; no code is generated.
 
@@ -114,13 +120,14 @@ def explain(
     """
     manager, target = get_manager(), as_target(target)
     checked, required = check_options(manager, options), check_requirements(manager, require)
+    chosen_precision = get_precision(precision)
     chosen = choose_backends(manager, target, backends, checked)
     generator = choose_code_generator(manager, target, backends)
     recorder = Recorder(get_manager().label_of)
-    module = simplify(import_model(manager, model, checked))
+    module = chosen_precision.apply(simplify(import_model(manager, model, checked)))
     placed = partition(module, chosen, target, recorder, strict, _names(exclude_patterns))
     kernels = planned_kernels(placed, generator)
-    report = build_report(placed, recorder, str(target), runs_rest(generator), kernels)
+    report = build_report(placed, recorder, str(target), runs_rest(generator), kernels, precision)
     check_coverage(report, required)
     return report
 
@@ -153,7 +160,9 @@ def runs_rest(generator: CodeGenerator | None) -> Callable[[Call], str]:
     return name
 
 
-def link(generated: Generated, target: Target, checks: Mapping[str, tuple[SizeCheck, ...]]) -> Executable:
+def link(
+    generated: Generated, target: Target, checks: Mapping[str, tuple[SizeCheck, ...]], precision: str = DEFAULT
+) -> Executable:
     """Put programs, kernels, external modules and constants together; `checks` are those of each entry function.
 
     Raises: PluginContractError when two modules answer to one symbol.
@@ -183,6 +192,7 @@ def link(generated: Generated, target: Target, checks: Mapping[str, tuple[SizeCh
         module.attrs.get("metadata", {}),
         target=str(target),
         routines={each.name: each for each in functions if isinstance(each, Routine)},
+        precision=precision,
     )
 
 

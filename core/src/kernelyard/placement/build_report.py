@@ -17,6 +17,7 @@ def build_report(
     target: str = "cpu",
     rest: str | Callable[[Call], str] = "native-cpu",
     kernels: Sequence[Kernel] = (),
+    precision: str = "float32",
 ) -> Report:
     """The report of a module after partitioning, before `RunCodegen`.
 
@@ -32,6 +33,7 @@ def build_report(
         kernels=tuple(kernels),
         violations=tuple(recorder.violations),
         nodes=nodes,
+        precision=precision,
     )
 
 

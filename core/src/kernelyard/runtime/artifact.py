@@ -1,8 +1,9 @@
 """The artifact: an Executable as one `.kyar` file, and back.
 
 Manifest: programs, routines, modules (kind, member, the distribution that loads them, digests of their constants),
-metadata, report, target. Members: one blob per module, and `constants.safetensors`. Nothing in a file is executed,
-imported or unpickled because the file says so: a module's kind only chooses among the loaders that are installed.
+metadata, report, target, precision. Members: one blob per module, and `constants.safetensors`. Nothing in a file is
+executed, imported or unpickled because the file says so: a module's kind only chooses among the loaders that are
+installed.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ def write(executable: Executable, path: str | os.PathLike[str]) -> None:
     manifest = {
         "schema": SCHEMA,
         "target": executable.target,
+        "precision": executable.precision,
         "metadata": executable.metadata,
         "report": executable.report_json,
         "programs": [program.to_json() for program in executable.programs.values()],
@@ -102,6 +104,7 @@ def read(path: str | os.PathLike[str], threads: int | None = None) -> Executable
         metadata=manifest.strings("metadata"),
         report_json=_report(manifest),
         target=manifest.text("target"),
+        precision=manifest.text("precision"),
         threads=threads,
         routines={routine.name: routine for routine in routines},
     )

@@ -52,6 +52,7 @@ class Executable:
 
     programs: entry functions by name; `run` and `__call__` use "main", or the only one. routines: functions with
     branches or loops, and those that they call.
+    precision: what it was compiled in.
     constants: arrays by digest, those of the modules included. threads: how many a run may use (None: the processors).
     Raises: ArtifactCorruptedError when programs, modules and constants do not fit together.
     """
@@ -66,6 +67,7 @@ class Executable:
         target: str = "cpu",
         threads: int | None = None,
         routines: Mapping[str, Routine] | None = None,
+        precision: str = "float32",
     ) -> None:
         self.programs = dict(programs)
         self.routines = dict(routines or {})
@@ -74,6 +76,7 @@ class Executable:
         self.metadata = dict(metadata or {})
         self.report_json = report_json
         self.target = target
+        self.precision = precision
         self.lock = RLock()  # held while modules bind: they need not be safe against that themselves
         self._threads = threads
         self._report: Report | None = None

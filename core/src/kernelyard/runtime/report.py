@@ -122,7 +122,7 @@ class Report:
     """What was placed where.
 
     placed: every op of the model by backend, library backends first and views last. nodes: every op by itself, in the
-    order in which they run. Estimates take each symbolic dim as 64.
+    order in which they run. precision: what `compile` was asked for. Estimates take each symbolic dim as 64.
 
     Example:
         >>> report = Report("cpu", placed=(Placed("acme", "matmul", 2, 90, 8), Placed("native-cpu", "exp", 1, 10, 8)))
@@ -139,6 +139,7 @@ class Report:
     kernels: tuple[Kernel, ...] = ()
     violations: tuple[Violation, ...] = ()
     nodes: tuple[Node, ...] = ()
+    precision: str = "float32"
 
     @cached_property
     def coverage(self) -> dict[str, dict[str, float]]:
@@ -160,7 +161,7 @@ class Report:
 
     @property
     def summary(self) -> str:
-        """One line: ops and share of FLOPs by backend, and the reasons of what was declined."""
+        """One line: the precision where it is not float32, ops and share of FLOPs by backend, reasons of declines."""
         with_regions = {region.backend for region in self.regions} or set(list(self.coverage)[:1])
         total = sum(row.count for row in self.placed)
         parts: list[str] = []
@@ -173,6 +174,8 @@ class Report:
             parts.append(f"declined {reasons.total()}: {' '.join(f'{code}×{count}' for code, count in ranked)}")
         if self.violations:
             parts.append(f"contract violations {len(self.violations)}")
+        if self.precision != "float32":
+            parts.insert(0, self.precision)
         return " · ".join(parts) or "nothing to run"
 
     def text(self, width: int | None = None) -> str:
@@ -197,7 +200,8 @@ class Report:
     def to_json(self) -> dict[str, Any]:
         """The report as JSON data; `from_json` reads it back."""
         entries = {name: [asdict(entry) for entry in getattr(self, name)] for name in _READERS}
-        return {"target": self.target, "summary": self.summary, "coverage": self.coverage, **_with_lists(entries)}
+        head = {"target": self.target, "precision": self.precision}
+        return {**head, "summary": self.summary, "coverage": self.coverage, **_with_lists(entries)}
 
     @staticmethod
     def from_json(value: Any) -> Report:
@@ -210,7 +214,7 @@ class Report:
             name: fields.each(name, lambda item, where, read=read: read(Fields(item, where)))
             for name, read in _READERS.items()
         }
-        return Report(fields.text("target"), **entries)
+        return Report(fields.text("target"), precision=fields.text("precision"), **entries)
 
 
 _READERS: dict[str, Callable[[Fields], Any]] = {

@@ -36,7 +36,7 @@ threads_option = click.option("--threads", type=click.IntRange(1), help="Threads
 # --- compiling and loading --------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class CompileOptions:
-    """--target, --backends, --option, --require, --strict and --exclude-pattern as they were given."""
+    """--target, --backends, --option, --require, --strict, --exclude-pattern and --precision as they were given."""
 
     target: str | None
     backends: str | None
@@ -44,6 +44,7 @@ class CompileOptions:
     require: tuple[str, ...] = ()
     strict: bool = False
     exclude_patterns: tuple[str, ...] = ()
+    precision: str | None = None
 
     def arguments(self) -> dict[str, Any]:
         """The arguments of `compile` and `explain` that say the same."""
@@ -54,12 +55,14 @@ class CompileOptions:
             "require": required_shares(self.require),
             "strict": self.strict,
             "exclude_patterns": self.exclude_patterns,
+            "precision": self.precision or "float32",
         }
 
     def refuse(self, artifact: Path) -> None:
         """Raises: UsageError when an option for compiling was given with an artifact."""
         given = {"--target": self.target, "--backends": self.backends, "--option": self.settings}
         given |= {"--require": self.require, "--strict": self.strict, "--exclude-pattern": self.exclude_patterns}
+        given |= {"--precision": self.precision}
         for name, value in given.items():
             if value:
                 raise click.UsageError(f"{name} is for compiling, and {artifact} is compiled already")
@@ -80,6 +83,7 @@ def compile_options(function: Callable[..., Any]) -> Callable[..., Any]:
     @click.option(
         "--exclude-pattern", "exclude_patterns", multiple=True, metavar="NAME", help="Do not offload this pattern."
     )
+    @click.option("--precision", metavar="NAME", help="float32 or bf16, which is quicker (default: float32).")
     @functools.wraps(function)
     def with_options(
         *args: Any,
@@ -89,9 +93,10 @@ def compile_options(function: Callable[..., Any]) -> Callable[..., Any]:
         require: tuple[str, ...],
         strict: bool,
         exclude_patterns: tuple[str, ...],
+        precision: str | None,
         **rest: Any,
     ):
-        how = CompileOptions(target, backends, settings, require, strict, exclude_patterns)
+        how = CompileOptions(target, backends, settings, require, strict, exclude_patterns, precision)
         return function(*args, how=how, **rest)
 
     return with_options

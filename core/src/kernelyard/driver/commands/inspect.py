@@ -55,6 +55,7 @@ def read_facts(artifact: Path) -> dict[str, Any]:
     constants = safetensors_format.from_bytes(contents.member(CONSTANTS, "manifest"), CONSTANTS)
     return {
         "target": manifest.text("target"),
+        "precision": manifest.text("precision"),
         "programs": [_program(program) for program in programs],
         "modules": manifest.each("modules", lambda item, where: _module(Fields(item, where), contents)),
         "constants": {"count": len(constants), "bytes": sum(array.nbytes for array in constants.values())},
@@ -87,7 +88,7 @@ def _tensors(specs: Sequence[TensorSpec]) -> list[dict[str, Any]]:
 def _describe(facts: dict[str, Any]) -> list[str]:
     lines: list[str] = []
     for program in facts["programs"]:
-        lines.append(f"{program['name']}: {program['steps']} steps for {facts['target']}")
+        lines.append(f"{program['name']}: {program['steps']} steps for {facts['target']} in {facts['precision']}")
         for side in ("inputs", "outputs"):
             lines += [
                 f"  {side[:-1]:6} {spec['name']}: {spec['dtype']} [{', '.join(map(str, spec['shape']))}]"
