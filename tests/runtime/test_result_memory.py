@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kernelyard as ky
-import kernelyard.ops  # noqa: F401  the vocabulary
+import kernelyard.ops
 from kernelyard.ir import FunctionBuilder, IRModule
 from kernelyard.runtime.memory import address_of
 from kernelyard.runtime.result_memory import ResultMemory, size_class
@@ -82,7 +82,9 @@ def test_results_that_callers_keep_are_never_written_again() -> None:
     module = IRModule({"main": b.function(b.op("nn.relu", b.input("x", (200, 100))))})
     exe = ky.compile(module, backends=[])
     results = [exe(np.full((200, 100), number, np.float32)).numpy() for number in range(6)]
-    assert [float(result.min()) for result in results] == [float(result.max()) for result in results] == [0, 1, 2, 3, 4, 5]
+    assert (
+        [float(result.min()) for result in results] == [float(result.max()) for result in results] == [0, 1, 2, 3, 4, 5]
+    )
     addresses = {address_of(result) for result in results}
     assert len(addresses) == 6
     results.clear()
