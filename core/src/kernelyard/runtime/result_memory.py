@@ -58,7 +58,7 @@ class ResultMemory:
         lease = _lease_type(size).from_address(address_of(block))
         watch = weakref.ref(lease, partial(self._come_back, block))
         self._lent[id(watch)] = watch
-        return np.ndarray(shape, dtype, lease)
+        return np.ndarray(shape, dtype, memoryview(lease))
 
     def _take(self, size: int) -> np.ndarray | None:
         with self._lock:
