@@ -11,7 +11,7 @@ import pytest
 
 from kernelyard.errors import CodegenError
 from kernelyard_dnnl import _enums, _native
-from kernelyard_dnnl.layout import any_layout, channels_last, dense
+from kernelyard_dnnl.layout import dense
 
 
 def test_the_library_is_oneDNN_3():
@@ -80,28 +80,6 @@ def test_dtypes_and_ranks_that_oneDNN_lacks():
         _ = dense((2, 3), "int64").address
     with pytest.raises(CodegenError, match="rank 13"):
         _ = dense((1,) * 13, "float32").address
-
-
-# --- layouts ----------------------------------------------------------------------------------------------------------
-def test_orders_of_dims():
-    assert dense((2, 3, 4), "float32").strides == (12, 4, 1)
-    assert channels_last((2, 3, 4, 5), "float32").strides == (60, 1, 15, 3)
-    assert channels_last((2, 3, 4, 5), "float32").order == (0, 2, 3, 1)
-    assert channels_last((2, 3, 1, 1), "float32").is_plain
-    assert channels_last((1, 16, 9, 1), "float32").order == (0, 2, 3, 1)
-    assert any_layout((2, 3), "float32").strides is None
-
-
-def test_views_of_the_same_bytes():
-    x = dense((2, 3, 4, 5), "float32")
-    assert x.reshaped((6, 20)) == dense((6, 20), "float32")
-    moved = x.permuted((0, 2, 3, 1))
-    assert moved.shape == (2, 4, 5, 3)
-    assert moved.reshaped((2, 20, 3)).strides == (60, 1, 20)
-    assert moved.reshaped((2, 60)) is None
-    assert not moved.is_plain
-    assert moved.is_dense
-    assert dense((2, 0, 3), "float32").reshaped((0, 7)).shape == (0, 7)
 
 
 # --- enumeration values -----------------------------------------------------------------------------------------------

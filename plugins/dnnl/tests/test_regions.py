@@ -387,3 +387,18 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
         command, env=os.environ | {"OMP_NUM_THREADS": "2"}, capture_output=True, text=True, check=False, timeout=60
     )
     assert result.returncode == 0, result.stderr
+
+
+def test_shuffled_channels_stay_innermost(builder, rng):
+    x, w = rng.standard_normal((2, 12, 5, 6), dtype=np.float32), rng.standard_normal((12, 1, 3, 3), dtype=np.float32)
+    y = conv(builder, builder.input(x.shape), x.shape, w, groups=12)
+    y = builder.kernel("reshape", (2, 3, 4, 5, 6), {"x": y})
+    y = builder.kernel("reorder", (2, 4, 3, 5, 6), {"x": y}, axes=(0, 2, 1, 3, 4))
+    y = conv(builder, builder.kernel("reshape", x.shape, {"x": y}), x.shape, w, groups=12)
+    (actual,), ran = builder.run([y], x)
+
+    def depthwise(x):
+        return np.concatenate([convolve(x[:, i : i + 1], w[i : i + 1]) for i in range(12)], axis=1)
+
+    close(actual, depthwise(depthwise(x).reshape(2, 3, 4, 5, 6).swapaxes(1, 2).reshape(x.shape)))
+    assert names(ran) == ["reorder for conv", "conv", "reorder for reshape", "conv", "reorder for output 0"]

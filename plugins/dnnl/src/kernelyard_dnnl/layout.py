@@ -114,6 +114,19 @@ class MemoryDescriptor:
         strides = _reshaped_strides(self.shape, self.strides, shape)
         return None if strides is None else MemoryDescriptor(shape, self.dtype, strides)
 
+    def viewable_as(self, shape: Shape) -> MemoryDescriptor:
+        """A dense layout of this tensor that can be seen with the other shape.
+
+        Dims that are merged or split together become one run of memory, each run in its place: where channels are
+        innermost they stay there. Without strides, or where the numbers of elements differ, it is row-major.
+        """
+        if self.strides is None or 0 in self.shape or math.prod(self.shape) != math.prod(shape):
+            return dense(self.shape, self.dtype)
+        strides = self.strides
+        runs = sorted(_runs_of_reshape(self.shape, shape), key=lambda run: -strides[run[-1]])
+        ones = [axis for axis, size in enumerate(self.shape) if size == 1]
+        return dense(self.shape, self.dtype, [*ones, *(axis for run in runs for axis in run)])
+
 
 def dense(shape: Sequence[int], dtype: str, order: Sequence[int] | None = None) -> MemoryDescriptor:
     """A descriptor with no gaps; `order` names the dims from the outermost to the innermost (default: row-major).
@@ -214,6 +227,23 @@ def _reshaped_strides(shape: Shape, strides: Shape, target: Shape) -> Shape | No
         result.append(step)
         remaining, step = remaining // size, step * size
     return tuple(reversed(result))
+
+
+def _runs_of_reshape(shape: Shape, target: Shape) -> list[list[int]]:
+    """The dims of `shape` above 1 in groups, each with as many elements as some neighbouring dims of `target`."""
+    sizes = iter(target)
+    runs: list[list[int]] = []
+    found = wanted = 1
+    for axis, size in enumerate(shape):
+        if size == 1:
+            continue
+        if found == wanted:
+            runs.append([])
+        runs[-1].append(axis)
+        found *= size
+        while wanted < found:
+            wanted *= next(sizes)
+    return runs
 
 
 def _merged(shape: Shape, strides: Shape) -> list[tuple[int, int]]:

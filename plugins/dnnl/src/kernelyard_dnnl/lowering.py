@@ -173,7 +173,7 @@ class Lowering:
         """
         view = value.reshaped(shape)
         if view is None:
-            view = self.plain(value).reshaped(shape)
+            view = self.reordered(value, value.descriptor.viewable_as(shape)).reshaped(shape)
         if view is None:
             raise ShapeError("a tensor cannot be reshaped", found=value.shape, expected=shape)
         return view
