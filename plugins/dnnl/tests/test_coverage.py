@@ -43,6 +43,15 @@ def test_softmax(op, shape, axis, offloading):
     check_rows(offloading, "dnnl.softmax", op, lambda b, x: b.op(op, x, axis=axis), shape, (axis,))
 
 
+@pytest.mark.parametrize("shape", [(1, 64, 5, 6), (2, 16, 7, 7), (3, 20, 4, 5), (2, 48, 9), (2, 32, 3, 4, 5)], ids=str)
+@pytest.mark.parametrize(
+    "attrs", [{"size": 5}, {"size": 3, "alpha": 0.3, "bias": 2.0}, {"size": 9, "alpha": 1.0}], ids=str
+)
+def test_lrn(shape, attrs, offloading):
+    exe = offloading.taken("dnnl.lrn", "nn.lrn", lambda b, x: b.op("nn.lrn", x, **attrs), shape)
+    assert any("jit" in name for label, name in offloading.implementations(exe) if label.startswith("lrn"))
+
+
 @pytest.mark.parametrize("op", ["nn.softmax", "nn.log_softmax", "nn.layer_norm", "mean", "sum"])
 @pytest.mark.parametrize("maker", ["convolution", "transposition", "convolution, transposed"])
 def test_rows_are_where_the_innermost_axis_is_in_memory(op, maker, offloading):
@@ -317,7 +326,7 @@ def test_a_permutation_of_four_and_of_five_axes(offloading):
 TESTED = {
     *(f"dnnl.{op.removeprefix('nn.')}" for op in (*CONVOLUTIONS, *DECONVOLUTIONS)),
     *(f"dnnl.padded_{op.removeprefix('nn.')}" for op in CONVOLUTIONS),  # test_dynamic.py
-    *(f"dnnl.{name}" for name in ("matmul", "transposed_matmul", "softmax", "layer_norm", "batch_norm", "pool")),
+    *(f"dnnl.{name}" for name in ("matmul", "transposed_matmul", "softmax", "layer_norm", "batch_norm", "lrn", "pool")),
     *(f"dnnl.{name}" for name in ("reduce", "resample", "concat", "elementwise", "reorder", "reshape", "slice")),
 }
 

@@ -87,6 +87,7 @@ HEADER_NAMES = {
     **{f"dnnl_eltwise_{name}": value for name, value in _enums.ELTWISE.items()},
     **{f"dnnl_binary_{name}": value for name, value in _enums.BINARY.items()},
     **{f"dnnl_pooling_{name}": value for name, value in _enums.POOLING.items()},
+    "dnnl_lrn_across_channels": _enums.LRN_ACROSS_CHANNELS,
     **{f"dnnl_resampling_{name}": value for name, value in _enums.RESAMPLING.items()},
     **{f"dnnl_reduction_{'mul' if name == 'prod' else name}": value for name, value in _enums.REDUCTION.items()},
     "dnnl_softmax_accurate": _enums.SOFTMAX["softmax"],

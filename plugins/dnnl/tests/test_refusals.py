@@ -103,6 +103,10 @@ REFUSALS = {
         "neighbours", "dnnl.slice",
         lambda b, x: b.op("erf", b.op("strided_slice", x, axes=(0,), begin=(1,), end=(3,), strides=(1,))), [(4, 5)],
     ),
+    "attribute: an even number of channels": ("attribute", "dnnl.lrn", lambda b, x: b.op("nn.lrn", x, size=4), [(1, 16, 5, 6)]),
+    "reference-implementation: lrn with another exponent": (
+        "reference-implementation", "dnnl.lrn", lambda b, x: b.op("nn.lrn", x, size=5, beta=0.5), [(1, 16, 5, 6)],
+    ),
     "numbers: largest of a row": (
         "numbers", "dnnl.reduce", lambda b, x: b.op("max", x, axes=(1,), keepdims=False), [(4, 5)],
     ),

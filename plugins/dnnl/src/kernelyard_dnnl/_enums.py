@@ -62,6 +62,8 @@ POOLING = {"max": 511, "avg_include_padding": 767, "avg_exclude_padding": 1023}
 
 BINARY = {"add": 131056, "mul": 131057, "max": 131058, "min": 131059, "div": 131060, "sub": 131061}
 
+LRN_ACROSS_CHANNELS = 2815
+
 RESAMPLING = {"nearest": 196592, "linear": 196593}
 
 REDUCTION = {"max": 196594, "min": 196595, "sum": 196596, "prod": 196597, "mean": 196598}

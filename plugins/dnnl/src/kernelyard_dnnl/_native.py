@@ -80,6 +80,9 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "dnnl_batch_normalization_forward_primitive_desc_create": (
         *_CREATE, c_int, c_void_p, c_void_p, c_float, c_uint, c_void_p,
     ),
+    "dnnl_lrn_forward_primitive_desc_create": (
+        *_CREATE, c_int, c_int, c_void_p, c_void_p, c_int64, c_float, c_float, c_float, c_void_p,
+    ),
     "dnnl_resampling_forward_primitive_desc_create": (
         *_CREATE, c_int, c_int, POINTER(c_float), c_void_p, c_void_p, c_void_p,
     ),

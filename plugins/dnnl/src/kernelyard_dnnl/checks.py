@@ -187,6 +187,18 @@ def batch_norm(match: Match) -> Answer:
     return _declined(match, axis)
 
 
+def lrn(match: Match) -> Answer:
+    """Over an odd number of channels; oneDNN has fast code for the exponent 0.75 alone, as it says itself."""
+
+    def window(composite: Composite) -> Decline | None:
+        size = composite.anchor.attrs["size"]
+        if size % 2 == 0:
+            return Decline("attribute", f"lrn over {size} channels; oneDNN takes as many on both sides")
+        return _known("the number of channels", composite.anchor.tensor_type.shape[1])
+
+    return _declined(match, window)
+
+
 def pool(match: Match) -> Answer:
     """Max, and average with and without the padding counted."""
 

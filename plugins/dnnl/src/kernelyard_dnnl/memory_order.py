@@ -10,20 +10,21 @@ from kernelyard_dnnl.nodes import ANCHORS, AVG_POOLS, MAX_POOLS
 from kernelyard_dnnl.post_ops import BINARY, UNARY
 
 MAX_STEPS_BACK = 8
+CHANNELS_LAST = (*CONVOLUTIONS, *DECONVOLUTIONS, "nn.lrn")
 LIKE_FIRST = (*MAX_POOLS, *AVG_POOLS, "image.resize", "concat", "nn.batch_norm", "permute_dims", "strided_slice")
 
 
 def expected_order(match: Match, operand: Expr, steps: int = MAX_STEPS_BACK) -> tuple[int, ...] | None:
     """The dims of an operand of a match from the outermost to the innermost in memory; None where that is not clear.
 
-    Convolutions make channels-last tensors; a transposition renames the dims and leaves the bytes; elementwise
+    Convolutions and lrn make channels-last tensors; a transposition renames the dims and leaves the bytes; elementwise
     operators, pools and slices keep the layout of what they read; what others make of row-major memory is row-major.
     What comes from outside oneDNN is row-major, and so are matrix products.
     """
     value, rank = match.value_of(operand), operand.tensor_type.rank
     if not isinstance(value, Call) or value.op_name not in ANCHORS or value.op_name == "matmul":
         return tuple(range(rank))
-    if value.op_name in (*CONVOLUTIONS, *DECONVOLUTIONS):
+    if value.op_name in CHANNELS_LAST:
         return channels_last_order(rank)
     if not steps:
         return None

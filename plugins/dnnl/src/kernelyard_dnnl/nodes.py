@@ -142,6 +142,10 @@ def _batch_norm(composite: Composite) -> KernelNode:
     return KernelNode("batch_norm", _named(composite, "x", "gamma", "beta", "mean", "variance"), attrs)
 
 
+def _lrn(composite: Composite) -> KernelNode:
+    return KernelNode("lrn", _named(composite, "x"), dict(composite.anchor.attrs))
+
+
 def _resample(composite: Composite) -> KernelNode:
     return KernelNode("resample", _named(composite, "x"), {"algorithm": composite.anchor.attrs["method"]})
 
@@ -199,6 +203,7 @@ ANCHORS: Mapping[str, Writer] = {
     "nn.log_softmax": _softmax("log_softmax"),
     "nn.layer_norm": _layer_norm,
     "nn.batch_norm": _batch_norm,
+    "nn.lrn": _lrn,
     "image.resize": _resample,
     "concat": _concat,
     "permute_dims": _reorder,

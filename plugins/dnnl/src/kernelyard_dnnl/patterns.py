@@ -79,6 +79,7 @@ def fusion_patterns() -> list[FusionPattern]:
         FusionPattern("dnnl.softmax", is_op("nn.softmax", "nn.log_softmax")(wildcard()), checks.softmax),
         FusionPattern("dnnl.layer_norm", is_op("nn.layer_norm")(wildcard(), wildcard(), wildcard()), checks.layer_norm),
         FusionPattern("dnnl.batch_norm", with_stages(_batch_norm()), checks.batch_norm),
+        FusionPattern("dnnl.lrn", is_op("nn.lrn")(wildcard()), checks.lrn),
         FusionPattern("dnnl.pool", with_stages(is_op(*MAX_POOLS, *AVG_POOLS)(wildcard())), checks.pool),
         FusionPattern("dnnl.reduce", is_op(*REDUCTIONS)(wildcard()), checks.reduce),
         FusionPattern("dnnl.resample", with_stages(is_op("image.resize")(wildcard())), checks.resample),

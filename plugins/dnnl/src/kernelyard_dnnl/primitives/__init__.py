@@ -8,6 +8,7 @@ from kernelyard_dnnl.lowering import Lowering
 from kernelyard_dnnl.primitives.batch_norm import lower_batch_norm
 from kernelyard_dnnl.primitives.convolution import lower_convolution, lower_transposed_convolution
 from kernelyard_dnnl.primitives.elementwise import lower_binary, lower_eltwise
+from kernelyard_dnnl.primitives.lrn import lower_lrn
 from kernelyard_dnnl.primitives.matmul import lower_matmul
 from kernelyard_dnnl.primitives.movement import (
     lower_concat,
@@ -29,6 +30,7 @@ LOWERINGS: dict[str, Callable[[Node, Lowering], Value]] = {
     "eltwise": lower_eltwise,
     "layer_norm": lower_layer_norm,
     "log_softmax": lower_softmax,
+    "lrn": lower_lrn,
     "matmul": lower_matmul,
     "pool": lower_pool,
     "reduce": lower_reduce,
