@@ -95,6 +95,23 @@ assert "native-cpu" in exe.report.summary
     assert not {name for name in halves if name.split(".")[1:2] and name.split(".")[1] in compile_halves}
 
 
+def test_an_artifact_runs_without_loading_llvm(artifact: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the runtime itself compiles is in the cache after the first time; objects of kernels need no compiler."""
+    monkeypatch.setenv("KERNELYARD_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.delenv("KERNELYARD_CACHE_MB", raising=False)
+    code = """
+import sys
+import numpy as np
+import kernelyard as ky
+exe = ky.load(sys.argv[1])
+assert np.allclose(np.asarray(exe(np.ones((2, 4), np.float32))), [[1, 2, 3, 4]] * 2)
+"""
+    loaded_by(code, str(artifact))
+    loaded = loaded_by(code, str(artifact))
+    assert "kernelyard_native_cpu.runtime" in loaded
+    assert not loaded.intersection({"llvmlite", "kernelyard.runtime.c_source", "statistics", "difflib", "subprocess"})
+
+
 def test_import_contracts() -> None:
     """The layers of pyproject.toml."""
     script = Path(sys.executable).with_name("lint-imports")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from kernelyard import errors
-from kernelyard.runtime import container, elf, loader
+from kernelyard.runtime import container, elf, loader, memory
 from kernelyard.runtime.container import Member, read_container, write_container
 from kernelyard.runtime.spec import Fields
 
@@ -103,3 +103,38 @@ def test_a_member_is_found_where_it_was_written(tmp_path):
     assert contents.member("b", "test").ctypes.data % 64 == 0
     assert isinstance(contents.manifest, Fields)
     assert not elf.is_elf(np.frombuffer(container.MAGIC, np.uint8))
+
+
+def file_kib() -> int:
+    """Pages of files that this process holds."""
+    found = re.search(r"RssFile:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    assert found is not None
+    return int(found.group(1))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc/self/status tells what memory is a file's")
+def test_pages_that_were_read_are_given_back(make_executable, tmp_path):
+    weight = np.arange(1 << 24, dtype=np.float32).reshape(1 << 12, 1 << 12)  # 64 MiB
+    make_executable(weight=weight).save(tmp_path / "large.kyar")
+    before = file_kib()
+    loaded = loader.load(tmp_path / "large.kyar")
+    assert file_kib() - before < 16 << 10  # although all bytes were checked
+    (array,) = [array for array in loaded.constants.values() if array.nbytes == weight.nbytes]
+    np.testing.assert_array_equal(array, weight)
+    assert file_kib() - before > 60 << 10
+    memory.give_back_pages(array[1:-1])
+    assert file_kib() - before < 16 << 10
+    np.testing.assert_array_equal(array, weight)
+
+
+def test_memory_that_is_no_files_is_left_alone(tmp_path):
+    (tmp_path / "numbers").write_bytes(bytes(range(256)) * 64)
+    with (tmp_path / "numbers").open("r+b") as file:
+        copy_on_write = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    for array in (np.arange(1 << 16), np.zeros(0), np.frombuffer(copy_on_write, np.uint8)):
+        wanted = array.copy()
+        if array.flags.writeable:
+            array += 1
+            wanted += 1
+        memory.give_back_pages(array)
+        np.testing.assert_array_equal(array, wanted)

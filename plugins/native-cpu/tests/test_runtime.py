@@ -164,6 +164,15 @@ def test_host_has_only_features_that_matter():
     assert "clzero" not in machine.host_machine().features
 
 
+def test_linux_and_llvm_say_the_same_of_this_cpu():
+    told = machine._linux_flags()
+    if told is None:
+        pytest.skip("not Linux on x86-64")
+    llvm = pytest.importorskip("llvmlite.binding").get_host_cpu_features()
+    known = {*machine.features_of_level(machine.LEVELS[-1]), *machine._HOST_EXTRAS}
+    assert machine.host_features() == {name for name in known if llvm.get(name)}
+
+
 def header_of(saved: bytes) -> tuple[dict, bytes]:
     length = int.from_bytes(saved[8:16], "little")
     return read_json(saved[16 : 16 + length], "test"), saved[16 + length :]

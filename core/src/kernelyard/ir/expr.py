@@ -19,6 +19,7 @@ from kernelyard import dtypes
 from kernelyard.errors import IRError
 from kernelyard.ir.op import NO_ATTRIBUTES, Attributes, Op
 from kernelyard.ir.types import TensorType, TupleType, Type
+from kernelyard.runtime.memory import give_back_pages
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor, Future
@@ -79,6 +80,7 @@ class Constant(Expr):
         header = f"{self.tensor_type.dtype}{self.data.shape}".encode()
         content = hashlib.sha256(header)
         content.update(np.ascontiguousarray(self.data).reshape(-1).view(np.uint8).data)  # no copy of large weights
+        give_back_pages(self.data)
         return content.hexdigest()
 
     def __repr__(self) -> str:

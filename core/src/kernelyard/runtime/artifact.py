@@ -17,7 +17,6 @@ import numpy as np
 
 from kernelyard.errors import ArtifactError
 from kernelyard.runtime import loader, safetensors_format
-from kernelyard.runtime.c_source import CSourceModule
 from kernelyard.runtime.container import SCHEMA, Contents, Member, read_container, write_container
 from kernelyard.runtime.executable import Executable
 from kernelyard.runtime.module import RuntimeModule
@@ -127,8 +126,11 @@ def _load_module(
         raise corrupted(f"{fields.where}.constants", missing[0], "a constant that is there")
     data = contents.member(fields.text("member"), fields.where).tobytes()
     module = load(data, {digest: constants[digest] for digest in digests})
-    if contents.library is not None and isinstance(module, CSourceModule):
-        module.library = contents.library
+    if contents.library is not None:
+        from kernelyard.runtime.c_source import CSourceModule  # only libraries need it: it takes long to import
+
+        if isinstance(module, CSourceModule):
+            module.library = contents.library
     return module
 
 

@@ -40,6 +40,7 @@ HEADER = struct.Struct("<8sIIQ")
 HEADER_NBYTES = 64
 SECTION = ".kyar"
 MAX_MANIFEST = 1 << 30
+_PIECE_NBYTES = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -161,6 +162,16 @@ def _map(file: BinaryIO) -> np.ndarray:
     return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
 
 
+def _digest_of(member: np.ndarray) -> str:
+    """The digest of a member's content, which is in memory piece by piece."""
+    digest = hashlib.sha256()
+    for start in range(0, member.nbytes, _PIECE_NBYTES):
+        piece = member[start : start + _PIECE_NBYTES]
+        digest.update(piece.data)
+        memory.give_back_pages(piece)
+    return digest.hexdigest()
+
+
 class _Reader:
     def __init__(self, data: np.ndarray, path: str) -> None:
         self._data = data
@@ -181,7 +192,7 @@ class _Reader:
                 raise corrupted(where, name, "names that differ")
             self._skip_padding()
             members[name] = self._take(fields.integer("nbytes"), f"member {name!r}")
-            if hashlib.sha256(members[name].data).hexdigest() != fields.digest("sha256"):
+            if _digest_of(members[name]) != fields.digest("sha256"):
                 raise self._damaged(f"member {name!r}", "its content is not what was written")
         if self._left:
             raise self._damaged("end of file", f"{self._left} bytes too many")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -124,5 +123,7 @@ class EntryFunction(ABC):
 
 def did_you_mean(name: str, known: Iterable[str]) -> str | None:
     """A hint for a name that is nearly one of the known."""
+    import difflib  # only for messages: it takes long to import
+
     close = difflib.get_close_matches(str(name), list(known), 1)
     return f"did you mean {close[0]!r}?" if close else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 import sys
 from collections.abc import Sequence
 
@@ -76,6 +77,7 @@ def aligned_copy(array: np.ndarray) -> np.ndarray:
     else:
         copied = aligned_empty(array.shape, name)
         copied[...] = array
+        give_back_pages(array)
     copied.flags.writeable = False
     return copied
 
@@ -91,6 +93,23 @@ def nbytes_of(shape: Sequence[int], dtype: str) -> int:
 def view_of(buffer: np.ndarray, shape: Sequence[int], dtype: str) -> np.ndarray:
     """The first bytes of a uint8 buffer seen as a dense tensor."""
     return buffer[: nbytes_of(shape, dtype)].view(dtypes.to_numpy(dtype)).reshape(tuple(shape))
+
+
+def give_back_pages(array: np.ndarray) -> None:
+    """Let the system take the pages of an array that lies in a mapped file, once it was read and is not needed soon.
+
+    They are fetched again when they are read again. Arrays in other memory are left alone.
+    """
+    root: object = array
+    while isinstance(root, np.ndarray):
+        root = root.base
+    mapping = root.obj if isinstance(root, memoryview) else root
+    if not isinstance(mapping, mmap.mmap) or not array.nbytes or not memoryview(mapping).readonly:
+        return
+    start = address_of(array) - address_of(np.frombuffer(mapping, np.uint8, 1))
+    first = start // mmap.PAGESIZE * mmap.PAGESIZE
+    if hasattr(mapping, "madvise"):
+        mapping.madvise(mmap.MADV_DONTNEED, first, start + array.nbytes - first)
 
 
 class Workspace:

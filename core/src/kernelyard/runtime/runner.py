@@ -1,8 +1,8 @@
-"""The runner: the native code that the run time itself consists of, compiled once per process.
+"""The runner: the native code that the run time itself consists of, compiled once and kept in the cache.
 
 `kernelyard_run_table` walks a table of native calls. `kernelyard_enter` is a Python built-in around it: it takes NumPy
 arrays in, runs a table, and gives NumPy arrays out, so that a call of a small program is not spent on getting there.
-Both are the same for every program. They take llvmlite and a few milliseconds; where it is absent, `call_table` and
+Both are the same for every program. The first time they take llvmlite; where it is absent, `call_table` and
 `quick_call` do the same in Python.
 """
 
@@ -12,6 +12,8 @@ import ctypes
 import threading
 from functools import cache
 from typing import NamedTuple
+
+from kernelyard.runtime.linking import compile_text
 
 _TABLE_NAME = "kernelyard_run_table"
 _ENTER_NAME = "kernelyard_enter"
@@ -213,39 +215,26 @@ _KEPT: list[object] = []  # the code's owners: it lives as long as the process
 
 
 def runner() -> Runner | None:
-    """The process's runner; None without llvmlite."""
+    """The process's runner; None where nothing could compile it."""
     with _lock:
         return _compile()
 
 
 @cache
 def _compile() -> Runner | None:
-    # llvmlite is what code generators bring along; a library-only installation may well be without it.
-    try:
-        import llvmlite.binding as llvm
-    except ImportError:
-        return None
     import numpy as np
 
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    machine = llvm.Target.from_default_triple().create_target_machine(opt=2)
-    linker = llvm.create_lljit_compiler(machine)
-    library = (
-        llvm.JITLibraryBuilder()
-        .add_ir(f'target triple = "{llvm.get_process_triple()}"\n{_TABLE_IR}{_ENTER_IR}')
-        .export_symbol(_TABLE_NAME)
-        .export_symbol(_ENTER_NAME)
-        .import_symbol("PyArray_Type", id(np.ndarray))
-        .import_symbol("_Py_NoneStruct", id(None))
-    )
-    for name in _FROM_PYTHON:
-        library.import_symbol(name, _address_of(name))
-    linked = library.add_current_process().link(linker, _TABLE_NAME)
-    _KEPT.append((linker, linked))
-    return Runner(linked[_TABLE_NAME], linked[_ENTER_NAME])
+    imports = {"PyArray_Type": id(np.ndarray), "_Py_NoneStruct": id(None)}
+    imports |= {name: _address_of(ctypes.pythonapi, name) for name in _FROM_PYTHON}
+    imports |= {name: _address_of(ctypes.CDLL(None), name) for name in _FROM_C}
+    code = compile_text(_TABLE_IR + _ENTER_IR, imports, (_TABLE_NAME, _ENTER_NAME))
+    if code is None:
+        return None
+    _KEPT.append(code.owner)
+    return Runner(code.addresses[_TABLE_NAME], code.addresses[_ENTER_NAME])
 
 
+_FROM_C = ("memcmp", "memcpy")
 _FROM_PYTHON = (
     "PyLong_AsVoidPtr",
     "PyLong_FromLongLong",
@@ -260,5 +249,5 @@ _FROM_PYTHON = (
 )
 
 
-def _address_of(name: str) -> int:
-    return ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value or 0
+def _address_of(library: ctypes.CDLL, name: str) -> int:
+    return ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0

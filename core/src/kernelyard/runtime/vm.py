@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -47,11 +46,11 @@ class BenchmarkResult:
 
     @property
     def mean(self) -> float:
-        return statistics.fmean(self.results)
+        return sum(self.results) / len(self.results)
 
     @property
     def median(self) -> float:
-        return statistics.median(self.results)
+        return float(np.median(self.results))
 
     @property
     def min(self) -> float:
@@ -63,7 +62,7 @@ class BenchmarkResult:
 
     @property
     def std(self) -> float:
-        return statistics.pstdev(self.results)
+        return float(np.std(self.results))
 
 
 class VirtualMachine:

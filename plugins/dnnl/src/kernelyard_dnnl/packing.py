@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from kernelyard.runtime.memory import address_of, aligned_bytes
+from kernelyard.runtime.memory import address_of, aligned_bytes, give_back_pages
 from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl._native import Handle, load_library
 from kernelyard_dnnl.layout import MemoryDescriptor
@@ -46,6 +46,7 @@ class PackedConstants:
         source = memory_object(value.descriptor.native, address_of(value.buffer.constant) + value.nbytes_before)
         destination = memory_object(descriptor.native, address_of(data))
         run_primitive(primitive, {enums.ARG["src"]: source, enums.ARG["dst"]: destination})
+        give_back_pages(value.buffer.constant)
         return Value(Buffer(data.nbytes, constant=data, key=key), descriptor)
 
     @property

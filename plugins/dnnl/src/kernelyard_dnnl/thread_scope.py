@@ -10,9 +10,9 @@ import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
 from ctypes import c_int32, c_void_p
-from dataclasses import dataclass
 from functools import cache
 
+from kernelyard.runtime.linking import Code, compile_text
 from kernelyard.runtime.module import NativeCall, Step
 from kernelyard_dnnl._native import Library
 
@@ -53,8 +53,8 @@ def scoped(library: Library, count: int, steps: list[Step]) -> tuple[list[Step],
     if code is not None:
         get, put = (ctypes.cast(function, c_void_p).value or 0 for function in openmp)
         place = ctypes.addressof(saved)
-        enter = NativeCall(code.enter, get, put, count, place)
-        return [enter, *steps, NativeCall(code.leave, get, put, count, place)], saved
+        enter = NativeCall(code.addresses["enter"], get, put, count, place)
+        return [enter, *steps, NativeCall(code.addresses["leave"], get, put, count, place)], saved
     get_threads, set_threads = openmp
 
     def set_count() -> None:
@@ -67,25 +67,7 @@ def scoped(library: Library, count: int, steps: list[Step]) -> tuple[list[Step],
     return [set_count, *steps, restore_count], saved
 
 
-@dataclass(frozen=True)
-class _Code:
-    enter: int
-    leave: int
-    owner: object
-
-
 @cache
-def _compiled() -> _Code | None:
-    # Without llvmlite the two steps run in Python.
-    try:
-        import llvmlite.binding as llvm
-    except ImportError:
-        return None
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    machine = llvm.Target.from_default_triple().create_target_machine(opt=1)
-    linker = llvm.create_lljit_compiler(machine)
-    text = f'target triple = "{llvm.get_process_triple()}"\n{_IR}'
-    builder = llvm.JITLibraryBuilder().add_ir(text).export_symbol("enter").export_symbol("leave")
-    library = builder.link(linker, "kernelyard_dnnl_threads")
-    return _Code(library["enter"], library["leave"], (linker, library))
+def _compiled() -> Code | None:
+    # Where nothing could compile them, the two steps run in Python.
+    return compile_text(_IR, {}, ("enter", "leave"))

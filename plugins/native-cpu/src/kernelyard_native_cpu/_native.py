@@ -6,22 +6,17 @@ Objects are position-independent ELF; linking resolves the few symbols below and
 from __future__ import annotations
 
 import ctypes
-import ctypes.util
-import itertools
 from collections.abc import Sequence
 from functools import cache
-from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from kernelyard.errors import BackendUnavailableError, CodegenError
+from kernelyard.runtime.linking import link
 from kernelyard_native_cpu.library import LIBRARY_FUNCTIONS, OPENMP_FUNCTIONS
 from kernelyard_native_cpu.machine import Machine
 
 if TYPE_CHECKING:
     import llvmlite.binding as llvm
-
-_link_lock = Lock()
-_library_numbers = itertools.count()
 
 
 @cache
@@ -115,7 +110,7 @@ def openmp() -> dict[str, int] | None:
 @cache
 def library_functions() -> dict[str, int]:
     """Addresses of the C library's functions that kernels may call."""
-    library = ctypes.CDLL(ctypes.util.find_library("m") or "libm.so.6")
+    library = ctypes.CDLL("libm.so.6")
     return {name: _address(library, name) for name in LIBRARY_FUNCTIONS if hasattr(library, name)}
 
 
@@ -125,15 +120,6 @@ def _address(library: ctypes.CDLL, name: str) -> int:
     return address
 
 
-@cache
-def _jit() -> llvm.LLJIT:
-    import llvmlite.binding as llvm
-
-    from kernelyard_native_cpu.machine import host_machine
-
-    return llvm.create_lljit_compiler(_target_machine(host_machine()), use_jit_link=True)
-
-
 class LinkedObjects:
     """Code in memory; `addresses` of the symbols stay valid for as long as this object lives.
 
@@ -141,22 +127,13 @@ class LinkedObjects:
     """
 
     def __init__(self, objects: Sequence[bytes], symbols: Sequence[str]) -> None:
-        import llvmlite.binding as llvm
-
         imports = {**library_functions(), **(openmp() or _without_openmp())}
-        builder = llvm.JITLibraryBuilder()
-        for data in objects:
-            builder.add_object_img(data)
-        for name, address in imports.items():
-            builder.import_symbol(name, address)
-        for name in symbols:
-            builder.export_symbol(name)
-        with _link_lock:
-            try:
-                self._tracker = builder.link(_jit(), f"native_cpu_{next(_library_numbers)}")
-            except RuntimeError as error:
-                raise BackendUnavailableError("kernels cannot be linked", where="native-cpu", found=error) from error
-        self.addresses = {name: self._tracker[name] for name in symbols}
+        try:
+            code = link(objects, imports, symbols)
+        except (RuntimeError, ImportError) as error:
+            raise BackendUnavailableError("kernels cannot be linked", where="native-cpu", found=error) from error
+        self._owner = code.owner
+        self.addresses = code.addresses
 
 
 def _without_openmp() -> dict[str, int]:

@@ -18,6 +18,19 @@ _LEVEL_FEATURES: dict[str, tuple[str, ...]] = {
 LEVELS = tuple(_LEVEL_FEATURES)
 # Of the host's further features, those that change the code of numeric kernels.
 _HOST_EXTRAS = ("avx512bf16", "avx512fp16", "avx512vbmi", "avx512vnni", "avxneconvert", "avxvnni")
+_KNOWN_FEATURES = (*(name for names in _LEVEL_FEATURES.values() for name in names), *_HOST_EXTRAS)
+# Linux's names of features, where they are not LLVM's with "_" for ".".
+_LINUX_NAMES = {
+    "avx512bf16": "avx512_bf16",
+    "avx512fp16": "avx512_fp16",
+    "avx512vnni": "avx512_vnni",
+    "avxneconvert": "avx_ne_convert",
+    "avxvnni": "avx_vnni",
+    "bmi": "bmi1",
+    "lzcnt": "abm",
+    "sahf": "lahf_lm",
+    "sse3": "pni",
+}
 _BASELINE = {"x86_64": "x86-64", "aarch64": "generic"}
 
 
@@ -84,9 +97,22 @@ def features_of_level(level: str) -> tuple[str, ...]:
 @cache
 def host_features() -> frozenset[str]:
     """What this CPU has, by LLVM's names."""
+    told = _linux_flags()
+    if told is not None:
+        return frozenset(name for name in _KNOWN_FEATURES if _LINUX_NAMES.get(name, name.replace(".", "_")) in told)
     import llvmlite.binding as llvm
 
     return frozenset(name for name, present in llvm.get_host_cpu_features().items() if present)
+
+
+def _linux_flags() -> frozenset[str] | None:
+    """What Linux says of an x86-64 CPU; None elsewhere. LLVM says the same, but loading it takes much longer."""
+    try:
+        with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
+            flags = next((line for line in file if line.startswith("flags")), "")
+    except OSError:
+        return None
+    return frozenset(flags.partition(":")[2].split()) or None
 
 
 @cache

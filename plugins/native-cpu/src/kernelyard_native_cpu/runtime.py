@@ -6,18 +6,20 @@ import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from threading import Lock
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from kernelyard.errors import ArtifactVersionError
 from kernelyard.runtime.bindable import BindableModule, Signature
 from kernelyard.runtime.module import BindContext, BoundCall, BoundTensor, NativeCall
-from kernelyard.runtime.native_unit import NativeUnit
 from kernelyard.runtime.spec import Fields, corrupted, read_json, write_json
-from kernelyard_native_cpu import _native, c_unit
+from kernelyard_native_cpu import _native
 from kernelyard_native_cpu.kernel_info import KernelInfo, entry_symbol, read_kernel_info
 from kernelyard_native_cpu.machine import Machine, check_host_runs
+
+if TYPE_CHECKING:
+    from kernelyard.runtime.native_unit import NativeUnit
 
 KIND = "native-cpu"
 SCHEMA = 1
@@ -86,6 +88,8 @@ class NativeCpuModule(BindableModule):
 
     def native_unit(self) -> NativeUnit | None:
         """See `RuntimeModule.native_unit`."""
+        from kernelyard_native_cpu import c_unit  # only libraries need it
+
         return c_unit.native_unit(tuple(self._kernels.values()), self._objects, self.machine)
 
     @property
