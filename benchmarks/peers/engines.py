@@ -17,12 +17,15 @@ Run = Callable[[], Sequence[np.ndarray]]
 Feeds = Mapping[str, np.ndarray]
 
 
-def kernelyard(model: Path, feeds: Feeds, threads: int, backends: str = "auto") -> Run:
+def kernelyard(model: Path, feeds: Feeds, threads: int, backends: str = "auto", precision: str = "float32") -> Run:
     """backends: "auto", or names with commas ("" for our own kernels alone)."""
     import kernelyard as ky
 
     chosen = backends if backends == "auto" else [name for name in backends.split(",") if name]
-    exe = ky.load(model) if model.suffix == ".kyar" else ky.compile(model, target="cpu", backends=chosen)
+    if model.suffix == ".kyar":
+        exe = ky.load(model)
+    else:
+        exe = ky.compile(model, target="cpu", backends=chosen, precision=precision)
     exe.threads = threads
     given = dict(feeds)
     return lambda: [tensor.numpy() for tensor in exe.run(given).values()]
@@ -84,6 +87,7 @@ def torch(model: Path, feeds: Feeds, threads: int, is_compiled: bool = False) ->
 
 ENGINES: Mapping[str, Callable[[Path, Feeds, int], Run]] = {
     "kernelyard": kernelyard,
+    "kernelyard bf16": lambda model, feeds, threads: kernelyard(model, feeds, threads, precision="bf16"),
     "native-cpu": lambda model, feeds, threads: kernelyard(model, feeds, threads, ""),
     "onnxruntime": onnxruntime,
     "openvino": openvino,
@@ -94,6 +98,7 @@ ENGINES: Mapping[str, Callable[[Path, Feeds, int], Run]] = {
 # The module that is imported, and whose version is told.
 DISTRIBUTIONS = {
     "kernelyard": "kernelyard",
+    "kernelyard bf16": "kernelyard",
     "native-cpu": "kernelyard",
     "onnxruntime": "onnxruntime",
     "openvino": "openvino",

@@ -47,10 +47,23 @@ def test_a_chain_is_cast_once_in_and_once_out(dtype):
 
 def test_what_is_delicate_stays_wide():
     b = FunctionBuilder()
-    y = b.op("nn.softmax", b.op("matmul", b.input("x", X.shape), W), axis=1)
+    y = b.op("exp", b.op("matmul", b.input("x", X.shape), W))
+    y = b.op("divide", y, b.op("sum", y, axes=(1,), keepdims=True))
     ops = narrowed(b.function(b.op("matmul", y, W)))
-    assert ("nn.softmax", "float32") in ops
+    assert {op: dtype for op, dtype in ops if op in ("exp", "sum", "divide")} == dict.fromkeys(
+        ("exp", "sum", "divide"), "float32"
+    )
     assert [op for op, _ in ops].count("astype") == 4
+
+
+@pytest.mark.parametrize("op", ["nn.softmax", "nn.layer_norm", "mean"])
+def test_rows_of_narrow_operands_are_narrow(op):
+    """They compute wider than their operands and results are."""
+    b = FunctionBuilder()
+    y = b.op("matmul", b.input("x", X.shape), W)
+    given = {"nn.softmax": {"axis": 1}, "nn.layer_norm": {"axes": (1,), "epsilon": 1e-5}, "mean": {"axes": (0,)}}
+    vectors = (W[0], W[1]) if op == "nn.layer_norm" else ()
+    assert (op, "float16") in narrowed(b.function(b.op(op, y, *vectors, **given[op])))
 
 
 def test_operators_without_a_narrow_operand_stay_wide():

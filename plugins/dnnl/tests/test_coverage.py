@@ -327,7 +327,8 @@ TESTED = {
     *(f"dnnl.{op.removeprefix('nn.')}" for op in (*CONVOLUTIONS, *DECONVOLUTIONS)),
     *(f"dnnl.padded_{op.removeprefix('nn.')}" for op in CONVOLUTIONS),  # test_dynamic.py
     *(f"dnnl.{name}" for name in ("matmul", "transposed_matmul", "softmax", "layer_norm", "batch_norm", "lrn", "pool")),
-    *(f"dnnl.{name}" for name in ("reduce", "resample", "concat", "elementwise", "reorder", "reshape", "slice")),
+    *(f"dnnl.{name}" for name in ("reduce", "resample", "concat", "elementwise", "cast", "reorder", "reshape")),
+    "dnnl.slice",
 }
 
 

@@ -16,7 +16,7 @@ import kernelyard as ky
 from kernelyard import dims
 from kernelyard.ir import Constant, FunctionBuilder, IRModule, TensorType
 from kernelyard.runtime.c_compiler import COMPILERS
-from kernelyard.testing import assert_allclose, assert_declined, evaluate
+from kernelyard.testing import assert_allclose, assert_declined, evaluate, relative_error
 
 BF16 = ml_dtypes.bfloat16
 
@@ -137,14 +137,116 @@ def test_as_c_the_numbers_are_the_same(offloading, tmp_path, monkeypatch):
     np.testing.assert_array_equal(graphs(*feeds).numpy(), text(*feeds).numpy())
 
 
-@pytest.mark.parametrize("op", ["tanh", "exp", "nn.gelu"])
-def test_elementwise_by_itself_is_left_to_kernels(op, offloading):
-    offloading.declined("dtype", "dnnl.elementwise", lambda b, x: b.op(op, x), image(4, 32))
+@pytest.mark.parametrize("op", ["tanh", "exp", "nn.gelu", "nn.relu", "sigmoid", "rsqrt"])
+def test_elementwise(op, offloading):
+    offloading.taken("dnnl.elementwise", op, lambda b, x: b.op(op, x), image(4, 32), positive=True)
 
 
-def test_norms_stay_wide(offloading):
+@pytest.mark.parametrize("op", ["add", "subtract", "multiply", "divide", "maximum", "minimum"])
+@pytest.mark.parametrize("other", [(2, 16, 5, 5), (1, 16, 1, 1), (5,), ()])
+def test_binary(op, other, offloading):
+    def build(b, x, y):
+        return b.op("nn.relu", b.op(op, x, y))
+
+    offloading.taken("dnnl.elementwise", f"{op} nn.relu", build, image(2, 16, 5, 5), image(*other), positive=True)
+
+
+def test_rows(offloading):
+    def layer_norm(b, x, gamma):
+        return b.op("nn.layer_norm", x, gamma, weights(32, seed=2), axes=(1,), epsilon=1e-5)
+
+    offloading.taken("dnnl.layer_norm", "nn.layer_norm", layer_norm, image(4, 32), image(32))
+    for op in ("nn.softmax", "nn.log_softmax"):
+        offloading.taken("dnnl.softmax", op, lambda b, x, op=op: b.op(op, x, axis=1), image(4, 32))
+
+
+@pytest.mark.parametrize("op", ["mean", "sum"])
+@pytest.mark.parametrize("axes", [(2, 3), (3,)])
+def test_reductions(op, axes, offloading):
+    build = lambda b, x: b.op(op, x, axes=axes)  # noqa: E731
+    offloading.taken("dnnl.reduce", op, build, image(2, 16, 6, 6), positive=True)
+
+
+@pytest.mark.parametrize("op", ["nn.max_pool2d", "nn.avg_pool2d"])
+def test_pools(op, offloading):
+    build = lambda b, x: b.op(op, x, pool_size=(3, 3), strides=(2, 2), padding=(1,) * 4)  # noqa: E731
+    offloading.taken("dnnl.pool", op, build, image(2, 16, 9, 9))
+
+
+def test_resize_and_concat(offloading):
+    def resize(b, x):
+        return b.op(
+            "image.resize", x, sizes=(8, 8), scales=(), method="nearest", nearest_mode="floor",
+            coordinate_transformation_mode="asymmetric",
+        )  # fmt: skip
+
+    offloading.taken("dnnl.resample", "image.resize", resize, image(1, 16, 4, 4))
+    build = lambda b, x, y: b.op("concat", x, y, axis=1)  # noqa: E731
+    offloading.taken("dnnl.concat", "concat", build, image(2, 16, 4, 4), image(2, 8, 4, 4))
+
+
+# --- casts ------------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("pattern", LINEAR)
+def test_a_cast_at_the_end_costs_no_rounding(pattern, offloading):
+    """The primitive stores its float32 sums as they are: what comes out is far nearer than bfloat16 can say."""
+    op, data, weight, bias, attrs = LINEAR[pattern]
+
+    def build(b, x, wide=False):
+        constants = weights(*weight), weights(*bias, seed=2)
+        w, c = (Constant(each.data.astype(np.float32)) if wide else each for each in constants)
+        y = b.op("nn.relu", b.op("add", b.op(op, x, w, **attrs), c))
+        return y if wide else b.op("astype", y, dtype="float32")
+
+    exe = ky.compile(offloading.module(build, image(*data)), backends=["dnnl"])
+    assert [(region.pattern, " ".join(region.ops)) for region in exe.report.regions] == [
+        (pattern, f"{op} add nn.relu astype")
+    ]
+    exact = offloading.module(lambda b, x: build(b, x, wide=True), data)
+    (feed,) = offloading.feeds(exact)
+    narrow = feed.astype(BF16)
+    (expected,) = evaluate(exact, [narrow.astype(np.float32)])
+    assert_allclose(exe(narrow), expected)
+
+
+def test_a_network_casts_where_it_begins(offloading):
+    """An image that lies row-major is cast and laid out in one step."""
+
     def build(b, x):
-        return b.op("nn.layer_norm", x, weights(32), weights(32, seed=2), axes=(1,), epsilon=1e-5)
+        y = b.op("nn.conv2d", b.op("astype", x, dtype="bfloat16"), weights(32, 16, 3, 3), padding=(1,) * 4)
+        return b.op("astype", b.op("nn.relu", y), dtype="float32")
 
-    offloading.declined("dtype", "dnnl.layer_norm", build, image(4, 32))
-    offloading.declined("dtype", "dnnl.softmax", lambda b, x: b.op("nn.softmax", x, axis=1), image(4, 32))
+    module = offloading.module(build, (1, 16, 8, 8))
+    exe = ky.compile(module, backends=["dnnl"])
+    assert [region.pattern for region in exe.report.regions] == ["dnnl.cast", "dnnl.conv2d"]
+    names = [label.split(" ")[0] for label, _ in offloading.implementations(exe)]
+    assert names == ["reorder", "conv", "reorder"]
+    feeds = offloading.feeds(module)
+    assert relative_error(exe(*feeds), evaluate(module, feeds)[0]) < 1e-2
+
+
+def test_casts_of_kernels_stay_in_kernels(offloading):
+    def build(b, x):
+        y = b.op("matmul", b.op("astype", b.op("floor", x), dtype="bfloat16"), weights(32, 16))
+        return b.op("floor", b.op("astype", b.op("nn.softmax", y, axis=1), dtype="float32"))
+
+    offloading.declined("neighbours", "dnnl.cast", build, (4, 32))
+
+
+def test_a_cast_value_is_read_in_several_layouts(offloading):
+    def build(b, x):
+        narrow = b.op("astype", x, dtype="bfloat16")
+        y = b.op("nn.conv2d", narrow, weights(16, 16, 3, 3), padding=(1,) * 4)
+        turned = b.op("permute_dims", narrow, axes=(0, 1, 3, 2))
+        return b.op("add", b.op("nn.relu", y), turned)
+
+    module = offloading.module(build, (1, 16, 8, 8))
+    exe = ky.compile(module, backends=["dnnl"])
+    assert {node.backend for node in exe.report.nodes} == {"dnnl"}
+    offloading.right(module, exe)
+
+
+def test_casts_to_other_dtypes_are_declined(offloading):
+    def build(b, x):
+        return b.op("astype", b.op("matmul", x, weights(32, 16)), dtype="int32")
+
+    offloading.declined("dtype", "dnnl.cast", build, image(4, 32))

@@ -224,17 +224,17 @@ def test_fuse_pad_avg_pool(offloading):
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_mixed_precision(dtype, offloading):
     """bf16 of every scenario: products go to oneDNN where the processor has instructions for bfloat16, nothing of
-    float16 does; the softmax is wide, and what is declined runs elsewhere. Each pattern: test_narrow.py."""
+    float16 does; what is declined runs elsewhere. Each pattern: test_narrow.py."""
 
     def build(b, x):
         return b.op("nn.softmax", b.op("add", b.op("matmul", x, weights(32, 16)), weights(16)), axis=1)
 
     module = ToMixedPrecision(dtype)(offloading.module(build, (4, 32)))
     exe = ky.compile(module, backends=["dnnl"])
-    assert_offloaded(exe, "dnnl", "dnnl.softmax", count=1)
-    if "matmul" in taken_by(exe)["dnnl"]:
+    if "matmul" in taken_by(exe).get("dnnl", ()):
         assert dtype == "bfloat16"
         assert_offloaded(exe, "dnnl", "dnnl.matmul", count=1)
+        assert_offloaded(exe, "dnnl", "dnnl.softmax", count=1)
     else:
         assert_declined(exe, "dnnl", "dtype" if dtype == "float16" else "reference-implementation", "dnnl.matmul")
     feeds = offloading.feeds(module)

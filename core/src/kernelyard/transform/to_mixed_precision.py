@@ -21,11 +21,14 @@ HEAVY = (
     "matmul",
     *(f"nn.conv{rank}d{kind}" for rank in (1, 2, 3) for kind in ("", "_transpose")),
 )
-# Narrow where their operands already are: they lose no more than the rounding of their result.
+# Narrow where their operands already are: they lose no more than the rounding of their result, as they compute wider.
+# Of what sums, exponentials and powers make, and of such chains, the rest is float32 as before.
 FOLLOWING = (
-    *("add", "subtract", "multiply", "maximum", "minimum", "negative", "abs", "where", "clip"),
+    *("add", "subtract", "multiply", "divide", "maximum", "minimum", "negative", "abs", "where", "clip"),
     *("nn.relu", "nn.leaky_relu", "nn.prelu", "nn.gelu", "nn.gelu_tanh", "nn.silu", "nn.hard_sigmoid", "nn.hard_swish"),
-    *("nn.elu", "sigmoid", "tanh", "nn.max_pool1d", "nn.max_pool2d", "nn.max_pool3d", "max", "min"),
+    *("nn.elu", "nn.mish", "sigmoid", "tanh", "max", "min", "mean", "image.resize"),
+    *(f"nn.{kind}_pool{rank}d" for kind in ("max", "avg") for rank in (1, 2, 3)),
+    *("nn.softmax", "nn.layer_norm", "nn.rms_norm", "nn.instance_norm", "nn.group_norm", "nn.lrn"),
     *("reshape", "permute_dims", "broadcast_to", "concat", "split", "strided_slice", "take", "pad", "tile", "flip"),
 )
 

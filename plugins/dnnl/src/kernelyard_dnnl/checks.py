@@ -11,19 +11,18 @@ from typing import TypeAlias
 
 from kernelyard import dims
 from kernelyard.dims import Dim, Shape
-from kernelyard.ir import Call, Expr, TensorType
+from kernelyard.ir import Call, Expr, TensorType, Var
 from kernelyard.patterns import Accept, Decline, Match
 from kernelyard.transform.run_codegen import Region
-from kernelyard_dnnl.composite import CONVOLUTIONS, DECONVOLUTIONS, Composite, read_composite
+from kernelyard_dnnl.composite import Composite, read_composite
 from kernelyard_dnnl.memory_order import expected_order
-from kernelyard_dnnl.nodes import ANCHORS, AVG_POOLS, MAX_POOLS, concat_axis
+from kernelyard_dnnl.nodes import ANCHORS, AVG_POOLS, concat_axis
 from kernelyard_dnnl.post_ops import BINARY, POWERS, UNARY, Binary, exponent_of
 from kernelyard_dnnl.probe import objection
 
 Answer: TypeAlias = "Accept | Decline"
 FLOAT, NARROW = "float32", "bfloat16"
-# What is quick in bfloat16 where the processor has instructions for it, and what only passes it on.
-OPS_OF_NARROW = (*CONVOLUTIONS, *DECONVOLUTIONS, "matmul", *MAX_POOLS, "permute_dims", "reshape", "strided_slice")
+ONLY_WIDE = ("nn.batch_norm",)  # its scale and shift are made in the dtype of the data, and bfloat16 is not enough
 ROUNDING = ("round_prefer_floor", "round_prefer_ceil")
 MIN_RUN = 16  # elements that a concat copies at a time; below, oneDNN is slower than a generated kernel
 MAX_RANK = 6  # beyond it oneDNN has reference implementations for most primitives
@@ -47,11 +46,12 @@ def _declined(match: Match, *rules: Callable[[Composite], Decline | None]) -> An
 
 # --- what holds for every primitive -----------------------------------------------------------------------------------
 def _dtypes(composite: Composite) -> Decline | None:
-    """One dtype for the whole group; sums are float32 in between, whatever it is."""
-    name = composite.anchor.op_name
-    taken = (FLOAT, NARROW) if name in OPS_OF_NARROW else (FLOAT,)
+    """One dtype for the whole group but a cast at its end; sums are float32 in between, whatever it is."""
+    taken = (FLOAT,) if composite.anchor.op_name in ONLY_WIDE else (FLOAT, NARROW)
     first = composite.anchor.tensor_type.dtype
     for call in composite.calls:
+        if call.op_name == "astype" and call.attrs["dtype"] in taken:
+            continue
         for operand in (*call.args, call):
             dtype = operand.type.dtype if isinstance(operand.type, TensorType) else None
             if dtype not in taken or dtype != first:
@@ -333,6 +333,18 @@ def reorder(match: Match) -> Answer:
         return Decline("rank", "a transposition of rank below 2") if composite.anchor.tensor_type.rank < 2 else None
 
     return _declined(match, scalar)
+
+
+def cast(match: Match) -> Answer:
+    """Between float32 and bfloat16, where a tensor enters or leaves what oneDNN computes; kernels cast on their way."""
+    source, target = match.call.args[0].tensor_type, match.call.tensor_type
+    if {source.dtype, target.dtype} != {FLOAT, NARROW}:
+        return Decline("dtype", f"a cast from {source.dtype} to {target.dtype}; oneDNN casts {FLOAT} and {NARROW}")
+    if not all(isinstance(maker, Var) or _may_be_ours(maker) for maker in _makers(match)):
+        return Decline("neighbours", "a cast of what a kernel makes")
+    if not all(map(_may_be_ours, _users(match))):
+        return Decline("neighbours", "a cast for a kernel")
+    return _declined(match)
 
 
 def view(match: Match) -> Answer:

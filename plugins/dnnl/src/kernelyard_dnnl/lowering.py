@@ -48,6 +48,7 @@ class Lowering:
         self._packed = packed
         self._tensors: dict[NodeEntry, Value] = {}
         self._copies: dict[Buffer, list[tuple[Value, Value]]] = {}
+        self._casts: dict[Buffer, tuple[Value, Value]] = {}
         self._last_use = _last_uses(graph)
         self._current = -1
         self._label = ""
@@ -126,9 +127,23 @@ class Lowering:
         for source, copy in copies:
             if source.same_place(value) and copy.descriptor.same_layout(descriptor):
                 return copy.seen_as(descriptor)
-        copy = self.copied(value, descriptor)
+        copy = self.copied(self._before_cast(value), descriptor)
         copies.append((value, copy))
         return copy
+
+    def _before_cast(self, value: Value) -> Value:
+        """The original of a cast, which reads as the same tensor to a reorder; else the tensor itself."""
+        cast, original = self._casts.get(value.buffer, (None, value))
+        return original if cast is not None and cast.same_place(value) else value
+
+    def cast(self, value: Value, dtype: str) -> Value:
+        """A copy of the tensor in another dtype, its dims in the order they have; who then asks for another order gets
+        it from the original in one step, and a copy that nobody reads is not made."""
+        order = value.descriptor.order if value.descriptor.strides is not None else None
+        cast = self.copied(value, dense(value.shape, dtype, order))
+        if not value.buffer.is_planned:  # nothing is written over it later
+            self._casts[cast.buffer] = cast, value
+        return cast
 
     def copied(self, value: Value, descriptor: MemoryDescriptor) -> Value:
         """A fresh copy of the tensor in that layout."""

@@ -164,6 +164,10 @@ def _reorder(composite: Composite) -> KernelNode:
     return KernelNode("reorder", _named(composite, "x"), {"axes": list(composite.anchor.attrs["axes"])})
 
 
+def _cast(composite: Composite) -> KernelNode:
+    return KernelNode("cast", _named(composite, "x"))
+
+
 def _slice(composite: Composite) -> KernelNode:
     attrs = {name: list(composite.anchor.attrs[name]) for name in ("axes", "begin", "strides")}
     return KernelNode("slice", _named(composite, "x"), attrs)
@@ -209,6 +213,7 @@ ANCHORS: Mapping[str, Writer] = {
     "permute_dims": _reorder,
     "strided_slice": _slice,
     "reshape": _reshape,
+    "astype": _cast,
     **dict.fromkeys(BINARY, _binary),
     **dict.fromkeys(UNARY, _eltwise),
     "power": _eltwise,

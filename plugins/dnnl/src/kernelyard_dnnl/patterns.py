@@ -36,6 +36,11 @@ def with_stages(anchor: Pattern, count: int = MAX_STAGES) -> Pattern:
     return pattern
 
 
+def with_cast(pattern: Pattern) -> Pattern:
+    """The pattern, and a cast of its result where there is one: what is computed in float32 is stored so."""
+    return pattern.optional(is_op("astype"))
+
+
 def _two(*names: str) -> Pattern:
     return is_op(*names)(wildcard(), wildcard())
 
@@ -66,16 +71,16 @@ def _label(op: str) -> str:
 def fusion_patterns() -> list[FusionPattern]:
     """Every pattern, most wanted first: what computes most comes before what merely follows it."""
     patterns = [
-        FusionPattern(f"dnnl.padded_{_label(op)}", with_stages(_padded(op)), checks.padded_convolution)
+        FusionPattern(f"dnnl.padded_{_label(op)}", with_cast(with_stages(_padded(op))), checks.padded_convolution)
         for op in CONVOLUTIONS
     ]
     patterns += [
-        FusionPattern(f"dnnl.{_label(op)}", with_stages(_two(op)), checks.convolution)
+        FusionPattern(f"dnnl.{_label(op)}", with_cast(with_stages(_two(op))), checks.convolution)
         for op in (*CONVOLUTIONS, *DECONVOLUTIONS)
     ]
     patterns += [
-        FusionPattern("dnnl.transposed_matmul", with_stages(_transposed_matmul()), checks.matmul),
-        FusionPattern("dnnl.matmul", with_stages(_two("matmul")), checks.matmul),
+        FusionPattern("dnnl.transposed_matmul", with_cast(with_stages(_transposed_matmul())), checks.matmul),
+        FusionPattern("dnnl.matmul", with_cast(with_stages(_two("matmul"))), checks.matmul),
         FusionPattern("dnnl.softmax", is_op("nn.softmax", "nn.log_softmax")(wildcard()), checks.softmax),
         FusionPattern("dnnl.layer_norm", is_op("nn.layer_norm")(wildcard(), wildcard(), wildcard()), checks.layer_norm),
         FusionPattern("dnnl.batch_norm", with_stages(_batch_norm()), checks.batch_norm),
@@ -85,6 +90,7 @@ def fusion_patterns() -> list[FusionPattern]:
         FusionPattern("dnnl.resample", with_stages(is_op("image.resize")(wildcard())), checks.resample),
         FusionPattern("dnnl.concat", is_op("concat")(wildcard(), wildcard(), varargs=True), checks.concat),
         FusionPattern("dnnl.elementwise", with_stages(_elementwise()), checks.elementwise),
+        FusionPattern("dnnl.cast", is_op("astype")(wildcard()), checks.cast),
         FusionPattern("dnnl.reorder", is_op("permute_dims")(wildcard()), checks.reorder),
         FusionPattern("dnnl.reshape", is_op("reshape")(wildcard()), checks.view),
         FusionPattern("dnnl.slice", is_op("strided_slice")(wildcard()), checks.slices),

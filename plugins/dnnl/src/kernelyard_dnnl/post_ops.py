@@ -124,6 +124,8 @@ def exponent_of(power: Call) -> float:
 
 def stages_of(call: Call, x: Expr) -> tuple[Stage, ...]:
     """How `call`, one of whose arguments is `x`, is applied to x."""
+    if call.op_name == "astype":
+        return ()  # the primitive stores its result in that dtype
     if call.op_name == "power":
         exponent = exponent_of(call)
         return POWERS.get(exponent, (Eltwise("pow", 1.0, exponent),))

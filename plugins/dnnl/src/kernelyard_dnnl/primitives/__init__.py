@@ -11,6 +11,7 @@ from kernelyard_dnnl.primitives.elementwise import lower_binary, lower_eltwise
 from kernelyard_dnnl.primitives.lrn import lower_lrn
 from kernelyard_dnnl.primitives.matmul import lower_matmul
 from kernelyard_dnnl.primitives.movement import (
+    lower_cast,
     lower_concat,
     lower_permutation,
     lower_resample,
@@ -24,6 +25,7 @@ from kernelyard_dnnl.values import Node, Value
 LOWERINGS: dict[str, Callable[[Node, Lowering], Value]] = {
     "batch_norm": lower_batch_norm,
     "binary": lower_binary,
+    "cast": lower_cast,
     "concat": lower_concat,
     "conv": lower_convolution,
     "conv_transpose": lower_transposed_convolution,

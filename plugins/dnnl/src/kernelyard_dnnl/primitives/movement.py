@@ -1,10 +1,10 @@
-"""resample, concat, reorder (a transposition), reshape and slice.
+"""resample, concat, cast, reorder (a transposition), reshape and slice.
 
 Node schema: resample: operand x (N, C, spatial...); attribute algorithm (nearest, linear); the sizes are those of the
 result, output pixel o reads the input around (o + 0.5) * in / out - 0.5. concat: operands in order (roles free);
-attribute axis. reorder: operand x; attribute axes, as in `numpy.transpose`. reshape: operand x. slice: operand x;
-attributes axes, begin (dims: numbers, or expressions of the symbols), strides (positive). resample and concat
-take post-ops.
+attribute axis. cast: operand x, to the dtype of the result. reorder: operand x; attribute axes, as in
+`numpy.transpose`. reshape: operand x. slice: operand x; attributes axes, begin (dims: numbers, or expressions of the
+symbols), strides (positive). resample and concat take post-ops.
 """
 
 from __future__ import annotations
@@ -75,6 +75,11 @@ def _common_order(operands: list[Value]) -> Shape:
 def lower_permutation(node: Node, graph: Lowering) -> Value:
     """Lowers a reorder node: the same bytes with dims renamed; who needs another layout copies."""
     return graph.viewable(node.operands["x"]).permuted(tuple(node.attrs["axes"]))
+
+
+def lower_cast(node: Node, graph: Lowering) -> Value:
+    """Lowers a cast node: a copy in another dtype."""
+    return graph.cast(node.operands["x"], node.dtype)
 
 
 def lower_slice(node: Node, graph: Lowering) -> Value:

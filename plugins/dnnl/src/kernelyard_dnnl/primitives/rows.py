@@ -62,7 +62,8 @@ def lower_layer_norm(node: Node, graph: Lowering) -> Value:
     rows = rows_along(graph, x, tuple(node.attrs.get("axes", (len(x.shape) - 1,))))
     layout, size = rows.matrix.descriptor, rows.matrix.shape[-1]
     flags = enums.NORMALIZATION_FLAG["use_scale"] | enums.NORMALIZATION_FLAG["use_shift"]
-    scale, shift = (graph.reshaped(graph.plain(node.operands[role]), (size,)) for role in ("gamma", "beta"))
+    vector = dense((size,), "float32")  # whatever the dtype of the rows
+    scale, shift = (graph.reordered(graph.reshaped(node.operands[role], (size,)), vector) for role in ("gamma", "beta"))
 
     def create(post_ops: PostOps) -> Primitive:
         arguments = (enums.FORWARD_INFERENCE, layout, layout, None, float(node.attrs["epsilon"]), flags)
