@@ -149,7 +149,6 @@ def test_a_closure_of_what_is_not_there_is_refused() -> None:
     "code",
     [
         (Instruction(CLOSE, (0,), (1,), symbol="main"), Instruction(INVOKE, (1, 0), (2,))),
-        (Instruction(INVOKE, (1,), (2,)),),
         (Instruction("move", (0,), (1,)),),
         (Instruction(CLOSE, (), (1,), symbol="main"), Instruction("move", (1,), (2,))),
         (Instruction(CLOSE, (), (1,), symbol="main"), Instruction(CALL, (1,), (2,), symbol="main")),

@@ -15,7 +15,7 @@ from kernelyard.dims import symbol
 from kernelyard.errors import ArtifactCorruptedError, ExecutionError, InputShapeError
 from kernelyard.ir import Call, Constant, FunctionBuilder, IRModule, TensorType, TupleType, get_op
 from kernelyard.ops.interpreter import run
-from kernelyard.runtime.routine import BIND, CALL, RETURN, Instruction, Routine
+from kernelyard.runtime.routine import BIND, CALL, MOVE, RETURN, Instruction, Routine
 from kernelyard.runtime.spec import TensorSpec
 from kernelyard.testing import assert_offloaded
 
@@ -201,11 +201,41 @@ def test_a_call_of_what_is_not_there_is_refused() -> None:
         ky.Executable({}, [], {}, routines={"main": routine})
 
 
-def test_a_value_that_nothing_wrote_is_an_error() -> None:
-    spec = TensorSpec((2,), "float32")
-    routine = Routine("main", (), (SPEC,), (SPEC,), (SPEC, spec), (), (Instruction(RETURN, (1,)),))
-    with pytest.raises(ExecutionError, match="before it is written"):
-        ky.Executable({}, [], {}, routines={"main": routine})(X[0, :2])
+FLAG = TensorSpec((), "bool", "flag")
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        (Instruction(RETURN, (2,)),),
+        # Written in one branch alone, and at the end of a loop that reads it at the start.
+        (Instruction("if", (1,), target=2), Instruction(MOVE, (0,), (2,)), Instruction(RETURN, (2,))),
+        (
+            Instruction(MOVE, (2,), (0,)),
+            Instruction(MOVE, (0,), (2,)),
+            Instruction("if", (1,), target=0),
+            Instruction(RETURN, (0,)),
+        ),
+    ],
+)
+def test_code_that_may_read_what_nothing_wrote_is_refused(code: tuple[Instruction, ...]) -> None:
+    values = (SPEC, FLAG, TensorSpec((2,), "float32"))
+    with pytest.raises(ArtifactCorruptedError, match="may not be written"):
+        Routine("main", (), values[:2], (SPEC,), values, (), code)
+
+
+def test_a_value_may_be_written_on_every_way() -> None:
+    values = (SPEC, FLAG, TensorSpec((2,), "float32"))
+    code = (
+        Instruction("if", (1,), target=3),
+        Instruction(MOVE, (0,), (2,)),
+        Instruction("goto", target=4),
+        Instruction(MOVE, (0,), (2,)),
+        Instruction(RETURN, (2,)),
+    )
+    routine = Routine("main", (), values[:2], (SPEC,), values, (), code)
+    result = ky.Executable({}, [], {}, routines={"main": routine})(X[0, :2], True)
+    np.testing.assert_array_equal(np.asarray(result), X[0, :2])
 
 
 def test_a_routine_survives_json() -> None:

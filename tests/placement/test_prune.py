@@ -12,6 +12,7 @@ from kernelyard.patterns import Accept, Decline, FusionPattern, is_op, wildcard
 from kernelyard.placement.build_report import build_report
 from kernelyard.placement.partition import partition
 from kernelyard.placement.recorder import Recorder
+from kernelyard.plugins.code_generator import CodeGenerator
 from kernelyard.testing.backends import InterpretedBackend, called
 from kernelyard.testing.reference import assert_same_meaning
 
@@ -100,3 +101,44 @@ def test_backends_that_merge_nothing_are_not_asked():
     after = partition(network(), [backend])
     assert backend.asked == []
     assert called(after)[0].startswith("@acme")
+
+
+class Rival(CodeGenerator):
+    """Prefers regions without a product, or fails over the question."""
+
+    name = "rival"
+    targets = ("cpu",)
+
+    def __init__(self, failure=None):
+        self.failure = failure
+
+    def preference(self, region, target):
+        if self.failure is not None:
+            raise self.failure
+        return None if "matmul" in region.ops else f"{target} has no products here"
+
+    def generate(self, functions, target, options):
+        raise AssertionError("nobody generates here")
+
+
+def all_for_acme(yields):
+    backend = Choosy(Accept())
+    backend.yields_to_generator = yields
+    return backend
+
+
+def test_a_code_generator_gets_the_regions_that_it_prefers():
+    module, recorder = network(), Recorder()
+    after = verify(partition(module, [all_for_acme(yields=True)], recorder=recorder, rival=Rival()))
+    assert called(after) == ["@acme_0", "floor", "nn.relu", "tanh", "add"]
+    assert_same_meaning(module, after, [X])
+    declined = build_report(after, recorder).declined
+    assert {(d.code, d.message) for d in declined} == {("generated", "rival is quicker: cpu has no products here")}
+
+
+@pytest.mark.parametrize(
+    ("yields", "rival"), [(False, Rival()), (True, None), (True, Rival(RuntimeError("lost")))], ids=str
+)
+def test_a_backend_keeps_what_is_not_contested(yields, rival):
+    after = verify(partition(network(), [all_for_acme(yields)], rival=rival))
+    assert called(after) == ["@acme_0", "floor", "@acme_1"]

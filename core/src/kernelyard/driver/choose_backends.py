@@ -92,6 +92,11 @@ def choose_code_generator(
     return next(iter([*named, *generators]), None)
 
 
+def rival_of(wanted: Sequence[str] | str, generator: CodeGenerator | None) -> CodeGenerator | None:
+    """The code generator, where the user leaves to us who runs what; libraries that are named get all they can run."""
+    return generator if wanted == AUTO else None
+
+
 def _names(wanted: Sequence[str] | str) -> tuple[str, ...]:
     if not isinstance(wanted, (list, tuple)) or not all(isinstance(name, str) for name in wanted):
         example, hint = (f'["{wanted}"]', "add brackets") if isinstance(wanted, str) else ('["dnnl"]', None)

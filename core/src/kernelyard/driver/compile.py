@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import kernelyard.ops  # noqa: F401  the vocabulary must be declared before a model is read
-from kernelyard.driver.choose_backends import choose_backends, choose_code_generator
+from kernelyard.driver.choose_backends import choose_backends, choose_code_generator, rival_of
 from kernelyard.driver.generate import Generated, generate, planned_kernels
 from kernelyard.driver.import_model import import_model
 from kernelyard.driver.lower import lower
@@ -87,10 +87,11 @@ def compile(  # noqa: A001  the public name, as `re.compile`
 
     module = chosen_precision.apply(simplify(import_model(manager, model, checked)))
     excluded = _names(exclude_patterns)
-    placed = partition(module, chosen, target, recorder, strict, excluded)
+    rival = None if required else rival_of(backends, generator)
+    placed = partition(module, chosen, target, recorder, strict, excluded, rival)
     if required:  # known before the work is done
         check_coverage(build_report(placed, recorder, str(target), runs_rest(generator), precision=precision), required)
-    placed, offloaded = offload(placed, chosen, target, checked, recorder, strict, excluded)
+    placed, offloaded = offload(placed, chosen, target, checked, recorder, strict, excluded, rival)
     own_options = checked.get(generator.name, {}) if generator else {}
     generated = generate(offloaded, generator, target, own_options, recorder, strict)
     checks = {name: size_checks(module, name) for name in module.entry_functions()}
@@ -125,7 +126,8 @@ def explain(
     generator = choose_code_generator(manager, target, backends)
     recorder = Recorder(get_manager().label_of)
     module = chosen_precision.apply(simplify(import_model(manager, model, checked)))
-    placed = partition(module, chosen, target, recorder, strict, _names(exclude_patterns))
+    rival = None if required else rival_of(backends, generator)
+    placed = partition(module, chosen, target, recorder, strict, _names(exclude_patterns), rival)
     kernels = planned_kernels(placed, generator)
     report = build_report(placed, recorder, str(target), runs_rest(generator), kernels, precision)
     check_coverage(report, required)

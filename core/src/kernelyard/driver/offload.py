@@ -13,6 +13,7 @@ from kernelyard.placement.nodes import CONTRACT_VIOLATION
 from kernelyard.placement.partition import partition
 from kernelyard.placement.recorder import Recorder
 from kernelyard.plugins.backend import Backend
+from kernelyard.plugins.code_generator import CodeGenerator
 from kernelyard.plugins.guard import within_time
 from kernelyard.runtime.report import Reason, Violation
 from kernelyard.target import Target
@@ -31,6 +32,7 @@ def offload(
     recorder: Recorder,
     strict: bool = False,
     exclude_patterns: Sequence[str] = (),
+    rival: CodeGenerator | None = None,
 ) -> tuple[IRModule, IRModule]:
     """The module as it is placed in the end, and with every region compiled.
 
@@ -46,7 +48,7 @@ def offload(
         if not failed or not later:
             return placed, offloaded
         excluded = [name for name in exclude_patterns if backend_of(name) in {backend.name for backend in later}]
-        placed = partition(_taken_back(placed, failed, recorder), later, target, recorder, strict, excluded)
+        placed = partition(_taken_back(placed, failed, recorder), later, target, recorder, strict, excluded, rival)
 
 
 def _after(backends: list[Backend], failed: set[str]) -> list[Backend]:

@@ -13,9 +13,10 @@ from kernelyard.ir import IRModule
 from kernelyard.ir.verify import verify
 from kernelyard.patterns.registry import FusionPattern
 from kernelyard.placement.near_misses import record_near_misses
-from kernelyard.placement.prune import merge_regions
+from kernelyard.placement.prune import RegionJudge, merge_regions
 from kernelyard.placement.recorder import Recorder
 from kernelyard.plugins.backend import Backend
+from kernelyard.plugins.code_generator import CodeGenerator
 from kernelyard.plugins.guard import within_time
 from kernelyard.plugins.manager import get_manager
 from kernelyard.target import Target, as_target
@@ -32,11 +33,13 @@ def partition(
     recorder: Recorder | None = None,
     strict: bool = False,
     exclude_patterns: Sequence[str] = (),
+    rival: CodeGenerator | None = None,
 ) -> IRModule:
     """The module with regions for each backend in turn; an op belongs to the first that accepts it.
 
     A backend whose own code fails is recorded as having broken its contract and left out; with `strict` that raises.
-    exclude_patterns: names of patterns that no backend may use.
+    exclude_patterns: names of patterns that no backend may use. rival: a code generator that is asked of each merged
+    region whether it had better be its own.
     Raises: PluginContractError, OptionError for the name of a pattern that no backend has.
     """
     recorder = recorder or Recorder()
@@ -49,7 +52,8 @@ def partition(
             patterns = _patterns(backend, target)
             names += [pattern.name for pattern in patterns]
             with _collector_paused():
-                placed = _in_time(backend, module, patterns, frozenset(exclude_patterns), attempt)
+                judge = RegionJudge(backend, rival, target)
+                placed = _in_time(judge, module, patterns, frozenset(exclude_patterns), attempt)
             if (changed := before.violation()) is not None:
                 raise changed
             if strict and len(attempt.violations) > len(recorder.violations):
@@ -75,7 +79,7 @@ def _patterns(backend: Backend, target: Target) -> tuple[FusionPattern, ...]:
 
 
 def _in_time(
-    backend: Backend,
+    judge: RegionJudge,
     module: IRModule,
     patterns: Sequence[FusionPattern],
     excluded: frozenset[str],
@@ -83,8 +87,8 @@ def _in_time(
 ) -> IRModule:
     """All of a backend's checks in one limited time: a limit for each would take longer than most checks do."""
     count = sum(len(function.bindings) for function in module.graph_functions().values())
-    what = f"offering the model to {backend.name}"
-    return within_time(what, lambda: _offer(module, backend, patterns, excluded, recorder), count)
+    what = f"offering the model to {judge.backend.name}"
+    return within_time(what, lambda: _offer(module, judge, patterns, excluded, recorder), count)
 
 
 def partition_for(
@@ -118,11 +122,12 @@ def _collector_paused() -> Iterator[None]:
 
 def _offer(
     module: IRModule,
-    backend: Backend,
+    judge: RegionJudge,
     patterns: Sequence[FusionPattern],
     excluded: frozenset[str],
     recorder: Recorder,
 ) -> IRModule:
+    backend = judge.backend
     wanted = [pattern for pattern in patterns if pattern.name not in excluded]
     recorder.offered(backend.name, patterns)
     fuse = FuseOpsByPattern(wanted, annotate_codegen=not backend.merge_composites, recorder=recorder)
@@ -130,7 +135,7 @@ def _offer(
     fused = fuse(prepared)
     left_out = [pattern for pattern in patterns if pattern.name in excluded]
     record_near_misses(prepared, fused, backend.name, wanted, left_out, recorder)
-    return merge_regions(fused, backend, wanted, recorder) if backend.merge_composites else fused
+    return merge_regions(fused, judge, wanted, recorder) if backend.merge_composites else fused
 
 
 def _prepare(backend: Backend, module: IRModule) -> IRModule:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from kernelyard.errors import PatternError
 from kernelyard.ir import Binding, Function, IRModule
@@ -12,6 +13,8 @@ from kernelyard.patterns.composite import COMPOSITE
 from kernelyard.patterns.registry import Accept, Answer, Decline, FusionPattern
 from kernelyard.placement.recorder import Recorder
 from kernelyard.plugins.backend import Backend
+from kernelyard.plugins.code_generator import CodeGenerator
+from kernelyard.target import Target
 from kernelyard.transform.fuse_ops_by_pattern import CHECK_ERROR, FailedCheck
 from kernelyard.transform.merge_composite_functions import MergeCompositeFunctions
 from kernelyard.transform.run_codegen import Region
@@ -19,22 +22,48 @@ from kernelyard.transform.run_codegen import Region
 log = logging.getLogger(__name__)
 
 
+# The code of a region that a code generator is quicker with.
+GENERATED = "generated"
+
+
+@dataclass(frozen=True)
+class RegionJudge:
+    """Who says whether a region is worth a call of its own: its backend, then the code generator, if one may bid."""
+
+    backend: Backend
+    rival: CodeGenerator | None
+    target: Target
+
+    def answer(self, region: Region) -> Answer:
+        """A plugin that fails over its answer does not get the region."""
+        answer = _ask(self.backend, region)
+        if self.rival is None or not self.backend.yields_to_generator or not isinstance(answer, Accept):
+            return answer
+        try:
+            reason = self.rival.preference(region, self.target)
+        except Exception:  # a vendor's code
+            log.warning("%s failed when it was asked for its preference", self.rival.name, exc_info=True)
+            return answer
+        return answer if reason is None else Decline(GENERATED, f"{self.rival.name} is quicker: {reason}")
+
+
 def merge_regions(
-    module: IRModule, backend: Backend, patterns: Sequence[FusionPattern], recorder: Recorder
+    module: IRModule, judge: RegionJudge, patterns: Sequence[FusionPattern], recorder: Recorder
 ) -> IRModule:
-    """The module with the backend's composites in regions; those of regions that it declines are operators again.
+    """The module with a backend's composites in regions; those of regions that are declined are operators again.
 
     patterns: those that the composites were made from. The recorder, which has their matches, is told what is declined.
     """
     declined: dict[Binding, Decline] = {}
+    name = judge.backend.name
 
     def is_wanted(function: Function, members: Sequence[Binding]) -> bool:
-        answer = _ask(backend, Region(backend.name, backend.name, function, module))
+        answer = judge.answer(Region(name, name, function, module))
         if isinstance(answer, Decline):
             declined.update(dict.fromkeys(members, answer))
         return isinstance(answer, Accept)
 
-    merged = MergeCompositeFunctions([backend.name], is_wanted)(module)
+    merged = MergeCompositeFunctions([name], is_wanted)(module)
     return (
         _released(merged, declined, {pattern.name: pattern for pattern in patterns}, recorder) if declined else merged
     )

@@ -26,10 +26,13 @@ class Backend(ABC):
     """A named library (or device) that takes regions of a model.
 
     merge_composites: True when codegen can run several composites as one region; neighbours are then merged.
+    yields_to_generator: True when the target's code generator may be quicker with some of these regions; it gets those
+    that it prefers, unless the user names the backends.
     """
 
     name: str
     merge_composites: bool = False
+    yields_to_generator: bool = False
 
     def probe(self) -> Unavailable | None:
         """None when the library and device are there; asked once, before anything else."""

@@ -11,6 +11,7 @@ from kernelyard.runtime.module import RuntimeModule
 from kernelyard.target import Target
 from kernelyard.tir import PrimFunc
 from kernelyard.tir.packing import Packing
+from kernelyard.transform.run_codegen import Region
 
 
 class CodeGenerator(ABC):
@@ -33,6 +34,12 @@ class CodeGenerator(ABC):
         constants: the positions of such inputs. `generate` gets the function that reads them packed.
         """
         return {}
+
+    def preference(self, region: Region, target: Target) -> str | None:
+        """Why a region that a library would take had better be kernels of this generator, as a sentence for the report;
+        None where it had not. Asked where the choice is left to the compiler. By default libraries come first.
+        """
+        return None
 
     @abstractmethod
     def generate(self, functions: Mapping[str, PrimFunc], target: Target, options: Mapping[str, Any]) -> RuntimeModule:

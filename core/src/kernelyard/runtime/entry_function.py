@@ -73,6 +73,8 @@ class EntryFunction(ABC):
         return list(map(self._take_one, self._names, values, self._dtypes))
 
     def _take_one(self, name: str, value: Any, dtype: np.dtype) -> AnyArray:
+        if type(value) is np.ndarray and value.dtype is dtype and self._machine.driver is None:
+            return value  # as it mostly is
         try:
             array = self._on_device(value)
             array = as_array(value, dtype.name) if array is None else array

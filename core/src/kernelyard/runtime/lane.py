@@ -23,13 +23,14 @@ MIN_ARENA_NBYTES = 1 << 16
 class Lane:
     """Memory that one running call uses at a time, and the instances that are bound to it.
 
-    latest: by function, the instance that ran its last call here. is_spare: no pool has it.
+    latest: by function, the instance that ran its last call here, and the sizes that were known then. is_spare: no pool
+    has it.
     """
 
     def __init__(self, is_spare: bool = False) -> None:
         self.is_spare = is_spare
         self.holder: int | None = None
-        self.latest: dict[object, AnyInstance] = {}
+        self.latest: dict[object, tuple[tuple[int | None, ...], AnyInstance]] = {}
         self._arena = memory.aligned_bytes(0)
         self._scratch = Workspace()
         self._instances: dict[int, LRU[Plan, AnyInstance]] = {}  # by the program's identity

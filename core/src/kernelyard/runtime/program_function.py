@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from kernelyard.runtime.vm import VirtualMachine
 
 MAX_PLANS = 16
+Sizes = tuple[int | None, ...]
+"""Of a program's symbols, as a routine knows them; none where the shapes of the inputs say them all."""
 
 
 class ProgramRunner:
@@ -28,28 +30,34 @@ class ProgramRunner:
         self._machine = machine
         self._lanes = machine.lanes
         self._program = program
-        self._plans: LRU[tuple[Shapes, tuple[int | None, ...]], Plan] = LRU(MAX_PLANS)
+        self._plans: LRU[tuple[Shapes, Sizes], Plan] = LRU(MAX_PLANS)
 
-    def attempt(self, values: Sequence[Any]) -> Sequence[AnyArray] | None:
-        """The results, where the values fit the call before; else None."""
+    def attempt(self, values: Sequence[Any], sizes: Sizes = ()) -> Sequence[AnyArray] | None:
+        """The results, where the values and the sizes fit the call before; else None."""
         machine, lanes = self._machine, self._lanes
         lane = lanes.take()
         try:
-            instance = lane.latest.get(self)
-            return instance.attempt(*values) if instance is not None and machine.around is None else None
+            latest = lane.latest.get(self)
+            if latest is None or latest[0] != sizes or machine.around is not None:
+                return None
+            return latest[1].attempt(*values)
         finally:
             lanes.give_back(lane)
 
     def run(self, arrays: Sequence[AnyArray], symbols: Mapping[str, int] = NOTHING) -> Sequence[AnyArray]:
         """The results for arrays of the inputs' dtypes; `symbols` has sizes that do not follow from their shapes."""
+        sizes = tuple(map(symbols.get, self._program.symbols)) if symbols else ()
+        results = self.attempt(arrays, sizes)
+        return self._prepared(arrays, symbols, sizes) if results is None else results
+
+    def _prepared(self, arrays: Sequence[AnyArray], symbols: Mapping[str, int], sizes: Sizes) -> Sequence[AnyArray]:
         machine = self._machine
         shapes = tuple([array.shape for array in arrays])
-        sizes = tuple(map(symbols.get, self._program.symbols)) if symbols else ()
         plan = self._plans.get_or_make((shapes, sizes), lambda: Plan(self._program, shapes, symbols))
         lane = self._lanes.take()
         try:
             instance = lane.instance(plan, machine.executable, machine.threads)
-            lane.latest[self] = instance
+            lane.latest[self] = sizes, instance
             return instance.run(arrays) if machine.around is None else instance.run_stepwise(arrays, machine.around)
         finally:
             self._lanes.give_back(lane)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from kernelyard.dims import Shape
@@ -115,6 +116,12 @@ class Routine:
                 raise corrupted(where, f"constant {number}", f"a value below {len(self.values)} that is no input")
         for number, instruction in enumerate(self.code):
             _check(self, instruction, f"{where}, instruction {number}")
+        _check_written(self, where)
+
+    @cached_property
+    def has_closures(self) -> bool:
+        """Whether some value is a closure."""
+        return any(isinstance(spec, ClosureSpec) for spec in self.values)
 
     def digests(self) -> tuple[str, ...]:
         """Digests of the constants that values and blocks hold, each once."""
@@ -187,6 +194,28 @@ def _read_instruction(fields: Fields, values: int) -> Instruction:
         target=fields.integer("target") if "target" in fields else -1,
         symbol=fields.text("symbol") if "symbol" in fields else "",
     )
+
+
+def _check_written(routine: Routine, where: str) -> None:
+    """On every way to an instruction its inputs are written before it: so nobody needs to look when it runs."""
+    written: list[frozenset[int] | None] = [None] * (len(routine.code) + 1)  # at each address, on all ways so far
+    written[0] = frozenset((*range(len(routine.inputs)), *routine.constants))
+    reached = [0]
+    while reached:
+        number = reached.pop()
+        instruction, here = routine.code[number], written[number]
+        assert here is not None
+        missing = next((value for value in instruction.inputs if value not in here), None)
+        if missing is not None:
+            raise corrupted(f"{where}, instruction {number}", f"v{missing}, which may not be written yet", "what is")
+        after = here.union(instruction.outputs if instruction.name != COLLECT else ())
+        onward = {GOTO: (instruction.target,), IF: (number + 1, instruction.target), RETURN: ()}
+        for following in onward.get(instruction.name, (number + 1,)):
+            known = written[following]
+            met = after if known is None else known & after
+            if met != known:
+                written[following] = met
+                reached.append(following)
 
 
 def _check(routine: Routine, instruction: Instruction, place: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,9 +33,13 @@ class RoutineFunction(EntryFunction):
         super().__init__(machine, routine)
         self._routine = routine
         self._blocks = [ProgramRunner(machine, block) for block in routine.blocks]
-        self._solvers = {numbers: SymbolSolver(specs) for numbers, specs in _bound(routine).items()}
+        self._inputs = tuple(range(len(routine.inputs)))
+        self._solvers = {numbers: SymbolSolver(specs) for numbers, specs in _bound(routine, self._inputs).items()}
+        self._readers = [_reader(instruction.inputs) for instruction in routine.code]
         resident = machine.executable.resident if machine.constants is None else machine.constants.array
-        self._constants = {number: resident(digest) for number, digest in routine.constants.items()}
+        constants = {number: resident(digest) for number, digest in routine.constants.items()}
+        self._values = [constants.get(number) for number in range(len(routine.values))]
+        self._constants = tuple(constants.values())
 
         self._stack: Callable[[Arrays], Any] = np.stack
         if machine.driver is not None:
@@ -53,7 +58,7 @@ class RoutineFunction(EntryFunction):
 
     def _results(self, values: Sequence[Any]) -> Arrays:
         arrays = self._near(self.take(values))
-        handed_on = {id(array) for array in (*arrays, *self._constants.values())}
+        handed_on = {id(array) for array in (*arrays, *self._constants)}
         results: list[Any] = []
         for array in self._near(self.carry_out(arrays, {}, 0)):
             # Callers may write to a result: it is neither a feed, nor a constant, nor another result.
@@ -70,36 +75,52 @@ class RoutineFunction(EntryFunction):
             raise ExecutionError(
                 "functions call each other too deeply", where=self._routine.name, expected=f"at most {MAX_DEPTH} calls"
             )
-        frame = Frame(self._routine, arrays, self._constants, symbols, self._solvers, self._stack)
-        instructions, position = self._routine.code, 0
+        frame = self._frame(arrays, symbols)
+        values, instructions, readers, position = frame.values, self._routine.code, self._readers, 0
         while True:
-            instruction = instructions[position]
+            instruction, inputs = instructions[position], readers[position](values)
             position += 1
-            if instruction.name == code.RETURN:
-                return frame.read(instruction.inputs)
-            if instruction.name == code.GOTO:
+            if instruction.name == code.RUN:
+                frame.write(instruction, self._blocks[instruction.target].run(inputs, frame.symbols))
+            elif instruction.name == code.BIND:
+                self._bind(instruction.inputs, inputs, frame)
+            elif instruction.name == code.RETURN:
+                return inputs
+            elif instruction.name == code.GOTO:
                 position = instruction.target
             elif instruction.name == code.IF:
-                (condition,) = frame.read(instruction.inputs)
-                position = position if condition.item() else instruction.target
-            elif instruction.name == code.BIND:
-                frame.bind(instruction.inputs)
+                position = position if inputs[0].item() else instruction.target
             elif instruction.name == code.COLLECT:
-                frame.collect(instruction)
+                frame.collect(instruction, inputs)
             elif instruction.name == code.STACK:
-                frame.stack(instruction)
+                frame.write(instruction, self._stacked(instruction, frame))
             else:
-                frame.write(instruction, self._outputs(instruction, frame, depth))
+                frame.write(instruction, self._outputs(instruction, inputs, frame, depth))
+
+    def _frame(self, arrays: Arrays, symbols: Symbols) -> Frame:
+        values = list(self._values)
+        values[: len(arrays)] = arrays
+        routine = self._routine
+        frame = Frame(routine, values, {name: symbols[name] for name in routine.symbols if name in symbols})
+        _check_kinds(routine.inputs, arrays, routine.name)
+        self._bind(self._inputs, arrays, frame)
+        return frame
+
+    def _bind(self, numbers: tuple[int, ...], arrays: Arrays, frame: Frame) -> None:
+        """Read new symbols off some values, and check the sizes that were known. Raises: InputShapeError."""
+        self._solvers[numbers]([array.shape for array in arrays], frame.symbols)
+
+    def _stacked(self, instruction: Instruction, frame: Frame) -> Arrays:
+        """What was collected for the outputs. Raises: ShapeError when its shapes differ."""
+        specs = self._routine.values
+        return [stacked(frame.collected(n), specs[n], frame.symbols, self._stack) for n in instruction.outputs]
 
     def _on_host(self, arrays: Arrays) -> Arrays:
         return [array if isinstance(array, np.ndarray) else array.numpy() for array in arrays]
 
-    def _outputs(self, instruction: Instruction, frame: Frame, depth: int) -> Arrays:
-        inputs = frame.read(instruction.inputs)
+    def _outputs(self, instruction: Instruction, inputs: Arrays, frame: Frame, depth: int) -> Arrays:
         if instruction.name == code.MOVE:
             return inputs
-        if instruction.name == code.RUN:
-            return self._blocks[instruction.target].run(inputs, frame.symbols)
         if instruction.name == code.EVALUATE:
             module = self._machine.executable.modules[instruction.target]
             return self._near(module.evaluate(instruction.symbol, self._on_host(inputs), frame.symbols))
@@ -115,67 +136,46 @@ class RoutineFunction(EntryFunction):
 class Frame:
     """The values and sizes of one call of a routine."""
 
-    def __init__(
-        self,
-        routine: Routine,
-        inputs: Arrays,
-        constants: Mapping[int, Any],
-        symbols: Symbols,
-        solvers: Mapping[tuple[int, ...], SymbolSolver],
-        stack: Callable[[Arrays], Any] = np.stack,
-    ) -> None:
+    def __init__(self, routine: Routine, values: list[Any], symbols: dict[str, int]) -> None:
+        self.values = values
+        self.symbols = symbols
         self._routine = routine
-        self._solvers = solvers
-        self._stack = stack
-        self._values: list[Any] = [None] * len(routine.values)
-        self._values[: len(inputs)] = inputs
-        _check_kinds(routine.inputs, inputs, routine.name)
-        for number, array in constants.items():
-            self._values[number] = array
         self._collected: dict[int, list[Any]] = {}
-        self.symbols = {name: symbols[name] for name in routine.symbols if name in symbols}
-        self.bind(tuple(range(len(inputs))))
-
-    def read(self, numbers: Sequence[int]) -> list[Any]:
-        """Some values. Raises: ExecutionError for one that nothing has written."""
-        found = [array for array in map(self._values.__getitem__, numbers) if array is not None]
-        if len(found) != len(numbers):
-            missing = next(number for number in numbers if self._values[number] is None)
-            raise ExecutionError("a value is read before it is written", where=self._routine.name, found=f"v{missing}")
-        return found
 
     def write(self, instruction: Instruction, arrays: Arrays) -> None:
         """The outputs of an instruction. Raises: ExecutionError when there are not as many."""
-        if len(arrays) != len(instruction.outputs):
+        outputs, routine = instruction.outputs, self._routine
+        if len(arrays) != len(outputs):
             raise ExecutionError(
                 "an instruction has another number of results",
-                where=f"{self._routine.name}, {instruction}",
+                where=f"{routine.name}, {instruction}",
                 found=len(arrays),
             )
-        _check_kinds([self._routine.values[n] for n in instruction.outputs], arrays, self._routine.name)
-        for number, array in zip(instruction.outputs, arrays, strict=True):
-            self._values[number] = array
+        if routine.has_closures:
+            _check_kinds([routine.values[number] for number in outputs], arrays, routine.name)
+        for number, array in zip(outputs, arrays, strict=True):
+            self.values[number] = array
 
-    def collect(self, instruction: Instruction) -> None:
-        """Keep the inputs for the outputs beside them."""
-        for number, array in zip(instruction.outputs, self.read(instruction.inputs), strict=True):
+    def collect(self, instruction: Instruction, arrays: Arrays) -> None:
+        """Keep arrays for the outputs beside them."""
+        for number, array in zip(instruction.outputs, arrays, strict=True):
             self._collected.setdefault(number, []).append(array)
 
-    def stack(self, instruction: Instruction) -> None:
-        """Write what was collected for the outputs. Raises: ShapeError when its shapes differ."""
-        specs = self._routine.values
-        arrays = [stacked(self._collected.pop(n, ()), specs[n], self.symbols, self._stack) for n in instruction.outputs]
-        self.write(instruction, arrays)
-
-    def bind(self, numbers: tuple[int, ...]) -> None:
-        """Read new symbols off some values, and check the sizes that were known. Raises: InputShapeError."""
-        self._solvers[numbers]([array.shape for array in self.read(numbers)], self.symbols)
+    def collected(self, number: int) -> Arrays:
+        """What was kept for a value, which is forgotten."""
+        return self._collected.pop(number, ())
 
 
-def _bound(routine: Routine) -> dict[tuple[int, ...], list[TensorSpec]]:
+def _reader(numbers: tuple[int, ...]) -> Callable[[Sequence[Any]], Arrays]:
+    """A function that picks some values; `itemgetter` alone would give a single one without a tuple around it."""
+    if len(numbers) > 1:
+        return itemgetter(*numbers)
+    return itemgetter(slice(numbers[0], numbers[0] + 1)) if numbers else itemgetter(slice(0))
+
+
+def _bound(routine: Routine, inputs: tuple[int, ...]) -> dict[tuple[int, ...], list[TensorSpec]]:
     """The values whose sizes are read together: the inputs, and those of each such instruction."""
-    groups = [instruction.inputs for instruction in routine.code if instruction.name == code.BIND]
-    groups.append(tuple(range(len(routine.inputs))))
+    groups = [inputs, *(instruction.inputs for instruction in routine.code if instruction.name == code.BIND)]
     return {numbers: [routine.values[number] for number in numbers] for numbers in groups}
 
 

@@ -38,6 +38,7 @@ class DnnlBackend(Backend):
 
     name = "dnnl"
     merge_composites = True
+    yields_to_generator = True
 
     def __init__(self, form: str = JSON, prune: bool = False) -> None:
         self._form = form

@@ -12,10 +12,12 @@ from kernelyard.runtime.module import RuntimeModule
 from kernelyard.target import Target
 from kernelyard.tir import PrimFunc
 from kernelyard.tir.packing import Packing
+from kernelyard.transform.run_codegen import Region
 from kernelyard_native_cpu import _native
 from kernelyard_native_cpu.codegen.kernel import GeneratedKernel, generate_kernel
 from kernelyard_native_cpu.codegen.module import module_text
 from kernelyard_native_cpu.machine import Machine, resolve_machine
+from kernelyard_native_cpu.preference import preference
 from kernelyard_native_cpu.runtime import NativeCpuModule
 from kernelyard_native_cpu.schedule.packing import choose_packings
 
@@ -45,6 +47,10 @@ class NativeCpuGenerator(CodeGenerator):
     def packings(self, function: PrimFunc, constants: Collection[int], target: Target) -> Mapping[int, Packing]:
         """See `CodeGenerator.packings`."""
         return choose_packings(function, constants, resolve_machine(target.mcpu))
+
+    def preference(self, region: Region, target: Target) -> str | None:
+        """See `CodeGenerator.preference`."""
+        return preference(region, resolve_machine(target.mcpu))
 
     def generate(self, functions: Mapping[str, PrimFunc], target: Target, options: Mapping[str, Any]) -> RuntimeModule:
         """See `CodeGenerator.generate`."""

@@ -11,8 +11,8 @@ from kernelyard.dims import Dim
 from kernelyard.runtime.memory import align
 from kernelyard.runtime.spec import Fields, TensorSpec, corrupted, read_dim
 
-# Waking a thread of the pool takes up to tens of microseconds; this much work must be there for each.
-NANOSECONDS_PER_THREAD = 20_000
+# Waking a thread of the pool takes a microsecond while it spins, tens once it sleeps; each must have so much to do.
+NANOSECONDS_PER_THREAD = 10_000
 
 
 @dataclass(frozen=True)

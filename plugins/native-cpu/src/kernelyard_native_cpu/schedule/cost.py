@@ -14,7 +14,7 @@ _OPERATION = 0.15
 _LOAD = 0.25
 _POINT = 0.5
 # Tiles in registers use each operand several times.
-_SHARE_IN_TILE = 0.1
+_SHARE_IN_TILE = 0.15
 _WEIGHT_OF_FUNCTION = 12.0
 _WEIGHT_OF_DIVISION = 4.0
 

@@ -1,0 +1,61 @@
+"""Who runs what where the user leaves it to us: regions of products are ours, those with convolutions a library's."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import kernelyard as ky
+import kernelyard.ops
+from kernelyard import dtypes
+from kernelyard.dims import symbol
+from kernelyard.ir import FunctionBuilder, IRModule
+from kernelyard.testing.assertions import assert_offloaded
+from kernelyard_native_cpu.machine import host_machine
+
+pytestmark = pytest.mark.skipif(host_machine().vector_bits < 512, reason="measured with vectors of 512 bits alone")
+RANDOM = np.random.default_rng(0)
+
+
+def weight(*shape):
+    return RANDOM.standard_normal(shape, dtype=np.float32) / 8
+
+
+def mlp(dtype="float32"):
+    b = FunctionBuilder()
+    x = b.input("x", (symbol("n"), 64), dtype)
+    cast = weight(64, 32).astype(dtypes.to_numpy(dtype))
+    return IRModule({"main": b.function(b.op("nn.relu", b.op("matmul", x, cast)))})
+
+
+def cnn():
+    b = FunctionBuilder()
+    y = b.op("nn.conv2d", b.input("x", (1, 16, 8, 8)), weight(16, 16, 3, 3), strides=(1, 1), padding=(1, 1, 1, 1))
+    return IRModule({"main": b.function(b.op("nn.relu", y))})
+
+
+def runners(module, **how):
+    return {node.backend for node in ky.explain(module, **how).nodes}
+
+
+def test_products_are_generated_where_the_choice_is_ours():
+    assert runners(mlp()) == {"native-cpu"}
+    reasons = {declined.code for declined in ky.explain(mlp()).declined}
+    assert reasons == {"generated"}
+
+
+def test_a_library_that_is_named_or_required_gets_them():
+    assert runners(mlp(), backends=["dnnl"]) == {"dnnl"}
+    assert runners(mlp(), require={"dnnl": 1.0}) == {"dnnl"}
+
+
+def test_convolutions_and_other_dtypes_stay_with_the_library():
+    assert runners(cnn()) == runners(mlp("bfloat16")) == {"dnnl"}
+    assert_offloaded(ky.compile(cnn()), "dnnl", pattern="dnnl.conv2d")
+
+
+def test_both_ways_agree():
+    module, feeds = mlp(), {"x": weight(5, 64)}
+    ours, theirs = (ky.compile(module, backends=how).run(feeds) for how in ("auto", ["dnnl"]))
+    for name, tensor in ours.items():
+        np.testing.assert_allclose(tensor.numpy(), theirs[name].numpy(), rtol=1e-5, atol=1e-5)
