@@ -11,7 +11,7 @@ from small_models import convolution, feeds_of, perceptron
 
 import kernelyard as ky
 from kernelyard import errors
-from kernelyard.ir import FunctionBuilder, IRModule
+from kernelyard.ir import FunctionBuilder, IRModule, TensorType
 from kernelyard.runtime.profile import Profile, StepTime
 from kernelyard.runtime.vm import VirtualMachine, VMInstrumentReturnKind
 from kernelyard.testing import assert_offloaded, compare_executables
@@ -57,18 +57,55 @@ def test_regions_of_a_library_are_steps_with_their_patterns() -> None:
     (step,) = exe.profile(feeds_of(perceptron()), calls=1).steps
     assert step.module == "dnnl"
     assert step.parts.count("dnnl.matmul") == 2
+    products = [part for part in step.inside if part.label.startswith("matmul")]
+    assert len(products) == 2
+    assert all(part.implementation and part.nbytes and part.flops and part.seconds > 0 for part in products)
+    assert step.flops is not None
+    assert 0.9 * step.flops < sum(part.flops for part in products if part.flops) <= step.flops
+    assert sum(part.seconds for part in step.inside) == pytest.approx(step.seconds, rel=0.5)
     table = str(exe.profile(feeds_of(perceptron()), calls=1))
-    assert "dnnl.matmul×2" in table
+    assert all(part.label in table and part.implementation in table for part in products)
     assert "share" in table.splitlines()[0]
+
+
+def test_a_profile_says_what_part_of_a_call_it_explains(executable: ky.Executable) -> None:
+    profile = executable.profile(feeds_of(convolution()), calls=3)
+    assert profile.overhead_seconds > 0
+    assert profile.explained == (profile.seconds + profile.overhead_seconds) / profile.call_seconds
+    facts = profile.to_json()
+    assert facts["explained"] == profile.explained
+    assert [len(step["inside"]) for step in facts["steps"]] == [len(step.inside) for step in profile.steps]
+    lines = str(profile).splitlines()
+    assert any("feeds in, results out" in line for line in lines[1:-1])
+    assert lines[-1].endswith(f"explain {100 * profile.explained:.1f} % of a call")
+
+
+def test_functions_with_branches_are_profiled_too() -> None:
+    b = FunctionBuilder()
+    x, flag = b.input("x", (64,)), b.input("flag", (), "bool")
+    branches = {}
+    for name, op in (("then", "exp"), ("otherwise", "tanh")):
+        inner = FunctionBuilder()
+        branches[name] = inner.function(inner.op(op, inner.input("x", (64,))), attrs={"private": True})
+    main = b.function(b.if_(flag, "then", "otherwise", [x], TensorType((64,), "float32")))
+    exe = ky.compile(IRModule({"main": main, **branches}), backends=[])
+    for value, op in ((True, "exp"), (False, "tanh")):
+        profile = exe.profile([np.zeros(64, np.float32), np.array(value)], calls=2)
+        assert [step.label for step in profile.steps] == [op]
+        assert profile.overhead_seconds == 0
 
 
 def test_a_long_table_ends_somewhere() -> None:
     step = StepTime("node", "acme", "f", ("a", "a", "b"), 1e-3, 1000, None)
     table = Profile((step,) * 100, 0.2, 1).table.splitlines()
-    assert table[1].split()[:4] == ["1", "ms", "1.0", "%"]
+    assert table[1].split()[:4] == ["1", "ms", "0.5", "%"]
     assert "a×2 b" in table[1]
-    assert "... and 40 more steps" in table
-    assert table[-2:] == ["100 steps 100 ms; a whole call 200 ms; medians of 1 calls", "acme 100 ms (100.0 %)"]
+    assert "... and 40 more" in table
+    assert table[-3:] == [
+        "100 steps 100 ms; a whole call 200 ms; medians of 1 calls",
+        "acme 100 ms (100.0 %)",
+        "steps explain 50.0 % of a call",
+    ]
 
 
 def test_sizes_that_are_symbols_have_no_known_work() -> None:
@@ -83,7 +120,10 @@ def test_a_trace_can_be_opened(executable: ky.Executable, tmp_path) -> None:
     profile = executable.profile(feeds_of(convolution()), calls=2)
     profile.save_trace(tmp_path / "trace.json")
     trace = json.loads((tmp_path / "trace.json").read_text())
-    events = [event for event in trace["traceEvents"] if event["ph"] == "X"]
+    timed = [event for event in trace["traceEvents"] if event["ph"] == "X"]
+    parts = [event for event in timed if event["cat"].endswith(" part")]
+    assert len(parts) == sum(len(step.inside) for step in profile.steps)
+    events = [event for event in timed if event not in parts]
     assert [event["name"] for event in events] == [step.label for step in profile.steps]
     assert all({"ph", "pid", "tid", "ts", "dur", "name", "cat", "args"} <= event.keys() for event in events)
     for before, after in itertools.pairwise(events):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import time
 
 import pytest
 
@@ -19,8 +20,10 @@ def runner(request, monkeypatch):
     """Both ways to walk a table."""
     if request.param == "ctypes":
         monkeypatch.setattr(call_table, "table_walker", lambda: call_table._walk_with_ctypes)
+        monkeypatch.setattr(call_table, "table_timer", lambda: call_table._time_with_ctypes)
     else:
         assert call_table.table_walker() is not call_table._walk_with_ctypes
+        assert call_table.table_timer() is not call_table._time_with_ctypes
     return request.param
 
 
@@ -54,15 +57,36 @@ def test_python_steps_run_in_between(runner, native):
     assert not table.is_native
 
 
-@pytest.mark.parametrize("failing", [0, 1, 3])
+@pytest.mark.parametrize("run", [CallTable.run_timed, lambda table: table.run()])
+@pytest.mark.parametrize("failing", [0, 1, 3, 4])
 @pytest.mark.parametrize("status", [1, -7, -(1 << 31), (1 << 31) - 1])
-def test_the_failing_step_is_named_and_the_rest_not_run(runner, native, failing, status):
+def test_the_failing_step_is_named_and_the_rest_not_run(runner, native, failing, status, run):
     steps = [NativeCall(native.address, n=status if number == failing else 0) for number in range(5)]
     steps[2] = lambda: None
     with pytest.raises(errors.ExecutionError) as caught:
-        CallTable(steps, [f"node {number}" for number in range(5)]).run()
+        run(CallTable(steps, [f"node {number}" for number in range(5)]))
     assert (caught.value.where, caught.value.found) == (f"node {failing}", f"status {status}")
     assert native.calls[-1][2] == status
+
+
+def test_each_step_is_timed(runner, native):
+    slow = PROTOTYPE(lambda a, b, n, d: time.sleep(0.02) or 0)
+    steps = [
+        NativeCall(native.address, 1),
+        NativeCall(ctypes.cast(slow, ctypes.c_void_p).value, 2),
+        lambda: time.sleep(0.01),
+        NativeCall(native.address, 3),
+    ]
+    start = time.perf_counter()
+    seconds = CallTable(steps).run_timed()
+    whole = time.perf_counter() - start
+    assert [call[0] for call in native.calls] == [1, 3]
+    assert len(seconds) == 4
+    assert min(seconds) >= 0
+    assert seconds[1] >= 0.02
+    assert seconds[2] >= 0.01
+    assert sum(seconds) <= whole
+    assert CallTable([]).run_timed() == []
 
 
 def test_errors_of_python_steps_are_named():

@@ -143,11 +143,18 @@ def test_it_owns_what_it_needs():
     assert alive() is None
 
 
+def test_a_table_without_steps_takes_feeds_in_and_results_out():
+    doubling = Doubling()
+    given = np.arange(6, dtype=doubling.x.dtype).reshape(2, 3)
+    call = quick_call(CallTable([]), [QuickInput((2, 3), doubling.x.dtype, doubling.x)], [doubling.x])
+    assert call is not None
+    np.testing.assert_array_equal(call(given)[0], given)
+
+
 def test_there_is_none_without_a_native_table_or_a_known_python(monkeypatch):
     doubling = Doubling()
     inputs = [QuickInput((2, 3), doubling.x.dtype, doubling.x)]
     assert quick_call(CallTable([lambda: None]), inputs, []) is None
-    assert quick_call(CallTable([]), inputs, []) is None
     with monkeypatch.context() as patch:
         patch.setattr(quick_calls, "runner", lambda: None)
         assert quick_call(doubling.table(), inputs, []) is None

@@ -6,6 +6,7 @@ Without llvmlite the same table is walked through ctypes. The interpreter lock i
 from __future__ import annotations
 
 import ctypes
+import time
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from itertools import groupby
@@ -13,7 +14,7 @@ from typing import NoReturn, TypeAlias
 
 from kernelyard.errors import ExecutionError
 from kernelyard.runtime import runner
-from kernelyard.runtime.module import NativeCall, Step
+from kernelyard.runtime.module import NativeCall, Part, Step
 
 _ERROR_RAISED = -1  # the status of a function of tvm-ffi that left an error behind
 _PROTOTYPE = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32, ctypes.c_void_p)
@@ -28,6 +29,29 @@ def table_walker() -> Callable[[ctypes.c_void_p], int]:
     if compiled is None:
         return _walk_with_ctypes
     return ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(compiled.run_table)
+
+
+@cache
+def table_timer() -> Callable[[int, int], int]:
+    """The same with a place for the times."""
+    compiled = runner.runner()
+    if compiled is None:
+        return _time_with_ctypes
+    return ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p)(compiled.time_table)
+
+
+def _time_with_ctypes(table: int, times: int) -> int:
+    count, size = ctypes.c_int64.from_address(table).value, 8 * runner.TABLE_WORDS
+    stamps = (ctypes.c_int64 * (2 * (count + 1))).from_address(times)
+    for record in range(count):
+        stamps[2 * record : 2 * record + 2] = divmod(time.perf_counter_ns(), 1_000_000_000)
+        one = (ctypes.c_int64 * (1 + runner.TABLE_WORDS))(1)
+        ctypes.memmove(ctypes.addressof(one) + 8, table + 8 + size * record, size)
+        answer = _walk_with_ctypes(ctypes.c_void_p(ctypes.addressof(one)))
+        if answer:
+            return answer + (record << 32)
+    stamps[2 * count :] = divmod(time.perf_counter_ns(), 1_000_000_000)
+    return 0
 
 
 def _walk_with_ctypes(table: ctypes.c_void_p) -> int:
@@ -52,6 +76,7 @@ class CallTable:
         self._labels = tuple(labels) if labels is not None else tuple(f"step {i}" for i in range(len(steps)))
         if len(self._labels) != len(steps):
             raise ValueError(f"{len(self._labels)} labels for {len(steps)} steps")
+        self._steps = tuple(steps)
         self._tables: list[ctypes.Array[ctypes.c_int64]] = []
         self._segments = self._make_segments(steps)
         self.is_native = all(isinstance(step, NativeCall) for step in steps)
@@ -59,6 +84,8 @@ class CallTable:
         self.run: Run = self._segments[0] if len(self._segments) == 1 else self._run_segments
 
     def _make_segments(self, steps: Sequence[Step]) -> list[Run]:
+        if not steps:
+            return [self._native_segment((), 0)]
         segments: list[Run] = []
         numbered = groupby(enumerate(steps), key=lambda item: isinstance(item[1], NativeCall))
         for is_native, group in numbered:
@@ -103,6 +130,30 @@ class CallTable:
             "a native step failed", where=self._labels[first + (answer >> 32) - 1], found=said or f"status {status}"
         )
 
+    def run_timed(self) -> list[float]:
+        """Run, and give the seconds that each step took."""
+        tables, seconds = iter(self._tables), list[float]()
+        for is_native, group in groupby(self._steps, key=lambda step: isinstance(step, NativeCall)):
+            if is_native:
+                seconds += self._time_native(next(tables), len(seconds))
+                continue
+            for step in group:
+                start = time.perf_counter()
+                if not isinstance(step, NativeCall):
+                    self._run_python(step, len(seconds))
+                seconds.append(time.perf_counter() - start)
+        return seconds
+
+    def _time_native(self, table: ctypes.Array[ctypes.c_int64], first: int) -> list[float]:
+        count = table[0]
+        stamps = (ctypes.c_int64 * (2 * (count + 1)))()
+        answer = table_timer()(ctypes.addressof(table), ctypes.addressof(stamps))
+        if answer:
+            self.fail(answer, first)
+        return [
+            (stamps[2 * n + 2] - stamps[2 * n]) + 1e-9 * (stamps[2 * n + 3] - stamps[2 * n + 1]) for n in range(count)
+        ]
+
     def _run_python(self, step: Run, number: int) -> None:
         try:
             step()
@@ -116,6 +167,26 @@ class CallTable:
     def _run_segments(self) -> None:
         for segment in self._segments:
             segment()
+
+
+class StepRun:
+    """Runs a step of a program when it is called; `timed` does, and says where the time went.
+
+    describe: what each of the table's steps is, where a step of the program consists of several.
+    """
+
+    def __init__(self, table: CallTable, describe: Callable[[], Sequence[Part]] | None = None) -> None:
+        self._table = table
+        self._describe = describe
+
+    def __call__(self) -> None:
+        self._table.run()
+
+    def timed(self) -> tuple[float, Sequence[tuple[Part, float]]]:
+        """The seconds, and those of each part where they are known."""
+        seconds = self._table.run_timed()
+        parts = self._describe() if self._describe is not None else ()
+        return sum(seconds), tuple(zip(parts, seconds, strict=True)) if parts else ()
 
 
 def _raised() -> str | None:

@@ -12,7 +12,7 @@ import numpy as np
 from kernelyard import dtypes
 from kernelyard.errors import ExecutionError, KernelyardError
 from kernelyard.runtime import memory
-from kernelyard.runtime.call_table import CallTable
+from kernelyard.runtime.call_table import CallTable, StepRun
 from kernelyard.runtime.memory import Workspace
 from kernelyard.runtime.module import REBIND_ALIGNMENT, BindContext, BoundCall, BoundTensor
 from kernelyard.runtime.plan import Plan
@@ -32,7 +32,7 @@ _RESULTS = ResultMemory()
 
 
 class Around(NamedTuple):
-    """`decide(step, run, inputs, outputs)` decides about a step: `run()` runs it.
+    """`decide(step, run, inputs, outputs)` decides about a step: `run()` runs it. On the CPU it is a `StepRun`.
 
     reads: whether it looks at elements; else those that lie on a device stay there.
     """
@@ -231,12 +231,12 @@ class Instance:
         return copies
 
     @cached_property
-    def _parts(self) -> list[tuple[Step, CallTable, list[np.ndarray], list[np.ndarray]]]:
-        """Each step by itself: its table, the arrays that it reads and those that it writes."""
+    def _parts(self) -> list[tuple[Step, StepRun, list[np.ndarray], list[np.ndarray]]]:
+        """Each step by itself: what runs it, the arrays that it reads and those that it writes."""
         return [
             (
                 step,
-                CallTable(call.steps, [step.label or step.symbol] * len(call.steps)),
+                StepRun(CallTable(call.steps, [step.label or step.symbol] * len(call.steps)), call.describe),
                 [self._arrays[register] for register in step.inputs],
                 [self._arrays[register] for register in step.outputs],
             )
@@ -251,6 +251,6 @@ class Instance:
             port.buffer[...] = arrays[index]
         for index, buffer in self._copied:
             buffer[...] = arrays[index]
-        for step, table, inputs, outputs in self._parts:
-            around.decide(step, table.run, inputs, outputs)
+        for step, run, inputs, outputs in self._parts:
+            around.decide(step, run, inputs, outputs)
         return self._copies()

@@ -27,8 +27,9 @@ class Lane:
     has it.
     """
 
-    def __init__(self, is_spare: bool = False) -> None:
+    def __init__(self, is_spare: bool = False, instance_type: type[Instance] = Instance) -> None:
         self.is_spare = is_spare
+        self._instance_type = instance_type
         self.holder: int | None = None
         self.latest: dict[object, tuple[tuple[int | None, ...], AnyInstance]] = {}
         self._arena = memory.aligned_bytes(0)
@@ -51,7 +52,7 @@ class Lane:
             # Room to grow costs addresses only: pages that no plan touches are never there.
             self._arena = memory.aligned_bytes(max(plan.arena_nbytes, 2 * self._arena.nbytes, MIN_ARENA_NBYTES))
             self.forget()  # what is bound to the old arena would keep it
-        return Instance(plan, executable, self._arena, self._scratch, threads)
+        return self._instance_type(plan, executable, self._arena, self._scratch, threads)
 
 
 class LanePool:

@@ -58,6 +58,19 @@ class BoundTensor(NamedTuple):
         return array_at(self.address, self.shape, self.dtype)
 
 
+class Part(NamedTuple):
+    """What one of the steps of a bound call is, for profiles.
+
+    label: what it computes, for people. implementation: the library's name of the code. nbytes: what it reads and
+    writes, weights included. flops: None where they are not known.
+    """
+
+    label: str
+    implementation: str = ""
+    nbytes: int = 0
+    flops: int | None = None
+
+
 @dataclass
 class BoundCall:
     """One call of a module's function over fixed memory.
@@ -65,11 +78,13 @@ class BoundCall:
     steps: what to run, in order. keep: objects that must live as long as the steps.
     rebind: for arguments (by their number) that may move: a function that takes the new address (aligned to 16 bytes)
       for the next runs. Arguments without one stay where they were bound.
+    describe: what each of the steps is, in order, for whoever asks; None where the call is one thing.
     """
 
     steps: list[Step]
     keep: list[object] = field(default_factory=list)
     rebind: Mapping[int, Callable[[int], None]] = field(default_factory=dict)
+    describe: Callable[[], Sequence[Part]] | None = None
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Profile: where the time of a program goes, step by step, as a table and as a trace for Perfetto or Chrome."""
+"""Profile: where the time of a program goes, step by step and within them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import statistics
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,10 +16,12 @@ import numpy as np
 
 from kernelyard.dims import symbols_of
 from kernelyard.errors import ExecutionError
-from kernelyard.runtime.instance import Around
-from kernelyard.runtime.program import Step
+from kernelyard.runtime.call_table import StepRun
+from kernelyard.runtime.instance import Around, Instance
+from kernelyard.runtime.memory import Workspace
+from kernelyard.runtime.module import BoundCall, Part
+from kernelyard.runtime.program import Program, Step
 from kernelyard.runtime.report import VIEW, Report
-from kernelyard.runtime.text_table import aligned, amount
 from kernelyard.runtime.vm import VirtualMachine
 
 if TYPE_CHECKING:
@@ -27,8 +29,17 @@ if TYPE_CHECKING:
     from kernelyard.runtime.executable import Executable
 
 DEFAULT_CALLS = 10
-MAX_PARTS_SHOWN = 60  # characters
-MAX_ROWS = 60  # steps that the table shows; `steps` has all
+
+
+@dataclass(frozen=True)
+class PartTime:
+    """A part of a step and what it took: see `kernelyard.runtime.module.Part`."""
+
+    label: str
+    implementation: str
+    seconds: float
+    nbytes: int
+    flops: int | None
 
 
 @dataclass(frozen=True)
@@ -38,6 +49,7 @@ class StepTime:
     label: the model's node. module: the kind of the module that ran function `symbol`. parts: the patterns in a
     library's region, or the operators in a kernel. nbytes: of the tensors that it is given to read and write, without
     what a module holds itself. flops: an estimate; None where it is not known, as in programs with symbolic dims.
+    inside: what the step consists of, such as the primitives of a region, in order; nothing where it is one thing.
     """
 
     label: str
@@ -47,6 +59,7 @@ class StepTime:
     seconds: float
     nbytes: int
     flops: int | None
+    inside: tuple[PartTime, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -54,16 +67,23 @@ class Profile:
     """The steps in the order in which they ran, each with its median time over `calls` calls.
 
     call_seconds: the median of whole calls without a clock between the steps, feeds and results included.
+    overhead_seconds: the median of calls that take feeds in and results out, and run no step; 0 where it is not known.
     """
 
     steps: tuple[StepTime, ...]
     call_seconds: float
     calls: int
+    overhead_seconds: float = 0.0
 
     @property
     def seconds(self) -> float:
         """All steps together."""
         return sum(step.seconds for step in self.steps)
+
+    @property
+    def explained(self) -> float:
+        """The part of a call's time that steps and overhead add up to; beyond 1 where the clock itself takes time."""
+        return (self.seconds + self.overhead_seconds) / self.call_seconds if self.call_seconds else 0.0
 
     def share(self, step: StepTime) -> float:
         """The part of all steps' time that is this step's."""
@@ -71,23 +91,28 @@ class Profile:
 
     @property
     def table(self) -> str:
-        """The slowest steps first, and the modules' sums."""
-        return "\n".join(_table_lines(self))
+        """What took longest first, and the modules' sums."""
+        from kernelyard.runtime.profile_text import table_lines
+
+        return "\n".join(table_lines(self))
 
     def __str__(self) -> str:
         return self.table
 
     def to_json(self) -> dict[str, Any]:
         """The profile as JSON data."""
+        names = ("calls", "call_seconds", "seconds", "overhead_seconds", "explained")
         steps = [{**asdict(step), "parts": list(step.parts), "share": self.share(step)} for step in self.steps]
-        return {"calls": self.calls, "call_seconds": self.call_seconds, "seconds": self.seconds, "steps": steps}
+        return {**{name: getattr(self, name) for name in names}, "steps": steps}
 
     def save_trace(self, path: str | os.PathLike[str]) -> None:
         """Write the steps, one after the other, as a trace that https://ui.perfetto.dev and chrome://tracing open.
 
         Raises: OSError.
         """
-        text = json.dumps({"displayTimeUnit": "ns", "traceEvents": _trace_events(self)}, indent=1)
+        from kernelyard.runtime.profile_text import trace_events
+
+        text = json.dumps({"displayTimeUnit": "ns", "traceEvents": trace_events(self)}, indent=1)
         Path(path).write_text(text + "\n", encoding="utf-8")
 
 
@@ -104,36 +129,77 @@ def profile(
     if calls < 1:
         raise ExecutionError("nothing to measure", found=f"calls={calls}", expected="at least 1")
     machine = VirtualMachine(executable, device, contexts=1)
-    function = machine.function(executable.main.name)
-    call = (lambda: function.run(feeds)) if isinstance(feeds, Mapping) else (lambda: function(*feeds))
-    call()
-    whole = [_seconds(lambda: machine.wait(call())) for _ in range(calls)]
+    call = _caller(machine, feeds)
+    kinds = {"whole": call}
+    if machine.driver is None and isinstance(executable.main, Program):  # branches would read what no step wrote
+        kinds["hollow"] = _caller(_HollowMachine(executable, device, contexts=1), feeds)
     runs: list[list[_Event]] = []
 
     def around(
         step: Step, run: Callable[[], None], inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]
     ) -> None:
         nbytes = sum(array.nbytes for array in (*inputs, *outputs))
-        runs[-1].append(_Event(step, nbytes, _seconds(run)))
+        seconds, inside = run.timed() if isinstance(run, StepRun) else (_seconds(run), ())
+        runs[-1].append(_Event(step, nbytes, seconds, inside))
 
-    machine.around = Around(around, reads=False)
+    seconds: dict[str, list[float]] = {kind: [] for kind in kinds}
+    call()
     for _ in range(calls):
+        for kind, each in kinds.items():
+            each()
+            seconds[kind].append(_seconds(each))
         runs.append([])
+        machine.around = Around(around, reads=False)
         call()
-    # The same feeds take the same way. Where that is not so (random numbers may branch), calls like the last count.
-    same = [run for run in runs if [event.step for event in run] == [event.step for event in runs[-1]]]
-    known = _Known(executable)
-    steps = [
-        known.step_time(event, statistics.median(run[number].seconds for run in same))
-        for number, event in enumerate(runs[-1])
-    ]
-    return Profile(tuple(steps), statistics.median(whole), calls)
+        machine.around = None
+    overhead = statistics.median(seconds["hollow"]) if "hollow" in kinds else 0.0
+    return Profile(_steps(executable, runs), statistics.median(seconds["whole"]), calls, overhead)
+
+
+class _HollowInstance(Instance):
+    def _bind_all(self, threads: int, scratch: Workspace) -> list[BoundCall]:
+        return [replace(call, steps=[], describe=None) for call in super()._bind_all(threads, scratch)]
+
+
+class _HollowMachine(VirtualMachine):
+    """Its programs take feeds in and results out, and run no step between."""
+
+    instance_type = _HollowInstance
+
+
+def _caller(machine: VirtualMachine, feeds: Mapping[str, Any] | Sequence[Any]) -> Callable[[], object]:
+    """A call of the main program until its results are there."""
+    function = machine.function(machine.executable.main.name)
+    if isinstance(feeds, Mapping):
+        return lambda: machine.wait(function.run(feeds))
+    return lambda: machine.wait(function(*feeds))
 
 
 class _Event(NamedTuple):
     step: Step
     nbytes: int
     seconds: float
+    inside: Sequence[tuple[Part, float]]
+
+
+def _steps(executable: Executable, runs: Sequence[Sequence[_Event]]) -> tuple[StepTime, ...]:
+    """The last run's steps with their medians.
+
+    The same feeds take the same way. Where that is not so (random numbers may branch), runs like the last count.
+    """
+    same = [run for run in runs if [event.step for event in run] == [event.step for event in runs[-1]]]
+    known = _Known(executable)
+    return tuple(known.step_time(events) for events in zip(*same, strict=True))
+
+
+def _inside(events: Sequence[_Event]) -> tuple[PartTime, ...]:
+    """The parts of one step in all runs."""
+    times: list[PartTime] = []
+    for column in zip(*(event.inside for event in events), strict=True):
+        part = column[0][0]
+        seconds = statistics.median(seconds for _, seconds in column)
+        times.append(PartTime(part.label, part.implementation, seconds, part.nbytes, part.flops))
+    return tuple(times)
 
 
 def _seconds(function: Callable[[], object]) -> float:
@@ -150,11 +216,13 @@ class _Known:
         self._report = executable.report if executable.report_json is not None else Report(executable.target)
         self._is_static = not any(symbols_of(dim) for spec in executable.main.inputs for dim in spec.shape)
 
-    def step_time(self, event: _Event, seconds: float) -> StepTime:
-        step = event.step
+    def step_time(self, events: Sequence[_Event]) -> StepTime:
+        """One step in all runs."""
+        step = events[0].step
         flops = self._flops(step) if self._is_static else None  # the report takes every symbol as one size
-        kind = self._kinds[step.module]
-        return StepTime(step.label, kind, step.symbol, self._parts(step), seconds, event.nbytes, flops)
+        seconds, inside = statistics.median(event.seconds for event in events), _inside(events)
+        names = (step.label, self._kinds[step.module], step.symbol, self._parts(step))
+        return StepTime(*names, seconds, events[0].nbytes, flops, inside)
 
     def _parts(self, step: Step) -> tuple[str, ...]:
         patterns = tuple(region.pattern for region in self._report.regions if region.function == step.symbol)
@@ -182,69 +250,3 @@ class _Known:
             seen.update(sources)
             reached.extend(sources)
         return flops if flops and not missing.total() else None
-
-
-# --- the table and the trace ------------------------------------------------------------------------------------------
-def _table_lines(of: Profile) -> list[str]:
-    rows: list[tuple[str, ...]] = [
-        ("time", "share", "bytes", "GB/s", "FLOPs", "GFLOP/s", "module", "function", "label", "parts")
-    ]
-    rows += [_row(of, step) for step in sorted(of.steps, key=lambda step: -step.seconds)[:MAX_ROWS]]
-    more = [f"... and {len(of.steps) - MAX_ROWS} more steps"] if len(of.steps) > MAX_ROWS else []
-    modules: dict[str, float] = {}
-    for step in of.steps:
-        modules[step.module] = modules.get(step.module, 0.0) + step.seconds
-    sums = " · ".join(
-        f"{module} {_duration(seconds)} ({100 * seconds / of.seconds if of.seconds else 0:.1f} %)"
-        for module, seconds in sorted(modules.items(), key=lambda item: -item[1])
-    )
-    counted = f"{len(of.steps)} steps {_duration(of.seconds)}; a whole call {_duration(of.call_seconds)}"
-    return [*aligned(rows), *more, f"{counted}; medians of {of.calls} calls", sums]
-
-
-def _row(of: Profile, step: StepTime) -> tuple[str, ...]:
-    rates = (amount(step.nbytes), _rate(step.nbytes, step.seconds))
-    work = ("", "") if step.flops is None else (amount(step.flops), _rate(step.flops, step.seconds))
-    names = (step.module, step.symbol, step.label, _counted(step.parts))
-    return (_duration(step.seconds), f"{100 * of.share(step):.1f} %", *rates, *work, *names)
-
-
-def _trace_events(of: Profile) -> list[dict[str, Any]]:
-    modules = list(dict.fromkeys(step.module for step in of.steps))
-    events: list[dict[str, Any]] = [{"ph": "M", "pid": 1, "name": "process_name", "args": {"name": "kernelyard"}}]
-    events += [
-        {"ph": "M", "pid": 1, "tid": number, "name": "thread_name", "args": {"name": module}}
-        for number, module in enumerate(modules, start=1)
-    ]
-    start = 0.0
-    for step in of.steps:
-        facts = {"symbol": step.symbol, "bytes": step.nbytes, "flops": step.flops, "share": of.share(step)}
-        events.append(
-            {
-                "ph": "X",
-                "pid": 1,
-                "tid": 1 + modules.index(step.module),
-                "name": step.label or step.symbol,
-                "cat": step.module,
-                "ts": start * 1e6,
-                "dur": step.seconds * 1e6,
-                "args": {**facts, "parts": list(step.parts)},
-            }
-        )
-        start += step.seconds
-    return events
-
-
-def _counted(parts: Sequence[str]) -> str:
-    text = " ".join(part if count == 1 else f"{part}×{count}" for part, count in Counter(parts).items())
-    return text if len(text) <= MAX_PARTS_SHOWN else f"{text[: MAX_PARTS_SHOWN - 3]}..."
-
-
-def _rate(number: int, seconds: float) -> str:
-    return f"{number / seconds / 1e9:.3g}" if seconds else ""
-
-
-def _duration(seconds: float) -> str:
-    if seconds >= 1:
-        return f"{seconds:.3g} s"
-    return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} µs"

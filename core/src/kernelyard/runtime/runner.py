@@ -1,29 +1,39 @@
 """The runner: the native code that the run time itself consists of, compiled once and kept in the cache.
 
-`kernelyard_run_table` walks a table of native calls. `kernelyard_enter` is a Python built-in around it: it takes NumPy
-arrays in, runs a table, and gives NumPy arrays out, so that a call of a small program is not spent on getting there.
-Both are the same for every program. The first time they take llvmlite; where it is absent, `call_table` and
-`quick_call` do the same in Python.
+`kernelyard_run_table` walks a table of native calls, `kernelyard_time_table` does it with a clock. `kernelyard_enter`
+is a Python built-in around it: it takes NumPy arrays in, runs a table, and gives NumPy arrays out, so that a call of a
+small program is not spent on getting there. All are the same for every program. The first time they take llvmlite;
+where it is absent, `call_table` and `quick_call` do the same in Python.
 """
 
 from __future__ import annotations
 
 import ctypes
 import threading
+import time
 from functools import cache
 from typing import NamedTuple
 
 from kernelyard.runtime.linking import compile_text
 
 _TABLE_NAME = "kernelyard_run_table"
+_TIMED_NAME = "kernelyard_time_table"
 _ENTER_NAME = "kernelyard_enter"
 
 # A table is 64-bit words: the number of records, then five words for each: function, a, b, n, d. The runner answers 0,
-# or the failing record's number + 1 in the upper and the function's status in the lower 32 bits.
+# or the failing record's number + 1 in the upper and the function's status in the lower 32 bits. The timed one also
+# writes when each record began and when the last one ended: seconds and nanoseconds, two words each.
 TABLE_WORDS = 5
-_TABLE_IR = f"""
-%record = type {{ ptr, ptr, ptr, i64, ptr }}
-define i64 @{_TABLE_NAME}(ptr %table) {{
+_RECORD_IR = """
+%record = type { ptr, ptr, ptr, i64, ptr }
+declare i32 @clock_gettime(i32, ptr)
+"""
+
+
+def _walker(name: str, parameters: str, before: str = "", after: str = "") -> str:
+    """A function that walks a table; before: each record `%i`, after: all of them."""
+    return f"""
+define i64 @{name}({parameters}) {{
 entry:
   %count = load i64, ptr %table
   %records = getelementptr i64, ptr %table, i64 1
@@ -31,6 +41,7 @@ entry:
   br i1 %some, label %call, label %done
 call:
   %i = phi i64 [ 0, %entry ], [ %next, %good ]
+  {before}
   %record = getelementptr %record, ptr %records, i64 %i
   %function = load ptr, ptr %record
   %pa = getelementptr %record, ptr %record, i64 0, i32 1
@@ -55,9 +66,20 @@ bad:
   %answer = or i64 %high, %low
   ret i64 %answer
 done:
+  {after}
   ret i64 0
 }}
 """
+
+
+def _stamp(name: str, number: str) -> str:
+    """Reads the clock into a place of `%times`, each of which has two words."""
+    return f"""%{name} = getelementptr [2 x i64], ptr %times, i64 {number}
+  %{name}_read = call i32 @clock_gettime(i32 {time.CLOCK_MONOTONIC}, ptr %{name})"""
+
+
+_TABLE_IR = _walker(_TABLE_NAME, "ptr %table")
+_TIMED_IR = _walker(_TIMED_NAME, "ptr %table, ptr %times", _stamp("start", "%i"), _stamp("end", "%count"))
 
 # `self` is the address of an entry: its head, its inputs, its outputs. Arguments that are not arrays of exactly these
 # types, shapes and the dense layout make it answer None, before anything has happened. The structs of Python and NumPy
@@ -204,9 +226,10 @@ decline:
 
 
 class Runner(NamedTuple):
-    """Addresses of the two functions."""
+    """Addresses of the functions."""
 
     run_table: int
+    time_table: int
     enter: int
 
 
@@ -227,14 +250,15 @@ def _compile() -> Runner | None:
     imports = {"PyArray_Type": id(np.ndarray), "_Py_NoneStruct": id(None)}
     imports |= {name: _address_of(ctypes.pythonapi, name) for name in _FROM_PYTHON}
     imports |= {name: _address_of(ctypes.CDLL(None), name) for name in _FROM_C}
-    code = compile_text(_TABLE_IR + _ENTER_IR, imports, (_TABLE_NAME, _ENTER_NAME))
+    names = (_TABLE_NAME, _TIMED_NAME, _ENTER_NAME)
+    code = compile_text(_RECORD_IR + _TABLE_IR + _TIMED_IR + _ENTER_IR, imports, names)
     if code is None:
         return None
     _KEPT.append(code.owner)
-    return Runner(code.addresses[_TABLE_NAME], code.addresses[_ENTER_NAME])
+    return Runner(*(code.addresses[name] for name in names))
 
 
-_FROM_C = ("memcmp", "memcpy")
+_FROM_C = ("clock_gettime", "memcmp", "memcpy")
 _FROM_PYTHON = (
     "PyLong_AsVoidPtr",
     "PyLong_FromLongLong",

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from kernelyard.errors import DeviceError, ExecutionError
 from kernelyard.runtime.bindable import processors
 from kernelyard.runtime.device import Device
 from kernelyard.runtime.entry_function import EntryFunction, did_you_mean
-from kernelyard.runtime.instance import Around
+from kernelyard.runtime.instance import Around, Instance
 from kernelyard.runtime.lane import Lane, LanePool
 from kernelyard.runtime.program import Step
 from kernelyard.runtime.program_function import ProgramFunction
@@ -80,6 +80,8 @@ class VirtualMachine:
         y = vm["main"](x)
     """
 
+    instance_type: ClassVar[type[Instance]] = Instance  # of the CPU
+
     def __init__(
         self,
         executable: Executable,
@@ -98,7 +100,7 @@ class VirtualMachine:
         if contexts is not None and contexts < 1:
             raise ExecutionError("a machine needs at least one context", found=contexts)
         self.constants: DeviceConstants | None = None  # on a device
-        make_lane: Callable[[bool], Lane] = Lane
+        make_lane: Callable[[bool], Lane] = partial(Lane, instance_type=self.instance_type)
         if self.driver is not None:
             from kernelyard.runtime.device_instance import DeviceConstants, DeviceLane  # never for the CPU
 

@@ -17,7 +17,7 @@ import numpy as np
 from kernelyard.runtime.json_runtime import JSONGraph, JSONRuntime
 from kernelyard.runtime.lru import LRU
 from kernelyard.runtime.memory import address_of
-from kernelyard.runtime.module import BindContext, BoundCall, BoundTensor, NativeCall, Step
+from kernelyard.runtime.module import BindContext, BoundCall, BoundTensor, NativeCall, Part, Step
 from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl._native import Handle, Library, load_library
 from kernelyard_dnnl.layout import MemoryDescriptor
@@ -81,12 +81,15 @@ class _Binding:
         """The native calls, and what keeps them alive."""
         stream = self._library.new_stream()
         steps: list[Step] = []
+        parts: list[Operation | Part] = []
         for threads, operations in groupby(self._plan.operations, key=lambda each: each.primitive.threads):
-            part, saved = scoped(self._library, threads, [self._execution(each, stream) for each in operations])
+            group = list(operations)
+            part, saved = scoped(self._library, threads, [self._execution(each, stream) for each in group])
             steps += part
+            parts += [Part("threads are set"), *group, Part("threads are reset")] if len(part) > len(group) else group
             self._arrays.append(saved)
         keep = [self._plan, self._context, stream, self._memories, self._arrays]
-        return BoundCall(steps, keep, self._rebind())
+        return BoundCall(steps, keep, self._rebind(), partial(_described, parts))
 
     def _execution(self, operation: Operation, stream: Handle) -> NativeCall:
         memories = {index: self._memory(value) for index, value in operation.arguments.items()}
@@ -121,6 +124,10 @@ class _Binding:
             if buffer.argument is not None:
                 moving[buffer.argument].append((memory, nbytes_before))
         return {number: partial(_move, self._library, tuple(handles)) for number, handles in moving.items()}
+
+
+def _described(parts: Sequence[Operation | Part]) -> list[Part]:
+    return [part if isinstance(part, Part) else part.describe() for part in parts]
 
 
 def _move(library: Library, memories: Sequence[tuple[Handle, int]], address: int) -> None:

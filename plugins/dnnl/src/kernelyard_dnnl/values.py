@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 
 from kernelyard import dims, dtypes
+from kernelyard.runtime.module import Part
 from kernelyard_dnnl.layout import MemoryDescriptor, Shape
 from kernelyard_dnnl.primitive import Primitive
+from kernelyard_dnnl.work import flops, layouts_of
 
 
 @dataclass(eq=False)
@@ -126,6 +128,13 @@ class Operation:
     writes: Buffer
     label: str
     reads: list[Buffer] = field(init=False)
+
+    def describe(self) -> Part:
+        """What it is, for profiles."""
+        recipe = self.primitive.recipe
+        nbytes = sum(value.descriptor.nbytes for value in self.arguments.values())
+        work = flops(recipe.kind, layouts_of(recipe.arguments))
+        return Part(self.label, self.primitive.implementation, nbytes, round(work) or None)
 
     def __post_init__(self) -> None:
         self.reads = [value.buffer for value in self.arguments.values()]

@@ -20,17 +20,24 @@ WORTHWHILE_SECONDS = 2e-5
 
 def seconds(kind: str, arguments: Sequence[Argument]) -> float:
     """One core's time for a primitive."""
+    layouts = layouts_of(arguments)
+    nbytes = sum(math.prod(each.shape) * dtypes.itemsize(each.dtype) for each in layouts)
+    return flops(kind, layouts) / FLOPS + nbytes / BYTES
+
+
+def layouts_of(arguments: Sequence[Argument]) -> list[MemoryDescriptor]:
+    """The tensors among a primitive's arguments, in order."""
     layouts: list[MemoryDescriptor] = []
     for argument in arguments:
         if isinstance(argument, Descriptors):
             layouts += argument.values
         elif isinstance(argument, MemoryDescriptor):
             layouts.append(argument)
-    nbytes = sum(math.prod(each.shape) * dtypes.itemsize(each.dtype) for each in layouts)
-    return _flops(kind, layouts) / FLOPS + nbytes / BYTES
+    return layouts
 
 
-def _flops(kind: str, layouts: Sequence[MemoryDescriptor]) -> float:
+def flops(kind: str, layouts: Sequence[MemoryDescriptor]) -> float:
+    """Additions and multiplications of a matrix product or convolution; 0 for what is bound by memory."""
     if kind == "matmul":
         return 2.0 * math.prod(layouts[-1].shape) * layouts[0].shape[-1]
     if kind in ("convolution_forward", "deconvolution_forward"):
