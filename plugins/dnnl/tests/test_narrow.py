@@ -250,3 +250,37 @@ def test_casts_to_other_dtypes_are_declined(offloading):
         return b.op("astype", b.op("matmul", x, weights(32, 16)), dtype="int32")
 
     offloading.declined("dtype", "dnnl.cast", build, image(4, 32))
+
+
+@pytest.mark.parametrize("pattern", ["dnnl.matmul", "dnnl.conv2d"])
+def test_a_wide_residual_is_added_before_anything_is_rounded(pattern, offloading):
+    op, data, weight, _, attrs = LINEAR[pattern]
+    probe = offloading.module(lambda b, x: b.op(op, x, weights(*weight), **attrs), image(*data))["main"].result_type
+
+    def build(b, x, r, wide=False):
+        w = Constant(weights(*weight).data.astype(np.float32)) if wide else weights(*weight)
+        y = b.op(op, x, w, **attrs)
+        return b.op("nn.relu", b.op("add", y if wide else b.op("astype", y, dtype="float32"), r))
+
+    exe = ky.compile(offloading.module(build, image(*data), probe.shape), backends=["dnnl"])
+    assert [(region.pattern, " ".join(region.ops)) for region in exe.report.regions] == [
+        (pattern, f"{op} astype add nn.relu")
+    ]
+    exact = offloading.module(lambda b, x, r: build(b, x, r, wide=True), data, probe.shape)
+    feed, residual = offloading.feeds(exact)
+    narrow = feed.astype(BF16)
+    assert_allclose(exe(narrow, residual), evaluate(exact, [narrow.astype(np.float32), residual])[0])
+
+
+def test_rows_are_stored_as_they_are_read(offloading):
+    """A norm or a softmax of float32 whose reader is narrow stores its result narrow, and the other way round."""
+
+    def softmax(b, x):
+        return b.op("astype", b.op("nn.softmax", x, axis=1), dtype="bfloat16")
+
+    def layer_norm(b, x):
+        vectors = (Constant(weights(32, seed=seed).data.astype(np.float32)) for seed in (1, 2))
+        return b.op("astype", b.op("nn.layer_norm", x, *vectors, axes=(1,), epsilon=1e-5), dtype="bfloat16")
+
+    offloading.taken("dnnl.softmax", "nn.softmax astype", softmax, (4, 32))
+    offloading.taken("dnnl.layer_norm", "nn.layer_norm astype", layer_norm, (4, 32))

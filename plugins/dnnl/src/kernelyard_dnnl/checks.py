@@ -44,13 +44,13 @@ def _declined(match: Match, *rules: Callable[[Composite], Decline | None]) -> An
 
 # --- what holds for every primitive -----------------------------------------------------------------------------------
 def _dtypes(composite: Composite) -> Decline | None:
-    """One dtype for the whole group but a cast at its end; sums are float32 in between, whatever it is."""
+    """One dtype for the whole group up to a cast; sums are float32 in between, whatever it is."""
     taken = (FLOAT,) if composite.anchor.op_name in ONLY_WIDE else (FLOAT, NARROW)
     first = composite.anchor.tensor_type.dtype
     for call in composite.calls:
-        if call.op_name == "astype" and call.attrs["dtype"] in taken:
-            continue
-        for operand in (*call.args, call):
+        is_cast = call.op_name == "astype"
+        first = call.tensor_type.dtype if is_cast else first
+        for operand in (call,) if is_cast else (*call.args, call):
             dtype = operand.type.dtype if isinstance(operand.type, TensorType) else None
             if dtype not in taken or dtype != first:
                 return Decline(
@@ -371,7 +371,7 @@ def _may_be_ours(value: Expr) -> bool:
 
 
 # --- whole regions ----------------------------------------------------------------------------------------------------
-LIGHT = (*UNARY, *BINARY, "power", "concat", "permute_dims", "reshape", "strided_slice")
+LIGHT = (*UNARY, *BINARY, "power", "concat", "permute_dims", "reshape", "strided_slice", "astype")
 
 
 def prune(region: Region) -> Answer:

@@ -11,7 +11,16 @@ from kernelyard_dnnl.post_ops import BINARY, UNARY
 
 MAX_STEPS_BACK = 8
 CHANNELS_LAST = (*CONVOLUTIONS, *DECONVOLUTIONS, "nn.lrn")
-LIKE_FIRST = (*MAX_POOLS, *AVG_POOLS, "image.resize", "concat", "nn.batch_norm", "permute_dims", "strided_slice")
+LIKE_FIRST = (
+    *MAX_POOLS,
+    *AVG_POOLS,
+    "image.resize",
+    "concat",
+    "nn.batch_norm",
+    "permute_dims",
+    "strided_slice",
+    "astype",
+)
 
 
 def expected_order(match: Match, operand: Expr, steps: int = MAX_STEPS_BACK) -> tuple[int, ...] | None:

@@ -39,7 +39,7 @@ def _post_op(stage: Stage, composite: Composite, role: str, inputs: list[tuple[s
     if not isinstance(stage, Binary):
         return _eltwise_post_op(stage)
     inputs.append((role, stage.operand))
-    same_shape = stage.operand.type == composite.anchor.type
+    same_shape = stage.operand.tensor_type.shape == composite.anchor.tensor_type.shape
     if stage.algorithm == "add" and same_shape:
         return {"kind": "sum", "role": role}
     return {"kind": "binary", "algorithm": stage.algorithm, "role": role}

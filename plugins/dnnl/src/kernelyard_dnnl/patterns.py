@@ -5,6 +5,8 @@ A group reads `anchor [stage]*`: matmul [+ bias] [activation] [+ residual] is on
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from kernelyard.patterns import FusionPattern, Pattern, is_const, is_op, wildcard
 from kernelyard.patterns.templates import swaps_last_two
 from kernelyard_dnnl import checks
@@ -28,17 +30,27 @@ def stage(previous: Pattern) -> Pattern:
     return activation(previous) | combined | reversed_
 
 
-def with_stages(anchor: Pattern, count: int = MAX_STAGES) -> Pattern:
+def cast(previous: Pattern) -> Pattern:
+    """`previous` in another dtype."""
+    return is_op("astype")(previous)
+
+
+def stage_or_cast(previous: Pattern) -> Pattern:
+    """A stage, or a cast: sums are float32 until they are stored, so that both cost nothing."""
+    return stage(previous) | cast(previous)
+
+
+def with_stages(anchor: Pattern, count: int = MAX_STAGES, one: Callable[[Pattern], Pattern] = stage) -> Pattern:
     """`anchor` with up to `count` stages, as many as there are."""
     pattern = anchor
     for _ in range(count):
-        pattern = pattern.optional(stage)
+        pattern = pattern.optional(one)
     return pattern
 
 
-def with_cast(pattern: Pattern) -> Pattern:
-    """The pattern, and a cast of its result where there is one: what is computed in float32 is stored so."""
-    return pattern.optional(is_op("astype"))
+def with_casts(anchor: Pattern) -> Pattern:
+    """`anchor` with its stages, between which and after which it may be cast."""
+    return with_stages(anchor, one=stage_or_cast)
 
 
 def _two(*names: str) -> Pattern:
@@ -71,18 +83,20 @@ def _label(op: str) -> str:
 def fusion_patterns() -> list[FusionPattern]:
     """Every pattern, most wanted first: what computes most comes before what merely follows it."""
     patterns = [
-        FusionPattern(f"dnnl.padded_{_label(op)}", with_cast(with_stages(_padded(op))), checks.padded_convolution)
+        FusionPattern(f"dnnl.padded_{_label(op)}", with_casts(_padded(op)), checks.padded_convolution)
         for op in CONVOLUTIONS
     ]
     patterns += [
-        FusionPattern(f"dnnl.{_label(op)}", with_cast(with_stages(_two(op))), checks.convolution)
+        FusionPattern(f"dnnl.{_label(op)}", with_casts(_two(op)), checks.convolution)
         for op in (*CONVOLUTIONS, *DECONVOLUTIONS)
     ]
     patterns += [
-        FusionPattern("dnnl.transposed_matmul", with_cast(with_stages(_transposed_matmul())), checks.matmul),
-        FusionPattern("dnnl.matmul", with_cast(with_stages(_two("matmul"))), checks.matmul),
-        FusionPattern("dnnl.softmax", is_op("nn.softmax", "nn.log_softmax")(wildcard()), checks.softmax),
-        FusionPattern("dnnl.layer_norm", is_op("nn.layer_norm")(wildcard(), wildcard(), wildcard()), checks.layer_norm),
+        FusionPattern("dnnl.transposed_matmul", with_casts(_transposed_matmul()), checks.matmul),
+        FusionPattern("dnnl.matmul", with_casts(_two("matmul")), checks.matmul),
+        FusionPattern("dnnl.softmax", is_op("nn.softmax", "nn.log_softmax")(wildcard()).optional(cast), checks.softmax),
+        FusionPattern(
+            "dnnl.layer_norm", is_op("nn.layer_norm")(*(wildcard() for _ in range(3))).optional(cast), checks.layer_norm
+        ),
         FusionPattern("dnnl.batch_norm", with_stages(_batch_norm()), checks.batch_norm),
         FusionPattern("dnnl.lrn", is_op("nn.lrn")(wildcard()), checks.lrn),
         FusionPattern("dnnl.pool", with_stages(is_op(*MAX_POOLS, *AVG_POOLS)(wildcard())), checks.pool),

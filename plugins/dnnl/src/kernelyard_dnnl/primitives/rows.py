@@ -33,24 +33,25 @@ class Rows:
         return value.seen_as(dense(self.matrix.shape, value.descriptor.dtype))
 
 
-def rows_along(graph: Lowering, x: Value, axes: Shape) -> Rows:
-    """The rows of a tensor along some axes; a copy is made only where these are not innermost in memory."""
+def rows_along(graph: Lowering, x: Value, axes: Shape, dtype: str) -> Rows:
+    """The rows of a tensor along some axes, for a result of that dtype; a copy is made only where these are not
+    innermost in memory."""
     x = graph.strided(x)
     order = (*(other for other in x.descriptor.order if other not in axes), *axes)
     ordered = graph.plain(x.permuted(order))
     size = math.prod(x.shape[axis] for axis in axes)
     matrix = graph.reshaped(ordered, (math.prod(x.shape) // max(size, 1), size))
-    return Rows(matrix, dense(x.shape, x.descriptor.dtype, order))
+    return Rows(matrix, dense(x.shape, dtype, order))
 
 
 def lower_softmax(node: Node, graph: Lowering) -> Value:
     """Lowers a softmax or log_softmax node."""
     x = node.operands["x"]
-    rows = rows_along(graph, x, (node.attrs["axis"] % len(x.shape),))
-    layout = rows.matrix.descriptor
+    rows = rows_along(graph, x, (node.attrs["axis"] % len(x.shape),), node.dtype)
+    source, result = rows.matrix.descriptor, dense(rows.matrix.shape, node.dtype)
 
     def create(post_ops: PostOps) -> Primitive:
-        arguments = (enums.FORWARD_INFERENCE, enums.SOFTMAX[node.op], layout, layout, 1)
+        arguments = (enums.FORWARD_INFERENCE, enums.SOFTMAX[node.op], source, result, 1)
         return graph.primitive("softmax_forward", *arguments, post_ops=post_ops)
 
     return _execute_rows(node, graph, rows, {SOURCE: rows.matrix}, create)
@@ -59,14 +60,15 @@ def lower_softmax(node: Node, graph: Lowering) -> Value:
 def lower_layer_norm(node: Node, graph: Lowering) -> Value:
     """Lowers a layer_norm node."""
     x = node.operands["x"]
-    rows = rows_along(graph, x, tuple(node.attrs.get("axes", (len(x.shape) - 1,))))
-    layout, size = rows.matrix.descriptor, rows.matrix.shape[-1]
+    rows = rows_along(graph, x, tuple(node.attrs.get("axes", (len(x.shape) - 1,))), node.dtype)
+    source, result = rows.matrix.descriptor, dense(rows.matrix.shape, node.dtype)
+    size = rows.matrix.shape[-1]
     flags = enums.NORMALIZATION_FLAG["use_scale"] | enums.NORMALIZATION_FLAG["use_shift"]
     vector = dense((size,), "float32")  # whatever the dtype of the rows
     scale, shift = (graph.reordered(graph.reshaped(node.operands[role], (size,)), vector) for role in ("gamma", "beta"))
 
     def create(post_ops: PostOps) -> Primitive:
-        arguments = (enums.FORWARD_INFERENCE, layout, layout, None, float(node.attrs["epsilon"]), flags)
+        arguments = (enums.FORWARD_INFERENCE, source, result, None, float(node.attrs["epsilon"]), flags)
         return graph.primitive("layer_normalization_forward", *arguments, post_ops=post_ops)
 
     arguments = {SOURCE: rows.matrix, SCALE: scale, SHIFT: shift}
