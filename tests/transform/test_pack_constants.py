@@ -8,6 +8,7 @@ import pytest
 from kernelyard.ir import Call, Constant, FunctionBuilder, IRModule, parse_module, to_text, verify
 from kernelyard.testing.reference import assert_same_meaning
 from kernelyard.tir.packing import Packing
+from kernelyard.tir.padding import paddable_axis
 from kernelyard.tir.primfunc import PrimFunc
 from kernelyard.transform.pack_constants import PackConstants
 from kernelyard.transform.pipelines import get_pipeline
@@ -45,6 +46,32 @@ def test_the_meaning_stays(packing):
     assert sum(isinstance(f, PrimFunc) for f in packed.functions.values()) == 1, "the old function is gone"
 
 
+@pytest.mark.parametrize("packing", [Packing(1, 3), Packing(1, 16)])
+@pytest.mark.parametrize("follows", [(), ("nn.relu",), ("exp", "nn.gelu")])
+def test_the_last_block_is_filled_up(packing, follows):
+    b = FunctionBuilder()
+    y = b.op("matmul", b.input("x", (4, 6)), WEIGHT)
+    for op in follows:
+        y = b.op(op, y)
+    module = get_pipeline("legalize")(IRModule({"main": b.function(y)}))
+    packed = verify(PackConstants(lambda function, positions: dict.fromkeys(positions, packing))(module))
+    (weight,) = constants(calls(packed)[0])
+    assert weight.data.shape == (-(-8 // packing.block), 6, packing.block)
+    assert weight.data.sum() == WEIGHT.sum()
+    assert_same_meaning(module, packed, [np.linspace(-1, 1, 24, dtype=np.float32).reshape(4, 6)])
+
+
+def test_axes_that_are_read_elsewhere_are_not_padded():
+    b = FunctionBuilder()
+    x, y = b.input("x", (4, 6)), b.input("y", (6, 8))
+    module = get_pipeline("legalize")(IRModule({"main": b.function(b.op("matmul", x, y))}))
+    (function,) = (f for f in module.functions.values() if isinstance(f, PrimFunc))
+    columns, rows = paddable_axis(function, function.inputs[1], 1), paddable_axis(function, function.inputs[0], 0)
+    assert (columns.extent, rows.extent) == (8, 4)
+    assert paddable_axis(function, function.inputs[1], 0) is None, "the sum is over it"
+    assert paddable_axis(function, function.inputs[0], 1) is None
+
+
 def test_only_constants_are_asked_about():
     asked: list[tuple[int, ...]] = []
 
@@ -65,7 +92,8 @@ def test_the_name_tells():
 
 
 @pytest.mark.parametrize(
-    ("shape", "packing"), [((6, 8), Packing(1, 4)), ((4, 3, 2, 5), Packing(0, 2)), ((7,), Packing(0, 7))]
+    ("shape", "packing"),
+    [((6, 8), Packing(1, 4)), ((4, 3, 2, 5), Packing(0, 2)), ((7,), Packing(0, 7)), ((3, 7), Packing(1, 4))],
 )
 def test_every_element_is_where_its_index_says(shape, packing):
     data = np.arange(np.prod(shape)).reshape(shape)

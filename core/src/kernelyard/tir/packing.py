@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from kernelyard import dims
-from kernelyard.dims import Shape
+from kernelyard.dims import Dim, Shape
 from kernelyard.tir.expr import Const, Expr, Load, index
+from kernelyard.tir.padding import pad_axis
 from kernelyard.tir.primfunc import PrimFunc
 from kernelyard.tir.visitor import ExprRewriter, rewrite_block
 
@@ -17,19 +18,25 @@ from kernelyard.tir.visitor import ExprRewriter, rewrite_block
 @dataclass(frozen=True)
 class Packing:
     """An axis is cut into blocks of `block` elements: the number of the block becomes the first axis, the place within
-    it the last one. The block must divide the axis.
+    it the last one. Where the block does not divide the axis, the last one is filled up with zeros.
 
     Example:
         >>> Packing(axis=1, block=2).apply(np.arange(8).reshape(2, 4)).tolist()
         [[[0, 1], [4, 5]], [[2, 3], [6, 7]]]
+        >>> Packing(axis=0, block=4).apply(np.arange(1, 7)).tolist()
+        [[1, 2, 3, 4], [5, 6, 0, 0]]
     """
 
     axis: int
     block: int
 
+    def blocks(self, shape: Shape) -> Dim:
+        """How many blocks a tensor has."""
+        return dims.floordiv(shape[self.axis] + self.block - 1, self.block)
+
     def shape(self, shape: Shape) -> Shape:
         """The shape of a packed tensor."""
-        blocks = dims.floordiv(shape[self.axis], self.block)
+        blocks = self.blocks(shape)
         return (blocks, *shape[: self.axis], *shape[self.axis + 1 :], self.block)
 
     def indices(self, indices: Sequence[Expr]) -> tuple[Expr, ...]:
@@ -43,12 +50,23 @@ class Packing:
     def apply(self, array: np.ndarray) -> np.ndarray:
         """The tensor packed."""
         before, after = array.shape[: self.axis], array.shape[self.axis + 1 :]
+        missing = -array.shape[self.axis] % self.block
+        if missing:
+            array = np.concatenate([array, np.zeros((*before, missing, *after), array.dtype)], self.axis)
         blocks = array.reshape(*before, -1, self.block, *after)
         return np.ascontiguousarray(np.moveaxis(blocks, (self.axis, self.axis + 1), (0, -1)))
 
 
 def pack_inputs(function: PrimFunc, packings: Mapping[int, Packing]) -> PrimFunc:
-    """The function reading some of its inputs, given by position, packed."""
+    """The function reading some of its inputs, given by position, packed.
+
+    Where blocks do not divide an axis, the function computes all of the last one (`paddable_axis` must name the axis).
+    """
+    for position, packing in packings.items():
+        buffer = function.inputs[position]
+        whole = packing.blocks(buffer.shape) * packing.block
+        if whole != buffer.shape[packing.axis]:
+            function = pad_axis(function, buffer, packing.axis, whole)
     chosen = {function.inputs[position]: packing for position, packing in packings.items()}
     packed = {buffer: replace(buffer, shape=packing.shape(buffer.shape)) for buffer, packing in chosen.items()}
 

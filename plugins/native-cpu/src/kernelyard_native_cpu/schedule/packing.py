@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
+from kernelyard import dims
 from kernelyard.tir import Axis, Buffer, Load, PrimFunc
 from kernelyard.tir.packing import Packing, pack_inputs
+from kernelyard.tir.padding import paddable_axis
 from kernelyard_native_cpu.machine import Machine
 from kernelyard_native_cpu.schedule.affine import axes_of
 from kernelyard_native_cpu.schedule.groups import make_groups
@@ -16,6 +18,10 @@ from kernelyard_native_cpu.schedule.tiling import MOST_HEIGHT, best_tile, reused
 
 # What fits into the first cache is quick to read in any order.
 _LEAST_ELEMENTS = 4096
+# An axis that no block divides is made longer where this few rows read a matrix of so many bytes.
+_LEAST_PADDED_BYTES = 1 << 20
+_MOST_ROWS_PADDED = 16
+_MOST_WASTE = 0.02
 _PACKED_DTYPES = ("float32", "bfloat16", "float16")  # what is computed in float32
 
 
@@ -46,7 +52,8 @@ def _stage_that_multiplies(function: PrimFunc, buffer: Buffer) -> Stage | None:
 def _packing(function: PrimFunc, position: int, stage: Stage, machine: Machine) -> Packing | None:
     buffer = function.inputs[position]
     for axis, place in _own_axes(stage, buffer):
-        blocks = _block_sizes(stage, axis, machine)
+        is_padded = paddable_axis(function, buffer, place) is not None and _has_few_rows(stage, axis, buffer)
+        blocks = _block_sizes(stage, axis, is_padded, machine)
         packed = {size: _packed_loops(function, position, Packing(place, size), machine) for size in blocks}
         usable = {size: loops for size, loops in packed.items() if loops.vector == axis}
         best = min(usable, key=lambda size: _time(usable[size], axis) / size, default=None)
@@ -73,12 +80,19 @@ def _times_used(load: Load, axis: str) -> int:
     return sum(axis in axes_of(index) for index in load.indices)
 
 
-def _block_sizes(stage: Stage, axis: str, machine: Machine) -> list[int]:
-    """Whole vectors, up to the widest tile, of which the axis is a multiple."""
+def _has_few_rows(stage: Stage, axis: str, matrix: Buffer) -> bool:
+    """True where a large matrix meets few rows: then reading it takes the time, and its rows are far apart."""
+    rows = dims.product(each.extent for each in stage.spatial if each.name != axis)
+    return isinstance(rows, int) and rows <= _MOST_ROWS_PADDED and size_of(matrix.nbytes) >= _LEAST_PADDED_BYTES
+
+
+def _block_sizes(stage: Stage, axis: str, is_padded: bool, machine: Machine) -> list[int]:
+    """Whole vectors, up to the widest tile, of which the axis is a multiple, or may be made one at little cost."""
     (extent,) = (each.extent for each in stage.spatial if each.name == axis)
     lanes = machine.vector_bits // 32
     sizes = [lanes * width for width in MOST_HEIGHT[machine.vector_registers]]
-    return [size for size in sizes if isinstance(extent, int) and extent % size == 0]
+    most = _MOST_WASTE if is_padded else 0.0
+    return [size for size in sizes if isinstance(extent, int) and -extent % size <= most * extent]
 
 
 def _packed_loops(function: PrimFunc, position: int, packing: Packing, machine: Machine) -> Loops:
