@@ -223,9 +223,9 @@ def test_small_primitives_are_not_shared_among_threads(shape, features, expected
     runtime = DnnlRuntime([builder.graph(result)], builder.constants)
     for threads in (1, 2):
         (convolution,) = (
-            each.primitive
+            each.code
             for each in runtime.plan("dnnl_0", {}, threads).operations
-            if each.primitive.recipe.kind == "convolution_forward"
+            if each.code.recipe.kind == "convolution_forward"
         )
         assert convolution.threads == min(threads, expected)
     (actual,), _ = builder.run([result], x, threads=2)

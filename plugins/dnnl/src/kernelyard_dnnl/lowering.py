@@ -16,6 +16,7 @@ from kernelyard.runtime.json_runtime import JSONGraph, JSONNode, NodeEntry
 from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl._native import StatusError
 from kernelyard_dnnl.layout import MemoryDescriptor, Shape, channels_last, dense
+from kernelyard_dnnl.native_kernel import NativeKernel
 from kernelyard_dnnl.packing import PackedConstants
 from kernelyard_dnnl.primitive import Argument, PostOps, Primitive, create_primitive, create_reorder
 from kernelyard_dnnl.values import Buffer, Node, Operation, Value
@@ -29,7 +30,7 @@ class Lowering:
     """The operations of one graph at known shapes, in the making.
 
     values: the symbolic dims. constants: arrays by digest. packed: where packed constants are kept.
-    threads: how many a call may use.
+    threads: how many a call may use. native_kernels: whether operations may be code of ours.
     """
 
     def __init__(
@@ -39,9 +40,11 @@ class Lowering:
         constants: Mapping[str, np.ndarray],
         packed: PackedConstants,
         threads: int,
+        native_kernels: bool = True,
     ) -> None:
         self.graph = graph
         self.threads = threads
+        self.native_kernels = native_kernels
         self.operations: list[Operation] = []
         self._values = values
         self._constants = constants
@@ -212,13 +215,13 @@ class Lowering:
         """
         return create_primitive(kind, arguments, post_ops, threads=fitting_threads(kind, arguments, self.threads))
 
-    def emit(self, primitive: Primitive, arguments: dict[int, Value]) -> None:
+    def emit(self, code: Primitive | NativeKernel, arguments: dict[int, Value]) -> None:
         """Adds an operation; what was derived from the old contents of its destination is forgotten."""
         written = arguments[DESTINATION].buffer
         self._copies.pop(written, None)
         for buffer, copies in self._copies.items():
             self._copies[buffer] = [pair for pair in copies if pair[1].buffer is not written]
-        self.operations.append(Operation(primitive, arguments, written, self._label))
+        self.operations.append(Operation(code, arguments, written, self._label))
 
 
 def _last_uses(graph: JSONGraph) -> dict[NodeEntry, int]:

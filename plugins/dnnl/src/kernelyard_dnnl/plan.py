@@ -16,8 +16,8 @@ from kernelyard_dnnl.values import Buffer, Operation, Value
 class Plan:
     """Operations in order, bound to no address; shared by all calls with these shapes.
 
-    offsets: of the planned buffers in the workspace. scratch: the offset of the primitives' scratch memory, which all
-    share. nbytes: of the workspace.
+    offsets: of the planned buffers in the workspace. scratch: the offset of the operations' scratch memory, which
+    all share. nbytes: of the workspace.
     """
 
     operations: tuple[Operation, ...]
@@ -27,8 +27,8 @@ class Plan:
 
     @property
     def implementations(self) -> list[tuple[str, str]]:
-        """What runs, in order: the node, and oneDNN's name of the implementation."""
-        return [(operation.label, operation.primitive.implementation) for operation in self.operations]
+        """What runs, in order: the node, and the implementation, by oneDNN's name or ours."""
+        return [(operation.label, operation.code.implementation) for operation in self.operations]
 
 
 def make_plan(lowering: Lowering) -> Plan:
@@ -41,7 +41,7 @@ def make_plan(lowering: Lowering) -> Plan:
     operations = _needed(lowering.operations)
     lifetimes = _lifetimes(operations)
     memory = plan_memory(list(lifetimes.values()))
-    scratch = max((operation.primitive.scratchpad_nbytes for operation in operations), default=0)
+    scratch = max((operation.code.scratchpad_nbytes for operation in operations), default=0)
     offsets = dict(zip(lifetimes, memory.offsets, strict=True))
     return Plan(tuple(operations), offsets, align(memory.nbytes), align(memory.nbytes) + align(scratch))
 

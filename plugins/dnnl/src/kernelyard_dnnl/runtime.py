@@ -11,6 +11,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import groupby
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,9 +23,10 @@ from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl._native import Handle, Library, load_library
 from kernelyard_dnnl.layout import MemoryDescriptor
 from kernelyard_dnnl.lowering import Lowering
+from kernelyard_dnnl.native_kernel import NativeKernel
 from kernelyard_dnnl.packing import PackedConstants, memory_object
 from kernelyard_dnnl.plan import Plan, make_plan
-from kernelyard_dnnl.primitive import execution_arguments
+from kernelyard_dnnl.primitive import Primitive, execution_arguments
 from kernelyard_dnnl.thread_scope import scoped
 from kernelyard_dnnl.values import Buffer, Operation, Value
 
@@ -76,13 +78,14 @@ class _Binding:
         self._base = context.workspace(plan.nbytes)
         self._memories: dict[tuple[Buffer, int, MemoryDescriptor], Handle] = {}
         self._arrays: list[object] = []
+        self._addresses: list[_Address] = []
 
     def call(self) -> BoundCall:
         """The native calls, and what keeps them alive."""
         stream = self._library.new_stream()
         steps: list[Step] = []
         parts: list[Operation | Part] = []
-        for threads, operations in groupby(self._plan.operations, key=lambda each: each.primitive.threads):
+        for threads, operations in groupby(self._plan.operations, key=lambda each: each.code.threads):
             group = list(operations)
             part, saved = scoped(self._library, threads, [self._execution(each, stream) for each in group])
             steps += part
@@ -92,16 +95,32 @@ class _Binding:
         return BoundCall(steps, keep, self._rebind(), partial(_described, parts))
 
     def _execution(self, operation: Operation, stream: Handle) -> NativeCall:
-        memories = {index: self._memory(value) for index, value in operation.arguments.items()}
-        scratchpad = operation.primitive.scratchpad
+        if isinstance(operation.code, NativeKernel):
+            return self._kernel_call(operation.code, operation.arguments)
+        return self._primitive_call(operation.code, operation.arguments, stream)
+
+    def _kernel_call(self, kernel: NativeKernel, arguments: Mapping[int, Value]) -> NativeCall:
+        record = (ctypes.c_int64 * len(kernel.record))(*kernel.record)
+        for index, value in arguments.items():
+            place = kernel.places[index]
+            record[place] = self._address(value.buffer) + value.nbytes_before
+            if value.buffer.argument is not None:
+                self._addresses.append(_Address(value.buffer.argument, record, place, value.nbytes_before))
+        record[kernel.scratch_place] = self._base + self._plan.scratch
+        self._arrays.append(record)
+        return NativeCall(kernel.function, ctypes.addressof(record), 0, kernel.threads)
+
+    def _primitive_call(self, primitive: Primitive, arguments: Mapping[int, Value], stream: Handle) -> NativeCall:
+        memories = {index: self._memory(value) for index, value in arguments.items()}
+        scratchpad = primitive.scratchpad
         if scratchpad is not None:
             scratch = memory_object(scratchpad, self._base + self._plan.scratch)
             memories[enums.ARG["scratchpad"]] = scratch
             self._arrays.append(scratch)
         array = execution_arguments(memories)
         self._arrays.append(array)
-        primitive, execute = operation.primitive.handle.address, self._library.execute_address
-        return NativeCall(execute, primitive, stream.address, len(memories), ctypes.addressof(array))
+        execute = self._library.execute_address
+        return NativeCall(execute, primitive.handle.address, stream.address, len(memories), ctypes.addressof(array))
 
     def _memory(self, value: Value) -> Handle:
         key = (value.buffer, value.nbytes_before, value.descriptor)
@@ -118,21 +137,38 @@ class _Binding:
         return self._base + self._plan.offsets[buffer]
 
     def _rebind(self) -> dict[int, partial[None]]:
-        """For each argument, what moves its memory objects to another address."""
-        moving: dict[int, list[tuple[Handle, int]]] = {number: [] for number in range(len(self._args))}
+        """For each argument, what moves its memory objects, and its addresses in records, to another address."""
+        memories: dict[int, list[tuple[Handle, int]]] = {number: [] for number in range(len(self._args))}
         for (buffer, nbytes_before, _), memory in self._memories.items():
             if buffer.argument is not None:
-                moving[buffer.argument].append((memory, nbytes_before))
-        return {number: partial(_move, self._library, tuple(handles)) for number, handles in moving.items()}
+                memories[buffer.argument].append((memory, nbytes_before))
+        moving: dict[int, partial[None]] = {}
+        for number, handles in memories.items():
+            addresses = tuple(each for each in self._addresses if each.argument == number)
+            moving[number] = partial(_move, self._library, tuple(handles), addresses)
+        return moving
 
 
 def _described(parts: Sequence[Operation | Part]) -> list[Part]:
     return [part if isinstance(part, Part) else part.describe() for part in parts]
 
 
-def _move(library: Library, memories: Sequence[tuple[Handle, int]], address: int) -> None:
+class _Address(NamedTuple):
+    """Where a record holds the address of an argument of the call."""
+
+    argument: int
+    record: ctypes.Array[ctypes.c_int64]
+    place: int
+    nbytes_before: int
+
+
+def _move(
+    library: Library, memories: Sequence[tuple[Handle, int]], addresses: Sequence[_Address], address: int
+) -> None:
     for memory, nbytes_before in memories:
         library.call("dnnl_memory_set_data_handle", memory.address, address + nbytes_before)
+    for _, record, place, nbytes_before in addresses:
+        record[place] = address + nbytes_before
 
 
 def probe_implementation(

@@ -11,6 +11,7 @@ import numpy as np
 from kernelyard import dims, dtypes
 from kernelyard.runtime.module import Part
 from kernelyard_dnnl.layout import MemoryDescriptor, Shape
+from kernelyard_dnnl.native_kernel import NativeKernel
 from kernelyard_dnnl.primitive import Primitive
 from kernelyard_dnnl.work import flops, layouts_of
 
@@ -121,9 +122,9 @@ class Node:
 
 @dataclass
 class Operation:
-    """One execution of a primitive; `arguments` by the library's argument numbers."""
+    """One execution of a primitive, or of code of ours; `arguments` by the library's argument numbers."""
 
-    primitive: Primitive
+    code: Primitive | NativeKernel
     arguments: dict[int, Value]
     writes: Buffer
     label: str
@@ -131,10 +132,12 @@ class Operation:
 
     def describe(self) -> Part:
         """What it is, for profiles."""
-        recipe = self.primitive.recipe
         nbytes = sum(value.descriptor.nbytes for value in self.arguments.values())
-        work = flops(recipe.kind, layouts_of(recipe.arguments))
-        return Part(self.label, self.primitive.implementation, nbytes, round(work) or None)
+        if isinstance(self.code, NativeKernel):
+            work = self.code.flops
+        else:
+            work = round(flops(self.code.recipe.kind, layouts_of(self.code.recipe.arguments)))
+        return Part(self.label, self.code.implementation, nbytes, work or None)
 
     def __post_init__(self) -> None:
         self.reads = [value.buffer for value in self.arguments.values()]

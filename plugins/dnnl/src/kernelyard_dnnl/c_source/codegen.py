@@ -68,7 +68,7 @@ class DnnlC(CSourceCodegen):
         for spec in (*graph.inputs, *(spec for node in graph.nodes for spec in node.outputs)):
             static_shape(spec, graph.symbol)
         packing = DeferredPacking()
-        plan = make_plan(Lowering(graph, {}, constants, packing, load_library().threads))
+        plan = make_plan(Lowering(graph, {}, constants, packing, load_library().threads, native_kernels=False))
         writer = RegionWriter(plan, packing.origins)
         text = writer.write(name)
         return text, tuple(_digest(buffer, constants) for buffer in writer.constants)

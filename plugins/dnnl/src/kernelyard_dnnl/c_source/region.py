@@ -16,12 +16,13 @@ from kernelyard_dnnl.primitive import (
     Factors,
     PostOp,
     PostOps,
+    Primitive,
     Recipe,
     Sum,
     Vector,
     create_reorder,
 )
-from kernelyard_dnnl.values import Buffer, Value
+from kernelyard_dnnl.values import Buffer, Operation, Value
 
 K = TypeVar("K")
 
@@ -55,7 +56,7 @@ class RegionWriter:
         """The region's part of the text: tables, and the functions of the interface."""
         operations = [
             (
-                self._executed_primitive(operation.primitive.recipe),
+                self._executed_primitive(_recipe(operation)),
                 {i: self._place(v) for i, v in operation.arguments.items()},
             )
             for operation in self._plan.operations
@@ -207,6 +208,11 @@ class RegionWriter:
         if argument is None:
             return "NULL"
         return _float(argument) if isinstance(argument, float) else str(argument)
+
+
+def _recipe(operation: Operation) -> Recipe:
+    assert isinstance(operation.code, Primitive), "plans that are written as C have primitives alone"
+    return operation.code.recipe
 
 
 def _dims(values: Iterable[int]) -> str:
