@@ -150,6 +150,12 @@ def builder() -> GraphBuilder:
     return GraphBuilder()
 
 
+@pytest.fixture(scope="session")
+def new_builder() -> Callable[[], GraphBuilder]:
+    """Makes empty graphs, for tests that need many."""
+    return GraphBuilder
+
+
 @pytest.fixture
 def rng() -> np.random.Generator:
     """Random numbers, the same in every run."""

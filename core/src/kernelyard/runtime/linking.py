@@ -42,27 +42,30 @@ def link(objects: Sequence[bytes], imports: Mapping[str, int], symbols: Sequence
     return Code(code.addresses, code)
 
 
-def compile_text(text: str, imports: Mapping[str, int], symbols: Sequence[str]) -> Code | None:
-    """The same for LLVM assembly that any CPU of this architecture runs; None where there is no llvmlite.
+def compile_text(
+    text: str, imports: Mapping[str, int], symbols: Sequence[str], features: Sequence[str] = ()
+) -> Code | None:
+    """The same for LLVM assembly that any CPU of this architecture runs, or any with these features, as LLVM names
+    them; None where there is no llvmlite.
 
     Raises: RuntimeError for text that is not well-formed; a fault of ours.
     """
-    key = f"{platform.machine()}\n{text}"
+    key = "\n".join((platform.machine(), *features, text))
     data = CACHE.get(key)
     try:
         if data is None:
-            data = _compile_by_llvm(text)
+            data = _compile_by_llvm(text, features)
             CACHE.put(key, data)
         return link([data], imports, symbols)
     except ImportError:  # llvmlite is what code generators bring along; a library-only installation may lack it
         return None
 
 
-def _compile_by_llvm(text: str) -> bytes:
+def _compile_by_llvm(text: str, features: Sequence[str]) -> bytes:
     import llvmlite.binding as llvm
 
     with _lock:
-        machine = _target_machine()
+        machine = _target_machine(features)
         module = llvm.parse_assembly(f'target triple = "{machine.triple}"\n{text}')
         module.verify()
         return machine.emit_object(module)
@@ -83,13 +86,14 @@ def _link_by_llvm(objects: Sequence[bytes], imports: Mapping[str, int], symbols:
     return Code({name: library[name] for name in symbols}, library)
 
 
-def _target_machine() -> llvm.TargetMachine:
+def _target_machine(features: Sequence[str] = ()) -> llvm.TargetMachine:
     import llvmlite.binding as llvm
 
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     target = llvm.Target.from_default_triple()
-    return target.create_target_machine(opt=2, reloc="pic", codemodel="small", jit=True)
+    wanted = ",".join(f"+{feature}" for feature in features)
+    return target.create_target_machine(features=wanted, opt=2, reloc="pic", codemodel="small", jit=True)
 
 
 @cache

@@ -24,6 +24,7 @@ DISTRIBUTIONS = ("onednn-cpu-gomp", "paddlepaddle")
 INSTALL_HINT = "pip install 'onednn-cpu-gomp==2023.2.0', or set KERNELYARD_DNNL_LIBRARY to the path of a libdnnl.so.3"
 
 OPENMP_PAUSE_HARD = 2
+TEAM_FUNCTIONS = ("GOMP_parallel", "GOMP_barrier", "omp_get_thread_num", "omp_get_num_threads")
 
 Dims = c_int64 * enums.MAX_NDIMS
 _OUT = POINTER(c_void_p)
@@ -95,6 +96,7 @@ QUERIES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "dnnl_memory_desc_get_size": (c_size_t, (c_void_p,)),
     "dnnl_memory_desc_equal": (c_int, (c_void_p, c_void_p)),
     "dnnl_primitive_desc_query_md": (c_void_p, (c_void_p, c_int, c_int)),
+    "dnnl_get_effective_cpu_isa": (c_int, ()),
 }
 
 
@@ -211,6 +213,16 @@ class Library:
         for function, types, result in zip(functions, ((), (c_int,)), (c_int, None), strict=True):
             function.argtypes, function.restype = types, result
         return functions
+
+    @cached_property
+    def team_functions(self) -> dict[str, int] | None:
+        """Addresses of the functions by which compiled code starts parallel regions in the OpenMP runtime that the
+        library uses; None where that has no GNU interface."""
+        try:
+            functions = {name: getattr(self._library, name) for name in TEAM_FUNCTIONS}
+        except AttributeError:
+            return None
+        return {name: ctypes.cast(function, c_void_p).value or 0 for name, function in functions.items()}
 
     def _rest_threads(self) -> None:
         # A child has none of the parent's OpenMP threads but would wait for them: let the parent end them first.

@@ -26,11 +26,18 @@ JSON, C = FORMS = ("json", "c")
 
 
 class DnnlSerializer(JSONSerializer):
-    """Writes regions as graphs of oneDNN primitives."""
+    """Writes regions as graphs of oneDNN primitives; without `winograd`, every convolution is to be direct."""
+
+    def __init__(self, winograd: bool = True) -> None:
+        super().__init__()
+        self._winograd = winograd
 
     def visit_composite(self, composite: Function, call: Call) -> KernelNode:
         """The primitive of a composite."""
-        return node_of(read_composite(composite.bindings))
+        node = node_of(read_composite(composite.bindings))
+        if node.op == "conv" and not self._winograd:
+            return replace(node, attrs={**node.attrs, "winograd": False})
+        return node
 
 
 class DnnlBackend(Backend):
@@ -40,22 +47,27 @@ class DnnlBackend(Backend):
     merge_composites = True
     yields_to_generator = True
 
-    def __init__(self, form: str = JSON, prune: bool = False) -> None:
+    def __init__(self, form: str = JSON, prune: bool = False, winograd: bool = True) -> None:
         self._form = form
         self._prune = prune
+        self._winograd = winograd
 
     def configured(self, options: Mapping[str, Any]) -> DnnlBackend:
         """`codegen`: "json" (graphs for the runtime) or "c" (C text; sizes must be known). `prune`: leave regions in
-        which nothing is computed but elementwise to generated kernels.
+        which nothing is computed but elementwise to generated kernels. `winograd`: convolutions may take fewer
+        multiplications, with rounding errors of another size.
 
         Raises: OptionError.
         """
-        form, prune = options.get("codegen", JSON), options.get("prune", False)
+        form = options.get("codegen", JSON)
+        prune, winograd = options.get("prune", False), options.get("winograd", True)
         if form not in FORMS:
             raise OptionError("dnnl has no such codegen", found=repr(form), expected=" or ".join(map(repr, FORMS)))
         if not isinstance(prune, bool):
             raise OptionError("dnnl cannot be told to prune so", found=repr(prune), expected="True or False")
-        return DnnlBackend(form, prune)
+        if not isinstance(winograd, bool):
+            raise OptionError("dnnl has no such winograd", found=repr(winograd), expected="True or False")
+        return DnnlBackend(form, prune, winograd)
 
     def probe(self) -> Unavailable | None:
         """Whether libdnnl can be loaded."""
@@ -79,8 +91,9 @@ class DnnlBackend(Backend):
 
         Raises: OptionError, CodegenError for a region whose sizes are not known where C is asked for.
         """
-        serializer = DnnlSerializer()
-        if self.configured(options)._form == C:
+        configured = self.configured(options)
+        serializer = DnnlSerializer(configured._winograd)
+        if configured._form == C:
             from kernelyard_dnnl.c_source.codegen import DnnlC
 
             return DnnlC().generate(regions, serializer)

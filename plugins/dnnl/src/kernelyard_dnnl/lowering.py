@@ -48,7 +48,7 @@ class Lowering:
         self.operations: list[Operation] = []
         self._values = values
         self._constants = constants
-        self._packed = packed
+        self.packed = packed
         self._tensors: dict[NodeEntry, Value] = {}
         self._copies: dict[Buffer, list[tuple[Value, Value]]] = {}
         self._casts: dict[Buffer, tuple[Value, Value]] = {}
@@ -125,7 +125,7 @@ class Lowering:
         if value.descriptor.same_layout(descriptor):
             return value.seen_as(descriptor)
         if value.is_constant:
-            return self._packed.pack(value, descriptor, self.threads)
+            return self.packed.pack(value, descriptor, self.threads)
         copies = self._copies.setdefault(value.buffer, [])
         for source, copy in copies:
             if source.same_place(value) and copy.descriptor.same_layout(descriptor):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 from kernelyard.runtime.memory import address_of, aligned_bytes, give_back_pages
 from kernelyard_dnnl import _enums as enums
@@ -19,6 +20,7 @@ class PackedConstants:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._packed: dict[str, list[tuple[Value, Value]]] = {}
+        self._derived: dict[str, Value] = {}
 
     def pack(self, value: Value, descriptor: MemoryDescriptor, threads: int) -> Value:
         """A constant in that layout, copied at first need.
@@ -34,6 +36,14 @@ class PackedConstants:
             packed = self.make(value, descriptor, threads, f"{value.buffer.key}/{len(forms)}")
             forms.append((value, packed))
             return packed
+
+    def derived(self, value: Value, form: str, make: Callable[[str], Value]) -> Value:
+        """What `make` makes of a constant, called at first need with a key for the result; `form` says what it is."""
+        with self._lock:
+            key = f"{value.buffer.key}/{form}/{value.offset} {value.shape} {value.descriptor.strides}"
+            if key not in self._derived:
+                self._derived[key] = make(key)
+            return self._derived[key]
 
     def make(self, value: Value, descriptor: MemoryDescriptor, threads: int, key: str) -> Value:
         """The constant in that layout; called once for each.
@@ -52,7 +62,8 @@ class PackedConstants:
     @property
     def nbytes(self) -> int:
         """Bytes held."""
-        return sum(packed.buffer.nbytes for forms in self._packed.values() for _, packed in forms)
+        packed = [packed for forms in self._packed.values() for _, packed in forms]
+        return sum(each.buffer.nbytes for each in (*packed, *self._derived.values()))
 
 
 def memory_object(descriptor: Handle, address: int) -> Handle:

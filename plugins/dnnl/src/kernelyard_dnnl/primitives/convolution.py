@@ -1,9 +1,9 @@
 """conv and conv_transpose: channels-last activations, weights in whatever layout the primitive prefers.
 
 Node schema: operands data (N, C, spatial...), weight, optional bias, and those of the post-ops. Attributes strides,
-padding_begin and padding_end (numbers, or dims as text), dilation (1 = dense), groups. Weight of conv: (O, I/groups,
-spatial...); of conv_transpose: (I, O/groups, spatial...). The padding at the end of a transposed convolution follows
-from the result's shape.
+padding_begin and padding_end (numbers, or dims as text), dilation (1 = dense), groups; winograd is described in
+`primitives.winograd`. Weight of conv: (O, I/groups, spatial...); of conv_transpose: (I, O/groups, spatial...). The
+padding at the end of a transposed convolution follows from the result's shape.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from kernelyard_dnnl.layout import MemoryDescriptor, Shape, any_layout, channels
 from kernelyard_dnnl.lowering import SOURCE, Lowering
 from kernelyard_dnnl.primitive import PostOps, Primitive, Vector, speed
 from kernelyard_dnnl.primitives.post_ops import execute
+from kernelyard_dnnl.primitives.winograd import lower_winograd, winograd_tile
 from kernelyard_dnnl.values import Node, Value
 
 WEIGHTS, BIAS = enums.ARG["weights"], enums.ARG["bias"]
@@ -70,6 +71,9 @@ def lower_convolution(node: Node, graph: Lowering) -> Value:
     trivial = _trivial_axes(node)
     if trivial:
         return graph.reshaped(lower_convolution(_without_axes(node, trivial, graph), graph), node.shape)
+    tile = winograd_tile(node, graph)
+    if tile is not None:
+        return lower_winograd(node, graph, tile)
     weight = _grouped(node.operands["weight"], node.attrs["groups"], graph)
     return _lower(node, graph, weight, _geometry(node))
 

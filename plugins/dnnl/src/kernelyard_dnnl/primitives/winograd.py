@@ -1,0 +1,120 @@
+"""conv by Winograd's algorithm, where that is quicker than oneDNN's direct convolution: see `kernelyard_dnnl.winograd`.
+
+Node schema: that of conv; the attribute winograd (true where it is missing) allows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kernelyard_dnnl import _enums as enums
+from kernelyard_dnnl.layout import MemoryDescriptor, channels_last
+from kernelyard_dnnl.lowering import DESTINATION, SOURCE, Lowering
+from kernelyard_dnnl.primitives.post_ops import Step, apply_steps, broadcast_operand, steps_of
+from kernelyard_dnnl.values import Node, Value
+from kernelyard_dnnl.winograd.algorithm import WINDOW
+from kernelyard_dnnl.winograd.choice import Shape, best_tile, seconds
+from kernelyard_dnnl.winograd.code import vector_lanes
+from kernelyard_dnnl.winograd.epilogue import BINARY, ELTWISE, Stage
+from kernelyard_dnnl.winograd.kernel import Convolution, convolution_kernel
+from kernelyard_dnnl.winograd.record import MAX_OPERANDS
+from kernelyard_dnnl.winograd.weights import packed_weights
+from kernelyard_dnnl.work import WORTHWHILE_SECONDS
+
+WEIGHTS, BIAS = enums.ARG["weights"], enums.ARG["bias"]
+
+
+def winograd_tile(node: Node, graph: Lowering) -> int | None:
+    """m of the F(m x m, 3 x 3) that computes a conv node; None where it is to be computed directly."""
+    if not node.attrs.get("winograd", True) or not graph.native_kernels or not _is_possible(node):
+        return None
+    return best_tile(_shape(node), vector_lanes(), graph.threads) if vector_lanes() else None
+
+
+def _is_possible(node: Node) -> bool:
+    """Constant weights of 3 x 3 windows that move one pixel at a time, over images in float32."""
+    data, weight, attrs = node.operands["data"], node.operands["weight"], node.attrs
+    dtypes = {node.dtype, *(value.descriptor.dtype for value in node.operands.values())}
+    return (
+        weight.is_constant
+        and dtypes == {"float32"}
+        and weight.shape[2:] == (WINDOW, WINDOW)
+        and len(data.shape) == 4
+        and attrs["groups"] == 1
+        and all(step == 1 for step in (*attrs["strides"], *attrs["dilation"]))
+        and all(amount >= 0 for amount in (*node.sizes("padding_begin"), *node.sizes("padding_end")))
+    )
+
+
+def _shape(node: Node) -> Shape:
+    images, filters, height, width = node.shape
+    return Shape(images, height, width, node.operands["data"].shape[1], filters)
+
+
+def lower_winograd(node: Node, graph: Lowering, m: int) -> Value:
+    """Lowers a conv node by F(m x m, 3 x 3)."""
+    lanes, shape = vector_lanes(), _shape(node)
+    data, weight = _with_channels_inside(node.operands["data"], graph), node.operands["weight"]
+    layout = channels_last(node.shape, node.dtype)
+    fused, after = _fused(steps_of(node))
+    arguments = {SOURCE: data, WEIGHTS: packed_weights(graph.packed, weight, m, lanes)}
+    bias = node.operands.get("bias")
+    if bias is not None:
+        arguments[BIAS] = graph.reshaped(graph.plain(bias), (node.shape[1],))
+    operands = {
+        number: broadcast_operand(graph, step.operand, layout)
+        for number, step in enumerate(fused)
+        if step.operand is not None
+    }
+    result = _destination(graph, layout, operands, [data])
+    threads = graph.threads if seconds(shape, m, lanes, 1) >= WORTHWHILE_SECONDS else 1
+    top, left = node.sizes("padding_begin")
+    convolution = Convolution(
+        m,
+        shape,
+        data.descriptor,
+        layout,
+        (top, left),
+        bias is not None,
+        _stages(fused, operands),
+        {number: operand.descriptor for number, operand in operands.items()},
+    )
+    arguments |= {enums.post_op_argument(number): operand for number, operand in operands.items()}
+    graph.emit(convolution_kernel(convolution, lanes, threads), arguments | {DESTINATION: result})
+    return apply_steps(graph, after, result)
+
+
+def _with_channels_inside(value: Value, graph: Lowering) -> Value:
+    """The tensor with the channels of a pixel side by side; rows and pixels may have gaps between them."""
+    strides = value.descriptor.strides
+    return value if strides is not None and strides[1] == 1 else graph.channels_last(value)
+
+
+def _fused(steps: Sequence[Step]) -> tuple[list[Step], list[Step]]:
+    """The steps that the kernel does on its way, and those that primitives do afterwards."""
+    for number, step in enumerate(steps):
+        known = step.eltwise.algorithm in ELTWISE if step.eltwise is not None else step.algorithm in BINARY
+        if not known or number == MAX_OPERANDS:
+            return list(steps[:number]), list(steps[number:])
+    return list(steps), []
+
+
+def _stages(steps: Sequence[Step], operands: dict[int, Value]) -> tuple[Stage, ...]:
+    stages: list[Stage] = []
+    for number, step in enumerate(steps):
+        if step.eltwise is not None:
+            stages.append(Stage(step.eltwise.algorithm, step.eltwise.alpha, step.eltwise.beta))
+        else:
+            stages.append(Stage(step.algorithm, operand=number, is_scalar=operands[number].shape[1] == 1))
+    return tuple(stages)
+
+
+def _destination(
+    graph: Lowering, layout: MemoryDescriptor, operands: dict[int, Value], others: Sequence[Value]
+) -> Value:
+    """Where the result goes: over an operand that nobody else reads, as each pixel is read before it is written."""
+    for number, operand in operands.items():
+        busy = [*others, *(other for key, other in operands.items() if key != number)]
+        if operand.descriptor.same_layout(layout) and graph.may_overwrite(operand, busy):
+            return operand.seen_as(layout)
+    return graph.new(layout)

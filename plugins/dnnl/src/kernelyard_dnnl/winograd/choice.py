@@ -1,0 +1,80 @@
+"""Which convolutions gain by Winograd's algorithm, and with which tiles: an estimate of what bounds each way.
+
+Multiplications are bound by the processor; a tile's transformed pixels and products are written to the second-level
+cache and read again; transformed weights, 16/9 or 4 times as many as there were, come from further away. Images that
+are no whole number of tiles lose a part of the gain, and small images with many channels all of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kernelyard_dnnl.winograd import algorithm
+from kernelyard_dnnl.winograd.products import FEW_ROWS, ROWS
+
+# What one core does in a second, roughly; only the proportions matter. MEMORY is shared by all cores.
+MULTIPLICATIONS = 5e10
+CACHE_BYTES = 4e10
+MEMORY_BYTES = 2e10
+# The memory that transformed weights take wants a reason.
+WORTHWHILE = 1.15
+
+FLOAT = 4
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A convolution of 3 x 3 windows: images, their results' height and width, channels and filters."""
+
+    images: int
+    height: int
+    width: int
+    channels: int
+    filters: int
+
+    def tiles(self, m: int) -> tuple[int, int]:
+        """Tiles down and across an image."""
+        return -(-self.height // m), -(-self.width // m)
+
+
+def best_tile(shape: Shape, lanes: int, threads: int) -> int | None:
+    """m of the quickest F(m x m, 3 x 3); None where the convolution is better done directly.
+
+    Example:
+        >>> best_tile(Shape(1, 56, 56, 64, 64), lanes=16, threads=1)
+        4
+        >>> best_tile(Shape(1, 7, 7, 512, 512), lanes=16, threads=1)
+        2
+        >>> best_tile(Shape(1, 56, 56, 3, 8), lanes=16, threads=1)
+    """
+    if not shape.images * shape.height * shape.width * shape.channels * shape.filters:
+        return None
+    times = {m: seconds(shape, m, lanes, threads) for m in algorithm.PAIRS}
+    best = min(times, key=lambda m: times[m])
+    return best if times[best] * WORTHWHILE < direct_seconds(shape, threads) else None
+
+
+def direct_seconds(shape: Shape, threads: int) -> float:
+    """The time of the convolution as it is defined."""
+    weights = algorithm.WINDOW**2 * shape.channels * shape.filters
+    pixels = shape.images * shape.height * shape.width
+    return pixels * weights / MULTIPLICATIONS / threads + FLOAT * weights / MEMORY_BYTES
+
+
+def seconds(shape: Shape, m: int, lanes: int, threads: int) -> float:
+    """The time by F(m x m, 3 x 3)."""
+    places = algorithm.size_of_tile(m) ** 2
+    down, across = shape.tiles(m)
+    tiles = shape.images * down * across
+    rest = tiles % ROWS
+    rows = tiles - rest + (0 if not rest else FEW_ROWS if rest <= FEW_ROWS else ROWS)
+    channels, filters = padded(shape.channels, lanes), padded(shape.filters, lanes)
+    weights = places * shape.channels * filters
+    moved = 2 * FLOAT * places * tiles * (channels + filters)
+    on_cores = rows * weights / MULTIPLICATIONS + moved / CACHE_BYTES
+    return on_cores / threads + FLOAT * weights / MEMORY_BYTES
+
+
+def padded(count: int, lanes: int) -> int:
+    """The next whole number of vectors."""
+    return -(-count // lanes) * lanes

@@ -1,0 +1,136 @@
+"""The operation of a Winograd convolution: its record, its code, and the memory that it works in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from kernelyard_dnnl import _enums as enums
+from kernelyard_dnnl.layout import MemoryDescriptor
+from kernelyard_dnnl.native_kernel import NativeKernel
+from kernelyard_dnnl.winograd import algorithm, code
+from kernelyard_dnnl.winograd.choice import FLOAT, Shape, padded
+from kernelyard_dnnl.winograd.epilogue import Stage
+from kernelyard_dnnl.winograd.products import ROWS, panel_width
+from kernelyard_dnnl.winograd.record import MAX_OPERANDS, Field, strides_of
+
+# Tiles of a block: enough that a panel of weights, once fetched, serves some groups of rows, and so few that
+# what is made of them stays in the second-level cache.
+BLOCK = 4 * ROWS
+GAP = 16  # floats between matrices: the columns of one tile would else meet in the same lines of the first-level cache
+
+PLACES = {
+    enums.ARG["src"]: Field.SOURCE,
+    enums.ARG["weights"]: Field.WEIGHTS,
+    enums.ARG["bias"]: Field.BIAS,
+    enums.ARG["dst"]: Field.RESULT,
+    **{enums.post_op_argument(number): Field.OPERANDS + number for number in range(MAX_OPERANDS)},
+}
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """A convolution at known shapes: F(m x m, 3 x 3) of tensors that lie with their channels side by side.
+
+    padding: rows above and columns to the left of the image. operands: layouts of the post-ops' operands by number.
+    """
+
+    m: int
+    shape: Shape
+    source: MemoryDescriptor
+    result: MemoryDescriptor
+    padding: tuple[int, int]
+    has_bias: bool
+    stages: tuple[Stage, ...]
+    operands: Mapping[int, MemoryDescriptor]
+
+
+def convolution_kernel(convolution: Convolution, lanes: int, threads: int) -> NativeKernel:
+    """The operation; its arguments are numbered as those of oneDNN's convolutions."""
+    m, has_bias, stages = convolution.m, convolution.has_bias, convolution.stages
+    functions = (
+        code.run(lanes),
+        code.transform_data(m, lanes),
+        code.transform_result(m, lanes, has_bias, stages),
+    )
+    run, transform_data, transform_result = (next(iter(each.addresses.values())) for each in functions)
+    shape, memory = convolution.shape, _memory(convolution, lanes, threads)
+    numbers = {
+        **_sizes(convolution, lanes),
+        **memory,
+        **_strides([convolution.source, convolution.result]),
+        Field.TRANSFORM_DATA: transform_data,
+        Field.TRANSFORM_RESULT: transform_result,
+    }
+    for number, layout in convolution.operands.items():
+        numbers |= _strides([layout], 2 + number)
+    return NativeKernel(
+        implementation=f"winograd:{m}x{m}",
+        function=run,
+        record=tuple(int(numbers.get(place, 0)) for place in range(Field.LENGTH)),
+        places=PLACES,
+        scratch_place=Field.SCRATCH,
+        scratchpad_nbytes=FLOAT * (memory[Field.COPY] + threads * memory[Field.COPY_STRIDE]),
+        threads=threads,
+        flops=2 * algorithm.size_of_tile(m) ** 2 * numbers[Field.TILES] * shape.channels * shape.filters,
+        keep=functions,
+    )
+
+
+def _sizes(convolution: Convolution, lanes: int) -> dict[int, int]:
+    shape, m = convolution.shape, convolution.m
+    down, across = shape.tiles(m)
+    columns = padded(shape.filters, lanes)
+    return {
+        Field.CHANNELS: shape.channels,
+        Field.FILTERS: shape.filters,
+        Field.PADDED_CHANNELS: padded(shape.channels, lanes),
+        Field.PADDED_FILTERS: columns,
+        Field.HEIGHT: convolution.source.shape[2],
+        Field.WIDTH: convolution.source.shape[3],
+        Field.RESULT_HEIGHT: shape.height,
+        Field.RESULT_WIDTH: shape.width,
+        Field.PADDING_TOP: convolution.padding[0],
+        Field.PADDING_LEFT: convolution.padding[1],
+        Field.TILES_DOWN: down,
+        Field.TILES_ACROSS: across,
+        Field.TILES: shape.images * down * across,
+        Field.PLACES: algorithm.size_of_tile(m) ** 2,
+        Field.PANELS: -(-columns // (panel_width(lanes) * lanes)),
+    }
+
+
+def _memory(convolution: Convolution, lanes: int, threads: int) -> dict[int, int]:
+    """How tiles are shared out, and where in scratch memory each thread works."""
+    shape, places = convolution.shape, algorithm.size_of_tile(convolution.m) ** 2
+    down, across = shape.tiles(convolution.m)
+    tiles = shape.images * down * across
+    is_shared = threads > 1 and tiles < threads * BLOCK
+    teams = 1 if is_shared else threads
+    blocks = teams * -(-tiles // (teams * BLOCK))
+    block = -(-tiles // blocks)
+    rows, channels = -(-block // ROWS) * ROWS, padded(shape.channels, lanes)
+    data = rows * channels + GAP
+    products = rows * padded(shape.filters, lanes) + GAP
+    stride = places * (data + products)
+    return {
+        Field.BLOCK: block,
+        Field.BLOCKS: -(-tiles // block),
+        Field.IS_SHARED: int(is_shared),
+        Field.DATA_STRIDE: data,
+        Field.PRODUCTS_STRIDE: products,
+        Field.PRODUCTS: places * data,
+        Field.BLOCK_STRIDE: stride,
+        Field.COPY: teams * stride,
+        Field.COPY_STRIDE: places * channels,
+    }
+
+
+def _strides(layouts: Sequence[MemoryDescriptor], first: int = 0) -> dict[int, int]:
+    """Strides of the axes but the channels; an axis along which a tensor is the same everywhere has none."""
+    numbers: dict[int, int] = {}
+    for tensor, layout in enumerate(layouts, first):
+        assert layout.strides is not None
+        axes = zip((0, 2, 3), strides_of(tensor), strict=True)
+        numbers |= {place: 0 if layout.shape[axis] == 1 else layout.strides[axis] for axis, place in axes}
+    return numbers

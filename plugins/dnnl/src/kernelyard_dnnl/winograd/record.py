@@ -1,0 +1,71 @@
+"""The record of a convolution: the 64-bit numbers that its code reads, by their place."""
+
+from __future__ import annotations
+
+from enum import IntEnum, auto
+
+from kernelyard_dnnl.winograd.emitter import Emitter
+
+MAX_OPERANDS = 4
+AXES = 3  # image, row, pixel
+
+
+class Field(IntEnum):
+    """Places in the record. Sizes and strides count floats; addresses are of a tensor's first float."""
+
+    SOURCE = 0
+    WEIGHTS = auto()
+    BIAS = auto()
+    RESULT = auto()
+    OPERANDS = auto()  # of post-ops
+    SCRATCH = OPERANDS + MAX_OPERANDS
+    TRANSFORM_DATA = auto()  # the addresses of functions
+    TRANSFORM_RESULT = auto()
+    CHANNELS = auto()
+    FILTERS = auto()
+    PADDED_CHANNELS = auto()  # a whole number of vectors
+    PADDED_FILTERS = auto()
+    HEIGHT = auto()
+    WIDTH = auto()
+    RESULT_HEIGHT = auto()
+    RESULT_WIDTH = auto()
+    PADDING_TOP = auto()
+    PADDING_LEFT = auto()
+    TILES_DOWN = auto()
+    TILES_ACROSS = auto()
+    TILES = auto()  # of all images
+    BLOCK = auto()  # tiles that are worked on together
+    BLOCKS = auto()
+    IS_SHARED = auto()  # 1: all threads work on each block; 0: each has blocks of its own
+    PLACES = auto()  # of a tile
+    PANELS = auto()  # of the weights of one place
+    DATA_STRIDE = auto()  # from the matrix of one place to the next
+    PRODUCTS_STRIDE = auto()
+    PRODUCTS = auto()  # behind the data in scratch memory
+    BLOCK_STRIDE = auto()  # from one thread's data and products to the next's
+    COPY = auto()  # of a tile at the edge, behind all data and products
+    COPY_STRIDE = auto()
+    STRIDES = auto()  # of the source's axes, the result's, and each operand's
+    LENGTH = STRIDES + AXES * (2 + MAX_OPERANDS)
+
+
+RECORD = "ptr %record"
+
+
+def number(f: Emitter, field: int) -> str:
+    """A number of the record."""
+    return f.value(f"load i64, ptr {_place(f, field)}, align 8")
+
+
+def address(f: Emitter, field: int) -> str:
+    """An address of the record."""
+    return f.value(f"load ptr, ptr {_place(f, field)}, align 8")
+
+
+def strides_of(tensor: int) -> range:
+    """Where a tensor's strides are; 0 is the source, 1 the result, the operands follow."""
+    return range(Field.STRIDES + AXES * tensor, Field.STRIDES + AXES * (tensor + 1))
+
+
+def _place(f: Emitter, field: int) -> str:
+    return f.value(f"getelementptr i64, ptr %record, i64 {int(field)}")
