@@ -178,6 +178,24 @@ def test_explain_honours_options(cli) -> None:
     assert "did you mean 'shapes'" in refused.stderr
 
 
+def test_precision(cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every command that compiles takes it; an artifact says it, and has none to choose."""
+    monkeypatch.setattr("kernelyard.driver.precision.cpu_flags", lambda _: frozenset({"avx512_bf16"}))
+    facts = data(cli("explain", "m.onnx", "--precision", "bf16", "--json"))
+    assert (facts["precision"], facts["summary"][:4]) == ("bf16", "bf16")
+    assert done(cli("compile", "m.onnx", "-o", "narrow.kyar", "--precision", "bf16")).startswith("bf16")
+    assert data(cli("inspect", "narrow.kyar", "--json"))["precision"] == "bf16"
+    assert "in bf16" in done(cli("inspect", "narrow.kyar"))
+    for command in (["run"], ["bench", "--repeat", "1"]):
+        assert data(cli(*command, "m.onnx", "--precision", "bf16", "--json"))
+        refused = cli(*command, "narrow.kyar", "--precision", "bf16")
+        assert refused.exit_code == 2
+        assert "compiled already" in refused.output
+    refused = cli("explain", "m.onnx", "--precision", "bf1")
+    assert refused.exit_code == 1
+    assert "did you mean 'bf16'" in refused.stderr
+
+
 def test_inspect(cli, folder: Path) -> None:
     facts = data(cli("inspect", "m.kyar", "--json"))
     assert list(facts) == ["target", "precision", "programs", "modules", "constants", "metadata", "report"]

@@ -65,7 +65,8 @@ def compile(  # noqa: A001  the public name, as `re.compile`
     strict: raise where a plugin breaks its word, instead of running its part elsewhere. exclude_patterns: names of
     patterns that are not to be offloaded. precision: "float32" computes as the model says; other names of
     `kernelyard.driver.precision` trade accuracy for speed (docs/precision.md).
-    Warns: PerformanceWarning where ops are left to the reference interpreter.
+    Warns: PerformanceWarning where ops are left to the reference interpreter, and where the target is slow in the
+      precision.
     Raises: FrontendError, UnknownBackendError, BackendUnavailableError, TargetError, OptionError, CoverageError for
       `require`, with `strict` PluginContractError, and what passes raise.
 
@@ -81,6 +82,7 @@ def compile(  # noqa: A001  the public name, as `re.compile`
     manager, target = get_manager(), as_target(target)
     checked, required = check_options(manager, options), check_requirements(manager, require)
     chosen_precision = get_precision(precision)
+    chosen_precision.warn_where_slow(target)
     chosen = choose_backends(manager, target, backends, checked)
     generator = choose_code_generator(manager, target, backends)
     recorder = Recorder(get_manager().label_of)
@@ -122,6 +124,7 @@ def explain(
     manager, target = get_manager(), as_target(target)
     checked, required = check_options(manager, options), check_requirements(manager, require)
     chosen_precision = get_precision(precision)
+    chosen_precision.warn_where_slow(target)
     chosen = choose_backends(manager, target, backends, checked)
     generator = choose_code_generator(manager, target, backends)
     recorder = Recorder(get_manager().label_of)

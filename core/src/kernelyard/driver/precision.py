@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 import difflib
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from kernelyard.errors import OptionError
+from kernelyard.errors import OptionError, PerformanceWarning
 from kernelyard.ir import IRModule
+from kernelyard.target import Target
 from kernelyard.transform.pass_base import Pass, Sequential
 from kernelyard.transform.pipelines import get_pipeline
 from kernelyard.transform.to_mixed_precision import ToMixedPrecision
 
 DEFAULT = "float32"
+BFLOAT16 = ("avx512_bf16", "amx_bf16", "bf16")  # of x86-64, and of ARM
 
 
 @dataclass(frozen=True)
 class Precision:
-    """A choice between accuracy, speed and memory. passes: what they do to a simplified model, before it is placed."""
+    """A choice between accuracy, speed and memory.
+
+    passes: what is done to a simplified model, before it is placed. instructions: of these a CPU must have one to be
+    quick with it, as Linux calls them; none where every CPU is.
+    """
 
     name: str
     passes: Callable[[], Sequence[Pass]]
+    instructions: tuple[str, ...] = ()
 
     def apply(self, module: IRModule) -> IRModule:
         """The module in this precision; its entry functions take and give what they did."""
@@ -29,6 +38,27 @@ class Precision:
             return module
         return get_pipeline("clean")(Sequential(passes, self.name)(module))
 
+    def warn_where_slow(self, target: Target) -> None:
+        """Warns: PerformanceWarning where the target's CPU is not known to have the instructions: results are right
+        there, and slow."""
+        if target.kind != "cpu" or not self.instructions or set(self.instructions) & cpu_flags(target):
+            return
+        names = " or ".join(self.instructions)
+        message = f"precision {self.name!r} is slow without {names}, which {target} is not known to have"
+        warnings.warn(message, PerformanceWarning, stacklevel=3)
+
+
+def cpu_flags(target: Target) -> frozenset[str]:
+    """The instruction sets of the CPU that a target means, as Linux calls them; none where nobody says."""
+    if target.mcpu not in (None, "native"):
+        return frozenset()  # the x86-64 levels, which have nothing for narrow floats
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        return frozenset()
+    flags = next((line.partition(":")[2] for line in lines if line.startswith(("flags", "Features"))), "")
+    return frozenset(flags.split())
+
 
 def _bf16() -> list[Pass]:
     """Products and convolutions, and what follows them cheaply, in bfloat16."""
@@ -36,7 +66,7 @@ def _bf16() -> list[Pass]:
 
 
 PRECISIONS: Mapping[str, Precision] = {
-    precision.name: precision for precision in (Precision(DEFAULT, list), Precision("bf16", _bf16))
+    precision.name: precision for precision in (Precision(DEFAULT, list), Precision("bf16", _bf16, BFLOAT16))
 }
 
 
