@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import os
 import statistics
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from peers.worker import Worker
+from peers.start import OURS, REFERENCE, Start, Starts, measure_starts
+from peers.worker import PATIENCE_SECONDS, Worker
 
-REFERENCE = "onnxruntime"
+# An engine whose calls take longer than so many seconds has so many turns.
+SLOW_SECONDS, SLOW_ROUNDS = 2.0, 3
 
 
 @dataclass(frozen=True)
@@ -23,19 +26,26 @@ class Row:
     """An engine on a model. Milliseconds: the 10th percentile of all calls (steadier than the median where other work
     shares the cores), and the median.
 
-    error: the largest difference to the reference's results, relative to the largest. failure: what went wrong.
+    ours_p10_ms: that of our engine in the same run. error: the largest difference to the reference's results, relative
+    to the largest. failure: what went wrong.
     """
 
     engine: str
     version: str = ""
-    p10_ms: float = 0.0
-    median_ms: float = 0.0
+    p10_ms: float = math.nan
+    median_ms: float = math.nan
     calls: int = 0
-    cold_seconds: float = 0.0
-    ready_seconds: float = 0.0
-    peak_mib: float = 0.0
-    error: float = 0.0
+    cold_seconds: float = math.nan
+    ready_seconds: float = math.nan
+    peak_mib: float = math.nan
+    error: float = math.nan
+    ours_p10_ms: float = math.nan
     failure: str = ""
+
+    @property
+    def ratio(self) -> float:
+        """How many times as fast our engine is; NaN where it did not run."""
+        return self.p10_ms / self.ours_p10_ms
 
 
 @dataclass(frozen=True)
@@ -46,67 +56,134 @@ class Comparison:
     threads: int
     rows: tuple[Row, ...]
     load: float
+    starts: Starts | None = None
 
     def row(self, engine: str) -> Row | None:
         """An engine that ran."""
         return next((row for row in self.rows if row.engine == engine and not row.failure), None)
 
-    def ratio(self, engine: str, others: Sequence[str]) -> float | None:
-        """How many times as fast an engine is as the fastest of the others; None where one side did not run."""
-        own = self.row(engine)
-        times = [row.p10_ms for row in map(self.row, others) if row is not None]
-        return min(times) / own.p10_ms if own is not None and times else None
+    def ratio(self, others: Sequence[str]) -> float | None:
+        """How many times as fast our engine is as the fastest of the others, each in its own run; None where one side
+        did not run."""
+        ratios = [row.ratio for row in map(self.row, others) if row is not None and not math.isnan(row.ratio)]
+        return min(ratios, default=None)
+
+    def updated(self, later: Comparison) -> Comparison:
+        """With the rows of a later run in the place of its own; those of other engines stay, and errors that the later
+        run, without the reference, does not know."""
+        errors = {row.engine: row.error for row in self.rows}
+        known = (
+            replace(row, error=errors.get(row.engine, row.error)) if math.isnan(row.error) else row
+            for row in later.rows
+        )
+        rows = {row.engine: row for row in (*self.rows, *known)}
+        return replace(later, rows=tuple(rows.values()), starts=later.starts or self.starts)
 
     def to_json(self) -> dict[str, Any]:
         """As JSON data."""
-        return asdict(self)
+        return _without_nan(asdict(self))
+
+    @classmethod
+    def from_json(cls, facts: Mapping[str, Any]) -> Comparison:
+        """What `to_json` gave."""
+        starts = facts["starts"]
+        return cls(
+            facts["model"],
+            facts["threads"],
+            tuple(Row(**row) for row in facts["rows"]),
+            facts["load"],
+            Starts(**{kind: Start(**each) for kind, each in starts.items()}) if starts else None,
+        )
 
 
-def compare(model: Path, pythons: Mapping[str, str], threads: int, rounds: int, burst_seconds: float) -> Comparison:
+def _without_nan(value: Any) -> Any:
+    """JSON has no NaN: what was not measured is left out."""
+    if isinstance(value, dict):
+        kept = {name: _without_nan(item) for name, item in value.items()}
+        return {name: item for name, item in kept.items() if not (isinstance(item, float) and math.isnan(item))}
+    return list(map(_without_nan, value)) if isinstance(value, (list, tuple)) else value
+
+
+def compare(model: Path, pythons: Mapping[str, str], threads: int, how: How) -> Comparison:
     """Measure a model. pythons: the interpreter of each engine."""
     with tempfile.TemporaryDirectory(prefix="kernelyard-bench-") as name:
+        folder = Path(name)
+        starts = None
+        if how.starts and {OURS, REFERENCE} <= pythons.keys():
+            starts = measure_starts(model, pythons, threads, how.starts, folder, how.patience)
         workers: list[Worker] = []
         failures: list[Row] = []
         for engine, python in pythons.items():
             try:
-                workers.append(Worker.start(engine, python, model, threads, Path(name)))
+                workers.append(Worker.start(engine, python, model, threads, folder, how.patience))
             except RuntimeError as error:
                 failures.append(Row(engine, failure=str(error)))
-        _take_turns(workers, rounds, burst_seconds)
-        reference = next((worker for worker in workers if worker.engine == REFERENCE), None)
-        rows = [_row(worker, reference) for worker in workers]
+        failures += _take_turns(workers, how)
+        rows = _rows(workers)
         for worker in workers:
             worker.close()
-    return Comparison(model.stem, threads, (*rows, *failures), os.getloadavg()[0])
+    return Comparison(model.stem, threads, (*rows, *failures), os.getloadavg()[0], starts)
 
 
-def _take_turns(workers: Sequence[Worker], rounds: int, burst_seconds: float) -> None:
+@dataclass(frozen=True)
+class How:
+    """rounds: turns of each engine, of so many seconds. starts: processes that are started to see what that costs.
+    patience: seconds that an answer may take."""
+
+    rounds: int = 10
+    burst_seconds: float = 0.15
+    starts: int = 3
+    patience: float = PATIENCE_SECONDS
+
+
+def _take_turns(workers: list[Worker], how: How) -> list[Row]:
+    """Run them; those that fail are taken out, and given as rows."""
+    failures: list[Row] = []
+
+    def run(worker: Worker, count: int) -> list[float]:
+        try:
+            return worker.run(count)
+        except RuntimeError as error:
+            failures.append(Row(worker.engine, worker.version, failure=str(error)))
+            workers.remove(worker)
+            worker.close()
+            return []
+
     counts: dict[str, int] = {}
-    for worker in workers:
-        quickest = min(worker.run(2))
-        counts[worker.engine] = max(1, min(3000, int(burst_seconds / max(quickest, 1e-7))))
-        worker.run(max(1, counts[worker.engine] // 2))
-    for number in range(rounds):
+    for worker in tuple(workers):
+        quickest = min(run(worker, 2), default=math.inf)
+        counts[worker.engine] = max(1, min(3000, int(how.burst_seconds / max(quickest, 1e-7))))
+        if worker in workers and quickest < how.burst_seconds:
+            run(worker, max(1, counts[worker.engine] // 2))
+    for number in range(how.rounds):
         turn = number % max(len(workers), 1)
         for worker in (*workers[turn:], *workers[:turn]):
+            if number >= SLOW_ROUNDS and min(worker.seconds) > SLOW_SECONDS:
+                continue
             time.sleep(0.02)  # worker threads of the engine before go to sleep
-            seconds = worker.run(counts[worker.engine])
+            seconds = run(worker, counts[worker.engine])
             worker.seconds += seconds[1:] or seconds  # the first wakes the engine's own
+    return failures
 
 
-def _row(worker: Worker, reference: Worker | None) -> Row:
-    tenth = sorted(worker.seconds)[len(worker.seconds) // 10]
-    return Row(
-        worker.engine,
-        worker.version,
-        1e3 * tenth,
-        1e3 * statistics.median(worker.seconds),
-        len(worker.seconds),
-        worker.cold_seconds,
-        worker.ready_seconds,
-        worker.peak_mib,
-        _difference(worker.results, reference.results) if reference is not None else float("nan"),
-    )
+def _rows(workers: Sequence[Worker]) -> list[Row]:
+    results = {worker.engine: worker.results for worker in workers}
+    tenths = {worker.engine: 1e3 * sorted(worker.seconds)[len(worker.seconds) // 10] for worker in workers}
+    return [
+        Row(
+            worker.engine,
+            worker.version,
+            tenths[worker.engine],
+            1e3 * statistics.median(worker.seconds),
+            len(worker.seconds),
+            worker.cold_seconds,
+            worker.ready_seconds,
+            worker.peak_mib,
+            _difference(worker.results, results[REFERENCE]) if REFERENCE in results else math.nan,
+            tenths.get(OURS, math.nan),
+        )
+        for worker in workers
+    ]
 
 
 def _difference(results: Path, reference: Path) -> float:

@@ -85,6 +85,24 @@ def torch(model: Path, feeds: Feeds, threads: int, is_compiled: bool = False) ->
     return run
 
 
+def tvm(model: Path, feeds: Feeds, threads: int) -> Run:
+    """With its default build for this CPU."""
+    os.environ["TVM_NUM_THREADS"] = str(threads)
+    library, onnx = importlib.import_module("tvm"), importlib.import_module("onnx")
+    relax = importlib.import_module("tvm.relax")
+    graph = importlib.import_module("tvm.relax.frontend.onnx").from_onnx(onnx.load(str(model)))
+    cpu = library.get_global_func("target.llvm_get_system_cpu")()
+    target = library.target.Target({"kind": "llvm", "mcpu": cpu, "num-cores": threads})
+    main = relax.VirtualMachine(library.compile(graph, target=target), library.cpu())["main"]
+    tensor, given = library.runtime.tensor, list(feeds.values())
+
+    def run() -> list[np.ndarray]:
+        results = main(*map(tensor, given))
+        return [each.numpy() for each in ([results] if isinstance(results, library.runtime.Tensor) else results)]
+
+    return run
+
+
 ENGINES: Mapping[str, Callable[[Path, Feeds, int], Run]] = {
     "kernelyard": kernelyard,
     "kernelyard bf16": lambda model, feeds, threads: kernelyard(model, feeds, threads, precision="bf16"),
@@ -94,8 +112,9 @@ ENGINES: Mapping[str, Callable[[Path, Feeds, int], Run]] = {
     "openvino bf16": lambda model, feeds, threads: openvino(model, feeds, threads, None),
     "torch": torch,
     "torch.compile": lambda model, feeds, threads: torch(model, feeds, threads, is_compiled=True),
+    "tvm": tvm,
 }
-# The module that is imported, and whose version is told.
+# Whose version is told, and imported first.
 DISTRIBUTIONS = {
     "kernelyard": "kernelyard",
     "kernelyard bf16": "kernelyard",
@@ -105,4 +124,7 @@ DISTRIBUTIONS = {
     "openvino bf16": "openvino",
     "torch": "torch",
     "torch.compile": "torch",
+    "tvm": "apache-tvm",
 }
+# What is imported before the clock of getting ready starts, where it is not the distribution's own name.
+MODULES = {"kernelyard": "kernelyard.driver.compile", "native-cpu": "kernelyard.driver.compile", "tvm": "tvm"}

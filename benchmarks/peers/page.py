@@ -1,14 +1,17 @@
-"""The table and the chart of a benchmark of models."""
+"""The tables and the chart of a benchmark of models."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from peers.compare import Comparison
+from peers.start import OURS, READY_SECONDS, READY_TIMES
 
-OURS = "kernelyard"
+# Of the chart: one colour for each number of threads, and one for where the best of the others stands.
+COLOURS = ("#1f6f8b", "#e08e45", "#6a4c93", "#7a7a7a")
+LINE = "#333333"
 
 
 def geometric_mean(values: Sequence[float]) -> float:
@@ -17,30 +20,80 @@ def geometric_mean(values: Sequence[float]) -> float:
 
 
 def markdown(comparisons: Sequence[Comparison], peers: Sequence[str], machine: str) -> str:
-    """The table as a page's text: milliseconds by engine, and the ratio best peer / ours (above 1: ours is faster)."""
+    """Tables by number of threads: speed, and what it costs to start."""
     lines = [machine, ""]
     for threads in sorted({each.threads for each in comparisons}):
         chosen = [each for each in comparisons if each.threads == threads]
-        engines = list(dict.fromkeys(row.engine for each in chosen for row in each.rows))
-        lines += [
-            f"### {threads} thread{'s' if threads > 1 else ''}",
-            "",
-            f"| model | {' | '.join(engines)} | best of the others / ours | error |",
-            f"|---|{'---:|' * (len(engines) + 2)}",
-        ]
-        for each in chosen:
-            times = [row.p10_ms if (row := each.row(engine)) is not None else None for engine in engines]
-            ratio, own = each.ratio(OURS, peers), each.row(OURS)
-            cells = [f"{time:.4g}" if time is not None else "-" for time in times]
-            cells += [f"{ratio:.2f}" if ratio is not None else "-", f"{own.error:.0e}" if own is not None else "-"]
-            lines.append(f"| {each.model} | {' | '.join(cells)} |")
-        ratios = [ratio for each in chosen if (ratio := each.ratio(OURS, peers)) is not None]
-        lines += ["", f"Geometric mean of the ratios: {geometric_mean(ratios):.2f}.", ""]
+        lines += [f"### {threads} thread{'s' if threads > 1 else ''}", "", *_speed(chosen, peers), "", *_starts(chosen)]
     return "\n".join(lines)
 
 
+def _speed(chosen: Sequence[Comparison], peers: Sequence[str]) -> Iterator[str]:
+    """Milliseconds by engine, the ratio best peer / ours (above 1: ours is faster), and our error."""
+    engines = list(dict.fromkeys(row.engine for each in chosen for row in each.rows))
+    slow = [engine for engine in engines if engine not in (OURS, *peers) and not engine.startswith(OURS)]
+    head = [*engines, "best of the others / ours", *(f"{engine} / ours" for engine in slow), "error"]
+    yield "Milliseconds, the 10th percentile of all calls."
+    yield ""
+    yield f"| model | {' | '.join(head)} |"
+    yield f"|---|{'---:|' * len(head)}"
+    for each in chosen:
+        own = each.row(OURS)
+        rows = [each.row(engine) for engine in engines]
+        cells = [_number(row.p10_ms) if row is not None else "-" for row in rows]
+        ratios = [each.ratio(peers), *(each.ratio([engine]) for engine in slow)]
+        cells += [f"{ratio:.2f}" if ratio is not None else "-" for ratio in ratios]
+        cells += [f"{own.error:.0e}" if own is not None and not math.isnan(own.error) else "-"]
+        yield f"| {each.model} | {' | '.join(cells)} |"
+    yield ""
+    yield f"Geometric mean of best of the others / ours: {geometric_mean(_ratios(chosen, peers)):.2f}."
+
+
+def _starts(chosen: Sequence[Comparison]) -> Iterator[str]:
+    """Seconds and memory of our engine, from an artifact and from the model, beside the reference's."""
+    measured = [(each.model, each.starts) for each in chosen if each.starts is not None]
+    if not measured:
+        return
+    yield "Cold: seconds from the start of the process to the first result, ours from an artifact. Ready: seconds from"
+    yield f"ONNX to a program or session, without imports; ours may take {READY_TIMES} times onnxruntime's and"
+    yield f"{READY_SECONDS} s. Peak: the most memory until then, in MiB. Ratios are ours / onnxruntime's."
+    yield ""
+    head = ("cold", "onnxruntime", "ratio", "ready", "onnxruntime", "limit")
+    peaks = ("peak, artifact", "peak, ONNX", "onnxruntime", "ratio, artifact", "ratio, ONNX")
+    yield f"| model | {' | '.join((*head, *peaks))} |"
+    yield f"|---|{'---:|' * 11}"
+    for model, starts in measured:
+        artifact, ours, reference = starts.artifact, starts.model, starts.reference
+        peaks = [f"{start.peak_mib:.0f}" for start in (artifact, ours, reference)]
+        cells = [
+            *(f"{artifact.cold_seconds:.2f}", f"{reference.cold_seconds:.2f}", f"{starts.cold_ratio:.2f}"),
+            *(f"{ours.ready_seconds:.2f}", f"{reference.ready_seconds:.2f}", f"{starts.ready_limit:.2f}"),
+            *peaks,
+            *(f"{starts.peak_ratio(artifact):.2f}", f"{starts.peak_ratio(ours):.2f}"),
+        ]
+        yield f"| {model} | {' | '.join(cells)} |".replace("nan", "-")
+    cold = geometric_mean(_known(starts.cold_ratio for _, starts in measured))
+    peak = geometric_mean(_known(starts.peak_ratio(starts.artifact) for _, starts in measured))
+    yield ""
+    yield f"Geometric means: cold {cold:.2f}, peak from an artifact {peak:.2f}."
+    yield ""
+
+
+def _known(values: Iterable[float]) -> list[float]:
+    return [value for value in values if not math.isnan(value)]
+
+
+def _number(value: float) -> str:
+    """Four digits."""
+    return f"{value:.4g}" if value < 1000 else f"{value:.0f}"
+
+
+def _ratios(chosen: Sequence[Comparison], peers: Sequence[str]) -> list[float]:
+    return [ratio for each in chosen if (ratio := each.ratio(peers)) is not None]
+
+
 def chart(comparisons: Sequence[Comparison], peers: Sequence[str], path: Path) -> None:
-    """Bars of the ratio best peer / ours for each model, one colour per number of threads."""
+    """Bars of the ratio best peer / ours for each model, one colour per number of threads; the mean is the last."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -48,19 +101,32 @@ def chart(comparisons: Sequence[Comparison], peers: Sequence[str], path: Path) -
 
     threads = sorted({each.threads for each in comparisons})
     models = list(dict.fromkeys(each.model for each in comparisons))
-    ratios = {(each.model, each.threads): each.ratio(OURS, peers) for each in comparisons}
-    figure, axes = plt.subplots(figsize=(8, 0.6 + 0.34 * len(models)), constrained_layout=True)
-    height = 0.8 / len(threads)
+    ratios = {(each.model, each.threads): each.ratio(peers) for each in comparisons}
+    names = [*models, "geometric mean"]
+    figure, axes = plt.subplots(figsize=(8.5, 1.1 + 0.36 * len(names)), constrained_layout=True)
+    height = 0.78 / len(threads)
+    longest = max((ratio for ratio in ratios.values() if ratio), default=1.0)
     for number, count in enumerate(threads):
-        places = [place + number * height for place in range(len(models))]
-        values = [ratios.get((model, count)) or 0.0 for model in models]
-        bars = axes.barh(places, values, height, label=f"{count} thread{'s' if count > 1 else ''}")
-        axes.bar_label(bars, [f"{value:.2f}" if value else "" for value in values], padding=2, fontsize=7)
-    axes.axvline(1, color="black", linewidth=0.8)
-    axes.set_yticks([place + 0.4 - height / 2 for place in range(len(models))], models)
-    axes.invert_yaxis()
-    axes.set_xlabel("best of the others' time / ours: right of the line Kernelyard is faster")
-    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=len(threads), frameon=False)
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, dpi=130)
+        mean = geometric_mean(_ratios([each for each in comparisons if each.threads == count], peers))
+        values = [ratios.get((model, count)) or math.nan for model in models] + [mean]
+        places = [place + (place == len(models)) * 0.3 + (number + 0.5) * height - 0.39 for place in range(len(names))]
+        label = f"{count} thread{'s' if count > 1 else ''}"
+        colours = [COLOURS[number % len(COLOURS)]] * len(names)
+        bars = axes.barh(places, values, 0.92 * height, label=label, color=colours, zorder=2)
+        texts = ["" if math.isnan(value) else f"{value:.2f}" for value in values]
+        behind = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
+        axes.bar_label(bars, texts, padding=3, fontsize=7.5, color=LINE, zorder=4, bbox=behind)
+    axes.axvline(1, color=LINE, linewidth=1.2, zorder=3)
+    axes.axhline(len(models) - 0.35, color="#bbbbbb", linewidth=0.8)
+    axes.set_yticks([*range(len(models)), len(models) + 0.3], names, fontsize=9)
+    axes.get_yticklabels()[-1].set_fontweight("bold")
+    axes.set_ylim(len(names) - 0.05, -0.6)
+    axes.set_xlim(0, 1.1 * longest)
+    axes.grid(axis="x", color="#e6e6e6", linewidth=0.8, zorder=0)
+    axes.tick_params(axis="both", length=0)
+    axes.spines[:].set_visible(False)
+    axes.set_title(f"How many times as fast as the best of {', '.join(peers)}", fontsize=11, loc="left", pad=26)
+    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=len(threads), frameon=False, fontsize=9)
+    axes.set_xlabel("right of the line Kernelyard is faster", fontsize=9, color=LINE)
+    figure.savefig(path, dpi=140)
     plt.close(figure)

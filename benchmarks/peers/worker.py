@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
-import resource
 import select
 import subprocess
 import sys
@@ -13,15 +13,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-FIRST_RESULT_SECONDS = 300
+PATIENCE_SECONDS = 300.0
+ARTIFACT = ".kyar"
+FOLDER = Path(__file__).parents[1]
 
 
 @dataclass
 class Worker:
     """One engine's process.
 
-    cold_seconds: from its start to its first result. ready_seconds: of that, the engine making the model ready.
-    peak_mib: the most memory until then. results: a file with its first results.
+    cold_seconds: from its start to its first result. ready_seconds: of that, the engine making the model ready, without
+    the import of its package. peak_mib: the most memory until then. results: a file with its first results.
+    patience: how long an answer may take.
     """
 
     engine: str
@@ -31,52 +34,80 @@ class Worker:
     peak_mib: float
     version: str
     results: Path
+    errors: Path
+    patience: float
     seconds: list[float] = field(default_factory=list)
 
     @classmethod
-    def start(cls, engine: str, python: str, model: Path, threads: int, folder: Path) -> Worker:
-        """The process, once it has given its first results. Raises: RuntimeError with what went wrong."""
-        results = folder / f"{engine.replace(' ', '_')}.npz"
+    def start(
+        cls, engine: str, python: str, model: Path, threads: int, folder: Path, patience: float = PATIENCE_SECONDS
+    ) -> Worker:
+        """The process, once it has given its first results. Raises: RuntimeError with what went wrong.
+
+        The model's feeds lie beside it.
+        """
+        name = f"{engine.replace(' ', '_')}{model.suffix}"
+        results, errors = folder / f"{name}.npz", folder / f"{name}.txt"
         words = [python, "-m", "peers.worker", engine, str(model), str(threads), str(results)]
         environment = dict(os.environ, OMP_NUM_THREADS=str(threads))
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)  # modules are compiled when packages are installed
         began = time.perf_counter()
-        process = subprocess.Popen(
-            words,
-            cwd=Path(__file__).parents[1],
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        assert process.stdout is not None
-        if not select.select([process.stdout], [], [], FIRST_RESULT_SECONDS)[0]:
-            process.kill()
-            raise RuntimeError(f"no first result within {FIRST_RESULT_SECONDS} s")
-        line = process.stdout.readline()
-        cold = time.perf_counter() - began
-        said = json.loads(line) if line.strip() else {"error": f"the process ended: {process.wait()}"}
-        if "error" in said:
-            process.kill()
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        try:
+            with errors.open("wb") as said:
+                process = subprocess.Popen(words, cwd=FOLDER, env=environment, stderr=said, **pipes)
+        except OSError as error:
+            raise RuntimeError(f"{python} cannot be started: {error.strerror}") from error
+        worker = cls(engine, process, 0.0, 0.0, 0.0, "", results, errors, patience)
+        try:
+            answer = worker.answer()
+        except RuntimeError:
+            worker.close()
+            raise
+        worker.cold_seconds = time.perf_counter() - began
+        worker.ready_seconds, worker.peak_mib, worker.version = (answer[n] for n in ("ready", "peak_mib", "version"))
+        return worker
+
+    def answer(self) -> Any:
+        """What the process says next. Raises: RuntimeError where it ended, failed, or takes too long."""
+        assert self.process.stdout is not None
+        if not select.select([self.process.stdout], [], [], self.patience)[0]:
+            self.process.kill()
+            raise RuntimeError(f"no answer within {self.patience:.0f} s")
+        line = self.process.stdout.readline()
+        if not line.strip():
+            last = self.errors.read_text(errors="replace").strip().splitlines()[-1:]
+            raise RuntimeError(" ".join([f"the process ended ({self.process.wait()})", *last])[:500])
+        said = json.loads(line)
+        if isinstance(said, dict) and "error" in said:
             raise RuntimeError(said["error"])
-        return cls(engine, process, cold, said["ready"], said["peak_mib"], said["version"], results)
+        return said
 
     def run(self, count: int) -> list[float]:
-        """Seconds of so many calls."""
+        """Seconds of so many calls. Raises: RuntimeError."""
         assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write(f"{count}\n")
-        self.process.stdin.flush()
-        return json.loads(self.process.stdout.readline())
+        try:
+            self.process.stdin.write(f"{count}\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            pass  # the answer says why
+        return self.answer()
 
     def close(self) -> None:
         """End the process."""
         assert self.process.stdin is not None
-        self.process.stdin.close()
         try:
+            self.process.stdin.close()
             self.process.wait(20)
-        except subprocess.TimeoutExpired:
+        except (subprocess.TimeoutExpired, BrokenPipeError):
             self.process.kill()
+            self.process.wait()
+
+
+def _peak_mib() -> float:
+    """The most memory of this process so far. `getrusage` would count that of the process which started it, too."""
+    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
 
 
 def _serve(engine: str, model: Path, threads: int, results: Path) -> None:
@@ -88,30 +119,31 @@ def _serve(engine: str, model: Path, threads: int, results: Path) -> None:
         channel.flush()
 
     try:
-        from importlib import metadata
-
         import numpy as np
 
-        from peers.engines import DISTRIBUTIONS, ENGINES
+        from peers.engines import DISTRIBUTIONS, ENGINES, MODULES
 
         feeds = dict(np.load(model.with_suffix(".npz")))
+        is_artifact = model.suffix == ARTIFACT
+        importlib.import_module("kernelyard" if is_artifact else MODULES.get(engine, DISTRIBUTIONS[engine]))
         began = time.perf_counter()
         run = ENGINES[engine](model, feeds, threads)
         ready = time.perf_counter() - began
         first = run()
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        peak = _peak_mib()
+        from importlib import metadata
+
         np.savez(results, *first)
         say({"ready": ready, "peak_mib": peak, "version": metadata.version(DISTRIBUTIONS[engine])})
+        for line in sys.stdin:
+            seconds: list[float] = []
+            for _ in range(int(line)):
+                start = time.perf_counter()
+                run()
+                seconds.append(time.perf_counter() - start)
+            say(seconds)
     except Exception as error:
         say({"error": f"{type(error).__name__}: {error}"[:500]})
-        return
-    for line in sys.stdin:
-        seconds: list[float] = []
-        for _ in range(int(line)):
-            start = time.perf_counter()
-            run()
-            seconds.append(time.perf_counter() - start)
-        say(seconds)
 
 
 if __name__ == "__main__":
