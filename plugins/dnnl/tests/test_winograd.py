@@ -381,7 +381,7 @@ def test_other_windows(changed, builder):
     ids=str,
 )
 def test_who_gains(shape, expected):
-    assert best_tile(shape, lanes=16, threads=1) == expected
+    assert best_tile(shape, lanes=16) == expected
 
 
 # --- the emitter ---------------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ def winograd_tile(node: Node, graph: Lowering) -> int | None:
     """m of the F(m x m, 3 x 3) that computes a conv node; None where it is to be computed directly."""
     if not node.attrs.get("winograd", True) or not graph.native_kernels or not _is_possible(node):
         return None
-    return best_tile(_shape(node), vector_lanes(), graph.threads) if vector_lanes() else None
+    return best_tile(_shape(node), vector_lanes()) if vector_lanes() else None
 
 
 def _is_possible(node: Node) -> bool:
@@ -67,7 +67,7 @@ def lower_winograd(node: Node, graph: Lowering, m: int) -> Value:
         if step.operand is not None
     }
     result = _destination(graph, layout, operands, [data])
-    threads = graph.threads if seconds(shape, m, lanes, 1) >= WORTHWHILE_SECONDS else 1
+    threads = graph.threads if seconds(shape, m, lanes) >= WORTHWHILE_SECONDS else 1
     top, left = node.sizes("padding_begin")
     convolution = Convolution(
         m,

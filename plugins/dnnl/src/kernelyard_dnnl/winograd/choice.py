@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from kernelyard_dnnl.winograd import algorithm
 from kernelyard_dnnl.winograd.products import FEW_ROWS, ROWS
 
-# What one core does in a second, roughly; only the proportions matter. MEMORY is shared by all cores.
+# What one core does in a second, roughly; only the proportions matter. Weights come from memory, or from a cache that
+# cores share where a network is small. As more cores share all of it alike, the choice does not depend on their number,
+# and so neither do the bits of results nor which weights are kept.
 MULTIPLICATIONS = 5e10
 CACHE_BYTES = 4e10
-MEMORY_BYTES = 2e10
+WEIGHT_BYTES = 3e10
 # The memory that transformed weights take wants a reason.
 WORTHWHILE = 1.15
 
@@ -37,32 +39,32 @@ class Shape:
         return -(-self.height // m), -(-self.width // m)
 
 
-def best_tile(shape: Shape, lanes: int, threads: int) -> int | None:
+def best_tile(shape: Shape, lanes: int) -> int | None:
     """m of the quickest F(m x m, 3 x 3); None where the convolution is better done directly.
 
     Example:
-        >>> best_tile(Shape(1, 56, 56, 64, 64), lanes=16, threads=1)
+        >>> best_tile(Shape(1, 56, 56, 64, 64), lanes=16)
         4
-        >>> best_tile(Shape(1, 7, 7, 512, 512), lanes=16, threads=1)
+        >>> best_tile(Shape(1, 7, 7, 512, 512), lanes=16)
         2
-        >>> best_tile(Shape(1, 56, 56, 3, 8), lanes=16, threads=1)
+        >>> best_tile(Shape(1, 56, 56, 3, 8), lanes=16)
     """
     if not shape.images * shape.height * shape.width * shape.channels * shape.filters:
         return None
-    times = {m: seconds(shape, m, lanes, threads) for m in algorithm.PAIRS}
+    times = {m: seconds(shape, m, lanes) for m in algorithm.PAIRS}
     best = min(times, key=lambda m: times[m])
-    return best if times[best] * WORTHWHILE < direct_seconds(shape, threads) else None
+    return best if times[best] * WORTHWHILE < direct_seconds(shape) else None
 
 
-def direct_seconds(shape: Shape, threads: int) -> float:
-    """The time of the convolution as it is defined."""
+def direct_seconds(shape: Shape) -> float:
+    """One core's time for the convolution as it is defined."""
     weights = algorithm.WINDOW**2 * shape.channels * shape.filters
     pixels = shape.images * shape.height * shape.width
-    return pixels * weights / MULTIPLICATIONS / threads + FLOAT * weights / MEMORY_BYTES
+    return pixels * weights / MULTIPLICATIONS + FLOAT * weights / WEIGHT_BYTES
 
 
-def seconds(shape: Shape, m: int, lanes: int, threads: int) -> float:
-    """The time by F(m x m, 3 x 3)."""
+def seconds(shape: Shape, m: int, lanes: int) -> float:
+    """One core's time by F(m x m, 3 x 3)."""
     places = algorithm.size_of_tile(m) ** 2
     down, across = shape.tiles(m)
     tiles = shape.images * down * across
@@ -71,8 +73,7 @@ def seconds(shape: Shape, m: int, lanes: int, threads: int) -> float:
     channels, filters = padded(shape.channels, lanes), padded(shape.filters, lanes)
     weights = places * shape.channels * filters
     moved = 2 * FLOAT * places * tiles * (channels + filters)
-    on_cores = rows * weights / MULTIPLICATIONS + moved / CACHE_BYTES
-    return on_cores / threads + FLOAT * weights / MEMORY_BYTES
+    return rows * weights / MULTIPLICATIONS + moved / CACHE_BYTES + FLOAT * weights / WEIGHT_BYTES
 
 
 def padded(count: int, lanes: int) -> int:

@@ -14,7 +14,7 @@ from kernelyard_dnnl.winograd.epilogue import Stage
 from kernelyard_dnnl.winograd.products import ROWS, panel_width
 from kernelyard_dnnl.winograd.record import MAX_OPERANDS, Field, strides_of
 
-# Tiles of a block: enough that a panel of weights, once fetched, serves some groups of rows, and so few that
+# Tiles of a block, about: enough that a panel of weights, once fetched, serves some groups of rows, and so few that
 # what is made of them stays in the second-level cache.
 BLOCK = 4 * ROWS
 GAP = 16  # floats between matrices: the columns of one tile would else meet in the same lines of the first-level cache
@@ -107,7 +107,7 @@ def _memory(convolution: Convolution, lanes: int, threads: int) -> dict[int, int
     tiles = shape.images * down * across
     is_shared = threads > 1 and tiles < threads * BLOCK
     teams = 1 if is_shared else threads
-    blocks = teams * -(-tiles // (teams * BLOCK))
+    blocks = teams * max(1, round(tiles / (teams * BLOCK)))
     block = -(-tiles // blocks)
     rows, channels = -(-block // ROWS) * ROWS, padded(shape.channels, lanes)
     data = rows * channels + GAP
