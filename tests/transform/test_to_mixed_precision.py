@@ -79,6 +79,15 @@ def test_a_wide_operand_keeps_an_addition_wide():
     assert ("add", "float32") in ops
 
 
+@pytest.mark.parametrize(("channels", "dtype"), [(1, "float32"), (2, "float16")])
+def test_convolutions_of_one_channel_stay_wide(channels, dtype):
+    b = FunctionBuilder()
+    w = RNG.standard_normal((4, channels, 3), dtype=np.float32)
+    feed = RNG.standard_normal((2, channels, 8), dtype=np.float32)
+    ops = narrowed(b.function(b.op("nn.conv1d", b.input("x", feed.shape), w)), inputs=(feed,))
+    assert ("nn.conv1d", dtype) in ops
+
+
 def test_operators_to_keep():
     b = FunctionBuilder()
     y = b.op("nn.gelu", b.op("matmul", b.input("x", X.shape), W))

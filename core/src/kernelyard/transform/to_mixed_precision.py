@@ -17,10 +17,8 @@ WIDE = "float32"
 NARROW = ("float16", "bfloat16")
 
 # Always narrow: nearly all of a network's time. They accumulate wider than they store (see their references).
-HEAVY = (
-    "matmul",
-    *(f"nn.conv{rank}d{kind}" for rank in (1, 2, 3) for kind in ("", "_transpose")),
-)
+CONVOLUTIONS = tuple(f"nn.conv{rank}d{kind}" for rank in (1, 2, 3) for kind in ("", "_transpose"))
+HEAVY = ("matmul", *CONVOLUTIONS)
 # Narrow where their operands already are: they lose no more than the rounding of their result, as they compute wider.
 # Of what sums, exponentials and powers make, and of such chains, the rest is float32 as before.
 FOLLOWING = (
@@ -80,7 +78,7 @@ class _Narrowing(FunctionMutator):
         if call.op_name in self._keep or not any(tensor.dtype == WIDE for tensor in tensors_of(call.type)):
             return False
         if call.op_name in HEAVY:
-            return True
+            return not _has_one_channel(call)
         wide = [arg for arg in call.args if _is_wide(arg) and not isinstance(arg, Constant)]
         return call.op_name in FOLLOWING and bool(wide) and all(self._below(arg) is not None for arg in wide)
 
@@ -111,6 +109,12 @@ class _Narrowing(FunctionMutator):
             return _cast(narrow, WIDE)
         items = [self.emit(TupleGetItem(narrow, i)) for i in range(len(tensors_of(narrow.type)))]
         return Tuple([self.emit(_cast(item, WIDE)) for item in items])
+
+
+def _has_one_channel(call: Call) -> bool:
+    """True for convolutions of signals and the like: narrow numbers are multiplied in pairs of channels, so that these
+    would be no quicker, and spectra need more digits than others."""
+    return call.op_name in CONVOLUTIONS and call.args[0].tensor_type.shape[1] == 1
 
 
 def _is_wide(operand: Expr) -> bool:
