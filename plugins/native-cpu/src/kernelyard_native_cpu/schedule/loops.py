@@ -16,6 +16,7 @@ from kernelyard_native_cpu.schedule.stages import Stage
 # Elements so far apart are loaded with those in between; farther ones are gathered.
 MOST_STRIDE = 4
 _GATHER_COST = 1.5  # per lane, in vector loads
+_UNKNOWN_WASTE = 1.1  # of lanes, where the extent of an axis is not known
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ class Loops:
         """Instructions per element, roughly; an extent that is not known wastes no lanes."""
         lanes, known = self.lanes(axis), self.extents[axis]
         extent = known if isinstance(known, int) else max(size_of(known), lanes)
-        waste = -(-extent // lanes) * lanes / extent if isinstance(known, int) else 1.0
+        waste = -(-extent // lanes) * lanes / extent if isinstance(known, int) else _UNKNOWN_WASTE
         total = 1.0
         reduced = dims.product(self.extents[name] for name in self.reduce) if self.stage.reduce else 1
         for access in self.accesses:
