@@ -211,6 +211,18 @@ def test_a_refusal_of_one_part_leaves_the_rest(offloading):
     assert [region.ops for region in exe.report.regions] == [("nn.conv2d", "exp"), ("nn.relu",)]
 
 
+def test_weights_of_few_bits_are_left_to_generated_kernels(offloading):
+    """A product with them, and what decodes them: neither would read what is stored."""
+
+    def build(b, x):
+        scaled = b.op("multiply", b.op("astype", np.ones((2, 32, 700), np.int8), dtype="float32"), ones(2, 1, 700))
+        return b.op("matmul", x, b.op("reshape", scaled, shape=(64, 700)))
+
+    exe = offloading.declined("slow", "dnnl.matmul", build, (1, 64))
+    assert not exe.report.regions
+    assert [kernel.ops for kernel in exe.report.kernels] == [("dequantize", "matmul")]
+
+
 def test_a_refusal_says_what_was_found_and_is_in_the_summary(offloading):
     module = offloading.module(lambda b, x, y: b.op("matmul", x, y), *of_type("float64", (3, 4), (4, 5)))
     report = ky.explain(module, backends=["dnnl"])

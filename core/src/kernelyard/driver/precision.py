@@ -13,6 +13,7 @@ from kernelyard.ir import IRModule
 from kernelyard.target import Target
 from kernelyard.transform.pass_base import Pass, Sequential
 from kernelyard.transform.pipelines import get_pipeline
+from kernelyard.transform.quantize_weights import QuantizeWeights
 from kernelyard.transform.to_mixed_precision import ToMixedPrecision
 
 DEFAULT = "float32"
@@ -65,8 +66,24 @@ def _bf16() -> list[Pass]:
     return [ToMixedPrecision("bfloat16")]
 
 
+def _int8_weights() -> list[Pass]:
+    """Weights of matrix products in 8 bits, with a scale for each column; all is computed in float32."""
+    return [QuantizeWeights(8)]
+
+
+def _int4_weights() -> list[Pass]:
+    """Weights of matrix products in 4 bits, with a scale for every 32; all is computed in float32."""
+    return [QuantizeWeights(4)]
+
+
 PRECISIONS: Mapping[str, Precision] = {
-    precision.name: precision for precision in (Precision(DEFAULT, list), Precision("bf16", _bf16, BFLOAT16))
+    precision.name: precision
+    for precision in (
+        Precision(DEFAULT, list),
+        Precision("bf16", _bf16, BFLOAT16),
+        Precision("int8_weights", _int8_weights),
+        Precision("int4_weights", _int4_weights),
+    )
 }
 
 

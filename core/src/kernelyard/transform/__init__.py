@@ -43,6 +43,7 @@ _HOME = {
     "InferTypes": "infer_types",
     "InlinePrivateFunctions": "inline_private_functions",
     "InvokeKnownClosures": "invoke_known_closures",
+    "QuantizeWeights": "quantize_weights",
     "ReorderPermuteDimsAfterConcat": "reorder_permute_dims_after_concat",
     "ReorderTakeAfterMatmul": "reorder_take_after_matmul",
     "SimplifyInference": "simplify_inference",
@@ -63,6 +64,7 @@ _HOME = {
     "register_op_rule": "single_op_rules",
     # to loop-level functions
     "AnnotateTIROpPattern": "annotate_tir_op_pattern",
+    "FuseDecodedMatmul": "fuse_decoded_matmul",
     "FuseOps": "fuse_ops",
     "FuseSiblings": "fuse_siblings",
     "FuseTIR": "fuse_tir",

@@ -13,6 +13,7 @@ from kernelyard.transform.dead_code_elimination import DeadCodeElimination
 from kernelyard.transform.eliminate_common_subexpr import EliminateCommonSubexpr
 from kernelyard.transform.fold_batch_norm import FoldBatchNorm
 from kernelyard.transform.fold_constants import FoldConstants
+from kernelyard.transform.fuse_decoded_matmul import FuseDecodedMatmul
 from kernelyard.transform.fuse_ops import FuseOps
 from kernelyard.transform.fuse_siblings import FuseSiblings
 from kernelyard.transform.fuse_tir import FuseTIR
@@ -87,9 +88,11 @@ def _simplify() -> list[Pass]:
 def _legalize() -> list[Pass]:
     """From the ops that no library took to fused loop-level functions: first along what is handed on, then across.
 
-    Products read a transposed operand as it lies: kernels turn what they need of it, in registers.
+    Products read a transposed operand as it lies, and weights of few bits as they are stored: kernels turn and decode
+    what they need of it, in registers.
     """
     return [
+        FuseDecodedMatmul(),
         FuseTransposeMatmul(),
         DeadCodeElimination(),
         LegalizeOps(),

@@ -13,6 +13,7 @@ from kernelyard import dims
 from kernelyard.dims import Dim, Shape
 from kernelyard.ir import Call, Expr, TensorType, Var
 from kernelyard.patterns import Accept, Decline, Match
+from kernelyard.patterns.decoded import is_decoded
 from kernelyard.transform.run_codegen import Region
 from kernelyard_dnnl.composite import Composite, read_composite
 from kernelyard_dnnl.memory_order import expected_order
@@ -35,6 +36,8 @@ def _declined(match: Match, *rules: Callable[[Composite], Decline | None]) -> An
     for stage in composite.stages:
         if isinstance(stage, Binary) and stage.operand in match.members:
             return Decline("operand", "a post-op reads a value from inside its own group", at=stage.operand)
+    if is_decoded(match.root, match.value_of):
+        return Decline("slow", "it decodes weights, which a generated kernel does as it reads them")
     for rule in (_dtypes, _stages, _powers, *rules):
         refusal = rule(composite)
         if refusal is not None:
@@ -136,7 +139,13 @@ def matmul(match: Match) -> Answer:
     def scalar(composite: Composite) -> Decline | None:
         return Decline("rank", "a product of two vectors") if composite.anchor.tensor_type.rank == 0 else None
 
-    return _declined(match, scalar)
+    def decoded(composite: Composite) -> Decline | None:
+        weight = composite.anchor.args[1]
+        if not is_decoded(weight, match.value_of):
+            return None
+        return Decline("slow", "its weights are decoded, which a generated kernel does as it reads them", at=weight)
+
+    return _declined(match, scalar, decoded)
 
 
 def softmax(match: Match) -> Answer:

@@ -9,9 +9,10 @@ from kernelyard.errors import CodegenError
 from kernelyard.tir import Axis, Binary, Buffer, Cast, Const, DimValue, Expr, Load, Select, Unary
 from kernelyard.tir.primfunc import walk
 from kernelyard_native_cpu.codegen import arithmetic
+from kernelyard_native_cpu.codegen.four_bits import four_bits, table_of
 from kernelyard_native_cpu.codegen.memory import Memory, iota
 from kernelyard_native_cpu.codegen.types import cast, decode, encode
-from kernelyard_native_cpu.codegen.values import Value, int_literal
+from kernelyard_native_cpu.codegen.values import Value, float_literal, int_literal
 from kernelyard_native_cpu.schedule.affine import Affine, affine_of, axes_of
 from kernelyard_native_cpu.schedule.loops import MOST_STRIDE
 
@@ -54,10 +55,13 @@ class Expressions:
         """The value: a scalar where it is the same in every lane, else a vector."""
         found = self.known.get(expr)
         if found is None:
-            found = self.known[expr] = self._evaluate(expr)
+            found = self.known[expr] = self._evaluate(self.memory.packed.get(expr, expr))
         return found
 
     def _evaluate(self, expr: Expr) -> Value:
+        looked_up = self._looked_up(expr)
+        if looked_up is not None:
+            return looked_up
         match expr:
             case Const():
                 return arithmetic.constant(expr.value, expr.dtype)
@@ -74,6 +78,16 @@ class Expressions:
             case Binary():
                 return self._binary(expr)
         raise CodegenError("an expression of an unknown kind", found=type(expr).__name__)
+
+    def _looked_up(self, expr: Expr) -> Value | None:
+        """What depends on four bits alone, where an instruction looks up sixteen entries at once."""
+        if self.lanes is None or expr.dtype != "float32" or not self.e.has_look_up(self.lanes.count):
+            return None
+        bits = four_bits(expr)
+        places = self.value(bits.a) if bits is not None else None
+        if bits is None or places is None or places.lanes != self.lanes.count:
+            return None
+        return self.e.look_up([float_literal(entry) for entry in table_of(expr, bits)], places)
 
     def _binary(self, expr: Binary) -> Value:
         if expr.dtype == "int64" and expr.op in ("add", "sub", "mul"):
@@ -117,7 +131,6 @@ class Expressions:
 
     # --- loads and stores -----------------------------------------------------------------------------------------
     def _load(self, expr: Load) -> Value:
-        expr = self.memory.packed.get(expr, expr)
         offset = self.memory.offset(expr.buffer, expr.indices)
         stored = self._read(expr.buffer, offset)
         return decode(self.e, stored, expr.dtype, self.memory.has_half)

@@ -32,7 +32,7 @@ class Memory:
     """What one generated function knows of its buffers.
 
     pointers: the start of each buffer. private: how many leading indices do not count, for buffers kept per row.
-    packed: loads that are read from a panel instead.
+    packed: what is read from a panel instead.
     written: buffers that this function writes. Loads of others may be moved anywhere; loads of what an earlier stage
     wrote stay inside of the loop that runs the stages; loads of what this stage writes stay where they are.
     """
@@ -52,7 +52,7 @@ class Memory:
         self.written = written
         self.private = private
         self.has_half = has_half
-        self.packed: dict[Load, Load] = {}
+        self.packed: dict[Expr, Load] = {}
         self._offsets: dict[tuple[Buffer, tuple[Expr, ...]], Affine] = {}
         self._stage = 0
         self._stage_depth = 0

@@ -194,34 +194,50 @@ class Nest:
         panel, vector = self.plan.panel, self.plan.vector
         assert panel is not None
         assert vector is not None
-        (reduced,) = self.plan.reduce
-        indices = (Axis(reduced), Binary("sub", Axis(vector), _PANEL_START))
+        indices = (*map(Axis, self.plan.reduce), Binary("sub", Axis(vector), _PANEL_START))
         self.memory.packed = {}
         points = [{**axes, _PANEL_START.name: points[0][vector]} for axes in points]
 
-        def body(row: Value, _: list[Value]) -> list[Value]:
+        def copy(row: Axes) -> None:
             for axes in points:
-                expressions = Expressions(self.memory, {**axes, reduced: row}, self.lanes_at(axes))
-                expressions.store(panel.buffer, indices, expressions.value(panel.load))
-            return []
+                expressions = Expressions(self.memory, {**axes, **row}, self.lanes_at(axes))
+                expressions.store(panel.buffer, indices, expressions.value(panel.operand))
 
         if panel.is_turned:
             self._pack_turned(panel, indices, points)
         else:
-            self._loop(self._extent(reduced), body)
-        self.memory.packed[panel.load] = Load(panel.buffer, indices)
+            self._each_row(self.plan.reduce, {}, copy)
+        self.memory.packed[panel.operand] = Load(panel.buffer, indices)
         return points
+
+    def _each_row(self, names: Sequence[str], row: Axes, copy: Callable[[Axes], None]) -> None:
+        """Loops over reduced axes, one inside the other."""
+        if not names:
+            copy(row)
+        elif names[0] in self.plan.written_out:
+            extent = self._extent(names[0])
+            assert isinstance(extent, int)
+            for step in range(extent):
+                self._each_row(names[1:], {**row, names[0]: int_literal(step)}, copy)
+        else:
+
+            def body(step: Value, _: list[Value]) -> list[Value]:
+                self._each_row(names[1:], {**row, names[0]: step}, copy)
+                return []
+
+            self._loop(self._extent(names[0]), body)
 
     def _pack_turned(self, panel: Panel, indices: tuple[Expr, ...], points: Points) -> None:
         """Square by square: what a load reads along the reduced axis is turned in registers."""
-        (reduced,), lanes = self.plan.reduce, self.plan.lanes
-        offset = self.memory.offset(panel.load.buffer, panel.load.indices)
+        (reduced,), lanes, load = self.plan.reduce, self.plan.lanes, panel.operand
+        assert isinstance(load, Load)
+        offset = self.memory.offset(load.buffer, load.indices)
 
         def square(step: Value, _: list[Value]) -> list[Value]:
             first = self._at_most(self._times(step, lanes), self._extent(reduced) - lanes)
             for axes in points:
                 here = Expressions(self.memory, {**axes, reduced: first}, self.lanes_at(axes))
-                for n, column in enumerate(here.load_square(panel.load, offset)):
+                for n, column in enumerate(here.load_square(load, offset)):
                     at = {**axes, reduced: self.e.add(first, int_literal(n))}
                     Expressions(self.memory, at, self.lanes_at(axes)).store(panel.buffer, indices, column)
             return []

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
+from kernelyard import dtypes
 from kernelyard.dims import Dim
 from kernelyard.tir import ComputeBlock
 from kernelyard.tir.primfunc import neutral_element
@@ -17,6 +19,7 @@ from kernelyard_native_cpu.schedule.plan import Plan
 Axes = dict[str, Value]
 State = list[Value]
 LanesAt = Callable[[Axes], Lanes | None]
+_CACHE_LINE = 64
 Ahead = Callable[[Axes], None]  # of a step: ask for what a later one reads
 
 
@@ -55,6 +58,10 @@ class Reducer(ABC):
     def step(self, axes: Axes, state: State, mask: Value | None) -> State:
         """The state after the element at a point."""
 
+    def add(self, axes: Axes, state: State, part: State) -> State:
+        """The state with the sum along the inner reduced axes, times what is the same along them."""
+        raise NotImplementedError
+
     @abstractmethod
     def finish(self, axes: Axes, states: Sequence[State]) -> Value:
         """The result of several states of one point."""
@@ -68,6 +75,11 @@ class Combine(Reducer):
 
     def step(self, axes: Axes, state: State, mask: Value | None) -> State:
         return [self._combine(state[0], self.element(self.expressions(axes), mask))]
+
+    def add(self, axes: Axes, state: State, part: State) -> State:
+        assert self.plan.factored is not None
+        factor = self.expressions(axes).value(self.plan.factored.factor)
+        return [self.e.add(state[0], self.e.mul(factor, part[0]))]
 
     def finish(self, axes: Axes, states: Sequence[State]) -> Value:
         total = states[0][0]
@@ -130,6 +142,8 @@ class ReductionLoops:
         self.plan = plan
         self.lanes_at = lanes_at
         kind = Place if block.reducer in ("argmax", "argmin") else Combine
+        if plan.factored is not None:
+            block = replace(block, body=plan.factored.rest)
         self.reducer = kind(memory, block, plan, lanes_at)
 
     def run(self, points: Sequence[Axes]) -> list[Value]:
@@ -177,10 +191,19 @@ class ReductionLoops:
 
         def body(i: Value, states: list[State]) -> list[State]:
             inside = [{**axes, name: i} for axes in points]
-            if len(names) == 1:
+            if name not in self.plan.written_out and all(each in self.plan.written_out for each in names[1:]):
                 self._ask_ahead(inside)
-            return self._nested(names[1:], inside, states, innermost)
+            if self.plan.factored is None or name != self.plan.reduce[0]:
+                return self._nested(names[1:], inside, states, innermost)
+            starts = [self.reducer.start(axes) for axes in inside]
+            parts = self._nested(names[1:], inside, starts, innermost)
+            return [self.reducer.add(*each) for each in zip(inside, states, parts, strict=True)]
 
+        if name in self.plan.written_out:
+            assert isinstance(extent, int)
+            for step in range(extent):
+                states = body(int_literal(step), states)
+            return states
         return body(int_literal(0), states) if extent == 1 else self._loop(0, extent, 1, body, states)
 
     def _loop(
@@ -212,7 +235,9 @@ class ReductionLoops:
             later.append({**later[-1], name: self.e.add(later[-1][name], int_literal(self.plan.lanes - 1))})
         buffer, offset = stream.load.buffer, self.memory.offset(stream.load.buffer, stream.load.indices)
         places = [Expressions(self.memory, axes, self.lanes_at(axes)).first(offset) for axes in later]
-        for place in {place.ref: place for place in places}.values():
+        different = list({place.ref: place for place in places}.values())
+        vectors_of_line = max(1, _CACHE_LINE // (self.plan.lanes * dtypes.itemsize(buffer.dtype)))
+        for place in different[:: vectors_of_line if stream.is_aligned else 1]:
             self.memory.prefetch(buffer, place)
 
     # --- the vector axis is reduced -----------------------------------------------------------------------------------

@@ -22,18 +22,21 @@ _LEAST_ELEMENTS = 4096
 _LEAST_PADDED_BYTES = 1 << 20
 _MOST_ROWS_PADDED = 16
 _MOST_WASTE = 0.02
-_PACKED_DTYPES = ("float32", "bfloat16", "float16")  # what is computed in float32
+# What is computed in float32: weights, and what they are decoded from.
+_PACKED_DTYPES = ("float32", "bfloat16", "float16", "int8", "int32")
 
 
 def choose_packings(function: PrimFunc, constants: Collection[int], machine: Machine) -> dict[int, Packing]:
-    """The packing of each operand along whose own axis vectors are best taken."""
+    """The packing of each operand along whose own axis vectors are best taken; what weights are decoded with is cut as
+    they are."""
     chosen: dict[int, Packing] = {}
     for position in constants:
         buffer = function.inputs[position]
         stage = _stage_that_multiplies(function, buffer)
         if stage is None or buffer.dtype not in _PACKED_DTYPES or size_of(buffer.numel) < _LEAST_ELEMENTS:
             continue
-        packing = _packing(function, position, stage, machine)
+        constant_buffers = {function.inputs[n] for n in constants}
+        packing = _packing(function, position, stage, constant_buffers, machine)
         if packing is not None:
             chosen[position] = packing
     return chosen
@@ -49,9 +52,11 @@ def _stage_that_multiplies(function: PrimFunc, buffer: Buffer) -> Stage | None:
     return stage if block is stage.first and block.reducer == "sum" and block.reduce_axes else None
 
 
-def _packing(function: PrimFunc, position: int, stage: Stage, machine: Machine) -> Packing | None:
+def _packing(
+    function: PrimFunc, position: int, stage: Stage, constants: Collection[Buffer], machine: Machine
+) -> Packing | None:
     buffer = function.inputs[position]
-    for axis, place in _own_axes(stage, buffer):
+    for axis, place in _own_axes(stage, buffer, constants):
         is_padded = paddable_axis(function, buffer, place) is not None and _has_few_rows(stage, axis, buffer)
         blocks = _block_sizes(stage, axis, is_padded, machine)
         packed = {size: _packed_loops(function, position, Packing(place, size), machine) for size in blocks}
@@ -63,13 +68,14 @@ def _packing(function: PrimFunc, position: int, stage: Stage, machine: Machine) 
     return None
 
 
-def _own_axes(stage: Stage, buffer: Buffer) -> Iterator[tuple[str, int]]:
-    """Spatial axes that stand alone as an index of the buffer and are read by no other operand, with that index."""
+def _own_axes(stage: Stage, buffer: Buffer, constants: Collection[Buffer]) -> Iterator[tuple[str, int]]:
+    """Spatial axes that stand alone as an index of the buffer and are read by no operand but constants, with that
+    index."""
     operands = stage.first.loads
     (load, *others) = [load for load in operands if load.buffer == buffer]
     if others:
         return
-    elsewhere = frozenset[str]().union(*(axes_of(each) for each in operands if each is not load))
+    elsewhere = frozenset[str]().union(*(axes_of(each) for each in operands if each.buffer not in constants))
     for place, index in enumerate(load.indices):
         names = {axis.name for axis in stage.spatial} - elsewhere
         if isinstance(index, Axis) and index.name in names and _times_used(load, index.name) == 1:

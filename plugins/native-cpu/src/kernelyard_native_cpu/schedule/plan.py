@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from kernelyard import dims
 from kernelyard.dims import Dim
 from kernelyard.errors import ShapeError
-from kernelyard.tir import Buffer, Load
+from kernelyard.tir import Buffer, Expr, Load
 from kernelyard_native_cpu.machine import Machine
 
 # What a symbolic extent is taken to be where choices need a number.
@@ -22,11 +22,11 @@ TILES_PER_PANEL = 16
 class Panel:
     """An operand of a contraction, copied for one step of the vector axis, so that its rows lie side by side.
 
-    load: what is copied; buffer: rows of the reduced axis, each as long as the step. is_turned: its neighbours in
-    memory lie along the reduced axis.
+    operand: what is copied, a load or what is decoded from loads; buffer: rows of the reduced axes, each as long as the
+    step. is_turned: the neighbours of a load in memory lie along the reduced axis.
     """
 
-    load: Load
+    operand: Expr
     buffer: Buffer
     is_turned: bool = False
 
@@ -52,6 +52,15 @@ class Parts:
 
 
 @dataclass(frozen=True)
+class Factored:
+    """What a sum is of, where it is a product of `factor`, which stays the same along all reduced axes but the first,
+    and `rest`: the sums of `rest` along these axes are multiplied by it."""
+
+    factor: Expr
+    rest: Expr
+
+
+@dataclass(frozen=True)
 class Plan:
     """spatial, reduce: axes to loop over, outermost first; extents: of these (other axes of the stage stand at 0).
 
@@ -62,6 +71,7 @@ class Plan:
     stream: what is asked for ahead. parts: of the reduced axis (with one tile axis).
     panel: what is packed before a tile axis is walked. square: where a tile of results lies while it is turned.
     tiles: axes of which several values are computed at once, with how many.
+    written_out: reduced axes of which every step is written by itself. factored: what is summed, where that is split.
     """
 
     spatial: tuple[str, ...]
@@ -77,6 +87,8 @@ class Plan:
     square: Buffer | None = None
     stream: Stream | None = None
     parts: Parts | None = None
+    written_out: tuple[str, ...] = ()
+    factored: Factored | None = None
 
     @property
     def scratch(self) -> tuple[Buffer, ...]:

@@ -20,6 +20,8 @@ _LEAST_ROWS = 5
 _LEAST_COLUMNS = 512
 _LEAST_DISTANCE = 256
 
+Steps = tuple[IterVar, ...]
+
 
 def with_rows_side_by_side(function: PrimFunc) -> PrimFunc:
     """The function with a copy of each such operand, made before the block that multiplies it."""
@@ -39,48 +41,51 @@ def with_rows_side_by_side(function: PrimFunc) -> PrimFunc:
     return PrimFunc(function.params, tuple(blocks), function.num_outputs, locals_, function.attrs)
 
 
-def _operand(block: ComputeBlock) -> tuple[Expr, IterVar, IterVar] | None:
+def _operand(block: ComputeBlock) -> tuple[Expr, IterVar, Steps] | None:
     """What the rows give per step, widened where it is used so, with the axes of rows and of steps."""
     spatial = {axis.name: axis for axis in block.spatial_axes if axis.extent != 1}
-    reduced = [axis for axis in block.reduce_axes if axis.extent != 1]
-    if block.reducer != "sum" or len(reduced) != 1:
+    steps = tuple(axis for axis in block.reduce_axes if axis.extent != 1)
+    if block.reducer != "sum" or not steps:
         return None
-    (step,) = reduced
     for load in block.loads:
-        names = axes_of(load) - {step.name}
+        names = axes_of(load) - {step.name for step in steps}
         (row,) = names if len(names) == 1 else ("",)
-        if row in spatial and _is_worth_it(block, load, spatial[row], step):
+        if row in spatial and _is_worth_it(block, load, spatial[row], steps):
             widened = next((e for e in walk(block.body) if isinstance(e, Cast) and e.x == load), load)
-            return widened, spatial[row], step
+            return widened, spatial[row], steps
     return None
 
 
-def _is_worth_it(block: ComputeBlock, load: Load, row: IterVar, step: IterVar) -> bool:
+def _is_worth_it(block: ComputeBlock, load: Load, row: IterVar, steps: Steps) -> bool:
     offset = offset_of(load.buffer, load.indices)
     distance = offset.coefficient(row.name)
     if (
         not isinstance(row.extent, int)
         or not _LEAST_ROWS <= row.extent <= FEW_ROWS
-        or offset.coefficient(step.name) != 1
+        or offset.coefficient(steps[-1].name) != 1
+        or any(offset.coefficient(step.name) in (0, None) for step in steps)
     ):
         return False
     if not isinstance(distance, int) or distance < _LEAST_DISTANCE:
         return False
     columns = {axis.name: size_of(axis.extent) for axis in block.spatial_axes if axis.extent != 1 and axis != row}
     others = [each for each in block.loads if each != load]
-    if len(columns) != 1 or max(columns.values()) < _LEAST_COLUMNS or len(others) != 1:
+    if len(columns) != 1 or max(columns.values()) < _LEAST_COLUMNS or not others:
         return False
-    (matrix,) = others
-    is_along_step = offset_of(matrix.buffer, matrix.indices).coefficient(step.name) == 1
-    return axes_of(matrix) == {step.name, *columns} and not is_along_step
+    matrix = max(others, key=lambda each: size_of(each.buffer.numel))
+    names = {step.name for step in steps}
+    is_along_step = any(offset_of(matrix.buffer, matrix.indices).coefficient(name) == 1 for name in names)
+    return (
+        set().union(*map(axes_of, others)) <= {*names, *columns} and axes_of(matrix) >= {*columns} and not is_along_step
+    )
 
 
-def _copied(block: ComputeBlock, operand: tuple[Expr, IterVar, IterVar]) -> tuple[ComputeBlock, ComputeBlock]:
+def _copied(block: ComputeBlock, operand: tuple[Expr, IterVar, Steps]) -> tuple[ComputeBlock, ComputeBlock]:
     """The block that copies, and the one that reads the copy."""
-    element, row, step = operand
-    buffer = Buffer(f"rows of {block.name}", (step.extent, row.extent), element.dtype, "local")
-    indices = (Axis(step.name), Axis(row.name))
-    axes = tuple(replace(axis, kind=SPATIAL) for axis in (step, row))
+    element, row, steps = operand
+    buffer = Buffer(f"rows of {block.name}", tuple(axis.extent for axis in (*steps, row)), element.dtype, "local")
+    indices = tuple(Axis(axis.name) for axis in (*steps, row))
+    axes = tuple(replace(axis, kind=SPATIAL) for axis in (*steps, row))
     copy = ComputeBlock(buffer.name, axes, buffer, indices, element)
     rewriter = ExprRewriter(lambda expr: Load(buffer, indices) if expr == element else expr)
     return copy, rewrite_block(block, rewriter)

@@ -9,6 +9,7 @@ from kernelyard_native_cpu.machine import Machine
 from kernelyard_native_cpu.schedule.loops import Loops, loops_of
 from kernelyard_native_cpu.schedule.plan import Plan
 from kernelyard_native_cpu.schedule.rules.conv import conv
+from kernelyard_native_cpu.schedule.rules.decoded import decoded
 from kernelyard_native_cpu.schedule.rules.elementwise import elementwise
 from kernelyard_native_cpu.schedule.rules.fallback import fallback
 from kernelyard_native_cpu.schedule.rules.gemv import gemv
@@ -19,7 +20,7 @@ from kernelyard_native_cpu.schedule.rules.transpose import transpose
 from kernelyard_native_cpu.schedule.stages import Stage
 
 Rule = Callable[[Loops], Plan | None]
-RULES: tuple[Rule, ...] = (gemv, matmul, conv, general_reduction, reduction, transpose, elementwise, fallback)
+RULES: tuple[Rule, ...] = (decoded, gemv, matmul, conv, general_reduction, reduction, transpose, elementwise, fallback)
 
 
 def make_plan(stage: Stage, outer: frozenset[str], private: dict[Buffer, int], machine: Machine) -> Plan:

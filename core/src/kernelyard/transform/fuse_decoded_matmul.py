@@ -1,0 +1,173 @@
+"""Matrix products with weights of few bits: one loop-level function reads what is stored, and decodes it on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from kernelyard.dims import Shape
+from kernelyard.ir import Call, Constant, Expr, Function, FunctionMutator, IRModule, TensorType, Var
+from kernelyard.patterns.decoded import is_decoded
+from kernelyard.tir.buffer import Buffer
+from kernelyard.tir.builder import PrimFuncBuilder
+from kernelyard.tir.expr import Axis, binary, cast, index, select
+from kernelyard.tir.expr import Expr as ScalarExpr
+from kernelyard.tir.primfunc import PrimFunc
+from kernelyard.tir.simplify import simplify
+from kernelyard.tir.verify import verify
+from kernelyard.transform.legalize_ops import PrimFuncTable, call_tir
+from kernelyard.transform.pass_base import Pass, PassContext
+from kernelyard.transform.stored_weights import StoredWeights, stored_weights
+
+PER_WORD = 8  # numbers of 4 bits in an int32, the first in the lowest bits
+COLUMNS = 64  # columns are filled up to a multiple of so many, which vectors and tiles of any machine divide
+
+
+class FuseDecodedMatmul(Pass):
+    """`matmul(x, w)`, where `w` is decoded from constants, becomes one function that reads integers and scales.
+
+    Whatever the operators that decode are: see `kernelyard.transform.stored_weights`. Integers of 4 bits lie eight in
+    an int32, along the summed axis. What decodes and is not read elsewhere is left for dead-code elimination. Libraries
+    come first: run it after the partition, on what they did not take.
+    """
+
+    name = "fuse_decoded_matmul"
+
+    def run(self, module: IRModule, context: PassContext) -> IRModule:
+        functions = PrimFuncTable(module)
+        changed: dict[str, Function] = {}
+        for name, function in module.entry_functions().items():
+            new = _Fuser(functions).mutate(function)
+            if new is not function:
+                changed[name] = new
+        return module.with_functions({**changed, **functions.added}) if changed else module
+
+
+@dataclass(frozen=True, eq=False)
+class _Operands:
+    """The constants that a function reads, filled up to whole groups and `COLUMNS`. words: see `FuseDecodedMatmul`;
+    of 8 bits the integers themselves."""
+
+    bits: int
+    depth: int  # elements that are summed, filled up
+    group: int
+    words: Constant
+    scales: Constant
+    zeros: Constant | None
+
+    @property
+    def constants(self) -> list[Constant]:
+        return [each for each in (self.words, self.scales, self.zeros) if each is not None]
+
+    @property
+    def columns(self) -> int:
+        return self.scales.data.shape[1]
+
+    @property
+    def is_whole(self) -> bool:
+        """True where a column has one scale and no zero point: the sum is scaled, not what is summed."""
+        return self.group == self.depth and self.zeros is None
+
+
+class _Fuser(FunctionMutator):
+    def __init__(self, functions: PrimFuncTable) -> None:
+        super().__init__()
+        self.functions = functions
+        self.operands: dict[Expr, _Operands | None] = {}
+
+    def rewrite(self, var: Var, value: Expr) -> Expr:
+        if not isinstance(value, Call) or value.op_name != "matmul" or value.tensor_type.dtype != "float32":
+            return value
+        left, right = value.args
+        if right.tensor_type.rank != 2 or not is_decoded(right, self.value_of):
+            return value
+        if right not in self.operands:
+            stored = stored_weights(right, self.value_of)
+            self.operands[right] = None if stored is None else _operands(stored)
+        operands = self.operands[right]
+        if operands is None:
+            return value
+        function = _function(left.tensor_type, value.tensor_type, operands)
+        name = self.functions.name_of(function, "decoded_matmul")
+        return call_tir(name, [left, *operands.constants], value.type)
+
+
+def _operands(stored: StoredWeights) -> _Operands:
+    k, n = stored.codes.shape
+    group = stored.group
+    if stored.bits == 4 and group % PER_WORD:
+        group = -(-group // PER_WORD) * PER_WORD  # a whole column
+    groups = len(stored.scales)
+    depth, columns = groups * group, -(-n // COLUMNS) * COLUMNS
+    codes = np.pad(stored.codes, ((0, depth - k), (0, columns - n)))
+    if stored.bits == 4:
+        nibbles = (codes + 8).astype(np.uint32).reshape(depth // PER_WORD, PER_WORD, columns)
+        shifts = np.arange(0, 4 * PER_WORD, 4, dtype=np.uint32)[:, None]
+        codes = np.bitwise_or.reduce(nibbles << shifts, axis=1).view(np.int32)
+    wider = ((0, 0), (0, columns - n))
+    zeros = None if stored.zeros is None else Constant(np.pad(stored.zeros, wider))
+    return _Operands(stored.bits, depth, group, Constant(codes), Constant(np.pad(stored.scales, wider)), zeros)
+
+
+def _function(left: TensorType, result: TensorType, operands: _Operands) -> PrimFunc:
+    b = PrimFuncBuilder()
+    x = b.input("x", left)
+    words, *others = (
+        b.input(name, constant.tensor_type) for name, constant in zip("wsz", operands.constants, strict=False)
+    )
+    x = _filled(b, x, operands.depth)
+    shape: Shape = (*left.shape[:-1], operands.columns)
+    if operands.is_whole:
+        total = _sum_of_products(b, x, shape, operands, words, [])
+    else:
+        total = _sum_of_products(b, x, shape, operands, words, others)
+    if operands.is_whole:
+        scales = others[0]
+        y = b.compute(result.shape, lambda *at: total[at] * cast(scales[0, at[-1]], "float32"))
+    elif total.shape != result.shape:
+        y = b.compute(result.shape, lambda *at: total[at])
+    else:
+        y = total
+    function = simplify(b.finish((y,), {"ops": ("dequantize", "matmul")}))
+    verify(function, "decoded_matmul")
+    return function
+
+
+def _filled(b: PrimFuncBuilder, x: Buffer, depth: int) -> Buffer:
+    """The left side with zeros behind each row, where weights are filled up."""
+    size = x.shape[-1]
+    if size == depth:
+        return x
+
+    def body(*at: Axis) -> ScalarExpr:
+        return select(at[-1] < size, x[at], 0.0)
+
+    return b.compute((*x.shape[:-1], depth), body)
+
+
+def _sum_of_products(
+    b: PrimFuncBuilder, x: Buffer, shape: Shape, operands: _Operands, words: Buffer, parameters: Sequence[Buffer]
+) -> Buffer:
+    """Over groups, where there are several, words of a group, and numbers in a word."""
+    has_groups = bool(parameters)
+    inner = (operands.group // PER_WORD, PER_WORD) if operands.bits == 4 else (operands.group,)
+    extents = (operands.depth // operands.group, *inner) if has_groups else inner
+
+    def body(at: Sequence[Axis], point: Sequence[Axis]) -> ScalarExpr:
+        group, within = (point[0], point[1:]) if has_groups else (index(0), point)
+        column = at[-1]
+        row = group * index(inner[0]) + within[0]
+        number = cast(words[row, column], "float32")
+        if operands.bits == 4:
+            nibble = binary("shr", words[row, column], cast(within[1] * 4, "int32")) & 15
+            number = cast(nibble, "float32") - 8.0
+            row = row * PER_WORD + within[1]
+        if not has_groups:
+            return x[(*at[:-1], row)] * number
+        scale, *zero = (parameter[group, column] for parameter in parameters)
+        shifted = number - cast(zero[0], "float32") if zero else number
+        return x[(*at[:-1], row)] * (shifted * cast(scale, "float32"))
+
+    return b.reduce("sum", shape, extents, body, name="matmul")

@@ -1,0 +1,180 @@
+"""Weights of few bits, whatever the operators that decode them are: integers, scales, zero points.
+
+What decodes a weight reads constants alone. It is evaluated: for the stored numbers, which gives the weights, and for
+stored numbers that are all 0 and all 1, which gives the zero point and the scale of each. So one home serves all
+spellings, those of importers included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from kernelyard.dtypes import to_numpy
+from kernelyard.ir import Call, Constant, Expr, Op
+
+Values = Callable[[Expr], Expr]
+
+LEAST_GROUP, MOST_GROUP = 8, 1024
+_LARGEST_ZERO = 127
+# All ones, in bytes that hold one, two or four numbers.
+_ONES = {1: 0x01, 2: 0x11, 4: 0x55}
+_AT_A_TIME = 1 << 16  # weights: what is computed of them stays in cache
+_TOLERANCE = 2.0**-21  # of a weight that is computed in another order
+
+
+@dataclass(frozen=True, eq=False)
+class StoredWeights:
+    """A matrix (K, N) as `(codes - zeros) * scales`.
+
+    bits: 4 or 8. codes: int8 (K, N), from -8 to 7 or from -128 to 127. group: elements of a column that share a scale
+    and a zero point; K where a column has one. scales: float32 or bfloat16, zeros: int8 or None where all are 0; both
+    are (groups, N).
+    """
+
+    bits: int
+    codes: np.ndarray
+    group: int
+    scales: np.ndarray
+    zeros: np.ndarray | None
+
+
+def stored_weights(matrix: Expr, value_of: Values) -> StoredWeights | None:
+    """What a matrix (K, N) of float32 is decoded from; None where it is not of this form.
+
+    matrix: see `kernelyard.patterns.decoded.is_decoded`. value_of: what a variable is bound to.
+    """
+    named = _named(value_of(matrix))
+    if named is not None:
+        return named
+    of_bytes = [constant for constant in _constants(matrix, value_of) if constant.data.dtype in (np.int8, np.uint8)]
+    encoded = max(of_bytes, key=lambda constant: constant.data.size, default=None)
+    shape = matrix.tensor_type.shape
+    if encoded is None or not encoded.data.size or len(shape) != 2:
+        return None
+    weights, zero = (_evaluated(matrix, encoded, x, value_of) for x in (encoded.data, np.zeros_like(encoded.data)))
+    for per_byte, ones in _ONES.items():
+        if per_byte * encoded.data.size < weights.size:
+            continue
+        stored = np.full(encoded.data.shape, ones, np.uint8).view(encoded.data.dtype)
+        found = _affine(weights, zero, _evaluated(matrix, encoded, stored, value_of))
+        if found is not None:
+            return found
+    return None
+
+
+def _named(value: Expr) -> StoredWeights | None:
+    """What `dequantize` restores with a scale for each column, which need not be evaluated."""
+    if not isinstance(value, Call) or value.op_name != "dequantize" or value.attrs["axis"] != 1:
+        return None
+    if not all(isinstance(arg, Constant) for arg in value.args):
+        return None
+    codes, scales, zeros = (arg.data for arg in value.args if isinstance(arg, Constant))
+    if codes.dtype != np.int8 or zeros.any() or scales.ndim != 1 or scales.dtype != np.float32:
+        return None
+    return StoredWeights(8, codes, len(codes), scales[None], None)
+
+
+def _constants(expr: Expr, value_of: Values) -> Iterator[Constant]:
+    value = value_of(expr)
+    if isinstance(value, Constant):
+        yield value
+    elif isinstance(value, Call):
+        for arg in value.args:
+            yield from _constants(arg, value_of)
+
+
+def _evaluated(expr: Expr, encoded: Constant, stored: np.ndarray, value_of: Values) -> np.ndarray:
+    """The value of an expression with other numbers in the place of a constant."""
+    value = value_of(expr)
+    if isinstance(value, Constant):
+        return stored if value is encoded else value.data
+    assert isinstance(value, Call)
+    assert isinstance(value.op, Op)
+    assert value.op.reference is not None
+    return value.op.reference(*(_evaluated(arg, encoded, stored, value_of) for arg in value.args), **value.attrs)
+
+
+def _affine(weights: np.ndarray, zero: np.ndarray, one: np.ndarray) -> StoredWeights | None:
+    """What weights `(stored - z) * scale` are made of, where those with 0 and 1 in the place of `stored` are known."""
+    scales, zeros, whole = (np.empty(weights.shape, np.float32) for _ in range(3))
+    rows = max(1, _AT_A_TIME // weights.shape[1])
+    for start in range(0, len(weights), rows):
+        part = slice(start, start + rows)
+        parts = _affine_parts(weights[part], zero[part], one[part])
+        if parts is None:
+            return None
+        scales[part], zeros[part], whole[part] = parts
+    for group in _groups(len(weights)):
+        parameters = _per_group(scales, whole, zeros, group)
+        if parameters is not None:
+            return _packable(whole + zeros, group, *parameters)
+    return None
+
+
+def _affine_parts(
+    weights: np.ndarray, zero: np.ndarray, one: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+    """For each weight its scale, its zero point, and the integer without that."""
+    with np.errstate(all="ignore"):
+        scales = one - zero
+        zeros = np.rint(-zero / scales)
+        whole = np.rint((weights - zero) / scales) - zeros
+        # What two subtractions lost of the scales is restored by division.
+        if zero.any():
+            scales = np.where(whole == 0, scales, weights / whole)
+        is_exact = np.abs(whole * scales - weights) <= _TOLERANCE * np.abs(weights)
+    return (scales, zeros, whole) if is_exact.all() and np.isfinite(scales).all() else None
+
+
+def _groups(count: int) -> Iterator[int]:
+    """Sizes of groups to try, the largest first."""
+    yield count
+    size = MOST_GROUP
+    while size >= LEAST_GROUP:
+        if size < count:
+            yield size
+        size //= 2
+
+
+def _per_group(
+    scales: np.ndarray, whole: np.ndarray, zeros: np.ndarray, group: int
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """One scale and one zero point for each group, where they are the same in it."""
+    starts = np.arange(0, len(scales), group)
+    # Of the scales in a group the one that was divided by the largest number is the most exact.
+    scale = scales[starts]
+    for row, begin in enumerate(starts):
+        part, zero = scales[begin : begin + group], zeros[begin : begin + group]
+        if not (zero == zero[0]).all():
+            return None
+        if (part == part[0]).all():
+            continue
+        best = np.abs(whole[begin : begin + group]).argmax(axis=0)[None]
+        scale[row] = np.take_along_axis(part, best, axis=0)[0]
+        if not np.allclose(part, scale[row], rtol=_TOLERANCE * 64, atol=0):
+            return None
+    return scale, zeros[starts]
+
+
+def _packable(codes: np.ndarray, group: int, scales: np.ndarray, zeros: np.ndarray) -> StoredWeights | None:
+    """Integers moved so that they fit into as few bits as they can."""
+    low, high = codes.min(initial=0), codes.max(initial=0)
+    bits = 4 if high - min(low, 0) <= 15 and (low >= -8) else 8
+    middle = (8 if bits == 4 else 128) if high > (7 if bits == 4 else 127) else 0
+    if low - middle < -(2 ** (bits - 1)) or high - middle >= 2 ** (bits - 1):
+        return None
+    moved = zeros - middle
+    if np.abs(moved).max(initial=0) > _LARGEST_ZERO:
+        return None
+    narrow = scales.astype(to_numpy("bfloat16"))
+    is_narrow = bool((narrow.astype(np.float32) == scales).all())
+    return StoredWeights(
+        bits,
+        (codes - middle).astype(np.int8),
+        group,
+        narrow if is_narrow else scales.astype(np.float32),
+        moved.astype(np.int8) if moved.any() else None,
+    )

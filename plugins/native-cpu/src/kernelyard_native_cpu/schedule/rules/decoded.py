@@ -1,0 +1,114 @@
+"""Products with weights of few bits: they are decoded on the way, or once for all tiles where there are many rows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import reduce as fold
+
+from kernelyard import dtypes
+from kernelyard.tir import Binary, Buffer, Expr, Load
+from kernelyard_native_cpu.schedule.affine import axes_of, offset_of, used_as_values
+from kernelyard_native_cpu.schedule.loops import Loops, even_parts
+from kernelyard_native_cpu.schedule.plan import Factored, Panel, Plan, Stream, size_of
+from kernelyard_native_cpu.schedule.tiling import best_tile
+
+# How far ahead stored numbers are asked for, in steps of the last axis that is not written out.
+_STEPS_AHEAD = 48
+_CACHE_LINE = 64
+_MOST_WRITTEN_OUT = 8
+# With more rows in a tile, decoding is a small part of the work, and registers are short.
+_MOST_FACTORED_ROWS = 4
+# Sums of a tile: as many registers are left for what is decoded, and for sums along the inner axes.
+_MOST_SUMS = {32: 16, 16: 6}
+_WIDEST = 4
+
+
+def decoded(loops: Loops) -> Plan | None:
+    """For sums over groups that share a scale, and over numbers in a word."""
+    if loops.in_order or len(loops.reduce) < 2 or loops.stage.first.reducer != "sum":
+        return None
+    stored = _stored(loops)
+    vector = _axis_along(loops, stored) if stored else None
+    if stored is None or vector is None or loops.is_masked(vector) or not isinstance(loops.extents[vector], int):
+        return None
+    written_out = _written_out(loops)
+    factored = _factored(loops)
+    weight = _weight(loops, vector)
+    if weight is None or not (written_out or factored):
+        return None
+    plan = replace(loops.scalar(), vector=vector, lanes=loops.lanes(vector), written_out=written_out)
+    axis = next((name for name in reversed(loops.others(vector)) if name not in axes_of(weight)), None)
+    rows = size_of(loops.extents[axis]) if axis else 1
+    most = _MOST_SUMS[loops.machine.vector_registers]
+    if axis and rows > most:
+        height, width = best_tile(rows, loops.vectors(vector), loops.machine.vector_registers)
+        plan = replace(plan, tiles=((axis, height),), unroll=width)
+        return replace(plan, panel=_panel(loops, weight, plan.lanes * width))
+    is_factored = factored is not None and rows <= _MOST_FACTORED_ROWS
+    widest = most // rows // (2 if is_factored else 1)
+    width = even_parts(loops.vectors(vector), max(1, min(_WIDEST, widest)))
+    tiles = ((axis, rows),) if axis else ()
+    plan = replace(plan, tiles=tiles, unroll=width, stream=_stream(loops, stored, written_out))
+    return replace(plan, factored=factored) if is_factored else plan
+
+
+def _stored(loops: Loops) -> Load | None:
+    """The largest operand of integers."""
+    integers = [load for load in loops.stage.first.loads if not dtypes.is_float(load.dtype)]
+    return max(integers, key=lambda load: size_of(load.buffer.numel), default=None)
+
+
+def _axis_along(loops: Loops, stored: Load) -> str | None:
+    """The axis along which stored numbers lie side by side."""
+    offset = offset_of(stored.buffer, stored.indices)
+    return next((name for name in loops.spatial if offset.coefficient(name) == 1), None)
+
+
+def _written_out(loops: Loops) -> tuple[str, ...]:
+    """Short reduced axes that tell numbers in a word apart: their values are literals then."""
+    values = used_as_values([loops.stage.first.body])
+    short = ((name, loops.extents[name]) for name in loops.reduce if name in values)
+    return tuple(name for name, extent in short if isinstance(extent, int) and extent <= _MOST_WRITTEN_OUT)
+
+
+def _factors(expr: Expr) -> list[Expr]:
+    """What a product is of."""
+    if isinstance(expr, Binary) and expr.op == "mul":
+        return [*_factors(expr.a), *_factors(expr.b)]
+    return [expr]
+
+
+def _product(factors: list[Expr]) -> Expr:
+    return fold(lambda a, b: Binary("mul", a, b), factors)
+
+
+def _factored(loops: Loops) -> Factored | None:
+    """What stays the same along all reduced axes but the first."""
+    inner = set(loops.reduce[1:])
+    factors = _factors(loops.stage.first.body)
+    outside = [factor for factor in factors if not axes_of(factor) & inner]
+    inside = [factor for factor in factors if axes_of(factor) & inner]
+    is_float = dtypes.is_float(loops.stage.first.body.dtype)
+    return Factored(_product(outside), _product(inside)) if outside and inside and is_float else None
+
+
+def _weight(loops: Loops, vector: str) -> Expr | None:
+    """The side of the product that runs along the vectors."""
+    body = loops.stage.first.body
+    if not isinstance(body, Binary) or body.op != "mul":
+        return None
+    sides = [side for side in (body.a, body.b) if vector in axes_of(side)]
+    return sides[0] if len(sides) == 1 and not isinstance(sides[0], Load) else None
+
+
+def _panel(loops: Loops, weight: Expr, width: int) -> Panel:
+    shape = (*(loops.extents[name] for name in loops.reduce), width)
+    return Panel(weight, Buffer(f"panel of {loops.stage.first.name}", shape, weight.dtype, "local"))
+
+
+def _stream(loops: Loops, stored: Load, written_out: tuple[str, ...]) -> Stream:
+    """The stored numbers, asked for ahead."""
+    axis = [name for name in loops.reduce if name not in written_out][-1]
+    step = offset_of(stored.buffer, stored.indices).coefficient(axis)
+    is_aligned = isinstance(step, int) and step * dtypes.itemsize(stored.dtype) % _CACHE_LINE == 0
+    return Stream(stored, axis, _STEPS_AHEAD, is_aligned)

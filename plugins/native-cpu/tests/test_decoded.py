@@ -1,0 +1,126 @@
+"""Products with weights of few bits: one kernel reads what is stored, and gives what the decoded weights give."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import kernelyard as ky
+from kernelyard import dims
+from kernelyard.dims import Dim
+from kernelyard.driver.compile import simplify
+from kernelyard.driver.precision import get_precision
+from kernelyard.ir import FunctionBuilder, IRModule
+from kernelyard.runtime.vm import VirtualMachine
+from kernelyard.target import Target
+from kernelyard.testing import evaluate
+from kernelyard.tir import Buffer, PrimFunc
+from kernelyard.tir.expr import cast, load
+from kernelyard.transform.pipelines import get_pipeline
+from kernelyard_native_cpu.codegen.four_bits import four_bits, table_of
+from kernelyard_native_cpu.machine import Machine, features_of_level
+from kernelyard_native_cpu.schedule.groups import make_groups
+from kernelyard_native_cpu.schedule.loops import loops_of
+from kernelyard_native_cpu.schedule.packing import choose_packings
+from kernelyard_native_cpu.schedule.rules.decoded import decoded
+
+RNG = np.random.default_rng(9)
+WIDE = Machine("x86_64", features_of_level("x86-64-v4"))
+PRECISIONS = ("int8_weights", "int4_weights")
+BITS = {"int8_weights": 8, "int4_weights": 4}
+
+
+def normal(*shape: int) -> np.ndarray:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def layer(left: tuple[Dim, ...], k: int, n: int, is_turned: bool = False) -> IRModule:
+    """A product with a constant, a bias and an activation."""
+    b = FunctionBuilder()
+    x = b.input("x", (*left, k))
+    right = b.op("permute_dims", normal(n, k), axes=(1, 0)) if is_turned else normal(k, n)
+    return IRModule({"main": b.function(b.op("nn.relu", b.op("add", b.op("matmul", x, right), normal(n))))})
+
+
+def close(found: np.ndarray, expected: np.ndarray) -> None:
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=4e-6 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize(
+    ("left", "k", "n", "is_turned"),
+    [
+        ((), 512, 640, False),
+        ((1,), 512, 640, True),
+        ((1,), 333, 555, False),
+        ((2,), 1003, 70, True),
+        ((5,), 512, 640, False),
+        ((12,), 333, 555, False),
+        ((17,), 512, 640, True),
+        ((40,), 1003, 70, False),
+        ((2, 3), 333, 555, False),
+        ((1, 130), 512, 640, False),
+    ],
+)
+def test_one_kernel_reads_what_is_stored(
+    left: tuple[int, ...], k: int, n: int, is_turned: bool, precision: str, tmp_path: Path
+) -> None:
+    module = layer(left, k, n, is_turned)
+    exe = ky.compile(module, backends=[], precision=precision, strict=True)
+    (kernel,) = exe.report.kernels
+    assert {"dequantize", "matmul", "add", "relu"} == {op.rpartition(".")[2] for op in kernel.ops}
+    # Whole groups and columns, scales, and the bias; in float32 the weights alone would be 4 * k * n bytes.
+    filled = (k + 31) * (n + 63) * BITS[precision] / 8 * (1.2 if precision == "int4_weights" else 1.0) + 8 * (n + 63)
+    assert sum(constant.nbytes for constant in exe.constants.values()) <= filled
+    x = normal(*left, k)
+    (expected,) = evaluate(get_precision(precision).apply(simplify(module)), [x])
+    exe.save(tmp_path / "layer.kyar")
+    for each in (exe, ky.load(tmp_path / "layer.kyar")):
+        close(each(x).numpy(), expected)
+    close(VirtualMachine(exe, threads=2)["main"](x).numpy(), expected)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("mcpu", ["x86-64", "x86-64-v3", "x86-64-v4"])
+def test_machines_without_wide_vectors(mcpu: str, precision: str) -> None:
+    module = layer((3,), 300, 300)
+    x = normal(3, 300)
+    (expected,) = evaluate(get_precision(precision).apply(simplify(module)), [x])
+    exe = ky.compile(module, Target("cpu", mcpu=mcpu), backends=[], precision=precision)
+    close(exe(x).numpy(), expected)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_rows_of_a_size_that_is_known_only_then(precision: str) -> None:
+    module = layer((dims.symbol("m"),), 320, 384)
+    quantized = get_precision(precision).apply(simplify(module))
+    exe = ky.compile(module, backends=[], precision=precision)
+    for rows in (1, 2, 7, 64, 129):
+        x = normal(rows, 320)
+        close(exe(x).numpy(), evaluate(quantized, [x])[0])
+
+
+@pytest.mark.parametrize(
+    ("rows", "has_panel", "is_factored"), [(1, False, True), (9, False, False), (100, True, False)]
+)
+def test_weights_are_decoded_on_the_way_or_once_for_all_tiles(rows: int, has_panel: bool, is_factored: bool) -> None:
+    module = get_precision("int4_weights").apply(simplify(layer((rows,), 512, 640)))
+    (function,) = (f for f in get_pipeline("legalize")(module).functions.values() if isinstance(f, PrimFunc))
+    assert choose_packings(function, (1, 2), WIDE).keys() == {1, 2}, "scales lie as the weights do"
+    (stage, *_) = (stage for group in make_groups(function) for stage in group.stages)
+    plan = decoded(loops_of(stage, frozenset(), {}, WIDE))
+    assert plan is not None
+    assert (plan.panel is not None, plan.factored is not None) == (has_panel, is_factored)
+    assert plan.written_out == (plan.reduce[-1],)
+
+
+def test_what_depends_on_four_bits_is_a_table() -> None:
+    word = load(Buffer("w", (), "int32"), ())
+    bits = word & 15
+    expr = (cast(bits, "float32") - 8.0) * 0.5
+    assert four_bits(expr) == bits
+    assert table_of(expr, bits) == tuple((n - 8) / 2 for n in range(16))
+    assert four_bits(cast(bits, "float32") * cast(word, "float32")) is None
+    assert four_bits(cast(word & 31, "float32")) is None
