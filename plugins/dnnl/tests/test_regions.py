@@ -7,12 +7,15 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from unittest.mock import mock_open
 
 import numpy as np
 import pytest
 
 from kernelyard.errors import ArtifactCorruptedError, CodegenError
 from kernelyard.runtime.module import NativeCall
+from kernelyard_dnnl import processor
+from kernelyard_dnnl.primitives import convolution
 from kernelyard_dnnl.runtime import DnnlRuntime
 
 F = np.float64
@@ -401,3 +404,30 @@ def test_shuffled_channels_stay_innermost(builder, rng):
 
     close(actual, depthwise(depthwise(x).reshape(2, 3, 4, 5, 6).swapaxes(1, 2).reshape(x.shape)))
     assert names(ran) == ["reorder for conv", "conv", "reorder for reshape", "conv", "reorder for output 0"]
+
+
+@pytest.mark.parametrize(("channels", "half"), [(8, True), (24, True), (12, False), (16, False), (40, False)])
+def test_vectors_of_8_where_those_of_16_would_be_half_empty(channels, half, builder, rng, monkeypatch):
+    x, r = (rng.standard_normal((2, c, 9, 9), dtype=np.float32) for c in (16, channels))
+    w = (rng.standard_normal((channels, 16, 3, 3)) / 12).astype(np.float32)
+    used = {}
+    for units in (False, True):
+        monkeypatch.setattr(convolution, "has_half_wide_units", lambda units=units: units)
+        graph = type(builder)()
+        post_ops = [{"kind": "sum", "role": "r"}, RELU]
+        y = conv(graph, graph.input(x.shape), r.shape, w, post_ops, r=graph.input(r.shape))
+        (actual,), ran = graph.run([y], x, r)
+        close(actual, np.maximum(convolve(x, w) + r, 0))
+        used[units] = next(name for label, name in ran if label.startswith("conv"))
+    if "avx512" not in used[False]:
+        pytest.skip("this processor has no vectors of 16")
+    assert used[True] == (used[False].replace("avx512_core", "avx2") if half else used[False])
+
+
+@pytest.mark.parametrize(
+    ("vendor", "family", "half"), [("AuthenticAMD", 25, True), ("AuthenticAMD", 26, False), ("GenuineIntel", 25, False)]
+)
+def test_which_processors_work_on_halves(vendor, family, half, monkeypatch):
+    text = f"processor\t: 0\nvendor_id\t: {vendor}\ncpu family\t: {family}\n\nprocessor\t: 1\n"
+    monkeypatch.setattr("builtins.open", mock_open(read_data=text))
+    assert processor.has_half_wide_units.__wrapped__() is half

@@ -57,6 +57,7 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "dnnl_post_ops_append_binary": (c_void_p, c_int, c_void_p),
     "dnnl_post_ops_destroy": (c_void_p,),
     "dnnl_primitive_desc_query": (c_void_p, c_int, c_int, c_void_p),
+    "dnnl_primitive_desc_next_impl": (c_void_p,),
     "dnnl_primitive_desc_destroy": (c_void_p,),
     "dnnl_primitive_create": (_OUT, c_void_p),
     "dnnl_primitive_execute": (c_void_p, c_void_p, c_int, c_void_p),

@@ -208,12 +208,13 @@ class Lowering:
         )
 
     # --- operations ---------------------------------------------------------------------------------------------
-    def primitive(self, kind: str, *arguments: Argument, post_ops: PostOps = ()) -> Primitive:
-        """A primitive, for all threads or, where it is too small for them, for one.
+    def primitive(self, kind: str, *arguments: Argument, post_ops: PostOps = (), skipped: int = 0) -> Primitive:
+        """A primitive, for all threads or, where it is too small for them, for one; `skipped` as in `create_primitive`.
 
         Raises: StatusError.
         """
-        return create_primitive(kind, arguments, post_ops, threads=fitting_threads(kind, arguments, self.threads))
+        threads = fitting_threads(kind, arguments, self.threads)
+        return create_primitive(kind, arguments, post_ops, threads=threads, skipped=skipped)
 
     def emit(self, code: Primitive | NativeKernel, arguments: dict[int, Value]) -> None:
         """Adds an operation; what was derived from the old contents of its destination is forgotten."""

@@ -73,11 +73,12 @@ class Descriptors:
 @dataclass(frozen=True)
 class Recipe:
     """What a primitive is made of: `dnnl_<kind>_primitive_desc_create` with these arguments (engine and attributes
-    aside) and post-ops."""
+    aside) and post-ops; of the implementations that oneDNN then has, best first, the one after `skipped` others."""
 
     kind: str
     arguments: tuple[Argument, ...]
     post_ops: PostOps = ()
+    skipped: int = 0
 
 
 class ChosenLayout(Handle):
@@ -163,11 +164,15 @@ class Primitive:
 
 
 @lru_cache(maxsize=CACHED_PRIMITIVES)
-def create_primitive(kind: str, arguments: tuple[Argument, ...], post_ops: PostOps = (), *, threads: int) -> Primitive:
+def create_primitive(
+    kind: str, arguments: tuple[Argument, ...], post_ops: PostOps = (), *, threads: int, skipped: int = 0
+) -> Primitive:
     """The primitive made by `dnnl_<kind>_primitive_desc_create` with these arguments (engine and attributes aside).
 
-    threads: among how many it shares its work, which oneDNN plans at creation.
-    Raises: StatusError (status "unimplemented" where oneDNN has no implementation).
+    threads: among how many it shares its work, which oneDNN plans at creation. skipped: how many of oneDNN's
+    implementations to pass over, which it has in the order of its preference.
+    Raises: StatusError (status "unimplemented" where oneDNN has no implementation, "last_impl_reached" where it has no
+    further one).
     """
     library = load_library()
     converted = [_converted(argument) for argument in arguments]
@@ -180,7 +185,9 @@ def create_primitive(kind: str, arguments: tuple[Argument, ...], post_ops: PostO
             *converted,
             attributes.address,
         )
-    return Primitive(descriptor, Recipe(kind, arguments, post_ops), threads)
+        for _ in range(skipped):
+            library.call("dnnl_primitive_desc_next_impl", descriptor.address)
+    return Primitive(descriptor, Recipe(kind, arguments, post_ops, skipped), threads)
 
 
 @lru_cache(maxsize=CACHED_PRIMITIVES)

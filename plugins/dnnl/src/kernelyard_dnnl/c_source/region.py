@@ -181,13 +181,15 @@ class RegionWriter:
         else:
             arguments.insert(0, "r->engine")
         arguments.append(f"r->attribute[{self._attribute(recipe.post_ops)}]")
-        return self._numbered(
+        number = self._numbered(
             self._primitives,
             recipe,
             lambda number: (
                 f"dnnl_{recipe.kind}_primitive_desc_create(&r->primitive_descriptor[{number}], {', '.join(arguments)})"
             ),
         )
+        self._build += [f"  TRY(dnnl_primitive_desc_next_impl(r->primitive_descriptor[{number}]));"] * recipe.skipped
+        return number
 
     def _numbered(self, table: dict[K, int], key: K, call: Callable[[int], str]) -> int:
         if key not in table:
