@@ -9,7 +9,6 @@ import ctypes
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from fractions import Fraction
 
 
 class Emitter:
@@ -161,9 +160,9 @@ class Emitter:
         return place
 
     # --- vectors ------------------------------------------------------------------------------------------------
-    def splat(self, number: float | Fraction) -> str:
+    def splat(self, number: float) -> str:
         """A constant in all lanes."""
-        return f"splat (float {float_text(float(number))})"
+        return f"splat (float {float_text(number)})"
 
     def load(self, place: str) -> str:
         return self.value(f"load {self.vector}, ptr {place}, align 4")

@@ -7,7 +7,6 @@ second number and opposite in the others.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from fractions import Fraction
 
 from kernelyard_dnnl.winograd.algorithm import Matrix
 from kernelyard_dnnl.winograd.emitter import Emitter
@@ -30,8 +29,8 @@ def transformed(f: Emitter, matrix: Matrix, values: Sequence[str]) -> list[str]:
     return [*results, combination(f, matrix[-1], values)]
 
 
-def _part(row: Sequence[Fraction], other: Sequence[Fraction], same: bool) -> list[Fraction]:
-    return [a if (a == b) == same else Fraction(0) for a, b in zip(row, other, strict=True)]
+def _part(row: Sequence[float], other: Sequence[float], same: bool) -> list[float]:
+    return [a if (a == b) == same else 0.0 for a, b in zip(row, other, strict=True)]
 
 
 def transformed_by_columns(f: Emitter, matrix: Matrix, values: Sequence[str]) -> list[str]:
@@ -47,7 +46,7 @@ def transformed_by_columns(f: Emitter, matrix: Matrix, values: Sequence[str]) ->
     return results
 
 
-def combination(f: Emitter, numbers: Sequence[Fraction], values: Sequence[str]) -> str:
+def combination(f: Emitter, numbers: Sequence[float], values: Sequence[str]) -> str:
     """The sum of numbers times vectors; a number that is 1 costs no multiplication."""
     terms = sorted(((n, v) for n, v in zip(numbers, values, strict=True) if n), key=lambda term: term[0] != 1)
     (first, total), *others = terms

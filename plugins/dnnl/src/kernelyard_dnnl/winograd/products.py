@@ -9,6 +9,8 @@ from kernelyard_dnnl.winograd.record import RECORD, Field, address, number
 ROWS = 6
 FEW_ROWS = 4  # what is left of a block does less needlessly
 LINE = 16  # floats that one prefetch brings
+# Fetched in each step. A panel has up to four lines for each: two groups of rows fetch the next one.
+LINES_AHEAD = 2
 
 _RUN = """
 define i32 @run(ptr %record, ptr %unused, i32 %threads, ptr %also_unused) #0 {
@@ -51,7 +53,9 @@ def _panel_product(rows: int, vectors: int, lanes: int) -> str:
     with f.sums("%channels", [f"{row}.{column}" for row, column in places]) as (channel, sums):
         panel = f.at("%panel", f.integer("mul", channel, str(vectors * lanes)))
         weights = [f.load(f.at(panel, str(column * lanes))) for column in range(vectors)]
-        f.prefetch(f.at("%ahead", f.integer("mul", channel, str(LINE))))
+        ahead = f.at("%ahead", f.integer("mul", channel, str(LINES_AHEAD * LINE)))
+        for line in range(LINES_AHEAD):
+            f.prefetch(f.at(ahead, str(line * LINE)))
         for row in range(rows):
             factor = f.broadcast(f.value(f"load float, ptr {f.at(starts[row], channel)}, align 4"))
             for column in range(vectors):
@@ -83,7 +87,8 @@ def _multiply(lanes: int) -> str:
         out = f.at("%products", f.integer("mul", place, products_stride), column)
         with f.loop("0", "%tiles", str(ROWS)) as row:
             # The next panel is fetched while this one is used: a part of it by each group of rows.
-            part = f.integer("mul", f.integer("udiv", row, str(ROWS)), f.integer("mul", channels, str(LINE)))
+            length = f.integer("mul", channels, str(LINES_AHEAD * LINE))
+            part = f.integer("mul", f.integer("udiv", row, str(ROWS)), length)
             row_of_data = f.at(data, f.integer("mul", row, number(f, Field.PADDED_CHANNELS)))
             row_of_out = f.at(out, f.integer("mul", row, filters))
             addresses = [f"ptr {each}" for each in (row_of_data, panel, row_of_out, f.at(following, part))]
