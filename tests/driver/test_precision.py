@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
 
 import kernelyard as ky
 from kernelyard import dims
@@ -14,6 +15,7 @@ from kernelyard.driver.precision import BFLOAT16, PRECISIONS, cpu_flags, get_pre
 from kernelyard.errors import OptionError, PerformanceWarning
 from kernelyard.ir import FunctionBuilder, IRModule, Var
 from kernelyard.testing import assert_offloaded, evaluate, relative_error
+from kernelyard.testing.strategies import RandomProgram, modules
 
 BF16_ERROR = 0.03  # of the largest result: eight bits, rounded a few times
 RNG = np.random.default_rng(7)
@@ -150,6 +152,17 @@ def test_networks(network: str, backends: list[str] | str, batch: int, tmp_path:
     (expected,) = evaluate(module, [x])
     assert relative_error(exe(x), expected) < BF16_ERROR
     np.testing.assert_array_equal(ky.load(tmp_path / "model.kyar")(x).numpy(), exe(x).numpy())
+
+
+@settings(max_examples=20, deadline=None)
+@given(modules(symbolic=True))
+def test_random_programs_keep_their_types(program: RandomProgram) -> None:
+    exe = ky.compile(program.module, precision="bf16", strict=True)
+    main = program.module["main"]
+    assert [info.dtype for info in exe.inputs] == [param.tensor_type.dtype for param in main.params]
+    results = exe.run({info.name: array for info, array in zip(exe.inputs, program.inputs, strict=True)})
+    wanted = evaluate(program.module, program.inputs)
+    assert [tensor.numpy().dtype for tensor in results.values()] == [array.dtype for array in wanted]
 
 
 def _has_instructions() -> bool:

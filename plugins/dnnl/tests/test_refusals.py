@@ -277,3 +277,13 @@ def test_the_largest_of_infinities_alone_is_infinite() -> None:
     module = IRModule({"main": b.function(b.op("max", b.input("x", (3, 4)), axes=(1,), keepdims=False))})
     x = np.array([[-np.inf] * 4, [np.nan, 1, 2, 3], [-np.inf, 1, 2, 3]], np.float32)
     np.testing.assert_array_equal(ky.compile(module, backends=["dnnl"])(x).numpy(), np.float32([-np.inf, np.nan, 3]))
+
+
+def test_a_product_added_to_itself(offloading):
+    """It has the shape of a bias where it is one row; but no operand of a group may be made inside it."""
+
+    def build(b, x):
+        y = b.op("matmul", x, np.ones((4, 3), np.float32))
+        return b.op("add", y, y)
+
+    offloading.declined("operand", "dnnl.matmul", build, (1, 4))

@@ -33,9 +33,10 @@ MAX_RANK = 6  # beyond it oneDNN has reference implementations for most primitiv
 def _declined(match: Match, *rules: Callable[[Composite], Decline | None]) -> Answer:
     """The first objection, or acceptance when oneDNN also has a real implementation for it."""
     composite = read_composite(match.bindings)
-    for stage in composite.stages:
-        if isinstance(stage, Binary) and stage.operand in match.members:
-            return Decline("operand", "a post-op reads a value from inside its own group", at=stage.operand)
+    operands = [stage.operand for stage in composite.stages if isinstance(stage, Binary)]
+    for operand in operands if composite.bias is None else (composite.bias, *operands):
+        if operand in match.members:
+            return Decline("operand", "a post-op reads a value from inside its own group", at=operand)
     if is_decoded(match.root, match.value_of):
         return Decline("slow", "it decodes weights, which a generated kernel does as it reads them")
     for rule in (_dtypes, _stages, _powers, *rules):
