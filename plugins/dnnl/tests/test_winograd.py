@@ -27,6 +27,7 @@ from kernelyard_dnnl.winograd.choice import Shape, best_tile
 from kernelyard_dnnl.winograd.emitter import Emitter
 from kernelyard_dnnl.winograd.epilogue import BINARY, ELTWISE
 from kernelyard_dnnl.winograd.kernel import BLOCK
+from kernelyard_dnnl.winograd.record import MAX_OPERANDS
 
 if not code.vector_lanes():
     pytest.skip("no code of ours on this machine", allow_module_level=True)
@@ -212,6 +213,14 @@ def test_what_is_not_fused_follows(tile, builder):
     actual, ran, bare = run_with_post_ops(builder, post_ops, [operand])
     assert f"winograd:{tile}x{tile}" in [name for _, name in ran]
     np.testing.assert_allclose(actual, np.tanh(np.maximum(bare, 0)) + operand, rtol=1e-4, atol=1e-5)
+
+
+def test_more_post_ops_than_the_record_has_places_for(tile, builder):
+    count = MAX_OPERANDS + 2
+    half = {"kind": "eltwise", "algorithm": "linear", "alpha": 0.5, "beta": 1.0}
+    actual, ran, bare = run_with_post_ops(builder, [half] * count)
+    assert f"winograd:{tile}x{tile}" in [name for _, name in ran]
+    np.testing.assert_allclose(actual, bare / 2**count + 2 - 2 / 2**count, rtol=1e-5, atol=1e-6)
 
 
 def test_a_residual_is_added_in_place(tile, builder):

@@ -6,7 +6,7 @@ from enum import IntEnum, auto
 
 from kernelyard_dnnl.winograd.emitter import Emitter
 
-MAX_OPERANDS = 4
+MAX_OPERANDS = 8  # post-ops that are fused, each with an operand of its own or none
 AXES = 3  # image, row, pixel
 
 
