@@ -103,11 +103,13 @@ def _weights(program: ky.Executable) -> int:
 
 def markdown(rows: Sequence[Row], head: str) -> str:
     """The table: a line for each model and precision."""
-    lines = [head, "", "| model | precision | error | top class | weights | faster, 1 thread | 2 threads |"]
-    lines.append("|---|---|---:|---|---:|---:|---:|")
+    counts = sorted({row.threads for row in rows})
+    speeds = "".join(f" faster, {count} thread{'s' if count > 1 else ''} |" for count in counts)
+    lines = [head, "", f"| model | precision | error | top class | weights |{speeds}"]
+    lines.append(f"|---|---|---:|---|---:|{'---:|' * len(counts)}")
     by_threads = {(row.model, row.precision, row.threads): row for row in rows}
     for model, precision in dict.fromkeys((row.model, row.precision) for row in rows):
-        own = {threads: by_threads.get((model, precision, threads)) for threads in (1, 2)}
+        own = {threads: by_threads.get((model, precision, threads)) for threads in counts}
         row = next(each for each in own.values() if each is not None)
         top = {None: "", True: "same", False: "another"}[row.top_class]
         speed = [f"{each.speedup:.2f}x" if each is not None else "-" for each in own.values()]
@@ -122,7 +124,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("names", nargs="*", help=f"of {', '.join(MODELS)}")
     parser.add_argument("--precisions", nargs="+", default=chosen, choices=chosen)
-    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], choices=(1, 2))
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--seconds", type=float, default=3.0, help="for each model and number of threads")
     parser.add_argument("--models", type=Path, default=HERE / "build" / "models")
     parser.add_argument("--results", type=Path, default=HERE / "results")
