@@ -87,7 +87,7 @@ class GroupWriter:
         self.memory.begin_stage(frozenset((*written, *(buffer for buffer in kept if buffer))))
 
     def _choose(self, versions: Sequence[Plan], run: Callable[[Plan], list[Value]]) -> None:
-        """Run the first version whose vectors are not longer than their axis."""
+        """Run the first version for which an axis is long enough."""
         if len(versions) == 1:
             run(versions[0])
         else:
@@ -95,8 +95,7 @@ class GroupWriter:
             self.e.branch(enough, lambda: run(versions[0]), lambda: self._choose(versions[1:], run) or [])
 
     def _is_long_enough(self, plan: Plan) -> Value:
-        assert plan.vector is not None
-        return self.e.compare("sge", self.memory.dim(plan.extents[plan.vector]), int_literal(plan.least()))
+        return self.e.compare("sge", self.memory.dim(plan.extents[str(plan.measured)]), int_literal(plan.least()))
 
     def _nest(self, number: int, plan: Plan, axes: Mapping[str, Value]) -> Nest:
         return Nest(self.memory, self.group.stages[number], plan, axes, self.stored[number])
@@ -117,7 +116,7 @@ class GroupWriter:
 
         def run(version: Plan) -> list[Value]:
             least = version.least()
-            extent = version.extents[str(version.vector)] if least else 1
+            extent = version.extents[str(version.measured)] if least else 1
             variants.append(Variant(self._run_tasks(version), extent, least))
             return []
 

@@ -202,7 +202,8 @@ class ReductionLoops:
         if name in self.plan.written_out:
             assert isinstance(extent, int)
             for step in range(extent):
-                states = body(int_literal(step), states)
+                # It belongs here, so that addresses have it as a displacement: sums with it need no register each.
+                states = body(replace(int_literal(step), depth=self.e.depth), states)
             return states
         return body(int_literal(0), states) if extent == 1 else self._loop(0, extent, 1, body, states)
 

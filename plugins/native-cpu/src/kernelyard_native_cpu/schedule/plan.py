@@ -72,6 +72,7 @@ class Plan:
     panel: what is packed before a tile axis is walked. square: where a tile of results lies while it is turned.
     tiles: axes of which several values are computed at once, with how many.
     written_out: reduced axes of which every step is written by itself. factored: what is summed, where that is split.
+    least_rows: how long a symbolic tile axis must be for this plan; for_fewer_rows: others, where it is shorter.
     """
 
     spatial: tuple[str, ...]
@@ -89,6 +90,8 @@ class Plan:
     parts: Parts | None = None
     written_out: tuple[str, ...] = ()
     factored: Factored | None = None
+    least_rows: int = 0
+    for_fewer_rows: tuple[Plan, ...] = ()
 
     @property
     def scratch(self) -> tuple[Buffer, ...]:
@@ -105,7 +108,7 @@ class Plan:
     def versions(self, machine: Machine) -> tuple[Plan, ...]:
         """This plan, and others for when a symbolic vector axis turns out to be shorter than a step of it."""
         if self.vector is None or isinstance(self.extents[self.vector], int):
-            return (self,)
+            return (self, *self.for_fewer_rows)
         if machine.has_masks:
             return (self, replace(self, unroll=1, masked=True, panel=None, stream=None, parts=None))
         wanted = NARROW_LANES if self.reduce else NARROW_LANES[-1:]
@@ -113,8 +116,15 @@ class Plan:
         single = [self.narrowed(self.lanes)] if self.least() > self.lanes else []
         return (self, *single, *narrow)
 
+    @property
+    def measured(self) -> str | None:
+        """The axis whose length decides between versions."""
+        return self.tiles[0][0] if self.least_rows else self.vector
+
     def least(self) -> int:
-        """How long a symbolic vector axis must be for this plan: a shorter one would be computed several times."""
+        """How long a symbolic axis must be for this plan; a shorter vector axis would be computed several times."""
+        if self.least_rows:
+            return self.least_rows
         if self.vector is None or self.masked or isinstance(self.extents[self.vector], int):
             return 0
         return self.lanes * self.unroll if self.reduce and not self.vector_is_reduced else self.lanes

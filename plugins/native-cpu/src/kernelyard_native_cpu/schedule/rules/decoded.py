@@ -40,16 +40,24 @@ def decoded(loops: Loops) -> Plan | None:
     axis = next((name for name in reversed(loops.others(vector)) if name not in axes_of(weight)), None)
     rows = size_of(loops.extents[axis]) if axis else 1
     most = _MOST_SUMS[loops.machine.vector_registers]
-    if axis and rows > most:
-        height, width = best_tile(rows, loops.vectors(vector), loops.machine.vector_registers)
-        plan = replace(plan, tiles=((axis, height),), unroll=width)
-        return replace(plan, panel=_panel(loops, weight, plan.lanes * width))
-    is_factored = factored is not None and rows <= _MOST_FACTORED_ROWS
-    widest = most // rows // (2 if is_factored else 1)
-    width = even_parts(loops.vectors(vector), max(1, min(_WIDEST, widest)))
-    tiles = ((axis, rows),) if axis else ()
-    plan = replace(plan, tiles=tiles, unroll=width, stream=_stream(loops, stored, written_out))
-    return replace(plan, factored=factored) if is_factored else plan
+    plan = replace(plan, stream=_stream(loops, stored, written_out))
+
+    def on_the_way(height: int) -> Plan:
+        is_factored = factored is not None and height <= _MOST_FACTORED_ROWS
+        widest = most // height // (2 if is_factored else 1)
+        width = even_parts(loops.vectors(vector), max(1, min(_WIDEST, widest)))
+        tiles = ((axis, height),) if axis else ()
+        return replace(plan, tiles=tiles, unroll=width, factored=factored if is_factored else None)
+
+    if axis is None or rows <= most:
+        return on_the_way(rows)
+    height, width = best_tile(rows, loops.vectors(vector), loops.machine.vector_registers)
+    panel = _panel(loops, weight, plan.lanes * width)
+    once = replace(plan, tiles=((axis, height),), unroll=width, stream=None, panel=panel)
+    if isinstance(loops.extents[axis], int):
+        return once
+    few = replace(on_the_way(_MOST_FACTORED_ROWS), least_rows=_MOST_FACTORED_ROWS)
+    return replace(once, least_rows=most + 1, for_fewer_rows=(few, on_the_way(1)))
 
 
 def _stored(loops: Loops) -> Load | None:
