@@ -37,7 +37,7 @@ class TensorSpec:
 
         Raises: ShapeError.
         """
-        return tuple(dims.evaluate(dim, values) for dim in self.shape)
+        return tuple([dim if isinstance(dim, int) else dims.evaluate(dim, values) for dim in self.shape])
 
     def to_json(self) -> dict[str, Any]:
         """Symbolic dims become their text."""

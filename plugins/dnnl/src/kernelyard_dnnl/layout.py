@@ -94,6 +94,8 @@ class MemoryDescriptor:
 
     def same_layout(self, other: MemoryDescriptor) -> bool:
         """True when both describe the same bytes the same way; strides of dims of size 1 do not matter."""
+        if self is other:
+            return True
         if (self.shape, self.dtype) != (other.shape, other.dtype):
             return False
         if self.strides is not None and other.strides is not None:
@@ -135,11 +137,16 @@ def dense(shape: Sequence[int], dtype: str, order: Sequence[int] | None = None) 
         >>> dense((2, 3, 4), "float32", (0, 2, 1)).strides
         (12, 1, 3)
     """
+    return _dense(tuple(shape), dtype, tuple(range(len(shape)) if order is None else order))
+
+
+@lru_cache(maxsize=4096)
+def _dense(shape: Shape, dtype: str, order: Shape) -> MemoryDescriptor:
     strides, step = [0] * len(shape), 1
-    for axis in reversed(range(len(shape)) if order is None else order):
+    for axis in reversed(order):
         strides[axis] = step
         step *= max(shape[axis], 1)
-    return MemoryDescriptor(tuple(shape), dtype, tuple(strides))
+    return MemoryDescriptor(shape, dtype, tuple(strides))
 
 
 def channels_last_order(rank: int) -> Shape:

@@ -13,6 +13,7 @@ import numpy as np
 from kernelyard import dtypes
 from kernelyard.errors import CodegenError, ShapeError
 from kernelyard.runtime.json_runtime import JSONGraph, JSONNode, NodeEntry
+from kernelyard.runtime.shapes import DimValues
 from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl._native import StatusError
 from kernelyard_dnnl.layout import MemoryDescriptor, Shape, channels_last, dense
@@ -47,6 +48,7 @@ class Lowering:
         self.native_kernels = native_kernels
         self.operations: list[Operation] = []
         self._values = values
+        self._sizes = DimValues(values)
         self._constants = constants
         self.packed = packed
         self._tensors: dict[NodeEntry, Value] = {}
@@ -96,17 +98,17 @@ class Lowering:
         return result
 
     def _leaf(self, node: JSONNode) -> Value:
+        if node.kind == "constant":
+            return self.constant(self._constants[node.digest], node.digest)
         (spec,) = node.outputs
-        descriptor = dense(_at_least_rank_1(spec.evaluate(self._values)), spec.dtype)
-        if node.kind == "input":
-            return Value(Buffer(descriptor.nbytes, argument=node.index), descriptor)
-        return self.constant(self._constants[node.digest], node.digest)
+        descriptor = dense(_at_least_rank_1(self._sizes.shape(spec.shape)), spec.dtype)
+        return Value(Buffer(descriptor.nbytes, argument=node.index), descriptor)
 
     def _node(self, number: int, node: JSONNode) -> Node:
         (spec,) = node.outputs
         sequence = tuple(self._tensors[entry] for _, entry in node.inputs)
         operands = {role: value for (role, _), value in zip(node.inputs, sequence, strict=True)}
-        shape = _at_least_rank_1(spec.evaluate(self._values))
+        shape = _at_least_rank_1(self._sizes.shape(spec.shape))
         return Node(number, node.op, node.attrs, sequence, operands, shape, spec.dtype, self._values)
 
     # --- tensors ------------------------------------------------------------------------------------------------
