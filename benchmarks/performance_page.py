@@ -1,0 +1,75 @@
+"""Writes the tables of docs/performance.md from what `models.py` and `roofline.py` measured.
+
+    python benchmarks/performance_page.py [--results FOLDER]
+
+The prose between the tables is written by hand. The chart goes to docs/images/performance.png.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from models import HERE, PEERS
+from peers.compare import Comparison
+from peers.page import markdown
+from roofline import Bound
+
+PAGE = HERE.parent / "docs" / "performance.md"
+CHART = HERE.parent / "docs" / "images" / "performance.png"
+
+
+def models_table(results: Path) -> str:
+    """Speed, and what it costs to start."""
+    facts = json.loads((results / "cpu.json").read_text(encoding="utf-8"))
+    return markdown(list(map(Comparison.from_json, facts["models"])), PEERS, f"{facts['machine']}.").strip()
+
+
+def roofline_table(results: Path) -> str:
+    """What the machine could do at most, and what is reached."""
+    facts = json.loads((results / "roofline.json").read_text(encoding="utf-8"))
+    return "\n".join([f"{facts['machine']}.", "", *_rows([Bound(**each) for each in facts["models"]])])
+
+
+def _rows(bounds: Sequence[Bound]) -> Iterator[str]:
+    most = ("GFLOP/s at most", "GB/s at most", "bound by", "ms at least")
+    yield f"| model | threads | GFLOP | MB | of them weights | {' | '.join(most)} | ms | share |"
+    yield f"|---|{'---:|' * 6}---|{'---:|' * 3}"
+    for each in bounds:
+        cells = [
+            *(
+                f"{each.threads}",
+                f"{each.flops / 1e9:.3g}",
+                f"{each.nbytes / 1e6:.3g}",
+                f"{each.weight_nbytes / 1e6:.3g}",
+            ),
+            *(f"{each.gflops:.0f}", f"{each.gbytes:.0f}", each.bound),
+            *(f"{each.bound_ms:.3g}", f"{each.call_ms:.3g}", f"{100 * each.share:.0f} %"),
+        ]
+        yield f"| {each.model} | {' | '.join(cells)} |"
+
+
+TABLES: dict[str, Callable[[Path], str]] = {"models": models_table, "roofline": roofline_table}
+
+
+def main() -> None:
+    """See the module's text."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--results", type=Path, default=HERE / "results")
+    args = parser.parse_args()
+    text = PAGE.read_text(encoding="utf-8")
+    for name, table in TABLES.items():
+        marked = re.compile(rf"(<!-- measured: {name} -->\n).*?(\n<!-- end -->)", re.DOTALL)
+        if len(marked.findall(text)) != 1:
+            raise SystemExit(f"{PAGE} needs one place for the table {name!r}")
+        text = marked.sub(lambda found, table=table: f"{found[1]}\n{table(args.results)}\n{found[2]}", text)
+    PAGE.write_text(text, encoding="utf-8")
+    shutil.copyfile(args.results / "cpu.png", CHART)
+
+
+if __name__ == "__main__":
+    main()
