@@ -54,6 +54,24 @@ def test_convolutions_and_other_dtypes_stay_with_the_library():
     assert_offloaded(ky.compile(cnn()), "dnnl", pattern="dnnl.conv2d")
 
 
+def classifier(rows):
+    """A convolution, the mean of its places, and a layer of 1000 classes."""
+    b = FunctionBuilder()
+    y = b.op("nn.conv2d", b.input("x", (rows, 16, 8, 8)), weight(512, 16, 3, 3), strides=(1, 1), padding=(1, 1, 1, 1))
+    y = b.op("mean", b.op("nn.relu", y), axes=(2, 3), keepdims=False)
+    return IRModule({"main": b.function(b.op("add", b.op("matmul", y, weight(512, 1000)), weight(1000)))})
+
+
+def test_few_rows_of_a_large_matrix_are_ours_even_behind_convolutions():
+    for rows, expected in ((1, {"dnnl", "native-cpu"}), (64, {"dnnl"})):
+        report = ky.explain(classifier(rows))
+        assert {node.backend for node in report.nodes} == expected
+    module, x = classifier(2), weight(2, 16, 8, 8)
+    exe = ky.compile(module)
+    assert_offloaded(exe, "dnnl", pattern="dnnl.conv2d")
+    np.testing.assert_allclose(exe(x), ky.compile(module, backends=["dnnl"])(x), rtol=1e-4, atol=1e-4)
+
+
 def test_both_ways_agree():
     module, feeds = mlp(), {"x": weight(5, 64)}
     ours, theirs = (ky.compile(module, backends=how).run(feeds) for how in ("auto", ["dnnl"]))

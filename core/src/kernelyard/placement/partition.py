@@ -130,7 +130,7 @@ def _offer(
     backend = judge.backend
     wanted = [pattern for pattern in patterns if pattern.name not in excluded]
     recorder.offered(backend.name, patterns)
-    fuse = FuseOpsByPattern(wanted, annotate_codegen=not backend.merge_composites, recorder=recorder)
+    fuse = FuseOpsByPattern(judge.contested(wanted), annotate_codegen=not backend.merge_composites, recorder=recorder)
     prepared = _prepare(backend, module)
     fused = fuse(prepared)
     left_out = [pattern for pattern in patterns if pattern.name in excluded]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kernelyard.errors import PatternError
 from kernelyard.ir import Binding, Function, IRModule
 from kernelyard.ir.visitor import reachable_functions
 from kernelyard.patterns.composite import COMPOSITE
+from kernelyard.patterns.matcher import Match
 from kernelyard.patterns.registry import Accept, Answer, Decline, FusionPattern
 from kernelyard.placement.recorder import Recorder
 from kernelyard.plugins.backend import Backend
@@ -28,23 +29,41 @@ GENERATED = "generated"
 
 @dataclass(frozen=True)
 class RegionJudge:
-    """Who says whether a region is worth a call of its own: its backend, then the code generator, if one may bid."""
+    """Who says what a backend gets: the backend itself, then the code generator, if one may bid."""
 
     backend: Backend
     rival: CodeGenerator | None
     target: Target
 
     def answer(self, region: Region) -> Answer:
-        """A plugin that fails over its answer does not get the region."""
+        """Whether a region is worth a call of its own. A plugin that fails over its answer does not get it."""
         answer = _ask(self.backend, region)
-        if self.rival is None or not self.backend.yields_to_generator or not isinstance(answer, Accept):
-            return answer
+        return self._contested(region) if isinstance(answer, Accept) else answer
+
+    def contested(self, patterns: Sequence[FusionPattern]) -> list[FusionPattern]:
+        """The patterns, whose matches the code generator may claim."""
+        return [self._with_claim(pattern) for pattern in patterns] if self._may_bid else list(patterns)
+
+    @property
+    def _may_bid(self) -> bool:
+        return self.rival is not None and self.backend.yields_to_generator
+
+    def _with_claim(self, pattern: FusionPattern) -> FusionPattern:
+        def check(match: Match) -> Answer:
+            answer = Accept() if pattern.check is None else pattern.check(match)
+            return self._contested(match) if isinstance(answer, Accept) else answer
+
+        return replace(pattern, check=check)
+
+    def _contested(self, work: Match | Region) -> Answer:
+        if self.rival is None or not self._may_bid:
+            return Accept()
         try:
-            reason = self.rival.preference(region, self.target)
+            reason = self.rival.preference(work, self.target)
         except Exception:  # a vendor's code
             log.warning("%s failed when it was asked for its preference", self.rival.name, exc_info=True)
-            return answer
-        return answer if reason is None else Decline(GENERATED, f"{self.rival.name} is quicker: {reason}")
+            return Accept()
+        return Accept() if reason is None else Decline(GENERATED, f"{self.rival.name} is quicker: {reason}")
 
 
 def merge_regions(

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from kernelyard.patterns import Match
 from kernelyard.plugins.backend import Unavailable
 from kernelyard.runtime.module import RuntimeModule
 from kernelyard.target import Target
@@ -35,9 +36,11 @@ class CodeGenerator(ABC):
         """
         return {}
 
-    def preference(self, region: Region, target: Target) -> str | None:
-        """Why a region that a library would take had better be kernels of this generator, as a sentence for the report;
-        None where it had not. Asked where the choice is left to the compiler. By default libraries come first.
+    def preference(self, work: Match | Region, target: Target) -> str | None:
+        """Why what a library would take had better be kernels of this generator, as a sentence for the report; None
+        where it had not. Asked where the choice is left to the compiler; by default libraries come first.
+
+        work: a match, whatever stands beside it; later each region of those that were left to the library.
         """
         return None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from kernelyard.patterns import Match
 from kernelyard.plugins.backend import Unavailable
 from kernelyard.plugins.code_generator import CodeGenerator
 from kernelyard.runtime.disk_cache import DiskCache
@@ -48,9 +49,9 @@ class NativeCpuGenerator(CodeGenerator):
         """See `CodeGenerator.packings`."""
         return choose_packings(function, constants, resolve_machine(target.mcpu))
 
-    def preference(self, region: Region, target: Target) -> str | None:
+    def preference(self, work: Match | Region, target: Target) -> str | None:
         """See `CodeGenerator.preference`."""
-        return preference(region, resolve_machine(target.mcpu))
+        return preference(work, resolve_machine(target.mcpu))
 
     def generate(self, functions: Mapping[str, PrimFunc], target: Target, options: Mapping[str, Any]) -> RuntimeModule:
         """See `CodeGenerator.generate`."""

@@ -1,4 +1,4 @@
-"""Which regions of a library had better be kernels of ours.
+"""What of a library's work had better be kernels of ours.
 
 What was measured (benchmarks/models.py and kernels.py; float32, vectors of 512 bits): products of matrices are as quick
 as a library's, and take with them what follows (bias, activation, residual, norm) without going through memory. So are
@@ -8,7 +8,9 @@ what lies between them stays with them, in the layout that they like.
 
 from __future__ import annotations
 
-from kernelyard.ir import TensorType, operands
+from kernelyard import dims
+from kernelyard.ir import Constant, TensorType, operands
+from kernelyard.patterns import Match
 from kernelyard.transform.run_codegen import Region
 from kernelyard_native_cpu.machine import Machine
 
@@ -23,9 +25,32 @@ OF_LIBRARIES = frozenset(
 )
 
 
-def preference(region: Region, machine: Machine) -> str | None:
-    """Why a region had better be ours; None where it had not."""
-    if machine.vector_bits < VECTOR_BITS or not OF_LIBRARIES.isdisjoint(region.ops):
+# A product of few rows takes as long as its matrix takes to be read: oneDNN reads at 50 to 60 % of the bandwidth.
+MOST_ROWS = 8
+LEAST_BYTES = 1 << 20
+
+
+def preference(work: Match | Region, machine: Machine) -> str | None:
+    """Why a match or a region had better be ours; None where it had not."""
+    if machine.vector_bits < VECTOR_BITS:
+        return None
+    return _of_match(work) if isinstance(work, Match) else _of_region(work)
+
+
+def _of_match(match: Match) -> str | None:
+    for call in match.calls:
+        if call.op_name != "matmul":
+            continue
+        left, right = call.args
+        rows = dims.product(left.tensor_type.shape[:-1])
+        is_large = isinstance(right, Constant) and right.data.nbytes >= LEAST_BYTES
+        if is_large and right.tensor_type.dtype == DTYPE and isinstance(rows, int) and rows <= MOST_ROWS:
+            return "few rows meet a large constant matrix, which is read in the order in which it lies"
+    return None
+
+
+def _of_region(region: Region) -> str | None:
+    if not OF_LIBRARIES.isdisjoint(region.ops):
         return None
     for _, composite in region.composites():
         for binding in composite.bindings:
