@@ -113,18 +113,6 @@ REFUSALS = {
     "numbers: least of all": ("numbers", "dnnl.reduce", lambda b, x: b.op("min", x, axes=(), keepdims=True), [(4, 5)]),
     "slow: interleaving": ("slow", "dnnl.concat", lambda b, x, y: b.op("concat", x, y, axis=1), [(50, 3), (50, 5)]),
     "slow: interleaving single elements": ("slow", "dnnl.concat", lambda b, x, y: b.op("concat", x, y, axis=1), [(50, 1), (50, 1)]),
-    "slow: three result channels": ("slow", "dnnl.conv2d", lambda b, x: conv(b, x, ones(3, 8, 3, 3)), [(1, 8, 18, 18)]),
-    "slow: one result channel of a sequence": (
-        "slow", "dnnl.conv2d", lambda b, x: conv(b, x, ones(1, 1, 4, 1)), [(1, 1, 40, 1)],
-    ),
-    "slow: one result channel of a transposed convolution": (
-        "slow", "dnnl.conv2d_transpose",
-        lambda b, x: b.op("nn.conv2d_transpose", x, ones(8, 1, 2, 2), strides=(2, 2)), [(1, 8, 16, 16)],
-    ),
-    "slow: overlapping windows": (
-        "slow", "dnnl.conv2d_transpose",
-        lambda b, x: b.op("nn.conv2d_transpose", x, ones(8, 8, 3, 3), strides=(2, 2)), [(1, 8, 6, 6)],
-    ),
     "slow: any power": ("slow", "dnnl.elementwise", lambda b, x: b.op("power", b.op("exp", x), 1.7), [(3, 4)]),
     "reference-implementation: softmax of columns": (
         "reference-implementation", "dnnl.softmax", lambda b, x: b.op("nn.softmax", x, axis=0), [(4, 5)],

@@ -20,7 +20,6 @@ from kernelyard_dnnl.memory_order import expected_order
 from kernelyard_dnnl.nodes import ANCHORS, AVG_POOLS, concat_axis
 from kernelyard_dnnl.post_ops import BINARY, POWERS, UNARY, Binary, exponent_of
 from kernelyard_dnnl.probe import objection
-from kernelyard_dnnl.slow import few_result_channels
 
 Answer: TypeAlias = "Accept | Decline"
 FLOAT, NARROW = "float32", "bfloat16"
@@ -43,7 +42,10 @@ def _declined(match: Match, *rules: Callable[[Composite], Decline | None]) -> An
         refusal = rule(composite)
         if refusal is not None:
             return refusal
-    return objection(composite) or Accept()
+    reason = objection(composite)
+    if reason is not None:
+        return Decline("reference-implementation", reason)
+    return Accept()
 
 
 # --- what holds for every primitive -----------------------------------------------------------------------------------
@@ -107,7 +109,10 @@ def _known(what: str, *needed: Dim) -> Decline | None:
 def convolution(match: Match) -> Answer:
     """Channels and the kernel must be known; batch and space may be symbolic."""
 
-    return _declined(match, _known_channels, few_result_channels)
+    def sizes(composite: Composite) -> Decline | None:
+        return _known_channels(composite)
+
+    return _declined(match, sizes)
 
 
 def _known_channels(composite: Composite) -> Decline | None:
@@ -131,7 +136,7 @@ def padded_convolution(match: Match) -> Answer:
             return Decline("attribute", "negative padding")
         return _known_channels(composite)
 
-    return _declined(match, zeros, few_result_channels)
+    return _declined(match, zeros)
 
 
 def matmul(match: Match) -> Answer:

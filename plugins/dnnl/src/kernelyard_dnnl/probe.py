@@ -12,7 +12,6 @@ from functools import lru_cache
 from kernelyard.errors import ShapeError
 from kernelyard.ir import Expr
 from kernelyard.ir.types import symbols_of
-from kernelyard.patterns import Decline
 from kernelyard.placement.json_serializer import KernelNode, plain
 from kernelyard.runtime.json_runtime import JSONGraph, JSONNode
 from kernelyard.runtime.spec import TensorSpec
@@ -22,20 +21,14 @@ from kernelyard_dnnl.nodes import node_of
 from kernelyard_dnnl.runtime import probe_implementation
 
 SYMBOL_SIZE = 64
-# How names of implementations begin that no group should get: the code of the decline, and what they are. Where the
-# windows of a transposed convolution overlap unevenly, oneDNN takes 8 times as long as a generated kernel.
-POOR = {
-    "ref:": ("reference-implementation", "its reference implementation"),
-    "conv:any": ("slow", "the gradient of a convolution for this transposed one"),
-}
+REFERENCE = "ref"
 SYMBOL = "probe"
 
 
-def objection(composite: Composite) -> Decline | None:
-    """Why the library should not run this group, None when it has a good implementation."""
+def objection(composite: Composite) -> str | None:
+    """Why the library should not run this group, None when it has a real implementation."""
     graph = _graph_of(node_of(composite), composite)
-    found = _objection(json.dumps(graph.to_json(), sort_keys=True), _symbols(composite))
-    return None if found is None else Decline(*found)
+    return _objection(json.dumps(graph.to_json(), sort_keys=True), _symbols(composite))
 
 
 def _symbols(composite: Composite) -> tuple[str, ...]:
@@ -56,8 +49,7 @@ def _graph_of(node: KernelNode, composite: Composite) -> JSONGraph:
 
 
 @lru_cache(maxsize=4096)
-def _objection(graph_text: str, symbols: tuple[str, ...]) -> tuple[str, str] | None:
-    """The code and the sentence of a decline."""
+def _objection(graph_text: str, symbols: tuple[str, ...]) -> str | None:
     graph = JSONGraph.from_json(json.loads(graph_text), "probe")
     try:
         implementations = probe_implementation(graph, dict.fromkeys(symbols, SYMBOL_SIZE), {})
@@ -66,9 +58,6 @@ def _objection(graph_text: str, symbols: tuple[str, ...]) -> tuple[str, str] | N
     except StatusError as error:
         if symbols and error.status == "invalid_arguments":
             return None  # as above: unrelated symbols were given one size
-        return "reference-implementation", f"oneDNN has no implementation: {error.message}"
-    for prefix, (code, what) in POOR.items():
-        found = [f"{label}: {name}" for label, name in implementations if name.startswith(prefix)]
-        if found:
-            return code, f"oneDNN has only {what} ({', '.join(found)})"
-    return None
+        return f"oneDNN has no implementation: {error.message}"
+    slow = [f"{label}: {name}" for label, name in implementations if name.partition(":")[0] == REFERENCE]
+    return f"oneDNN has only its reference implementation ({', '.join(slow)})" if slow else None
