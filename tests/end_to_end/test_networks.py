@@ -25,7 +25,7 @@ def executable(network: Network) -> ky.Executable:
 
 def test_offloaded(network: Network, executable: ky.Executable) -> None:
     coverage = executable.report.coverage
-    assert coverage["dnnl"]["flops_fraction"] >= 0.9, executable.report.summary
+    assert coverage["dnnl"]["flops_fraction"] >= 0.95, executable.report.summary
     assert "reference" not in coverage, executable.report.summary
     assert not executable.report.violations
     assert not any(module.kind == "reference" for module in executable.modules)

@@ -72,6 +72,22 @@ def test_few_rows_of_a_large_matrix_are_ours_even_behind_convolutions():
     np.testing.assert_allclose(exe(x), ky.compile(module, backends=["dnnl"])(x), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("weights", "window", "runner"),
+    [
+        ((16, 8, 2, 2), {"strides": (2, 2)}, "dnnl"),
+        ((16, 8, 3, 3), {"strides": (2, 2)}, "native-cpu"),
+        ((16, 1, 4, 4), {"strides": (2, 2), "groups": 16}, "native-cpu"),
+    ],
+)
+def test_transposed_convolutions_that_libraries_compute_as_gradients_are_ours(weights, window, runner):
+    b = FunctionBuilder()
+    y = b.op("nn.conv2d_transpose", b.input("x", (1, 16, 9, 9)), weight(*weights), **window)
+    module = IRModule({"main": b.function(y)})
+    assert runners(module) == {runner}
+    assert runners(module, backends=["dnnl"]) == {"dnnl"}
+
+
 def test_both_ways_agree():
     module, feeds = mlp(), {"x": weight(5, 64)}
     ours, theirs = (ky.compile(module, backends=how).run(feeds) for how in ("auto", ["dnnl"]))

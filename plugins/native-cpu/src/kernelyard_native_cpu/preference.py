@@ -8,8 +8,10 @@ what lies between them stays with them, in the layout that they like.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 from kernelyard import dims
-from kernelyard.ir import Constant, TensorType, operands
+from kernelyard.ir import Call, Constant, TensorType, operands
 from kernelyard.patterns import Match
 from kernelyard.transform.run_codegen import Region
 from kernelyard_native_cpu.machine import Machine
@@ -39,14 +41,37 @@ def preference(work: Match | Region, machine: Machine) -> str | None:
 
 def _of_match(match: Match) -> str | None:
     for call in match.calls:
-        if call.op_name != "matmul":
-            continue
-        left, right = call.args
-        rows = dims.product(left.tensor_type.shape[:-1])
-        is_large = isinstance(right, Constant) and right.data.nbytes >= LEAST_BYTES
-        if is_large and right.tensor_type.dtype == DTYPE and isinstance(rows, int) and rows <= MOST_ROWS:
-            return "few rows meet a large constant matrix, which is read in the order in which it lies"
+        reason = RULES[call.op_name](call) if call.op_name in RULES else None
+        if reason is not None:
+            return reason
     return None
+
+
+def _product(call: Call) -> str | None:
+    left, right = call.args
+    rows = dims.product(left.tensor_type.shape[:-1])
+    is_large = isinstance(right, Constant) and right.data.nbytes >= LEAST_BYTES
+    if is_large and right.tensor_type.dtype == DTYPE and isinstance(rows, int) and rows <= MOST_ROWS:
+        return "few rows meet a large constant matrix, which is read in the order in which it lies"
+    return None
+
+
+def _transposed_convolution(call: Call) -> str | None:
+    """oneDNN has code for one group whose windows are whole numbers of strides; other transposed convolutions it
+    computes as gradients, which takes 7 to 70 times as long as our kernels."""
+    attrs, windows = call.attrs, call.args[1].tensor_type.shape[2:]
+    is_whole = all(
+        isinstance(size, int) and size % stride == 0 for size, stride in zip(windows, attrs["strides"], strict=True)
+    )
+    if call.tensor_type.dtype != DTYPE or (is_whole and attrs["groups"] == 1 and set(attrs["dilation"]) == {1}):
+        return None
+    return "libraries compute such a transposed convolution as the gradient of one"
+
+
+RULES: Mapping[str, Callable[[Call], str | None]] = {
+    "matmul": _product,
+    **dict.fromkeys(("nn.conv1d_transpose", "nn.conv2d_transpose", "nn.conv3d_transpose"), _transposed_convolution),
+}
 
 
 def _of_region(region: Region) -> str | None:
