@@ -77,7 +77,7 @@ ELSEWHERE = ctypes.c_int64(4321)
 
 @cache
 def compiled(text: str = TEXT) -> bytes:
-    return linking._compile_by_llvm(text)
+    return linking._compile_by_llvm(text, ())
 
 
 def imports() -> dict[str, int]:

@@ -58,10 +58,6 @@ class Reducer(ABC):
     def step(self, axes: Axes, state: State, mask: Value | None) -> State:
         """The state after the element at a point."""
 
-    def add(self, axes: Axes, state: State, part: State) -> State:
-        """The state with the sum along the inner reduced axes, times what is the same along them."""
-        raise NotImplementedError
-
     @abstractmethod
     def finish(self, axes: Axes, states: Sequence[State]) -> Value:
         """The result of several states of one point."""
@@ -77,6 +73,7 @@ class Combine(Reducer):
         return [self._combine(state[0], self.element(self.expressions(axes), mask))]
 
     def add(self, axes: Axes, state: State, part: State) -> State:
+        """The state with the sum along the inner reduced axes, times what is the same along them."""
         assert self.plan.factored is not None
         factor = self.expressions(axes).value(self.plan.factored.factor)
         return [self.e.add(state[0], self.e.mul(factor, part[0]))]
@@ -197,6 +194,7 @@ class ReductionLoops:
                 return self._nested(names[1:], inside, states, innermost)
             starts = [self.reducer.start(axes) for axes in inside]
             parts = self._nested(names[1:], inside, starts, innermost)
+            assert isinstance(self.reducer, Combine), "only sums have factors"
             return [self.reducer.add(*each) for each in zip(inside, states, parts, strict=True)]
 
         if name in self.plan.written_out:
