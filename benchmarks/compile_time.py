@@ -20,6 +20,7 @@ import numpy as np
 
 import kernelyard as ky
 import kernelyard.ops
+from kernelyard import dims
 from kernelyard.driver.import_model import import_model
 from kernelyard.ir import FunctionBuilder, IRModule, Var
 from kernelyard.plugins.manager import get_manager
@@ -37,7 +38,7 @@ def encoder() -> IRModule:
     b, rng = FunctionBuilder(), np.random.default_rng(0)
 
     def linear(x: Var, size: int) -> Var:
-        weight = rng.standard_normal((x.tensor_type.shape[-1], size), np.float32) * np.float32(0.02)
+        weight = rng.standard_normal((dims.evaluate(x.tensor_type.shape[-1], {}), size), np.float32) * np.float32(0.02)
         return b.op("add", b.op("matmul", x, weight), np.zeros(size, np.float32))
 
     def heads(x: Var) -> Var:

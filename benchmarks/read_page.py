@@ -61,7 +61,9 @@ def onnxruntime_network(path: Path, threads: int) -> tuple[Network, Mapping[str,
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    return lambda feeds: session.run(None, dict(feeds)), session.get_modelmeta().custom_metadata_map
+    return lambda feeds: [
+        np.asarray(array) for array in session.run(None, dict(feeds))
+    ], session.get_modelmeta().custom_metadata_map
 
 
 MAKERS = {"kernelyard": kernelyard_network, "onnxruntime": onnxruntime_network}
@@ -82,8 +84,8 @@ def measure(threads: int, rounds: int, console: Console) -> dict[str, dict[str, 
     for engine, (reader, _) in readers.items():  # warm up, and check that both read the page
         for _ in range(3):
             read = [line.text for line in reader.read(page)]
-        if read != expected:
-            raise SystemExit(f"{engine} reads {read}")
+            if read != expected:
+                raise SystemExit(f"{engine} reads {read}")
     for number in track(range(rounds), f"{threads} threads", console=console, transient=True):
         for engine in ENGINES if number % 2 else reversed(ENGINES):
             reader, timed = readers[engine]

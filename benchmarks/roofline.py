@@ -88,7 +88,8 @@ def flops_of(module: IRModule, function: Function, values: Mapping[str, int]) ->
             for tensor in tensors_of(argument.type)
         ]
         if isinstance(call.op, Op) and call.op.flops is not None:
-            total += _evaluated(lambda call=call, types=types: call.op.flops(types, call.type, call.attrs), values)
+            flops = call.op.flops
+            total += _evaluated(lambda call=call, flops=flops, types=types: flops(types, call.type, call.attrs), values)
         elif isinstance(call.op, Op) and not callees:
             total += sum(_evaluated(lambda each=each: each.numel, values) for each in tensors_of(call.type))
     return total
@@ -125,6 +126,8 @@ def _evaluated(work: Callable[[], Dim], values: Mapping[str, int]) -> int:
 def measure(path: Path, threads: int, rounds: int) -> Bound:
     """A model whose feeds lie beside it."""
     module = simplify(import_model(get_manager(), path, {}))
+    main = module["main"]
+    assert isinstance(main, Function)
     exe = ky.compile(path, target="cpu")
     exe.threads = threads
     feeds = dict(np.load(path.with_suffix(".npz")))
@@ -143,7 +146,7 @@ def measure(path: Path, threads: int, rounds: int) -> Bound:
         reading += _timed(read)
         entering += _timed(enter)
         calls += _timed(lambda: _seconds(lambda: exe.run(feeds)))
-    flops = flops_of(module, module["main"], values)
+    flops = flops_of(module, main, values)
     least = max(min(reading) - min(entering), 1e-9)  # without what it takes to call a function from Python
     tenth = statistics.quantiles(calls, n=10)[0] if len(calls) > 1 else calls[0]
     peak = max(gflops)

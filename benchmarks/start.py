@@ -31,7 +31,7 @@ def main() -> None:
     print(f"{'':20} cold: artifact / onnxruntime   ready: ONNX / limit   peak MiB: artifact, ONNX / onnxruntime")
     for model in args.models:
         with tempfile.TemporaryDirectory(prefix="kernelyard-start-") as folder:
-            pythons = dict.fromkeys((OURS, REFERENCE), sys.executable)
+            pythons = {str(engine): sys.executable for engine in (OURS, REFERENCE)}
             starts = measure_starts(model.absolute(), pythons, args.threads, args.times, Path(folder))
         artifact, ours, reference = starts.artifact, starts.model, starts.reference
         for failure in filter(None, (artifact.failure, ours.failure, reference.failure)):

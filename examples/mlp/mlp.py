@@ -10,7 +10,7 @@ import argparse
 import numpy as np
 
 import kernelyard as ky
-from kernelyard import nn
+from kernelyard import dims, nn
 from kernelyard.placement.partition import partition_for
 from kernelyard.plugins.manager import get_manager
 from kernelyard.transform import RunCodegen, get_pipeline
@@ -35,7 +35,7 @@ def random_model(seed: int = 0) -> MLP:
     """The model with random weights, as nobody has trained it."""
     model = MLP()
     random = np.random.default_rng(seed)
-    shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
+    shapes = {name: [dims.evaluate(dim, {}) for dim in each.shape] for name, each in model.named_parameters()}
     model.load_state_dict({name: random.normal(0, 0.05, shape).astype(np.float32) for name, shape in shapes.items()})
     return model
 

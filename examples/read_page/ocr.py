@@ -71,7 +71,8 @@ class PageReader:
         ]
 
     def _read_line(self, page: Image.Image, box: Box) -> Line:
-        crop = self._upright(page.crop(tuple(round(side) for side in box)))
+        left, top, right, bottom = map(round, box)
+        crop = self._upright(page.crop((left, top, right, bottom)))
         width = scaled_width(crop)
         image = padded(crop, width, max(RECOGNISER_LEAST_WIDTH, width))
         (scores,) = self.recogniser({"x": image})
@@ -122,12 +123,12 @@ def boxes_of(probability: np.ndarray, threshold: float = 0.3, least: float = 0.5
             continue
         margin = (bottom - top) * (right - left) * grow / (2 * (bottom - top + right - left))
         box = (
-            max(0.0, left - margin),
-            max(0.0, top - margin),
-            min(width, right + margin),
-            min(height, bottom + margin),
+            float(max(0, left - margin)),
+            float(max(0, top - margin)),
+            float(min(width, right + margin)),
+            float(min(height, bottom + margin)),
         )
-        boxes.append(tuple(map(float, box)))
+        boxes.append(box)
     return sorted(boxes, key=lambda box: box[1])
 
 
