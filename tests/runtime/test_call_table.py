@@ -105,3 +105,17 @@ def test_an_empty_table_runs():
 def test_labels_must_match():
     with pytest.raises(ValueError, match="1 labels for 0 steps"):
         CallTable([], ["a"])
+
+
+@pytest.mark.parametrize("truth", [False, True])
+def test_a_jump_leaves_steps_out(runner, native, truth):
+    flag = ctypes.c_bool(truth)
+    first, second, last = (NativeCall(native.address, number) for number in (1, 2, 3))
+    jump, onward = NativeCall(0, ctypes.addressof(flag), n=3), NativeCall(0, n=4)
+    CallTable([jump, first, onward, second, last]).run()
+    assert [call[0] for call in native.calls] == ([1, 3] if truth else [2, 3])
+
+
+def test_a_jump_among_python_steps_is_refused():
+    with pytest.raises(errors.ExecutionError, match="cannot be jumped over"):
+        CallTable([NativeCall(0, n=2), lambda: None])

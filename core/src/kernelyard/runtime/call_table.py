@@ -58,18 +58,24 @@ def _walk_with_ctypes(table: ctypes.c_void_p) -> int:
     address, size = table.value or 0, runner.TABLE_WORDS
     count = ctypes.c_int64.from_address(address).value
     words = (ctypes.c_int64 * (1 + size * count)).from_address(address)
-    for record in range(count):
+    record = 0
+    while record < count:
         function, a, b, n, d = words[1 + size * record : 1 + size * (record + 1)]
+        if not function:
+            record = record + 1 if a and ctypes.c_bool.from_address(a).value else n
+            continue
         status = _PROTOTYPE(function)(a, b, n, d)
         if status:
             return (record + 1) << 32 | (status & 0xFFFFFFFF)
+        record += 1
     return 0
 
 
 class CallTable:
     """Steps in order; runs of native calls become tables, Python steps run between them.
 
-    labels: what each step is, for messages. Raises (when run): ExecutionError naming the step that failed.
+    labels: what each step is, for messages. A native call without a function is a jump (see `runner`).
+    Raises: ExecutionError for jumps among steps that are not native; when run, one naming the step that failed.
     """
 
     def __init__(self, steps: Sequence[Step], labels: Sequence[str] | None = None) -> None:
@@ -77,9 +83,11 @@ class CallTable:
         if len(self._labels) != len(steps):
             raise ValueError(f"{len(self._labels)} labels for {len(steps)} steps")
         self._steps = tuple(steps)
+        self.is_native = all(isinstance(step, NativeCall) for step in steps)
+        if not self.is_native and any(isinstance(step, NativeCall) and not step.function for step in steps):
+            raise ExecutionError("steps that Python runs cannot be jumped over", expected="native steps")
         self._tables: list[ctypes.Array[ctypes.c_int64]] = []
         self._segments = self._make_segments(steps)
-        self.is_native = all(isinstance(step, NativeCall) for step in steps)
         # The usual program is one table: then running is this one call.
         self.run: Run = self._segments[0] if len(self._segments) == 1 else self._run_segments
 

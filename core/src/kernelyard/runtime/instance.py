@@ -14,7 +14,8 @@ from kernelyard.errors import ExecutionError, KernelyardError
 from kernelyard.runtime import memory
 from kernelyard.runtime.call_table import CallTable, StepRun
 from kernelyard.runtime.memory import Workspace
-from kernelyard.runtime.module import REBIND_ALIGNMENT, BindContext, BoundCall, BoundTensor
+from kernelyard.runtime.module import REBIND_ALIGNMENT, BindContext, BoundCall, BoundTensor, NativeCall
+from kernelyard.runtime.module import Step as NativeStep
 from kernelyard.runtime.plan import Plan
 from kernelyard.runtime.program import Step
 from kernelyard.runtime.quick_call import QuickCall, QuickInput, quick_call
@@ -109,9 +110,7 @@ class Instance:
         self._memory = (arena, scratch)  # what the steps' addresses lie in
         self._arrays = self._allocate(arena)
         self._calls = self._bind_all(threads, scratch)
-        names = [step.label or step.symbol for step in plan.program.steps]
-        labels = [name for name, call in zip(names, self._calls, strict=True) for _ in call.steps]
-        self._table = CallTable([step for call in self._calls for step in call.steps], labels)
+        self._table = self._make_table()
         inputs = self._make_inputs()
         self._moved = tuple((index, port) for index, port in inputs.items() if port.movers)
         self._copied = tuple((index, port.buffer) for index, port in inputs.items() if not port.movers)
@@ -166,6 +165,26 @@ class Instance:
                 where=step.label or None,
                 found=f"{type(error).__name__}: {error}",
             ) from error
+
+    def _make_table(self) -> CallTable:
+        """The native steps of all calls, with the program's jumps between them."""
+        program = self._plan.program
+        jumps = {jump.place: jump for jump in program.jumps}
+        bound = zip(program.steps, self._calls, strict=True)
+        steps: list[NativeStep] = []
+        labels: list[str] = []
+        begins: list[int] = []  # of each step and jump, in the table
+        for place in range(len(program.steps) + len(jumps)):
+            begins.append(len(steps))
+            step, call = (None, None) if place in jumps else next(bound)
+            native = call.steps if call else [NativeCall(0)]
+            steps += native
+            labels += [(step.label or step.symbol) if step else "a jump"] * len(native)
+        for jump in program.jumps:
+            target = begins[jump.target] if jump.target < len(begins) else len(steps)
+            truth = memory.address_of(self._arrays[jump.condition]) if jump.condition >= 0 else 0
+            steps[begins[jump.place]] = NativeCall(0, truth, n=target)
+        return CallTable(steps, labels)
 
     def _make_inputs(self) -> dict[int, Port]:
         """A port for every input that the program reads, by its number."""

@@ -51,10 +51,15 @@ def spans_of(program: Program) -> dict[int, tuple[int, int]]:
     kinds = [register.kind for register in program.registers]
     spans = {number: [-1, -1] for number, kind in enumerate(kinds) if kind == "input"}
     for now, step in enumerate(program.steps):
-        spans.update({register: [now, now] for register in step.outputs})
+        for register in step.outputs:  # a step that is jumped over may have written it before
+            spans.setdefault(roots[register], [now, now])[1] = now
         for register in step.inputs:
             if roots[register] in spans:
                 spans[roots[register]][1] = now
+    for number, jump in enumerate(program.jumps):
+        span = spans.get(roots[jump.condition]) if jump.condition >= 0 else None
+        if span is not None:
+            span[1] = max(span[1], jump.place - number - 1)  # the step before it
     for register in program.results:
         if roots[register] in spans:
             spans[roots[register]][1] = len(program.steps)

@@ -60,6 +60,17 @@ class Step:
         }
 
 
+class Jump(NamedTuple):
+    """The program goes on at `target` where register `condition` is false; always, where that is -1.
+
+    place, target: positions among steps and jumps, counted together; the target comes later, or is the end.
+    """
+
+    place: int
+    target: int
+    condition: int = -1
+
+
 class SizeCheck(NamedTuple):
     """Two dims that must be equal once the sizes are known; `where` says what needs it."""
 
@@ -78,6 +89,7 @@ class Program:
 
     inputs: the feeds, in order. outputs: names of the results; `results` are their registers.
     symbols: names of the symbolic dims; the shapes of the inputs give their values. checks: what these must satisfy.
+    jumps: over steps; programs that are saved have none (see `routine_program`).
     Raises: ArtifactCorruptedError when the parts do not fit together.
     """
 
@@ -89,6 +101,7 @@ class Program:
     steps: tuple[Step, ...]
     results: tuple[int, ...]
     checks: tuple[SizeCheck, ...] = ()
+    jumps: tuple[Jump, ...] = ()
 
     def __post_init__(self) -> None:
         where = f"program {self.name!r}"
@@ -214,13 +227,14 @@ def _check_alias(program: Program, register: Register, number: int, place: str) 
 
 
 def _check_steps(program: Program, where: str) -> None:
-    """Every buffer is written by exactly one step, and before it is read."""
+    """Every buffer is written by exactly one step, and before it is read; where there are jumps, by one on each way."""
     unwritten = {number for number, register in enumerate(program.registers) if register.kind == "buffer"}
+    buffers = frozenset(unwritten)
     for number, step in enumerate(program.steps):
         place = f"{where}, step {number} ({step.label or step.symbol})"
         _check_read(program, step.inputs, unwritten, place)
-        for register in step.outputs:
-            if register not in unwritten:
+        for register in map(program.root, step.outputs) if program.jumps else step.outputs:
+            if register not in (buffers if program.jumps else unwritten):
                 raise corrupted(place, f"writes register {register}", "a buffer that nothing has written")
             unwritten.discard(register)
     _check_read(program, program.results, unwritten, f"{where}, results")

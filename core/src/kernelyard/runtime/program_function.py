@@ -50,10 +50,20 @@ class ProgramRunner:
         results = self.attempt(arrays, sizes)
         return self._prepared(arrays, symbols, sizes) if results is None else results
 
+    def prepare(self, shapes: Shapes) -> None:
+        """Do what the first call with such shapes does before it runs. Raises: ShapeError, ExecutionError."""
+        lane = self._lanes.take()
+        try:
+            lane.instance(self._plan(shapes, NOTHING, ()), self._machine.executable, self._machine.threads)
+        finally:
+            self._lanes.give_back(lane)
+
+    def _plan(self, shapes: Shapes, symbols: Mapping[str, int], sizes: Sizes) -> Plan:
+        return self._plans.get_or_make((shapes, sizes), lambda: Plan(self._program, shapes, symbols))
+
     def _prepared(self, arrays: Sequence[AnyArray], symbols: Mapping[str, int], sizes: Sizes) -> Sequence[AnyArray]:
         machine = self._machine
-        shapes = tuple([array.shape for array in arrays])
-        plan = self._plans.get_or_make((shapes, sizes), lambda: Plan(self._program, shapes, symbols))
+        plan = self._plan(tuple([array.shape for array in arrays]), symbols, sizes)
         lane = self._lanes.take()
         try:
             instance = lane.instance(plan, machine.executable, machine.threads)

@@ -1,19 +1,27 @@
-"""RoutineFunction: a routine on a virtual machine. Its code is interpreted here; its blocks run as programs do."""
+"""RoutineFunction: a routine on a virtual machine. Its code is interpreted here; its blocks run as programs do.
+
+A routine without loops is one program (`routine_program`), which takes its place from the second call with the same
+shapes on: to prepare it is to prepare all branches, also those that are never taken.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from contextlib import suppress
+from functools import cached_property, partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kernelyard.errors import ExecutionError
+from kernelyard.errors import ExecutionError, KernelyardError
 from kernelyard.runtime import routine as code
 from kernelyard.runtime.entry_function import EntryFunction
-from kernelyard.runtime.program_function import ProgramRunner
+from kernelyard.runtime.lru import LRU
+from kernelyard.runtime.plan import Shapes
+from kernelyard.runtime.program_function import MAX_PLANS, ProgramRunner
 from kernelyard.runtime.routine import Closure, ClosureSpec, Instruction, Routine
+from kernelyard.runtime.routine_program import as_program
 from kernelyard.runtime.shapes import SymbolSolver, stacked
 from kernelyard.runtime.spec import TensorSpec
 
@@ -41,6 +49,8 @@ class RoutineFunction(EntryFunction):
         self._values = [constants.get(number) for number in range(len(routine.values))]
         self._constants = tuple(constants.values())
 
+        self._seen: LRU[Shapes, None] = LRU(MAX_PLANS)
+        self._fitting: LRU[Shapes, bool] = LRU(MAX_PLANS)
         self._stack: Callable[[Arrays], Any] = np.stack
         if machine.driver is not None:
             from kernelyard.runtime.device_array import stack
@@ -56,15 +66,46 @@ class RoutineFunction(EntryFunction):
 
         return [DeviceArray.of(driver, array) if isinstance(array, np.ndarray) else array for array in arrays]
 
+    @cached_property
+    def _whole(self) -> ProgramRunner | None:
+        """What runs the routine as one program; None where it is none."""
+        if self._machine.driver is not None:
+            return None
+        program = as_program(self._routine, self._machine.executable.routines)
+        return ProgramRunner(self._machine, program) if program else None
+
+    def _fits_whole(self, whole: ProgramRunner, arrays: Arrays) -> bool:
+        """Whether shapes, which came before, are prepared for the routine as one program."""
+        shapes: Shapes = tuple([array.shape for array in arrays])
+        if self._machine.around is not None:
+            return False
+        if shapes not in self._seen:
+            self._seen.get_or_make(shapes, lambda: None)
+            return False
+
+        def prepare() -> bool:
+            with suppress(KernelyardError):  # some branch cannot work on these sizes, or not without Python
+                whole.prepare(shapes)
+                return True
+            return False
+
+        return self._fitting.get_or_make(shapes, prepare)
+
     def _results(self, values: Sequence[Any]) -> Arrays:
+        whole = self._whole
+        results = whole.attempt(values) if whole else None
+        if results is not None:
+            return results
         arrays = self._near(self.take(values))
+        if whole and self._fits_whole(whole, arrays):
+            return whole.run(arrays)
         handed_on = {id(array) for array in (*arrays, *self._constants)}
-        results: list[Any] = []
+        own: list[Any] = []
         for array in self._near(self.carry_out(arrays, {}, 0)):
             # Callers may write to a result: it is neither a feed, nor a constant, nor another result.
-            results.append(array.copy() if id(array) in handed_on else array)
+            own.append(array.copy() if id(array) in handed_on else array)
             handed_on.add(id(array))
-        return results
+        return own
 
     def carry_out(self, arrays: Arrays, symbols: Symbols, depth: int) -> Arrays:
         """The results for inputs and the sizes that the caller knows, of which the routine sees those that it shares.

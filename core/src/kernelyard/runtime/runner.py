@@ -20,9 +20,11 @@ _TABLE_NAME = "kernelyard_run_table"
 _TIMED_NAME = "kernelyard_time_table"
 _ENTER_NAME = "kernelyard_enter"
 
-# A table is 64-bit words: the number of records, then five words for each: function, a, b, n, d. The runner answers 0,
-# or the failing record's number + 1 in the upper and the function's status in the lower 32 bits. The timed one also
-# writes when each record began and when the last one ended: seconds and nanoseconds, two words each.
+# A table is 64-bit words: the number of records, then five words for each: function, a, b, n, d. A record without a
+# function is a jump: to record n where the byte at `a` is 0, and always where there is no `a`. The runner answers 0, or
+# the failing record's number + 1 in the upper and the function's status in the lower 32 bits. The timed one, which is
+# for tables without jumps, also writes when each record began and when the last one ended: seconds and nanoseconds, two
+# words each.
 TABLE_WORDS = 5
 _RECORD_IR = """
 %record = type { ptr, ptr, ptr, i64, ptr }
@@ -40,7 +42,7 @@ entry:
   %some = icmp sgt i64 %count, 0
   br i1 %some, label %call, label %done
 call:
-  %i = phi i64 [ 0, %entry ], [ %next, %good ]
+  %i = phi i64 [ 0, %entry ], [ %following, %good ]
   {before}
   %record = getelementptr %record, ptr %records, i64 %i
   %function = load ptr, ptr %record
@@ -50,6 +52,9 @@ call:
   %b = load ptr, ptr %pb
   %pn = getelementptr %record, ptr %record, i64 0, i32 3
   %n64 = load i64, ptr %pn
+  %is_jump = icmp eq ptr %function, null
+  br i1 %is_jump, label %jump, label %step
+step:
   %n = trunc i64 %n64 to i32
   %pd = getelementptr %record, ptr %record, i64 0, i32 4
   %d = load ptr, ptr %pd
@@ -57,8 +62,18 @@ call:
   %next = add i64 %i, 1
   %success = icmp eq i32 %status, 0
   br i1 %success, label %good, label %bad
+jump:
+  %always = icmp eq ptr %a, null
+  br i1 %always, label %good, label %decide
+decide:
+  %truth = load i8, ptr %a
+  %holds = icmp ne i8 %truth, 0
+  %after = add i64 %i, 1
+  %chosen = select i1 %holds, i64 %after, i64 %n64
+  br label %good
 good:
-  %more = icmp slt i64 %next, %count
+  %following = phi i64 [ %next, %step ], [ %n64, %jump ], [ %chosen, %decide ]
+  %more = icmp slt i64 %following, %count
   br i1 %more, label %call, label %done
 bad:
   %high = shl i64 %next, 32
