@@ -15,7 +15,7 @@ from kernelyard.tir import Buffer, PrimFunc
 from kernelyard_native_cpu.codegen.emitter import FunctionEmitter
 from kernelyard_native_cpu.codegen.group import GROUP_PARAMETERS, GroupWriter
 from kernelyard_native_cpu.codegen.memory import DimTable, Memory
-from kernelyard_native_cpu.codegen.module import entry_function, thread_function
+from kernelyard_native_cpu.codegen.threads import entry_function, member
 from kernelyard_native_cpu.codegen.values import Value
 from kernelyard_native_cpu.kernel_info import GroupInfo, KernelInfo, LocalInfo, entry_symbol
 from kernelyard_native_cpu.machine import Machine
@@ -64,7 +64,7 @@ class _KernelWriter:
         infos: list[GroupInfo] = []
         for number, (group, plans) in enumerate(zip(self.groups, self.plans, strict=True)):
             text, info = self._group_writer(group, plans).write(f"{self.name}.{number}")
-            texts += [text, thread_function(f"{self.name}.{number}")]
+            texts += [text, member(f"{self.name}.{number}")]
             infos.append(info)
         texts.append(entry_function(self.name, len(self.groups)))
         function = self.function

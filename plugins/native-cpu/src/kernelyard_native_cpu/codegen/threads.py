@@ -1,0 +1,142 @@
+"""How the threads of a pool share a group's tasks, as LLVM text.
+
+Each thread has a range of its own, of which it takes one piece after another; one that has none left takes pieces of
+the others' ranges. So a thread finds in its cache what it worked on in the group before, and none waits long for one
+that woke late or was held up.
+"""
+
+from __future__ import annotations
+
+# A thread's range in pieces: more are shared more evenly, fewer are taken at less cost.
+_PIECES = 16
+# Where each thread's next task stands: on a cache line of its own.
+_LINE = 64
+
+# What threads are told, in the order in which it lies in a context: 8 bytes each.
+FIELDS = {"args": "ptr", "dims": "ptr", "workspace": "ptr", "tasks": "i64", "threads": "i64", "cursors": "ptr"}
+
+DECLARATIONS = (
+    "declare void @GOMP_parallel(ptr, ptr, i32, i32)",
+    "declare i32 @omp_get_thread_num()",
+    "declare i64 @llvm.umax.i64(i64, i64)",
+    "declare i64 @llvm.umin.i64(i64, i64)",
+)
+
+
+def _places() -> str:
+    """Where the fields of `%context` are."""
+    return "\n".join(f"  %{name}.at = getelementptr i64, ptr %context, i64 {n}" for n, name in enumerate(FIELDS))
+
+
+def _loads(*names: str) -> str:
+    """Fields of `%context`, by name."""
+    return "\n".join(f"  %{name} = load {FIELDS[name]}, ptr %{name}.at, align 8" for name in names)
+
+
+# share_out: every thread's range is untouched; the pool runs the group's `member`.
+# take_tasks: what one thread does of a group: pieces of its own range, then of those after it.
+FUNCTIONS = f"""define internal void @share_out(ptr %context, ptr %member) #0 {{
+entry:
+{_places()}
+{_loads("tasks", "threads")}
+  %cursors = alloca [{_LINE} x i8], i64 %threads, align {_LINE}
+  store ptr %cursors, ptr %cursors.at, align 8
+  br label %next
+next:
+  %thread = phi i64 [ 0, %entry ], [ %after, %next ]
+  %low = mul i64 %tasks, %thread
+  %begin = udiv i64 %low, %threads
+  %line = mul i64 %thread, {_LINE}
+  %cursor = getelementptr i8, ptr %cursors, i64 %line
+  store i64 %begin, ptr %cursor, align 8
+  %after = add i64 %thread, 1
+  %more = icmp ult i64 %after, %threads
+  br i1 %more, label %next, label %run
+run:
+  %count = trunc i64 %threads to i32
+  call void @GOMP_parallel(ptr %member, ptr %context, i32 %count, i32 0)
+  ret void
+}}
+
+define internal void @take_tasks(ptr %context, ptr %group) #0 {{
+entry:
+{_places()}
+{_loads(*FIELDS)}
+  %number = call i32 @omp_get_thread_num()
+  %thread = zext i32 %number to i64
+  br label %range
+range:
+  %offset = phi i64 [ 0, %entry ], [ %further, %done ]
+  %place = add i64 %thread, %offset
+  %owner = urem i64 %place, %threads
+  %follower = add i64 %owner, 1
+  %low = mul i64 %tasks, %owner
+  %high = mul i64 %tasks, %follower
+  %first = udiv i64 %low, %threads
+  %last = udiv i64 %high, %threads
+  %length = sub i64 %last, %first
+  %fraction = udiv i64 %length, {_PIECES}
+  %piece = call i64 @llvm.umax.i64(i64 %fraction, i64 1)
+  %line = mul i64 %owner, {_LINE}
+  %cursor = getelementptr i8, ptr %cursors, i64 %line
+  br label %look
+look:
+  %seen = load atomic i64, ptr %cursor monotonic, align 8
+  %some = icmp ult i64 %seen, %last
+  br i1 %some, label %take, label %done
+take:
+  %begin = atomicrmw add ptr %cursor, i64 %piece monotonic, align 8
+  %taken = icmp ult i64 %begin, %last
+  br i1 %taken, label %work, label %done
+work:
+  %reached = add i64 %begin, %piece
+  %end = call i64 @llvm.umin.i64(i64 %reached, i64 %last)
+  call void %group(ptr %args, ptr %dims, ptr %workspace, i64 %begin, i64 %end, i64 %thread)
+  br label %look
+done:
+  %further = add i64 %offset, 1
+  %others = icmp ult i64 %further, %threads
+  br i1 %others, label %range, label %finished
+finished:
+  ret void
+}}
+"""
+
+
+def member(name: str) -> str:
+    """What each thread of the pool runs of a group."""
+    return f"""define internal void @{name}.thread(ptr %context) #0 {{
+  call void @take_tasks(ptr %context, ptr @{name})
+  ret void
+}}
+"""
+
+
+def entry_function(name: str, groups: int) -> str:
+    """The kernel: each group in turn, by one thread or by the pool."""
+    lines = [
+        f"define i32 @{name}(ptr %args, ptr %dims, i32 %most, ptr %workspace) #0 {{",
+        "entry:",
+        f"  %context = alloca [{len(FIELDS)} x i64], align 8",
+        _places(),
+        *(f"  store ptr %{name}, ptr %{name}.at, align 8" for name in ("args", "dims", "workspace")),
+    ]
+    for g in range(groups):
+        lines += [
+            f"  %pt{g} = getelementptr i64, ptr %dims, i64 {2 * g}",
+            f"  %threads{g} = load i64, ptr %pt{g}",
+            f"  %pk{g} = getelementptr i64, ptr %dims, i64 {2 * g + 1}",
+            f"  %tasks{g} = load i64, ptr %pk{g}",
+            f"  %alone{g} = icmp sle i64 %threads{g}, 1",
+            f"  br i1 %alone{g}, label %one{g}, label %many{g}",
+            f"one{g}:",
+            f"  call void @{name}.{g}(ptr %args, ptr %dims, ptr %workspace, i64 0, i64 %tasks{g}, i64 0)",
+            f"  br label %done{g}",
+            f"many{g}:",
+            f"  store i64 %tasks{g}, ptr %tasks.at, align 8",
+            f"  store i64 %threads{g}, ptr %threads.at, align 8",
+            f"  call void @share_out(ptr %context, ptr @{name}.{g}.thread)",
+            f"  br label %done{g}",
+            f"done{g}:",
+        ]
+    return "\n".join([*lines, "  ret i32 0", "}", ""])
