@@ -191,3 +191,18 @@ def test_a_shape_that_only_some_sizes_have() -> None:
     np.testing.assert_allclose(np.asarray(exe(*feeds)), expected, rtol=1e-5, atol=1e-6)
     with pytest.raises(ShapeError):
         exe(feeds[0], feeds[1][:5])
+
+
+def test_a_result_without_elements_is_not_computed():
+    """A window larger than the image leaves nothing: oneDNN divides by the size of such a pool when it is created."""
+    b = FunctionBuilder()
+    x = b.input("x", (N, 4, H, W))
+    narrow = {"pool_size": (3, 2), "strides": (3, 2), "padding": (0, 0, 0, 0)}
+    y = b.op("mean", pool(b, conv(b, x, weights(384, 4, 1, 1), padding=(0, 0, 0, 0)), "avg", **narrow), axes=(2,))
+    module = IRModule({"main": b.function(y)})
+    exe = ky.compile(module, backends=["dnnl"])
+    assert_offloaded(exe, "dnnl", pattern="dnnl.pool")
+    assert exe(np.ones((1, 4, 3, 1), np.float32)).shape == (1, 384, 0)
+    image = np.random.default_rng(0).standard_normal((1, 4, 9, 8), dtype=np.float32)
+    (expected,) = evaluate(module, [image])
+    assert_allclose(exe(image), expected)

@@ -219,7 +219,12 @@ class Lowering:
         return create_primitive(kind, arguments, post_ops, threads=threads, skipped=skipped)
 
     def emit(self, code: Primitive | NativeKernel, arguments: dict[int, Value]) -> None:
-        """Adds an operation; what was derived from the old contents of its destination is forgotten."""
+        """Adds an operation; what was derived from the old contents of its destination is forgotten.
+
+        Nothing is done to make nothing: oneDNN has primitives that divide by the sizes of an empty result.
+        """
+        if 0 in arguments[DESTINATION].shape:
+            return
         written = arguments[DESTINATION].buffer
         self._copies.pop(written, None)
         for buffer, copies in self._copies.items():

@@ -15,7 +15,10 @@ from kernelyard_dnnl.primitive import Argument, Descriptors
 # What one core does in a second on a server of today, at least: a third of the operations, and bytes from its caches.
 FLOPS = 1e11
 BYTES = 4e10
-WORTHWHILE_SECONDS = 2e-5
+# What a step on all threads must take on one. Sharing it costs less than a microsecond where the threads are awake, and
+# what one thread alone reads was half written by the others, in whose caches it lies: in MobileNets with two threads,
+# depthwise convolutions of 19 us took 28 us on one.
+WORTHWHILE_SECONDS = 5e-6
 
 
 def seconds(kind: str, arguments: Sequence[Argument]) -> float:
