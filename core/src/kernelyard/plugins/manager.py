@@ -14,7 +14,6 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
-from importlib.metadata import EntryPoint
 from threading import RLock
 from typing import Any
 
@@ -31,7 +30,7 @@ from kernelyard.plugins.manifest import Manifest, read_manifest
 from kernelyard.plugins.plugin import STATES as STATES
 from kernelyard.plugins.plugin import BackendInfo as BackendInfo
 from kernelyard.plugins.plugin import Plugin
-from kernelyard.runtime.entry_points import distribution_of, find
+from kernelyard.runtime.entry_points import EntryPoint, distribution_of, find
 
 GROUP = "kernelyard"
 ALLOW_VARIABLE = "KERNELYARD_PLUGINS"

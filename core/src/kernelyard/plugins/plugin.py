@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from importlib.metadata import EntryPoint
 from typing import Any
 
 from kernelyard.plugins.manifest import Manifest
+from kernelyard.runtime.entry_points import EntryPoint
 
 STATES = ("discovered", "blocked", "incompatible", "unavailable", "broken", "active")
 

@@ -16,7 +16,6 @@ import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from importlib.metadata import EntryPoint
 
 from kernelyard.errors import PluginError
 from kernelyard.plugins.guard import DEFAULT_TIMEOUT, timeout_seconds
@@ -24,7 +23,7 @@ from kernelyard.plugins.hookspecs import API_VERSION
 from kernelyard.plugins.manifest import manifest_path
 from kernelyard.plugins.worker_process import Crashed, Hung, Worker, cause
 from kernelyard.runtime.disk_cache import DiskCache
-from kernelyard.runtime.entry_points import distribution_of
+from kernelyard.runtime.entry_points import EntryPoint, distribution_of
 
 log = logging.getLogger(__name__)
 
@@ -121,7 +120,7 @@ def _key(entry: EntryPoint, hooks: Sequence[str]) -> str:
 
 def _installed_beside(entry: EntryPoint) -> tuple[str, ...]:
     """Names and versions of the distributions in the plugin's site folder: its libraries are among them."""
-    return _distributions(str(entry.dist.locate_file(""))) if entry.dist is not None else ()
+    return _distributions(entry.dist.site) if entry.dist is not None else ()
 
 
 def _distributions(folder: str) -> tuple[str, ...]:

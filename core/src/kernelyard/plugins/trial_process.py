@@ -6,10 +6,10 @@ import json
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from importlib.metadata import EntryPoint
 from typing import Any
 
 from kernelyard.plugins.worker_process import private_streams
+from kernelyard.runtime.entry_points import EntryPoint
 
 log = logging.getLogger(__name__)
 
@@ -21,7 +21,7 @@ class Steps:
     """
 
     def __init__(self, entry: str, hooks: Sequence[str]) -> None:
-        self._entry = EntryPoint("tried", entry, "")
+        self._entry = EntryPoint("tried", entry)
         self._hooks = hooks
         self._module: Any = None
         self._parts: list[Any] = []

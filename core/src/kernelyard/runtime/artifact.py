@@ -11,18 +11,20 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kernelyard.errors import ArtifactError
 from kernelyard.runtime import loader, safetensors_format
-from kernelyard.runtime.container import SCHEMA, Contents, Member, read_container, write_container
+from kernelyard.runtime.container import SCHEMA, Contents, Member, open_container, write_container
 from kernelyard.runtime.executable import Executable
 from kernelyard.runtime.module import RuntimeModule
 from kernelyard.runtime.program import Program
-from kernelyard.runtime.routine import Routine
 from kernelyard.runtime.spec import DIGEST, Fields, corrupted
+
+if TYPE_CHECKING:
+    from kernelyard.runtime.routine import Routine
 
 CONSTANTS = "constants.safetensors"
 # Names and versions end up in a `pip install` line that people copy: nothing else may be in them.
@@ -86,13 +88,21 @@ def read(path: str | os.PathLike[str], threads: int | None = None) -> Executable
 
     Raises: ArtifactError, ArtifactCorruptedError, ArtifactVersionError, MissingRuntimeError, BackendUnavailableError.
     """
-    contents = read_container(path)
+    contents = open_container(path)
+    try:
+        return _executable(contents, threads)
+    finally:
+        contents.check()  # before anything is computed from it; damage is why, where something else was wrong
+
+
+def _executable(contents: Contents, threads: int | None) -> Executable:
     manifest = contents.manifest
     modules = manifest.each("modules", lambda item, where: Fields(item, where))
-    loaders = [loader.find_loader(fields.text("kind"), _requirement(fields)) for fields in modules]
+    installed = loader.runtime_entry_points()
+    loaders = [loader.find_loader(fields.text("kind"), _requirement(fields), installed) for fields in modules]
     constants = safetensors_format.from_bytes(contents.member(CONSTANTS, "manifest"), CONSTANTS)
     programs = manifest.each("programs", Program.from_json)
-    routines = manifest.each("routines", Routine.from_json) if "routines" in manifest else ()
+    routines = _routines(manifest) if "routines" in manifest else ()
     names = [function.name for function in (*programs, *routines)]
     if len(set(names)) != len(names):
         raise corrupted("manifest.programs", names, "names that differ")
@@ -107,6 +117,12 @@ def read(path: str | os.PathLike[str], threads: int | None = None) -> Executable
         threads=threads,
         routines={routine.name: routine for routine in routines},
     )
+
+
+def _routines(manifest: Fields) -> tuple[Routine, ...]:
+    from kernelyard.runtime.routine import Routine  # few models have any
+
+    return manifest.each("routines", Routine.from_json)
 
 
 def _requirement(fields: Fields) -> loader.Requirement:

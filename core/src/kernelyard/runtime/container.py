@@ -23,9 +23,11 @@ import hashlib
 import mmap
 import os
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from threading import Thread
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -40,7 +42,8 @@ HEADER = struct.Struct("<8sIIQ")
 HEADER_NBYTES = 64
 SECTION = ".kyar"
 MAX_MANIFEST = 1 << 30
-_PIECE_NBYTES = 1 << 22
+_PIECE_NBYTES = 1 << 24
+_LARGE_NBYTES = 1 << 20  # from here on a thread is worth its start
 
 
 @dataclass(frozen=True)
@@ -68,12 +71,16 @@ class Member:
 
 @dataclass(frozen=True)
 class Contents:
-    """A file that has been checked: the manifest, and the members as read-only uint8 arrays over the mapped file,
-    64-byte aligned. library: the path of the file, where that is a shared library."""
+    """A file: the manifest, and the members as read-only uint8 arrays over the mapped file, 64-byte aligned.
+
+    Large members are still being checked: what is in them may be read, and nothing of it given to anybody, before
+    `check` has returned. library: the path of the file, where that is a shared library.
+    """
 
     manifest: Fields
     members: Mapping[str, np.ndarray]
     library: str | None = None
+    pending: Sequence[Callable[[], None]] = ()
 
     def member(self, name: str, where: str) -> np.ndarray:
         """The member of that name.
@@ -83,6 +90,14 @@ class Contents:
         if name not in self.members:
             raise corrupted(where, name, f"one of the members {', '.join(self.members)}")
         return self.members[name]
+
+    def check(self) -> None:
+        """Wait until every byte of the file is checked.
+
+        Raises: ArtifactCorruptedError.
+        """
+        for wait in self.pending:
+            wait()
 
 
 def write_container(path: str | os.PathLike[str], manifest: Mapping[str, Any], members: Sequence[Member]) -> None:
@@ -122,6 +137,16 @@ def read_container(path: str | os.PathLike[str]) -> Contents:
     """Read a file and check every byte of it.
 
     Raises: ArtifactError when there is none, ArtifactCorruptedError, ArtifactVersionError.
+    """
+    contents = open_container(path)
+    contents.check()
+    return contents
+
+
+def open_container(path: str | os.PathLike[str]) -> Contents:
+    """Read a file; every byte of it is checked once the `check` of the contents has returned.
+
+    Raises: as `read_container`.
     """
     name = os.fspath(path)
     try:
@@ -172,6 +197,22 @@ def _digest_of(member: np.ndarray) -> str:
     return digest.hexdigest()
 
 
+def _digest_beside(member: np.ndarray) -> Callable[[], str]:
+    """Begins to compute a member's digest in a thread; gives what waits for it."""
+    found: list[str] = []
+    thread = Thread(target=lambda: found.append(_digest_of(member)), name="kernelyard artifact", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:  # the system has no further thread
+        return partial(_digest_of, member)
+
+    def result() -> str:
+        thread.join()
+        return found[0]
+
+    return result
+
+
 class _Reader:
     def __init__(self, data: np.ndarray, path: str) -> None:
         self._data = data
@@ -185,18 +226,29 @@ class _Reader:
     def read(self, library: str | None) -> Contents:
         manifest = self._read_manifest()
         members: dict[str, np.ndarray] = {}
+        pending: list[Callable[[], None]] = []
         for item, where in manifest.items("members"):
             fields = Fields(item, where)
             name = fields.text("name")
             if name in members:
                 raise corrupted(where, name, "names that differ")
             self._skip_padding()
-            members[name] = self._take(fields.integer("nbytes"), f"member {name!r}")
-            if _digest_of(members[name]) != fields.digest("sha256"):
-                raise self._damaged(f"member {name!r}", "its content is not what was written")
+            member = members[name] = self._take(fields.integer("nbytes"), f"member {name!r}")
+            digest = fields.digest("sha256")
+            if member.nbytes < _LARGE_NBYTES:
+                self._check(name, digest, _digest_of(member))
+            else:
+                pending.append(partial(self._wait, name, digest, _digest_beside(member)))
         if self._left:
             raise self._damaged("end of file", f"{self._left} bytes too many")
-        return Contents(manifest, members, library)
+        return Contents(manifest, members, library, pending)
+
+    def _wait(self, name: str, digest: str, found: Callable[[], str]) -> None:
+        self._check(name, digest, found())
+
+    def _check(self, name: str, digest: str, found: str) -> None:
+        if found != digest:
+            raise self._damaged(f"member {name!r}", "its content is not what was written")
 
     def _read_manifest(self) -> Fields:
         header = self._take(HEADER_NBYTES, "header").tobytes()

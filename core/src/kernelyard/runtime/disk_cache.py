@@ -7,15 +7,17 @@ bounds each cache in it; 0 turns them off. Deleting the folder is always safe.
 from __future__ import annotations
 
 import hashlib
-import logging
 import os
 import stat
+import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-log = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from logging import Logger
 
 DEFAULT_MB = 512
 _MAGIC = b"KYCACHE1"
@@ -29,6 +31,9 @@ def cache_folder() -> Path:
     given = os.environ.get("KERNELYARD_CACHE_DIR")
     if given:
         return Path(given)
+    home, chosen = os.environ.get("HOME", ""), os.environ.get("XDG_CACHE_HOME", "")
+    if sys.platform == "linux" and home.startswith("/"):  # what platformdirs says, whose import takes long
+        return Path(chosen if chosen.startswith("/") else f"{home}/.cache", "kernelyard")
     from platformdirs import user_cache_dir
 
     return Path(user_cache_dir("kernelyard", appauthor=False))
@@ -104,7 +109,7 @@ class DiskCache:
             return None
         payload = data[len(_MAGIC) + _DIGEST :]
         if data != _framed(payload):
-            log.warning("a damaged entry of the cache is dropped: %s", path)
+            _log().warning("a damaged entry of the cache is dropped: %s", path)
             _delete(path)
             return None
         with suppress(OSError):
@@ -122,7 +127,7 @@ class DiskCache:
             temporary.write_bytes(data)
             os.replace(temporary, path)
         except OSError as error:
-            log.info("nothing is kept in %s: %s", path.parent, error)
+            _log().info("nothing is kept in %s: %s", path.parent, error)
             _delete(temporary)
             return
         self._nbytes = None if self._nbytes is None else self._nbytes + len(data)
@@ -141,6 +146,12 @@ class DiskCache:
     def _path(self, key: str) -> Path | None:
         folder = self._folder()
         return None if folder is None else folder / hashlib.sha256(key.encode()).hexdigest()
+
+
+def _log() -> Logger:
+    import logging  # takes long, for what hardly ever happens
+
+    return logging.getLogger(__name__)
 
 
 def _framed(payload: bytes) -> bytes:

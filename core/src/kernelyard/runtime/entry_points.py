@@ -2,16 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from importlib import metadata
-from typing import NamedTuple
+import importlib
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from kernelyard.runtime.distributions import Distribution, installed
+
+FILE = "entry_points.txt"
+
+
+class EntryPoint(NamedTuple):
+    """A name in a group, and the object that it stands for: `package.module:object`, or a module."""
+
+    name: str
+    value: str
+    dist: Distribution | None = None
+
+    @property
+    def module(self) -> str:
+        """The module that is imported."""
+        return self.value.partition(":")[0].strip()
+
+    def load(self) -> Any:
+        """The object. Raises: whatever importing the module does, AttributeError."""
+        found: Any = importlib.import_module(self.module)
+        for attribute in self.value.partition(":")[2].partition("[")[0].strip().split("."):
+            found = getattr(found, attribute) if attribute else found
+        return found
 
 
 class Found(NamedTuple):
     """The entry points of a group by name and distribution, and the distributions whose own cannot be read, each with
     the reason."""
 
-    entries: tuple[metadata.EntryPoint, ...]
+    entries: tuple[EntryPoint, ...]
     unreadable: tuple[tuple[str, str], ...] = ()
 
 
@@ -22,28 +46,30 @@ def find(group: str) -> Found:
         >>> "reference" in [entry.name for entry in find("kernelyard.runtime").entries]
         True
     """
-    try:
-        return Found(_sorted(metadata.entry_points(group=group)))
-    except Exception:  # one malformed entry_points.txt makes the standard library give up on all
-        return _find_one_by_one(group)
-
-
-def _find_one_by_one(group: str) -> Found:
-    entries: list[metadata.EntryPoint] = []
+    entries: list[EntryPoint] = []
     unreadable: list[tuple[str, str]] = []
-    for dist in metadata.distributions():
+    for dist in installed():
         try:
-            entries += [entry for entry in dist.entry_points if entry.group == group]
-        except Exception as error:  # whatever importlib.metadata makes of a malformed file
-            if f"[{group}]" in (dist.read_text("entry_points.txt") or ""):
-                unreadable.append((str(dist.metadata["Name"]), f"its entry_points.txt cannot be read: {error}"))
-    return Found(_sorted(entries), tuple(unreadable))
+            entries += [EntryPoint(name, value, dist) for name, value in _lines(dist.read(FILE), group)]
+        except ValueError as error:
+            unreadable.append((dist.name, f"its {FILE} cannot be read: {error}"))
+    entries.sort(key=lambda entry: (entry.name, entry.dist.key if entry.dist else ""))
+    return Found(tuple(entries), tuple(unreadable))
 
 
-def distribution_of(entry: metadata.EntryPoint) -> tuple[str, str]:
+def distribution_of(entry: EntryPoint) -> tuple[str, str]:
     """Name and version of the distribution that an entry point comes from."""
     return (entry.dist.name, entry.dist.version) if entry.dist is not None else ("unknown", "")
 
 
-def _sorted(entries: Iterable[metadata.EntryPoint]) -> tuple[metadata.EntryPoint, ...]:
-    return tuple(sorted(entries, key=lambda entry: (entry.name, distribution_of(entry)[0])))
+def _lines(text: str, group: str) -> Iterator[tuple[str, str]]:
+    """Names and values in a section. Raises: ValueError for a line that is neither."""
+    is_in_group = False
+    for line in map(str.strip, text.splitlines() if f"[{group}]" in text else ()):
+        if line.startswith("["):
+            is_in_group = line == f"[{group}]"
+        elif is_in_group and line and not line.startswith("#"):
+            name, is_there, value = line.partition("=")
+            if not is_there:
+                raise ValueError(f"{line!r} is no entry point")
+            yield name.strip(), value.strip()

@@ -17,7 +17,6 @@ from kernelyard.runtime import memory
 from kernelyard.runtime.bindable import default_threads
 from kernelyard.runtime.module import RuntimeModule
 from kernelyard.runtime.program import Program, Register, Step
-from kernelyard.runtime.routine import CALL, CLOSE, EVALUATE, Routine
 from kernelyard.runtime.spec import TensorSpec, corrupted, shape_to_json
 
 if TYPE_CHECKING:
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from kernelyard.runtime.entry_function import EntryFunction
     from kernelyard.runtime.profile import Profile
     from kernelyard.runtime.report import Report
+    from kernelyard.runtime.routine import Routine
     from kernelyard.runtime.tensor import Tensor
     from kernelyard.runtime.vm import VirtualMachine
 
@@ -84,7 +84,7 @@ class Executable:
         for program in (*self.programs.values(), *(b for each in self.routines.values() for b in each.blocks)):
             self._link(program)
         for routine in self.routines.values():
-            self._link_routine(routine)
+            routine.check_links(self)
 
     def _link(self, program: Program) -> None:
         symbols = [set(module.symbols()) for module in self.modules]
@@ -99,29 +99,6 @@ class Executable:
             if register.kind == "constant":
                 found = "no constant" if array is None else f"{array.shape} {array.dtype}"
                 raise corrupted(f"program {program.name!r}, register {number}", found, repr(register.spec))
-
-    def _link_routine(self, routine: Routine) -> None:
-        for number, digest in routine.constants.items():
-            array, spec = self.constants.get(digest), routine.values[number]
-            if array is None or (array.shape, dtypes.from_numpy(array.dtype)) != (spec.shape, spec.dtype):
-                found = "no constant" if array is None else f"{array.shape} {array.dtype}"
-                raise corrupted(f"routine {routine.name!r}, value {number}", found, repr(spec))
-        for instruction in routine.code:
-            place = f"routine {routine.name!r}, {instruction}"
-            if instruction.name == CALL:
-                callee = self.routines.get(instruction.symbol)
-                given = len(instruction.inputs), len(instruction.outputs)
-                if callee is None or given != (len(callee.inputs), len(callee.outputs)):
-                    raise corrupted(place, instruction.symbol, "a routine that takes and gives as many values")
-            if instruction.name == CLOSE:
-                callee = self.routines.get(instruction.symbol)
-                if callee is None or len(callee.inputs) < len(instruction.inputs):
-                    raise corrupted(place, instruction.symbol, "a routine that takes as many values, or more")
-            if instruction.name == EVALUATE and (
-                instruction.target >= len(self.modules)
-                or instruction.symbol not in self.modules[instruction.target].symbols()
-            ):
-                raise corrupted(place, instruction.symbol, "a function that is there")
 
     @property
     def entries(self) -> dict[str, Program | Routine]:

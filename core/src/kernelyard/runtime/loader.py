@@ -7,17 +7,17 @@ The runtime half of a plugin is an entry point of the group `kernelyard.runtime`
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kernelyard.errors import ArtifactError, KernelyardError, MissingRuntimeError, PluginContractError
+from kernelyard.runtime.distributions import normalized
 
 if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
-
     import numpy as np
 
+    from kernelyard.runtime.entry_points import EntryPoint
     from kernelyard.runtime.executable import Executable
     from kernelyard.runtime.module import RuntimeModule
 
@@ -60,14 +60,14 @@ def requirement(kind: str) -> Requirement | None:
     return None
 
 
-def find_loader(kind: str, requires: Requirement) -> ModuleLoader:
-    """The loader of a kind; the required distribution's where several have one.
+def find_loader(kind: str, requires: Requirement, installed: Sequence[EntryPoint]) -> ModuleLoader:
+    """The loader of a kind, of `runtime_entry_points`; the required distribution's where several have one.
 
     Raises: MissingRuntimeError.
     """
-    installed = runtime_entry_points()
     fitting = [entry for entry in installed if entry.name == kind]
-    fitting.sort(key=lambda entry: entry.dist is None or entry.dist.name != requires.distribution)
+    required = normalized(requires.distribution)
+    fitting.sort(key=lambda entry: entry.dist is None or entry.dist.key != required)
     if not fitting:
         raise MissingRuntimeError(
             f"the artifact needs the runtime {kind!r} of {requires.distribution}, which is not installed",

@@ -6,7 +6,6 @@ lives at one time. Greedy orders nearly always reach that; where none comes near
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -118,7 +117,9 @@ class _Packing:
 
     def improve(self, best: _Placed, enough: float) -> _Placed:
         """The best plan found by placing buffers earlier that reach the arena's end, or that such ones stand on."""
-        chance = random.Random(0)  # any fixed sequence
+        from random import Random  # few plans need it
+
+        chance = Random(0)  # any fixed sequence
         work = len(self._sizes) + sum(map(len, self._neighbours))
         current = best
         for _ in range(min(MAX_CHANGES, MAX_WORK // work)):

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import ctypes.util
 import hashlib
-import importlib.metadata
 import os
 import re
 from collections.abc import Iterator
@@ -25,6 +24,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernelyard.errors import BackendUnavailableError
+from kernelyard.runtime import distributions
 from kernelyard.runtime.bindable import Signature
 from kernelyard.runtime.spec import DIGEST, Fields, corrupted
 
@@ -78,13 +78,8 @@ class SharedLibrary:
         if given:
             yield os.path.abspath(given)
         for distribution in self.distributions:
-            try:
-                files = importlib.metadata.files(distribution) or ()
-            except importlib.metadata.PackageNotFoundError:
-                continue
-            for file in files:
-                if file.name == self.name and os.path.exists(file.locate()):
-                    yield os.path.abspath(file.locate())
+            found = distributions.find(distribution)
+            yield from filter(os.path.exists, found.files(self.name) if found is not None else ())
         stem = self.name.removeprefix("lib").split(".so")[0]
         if ctypes.util.find_library(stem):
             yield self.name

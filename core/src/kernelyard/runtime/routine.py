@@ -9,11 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from kernelyard import dtypes
 from kernelyard.dims import Shape
 from kernelyard.runtime.program import Program
 from kernelyard.runtime.spec import Fields, TensorSpec, corrupted
+
+if TYPE_CHECKING:
+    from kernelyard.runtime.executable import Executable
 
 RUN = "run"  # block number `target` on the inputs gives the outputs
 CALL = "call"  # function `symbol` of the executable on the inputs gives the outputs
@@ -127,6 +131,31 @@ class Routine:
         """Digests of the constants that values and blocks hold, each once."""
         of_blocks = (digest for block in self.blocks for digest in block.digests())
         return tuple(dict.fromkeys((*self.constants.values(), *of_blocks)))
+
+    def check_links(self, executable: Executable) -> None:
+        """Look that the executable has the constants and the functions that the code names.
+
+        Raises: ArtifactCorruptedError.
+        """
+        for number, digest in self.constants.items():
+            array, spec = executable.constants.get(digest), self.values[number]
+            if array is None or (array.shape, dtypes.from_numpy(array.dtype)) != (spec.shape, spec.dtype):
+                found = "no constant" if array is None else f"{array.shape} {array.dtype}"
+                raise corrupted(f"routine {self.name!r}, value {number}", found, repr(spec))
+        for instruction in self.code:
+            place = f"routine {self.name!r}, {instruction}"
+            callee = executable.routines.get(instruction.symbol)
+            if instruction.name == CALL:
+                given = len(instruction.inputs), len(instruction.outputs)
+                if callee is None or given != (len(callee.inputs), len(callee.outputs)):
+                    raise corrupted(place, instruction.symbol, "a routine that takes and gives as many values")
+            if instruction.name == CLOSE and (callee is None or len(callee.inputs) < len(instruction.inputs)):
+                raise corrupted(place, instruction.symbol, "a routine that takes as many values, or more")
+            if instruction.name == EVALUATE and (
+                instruction.target >= len(executable.modules)
+                or instruction.symbol not in executable.modules[instruction.target].symbols()
+            ):
+                raise corrupted(place, instruction.symbol, "a function that is there")
 
     def to_json(self) -> dict[str, Any]:
         """The routine as JSON data."""

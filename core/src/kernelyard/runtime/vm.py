@@ -19,12 +19,12 @@ from kernelyard.runtime.instance import Around, Instance
 from kernelyard.runtime.lane import Lane, LanePool
 from kernelyard.runtime.program import Step
 from kernelyard.runtime.program_function import ProgramFunction
-from kernelyard.runtime.routine_function import RoutineFunction
 from kernelyard.runtime.tensor import Tensor
 
 if TYPE_CHECKING:
     from kernelyard.runtime.device_instance import DeviceConstants
     from kernelyard.runtime.executable import Executable
+    from kernelyard.runtime.routine_function import RoutineFunction
 
 
 class VMInstrumentReturnKind(IntEnum):
@@ -112,7 +112,7 @@ class VirtualMachine:
         self._functions: dict[str, EntryFunction] = {
             name: ProgramFunction(self, program) for name, program in executable.programs.items()
         }
-        self._routines = {name: RoutineFunction(self, routine) for name, routine in executable.routines.items()}
+        self._routines = _routines(self, executable) if executable.routines else {}
         self._functions.update((n, self._routines[n]) for n, each in executable.routines.items() if not each.private)
         self._saved: dict[str, Callable[[], Any]] = {}
 
@@ -194,6 +194,12 @@ class VirtualMachine:
             return BenchmarkResult(tuple(results))
 
         return evaluate
+
+
+def _routines(machine: VirtualMachine, executable: Executable) -> dict[str, RoutineFunction]:
+    from kernelyard.runtime.routine_function import RoutineFunction  # few models have any
+
+    return {name: RoutineFunction(machine, routine) for name, routine in executable.routines.items()}
 
 
 def _around(instrument: Instrument) -> Around:

@@ -8,7 +8,6 @@ library path.
 from __future__ import annotations
 
 import ctypes
-import importlib.metadata
 import os
 from collections.abc import Callable, Iterator
 from ctypes import POINTER, c_char_p, c_float, c_int, c_int64, c_size_t, c_uint, c_void_p
@@ -16,6 +15,7 @@ from functools import cache, cached_property
 from typing import Any
 
 from kernelyard.errors import BackendUnavailableError, ExecutionError
+from kernelyard.runtime import distributions
 from kernelyard_dnnl import _enums as enums
 
 LIBRARY_VARIABLE = "KERNELYARD_DNNL_LIBRARY"
@@ -255,13 +255,9 @@ def candidates() -> Iterator[tuple[str, str]]:
         yield path, LIBRARY_VARIABLE
         return  # what the user names is what they get, or an error
     for distribution in DISTRIBUTIONS:
-        try:
-            files = importlib.metadata.files(distribution) or ()
-        except importlib.metadata.PackageNotFoundError:
-            continue
-        for file in files:
-            if file.name == LIBRARY_NAME:
-                yield str(file.locate()), f"distribution {distribution}"
+        found = distributions.find(distribution)
+        for file in found.files(LIBRARY_NAME) if found is not None else ():
+            yield file, f"distribution {distribution}"
     yield LIBRARY_NAME, "the system's library path"
 
 

@@ -6,7 +6,6 @@ import platform
 from collections.abc import Sequence
 from dataclasses import asdict
 from importlib import metadata
-from importlib.metadata import EntryPoint
 
 import click
 
@@ -18,7 +17,7 @@ from kernelyard.plugins import trial
 from kernelyard.plugins.guard import guarded
 from kernelyard.plugins.hookspecs import API_VERSION
 from kernelyard.plugins.manager import BackendInfo, backends, get_manager
-from kernelyard.runtime.entry_points import distribution_of
+from kernelyard.runtime.entry_points import EntryPoint, distribution_of
 from kernelyard.runtime.loader import runtime_entry_points
 from kernelyard.runtime.text_table import aligned
 
