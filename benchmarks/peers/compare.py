@@ -69,15 +69,12 @@ class Comparison:
         return min(ratios, default=None)
 
     def updated(self, later: Comparison) -> Comparison:
-        """With the rows of a later run in the place of its own; those of other engines stay, and errors that the later
-        run, without the reference, does not know."""
-        errors = {row.engine: row.error for row in self.rows}
-        known = (
-            replace(row, error=errors.get(row.engine, row.error)) if math.isnan(row.error) else row
-            for row in later.rows
-        )
-        rows = {row.engine: row for row in (*self.rows, *known)}
-        return replace(later, rows=tuple(rows.values()), starts=later.starts or self.starts)
+        """With the rows of a later run in the place of its own; those of other engines stay. So does our own where the
+        later run is without the reference: it then came to know another engine's ratio."""
+        known = {row.engine: row for row in self.rows}
+        kept = {OURS} & known.keys() if all(row.engine != REFERENCE for row in later.rows) else set()
+        rows = {row.engine: row for row in later.rows if row.engine not in kept}
+        return replace(later, rows=tuple((known | rows).values()), starts=later.starts or self.starts)
 
     def to_json(self) -> dict[str, Any]:
         """As JSON data."""
