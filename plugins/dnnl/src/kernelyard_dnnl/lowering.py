@@ -31,7 +31,8 @@ class Lowering:
     """The operations of one graph at known shapes, in the making.
 
     values: the symbolic dims. constants: arrays by digest. packed: where packed constants are kept.
-    threads: how many a call may use. native_kernels: whether operations may be code of ours.
+    threads: how many a call may use. native_kernels: whether operations may be code of ours. begin: is given what can
+    be done beside the lowering; None where the operations will not run here.
     """
 
     def __init__(
@@ -42,7 +43,9 @@ class Lowering:
         packed: PackedConstants,
         threads: int,
         native_kernels: bool = True,
+        begin: Callable[[Callable[[], object]], object] | None = None,
     ) -> None:
+        self._begin = begin
         self.graph = graph
         self.threads = threads
         self.native_kernels = native_kernels
@@ -127,7 +130,7 @@ class Lowering:
         if value.descriptor.same_layout(descriptor):
             return value.seen_as(descriptor)
         if value.is_constant:
-            return self.packed.pack(value, descriptor, self.threads)
+            return self.packed.pack(value, descriptor)
         copies = self._copies.setdefault(value.buffer, [])
         for source, copy in copies:
             if source.same_place(value) and copy.descriptor.same_layout(descriptor):
@@ -230,6 +233,8 @@ class Lowering:
         for buffer, copies in self._copies.items():
             self._copies[buffer] = [pair for pair in copies if pair[1].buffer is not written]
         self.operations.append(Operation(code, arguments, written, self._label))
+        if isinstance(code, Primitive) and self._begin is not None and not code.is_generated:
+            self._begin(code.generate)
 
 
 def _last_uses(graph: JSONGraph) -> dict[NodeEntry, int]:

@@ -1,14 +1,20 @@
-"""Constants in the layouts that primitives prefer: packed once per process, shared by all shapes and calls."""
+"""Constants in the layouts that primitives prefer: packed once per process, shared by all shapes and calls.
+
+Packing is begun when a layout is chosen, and done when the preparation is finished.
+"""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
 
+import numpy as np
+
 from kernelyard.runtime.memory import address_of, aligned_bytes, give_back_pages
 from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl._native import Handle, load_library
 from kernelyard_dnnl.layout import MemoryDescriptor
+from kernelyard_dnnl.preparation import Preparation
 from kernelyard_dnnl.primitive import Primitive, create_reorder, execution_arguments
 from kernelyard_dnnl.thread_scope import thread_count
 from kernelyard_dnnl.values import Buffer, Value
@@ -18,12 +24,13 @@ class PackedConstants:
     """The packed forms of a module's constants; may be used from many threads."""
 
     def __init__(self) -> None:
+        self.preparation = Preparation()
         self._lock = threading.Lock()
         self._packed: dict[str, list[tuple[Value, Value]]] = {}
         self._derived: dict[str, Value] = {}
 
-    def pack(self, value: Value, descriptor: MemoryDescriptor, threads: int) -> Value:
-        """A constant in that layout, copied at first need.
+    def pack(self, value: Value, descriptor: MemoryDescriptor) -> Value:
+        """A constant in that layout, packed at first need.
 
         Raises: StatusError.
         """
@@ -33,7 +40,7 @@ class PackedConstants:
                 same = source.offset == value.offset and source.descriptor.same_layout(value.descriptor)
                 if same and packed.descriptor.same_layout(descriptor):
                     return packed.seen_as(descriptor)
-            packed = self.make(value, descriptor, threads, f"{value.buffer.key}/{len(forms)}")
+            packed = self.make(value, descriptor, f"{value.buffer.key}/{len(forms)}")
             forms.append((value, packed))
             return packed
 
@@ -45,25 +52,47 @@ class PackedConstants:
                 self._derived[key] = make(key)
             return self._derived[key]
 
-    def make(self, value: Value, descriptor: MemoryDescriptor, threads: int, key: str) -> Value:
+    def make(self, value: Value, descriptor: MemoryDescriptor, key: str) -> Value:
         """The constant in that layout; called once for each.
 
         Raises: StatusError.
         """
-        assert value.buffer.constant is not None
+        create_reorder(value.descriptor, descriptor, threads=1)  # what cannot be packed fails here and now
         data = aligned_bytes(descriptor.nbytes)
-        primitive = create_reorder(value.descriptor, descriptor, threads=threads)
-        source = memory_object(value.descriptor.native, address_of(value.buffer.constant) + value.nbytes_before)
-        destination = memory_object(descriptor.native, address_of(data))
-        run_primitive(primitive, {enums.ARG["src"]: source, enums.ARG["dst"]: destination})
-        give_back_pages(value.buffer.constant)
-        return Value(Buffer(data.nbytes, constant=data, key=key), descriptor)
+        return self.filled(value, descriptor, data, key, lambda: copy_constant(value, descriptor, data))
+
+    def filled(
+        self, value: Value, descriptor: MemoryDescriptor, data: np.ndarray, key: str, fill: Callable[[], None]
+    ) -> Value:
+        """A constant in `data`, which `fill` fills from another one."""
+        source = value.buffer
+
+        def work() -> None:
+            if source.fill is not None:
+                source.fill()
+            fill()
+            assert source.constant is not None
+            give_back_pages(source.constant)
+
+        return Value(Buffer(data.nbytes, constant=data, key=key, fill=self.preparation.begin(work)), descriptor)
 
     @property
     def nbytes(self) -> int:
         """Bytes held."""
         packed = [packed for forms in self._packed.values() for _, packed in forms]
         return sum(each.buffer.nbytes for each in (*packed, *self._derived.values()))
+
+
+def copy_constant(value: Value, descriptor: MemoryDescriptor, data: np.ndarray) -> None:
+    """Writes a constant in that layout to `data`.
+
+    Raises: StatusError.
+    """
+    assert value.buffer.constant is not None
+    primitive = create_reorder(value.descriptor, descriptor, threads=1)
+    source = memory_object(value.descriptor.native, address_of(value.buffer.constant) + value.nbytes_before)
+    destination = memory_object(descriptor.native, address_of(data))
+    run_primitive(primitive, {enums.ARG["src"]: source, enums.ARG["dst"]: destination})
 
 
 def memory_object(descriptor: Handle, address: int) -> Handle:

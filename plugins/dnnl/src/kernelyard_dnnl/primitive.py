@@ -8,6 +8,7 @@ from collections.abc import Callable
 from ctypes import byref, c_char_p, c_float, c_void_p
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
+from threading import Lock
 from typing import Any, TypeAlias
 
 from kernelyard_dnnl import _enums as enums
@@ -102,13 +103,28 @@ class Primitive:
         self._descriptor = descriptor
         self.recipe = recipe
         self.threads = threads
+        self._lock = Lock()  # of its own: several are created at the same time
+        self._handle: Handle | None = None
 
-    @cached_property
+    @property
     def handle(self) -> Handle:
         """The executable object; creating it generates code."""
+        return self._handle or self.generate()
+
+    @property
+    def is_generated(self) -> bool:
+        """Whether the executable object is there."""
+        return self._handle is not None
+
+    def generate(self) -> Handle:
+        """Create the executable object, where it is not there yet."""
         library = load_library()
-        with thread_count(library, self.threads):
-            return library.create("dnnl_primitive_create", "dnnl_primitive_destroy", self._descriptor.address)
+        with self._lock:
+            if self._handle is None:
+                with thread_count(library, self.threads):
+                    address = self._descriptor.address
+                    self._handle = library.create("dnnl_primitive_create", "dnnl_primitive_destroy", address)
+            return self._handle
 
     @cached_property
     def implementation(self) -> str:

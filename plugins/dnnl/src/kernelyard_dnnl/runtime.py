@@ -57,9 +57,15 @@ class DnnlRuntime(JSONRuntime):
         graph = self.graph(symbol)
         with self._lock:
             key = (symbol, tuple(sorted(values.items())), threads)
-            return self._plans.get_or_make(
-                key, lambda: make_plan(Lowering(graph, values, self._constants, self._packed, threads))
-            )
+            return self._plans.get_or_make(key, lambda: self._made(graph, values, threads))
+
+    def _made(self, graph: JSONGraph, values: Mapping[str, int], threads: int) -> Plan:
+        begin = self._packed.preparation.begin
+        try:
+            return _prepared(Lowering(graph, values, self._constants, self._packed, threads, begin=begin))
+        except Exception:
+            self._packed = PackedConstants()  # some may have nothing in them
+            raise
 
     def build(
         self, graph: JSONGraph, args: Sequence[BoundTensor], values: Mapping[str, int], context: BindContext
@@ -171,6 +177,14 @@ def _move(
         record[place] = address + nbytes_before
 
 
+def _prepared(lowering: Lowering) -> Plan:
+    """The plan of a graph, with its constants packed."""
+    try:
+        return make_plan(lowering)
+    finally:
+        lowering.packed.preparation.finish()
+
+
 def probe_implementation(
     graph: JSONGraph, values: Mapping[str, int], constants: Mapping[str, np.ndarray], threads: int | None = None
 ) -> list[tuple[str, str]]:
@@ -178,8 +192,9 @@ def probe_implementation(
 
     The compile half declines what contains `ref`. Raises: StatusError or CodegenError where oneDNN has nothing.
     """
-    runtime = DnnlRuntime([graph], constants)
-    return runtime.plan(graph.symbol, values, threads or load_library().threads).implementations
+    known = DnnlRuntime([graph], constants).constants()  # which looks that they fit
+    threads = threads or load_library().threads
+    return _prepared(Lowering(graph, values, known, PackedConstants(), threads)).implementations
 
 
 def load(data: bytes, constants: Mapping[str, np.ndarray]) -> DnnlRuntime:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,13 +21,15 @@ class Buffer:
     """Memory that a plan knows by its role; compared by identity.
 
     nbytes: its size. argument: the number of the call's argument it is, or None. constant: the bytes of a constant,
-    or None; `key` then identifies them. A buffer that is neither is planned memory.
+    or None; `key` then identifies them, and they are there once `fill` was called. A buffer that is neither is planned
+    memory.
     """
 
     nbytes: int
     argument: int | None = None
     constant: np.ndarray | None = None
     key: str = ""
+    fill: Callable[[], None] | None = None
 
     @property
     def is_planned(self) -> bool:
@@ -82,6 +84,8 @@ class Value:
         """The elements of a constant, as NumPy sees them."""
         assert self.buffer.constant is not None
         assert self.descriptor.strides is not None
+        if self.buffer.fill is not None:
+            self.buffer.fill()
         data = self.buffer.constant.reshape(-1).view(dtypes.to_numpy(self.descriptor.dtype))
         strides = tuple(stride * data.itemsize for stride in self.descriptor.strides)
         return np.lib.stride_tricks.as_strided(data[self.offset :], self.shape, strides, writeable=False)

@@ -94,9 +94,9 @@ class DeferredPacking(PackedConstants):
         super().__init__()
         self.origins: dict[Buffer, tuple[Value, MemoryDescriptor]] = {}
 
-    def make(self, value: Value, descriptor: MemoryDescriptor, threads: int, key: str) -> Value:
+    def make(self, value: Value, descriptor: MemoryDescriptor, key: str) -> Value:
         """See `PackedConstants.make`."""
-        create_reorder(value.descriptor, descriptor, threads=threads)  # what cannot be packed fails here and now
+        create_reorder(value.descriptor, descriptor, threads=1)  # what cannot be packed fails here and now
         buffer = Buffer(descriptor.nbytes, constant=np.empty(0, np.uint8), key=key)
         self.origins[buffer] = (value, descriptor)
         return Value(buffer, descriptor)

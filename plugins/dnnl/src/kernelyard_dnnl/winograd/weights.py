@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from kernelyard.runtime.memory import address_of, aligned_bytes
-from kernelyard_dnnl.layout import dense
-from kernelyard_dnnl.packing import PackedConstants
-from kernelyard_dnnl.values import Buffer, Value
+from kernelyard_dnnl.layout import MemoryDescriptor, dense
+from kernelyard_dnnl.packing import PackedConstants, copy_constant
+from kernelyard_dnnl.values import Value
 from kernelyard_dnnl.winograd import algorithm
+from kernelyard_dnnl.winograd.algorithm import WINDOW
 from kernelyard_dnnl.winograd.choice import FLOAT, padded
 from kernelyard_dnnl.winograd.code import transform_weights
 from kernelyard_dnnl.winograd.products import panel_width
@@ -20,18 +23,30 @@ def packed_weights(constants: PackedConstants, weight: Value, m: int, lanes: int
     A panel has `panel_width` vectors, the last one fewer, and zeros behind the last filter. Raises: StatusError.
     """
 
+    if weight.descriptor.strides is None:
+        weight = constants.pack(weight, dense(weight.shape, "float32"))
+
     def make(key: str) -> Value:
         filters, channels = weight.shape[:2]
-        by_window = constants.make(weight, dense(weight.shape, "float32", BY_WINDOW), 1, key)
         places, columns = algorithm.size_of_tile(m) ** 2, padded(filters, lanes)
         data = aligned_bytes(FLOAT * places * channels * columns)
-        width = panel_width(lanes) * lanes
-        assert by_window.buffer.constant is not None
-        source, place = address_of(by_window.buffer.constant), address_of(data)
-        for first in range(0, columns, width):
-            count = min(width, columns - first)
-            panel = place + FLOAT * first * channels
-            transform_weights(m, lanes)(source, panel, channels, filters, first, count, channels * columns)
-        return Value(Buffer(data.nbytes, constant=data, key=key), dense((places, channels, columns), "float32"))
+        layout = dense((places, channels, columns), "float32")
+        return constants.filled(weight, layout, data, key, lambda: _transform(weight, m, lanes, data))
 
     return constants.derived(weight, f"winograd {m} {lanes}", make)
+
+
+def _transform(weight: Value, m: int, lanes: int, data: np.ndarray) -> None:
+    """Writes transformed weights to `data`, panel by panel: the filters of one fit in a cache."""
+    filters, channels = weight.shape[:2]
+    columns, width = padded(filters, lanes), panel_width(lanes) * lanes
+    scratch = aligned_bytes(FLOAT * WINDOW * WINDOW * channels * width)
+    strides = weight.descriptor.strides
+    assert strides is not None
+    for first in range(0, columns, width):
+        count, present = min(width, columns - first), min(width, filters - first)
+        shape = (present, *weight.shape[1:])
+        part = Value(weight.buffer, MemoryDescriptor(shape, "float32", strides), weight.offset + first * strides[0])
+        copy_constant(part, dense(shape, "float32", BY_WINDOW), scratch)
+        panel = address_of(data) + FLOAT * first * channels
+        transform_weights(m, lanes)(address_of(scratch), panel, channels, present, 0, count, channels * columns)
