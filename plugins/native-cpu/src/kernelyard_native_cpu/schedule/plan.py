@@ -119,7 +119,9 @@ class Plan:
     @property
     def measured(self) -> str | None:
         """The axis whose length decides between versions."""
-        return self.tiles[0][0] if self.least_rows else self.vector
+        if not self.least_rows:
+            return self.vector
+        return next(name for name, _ in self.tiles if not isinstance(self.extents[name], int))
 
     def least(self) -> int:
         """How long a symbolic axis must be for this plan; a shorter vector axis would be computed several times."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from kernelyard.tir import Buffer
 from kernelyard_native_cpu.schedule.loops import Loops, even_parts, is_turned
-from kernelyard_native_cpu.schedule.plan import Plan, size_of
+from kernelyard_native_cpu.schedule.plan import TYPICAL_EXTENT, Plan, size_of
 
 Tiles = tuple[tuple[str, int], ...]
 
@@ -59,9 +59,14 @@ def outer_product(loops: Loops, vector: str) -> tuple[Tiles, int]:
     axes = reused_axes(loops, vector)
     if not axes:
         return (), even_parts(vectors, _MOST_UNTILED)
-    rows = size_of(loops.extents[axes[0]])
-    height, width = best_tile(rows, vectors, loops.machine.vector_registers)
+    height, width = best_tile(_rows(loops, axes[0]), vectors, loops.machine.vector_registers)
     return ((axes[0], height),), width
+
+
+def _rows(loops: Loops, axis: str) -> int:
+    """How many rows tiles are made for: many where the number is open."""
+    extent = loops.extents[axis]
+    return size_of(extent) if isinstance(extent, int) else max(size_of(extent), TYPICAL_EXTENT)
 
 
 def with_tiles(loops: Loops, plan: Plan, tiles: Tiles, width: int) -> Plan:
@@ -91,7 +96,7 @@ def dot_products(loops: Loops, vector: str) -> Tiles:
     axes = reused_axes(loops, vector)[:2]
     if len(axes) < 2:
         return tuple((name, min(_MOST_UNTILED, size_of(loops.extents[name]))) for name in axes)
-    sizes = [size_of(loops.extents[name]) for name in axes]
+    sizes = [_rows(loops, name) for name in axes]
     most = MOST_DOT_PRODUCTS[loops.machine.vector_registers]
     shapes = [(h, w) for h in range(1, most + 1) for w in range(1, _MOST_UNTILED + 1) if h * w <= most]
     # The operand with fewer rows is the higher side: what it is multiplied by is then read less often.

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from kernelyard_native_cpu.schedule.loops import Loops
 from kernelyard_native_cpu.schedule.plan import Plan
+from kernelyard_native_cpu.schedule.rules.few_rows import with_few_rows
 from kernelyard_native_cpu.schedule.tiling import dot_products, outer_product, with_tiles
 
 
@@ -16,6 +17,6 @@ def conv(loops: Loops) -> Plan | None:
         return None
     plan = replace(loops.scalar(), vector=vector, lanes=loops.lanes(vector), masked=loops.is_masked(vector))
     if vector in loops.reduce:
-        return replace(plan, tiles=dot_products(loops, vector))
+        return with_few_rows(loops, replace(plan, tiles=dot_products(loops, vector)))
     tiles, width = outer_product(loops, vector)
-    return with_tiles(loops, plan, tiles, width)
+    return with_few_rows(loops, with_tiles(loops, plan, tiles, width))

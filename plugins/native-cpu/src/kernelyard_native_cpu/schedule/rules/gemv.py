@@ -96,6 +96,12 @@ def _stream(loops: Loops, matrix: Load) -> Stream | None:
     return Stream(matrix, reduced, _STEPS_AHEAD, is_aligned)
 
 
+def matrix_stream(loops: Loops, vector: str) -> Stream | None:
+    """The matrix of a product along its vectors, to be asked for ahead where it is too large to be in cache."""
+    matrix = _matrix(loops, vector) if len(loops.reduce) == 1 else None
+    return _stream(loops, matrix) if matrix else None
+
+
 def _is_large(matrix: Load) -> bool:
     return size_of(matrix.buffer.numel) * dtypes.itemsize(matrix.dtype) >= _LEAST_BYTES
 

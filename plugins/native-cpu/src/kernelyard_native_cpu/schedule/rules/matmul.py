@@ -8,6 +8,7 @@ from kernelyard.tir import Buffer
 from kernelyard_native_cpu.schedule.affine import offset_of, unconditional_loads
 from kernelyard_native_cpu.schedule.loops import Loops, is_turned
 from kernelyard_native_cpu.schedule.plan import Panel, Plan, size_of
+from kernelyard_native_cpu.schedule.rules.few_rows import with_few_rows
 from kernelyard_native_cpu.schedule.tiling import Tiles, dot_products, outer_product, with_tiles
 
 # A panel is packed when at least so many tiles read it, of at least so many rows, so many elements apart.
@@ -24,10 +25,10 @@ def matmul(loops: Loops) -> Plan | None:
     lanes = loops.lanes(vector)
     plan = replace(loops.scalar(), vector=vector, lanes=lanes, masked=loops.is_masked(vector))
     if vector in loops.reduce:
-        return _turned(loops, plan) or replace(plan, tiles=dot_products(loops, vector))
+        return _turned(loops, plan) or with_few_rows(loops, replace(plan, tiles=dot_products(loops, vector)))
     tiles, width = outer_product(loops, vector)
     panel = None if plan.masked else _panel(loops, vector, lanes * width, tiles)
-    return replace(with_tiles(loops, plan, tiles, width), panel=panel)
+    return with_few_rows(loops, replace(with_tiles(loops, plan, tiles, width), panel=panel))
 
 
 def _turned(loops: Loops, plan: Plan) -> Plan | None:

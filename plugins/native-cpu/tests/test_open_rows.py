@@ -1,0 +1,85 @@
+"""Sums of products over rows of which the number is open: versions for few rows, and all of them right."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import kernelyard as ky
+import kernelyard.ops  # declares the operators
+from kernelyard import dims
+from kernelyard.ir import FunctionBuilder, IRModule
+from kernelyard.ops.interpreter import run
+from kernelyard.target import Target
+from kernelyard.tir import PrimFunc
+from kernelyard.transform.pipelines import get_pipeline
+from kernelyard_native_cpu.machine import Machine, features_of_level
+from kernelyard_native_cpu.schedule.groups import make_groups
+from kernelyard_native_cpu.schedule.plan import Plan
+from kernelyard_native_cpu.schedule.rules import make_plan
+
+RNG = np.random.default_rng(8)
+N = dims.symbol("n")
+COUNTS = (1, 2, 3, 4, 5, 6, 7, 13, 14, 15, 29)
+
+
+def normal(*shape: int) -> np.ndarray:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def dense(columns: int = 64) -> tuple[IRModule, tuple[int | dims.Dim, ...]]:
+    b = FunctionBuilder()
+    product = b.op("matmul", b.input("x", (N, 96)), normal(96, columns) / 8)
+    return IRModule({"main": b.function(b.op("nn.relu", b.op("add", product, normal(columns))))}), (N, 96)
+
+
+def dot_products() -> tuple[IRModule, tuple[int | dims.Dim, ...]]:
+    """Rows that overlap by rows of a matrix whose length no vector divides."""
+    b = FunctionBuilder()
+    x = b.input("x", (1, 1, N * 32 + 32))
+    return IRModule({"main": b.function(b.op("nn.conv1d", x, normal(34, 1, 64) / 8, strides=(32,)))}), (
+        1,
+        1,
+        N * 32 + 32,
+    )
+
+
+def convolution() -> tuple[IRModule, tuple[int | dims.Dim, ...]]:
+    b = FunctionBuilder()
+    y = b.op("nn.conv1d", b.input("x", (1, 24, N)), normal(64, 24, 3) / 8, strides=(1,), padding=(1, 1))
+    return IRModule({"main": b.function(b.op("nn.relu", y))}), (1, 24, N)
+
+
+def plan_of(module: IRModule, level: str) -> Plan:
+    """The plan of the sum of products."""
+    function = next(f for f in get_pipeline("legalize")(module).functions.values() if isinstance(f, PrimFunc))
+    stages = [stage for group in make_groups(function) for stage in group.stages]
+    (product,) = (stage for stage in stages if stage.is_contraction)
+    return make_plan(product, frozenset(), {}, Machine("x86_64", features_of_level(level)))
+
+
+@pytest.mark.parametrize("level", ["x86-64-v4", "x86-64-v3"])
+def test_there_are_versions_down_to_a_single_row(level: str) -> None:
+    plan = plan_of(dense()[0], level)
+    heights = [dict(each.tiles) for each in (plan, *plan.for_fewer_rows)]
+    assert len(heights) == 3
+    (rows,) = heights[0]
+    assert heights[0][rows] > heights[1][rows] > heights[2][rows] == 1
+    assert plan.least() > plan.for_fewer_rows[0].least() > plan.for_fewer_rows[1].least() == 0
+    assert plan.measured == rows
+
+
+def test_rows_whose_number_is_known_need_none() -> None:
+    b = FunctionBuilder()
+    module = IRModule({"main": b.function(b.op("matmul", b.input("x", (32, 96)), normal(96, 64)))})
+    assert not plan_of(module, "x86-64-v4").for_fewer_rows
+
+
+@pytest.mark.parametrize("mcpu", [None, "x86-64-v3", "x86-64"])
+@pytest.mark.parametrize("make", [dense, dot_products, convolution, lambda: dense(50)])
+def test_any_number_of_rows_is_right(make, mcpu: str | None) -> None:
+    module, shape = make()
+    exe = ky.compile(module, backends=[], target=Target("cpu", mcpu=mcpu))
+    for count in COUNTS:
+        x = normal(*(dims.evaluate(dim, {"n": count}) for dim in shape))
+        np.testing.assert_allclose(exe(x), run(module, [x])[0], rtol=1e-4, atol=1e-4)
