@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,8 +22,7 @@ from kernelyard.runtime.tensor import as_array
 MAX_BOUND_SHAPES = 16
 
 
-@dataclass(frozen=True)
-class Signature:
+class Signature(NamedTuple):
     """Inputs and outputs of a module's function."""
 
     inputs: tuple[TensorSpec, ...]

@@ -24,11 +24,10 @@ import mmap
 import os
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from threading import Thread
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -46,8 +45,7 @@ _PIECE_NBYTES = 1 << 24
 _LARGE_NBYTES = 1 << 20  # from here on a thread is worth its start
 
 
-@dataclass(frozen=True)
-class Member:
+class Member(NamedTuple):
     """A member to be written, in parts."""
 
     name: str
@@ -69,8 +67,7 @@ class Member:
         return {"name": self.name, "nbytes": self.nbytes, "sha256": self.sha256()}
 
 
-@dataclass(frozen=True)
-class Contents:
+class Contents(NamedTuple):
     """A file: the manifest, and the members as read-only uint8 arrays over the mapped file, 64-byte aligned.
 
     Large members are still being checked: what is in them may be read, and nothing of it given to anybody, before

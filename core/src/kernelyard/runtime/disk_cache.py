@@ -12,9 +12,8 @@ import stat
 import sys
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from logging import Logger
@@ -60,8 +59,7 @@ def max_bytes() -> int:
     return (int(text) if text.isdecimal() else DEFAULT_MB) * 1_000_000
 
 
-@dataclass(frozen=True)
-class CacheUse:
+class CacheUse(NamedTuple):
     """Where a cache is, and how much is in it; folder: None where it is off or cannot be used."""
 
     folder: Path | None

@@ -10,7 +10,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -62,8 +62,7 @@ class JSONNode:
         }
 
 
-@dataclass(frozen=True)
-class JSONGraph:
+class JSONGraph(NamedTuple):
     """One function: nodes in an order in which they can run."""
 
     symbol: str

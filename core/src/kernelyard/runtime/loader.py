@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from kernelyard.errors import ArtifactError, KernelyardError, MissingRuntimeError, PluginContractError
 from kernelyard.runtime.distributions import normalized
@@ -26,8 +25,7 @@ if TYPE_CHECKING:
 GROUP = "kernelyard.runtime"
 
 
-@dataclass(frozen=True)
-class Requirement:
+class Requirement(NamedTuple):
     """The distribution whose runtime half a module needs, at the version it was compiled with."""
 
     distribution: str

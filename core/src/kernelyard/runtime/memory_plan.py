@@ -7,7 +7,6 @@ lives at one time. Greedy orders nearly always reach that; where none comes near
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from kernelyard.runtime.memory import align
@@ -17,8 +16,7 @@ MAX_CHANGES = 400
 MAX_WORK = 400_000  # looks at a pair of buffers, over all changes: a tenth of a second at most
 
 
-@dataclass(frozen=True)
-class Lifetime:
+class Lifetime(NamedTuple):
     """A buffer of `nbytes` that is written first at time `first` and read last at time `last`, both included."""
 
     nbytes: int
@@ -30,8 +28,7 @@ class Lifetime:
         return self.first <= other.last and other.first <= self.last
 
 
-@dataclass(frozen=True)
-class MemoryPlan:
+class MemoryPlan(NamedTuple):
     """Where each buffer starts, in one arena of `nbytes`."""
 
     offsets: tuple[int, ...]

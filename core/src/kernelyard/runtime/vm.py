@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -38,8 +37,7 @@ Instrument: TypeAlias = Callable[..., Any]
 """`instrument(step, name, before_run, ret_value, *args)`; see `VirtualMachine.set_instrument`."""
 
 
-@dataclass(frozen=True)
-class BenchmarkResult:
+class BenchmarkResult(NamedTuple):
     """Seconds per call, one number per repetition."""
 
     results: tuple[float, ...]

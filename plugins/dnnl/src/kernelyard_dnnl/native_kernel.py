@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class NativeKernel:
+class NativeKernel(NamedTuple):
     """A C function `int32_t f(int64_t* record, _, int32_t threads, _)`, and the record of one operation.
 
     record: what the function reads; addresses are 0 until the operation is bound. places: where in the record the

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from kernelyard.runtime.memory import align
 from kernelyard.runtime.memory_plan import Lifetime, plan_memory
@@ -12,8 +12,7 @@ from kernelyard_dnnl.lowering import Lowering
 from kernelyard_dnnl.values import Buffer, Operation, Value
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(NamedTuple):
     """Operations in order, bound to no address; shared by all calls with these shapes.
 
     offsets: of the planned buffers in the workspace. scratch: the offset of the operations' scratch memory, which

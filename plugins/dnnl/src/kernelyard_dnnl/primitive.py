@@ -9,7 +9,7 @@ from ctypes import byref, c_char_p, c_float, c_void_p
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from threading import Lock
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl._native import Handle, load_library
@@ -23,8 +23,7 @@ REFERENCE = re.compile(r"\bref\b|^ref")
 PLAIN = re.compile(r"\bgemm\b|^simple")
 
 
-@dataclass(frozen=True)
-class Eltwise:
+class Eltwise(NamedTuple):
     """Applies an eltwise algorithm to the result so far."""
 
     algorithm: str
@@ -37,8 +36,7 @@ class Sum:
     """Adds what the destination held before."""
 
 
-@dataclass(frozen=True)
-class Binary:
+class Binary(NamedTuple):
     """Combines the result so far with a second operand."""
 
     algorithm: str
@@ -50,29 +48,25 @@ PostOps: TypeAlias = "tuple[PostOp, ...]"
 Argument: TypeAlias = "int | float | MemoryDescriptor | Vector | Factors | Descriptors | None"
 
 
-@dataclass(frozen=True)
-class Vector:
+class Vector(NamedTuple):
     """A `dnnl_dims_t` argument."""
 
     values: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class Factors:
+class Factors(NamedTuple):
     """An argument that is an array of floats."""
 
     values: tuple[float, ...]
 
 
-@dataclass(frozen=True)
-class Descriptors:
+class Descriptors(NamedTuple):
     """An argument that is an array of memory descriptors."""
 
     values: tuple[MemoryDescriptor, ...]
 
 
-@dataclass(frozen=True)
-class Recipe:
+class Recipe(NamedTuple):
     """What a primitive is made of: `dnnl_<kind>_primitive_desc_create` with these arguments (engine and attributes
     aside) and post-ops; of the implementations that oneDNN then has, best first, the one after `skipped` others."""
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from kernelyard import dims
 from kernelyard.dims import Dim
@@ -15,8 +14,7 @@ from kernelyard.runtime.spec import Fields, TensorSpec, corrupted, read_dim
 NANOSECONDS_PER_THREAD = 10_000
 
 
-@dataclass(frozen=True)
-class Variant:
+class Variant(NamedTuple):
     """A way to run a group: taken where `extent >= least`; `tasks` is then the number of its tasks."""
 
     tasks: Dim
@@ -24,8 +22,7 @@ class Variant:
     least: int = 0
 
 
-@dataclass(frozen=True)
-class GroupInfo:
+class GroupInfo(NamedTuple):
     """variants: the first that applies is taken. work: numbers of points, with the nanoseconds that each takes."""
 
     variants: tuple[Variant, ...]
@@ -44,16 +41,14 @@ class GroupInfo:
         return max(1, min(most, tasks, int(total / NANOSECONDS_PER_THREAD)))
 
 
-@dataclass(frozen=True)
-class LocalInfo:
+class LocalInfo(NamedTuple):
     """A local buffer: one for all threads, or one for each."""
 
     nbytes: Dim
     per_thread: bool
 
 
-@dataclass(frozen=True)
-class Binding:
+class Binding(NamedTuple):
     """The numbers a kernel is called with, and the workspace it needs."""
 
     numbers: tuple[int, ...]
@@ -65,8 +60,7 @@ def entry_symbol(kernel: str) -> str:
     return f"kernel.{kernel}"
 
 
-@dataclass(frozen=True)
-class KernelInfo:
+class KernelInfo(NamedTuple):
     """params: inputs, then `num_outputs` outputs. numbers: dims the code reads, after those of groups and locals."""
 
     symbol: str

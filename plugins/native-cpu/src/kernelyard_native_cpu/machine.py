@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import platform
-from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 from kernelyard.errors import BackendUnavailableError, TargetError
 
@@ -34,8 +34,7 @@ _LINUX_NAMES = {
 _BASELINE = {"x86_64": "x86-64", "aarch64": "generic"}
 
 
-@dataclass(frozen=True)
-class Machine:
+class Machine(NamedTuple):
     """An instruction set: `architecture` as in target triples, `features` as LLVM names them, sorted."""
 
     architecture: str

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl._native import StatusError
@@ -28,8 +29,7 @@ HALF_EMPTY = (*range(1, 9), *range(17, 25))
 HALF_WIDE = re.compile(r"br\w*:avx2\b")
 
 
-@dataclass(frozen=True)
-class Geometry:
+class Geometry(NamedTuple):
     """The window of a convolution; dilation counts from 0, as oneDNN has it."""
 
     kind: str
@@ -40,8 +40,7 @@ class Geometry:
     padding_end: Vector
 
 
-@dataclass(frozen=True)
-class Convolution:
+class Convolution(NamedTuple):
     """A convolution whose layouts are open: makes primitives for given layouts of data and result."""
 
     graph: Lowering

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl._native import StatusError
@@ -21,8 +21,7 @@ from kernelyard_dnnl.values import Node, Value
 WEIGHTS, BIAS = enums.ARG["weights"], enums.ARG["bias"]
 
 
-@dataclass(frozen=True)
-class Form:
+class Form(NamedTuple):
     """How the product is shown to oneDNN: the result's shape as the node has it, with M and N, and as shown.
 
     folded: the batches count as rows of one matrix.

@@ -8,7 +8,8 @@ algorithm (mean, sum, max, min, prod), axes (empty = all), keepdims. Both take p
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from kernelyard.errors import CodegenError
 from kernelyard_dnnl import _enums as enums
@@ -62,8 +63,7 @@ def _without_faulty_operands(node: Node, source: MemoryDescriptor) -> tuple[Node
     return replace(node, attrs={**node.attrs, "post_ops": node.post_ops[:count]}), steps[count:]
 
 
-@dataclass(frozen=True)
-class Pooling:
+class Pooling(NamedTuple):
     """A pooling whose layout is open. window: strides, kernel, dilation, padding at the begin and at the end."""
 
     graph: Lowering

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from kernelyard.errors import CodegenError
 from kernelyard_dnnl import _enums as enums
@@ -21,8 +21,7 @@ Create: TypeAlias = Callable[[PostOps], Primitive]
 View: TypeAlias = Callable[[Value], "Value | None"]
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(NamedTuple):
     """One post-op with its second operand, broadcast shapes given the rank of the result."""
 
     kind: str

@@ -7,7 +7,7 @@ attributes axes (ascending; default: the last), epsilon. All take post-ops.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl.layout import MemoryDescriptor, Shape, dense
@@ -19,8 +19,7 @@ from kernelyard_dnnl.values import Node, Value
 SCALE, SHIFT = enums.ARG["scale"], enums.ARG["shift"]
 
 
-@dataclass(frozen=True)
-class Rows:
+class Rows(NamedTuple):
     """A tensor as a matrix whose rows lie along some axes, and the layout of the tensor that has these rows."""
 
     matrix: Value

@@ -7,7 +7,7 @@ are no whole number of tiles lose a part of the gain, and small images with many
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from kernelyard_dnnl.winograd import algorithm
 from kernelyard_dnnl.winograd.products import FEW_ROWS, ROWS
@@ -24,8 +24,7 @@ WORTHWHILE = 1.15
 FLOAT = 4
 
 
-@dataclass(frozen=True)
-class Shape:
+class Shape(NamedTuple):
     """A convolution of 3 x 3 windows: images, their results' height and width, channels and filters."""
 
     images: int

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from kernelyard_dnnl.winograd.emitter import Emitter
 
 
-@dataclass(frozen=True)
-class Stage:
+class Stage(NamedTuple):
     """One post-op. eltwise: algorithm, alpha and beta as oneDNN names them. binary: algorithm and `operand`, the number
     of a tensor; is_scalar: it has one value for all channels of a pixel.
     """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl.layout import MemoryDescriptor
@@ -28,8 +28,7 @@ PLACES = {
 }
 
 
-@dataclass(frozen=True)
-class Convolution:
+class Convolution(NamedTuple):
     """A convolution at known shapes: F(m x m, 3 x 3) of tensors that lie with their channels side by side.
 
     padding: rows above and columns to the left of the image. operands: layouts of the post-ops' operands by number.
