@@ -64,6 +64,29 @@ def test_other_permutations_stay(axes):
     assert FuseTransposeMatmul()(module) is module
 
 
+@pytest.mark.parametrize(
+    ("shape", "reshaped"), [((6, 4, 3), (2, 3, 3, 4)), ((1, 2, 4, 3), (2, 3, 4)), ((2, N, 4, 3), (2 * N, 3, 4))]
+)
+def test_leading_axes_may_be_reshaped_after_the_transposition(shape, reshaped):
+    b = FunctionBuilder()
+    x, y = b.input("x", (*reshaped[:-2], 5, 3)), b.input("y", shape)
+    swapped = b.op("permute_dims", y, axes=(*range(len(shape) - 2), len(shape) - 1, len(shape) - 2))
+    module = IRModule({"main": b.function(b.op("matmul", x, b.op("reshape", swapped, shape=reshaped)))})
+    after = verify(DeadCodeElimination()(FuseTransposeMatmul()(verify(module))))
+    sizes = [[dims.evaluate(dim, {"n": 2}) for dim in each.type.shape] for each in (x, y)]
+    assert_same_meaning(module, after, [numbers(*each) for each in sizes])
+    assert [binding.value.op_name for binding in after["main"].bindings] == ["reshape", "call_tir"]
+    assert "nt_matmul" in after.functions
+
+
+def test_a_reshape_of_the_last_two_axes_stays():
+    b = FunctionBuilder()
+    x, y = b.input("x", (2, 6)), b.input("y", (4, 3, 2))
+    swapped = b.op("permute_dims", y, axes=(0, 2, 1))
+    module = IRModule({"main": b.function(b.op("matmul", x, b.op("reshape", swapped, shape=(6, 4))))})
+    assert FuseTransposeMatmul()(module) is module
+
+
 def test_a_transposed_copy_that_is_needed_elsewhere_stays():
     b = FunctionBuilder()
     x, w = b.input("x", (2, 3)), b.input("w", (4, 3))

@@ -39,6 +39,7 @@ _HOME = {
     "ExpandMatmulOfSum": "expand_matmul_of_sum",
     "FoldBatchNorm": "fold_batch_norm",
     "FoldConstants": "fold_constants",
+    "GatherScales": "gather_scales",
     "HoistStrides": "hoist_strides",
     "InferTypes": "infer_types",
     "InlinePrivateFunctions": "inline_private_functions",

@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from kernelyard.ir import Call, Constant, Expr, Function, FunctionBuilder, FunctionMutator, IRModule, Var, verify
+from kernelyard.dims import Shape
+from kernelyard.ir import (
+    Call,
+    Constant,
+    Expr,
+    Function,
+    FunctionBuilder,
+    FunctionMutator,
+    IRModule,
+    Var,
+    get_op,
+    verify,
+)
 from kernelyard.legalize import legalize_call
 from kernelyard.patterns.templates import swaps_last_two
 from kernelyard.tir.primfunc import PrimFunc
@@ -14,8 +26,9 @@ from kernelyard.transform.pass_base import Pass, PassContext
 class FuseTransposeMatmul(Pass):
     """`matmul(x, permute_dims(w))` becomes one loop-level function that reads `w` as it lies; so for the left operand.
 
-    Only permutations that exchange the last two axes are fused. A transposed copy that nothing else reads is left for
-    dead-code elimination. Libraries come first: run it after the partition, on what they did not take.
+    Only permutations that exchange the last two axes are fused, also where axes before these are reshaped afterwards.
+    A transposed copy that nothing else reads is left for dead-code elimination. Libraries come first: run it after the
+    partition, on what they did not take.
     """
 
     name = "fuse_transpose_matmul"
@@ -48,9 +61,25 @@ class _Fuser(FunctionMutator):
 
     def _transpose(self, operand: Expr) -> Call | None:
         value = self.value_of(operand)
+        if isinstance(value, Call) and value.op_name == "reshape":
+            inner = self._swap(value.args[0])
+            return self._reshaped(inner, value.tensor_type.shape) if inner else None
+        return self._swap(operand)
+
+    def _swap(self, operand: Expr) -> Call | None:
+        value = self.value_of(operand)
         if not isinstance(value, Call) or value.op_name != "permute_dims" or isinstance(value.args[0], Constant):
             return None  # a constant is transposed when constants are folded
         return value if swaps_last_two(value.attrs["axes"]) else None
+
+    def _reshaped(self, swap: Call, shape: Shape) -> Call | None:
+        """The swap with its leading axes reshaped before it; None where the reshape touches the last two."""
+        if len(shape) < 2 or shape[-2:] != swap.tensor_type.shape[-2:]:
+            return None
+        *leading, rows, columns = shape
+        source = self.emit(Call(get_op("reshape"), [swap.args[0]], {"shape": (*leading, columns, rows)}))
+        axes = (*range(len(leading)), len(leading) + 1, len(leading))
+        return Call(swap.op, [source], {"axes": axes})
 
 
 def _fused(product: Call, transposes: tuple[Call | None, ...], args: list[Expr]) -> PrimFunc:

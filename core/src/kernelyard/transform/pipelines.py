@@ -18,6 +18,7 @@ from kernelyard.transform.fuse_ops import FuseOps
 from kernelyard.transform.fuse_siblings import FuseSiblings
 from kernelyard.transform.fuse_tir import FuseTIR
 from kernelyard.transform.fuse_transpose_matmul import FuseTransposeMatmul
+from kernelyard.transform.gather_scales import GatherScales
 from kernelyard.transform.hoist_strides import HoistStrides
 from kernelyard.transform.infer_types import InferTypes
 from kernelyard.transform.legalize_ops import LegalizeOps
@@ -79,6 +80,7 @@ def _simplify() -> list[Pass]:
         DeadCodeElimination(),
         SinkReshape(),
         FoldBatchNorm(),
+        GatherScales(),
         SimplifyInference(),
         HoistStrides(),
         *_clean(),

@@ -1,0 +1,80 @@
+"""Bring the numbers that operands of a matrix product are multiplied by together, where they cost least."""
+
+from __future__ import annotations
+
+from math import prod
+
+import ml_dtypes
+import numpy as np
+
+from kernelyard import dtypes
+from kernelyard.ir import Call, Constant, Expr, Function, FunctionMutator, IRModule, Var, get_op, uses
+from kernelyard.ir.visitor import result_vars
+from kernelyard.transform.canonical_rule import defining_call, uniform_value
+from kernelyard.transform.pass_base import FunctionPass, PassContext
+
+
+class GatherScales(FunctionPass):
+    """`matmul(x * a, y * b)` becomes `matmul(x * (a * b), y)`, or `matmul(x, y * (a * b))` where y is smaller.
+
+    a, b: numbers, as attention has them that is spelled out with a scale on queries and on keys. One alone moves to the
+    other operand where that has fewer elements. The larger operand is then as it was made, often a transposed copy that
+    the product can do without. Products that are read elsewhere stay, and so do numbers whose product is no normal
+    number.
+    """
+
+    name = "gather_scales"
+
+    def transform(self, function: Function, module: IRModule, context: PassContext) -> Function:
+        return _Gatherer(function).mutate(function)
+
+
+class _Gatherer(FunctionMutator):
+    def __init__(self, function: Function) -> None:
+        super().__init__()
+        results = set(result_vars(function))
+        self._read_once = {var for var, users in uses(function).items() if len(users) == 1 and var not in results}
+
+    def rewrite(self, var: Var, value: Expr) -> Expr:
+        if not isinstance(value, Call) or value.op_name != "matmul":
+            return value
+        dtype = value.args[0].tensor_type.dtype
+        if not dtypes.is_float(dtype):
+            return value
+        (x, a), (y, b) = map(self._scaled, value.args)
+        place = _place(x, y) if a is None or b is None else int(_is_smaller(y, x))
+        if place is None or (a, b)[1 - place] is None:
+            return value
+        scale = _product_of(a, b, dtype)
+        if scale is None:
+            return value
+        operands = [x, y]
+        operands[place] = self.emit(Call(get_op("multiply"), [operands[place], scale], {}), var.name, var.origin)
+        return Call(value.op, operands, value.attrs)
+
+    def _scaled(self, operand: Expr) -> tuple[Expr, np.generic | None]:
+        """What is multiplied by a number, and the number; the operand and None where nothing is."""
+        call = defining_call(self, operand, "multiply") if operand in self._read_once else None
+        number = uniform_value(call.args[1]) if call else None
+        if call is None or number is None or call.args[0].type != call.type:
+            return operand, None
+        return call.args[0], number
+
+
+def _place(x: Expr, y: Expr) -> int | None:
+    """Which of two operands is known to have fewer elements; None for neither."""
+    return 0 if _is_smaller(x, y) else 1 if _is_smaller(y, x) else None
+
+
+def _is_smaller(x: Expr, y: Expr) -> bool:
+    """True where x is known to have fewer elements than y."""
+    few, many = x.tensor_type.numel, y.tensor_type.numel
+    return isinstance(few, int) and isinstance(many, int) and few < many
+
+
+def _product_of(a: np.generic | None, b: np.generic | None, dtype: str) -> Constant | None:
+    """Both numbers, where they are there, as one; None where that is no normal number."""
+    product = prod(float(number) for number in (a, b) if number is not None)
+    limits = ml_dtypes.finfo(dtypes.to_numpy(dtype))
+    is_normal = float(limits.smallest_normal) <= abs(product) <= float(limits.max)
+    return Constant(np.asarray(product, dtypes.to_numpy(dtype))) if is_normal else None
