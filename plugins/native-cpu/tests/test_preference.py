@@ -88,6 +88,22 @@ def test_transposed_convolutions_that_libraries_compute_as_gradients_are_ours(we
     assert runners(module, backends=["dnnl"]) == {"dnnl"}
 
 
+def conv1d(channels, length, groups=1):
+    b = FunctionBuilder()
+    x = b.input("x", (1, channels, length))
+    y = b.op("nn.conv1d", x, weight(channels, channels // groups, 3), padding=(1, 1), groups=groups)
+    return IRModule({"main": b.function(b.op("nn.relu", y))})
+
+
+def test_small_filters_along_one_axis_are_ours():
+    assert runners(conv1d(32, 20)) == {"native-cpu"}
+    assert runners(conv1d(32, 20), backends=["dnnl"]) == {"dnnl"}
+    for other in (conv1d(192, 20), conv1d(32, 20, groups=32), conv1d(32, symbol("n"))):
+        assert runners(other) == {"dnnl"}
+    module, x = conv1d(32, 20), weight(1, 32, 20)
+    np.testing.assert_allclose(ky.compile(module)(x), ky.compile(module, backends=["dnnl"])(x), rtol=1e-4, atol=1e-5)
+
+
 def test_both_ways_agree():
     module, feeds = mlp(), {"x": weight(5, 64)}
     ours, theirs = (ky.compile(module, backends=how).run(feeds) for how in ("auto", ["dnnl"]))

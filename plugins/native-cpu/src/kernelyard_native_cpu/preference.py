@@ -30,6 +30,8 @@ OF_LIBRARIES = frozenset(
 # A product of few rows takes as long as its matrix takes to be read: oneDNN reads at 50 to 60 % of the bandwidth.
 MOST_ROWS = 8
 LEAST_BYTES = 1 << 20
+# The filters of a convolution along one axis.
+MOST_BYTES = 1 << 16
 
 
 def preference(work: Match | Region, machine: Machine) -> str | None:
@@ -56,6 +58,18 @@ def _product(call: Call) -> str | None:
     return None
 
 
+def _short_convolution(call: Call) -> str | None:
+    """Along one axis there is little to compute: what a library does before and after costs 10 to 80 % of it. Where the
+    number of places is open, its code for few of them is the better one."""
+    weights, places = call.args[1], call.tensor_type.shape[2:]
+    is_small = isinstance(weights, Constant) and weights.data.nbytes <= MOST_BYTES
+    if call.tensor_type.dtype != DTYPE or call.attrs["groups"] != 1 or not all(isinstance(n, int) for n in places):
+        return None
+    return (
+        "a convolution along one axis has a small filter, and is done before a library gets to it" if is_small else None
+    )
+
+
 def _transposed_convolution(call: Call) -> str | None:
     """oneDNN has code for one group whose windows are whole numbers of strides; other transposed convolutions it
     computes as gradients, which takes 7 to 70 times as long as our kernels."""
@@ -70,6 +84,7 @@ def _transposed_convolution(call: Call) -> str | None:
 
 RULES: Mapping[str, Callable[[Call], str | None]] = {
     "matmul": _product,
+    "nn.conv1d": _short_convolution,
     **dict.fromkeys(("nn.conv1d_transpose", "nn.conv2d_transpose", "nn.conv3d_transpose"), _transposed_convolution),
 }
 
