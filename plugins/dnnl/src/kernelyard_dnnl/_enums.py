@@ -24,6 +24,8 @@ DATA_TYPE = {
     "uint8": 6,
 }
 
+DATA_TYPE_UNDEFINED = 0
+
 ENGINE_CPU = 1
 STREAM_DEFAULT_FLAGS = 1
 FORWARD_INFERENCE = 96
@@ -79,6 +81,7 @@ QUERY = {
     "weights_md": 131,
     "dst_md": 133,
     "scratchpad_md": 136,
+    "exec_arg_md": 255,
     "ndims": 256,
     "dims": 257,
     "data_type": 258,
@@ -100,6 +103,7 @@ ARG = {
     "shift": 52,
     "scratchpad": 80,
     "multiple_src": 1024,
+    "depthwise": 16384,
     "post_op_base": 32768,
 }
 

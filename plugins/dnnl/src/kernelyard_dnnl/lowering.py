@@ -55,6 +55,7 @@ class Lowering:
         self._constants = constants
         self.packed = packed
         self._tensors: dict[NodeEntry, Value] = {}
+        self._makers: dict[Buffer, Node] = {}
         self._copies: dict[Buffer, list[tuple[Value, Value]]] = {}
         self._casts: dict[Buffer, tuple[Value, Value]] = {}
         self._last_use = _last_uses(graph)
@@ -76,7 +77,9 @@ class Lowering:
                         where=f"{self.graph.symbol}, node {number}",
                         expected=", ".join(LOWERINGS),
                     )
-                self._tensors[number, 0] = self._lowered(self._node(number, node), lower)
+                made = self._node(number, node)
+                result = self._tensors[number, 0] = self._lowered(made, lower)
+                self._makers[result.buffer] = made
             else:
                 self._tensors[number, 0] = self._leaf(node)
         self._current = GRAPH_OUTPUT
@@ -212,6 +215,11 @@ class Lowering:
             if tensor.buffer is buffer
         )
 
+    def last_maker(self, value: Value) -> Node | None:
+        """The node of the last operation, where that made this tensor and nobody reads it but the node to come."""
+        is_last = bool(self.operations) and self.operations[-1].writes is value.buffer
+        return self._makers.get(value.buffer) if is_last and self.may_overwrite(value) else None
+
     # --- operations ---------------------------------------------------------------------------------------------
     def primitive(self, kind: str, *arguments: Argument, post_ops: PostOps = (), skipped: int = 0) -> Primitive:
         """A primitive, for all threads or, where it is too small for them, for one; `skipped` as in `create_primitive`.
@@ -220,6 +228,10 @@ class Lowering:
         """
         threads = fitting_threads(kind, arguments, self.threads)
         return create_primitive(kind, arguments, post_ops, threads=threads, skipped=skipped)
+
+    def take_back(self) -> None:
+        """Leaves out the last operation: that to come does its work."""
+        self.operations.pop()
 
     def emit(self, code: Primitive | NativeKernel, arguments: dict[int, Value]) -> None:
         """Adds an operation; what was derived from the old contents of its destination is forgotten.

@@ -43,7 +43,15 @@ class Binary(NamedTuple):
     operand: MemoryDescriptor
 
 
-PostOp: TypeAlias = "Eltwise | Sum | Binary"
+@dataclass(frozen=True)
+class Depthwise:
+    """Convolves each channel of the result so far with a window of 3 x 3 of its own, one pixel of zeros around it."""
+
+    stride: int
+    has_bias: bool
+
+
+PostOp: TypeAlias = "Eltwise | Sum | Binary | Depthwise"
 PostOps: TypeAlias = "tuple[PostOp, ...]"
 Argument: TypeAlias = "int | float | MemoryDescriptor | Vector | Factors | Descriptors | None"
 
@@ -77,14 +85,18 @@ class Recipe(NamedTuple):
 
 
 class ChosenLayout(Handle):
-    """The library's descriptor of a blocked layout, and whose it is: `what` ("weights_md", ...) of a recipe."""
+    """The library's descriptor of a blocked layout, and whose it is: `what` ("weights_md", ...) of a recipe, and which
+    of them."""
 
-    __slots__ = ("recipe", "what")
+    __slots__ = ("index", "recipe", "what")
 
-    def __init__(self, address: int, destroy: Callable[[int], object], recipe: Recipe, what: str) -> None:
+    def __init__(
+        self, address: int, destroy: Callable[[int], object], recipe: Recipe, what: str, index: int = 0
+    ) -> None:
         super().__init__(address, destroy)
         self.recipe = recipe
         self.what = what
+        self.index = index
 
 
 class Primitive:
@@ -144,6 +156,11 @@ class Primitive:
         return self._layout("dst_md")
 
     @cached_property
+    def depthwise_weights(self) -> MemoryDescriptor:
+        """The layout of the weights of the post-op that is a depthwise convolution."""
+        return self._layout("exec_arg_md", enums.ARG["depthwise"] | enums.ARG["weights"])
+
+    @cached_property
     def scratchpad(self) -> Handle | None:
         """The descriptor of the scratch memory, where the primitive needs some."""
         handle = self._clone("scratchpad_md")
@@ -158,18 +175,18 @@ class Primitive:
             return 0
         return int(load_library().call("dnnl_memory_desc_get_size", self.scratchpad.address))
 
-    def _layout(self, what: str) -> MemoryDescriptor:
-        handle = self._clone(what)
+    def _layout(self, what: str, index: int = 0) -> MemoryDescriptor:
+        handle = self._clone(what, index)
         assert handle is not None, f"{self.implementation} has no {what}"
         return from_native(handle)
 
-    def _clone(self, what: str) -> Handle | None:
+    def _clone(self, what: str, index: int = 0) -> Handle | None:
         # The query lends a pointer into the primitive descriptor; the clone outlives it.
         library = load_library()
-        lent = library.call("dnnl_primitive_desc_query_md", self._descriptor.address, enums.QUERY[what], 0)
+        lent = library.call("dnnl_primitive_desc_query_md", self._descriptor.address, enums.QUERY[what], index)
         if not lent:
             return None
-        made = partial(ChosenLayout, recipe=self.recipe, what=what)
+        made = partial(ChosenLayout, recipe=self.recipe, what=what, index=index)
         return library.create("dnnl_memory_desc_clone", "dnnl_memory_desc_destroy", lent, owner=made)
 
 
@@ -255,11 +272,19 @@ def _attributes(post_ops: PostOps) -> Handle:
             library.call("dnnl_post_ops_append_eltwise", chain.address, algorithm, post_op.alpha, post_op.beta)
         elif isinstance(post_op, Sum):
             library.call("dnnl_post_ops_append_sum", chain.address, 1.0, 0, 0)
+        elif isinstance(post_op, Depthwise):
+            library.call("dnnl_post_ops_append_dw", chain.address, *depthwise_arguments(post_op))
         else:
             algorithm = enums.BINARY[post_op.algorithm]
             library.call("dnnl_post_ops_append_binary", chain.address, algorithm, post_op.operand.address)
     library.call("dnnl_primitive_attr_set_post_ops", attributes.address, chain.address)
     return attributes
+
+
+def depthwise_arguments(post_op: Depthwise) -> tuple[int, ...]:
+    """What `dnnl_post_ops_append_dw` takes: the dtypes of weights, bias and result, and the window."""
+    dtype = enums.DATA_TYPE["float32"]
+    return dtype, dtype if post_op.has_bias else enums.DATA_TYPE_UNDEFINED, dtype, 3, post_op.stride, 1
 
 
 def execution_arguments(memories: dict[int, Handle]) -> ctypes.Array[Any]:

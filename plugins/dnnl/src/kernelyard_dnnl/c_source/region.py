@@ -11,6 +11,7 @@ from kernelyard_dnnl.plan import Plan
 from kernelyard_dnnl.primitive import (
     Argument,
     ChosenLayout,
+    Depthwise,
     Descriptors,
     Eltwise,
     Factors,
@@ -21,6 +22,7 @@ from kernelyard_dnnl.primitive import (
     Sum,
     Vector,
     create_reorder,
+    depthwise_arguments,
 )
 from kernelyard_dnnl.values import Buffer, Operation, Value
 
@@ -123,8 +125,8 @@ class RegionWriter:
             primitive = self._primitive(chosen.recipe)
             return self._numbered(
                 self._descriptors,
-                (primitive, chosen.what),
-                lambda number: f"ky_layout(r, {number}, {primitive}, {enums.QUERY[chosen.what]})",
+                (primitive, chosen.what, chosen.index),
+                lambda number: f"ky_layout(r, {number}, {primitive}, {enums.QUERY[chosen.what]}, {chosen.index})",
             )
         shape, dtype, strides = descriptor.shape, enums.DATA_TYPE[descriptor.dtype], descriptor.strides
         kind, layout = ("tag", str(enums.FORMAT_TAG_ANY)) if strides is None else ("strides", _dims(strides))
@@ -162,6 +164,8 @@ class RegionWriter:
             return f"eltwise(chain, {algorithm}, {_float(post_op.alpha)}, {_float(post_op.beta)})"
         if isinstance(post_op, Sum):
             return "sum(chain, 1.0f, 0, 0)"
+        if isinstance(post_op, Depthwise):
+            return f"dw(chain, {', '.join(map(str, depthwise_arguments(post_op)))})"
         operand = self._descriptor(post_op.operand)
         algorithm = enums.BINARY[post_op.algorithm]
         return f"binary(chain, {algorithm}, r->descriptor[{operand}])"

@@ -45,8 +45,8 @@ static int ky_enter(int threads) {
 }
 static void ky_leave(int before) { if (before) omp_set_num_threads(before); }
 
-static int ky_layout(ky_shared* r, int number, int primitive, int what) {
-  const void* lent = dnnl_primitive_desc_query_md(r->primitive_descriptor[primitive], what, 0);
+static int ky_layout(ky_shared* r, int number, int primitive, int what, int index) {
+  const void* lent = dnnl_primitive_desc_query_md(r->primitive_descriptor[primitive], what, index);
   return lent ? dnnl_memory_desc_clone(&r->descriptor[number], (void*)lent) : OTHER_LAYOUT;
 }
 

@@ -18,6 +18,7 @@ from kernelyard_dnnl._native import StatusError
 from kernelyard_dnnl.layout import MemoryDescriptor, Shape, any_layout, channels_last, dense
 from kernelyard_dnnl.lowering import SOURCE, Lowering
 from kernelyard_dnnl.primitive import PostOps, Primitive, Vector, speed
+from kernelyard_dnnl.primitives.depthwise import lower_with_pointwise
 from kernelyard_dnnl.primitives.post_ops import execute
 from kernelyard_dnnl.primitives.winograd import lower_winograd, winograd_tile
 from kernelyard_dnnl.processor import has_half_wide_units
@@ -104,7 +105,8 @@ def lower_convolution(node: Node, graph: Lowering) -> Value:
     if tile is not None:
         return lower_winograd(node, graph, tile)
     weight = _grouped(node.operands["weight"], node.attrs["groups"], graph)
-    return _lower(node, graph, weight, _geometry(node))
+    fused = lower_with_pointwise(node, graph, weight)
+    return _lower(node, graph, weight, _geometry(node)) if fused is None else fused
 
 
 def _trivial_axes(node: Node) -> frozenset[int]:
