@@ -42,8 +42,10 @@ class EntryFunction(ABC):
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Tensor]:
         """The results by name for feeds by name. Raises: as calling it."""
-        values = self.in_order(feeds)
-        return dict(zip(self._result_names, map(Tensor, self._results(values)), strict=True))
+        results, names = self._results(self.in_order(feeds)), self._result_names
+        if len(names) == 1:  # as it mostly is: a third of the time
+            return {names[0]: Tensor(results[0])}
+        return dict(zip(names, map(Tensor, results), strict=True))
 
     def in_order(self, feeds: Mapping[str, Any], first: Sequence[Any] = ()) -> list[Any]:
         """Feeds by name in the order of the inputs, after the `first` by position. Raises: InputNameError."""
@@ -55,13 +57,14 @@ class EntryFunction(ABC):
                 expected=f"a dictionary of {', '.join(map(repr, self._function.inputs))}",
                 hint="call the executable itself to give inputs by position",
             )
-        names = self._names[len(first) :]
+        names = self._names[len(first) :] if first else self._names
         if len(feeds) != len(names):
             self._fail_names(feeds, names)
         try:
-            return [*first, *[feeds[name] for name in names]]
+            values = [feeds[name] for name in names]
         except KeyError:
             self._fail_names(feeds, names)
+        return [*first, *values] if first else values
 
     def take(self, values: Sequence[Any]) -> list[AnyArray]:
         """A value for each input as an array of its dtype: what lies on the machine's device stays there.
