@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from kernelyard.ir import TensorType
+from kernelyard.runtime.disk_cache import DiskCache
 from kernelyard.target import Target
 from kernelyard.tir.builder import PrimFuncBuilder
 from kernelyard_native_cpu import _native
@@ -107,3 +108,37 @@ def test_doctor_says_where_it_is(folder: Path) -> None:
     assert fact.startswith(f"{folder}, 1 entries, ")
     assert fact.endswith("at most 10 MB")
     assert CACHE.use().nbytes > 0
+
+
+def test_llvm_is_not_loaded_where_all_kernels_are_there(folder: Path) -> None:
+    shown = [
+        subprocess.run(
+            [sys.executable, "-c", f"{PROGRAM}\nimport sys; print('llvmlite.binding' in sys.modules)"],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=True,
+        ).stdout.split()
+        for _ in range(2)
+    ]
+    assert shown == [["True"], ["False"]]
+
+
+def test_llvm_is_asked_for_its_version_once_for_each_installation(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    put = DiskCache.put
+    monkeypatch.setattr(DiskCache, "put", lambda self, key, data: asked.append(key) or put(self, key, data))
+    ask = _native.llvm_version.__wrapped__
+    version = _native.llvm_version()
+    assert ask() == ask() == version
+    assert len(asked) == 1
+    library = tmp_path / "libllvmlite.so"
+    library.write_bytes(b"another")
+    state = _native._library_state
+    monkeypatch.setattr(_native, "_library_state", lambda _: state(tmp_path))
+    assert ask() == ask() == version
+    library.write_bytes(b"yet another")
+    assert ask() == version
+    assert len(set(asked)) == len(asked) == 3

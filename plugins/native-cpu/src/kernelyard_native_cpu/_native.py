@@ -8,9 +8,11 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernelyard.errors import BackendUnavailableError, CodegenError
+from kernelyard.runtime.disk_cache import DiskCache
 from kernelyard.runtime.linking import link
 from kernelyard_native_cpu.library import LIBRARY_FUNCTIONS, OPENMP_FUNCTIONS
 from kernelyard_native_cpu.machine import Machine
@@ -21,10 +23,32 @@ if TYPE_CHECKING:
 
 @cache
 def llvm_version() -> str:
-    """The version of LLVM that objects are made by."""
+    """The version of LLVM that objects are made by.
+
+    A library is asked once and not again until another one is installed: LLVM takes 40 MB of memory, for nothing where
+    all kernels are in the cache. Raises: ImportError.
+    """
+    import llvmlite
+
+    key = f"llvmlite {llvmlite.__version__}: {_library_state(Path(llvmlite.__file__).parent / 'binding')}"
+    known = _VERSIONS.get(key)
+    if known:
+        return known.decode()
     import llvmlite.binding as llvm
 
-    return ".".join(map(str, llvm.llvm_version_info))
+    found = ".".join(map(str, llvm.llvm_version_info))
+    _VERSIONS.put(key, found.encode())
+    return found
+
+
+_VERSIONS = DiskCache("llvm")
+
+
+def _library_state(folder: Path) -> list[tuple[str, int, int]]:
+    """What changes with each installation of llvmlite's own libraries."""
+    files = sorted(path for path in folder.glob("*llvmlite*") if path.suffix in (".so", ".dylib", ".dll"))
+    states = [(path, path.stat()) for path in files]
+    return [(str(path), state.st_size, state.st_mtime_ns) for path, state in states]
 
 
 @cache

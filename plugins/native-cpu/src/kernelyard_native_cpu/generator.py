@@ -36,7 +36,7 @@ class NativeCpuGenerator(CodeGenerator):
     def probe(self) -> Unavailable | None:
         """None when LLVM is there."""
         try:
-            import llvmlite.binding  # noqa: F401
+            _native.llvm_version()
         except ImportError as error:
             return Unavailable(f"llvmlite cannot be imported: {error}", "pip install kernelyard-native-cpu")
         return None
