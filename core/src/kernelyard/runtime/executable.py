@@ -72,7 +72,7 @@ class Executable:
         self.modules = tuple(modules)
         self.constants = dict(constants)
         self.metadata = dict(metadata or {})
-        self.report_json = report_json
+        self._report_json = report_json
         self.target = target
         self.precision = precision
         self.lock = RLock()  # held while modules bind: they need not be safe against that themselves
@@ -159,17 +159,27 @@ class Executable:
         Raises: ExecutionError when the executable was made without a report.
         """
         if self._report is None:
-            if self.report_json is None:
+            if self._report_json is None:
                 raise ExecutionError("this executable carries no report")
             from kernelyard.runtime.report import Report
 
-            self._report = Report.from_json(self.report_json)
+            self._report = Report.from_json(self._report_json)
         return self._report
 
     @report.setter
     def report(self, report: Report) -> None:
-        self._report = report
-        self.report_json = report.to_json()
+        self._report, self._report_json = report, None
+
+    @property
+    def report_json(self) -> dict[str, Any] | None:
+        """The report as JSON data, None where there is none; written when it is first asked for."""
+        if self._report_json is None and self._report is not None:
+            self._report_json = self._report.to_json()
+        return self._report_json
+
+    @report_json.setter
+    def report_json(self, value: dict[str, Any] | None) -> None:
+        self._report, self._report_json = None, value
 
     @cached_property
     def _machine(self) -> VirtualMachine:
