@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from kernelyard.dims.expression import BUILDERS, Dim, floordiv, symbol
 from kernelyard.errors import ParseError
@@ -13,6 +14,7 @@ MAX_TEXT = 4096
 MAX_DEPTH = 60
 
 
+@lru_cache(1024)  # the tensors of a program share few sizes
 def parse(text: str) -> Dim:
     """Read a dim back from its printed form.
 
