@@ -46,4 +46,4 @@ def _with_plans(graph: JSONGraph, constants: dict[str, np.ndarray], devices: Seq
         roles.append((f"{PLAN}{number}", (len(others), 0)))
         others.append(JSONNode("constant", (TensorSpec(array.shape, "uint8", ""),), digest=digest))
     kernel = replace(kernel, inputs=(*kernel.inputs, *roles))
-    return replace(graph, nodes=(*others, kernel), outputs=((len(others), 0),))
+    return graph._replace(nodes=(*others, kernel), outputs=((len(others), 0),))
