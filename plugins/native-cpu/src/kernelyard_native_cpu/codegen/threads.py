@@ -1,14 +1,14 @@
 """How the threads of a pool share a group's tasks, as LLVM text.
 
-Each thread has a range of its own, of which it takes one piece after another; one that has none left takes pieces of
-the others' ranges. So a thread finds in its cache what it worked on in the group before, and none waits long for one
-that woke late or was held up.
+Each thread has a range of its own, and takes half of what is left of it, again and again; when nothing is left it goes
+on with the others' ranges. So a thread finds in its cache what it worked on in the group before, and none waits long
+for one that woke late or was held up.
 """
 
 from __future__ import annotations
 
-# A thread's range in pieces: more are shared more evenly, fewer are taken at less cost.
-_PIECES = 16
+# The smallest piece is this part of a range: smaller ones are shared more evenly, but each has its cost.
+_SMALLEST = 8
 # Where each thread's next task stands: on a cache line of its own.
 _LINE = 64
 
@@ -75,22 +75,25 @@ range:
   %first = udiv i64 %low, %threads
   %last = udiv i64 %high, %threads
   %length = sub i64 %last, %first
-  %fraction = udiv i64 %length, {_PIECES}
-  %piece = call i64 @llvm.umax.i64(i64 %fraction, i64 1)
+  %fraction = udiv i64 %length, {_SMALLEST}
+  %least = call i64 @llvm.umax.i64(i64 %fraction, i64 1)
   %line = mul i64 %owner, {_LINE}
   %cursor = getelementptr i8, ptr %cursors, i64 %line
   br label %look
 look:
-  %seen = load atomic i64, ptr %cursor monotonic, align 8
-  %some = icmp ult i64 %seen, %last
+  %begin = load atomic i64, ptr %cursor monotonic, align 8
+  %some = icmp ult i64 %begin, %last
   br i1 %some, label %take, label %done
 take:
-  %begin = atomicrmw add ptr %cursor, i64 %piece monotonic, align 8
-  %taken = icmp ult i64 %begin, %last
-  br i1 %taken, label %work, label %done
-work:
+  %left = sub i64 %last, %begin
+  %half = lshr i64 %left, 1
+  %piece = call i64 @llvm.umax.i64(i64 %half, i64 %least)
   %reached = add i64 %begin, %piece
   %end = call i64 @llvm.umin.i64(i64 %reached, i64 %last)
+  %pair = cmpxchg ptr %cursor, i64 %begin, i64 %end monotonic monotonic, align 8
+  %taken = extractvalue {{ i64, i1 }} %pair, 1
+  br i1 %taken, label %work, label %look
+work:
   call void %group(ptr %args, ptr %dims, ptr %workspace, i64 %begin, i64 %end, i64 %thread)
   br label %look
 done:
