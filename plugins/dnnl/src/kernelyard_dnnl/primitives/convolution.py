@@ -19,7 +19,7 @@ from kernelyard_dnnl.layout import MemoryDescriptor, Shape, any_layout, channels
 from kernelyard_dnnl.lowering import SOURCE, Lowering
 from kernelyard_dnnl.primitive import PostOps, Primitive, Vector, speed
 from kernelyard_dnnl.primitives.depthwise import lower_with_pointwise
-from kernelyard_dnnl.primitives.post_ops import execute
+from kernelyard_dnnl.primitives.post_ops import activations_of, execute
 from kernelyard_dnnl.primitives.winograd import lower_winograd, winograd_tile
 from kernelyard_dnnl.processor import has_half_wide_units
 from kernelyard_dnnl.values import Node, Value
@@ -70,8 +70,8 @@ class Convolution(NamedTuple):
             skipped=skipped,
         )
 
-    def best_primitive(self, source: MemoryDescriptor, destination: MemoryDescriptor) -> Primitive:
-        """The primitive without post-ops, of the implementation that leaves the least of its vectors idle.
+    def narrow(self, preferred: Primitive) -> Primitive:
+        """The primitive, or that of the implementation that leaves fewer of its vectors idle.
 
         oneDNN prefers vectors of 16 channels. Those of 8 are as quick where the processor works on halves, and quicker
         where the last 16 would be half empty: 24 channels take 0.7 of the time. Beyond that the implementations for
@@ -79,7 +79,7 @@ class Convolution(NamedTuple):
 
         Raises: StatusError.
         """
-        preferred = self.primitive(source, destination)
+        destination, source, post_ops = preferred.destination, preferred.source, preferred.recipe.post_ops
         is_grouped = self.weights.rank > destination.rank
         if is_grouped or destination.dtype != "float32" or destination.shape[1] not in HALF_EMPTY:
             return preferred
@@ -87,7 +87,7 @@ class Convolution(NamedTuple):
         while has_half_wide_units() and not HALF_WIDE.match(other.implementation):
             skipped += 1
             try:
-                other = self.primitive(source, destination, skipped=skipped)
+                other = self.primitive(source, destination, post_ops, skipped=skipped)
             except StatusError:
                 return preferred
         return other
@@ -184,38 +184,40 @@ def _lower(node: Node, graph: Lowering, weight: Value, geometry: Geometry) -> Va
         bias = graph.reshaped(graph.plain(bias), (node.shape[1],))
     weights = any_layout(weight.shape, weight.descriptor.dtype)
     convolution = Convolution(graph, geometry, weights, None if bias is None else bias.descriptor)
-    source, destination = _layouts(convolution, data.descriptor, node.shape, node.dtype)
-    chosen = convolution.best_primitive(source, destination)
+    fused = activations_of(node)
+    chosen = convolution.narrow(_preferred(convolution, data.descriptor, node, fused))
+    source, destination = chosen.source, chosen.destination
     arguments = {SOURCE: graph.reordered(data, source), WEIGHTS: graph.reordered(weight, chosen.weights)}
     if bias is not None:
         arguments[BIAS] = bias
-    return execute(
-        graph,
-        node,
-        destination,
-        arguments,
-        lambda post_ops: _same_weights(convolution, source, destination, post_ops, chosen),
-        width=node.shape[1],
-    )
+    same_weights = convolution._replace(weights=chosen.weights)
+
+    def create(post_ops: PostOps) -> Primitive:
+        if post_ops == chosen.recipe.post_ops:
+            return chosen
+        return same_weights.primitive(source, destination, post_ops)
+
+    return execute(graph, node, destination, arguments, create, width=node.shape[1])
 
 
-def _same_weights(
-    convolution: Convolution,
-    source: MemoryDescriptor,
-    destination: MemoryDescriptor,
-    post_ops: PostOps,
-    chosen: Primitive,
-) -> Primitive:
-    """The primitive with post-ops that takes the weights as the bare one has them."""
-    fixed = Convolution(convolution.graph, convolution.geometry, chosen.weights, convolution.bias)
-    return fixed.primitive(source, destination, post_ops)
+def _preferred(convolution: Convolution, data: MemoryDescriptor, node: Node, fused: PostOps | None) -> Primitive:
+    """The primitive with those post-ops, where there is fast code for it with channels last; else one without, which
+    decides about the layouts."""
+    if fused:
+        try:
+            source, destination = next(_layout_choices(data, node.shape, node.dtype))
+            primitive = convolution.primitive(source, destination, fused)
+        except StatusError:
+            pass
+        else:
+            if speed(primitive.implementation) == 2:
+                return primitive
+    return _bare(convolution, data, node.shape, node.dtype)
 
 
-def _layouts(
-    convolution: Convolution, data: MemoryDescriptor, result: Shape, dtype: str
-) -> tuple[MemoryDescriptor, MemoryDescriptor]:
-    """Layouts of data and result: channels last, unless only another layout has fast code."""
-    best: tuple[int, MemoryDescriptor, MemoryDescriptor] | None = None
+def _bare(convolution: Convolution, data: MemoryDescriptor, result: Shape, dtype: str) -> Primitive:
+    """The primitive without post-ops: channels last, unless only another layout has fast code."""
+    best: tuple[int, Primitive] | None = None
     for source, destination in _layout_choices(data, result, dtype):
         try:
             primitive = convolution.primitive(source, destination)
@@ -223,14 +225,13 @@ def _layouts(
             continue
         rank = speed(primitive.implementation)
         if best is None or rank > best[0]:
-            best = (rank, primitive.source, primitive.destination)
+            best = (rank, primitive)
         if rank == 2:
             break
     if best is None:
         # Every layout was refused: let the library's own message reach the user.
-        primitive = convolution.primitive(any_layout(data.shape, data.dtype), any_layout(result, dtype))
-        return primitive.source, primitive.destination
-    return best[1:]
+        return convolution.primitive(any_layout(data.shape, data.dtype), any_layout(result, dtype))
+    return best[1]
 
 
 def _layout_choices(

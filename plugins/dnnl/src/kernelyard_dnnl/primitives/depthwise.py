@@ -11,8 +11,8 @@ from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl._native import StatusError
 from kernelyard_dnnl.layout import any_layout, channels_last
 from kernelyard_dnnl.lowering import DESTINATION, SOURCE, Lowering
-from kernelyard_dnnl.primitive import Depthwise, PostOps, Vector, speed
-from kernelyard_dnnl.primitives.post_ops import steps_of
+from kernelyard_dnnl.primitive import Depthwise, Vector, speed
+from kernelyard_dnnl.primitives.post_ops import activations_of
 from kernelyard_dnnl.values import Node, Value
 
 WEIGHTS, BIAS, DEPTHWISE = enums.ARG["weights"], enums.ARG["bias"], enums.ARG["depthwise"]
@@ -27,7 +27,7 @@ def lower_with_pointwise(node: Node, graph: Lowering, weight: Value) -> Value | 
     if first is None or first.op != "conv" or not _is_pointwise(first) or not _is_depthwise(node):
         return None
     stride, bias = node.attrs["strides"][0], node.operands.get("bias")
-    before, after = _activations(first), _activations(node)
+    before, after = activations_of(first), activations_of(node)
     if before is None or after is None:
         return None
     operands = first.operands
@@ -86,12 +86,6 @@ def _is_depthwise(node: Node) -> bool:
 
 def _image(node: Node) -> tuple[int, ...]:
     return node.operands["data"].shape[2:]
-
-
-def _activations(node: Node) -> PostOps | None:
-    """A node's post-ops where they are functions of one element; else None."""
-    steps = [step.eltwise for step in steps_of(node)]
-    return None if None in steps else tuple(step for step in steps if step is not None)
 
 
 def _vector(bias: Value | None, graph: Lowering) -> Value | None:

@@ -47,6 +47,12 @@ def steps_of(node: Node) -> list[Step]:
     return [_step(entry, node) for entry in node.post_ops]
 
 
+def activations_of(node: Node) -> PostOps | None:
+    """A node's post-ops where they are functions of one element alone; else None."""
+    steps = [step.eltwise for step in steps_of(node)]
+    return None if None in steps else tuple(step for step in steps if step is not None)
+
+
 def _step(entry: Mapping[str, Any], node: Node) -> Step:
     kind = entry["kind"]
     if kind == "eltwise":
