@@ -109,7 +109,7 @@ def nested_branches(draw: st.DrawFn) -> IRModule:
     return IRModule({"main": main, **made.functions})
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(nested_branches())
 def test_branches_in_branches_agree_with_the_interpreter(module: IRModule) -> None:
     exe = ky.compile(module, backends=[])

@@ -160,3 +160,25 @@ def test_there_is_none_without_a_native_table_or_a_known_python(monkeypatch):
         assert quick_call(doubling.table(), inputs, []) is None
     monkeypatch.setattr(quick_calls, "_structs_are_known", lambda: False)
     assert quick_call(doubling.table(), inputs, []) is None
+
+
+def test_inputs_with_slots_are_told_their_address_and_not_copied():
+    words = (ctypes.c_int64 * 3)()
+    slots = (ctypes.addressof(words), ctypes.addressof(words) + 16)
+    doubling = Doubling((4,))
+    moved = QuickInput((64,), np.dtype(np.float32), np.zeros(64, np.float32), slots)
+    made = quick_call(doubling.table(), [moved, QuickInput((4,), np.dtype(np.float32), doubling.x)], [doubling.y])
+    assert made is not None
+    room = np.arange(160, dtype=np.float32)
+    first = -room.ctypes.data % 64 // 4
+    for start in (first, first + 4, first + 32):
+        x = room[start : start + 64]
+        (y,) = made(x, np.ones(4, np.float32))
+        assert list(words) == [x.ctypes.data, 0, x.ctypes.data]
+        np.testing.assert_array_equal(y, 2)
+        assert moved.buffer is not None
+        assert not moved.buffer.any()
+    before = list(words)
+    assert made(room[first + 1 : first + 65], np.ones(4, np.float32)) is None  # no multiple of 16 bytes
+    assert made(x, np.ones(5, np.float32)) is None
+    assert (list(words), doubling.runs) == (before, 3)

@@ -22,8 +22,8 @@ from kernelyard.runtime.device_driver import DeviceDriver, DeviceMemory, DeviceW
 from kernelyard.runtime.device_replay import WholeRun
 from kernelyard.runtime.instance import REBIND_BYTES, Around
 from kernelyard.runtime.lane import MIN_ARENA_NBYTES, Lane
-from kernelyard.runtime.memory import Workspace
-from kernelyard.runtime.module import REBIND_ALIGNMENT, BindContext, BoundCall, BoundTensor, RuntimeModule
+from kernelyard.runtime.memory import REBIND_ALIGNMENT, Workspace
+from kernelyard.runtime.module import BindContext, BoundCall, BoundTensor, RuntimeModule
 from kernelyard.runtime.plan import Plan
 from kernelyard.runtime.program import Step
 from kernelyard.runtime.tensor import Tensor

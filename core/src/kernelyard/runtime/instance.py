@@ -13,8 +13,8 @@ from kernelyard import dtypes
 from kernelyard.errors import ExecutionError, KernelyardError
 from kernelyard.runtime import memory
 from kernelyard.runtime.call_table import CallTable, StepRun
-from kernelyard.runtime.memory import Workspace
-from kernelyard.runtime.module import REBIND_ALIGNMENT, BindContext, BoundCall, BoundTensor, NativeCall
+from kernelyard.runtime.memory import REBIND_ALIGNMENT, Workspace
+from kernelyard.runtime.module import BindContext, BoundCall, BoundTensor, NativeCall
 from kernelyard.runtime.module import Step as NativeStep
 from kernelyard.runtime.plan import Plan
 from kernelyard.runtime.program import Step
@@ -62,17 +62,19 @@ class AnyInstance(Protocol):
 class Port:
     """Where an input or result enters or leaves: a buffer of ours, and the functions that move the steps off it.
 
-    Without movers every tensor is copied through the buffer.
+    Without movers every tensor is copied through the buffer. slots: what the movers write, where that is all they do;
+    a quick call writes there, too.
     """
 
-    def __init__(self, buffer: np.ndarray, movers: Sequence[Mover] = ()) -> None:
+    def __init__(self, buffer: np.ndarray, movers: Sequence[Mover] = (), slots: Sequence[int] = ()) -> None:
         self.buffer = buffer
         self.movers = tuple(movers)
+        self.slots = tuple(slots)
         self._shape, self._dtype = buffer.shape, buffer.dtype
         self._home = self._address = memory.address_of(buffer)
 
     def _move(self, address: int) -> None:
-        if address != self._address:
+        if address != self._address or self.slots:
             for mover in self.movers:
                 mover(address)
             self._address = address
@@ -118,11 +120,16 @@ class Instance:
         self._result_buffers = tuple(port.buffer for port in self._results)
         self._copies_results = not any(port.movers for port in self._results)
         self._expected = tuple(
-            QuickInput(shape, dtypes.to_numpy(spec.dtype), inputs[index].buffer if index in inputs else None)
+            QuickInput(
+                shape,
+                dtypes.to_numpy(spec.dtype),
+                inputs[index].buffer if index in inputs else None,
+                inputs[index].slots if index in inputs else (),
+            )
             for index, (shape, spec) in enumerate(zip(plan.input_shapes, plan.program.inputs, strict=True))
         )
-        is_copied = self._copies_results and not self._moved
-        quick = quick_call(self._table, self._expected, self._result_buffers) if is_copied else None
+        is_quick = self._copies_results and all(port.slots for _, port in self._moved)
+        quick = quick_call(self._table, self._expected, self._result_buffers) if is_quick else None
         # `attempt(*values)`: the results, or None where a value is no array of the very shape and dtype.
         # The one in Python gets a weak reference: else memory would wait for the garbage collector.
         self.attempt: QuickCall = quick or partial(Instance._attempt, weakref.proxy(self))
@@ -194,7 +201,8 @@ class Instance:
         for number, register in enumerate(program.registers):
             if register.kind == "input":
                 may_move = number not in results
-                ports[register.index] = Port(self._arrays[number], self._movers(number) if may_move else ())
+                movers = self._movers(number) if may_move else ()
+                ports[register.index] = Port(self._arrays[number], movers, self._slots(number) if movers else ())
         return ports
 
     def _make_results(self) -> list[Port]:
@@ -212,15 +220,24 @@ class Instance:
         """What moves every use of a register; nothing when it is small or some use cannot be moved."""
         if self._arrays[root].nbytes < REBIND_BYTES:
             return ()
-        movers: list[Mover] = []
-        for step, call in zip(self._plan.program.steps, self._calls, strict=True):
-            for position, register in enumerate(step.inputs + step.outputs):
-                if self._plan.roots[register] != root:
-                    continue
-                if position not in call.rebind:
-                    return ()
-                movers.append(call.rebind[position])
-        return movers
+        uses = self._uses(root)
+        is_moved = all(position in call.rebind for call, position in uses)
+        return [call.rebind[position] for call, position in uses] if is_moved else ()
+
+    def _slots(self, root: int) -> Sequence[int]:
+        """The words that hold the address of a register; nothing when some use has it elsewhere."""
+        uses = self._uses(root)
+        is_known = all(position in call.slots for call, position in uses)
+        return [call.slots[position] for call, position in uses] if is_known else ()
+
+    def _uses(self, root: int) -> list[tuple[BoundCall, int]]:
+        """Where a register is an argument: the calls, and the numbers of the arguments."""
+        return [
+            (call, position)
+            for step, call in zip(self._plan.program.steps, self._calls, strict=True)
+            for position, register in enumerate(step.inputs + step.outputs)
+            if self._plan.roots[register] == root
+        ]
 
     def _attempt(self, *values: Any) -> Sequence[np.ndarray] | None:
         for value, expected in zip(values, self._expected, strict=True):

@@ -13,6 +13,8 @@ from kernelyard import dtypes
 from kernelyard.errors import ExecutionError
 
 ALIGNMENT = 64
+# Tensors that move have addresses of at least this alignment: what NumPy gives its arrays.
+REBIND_ALIGNMENT = 16
 
 
 def align(nbytes: int) -> int:

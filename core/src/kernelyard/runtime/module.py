@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from kernelyard.runtime.device_driver import DeviceDriver
     from kernelyard.runtime.native_unit import NativeUnit
 
-# A setter of `BoundCall.rebind` gets addresses of at least this alignment: what NumPy gives its arrays.
-REBIND_ALIGNMENT = 16
-
 
 class NativeCall(NamedTuple):
     """A call of the C function `int32_t f(void* a, void* b, int32_t n, void* d)` at an address; 0 means success."""
@@ -79,12 +76,14 @@ class BoundCall:
     rebind: for arguments (by their number) that may move: a function that takes the new address (aligned to 16 bytes)
       for the next runs. Arguments without one stay where they were bound.
     describe: what each of the steps is, in order, for whoever asks; None where the call is one thing.
+    slots: for arguments (by their number) whose address the steps read in one word of memory: where this word is.
     """
 
     steps: list[Step]
     keep: list[object] = field(default_factory=list)
     rebind: Mapping[int, Callable[[int], None]] = field(default_factory=dict)
     describe: Callable[[], Sequence[Part]] | None = None
+    slots: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

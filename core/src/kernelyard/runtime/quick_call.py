@@ -25,15 +25,17 @@ QuickCall = Callable[..., "Sequence[np.ndarray] | None"]
 
 
 class QuickInput(NamedTuple):
-    """What an argument must be, and where it is copied to; None for one that nothing reads."""
+    """What an argument must be, and where it is copied to; None for one that nothing reads. slots: where its address is
+    written instead."""
 
     shape: tuple[int, ...]
     dtype: np.dtype
     buffer: np.ndarray | None
+    slots: tuple[int, ...] = ()
 
 
 def quick_call(table: CallTable, inputs: Sequence[QuickInput], results: Sequence[np.ndarray]) -> QuickCall | None:
-    """A function that copies its arguments in, runs `table`, and gives copies of `results`.
+    """A function that takes its arguments in, runs `table`, and gives copies of `results`.
 
     It answers None, and has done nothing, where an argument is no dense NumPy array of the very shape and dtype. There
     is no such function where llvmlite is absent, where steps are not native, or for an unknown Python.
@@ -47,11 +49,12 @@ def quick_call(table: CallTable, inputs: Sequence[QuickInput], results: Sequence
         return None
     keep: list[Any] = [table, table.fail, *inputs]
     words: list[int] = [len(inputs), len(results), address, id(keep[1])]
-    for shape, dtype, buffer in inputs:
+    for shape, dtype, buffer, slots in inputs:
         dims = (ctypes.c_int64 * max(len(shape), 1))(*shape)
         place = (buffer.nbytes, address_of(buffer)) if buffer is not None else (0, ctypes.addressof(dims))
-        keep += [dims, dtype]
-        words += [id(dtype), len(shape), ctypes.addressof(dims), *place]
+        counted = (ctypes.c_int64 * (1 + len(slots)))(len(slots), *slots)
+        keep += [dims, dtype, counted]
+        words += [id(dtype), len(shape), ctypes.addressof(dims), *place, ctypes.addressof(counted) if slots else 0]
     copies = [array.copy for array in results]
     record = (ctypes.c_int64 * (len(words) + len(copies)))(*words, *map(id, copies))
     return _builtin(code.enter, ctypes.addressof(record), (*keep, copies, record))

@@ -15,6 +15,7 @@ from functools import cache
 from typing import NamedTuple
 
 from kernelyard.runtime.linking import compile_text
+from kernelyard.runtime.memory import REBIND_ALIGNMENT
 
 _TABLE_NAME = "kernelyard_run_table"
 _TIMED_NAME = "kernelyard_time_table"
@@ -97,11 +98,12 @@ _TABLE_IR = _walker(_TABLE_NAME, "ptr %table")
 _TIMED_IR = _walker(_TIMED_NAME, "ptr %table, ptr %times", _stamp("start", "%i"), _stamp("end", "%count"))
 
 # `self` is the address of an entry: its head, its inputs, its outputs. Arguments that are not arrays of exactly these
-# types, shapes and the dense layout make it answer None, before anything has happened. The structs of Python and NumPy
-# are those of their C ABIs; `quick_call` makes sure of them before it uses this.
+# types, shapes and the dense layout make it answer None, before anything has happened. An input with slots, which are
+# at least one after their number, is not copied: its address is written there. The structs of Python and NumPy are
+# those of their C ABIs; `quick_call` makes sure of them before it uses this.
 _ENTER_IR = f"""
 %head = type {{ i64, i64, ptr, ptr }} ; inputs, outputs, table, fail
-%input = type {{ ptr, i64, ptr, i64, ptr }} ; descr, nd, dims, nbytes, buffer
+%input = type {{ ptr, i64, ptr, i64, ptr, ptr }} ; descr, nd, dims, nbytes, buffer, slots
 %object = type {{ i64, ptr }} ; reference count, type
 %array = type {{ %object, ptr, i32, ptr, ptr, ptr, ptr, i32 }} ; data, nd, dims, strides, base, descr, flags
 
@@ -134,7 +136,7 @@ entry:
   br i1 %as_many, label %check_next, label %decline
 
 check_next:
-  %i = phi i64 [ 0, %entry ], [ %i_next, %dims_fit ]
+  %i = phi i64 [ 0, %entry ], [ %i_next, %input_fits ]
   %all_checked = icmp eq i64 %i, %inputs
   br i1 %all_checked, label %copy_next, label %check
 check:
@@ -172,24 +174,52 @@ compare:
   %same_dims = icmp eq i32 %difference, 0
   br i1 %same_dims, label %dims_fit, label %decline
 dims_fit:
+  %p_checked_slots = getelementptr %input, ptr %input, i64 0, i32 5
+  %checked_slots = load ptr, ptr %p_checked_slots
+  %is_copied = icmp eq ptr %checked_slots, null
+  %p_place = getelementptr %array, ptr %arg, i64 0, i32 1
+  %place = load i64, ptr %p_place
+  %below = and i64 %place, {REBIND_ALIGNMENT - 1}
+  %is_aligned = icmp eq i64 %below, 0
+  %has_place = or i1 %is_copied, %is_aligned
+  br i1 %has_place, label %input_fits, label %decline
+input_fits:
   %i_next = add i64 %i, 1
   br label %check_next
 
 copy_next:
-  %j = phi i64 [ 0, %check_next ], [ %j_next, %copy ]
+  %j = phi i64 [ 0, %check_next ], [ %j_next, %taken ]
   %all_copied = icmp eq i64 %j, %inputs
-  br i1 %all_copied, label %run, label %copy
-copy:
+  br i1 %all_copied, label %run, label %take
+take:
   %source = getelementptr %input, ptr %first_input, i64 %j
   %p_source_arg = getelementptr ptr, ptr %args, i64 %j
   %source_arg = load ptr, ptr %p_source_arg
   %p_data = getelementptr %array, ptr %source_arg, i64 0, i32 1
   %data = load ptr, ptr %p_data
+  %p_slots = getelementptr %input, ptr %source, i64 0, i32 5
+  %slots = load ptr, ptr %p_slots
+  %has_slots = icmp ne ptr %slots, null
+  br i1 %has_slots, label %move, label %copy
+move:
+  %slot_count = load i64, ptr %slots
+  br label %move_next
+move_next:
+  %s = phi i64 [ 0, %move ], [ %s_next, %move_next ]
+  %s_next = add i64 %s, 1
+  %p_slot = getelementptr ptr, ptr %slots, i64 %s_next
+  %slot = load ptr, ptr %p_slot
+  store ptr %data, ptr %slot
+  %all_moved = icmp eq i64 %s_next, %slot_count
+  br i1 %all_moved, label %taken, label %move_next
+copy:
   %p_nbytes = getelementptr %input, ptr %source, i64 0, i32 3
   %nbytes = load i64, ptr %p_nbytes
   %p_buffer = getelementptr %input, ptr %source, i64 0, i32 4
   %buffer = load ptr, ptr %p_buffer
   %copied = call ptr @memcpy(ptr %buffer, ptr %data, i64 %nbytes)
+  br label %taken
+taken:
   %j_next = add i64 %j, 1
   br label %copy_next
 

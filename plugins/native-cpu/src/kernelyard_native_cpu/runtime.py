@@ -84,7 +84,9 @@ class NativeCpuModule(BindableModule):
         setters: dict[int, Callable[[int], None]] = {
             index: partial(pointers.__setitem__, index) for index in range(len(args))
         }
-        return BoundCall([call], [pointers, numbers, self], setters)
+        first = ctypes.addressof(pointers)
+        slots = {index: first + ctypes.sizeof(ctypes.c_void_p) * index for index in range(len(args))}
+        return BoundCall([call], [pointers, numbers, self], setters, slots=slots)
 
     def native_unit(self) -> NativeUnit | None:
         """See `RuntimeModule.native_unit`."""
