@@ -107,3 +107,12 @@ def test_a_vector_of_factors_stays():
     scaled = b.op("multiply", y, np.arange(6, dtype=np.float32))
     module = IRModule({"main": b.function(b.op("matmul", x, scaled))})
     assert GatherScales()(module) is module
+
+
+def test_scales_of_weights_of_few_bits_stay():
+    b = FunctionBuilder()
+    x = b.op("multiply", b.input("x", (2, 8)), np.float32(0.5))
+    codes = np.arange(-24, 24, dtype=np.int8).reshape(8, 6)
+    weight = b.op("multiply", b.op("astype", codes, dtype="float32"), np.float32(0.01))
+    module = IRModule({"main": b.function(b.op("matmul", x, weight))})
+    assert GatherScales()(module) is module

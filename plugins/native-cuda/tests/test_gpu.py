@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import sys
 from enum import IntEnum
 from types import SimpleNamespace
 from typing import Any
@@ -302,11 +303,8 @@ def test_without_a_gpu_one_error_says_what_is_missing(api, monkeypatch):
 
 
 def test_without_the_bindings_the_error_has_the_pip_line(monkeypatch):
-    def fail(name: str) -> Any:
-        raise ImportError(f"No module named {name!r}")
-
     gpus.gpu.cache_clear()
-    monkeypatch.setattr(gpus.importlib, "import_module", fail)
+    monkeypatch.setitem(sys.modules, "cuda.bindings.driver", None)
     with pytest.raises(DeviceError, match=r"cuda\.bindings") as caught:
         cuda(0).require()
     assert "pip install" in str(caught.value.hint)

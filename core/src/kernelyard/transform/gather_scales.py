@@ -10,6 +10,7 @@ import numpy as np
 from kernelyard import dtypes
 from kernelyard.ir import Call, Constant, Expr, Function, FunctionMutator, IRModule, Var, get_op, uses
 from kernelyard.ir.visitor import result_vars
+from kernelyard.patterns.decoded import is_decoded
 from kernelyard.transform.canonical_rule import defining_call, uniform_value
 from kernelyard.transform.pass_base import FunctionPass, PassContext
 
@@ -20,7 +21,7 @@ class GatherScales(FunctionPass):
     a, b: numbers, as attention has them that is spelled out with a scale on queries and on keys. One alone moves to the
     other operand where that has fewer elements. The larger operand is then as it was made, often a transposed copy that
     the product can do without. Products that are read elsewhere stay, and so do numbers whose product is no normal
-    number.
+    number, and scales of weights of few bits: kernels decode those on the way.
     """
 
     name = "gather_scales"
@@ -39,7 +40,7 @@ class _Gatherer(FunctionMutator):
         if not isinstance(value, Call) or value.op_name != "matmul":
             return value
         dtype = value.args[0].tensor_type.dtype
-        if not dtypes.is_float(dtype):
+        if not dtypes.is_float(dtype) or any(is_decoded(operand, self.value_of) for operand in value.args):
             return value
         (x, a), (y, b) = map(self._scaled, value.args)
         place = _place(x, y) if a is None or b is None else int(_is_smaller(y, x))
