@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from math import prod
 
-import ml_dtypes
 import numpy as np
 
 from kernelyard import dtypes
@@ -14,6 +13,9 @@ from kernelyard.patterns.decoded import is_decoded
 from kernelyard.transform.canonical_rule import defining_call, uniform_value
 from kernelyard.transform.pass_base import FunctionPass, PassContext
 
+# Numbers of 16 bits stay as they are spelled: where each product is rounded is part of what a model says.
+_DTYPES = ("float32", "float64")
+
 
 class GatherScales(FunctionPass):
     """`matmul(x * a, y * b)` becomes `matmul(x * (a * b), y)`, or `matmul(x, y * (a * b))` where y is smaller.
@@ -21,7 +23,7 @@ class GatherScales(FunctionPass):
     a, b: numbers, as attention has them that is spelled out with a scale on queries and on keys. One alone moves to the
     other operand where that has fewer elements. The larger operand is then as it was made, often a transposed copy that
     the product can do without. Products that are read elsewhere stay, and so do numbers whose product is no normal
-    number, and scales of weights of few bits: kernels decode those on the way.
+    number, numbers of 16 bits, and scales of weights of few bits: kernels decode those on the way.
     """
 
     name = "gather_scales"
@@ -40,7 +42,7 @@ class _Gatherer(FunctionMutator):
         if not isinstance(value, Call) or value.op_name != "matmul":
             return value
         dtype = value.args[0].tensor_type.dtype
-        if not dtypes.is_float(dtype) or any(is_decoded(operand, self.value_of) for operand in value.args):
+        if dtype not in _DTYPES or any(is_decoded(operand, self.value_of) for operand in value.args):
             return value
         (x, a), (y, b) = map(self._scaled, value.args)
         place = _place(x, y) if a is None or b is None else int(_is_smaller(y, x))
@@ -76,6 +78,6 @@ def _is_smaller(x: Expr, y: Expr) -> bool:
 def _product_of(a: np.generic | None, b: np.generic | None, dtype: str) -> Constant | None:
     """Both numbers, where they are there, as one; None where that is no normal number."""
     product = prod(float(number) for number in (a, b) if number is not None)
-    limits = ml_dtypes.finfo(dtypes.to_numpy(dtype))
+    limits = np.finfo(dtypes.to_numpy(dtype))
     is_normal = float(limits.smallest_normal) <= abs(product) <= float(limits.max)
     return Constant(np.asarray(product, dtypes.to_numpy(dtype))) if is_normal else None
