@@ -108,11 +108,7 @@ def _known(what: str, *needed: Dim) -> Decline | None:
 # --- one function per pattern -----------------------------------------------------------------------------------------
 def convolution(match: Match) -> Answer:
     """Channels and the kernel must be known; batch and space may be symbolic."""
-
-    def sizes(composite: Composite) -> Decline | None:
-        return _known_channels(composite)
-
-    return _declined(match, sizes)
+    return _declined(match, _known_channels)
 
 
 def _known_channels(composite: Composite) -> Decline | None:

@@ -35,7 +35,8 @@ def with_few_rows(loops: Loops, plan: Plan) -> Plan:
         return replace(found, unroll=width, stream=matrix_stream(loops, str(plan.vector)))
 
     low, single = lower(_LOW, _LEAST_OF_LOW), lower(1, 0)
-    least = next(n for n in range(_LOW + 1, height + 1) if _time(loops, plan, n, height) <= _time(loops, low, n, _LOW))
+    enough = (n for n in range(_LOW + 1, height + 1) if _time(loops, plan, n, height) <= _time(loops, low, n, _LOW))
+    least = next(enough, height)
     return replace(plan, least_rows=least, for_fewer_rows=(low, single))
 
 
