@@ -72,6 +72,17 @@ def test_the_option_text_is_checked(text):
         ky.compile(module_of(mlp), target=TARGET, backends=[], options={"native-cuda": {"text": text}}, strict=True)
 
 
+def test_the_option_tf32_rounds_factors_for_tensor_cores():
+    rounded = {}
+    for allowed in (True, False):
+        b = FunctionBuilder()
+        module = IRModule({"main": b.function(b.op("matmul", b.input("x", (256, 256)), b.input("w", (256, 256))))})
+        exe = ky.compile(module, target=TARGET, backends=[], options={"native-cuda": {"tf32": allowed}})
+        (kernels,) = (each for each in exe.modules if isinstance(each, NativeCudaModule))
+        rounded[allowed] = kernels.image.source.count("tf32")
+    assert rounded[True] > rounded[False]
+
+
 @needs_compiler
 def test_cubins_are_compiled_once_on_a_machine(monkeypatch, tmp_path):
     monkeypatch.setenv("KERNELYARD_CACHE_DIR", str(tmp_path))
