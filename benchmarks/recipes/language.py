@@ -108,6 +108,9 @@ class RootMeanSquareNorm(nn.Module):
 class LargeBlock(nn.Module):
     """A block of Llama's kind: grouped queries, rotary places, a gated linear unit. x (batch, length, width)."""
 
+    speeds: torch.Tensor
+    hidden: torch.Tensor
+
     def __init__(
         self, width: int = 2048, heads: int = 32, groups: int = 4, inner: int = 5632, length: int = 64
     ) -> None:
