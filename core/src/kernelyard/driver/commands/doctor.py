@@ -22,7 +22,7 @@ from kernelyard.runtime.loader import runtime_entry_points
 from kernelyard.runtime.text_table import aligned
 
 FAULTS = ("broken", "incompatible", "unavailable")
-LIBRARIES = ("numpy", "apache-tvm-ffi", "pluggy", "safetensors", "ml_dtypes")
+LIBRARIES = ("numpy", "apache-tvm-ffi", "pluggy", "ml_dtypes")
 
 
 @click.command("doctor")
