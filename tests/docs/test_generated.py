@@ -2,70 +2,73 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
+import ast
 import re
-import tomllib
 from collections.abc import Callable, Iterator
 from functools import cache, partial
-from pathlib import Path
+from typing import NamedTuple
 
 import pytest
+from distributions import ROOT, Distribution, core, distributions, plugins
+from packaging.requirements import Requirement
 
 import kernelyard as ky
-from kernelyard.errors import KernelyardError
 from kernelyard.ir import Op, all_ops
 from kernelyard.ir.op import REQUIRED
 from kernelyard.legalize import has_rule
 from kernelyard.testing import op_cases
 from kernelyard.transform.pipelines import get_pipeline, pipeline_names
 
-ROOT = Path(__file__).parents[2]
-PACKAGES = (
-    *("kernelyard", "kernelyard_cublas", "kernelyard_cudnn", "kernelyard_cutlass", "kernelyard_dnnl"),
-    *("kernelyard_native_cpu", "kernelyard_native_cuda", "kernelyard_onnx"),
-)
 ALIASES = ("reshape",)  # the same bytes under another shape: nothing runs
 
 
 # --- errors -----------------------------------------------------------------------------------------------------------
+class ErrorClass(NamedTuple):
+    """A class with a code, as its source has it: what it needs to be imported need not be installed."""
+
+    code: str
+    name: str
+    says: str
+    module: str
+
+
 @cache
-def error_classes() -> tuple[type[KernelyardError], ...]:
-    """Every class of the tree that our packages define, by code."""
-    for package in PACKAGES:
-        root = importlib.import_module(package)
-        for module in pkgutil.walk_packages(root.__path__, f"{package}."):
-            importlib.import_module(module.name)
-    ours = [c for c in _with_subclasses(KernelyardError) if c.__module__.partition(".")[0] in PACKAGES]
-    return tuple(sorted(ours, key=lambda c: c.code))
+def error_classes() -> tuple[ErrorClass, ...]:
+    """Return every error class that core and plugins define, by code."""
+    return tuple(sorted(_error_classes()))
 
 
-def _with_subclasses(root: type[KernelyardError]) -> Iterator[type[KernelyardError]]:
-    yield root
-    for child in root.__subclasses__():
-        yield from _with_subclasses(child)
+def _error_classes() -> Iterator[ErrorClass]:
+    for each in distributions():
+        for path in each.source.rglob("*.py"):
+            module = ".".join(path.relative_to(each.source).with_suffix("").parts).removesuffix(".__init__")
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.ClassDef) and (code := _code_of(node)):
+                    says = " ".join((ast.get_docstring(node) or "").split("\n\n")[0].split()).rstrip(".")
+                    yield ErrorClass(code, node.name, says, module)
+
+
+def _code_of(node: ast.ClassDef) -> str | None:
+    """Return the value of `code = "KY123"` in a class."""
+    for statement in node.body:
+        found = re.fullmatch(r"code(?:: .*)? = '(KY\d{3})'", ast.unparse(statement))
+        if found:
+            return found[1]
+    return None
 
 
 def errors_table() -> str:
     """Code, class, what it means, where it lives."""
     rows = ["| code | error | what it says | module |", "|---|---|---|---|"]
-    for c in error_classes():
-        says = " ".join((c.__doc__ or "").split("\n\n")[0].split()).rstrip(".")
-        rows.append(f"| {c.code} | `{c.__name__}` | {says} | `{c.__module__}` |")
+    rows += [f"| {each.code} | `{each.name}` | {each.says} | `{each.module}` |" for each in error_classes()]
     return "\n".join(rows)
 
 
 def test_every_error_has_a_code_of_its_own() -> None:
-    codes = [c.code for c in error_classes()]
+    codes = [each.code for each in error_classes()]
     assert len(set(codes)) == len(codes), sorted(code for code in codes if codes.count(code) > 1)
     page = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
-    in_sources = {
-        code
-        for folder in (ROOT / "core", ROOT / "plugins")
-        for path in folder.glob("**/src/**/*.py")
-        for code in re.findall(r'code = "(KY\d{3})"', path.read_text(encoding="utf-8"))
-    }
-    assert in_sources == set(codes) == set(re.findall(r"^\| (KY\d{3}) ", page, re.MULTILINE))
+    assert set(codes) == set(re.findall(r"^\| (KY\d{3}) ", page, re.MULTILINE))
 
 
 # --- operators --------------------------------------------------------------------------------------------------------
@@ -134,10 +137,44 @@ def pipelines_table() -> str:
     return "\n".join(rows)
 
 
+# --- distributions ----------------------------------------------------------------------------------------------------
+def packages_table() -> str:
+    """Each distribution, what it brings, what pip installs with it, what the machine has to have."""
+    rows = ["| package | brings | with it come | needs |", "|---|---|---|---|"]
+    rows.append(f"| `{core().name}` | {core().summary} | {_requirements(core())} | |")
+    for each in plugins():
+        page = (each.folder / "README.md").relative_to(ROOT).as_posix()
+        needs = "; ".join((each.manifest or {}).get("needs", []))
+        rows.append(f"| [`{each.name}`]({page}) | {each.summary} | {_requirements(each)} | {needs} |")
+    return "\n".join(rows)
+
+
+def _requirements(distribution: Distribution) -> str:
+    """Name what pip installs beside the core."""
+    found = [Requirement(text) for text in distribution.project["dependencies"]]
+    return ", ".join(
+        each.name + (" (on some platforms)" if each.marker else "") for each in found if each.name != core().name
+    )
+
+
+def plugins_table() -> str:
+    """Each folder of `plugins/`: the packages in it, and what it is."""
+    rows = ["| folder | package | provides | for | what |", "|---|---|---|---|---|"]
+    for each in plugins():
+        manifest = each.manifest or {}
+        provides = ", ".join(part.replace("_", " ") for part in manifest.get("provides", ["library"]))
+        packages = ", ".join(f"`{module}`" for module in each.modules)
+        targets = ", ".join(manifest.get("targets", []))
+        rows.append(f"| `plugins/{each.folder.name}/` | {packages} | {provides} | {targets} | {each.summary} |")
+    return "\n".join(rows)
+
+
 # --- pages ------------------------------------------------------------------------------------------------------------
 TABLES: dict[tuple[str, str], Callable[[], str]] = {
     ("README.md", "families"): families_table,
+    ("README.md", "packages"): packages_table,
     ("docs/architecture.md", "pipelines"): pipelines_table,
+    ("docs/architecture.md", "plugins"): plugins_table,
     ("docs/errors.md", "errors"): errors_table,
     ("docs/operators.md", "operators"): operators_table,
 }
@@ -173,8 +210,7 @@ def test_the_dnnl_page_names_every_pattern_and_every_code() -> None:
     assert codes <= named
 
 
-@pytest.mark.parametrize("plugin", ["onnx", "dnnl", "native-cpu", "cublas"])
-def test_a_page_names_every_option(plugin: str) -> None:
-    (path,) = (ROOT / "plugins" / plugin).glob("src/*/manifest.toml")
-    options = tomllib.loads(path.read_text(encoding="utf-8")).get("options", [])
-    assert set(options) <= words(f"plugins/{plugin}/README.md")
+@pytest.mark.parametrize("plugin", plugins(), ids=lambda each: each.folder.name)
+def test_a_page_names_every_option(plugin: Distribution) -> None:
+    options = (plugin.manifest or {}).get("options", [])
+    assert set(options) <= words((plugin.folder / "README.md").relative_to(ROOT).as_posix())

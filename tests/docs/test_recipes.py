@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -24,6 +25,12 @@ converters.load()
 assert "SquaredRelu" in operators()
 for case in op_cases(["nn.squared_relu"]):
     assert_conforms(case, lambda module, inputs: [ky.compile(module, backends=["native-cpu"])(*inputs)])
+"""
+CONFIGS = """
+import json, sys
+sys.path.insert(0, "tools")
+import lint
+print(json.dumps({"types": lint.types_config(), "imports": lint.imports_config()}))
 """
 
 
@@ -67,9 +74,9 @@ def apply(folder: Path, changes: Iterator[Hunk]) -> set[str]:
 def tree(tmp_path: Path) -> Path:
     """A copy of the sources."""
     ignore = shutil.ignore_patterns("__pycache__", ".*")
-    for folder in ("core", "plugins", "tests/ops", "tests/legalize", "tests/transform"):
+    for folder in ("core", "docs", "plugins", "tests/docs", "tests/ops", "tests/legalize", "tests/transform", "tools"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=ignore)
-    for file in ("conftest.py", "pyproject.toml"):
+    for file in ("CONTRIBUTING.md", "Makefile", "README.md", "conftest.py", "pyproject.toml"):
         shutil.copy(ROOT / file, tmp_path / file)
     return tmp_path
 
@@ -112,3 +119,42 @@ def test_a_pattern(page: str, tree: Path, template_site: Path, tmp_path_factory:
     shutil.copytree(tree / "plugins/_template/src", site, dirs_exist_ok=True)
     shown = run(tree, "-m", "pytest", "-q", "-p", "no:cacheprovider", "plugins/_template/tests/test_acme.py", site=site)
     assert "4 passed" in shown
+
+
+ERROR = """
+
+class LayerError(Exception):
+    \"\"\"A layer that ACME refuses.\"\"\"
+
+    code = "KY999"
+"""
+TABLES_OF_PLUGINS = (
+    ("README.md", "[`kernelyard-acme`](plugins/acme/README.md)"),
+    ("docs/architecture.md", "| `plugins/acme/` | `kernelyard_acme` | backend | cpu |"),
+    ("docs/errors.md", "| KY999 | `LayerError` | A layer that ACME refuses | `kernelyard_acme.codegen` |"),
+)
+
+
+def test_a_backend(tree: Path) -> None:
+    """A folder is enough: it is installed, type-checked, held to the import contracts, and in the documentation."""
+    shutil.copytree(tree / "plugins/_template", tree / "plugins/acme")
+    with (tree / "plugins/acme/src/kernelyard_acme/codegen.py").open("a", encoding="utf-8") as file:
+        file.write(ERROR)
+    command = ["make", "--dry-run", "install", f"PYTHON={sys.executable}"]
+    shown = subprocess.run(command, cwd=tree, capture_output=True, text=True, check=True).stdout
+    (everything,) = [line for line in shown.splitlines() if "./plugins/torch" in line]
+    (tested,) = [line for line in shown.splitlines() if "./plugins/acme" in line and line != everything]
+    assert "./plugins/acme" in everything.split()
+    assert "_template" not in shown
+    assert {f"./plugins/{path.parent.name}" for path in tree.glob("plugins/[a-z]*/pyproject.toml")} - {
+        *tested.split()
+    } == {"./plugins/torch"}
+    configs = json.loads(run(tree, "-c", CONFIGS))
+    assert "plugins/acme/src" in configs["types"]["include"]
+    assert "plugins/acme/src" in configs["types"]["extraPaths"]
+    assert "kernelyard_acme" in configs["imports"]["root_packages"]
+    assert "kernelyard_acme" in configs["imports"]["contracts"][-1]["modules"]
+    arguments = ("-q", "-p", "no:cacheprovider", "tests/docs/test_generated.py", "-k", "packages or plugins or errors")
+    run(tree, "-m", "pytest", *arguments, "--update-golden")
+    for page, row in TABLES_OF_PLUGINS:
+        assert row in (tree / page).read_text(encoding="utf-8")

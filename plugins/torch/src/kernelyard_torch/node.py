@@ -26,7 +26,7 @@ Operand: TypeAlias = "Expr | np.ndarray | Scalar"
 # Arguments that say where or how a result is stored, which does not change its value.
 STORAGE = frozenset({"layout", "device", "pin_memory", "memory_format", "generator", "non_blocking"})
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
-_TORCH_FOLDER = str(Path(torch.__file__).parent)
+_TORCH_FOLDER = torch.__path__[0]
 
 
 class RejectedError(Exception):

@@ -1,0 +1,91 @@
+"""Run the linters whose configuration names plugins: `python tools/lint.py types [FILE ...]`, `... imports`.
+
+Their options are in `pyproject.toml`; what follows from `plugins/` is added here. They read the sources of this
+checkout, not installed copies of them.
+"""
+
+from __future__ import annotations
+
+import configparser
+import json
+import subprocess
+import sys
+import tempfile
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from distributions import ROOT, distributions, plugins
+
+TYPES = ".basedpyright.json"  # in the root, which its paths start from
+
+
+def _options(root: Path, tool: str) -> dict[str, Any]:
+    return tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["tool"][tool]
+
+
+def types_config(root: Path = ROOT) -> dict[str, Any]:
+    """Return basedpyright's configuration: each distribution's sources are found, and checked.
+
+    What an optional plugin requires need not be installed.
+    """
+    options = _options(root, "basedpyright")
+    sources = [each.source.relative_to(root).as_posix() for each in distributions(root)]
+    optional = [
+        {"root": each.source.relative_to(root).as_posix(), "reportMissingImports": False}
+        for each in plugins(root)
+        if each.optional
+    ]
+    return {
+        **options,
+        "include": [*sources, *options["include"]],
+        "extraPaths": sources,
+        "executionEnvironments": [*optional, *options["executionEnvironments"]],
+    }
+
+
+def imports_config(root: Path = ROOT) -> dict[str, Any]:
+    """Return import-linter's configuration: each distribution is read, and no plugin imports another."""
+    options = _options(root, "importlinter")
+    packages = [module for each in plugins(root) for module in each.modules]
+    independence = {"name": "plugins do not know each other", "type": "independence", "modules": packages}
+    names = [module for each in distributions(root) for module in each.modules]
+    return {
+        **options,
+        "root_packages": list(dict.fromkeys(name.partition(".")[0] for name in names)),
+        "contracts": [*options["contracts"], independence],
+    }
+
+
+def check_types(*files: str) -> int:
+    """Run basedpyright over the files, or over all that is checked. Returns its exit status."""
+    (ROOT / TYPES).write_text(json.dumps(types_config(), indent=2), encoding="utf-8")
+    command = [sys.executable, "-m", "basedpyright", "--level", "error", "--pythonpath", sys.executable]
+    return subprocess.run([*command, "--project", TYPES, *files], cwd=ROOT, check=False).returncode
+
+
+def check_imports() -> int:
+    """Run import-linter over the sources. Returns its exit status."""
+    from importlinter.cli import lint_imports
+
+    sys.path[:0] = [str(each.source) for each in distributions()]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "importlinter.ini"
+        with path.open("w", encoding="utf-8") as file:
+            _as_ini(imports_config()).write(file)
+        return lint_imports(config_filename=str(path))
+
+
+def _as_ini(config: dict[str, Any]) -> configparser.ConfigParser:
+    """Write the tables as import-linter reads them from INI files: a list is one line per entry."""
+    parser = configparser.ConfigParser(interpolation=None)
+    contracts = config.pop("contracts")
+    sections = {"importlinter": config, **{f"importlinter:contract:{i}": each for i, each in enumerate(contracts)}}
+    for name, values in sections.items():
+        parser[name] = {key: "\n".join(["", *v]) if isinstance(v, list) else str(v) for key, v in values.items()}
+    return parser
+
+
+if __name__ == "__main__":
+    linter, *arguments = sys.argv[1:]
+    sys.exit({"types": check_types, "imports": check_imports}[linter](*arguments))
