@@ -15,7 +15,7 @@ GPU_RUN := PYTHONPATH=$(CURDIR)/$(GPU_SITE) $(PYTHON)
 GPU_PYTHON_VERSION ?= 3.12
 GPU_WHEELS := apache-tvm-ffi click ml_dtypes packaging platformdirs pluggy rich markdown-it-py mdurl pygments safetensors \
 	hatchling pathspec trove-classifiers editables pytest iniconfig hypothesis sortedcontainers \
-	cuda-bindings cuda-pathfinder
+	cuda-bindings cuda-pathfinder nvidia-cudnn-frontend==1.28.0 nvidia-cutlass==4.2.0.0
 
 .PHONY: help install demo test test-torch test-onnx test-cuda-libs gpu-wheels gpu-test gpu-bench lint bench clean
 .DEFAULT_GOAL := help
