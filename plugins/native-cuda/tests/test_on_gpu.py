@@ -54,11 +54,13 @@ def symbolic_module(target) -> NativeCudaModule:
     return generate({name: function for name, function in lowered.items() if function is not None}, target.arch)
 
 
+@pytest.mark.xdist_group("static samples")  # compiled as one module, in one process
 @pytest.mark.parametrize("name", CASES)
 def test_static(gpu, static_module, name):
     check_sample(gpu, static_module, name, {})
 
 
+@pytest.mark.xdist_group("symbolic samples")
 @pytest.mark.parametrize("name", CASES)
 def test_symbolic(gpu, symbolic_module, name):
     if name not in symbolic_module.symbols():
