@@ -12,6 +12,8 @@ SOURCES := $(shell find core plugins -name '*.py' -o -name '*.toml' -o -name '*.
 # Where there is a GPU: the Python that has CUDA's libraries, a folder for what it lacks, and one for what is found out.
 OUT ?= gpu-results
 GPU_JOBS ?= 12
+GPU_MINUTES ?=
+GPU_MODELS ?=
 GPU_SITE := .gpu-site
 GPU_RUN := PYTHONPATH=$(CURDIR)/$(GPU_SITE) $(PYTHON)
 GPU_PYTHON_VERSION ?= 3.12
@@ -52,7 +54,7 @@ gpu-test: $(GPU_SITE)/installed  ## the tests that need a GPU
 	$(GPU_RUN) tests/gpu_suite.py --results "$(OUT)" --jobs $(GPU_JOBS)
 
 gpu-bench: $(GPU_SITE)/installed  ## compiled models beside PyTorch and onnxruntime on a GPU
-	$(GPU_RUN) benchmarks/gpu.py
+	$(GPU_RUN) benchmarks/gpu.py --results "$(OUT)" $(if $(GPU_MINUTES),--minutes $(GPU_MINUTES)) $(GPU_MODELS)
 
 lint: $(VENV)/test  ## style, types and import contracts
 	$(BIN)/ruff check .
