@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
 from fake_distribution import GOOD_PLUGIN, MANIFEST, install
 
@@ -259,6 +260,26 @@ class OneFrontend(Frontend):
 
 
 PARTS = {"backend": OneBackend, "code_generator": OneGenerator, "frontend": OneFrontend}
+
+
+def test_the_frontend_whose_manifest_claims_a_model_is_imported_first(tmp_path: Path) -> None:
+    """The others are imported where it declines, and not before."""
+    manager = PluginManager(autoload=False)
+    imported: list[str] = []
+    for name, claim in {"early": {}, "late": {"suffixes": (".acme",)}, "typed": {"types": ("numpy", "bytes")}}.items():
+        made = type("Named", (OneFrontend,), {"name": name})()
+        plugin = ModuleType(name)
+        vars(plugin)["kernelyard_frontend"] = hookimpl(lambda made=made: imported.append(made.name) or made)
+        manager.register(plugin, Manifest(name, ">=1.0,<2", ("frontend",), **claim))
+    asked = manager.frontends(tmp_path / "model.ACME")
+    assert next(asked).name == "late"
+    assert imported == ["late"]
+    assert [frontend.name for frontend in asked] == ["early", "typed"]
+    assert [next(manager.frontends(model)).name for model in (np.ones(1), b"model", "model.onnx")] == [
+        "typed",
+        "typed",
+        "early",
+    ]
 
 
 def test_blocking_within_a_block(site: Path) -> None:

@@ -75,15 +75,16 @@ def _with_calls_inlined(module: IRModule) -> IRModule:
 
 
 def _frontend_for(manager: PluginManager, model: object) -> Frontend:
-    frontends: list[Frontend] = manager.active("frontend")
-    for frontend in frontends:
+    asked: list[str] = []
+    for frontend in manager.frontends(model):
+        asked.append(frontend.name)
         label = manager.label_of(frontend.name)
         try:
             if guarded(f"asking {label} whether it reads this model", lambda f=frontend: f.accepts(model)):
                 return frontend
         except PluginError:  # one broken frontend must not keep the others from reading the model
             log.warning("%s failed when it was asked whether it reads this model", label, exc_info=True)
-    raise _unknown_model(model, [frontend.name for frontend in frontends])
+    raise _unknown_model(model, asked)
 
 
 def _unknown_model(model: object, frontends: Sequence[str]) -> UnknownModelError:

@@ -10,14 +10,13 @@ from kernelyard.ir import IRModule
 
 
 class Frontend(ABC):
-    """Reads one model format.
+    """Reads one model format; the manifest's `suffixes` and `types` say which files and objects that may be.
 
     The module has a function "main" whose attributes "input_names" and "output_names" are the model's own names, and a
     module attribute "metadata" with the model's own strings.
     """
 
     name: str
-    suffixes: tuple[str, ...] = ()
 
     @abstractmethod
     def accepts(self, model: object) -> bool:

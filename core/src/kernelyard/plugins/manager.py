@@ -198,8 +198,16 @@ class PluginManager:
         chosen = [plugin for plugin in self.plugins if _may_provide(plugin, part, target)]
         self.activate(*chosen)
         usable = [plugin for plugin in chosen if plugin.state == "active"]
-        usable.sort(key=lambda plugin: (-(plugin.manifest.priority if plugin.manifest else 0), plugin.name))
+        usable.sort(key=lambda plugin: (-_manifest_of(plugin).priority, plugin.name))
         return [plugin.parts[part] for plugin in usable]
+
+    def frontends(self, model: object) -> Iterator[Frontend]:
+        """Yield every usable frontend, those first whose manifest claims the model; each is imported when it is due."""
+        offered = [plugin for plugin in self.plugins if _may_provide(plugin, "frontend", None)]
+        for plugin in sorted(offered, key=lambda plugin: (not _manifest_of(plugin).claims(model), plugin.name)):
+            self.activate(plugin)
+            if plugin.state == "active":
+                yield plugin.parts["frontend"]
 
     def get(self, name: str, part: str, target: str | None = None) -> Any:
         """The part that the plugin `name` provides.

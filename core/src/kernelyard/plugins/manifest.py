@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,8 @@ _FIELDS: dict[str, type] = {
     "summary": str,
     "needs": list,
     "options": list,
+    "suffixes": list,
+    "types": list,
 }
 _REQUIRED = ("name", "api", "provides")
 
@@ -33,7 +36,9 @@ class Manifest:
 
     api: the range of plugin API versions that it works with. provides: "backend", "code_generator", "frontend".
     priority: higher goes first where the user states no order. needs: libraries, for people. options: the names of the
-    compile options that it takes; any other is refused before a compile starts.
+    compile options that it takes; any other is refused before a compile starts. suffixes, types: the model files and
+    objects that its frontend reads, so that it is imported for these before any other; a type is named by its top-level
+    package, or as such ("bytes").
     """
 
     name: str
@@ -44,6 +49,20 @@ class Manifest:
     summary: str = ""
     needs: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
+    suffixes: tuple[str, ...] = ()
+    types: tuple[str, ...] = ()
+
+    def claims(self, model: object) -> bool:
+        """Return True when the frontend states that it reads files or objects of this kind.
+
+        Example:
+            >>> Manifest("onnx", ">=1.0", ("frontend",), suffixes=(".onnx",)).claims("models/net.onnx")
+            True
+        """
+        if isinstance(model, (str, os.PathLike)):
+            return Path(os.fsdecode(model)).suffix.lower() in self.suffixes
+        kind = type(model)
+        return kind.__name__ in self.types or kind.__module__.partition(".")[0] in self.types
 
     @property
     def is_compatible(self) -> bool:

@@ -31,12 +31,11 @@ class ONNXFrontend(Frontend):
     """
 
     name = "onnx"
-    suffixes = (".onnx",)
 
     def accepts(self, model: object) -> bool:
         """True for paths that end in `.onnx`, for bytes and for `onnx.ModelProto`."""
         if isinstance(model, (str, os.PathLike)):
-            return Path(os.fsdecode(model)).suffix.lower() in self.suffixes
+            return Path(os.fsdecode(model)).suffix.lower() == ".onnx"
         if isinstance(model, (bytes, bytearray, memoryview)):
             return True
         onnx = sys.modules.get("onnx")  # whoever holds a ModelProto has imported onnx
