@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
+import onnx
+import onnx.parser
 import pytest
 from repository import ROOT, fresh, modules
 
@@ -16,7 +19,7 @@ import kernelyard.ops
 from kernelyard import dims
 from kernelyard.ir import FunctionBuilder, IRModule
 
-COMPILER = ("ir", "ops", "tir", "legalize", "patterns", "transform", "plugins", "placement", "nn", "driver", "testing")
+COMPILER = ("ir", "ops", "tir", "legalize", "patterns", "transform", "plugins", "placement", "driver", "nn", "testing")
 LIBRARIES = ("numpy", "onnx", "llvmlite", "tvm_ffi", "pluggy", "click", "rich", "safetensors")
 LOADED = "import json, sys; print(json.dumps(sorted(sys.modules)))"
 
@@ -48,6 +51,19 @@ def test_help_loads_no_library() -> None:
     loaded = loaded_by("from kernelyard.driver.cli import main; main(['--help'], standalone_mode=False)")
     assert not loaded.intersection({"numpy", "onnx", "llvmlite", "tvm_ffi", "pluggy"})
     assert compiler_modules(loaded) <= {"kernelyard.driver", "kernelyard.driver.cli"}
+
+
+def test_compiling_an_onnx_file_for_a_cpu_loads_what_it_needs(tmp_path: Path) -> None:
+    """Nothing of models in Python, of PyTorch, of GPUs, of tests."""
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]> g (float[n,8] x, float[8,4] w) => (float[n,4] z) '
+        "{ y = MatMul(x, w) z = Relu(y) }"
+    )
+    onnx.save(model, tmp_path / "model.onnx")
+    loaded = loaded_by("import sys, kernelyard; kernelyard.compile(sys.argv[1])", str(tmp_path / "model.onnx"))
+    rooms = {".".join(name.split(".")[:2]) for name in loaded}
+    assert not rooms & {"kernelyard.nn", "kernelyard.testing", "kernelyard_nn", "kernelyard_torch", "torch"}
+    assert not {name for name in loaded if name.startswith("kernelyard") and re.search("cuda|nvrtc|cublas|cudnn", name)}
 
 
 def test_listing_plugins_loads_no_compiler_of_theirs() -> None:

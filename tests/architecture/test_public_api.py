@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 
 import numpy as np
 import pytest
@@ -78,6 +79,14 @@ def test_every_public_name_exists_and_is_listed() -> None:
         assert name in dir(ky)
     with pytest.raises(AttributeError, match="no attribute 'compil'"):
         getattr(ky, "compil")  # noqa: B009
+
+
+def test_a_package_of_another_distribution_names_its_pip_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ky.nn.Module is not None
+    monkeypatch.delattr(ky, "nn")
+    monkeypatch.setitem(sys.modules, "kernelyard.nn", None)  # as where nothing of that name is installed
+    with pytest.raises(ModuleNotFoundError, match="pip install kernelyard-nn"):
+        getattr(ky, "nn")  # noqa: B009
 
 
 def test_errors_have_a_base_with_a_code() -> None:

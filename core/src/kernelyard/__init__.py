@@ -6,10 +6,20 @@ running a saved artifact imports nothing of the compiler.
 
 from __future__ import annotations
 
+import os
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+# Other distributions put packages into this one (kernelyard.nn). pip installs these side by side; where they are
+# installed in place they lie in folders of their own, which the import system has to be told of.
+__path__ += [
+    folder
+    for folder in (os.path.join(entry, "kernelyard") for entry in sys.path)
+    if os.path.isdir(folder) and not os.path.exists(os.path.join(folder, "__init__.py"))
+]
 
 _HOME = {
     "compile": "kernelyard.driver.compile",
@@ -30,7 +40,6 @@ _SUBPACKAGES = (
     "dtypes",
     "errors",
     "ir",
-    "nn",
     "ops",
     "patterns",
     "plugins",
@@ -39,6 +48,8 @@ _SUBPACKAGES = (
     "tir",
     "transform",
 )
+
+_OF_OTHER_DISTRIBUTIONS = ("nn",)  # kernelyard.nn comes with kernelyard-nn
 
 __all__ = [
     "Executable",
@@ -79,10 +90,17 @@ def __getattr__(name: str) -> Any:
         return value
     if name in _SUBPACKAGES:
         return import_module(f"kernelyard.{name}")
+    if name in _OF_OTHER_DISTRIBUTIONS:
+        try:
+            return import_module(f"kernelyard.{name}")
+        except ModuleNotFoundError as error:
+            if error.name != f"kernelyard.{name}":
+                raise
+            raise ModuleNotFoundError(f"{error}; pip install kernelyard-{name}", name=error.name) from None
     if name.startswith("partition_for_"):  # one function per installed backend
         return getattr(import_module("kernelyard.placement"), name)
     raise AttributeError(f"module 'kernelyard' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOME, *_SUBPACKAGES})
+    return sorted({*globals(), *_HOME, *_SUBPACKAGES, *_OF_OTHER_DISTRIBUTIONS})

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kernelyard import nn
 from kernelyard.errors import (
     FrontendError,
     IRError,
@@ -20,7 +19,6 @@ from kernelyard.errors import (
 from kernelyard.ir import IRModule
 from kernelyard.ir.hash_ahead import hash_ahead
 from kernelyard.ir.verify import verify
-from kernelyard.nn import ModuleSpec
 from kernelyard.plugins.frontend import Frontend
 from kernelyard.plugins.guard import guarded
 from kernelyard.plugins.manager import PluginManager
@@ -33,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 def import_model(manager: PluginManager, model: object, options: Mapping[str, Mapping[str, Any]]) -> IRModule:
-    """The model as a verified module that has at least one entry function. Modules of `kernelyard.nn` need no plugin.
+    """Import a model as a verified module that has at least one entry function.
 
     Calls of private functions are inlined, entry functions take and return tensors alone, and what depends on sizes
     that come with a value is a function of its own.
@@ -47,15 +45,6 @@ def import_model(manager: PluginManager, model: object, options: Mapping[str, Ma
     if isinstance(model, IRModule):
         module = model
         verify(module)
-    elif isinstance(model, ModuleSpec):
-        module = model.to_ir()
-    elif isinstance(model, nn.Module):
-        raise UnknownModelError(
-            "the inputs of this module are not known",
-            found=type(model).__name__,
-            expected="the module with a spec",
-            hint='nn.ModuleSpec(module, {"forward": {"x": nn.spec.Tensor(["n", 784], "float32")}})',
-        )
     else:
         frontend = _frontend_for(manager, model)
         module = _read(frontend, manager.label_of(frontend.name), model, options.get(frontend.name, {}))

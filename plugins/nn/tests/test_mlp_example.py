@@ -11,7 +11,7 @@ import pytest
 
 import kernelyard as ky
 
-SCRIPT = Path(__file__).parents[2] / "examples" / "mlp" / "mlp.py"
+SCRIPT = Path(__file__).parents[3] / "examples" / "mlp" / "mlp.py"
 
 
 @pytest.fixture(scope="module")
