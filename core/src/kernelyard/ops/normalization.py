@@ -293,6 +293,7 @@ def _lrn_samples() -> Iterator[Sample]:
     yield Sample((floats(2, 7, 3, 4),), {"size": 5}, "defaults")
     yield Sample((floats(1, 3, 5),), {"size": 4, "alpha": 0.2, "beta": 0.5, "bias": 2.0}, "even size")
     yield Sample((floats(1, 2, 3),), {"size": 9, "alpha": 0.1}, "wider than the channels")
+    yield Sample((floats(1, 16, 4),), {"size": 5, "alpha": 0.1}, "channels in blocks of eight")
 
 
 declare(
