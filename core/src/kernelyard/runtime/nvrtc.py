@@ -28,6 +28,20 @@ def version(library: str) -> str:
     return f"{major.value}.{minor.value}"
 
 
+def load_builtins(library: str) -> None:
+    """Load the library of builtins that lies beside an NVRTC, which opens it by name when it compiles.
+
+    NVRTC 13.0 has no RUNPATH (12.9 and 13.1 have $ORIGIN), so that its own folder is not among those where it looks.
+    An NVRTC of the system's library path has its builtins there too. Raises: ToolchainError.
+    """
+    builtins = Path(library).resolve().with_name(f"libnvrtc-builtins.so.{version(library)}")
+    if "/" in library and builtins.is_file():
+        try:
+            ctypes.CDLL(str(builtins), mode=ctypes.RTLD_GLOBAL)
+        except OSError as error:
+            raise ToolchainError("NVRTC's builtins cannot be loaded", where=str(builtins), found=error) from error
+
+
 def _loaded(library: str) -> ctypes.CDLL:
     try:
         nvrtc = ctypes.CDLL(library)
@@ -51,6 +65,7 @@ def compile_cubin(library: str, source: str, options: Sequence[str]) -> bytes:
 
 class _Program:
     def __init__(self, library: str, source: str) -> None:
+        load_builtins(library)
         self._nvrtc = _loaded(library)
         self._library, self._handle = library, ctypes.c_void_p()
         self._call("nvrtcCreateProgram", ctypes.byref(self._handle), source.encode(), b"extern.cu", 0, None, None)

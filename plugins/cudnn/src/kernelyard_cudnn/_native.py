@@ -12,7 +12,8 @@ from functools import cache
 from importlib import metadata
 from types import ModuleType
 
-from kernelyard.errors import BackendUnavailableError
+from kernelyard.errors import BackendUnavailableError, ToolchainError
+from kernelyard.runtime import nvrtc
 from kernelyard.runtime.cuda_libraries import CUBLASLT, CUDNN, MAJORS, NVRTC, CudaLibrary, major_in_use, usable
 
 FRONTEND, MODULE = "nvidia-cudnn-frontend", "cudnn"
@@ -125,7 +126,9 @@ def _preload(library: CudaLibrary) -> None:
     for each in usable(library, INSTALL_HINT):
         try:
             ctypes.CDLL(each.path, mode=ctypes.RTLD_GLOBAL)
-        except OSError:
+            if library is NVRTC:
+                nvrtc.load_builtins(each.path)
+        except (OSError, ToolchainError):
             continue
         return
 
