@@ -13,7 +13,7 @@ import pytest
 import kernelyard as ky
 from kernelyard.dims import symbol
 from kernelyard.errors import ArtifactCorruptedError, BackendUnavailableError, DeviceError, KernelyardError
-from kernelyard.runtime import memory, nvrtc
+from kernelyard.runtime import cuda_libraries, memory, nvrtc
 from kernelyard.runtime.cuda_driver import CudaDriver, Image
 from kernelyard.runtime.device_driver import DeviceWorkspace
 from kernelyard.runtime.module import BindContext, BoundTensor
@@ -298,6 +298,16 @@ def test_without_nvrtc(nothing_found, tmp_path):
     with pytest.raises(BackendUnavailableError, match="no NVRTC") as caught:
         toolchain.find_toolchain()
     assert "nvidia-cuda-nvrtc-cu12" in caught.value.hint
+
+
+def test_an_nvrtc_that_cannot_compile(nothing_found, tmp_path):
+    nothing_found.setenv("CUTLASS_PATH", str(cutlass_at(tmp_path)))
+    (tmp_path / "libnvrtc.so.13").touch()
+    nothing_found.setenv("KERNELYARD_NVRTC_LIBRARY", str(tmp_path / "libnvrtc.so.13"))
+    nothing_found.setattr(cuda_libraries, "loaded", list)
+    with pytest.raises(BackendUnavailableError, match="NVRTC cannot be loaded") as caught:
+        toolchain.find_toolchain()
+    assert caught.value.where == str(tmp_path / "libnvrtc.so.13")
 
 
 def test_an_old_cutlass(nothing_found, tmp_path):

@@ -12,7 +12,7 @@ from kernelyard.ir import Constant, Function, FunctionBuilder, IRModule
 from kernelyard.ir.types import TensorType, TupleType
 from kernelyard.runtime import cuda_compiler
 from kernelyard.testing import evaluate
-from kernelyard_native_cuda.generator import compiler_is_here
+from kernelyard_native_cuda.generator import NativeCudaGenerator, compiler_is_here
 from kernelyard_native_cuda.runtime import NativeCudaModule
 
 from .test_programs import TARGET, block, mlp, module_of
@@ -96,6 +96,16 @@ def test_cubins_are_compiled_once_on_a_machine(monkeypatch, tmp_path):
     assert compiler.cubin(text, "sm_90") == first
     with pytest.raises(TypeError):
         compiler.cubin(text, "sm_80")
+
+
+def test_a_compiler_that_cannot_compile_is_not_reported_as_usable(monkeypatch, tmp_path):
+    (tmp_path / "libnvrtc.so.13").touch()
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.delenv("NVCC", raising=False)
+    monkeypatch.setattr(cuda_compiler.nvrtc, "find", lambda: (str(tmp_path / "libnvrtc.so.13"), ()))
+    said = NativeCudaGenerator().facts()["CUDA compiler"]
+    assert said.startswith("unusable: no CUDA compiler here can compile: NVRTC: NVRTC cannot be loaded")
+    assert "pip install" in said
 
 
 def test_feeds_and_results_stay_on_the_device(emulator, monkeypatch):

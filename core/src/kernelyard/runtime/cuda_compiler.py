@@ -8,11 +8,16 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kernelyard.errors import ToolchainError
 from kernelyard.runtime import nvrtc
+from kernelyard.runtime.cuda_libraries import NVRTC
 from kernelyard.runtime.disk_cache import DiskCache
 from kernelyard.runtime.toolchain import Toolchain
+
+if TYPE_CHECKING:
+    from logging import Logger
 
 INSTALL_HINT = "pip install nvidia-cuda-nvrtc-cu12, or set NVCC to the compiler of a CUDA toolkit"
 CUDA = Toolchain("CUDA", "NVCC", ("nvcc",), INSTALL_HINT)
@@ -30,10 +35,13 @@ def compile_cubin(
     words = [*FLAGS, *(f"-I{folder.absolute()}" for folder in folders), *options]
     try:
         command = CUDA.find(compiler)
-    except ToolchainError:
+    except ToolchainError as missing:
         library = None if compiler or os.environ.get(CUDA.variable) else nvrtc.find()
         if library is None:
             raise
+        failure = nvrtc.failure(library[0])
+        if failure is not None:
+            raise _unusable(failure, missing) from failure
         return _by_nvrtc(*library, source, arch, words)
     return _by_nvcc(command, source, arch, words)
 
@@ -78,19 +86,45 @@ class KernelCompiler:
 
 
 def find_kernel_compiler() -> KernelCompiler | None:
-    """The compiler that `NVCC` names, else NVRTC, which takes a fraction of nvcc's time, else nvcc; None without any.
+    """Return the compiler that `NVCC` names, else NVRTC, which takes a fraction of nvcc's time, else nvcc, if any.
 
-    Raises: ToolchainError where `NVCC` names none, and for a compiler that does not run.
+    An NVRTC that cannot compile an empty kernel gives way to nvcc with a warning, unless its own variable names it.
+    Raises: ToolchainError where `NVCC` names none, and for compilers that do not run.
     """
-    library = None if os.environ.get(CUDA.variable) else nvrtc.find()
-    if library is not None:
+    is_named = bool(os.environ.get(CUDA.variable))
+    library = None if is_named else nvrtc.find()
+    failure = nvrtc.failure(library[0]) if library is not None else None
+    if library is not None and failure is None:
         return KernelCompiler(f"NVRTC {nvrtc.version(library[0])} ({library[0]})", *library)
+    if failure is not None and os.environ.get(NVRTC.variable):
+        raise _unusable(failure) from failure
     try:
         command = CUDA.find()
-    except ToolchainError:
-        if os.environ.get(CUDA.variable):
+    except ToolchainError as missing:
+        if failure is not None:
+            raise _unusable(failure, missing) from failure
+        if is_named:
             raise
         return None
+    if failure is not None:
+        _log().warning("NVRTC cannot compile, and %s is used: %s", command[0], failure)
     said = CUDA.run((*command, "--version"), Path.cwd())
     version = re.search(r"release ([\d.]+)", said)
     return KernelCompiler(f"nvcc {version[1] if version else said.strip()} ({command[0]})", nvcc=command)
+
+
+def _unusable(failure: ToolchainError, missing: ToolchainError | None = None) -> ToolchainError:
+    """Name each compiler that was tried: NVRTC, and nvcc unless it was not to be used."""
+    tried = f"NVRTC: {failure.message}: {' '.join(str(failure.found).split())}"
+    return ToolchainError(
+        "no CUDA compiler here can compile",
+        where=failure.where,
+        found=tried if missing is None else f"{tried}; nvcc: {missing.message}",
+        hint=INSTALL_HINT,
+    )
+
+
+def _log() -> Logger:
+    import logging  # takes long, for what hardly ever happens
+
+    return logging.getLogger(__name__)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 from kernelyard.errors import ToolchainError
@@ -61,6 +62,16 @@ def compile_cubin(library: str, source: str, options: Sequence[str]) -> bytes:
         return program.compile(options)
     finally:
         program.destroy()
+
+
+@cache
+def failure(library: str) -> ToolchainError | None:
+    """Return why a library cannot compile even an empty kernel; None where it works. It is tried once in a process."""
+    try:
+        compile_cubin(library, 'extern "C" __global__ void empty() {}', [])
+    except ToolchainError as error:
+        return error
+    return None
 
 
 class _Program:

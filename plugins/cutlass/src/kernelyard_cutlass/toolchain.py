@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from kernelyard.errors import BackendUnavailableError, ToolchainError
+from kernelyard.errors import BackendUnavailableError
 from kernelyard.runtime import nvrtc
 from kernelyard.runtime.cuda_libraries import NVRTC, PACKAGE, usable
 
@@ -59,9 +59,8 @@ def _nvrtc() -> str:
     found = next(iter(usable(NVRTC, INSTALL_HINT)), None)
     if found is None:
         raise BackendUnavailableError("there is no NVRTC to compile CUTLASS with", hint=INSTALL_HINT)
-    try:
-        nvrtc.version(found.path)
-    except ToolchainError as error:
+    error = nvrtc.failure(found.path)
+    if error is not None:
         raise BackendUnavailableError(error.message, where=found.path, found=error.found, hint=INSTALL_HINT) from error
     return found.path
 

@@ -124,7 +124,7 @@ def _compiler() -> str:
     try:
         compiler = find_kernel_compiler()
     except ToolchainError as error:
-        return f"unusable: {error.message}"
+        return f"unusable: {error.message}: {error.found}; {error.hint}"
     return compiler.name if compiler is not None else f"none: kernels stay text; {CUDA.install_hint}"
 
 
