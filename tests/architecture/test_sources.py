@@ -8,6 +8,7 @@ import inspect
 import re
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from distributions import Distribution, plugins
@@ -17,6 +18,7 @@ from kernelyard.errors import KernelyardError
 from kernelyard.plugins import hookspecs
 from kernelyard.plugins.hookspecs import HOOK_OF_PART
 from kernelyard.plugins.manifest import read_manifest
+from kernelyard.target import Target
 
 MAX_LINES_OF_FILE = 400
 MAX_LINES_OF_FUNCTION = 60
@@ -146,6 +148,33 @@ def test_hooks_are_a_few_lines(plugin: Distribution) -> None:
 def test_importing_the_hooks_is_cheap(plugin: Distribution) -> None:
     (hooks,) = plugin.entry_points["kernelyard"].values()
     fresh(f"import {hooks}, sys; assert not {{'numpy', 'onnx', 'llvmlite', 'kernelyard.ir'}} & set(sys.modules)")
+
+
+class ReadOptions(dict[str, Any]):
+    """Options of a compile, none of them given; `read` are those that are asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read: set[str] = set()
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self.read.add(name)
+        return default
+
+
+@pytest.mark.parametrize("plugin", INSTALLED, ids=lambda plugin: plugin.name)
+def test_the_manifest_names_the_options_that_are_read(plugin: Path) -> None:
+    """Those of backends and code generators: a name that the manifest lacks is refused before it reaches them."""
+    manifest = read_manifest(f"{package_of(plugin).name}.plugin")
+    module = importlib.import_module(f"{package_of(plugin).name}.plugin")
+    options = ReadOptions()
+    if "backend" in manifest.provides:
+        module.kernelyard_backend().configured(options)
+        module.kernelyard_backend().codegen([], options)
+    if "code_generator" in manifest.provides:
+        module.kernelyard_code_generator().generate({}, Target(manifest.targets[0]), options)
+    if "frontend" not in manifest.provides:
+        assert options.read == set(manifest.options)
 
 
 def test_the_manifest_names_the_options_that_the_frontend_takes() -> None:

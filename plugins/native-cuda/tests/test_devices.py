@@ -12,7 +12,7 @@ from kernelyard.ir import Constant, Function, FunctionBuilder, IRModule
 from kernelyard.ir.types import TensorType, TupleType
 from kernelyard.runtime import cuda_compiler
 from kernelyard.testing import evaluate
-from kernelyard_native_cuda.generator import NativeCudaGenerator, compiler_is_here
+from kernelyard_native_cuda.generator import GENERATED, NativeCudaGenerator, compiler_is_here
 from kernelyard_native_cuda.runtime import NativeCudaModule
 
 from .test_programs import TARGET, block, mlp, module_of
@@ -72,15 +72,17 @@ def test_the_option_text_is_checked(text):
         ky.compile(module_of(mlp), target=TARGET, backends=[], options={"native-cuda": {"text": text}}, strict=True)
 
 
-def test_the_option_tf32_rounds_factors_for_tensor_cores():
-    rounded = {}
-    for allowed in (True, False):
-        b = FunctionBuilder()
-        module = IRModule({"main": b.function(b.op("matmul", b.input("x", (256, 256)), b.input("w", (256, 256))))})
-        exe = ky.compile(module, target=TARGET, backends=[], options={"native-cuda": {"tf32": allowed}})
-        (kernels,) = (each for each in exe.modules if isinstance(each, NativeCudaModule))
-        rounded[allowed] = kernels.image.source.count("tf32")
-    assert rounded[True] > rounded[False]
+@pytest.mark.parametrize("tf32", [False, True])
+def test_the_option_tf32_puts_products_of_float32_on_tensor_cores(emulator, tf32):
+    b = FunctionBuilder()
+    module = IRModule({"main": b.function(b.op("matmul", b.input("x", (128, 64)), random(64, 128)))})
+    options = {"native-cuda": {"tf32": tf32}}
+    exe = ky.compile(module, target=ky.Target("cuda"), backends=[], options=options)
+    (generated,) = (each for each in exe.modules if isinstance(each, NativeCudaModule))
+    assert ("TensorTile<" in generated.image.source.partition(GENERATED)[2]) == tf32
+    x = random(128, 64)
+    difference = abs(ky.VirtualMachine(exe, ky.cuda("emulator"))["main"](x).numpy() - evaluate(module, [x])[0]).max()
+    assert (1e-4 < difference < 3e-2) if tf32 else difference < 1e-4
 
 
 @needs_compiler
