@@ -36,6 +36,9 @@ class Manager:
     def active(self, part, target):
         return [Configurable()]
 
+    def unavailable(self, part, target):
+        return []
+
     def get_any(self, name, parts, target):
         return Configurable()
 

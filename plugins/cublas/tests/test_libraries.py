@@ -9,7 +9,8 @@ import pytest
 
 import kernelyard as ky
 from kernelyard.errors import BackendUnavailableError
-from kernelyard.runtime import cuda_libraries
+from kernelyard.plugins.manager import backends, get_manager
+from kernelyard.runtime import cuda_driver, cuda_libraries
 from kernelyard.runtime.cuda_libraries import CUBLASLT, NVRTC
 from kernelyard_cublas.backend import CublasBackend
 from kernelyard_cublas.libraries import load_library, refusal, version_text
@@ -111,6 +112,23 @@ def test_without_the_library_everything_but_running_on_a_gpu_works(machine):
     assert region_of(compiled(PRODUCT, "sm_90")).pattern == "cublas.matmul"
     report = ky.explain(PRODUCT, target="cuda", backends=["cublas"])
     assert report.regions[0].backend == "cublas"
+
+
+def test_where_a_gpu_is_auto_leaves_the_backend_out_without_the_library(machine, monkeypatch, caplog):
+    monkeypatch.setattr(cuda_driver, "gpu_is_here", lambda: True)
+    get_manager.cache_clear()
+    try:
+        report = ky.explain(PRODUCT, target="cuda", backends="auto")
+        with pytest.raises(BackendUnavailableError, match="no usable cuBLASLt") as caught:
+            ky.explain(PRODUCT, target="cuda", backends=["cublas"])
+        (info,) = [each for each in backends() if each.name == "cublas"]
+    finally:
+        get_manager.cache_clear()
+    assert not [region for region in report.regions if region.backend == "cublas"]
+    assert "pip install 'kernelyard-cublas" in str(caught.value.hint)
+    assert info.state == "unavailable"
+    (said,) = [each.getMessage() for each in caplog.records if "cublas is left out" in each.getMessage()]
+    assert info.reason in said
 
 
 def test_on_a_gpu_without_the_library_one_error_says_what_is_missing(machine, emulator):

@@ -14,11 +14,13 @@ import pytest
 import kernelyard as ky
 from kernelyard.dims import symbol
 from kernelyard.errors import ArtifactCorruptedError, BackendUnavailableError, CodegenError, DeviceError, OptionError
+from kernelyard.runtime import cuda_driver
 from kernelyard.runtime.call_table import CallTable
 from kernelyard.runtime.device_driver import DeviceMemory, DeviceWorkspace
 from kernelyard.runtime.module import BindContext, BoundTensor
 from kernelyard.testing import assert_allclose, evaluate
 from kernelyard_cudnn import _native, gpu, planning
+from kernelyard_cudnn.backend import CudnnBackend
 from kernelyard_cudnn.blobs import Blob
 from kernelyard_cudnn.devices import properties_of
 from kernelyard_cudnn.gpu import CudnnGpu
@@ -288,6 +290,20 @@ def test_other_frontends_are_refused(monkeypatch: pytest.MonkeyPatch, version: s
     monkeypatch.setattr(_native, "_version_of", lambda _: version)
     with pytest.raises(BackendUnavailableError, match="another version"):
         _native.frontend_version()
+
+
+@pytest.mark.parametrize("has_gpu", [False, True])
+def test_without_the_frontend_the_backend_is_unavailable_where_a_gpu_is(
+    monkeypatch: pytest.MonkeyPatch, has_gpu: bool
+) -> None:
+    monkeypatch.setattr(cuda_driver, "gpu_is_here", lambda: has_gpu)
+    monkeypatch.setattr(_native, "_version_of", lambda _: "")
+    _native.load.cache_clear()
+    found = CudnnBackend().probe()
+    assert (found is not None) == has_gpu
+    if found is not None:
+        assert "cuDNN's frontend is not here" in found.reason
+        assert "pip install 'kernelyard-cudnn" in str(found.hint)
 
 
 def test_mixed_majors_are_refused_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:

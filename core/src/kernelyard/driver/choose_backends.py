@@ -68,6 +68,8 @@ def _configured(backend: Backend, options: Mapping[str, Any]) -> Backend | Plugi
 
 def _chosen(manager: PluginManager, target: Target, wanted: Sequence[str] | str) -> list[Backend]:
     if wanted == AUTO:
+        for info in manager.unavailable("backend", target.kind):
+            log.warning("the backend %s is left out: %s; %s", info.name, info.reason, info.hint or "")
         usable = {backend.name: backend for backend in manager.active("backend", target.kind)}
         return [usable[name] for name in order_backends({name: manager.priority_of(name) for name in usable})]
     parts = [manager.get_any(name, ("backend", "code_generator"), target.kind) for name in _names(wanted)]

@@ -209,6 +209,12 @@ class PluginManager:
             if plugin.state == "active":
                 yield plugin.parts["frontend"]
 
+    def unavailable(self, part: str, target: str) -> list[BackendInfo]:
+        """Return the plugins with such a part for a target whose libraries or devices are missing here, by name."""
+        chosen = [plugin for plugin in self.plugins if _may_provide(plugin, part, target)]
+        self.activate(*chosen)
+        return [plugin.info() for plugin in chosen if plugin.state == "unavailable"]
+
     def get(self, name: str, part: str, target: str | None = None) -> Any:
         """The part that the plugin `name` provides.
 

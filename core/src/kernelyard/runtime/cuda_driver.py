@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+import ctypes
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple
 
 from kernelyard.errors import DeviceError
 from kernelyard.runtime.device_driver import DeviceDriver
+
+DRIVER = "libcuda.so.1"
+
+
+@cache
+def gpu_is_here() -> bool:
+    """Return True where NVIDIA's driver finds a GPU: what is compiled there is to run there, with its libraries."""
+    try:
+        driver = ctypes.CDLL(DRIVER)
+    except OSError:
+        return False
+    count = ctypes.c_int()
+    return driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0 and count.value > 0
 
 
 class Launch(ABC):

@@ -15,6 +15,7 @@ from kernelyard.patterns import FusionPattern
 from kernelyard.patterns.composite import captured_operands
 from kernelyard.placement.json_serializer import JSONSerializer, KernelNode
 from kernelyard.plugins.backend import Backend, Unavailable
+from kernelyard.runtime import cuda_driver
 from kernelyard.runtime.module import RuntimeModule
 from kernelyard.target import Target
 from kernelyard.transform.run_codegen import Region
@@ -109,9 +110,14 @@ class CublasBackend(Backend):
         return CublasBackend(options.get("approximate_gelu", False))
 
     def probe(self) -> Unavailable | None:
-        """Whether the libraries here go together; that there is none is no obstacle to compiling."""
-        mixed = libraries.refusal()
-        return None if mixed is None else Unavailable(f"{mixed.message}: {mixed.found}", mixed.hint)
+        """See `Backend.probe`. Where there is no GPU, a missing library is no obstacle to compiling for one."""
+        try:
+            problem = libraries.refusal()
+            if problem is None and cuda_driver.gpu_is_here():
+                libraries.load_library()
+        except BackendUnavailableError as error:
+            problem = error
+        return None if problem is None else Unavailable(f"{problem.message}: {problem.found}", problem.hint)
 
     def facts(self) -> Mapping[str, str]:
         """The library that would be used on a GPU."""

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from ctypes import POINTER, c_float, c_uint, c_void_p
 
 from kernelyard.errors import ExecutionError
+from kernelyard.runtime.cuda_driver import DRIVER
 
-DRIVER = "libcuda.so.1"
 WARM_UP = 3
 ROUNDS = 3
 CALLS = 10

@@ -14,6 +14,7 @@ from types import ModuleType
 
 from kernelyard.errors import BackendUnavailableError, ToolchainError
 from kernelyard.runtime import nvrtc
+from kernelyard.runtime.cuda_driver import DRIVER
 from kernelyard.runtime.cuda_libraries import CUBLASLT, CUDNN, MAJORS, NVRTC, CudaLibrary, major_in_use, usable
 
 FRONTEND, MODULE = "nvidia-cudnn-frontend", "cudnn"
@@ -21,7 +22,6 @@ LEAST, BELOW = (1, 28), (1, 29)
 WHERE = "backend 'cudnn'"
 INSTALL_HINT = "pip install 'kernelyard-cudnn[cu12]' or 'kernelyard-cudnn[cu13]', as the other CUDA libraries here"
 EMULATOR_HINT = f'{INSTALL_HINT}; or run on kernelyard.cuda("emulator")'
-DRIVER = "libcuda.so.1"
 
 
 def wheel_majors() -> tuple[int, ...]:

@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from kernelyard.errors import CodegenError, OptionError
+from kernelyard.errors import BackendUnavailableError, CodegenError, OptionError
 from kernelyard.ir import Call, Constant, Expr, Function, IRModule
 from kernelyard.patterns import FusionPattern
 from kernelyard.placement.json_serializer import JSONSerializer, KernelNode
 from kernelyard.plugins.backend import Backend, Unavailable
+from kernelyard.runtime import cuda_driver
 from kernelyard.runtime.module import RuntimeModule
 from kernelyard.target import Target
 from kernelyard.transform.canonicalize import Canonicalize
@@ -179,9 +180,14 @@ class CudnnBackend(Backend):
         return CudnnBackend(Options(layout, planned, options.get("tf32", False), options.get("tune", False)))
 
     def probe(self) -> Unavailable | None:
-        """Whether the libraries here go together; that there is none is no obstacle to compiling."""
-        mixed = _native.refusal()
-        return None if mixed is None else Unavailable(f"{mixed.message}: {mixed.found}", mixed.hint)
+        """See `Backend.probe`. Where there is no GPU, missing libraries are no obstacle to compiling for one."""
+        try:
+            problem = _native.refusal()
+            if problem is None and cuda_driver.gpu_is_here():
+                _native.load()
+        except BackendUnavailableError as error:
+            problem = error
+        return None if problem is None else Unavailable(f"{problem.message}: {problem.found}", problem.hint)
 
     def facts(self) -> Mapping[str, str]:
         """The libraries that would be used on a GPU."""
