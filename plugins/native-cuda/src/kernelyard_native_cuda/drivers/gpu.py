@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import os
 import re
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cache
 from threading import Lock, local
 from types import ModuleType
@@ -28,6 +30,11 @@ INSTALL_HINT = "pip install 'kernelyard-native-cuda[cuda]', or run on kernelyard
 # A kernel gets this much dynamic shared memory without asking for more.
 UNASKED_SHARED_NBYTES = 48 << 10
 LEGACY_STREAM = 1  # the handle CU_STREAM_LEGACY
+SYNC_VARIABLE = "KERNELYARD_CUDA_SYNC"
+SYNC_HINT = f"a kernel failed, maybe before this call: set {SYNC_VARIABLE}=1 to wait for each launch and have it named"
+# Illegal address, hardware stack error, illegal instruction, misaligned address, invalid address space, invalid program
+# counter, launch failed: a later call than the launch may give them.
+KERNEL_FAULTS = frozenset((700, 714, 715, 716, 717, 718, 719))
 DRIVER_HINT = 'install NVIDIA\'s driver, or run on kernelyard.cuda("emulator")'
 
 
@@ -50,13 +57,14 @@ def gpu(index: int) -> Gpu:
 class Gpu(CudaDriver):
     """A GPU's primary context, which other libraries of the process use too, and a stream of its own.
 
-    api: the module of the driver API.
+    api: the module of the driver API. is_synchronous: each launch is waited for, and nothing is captured.
     """
 
     dlpack_type = 2  # kDLCUDA
 
     def __init__(self, api: Any, index: int) -> None:
         self.api, self.index = api, index
+        self.is_synchronous = os.environ.get(SYNC_VARIABLE) == "1"
         self._local = local()  # stream: where the calling thread's work goes instead, while it is captured
         self._capturing = Lock()
         self._freed_later: deque[tuple[int, bool]] = deque()
@@ -83,7 +91,8 @@ class Gpu(CudaDriver):
         """What a function of the driver API gives. Raises: ExecutionError naming it and its error."""
         status, *results = getattr(self.api, name)(*args)
         if int(status) != 0:
-            raise ExecutionError("the CUDA driver failed", where=name, found=getattr(status, "name", str(status)))
+            found, hint = getattr(status, "name", str(status)), SYNC_HINT if int(status) in KERNEL_FAULTS else None
+            raise ExecutionError("the CUDA driver failed", where=name, found=found, hint=hint)
         return results[0] if results else None
 
     def _attribute(self, name: str) -> int:
@@ -172,9 +181,21 @@ class Gpu(CudaDriver):
         finally:
             self.call("cuEventDestroy", event)  # the driver keeps it until the wait is over
 
-    def capture(self, run: Callable[[], None]) -> Graph:
+    def capture(self, run: Callable[[], None]) -> Graph | None:
         """See `DeviceDriver.capture`: a CUDA graph."""
+        if self.is_synchronous:
+            return None
         self.enter()
+        try:
+            graph = self._capture(run)
+        finally:
+            self._free_collected()
+        try:
+            return Graph(self, self.call("cuGraphInstantiate", graph, 0))
+        finally:
+            self.call("cuGraphDestroy", graph)
+
+    def _capture(self, run: Callable[[], None]) -> Any:
         mode = self.api.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
         with self._capturing:
             self.call("cuStreamBeginCapture", self._capture_stream, mode)
@@ -186,13 +207,13 @@ class Gpu(CudaDriver):
                 raise
             finally:
                 self._local.stream = None
-            graph = self.call("cuStreamEndCapture", self._capture_stream)
-        while self._freed_later:
-            self.free(*self._freed_later.popleft())
-        try:
-            return Graph(self, self.call("cuGraphInstantiate", graph, 0))
-        finally:
-            self.call("cuGraphDestroy", graph)
+            return self.call("cuStreamEndCapture", self._capture_stream)
+
+    def _free_collected(self) -> None:
+        """Free what was collected while this thread captured, or another one."""
+        with suppress(IndexError):  # the last may be another thread's to free
+            while True:
+                self.free(*self._freed_later.popleft())
 
     def load(self, image: Image) -> GpuKernels:
         """See `CudaDriver.load`. Raises: DeviceError."""
@@ -251,14 +272,14 @@ class GpuKernels(LoadedKernels):
         if grid.shared_nbytes > UNASKED_SHARED_NBYTES:
             limit = gpu.api.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             gpu.call("cuFuncSetAttribute", function, limit, grid.shared_nbytes)
-        return GpuLaunch(gpu, function, grid, arguments)
+        return GpuLaunch(gpu, kernel, function, grid, arguments)
 
 
 class GpuLaunch(Launch):
     """See `Launch`."""
 
-    def __init__(self, gpu: Gpu, function: Any, grid: Grid, arguments: Sequence[Argument]) -> None:
-        self._gpu, self._function, self._grid = gpu, function, grid
+    def __init__(self, gpu: Gpu, kernel: str, function: Any, grid: Grid, arguments: Sequence[Argument]) -> None:
+        self._gpu, self._kernel, self._function, self._grid = gpu, kernel, function, grid
         count = max(len(arguments), 1)
         self._words = (ctypes.c_longlong * count)(*(argument.value for argument in arguments))
         start = ctypes.addressof(self._words)
@@ -269,7 +290,17 @@ class GpuLaunch(Launch):
         gpu, grid = self._gpu, self._grid
         gpu.enter()
         packed, shared = self._packed, grid.shared_nbytes
-        gpu.call("cuLaunchKernel", self._function, *grid.blocks, *grid.threads, shared, gpu.stream, packed, 0)
+        try:
+            gpu.call("cuLaunchKernel", self._function, *grid.blocks, *grid.threads, shared, gpu.stream, packed, 0)
+            if gpu.is_synchronous:
+                gpu.synchronize()
+        except ExecutionError as error:
+            raise ExecutionError(
+                "a CUDA kernel failed",
+                where=f"{self._kernel}<<<{grid.blocks}, {grid.threads}, {shared}>>>",
+                found=f"{error.where}: {error.found}",
+                hint=None if gpu.is_synchronous else error.hint,
+            ) from error
 
     def move(self, place: int, address: int) -> None:
         self._words[place] = address
