@@ -65,9 +65,9 @@ def test_report_of_a_placement() -> None:
     ]
     assert report.coverage["acme"]["ops"] == 2
     assert report.coverage["acme"]["flops"] == 2 * 4 * 8 * 8 + 4 * 8
-    assert report.coverage["native-cpu"]["ops"] == 2
+    assert report.coverage["rest"]["ops"] == 2
     assert report.coverage["acme"]["ops_fraction"] == 0.5
-    assert report.summary == "acme 2/4 ops (89 % of FLOPs) · native-cpu 2 · declined 1: dtype×1"
+    assert report.summary == "acme 2/4 ops (89 % of FLOPs) · rest 2 · declined 1: dtype×1"
 
 
 def test_symbols_count_as_64() -> None:

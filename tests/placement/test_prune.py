@@ -54,7 +54,7 @@ def test_what_is_declined_is_plain_again():
     assert_same_meaning(module, after, [X])
     assert len(after.functions) == 4, "composites that nobody calls any more are gone"
     report = build_report(after, recorder)
-    assert [node.backend for node in report.nodes] == ["acme", "acme"] + ["native-cpu"] * 4
+    assert [node.backend for node in report.nodes] == ["acme", "acme"] + ["rest"] * 4
     assert [(d.pattern, d.code, d.taken_by) for d in report.declined] == [
         ("acme.nn.relu", "light", ""),
         ("acme.shifted", "light", ""),

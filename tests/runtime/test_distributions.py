@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from kernelyard.errors import DeviceError
 from kernelyard.runtime import distributions
+from kernelyard.runtime.device import Device
 from kernelyard.runtime.entry_points import EntryPoint, distribution_of, find
 
 
@@ -74,6 +76,17 @@ def test_files_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = distributions.find("With-Library")
     assert found is not None
     assert found.files("libx.so.3") == [str(tmp_path / "lib/libx.so.3"), str(tmp_path / "lib/site/x, y/libx.so.3")]
+
+
+def test_the_line_that_installs_an_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    info = installed_as(tmp_path, "kernelyard", "9.9")
+    header = (info / "METADATA").read_text().partition("\n\n")[0]
+    (info / "METADATA").write_text(f"{header}\nProvides-Extra: cpu\nProvides-Extra: npu\n\nProvides-Extra: vpu")
+    monkeypatch.syspath_prepend(tmp_path)
+    lines = [distributions.install_line(kind) for kind in ("npu", "vpu")]
+    assert lines == ["pip install 'kernelyard[npu]'", None]
+    with pytest.raises(DeviceError, match=r"pip install 'kernelyard\[npu\]'"):
+        Device("npu").open()
 
 
 def test_an_archive_on_the_path_is_looked_into(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,9 +44,7 @@ class ReferenceModule(RuntimeModule):
     """Operator calls by symbol."""
 
     kind: ClassVar[str] = "reference"
-    native_hint: ClassVar[str] = (
-        "install a code generator and compile the model again: pip install kernelyard-native-cpu"
-    )
+    native_hint: ClassVar[str] = "install a code generator and compile the model again: pip install 'kernelyard[cpu]'"
 
     def __init__(self, calls: Mapping[str, OpCall]) -> None:
         self.calls = dict(calls)

@@ -13,8 +13,7 @@ if TYPE_CHECKING:
 # Entry points of this group, named as a kind of device: `open(index) -> DeviceDriver`, which raises DeviceError where
 # the device is not there.
 GROUP = "kernelyard.device"
-# The distribution to install for a kind of device that nothing here drives; "cpu" is always there.
-_DISTRIBUTIONS = {"cuda": "kernelyard-native-cuda"}
+CPU = "cpu"  # the host's processor, which is always there and needs no driver
 
 
 @dataclass(frozen=True)
@@ -30,7 +29,7 @@ class Device:
     index: int | str = 0
 
     def __str__(self) -> str:
-        return self.kind if self.kind == "cpu" else f"{self.kind}:{self.index}"
+        return self.kind if self.kind == CPU else f"{self.kind}:{self.index}"
 
     def require(self) -> None:
         """Make sure that the device can be used here.
@@ -44,19 +43,19 @@ class Device:
 
         Raises: DeviceError with the reason, and with what to install.
         """
-        if self.kind == "cpu":
+        if self.kind == CPU:
             return None
         from kernelyard.runtime.device_driver import DeviceDriver
+        from kernelyard.runtime.distributions import install_line
         from kernelyard.runtime.entry_points import find
 
         entry = next((entry for entry in find(GROUP).entries if entry.name == self.kind), None)
         if entry is None:
-            distribution = _DISTRIBUTIONS.get(self.kind)
             raise DeviceError(
                 f"the device {self} cannot be used",
                 found="no installed plugin that drives such a device",
-                expected=distribution or "cpu",
-                hint=f"pip install {distribution}" if distribution else "use kernelyard.cpu()",
+                expected=", ".join(device_kinds()),
+                hint=install_line(self.kind) or "install the plugin that drives it",
             )
         driver = entry.load()(self.index)
         if not isinstance(driver, DeviceDriver):
@@ -69,9 +68,16 @@ class Device:
         return driver
 
 
+def device_kinds() -> tuple[str, ...]:
+    """Return the kinds of devices that can be driven here: the CPU, and those of installed plugins."""
+    from kernelyard.runtime.entry_points import find
+
+    return tuple(dict.fromkeys([CPU, *(entry.name for entry in find(GROUP).entries)]))
+
+
 def cpu() -> Device:
     """The host's processor."""
-    return Device("cpu")
+    return Device(CPU)
 
 
 def cuda(index: int | str = 0) -> Device:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from importlib import metadata
 
+CORE = "kernelyard"
 _SUFFIXES = (".dist-info", ".egg-info")
 
 
@@ -59,10 +60,17 @@ class Distribution:
         recorded = [line.rsplit(",", 2)[0].strip('"') for line in lines]
         return [os.path.normpath(os.path.join(self.site, path)) for path in recorded if os.path.basename(path) == name]
 
+    @property
+    def extras(self) -> list[str]:
+        """The names of its extras (`Provides-Extra`)."""
+        return self._headers("Provides-Extra")
+
     def _header(self, field: str) -> str:
+        return next(iter(self._headers(field)), "")
+
+    def _headers(self, field: str) -> list[str]:
         headers = (self.read("METADATA") or self.read("PKG-INFO")).partition("\n\n")[0]
-        found = re.search(rf"^{field}:[ \t]*(.*\S)", headers, re.MULTILINE | re.IGNORECASE)
-        return found[1] if found else ""
+        return re.findall(rf"^{field}:[ \t]*(.*\S)", headers, re.MULTILINE | re.IGNORECASE)
 
 
 class _Other(Distribution):
@@ -99,6 +107,12 @@ def find(name: str) -> Distribution | None:
     """The distribution of that name, None where it is not installed."""
     key = normalized(name)
     return next((each for each in installed() if each.key == key), None)
+
+
+def install_line(extra: str) -> str | None:
+    """Return the pip line for an extra of Kernelyard, None where it has none of that name."""
+    core = find(CORE)
+    return f"pip install '{CORE}[{extra}]'" if core is not None and extra in core.extras else None
 
 
 def _all() -> Iterator[Distribution]:

@@ -23,7 +23,7 @@ def command(as_json: bool) -> None:
     if as_json:
         print_json([asdict(info) for info in infos])
         return
-    for line in describe(infos) or ["no plugin is installed; pip install kernelyard-native-cpu"]:
+    for line in describe(infos) or ["no plugin is installed; pip install 'kernelyard[cpu]'"]:
         say(line)
 
 

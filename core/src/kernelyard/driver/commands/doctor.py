@@ -77,9 +77,9 @@ def _print_plugins(infos: list[BackendInfo], runtimes: dict[str, dict[str, str]]
     usable = {part for info in infos if info.state == "active" for part in info.provides}
     if "code_generator" not in usable:
         say("no code generator is usable: what no library takes runs on the slow reference interpreter")
-        click.echo("    → pip install kernelyard-native-cpu")
+        click.echo("    → pip install 'kernelyard[cpu]'")
     if "frontend" not in usable:
-        click.echo("no frontend is usable: only IRModules can be compiled\n    → pip install kernelyard-onnx")
+        click.echo("no frontend is usable: only IRModules can be compiled\n    → pip install 'kernelyard[onnx]'")
 
 
 def _facts_of(part: str) -> dict[str, dict[str, str]]:
