@@ -164,8 +164,20 @@ def test_a_gpu_target_needs_its_code_generator(mlp: IRModule, monkeypatch: pytes
     monkeypatch.setattr(PluginManager, "active", lambda *_: [])
     with pytest.raises(errors.BackendUnavailableError, match="kernelyard-native-cuda"):
         ky.compile(mlp, target="cuda")
+
+
+def test_a_target_is_what_plugins_are_for(install, mlp: IRModule) -> None:
     with pytest.raises(errors.TargetError, match="did you mean 'cuda'"):
         ky.compile(mlp, target="cudda")
+    with pytest.raises(errors.TargetError, match="'npu'") as caught:
+        ky.explain(mlp, target=ky.Target("npu"))
+    assert {"cpu", "cuda"} <= set(str(caught.value.expected).split(", "))
+    install(InterpretedBackend("acme", ["matmul"]), targets=("npu",))
+    with pytest.raises(errors.TargetError, match="did you mean 'npu'"):
+        ky.compile(mlp, target="npus")
+    for kind in ("", "my npu", "npu:0", 3):
+        with pytest.raises(errors.TargetError, match="an identifier"):
+            ky.Target(kind)
 
 
 # --- options ----------------------------------------------------------------------------------------------------------

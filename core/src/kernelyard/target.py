@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import difflib
-from dataclasses import dataclass, fields
+import re
+from dataclasses import dataclass, fields, replace
 
 from kernelyard.errors import TargetError
+from kernelyard.runtime.device import CPU
 
-KINDS = ("cpu", "cuda")
+_KIND = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 
 
 @dataclass(frozen=True)
 class Target:
     """What to compile for; compiling needs no device of that kind.
 
-    kind: "cpu" or "cuda". arch: a GPU architecture such as "sm_90"; several, "sm_80,sm_90", get code for each.
+    kind: "cpu", or what plugins call their devices, such as "cuda": letters, digits, "_" and "-". `compile` asks
+    whether there is such a plugin. arch: a GPU architecture such as "sm_90"; several, "sm_80,sm_90", get code for each.
     mcpu: the least CPU that programs must run on, such as "x86-64-v3" (default: the CPU this runs on). deterministic: a
     compiled program gives the same bits for the same feeds in every run, with any number of threads and of callers, on
     one kind of CPU; what cannot promise that runs on one thread. Raises: TargetError.
@@ -34,13 +36,13 @@ class Target:
     def __post_init__(self) -> None:
         if self.arch is not None:
             object.__setattr__(self, "arch", ",".join(self.archs))
-        if self.kind not in KINDS:
-            close = difflib.get_close_matches(self.kind, KINDS, 1)
-            raise TargetError(
-                f"unknown target {self.kind!r}",
-                expected=", ".join(KINDS),
-                hint=f"did you mean {close[0]!r}?" if close else None,
-            )
+        if not isinstance(self.kind, str) or _KIND.fullmatch(self.kind) is None:
+            raise TargetError("a kind of device is an identifier", found=repr(self.kind), expected='"cuda", "my-npu"')
+
+    @property
+    def host(self) -> Target:
+        """The target of what runs on the host in a program for this one."""
+        return self if self.kind == CPU else replace(self, kind=CPU, arch=None)
 
     @property
     def archs(self) -> tuple[str, ...]:
@@ -60,5 +62,5 @@ def as_target(target: Target | str) -> Target:
     if isinstance(target, Target):
         return target
     if not isinstance(target, str):
-        raise TargetError("a target is a name or a Target", found=type(target).__name__, expected=", ".join(KINDS))
+        raise TargetError("a target is a name or a Target", found=type(target).__name__, expected='"cpu"')
     return Target(target)

@@ -9,6 +9,7 @@ from typing import Any
 
 import kernelyard.ops  # noqa: F401  the vocabulary must be declared before a model is read
 from kernelyard.driver.choose_backends import choose_backends, choose_code_generator, rival_of
+from kernelyard.driver.choose_target import choose_target
 from kernelyard.driver.generate import Generated, generate, planned_kernels
 from kernelyard.driver.import_model import import_model
 from kernelyard.driver.lower import lower
@@ -34,7 +35,7 @@ from kernelyard.runtime.module import RuntimeModule
 from kernelyard.runtime.program import Program, SizeCheck
 from kernelyard.runtime.report import EXTERN, VIEW, VM, Report
 from kernelyard.runtime.routine import Routine
-from kernelyard.target import Target, as_target
+from kernelyard.target import Target
 from kernelyard.transform.legalize_ops import VIEWS, custom_kernel_of
 from kernelyard.transform.pipelines import get_pipeline
 from kernelyard.transform.run_codegen import EXTERNAL_MODULES
@@ -59,12 +60,12 @@ def compile(  # noqa: A001  the public name, as `re.compile`
 ) -> Executable:
     """Compile a model.
 
-    model: a path, bytes, a model object that an installed frontend knows, or an IRModule. target: "cpu", "cuda" or a
-    Target. backends: names in order of preference, "auto" for all that can be used, [] for none but the target's own
-    code generator. options: {plugin: {option: value}}. require: {backend: the least share of FLOPs that it must run}.
-    strict: raise where a plugin breaks its word, instead of running its part elsewhere. exclude_patterns: names of
-    patterns that are not to be offloaded. precision: "float32" computes as the model says; other names of
-    `kernelyard.driver.precision` trade accuracy for speed (docs/precision.md).
+    model: a path, bytes, a model object that an installed frontend knows, or an IRModule. target: a kind of device,
+    "cpu" or one that plugins are for, or a Target. backends: names in order of preference, "auto" for all that can be
+    used, [] for none but the code generator. options: {plugin: {option: value}}. require: {backend: the least share of
+    FLOPs that it must run}. strict: raise where a plugin breaks its word, instead of running its part elsewhere.
+    exclude_patterns: names of patterns that are not to be offloaded. precision: "float32" computes as the model says;
+    other names of `kernelyard.driver.precision` trade accuracy for speed (docs/precision.md).
     Warns: PerformanceWarning where ops are left to the reference interpreter, and where the target is slow in the
       precision.
     Raises: FrontendError, UnknownBackendError, BackendUnavailableError, TargetError, OptionError, CoverageError for
@@ -79,7 +80,8 @@ def compile(  # noqa: A001  the public name, as `re.compile`
         >>> exe(np.array([-1, 2], np.float32)).numpy().tolist()
         [0.0, 2.0]
     """
-    manager, target = get_manager(), as_target(target)
+    manager = get_manager()
+    target = choose_target(manager, target)
     checked, required = check_options(manager, options), check_requirements(manager, require)
     chosen_precision = get_precision(precision)
     chosen_precision.warn_where_slow(target)
@@ -121,7 +123,8 @@ def explain(
 
     Raises: as `compile`.
     """
-    manager, target = get_manager(), as_target(target)
+    manager = get_manager()
+    target = choose_target(manager, target)
     checked, required = check_options(manager, options), check_requirements(manager, require)
     chosen_precision = get_precision(precision)
     chosen_precision.warn_where_slow(target)

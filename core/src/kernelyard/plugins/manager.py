@@ -259,6 +259,10 @@ class PluginManager:
         """The compile options that each plugin takes, as its manifest says."""
         return {plugin.name: plugin.manifest.options if plugin.manifest else () for plugin in self.plugins}
 
+    def target_kinds(self) -> tuple[str, ...]:
+        """The kinds of targets that the plugins are for, as their manifests say."""
+        return tuple(dict.fromkeys(kind for p in self.plugins if p.manifest for kind in p.manifest.targets))
+
     def priority_of(self, name: str) -> int:
         """The priority that the usable plugin of that name states."""
         return next((_manifest_of(p).priority for p in self.plugins if p.name == name and p.state == "active"), 0)

@@ -71,7 +71,7 @@ class CompileOptions:
 def compile_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of `CompileOptions`; the function gets them as `how: CompileOptions`."""
 
-    @click.option("--target", metavar="NAME", help="cpu or cuda (default: cpu).")
+    @click.option("--target", metavar="NAME", help="cpu, cuda, or another that a plugin is for (default: cpu).")
     @click.option(
         "--backends", metavar="LIST", help="Names in order of preference, auto or none: a,b,c (default: auto)."
     )

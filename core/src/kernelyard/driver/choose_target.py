@@ -1,0 +1,29 @@
+"""Which target a program is compiled for: one that something installed here is for."""
+
+from __future__ import annotations
+
+import difflib
+
+from kernelyard.errors import TargetError
+from kernelyard.plugins.manager import PluginManager
+from kernelyard.runtime.device import device_kinds
+from kernelyard.runtime.distributions import install_line
+from kernelyard.target import Target, as_target
+
+
+def choose_target(manager: PluginManager, wanted: Target | str) -> Target:
+    """Return the target, whose kind some manifest has among its `targets`, or some plugin drives devices of.
+
+    Raises: TargetError.
+    """
+    target = as_target(wanted)
+    known = sorted({*device_kinds(), *manager.target_kinds()})
+    if target.kind in known:
+        return target
+    close = difflib.get_close_matches(target.kind, known, 1)
+    install = install_line(target.kind) or "install the plugin that is for it"
+    raise TargetError(
+        f"no installed plugin is for the target {target.kind!r}",
+        expected=", ".join(known),
+        hint=f"did you mean {close[0]!r}?" if close else install,
+    )
