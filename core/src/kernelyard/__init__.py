@@ -34,6 +34,8 @@ _HOME = {
     "backends": "kernelyard.plugins.manager",
     "cpu": "kernelyard.runtime.device",
     "cuda": "kernelyard.runtime.device",
+    "device": "kernelyard.runtime.device",
+    "devices": "kernelyard.runtime.device",
 }
 _SUBPACKAGES = (
     "dims",
@@ -62,6 +64,8 @@ __all__ = [
     "compile",
     "cpu",
     "cuda",
+    "device",
+    "devices",
     "errors",
     "explain",
     "load",
@@ -75,6 +79,8 @@ if TYPE_CHECKING:
     from kernelyard.plugins.manager import backends as backends
     from kernelyard.runtime.device import cpu as cpu
     from kernelyard.runtime.device import cuda as cuda
+    from kernelyard.runtime.device import device as device
+    from kernelyard.runtime.device import devices as devices
     from kernelyard.runtime.executable import Executable as Executable
     from kernelyard.runtime.loader import load as load
     from kernelyard.runtime.report import Report as Report

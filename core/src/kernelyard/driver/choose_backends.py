@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from kernelyard.errors import (
     BackendUnavailableError,
@@ -18,6 +18,9 @@ from kernelyard.plugins.backend import Backend
 from kernelyard.plugins.code_generator import CodeGenerator
 from kernelyard.plugins.guard import within_time
 from kernelyard.plugins.manager import PluginManager
+from kernelyard.runtime.device import CPU, device_kinds
+from kernelyard.runtime.distributions import install_line
+from kernelyard.runtime.report import ON_HOST, Reason
 from kernelyard.target import Target
 
 log = logging.getLogger(__name__)
@@ -72,31 +75,67 @@ def _chosen(manager: PluginManager, target: Target, wanted: Sequence[str] | str)
             log.warning("the backend %s is left out: %s; %s", info.name, info.reason, info.hint or "")
         usable = {backend.name: backend for backend in manager.active("backend", target.kind)}
         return [usable[name] for name in order_backends({name: manager.priority_of(name) for name in usable})]
-    parts = [manager.get_any(name, ("backend", "code_generator"), target.kind) for name in _names(wanted)]
+    on_host = {generator.name for generator in _host_generators(manager, target)}
+    names = [name for name in _names(wanted) if name not in on_host]
+    parts = [manager.get_any(name, ("backend", "code_generator"), target.kind) for name in names]
     return [part for part in parts if isinstance(part, Backend)]
+
+
+class GeneratorChoice(NamedTuple):
+    """The code generator for what no backend takes, None where there is none; and the target that it generates for,
+    which is the program's own or its host's."""
+
+    generator: CodeGenerator | None
+    target: Target
+
+    def reason_in(self, program: Target) -> dict[str, Reason]:
+        """Return why work of the generator is not on the program's device, by its name; nothing where it is."""
+        if self.generator is None or self.target.kind == program.kind:
+            return {}
+        message = f"no code generator for {program.kind} is installed; {self.generator.name}'s kernels run on copies"
+        return {self.generator.name: Reason(program.kind, "", ON_HOST, message)}
+
+    def rival_in(self, program: Target, wanted: Sequence[str] | str) -> CodeGenerator | None:
+        """Return the code generator where it may claim what a library would take: where the user leaves the choice to
+        us, and on one device; libraries that are named get all they can run."""
+        return self.generator if wanted == AUTO and self.target.kind == program.kind else None
 
 
 def choose_code_generator(
     manager: PluginManager, target: Target, wanted: Sequence[str] | str = AUTO
-) -> CodeGenerator | None:
-    """The target's own code generator, None when there is none; of several the first that `wanted` names.
+) -> GeneratorChoice:
+    """Choose the target's code generator, of several the first that `wanted` names; for a device without any, the
+    host's.
 
-    Raises: BackendUnavailableError for a GPU target, whose programs cannot run on the reference interpreter.
+    Raises: BackendUnavailableError for a device without either, whose programs cannot run on the reference interpreter.
     """
-    generators: list[CodeGenerator] = manager.active("code_generator", target.kind)
-    if not generators and target.kind != "cpu":
-        raise BackendUnavailableError(
-            f"no code generator for target {target.kind!r} is usable",
-            hint=f"pip install kernelyard-native-{target.kind}; `kernelyard doctor` says more",
-        )
+    own: list[CodeGenerator] = manager.active("code_generator", target.kind)
+    generators = own or _host_generators(manager, target)
+    if not generators and target.kind != CPU:
+        raise _no_generator(manager, target)
     by_name = {generator.name: generator for generator in generators}
     named = [by_name[name] for name in wanted if name in by_name]
-    return next(iter([*named, *generators]), None)
+    return GeneratorChoice(next(iter([*named, *generators]), None), target if own else target.host)
 
 
-def rival_of(wanted: Sequence[str] | str, generator: CodeGenerator | None) -> CodeGenerator | None:
-    """The code generator, where the user leaves to us who runs what; libraries that are named get all they can run."""
-    return generator if wanted == AUTO else None
+def _host_generators(manager: PluginManager, target: Target) -> list[CodeGenerator]:
+    """The CPU's code generators, for a device that is driven and has none of its own, not even one out of order."""
+    if target.kind not in device_kinds() or manager.providers("code_generator", target.kind):
+        return []
+    return manager.active("code_generator", CPU)
+
+
+def _no_generator(manager: PluginManager, target: Target) -> BackendUnavailableError:
+    unusable = manager.providers("code_generator", target.kind)
+    missing = CPU if not unusable and target.kind in device_kinds() else target.kind
+    found = [f"{plugin.label} is {plugin.state}: {plugin.reason}" for plugin in unusable]
+    hints = [plugin.hint for plugin in unusable] + [install_line(missing), "`kernelyard doctor` says more"]
+    return BackendUnavailableError(
+        f"no code generator for target {target.kind!r} is usable",
+        found="; ".join(found) or "none is installed",
+        expected=f"one for {target.kind}, or a driver of such devices and a code generator for {CPU}",
+        hint=next(hint for hint in hints if hint),
+    )
 
 
 def _names(wanted: Sequence[str] | str) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import kernelyard.ops  # noqa: F401  the vocabulary must be declared before a model is read
-from kernelyard.driver.choose_backends import choose_backends, choose_code_generator, rival_of
+from kernelyard.driver.choose_backends import choose_backends, choose_code_generator
 from kernelyard.driver.choose_target import choose_target
 from kernelyard.driver.generate import Generated, generate, planned_kernels
 from kernelyard.driver.import_model import import_model
@@ -86,18 +86,19 @@ def compile(  # noqa: A001  the public name, as `re.compile`
     chosen_precision = get_precision(precision)
     chosen_precision.warn_where_slow(target)
     chosen = choose_backends(manager, target, backends, checked)
-    generator = choose_code_generator(manager, target, backends)
-    recorder = Recorder(get_manager().label_of)
+    choice = choose_code_generator(manager, target, backends)
+    generator = choice.generator
+    recorder = Recorder(manager.label_of, choice.reason_in(target))
 
     module = chosen_precision.apply(simplify(import_model(manager, model, checked)))
     excluded = _names(exclude_patterns)
-    rival = None if required else rival_of(backends, generator)
+    rival = None if required else choice.rival_in(target, backends)
     placed = partition(module, chosen, target, recorder, strict, excluded, rival)
     if required:  # known before the work is done
         check_coverage(build_report(placed, recorder, str(target), runs_rest(generator), precision=precision), required)
     placed, offloaded = offload(placed, chosen, target, checked, recorder, strict, excluded, rival)
     own_options = checked.get(generator.name, {}) if generator else {}
-    generated = generate(offloaded, generator, target, own_options, recorder, strict)
+    generated = generate(offloaded, generator, choice.target, own_options, recorder, strict)
     checks = {name: size_checks(module, name) for name in module.entry_functions()}
     exe = link(generated, target, checks, precision)
 
@@ -129,10 +130,11 @@ def explain(
     chosen_precision = get_precision(precision)
     chosen_precision.warn_where_slow(target)
     chosen = choose_backends(manager, target, backends, checked)
-    generator = choose_code_generator(manager, target, backends)
-    recorder = Recorder(get_manager().label_of)
+    choice = choose_code_generator(manager, target, backends)
+    generator = choice.generator
+    recorder = Recorder(manager.label_of, choice.reason_in(target))
     module = chosen_precision.apply(simplify(import_model(manager, model, checked)))
-    rival = None if required else rival_of(backends, generator)
+    rival = None if required else choice.rival_in(target, backends)
     placed = partition(module, chosen, target, recorder, strict, _names(exclude_patterns), rival)
     kernels = planned_kernels(placed, generator)
     report = build_report(placed, recorder, str(target), runs_rest(generator), kernels, precision)

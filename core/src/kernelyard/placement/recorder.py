@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from kernelyard.ir import Call, Expr, Var
@@ -25,11 +25,12 @@ class Recorder:
     """Gets told by the passes; `build_report` reads it. One per compilation.
 
     matches: those accepted, by root. refusals: reasons by node. offers: which ops each backend has patterns for.
+    rest: a reason for all that a code generator runs, by its name.
 
     label_of: what a message calls a backend; the driver names the plugin with its distribution and version.
     """
 
-    def __init__(self, label_of: Callable[[str], str] = str) -> None:
+    def __init__(self, label_of: Callable[[str], str] = str, rest: Mapping[str, Reason] | None = None) -> None:
         self.label_of = label_of
         self._refusals: dict[_Refusal, None] = {}  # in order, each once: a backend may be asked again
         self._taken: dict[Var | tuple[str, str], str] = {}
@@ -37,10 +38,11 @@ class Recorder:
         self.refusals = Refusals()
         self.offers: dict[str, frozenset[str]] = {}
         self.violations: list[Violation] = []
+        self.rest = dict(rest or {})
 
     def branch(self) -> Recorder:
         """A recorder that goes on from here, for what may yet come to nothing."""
-        branch = Recorder(self.label_of)
+        branch = Recorder(self.label_of, self.rest)
         branch.adopt(self)
         return branch
 

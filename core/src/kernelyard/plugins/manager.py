@@ -195,23 +195,26 @@ class PluginManager:
 
     def active(self, part: str, target: str | None = None) -> list[Any]:
         """Every usable part of one kind (for a target), highest priority first, then by name."""
-        chosen = [plugin for plugin in self.plugins if _may_provide(plugin, part, target)]
+        chosen = self.providers(part, target)
         self.activate(*chosen)
         usable = [plugin for plugin in chosen if plugin.state == "active"]
         usable.sort(key=lambda plugin: (-_manifest_of(plugin).priority, plugin.name))
         return [plugin.parts[part] for plugin in usable]
 
+    def providers(self, part: str, target: str | None = None) -> list[Plugin]:
+        """The plugins whose manifests say that they provide a part (for a target), usable or not."""
+        return [plugin for plugin in self.plugins if _may_provide(plugin, part, target)]
+
     def frontends(self, model: object) -> Iterator[Frontend]:
         """Yield every usable frontend, those first whose manifest claims the model; each is imported when it is due."""
-        offered = [plugin for plugin in self.plugins if _may_provide(plugin, "frontend", None)]
-        for plugin in sorted(offered, key=lambda plugin: (not _manifest_of(plugin).claims(model), plugin.name)):
+        for plugin in sorted(self.providers("frontend"), key=lambda plugin: (not _manifest_of(plugin).claims(model), plugin.name)):
             self.activate(plugin)
             if plugin.state == "active":
                 yield plugin.parts["frontend"]
 
     def unavailable(self, part: str, target: str) -> list[BackendInfo]:
         """Return the plugins with such a part for a target whose libraries or devices are missing here, by name."""
-        chosen = [plugin for plugin in self.plugins if _may_provide(plugin, part, target)]
+        chosen = self.providers(part, target)
         self.activate(*chosen)
         return [plugin.info() for plugin in chosen if plugin.state == "unavailable"]
 

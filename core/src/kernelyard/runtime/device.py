@@ -75,11 +75,30 @@ def device_kinds() -> tuple[str, ...]:
     return tuple(dict.fromkeys([CPU, *(entry.name for entry in find(GROUP).entries)]))
 
 
+def device(kind: str, index: int | str = 0) -> Device:
+    """A device of any kind, by index or by what its plugin calls it.
+
+    Example:
+        >>> print(device("npu", 1))
+        npu:1
+    """
+    return Device(kind, index)
+
+
+def devices(kind: str) -> tuple[Device, ...]:
+    """The devices of a kind that are here, as the driver of the first one says.
+
+    Raises: DeviceError where there is none.
+    """
+    driver = Device(kind).open()
+    return (cpu(),) if driver is None else tuple(driver.devices())
+
+
 def cpu() -> Device:
     """The host's processor."""
-    return Device(CPU)
+    return device(CPU)
 
 
 def cuda(index: int | str = 0) -> Device:
     """A CUDA device by index, or "emulator"."""
-    return Device("cuda", index)
+    return device("cuda", index)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -27,6 +27,10 @@ class DeviceDriver(ABC):
     def device(self) -> Device:
         """The device by kind and index."""
         return Device(self.kind, self.index)
+
+    def devices(self) -> Sequence[Device]:
+        """The devices of this kind that can be opened here, in order; by default this one alone."""
+        return (self.device,)
 
     @abstractmethod
     def allocate(self, nbytes: int) -> int:

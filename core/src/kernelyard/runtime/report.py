@@ -15,6 +15,7 @@ SYMBOL_SIZE = 64  # what every symbolic dim is taken as where work is estimated
 MAX_COUNT = 1 << 62
 VM = "vm"  # likewise: branches, loops and calls, which the virtual machine carries out
 EXTERN = "extern"  # in place of a backend: functions that a model or its user brought along
+ON_HOST = "host"  # the code of a reason: the device has no code generator, and its host's is used
 VIEW = "view"  # in place of a backend: ops that show the same bytes in another shape, so that nothing runs them
 MAX_NAMED = 8  # functions of a violation that the table names; `violations` has all
 MAX_LISTED = 40  # declines that the table shows; `declined` has all
@@ -180,7 +181,7 @@ class Report:
 
     def text(self, width: int | None = None) -> str:
         """Summary and tables for people, folded where they are wider than `width`."""
-        parts = (_coverage_lines(self, width), _region_lines(self, width), _declined_lines(self, width))
+        parts = [lines(self, width) for lines in (_coverage_lines, _host_lines, _region_lines, _declined_lines)]
         return "\n".join([*fold(self.summary, width), *(line for part in parts for line in part)])
 
     def kernel_text(self, width: int | None = None) -> str:
@@ -295,6 +296,13 @@ def _coverage_lines(report: Report, width: int | None) -> list[str]:
         rows.append((backend, f"{work['ops']}", flops, share, nbytes, bytes_share, names))
     note = f"FLOPs and bytes are estimates, each symbolic dimension taken as {SYMBOL_SIZE}; bytes count each op alone."
     return ["", *aligned(rows, width), *fold(note, width)]
+
+
+def _host_lines(report: Report, width: int | None) -> list[str]:
+    """How many ops run on the host of the device, and why."""
+    why = Counter(reason.message for node in report.nodes for reason in node.reasons if reason.code == ON_HOST)
+    lines = [fold(f"{_counted(count, 'op')} on the host: {message}", width) for message, count in why.items()]
+    return ["", *(part for line in lines for part in line)] if lines else []
 
 
 def _region_lines(report: Report, width: int | None) -> list[str]:

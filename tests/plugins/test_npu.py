@@ -1,0 +1,117 @@
+"""A vendor's device, from its package alone: compiled for, run, saved, and run by runtime halves."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import kernelyard as ky
+from kernelyard import dims
+from kernelyard.errors import BackendUnavailableError, DeviceError
+from kernelyard.ir import FunctionBuilder, IRModule
+from kernelyard.plugins.manager import get_manager
+from kernelyard.testing import assert_allclose, assert_offloaded, evaluate
+
+SITE = Path(__file__).parent / "npu"
+X = np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)
+
+
+@pytest.fixture(autouse=True)
+def _installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The package, as pip would have installed it."""
+    monkeypatch.syspath_prepend(str(SITE))
+    get_manager.cache_clear()
+    yield
+    get_manager.cache_clear()
+    for name in [name for name in sys.modules if name.partition(".")[0] == "kernelyard_npu"]:
+        del sys.modules[name]
+
+
+@pytest.fixture
+def network() -> IRModule:
+    """relu((tanh(x @ w) + b) @ v): what lies between the products is nothing that the device can do."""
+    random = np.random.default_rng(0)
+    w, bias, v = (random.standard_normal(shape, dtype=np.float32) for shape in ((4, 8), (8,), (8, 2)))
+    b = FunctionBuilder()
+    product = b.op("matmul", b.input("x", (dims.symbol("n"), 4)), w)
+    middle = b.op("add", b.op("tanh", product), bias)
+    return IRModule({"main": b.function(b.op("nn.relu", b.op("matmul", middle, v)))})
+
+
+def test_what_the_device_cannot_do_runs_on_the_host(network: IRModule) -> None:
+    exe = ky.compile(network, target="npu", strict=True)
+    assert_offloaded(exe, "npu", "npu.matmul", count=2)
+    assert_offloaded(exe, "npu", "npu.relu", count=1)
+    assert [exe.modules[step.module].kind for step in exe.main.steps] == ["npu", "native-cpu", "npu", "npu"]
+    assert "reference" not in {module.kind for module in exe.modules}
+    for feed in (X, X[:1]):
+        result = exe(feed)
+        assert result.device == ky.device("npu")
+        assert_allclose(result.numpy(), evaluate(network, [feed])[0])
+
+
+def test_the_report_says_what_runs_on_the_host_and_why(network: IRModule) -> None:
+    for report in (ky.explain(network, target="npu"), ky.compile(network, target="npu").report):
+        why = {node.op: [(r.backend, r.code) for r in node.reasons] for node in report.nodes}
+        assert why == {"matmul": [], "tanh": [("npu", "host")], "add": [("npu", "host")], "nn.relu": []}
+        assert "2 ops on the host: no code generator for npu is installed; native-cpu's kernels" in str(report)
+    assert report.coverage["native-cpu"]["ops"] == 2
+    assert ky.Report.from_json(report.to_json()) == report
+
+
+def test_backends_may_be_named_with_the_host_code_generator(network: IRModule) -> None:
+    assert set(ky.explain(network, "npu", ["npu", "native-cpu"]).coverage) == {"npu", "native-cpu"}
+    exe = ky.compile(network, target="npu", backends=[])
+    assert {module.kind for module in exe.modules} == {"native-cpu"}
+    assert_allclose(exe(X).numpy(), evaluate(network, [X])[0])
+
+
+def test_without_any_code_generator_it_is_said(network: IRModule, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERNELYARD_PLUGINS", "npu")
+    get_manager.cache_clear()
+    with pytest.raises(BackendUnavailableError, match="no code generator for target 'npu'"):
+        ky.compile(network, target="npu")
+
+
+def test_devices_are_named_and_listed() -> None:
+    assert ky.devices("npu") == (ky.device("npu"), ky.device("npu", 1))
+    assert ky.devices("cpu") == (ky.cpu(),)
+    with pytest.raises(DeviceError, match="no such NPU"):
+        ky.device("npu", 2).require()
+
+
+ALONE = """
+import sys
+import numpy as np
+import kernelyard as ky
+exe = ky.load("m.kyar")
+machine = ky.VirtualMachine(exe, ky.device("npu", 1))
+result = machine["main"](np.load("x.npy"))
+assert result.device == ky.device("npu", 1), result.device
+np.save("y.npy", result.numpy())
+compiler = {"ir", "ops", "tir", "transform", "plugins", "driver"}
+print(sorted(name for name in sys.modules if name.startswith("kernelyard.") and name.split(".")[1] in compiler))
+print(sorted(name for name in sys.modules if name.startswith("kernelyard_npu.")))
+"""
+
+
+def test_saved_it_runs_by_runtime_halves_alone(network: IRModule, tmp_path: Path) -> None:
+    ky.compile(network, target="npu").save(tmp_path / "m.kyar")
+    np.save(tmp_path / "x.npy", X)
+    path = os.pathsep.join([str(SITE), *filter(None, sys.path)])
+    done = subprocess.run(
+        [sys.executable, "-c", ALONE],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["[]", "['kernelyard_npu.driver', 'kernelyard_npu.runtime']"]
+    assert_allclose(np.load(tmp_path / "y.npy"), evaluate(network, [X])[0])
