@@ -5,7 +5,7 @@ Modules whose functions work on host memory take part too: their arguments are c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from threading import Lock
@@ -84,8 +84,16 @@ class Binder:
         """Whether the steps of a module may be captured."""
         return module.is_capturable and module.device_kind == self.driver.kind
 
-    def bind(self, module: RuntimeModule, step: Step, args: Sequence[BoundTensor], values: dict[str, int]) -> BoundCall:
-        """A call of a step's function on tensors of the device.
+    def bind(
+        self,
+        module: RuntimeModule,
+        step: Step,
+        args: Sequence[BoundTensor],
+        values: dict[str, int],
+        constants: Mapping[int, np.ndarray],
+    ) -> BoundCall:
+        """A call of a step's function on tensors of the device; `constants` are those of its arguments that are on the
+        host too, by number.
 
         Raises: DeviceError for a module of another kind of device, ExecutionError.
         """
@@ -96,12 +104,16 @@ class Binder:
             raise DeviceError(
                 f"the {module.kind} module does not run here", found=module.device_kind, expected=self.driver.kind
             )
-        copies = [memory.aligned_empty(arg.shape, arg.dtype) for arg in args]
+        copies = [
+            constants[number] if number in constants else memory.aligned_empty(arg.shape, arg.dtype)
+            for number, arg in enumerate(args)
+        ]
         on_host = [BoundTensor(memory.address_of(c), c.shape, a.dtype) for c, a in zip(copies, args, strict=True)]
         call = module.bind(step.symbol, on_host, values, self._on_host)
-        moved = list(zip(args, copies, strict=True))
-        down = [partial(self.driver.download, arg.address, copy) for arg, copy in moved[: len(step.inputs)]]
-        up = [partial(self.driver.upload, arg.address, copy) for arg, copy in moved[len(step.inputs) :]]
+        moved = [(number, arg.address, copy) for number, (arg, copy) in enumerate(zip(args, copies, strict=True))]
+        inputs, outputs = moved[: len(step.inputs)], moved[len(step.inputs) :]
+        down = [partial(self.driver.download, at, copy) for number, at, copy in inputs if number not in constants]
+        up = [partial(self.driver.upload, at, copy) for _, at, copy in outputs]
         return BoundCall([*down, *call.steps, *up], [*call.keep, call, copies, self._on_host])
 
 
@@ -176,8 +188,10 @@ class DeviceInstance:
     def _bind(self, step: Step, executable: Executable, binder: Binder) -> BoundCall:
         module = executable.modules[step.module]
         args = [self._tensors[register] for register in step.inputs + step.outputs]
+        registers = [self._plan.program.registers[register] for register in step.inputs]
+        constants = {n: executable.resident(each.digest) for n, each in enumerate(registers) if each.kind == "constant"}
         try:
-            return binder.bind(module, step, args, self._plan.values)
+            return binder.bind(module, step, args, self._plan.values, constants)
         except KernelyardError as error:
             error.where = error.where or step.label or None
             raise
