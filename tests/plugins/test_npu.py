@@ -10,13 +10,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
+from fake_distribution import MANIFEST, install
 
 import kernelyard as ky
 from kernelyard import dims
+from kernelyard.driver.commands.doctor import command as doctor
 from kernelyard.errors import BackendUnavailableError, DeviceError
 from kernelyard.ir import FunctionBuilder, IRModule
 from kernelyard.plugins.manager import get_manager
 from kernelyard.testing import assert_allclose, assert_offloaded, evaluate
+from kernelyard.testing.conformance.place import device_of, plugins_for
 
 SITE = Path(__file__).parent / "npu"
 X = np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)
@@ -84,6 +88,25 @@ def test_devices_are_named_and_listed() -> None:
     assert ky.devices("cpu") == (ky.cpu(),)
     with pytest.raises(DeviceError, match="no such NPU"):
         ky.device("npu", 2).require()
+
+
+def test_the_conformance_kit_finds_the_device_and_the_host_code_generator() -> None:
+    assert device_of("npu") == ky.device("npu")
+    assert plugins_for("npu") == ("npu", "native-cpu")
+
+
+def test_doctor_says_which_devices_nothing_drives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERNELYARD_PLUGINS", "npu,native-cpu")
+    get_manager.cache_clear()
+    assert CliRunner().invoke(doctor).output.endswith("all in order\n")
+    install(tmp_path, "vpu", manifest=MANIFEST.replace('"cpu"', '"vpu"'))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("KERNELYARD_PLUGINS", "npu,native-cpu,vpu")
+    get_manager.cache_clear()
+    said = CliRunner().invoke(doctor)
+    assert said.exit_code == 1
+    assert "to mend: vpu (kernelyard-vpu): for vpu, whose devices no installed plugin drives" in said.output
+    assert "to mend: npu" not in said.output
 
 
 ALONE = """

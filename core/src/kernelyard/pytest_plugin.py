@@ -20,7 +20,7 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
         return
     group = parser.getgroup("kernelyard", "conformance of Kernelyard backends")
     group.addoption("--backend", dest="kernelyard_backend", metavar="NAME", help="the backend to examine")
-    device = "the number of the GPU to run on (default for a backend of CUDA: the emulator)"
+    device = "the number of the device to run on (default: the first; of CUDA the emulator)"
     group.addoption("--device", dest="kernelyard_device", metavar="N", default="", help=device)
     scorecard = "write FILE.json and FILE.md: every case, and sums by level"
     group.addoption("--scorecard", dest="kernelyard_scorecard", metavar="FILE", help=scorecard)

@@ -17,6 +17,7 @@ from kernelyard.plugins import trial
 from kernelyard.plugins.guard import guarded
 from kernelyard.plugins.hookspecs import API_VERSION
 from kernelyard.plugins.manager import BackendInfo, backends, get_manager
+from kernelyard.runtime.device import GROUP, device_kinds
 from kernelyard.runtime.entry_points import EntryPoint, distribution_of
 from kernelyard.runtime.loader import runtime_entry_points
 from kernelyard.runtime.text_table import aligned
@@ -38,6 +39,7 @@ def command(ctx: click.Context, retry: bool, as_json: bool) -> None:
     infos, runtimes = backends(), _runtimes(entries)
     faults = [f"{info.name} ({info.dist}): {info.state}" for info in infos if info.state in FAULTS]
     faults += [f"runtime {kind} ({facts['dist']}): broken" for kind, facts in runtimes.items() if facts["reason"]]
+    faults += _undriven(infos)
     versions = {"kernelyard": __version__, "plugin API": API_VERSION, "python": platform.python_version()}
     versions |= {name: _version(name) for name in LIBRARIES}
     machine = f"{platform.system()} {platform.machine()}"
@@ -53,6 +55,17 @@ def command(ctx: click.Context, retry: bool, as_json: bool) -> None:
         if not faults:
             click.secho("all in order", fg="green")
     ctx.exit(1 if faults else 0)
+
+
+def _undriven(infos: Sequence[BackendInfo]) -> list[str]:
+    """List the plugins for kinds of devices that nothing here drives, so that their programs cannot run."""
+    driven = device_kinds()
+    return [
+        f"{info.name} ({info.dist}): for {kind}, whose devices no installed plugin drives (entry point of {GROUP})"
+        for info in infos
+        for kind in info.targets
+        if info.state == "active" and kind not in driven
+    ]
 
 
 def _inner_width() -> int | None:

@@ -8,14 +8,14 @@ import kernelyard as ky
 from kernelyard.errors import PluginError
 from kernelyard.plugins.hookspecs import PROJECT
 from kernelyard.plugins.manifest import Manifest, read_manifest
-from kernelyard.runtime.device import Device
+from kernelyard.runtime.device import CPU, Device
 from kernelyard.runtime.entry_points import find
 
-CPU = "cpu"
+FIRST = {"cuda": "emulator"}  # the device of a kind to try things on, where it is not number 0
 
 
 def device_of(backend: str, index: str = "") -> Device:
-    """The CPU, where the backend is for it; otherwise CUDA's emulator, unless a GPU is named by its number."""
+    """The CPU, where the backend is for it; otherwise the first device, CUDA's emulator, or one named by its number."""
     manifest = _manifests().get(backend)
     return device_for(manifest.targets if manifest else (), index)
 
@@ -24,26 +24,27 @@ def device_for(targets: Sequence[str], index: str = "") -> Device:
     """As `device_of`, by the targets of a manifest.
 
     Example:
-        >>> print(device_for(("cpu",)), device_for(("cuda",)), device_for(("cuda",), "0"))
-        cpu cuda:emulator cuda:0
+        >>> print(device_for(("cpu",)), device_for(("cuda",)), device_for(("cuda",), "0"), device_for(("npu",)))
+        cpu cuda:emulator cuda:0 npu:0
     """
     if CPU in targets or not targets:
         return ky.cpu()
-    return ky.cuda(int(index) if index.isdigit() else index or "emulator")
+    return ky.device(targets[0], int(index) if index.isdigit() else index or FIRST.get(targets[0], 0))
 
 
 def plugins_for(backend: str) -> tuple[str, ...]:
-    """The plugins of the process that tries a backend: itself, and for another device than the CPU its code generators.
+    """The plugins of the process that tries a backend: itself, and for another device than the CPU its code generators,
+    or those of the host where it has none.
 
     Programs for the CPU run without one; those for others do not.
     """
     kind = device_of(backend).kind
-    generators = [
-        name
-        for name, manifest in _manifests().items()
-        if kind != CPU and "code_generator" in manifest.provides and kind in manifest.targets
-    ]
-    return (backend, *sorted(generators))
+    return (backend, *(_generators(kind) or _generators(CPU) if kind != CPU else ()))
+
+
+def _generators(kind: str) -> list[str]:
+    manifests = _manifests().items()
+    return sorted(name for name, m in manifests if "code_generator" in m.provides and kind in m.targets)
 
 
 def _manifests() -> dict[str, Manifest]:
