@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -90,9 +91,20 @@ def test_devices_are_named_and_listed() -> None:
         ky.device("npu", 2).require()
 
 
-def test_the_conformance_kit_finds_the_device_and_the_host_code_generator() -> None:
+def environment() -> dict[str, str]:
+    """Variables of a process that has the package."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(SITE), *filter(None, sys.path)])}
+
+
+@pytest.mark.slow
+def test_it_conforms(tmp_path: Path) -> None:
+    """The conformance kit finds the device, and the host's code generator beside the backend."""
     assert device_of("npu") == ky.device("npu")
     assert plugins_for("npu") == ("npu", "native-cpu")
+    kit = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--pyargs", "kernelyard.testing"]
+    done = subprocess.run([*kit, "--backend", "npu"], cwd=tmp_path, env=environment(), capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+    assert re.search(r"\d{3} passed", done.stdout), done.stdout
 
 
 def test_doctor_says_which_devices_nothing_drives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,11 +139,10 @@ print(sorted(name for name in sys.modules if name.startswith("kernelyard_npu."))
 def test_saved_it_runs_by_runtime_halves_alone(network: IRModule, tmp_path: Path) -> None:
     ky.compile(network, target="npu").save(tmp_path / "m.kyar")
     np.save(tmp_path / "x.npy", X)
-    path = os.pathsep.join([str(SITE), *filter(None, sys.path)])
     done = subprocess.run(
         [sys.executable, "-c", ALONE],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": path},
+        env=environment(),
         capture_output=True,
         text=True,
     )
