@@ -92,7 +92,7 @@ class GeneratorChoice(NamedTuple):
         """Return why work of the generator is not on the program's device, by its name; nothing where it is."""
         if self.generator is None or self.target.kind == program.kind:
             return {}
-        message = f"no code generator for {program.kind} is installed; {self.generator.name}'s kernels run on copies"
+        message = f"{program.kind} has no code generator here; kernels of {self.generator.name} run on copies"
         return {self.generator.name: Reason(program.kind, "", ON_HOST, message)}
 
     def rival_in(self, program: Target, wanted: Sequence[str] | str) -> CodeGenerator | None:
