@@ -175,6 +175,8 @@ def test_a_target_is_what_plugins_are_for(install, mlp: IRModule) -> None:
     install(InterpretedBackend("acme", ["matmul"]), targets=("npu",))
     with pytest.raises(errors.TargetError, match="did you mean 'npu'"):
         ky.compile(mlp, target="npus")
+    with pytest.raises(errors.BackendUnavailableError, match="or a driver of such devices"):  # nothing drives one here
+        ky.compile(mlp, target="npu")
     for kind in ("", "my npu", "npu:0", 3):
         with pytest.raises(errors.TargetError, match="an identifier"):
             ky.Target(kind)

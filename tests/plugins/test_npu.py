@@ -84,6 +84,18 @@ def test_without_any_code_generator_it_is_said(network: IRModule, monkeypatch: p
         ky.compile(network, target="npu")
 
 
+def test_a_code_generator_that_is_out_of_order_is_not_passed_over(
+    network: IRModule, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest = MANIFEST.replace('"cpu"', '"npu"').replace("backend", "code_generator")
+    install(tmp_path, "native-npu", manifest=manifest.replace(">=1.0,<2", ">=9"))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    get_manager.cache_clear()
+    with pytest.raises(BackendUnavailableError, match=r"native-npu.* is incompatible: needs plugin API >=9") as caught:
+        ky.compile(network, target="npu")
+    assert "kernelyard-native-npu" in str(caught.value.hint)
+
+
 def test_devices_are_named_and_listed() -> None:
     assert ky.devices("npu") == (ky.device("npu"), ky.device("npu", 1))
     assert ky.devices("cpu") == (ky.cpu(),)

@@ -126,13 +126,14 @@ def _host_generators(manager: PluginManager, target: Target) -> list[CodeGenerat
 
 
 def _no_generator(manager: PluginManager, target: Target) -> BackendUnavailableError:
-    unusable = manager.providers("code_generator", target.kind)
-    missing = CPU if not unusable and target.kind in device_kinds() else target.kind
+    own = manager.providers("code_generator", target.kind)
+    missing = CPU if not own and target.kind in device_kinds() else target.kind
+    unusable = manager.providers("code_generator", missing)
     found = [f"{plugin.label} is {plugin.state}: {plugin.reason}" for plugin in unusable]
     hints = [plugin.hint for plugin in unusable] + [install_line(missing), "`kernelyard doctor` says more"]
     return BackendUnavailableError(
         f"no code generator for target {target.kind!r} is usable",
-        found="; ".join(found) or "none is installed",
+        found="; ".join(found) or "none",
         expected=f"one for {target.kind}, or a driver of such devices and a code generator for {CPU}",
         hint=next(hint for hint in hints if hint),
     )
