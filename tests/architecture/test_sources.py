@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from distributions import Distribution, plugins
-from repository import DISTRIBUTIONS, INSTALLED, PLUGINS, ROOT, TEMPLATE, fresh, modules, sources
+from repository import CORE, DISTRIBUTIONS, INSTALLED, PLUGINS, ROOT, TEMPLATE, fresh, modules, sources
 
 from kernelyard.errors import KernelyardError
 from kernelyard.plugins import hookspecs
@@ -59,6 +59,12 @@ def test_nothing_is_left_for_later() -> None:
         if marks.search(line)
     }
     assert found == {}
+
+
+def test_the_core_names_no_distribution_of_a_plugin() -> None:
+    names = [package_of(plugin).name for plugin in PLUGINS if not plugin.name.startswith("_")]
+    named = re.compile("|".join(name.replace("_", "[-_]") for name in names))
+    assert [path.name for path in CORE.rglob("*.py") if named.search(path.read_text(encoding="utf-8"))] == []
 
 
 def test_every_module_says_what_it_is() -> None:

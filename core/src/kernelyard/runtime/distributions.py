@@ -88,8 +88,8 @@ def normalized(name: str) -> str:
     """A distribution's name as far as names are told apart.
 
     Example:
-        >>> normalized("Kernelyard-native.CPU")
-        'kernelyard_native_cpu'
+        >>> normalized("Kernelyard-fast.NPU")
+        'kernelyard_fast_npu'
     """
     return re.sub(r"[-_.]+", "_", name).lower()
 
