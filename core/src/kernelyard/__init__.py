@@ -51,7 +51,7 @@ _SUBPACKAGES = (
     "transform",
 )
 
-_OF_OTHER_DISTRIBUTIONS = ("nn",)  # kernelyard.nn comes with kernelyard-nn
+_OF_OTHER_DISTRIBUTIONS = ("nn",)  # each comes with a distribution named after it
 
 __all__ = [
     "Executable",

@@ -207,7 +207,9 @@ class PluginManager:
 
     def frontends(self, model: object) -> Iterator[Frontend]:
         """Yield every usable frontend, those first whose manifest claims the model; each is imported when it is due."""
-        for plugin in sorted(self.providers("frontend"), key=lambda plugin: (not _manifest_of(plugin).claims(model), plugin.name)):
+        for plugin in sorted(
+            self.providers("frontend"), key=lambda plugin: (not _manifest_of(plugin).claims(model), plugin.name)
+        ):
             self.activate(plugin)
             if plugin.state == "active":
                 yield plugin.parts["frontend"]
