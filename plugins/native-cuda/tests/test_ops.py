@@ -16,9 +16,13 @@ from kernelyard.ir import Op, Sample, TensorType, all_ops
 from kernelyard.ir.types import tensors_of
 from kernelyard.runtime import elf
 from kernelyard.tir import PrimFunc
+from kernelyard_native_cuda.drivers.emulator import Checks
 from kernelyard_native_cuda.generator import compiler_is_here
 
 from .conftest import assert_close, generate, run_on
+
+# What every sample runs with: accesses of tensors recorded; then blocks the last first, and shuffled.
+CHECKS = (Checks(tensors=True), Checks(order=1), Checks(order=7))
 
 CASES = {
     f"{op.name}.{number}".replace(".", "_"): (op, sample)
@@ -73,16 +77,28 @@ def symbolic_module(emulator):
     return generate({name: function for name, function in lowered.items() if function is not None})
 
 
-def check_sample(emulator, module, name: str, symbols: Mapping[str, int]) -> None:
+def check_sample(driver, module, name: str, symbols: Mapping[str, int]) -> list[np.ndarray]:
+    """The results of a sample, which are the reference's."""
     op, sample = CASES[name]
     assert op.reference is not None
     attrs = op.check_attributes(sample.attributes)
     types = tensors_of(op.infer_type([type_of(array) for array in sample.inputs], attrs))
     with np.errstate(all="ignore"):
         results = op.reference(*sample.inputs, **attrs)
-    found = run_on(emulator, module, name, sample.inputs, symbols)
+    found = run_on(driver, module, name, sample.inputs, symbols)
     for actual, wanted, type_ in zip(found, results if isinstance(results, tuple) else (results,), types, strict=True):
         assert_close(actual, wanted, type_.dtype)
+    return found
+
+
+def check_sample_in_all_orders(emulator, module, name: str, symbols: Mapping[str, int]) -> None:
+    """See `check_sample`: without a race on tensors, and to the bit the same in whichever order blocks run."""
+    found: list[list[bytes]] = []
+    with pytest.MonkeyPatch.context() as patch:
+        for checks in CHECKS:
+            patch.setattr(emulator, "checks", checks)
+            found.append([array.tobytes() for array in check_sample(emulator, module, name, symbols)])
+    assert found == [found[0]] * len(CHECKS)
 
 
 def test_there_are_enough_cases():
@@ -91,7 +107,7 @@ def test_there_are_enough_cases():
 
 @pytest.mark.parametrize("name", CASES)
 def test_static(emulator, static_module, name):
-    check_sample(emulator, static_module, name, {})
+    check_sample_in_all_orders(emulator, static_module, name, {})
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -99,7 +115,7 @@ def test_symbolic(emulator, symbolic_module, name):
     if name not in symbolic_module.symbols():
         pytest.skip("the type rule needs known sizes here")
     sizes = {size for array in CASES[name][1].inputs for size in np.shape(array) if size > 1}
-    check_sample(emulator, symbolic_module, name, {f"n{size}": size for size in sizes})
+    check_sample_in_all_orders(emulator, symbolic_module, name, {f"n{size}": size for size in sizes})
 
 
 @pytest.mark.slow

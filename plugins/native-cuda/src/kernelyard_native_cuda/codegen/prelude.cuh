@@ -50,6 +50,7 @@ __device__ inline float value_of(E4M3 x) { return widened(x.bits, 3, 4, 7, false
 __device__ inline float value_of(E5M2 x) { return widened(x.bits, 2, 5, 15, true); }
 __device__ inline float value_of(BFloat x) { return __int_as_float((unsigned)x.bits << 16); }
 #ifdef KERNELYARD_EMULATION
+template <class T> auto value_of(const emulation::TensorElement<T>& x) { return value_of((T)x); }
 __device__ inline float value_of(Half x) { return widened(x.bits, 10, 5, 15, true); }
 __device__ inline unsigned short half_bits(float x) { return (unsigned short)narrowed(x, 10, 5, 15, true); }
 #else

@@ -179,8 +179,8 @@ template <int BYTES, class T> static void cp_async(unsigned place, emulation::Gl
   const int many = BYTES / sizeof(T);
   emulation::touch(place, BYTES);
   if (!inside) return emulation::start_copy(place, nullptr, BYTES);
-  if ((size_t)&p[i] % BYTES) emulation::fail("an asynchronous copy from a place that is not aligned", i, p.size);
-  emulation::start_copy(place, &p[i + many - 1] - (many - 1), BYTES);
+  if ((size_t)p.place(i) % BYTES) emulation::fail("an asynchronous copy from a place that is not aligned", i, p.size);
+  emulation::start_copy(place, p.read(i, many), BYTES);
 }
 static inline void cp_async_commit() { ++emulation::own_copies().group; }
 template <int LEFT> static void cp_async_wait() { emulation::finish_copies(LEFT); }

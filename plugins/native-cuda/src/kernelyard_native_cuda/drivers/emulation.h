@@ -2,7 +2,7 @@
 // fibers, which run in turn from one barrier to the next. What a GPU would answer with a wrong result is an error here:
 // accesses outside a tensor or a shared array, a barrier that not all threads reach, reading shared memory that nobody
 // wrote, threads that touch the same element of it between two barriers, one of them writing, and touching what an
-// asynchronous copy brings before it is waited for.
+// asynchronous copy brings before it is waited for; where that is asked for, also threads that so touch an element of a tensor.
 #pragma once
 #include <cmath>
 #include <cstdio>
@@ -74,7 +74,7 @@ static unsigned long long epoch = 1;  // barriers so far, in all blocks: what ha
 static unsigned long long block_epoch;  // the epoch in which the block began: shared memory of before is not its own
 static void (*body)(void*);
 static void* arguments;
-static char message[256];
+static char message[512];
 static void forget_copies(), count_touches();
 
 static void leave() { change(current->context, scheduler); }
@@ -152,18 +152,10 @@ static void run_block() {
 
 }  // namespace emulation
 #include "emulated_shared.h"
+#include "emulated_tensors.h"
 namespace emulation {
 
-// --- memory -----------------------------------------------------------------------------------------------------------
-template <class T> struct Global {
-  T* data;
-  long long size;
-  T& operator[](long long i) const {
-    if (i < 0 || i >= size) fail("an access outside a tensor", i, size);
-    return data[i];
-  }
-};
-
+// --- static shared memory ----------------------------------------------------------------------------------------------
 template <class T> struct Cell {
   T value;
   unsigned long long written, read;  // the epochs
@@ -203,39 +195,60 @@ template <class T, int N> struct Shared {
 };
 
 // --- launches ---------------------------------------------------------------------------------------------------------
-struct Slot { long long value, nbytes; };  // nbytes: of the memory that a pointer points to
-template <class A> struct Argument { static A of(const Slot& slot) { return (A)slot.value; } };
-template <class T> struct Argument<Global<T>> {
-  static Global<T> of(const Slot& slot) { return {(T*)slot.value, slot.nbytes / (long long)sizeof(T)}; }
-};
 template <int... I> struct Numbers {};
 template <int N, int... I> struct Upto : Upto<N - 1, N - 1, I...> {};
 template <int... I> struct Upto<0, I...> { typedef Numbers<I...> type; };
-template <class... A> struct Call { void (*kernel)(A...); const Slot* slots; };
+template <class... A> struct Call { void (*kernel)(A...); const Given* given; };
 template <class... A, int... I> static void call(Call<A...>* it, Numbers<I...>) {
-  it->kernel(Argument<A>::of(it->slots[I])...);
+  it->kernel(Argument<A>::of(it->given[I])...);
 }
 template <class... A> static void call_it(void* it) { call((Call<A...>*)it, typename Upto<sizeof...(A)>::type()); }
 
-// Runs a kernel; null, or what went wrong. block_: threads along x, y and z, then bytes of dynamic shared memory.
-template <class... A>
-static const char* launch(void (*kernel)(A...), const unsigned* grid_, const unsigned* block_, const Slot* slots) {
-  Call<A...> it = {kernel, slots};
-  body = call_it<A...>, arguments = &it;
-  grid = {grid_[0], grid_[1], grid_[2]}, block = {block_[0], block_[1], block_[2]};
+struct Start { unsigned grid[3], block[3], shared_nbytes, records_tensors, order; };
+enum { AS_NUMBERED, LAST_FIRST };  // orders of blocks; any other is a seed to shuffle by
+
+static std::vector<size_t> shuffled(size_t total, unsigned long long seed) {
+  std::vector<size_t> order(total);
+  for (size_t n = 0; n < total; ++n) {  // Fisher and Yates, with Knuth's MMIX generator
+    seed = seed * 6364136223846793005ull + 1442695040888963407ull;
+    const size_t at = (seed >> 33) % (n + 1);
+    order[n] = order[at], order[at] = n;
+  }
+  return order;
+}
+static void run_blocks(unsigned how) {
+  const size_t total = (size_t)grid.x * grid.y * grid.z;
+  const std::vector<size_t> order = how > LAST_FIRST ? shuffled(total, how) : std::vector<size_t>();
+  for (size_t n = 0; n < total && !message[0]; ++n) {
+    const size_t number = how == AS_NUMBERED ? n : how == LAST_FIRST ? total - 1 - n : order[n];
+    const size_t row = number / grid.x;
+    block_index = {(unsigned)(number % grid.x), (unsigned)(row % grid.y), (unsigned)(row / grid.y)};
+    run_block();
+  }
+}
+static const char* run(const Start& how, Given* given, const Kind* kinds, int arguments_count) {
+  grid = {how.grid[0], how.grid[1], how.grid[2]}, block = {how.block[0], how.block[1], how.block[2]};
   count = block.x * block.y * block.z;
-  dynamic_size = block_[3];
+  dynamic_size = how.shared_nbytes;
   message[0] = 0;
   if (!stacks) stacks = (char*)malloc(STACK * MOST_THREADS);
   if (!stacks || count < 1 || count > MOST_THREADS) return "a block of more threads than there may be";
   if (dynamic_size > MOST_DYNAMIC) return "more dynamic shared memory than there may be";
-  for (block_index.z = 0; block_index.z < grid.z; ++block_index.z)
-    for (block_index.y = 0; block_index.y < grid.y; ++block_index.y)
-      for (block_index.x = 0; block_index.x < grid.x; ++block_index.x) {
-        run_block();
-        if (message[0]) return message;
-      }
-  return nullptr;
+  Records records;
+  if (how.records_tensors) records.start(given, kinds, arguments_count);
+  run_blocks(how.order);
+  return message[0] ? message : nullptr;
+}
+// Runs a kernel; null, or what went wrong. names: of its parameters, as far as they are known.
+template <int N, class... A>
+static const char* launch(void (*kernel)(A...), const Start* how, const Slot* slots, const char* const (&names)[N]) {
+  const Kind kinds[] = {Argument<A>::KIND..., {}};
+  const int many = sizeof...(A);
+  Given given[many + 1];
+  for (int n = 0; n < many; ++n) given[n] = {slots[n], n < N ? names[n] : "", nullptr};
+  Call<A...> it = {kernel, given};
+  body = call_it<A...>, arguments = &it;
+  return run(*how, given, kinds, many);
 }
 }  // namespace emulation
 
@@ -301,13 +314,13 @@ template <class T> static T atomicMin(T* p, T value) { const T old = *p; *p = ol
 template <class T> static T atomicCAS(T* p, T is, T value) { const T old = *p; if (old == is) *p = value; return old; }
 
 template <int N, class T> static Pack<T, N> pack_at(emulation::Global<const T> p, long long i) {
-  if ((size_t)&p[i] % alignof(Pack<T, N>)) emulation::fail("elements are read at once that are not aligned", i, p.size);
+  if ((size_t)p.place(i) % alignof(Pack<T, N>)) emulation::fail("elements are read at once that are not aligned", i, p.size);
   Pack<T, N> all;
-  for (int lane = 0; lane < N; ++lane) all.at[lane] = p[i + lane];
+  memcpy(all.at, p.read(i, N), sizeof all.at);
   return all;
 }
 template <int N, class T> static void put_pack(emulation::Global<T> p, long long i, Pack<T, N> all) {
-  if ((size_t)&p[i] % alignof(Pack<T, N>)) emulation::fail("elements are written at once that are not aligned", i, p.size);
+  if ((size_t)p.place(i) % alignof(Pack<T, N>)) emulation::fail("elements are written at once that are not aligned", i, p.size);
   for (int lane = 0; lane < N; ++lane) p[i + lane] = all.at[lane];
 }
 // Passes over the banks beyond those that accesses of shared memory need, and passes, since counting began.

@@ -7,11 +7,14 @@ visible.
 from __future__ import annotations
 
 import ctypes
+import os
+import re
 import tempfile
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from threading import Lock
+from typing import NamedTuple
 
 import numpy as np
 
@@ -39,6 +42,18 @@ FLAGS = (
 )
 CACHE = DiskCache("cuda-emulator")
 POISON = 0xC3
+RACES_VARIABLE = "KERNELYARD_EMULATOR_RACES"
+
+
+class Checks(NamedTuple):
+    """How kernels run that the emulator starts from now on.
+
+    tensors: whether each access of a tensor is recorded, so that races between threads or blocks are found, and tensors
+    that overlap. order: of blocks: 0 as they are numbered, 1 the last first, any other a seed to shuffle them by.
+    """
+
+    tensors: bool = False
+    order: int = 0
 
 
 @cache
@@ -53,7 +68,10 @@ def emulator() -> Emulator:
 
 
 class Emulator(CudaDriver):
-    """See the module's text. compiler: the words that call it."""
+    """See the module's text. compiler: the words that call it.
+
+    checks: may be set at any time; tensors are recorded from the start where `KERNELYARD_EMULATOR_RACES` is 1.
+    """
 
     index = "emulator"
     dlpack_type = dlpack.HOST
@@ -61,6 +79,7 @@ class Emulator(CudaDriver):
     is_emulator = True
 
     def __init__(self, compiler: tuple[str, ...]) -> None:
+        self.checks = Checks(tensors=os.environ.get(RACES_VARIABLE) == "1")
         self._compiler = compiler
         self._held: dict[int, np.ndarray] = {}
 
@@ -100,13 +119,14 @@ class Emulator(CudaDriver):
                 found=f"compiled code for {', '.join(image.cubins)}",
                 hint='compile it without options={"native-cuda": {"text": False}}',
             )
-        code = self._code(emulated_text(image))
+        code = self.compiled(emulated_text(image))
         with tempfile.TemporaryDirectory(prefix="kernelyard-") as folder:
             path = Path(folder, "kernels.so")
             path.write_bytes(code)
-            return EmulatedKernels(ctypes.CDLL(str(path)))
+            return EmulatedKernels(self, ctypes.CDLL(str(path)))
 
-    def _code(self, text: str) -> bytes:
+    def compiled(self, text: str) -> bytes:
+        """The shared library of C++ text, compiled unless it was before. Raises: ToolchainError."""
         key = "\n".join((*self._compiler, *FLAGS, *(path.read_text(encoding="utf-8") for path in HEADERS), text))
         code = CACHE.get(key)
         if code is None:
@@ -122,18 +142,29 @@ class Emulator(CudaDriver):
 
 def emulated_text(image: Image) -> str:
     """The C++ text of an image: its own, and a function for every kernel that runs it."""
-    take = "const unsigned* grid, const unsigned* block, const emulation::Slot* slots"
+    take = "const emulation::Start* how, const emulation::Slot* slots"
     starts = (
-        f"EXPORTED const char* emulate_{kernel}({take}) {{ return emulation::launch({kernel}, grid, block, slots); }}"
+        f"EXPORTED const char* emulate_{kernel}({take}) {{\n"
+        f"  static const char* const names[] = {{{_parameters(image.source, kernel)}}};\n"
+        f"  return emulation::launch({kernel}, how, slots, names);\n}}"
         for kernel in image.kernels
     )
     return "\n".join(('#include "emulation.h"', image.source, *starts, ""))
 
 
+def _parameters(source: str, kernel: str) -> str:
+    """The names of a kernel's parameters as literals of C++; those that are not found are empty."""
+    head = re.search(rf"\b{kernel}\s*\(([^{{;]*)\)\s*\{{", source)
+    text = re.sub(r"\([^()]*\)|<[^<>]*>", "", head[1]) if head else ""  # types may have commas
+    words = (re.findall(r"[A-Za-z_]\w*", each) for each in text.split(","))
+    return ", ".join(f'"{each[-1] if each else ""}"' for each in words)
+
+
 class EmulatedKernels(LoadedKernels):
     """Kernels as a shared library. One runs at a time: the library has the state of one block."""
 
-    def __init__(self, library: ctypes.CDLL) -> None:
+    def __init__(self, emulator: Emulator, library: ctypes.CDLL) -> None:
+        self._emulator = emulator
         self._library = library
         self._lock = Lock()
 
@@ -141,26 +172,30 @@ class EmulatedKernels(LoadedKernels):
         """See `LoadedKernels.prepare`."""
         function = getattr(self._library, f"emulate_{kernel}")
         function.restype = ctypes.c_char_p
-        return EmulatedLaunch(kernel, function, self._lock, grid, arguments)
+        return EmulatedLaunch(self._emulator, kernel, function, self._lock, grid, arguments)
 
 
 class EmulatedLaunch(Launch):
     """See `Launch`."""
 
     def __init__(
-        self, kernel: str, function: Callable[..., bytes | None], lock: Lock, grid: Grid, arguments: Sequence[Argument]
+        self,
+        emulator: Emulator,
+        kernel: str,
+        function: Callable[..., bytes | None],
+        lock: Lock,
+        grid: Grid,
+        arguments: Sequence[Argument],
     ) -> None:
-        self._kernel, self._function, self._lock = kernel, function, lock
-        self._blocks, self._threads = (
-            (ctypes.c_uint * 3)(*grid.blocks),
-            (ctypes.c_uint * 4)(*grid.threads, grid.shared_nbytes),
-        )
+        self._emulator, self._kernel, self._function, self._lock = emulator, kernel, function, lock
+        self._grid = (*grid.blocks, *grid.threads, grid.shared_nbytes)
         words = [word for argument in arguments for word in argument]
         self._slots = (ctypes.c_longlong * len(words))(*words)
 
     def __call__(self) -> None:
+        how = (ctypes.c_uint * 9)(*self._grid, *self._emulator.checks)
         with self._lock:
-            message = self._function(self._blocks, self._threads, self._slots)
+            message = self._function(how, self._slots)
         if message is not None:
             raise ExecutionError("the emulator stopped a kernel", where=self._kernel, found=message.decode())
 
