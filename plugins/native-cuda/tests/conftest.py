@@ -78,6 +78,12 @@ def emulator() -> CudaDriver:
         pytest.skip(f"{error.found}; {error.hint}")
 
 
+@pytest.fixture(scope="module")
+def target(gpu) -> Target:
+    """What the module's own fixture `gpu` runs."""
+    return Target("cuda", arch="sm_{}{}".format(*gpu.capability))
+
+
 @pytest.fixture
 def check(emulator) -> Callable[..., NativeCudaModule]:
     """`check(function, *inputs, symbols={})`: the emulator gives what the interpreter gives; the module."""

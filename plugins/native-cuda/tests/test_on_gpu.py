@@ -1,6 +1,6 @@
 """What the emulator shows, on a GPU: every operator's samples, whole programs, graphs, other libraries' tensors.
 
-`make gpu-test` runs these; elsewhere they are not selected.
+`make gpu-test` runs these; elsewhere they are not selected. `test_on_late_driver.py` runs a part of them without a GPU.
 """
 
 from __future__ import annotations
@@ -36,11 +36,6 @@ def gpu() -> Gpu:
         pytest.skip("neither NVRTC nor nvcc is installed")
     assert isinstance(found, Gpu)
     return found
-
-
-@pytest.fixture(scope="module")
-def target(gpu) -> ky.Target:
-    return ky.Target("cuda", arch="sm_{}{}".format(*gpu.capability))
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,362 @@
+// A libcuda.so.1 for tests: the device's memory is the host's, kernels are the emulator's, and all that a program may not count
+// on is as it can be at worst. Streams run as late as possible: only when somebody waits for them, or for an event, or when a
+// stream that is waited for waits for an event of theirs. Page-locked memory is read when a copy runs, memory that is given
+// back is overwritten in the order of its stream and never handed out again, and what may not be captured ends the capture.
+// Source: CUDA Driver API documentation; CUDA C++ Programming Guide, "CUDA Graphs".
+#include <dlfcn.h>
+#include <elf.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace {
+enum Result {
+  SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NO_DEVICE = 100, INVALID_DEVICE = 101, INVALID_IMAGE = 200,
+  INVALID_CONTEXT = 201, INVALID_HANDLE = 400, ILLEGAL_STATE = 401, NOT_FOUND = 500, LAUNCH_FAILED = 719,
+  CAPTURE_UNSUPPORTED = 900, CAPTURE_INVALIDATED = 901,
+};
+typedef unsigned long long Address;
+
+// --- what there is ----------------------------------------------------------------------------------------------------
+struct Block { size_t nbytes; bool is_host, is_freed; };
+struct Stream {
+  std::vector<std::function<void()>> work;  // in order
+  size_t done = 0;                          // of it
+  bool is_capturing = false, is_invalid = false;
+};
+struct Event { Stream* stream = nullptr; size_t position = 0; };
+struct Graph { std::vector<std::function<void()>> work; };
+struct Slot { long long value, nbytes; };                                            // as the emulator's launches take
+struct Start { unsigned grid[3], block[3], shared_nbytes, records_tensors, order; };  // them
+typedef const char* (*Emulated)(const Start*, const Slot*);
+struct Function { std::string name; Emulated run; int parameters; unsigned most_shared = 48 << 10; };
+
+const Address CONTEXT = 0x1000, POOL = 0x2000;
+const unsigned MOST_SHARED = 227 << 10, MOST_THREADS = 1024, MOST_BLOCKS_ACROSS = 65535;
+const int POISON = 0xC3;
+
+std::recursive_mutex lock;
+std::map<Address, Block> blocks;
+std::vector<std::unique_ptr<Stream>> streams;
+Stream legacy;  // the handles 0 to 2
+bool is_there = false, was_opened = false;
+std::string complaint;  // the first; all calls fail after it, as on a device after a kernel's failure
+thread_local Address current = 0;
+thread_local Stream* captured_here = nullptr;
+
+#define LOCKED std::lock_guard<std::recursive_mutex> held(lock)
+
+void complain(const std::string& what) {
+  if (complaint.empty()) complaint = what;
+}
+Result state() { return complaint.empty() ? SUCCESS : LAUNCH_FAILED; }
+Stream& stream_of(void* handle) { return (uintptr_t)handle <= 2 ? legacy : *(Stream*)handle; }
+
+void run_until(Stream& stream, size_t position) {
+  while (stream.done < position) std::exchange(stream.work[stream.done++], nullptr)();
+}
+void run_all() {
+  run_until(legacy, legacy.work.size());
+  for (auto& stream : streams) run_until(*stream, stream->work.size());
+}
+Result put(Stream& stream, std::function<void()> work) {
+  if (stream.is_invalid) return CAPTURE_INVALIDATED;
+  stream.work.push_back(std::move(work));
+  return state();
+}
+Result refuse(Stream& stream) {
+  stream.is_invalid = true;
+  return CAPTURE_UNSUPPORTED;
+}
+// What a thread that captures may not ask for: waiting, and memory that is not allocated in the order of a stream.
+Result check_thread() { return captured_here ? refuse(*captured_here) : state(); }
+
+// --- memory -----------------------------------------------------------------------------------------------------------
+Block* block_at(Address address, Address* start = nullptr) {
+  auto after = blocks.upper_bound(address);
+  if (after == blocks.begin()) return nullptr;
+  auto& [first, block] = *--after;
+  if (start) *start = first;
+  return address < first + block.nbytes ? &block : nullptr;
+}
+bool is_usable(Address address, size_t nbytes) {
+  Address start;
+  const Block* block = block_at(address, &start);
+  return block && !block->is_freed && address + nbytes <= start + block->nbytes;
+}
+Result allocate(Address* address, size_t nbytes, bool is_host) {
+  void* memory = nullptr;
+  if (!nbytes) return INVALID_VALUE;
+  if (posix_memalign(&memory, 512, nbytes)) return OUT_OF_MEMORY;
+  memset(memory, POISON, nbytes);
+  *address = (Address)memory;
+  blocks[*address] = {nbytes, is_host, false};
+  return SUCCESS;
+}
+void release(Address address) {
+  auto found = blocks.find(address);
+  if (found == blocks.end() || found->second.is_freed) return complain("memory is given back that is not allocated");
+  memset((void*)address, POISON, found->second.nbytes);
+  found->second.is_freed = true;
+}
+void copy(Address to, Address from, size_t nbytes) {
+  if (is_usable(to, nbytes) && is_usable(from, nbytes)) memmove((void*)to, (void*)from, nbytes);
+  else complain("a copy from or to memory that is not allocated when it runs");
+}
+
+// --- kernels ----------------------------------------------------------------------------------------------------------
+void launch(const Function& function, const Start& how, std::vector<Slot> slots) {
+  for (Slot& slot : slots) {
+    Address start;
+    const Block* block = block_at(slot.value, &start);
+    if (!block) continue;  // a number
+    if (block->is_freed) return complain(function.name + ": an argument lies in memory that was given back before");
+    slot.nbytes = start + block->nbytes - slot.value;
+  }
+  if (const char* message = function.run(&how, slots.data())) complain(function.name + ": " + message);
+}
+size_t size_of_image(const unsigned char* image) {  // the section headers are what an ELF file ends with
+  Elf64_Ehdr head;
+  memcpy(&head, image, sizeof head);
+  return head.e_shoff + (size_t)head.e_shnum * head.e_shentsize;
+}
+}  // namespace
+
+extern "C" {
+// --- for tests --------------------------------------------------------------------------------------------------------
+// There is a device from now on, or none; nothing is under way, and nothing has gone wrong.
+void late_driver_reset(int has_device) {
+  LOCKED;
+  is_there = has_device;
+  run_all();
+  complaint.clear();
+}
+const char* late_driver_complaint() { return complaint.c_str(); }
+int late_driver_was_opened() { return was_opened; }
+int late_driver_captures() {
+  LOCKED;
+  int count = 0;
+  for (auto& stream : streams) count += stream->is_capturing;
+  return count;
+}
+
+// --- devices and contexts ---------------------------------------------------------------------------------------------
+Result cuInit(unsigned) { return was_opened = true, is_there ? SUCCESS : NO_DEVICE; }
+Result cuDriverGetVersion(int* version) { return *version = 13000, SUCCESS; }
+Result cuDeviceGetCount(int* count) { return *count = is_there, SUCCESS; }
+Result cuDeviceGet(int* device, int number) {
+  *device = number;
+  return number == 0 && is_there ? SUCCESS : INVALID_DEVICE;
+}
+Result cuDeviceGetAttribute(int* value, int attribute, int) {
+  const std::map<int, int> known = {{16, 132}, {75, 9}, {76, 0}, {115, 1}};  // multiprocessors, capability, pools
+  auto found = known.find(attribute);
+  if (found == known.end()) return INVALID_VALUE;
+  return *value = found->second, SUCCESS;
+}
+Result cuDevicePrimaryCtxRetain(Address* context, int) { return *context = CONTEXT, SUCCESS; }
+Result cuCtxSetCurrent(Address context) { return current = context, SUCCESS; }
+Result cuCtxGetCurrent(Address* context) { return *context = current, SUCCESS; }
+Result cuCtxSynchronize() {
+  LOCKED;
+  bool is_captured = false;
+  for (auto& stream : streams)  // of any thread
+    if (stream->is_capturing) stream->is_invalid = is_captured = true;
+  if (is_captured) return CAPTURE_UNSUPPORTED;
+  run_all();
+  return state();
+}
+
+// --- memory -----------------------------------------------------------------------------------------------------------
+Result cuMemPoolCreate(Address* pool, const int* properties) {
+  *pool = POOL;
+  return properties[0] == 1 && properties[2] == 1 ? SUCCESS : INVALID_VALUE;  // pinned, of a device
+}
+Result cuMemPoolSetAttribute(Address, int attribute, void*) { return attribute == 4 ? SUCCESS : INVALID_VALUE; }
+Result cuMemAlloc_v2(Address* address, size_t nbytes) {
+  LOCKED;
+  const Result allowed = check_thread();
+  return allowed ? allowed : allocate(address, nbytes, false);
+}
+Result cuMemAllocHost_v2(Address* address, size_t nbytes) {
+  LOCKED;
+  const Result allowed = check_thread();
+  return allowed ? allowed : allocate(address, nbytes, true);
+}
+Result cuMemAllocFromPoolAsync(Address* address, size_t nbytes, Address, void* stream) {
+  LOCKED;
+  if (stream_of(stream).is_capturing) return refuse(stream_of(stream));
+  return state() ? state() : allocate(address, nbytes, false);
+}
+Result cuMemFree_v2(Address address) {
+  LOCKED;
+  const Result allowed = check_thread();
+  if (allowed) return allowed;
+  run_all();
+  return release(address), state();
+}
+Result cuMemFreeAsync(Address address, void* stream) {
+  LOCKED;
+  return put(stream_of(stream), [=] { release(address); });
+}
+Result cuMemcpyHtoDAsync_v2(Address to, Address from, size_t nbytes, void* handle) {
+  LOCKED;
+  Stream& stream = stream_of(handle);
+  const Block* block = block_at(from);
+  if (block && block->is_host) return put(stream, [=] { copy(to, from, nbytes); });
+  if (stream.is_capturing) return refuse(stream);
+  std::vector<char> pageable((char*)from, (char*)from + nbytes);  // it may change now
+  return put(stream, [=] {
+    if (is_usable(to, nbytes)) memcpy((void*)to, pageable.data(), nbytes);
+    else complain("a copy to memory that is not allocated when it runs");
+  });
+}
+Result cuMemcpyDtoHAsync_v2(Address to, Address from, size_t nbytes, void* handle) {
+  LOCKED;
+  Stream& stream = stream_of(handle);
+  if (stream.is_capturing) return refuse(stream);
+  return put(stream, [=] {
+    if (is_usable(from, nbytes)) memcpy((void*)to, (void*)from, nbytes);
+    else complain("a copy from memory that is not allocated when it runs");
+  });
+}
+Result cuMemcpyDtoDAsync_v2(Address to, Address from, size_t nbytes, void* stream) {
+  LOCKED;
+  return put(stream_of(stream), [=] { copy(to, from, nbytes); });
+}
+
+// --- streams and events -----------------------------------------------------------------------------------------------
+Result cuStreamCreate(void** stream, unsigned) {
+  LOCKED;
+  streams.push_back(std::make_unique<Stream>());
+  return *stream = streams.back().get(), SUCCESS;
+}
+Result cuStreamSynchronize(void* handle) {
+  LOCKED;
+  Stream& stream = stream_of(handle);
+  if (stream.is_capturing) return refuse(stream);
+  run_until(stream, stream.work.size());
+  return state();
+}
+// Events stay when they are destroyed: waits for them may be under way.
+Result cuEventCreate(void** event, unsigned) { return *event = new Event(), SUCCESS; }
+Result cuEventDestroy_v2(void*) { return SUCCESS; }
+Result cuEventElapsedTime_v2(float* milliseconds, void*, void*) { return *milliseconds = 1, SUCCESS; }
+Result cuEventRecord(void* event, void* handle) {
+  LOCKED;
+  Stream& stream = stream_of(handle);
+  if (stream.is_capturing) return refuse(stream);
+  *(Event*)event = {&stream, stream.work.size()};
+  return state();
+}
+Result cuEventSynchronize(void* event) {
+  LOCKED;
+  const Result allowed = check_thread();
+  const Event& it = *(Event*)event;
+  if (!allowed && it.stream) run_until(*it.stream, it.position);
+  return allowed ? allowed : state();
+}
+Result cuStreamWaitEvent(void* handle, void* event, unsigned) {
+  LOCKED;
+  Stream& stream = stream_of(handle);
+  if (stream.is_capturing) return refuse(stream);
+  const Event it = *(Event*)event;
+  return it.stream ? put(stream, [=] { run_until(*it.stream, it.position); }) : state();
+}
+
+// --- graphs -----------------------------------------------------------------------------------------------------------
+Result cuStreamBeginCapture_v2(void* handle, int mode) {
+  LOCKED;
+  Stream& stream = stream_of(handle);
+  if (&stream == &legacy || stream.is_capturing || captured_here) return CAPTURE_UNSUPPORTED;
+  if (mode != 1) return INVALID_VALUE;  // of this thread alone
+  run_until(stream, stream.work.size());
+  stream.work.clear(), stream.done = 0;
+  stream.is_capturing = true;
+  captured_here = &stream;
+  return state();
+}
+Result cuStreamEndCapture(void* handle, void** graph) {
+  LOCKED;
+  Stream& stream = stream_of(handle);
+  *graph = nullptr;
+  if (!stream.is_capturing || captured_here != &stream) return ILLEGAL_STATE;
+  const bool is_invalid = stream.is_invalid;
+  if (!is_invalid) *graph = new Graph{stream.work};
+  stream.work.clear();
+  stream.is_capturing = stream.is_invalid = false;
+  captured_here = nullptr;
+  return is_invalid ? CAPTURE_INVALIDATED : state();
+}
+Result cuGraphInstantiateWithFlags(void** executable, void* graph, Address) {
+  return *executable = new Graph(*(Graph*)graph), SUCCESS;
+}
+Result cuGraphDestroy(void* graph) { return delete (Graph*)graph, SUCCESS; }
+Result cuGraphExecDestroy(void*) { return SUCCESS; }  // launches of it may be under way
+Result cuGraphLaunch(void* executable, void* stream) {
+  LOCKED;
+  const Graph* graph = (Graph*)executable;
+  return put(stream_of(stream), [=] {
+    for (auto& step : graph->work) step();
+  });
+}
+
+// --- modules and launches ---------------------------------------------------------------------------------------------
+Result cuModuleLoadData(void** module, const unsigned char* image) {
+  if (memcmp(image, ELFMAG, SELFMAG)) return INVALID_IMAGE;
+  char path[] = "/tmp/late-driver-XXXXXX";
+  const int file = mkstemp(path);
+  const size_t nbytes = size_of_image(image);
+  const bool is_written = file >= 0 && write(file, image, nbytes) == (ssize_t)nbytes;
+  *module = is_written ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : nullptr;
+  if (file >= 0) close(file), unlink(path);
+  return *module ? SUCCESS : INVALID_IMAGE;
+}
+Result cuModuleGetFunction(Function** function, void* module, const char* name) {
+  const Emulated run = (Emulated)dlsym(module, ("emulate_" + std::string(name)).c_str());
+  const int* parameters = (const int*)dlsym(module, ("parameters_of_" + std::string(name)).c_str());
+  if (!run || !parameters) return NOT_FOUND;
+  return *function = new Function{name, run, *parameters}, SUCCESS;
+}
+Result cuFuncSetAttribute(Function* function, int attribute, int value) {
+  if (attribute != 8 || value < 0 || (unsigned)value > MOST_SHARED) return INVALID_VALUE;
+  return function->most_shared = value, SUCCESS;
+}
+Result cuLaunchKernel(Function* function, unsigned x, unsigned y, unsigned z, unsigned threads_x, unsigned threads_y,
+                      unsigned threads_z, unsigned shared, void* stream, void** parameters, void**) {
+  LOCKED;
+  if (!current) return INVALID_CONTEXT;
+  const size_t threads = (size_t)threads_x * threads_y * threads_z;
+  if (!x || !y || !z || x > INT32_MAX || y > MOST_BLOCKS_ACROSS || z > MOST_BLOCKS_ACROSS) return INVALID_VALUE;
+  if (!threads || threads > MOST_THREADS || threads_z > 64 || shared > function->most_shared) return INVALID_VALUE;
+  std::vector<Slot> slots(function->parameters);
+  for (int n = 0; n < function->parameters; ++n) slots[n] = {*(long long*)parameters[n], 0};  // they may change now
+  const Start how = {{x, y, z}, {threads_x, threads_y, threads_z}, shared, 0, 0};
+  return put(stream_of(stream), [=] { launch(*function, how, slots); });
+}
+
+// --- entry points -----------------------------------------------------------------------------------------------------
+Result cuGetErrorName(int, const char** name) { return *name = "of the late driver", SUCCESS; }
+Result cuGetErrorString(int, const char** text) { return *text = complaint.c_str(), SUCCESS; }
+Result cuGetProcAddress_v2(const char* name, void** function, int, Address, int* status) {
+  static void* self = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+  *function = nullptr;
+  for (const char* suffix : {"_v2", "", "WithFlags"})
+    if (!*function) *function = dlsym(self, (std::string(name) + suffix).c_str());
+  if (status) *status = *function ? 0 : 1;
+  return *function ? SUCCESS : NOT_FOUND;
+}
+Result cuGetProcAddress(const char* name, void** function, int version, Address flags) {
+  return cuGetProcAddress_v2(name, function, version, flags, nullptr);
+}
+}
