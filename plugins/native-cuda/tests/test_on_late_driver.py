@@ -22,7 +22,7 @@ from kernelyard.runtime.cuda_driver import Argument, Grid, Image, Launch
 from kernelyard.runtime.device_array import DeviceArray
 from kernelyard.runtime.device_driver import DeviceMemory
 from kernelyard.testing import evaluate
-from kernelyard_native_cuda.drivers.gpu import Gpu
+from kernelyard_native_cuda.drivers.gpu import LEGACY_STREAM, Gpu
 from kernelyard_native_cuda.generator import PRELUDE, TILES
 from kernelyard_native_cuda.runtime import NativeCudaModule
 
@@ -257,3 +257,48 @@ CHECKS = [
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_the_order_of_work(gpu, emulator, target, check):
     check(gpu, emulator, target)
+
+
+# --- mutants ------------------------------------------------------------------------------------------------------------
+def without(patch: pytest.MonkeyPatch, name: str) -> None:
+    """A function of the driver is never called by `Gpu.call`."""
+    call = Gpu.call
+    patch.setattr(Gpu, "call", lambda self, called, *args: None if called == name else call(self, called, *args))
+
+
+WRONG = "Arrays are not equal|Not equal to tolerance"
+# What is changed, the check that finds it, and how.
+MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], object], Callable[..., None], str]] = {
+    "readers wait for no event": (lambda p: without(p, "cuStreamWaitEvent"), check_a_consumer, WRONG),
+    "the event of readers is not recorded": (lambda p: without(p, "cuEventRecord"), check_a_consumer, WRONG),
+    "writers are told another stream": (
+        lambda p: p.setattr(Gpu, "dlpack_stream", LEGACY_STREAM),
+        check_a_producer,
+        WRONG,
+    ),
+    "a slot of staging is not waited for": (lambda p: without(p, "cuEventSynchronize"), check_many_small_feeds, WRONG),
+    "a slot of staging has no event": (lambda p: without(p, "cuEventRecord"), check_many_small_feeds, WRONG),
+    "reading does not wait": (lambda p: without(p, "cuStreamSynchronize"), check_reading, WRONG),
+    "much shared memory is not asked for": (
+        lambda p: without(p, "cuFuncSetAttribute"),
+        check_much_shared_memory,
+        "cuLaunchKernel(.|\n)*CUDA_ERROR_INVALID_VALUE",
+    ),
+    "threads have no context": (lambda p: without(p, "cuCtxSetCurrent"), check_another_thread, "INVALID_CONTEXT"),
+    "a kernel lacks a barrier": (
+        lambda p: p.setattr(check_a_barrier, "__defaults__", ("",)),
+        check_a_barrier,
+        "CUDA_ERROR_LAUNCH_FAILED",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_mutants_are_found(gpu, emulator, target, monkeypatch, name):
+    mutate, check, words = MUTANTS[name]
+    mutate(monkeypatch)
+    with pytest.raises((AssertionError, ExecutionError), match=words) as caught:
+        check(gpu, emulator, target)
+    monkeypatch.undo()
+    late_driver.reset()
+    del caught  # it kept the check's memory, which cannot be given back, or is yet to be written, before
