@@ -44,6 +44,7 @@ log = logging.getLogger("kernelyard")
 
 REFERENCE = "reference"
 HOST = "host"  # operators that decide the sizes of their results: NumPy makes these, and the rest goes on with them
+SIMPLIFY_FOR = {"cuda": "simplify_cuda"}  # pipelines that follow "simplify", by the target's kind
 Options = Mapping[str, Mapping[str, Any]]
 
 
@@ -90,7 +91,7 @@ def compile(  # noqa: A001  the public name, as `re.compile`
     generator = choice.generator
     recorder = Recorder(manager.label_of, choice.reason_in(target))
 
-    module = chosen_precision.apply(simplify(import_model(manager, model, checked)))
+    module = for_target(chosen_precision.apply(simplify(import_model(manager, model, checked))), target)
     excluded = _names(exclude_patterns)
     rival = None if required else choice.rival_in(target, backends)
     placed = partition(module, chosen, target, recorder, strict, excluded, rival)
@@ -133,7 +134,7 @@ def explain(
     choice = choose_code_generator(manager, target, backends)
     generator = choice.generator
     recorder = Recorder(manager.label_of, choice.reason_in(target))
-    module = chosen_precision.apply(simplify(import_model(manager, model, checked)))
+    module = for_target(chosen_precision.apply(simplify(import_model(manager, model, checked))), target)
     rival = None if required else choice.rival_in(target, backends)
     placed = partition(module, chosen, target, recorder, strict, _names(exclude_patterns), rival)
     kernels = planned_kernels(placed, generator)
@@ -151,6 +152,12 @@ def _names(exclude_patterns: Sequence[str]) -> tuple[str, ...]:
 def simplify(module: IRModule) -> IRModule:
     """Canonical forms, types, constants folded, norms folded, duplicates and dead code removed."""
     return get_pipeline("simplify")(module)
+
+
+def for_target(module: IRModule, target: Target) -> IRModule:
+    """What the kernels of a target do in one is one operator, before any backend is asked."""
+    name = SIMPLIFY_FOR.get(target.kind)
+    return get_pipeline(name)(module) if name is not None else module
 
 
 def runs_rest(generator: CodeGenerator | None) -> Callable[[Call], str]:

@@ -17,6 +17,7 @@ from kernelyard.ir.expr import Call, Constant, Expr
 from kernelyard.ir.types import TensorType
 from kernelyard.patterns.constructors import is_const, is_op, wildcard
 from kernelyard.patterns.function_rewriter import Rewriter, rewriter_of
+from kernelyard.patterns.legality import leaking_intermediates
 from kernelyard.patterns.matcher import Match
 from kernelyard.patterns.pattern import Pattern
 from kernelyard.patterns.traced import op
@@ -164,7 +165,7 @@ class _Parts:
 def _attention_of(match: Match, layout: str) -> Expr | None:
     scale = _scale_of(match)
     fits = _is_one_head if layout == "BSH" else _is_many_heads
-    if scale is None or not fits(match):
+    if scale is None or not fits(match) or _is_read_by_others(match):
         return None
     operands = [_four_axes(match[role]) if layout == "BSH" else match[role] for role in ROLES]
     shape = _shape(operands[0])
@@ -184,6 +185,8 @@ def _heads_first(match: Match) -> Expr | None:
     heads = {_shape(operand)[:2] for operand in (query, key, value)}
     if scale is None or len(heads) != 1 or any(operand.tensor_type.rank != 4 for operand in (query, key, value)):
         return None
+    if _is_read_by_others(match):
+        return None
     bias = () if "bias" not in match else (match["bias"],)
     if bias and _shape(match["scores"]) != _shape(match["products"]):
         return None
@@ -192,6 +195,12 @@ def _heads_first(match: Match) -> Expr | None:
     result = getattr(op.nn, "attention_bias" if bias else "attention")(*operands, scale=scale)
     result = op.permute_dims(result, axes=SWAP_HEADS)
     return result if result.type == match.root.type else None
+
+
+def _is_read_by_others(match: Match) -> bool:
+    """True where scores or weights are needed beside the result: they would be computed twice."""
+    leaking = (match.value_of(var) for var in leaking_intermediates(match))
+    return any(isinstance(value, Call) and value.op_name in ("matmul", "nn.softmax") for value in leaking)
 
 
 def _scale_of(match: Match) -> float | None:
@@ -220,7 +229,7 @@ def _is_one_head(match: Match) -> bool:
 def _is_many_heads(match: Match) -> bool:
     """True when every reshape only merges batch and heads, or takes them apart again."""
     for role in ROLES:
-        if match[role].tensor_type.rank != 4 or not _repeats_heads(match, role):
+        if match[role].tensor_type.rank != 4 or not repeats_heads(match, role, 2):
             return False
         batch, rows, heads, size = _shape(match.get(f"{role}_repeated") or match[role])
         if _shape(match[f"{role}_flat"]) != (batch * heads, rows, size):
@@ -230,17 +239,18 @@ def _is_many_heads(match: Match) -> bool:
     return len(result) == 4 and result == (batch, heads, rows, _shape(match["value"])[3])
 
 
-def _repeats_heads(match: Match, role: str) -> bool:
-    """True when each head is repeated in place: (B, T, M, H) -> (B, T, M, 1, H) -> (B, T, M, g, H) -> (B, T, N, H)."""
+def repeats_heads(match: Match, role: str, axis: int) -> bool:
+    """True when each head is repeated in place: axis 2 of (B, T, M, H) -> (B, T, M, 1, H) -> (B, T, M, g, H) ->
+    (B, T, N, H), or axis 1 of (B, M, T, H); also where nothing is repeated."""
     if f"{role}_repeated" not in match:
         return True
-    batch, rows, heads, size = _shape(match[role])
-    wider = _shape(match[f"{role}_wider"])
-    if _shape(match[f"{role}_one_more"]) != (batch, rows, heads, 1, size) or len(wider) != 5:
+    shape, wider = _shape(match[role]), _shape(match[f"{role}_wider"])
+    if len(shape) != 4 or len(wider) != 5:
         return False
-    group = wider[3]
-    is_wider = wider == (batch, rows, heads, group, size)
-    return is_wider and _shape(match[f"{role}_repeated"]) == (batch, rows, heads * group, size)
+    before, heads, after, group = shape[:axis], shape[axis], shape[axis + 1 :], wider[axis + 1]
+    is_wider = wider == (*before, heads, group, *after)
+    is_one_more = _shape(match[f"{role}_one_more"]) == (*before, heads, 1, *after)
+    return is_one_more and is_wider and _shape(match[f"{role}_repeated"]) == (*before, heads * group, *after)
 
 
 BiasRule = Callable[[Any, Any, Any, Any], tuple[Shape, Shape]]

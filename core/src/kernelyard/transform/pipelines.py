@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from kernelyard.errors import PassError
 from kernelyard.transform.annotate_tir_op_pattern import AnnotateTIROpPattern
 from kernelyard.transform.canonicalize import Canonicalize
+from kernelyard.transform.compose_attention import ComposeAttention, SimplifyAttention
 from kernelyard.transform.compose_ops import ComposeOps
 from kernelyard.transform.dead_code_elimination import DeadCodeElimination
 from kernelyard.transform.eliminate_common_subexpr import EliminateCommonSubexpr
@@ -87,6 +88,11 @@ def _simplify() -> list[Pass]:
     ]
 
 
+def _simplify_cuda() -> list[Pass]:
+    """What GPUs do in one kernel, beyond `simplify`: on CPUs products and softmax by themselves are quicker."""
+    return [ComposeAttention(), *_clean(), SimplifyAttention(), *_clean()]
+
+
 def _legalize() -> list[Pass]:
     """From the ops that no library took to fused loop-level functions: first along what is handed on, then across.
 
@@ -110,3 +116,4 @@ def _legalize() -> list[Pass]:
 register_pipeline("clean", _clean)
 register_pipeline("legalize", _legalize)
 register_pipeline("simplify", _simplify)
+register_pipeline("simplify_cuda", _simplify_cuda)

@@ -13,7 +13,6 @@ from kernelyard.errors import BackendUnavailableError, CodegenError, OptionError
 from kernelyard.ir import Call, Constant, Function, IRModule
 from kernelyard.ir.expr import Expr
 from kernelyard.patterns import FusionPattern
-from kernelyard.patterns.attention_templates import attention_rewriters
 from kernelyard.patterns.composite import captured_operands
 from kernelyard.placement.json_serializer import JSONSerializer, KernelNode
 from kernelyard.plugins.backend import Backend, Unavailable
@@ -141,8 +140,8 @@ class CutlassBackend(Backend):
         return fusion_patterns(Settings(target.archs, self._f32, self._tune))
 
     def prepare(self, module: IRModule) -> IRModule:
-        """Attention that is spelled out becomes the operator, and convolutions pass images on with channels last."""
-        return _PREPARE(attention_rewriters()(module))
+        """Convolutions pass images on with channels last."""
+        return _PREPARE(module)
 
     def codegen(self, regions: Sequence[Region], options: Mapping[str, Any]) -> RuntimeModule:
         """The regions as one module; equal kernels are compiled once. Without an arch nothing is compiled.

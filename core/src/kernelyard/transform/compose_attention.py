@@ -1,0 +1,47 @@
+"""Recognise attention that a model spells out in products and a softmax, and what it does by itself."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from kernelyard.ir import IRModule
+from kernelyard.patterns.attention_masks import after_recognition, before_recognition
+from kernelyard.patterns.attention_templates import attention_rewriters
+from kernelyard.patterns.function_rewriter import Rewriter
+from kernelyard.transform.pass_base import Pass, PassContext
+
+
+class ComposeAttention(Pass):
+    """Replace products around a softmax by `nn.attention` or `nn.attention_bias`; a mask of booleans becomes a bias.
+
+    It expects the forms of `canonicalize`. What somebody else reads (the weights, say) is not computed twice. Rows that
+    see nothing give what the model gives for them.
+    """
+
+    name = "compose_attention"
+
+    def run(self, module: IRModule, context: PassContext) -> IRModule:
+        return _composer()(module)
+
+
+class SimplifyAttention(Pass):
+    """Use what `nn.attention` has of its own: a bias that hides what comes after a query becomes the attribute
+    `causal`, and repeated heads become fewer heads of keys and values.
+
+    It expects the permutations around the operator to be gone, as `canonicalize` leaves it.
+    """
+
+    name = "simplify_attention"
+
+    def run(self, module: IRModule, context: PassContext) -> IRModule:
+        return _simplifier()(module)
+
+
+@cache
+def _composer() -> Rewriter:
+    return before_recognition() | attention_rewriters()
+
+
+@cache
+def _simplifier() -> Rewriter:
+    return after_recognition()
