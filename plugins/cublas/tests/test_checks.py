@@ -112,7 +112,7 @@ def test_a_product_of_integers_keeps_its_scale(products):
         x, w = (b.op("astype", each, dtype="int32") for each in (x, w))
         return b.op("dequantize", b.op("matmul", x, w), np.float32(0.125), np.int32(0))
 
-    exe = products.taken("matmul_dequantize", build, ((5, 8), "int8"), ((8, 12), "int8"))
+    exe = products.taken("matmul_dequantize", build, ((20, 8), "int8"), ((8, 16), "int8"))
     assert "alpha=0.125" in exe.inspect()
 
 
@@ -250,9 +250,54 @@ def test_integers_of_unknown_sizes(products):
         x, w = (b.op("astype", each, dtype="int32") for each in (x, w))
         return b.op("matmul", x, w)
 
-    products.taken("matmul", build, ((N, 8), "int8"), ((8, 12), "int8"), n=3)
-    products.declined("alignment", build, ((4, N), "int8"), ((N, 12), "int8"), n=4)
-    products.declined("alignment", build, ((4, 8), "int8"), ((8, N), "int8"), n=5)
+    products.taken("matmul", build, ((N, 32, 8), "int8"), ((N, 8, 16), "int8"), n=3)
+    products.declined("rows", build, ((N, 8), "int8"), ((8, 16), "int8"), n=3)
+    products.declined("alignment", build, ((32, N), "int8"), ((N, 16), "int8"), n=4)
+    products.declined("alignment", build, ((32, 8), "int8"), ((8, N), "int8"), n=5)
+
+
+INT8_SIZES = {"rows": 20, "inner": 16, "columns": 24}
+
+
+@pytest.mark.parametrize("is_transposed", [False, True])
+@pytest.mark.parametrize(
+    ("changed", "code"),
+    [
+        ({}, None),
+        ({"rows": 17}, None),
+        ({"rows": 16}, "rows"),
+        ({"inner": 15}, "alignment"),
+        ({"inner": 17}, "alignment"),
+        ({"inner": 12}, "alignment"),
+        ({"columns": 23}, "alignment"),
+        ({"columns": 25}, "alignment"),
+        ({"columns": 20}, "alignment"),
+    ],
+    ids=str,
+)
+def test_sizes_of_integers(changed, code, is_transposed, products):
+    rows, inner, columns = {**INT8_SIZES, **changed}.values()
+
+    def build(b, x, w):
+        x, w = (b.op("astype", each, dtype="int32") for each in (x, w))
+        return b.op("matmul", x, transposed(b, w) if is_transposed else w)
+
+    operands = ((rows, inner), "int8"), ((columns, inner) if is_transposed else (inner, columns), "int8")
+    if code is None:
+        products.taken("matmul_transposed" if is_transposed else "matmul", build, *operands)
+    else:
+        products.declined(code, build, *operands)
+
+
+@pytest.mark.parametrize(("rows", "is_taken"), [(20, True), (19, False), (21, False)])
+def test_integers_whose_left_operand_is_stored_transposed(rows, is_taken, products):
+    def build(b, x, w):
+        x, w = (b.op("astype", each, dtype="int32") for each in (x, w))
+        return b.op("matmul", transposed(b, x), w)
+
+    exe = compiled(module_of(build, ((8, rows), "int8"), ((8, 16), "int8")))
+    reasons = {reason.code for node in exe.report.nodes for reason in node.reasons if reason.backend == "cublas"}
+    assert ("alignment" in reasons) == (not is_taken), str(exe.report)
 
 
 def test_a_left_operand_that_is_stored_transposed(products):
@@ -381,13 +426,13 @@ def test_a_number_by_a_product(products):
 
 # --- constants --------------------------------------------------------------------------------------------------------
 def test_weights_of_int8_are_saved_as_int8_along_the_summed_axis(products):
-    """They were cast, and folded; the columns need be no multiple of 4 then."""
-    weight = values((8, 10), "int8")
+    """They were cast, and folded."""
+    weight = values((8, 16), "int8")
 
     def build(b, x):
         return b.op("matmul", b.op("astype", x, dtype="int32"), b.op("astype", b.op("abs", weight), dtype="int32"))
 
-    exe = products.taken("matmul", build, ((N, 8), "int8"), n=5)
+    exe = products.taken("matmul", build, ((20, 8), "int8"))
     (saved,) = (array for module in exe.modules for array in module.constants().values())
     assert saved.dtype == np.int8
     np.testing.assert_array_equal(saved, np.abs(weight).T)

@@ -71,7 +71,7 @@ def test_integers_restored_by_a_scale(gpu):
         x, w = (b.op("astype", each, dtype="int32") for each in (x, w))
         return b.op("dequantize", b.op("matmul", x, transposed(b, w)), np.float32(0.125), np.int32(0))
 
-    taken("matmul_transposed_dequantize", build, ((16, 32), "int8"), ((16, 32), "int8"))
+    taken("matmul_transposed_dequantize", build, ((32, 32), "int8"), ((16, 32), "int8"))
 
 
 @pytest.mark.parametrize("result", ["float32", "float16", "bfloat16", FP8])

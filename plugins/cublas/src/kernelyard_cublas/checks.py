@@ -13,7 +13,7 @@ from kernelyard import dims
 from kernelyard.dims import Dim, Shape
 from kernelyard.ir import Call, Constant, Expr
 from kernelyard.patterns import Accept, Answer, Decline, Match
-from kernelyard.patterns.checks import check_bias, gemm_of_shapes
+from kernelyard.patterns.checks import Gemm, check_bias, gemm_of_shapes
 from kernelyard.target import Target
 from kernelyard_cublas.problem import ROLES
 from kernelyard_cublas.reading import Reading, read_call, read_match
@@ -21,6 +21,8 @@ from kernelyard_cublas.type_table import (
     FP8,
     FP8_ALIGNMENT,
     FP8_CAPABILITY,
+    INT8_LEADING_MULTIPLE,
+    INT8_LEAST_ROWS,
     INT8_MULTIPLE,
     PRODUCTS,
     ProductType,
@@ -89,7 +91,7 @@ class Checks:
         if not _is_positive(gemm.inner):
             return Decline("dynamic-shape", f"the summed axis is {gemm.inner}, which is not known to be 1 or more")
         if lhs.dtype == "int8":
-            return _int8(reading)
+            return _int8(reading, gemm)
         if lhs.dtype == FP8:
             return self._arch() or _fp8(reading)
         return None
@@ -143,16 +145,16 @@ def _multiple(size: Dim, of: int, what: str) -> Decline | None:
     return Decline("alignment", f"{what} is {size}; it must be known, and a multiple of {of}")
 
 
-def _stored_rows(shape: Shape, packed: bool) -> Dim:
-    return shape[-2] if packed else shape[-1]
-
-
-def _int8(reading: Reading) -> Decline | None:
-    rhs = _stored_rows(reading.rhs.shape, reading.pack_rhs)
+def _int8(reading: Reading, gemm: Gemm) -> Decline | None:
+    """The right operand lies along the summed axis or along the columns, which are asked about anyway."""
+    if not isinstance(gemm.rows, int) or gemm.rows < INT8_LEAST_ROWS:
+        return Decline("rows", f"the number of rows is {gemm.rows}; it must be known, and at least {INT8_LEAST_ROWS}")
     return (
-        _multiple(reading.left[-1], INT8_MULTIPLE, "the summed axis")
-        or _multiple(rhs, INT8_MULTIPLE, "the last axis of the right operand, as it is stored,")
-        or _multiple(reading.lhs.shape[-1], INT8_MULTIPLE, "the last axis of the left operand, as it is stored,")
+        _multiple(gemm.inner, INT8_MULTIPLE, "the summed axis")
+        or _multiple(gemm.columns, INT8_MULTIPLE, "the number of columns")
+        or _multiple(
+            reading.lhs.shape[-1], INT8_LEADING_MULTIPLE, "the last axis of the left operand, as it is stored,"
+        )
     )
 
 

@@ -10,8 +10,12 @@ from dataclasses import dataclass
 from kernelyard import dtypes
 from kernelyard_cublas._enums import DATA_TYPES, ComputeType, DataType
 
-# What an operand of 8 bits must be a multiple of, along its rows.
-INT8_MULTIPLE = 4
+# Products of integers. cuBLAS documents that leading dimensions, and what is summed and the columns of a result, are
+# multiples of 4. On several GPUs it has no algorithm for some that are no multiples of 8, nor for few rows, which
+# PyTorch's torch._int_mm refuses therefore (pytorch#94339, #106840, #169956).
+INT8_LEADING_MULTIPLE = 4
+INT8_MULTIPLE = 8
+INT8_LEAST_ROWS = 17
 FP8 = "float8_e4m3fn"
 FP8_ALIGNMENT = 16
 FP8_CAPABILITY = (8, 9)
