@@ -205,6 +205,33 @@ def test_a_missing_runtime_is_named_with_the_pip_line(saved):
     assert "acme" in str(caught.value.found)
 
 
+def compiled_with(saved, version: str) -> None:
+    """Rewrite an artifact as that version of the plugin (1.2 is installed) would have written it."""
+    data = saved.read_bytes()
+    manifest = manifest_of(data)
+    manifest["modules"][0]["requires"]["version"] = version
+    saved.write_bytes(reseal(data, 1, json.dumps(manifest).encode()))
+
+
+@pytest.mark.parametrize("version", ["1.2.1", "1.10", "2.0", "of-our-own"])
+def test_what_a_newer_plugin_compiled_is_refused_before_the_older_one_runs(saved, version, acme, monkeypatch):
+    compiled_with(saved, version)
+    monkeypatch.setattr(acme, "load", lambda data, constants: pytest.fail("it ran"))
+    with pytest.raises(
+        errors.ArtifactVersionError, match="compiled with a newer acme-runtime than is installed"
+    ) as caught:
+        loader.load(saved)
+    assert caught.value.found == "acme-runtime 1.2"
+    assert caught.value.expected == f"acme-runtime {version} or newer"
+    assert caught.value.hint == f"pip install 'acme-runtime>={version}', or compile the model again"
+
+
+@pytest.mark.parametrize("version", ["1.2", "1.1.9", "1.2.0", "1.2rc1"])
+def test_a_newer_plugin_runs_what_an_older_one_compiled(saved, version):
+    compiled_with(saved, version)
+    assert loader.load(saved).run({"x": X})["y"].shape == (2, 3)
+
+
 def test_a_loader_that_breaks_is_named(saved, acme, monkeypatch):
     monkeypatch.setattr(acme, "load", lambda data, constants: 1 / 0)
     with pytest.raises(errors.ArtifactError, match="could not load") as caught:

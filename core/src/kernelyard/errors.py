@@ -263,7 +263,7 @@ class ArtifactCorruptedError(ArtifactError):
 
 
 class ArtifactVersionError(ArtifactError):
-    """The file was written by a newer release than this one can read."""
+    """The file was written by a newer release, of Kernelyard or of a plugin, than is installed."""
 
     code = "KY602"
 

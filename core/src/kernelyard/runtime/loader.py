@@ -1,7 +1,8 @@
 """Loading: an artifact becomes an Executable with the runtime halves of plugins that are installed here.
 
 The runtime half of a plugin is an entry point of the group `kernelyard.runtime`, named as the kind of its modules:
-`load(data: bytes, constants: Mapping[str, numpy.ndarray]) -> RuntimeModule`. The compiler is not needed.
+`load(data: bytes, constants: Mapping[str, numpy.ndarray]) -> RuntimeModule`. The compiler is not needed. One that is
+older than what the artifact was compiled with is refused before anything of it runs.
 """
 
 from __future__ import annotations
@@ -10,7 +11,13 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from kernelyard.errors import ArtifactError, KernelyardError, MissingRuntimeError, PluginContractError
+from kernelyard.errors import (
+    ArtifactError,
+    ArtifactVersionError,
+    KernelyardError,
+    MissingRuntimeError,
+    PluginContractError,
+)
 from kernelyard.runtime.distributions import normalized
 
 if TYPE_CHECKING:
@@ -31,12 +38,22 @@ class Requirement(NamedTuple):
     distribution: str
     version: str
 
+    @property
+    def wanted(self) -> str:
+        """The distributions that will do, for messages."""
+        return f"{self.distribution} {self.version} or newer"
+
+    @property
+    def pip_line(self) -> str:
+        """The command that installs one."""
+        return f"pip install '{self.distribution}>={self.version}'"
+
 
 def load(path: str | os.PathLike[str], threads: int | None = None) -> Executable:
     """Load a saved executable. threads: how many a run may use (None: the processors).
 
-    Raises: ArtifactError (no such file), ArtifactCorruptedError, ArtifactVersionError, MissingRuntimeError (names the
-    plugin to install), BackendUnavailableError (its library cannot be loaded here).
+    Raises: ArtifactError (no such file), ArtifactCorruptedError, ArtifactVersionError (names the plugin to upgrade),
+    MissingRuntimeError (names the plugin to install), BackendUnavailableError (its library cannot be loaded here).
     """
     from kernelyard.runtime import artifact
 
@@ -61,7 +78,7 @@ def requirement(kind: str) -> Requirement | None:
 def find_loader(kind: str, requires: Requirement, installed: Sequence[EntryPoint]) -> ModuleLoader:
     """The loader of a kind, of `runtime_entry_points`; the required distribution's where several have one.
 
-    Raises: MissingRuntimeError.
+    Raises: MissingRuntimeError, ArtifactVersionError.
     """
     fitting = [entry for entry in installed if entry.name == kind]
     required = normalized(requires.distribution)
@@ -70,11 +87,35 @@ def find_loader(kind: str, requires: Requirement, installed: Sequence[EntryPoint
         raise MissingRuntimeError(
             f"the artifact needs the runtime {kind!r} of {requires.distribution}, which is not installed",
             found=f"installed runtimes: {', '.join(dict.fromkeys(entry.name for entry in installed)) or 'none'}",
-            expected=f"{requires.distribution} {requires.version} or newer",
-            hint=f"pip install '{requires.distribution}>={requires.version}'",
+            expected=requires.wanted,
+            hint=requires.pip_line,
         )
     entry = fitting[0]
+    if entry.dist is not None and entry.dist.key == required:
+        _check_version(kind, requires, entry.dist.version)
     return lambda data, constants: _load_module(entry, kind, data, constants)
+
+
+def _check_version(kind: str, requires: Requirement, version: str) -> None:
+    """Refuse an older runtime half: it may not know, or may misread, what the newer compile half wrote."""
+    if version == requires.version or _is_newer(version, requires.version):
+        return
+    raise ArtifactVersionError(
+        f"the artifact was compiled with a newer {requires.distribution} than is installed",
+        where=f"runtime {kind!r}",
+        found=f"{requires.distribution} {version or 'of an unknown version'}",
+        expected=requires.wanted,
+        hint=f"{requires.pip_line}, or compile the model again",
+    )
+
+
+def _is_newer(version: str, other: str) -> bool:
+    from packaging.version import InvalidVersion, Version  # takes 5 ms: mostly the versions are the same
+
+    try:
+        return Version(version) >= Version(other)
+    except InvalidVersion:
+        return False
 
 
 def _load_module(entry: EntryPoint, kind: str, data: bytes, constants: Mapping[str, np.ndarray]) -> RuntimeModule:
