@@ -8,6 +8,7 @@ from pathlib import Path
 MANIFEST = """
 name = "{name}"
 api = ">=1.0,<2"
+runtime_api = ">=1.0,<2"
 provides = ["backend"]
 targets = ["cpu"]
 summary = "a test backend"

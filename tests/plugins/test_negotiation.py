@@ -1,4 +1,7 @@
-"""Old and new plugins with old and new cores: the API range decides, before anything of the plugin runs."""
+"""Old and new plugins with old and new cores: the API range decides, before anything of the plugin runs.
+
+The runtime half has a range of its own, which is read where an artifact is loaded.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from fake_distribution import GOOD_PLUGIN, MANIFEST, install
 from kernelyard.errors import BackendUnavailableError
 from kernelyard.plugins import manager, manifest
 from kernelyard.plugins.manager import PluginManager
+from kernelyard.runtime import loader, runtime_api
 
 OLD, NEWER_MINOR, NEXT = ">=1.0,<2", ">=1.3,<2", ">=2.0,<3"
 BOTH = ">=1.0,<3"
@@ -63,3 +67,67 @@ def test_every_other_plugin_of_another_age_is_left_out_alone(tmp_path: Path, mon
         states = {info.name: info.state for info in PluginManager().infos() if info.name in ("elder", "junior")}
         assert [name for name, state in states.items() if state == "active"] == [usable]
         assert sorted(states.values()) == ["active", "incompatible"]
+
+
+RUNTIME = """
+from kernelyard.runtime.json_runtime import JSONRuntime
+
+class Met(JSONRuntime):
+    kind = "{name}"
+
+    def build(self, graph, args, values, context):
+        raise AssertionError("no graph is run here")
+
+load = Met.load_from_bytes
+"""
+
+
+def find_runtime_half(folder: Path, name: str, manifest: str) -> loader.ModuleLoader:
+    """The loader of an installed runtime half, as loading an artifact finds it."""
+    install(folder, name, manifest=manifest, runtime=f"fake_kernelyard_{name}.runtime:load")
+    (folder / f"fake_kernelyard_{name}" / "runtime.py").write_text(RUNTIME.replace("{name}", name))
+    required = loader.Requirement(f"kernelyard-{name}", "1.0")
+    return loader.find_loader(name, required, loader.runtime_entry_points())
+
+
+@pytest.mark.parametrize(("core", "plugin", "fits"), MEETINGS)
+def test_meeting_of_runtime_halves(
+    core: str, plugin: str, fits: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(runtime_api, "RUNTIME_API", core)
+    name = f"half{abs(hash((core, plugin)))}"
+    manifest = MANIFEST.replace(f'runtime_api = "{OLD}"', f'runtime_api = "{plugin}"')
+    if fits:
+        load = find_runtime_half(tmp_path, name, manifest)
+        assert load(b'{"schema": 1, "graphs": []}', {}).kind == name
+        return
+    with pytest.raises(BackendUnavailableError, match="written for another version of the runtime API") as error:
+        find_runtime_half(tmp_path, name, manifest)
+    assert error.value.where == f"kernelyard-{name} 1.0"
+    assert error.value.found == f"runtime_api = {plugin!r}"
+    assert error.value.expected == f"a range that contains {core}, this core's"
+    older = "kernelyard" if plugin in (NEWER_MINOR, NEXT) else f"kernelyard-{name}"
+    assert error.value.hint == f"pip install --upgrade {older}"
+    assert not any(name in module for module in sys.modules), "nothing of it may run"
+
+
+@pytest.mark.parametrize(("core", "fits"), [("1.4", True), ("2.0", False)])
+def test_a_runtime_half_that_states_no_range_was_written_for_the_first_versions(
+    core: str, fits: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(runtime_api, "RUNTIME_API", core)
+    manifest, name = MANIFEST.replace(f'runtime_api = "{OLD}"\n', ""), f"unstated{int(fits)}"
+    if fits:
+        assert find_runtime_half(tmp_path, name, manifest)
+    else:
+        with pytest.raises(BackendUnavailableError):
+            find_runtime_half(tmp_path, name, manifest)
+
+
+def test_every_runtime_half_of_this_core_and_of_the_installed_plugins_fits() -> None:
+    entries = loader.runtime_entry_points()
+    assert "reference" in {entry.name for entry in entries}
+    for entry in entries:
+        runtime_api.check_runtime_api(entry)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import tomllib
 from dataclasses import dataclass
@@ -13,11 +12,14 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from kernelyard.errors import PluginError
 from kernelyard.plugins.hookspecs import API_VERSION, HOOK_OF_PART
+from kernelyard.runtime import runtime_api
+from kernelyard.runtime.entry_points import EntryPoint
 
-FILE_NAME = "manifest.toml"
+FILE_NAME = runtime_api.MANIFEST
 _FIELDS: dict[str, type] = {
     "name": str,
     "api": str,
+    "runtime_api": str,
     "provides": list,
     "targets": list,
     "priority": int,
@@ -35,6 +37,7 @@ class Manifest:
     """A plugin's statement about itself.
 
     api: the range of plugin API versions that it works with. provides: "backend", "code_generator", "frontend".
+    runtime_api: the range of versions of the runtime API that its runtime half works with, "" where it states none.
     priority: higher goes first where the user states no order. needs: libraries, for people. options: the names of the
     compile options that it takes; any other is refused before a compile starts. suffixes, types: the model files and
     objects that its frontend reads, so that it is imported for these before any other; a type is named by its top-level
@@ -51,6 +54,7 @@ class Manifest:
     options: tuple[str, ...] = ()
     suffixes: tuple[str, ...] = ()
     types: tuple[str, ...] = ()
+    runtime_api: str = ""
 
     def claims(self, model: object) -> bool:
         """Return True when the frontend states that it reads files or objects of this kind.
@@ -84,6 +88,7 @@ def parse_manifest(text: str, where: str) -> Manifest:
             raise PluginError(f"the manifest lacks {name!r}", where=where, expected=", ".join(_REQUIRED))
     for name, value in table.items():
         _check_field(name, value, where)
+    _check_runtime_api(table.get("runtime_api"), text, where)
     values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in table.items()}
     return Manifest(**values)
 
@@ -114,6 +119,18 @@ def _check_field(name: str, value: Any, where: str) -> None:
             ) from error
 
 
+def _check_runtime_api(stated: str | None, text: str, where: str) -> None:
+    """Make sure that `runtime_api` can be read without a TOML parser, as it is when an artifact is loaded."""
+    expected = f"runtime_api = {runtime_api.EXAMPLE}"
+    if runtime_api.stated_range(text) != stated:
+        raise PluginError("runtime_api is not on a line of its own in double quotes", where=where, expected=expected)
+    try:
+        runtime_api.contains(stated or ">=0", runtime_api.RUNTIME_API)
+    except ValueError as error:
+        message = "the manifest's range of the runtime API cannot be read"
+        raise PluginError(message, where=where, found=error, expected=expected) from error
+
+
 def read_manifest(module: str) -> Manifest:
     """The manifest of the plugin module `package.plugin`: `manifest.toml` in the package's folder.
 
@@ -134,8 +151,8 @@ def manifest_path(module: str) -> Path:
 
     Raises: PluginError when the package is not there.
     """
-    package, *inner = module.split(".")
-    spec = importlib.util.find_spec(package)  # of a top-level package: finds, does not import
-    if spec is None or not spec.submodule_search_locations:
+    folder = EntryPoint("", module).folder
+    if folder is None:
+        package = module.partition(".")[0]
         raise PluginError(f"the entry point names a package {package!r} that is not there", found=module)
-    return Path(next(iter(spec.submodule_search_locations))).joinpath(*inner[:-1]) / FILE_NAME
+    return Path(folder, FILE_NAME)

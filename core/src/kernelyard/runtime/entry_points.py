@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -22,6 +23,17 @@ class EntryPoint(NamedTuple):
     def module(self) -> str:
         """The module that is imported."""
         return self.value.partition(":")[0].strip()
+
+    @property
+    def folder(self) -> str | None:
+        """The folder of its module, None where that is in no package, or not there. Nothing of it is imported."""
+        import importlib.util
+
+        package, *inner = self.module.split(".")
+        spec = importlib.util.find_spec(package)  # of a top-level package: finds, does not import
+        if spec is None or not spec.submodule_search_locations:
+            return None
+        return os.path.join(next(iter(spec.submodule_search_locations)), *inner[:-1])
 
     def load(self) -> Any:
         """The object. Raises: whatever importing the module does, AttributeError."""

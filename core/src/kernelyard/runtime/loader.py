@@ -2,7 +2,8 @@
 
 The runtime half of a plugin is an entry point of the group `kernelyard.runtime`, named as the kind of its modules:
 `load(data: bytes, constants: Mapping[str, numpy.ndarray]) -> RuntimeModule`. The compiler is not needed. One that is
-older than what the artifact was compiled with is refused before anything of it runs.
+older than what the artifact was compiled with, or that was written for another runtime API, is refused before anything
+of it runs.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from kernelyard.errors import (
     PluginContractError,
 )
 from kernelyard.runtime.distributions import normalized
+from kernelyard.runtime.runtime_api import check_runtime_api
 
 if TYPE_CHECKING:
     import numpy as np
@@ -78,7 +80,7 @@ def requirement(kind: str) -> Requirement | None:
 def find_loader(kind: str, requires: Requirement, installed: Sequence[EntryPoint]) -> ModuleLoader:
     """The loader of a kind, of `runtime_entry_points`; the required distribution's where several have one.
 
-    Raises: MissingRuntimeError, ArtifactVersionError.
+    Raises: MissingRuntimeError, ArtifactVersionError, BackendUnavailableError (made for another runtime API).
     """
     fitting = [entry for entry in installed if entry.name == kind]
     required = normalized(requires.distribution)
@@ -93,6 +95,7 @@ def find_loader(kind: str, requires: Requirement, installed: Sequence[EntryPoint
     entry = fitting[0]
     if entry.dist is not None and entry.dist.key == required:
         _check_version(kind, requires, entry.dist.version)
+    check_runtime_api(entry)
     return lambda data, constants: _load_module(entry, kind, data, constants)
 
 

@@ -15,6 +15,7 @@ from kernelyard.plugins.hookspecs import API_VERSION
 from kernelyard.plugins.manager import GROUP, BackendInfo, get_manager
 from kernelyard.runtime.entry_points import distribution_of, find
 from kernelyard.runtime.loader import runtime_entry_points
+from kernelyard.runtime.runtime_api import check_runtime_api
 from kernelyard.target import Target
 from kernelyard.testing.conformance.bench import Bench
 from kernelyard.testing.conformance.claims import Claims
@@ -56,6 +57,7 @@ def _runtime_half_stands_alone(bench: Bench, claims: Claims) -> None:
     own = [entry for entry in runtime_entry_points() if distribution_of(entry)[0] == _info(bench).dist]
     assert own, "it has no entry point of the group kernelyard.runtime: what it compiles cannot be loaded"
     for entry in own:
+        check_runtime_api(entry)
         shown = _python(f"import sys, {entry.module}\n{NO_COMPILER}")
         assert not shown, f"importing {entry.module} prints {shown!r}"
 
