@@ -11,6 +11,7 @@ from kernelyard import errors
 from kernelyard.runtime import call_table
 from kernelyard.runtime.call_table import CallTable
 from kernelyard.runtime.module import NativeCall
+from kernelyard.runtime.step_errors import StepLabel
 
 PROTOTYPE = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32, ctypes.c_void_p)
 
@@ -64,7 +65,7 @@ def test_the_failing_step_is_named_and_the_rest_not_run(runner, native, failing,
     steps = [NativeCall(native.address, n=status if number == failing else 0) for number in range(5)]
     steps[2] = lambda: None
     with pytest.raises(errors.ExecutionError) as caught:
-        run(CallTable(steps, [f"node {number}" for number in range(5)]))
+        run(CallTable(steps, [StepLabel(f"node {number}") for number in range(5)]))
     assert (caught.value.where, caught.value.found) == (f"node {failing}", f"status {status}")
     assert native.calls[-1][2] == status
 
@@ -94,7 +95,7 @@ def test_errors_of_python_steps_are_named():
         raise KeyError("gone")
 
     with pytest.raises(errors.ExecutionError) as caught:
-        CallTable([fail], ["node 'A'"]).run()
+        CallTable([fail], [StepLabel("node 'A'")]).run()
     assert (caught.value.where, caught.value.found) == ("node 'A'", "KeyError: 'gone'")
 
 
@@ -104,7 +105,7 @@ def test_an_empty_table_runs():
 
 def test_labels_must_match():
     with pytest.raises(ValueError, match="1 labels for 0 steps"):
-        CallTable([], ["a"])
+        CallTable([], [StepLabel("a")])
 
 
 @pytest.mark.parametrize("truth", [False, True])

@@ -16,6 +16,7 @@ from kernelyard.runtime import quick_call as quick_calls
 from kernelyard.runtime.call_table import CallTable
 from kernelyard.runtime.module import NativeCall
 from kernelyard.runtime.quick_call import QuickInput, quick_call
+from kernelyard.runtime.step_errors import StepLabel
 
 PROTOTYPE = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32, ctypes.c_void_p)
 
@@ -37,7 +38,7 @@ class Doubling:
     def table(self) -> CallTable:
         address = ctypes.cast(self.callback, ctypes.c_void_p).value
         assert address is not None
-        return CallTable([NativeCall(address)], ["node 'Mul_1'"])
+        return CallTable([NativeCall(address)], [StepLabel("node 'Mul_1'")])
 
     def quick(self):
         made = quick_call(self.table(), [QuickInput(self.x.shape, self.x.dtype, self.x)], [self.y])

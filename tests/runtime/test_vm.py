@@ -215,7 +215,7 @@ def test_a_failing_step_is_named():
 
     with pytest.raises(errors.ExecutionError) as caught:
         one_step(function)(np.ones(3, np.float32))
-    assert (caught.value.where, caught.value.found) == ("node 'Sqrt_1'", "ValueError: no such luck")
+    assert (caught.value.where, caught.value.found) == ("node 'Sqrt_1', run by operations", "ValueError: no such luck")
 
 
 def test_sizes_that_cannot_be_name_the_step():

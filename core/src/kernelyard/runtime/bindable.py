@@ -17,6 +17,7 @@ from kernelyard.runtime.lru import LRU
 from kernelyard.runtime.module import BindContext, BoundCall, BoundTensor, RuntimeModule
 from kernelyard.runtime.shapes import solve_symbols
 from kernelyard.runtime.spec import TensorSpec
+from kernelyard.runtime.step_errors import StepLabel
 from kernelyard.runtime.tensor import as_array
 
 MAX_BOUND_SHAPES = 16
@@ -101,7 +102,7 @@ class _Function:
         context = BindContext(default_threads(), memory.Workspace())
         call = self._module.bind(self._symbol, args, values, context)
         call.keep.append(context)  # the workspace lives as long as the call
-        return CallTable(call.steps, [self._symbol] * len(call.steps)), buffers, call
+        return CallTable(call.steps, [StepLabel(self._symbol, self._module.kind)] * len(call.steps)), buffers, call
 
 
 def default_threads() -> int:

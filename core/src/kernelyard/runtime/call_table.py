@@ -15,6 +15,7 @@ from typing import NoReturn, TypeAlias
 from kernelyard.errors import ExecutionError
 from kernelyard.runtime import runner
 from kernelyard.runtime.module import NativeCall, Part, Step
+from kernelyard.runtime.step_errors import StepLabel, step_error
 
 _ERROR_RAISED = -1  # the status of a function of tvm-ffi that left an error behind
 _PROTOTYPE = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32, ctypes.c_void_p)
@@ -78,8 +79,9 @@ class CallTable:
     Raises: ExecutionError for jumps among steps that are not native; when run, one naming the step that failed.
     """
 
-    def __init__(self, steps: Sequence[Step], labels: Sequence[str] | None = None) -> None:
-        self._labels = tuple(labels) if labels is not None else tuple(f"step {i}" for i in range(len(steps)))
+    def __init__(self, steps: Sequence[Step], labels: Sequence[StepLabel] | None = None) -> None:
+        numbers = range(len(steps))
+        self._labels = tuple(labels) if labels is not None else tuple(StepLabel(f"step {i}") for i in numbers)
         if len(self._labels) != len(steps):
             raise ValueError(f"{len(self._labels)} labels for {len(steps)} steps")
         self._steps = tuple(steps)
@@ -134,9 +136,7 @@ class CallTable:
         """Raise what the runner's answer says; `first` is the number of the table's first step."""
         status = ctypes.c_int32(answer & 0xFFFFFFFF).value
         said = _raised() if status == _ERROR_RAISED else None
-        raise ExecutionError(
-            "a native step failed", where=self._labels[first + (answer >> 32) - 1], found=said or f"status {status}"
-        )
+        raise step_error("a native step failed", self._labels[first + (answer >> 32) - 1], said or f"status {status}")
 
     def run_timed(self) -> list[float]:
         """Run, and give the seconds that each step took."""
@@ -168,9 +168,7 @@ class CallTable:
         except ExecutionError:
             raise
         except Exception as error:
-            raise ExecutionError(
-                "a step failed", where=self._labels[number], found=f"{type(error).__name__}: {error}"
-            ) from error
+            raise step_error("a step failed", self._labels[number], f"{type(error).__name__}: {error}") from error
 
     def _run_segments(self) -> None:
         for segment in self._segments:

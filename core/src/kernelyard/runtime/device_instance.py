@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kernelyard import dtypes
-from kernelyard.errors import DeviceError, ExecutionError, KernelyardError
+from kernelyard.errors import DeviceError, KernelyardError
 from kernelyard.runtime import memory
 from kernelyard.runtime.call_table import CallTable
 from kernelyard.runtime.device_array import AnyArray, DeviceArray, write
@@ -26,6 +26,7 @@ from kernelyard.runtime.memory import REBIND_ALIGNMENT, Workspace
 from kernelyard.runtime.module import BindContext, BoundCall, BoundTensor, RuntimeModule
 from kernelyard.runtime.plan import Plan
 from kernelyard.runtime.program import Step
+from kernelyard.runtime.step_errors import bind_error, label_of
 from kernelyard.runtime.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -156,13 +157,13 @@ class DeviceInstance:
         steps = plan.program.steps
         with executable.lock:
             self._calls = [self._bind(step, executable, binder) for step in steps]
-        labels = [step.label or step.symbol for step in steps]
+        self._labels = [label_of(step, executable.modules) for step in steps]
         capturable = [binder.may_capture(executable.modules[step.module]) for step in steps]
         counts = [len(call.steps) for call in self._calls]
         self._whole = WholeRun(
             self._driver,
             [step for call in self._calls for step in call.steps],
-            [label for label, count in zip(labels, counts, strict=True) for _ in range(count)],
+            [label for label, count in zip(self._labels, counts, strict=True) for _ in range(count)],
             [each for each, count in zip(capturable, counts, strict=True) for _ in range(count)],
         )
         self._ports = self._make_ports()
@@ -196,11 +197,7 @@ class DeviceInstance:
             error.where = error.where or step.label or None
             raise
         except Exception as error:
-            raise ExecutionError(
-                f"the {module.kind} module cannot prepare {step.symbol} for these shapes",
-                where=step.label or None,
-                found=f"{type(error).__name__}: {error}",
-            ) from error
+            raise bind_error(step.symbol, label_of(step, executable.modules), error) from error
 
     def _make_ports(self) -> list[tuple[int, DevicePort]]:
         """A port for every input that has a register, with the input's number."""
@@ -262,8 +259,8 @@ class DeviceInstance:
     @cached_property
     def _parts(self) -> list[tuple[Step, CallTable]]:
         return [
-            (step, CallTable(call.steps, [step.label or step.symbol] * len(call.steps)))
-            for step, call in zip(self._plan.program.steps, self._calls, strict=True)
+            (step, CallTable(call.steps, [label] * len(call.steps)))
+            for step, label, call in zip(self._plan.program.steps, self._labels, self._calls, strict=True)
         ]
 
     def run_stepwise(self, arrays: Sequence[AnyArray], around: Around) -> list[DeviceArray]:

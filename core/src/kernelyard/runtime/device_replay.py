@@ -13,6 +13,7 @@ from kernelyard.errors import ExecutionError, PerformanceWarning
 from kernelyard.runtime.call_table import CallTable
 from kernelyard.runtime.device_driver import DeviceDriver
 from kernelyard.runtime.module import Step
+from kernelyard.runtime.step_errors import StepLabel
 
 MAX_REPLAYS = 4  # of one sequence of steps: feeds that lie in turn at a few places
 
@@ -67,7 +68,7 @@ class WholeRun:
     """
 
     def __init__(
-        self, driver: DeviceDriver, steps: Sequence[Step], labels: Sequence[str], capturable: Sequence[bool]
+        self, driver: DeviceDriver, steps: Sequence[Step], labels: Sequence[StepLabel], capturable: Sequence[bool]
     ) -> None:
         self._parts: list[Callable[[Addresses], None]] = []
         for may_capture, numbers in groupby(range(len(steps)), key=capturable.__getitem__):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 
 from kernelyard import dtypes
-from kernelyard.errors import ExecutionError, KernelyardError
+from kernelyard.errors import KernelyardError
 from kernelyard.runtime import memory
 from kernelyard.runtime.call_table import CallTable, StepRun
 from kernelyard.runtime.memory import REBIND_ALIGNMENT, Workspace
@@ -20,6 +20,7 @@ from kernelyard.runtime.plan import Plan
 from kernelyard.runtime.program import Step
 from kernelyard.runtime.quick_call import QuickCall, QuickInput, quick_call
 from kernelyard.runtime.result_memory import ResultMemory
+from kernelyard.runtime.step_errors import StepLabel, bind_error, label_of
 
 if TYPE_CHECKING:
     from kernelyard.runtime.device_array import AnyArray
@@ -167,11 +168,7 @@ class Instance:
             error.where = error.where or step.label or None
             raise
         except Exception as error:
-            raise ExecutionError(
-                f"the {module.kind} module cannot prepare {step.symbol} for these shapes",
-                where=step.label or None,
-                found=f"{type(error).__name__}: {error}",
-            ) from error
+            raise bind_error(step.symbol, label_of(step, self._executable.modules), error) from error
 
     def _make_table(self) -> CallTable:
         """The native steps of all calls, with the program's jumps between them."""
@@ -179,14 +176,14 @@ class Instance:
         jumps = {jump.place: jump for jump in program.jumps}
         bound = zip(program.steps, self._calls, strict=True)
         steps: list[NativeStep] = []
-        labels: list[str] = []
+        labels: list[StepLabel] = []
         begins: list[int] = []  # of each step and jump, in the table
         for place in range(len(program.steps) + len(jumps)):
             begins.append(len(steps))
             step, call = (None, None) if place in jumps else next(bound)
             native = call.steps if call else [NativeCall(0)]
             steps += native
-            labels += [(step.label or step.symbol) if step else "a jump"] * len(native)
+            labels += [label_of(step, self._executable.modules) if step else StepLabel("a jump")] * len(native)
         for jump in program.jumps:
             target = begins[jump.target] if jump.target < len(begins) else len(steps)
             truth = memory.address_of(self._arrays[jump.condition]) if jump.condition >= 0 else 0
@@ -272,7 +269,9 @@ class Instance:
         return [
             (
                 step,
-                StepRun(CallTable(call.steps, [step.label or step.symbol] * len(call.steps)), call.describe),
+                StepRun(
+                    CallTable(call.steps, [label_of(step, self._executable.modules)] * len(call.steps)), call.describe
+                ),
                 [self._arrays[register] for register in step.inputs],
                 [self._arrays[register] for register in step.outputs],
             )

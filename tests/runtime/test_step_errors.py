@@ -1,0 +1,56 @@
+"""What a plugin's runtime half fails on names the step, the plugin with its version, and how to go on."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from kernelyard import errors
+from kernelyard.runtime.module import BoundCall
+
+X = np.ones((2, 4), np.float32)
+OWNER = "linear, run by acme of acme-runtime 1.2"
+HINT = (
+    "pip install --upgrade acme-runtime, or compile the model again without it "
+    "(backends that leave acme out, or kernelyard -p no:acme)"
+)
+
+
+def error_of(executable) -> errors.ExecutionError:
+    with pytest.raises(errors.ExecutionError) as caught:
+        executable.run({"x": X})
+    return caught.value
+
+
+def test_a_graph_that_cannot_be_built(executable, acme, monkeypatch):
+    monkeypatch.setattr(acme.AcmeRuntime, "build", lambda self, graph, *args: {}["relu"])
+    error = error_of(executable)
+    assert error.message == "the acme module cannot prepare acme_0 for these shapes"
+    assert (error.where, error.found, error.hint) == (OWNER, "KeyError: 'relu'", HINT)
+
+
+def test_a_step_in_python_that_raises(executable, acme, monkeypatch):
+    monkeypatch.setattr(acme.AcmeRuntime, "build", lambda self, graph, *args: BoundCall([lambda: 1 / 0]))
+    error = error_of(executable)
+    assert (error.where, error.found, error.hint) == (OWNER, "ZeroDivisionError: division by zero", HINT)
+
+
+def test_a_native_step_that_says_no(executable, acme, monkeypatch):
+    monkeypatch.setitem(acme.KERNELS, "matmul", None)
+    error = error_of(executable)
+    assert error.message == "a native step failed"
+    assert (error.where, error.found, error.hint) == (OWNER, "status 7", HINT)
+
+
+def test_a_step_of_a_profile(executable, acme, monkeypatch):
+    monkeypatch.setitem(acme.KERNELS, "matmul", None)
+    with pytest.raises(errors.ExecutionError) as caught:
+        executable.profile({"x": X}, calls=1)
+    assert (caught.value.where, caught.value.hint) == (OWNER, HINT)
+
+
+def test_a_function_that_is_called_by_itself(executable, acme, monkeypatch):
+    monkeypatch.setitem(acme.KERNELS, "matmul", None)
+    with pytest.raises(errors.ExecutionError) as caught:
+        executable.modules[0].get_function("acme_0")(X, np.empty((2, 3), np.float32))
+    assert caught.value.where == "acme_0, run by acme of acme-runtime 1.2"
