@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -132,7 +133,9 @@ class PluginManager:
             self._try_out(waiting)
             for plugin in waiting:
                 if plugin.state == "discovered":
+                    start = time.perf_counter()
                     self._activate(plugin)
+                    plugin.seconds = time.perf_counter() - start
 
     def _try_out(self, plugins: Sequence[Plugin]) -> None:
         """What would end this process is broken before it is loaded into it."""

@@ -14,7 +14,10 @@ STATES = ("discovered", "blocked", "incompatible", "unavailable", "broken", "act
 
 @dataclass(frozen=True)
 class BackendInfo:
-    """A plugin as people see it: who it is, whether it can be used, and why not."""
+    """A plugin as people see it: who it is, whether it can be used, and why not.
+
+    seconds: how long import, hooks and probe took here; 0 where it was not taken into use.
+    """
 
     name: str
     dist: str
@@ -27,6 +30,7 @@ class BackendInfo:
     priority: int = 0
     summary: str = ""
     hint: str | None = None
+    seconds: float = 0.0
 
 
 @dataclass
@@ -43,6 +47,7 @@ class Plugin:
     hint: str | None = None
     entry: EntryPoint | None = None
     parts: dict[str, Any] = field(default_factory=dict)
+    seconds: float = 0.0
 
     def fail(self, state: str, reason: str, hint: str | None = None) -> None:
         """Take the plugin out of use, and keep why and how to go on."""
@@ -68,4 +73,5 @@ class Plugin:
             shown.priority,
             shown.summary,
             self.hint,
+            self.seconds,
         )

@@ -12,6 +12,7 @@ import click
 from kernelyard import __version__
 from kernelyard.driver.commands.backends import describe
 from kernelyard.driver.commands.common import json_option, print_json, say, terminal_width
+from kernelyard.driver.commands.plugin_faults import faults_of, notes_of, runtime_half_faults
 from kernelyard.errors import PluginError
 from kernelyard.plugins import trial
 from kernelyard.plugins.guard import guarded
@@ -37,19 +38,24 @@ def command(ctx: click.Context, retry: bool, as_json: bool) -> None:
         get_manager().forget_trials()
         trial.forget(entries, [()] * len(entries))
     infos, runtimes = backends(), _runtimes(entries)
+    active = [info for info in infos if info.state == "active"]
     faults = [f"{info.name} ({info.dist}): {info.state}" for info in infos if info.state in FAULTS]
+    faults += [f"{info.name} ({info.dist}): {fault}" for info in active for fault in faults_of(info)]
     faults += [f"runtime {kind} ({facts['dist']}): broken" for kind, facts in runtimes.items() if facts["reason"]]
     faults += _undriven(infos)
+    notes = [f"{info.name} ({info.dist}): {note}" for info in active for note in notes_of(info, entries)]
     versions = {"kernelyard": __version__, "plugin API": API_VERSION, "python": platform.python_version()}
     versions |= {name: _version(name) for name in LIBRARIES}
     machine = f"{platform.system()} {platform.machine()}"
     if as_json:
-        facts = {"healthy": not faults, "faults": faults, "machine": machine, "versions": versions}
+        facts = {"healthy": not faults, "faults": faults, "notes": notes, "machine": machine, "versions": versions}
         parts = {"generators": _facts_of("code_generator"), "backends": _facts_of("backend")}
         print_json({**facts, "plugins": [asdict(i) for i in infos], "runtimes": runtimes, **parts})
     else:
         say(f"{machine}: " + ", ".join(f"{name} {version}" for name, version in versions.items()))
         _print_plugins(infos, runtimes)
+        for note in notes:
+            click.secho(f"note: {note}", fg="yellow")
         for fault in faults:
             click.secho(f"to mend: {fault}", fg="red")
         if not faults:
@@ -78,6 +84,8 @@ def _print_plugins(infos: list[BackendInfo], runtimes: dict[str, dict[str, str]]
     click.echo("\nplugins")
     for line in describe(infos) or ["none"]:
         say(f"  {line}")
+    times = ", ".join(f"{info.name} {info.seconds:.1f} s" for info in infos if info.state == "active")
+    say(f"  import, hooks and probe: {times or 'none is active'}")
     click.echo("\nruntime halves, for running artifacts")
     rows = [(kind, f"{f['dist']} {f['version']}", f["reason"] or "can be imported") for kind, f in runtimes.items()]
     for line in aligned(rows, _inner_width()):
@@ -109,14 +117,9 @@ def _facts_of(part: str) -> dict[str, dict[str, str]]:
 
 
 def _runtimes(entries: Sequence[EntryPoint]) -> dict[str, dict[str, str]]:
-    """The installed runtime halves by kind; the reason says why one cannot be imported."""
+    """The installed runtime halves by kind; the reason says why one cannot load modules."""
     found: dict[str, dict[str, str]] = {}
-    for entry, reason in zip(entries, trial.try_out(entries, [()] * len(entries)), strict=True):
-        try:
-            if not reason:
-                guarded(f"importing the runtime {entry.name!r}", entry.load)
-        except PluginError as error:
-            reason = error.message
+    for entry, reason in zip(entries, runtime_half_faults(entries), strict=True):
         dist, version = distribution_of(entry)
         found.setdefault(entry.name, {"dist": dist, "version": version, "reason": reason})
     return found

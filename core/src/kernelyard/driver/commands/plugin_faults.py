@@ -1,0 +1,101 @@
+"""Find what is wrong with plugins that are active: what they can never do, and what they make everybody wait for."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from kernelyard.errors import BackendUnavailableError, KernelyardError, PluginError
+from kernelyard.plugins import trial
+from kernelyard.plugins.backend import Backend
+from kernelyard.plugins.guard import guarded
+from kernelyard.plugins.manager import BackendInfo, get_manager
+from kernelyard.runtime.entry_points import EntryPoint, distribution_of
+from kernelyard.runtime.module import RuntimeModule
+from kernelyard.runtime.runtime_api import RUNTIME_API, check_runtime_api
+from kernelyard.target import Target
+
+SLOW_SECONDS = 2.0  # that import, hooks and probe may take together; every compile waits for them
+
+
+def faults_of(info: BackendInfo) -> list[str]:
+    """Return what keeps an active plugin from ever doing what it is for, a sentence each."""
+    if not info.provides:
+        return ["its manifest provides nothing: it is never asked"]
+    return list(_pattern_faults(info)) if "backend" in info.provides else []
+
+
+def notes_of(info: BackendInfo, runtime_halves: Sequence[EntryPoint]) -> list[str]:
+    """Return what the people of a plugin had better know, a sentence each."""
+    notes: list[str] = []
+    if info.seconds > SLOW_SECONDS:
+        notes.append(f"its import took {info.seconds:.1f} s, more than {SLOW_SECONDS:g} s: import libraries when used")
+    needs_half = {"backend", "code_generator"} & set(info.provides)
+    if needs_half and all(distribution_of(entry)[0] != info.dist for entry in runtime_halves):
+        notes.append(
+            f"it has no entry point of the group 'kernelyard.runtime': "
+            f"modules of kind {info.name!r} cannot be saved, those of the core's kinds can"
+        )
+    return notes
+
+
+def runtime_half_faults(entries: Sequence[EntryPoint]) -> list[str]:
+    """Return for each runtime half why it cannot load modules, "" where nothing is against it.
+
+    What was written for this runtime API is tried out in a process of its own, then imported.
+    """
+    faults = list(map(_api_fault, entries))
+    fitting = [entry for entry, fault in zip(entries, faults, strict=True) if not fault]
+    tried = iter(trial.try_out(fitting, [()] * len(fitting)))
+    return [fault or next(tried) or _import_fault(entry) for entry, fault in zip(entries, faults, strict=True)]
+
+
+def _api_fault(entry: EntryPoint) -> str:
+    try:
+        check_runtime_api(entry)
+    except BackendUnavailableError as error:
+        return f"{error.message}: {error.found}, this core has {RUNTIME_API}"
+    return ""
+
+
+def _import_fault(entry: EntryPoint) -> str:
+    try:
+        load = guarded(f"importing the runtime {entry.name!r}", entry.load)
+    except PluginError as error:
+        return error.message
+    if not callable(load):
+        return f"{entry.value} is no function"
+    kinds = _kinds(entry.module)
+    if kinds and entry.name not in kinds:
+        return (
+            f"its entry point is called {entry.name!r}, its modules are of kind {', '.join(map(repr, sorted(kinds)))}"
+        )
+    return ""
+
+
+def _kinds(module: str) -> set[str]:
+    """The kinds of the RuntimeModules that an imported module names and its own package defines."""
+    package = module.partition(".")[0]
+    classes = [each for each in vars(sys.modules[module]).values() if isinstance(each, type)]
+    own = [each for each in classes if issubclass(each, RuntimeModule) and each.__module__.startswith(package)]
+    return {each.kind for each in own if hasattr(each, "kind")}
+
+
+def _pattern_faults(info: BackendInfo) -> Iterator[str]:
+    backend: Backend = get_manager().get(info.name, "backend")
+    has_any = False
+    for kind in info.targets:
+        try:
+            target = Target(kind)
+            patterns = guarded(f"asking for patterns for {kind}", lambda target=target: list(backend.patterns(target)))
+        except KernelyardError as error:
+            has_any = True
+            yield error.message
+            continue
+        counts = Counter(pattern.name for pattern in patterns)
+        has_any = has_any or bool(counts)
+        for name in [name for name, count in counts.items() if count > 1]:
+            yield f"{counts[name]} patterns for {kind} are called {name!r}: reports cannot tell them apart"
+    if not has_any:
+        yield f"it has no patterns for {', '.join(info.targets) or 'any target'}: it is never asked"
