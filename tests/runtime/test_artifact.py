@@ -269,6 +269,37 @@ def test_a_module_that_nothing_could_load_again_is_not_saved(executable, acme, m
     assert os.listdir(tmp_path) == []
 
 
+def overwriting(acme):
+    """A loader that works in memory that may be written, as a module's is before it is saved."""
+
+    def load(data, constants):
+        module = acme.AcmeRuntime.load_from_bytes(data, constants)
+        for array in constants.values():
+            array *= 1
+        return module
+
+    return load
+
+
+@pytest.mark.parametrize("fault", [lambda acme: lambda data, constants: 1 / 0, overwriting], ids=["raises", "writes"])
+def test_what_its_loader_refuses_is_not_saved(executable, acme, monkeypatch, tmp_path, fault):
+    monkeypatch.setattr(acme, "load", fault(acme))
+    with pytest.raises(errors.ArtifactError, match="could not load its part") as caught:
+        executable.save(tmp_path / "model.kyar")
+    assert caught.value.where == "acme-runtime 1.2"
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_library_that_is_not_here_is_not_needed_to_save(executable, acme, monkeypatch, tmp_path):
+    def load(data, constants):
+        raise errors.BackendUnavailableError("no libacme.so")
+
+    monkeypatch.setattr(acme, "load", load)
+    executable.save(tmp_path / "model.kyar")
+    with pytest.raises(errors.BackendUnavailableError):
+        loader.load(tmp_path / "model.kyar")
+
+
 def test_container_members_come_back_aligned(tmp_path):
     path = tmp_path / "members"
     write_container(

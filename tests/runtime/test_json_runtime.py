@@ -80,7 +80,7 @@ def test_a_kernel_that_fails_is_named(acme, weight):
     module = acme.AcmeRuntime([JSONGraph("broken", (x,), nodes, ((1, 0),))], {})
     with pytest.raises(errors.ExecutionError) as caught:
         module.get_function("broken")(np.ones(2, np.float32), np.ones(2, np.float32))
-    assert (caught.value.where, caught.value.found) == ("broken", "status 7")
+    assert (caught.value.where, caught.value.found) == ("broken, run by acme of acme-runtime 1.2", "status 7")
 
 
 MALFORMED = [

@@ -11,11 +11,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kernelyard.errors import ArtifactError
+from kernelyard.errors import ArtifactError, BackendUnavailableError
 from kernelyard.runtime import loader, safetensors_format
 from kernelyard.runtime.container import SCHEMA, Contents, Member, open_container, write_container
 from kernelyard.runtime.executable import Executable
@@ -35,7 +36,8 @@ _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+!-]{0,98}\Z")
 def write(executable: Executable, path: str | os.PathLike[str]) -> None:
     """Save an executable; the file is complete or not there, and the same executable gives the same bytes.
 
-    Raises: ArtifactError when a module's kind has no installed loader, or the place cannot be written.
+    Raises: ArtifactError when a module's kind has no installed loader, its loader does not take what was saved, or the
+    place cannot be written.
     """
     modules = [_module_entry(number, module) for number, module in enumerate(executable.modules)]
     manifest = {
@@ -61,6 +63,8 @@ def _module_entry(number: int, module: RuntimeModule) -> tuple[dict[str, Any], M
             f"a module of kind {module.kind!r} cannot be saved: nothing installed could load it again",
             hint=f"its distribution needs an entry point {module.kind!r} in the group {loader.GROUP!r}",
         )
+    data = module.save_to_bytes()
+    _try_to_load(module, data, requires)
     name = f"modules/{number}-{module.kind}"
     entry = {
         "kind": module.kind,
@@ -69,7 +73,19 @@ def _module_entry(number: int, module: RuntimeModule) -> tuple[dict[str, Any], M
         "needs": module.needs,
         "constants": sorted(module.constants()),
     }
-    return entry, Member(name, [module.save_to_bytes()])
+    return entry, Member(name, [data])
+
+
+def _try_to_load(module: RuntimeModule, data: bytes, requires: loader.Requirement) -> None:
+    """Make sure that `load` takes what is saved: an error says more here than on another machine.
+
+    A library that this machine lacks is none: the one that runs the artifact may have it.
+    """
+    constants = {digest: array.view() for digest, array in module.constants().items()}
+    for array in constants.values():
+        array.flags.writeable = False  # as those of a file are
+    with suppress(BackendUnavailableError):
+        loader.find_loader(module.kind, requires, loader.runtime_entry_points())(data, constants)
 
 
 def _all_constants(executable: Executable) -> dict[str, np.ndarray]:
