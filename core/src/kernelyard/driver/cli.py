@@ -1,7 +1,8 @@
 """The command line: `kernelyard compile|run|bench|explain|inspect|backends|doctor|new-backend`.
 
 Each command is a module of `kernelyard.driver.commands`, imported when it is called. Exit codes: 0, 1 for what
-Kernelyard refuses, 2 for a command line that makes no sense. With `--json` errors are JSON on stdout too.
+Kernelyard refuses, 2 for a command line that makes no sense. With `--json` errors are JSON on stdout too, and nothing
+else is: what plugins and their libraries print goes to stderr.
 """
 
 from __future__ import annotations
@@ -57,7 +58,12 @@ class LazyGroup(click.Group):
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
             try:
-                return super().invoke(ctx)
+                if not ctx.meta["as_json"]:
+                    return super().invoke(ctx)
+                from kernelyard.driver.commands.common import stdout_for_json
+
+                with stdout_for_json():
+                    return super().invoke(ctx)
             except KernelyardError as error:
                 _fail(ctx, error.to_json(), str(error), 1)
             except click.UsageError as error:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 import difflib
 import functools
 import json
 import math
+import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -238,9 +241,42 @@ def _random(
 
 
 # --- printing ---------------------------------------------------------------------------------------------------------
+_pending: ContextVar[list[str] | None] = ContextVar("pending", default=None)
+
+
 def print_json(value: object) -> None:
     """Print JSON for machines; numbers that JSON does not have (infinities, NaN) become null."""
-    click.echo(json.dumps(_finite(value), indent=2, ensure_ascii=False, allow_nan=False))
+    text = json.dumps(_finite(value), indent=2, ensure_ascii=False, allow_nan=False)
+    pending = _pending.get()
+    if pending is None:
+        click.echo(text)
+    else:
+        pending.append(text)
+
+
+@contextmanager
+def stdout_for_json() -> Iterator[None]:
+    """Keep stdout for JSON: whatever else is printed meanwhile, by native code too, goes to stderr.
+
+    What `print_json` is given is printed at the end.
+    """
+    texts: list[str] = []
+    token = _pending.set(texts)
+    sys.stdout.flush()
+    stdout, sys.stdout = sys.stdout, sys.stderr
+    descriptor = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        with suppress(TypeError, OSError, AttributeError):  # no C library by that name: Windows
+            ctypes.CDLL(None).fflush(None)  # what native code printed lies in its buffer while stdout is a pipe
+        os.dup2(descriptor, 1)
+        os.close(descriptor)
+        sys.stdout = stdout
+        _pending.reset(token)
+        for text in texts:
+            click.echo(text)
 
 
 def _finite(value: Any) -> Any:
