@@ -140,6 +140,19 @@ def test_a_crash_is_remembered_until_a_retry(site: Path) -> None:
     assert states(site)[0]["kernelyard-bad"] == ["active", "", None]
 
 
+def test_a_hang_is_remembered_until_a_retry_or_another_limit(site: Path) -> None:
+    folder = site.parent / "imports"
+    folder.mkdir()
+    hang = COUNTED.replace("{where!r}", repr(str(folder))) + "\n__import__('time').sleep(60)"
+    install(site, "bad", plugin=hang)
+    assert count_imports(site, folder, KERNELYARD_PLUGIN_TIMEOUT="3") == 1
+    assert count_imports(site, folder, KERNELYARD_PLUGIN_TIMEOUT="3") == 0
+    state, reason, hint = states(site, KERNELYARD_PLUGIN_TIMEOUT="3")[0]["kernelyard-bad"]
+    assert (state, reason) == ("broken", "its import did not finish within 3 s")
+    assert "`kernelyard doctor --retry` tries it again" in hint
+    assert count_imports(site, folder, KERNELYARD_PLUGIN_TIMEOUT="3.5") == 1
+
+
 def test_doctor_survives_a_runtime_half_that_ends_the_process(site: Path) -> None:
     install(site, "bad", runtime="fake_kernelyard_bad.crash:load")
     (site / "fake_kernelyard_bad" / "crash.py").write_text(CRASH)

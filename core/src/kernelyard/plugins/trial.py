@@ -94,7 +94,7 @@ def _tried(entry: EntryPoint, hooks: Sequence[str]) -> tuple[str, bool]:
         log.warning("%s ended the process in which it was tried out:\n%s", entry.value, crash.last_words)
         return f"ended the process with {cause(crash.status)} in its {STEPS[step]}", crash.status not in _FROM_OUTSIDE
     except Hung:
-        return f"its {STEPS[step]} did not finish within {seconds:g} s" if step else "", False
+        return (f"its {STEPS[step]} did not finish within {seconds:g} s", True) if step else ("", False)
     except OSError as error:
         log.warning("no plugin can be tried out in a process of its own: %s", error)
         return "", False
