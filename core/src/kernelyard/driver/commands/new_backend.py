@@ -30,7 +30,7 @@ def command(name: str, output: Path | None, as_json: bool) -> None:
         print_json({"name": name, "folder": str(folder)})
         return
     click.echo(f"wrote {folder}; now:")
-    click.echo(f"  pip install -e {folder}\n  pytest {folder / 'tests'}")
+    click.echo(f"  pip install -e '{folder}[test]'\n  pytest {folder / 'tests'}")
     click.echo(f"  pytest --pyargs kernelyard.testing --backend {name}")
 
 
