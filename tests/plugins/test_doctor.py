@@ -132,3 +132,12 @@ def test_a_slow_import_is_worth_a_note(tmp_path: Path) -> None:
     assert note.startswith("bad (kernelyard-bad): its import took ")
     assert "more than 2 s" in note
     assert "import, hooks and probe: bad " in doctor(tmp_path).stdout
+
+
+def test_a_code_generator_that_is_installed_and_cannot_be_used_is_named(tmp_path: Path) -> None:
+    manifest = MANIFEST.replace('["backend"]', '["code_generator"]').replace('api = ">=1.0,<2"\nr', 'api = ">=2.0"\nr')
+    install_bad(tmp_path, GOOD_PLUGIN, manifest=manifest)
+    shown = doctor(tmp_path).stdout
+    assert "no code generator is usable" in shown
+    assert "→ bad is incompatible: pip install --upgrade kernelyard\n" in shown
+    assert "pip install kernelyard-native-cpu" not in shown

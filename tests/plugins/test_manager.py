@@ -118,6 +118,20 @@ def test_broken_plugin_is_named_and_the_rest_works(site: Path, name: str) -> Non
     assert error.value.hint
 
 
+@pytest.mark.parametrize(
+    ("module", "hint"),
+    [
+        ("acme_sdk.blas", "install the library that has the module 'acme_sdk'; kernelyard-lacking 1.0 imports it"),
+        ("fake_kernelyard_lacking.codegen", "the installation is not whole: pip install --force-reinstall kernelyard-lacking"),
+        ("kernelyard.gone", "it was made for another release: pip install --upgrade kernelyard kernelyard-lacking"),
+    ],
+)  # fmt: skip
+def test_a_missing_module_has_its_cure(site: Path, module: str, hint: str) -> None:
+    install(site, "lacking", plugin=f"import {module}\n{GOOD_PLUGIN}")
+    info = states()["kernelyard-lacking"]
+    assert (info.state, info.hint) == ("broken", hint)
+
+
 def test_hanging_plugin_is_given_up(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KERNELYARD_PLUGIN_TIMEOUT", "0.3")
     install(site, "hangs", plugin="import threading; threading.Event().wait(20)")

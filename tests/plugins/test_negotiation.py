@@ -49,7 +49,9 @@ def test_meeting(core: str, plugin: str, fits: bool, tmp_path: Path, monkeypatch
         return
     assert info.state == "incompatible"
     assert info.reason == f"needs plugin API {plugin}, this core has {core}"
-    assert info.hint == f"install a version of kernelyard-{name} for plugin API {core}"
+    is_core_older = plugin in (NEWER_MINOR, NEXT)
+    other = f"install a version of kernelyard-{name} for plugin API {core}"
+    assert info.hint == ("pip install --upgrade kernelyard" if is_core_older else other)
     assert not any(name in module for module in sys.modules), "nothing of it may run"
     with pytest.raises(BackendUnavailableError, match="KY302"):
         found.get(name, "backend")

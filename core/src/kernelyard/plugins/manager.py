@@ -90,7 +90,8 @@ class PluginManager:
         if manifest.name != plugin.name:
             plugin.fail("broken", f"its manifest says {manifest.name!r}, its entry point {plugin.name!r}")
         elif not manifest.is_compatible:
-            hint = f"install a version of {plugin.dist} for plugin API {API_VERSION}"
+            other = f"install a version of {plugin.dist} for plugin API {API_VERSION}"
+            hint = f"pip install --upgrade {PROJECT}" if manifest.wants_newer_core else other
             plugin.fail("incompatible", f"needs plugin API {manifest.api}, this core has {API_VERSION}", hint)
 
     def _settle_duplicates(self) -> None:
@@ -163,7 +164,8 @@ class PluginManager:
                 plugin.parts[part] = self._make_part(plugin, part)
             unavailable = next(filter(None, (_probe(plugin, part) for part in plugin.parts.values())), None)
         except PluginError as error:
-            plugin.fail("broken", error.message if error.where is None else str(error), error.hint)
+            hint = error.hint or _hint_for_missing_module(plugin, error.__cause__)
+            plugin.fail("broken", error.message if error.where is None else str(error), hint)
             return
         if unavailable is not None:
             plugin.fail("unavailable", unavailable.reason, unavailable.hint)
@@ -322,6 +324,18 @@ def _may_provide(plugin: Plugin, part: str, target: str | None) -> bool:
 
 def _probe(plugin: Plugin, part: Any) -> Any:
     return guarded(f"probing {plugin.label}", part.probe) if hasattr(part, "probe") else None
+
+
+def _hint_for_missing_module(plugin: Plugin, error: BaseException | None) -> str | None:
+    """How to get a module that a plugin's import did not find: its own, the core's, or another library's."""
+    if not isinstance(error, ModuleNotFoundError) or error.name is None or plugin.entry is None:
+        return None
+    package = error.name.partition(".")[0]
+    if package == plugin.entry.module.partition(".")[0]:
+        return f"the installation is not whole: pip install --force-reinstall {plugin.dist}"
+    if package == PROJECT:
+        return f"it was made for another release: pip install --upgrade {PROJECT} {plugin.dist}"
+    return f"install the library that has the module {error.name!r}; {plugin.dist} {plugin.version} imports it"
 
 
 def _nothing() -> None:

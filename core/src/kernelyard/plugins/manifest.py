@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import Version
 
 from kernelyard.errors import PluginError
 from kernelyard.plugins.hookspecs import API_VERSION, HOOK_OF_PART
@@ -72,6 +73,12 @@ class Manifest:
     def is_compatible(self) -> bool:
         """True when this core's plugin API is in the plugin's range."""
         return SpecifierSet(self.api).contains(API_VERSION)
+
+    @property
+    def wants_newer_core(self) -> bool:
+        """True when the plugin's range begins after this core's plugin API."""
+        bounds = [Version(each.version) for each in SpecifierSet(self.api) if each.operator in (">=", ">", "~=")]
+        return any(bound > Version(API_VERSION) for bound in bounds)
 
 
 def parse_manifest(text: str, where: str) -> Manifest:
