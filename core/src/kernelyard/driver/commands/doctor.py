@@ -98,16 +98,16 @@ def _print_plugins(infos: list[BackendInfo], runtimes: dict[str, dict[str, str]]
     usable = {part for info in infos if info.state == "active" for part in info.provides}
     if "code_generator" not in usable:
         say("no code generator is usable: what no library takes runs on the slow reference interpreter")
-        click.echo(f"    → {_way_to('code_generator', "'kernelyard[cpu]'", infos)}")
+        click.echo(f"    → {_way_to('code_generator', 'cpu', infos)}")
     if "frontend" not in usable:
         click.echo("no frontend is usable: only IRModules can be compiled")
-        click.echo(f"    → {_way_to('frontend', "'kernelyard[onnx]'", infos)}")
+        click.echo(f"    → {_way_to('frontend', 'onnx', infos)}")
 
 
-def _way_to(part: str, distribution: str, infos: Sequence[BackendInfo]) -> str:
+def _way_to(part: str, extra: str, infos: Sequence[BackendInfo]) -> str:
     """How to have a plugin that provides a part: what is wrong with an installed one, else what to install."""
     installed = [f"{info.name} is {info.state}: {info.hint or info.reason}" for info in infos if part in info.provides]
-    return "; ".join(installed) or f"pip install {distribution}"
+    return "; ".join(installed) or f"pip install 'kernelyard[{extra}]'"
 
 
 def _facts_of(part: str) -> dict[str, dict[str, str]]:
