@@ -198,9 +198,9 @@ def test_tiles_are_larger_where_there_is_enough_to_do():
 
 def _contraction(size: int) -> Contraction:
     from kernelyard_native_cuda.schedule.contraction import contraction_of
-    from kernelyard_native_cuda.schedule.stage import make_stages
+    from kernelyard_native_cuda.schedule.rules import stages_of
 
-    (stage,) = make_stages(product("mk", "kn", "float16", {"m": size, "n": size, "k": size}))
+    (stage,) = stages_of(product("mk", "kn", "float16", {"m": size, "n": size, "k": size}))
     found = contraction_of(stage)
     assert found is not None
     return found

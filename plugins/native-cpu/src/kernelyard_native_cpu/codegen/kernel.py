@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from kernelyard.runtime.spec import TensorSpec
 from kernelyard.tir import Buffer, PrimFunc
+from kernelyard.tir.stages import Stage
 from kernelyard_native_cpu.codegen.emitter import FunctionEmitter
 from kernelyard_native_cpu.codegen.group import GROUP_PARAMETERS, GroupWriter
 from kernelyard_native_cpu.codegen.memory import DimTable, Memory
@@ -23,7 +24,6 @@ from kernelyard_native_cpu.schedule.groups import Group, make_groups
 from kernelyard_native_cpu.schedule.plan import Plan
 from kernelyard_native_cpu.schedule.rules import make_plan
 from kernelyard_native_cpu.schedule.side_by_side import with_rows_side_by_side
-from kernelyard_native_cpu.schedule.stages import Stage
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from kernelyard import dims
 from kernelyard.tir import Axis, Binary, ComputeBlock, Const, Expr, IterVar
 from kernelyard.tir.expr import index
 from kernelyard.tir.primfunc import walk
+from kernelyard.tir.stages import Stage
 from kernelyard.tir.visitor import ExprRewriter, rewrite_block
-from kernelyard_native_cpu.schedule.stages import Stage
 
 
 def split_blocked_axes(stage: Stage) -> Stage:
@@ -64,4 +64,4 @@ def _split(stage: Stage, axis: IterVar, size: int) -> Stage:
             axes += pieces if each.name == axis.name else (each,)
         return replace(rewrite_block(block, rewriter), axes=tuple(axes))
 
-    return Stage(tuple(map(split, stage.blocks)))
+    return replace(stage, blocks=tuple(map(split, stage.blocks)))

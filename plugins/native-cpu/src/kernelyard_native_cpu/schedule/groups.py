@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 from kernelyard import dims
 from kernelyard.dims import Dim
 from kernelyard.tir import Axis, Buffer, ComputeBlock, Expr, Load, PrimFunc
-from kernelyard_native_cpu.schedule.affine import offset_of
+from kernelyard.tir.analysis import offset_of
+from kernelyard.tir.common_loops import with_common_axes
+from kernelyard.tir.stages import Stage, extents_of, make_stages, without_single_steps
 from kernelyard_native_cpu.schedule.blocked_axes import split_blocked_axes
-from kernelyard_native_cpu.schedule.stages import Stage, extents_of, make_stages, with_common_names
 
 
 @dataclass(frozen=True)
@@ -33,8 +34,8 @@ class Group:
 
 def make_groups(function: PrimFunc) -> tuple[Group, ...]:
     """The function's blocks in groups, in order."""
-    blocks = [with_common_names(block) for block in function.blocks]
-    stages = map(split_blocked_axes, make_stages(blocks))
+    blocks = (with_common_axes(without_single_steps(block)) for block in function.blocks)
+    stages = map(split_blocked_axes, make_stages(blocks, moves=True))
     groups: list[Group] = []
     for stage in stages:
         joined = _join(groups[-1], stage) if groups else None

@@ -8,10 +8,11 @@ from functools import cached_property
 from kernelyard import dims, dtypes
 from kernelyard.dims import Dim
 from kernelyard.tir import Buffer
+from kernelyard.tir.analysis import Affine, offset_of, used_as_values
+from kernelyard.tir.stages import Stage
 from kernelyard_native_cpu.machine import Machine
-from kernelyard_native_cpu.schedule.affine import Access, Affine, collapse, offset_of, used_as_values
+from kernelyard_native_cpu.schedule.collapse import Access, collapse
 from kernelyard_native_cpu.schedule.plan import Plan, size_of
-from kernelyard_native_cpu.schedule.stages import Stage
 
 # Elements so far apart are loaded with those in between; farther ones are gathered.
 MOST_STRIDE = 4

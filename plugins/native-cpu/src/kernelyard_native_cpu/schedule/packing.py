@@ -6,14 +6,14 @@ from collections.abc import Collection, Iterator
 
 from kernelyard import dims
 from kernelyard.tir import Axis, Buffer, Load, PrimFunc
+from kernelyard.tir.analysis import axes_of
 from kernelyard.tir.packing import Packing, pack_inputs
 from kernelyard.tir.padding import paddable_axis
+from kernelyard.tir.stages import Stage
 from kernelyard_native_cpu.machine import Machine
-from kernelyard_native_cpu.schedule.affine import axes_of
 from kernelyard_native_cpu.schedule.groups import make_groups
 from kernelyard_native_cpu.schedule.loops import Loops, loops_of
 from kernelyard_native_cpu.schedule.plan import size_of
-from kernelyard_native_cpu.schedule.stages import Stage
 from kernelyard_native_cpu.schedule.tiling import MOST_HEIGHT, best_tile, reused_axes, tile_cost
 
 # What fits into the first cache is quick to read in any order.

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kernelyard.tir import Axis, Buffer, Cast, ComputeBlock, Expr, IterVar, Load, PrimFunc
+from kernelyard.tir.analysis import axes_of, offset_of
 from kernelyard.tir.primfunc import SPATIAL, walk
 from kernelyard.tir.visitor import ExprRewriter, rewrite_block
-from kernelyard_native_cpu.schedule.affine import axes_of, offset_of
 from kernelyard_native_cpu.schedule.plan import size_of
 from kernelyard_native_cpu.schedule.tiling import FEW_ROWS
 

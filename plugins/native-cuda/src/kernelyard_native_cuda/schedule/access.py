@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from kernelyard import dims, dtypes
 from kernelyard.dims import Dim
 from kernelyard.tir import Axis, Buffer, Const, Expr, IterVar, Load, Select
+from kernelyard.tir.analysis import axes_of, step_along
 from kernelyard.tir.index_algebra import IndexAlgebra, is_index
 from kernelyard.tir.primfunc import walk
-from kernelyard_native_cuda.schedule.stage import axes_of, step_along
 
 
 @dataclass(frozen=True)
@@ -50,9 +50,9 @@ def lanes_along(access: Access, axes: Sequence[IterVar], extents: Mapping[str, D
     The first of them is at a multiple of that number.
     """
     fixed = axes_of(access.condition) if access.condition is not None else frozenset[str]()
-    run, extent = _run(access.load, axes, extents, fixed)
+    run, extent = _run(access.load, axes, fixed)
     if not run:
-        return 1 if _run(access.load, axes, extents)[0] else 0
+        return 1 if _run(access.load, axes)[0] else 0
     rest = _offset(access.load.buffer, access.load.indices, extents, run)
     lanes = most
     while lanes > 1 and not (is_multiple(extent, lanes) and is_multiple(rest, lanes)):
@@ -65,14 +65,12 @@ def lanes_in(dtype: str, nbytes: int) -> int:
     return max(nbytes // dtypes.itemsize(dtype), 1)
 
 
-def _run(
-    load: Load, axes: Sequence[IterVar], extents: Mapping[str, Dim], fixed: frozenset[str] = frozenset()
-) -> tuple[list[str], Dim]:
+def _run(load: Load, axes: Sequence[IterVar], fixed: frozenset[str] = frozenset()) -> tuple[list[str], Dim]:
     """The last axes, none of them fixed, along which the load runs through memory without a gap, and how far."""
     names: list[str] = []
     extent: Dim = 1
     for axis in reversed([axis for axis in axes if axis.extent != 1]):
-        if axis.name in fixed or step_along(load, axis.name, dict(extents)) != extent:
+        if axis.name in fixed or step_along(load, axis.name) != extent:
             break
         names.append(axis.name)
         extent = extent * axis.extent

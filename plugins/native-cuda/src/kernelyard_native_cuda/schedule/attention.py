@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 from kernelyard import dims
 from kernelyard.tir import Axis, Binary, ComputeBlock, Expr, IterVar, Load, Unary
+from kernelyard.tir.stages import Stage, element_at_zeros
 from kernelyard_native_cuda.codegen.kernel import Kernel, WrittenKernel
 from kernelyard_native_cuda.codegen.types import stored
 from kernelyard_native_cuda.schedule.contraction import Contraction, Operand, contraction_of
 from kernelyard_native_cuda.schedule.machine import Machine
 from kernelyard_native_cuda.schedule.points import finish_point
 from kernelyard_native_cuda.schedule.rule import Declined, Schedule
-from kernelyard_native_cuda.schedule.stage import Stage, place_of
 from kernelyard_native_cuda.schedule.tile import Side, runs_along_sum, write_fill
 
 WARPS = 4
@@ -70,7 +70,7 @@ def _found(stages: Sequence[Stage]) -> Attention | Declined:
     products, weighted = contraction_of(first), contraction_of(last)
     if products is None or weighted is None or not all(it.a.own and it.b.own for it in (products, weighted)):
         return Declined("the stages do not begin and end with products of matrices")
-    score = place_of(first.blocks[-1])
+    score = element_at_zeros(first.blocks[-1])
     if not _is_softmax(score, largest, powers, total) or any(b.output not in first.inside for b in first.blocks[:-1]):
         return Declined("no softmax follows the products")
     column = f"s{largest.first.loads[0].indices.index(Axis('r0'))}"
@@ -104,7 +104,7 @@ def _is_softmax(score: Load, largest: Stage, powers: Stage, total: Stage) -> boo
     if (
         column != len(score.indices) - 1
         or found != Load(score.buffer, across)
-        or place_of(largest.first).indices != rows
+        or element_at_zeros(largest.first).indices != rows
     ):
         return False
     power = Unary("exp", Binary("sub", score, Load(largest.first.output, rows)))

@@ -8,8 +8,9 @@ from functools import cached_property
 
 from kernelyard.dims import Dim
 from kernelyard.tir import Binary, Cast, ComputeBlock, Const, Expr, IterVar, Load, Select
+from kernelyard.tir.analysis import axes_of, step_along
 from kernelyard.tir.primfunc import walk
-from kernelyard_native_cuda.schedule.stage import Stage, axes_of, extent_of, step_along
+from kernelyard.tir.stages import Stage, extent_of
 
 # A float that is stored in fewer bits is the same number in more.
 _WIDER = {
@@ -88,10 +89,9 @@ def contraction_of(stage: Stage) -> Contraction | None:
 def _counted(block: ComputeBlock) -> tuple[IterVar, ...]:
     """The reduce axes, such that along the last both operands run along memory, or else one of them does."""
     axes = [axis for axis in block.reduce_axes if axis.extent != 1]
-    extents = {axis.name: axis.extent for axis in block.axes}
 
     def neighbours(axis: IterVar) -> int:
-        return sum(step_along(load, axis.name, extents) == 1 for load in block.loads)
+        return sum(step_along(load, axis.name) == 1 for load in block.loads)
 
     return tuple(sorted(axes, key=neighbours))  # a stable sort
 

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 from kernelyard import dims
 from kernelyard.tir import Axis, Const, Expr, Load
+from kernelyard.tir.analysis import step_along
+from kernelyard.tir.stages import Stage, element_at_zeros
 from kernelyard_native_cuda.codegen.expressions import from_stored, to_stored
 from kernelyard_native_cuda.codegen.kernel import Kernel, WrittenKernel
 from kernelyard_native_cuda.codegen.types import stored
@@ -13,7 +15,6 @@ from kernelyard_native_cuda.schedule.lanes import finish_lanes, lanes_of
 from kernelyard_native_cuda.schedule.machine import Machine
 from kernelyard_native_cuda.schedule.points import finish_point
 from kernelyard_native_cuda.schedule.rule import Declined, Schedule
-from kernelyard_native_cuda.schedule.stage import Stage, place_of, step_along
 
 THREADS = 256
 LANES = 4
@@ -38,7 +39,7 @@ def _applies(stage: Stage) -> bool:
         if not block.writes_spatial_axes or block.output.shape != shape or block.output in block.reads:
             return False
         places = (load for load in block.loads if not _is_one_place(load))
-        if not all(load.indices == place_of(block).indices and load.buffer.shape == shape for load in places):
+        if not all(load.indices == element_at_zeros(block).indices and load.buffer.shape == shape for load in places):
             return False
     return not any(_uses_axes(block.body) for block in stage.blocks)
 
@@ -47,11 +48,10 @@ def _lanes_across(stage: Stage) -> int:
     """How many neighbours can be made at once of a map that reads some tensors by rows or by columns; 1: none."""
     if stage.reduce or any(block.output in block.reads for block in stage.blocks):
         return 1
-    extents = {axis.name: axis.extent for axis in stage.spatial}
     last = [axis.name for axis in stage.spatial if axis.extent != 1][-1:]
     written = {block.output for block in stage.blocks}
     loads = (load for block in stage.blocks for load in block.loads if load.buffer not in written)
-    if any(step_along(load, name, extents) not in (0, 1) for load in loads for name in last):
+    if any(step_along(load, name) not in (0, 1) for load in loads for name in last):
         return 1
     return lanes_of(stage, stage.spatial) if last else 1
 

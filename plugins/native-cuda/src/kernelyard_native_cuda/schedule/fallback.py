@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kernelyard import dims
+from kernelyard.tir.stages import Stage
 from kernelyard_native_cuda.codegen.kernel import Kernel, WrittenKernel
 from kernelyard_native_cuda.schedule.machine import Machine
 from kernelyard_native_cuda.schedule.points import finish_point, loops, reduced, scoped
 from kernelyard_native_cuda.schedule.rule import Schedule
-from kernelyard_native_cuda.schedule.stage import Stage
 
 THREADS = 256
 

@@ -14,17 +14,17 @@ from dataclasses import dataclass, replace
 from kernelyard import dims, dtypes
 from kernelyard.dims import Dim
 from kernelyard.tir import Expr, IterVar
+from kernelyard.tir.analysis import unconditional_loads
+from kernelyard.tir.stages import Stage
 from kernelyard_native_cuda.codegen import operations
 from kernelyard_native_cuda.codegen.expressions import from_stored
 from kernelyard_native_cuda.codegen.kernel import Kernel, WrittenKernel
 from kernelyard_native_cuda.codegen.types import computed, stored
 from kernelyard_native_cuda.schedule.access import access_of, lanes_along, lanes_in
 from kernelyard_native_cuda.schedule.contraction import Contraction, Operand, contraction_of, loads_of
-from kernelyard_native_cuda.schedule.lanes import unguarded_loads
 from kernelyard_native_cuda.schedule.machine import Machine
 from kernelyard_native_cuda.schedule.points import finish_point
 from kernelyard_native_cuda.schedule.rule import Declined, Schedule
-from kernelyard_native_cuda.schedule.stage import Stage
 
 WARP = 32
 THREADS = 256
@@ -71,7 +71,7 @@ def product_of(it: Product) -> Product | Declined:
     extents = {axis.name: axis.extent for axis in it.it.stage.first.axes}
     for axes, along_sum in ((it.it.reduce, True), (it.many.own, False)):
         lanes = 0
-        for load in unguarded_loads(it.many.expr):
+        for load in unconditional_loads(it.many.expr, in_indices=True):
             access = access_of(load)
             if access is not None:
                 lanes = max(lanes, lanes_along(access, axes, extents, lanes_in(load.dtype, PIECE)))
@@ -231,7 +231,7 @@ def _packs(
     extents = {axis.name: axis.extent for axis in it.it.stage.first.axes}
     here = kernel.expressions(axes)
     found: dict[Expr, str] = {}
-    for load in unguarded_loads(operand.expr):
+    for load in unconditional_loads(operand.expr, in_indices=True):
         access = access_of(load)
         if access is None or lanes_along(access, along, extents, it.lanes) < it.lanes:
             continue

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from kernelyard import dims, dtypes
 from kernelyard.dims import Dim
 from kernelyard.tir import Axis, Buffer, ComputeBlock, IterVar
+from kernelyard.tir.stages import Stage, element_at_zeros, extent_of
 from kernelyard_native_cuda.codegen import operations
 from kernelyard_native_cuda.codegen.expressions import Expressions, Keeper
 from kernelyard_native_cuda.codegen.kernel import Kernel, WrittenKernel
@@ -21,7 +22,6 @@ from kernelyard_native_cuda.schedule.machine import Machine
 from kernelyard_native_cuda.schedule.points import finish_point, reduced
 from kernelyard_native_cuda.schedule.reduction import shared_out, threads_for
 from kernelyard_native_cuda.schedule.rule import Declined, Schedule
-from kernelyard_native_cuda.schedule.stage import Stage, extent_of, place_of
 
 MOST_SHARED = 32 << 10  # bytes of rows in shared memory
 
@@ -93,8 +93,8 @@ def _share_rows(stages: tuple[Stage, ...], shared: int) -> bool:
     if any([axis.extent for axis in stage.spatial[:shared]] != leading for stage in stages):
         return False
     blocks = [block for stage in stages for block in stage.blocks]
-    row = place_of(blocks[0]).indices[:shared]
-    if any(len(block.indices) < shared or place_of(block).indices[:shared] != row for block in blocks):
+    row = element_at_zeros(blocks[0]).indices[:shared]
+    if any(len(block.indices) < shared or element_at_zeros(block).indices[:shared] != row for block in blocks):
         return False
     names = {f"s{number}" for number in range(shared)}
     if any(isinstance(e, Axis) and e.name not in names for e in row):
@@ -154,7 +154,7 @@ def _keeper(row: Buffer, shared: int) -> Keeper:
 
 def _read_from_memory(stage: Stage, later: Sequence[Stage]) -> frozenset[Buffer]:
     """What later stages read elsewhere than where a stage has just written it."""
-    places = {place_of(block) for block in stage.blocks}
+    places = {element_at_zeros(block) for block in stage.blocks}
     loads = (load for each in later for block in each.blocks for load in block.loads)
     return frozenset(load.buffer for load in loads if load not in places)
 

@@ -13,9 +13,9 @@ from kernelyard.tir import Axis, Binary, ComputeBlock, Const, Expr, IterVar
 from kernelyard.tir.expr import index
 from kernelyard.tir.primfunc import walk
 from kernelyard.tir.simplify import Simplifier
+from kernelyard.tir.stages import Stage
 from kernelyard.tir.visitor import ExprRewriter, rewrite_block
 from kernelyard_native_cuda.schedule.contraction import contraction_of
-from kernelyard_native_cuda.schedule.stage import Stage
 
 
 def with_groups(stage: Stage) -> Stage:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from kernelyard.tir import ComputeBlock, Expr, IterVar, Load
+from kernelyard.tir.analysis import unconditional_loads
+from kernelyard.tir.stages import Stage, element_at_zeros
 from kernelyard_native_cuda.codegen.expressions import from_stored, to_stored
 from kernelyard_native_cuda.codegen.kernel import Kernel
 from kernelyard_native_cuda.codegen.types import stored
 from kernelyard_native_cuda.schedule.access import access_of, is_multiple, lanes_along, lanes_in
 from kernelyard_native_cuda.schedule.points import finish_point
-from kernelyard_native_cuda.schedule.stage import Stage, place_of
 
 PIECE = 16  # bytes of the widest load
 MOST_LANES = 8
@@ -23,7 +24,7 @@ def lanes_of(stage: Stage, along: Sequence[IterVar]) -> int:
     for block in stage.blocks:
         if block.output in stage.inside:
             continue
-        access = access_of(place_of(block))
+        access = access_of(element_at_zeros(block))
         most = lanes_in(block.output.dtype, PIECE)
         lanes = min(lanes, most, max(lanes_along(access, along, extents, most), 1) if access else 1)
     return lanes
@@ -94,26 +95,8 @@ def _wide_loads(stage: Stage, along: Sequence[IterVar], lanes: int, is_first_kno
     written = {block.output for block in stage.blocks}
     blocks = stage.blocks[1:] if is_first_known else stage.blocks
     found: list[Load] = []
-    for load in dict.fromkeys(load for block in blocks for load in unguarded_loads(block.body)):
+    for load in dict.fromkeys(load for block in blocks for load in unconditional_loads(block.body, in_indices=True)):
         access = access_of(load)
         if access and load.buffer not in written and lanes_along(access, along, extents, lanes) == lanes:
             found.append(load)
     return found
-
-
-def unguarded_loads(expr: Expr) -> list[Load]:
-    """The loads of an expression that no condition guards."""
-    from kernelyard.tir import Select
-
-    found: dict[Load, None] = {}
-    seen: set[int] = set()
-    stack = [expr]
-    while stack:
-        part = stack.pop()
-        if id(part) in seen:
-            continue
-        seen.add(id(part))
-        if isinstance(part, Load):
-            found[part] = None
-        stack.extend([part.condition] if isinstance(part, Select) else part.children)
-    return list(found)

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 from kernelyard.tir import ComputeBlock, IterVar
+from kernelyard.tir.stages import Stage, element_at_zeros
 from kernelyard_native_cuda.codegen import operations
 from kernelyard_native_cuda.codegen.expressions import Expressions
 from kernelyard_native_cuda.codegen.kernel import Kernel
 from kernelyard_native_cuda.codegen.types import computed
-from kernelyard_native_cuda.schedule.stage import Stage, place_of
 
 Store = Callable[[ComputeBlock, str], None]
 
@@ -81,6 +81,6 @@ def finish_point(
     for number, block in enumerate(stage.blocks):
         text = first if number < start and first is not None else here.value(block.body)
         name = text if text.isidentifier() else kernel.writer.define(computed(block.output.dtype), text)
-        here.known[place_of(block)] = name
+        here.known[element_at_zeros(block)] = name
         if block.output not in stage.inside:
             store(block, name)

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 from kernelyard.dims import Dim
 from kernelyard.tir import ComputeBlock
+from kernelyard.tir.analysis import step_along
+from kernelyard.tir.stages import Stage, extent_of
 from kernelyard_native_cuda.codegen import operations
 from kernelyard_native_cuda.codegen.expressions import Expressions
 from kernelyard_native_cuda.codegen.kernel import Kernel, WrittenKernel
@@ -13,7 +15,6 @@ from kernelyard_native_cuda.codegen.types import computed
 from kernelyard_native_cuda.schedule.machine import Machine
 from kernelyard_native_cuda.schedule.points import finish_point
 from kernelyard_native_cuda.schedule.rule import Declined, Schedule
-from kernelyard_native_cuda.schedule.stage import Stage, extent_of, step_along
 
 LEAST_EXTENT = 32
 MOST_THREADS = 256
@@ -32,9 +33,8 @@ def _is_worth_it(block: ComputeBlock) -> bool:
     extent = extent_of(block.reduce_axes)
     if isinstance(extent, int) and extent < LEAST_EXTENT:
         return False
-    extents = {axis.name: axis.extent for axis in block.axes}
     last = [axis.name for axis in block.reduce_axes if axis.extent != 1][-1:]
-    return any(step_along(load, name, extents) == 1 for load in block.loads for name in last)
+    return any(step_along(load, name) == 1 for load in block.loads for name in last)
 
 
 def threads_for(extent: Dim) -> int:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from kernelyard.tir.stages import Stage
 from kernelyard_native_cuda.codegen.kernel import WrittenKernel
 from kernelyard_native_cuda.schedule.machine import Machine
-from kernelyard_native_cuda.schedule.stage import Stage
 
 
 @dataclass(frozen=True)

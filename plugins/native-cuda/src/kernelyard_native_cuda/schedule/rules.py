@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 
 from kernelyard.errors import CodegenError
 from kernelyard.tir import Buffer, PrimFunc
+from kernelyard.tir.common_loops import with_common_axes
+from kernelyard.tir.stages import Stage, element_at_zeros, make_stages, with_zeros
 from kernelyard_native_cuda.codegen.kernel import WrittenKernel
 from kernelyard_native_cuda.schedule.attention import attention
 from kernelyard_native_cuda.schedule.conv import conv
@@ -22,7 +24,6 @@ from kernelyard_native_cuda.schedule.padding import inline_padding
 from kernelyard_native_cuda.schedule.reduction import reduction
 from kernelyard_native_cuda.schedule.rule import Rule, Schedule
 from kernelyard_native_cuda.schedule.split import split_sum
-from kernelyard_native_cuda.schedule.stage import Stage, make_stages
 from kernelyard_native_cuda.schedule.transpose import transpose
 
 RULES: tuple[Rule, ...] = (
@@ -54,7 +55,7 @@ class Scheduled:
 def schedule(function: PrimFunc, name: str, machine: Machine) -> Scheduled:
     """The kernels of a function."""
     prepared = inline_padding(function)
-    stages = [with_groups(stage) for stage in make_stages(prepared)]
+    stages = [with_groups(stage) for stage in stages_of(prepared)]
     scratch: list[Buffer] = []
     kernels: list[WrittenKernel] = []
     choices: list[tuple[tuple[str, str], ...]] = []
@@ -72,6 +73,12 @@ def schedule(function: PrimFunc, name: str, machine: Machine) -> Scheduled:
         prepared.params, prepared.blocks, prepared.num_outputs, (*prepared.locals, *scratch), prepared.attrs
     )
     return Scheduled(needed, tuple(kernels), tuple(choices))
+
+
+def stages_of(function: PrimFunc) -> list[Stage]:
+    """A function's blocks in stages; what they read at axes of extent 1 is read at 0."""
+    blocks = (with_zeros(with_common_axes(block)) for block in function.blocks)
+    return make_stages(blocks, function.locals, element_at_zeros)
 
 
 def _first(stages: Sequence[Stage], name: str, machine: Machine) -> tuple[Schedule, list[tuple[str, str]]]:

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from kernelyard import dims, dtypes
 from kernelyard.dims import Dim
 from kernelyard.tir import Expr, IterVar
+from kernelyard.tir.analysis import step_along
 from kernelyard_native_cuda.codegen.expressions import to_stored
 from kernelyard_native_cuda.codegen.kernel import Kernel
 from kernelyard_native_cuda.codegen.types import is_narrow_float, stored
 from kernelyard_native_cuda.schedule.access import access_of, lanes_along, lanes_in
 from kernelyard_native_cuda.schedule.contraction import Contraction, Operand, loads_of
-from kernelyard_native_cuda.schedule.stage import step_along
 
 PIECE = 16  # the most bytes that are copied at once
 LEAST_PIECE = 4
@@ -49,8 +49,7 @@ def runs_along_sum(operand: Operand, it: Contraction) -> bool:
     """True where neighbours in memory are summed, not different rows."""
 
     def are_neighbours(axes: Sequence[IterVar]) -> bool:
-        extents = extents_of(it)
-        return any(step_along(load, axis.name, extents) == 1 for load in loads_of(operand.expr) for axis in axes[-1:])
+        return any(step_along(load, axis.name) == 1 for load in loads_of(operand.expr) for axis in axes[-1:])
 
     return are_neighbours(it.reduce) and not are_neighbours(operand.own)
 

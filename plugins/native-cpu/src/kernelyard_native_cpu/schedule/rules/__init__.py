@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kernelyard.tir import Buffer
+from kernelyard.tir.stages import Stage
 from kernelyard_native_cpu.machine import Machine
 from kernelyard_native_cpu.schedule.loops import Loops, loops_of
 from kernelyard_native_cpu.schedule.plan import Plan
@@ -17,7 +18,6 @@ from kernelyard_native_cpu.schedule.rules.general_reduction import general_reduc
 from kernelyard_native_cpu.schedule.rules.matmul import matmul
 from kernelyard_native_cpu.schedule.rules.reduction import reduction
 from kernelyard_native_cpu.schedule.rules.transpose import transpose
-from kernelyard_native_cpu.schedule.stages import Stage
 
 Rule = Callable[[Loops], Plan | None]
 RULES: tuple[Rule, ...] = (decoded, gemv, matmul, conv, general_reduction, reduction, transpose, elementwise, fallback)

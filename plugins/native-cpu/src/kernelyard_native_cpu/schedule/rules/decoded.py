@@ -7,7 +7,7 @@ from functools import reduce as fold
 
 from kernelyard import dtypes
 from kernelyard.tir import Binary, Buffer, Expr, Load
-from kernelyard_native_cpu.schedule.affine import axes_of, offset_of, used_as_values
+from kernelyard.tir.analysis import axes_of, offset_of, used_as_values
 from kernelyard_native_cpu.schedule.loops import Loops, even_parts
 from kernelyard_native_cpu.schedule.plan import Factored, Panel, Plan, Stream, size_of
 from kernelyard_native_cpu.schedule.tiling import best_tile

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from kernelyard import dtypes
 from kernelyard.tir import Buffer, IterVar, Load
-from kernelyard_native_cpu.schedule.affine import axes_of, offset_of
+from kernelyard.tir.analysis import axes_of, offset_of
 from kernelyard_native_cpu.schedule.loops import Loops
 from kernelyard_native_cpu.schedule.plan import Parts, Plan, Stream, size_of
 from kernelyard_native_cpu.schedule.tiling import FEW_ROWS, Tiles, best_tile, dot_products

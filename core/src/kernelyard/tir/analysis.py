@@ -1,13 +1,14 @@
-"""Where a load or a store goes: flat element offsets as sums of coefficient times axis."""
+"""Analyse index expressions: the axes they depend on, flat offsets as sums of coefficient times axis, and loads."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 from kernelyard.dims import Dim
-from kernelyard.tir import Axis, Binary, Buffer, Const, DimValue, Expr, Load, Select
+from kernelyard.tir.buffer import Buffer
+from kernelyard.tir.expr import Axis, Binary, Const, DimValue, Expr, Load, Select
 from kernelyard.tir.primfunc import walk
 
 
@@ -82,15 +83,9 @@ def offset_of(buffer: Buffer, indices: Sequence[Expr], dropped: int = 0) -> Affi
     return total
 
 
-@dataclass(frozen=True)
-class Access:
-    """One load or store: its offset, the bytes of an element, and whether it is done at every point of a reduction
-    (or once, before or after it)."""
-
-    offset: Affine
-    itemsize: int
-    is_store: bool = False
-    is_inner: bool = True
+def step_along(load: Load, axis: str) -> Dim | None:
+    """Return how far apart in memory the elements are that neighbours along an axis read; None where that varies."""
+    return offset_of(load.buffer, load.indices).coefficient(axis)
 
 
 def used_as_values(exprs: Sequence[Expr]) -> frozenset[str]:
@@ -110,38 +105,12 @@ def used_as_values(exprs: Sequence[Expr]) -> frozenset[str]:
     return frozenset(found)
 
 
-def collapse(
-    axes: Sequence[str], extents: Mapping[str, Dim], accesses: Sequence[Access], fixed: frozenset[str]
-) -> tuple[list[str], dict[str, Dim]]:
-    """Merge neighbouring axes that every access walks as if they were one.
+def unconditional_loads(expr: Expr, in_indices: bool = False) -> list[Load]:
+    """Return the different loads that are performed whatever conditions hold.
 
-    Returns the axes that stay and all extents: a merged axis has the product of the extents, those that went have 1.
-    fixed: axes that may not be merged.
+    in_indices: those within the indices of others, too.
     """
-    kept = list(axes)
-    sizes = dict(extents)
-    for inner_index in range(len(kept) - 1, 0, -1):
-        outer, inner = kept[inner_index - 1], kept[inner_index]
-        if {outer, inner} & fixed or not _walk_as_one(outer, inner, sizes[inner], accesses):
-            continue
-        # The outer one takes part in nothing any more; the next pair is (its predecessor, the merged axis).
-        sizes[inner], sizes[outer] = sizes[outer] * sizes[inner], 1
-        kept[inner_index - 1] = inner
-        del kept[inner_index]
-    return kept, sizes
-
-
-def _walk_as_one(outer: str, inner: str, size: Dim, accesses: Sequence[Access]) -> bool:
-    for access in accesses:
-        far, near = access.offset.coefficient(outer), access.offset.coefficient(inner)
-        if far is None or near is None or far != near * size:
-            return False
-    return True
-
-
-def unconditional_loads(expr: Expr) -> list[Load]:
-    """Loads that are performed whatever conditions hold; not those within the indices of others."""
-    found: list[Load] = []
+    found: dict[Load, None] = {}
     seen: set[int] = set()
     stack = [expr]
     while stack:
@@ -150,7 +119,7 @@ def unconditional_loads(expr: Expr) -> list[Load]:
             continue
         seen.add(id(part))
         if isinstance(part, Load):
-            found.append(part)
-        else:
+            found[part] = None
+        if not isinstance(part, Load) or in_indices:
             stack += [part.condition] if isinstance(part, Select) else part.children
-    return found
+    return list(found)
