@@ -34,6 +34,10 @@ class Signature(NamedTuple):
         """Inputs, then outputs: the order of arguments."""
         return self.inputs + self.outputs
 
+    def __str__(self) -> str:
+        inputs, outputs = (", ".join(map(repr, specs)) for specs in (self.inputs, self.outputs))
+        return f"({inputs}) -> {outputs}"
+
 
 class BindableModule(RuntimeModule):
     """Subclasses give `signature` and `bind`; `get_function` binds to buffers of its own, once per shapes."""

@@ -19,8 +19,9 @@ import numpy as np
 from kernelyard.errors import DeviceError
 from kernelyard.runtime import elf
 from kernelyard.runtime.cuda_driver import Argument, CudaDriver, Grid, Image, LoadedKernels, require_cuda
-from kernelyard.runtime.extern_library import KIND, SYMBOL, packed
+from kernelyard.runtime.extern_library import KIND, SCHEMA, SYMBOL
 from kernelyard.runtime.module import BindContext, BoundCall, BoundTensor, RuntimeModule
+from kernelyard.runtime.packed_module import pack_module
 from kernelyard.runtime.spec import corrupted
 
 TARGET = "cuda"
@@ -90,7 +91,7 @@ class CudaKernels(RuntimeModule):
 
     def save_to_bytes(self) -> bytes:
         fields = {"symbols": list(self._symbols), "target": TARGET, "arch": self.arch, "source": self._image.source}
-        return packed(fields, self._code)
+        return pack_module(b"", SCHEMA, fields, (self._code,))
 
     def inspect(self) -> str:
         return f"{self.kind}: {', '.join(self._symbols)} ({TARGET} {self.arch}, {len(self._code)} bytes)"

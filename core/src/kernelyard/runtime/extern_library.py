@@ -20,14 +20,14 @@ import numpy as np
 from kernelyard.errors import BackendUnavailableError
 from kernelyard.runtime import dlpack
 from kernelyard.runtime.module import BindContext, BoundCall, BoundTensor, NativeCall, RuntimeModule
-from kernelyard.runtime.spec import Fields, corrupted, read_json, write_json
+from kernelyard.runtime.packed_module import pack_module, unpack_module
+from kernelyard.runtime.spec import corrupted
 from kernelyard.runtime.tensor import Tensor
 
 KIND = "extern_library"
 SCHEMA = 1
 PREFIX = "__tvm_ffi_"
 SYMBOL = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,200}\Z")
-_LENGTH = struct.Struct("<Q")
 
 # tvm/ffi/c_api.h: kTVMFFIDLTensorPtr
 _DLTENSOR_POINTER = 7
@@ -105,7 +105,7 @@ class ExternLibrary(RuntimeModule):
         return ctypes.cast(function, ctypes.c_void_p).value or 0
 
     def save_to_bytes(self) -> bytes:
-        return packed({"symbols": list(self._symbols)}, self._image)
+        return pack_module(b"", SCHEMA, {"symbols": list(self._symbols)}, (self._image,))
 
     def inspect(self) -> str:
         return f"{self.kind}: {', '.join(self._symbols)} ({len(self._image)} bytes)"
@@ -140,29 +140,13 @@ class _Tensor:
         self._tensor.data = address
 
 
-def packed(fields: Mapping[str, Any], image: bytes) -> bytes:
-    """What a module of this kind saves: facts, and code."""
-    header = write_json({"schema": SCHEMA, **fields})
-    return _LENGTH.pack(len(header)) + header + image
-
-
 def load(data: bytes, constants: Mapping[str, np.ndarray]) -> RuntimeModule:
     """The module that `save_to_bytes` wrote, an ExternLibrary or CudaKernels; its code is loaded when it is first used.
 
     Raises: ArtifactCorruptedError, ArtifactVersionError.
     """
-    from kernelyard.runtime.json_runtime import check_schema
-
-    view = memoryview(data)
-    if len(view) < _LENGTH.size:
-        raise corrupted(KIND, f"{len(view)} bytes", "a header")
-    (length,) = _LENGTH.unpack(view[: _LENGTH.size])
-    start = _LENGTH.size + length
-    if start > len(view):
-        raise corrupted(KIND, f"{len(view)} bytes", f"at least {start}")
-    fields = Fields(read_json(view[_LENGTH.size : start], KIND), KIND)
-    check_schema(fields)
-    image, symbols = bytes(view[start:]), fields.texts("symbols")
+    fields, code = unpack_module(data, b"", SCHEMA, KIND)
+    image, symbols = bytes(code), fields.texts("symbols")
     if "target" not in fields:
         return ExternLibrary(image, symbols)
     from kernelyard.runtime.cuda_kernels import TARGET, CudaKernels

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from kernelyard.errors import ArtifactVersionError
 from kernelyard.runtime.bindable import BindableModule, Signature
 from kernelyard.runtime.module import BindContext, BoundCall, BoundTensor, NativeCall
-from kernelyard.runtime.spec import Fields, corrupted, read_json, write_json
+from kernelyard.runtime.packed_module import pack_module, split_code, unpack_module
 from kernelyard_native_cpu import _native
 from kernelyard_native_cpu.kernel_info import KernelInfo, entry_symbol, read_kernel_info
 from kernelyard_native_cpu.machine import Machine, check_host_runs
@@ -100,28 +99,21 @@ class NativeCpuModule(BindableModule):
         return str(self.machine)
 
     def save_to_bytes(self) -> bytes:
-        header = write_json(
-            {
-                "schema": SCHEMA,
-                "llvm": self.llvm_version,
-                "architecture": self.machine.architecture,
-                "features": list(self.machine.features),
-                "kernels": [kernel.to_json() for kernel in self._kernels.values()],
-                "objects": [len(data) for data in self._objects],
-            }
-        )
-        return b"".join((_MAGIC, len(header).to_bytes(8, "little"), header, *self._objects))
+        facts = {
+            "llvm": self.llvm_version,
+            "architecture": self.machine.architecture,
+            "features": list(self.machine.features),
+            "kernels": [kernel.to_json() for kernel in self._kernels.values()],
+            "objects": [len(data) for data in self._objects],
+        }
+        return pack_module(_MAGIC, SCHEMA, facts, self._objects)
 
     def inspect(self) -> str:
         """Kernels with their parameters, and the machine they are for."""
         size = sum(map(len, self._objects))
         lines = [f"native-cpu: {len(self._kernels)} kernels, {size} bytes of code by LLVM {self.llvm_version}"]
         lines.append(f"  needs {self.needs}")
-        for kernel in self._kernels.values():
-            count = len(kernel.params) - kernel.num_outputs
-            inputs = ", ".join(map(repr, kernel.params[:count]))
-            outputs = ", ".join(map(repr, kernel.params[count:]))
-            lines.append(f"  {kernel.symbol}({inputs}) -> {outputs}")
+        lines += [f"  {symbol}{self.signature(symbol)}" for symbol in self._kernels]
         return "\n".join(lines)
 
 
@@ -130,35 +122,9 @@ def load(data: bytes, constants: Mapping[str, np.ndarray]) -> NativeCpuModule:
 
     Raises: ArtifactCorruptedError, ArtifactVersionError, BackendUnavailableError on a CPU that cannot run it.
     """
-    view = memoryview(data)
-    start = len(_MAGIC) + 8
-    if bytes(view[: len(_MAGIC)]) != _MAGIC or len(view) < start:
-        raise corrupted(KIND, bytes(view[:16]), "object code of native-cpu")
-    length = int.from_bytes(view[len(_MAGIC) : start], "little")
-    if length > len(view) - start:
-        raise corrupted(KIND, f"a header of {length} bytes", f"at most {len(view) - start}")
-    fields = Fields(read_json(view[start : start + length], KIND), KIND)
-    schema = fields.integer("schema")
-    if schema != SCHEMA:
-        raise ArtifactVersionError(
-            "native-cpu code of another schema",
-            found=schema,
-            expected=SCHEMA,
-            hint="install a newer kernelyard-native-cpu",
-        )
+    fields, code = unpack_module(data, _MAGIC, SCHEMA, KIND)
     machine = Machine(fields.text("architecture"), fields.texts("features"))
     kernels = fields.each("kernels", read_kernel_info)
-    objects = _split(view[start + length :], fields.indices("objects", limit=len(view) + 1))
+    objects = split_code(code, fields.indices("objects", limit=len(code) + 1), KIND)
     check_host_runs(machine)
     return NativeCpuModule(kernels, objects, machine, fields.text("llvm"))
-
-
-def _split(view: memoryview, sizes: Sequence[int]) -> list[bytes]:
-    if sum(sizes) != len(view):
-        raise corrupted(KIND, f"{len(view)} bytes of code", f"{sum(sizes)} bytes")
-    objects: list[bytes] = []
-    position = 0
-    for size in sizes:
-        objects.append(bytes(view[position : position + size]))
-        position += size
-    return objects

@@ -8,11 +8,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from kernelyard.errors import ArtifactVersionError
 from kernelyard.runtime.bindable import BindableModule, Signature
 from kernelyard.runtime.cuda_driver import Argument, CudaDriver, Image, Launch, LoadedKernels, require_cuda
 from kernelyard.runtime.module import BindContext, BoundCall, BoundTensor
-from kernelyard.runtime.spec import Fields, corrupted, read_json, write_json
+from kernelyard.runtime.packed_module import pack_module, split_code, unpack_module
+from kernelyard.runtime.spec import corrupted
 from kernelyard_native_cuda.function_info import FunctionInfo, LaunchInfo, arguments, read_function_info
 
 KIND = "native-cuda"
@@ -83,26 +83,20 @@ class NativeCudaModule(BindableModule):
 
     def save_to_bytes(self) -> bytes:
         source = self.image.source.encode()
-        header = write_json(
-            {
-                "schema": SCHEMA,
-                "functions": [function.to_json() for function in self._functions.values()],
-                "source": len(source),
-                "archs": list(self.image.cubins),
-                "cubins": [len(cubin) for cubin in self.image.cubins.values()],
-            }
-        )
-        return b"".join((_MAGIC, len(header).to_bytes(8, "little"), header, source, *self.image.cubins.values()))
+        facts = {
+            "functions": [function.to_json() for function in self._functions.values()],
+            "source": len(source),
+            "archs": list(self.image.cubins),
+            "cubins": [len(cubin) for cubin in self.image.cubins.values()],
+        }
+        return pack_module(_MAGIC, SCHEMA, facts, (source, *self.image.cubins.values()))
 
     def inspect(self) -> str:
         """Functions with their kernels, and the code that there is."""
         archs = ", ".join(f"{arch} ({len(cubin)} bytes)" for arch, cubin in self.image.cubins.items()) or "no GPU"
         lines = [f"native-cuda: {len(self._functions)} functions, code for {archs}"]
         for function in self._functions.values():
-            count = len(function.params) - function.num_outputs
-            inputs = ", ".join(map(repr, function.params[:count]))
-            outputs = ", ".join(map(repr, function.params[count:]))
-            lines.append(f"  {function.symbol}({inputs}) -> {outputs}")
+            lines.append(f"  {function.symbol}{self.signature(function.symbol)}")
             lines += [
                 f"    {each.kernel}<<<{each.blocks}, {each.threads}, {each.shared_nbytes}>>>"
                 for each in function.launches
@@ -126,33 +120,13 @@ def load(data: bytes, constants: Mapping[str, np.ndarray]) -> NativeCudaModule:
 
     Raises: ArtifactCorruptedError, ArtifactVersionError.
     """
-    view = memoryview(data)
-    start = len(_MAGIC) + 8
-    if bytes(view[: len(_MAGIC)]) != _MAGIC or len(view) < start:
-        raise corrupted(KIND, bytes(view[:16]), "code of native-cuda")
-    length = int.from_bytes(view[len(_MAGIC) : start], "little")
-    if length > len(view) - start:
-        raise corrupted(KIND, f"a header of {length} bytes", f"at most {len(view) - start}")
-    fields = Fields(read_json(view[start : start + length], KIND), KIND)
-    schema = fields.integer("schema")
-    if schema != SCHEMA:
-        raise ArtifactVersionError(
-            "native-cuda code of another schema",
-            found=schema,
-            expected=SCHEMA,
-            hint="install a newer kernelyard-native-cuda",
-        )
+    fields, code = unpack_module(data, _MAGIC, SCHEMA, KIND)
     functions = fields.each("functions", read_function_info)
-    archs, sizes = fields.texts("archs"), fields.indices("cubins", limit=len(view) + 1)
-    parts = [fields.integer("source"), *sizes]
-    rest = view[start + length :]
-    if sum(parts) != len(rest) or len(archs) != len(sizes):
-        raise corrupted(KIND, f"{len(rest)} bytes of code", f"{sum(parts)} bytes for {len(archs)} architectures")
-    pieces: list[bytes] = []
-    for size in parts:
-        pieces.append(bytes(rest[:size]))
-        rest = rest[size:]
-    return NativeCudaModule(functions, _text(pieces[0]), dict(zip(archs, pieces[1:], strict=True)))
+    archs, sizes = fields.texts("archs"), fields.indices("cubins", limit=len(code) + 1)
+    if len(archs) != len(sizes):
+        raise corrupted(KIND, f"{len(sizes)} cubins", f"{len(archs)}, one for each architecture")
+    source, *cubins = split_code(code, [fields.integer("source"), *sizes], KIND)
+    return NativeCudaModule(functions, _text(source), dict(zip(archs, cubins, strict=True)))
 
 
 def _text(data: bytes) -> str:
