@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from kernelyard_native_cpu.codegen.emitter import FunctionEmitter
+from kernelyard_native_cpu.codegen.values import Value, int_literal, vector_type
 
 from kernelyard_native_cpu import _native
 from kernelyard_native_cpu.codegen import elementary
 from kernelyard_native_cpu.codegen import math as functions
-from kernelyard_native_cpu.codegen.emitter import FunctionEmitter
-from kernelyard_native_cpu.codegen.values import Value, int_literal, vector_type
 from kernelyard_native_cpu.machine import Machine, resolve_machine
 
 # name: (float64 reference, most units of the last place that float32 results may be off)

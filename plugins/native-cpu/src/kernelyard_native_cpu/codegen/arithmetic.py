@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kernelyard import dtypes
+from kernelyard_llvm.emitter import FunctionEmitter
+from kernelyard_llvm.values import BITS, Value, float_literal, int_literal, literal_int
 from kernelyard_native_cpu.codegen import math
 from kernelyard_native_cpu.codegen.elementary import magnitude, number, power
-from kernelyard_native_cpu.codegen.emitter import FunctionEmitter
 from kernelyard_native_cpu.codegen.types import compute_type
-from kernelyard_native_cpu.codegen.values import BITS, Value, float_literal, int_literal, literal_int
 
 # operator: (predicate of floats, of signed integers, of unsigned integers and bools)
 _PREDICATES = {

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from kernelyard_native_cpu.codegen.emitter import FunctionEmitter
-from kernelyard_native_cpu.codegen.values import Value, float_literal, int_literal
+from kernelyard_llvm.emitter import FunctionEmitter
+from kernelyard_llvm.values import Value, float_literal, int_literal
 
 LOG2_E = 1 / math.log(2)
 LN2_HIGH, LN2_LOW = 0.693359375, -2.12194440054690583e-4  # their sum is ln 2; the first has few bits

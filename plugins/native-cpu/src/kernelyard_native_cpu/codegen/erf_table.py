@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from kernelyard_llvm.emitter import FunctionEmitter
+from kernelyard_llvm.values import Value, float_literal
 from kernelyard_native_cpu.codegen import elementary
 from kernelyard_native_cpu.codegen.elementary import copy_sign, magnitude, number
-from kernelyard_native_cpu.codegen.emitter import FunctionEmitter
-from kernelyard_native_cpu.codegen.values import Value, float_literal
 
 # Of erf(n / 4 + t) in t, |t| <= 1/8, for n from 0 to 15: a row per power. Around 0, where errors count against small
 # results, t itself is added last.

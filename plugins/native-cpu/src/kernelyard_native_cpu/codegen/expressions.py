@@ -9,11 +9,11 @@ from kernelyard.errors import CodegenError
 from kernelyard.tir import Axis, Binary, Buffer, Cast, Const, DimValue, Expr, Load, Select, Unary
 from kernelyard.tir.analysis import Affine, affine_of, axes_of
 from kernelyard.tir.primfunc import walk
+from kernelyard_llvm.values import Value, float_literal, int_literal
 from kernelyard_native_cpu.codegen import arithmetic
 from kernelyard_native_cpu.codegen.four_bits import four_bits, table_of
 from kernelyard_native_cpu.codegen.memory import Memory, iota
 from kernelyard_native_cpu.codegen.types import cast, decode, encode
-from kernelyard_native_cpu.codegen.values import Value, float_literal, int_literal
 from kernelyard_native_cpu.schedule.loops import MOST_STRIDE
 
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from kernelyard import dims
 from kernelyard.dims import Dim
 from kernelyard.tir import Buffer
+from kernelyard_llvm.values import Value, int_literal
 from kernelyard_native_cpu.codegen.memory import Memory
 from kernelyard_native_cpu.codegen.nest import Axes, Nest, OuterLoop, Points
-from kernelyard_native_cpu.codegen.values import Value, int_literal
 from kernelyard_native_cpu.kernel_info import GroupInfo, Variant
 from kernelyard_native_cpu.machine import Machine
 from kernelyard_native_cpu.schedule.cost import nanoseconds

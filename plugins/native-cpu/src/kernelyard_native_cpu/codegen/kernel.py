@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from kernelyard.runtime.spec import TensorSpec
 from kernelyard.tir import Buffer, PrimFunc
 from kernelyard.tir.stages import Stage
-from kernelyard_native_cpu.codegen.emitter import FunctionEmitter
+from kernelyard_llvm.emitter import FunctionEmitter
+from kernelyard_llvm.values import Value
 from kernelyard_native_cpu.codegen.group import GROUP_PARAMETERS, GroupWriter
 from kernelyard_native_cpu.codegen.memory import DimTable, Memory
 from kernelyard_native_cpu.codegen.threads import entry_function, member
-from kernelyard_native_cpu.codegen.values import Value
 from kernelyard_native_cpu.kernel_info import GroupInfo, KernelInfo, LocalInfo, entry_symbol
 from kernelyard_native_cpu.machine import Machine
 from kernelyard_native_cpu.schedule.groups import Group, make_groups

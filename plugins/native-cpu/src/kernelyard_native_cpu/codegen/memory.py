@@ -8,9 +8,9 @@ from kernelyard import dtypes
 from kernelyard.dims import Dim
 from kernelyard.tir import Buffer, Expr, Load
 from kernelyard.tir.analysis import Affine, offset_of
-from kernelyard_native_cpu.codegen.emitter import FunctionEmitter
+from kernelyard_llvm.emitter import FunctionEmitter
+from kernelyard_llvm.values import Value, int_literal, literal_int, vector_type
 from kernelyard_native_cpu.codegen.types import storage_type
-from kernelyard_native_cpu.codegen.values import Value, int_literal, literal_int, vector_type
 
 
 class DimTable:

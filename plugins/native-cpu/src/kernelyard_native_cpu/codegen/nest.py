@@ -10,11 +10,11 @@ from kernelyard.dims import Dim
 from kernelyard.tir import Axis, Binary, Buffer, ComputeBlock, Expr, Load
 from kernelyard.tir.analysis import unconditional_loads
 from kernelyard.tir.stages import Stage
+from kernelyard_llvm.values import Value, int_literal, literal_int
 from kernelyard_native_cpu.codegen.expressions import Expressions, Lanes
 from kernelyard_native_cpu.codegen.memory import Memory
 from kernelyard_native_cpu.codegen.parts import PartsLoops
 from kernelyard_native_cpu.codegen.reduction import ReductionLoops
-from kernelyard_native_cpu.codegen.values import Value, int_literal, literal_int
 from kernelyard_native_cpu.schedule.loops import is_turned
 from kernelyard_native_cpu.schedule.plan import Panel, Plan
 

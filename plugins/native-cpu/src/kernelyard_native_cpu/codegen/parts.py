@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from kernelyard_llvm.values import Value, int_literal
 from kernelyard_native_cpu.codegen.expressions import Expressions
 from kernelyard_native_cpu.codegen.memory import Memory
 from kernelyard_native_cpu.codegen.reduction import Axes, ReductionLoops
-from kernelyard_native_cpu.codegen.values import Value, int_literal
 from kernelyard_native_cpu.schedule.plan import Parts, Plan
 
 Points = list[Axes]

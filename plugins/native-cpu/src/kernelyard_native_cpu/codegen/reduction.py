@@ -10,10 +10,10 @@ from kernelyard import dtypes
 from kernelyard.dims import Dim
 from kernelyard.tir import ComputeBlock
 from kernelyard.tir.primfunc import neutral_element
+from kernelyard_llvm.values import Value, int_literal
 from kernelyard_native_cpu.codegen import arithmetic
 from kernelyard_native_cpu.codegen.expressions import Expressions, Lanes
 from kernelyard_native_cpu.codegen.memory import Memory, iota
-from kernelyard_native_cpu.codegen.values import Value, int_literal
 from kernelyard_native_cpu.schedule.plan import Plan
 
 Axes = dict[str, Value]

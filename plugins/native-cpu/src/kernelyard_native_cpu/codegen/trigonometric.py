@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from kernelyard_llvm.emitter import FunctionEmitter
+from kernelyard_llvm.values import Value, int_literal
 from kernelyard_native_cpu.codegen.elementary import Emit, copy_sign, exp, log, magnitude, number, polynomial
-from kernelyard_native_cpu.codegen.emitter import FunctionEmitter
-from kernelyard_native_cpu.codegen.values import Value, int_literal
 
 # (sin(r) - r) / r**3 and (cos(r) - 1 + r**2 / 2) / r**4 in r**2, |r| <= pi / 4
 SIN = (-0.16666666639556912, 0.008333329143835798, -0.00019839256613726026, 2.7175642969721678e-06)

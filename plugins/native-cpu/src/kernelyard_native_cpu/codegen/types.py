@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kernelyard import dtypes
+from kernelyard_llvm.emitter import FunctionEmitter
+from kernelyard_llvm.values import BITS, Value, float_literal, int_literal
 from kernelyard_native_cpu.codegen.elementary import clamp, magnitude, number
-from kernelyard_native_cpu.codegen.emitter import FunctionEmitter
-from kernelyard_native_cpu.codegen.values import BITS, Value, float_literal, int_literal
 
 
 @dataclass(frozen=True)

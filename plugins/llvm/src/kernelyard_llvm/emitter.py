@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from kernelyard_native_cpu.codegen.values import BITS, Value, float_literal, int_literal, literal_int, vector_type
+from kernelyard_llvm.values import BITS, Value, float_literal, int_literal, literal_int, vector_type
 
 LoopBody = Callable[[Value, list[Value]], Sequence[Value]]
 
