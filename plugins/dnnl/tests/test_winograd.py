@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import math
-from fractions import Fraction
-
 import numpy as np
 import pytest
 from hypothesis import assume, given
@@ -14,7 +10,6 @@ from hypothesis import strategies as st
 import kernelyard as ky
 from kernelyard.errors import OptionError
 from kernelyard.ir import FunctionBuilder, IRModule
-from kernelyard.runtime import linking
 from kernelyard.runtime.call_table import CallTable
 from kernelyard.runtime.memory import Workspace, address_of, aligned_empty
 from kernelyard.runtime.module import BindContext, BoundTensor
@@ -22,14 +17,12 @@ from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl import _native
 from kernelyard_dnnl.primitives import winograd
 from kernelyard_dnnl.runtime import DnnlRuntime
-from kernelyard_dnnl.winograd import algorithm, code
-from kernelyard_dnnl.winograd.choice import Shape, best_tile
-from kernelyard_dnnl.winograd.emitter import Emitter
-from kernelyard_dnnl.winograd.epilogue import BINARY, ELTWISE
-from kernelyard_dnnl.winograd.kernel import BLOCK
-from kernelyard_dnnl.winograd.record import MAX_OPERANDS
+from kernelyard_llvm.winograd import algorithm
+from kernelyard_llvm.winograd.epilogue import BINARY, ELTWISE
+from kernelyard_llvm.winograd.kernel import BLOCK
+from kernelyard_llvm.winograd.record import MAX_OPERANDS
 
-if not code.vector_lanes():
+if not winograd.vector_lanes():
     pytest.skip("no code of ours on this machine", allow_module_level=True)
 
 TILES = tuple(algorithm.PAIRS)
@@ -78,21 +71,6 @@ def tile(request, monkeypatch):
 
 
 # --- numbers -------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("m", TILES)
-def test_transforms_are_exact(m):
-    """In exact arithmetic a tile gives what the convolution gives, but for the rounded numbers of G."""
-    data = [Fraction(i * i - 5 * i + 2) for i in range(algorithm.size_of_tile(m))]
-    window = [Fraction(3), Fraction(-1, 2), Fraction(7)]
-
-    def times(matrix, vector):
-        return [sum((Fraction(a) * b for a, b in zip(row, vector, strict=True)), Fraction(0)) for row in matrix]
-
-    products = zip(times(algorithm.weight_transform(m), window), times(algorithm.data_transform(m), data), strict=True)
-    found = times(algorithm.result_transform(m), [a * b for a, b in products])
-    expected = [sum(data[i + k] * window[k] for k in range(3)) for i in range(m)]
-    assert all(abs(a - b) < 1e-13 for a, b in zip(found, expected, strict=True))
-
-
 @st.composite
 def convolutions(draw):
     """Shapes (images, channels, height, width), filters, and padding on all sides."""
@@ -121,7 +99,7 @@ def test_any_shape_and_padding(m, new_builder, convolution, threads, seed):
 @pytest.mark.parametrize("filters", [1, 8, 24, 40, 64, 72])
 def test_vectors_of_both_widths(lanes, filters, tile, monkeypatch, builder):
     """Processors with AVX2 have vectors of 8 floats, those with AVX-512 of 16."""
-    if lanes > code.vector_lanes():
+    if lanes > winograd.vector_lanes():
         pytest.skip("this processor has no such vectors")
     monkeypatch.setattr(winograd, "vector_lanes", lambda: lanes)
     x, weight = numbers(0, 1, 20, 10, 11), numbers(1, filters, 20, 3, 3)
@@ -335,13 +313,13 @@ def test_the_large_one_gains(builder):
 @pytest.fixture
 def asked_anew():
     """What this machine can do is found out again, and once more afterwards."""
-    code.vector_lanes.cache_clear()
+    winograd.vector_lanes.cache_clear()
     yield
-    code.vector_lanes.cache_clear()
+    winograd.vector_lanes.cache_clear()
 
 
 def test_without_llvmlite(builder, monkeypatch, asked_anew):
-    monkeypatch.setattr(code, "find_spec", lambda name: None)
+    monkeypatch.setattr(winograd, "find_spec", lambda name: None)
     assert is_direct(builder, large(builder), X)
 
 
@@ -353,7 +331,7 @@ def test_without_a_team(builder, monkeypatch, asked_anew):
 @pytest.mark.parametrize(("isa", "lanes"), [(0x01, 0), (0x07, 8), (0x1F, 8), (0x27, 16), (0x1EF, 16)], ids=str)
 def test_vectors_are_those_of_onednn(isa, lanes, monkeypatch, asked_anew):
     monkeypatch.setitem(_native.load_library()._functions, "dnnl_get_effective_cpu_isa", lambda: isa)
-    assert code.vector_lanes() == lanes
+    assert winograd.vector_lanes() == lanes
 
 
 def test_weights_that_are_no_constants(builder):
@@ -374,53 +352,3 @@ def test_other_windows(changed, builder):
         padding_end=(1, 1), post_ops=[], **attrs,
     )  # fmt: skip
     assert is_direct(builder, result, X)
-
-
-@pytest.mark.parametrize(
-    ("shape", "expected"),
-    [
-        (Shape(1, 56, 56, 64, 64), 4),
-        (Shape(1, 14, 14, 256, 256), 4),
-        (Shape(8, 7, 7, 512, 512), 4),
-        (Shape(1, 2, 2, 512, 512), None),  # its weights come from memory either way
-        (Shape(1, 224, 224, 3, 8), None),  # most of a vector of channels is empty
-        (Shape(1, 1, 1, 64, 64), None),
-        (Shape(0, 56, 56, 64, 64), None),
-        (Shape(1, 56, 56, 0, 64), None),
-    ],
-    ids=str,
-)
-def test_who_gains(shape, expected):
-    assert best_tile(shape, lanes=16) == expected
-
-
-# --- the emitter ---------------------------------------------------------------------------------------------------
-def function(f, *types):
-    """What an emitter wrote, to be called."""
-    made = linking.compile_text(f.module(), {}, (f.name,), code.FEATURES[8])
-    called = ctypes.CFUNCTYPE(None, *types)(made.addresses[f.name])
-    return lambda *arguments: (called(*arguments), made)
-
-
-def test_loops_and_conditions():
-    """for i in 1, 3, 5: place[i] += 1 unless i is 3; nothing where the first is the last."""
-    f = Emitter("count", ["ptr %place", "i64 %last"], lanes=8)
-    with f.loop("1", "%last", "2") as i, f.when(f.negated(f.compare("eq", i, "3"))):
-        place = f.at("%place", f.integer("mul", i, "8"))
-        f.store(f.add(f.load(place), f.splat(1)), place)
-    count = function(f, ctypes.c_void_p, ctypes.c_int64)
-    places = np.zeros((8, 8), np.float32)
-    count(places.ctypes.data, 1)
-    assert not places.any()
-    count(places.ctypes.data, 7)
-    assert places[:, 0].tolist() == [0, 1, 0, 0, 0, 1, 0, 0]
-
-
-@pytest.mark.parametrize("value", [0.1, -3.0, 1e39, -1e39, math.inf, 1e-45])
-def test_numbers_of_any_size(value):
-    f = Emitter("fill", ["ptr %place"], lanes=8)
-    f.store(f.add(f.load("%place"), f.splat(value)), "%place")
-    place = np.zeros(8, np.float32)
-    function(f, ctypes.c_void_p)(place.ctypes.data)
-    with np.errstate(over="ignore"):
-        np.testing.assert_array_equal(place, np.float32(value))

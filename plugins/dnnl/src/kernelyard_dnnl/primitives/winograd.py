@@ -1,4 +1,4 @@
-"""conv by Winograd's algorithm, where that is quicker than oneDNN's direct convolution: see `kernelyard_dnnl.winograd`.
+"""conv by Winograd's algorithm, where that is quicker than oneDNN's direct convolution: see `kernelyard_llvm.winograd`.
 
 Node schema: that of conv; the attribute winograd (true where it is missing) allows it.
 """
@@ -6,22 +6,48 @@ Node schema: that of conv; the attribute winograd (true where it is missing) all
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
+from importlib.util import find_spec
 
 from kernelyard_dnnl import _enums as enums
+from kernelyard_dnnl._native import load_library
 from kernelyard_dnnl.layout import MemoryDescriptor, channels_last
 from kernelyard_dnnl.lowering import DESTINATION, SOURCE, Lowering
+from kernelyard_dnnl.native_kernel import NativeKernel
 from kernelyard_dnnl.primitives.post_ops import Step, apply_steps, broadcast_operand, steps_of
+from kernelyard_dnnl.primitives.winograd_weights import packed_weights
 from kernelyard_dnnl.values import Node, Value
-from kernelyard_dnnl.winograd.algorithm import WINDOW
-from kernelyard_dnnl.winograd.choice import Shape, best_tile, seconds
-from kernelyard_dnnl.winograd.code import vector_lanes
-from kernelyard_dnnl.winograd.epilogue import BINARY, ELTWISE, Stage
-from kernelyard_dnnl.winograd.kernel import Convolution, convolution_kernel
-from kernelyard_dnnl.winograd.record import MAX_OPERANDS
-from kernelyard_dnnl.winograd.weights import packed_weights
 from kernelyard_dnnl.work import WORTHWHILE_SECONDS
+from kernelyard_llvm.winograd.algorithm import WINDOW
+from kernelyard_llvm.winograd.choice import Shape, best_tile, seconds
+from kernelyard_llvm.winograd.epilogue import BINARY, ELTWISE, Stage
+from kernelyard_llvm.winograd.kernel import Convolution, Layout, convolution_kernel
+from kernelyard_llvm.winograd.record import MAX_OPERANDS, Field
 
 WEIGHTS, BIAS = enums.ARG["weights"], enums.ARG["bias"]
+# Where a kernel's record has the addresses of a convolution's arguments.
+PLACES = {
+    SOURCE: Field.SOURCE,
+    WEIGHTS: Field.WEIGHTS,
+    BIAS: Field.BIAS,
+    DESTINATION: Field.RESULT,
+    **{enums.post_op_argument(number): Field.OPERANDS + number for number in range(MAX_OPERANDS)},
+}
+# Bits of `dnnl_cpu_isa_t`, by the floats in a vector of theirs, the most first.
+_ISA = {16: 0x27, 8: 0x07}
+
+
+@cache
+def vector_lanes() -> int:
+    """Floats in a vector, where code can be made for this machine: 16, 8, or 0 where it cannot.
+
+    Needed are vectors that oneDNN would use here, OpenMP by its GNU interface, and llvmlite.
+    """
+    library = load_library()
+    if library.team_functions is None or find_spec("llvmlite") is None:
+        return 0
+    isa = library.call("dnnl_get_effective_cpu_isa")
+    return next((lanes for lanes, bits in _ISA.items() if isa & bits == bits), 0)
 
 
 def winograd_tile(node: Node, graph: Lowering) -> int | None:
@@ -72,16 +98,38 @@ def lower_winograd(node: Node, graph: Lowering, m: int) -> Value:
     convolution = Convolution(
         m,
         shape,
-        data.descriptor,
-        layout,
+        _layout(data.descriptor),
+        _layout(layout),
         (top, left),
         bias is not None,
         _stages(fused, operands),
-        {number: operand.descriptor for number, operand in operands.items()},
+        {number: _layout(operand.descriptor) for number, operand in operands.items()},
     )
     arguments |= {enums.post_op_argument(number): operand for number, operand in operands.items()}
-    graph.emit(convolution_kernel(convolution, lanes, threads), arguments | {DESTINATION: result})
+    graph.emit(_native_kernel(convolution, lanes, threads), arguments | {DESTINATION: result})
     return apply_steps(graph, after, result)
+
+
+def _native_kernel(convolution: Convolution, lanes: int, threads: int) -> NativeKernel:
+    team = load_library().team_functions
+    assert team is not None, "without it there are no lanes"
+    kernel = convolution_kernel(convolution, lanes, threads, tuple(team.items()))
+    return NativeKernel(
+        implementation=kernel.implementation,
+        function=kernel.function,
+        record=kernel.record,
+        places=PLACES,
+        scratch_place=Field.SCRATCH,
+        scratchpad_nbytes=kernel.scratch_nbytes,
+        threads=threads,
+        flops=kernel.flops,
+        keep=kernel.keep,
+    )
+
+
+def _layout(descriptor: MemoryDescriptor) -> Layout:
+    assert descriptor.strides is not None
+    return Layout(descriptor.shape, descriptor.strides)
 
 
 def _with_channels_inside(value: Value, graph: Lowering) -> Value:

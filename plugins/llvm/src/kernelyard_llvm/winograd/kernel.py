@@ -5,27 +5,38 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from kernelyard_dnnl import _enums as enums
-from kernelyard_dnnl.layout import MemoryDescriptor
-from kernelyard_dnnl.native_kernel import NativeKernel
-from kernelyard_dnnl.winograd import algorithm, code
-from kernelyard_dnnl.winograd.choice import FLOAT, Shape, padded
-from kernelyard_dnnl.winograd.epilogue import Stage
-from kernelyard_dnnl.winograd.products import ROWS, panel_width
-from kernelyard_dnnl.winograd.record import MAX_OPERANDS, Field, strides_of
+from kernelyard_llvm.winograd import algorithm, code
+from kernelyard_llvm.winograd.choice import FLOAT, Shape, padded
+from kernelyard_llvm.winograd.epilogue import Stage
+from kernelyard_llvm.winograd.products import ROWS, panel_width
+from kernelyard_llvm.winograd.record import Field, strides_of
 
 # Tiles of a block, about: enough that a panel of weights, once fetched, serves some groups of rows, and so few that
 # what is made of them stays in the second-level cache.
 BLOCK = 4 * ROWS
 GAP = 16  # floats between matrices: the columns of one tile would else meet in the same lines of the first-level cache
 
-PLACES = {
-    enums.ARG["src"]: Field.SOURCE,
-    enums.ARG["weights"]: Field.WEIGHTS,
-    enums.ARG["bias"]: Field.BIAS,
-    enums.ARG["dst"]: Field.RESULT,
-    **{enums.post_op_argument(number): Field.OPERANDS + number for number in range(MAX_OPERANDS)},
-}
+
+class Layout(NamedTuple):
+    """How a tensor (images, channels, height, width) of floats lies in memory; strides count floats."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+class Kernel(NamedTuple):
+    """A C function `int32_t f(int64_t* record, _, int32_t threads, _)`, and the record of one convolution.
+
+    record: by `Field`; addresses of tensors and scratch memory are 0 until they are known. flops: additions and
+    multiplications. keep: what must live as long as the function is called.
+    """
+
+    implementation: str
+    function: int
+    record: tuple[int, ...]
+    scratch_nbytes: int
+    flops: int
+    keep: object
 
 
 class Convolution(NamedTuple):
@@ -36,19 +47,19 @@ class Convolution(NamedTuple):
 
     m: int
     shape: Shape
-    source: MemoryDescriptor
-    result: MemoryDescriptor
+    source: Layout
+    result: Layout
     padding: tuple[int, int]
     has_bias: bool
     stages: tuple[Stage, ...]
-    operands: Mapping[int, MemoryDescriptor]
+    operands: Mapping[int, Layout]
 
 
-def convolution_kernel(convolution: Convolution, lanes: int, threads: int) -> NativeKernel:
-    """The operation; its arguments are numbered as those of oneDNN's convolutions."""
+def convolution_kernel(convolution: Convolution, lanes: int, threads: int, team: code.Team) -> Kernel:
+    """The kernel of a convolution, for so many threads of a team."""
     m, has_bias, stages = convolution.m, convolution.has_bias, convolution.stages
     functions = (
-        code.run(lanes),
+        code.run(lanes, team),
         code.transform_data(m, lanes),
         code.transform_result(m, lanes, has_bias, stages),
     )
@@ -63,14 +74,11 @@ def convolution_kernel(convolution: Convolution, lanes: int, threads: int) -> Na
     }
     for number, layout in convolution.operands.items():
         numbers |= _strides([layout], 2 + number)
-    return NativeKernel(
+    return Kernel(
         implementation=f"winograd:{m}x{m}",
         function=run,
         record=tuple(int(numbers.get(place, 0)) for place in range(Field.LENGTH)),
-        places=PLACES,
-        scratch_place=Field.SCRATCH,
-        scratchpad_nbytes=FLOAT * (memory[Field.COPY] + threads * memory[Field.COPY_STRIDE]),
-        threads=threads,
+        scratch_nbytes=FLOAT * (memory[Field.COPY] + threads * memory[Field.COPY_STRIDE]),
         flops=2 * algorithm.size_of_tile(m) ** 2 * numbers[Field.TILES] * shape.channels * shape.filters,
         keep=functions,
     )
@@ -125,11 +133,10 @@ def _memory(convolution: Convolution, lanes: int, threads: int) -> dict[int, int
     }
 
 
-def _strides(layouts: Sequence[MemoryDescriptor], first: int = 0) -> dict[int, int]:
+def _strides(layouts: Sequence[Layout], first: int = 0) -> dict[int, int]:
     """Strides of the axes but the channels; an axis along which a tensor is the same everywhere has none."""
     numbers: dict[int, int] = {}
     for tensor, layout in enumerate(layouts, first):
-        assert layout.strides is not None
         axes = zip((0, 2, 3), strides_of(tensor), strict=True)
         numbers |= {place: 0 if layout.shape[axis] == 1 else layout.strides[axis] for axis, place in axes}
     return numbers

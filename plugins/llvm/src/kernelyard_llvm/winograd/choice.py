@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from kernelyard_dnnl.winograd import algorithm
-from kernelyard_dnnl.winograd.products import FEW_ROWS, ROWS
+from kernelyard_llvm.winograd import algorithm
+from kernelyard_llvm.winograd.products import FEW_ROWS, ROWS
 
 # What one core does in a second, roughly; only the proportions matter. Weights come from memory, or from a cache that
 # cores share where a network is small. As more cores share all of it alike, the choice does not depend on their number,

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kernelyard_dnnl.winograd.algorithm import Matrix
-from kernelyard_dnnl.winograd.emitter import Emitter
+from kernelyard_llvm.winograd.algorithm import Matrix
+from kernelyard_llvm.winograd.emitter import Emitter
 
 
 def transformed(f: Emitter, matrix: Matrix, values: Sequence[str]) -> list[str]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from kernelyard_dnnl.winograd.emitter import Emitter, module
-from kernelyard_dnnl.winograd.record import RECORD, Field, address, number
+from kernelyard_llvm.winograd.emitter import Emitter, module
+from kernelyard_llvm.winograd.record import RECORD, Field, address, number
 
 # Tiles whose sums are kept in registers at once: with the vectors of a panel, 24 of 32 registers, or 12 of 16.
 ROWS = 6

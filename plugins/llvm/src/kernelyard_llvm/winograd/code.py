@@ -5,43 +5,28 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, lru_cache
-from importlib.util import find_spec
 
 from kernelyard.runtime.linking import Code, compile_text
-from kernelyard_dnnl._native import load_library
-from kernelyard_dnnl.winograd import products, transforms
-from kernelyard_dnnl.winograd.epilogue import Stage
+from kernelyard_llvm.winograd import products, transforms
+from kernelyard_llvm.winograd.epilogue import Stage
 
 KEPT_RESULT_TRANSFORMS = 256  # beside those that plans hold
 
-# Bits of `dnnl_cpu_isa_t`, and what LLVM calls the instructions that they promise.
-_AVX2, _AVX512 = 0x07, 0x27
-_AVX2_FEATURES = ("avx", "avx2", "bmi", "bmi2", "fma")
+_AVX2 = ("avx", "avx2", "bmi", "bmi2", "fma")
+# What LLVM calls the instructions for vectors of so many floats.
 FEATURES: Mapping[int, tuple[str, ...]] = {
-    8: _AVX2_FEATURES,
-    16: (*_AVX2_FEATURES, "avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl"),
+    8: _AVX2,
+    16: (*_AVX2, "avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl"),
 }
 
-
-@cache
-def vector_lanes() -> int:
-    """Floats in a vector, where code can be made for this machine: 16, 8, or 0 where it cannot.
-
-    Needed are vectors that oneDNN would use here, OpenMP by its GNU interface, and llvmlite.
-    """
-    library = load_library()
-    if library.team_functions is None or find_spec("llvmlite") is None:
-        return 0
-    isa = library.call("dnnl_get_effective_cpu_isa")
-    return next((lanes for lanes, bits in ((16, _AVX512), (8, _AVX2)) if isa & bits == bits), 0)
+# The functions of OpenMP's GNU interface that `run` calls, with their addresses.
+Team = tuple[tuple[str, int], ...]
 
 
 @cache
-def run(lanes: int) -> Code:
+def run(lanes: int, team: Team) -> Code:
     """The function `run`, which is the whole convolution."""
-    team = load_library().team_functions
-    assert team is not None, "without it there are no lanes"
-    return _compiled(products.products(lanes), team, ("run",), lanes)
+    return _compiled(products.products(lanes), dict(team), ("run",), lanes)
 
 
 @cache
@@ -71,5 +56,5 @@ def transform_weights(m: int, lanes: int) -> Callable[..., None]:
 
 def _compiled(text: str, imports: Mapping[str, int], names: Sequence[str], lanes: int) -> Code:
     code = compile_text(text, imports, names, FEATURES[lanes])
-    assert code is not None, "without llvmlite there are no lanes"
+    assert code is not None, "who asks has llvmlite"
     return code

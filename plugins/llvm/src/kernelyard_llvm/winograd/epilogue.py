@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from kernelyard_dnnl.winograd.emitter import Emitter
+from kernelyard_llvm.winograd.emitter import Emitter
 
 
 class Stage(NamedTuple):

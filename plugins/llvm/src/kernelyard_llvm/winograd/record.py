@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import IntEnum, auto
 
-from kernelyard_dnnl.winograd.emitter import Emitter
+from kernelyard_llvm.winograd.emitter import Emitter
 
 MAX_OPERANDS = 8  # post-ops that are fused, each with an operand of its own or none
 AXES = 3  # image, row, pixel

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from kernelyard_dnnl.winograd import algorithm
-from kernelyard_dnnl.winograd.emitter import Emitter
-from kernelyard_dnnl.winograd.epilogue import Stage, finish
-from kernelyard_dnnl.winograd.matrix import transformed, transformed_by_columns
-from kernelyard_dnnl.winograd.record import RECORD, Field, address, number, strides_of
+from kernelyard_llvm.winograd import algorithm
+from kernelyard_llvm.winograd.emitter import Emitter
+from kernelyard_llvm.winograd.epilogue import Stage, finish
+from kernelyard_llvm.winograd.matrix import transformed, transformed_by_columns
+from kernelyard_llvm.winograd.record import RECORD, Field, address, number, strides_of
 
 SOURCE, RESULT, OPERANDS = 0, 1, 2
 
