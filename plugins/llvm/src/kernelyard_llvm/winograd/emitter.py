@@ -5,10 +5,10 @@ Integers are i64, addresses `ptr`; a value is named by its text, so that constan
 
 from __future__ import annotations
 
-import ctypes
-import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+
+from kernelyard_llvm.values import float_literal, vector_type
 
 
 class Emitter:
@@ -29,8 +29,8 @@ class Emitter:
     def __init__(self, name: str, parameters: Sequence[str], lanes: int, linkage: str = "") -> None:
         self.name = name
         self.lanes = lanes
-        self.vector = f"<{lanes} x float>"
-        self.mask = f"<{lanes} x i1>"
+        self.vector = vector_type("float", lanes)
+        self.mask = vector_type("i1", lanes)
         self._head = f"define {linkage}void @{name}({', '.join(parameters)}) #0 {{"
         self._lines: list[str] = []
         self._count = 0
@@ -162,7 +162,7 @@ class Emitter:
     # --- vectors ------------------------------------------------------------------------------------------------
     def splat(self, number: float) -> str:
         """A constant in all lanes."""
-        return f"splat (float {float_text(number)})"
+        return f"splat ({float_literal(number).typed})"
 
     def load(self, place: str) -> str:
         return self.value(f"load {self.vector}, ptr {place}, align 4")
@@ -234,15 +234,9 @@ class Emitter:
         return self.value(f"call {v} @llvm.fma.v{self.lanes}f32({v} {left}, {v} {right}, {v} {addend})")
 
 
-def float_text(number: float) -> str:
-    """A number, rounded to float32, as LLVM reads it: the digits of the double that it is."""
-    (bits,) = struct.unpack("<Q", struct.pack("<d", ctypes.c_float(number).value))
-    return f"0x{bits:016X}"
-
-
 def module(functions: Sequence[str], lanes: int) -> str:
     """Functions of emitters together with what they may call."""
-    vector, mask, suffix = f"<{lanes} x float>", f"<{lanes} x i1>", f"v{lanes}f32"
+    vector, mask, suffix = vector_type("float", lanes), vector_type("i1", lanes), f"v{lanes}f32"
     names = {"fma": 3, "fabs": 1}
     return "\n".join(
         (
