@@ -24,6 +24,7 @@ from kernelyard_native_cpu.machine import Machine, features_of_level
 from kernelyard_native_cpu.schedule.groups import make_groups
 from kernelyard_native_cpu.schedule.loops import loops_of
 from kernelyard_native_cpu.schedule.packing import choose_packings
+from kernelyard_native_cpu.schedule.plan import Plan
 from kernelyard_native_cpu.schedule.rules.decoded import decoded
 
 RNG = np.random.default_rng(9)
@@ -111,7 +112,7 @@ def test_weights_are_decoded_on_the_way_or_once_for_all_tiles(rows: int, has_pan
     assert choose_packings(function, (1, 2), WIDE).keys() == {1, 2}, "scales lie as the weights do"
     (stage, *_) = (stage for group in make_groups(function) for stage in group.stages)
     plan = decoded(loops_of(stage, frozenset(), {}, WIDE))
-    assert plan is not None
+    assert isinstance(plan, Plan)
     assert (plan.panel is not None, plan.factored is not None) == (has_panel, is_factored)
     assert plan.written_out == (plan.reduce[-1],)
 

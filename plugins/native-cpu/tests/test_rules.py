@@ -14,6 +14,7 @@ from kernelyard.target import Target
 from kernelyard.testing.reference import evaluate
 from kernelyard.tir import PrimFunc
 from kernelyard.tir.interpreter import evaluate as interpret
+from kernelyard.tir.schedule import first_that_applies
 from kernelyard.transform.dead_code_elimination import DeadCodeElimination
 from kernelyard.transform.fuse_transpose_matmul import FuseTransposeMatmul
 from kernelyard.transform.pipelines import get_pipeline
@@ -55,7 +56,7 @@ def rules_of(function: PrimFunc, machine: Machine = WIDE) -> list[str]:
         return [loops_of(stage, rows, private, machine) for stage in group.stages]
 
     every = [each for group in make_groups(function) for each in loops(group)]
-    return [next(rule.__name__ for rule in RULES if rule(each) is not None) for each in every]
+    return [first_that_applies(RULES, each)[1][-1][0] for each in every]
 
 
 @pytest.mark.parametrize("machine", [WIDE, NARROW])
@@ -250,3 +251,12 @@ def test_narrow_weights_are_packed(mcpu, dtype):
     found = ky.compile(module, target=Target("cpu", mcpu=mcpu), backends=[])(feed)
     wanted = feed.astype(np.float32) @ w.astype(np.float32)
     np.testing.assert_allclose(np.asarray(found).astype(np.float32), wanted, rtol=1e-2, atol=1e-2)
+
+
+def test_rules_say_why():
+    """Those that decline, and the plan of the one that applies."""
+    (group,) = make_groups(function_of(module_of("permute_dims", (64, 96), axes=(1, 0))))
+    plan, reasons = first_that_applies(RULES, loops_of(group.stages[-1], frozenset(), {}, WIDE))
+    assert [name for name, _ in reasons] == [rule.__name__ for rule in RULES[: len(reasons)]]
+    assert dict(reasons)["reduction"].startswith("the stage reduces nothing")
+    assert reasons[-1] == ("transpose", f"1 vectors of 16 along {plan.vector}, 16 of {plan.turned} at a time")

@@ -94,6 +94,16 @@ class Plan:
     for_fewer_rows: tuple[Plan, ...] = ()
 
     @property
+    def reason(self) -> str:
+        """What was chosen, for people."""
+        if self.vector is None:
+            return "scalars"
+        what = [f"{self.unroll} vectors of {self.lanes} along {self.vector}"]
+        what += [f"{count} of {name} at a time" for name, count in self.tiles]
+        what += ["an operand packed in panels"] if self.panel else []
+        return ", ".join(what)
+
+    @property
     def scratch(self) -> tuple[Buffer, ...]:
         """Buffers of a thread's own."""
         own = self.panel and self.panel.buffer, self.square, self.parts and self.parts.sums

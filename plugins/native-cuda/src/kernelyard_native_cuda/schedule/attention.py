@@ -11,13 +11,14 @@ from dataclasses import dataclass
 
 from kernelyard import dims
 from kernelyard.tir import Axis, Binary, ComputeBlock, Expr, IterVar, Load, Unary
+from kernelyard.tir.schedule import Declined
 from kernelyard.tir.stages import Stage, element_at_zeros
 from kernelyard_native_cuda.codegen.kernel import Kernel, WrittenKernel
 from kernelyard_native_cuda.codegen.types import stored
 from kernelyard_native_cuda.schedule.contraction import Contraction, Operand, contraction_of
 from kernelyard_native_cuda.schedule.machine import Machine
 from kernelyard_native_cuda.schedule.points import finish_point
-from kernelyard_native_cuda.schedule.rule import Declined, Schedule
+from kernelyard_native_cuda.schedule.rule import Schedule
 from kernelyard_native_cuda.schedule.tile import Side, runs_along_sum, write_fill
 
 WARPS = 4

@@ -8,11 +8,12 @@ from dataclasses import replace
 
 from kernelyard.tir.analysis import axes_of
 from kernelyard.tir.index_algebra import is_index
+from kernelyard.tir.schedule import Declined
 from kernelyard.tir.stages import Stage
 from kernelyard_native_cuda.schedule.contraction import Contraction, contraction_of, loads_of, names_of
 from kernelyard_native_cuda.schedule.machine import Machine
 from kernelyard_native_cuda.schedule.matmul import contracted
-from kernelyard_native_cuda.schedule.rule import Declined, Schedule
+from kernelyard_native_cuda.schedule.rule import Schedule
 
 
 def conv(stages: Sequence[Stage], name: str, machine: Machine) -> Schedule | Declined:

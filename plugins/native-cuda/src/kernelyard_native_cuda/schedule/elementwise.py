@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from kernelyard import dims
 from kernelyard.tir import Axis, Const, Expr, Load
 from kernelyard.tir.analysis import step_along
+from kernelyard.tir.schedule import Declined
 from kernelyard.tir.stages import Stage, element_at_zeros
 from kernelyard_native_cuda.codegen.expressions import from_stored, to_stored
 from kernelyard_native_cuda.codegen.kernel import Kernel, WrittenKernel
@@ -14,7 +15,7 @@ from kernelyard_native_cuda.codegen.types import stored
 from kernelyard_native_cuda.schedule.lanes import finish_lanes, lanes_of
 from kernelyard_native_cuda.schedule.machine import Machine
 from kernelyard_native_cuda.schedule.points import finish_point
-from kernelyard_native_cuda.schedule.rule import Declined, Schedule
+from kernelyard_native_cuda.schedule.rule import Schedule
 
 THREADS = 256
 LANES = 4

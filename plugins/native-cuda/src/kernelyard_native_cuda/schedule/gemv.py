@@ -15,6 +15,7 @@ from kernelyard import dims, dtypes
 from kernelyard.dims import Dim
 from kernelyard.tir import Expr, IterVar
 from kernelyard.tir.analysis import unconditional_loads
+from kernelyard.tir.schedule import Declined
 from kernelyard.tir.stages import Stage
 from kernelyard_native_cuda.codegen import operations
 from kernelyard_native_cuda.codegen.expressions import from_stored
@@ -24,7 +25,7 @@ from kernelyard_native_cuda.schedule.access import access_of, lanes_along, lanes
 from kernelyard_native_cuda.schedule.contraction import Contraction, Operand, contraction_of, loads_of
 from kernelyard_native_cuda.schedule.machine import Machine
 from kernelyard_native_cuda.schedule.points import finish_point
-from kernelyard_native_cuda.schedule.rule import Declined, Schedule
+from kernelyard_native_cuda.schedule.rule import Schedule
 
 WARP = 32
 THREADS = 256

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from kernelyard import dims, dtypes
 from kernelyard.dims import Dim
 from kernelyard.tir import Axis, Buffer, ComputeBlock, IterVar
+from kernelyard.tir.schedule import Declined
 from kernelyard.tir.stages import Stage, element_at_zeros, extent_of
 from kernelyard_native_cuda.codegen import operations
 from kernelyard_native_cuda.codegen.expressions import Expressions, Keeper
@@ -21,7 +22,7 @@ from kernelyard_native_cuda.schedule.contraction import contraction_of
 from kernelyard_native_cuda.schedule.machine import Machine
 from kernelyard_native_cuda.schedule.points import finish_point, reduced
 from kernelyard_native_cuda.schedule.reduction import shared_out, threads_for
-from kernelyard_native_cuda.schedule.rule import Declined, Schedule
+from kernelyard_native_cuda.schedule.rule import Schedule
 
 MOST_SHARED = 32 << 10  # bytes of rows in shared memory
 

@@ -10,13 +10,14 @@ from dataclasses import replace
 
 from kernelyard import dims
 from kernelyard.dims import Dim
+from kernelyard.tir.schedule import Declined
 from kernelyard.tir.stages import Stage
 from kernelyard_native_cuda.codegen.kernel import WrittenKernel
 from kernelyard_native_cuda.schedule.contraction import Contraction, contraction_of
 from kernelyard_native_cuda.schedule.gemv import MOST_VECTORS, Product, product_in, product_of, write_product
 from kernelyard_native_cuda.schedule.machine import Machine
 from kernelyard_native_cuda.schedule.matmul import contracted
-from kernelyard_native_cuda.schedule.rule import Declined, Schedule
+from kernelyard_native_cuda.schedule.rule import Schedule
 
 
 def low_batch_gemv(stages: Sequence[Stage], name: str, machine: Machine) -> Schedule | Declined:

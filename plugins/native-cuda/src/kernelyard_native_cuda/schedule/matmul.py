@@ -14,6 +14,7 @@ from typing import TypeVar
 from kernelyard import dims, dtypes
 from kernelyard.dims import Dim
 from kernelyard.errors import ShapeError
+from kernelyard.tir.schedule import Declined
 from kernelyard.tir.stages import Stage
 from kernelyard_native_cuda.codegen import operations
 from kernelyard_native_cuda.codegen.kernel import Kernel, WrittenKernel
@@ -21,7 +22,7 @@ from kernelyard_native_cuda.codegen.types import computed, stored
 from kernelyard_native_cuda.schedule.contraction import Contraction, contraction_of
 from kernelyard_native_cuda.schedule.lanes import finish_lanes, lanes_of
 from kernelyard_native_cuda.schedule.machine import Machine
-from kernelyard_native_cuda.schedule.rule import Declined, Schedule
+from kernelyard_native_cuda.schedule.rule import Schedule
 from kernelyard_native_cuda.schedule.tile import Side, inside, runs_along_sum, write_fill, write_place
 
 WARP = 32

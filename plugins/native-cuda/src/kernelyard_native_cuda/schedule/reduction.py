@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from kernelyard.dims import Dim
 from kernelyard.tir import ComputeBlock
 from kernelyard.tir.analysis import step_along
+from kernelyard.tir.schedule import Declined
 from kernelyard.tir.stages import Stage, extent_of
 from kernelyard_native_cuda.codegen import operations
 from kernelyard_native_cuda.codegen.expressions import Expressions
@@ -14,7 +15,7 @@ from kernelyard_native_cuda.codegen.kernel import Kernel, WrittenKernel
 from kernelyard_native_cuda.codegen.types import computed
 from kernelyard_native_cuda.schedule.machine import Machine
 from kernelyard_native_cuda.schedule.points import finish_point
-from kernelyard_native_cuda.schedule.rule import Declined, Schedule
+from kernelyard_native_cuda.schedule.rule import Schedule
 
 LEAST_EXTENT = 32
 MOST_THREADS = 256

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from kernelyard.tir.schedule import Declined
 from kernelyard.tir.stages import Stage
 from kernelyard_native_cuda.codegen.kernel import WrittenKernel
 from kernelyard_native_cuda.schedule.machine import Machine
@@ -23,12 +24,5 @@ class Schedule:
     others: tuple[WrittenKernel, ...] = ()
 
 
-@dataclass(frozen=True)
-class Declined:
-    """A rule does not apply; why."""
-
-    reason: str
-
-
 # `rule(stages, name, machine)`: a kernel of that name for the first stage, or for it and some that follow.
-Rule = Callable[[Sequence[Stage], str, Machine], "Schedule | Declined"]
+Rule = Callable[[Sequence[Stage], str, Machine], Schedule | Declined]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from kernelyard.errors import CodegenError
 from kernelyard.tir import Buffer, PrimFunc
 from kernelyard.tir.common_loops import with_common_axes
+from kernelyard.tir.schedule import Reasons, first_that_applies
 from kernelyard.tir.stages import Stage, element_at_zeros, make_stages, with_zeros
 from kernelyard_native_cuda.codegen.kernel import WrittenKernel
 from kernelyard_native_cuda.schedule.attention import attention
@@ -22,7 +21,7 @@ from kernelyard_native_cuda.schedule.machine import Machine
 from kernelyard_native_cuda.schedule.matmul import matmul
 from kernelyard_native_cuda.schedule.padding import inline_padding
 from kernelyard_native_cuda.schedule.reduction import reduction
-from kernelyard_native_cuda.schedule.rule import Rule, Schedule
+from kernelyard_native_cuda.schedule.rule import Rule
 from kernelyard_native_cuda.schedule.split import split_sum
 from kernelyard_native_cuda.schedule.transpose import transpose
 
@@ -49,7 +48,7 @@ class Scheduled:
 
     function: PrimFunc
     kernels: tuple[WrittenKernel, ...]
-    choices: tuple[tuple[tuple[str, str], ...], ...]
+    choices: tuple[Reasons, ...]
 
 
 def schedule(function: PrimFunc, name: str, machine: Machine) -> Scheduled:
@@ -58,16 +57,16 @@ def schedule(function: PrimFunc, name: str, machine: Machine) -> Scheduled:
     stages = [with_groups(stage) for stage in stages_of(prepared)]
     scratch: list[Buffer] = []
     kernels: list[WrittenKernel] = []
-    choices: list[tuple[tuple[str, str], ...]] = []
+    choices: list[Reasons] = []
     while stages:
         split = split_sum(stages[0], f"{name}_{len(kernels)}", machine)
         if split is not None:
             stages = [*split[:2], *stages[1:]]
             scratch.append(split[2])
-        made, reasons = _first(stages, f"{name}_{len(kernels)}", machine)
+        made, reasons = first_that_applies(RULES, stages, f"{name}_{len(kernels)}", machine)
         rule, reason = reasons[-1]
         kernels += [replace(made.kernel, text=f"// {rule}: {reason}\n{made.kernel.text}"), *made.others]
-        choices.append(tuple(reasons))
+        choices.append(reasons)
         stages = stages[made.stages :]
     needed = PrimFunc(
         prepared.params, prepared.blocks, prepared.num_outputs, (*prepared.locals, *scratch), prepared.attrs
@@ -79,13 +78,3 @@ def stages_of(function: PrimFunc) -> list[Stage]:
     """A function's blocks in stages; what they read at axes of extent 1 is read at 0."""
     blocks = (with_zeros(with_common_axes(block)) for block in function.blocks)
     return make_stages(blocks, function.locals, element_at_zeros)
-
-
-def _first(stages: Sequence[Stage], name: str, machine: Machine) -> tuple[Schedule, list[tuple[str, str]]]:
-    reasons: list[tuple[str, str]] = []
-    for rule in RULES:
-        made = rule(stages, name, machine)
-        reasons.append((rule.__name__, made.reason))
-        if isinstance(made, Schedule):
-            return made, reasons
-    raise CodegenError("no schedule rule applies", found=stages[0].first.name)

@@ -8,13 +8,13 @@ from kernelyard.dims import Dim
 from kernelyard.tir import Axis, Buffer, IterVar
 from kernelyard.tir.expr import index
 from kernelyard.tir.primfunc import REDUCE
+from kernelyard.tir.schedule import Declined
 from kernelyard.tir.stages import Stage, extent_of
 from kernelyard.tir.visitor import ExprRewriter, rewrite_block
 from kernelyard_native_cuda.schedule.contraction import Contraction, contraction_of
 from kernelyard_native_cuda.schedule.gemv import blocks_of, product_in
 from kernelyard_native_cuda.schedule.machine import Machine
 from kernelyard_native_cuda.schedule.matmul import tiles_of
-from kernelyard_native_cuda.schedule.rule import Declined
 
 LEAST_DEPTH = 256  # products of a part
 MULTIPLE = 64  # that a part's depth is of, so that its elements are aligned as those of the whole

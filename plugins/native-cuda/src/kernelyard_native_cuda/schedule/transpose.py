@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from kernelyard import dims
 from kernelyard.dims import Dim
 from kernelyard.tir import Axis, Const, IterVar, Load, Select
+from kernelyard.tir.schedule import Declined
 from kernelyard.tir.stages import Stage
 from kernelyard_native_cuda.codegen.kernel import Kernel, WrittenKernel
 from kernelyard_native_cuda.codegen.types import computed
 from kernelyard_native_cuda.schedule.machine import Machine
 from kernelyard_native_cuda.schedule.points import finish_point
-from kernelyard_native_cuda.schedule.rule import Declined, Schedule
+from kernelyard_native_cuda.schedule.rule import Schedule
 
 SIDE = 32
 ROWS = 8  # that the threads take at a time

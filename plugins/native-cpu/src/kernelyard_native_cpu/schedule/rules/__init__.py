@@ -1,10 +1,11 @@
-"""Schedule rules: each takes the loops of a stage and answers with a plan, or with None; the first plan wins."""
+"""Schedule rules: each takes the loops of a stage and answers with a plan, or declines; the first plan wins."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from kernelyard.tir import Buffer
+from kernelyard.tir.schedule import Declined, first_that_applies
 from kernelyard.tir.stages import Stage
 from kernelyard_native_cpu.machine import Machine
 from kernelyard_native_cpu.schedule.loops import Loops, loops_of
@@ -19,12 +20,11 @@ from kernelyard_native_cpu.schedule.rules.matmul import matmul
 from kernelyard_native_cpu.schedule.rules.reduction import reduction
 from kernelyard_native_cpu.schedule.rules.transpose import transpose
 
-Rule = Callable[[Loops], Plan | None]
+Rule = Callable[[Loops], Plan | Declined]
 RULES: tuple[Rule, ...] = (decoded, gemv, matmul, conv, general_reduction, reduction, transpose, elementwise, fallback)
 
 
 def make_plan(stage: Stage, outer: frozenset[str], private: dict[Buffer, int], machine: Machine) -> Plan:
     """The plan of a stage inside loops over the `outer` axes; `private`: leading axes that buffers are kept without."""
-    loops = loops_of(stage, outer, private, machine)
-    plans = (rule(loops) for rule in RULES)
-    return next(plan for plan in plans if plan is not None)
+    plan, _ = first_that_applies(RULES, loops_of(stage, outer, private, machine))
+    return plan

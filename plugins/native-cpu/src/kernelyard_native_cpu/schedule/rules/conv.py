@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from kernelyard.tir.schedule import Declined
 from kernelyard_native_cpu.schedule.loops import Loops
 from kernelyard_native_cpu.schedule.plan import Plan
 from kernelyard_native_cpu.schedule.rules.few_rows import with_few_rows
 from kernelyard_native_cpu.schedule.tiling import dot_products, outer_product, with_tiles
 
 
-def conv(loops: Loops) -> Plan | None:
+def conv(loops: Loops) -> Plan | Declined:
     """For every sum of products; vectors along places or along filters, whichever costs less."""
     vector = loops.vector
     if loops.in_order or vector is None or not loops.stage.is_contraction:
-        return None
+        return Declined("the stage is no sum of products whose operands are used again, or has no axis for vectors")
     plan = replace(loops.scalar(), vector=vector, lanes=loops.lanes(vector), masked=loops.is_masked(vector))
     if vector in loops.reduce:
         return with_few_rows(loops, replace(plan, tiles=dot_products(loops, vector)))

@@ -8,6 +8,7 @@ from functools import reduce as fold
 from kernelyard import dtypes
 from kernelyard.tir import Binary, Buffer, Expr, Load
 from kernelyard.tir.analysis import axes_of, offset_of, used_as_values
+from kernelyard.tir.schedule import Declined
 from kernelyard_native_cpu.schedule.loops import Loops, even_parts
 from kernelyard_native_cpu.schedule.plan import Factored, Panel, Plan, Stream, size_of
 from kernelyard_native_cpu.schedule.tiling import best_tile
@@ -23,19 +24,19 @@ _MOST_SUMS = {32: 16, 16: 6}
 _WIDEST = 4
 
 
-def decoded(loops: Loops) -> Plan | None:
+def decoded(loops: Loops) -> Plan | Declined:
     """For sums over groups that share a scale, and over numbers in a word."""
     if loops.in_order or len(loops.reduce) < 2 or loops.stage.first.reducer != "sum":
-        return None
+        return Declined("the stage is no sum over groups, or over numbers in a word")
     stored = _stored(loops)
     vector = _axis_along(loops, stored) if stored else None
     if stored is None or vector is None or loops.is_masked(vector) or not isinstance(loops.extents[vector], int):
-        return None
+        return Declined("no operand has stored integers side by side along an axis of known size")
     written_out = _written_out(loops)
     factored = _factored(loops)
     weight = _weight(loops, vector)
     if weight is None or not (written_out or factored):
-        return None
+        return Declined("neither numbers in a word nor a scale that a group shares")
     plan = replace(loops.scalar(), vector=vector, lanes=loops.lanes(vector), written_out=written_out)
     axis = next((name for name in reversed(loops.others(vector)) if name not in axes_of(weight)), None)
     rows = size_of(loops.extents[axis]) if axis else 1

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from kernelyard.tir.schedule import Declined
 from kernelyard_native_cpu.schedule.loops import Loops, even_parts
 from kernelyard_native_cpu.schedule.plan import Plan
 
 _UNROLL = 2
 
 
-def elementwise(loops: Loops) -> Plan | None:
+def elementwise(loops: Loops) -> Plan | Declined:
     """Along the axis where most loads and stores are of neighbours."""
     vector = loops.vector
     if loops.in_order or loops.stage.reduce or vector is None:
-        return None
+        return Declined("the stage reduces, depends on the order of its points, or has no axis for vectors")
     unroll = even_parts(loops.vectors(vector), _UNROLL)
     return replace(
         loops.scalar(),

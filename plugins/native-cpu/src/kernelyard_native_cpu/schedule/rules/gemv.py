@@ -7,6 +7,7 @@ from dataclasses import replace
 from kernelyard import dtypes
 from kernelyard.tir import Buffer, IterVar, Load
 from kernelyard.tir.analysis import axes_of, offset_of
+from kernelyard.tir.schedule import Declined
 from kernelyard_native_cpu.schedule.loops import Loops
 from kernelyard_native_cpu.schedule.plan import Parts, Plan, Stream, size_of
 from kernelyard_native_cpu.schedule.tiling import FEW_ROWS, Tiles, best_tile, dot_products
@@ -20,27 +21,29 @@ _CACHE_LINE = 64
 _DEPTH = 64
 
 
-def gemv(loops: Loops) -> Plan | None:
+def gemv(loops: Loops) -> Plan | Declined:
     """All rows at once, so that the matrix is read once; as much of each of its rows as registers allow."""
     vector = loops.vector
     if loops.in_order or vector is None or len(loops.reduce) != 1 or loops.is_masked(vector):
-        return None
+        return Declined("the stage does not reduce one axis, or has no axis for whole vectors")
     matrix = _matrix(loops, vector)
     rows = _rows(loops, matrix) if matrix else None
     if matrix is None or rows is None or any(not isinstance(loops.extents[axis.name], int) for axis in rows):
-        return None
+        return Declined("the stage is no product of a matrix and a known number of vectors")
     counts = [(axis.name, size_of(loops.extents[axis.name])) for axis in rows]
     long = tuple((name, count) for name, count in counts if count > 1)
     if len(long) > 1 or (long and long[0][1] > FEW_ROWS):
-        return None
+        return Declined(f"there are more than {FEW_ROWS} vectors, or they have several axes")
     plan = replace(loops.scalar(), vector=vector, lanes=loops.lanes(vector))
     if vector in loops.reduce:
-        return _dot_products(loops, plan, matrix) if loops.stage.is_contraction else None
+        if not loops.stage.is_contraction:
+            return Declined("vectors lie along the sum, and the matrix is multiplied by one vector")
+        return _dot_products(loops, plan, matrix)
     return _tiled(loops, replace(plan, stream=_stream(loops, matrix)), long)
 
 
-def _tiled(loops: Loops, plan: Plan, long: Tiles) -> Plan | None:
-    """All rows in one tile, or in several that take the matrix part by part; None where it is in cache anyway."""
+def _tiled(loops: Loops, plan: Plan, long: Tiles) -> Plan | Declined:
+    """All rows in one tile, or in several that take the matrix part by part; declined where it is in cache anyway."""
     rows = long[0][1] if long else 1
     height, width = best_tile(rows, loops.vectors(str(plan.vector)), loops.machine.vector_registers)
     plan = replace(plan, tiles=tuple((name, height) for name, _ in long), unroll=width)
@@ -49,7 +52,7 @@ def _tiled(loops: Loops, plan: Plan, long: Tiles) -> Plan | None:
     (reduced,), first = plan.reduce, loops.stage.first
     stores = [access.offset.coefficient(str(plan.vector)) for access in loops.accesses if access.is_store]
     if plan.stream is None or size_of(plan.extents[reduced]) < 2 * _DEPTH or stores != [1] * len(stores):
-        return None
+        return Declined("registers do not hold all vectors, and the matrix is in cache, short, or not stored along")
     size = -(-rows // height) * height * width * plan.lanes
     return replace(plan, parts=Parts(_DEPTH, Buffer(f"sums of {first.name}", (size,), first.body.dtype, "local")))
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from kernelyard.tir.schedule import Declined
 from kernelyard_native_cpu.schedule.loops import Loops
 from kernelyard_native_cpu.schedule.plan import Plan
 from kernelyard_native_cpu.schedule.rules.elementwise import elementwise
 from kernelyard_native_cpu.schedule.rules.reduction import reduction
 
 
-def general_reduction(loops: Loops) -> Plan | None:
+def general_reduction(loops: Loops) -> Plan | Declined:
     """Each stage along the axis inside of the row that costs least; what it hands on is kept for one row only."""
-    return (reduction(loops) or elementwise(loops)) if loops.in_rows else None
+    if not loops.in_rows:
+        return Declined("no other stages run in the same loop over rows")
+    found = reduction(loops)
+    return elementwise(loops) if isinstance(found, Declined) else found

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from kernelyard.tir import Buffer
 from kernelyard.tir.analysis import offset_of, unconditional_loads
+from kernelyard.tir.schedule import Declined
 from kernelyard_native_cpu.schedule.loops import Loops, is_turned
 from kernelyard_native_cpu.schedule.plan import Panel, Plan, size_of
 from kernelyard_native_cpu.schedule.rules.few_rows import with_few_rows
@@ -17,11 +18,11 @@ _LEAST_ROWS = 32
 _LEAST_DISTANCE = 128
 
 
-def matmul(loops: Loops) -> Plan | None:
+def matmul(loops: Loops) -> Plan | Declined:
     """For sums of products over one axis."""
     vector = loops.vector
     if loops.in_order or vector is None or not loops.stage.is_contraction or len(loops.reduce) != 1:
-        return None
+        return Declined("the stage is no sum over one axis of products whose operands are used again")
     lanes = loops.lanes(vector)
     plan = replace(loops.scalar(), vector=vector, lanes=lanes, masked=loops.is_masked(vector))
     if vector in loops.reduce:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from kernelyard.tir.schedule import Declined
 from kernelyard_native_cpu.schedule.loops import Loops, even_parts
 from kernelyard_native_cpu.schedule.plan import Plan, size_of
 
@@ -11,11 +12,11 @@ from kernelyard_native_cpu.schedule.plan import Plan, size_of
 _UNROLL = 4
 
 
-def reduction(loops: Loops) -> Plan | None:
+def reduction(loops: Loops) -> Plan | Declined:
     """Along the reduced axis with several partial results, or along another one with a result per lane."""
     vector = loops.vector
     if loops.in_order or not loops.stage.reduce or vector is None:
-        return None
+        return Declined("the stage reduces nothing, depends on the order of its points, or has no axis for vectors")
     return replace(
         loops.scalar(),
         vector=vector,

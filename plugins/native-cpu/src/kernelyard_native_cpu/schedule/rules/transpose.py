@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from kernelyard.tir.schedule import Declined
 from kernelyard_native_cpu.schedule.loops import Loops, is_turned
 from kernelyard_native_cpu.schedule.plan import Plan
 
 _LEAST_LANES = 4
 
 
-def transpose(loops: Loops) -> Plan | None:
+def transpose(loops: Loops) -> Plan | Declined:
     """A square of as many rows as there are lanes, where a load has its neighbours along another axis."""
     vector = loops.vector
     if loops.in_order or loops.stage.reduce or vector is None or loops.is_masked(vector):
-        return None
+        return Declined("the stage is no map, or has no axis for whole vectors")
     lanes = loops.lanes(vector)
     turned = _turned_axis(loops, vector, lanes)
     if turned is None:
-        return None
+        return Declined("no load has its neighbours along another axis that is long enough")
     return replace(loops.scalar(), vector=vector, lanes=lanes, tiles=((turned, lanes),), turned=turned)
 
 
