@@ -28,7 +28,7 @@ help:  ## list the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
 
 install: $(VENV)/installed  ## the core and every plugin in .venv, PyTorch included
-	$(PIP) . $(ALL_PLUGINS)
+	$(PIP) torch==2.13.0 . $(ALL_PLUGINS)
 
 demo: $(VENV)/demo  ## read a drawn page of text with three compiled networks
 	$(BIN)/python examples/read_page/demo.py

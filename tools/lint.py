@@ -45,15 +45,18 @@ def types_config(root: Path = ROOT) -> dict[str, Any]:
 
 
 def imports_config(root: Path = ROOT) -> dict[str, Any]:
-    """Return import-linter's configuration: each distribution is read, and no plugin imports another."""
+    """Return import-linter's configuration: each distribution is read; no plugin imports another, no kit a plugin."""
     options = _options(root, "importlinter")
-    packages = [module for each in plugins(root) for module in each.modules if module != "kernelyard"]
-    independence = {"name": "plugins do not know each other", "type": "independence", "modules": packages}
+    own = {each: [module for module in each.modules if module != "kernelyard"] for each in plugins(root)}
+    registered = [module for each, modules in own.items() if each.manifest for module in modules]
+    kits = [module for each, modules in own.items() if not each.manifest for module in modules]
+    apart = {"name": "plugins do not know each other", "type": "independence", "modules": registered}
+    below = {"name": "kits know no plugin", "type": "forbidden", "source_modules": kits, "forbidden_modules": registered}
     names = [module for each in distributions(root) for module in each.modules]
     return {
         **options,
         "root_packages": list(dict.fromkeys(name.partition(".")[0] for name in names)),
-        "contracts": [*options["contracts"], independence],
+        "contracts": [*options["contracts"], apart, below],
     }
 
 
