@@ -51,7 +51,12 @@ def imports_config(root: Path = ROOT) -> dict[str, Any]:
     registered = [module for each, modules in own.items() if each.manifest for module in modules]
     kits = [module for each, modules in own.items() if not each.manifest for module in modules]
     apart = {"name": "plugins do not know each other", "type": "independence", "modules": registered}
-    below = {"name": "kits know no plugin", "type": "forbidden", "source_modules": kits, "forbidden_modules": registered}
+    below = {
+        "name": "kits know no plugin",
+        "type": "forbidden",
+        "source_modules": kits,
+        "forbidden_modules": registered,
+    }
     names = [module for each in distributions(root) for module in each.modules]
     return {
         **options,
