@@ -47,7 +47,7 @@ class BoundProgram:
         with exe.lock:
             for step in program.steps:
                 args = [self._tensors[register] for register in step.inputs + step.outputs]
-                self._calls.append(binder.bind(exe.modules[step.module], step, args, plan.values))
+                self._calls.append(binder.bind(exe.modules[step.module], step, args, plan.values, {}))
         self.is_capturable = all(binder.may_capture(exe.modules[step.module]) for step in program.steps)
         self._run = CallTable([step for call in self._calls for step in call.steps]).run
         self._results = program.results
