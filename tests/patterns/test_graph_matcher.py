@@ -10,7 +10,17 @@ from hypothesis import strategies as st
 
 import kernelyard.ops  # noqa: F401  # declares the operators
 from kernelyard.ir import Call, Function, FunctionBuilder, Var, verify
-from kernelyard.patterns import Dataflow, PatternContext, graph_matches, is_op, item, op, rewriter_of, wildcard
+from kernelyard.patterns import (
+    Dataflow,
+    PatternContext,
+    graph_matches,
+    is_op,
+    item,
+    match_graph,
+    op,
+    rewriter_of,
+    wildcard,
+)
 from kernelyard.testing import strategies
 from kernelyard.testing.reference import assert_same_meaning
 from kernelyard.testing.strategies import RandomProgram
@@ -121,6 +131,6 @@ def test_a_negation_is_no_place_to_look_from() -> None:
         p = wildcard()
         first = is_op("tanh")(p)
         other = ~is_op("tanh")(p) & is_op("add")(wildcard(), wildcard())
-    found = context.match_dfb(f)
+    found = match_graph(context, f)
     assert found is not None
     assert (found[first], found[other]) == (t, y)

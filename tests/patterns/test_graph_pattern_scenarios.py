@@ -15,6 +15,7 @@ from kernelyard.patterns import (
     is_const,
     is_op,
     match,
+    match_graph,
     wildcard,
 )
 from kernelyard.patterns.pattern import Pattern, walk
@@ -54,7 +55,7 @@ def test_simple_call_packed(b: FunctionBuilder) -> None:
     assert match(is_call_dps_packed("extern_matmul"), y, f)
     with PatternContext() as context:
         pattern = is_call_dps_packed("extern_matmul", [wildcard()])
-    assert context.match_dfb(f)[pattern] is y
+    assert match_graph(context, f)[pattern] is y
 
 
 def test_simple_used_by(b: FunctionBuilder) -> None:
@@ -63,7 +64,7 @@ def test_simple_used_by(b: FunctionBuilder) -> None:
     with PatternContext() as context:
         n0, n1 = calls("extern_matmul", "extern_relu")
         n0 ^ n1
-        found = context.match_dfb(f)
+        found = match_graph(context, f)
     assert found is not None
     assert (found[n0], found[n1]) == (first, second)
 
@@ -75,7 +76,7 @@ def test_simple_call_tir_edge(b: FunctionBuilder) -> None:
     with PatternContext() as context:
         n0, n1 = is_call_tir("tir_matmul"), is_call_tir("tir_relu")
         n0.used_by(n1)
-        found = context.match_dfb(b.function(second))
+        found = match_graph(context, b.function(second))
     assert found is not None
     assert (found[n0], found[n1]) == (first, second)
 
@@ -85,8 +86,8 @@ def test_simple_oub(b: FunctionBuilder) -> None:
     with PatternContext() as context:
         n0, n1 = calls("extern_matmul", "extern_relu")
         n0 >> n1
-        assert context.match_dfb(b.function(second))[n0] is first
-        assert context.match_dfb(b.function(second, first)) is None, "what is returned is used by someone else"
+        assert match_graph(context, b.function(second))[n0] is first
+        assert match_graph(context, b.function(second, first)) is None, "what is returned is used by someone else"
 
 
 def test_counter_syntax_match(b: FunctionBuilder) -> None:
@@ -100,7 +101,7 @@ def test_counter_syntax_match(b: FunctionBuilder) -> None:
         with PatternContext() as context:
             n0, n1 = calls(*wanted)
             n0 >> n1
-        assert context.match_dfb(f) is None
+        assert match_graph(context, f) is None
 
 
 def test_edges_need_a_context() -> None:
@@ -117,7 +118,7 @@ def test_edges_name_an_operand(b: FunctionBuilder) -> None:
         with PatternContext() as context:
             tanh, pair = calls("tanh", "pair")
             tanh.used_by(pair, index)
-        assert (context.match_dfb(f) is not None) == matches, index
+        assert (match_graph(context, f) is not None) == matches, index
 
 
 def test_diamond(b: FunctionBuilder) -> None:
@@ -128,7 +129,7 @@ def test_diamond(b: FunctionBuilder) -> None:
         n0 ^ n2
         n1 >> n3
         n2 >> n3
-        found = context.match_dfb(f)
+        found = match_graph(context, f)
     assert found is not None
     assert [found[n] for n in (n0, n1, n2, n3)] == values
     with PatternContext() as context:
@@ -136,7 +137,7 @@ def test_diamond(b: FunctionBuilder) -> None:
         n0.fork_to(n1, n2)
         n1.used_by(n3)
         n2.used_by(n3)
-        assert context.match_dfb(f)
+        assert match_graph(context, f)
 
 
 def test_diamond_counter_oub(b: FunctionBuilder) -> None:
@@ -148,7 +149,7 @@ def test_diamond_counter_oub(b: FunctionBuilder) -> None:
         n0 >> n2
         n1 >> n3
         n2 >> n3
-        assert context.match_dfb(f) is None
+        assert match_graph(context, f) is None
 
 
 def parallel(b: FunctionBuilder) -> Function:
@@ -165,14 +166,14 @@ def test_distinguish_diamond_and_parallel() -> None:
         conv, relu, sigmoid, add = calls("conv", "relu", "sigmoid", "add")
         (conv ^ relu) >> add
         (conv ^ sigmoid) >> add
-    assert shared.match_dfb(f_diamond)
-    assert shared.match_dfb(f_parallel) is None
+    assert match_graph(shared, f_diamond)
+    assert match_graph(shared, f_parallel) is None
     with PatternContext() as separate:
         conv, relu, sigmoid, add = calls("conv", "relu", "sigmoid", "add")
         (conv >> relu) >> add
         (conv.dup() >> sigmoid) >> add
-    assert separate.match_dfb(f_diamond) is None
-    assert separate.match_dfb(f_parallel)
+    assert match_graph(separate, f_diamond) is None
+    assert match_graph(separate, f_parallel)
 
 
 def test_sequences_are_duplicated_with_their_edges() -> None:
@@ -187,7 +188,7 @@ def test_sequences_are_duplicated_with_their_edges() -> None:
         other = one.dup()
         one >> concat
         other >> concat
-    found = context.match_dfb(f)
+    found = match_graph(context, f)
     assert found is not None
     assert {found[relu], found[other.patterns[1]]} == {left, right}
 
@@ -212,13 +213,13 @@ def test_nested_context(b: FunctionBuilder) -> None:
             with PatternContext() as innermost:
                 missing, other = calls("missing", "add")
                 missing ^ other
-                assert innermost.match_dfb(f) is None
-            found = inner.match_dfb(f)
+                assert match_graph(innermost, f) is None
+            found = match_graph(inner, f)
             assert found is not None
             assert conv not in found
-        assert outer.match_dfb(f)
+        assert match_graph(outer, f)
         relu.only_used_by(conv)
-        assert outer.match_dfb(f) is None
+        assert match_graph(outer, f) is None
 
 
 def test_two_cbr(b: FunctionBuilder) -> None:
@@ -229,19 +230,19 @@ def test_two_cbr(b: FunctionBuilder) -> None:
         data = wildcard()
         first = cbr_pattern(data)
         second = cbr_pattern(first)
-    found = context.match_dfb(f)
+    found = match_graph(context, f)
     assert found is not None
     assert (found[data], found[second]) == (x, y)
     with PatternContext() as apart:
         one, other = cbr_pattern(wildcard()), cbr_pattern(wildcard())
         one >> next(part for part in walk(other) if part.root_ops == {"nn.conv2d"})
-    found = apart.match_dfb(f)
+    found = match_graph(apart, f)
     assert found is not None
     assert found[other] is y
     single = FunctionBuilder()
     z = conv_bias_relu(single, single.input("x", (1, 4, 8, 8)))
-    assert context.match_dfb(single.function(z)) is None
-    assert apart.match_dfb(single.function(z)) is None
+    assert match_graph(context, single.function(z)) is None
+    assert match_graph(apart, single.function(z)) is None
 
 
 def test_two_matmul(b: FunctionBuilder) -> None:
@@ -251,13 +252,13 @@ def test_two_matmul(b: FunctionBuilder) -> None:
     with PatternContext() as context:
         first, second = is_op("matmul")(varargs=True), is_op("matmul")(varargs=True)
         first >> second
-    found = context.match_dfb(f)
+    found = match_graph(context, f)
     assert found is not None
     assert found[second] is y
     with PatternContext() as counter:
         one, two, three = (is_op("matmul")(varargs=True) for _ in range(3))
         one >> two >> three
-    assert counter.match_dfb(f) is None
+    assert match_graph(counter, f) is None
 
 
 def test_concat_mm_split(b: FunctionBuilder) -> None:
@@ -271,13 +272,13 @@ def test_concat_mm_split(b: FunctionBuilder) -> None:
         concat, matmul, split = is_op("concat")(varargs=True), is_op("matmul")(varargs=True), is_op("split")(wildcard())
         concat >> matmul >> split
         sum_ = is_op("add")(split[0], split[1])
-    found = context.match_dfb(f)
+    found = match_graph(context, f)
     assert found is not None
     assert (found[split], found[sum_]) == (parts, y)
     with PatternContext() as counter:
         split = is_op("split")(wildcard())
         is_op("subtract")(split[0], split[1])
-    assert counter.match_dfb(f) is None
+    assert match_graph(counter, f) is None
 
 
 def attention(b: FunctionBuilder, shared: bool) -> tuple[Function, list[Var]]:
@@ -305,10 +306,10 @@ def test_self_attention(b: FunctionBuilder) -> None:
         scores >> softmax
         softmax.used_by(result, 0)
         v.used_by(result, 1)
-    found = context.match_dfb(f)
+    found = match_graph(context, f)
     assert found is not None
     assert [found[p] for p in (q, k, v)] == projections
-    assert context.match_dfb(attention(FunctionBuilder(), shared=False)[0]) is None
+    assert match_graph(context, attention(FunctionBuilder(), shared=False)[0]) is None
 
 
 def test_nested_diamond(b: FunctionBuilder) -> None:
@@ -325,13 +326,13 @@ def test_nested_diamond(b: FunctionBuilder) -> None:
         matmul.fork_to(add, concat)
         sub.fork_to(add, concat)
         add >> concat
-    found = context.match_dfb(f)
+    found = match_graph(context, f)
     assert found is not None
     assert found[concat] is outer
     with PatternContext() as counter:
         sub2, add2 = calls("sub", "add")
         sub2 >> add2
-    assert counter.match_dfb(f) is None
+    assert match_graph(counter, f) is None
 
 
 def test_incremental_solving(b: FunctionBuilder) -> None:
@@ -342,10 +343,10 @@ def test_incremental_solving(b: FunctionBuilder) -> None:
         relu >> sigmoid
         with PatternContext(incremental=True) as inner:
             sigmoid >> neg
-            found = inner.match_dfb(f)
+            found = match_graph(inner, f)
             assert found is not None
             assert {relu, sigmoid, neg} <= set(found)
-        found = outer.match_dfb(f)
+        found = match_graph(outer, f)
     assert found is not None
     assert neg not in found
 
@@ -358,11 +359,11 @@ def test_incremental_solving_counter(b: FunctionBuilder) -> None:
         relu >> sigmoid
         with PatternContext(incremental=True) as inner:
             sigmoid >> neg
-            assert inner.match_dfb(f) is None
+            assert match_graph(inner, f) is None
         with PatternContext(incremental=False) as alone:
             sigmoid >> neg
-            assert alone.match_dfb(f)
-        assert outer.match_dfb(f) is None
+            assert match_graph(alone, f)
+        assert match_graph(outer, f) is None
 
 
 SCENARIOS = {

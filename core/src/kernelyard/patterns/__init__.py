@@ -18,6 +18,7 @@ from kernelyard.patterns.function_rewriter import Rewriter as Rewriter
 from kernelyard.patterns.function_rewriter import rewriter_from_module as rewriter_from_module
 from kernelyard.patterns.function_rewriter import rewriter_of as rewriter_of
 from kernelyard.patterns.graph_matcher import graph_matches as graph_matches
+from kernelyard.patterns.graph_matcher import match_graph as match_graph
 from kernelyard.patterns.matcher import Match as Match
 from kernelyard.patterns.matcher import Matcher as Matcher
 from kernelyard.patterns.matcher import extract as extract

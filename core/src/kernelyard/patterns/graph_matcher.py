@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from kernelyard.ir.expr import Constant, Expr, Function, Var, operands
 from kernelyard.ir.module import IRModule
@@ -20,6 +20,12 @@ def graph_matches(
     The root of each match is its last value. Different orders of equal patterns give different matches.
     """
     return _GraphSearch(context, Matcher(source, module)).matches()
+
+
+def match_graph(context: PatternContext, source: Dataflow | Function) -> Mapping[Pattern, Expr] | None:
+    """Return the value of each pattern in the first place where all of `context` match, None where there is none."""
+    found = next(graph_matches(context, source), None)
+    return None if found is None else found.values
 
 
 class _GraphSearch:

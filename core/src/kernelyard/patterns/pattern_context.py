@@ -12,7 +12,6 @@ Example:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
 from itertools import pairwise
@@ -21,8 +20,6 @@ from typing import TYPE_CHECKING, TypeAlias
 from kernelyard.errors import PatternError
 
 if TYPE_CHECKING:
-    from kernelyard.ir.expr import Expr, Function
-    from kernelyard.patterns.dataflow import Dataflow
     from kernelyard.patterns.pattern import Pattern
 
 
@@ -104,16 +101,6 @@ class PatternContext:
     def add_pattern(self, pattern: Pattern) -> None:
         """Demand that a pattern match."""
         self.patterns.setdefault(pattern)
-
-    def match_dfb(self, source: Dataflow | Function) -> Mapping[Pattern, Expr] | None:
-        """What each pattern stands for in the first place where all match, or None.
-
-        source: a function; ours are one dataflow block each. See `kernelyard.patterns.graph_matcher` for all places.
-        """
-        from kernelyard.patterns.graph_matcher import graph_matches
-
-        found = next(graph_matches(self, source), None)
-        return None if found is None else found.values
 
 
 _CURRENT: ContextVar[PatternContext | None] = ContextVar("kernelyard_pattern_context", default=None)

@@ -63,19 +63,17 @@ class Lowering:
         self._label = ""
 
     # --- the walk -----------------------------------------------------------------------------------------------
-    def run(self) -> tuple[Value, ...]:
-        """Lowers every node; the result holds the graph's outputs, whatever their layout."""
-        from kernelyard_dnnl.primitives import LOWERINGS
-
+    def run(self, lowerings: Mapping[str, Callable[[Node, Lowering], Value]]) -> tuple[Value, ...]:
+        """Lower every node as `lowerings` says for its kind; return the graph's outputs, whatever their layout."""
         for number, node in enumerate(self.graph.nodes):
             self._current = number
             if node.kind == "kernel":
-                lower = LOWERINGS.get(node.op)
+                lower = lowerings.get(node.op)
                 if lower is None:
                     raise CodegenError(
                         f"the dnnl runtime has no kernel {node.op!r}",
                         where=f"{self.graph.symbol}, node {number}",
-                        expected=", ".join(LOWERINGS),
+                        expected=", ".join(lowerings),
                     )
                 made = self._node(number, node)
                 result = self._tensors[number, 0] = self._lowered(made, lower)

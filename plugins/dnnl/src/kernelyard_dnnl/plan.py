@@ -9,6 +9,7 @@ from kernelyard.runtime.memory import align
 from kernelyard.runtime.memory_plan import Lifetime, plan_memory
 from kernelyard_dnnl.layout import dense
 from kernelyard_dnnl.lowering import Lowering
+from kernelyard_dnnl.primitives import LOWERINGS
 from kernelyard_dnnl.values import Buffer, Operation, Value
 
 
@@ -35,7 +36,7 @@ def make_plan(lowering: Lowering) -> Plan:
 
     Raises: StatusError, CodegenError.
     """
-    outputs = lowering.run()
+    outputs = lowering.run(LOWERINGS)
     _deliver(lowering, outputs)
     operations = _needed(lowering.operations)
     lifetimes = _lifetimes(operations)

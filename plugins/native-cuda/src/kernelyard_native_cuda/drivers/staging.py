@@ -8,23 +8,31 @@ from __future__ import annotations
 
 import ctypes
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 import numpy as np
 
 from kernelyard.runtime import memory
 
-if TYPE_CHECKING:
-    from kernelyard_native_cuda.drivers.gpu import Gpu
-
 SLOTS = 16
 SLOT_NBYTES = 256 << 10
+
+
+class Driver(Protocol):
+    """The CUDA driver, as `Gpu` calls it: its API, and the stream on which work is queued."""
+
+    api: Any
+
+    @property
+    def stream(self) -> int: ...
+
+    def call(self, name: str, *args: Any) -> Any: ...
 
 
 class Staging:
     """Slots of page-locked memory, used in turn; one that the GPU still reads is waited for."""
 
-    def __init__(self, gpu: Gpu) -> None:
+    def __init__(self, gpu: Driver) -> None:
         self._gpu = gpu
         self._lock = Lock()
         self._start = 0
