@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from kernelyard.driver.operand_table import OperandTable
 from kernelyard.errors import CodegenError, IRError
-from kernelyard.ir import Call, Constant, Expr, ExternFunc, Function, GlobalVar, Op, Tuple, TupleGetItem, Var
+from kernelyard.ir import Call, Constant, Expr, ExternFunc, Function, GlobalVar, Op, TupleGetItem, Var
 from kernelyard.ir.types import symbols_of, tensors_of
 from kernelyard.runtime.program import Program, Register, SizeCheck, Step
 from kernelyard.runtime.routine import Routine
@@ -96,35 +97,25 @@ def _names(names: Sequence[str], count: int, function: str, side: str) -> Sequen
 
 
 @dataclass
-class _Lowering:
+class _Lowering(OperandTable):
     function: str
     home: Mapping[str, int]
     reference_module: int
     registers: list[Register] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
-    of: dict[Var, tuple[int, ...]] = field(default_factory=dict)
-    constants: dict[str, np.ndarray] = field(default_factory=dict)
-    reference_calls: dict[str, Call] = field(default_factory=dict)
-    _constant_registers: dict[str, int] = field(default_factory=dict)
 
     def add(self, register: Register) -> int:
         self.registers.append(register)
         return len(self.registers) - 1
 
-    def operand(self, expr: Expr) -> tuple[int, ...]:
-        """The registers that hold a value: one per tensor in it."""
-        if isinstance(expr, Var):
-            return self.of[expr]
-        if isinstance(expr, Tuple):
-            return tuple(register for item in expr.fields for register in self.operand(item))
-        if isinstance(expr, Constant):
-            return (self._constant(expr),)
-        raise CodegenError("this cannot be an operand of a compiled call", found=repr(expr))
+    def add_constant(self, constant: Constant) -> int:
+        type_ = constant.tensor_type
+        return self.add(Register(type_.shape, type_.dtype, "constant", digest=constant.digest))
 
     def value(self, var: Var, value: Expr) -> tuple[int, ...]:
         """The registers that hold the value of a binding; a call adds a step."""
         if isinstance(value, TupleGetItem):
-            return self._item(value)
+            return self.item(value)
         if not isinstance(value, Call):
             return self.operand(value)
         if isinstance(value.op, Op) and value.op.name in VIEWS:
@@ -133,14 +124,9 @@ class _Lowering:
             return (self.add(Register(type_.shape, type_.dtype, "alias", source=source)),)
         return self._call(var, value)
 
-    def _item(self, value: TupleGetItem) -> tuple[int, ...]:
-        counts = [len(tensors_of(item)) for item in getattr(value.tuple_value.type, "fields", ())]
-        first = sum(counts[: value.index])
-        return self.operand(value.tuple_value)[first : first + counts[value.index]]
-
     def _call(self, var: Var, call: Call) -> tuple[int, ...]:
         symbol, module, args = self._callee(call)
-        inputs = tuple(register for arg in args for register in self.operand(arg))
+        inputs = self.operands(args)
         outputs = tuple(self.add(Register(t.shape, t.dtype, "buffer")) for t in tensors_of(call.type))
         self.steps.append(Step(module, symbol, inputs, outputs, var.origin or symbol))
         return outputs
@@ -159,11 +145,3 @@ class _Lowering:
         symbol = f"{self.function}_{len(self.reference_calls)}_{call.op.name}"
         self.reference_calls[symbol] = call
         return symbol, self.reference_module, call.args
-
-    def _constant(self, constant: Constant) -> int:
-        digest = constant.digest
-        if digest not in self._constant_registers:
-            self.constants[digest] = constant.data
-            type_ = constant.tensor_type
-            self._constant_registers[digest] = self.add(Register(type_.shape, type_.dtype, "constant", digest=digest))
-        return self._constant_registers[digest]

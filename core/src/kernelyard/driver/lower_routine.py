@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-
 from kernelyard import dims
 from kernelyard.driver.lower import Lowered, entry_specs, lower
-from kernelyard.errors import CodegenError
+from kernelyard.driver.operand_table import OperandTable
 from kernelyard.ir import (
     Binding,
     Call,
@@ -108,7 +106,7 @@ def lower_routine(
         tuple(lowering.values),
         tuple(lowered.program for lowered in lowering.blocks),  # pyright: ignore[reportArgumentType]
         tuple(lowering.code),
-        {number: digest for digest, number in lowering.constant_values.items()},
+        {number: digest for digest, number in lowering.constant_numbers.items()},
         private,
     )
     return Lowered(routine, lowering.constants, lowering.reference_calls)
@@ -119,7 +117,7 @@ def _numbered(count: int) -> Sequence[str]:
 
 
 @dataclass
-class _RoutineLowering:
+class _RoutineLowering(OperandTable):
     name: str
     function: Function
     module: IRModule
@@ -129,10 +127,6 @@ class _RoutineLowering:
     values: list[TensorSpec] = field(default_factory=list)
     code: list[Instruction] = field(default_factory=list)
     blocks: list[Lowered] = field(default_factory=list)
-    of: dict[Var, tuple[int, ...]] = field(default_factory=dict)
-    constants: dict[str, np.ndarray] = field(default_factory=dict)
-    constant_values: dict[str, int] = field(default_factory=dict)
-    reference_calls: dict[str, Call] = field(default_factory=dict)
     _pending: list[Binding] = field(default_factory=list)
 
     def run(self) -> None:
@@ -143,7 +137,7 @@ class _RoutineLowering:
         entries = self.module.entry_functions()
         for index, binding in enumerate(self.function.bindings):
             if isinstance(binding.value, TupleGetItem) and binding.value.tuple_value in self.of:
-                self.of[binding.var] = self._item(binding.value)
+                self.of[binding.var] = self.item(binding.value)
             elif _is_control(binding.value, entries):
                 self._flush(index)
                 self.of[binding.var] = self._control(binding.value)
@@ -171,31 +165,8 @@ class _RoutineLowering:
         self.code.append(Instruction(name, tuple(inputs), tuple(outputs), target, symbol))
         return len(self.code) - 1
 
-    def operand(self, expr: Expr) -> tuple[int, ...]:
-        """The values that hold an operand: one per tensor or closure in it."""
-        if isinstance(expr, Var):
-            return self.of[expr]
-        if isinstance(expr, Tuple):
-            return tuple(number for item in expr.fields for number in self.operand(item))
-        if isinstance(expr, Constant):
-            return (self._constant(expr),)
-        raise CodegenError("this cannot be an operand of a call", found=repr(expr))
-
-    def _operands(self, args: Sequence[Expr]) -> tuple[int, ...]:
-        return tuple(number for arg in args for number in self.operand(arg))
-
-    def _constant(self, constant: Constant) -> int:
-        digest = constant.digest
-        if digest not in self.constant_values:
-            self.constants[digest] = constant.data
-            type_ = constant.tensor_type
-            self.constant_values[digest] = self.add(TensorSpec(type_.shape, type_.dtype))
-        return self.constant_values[digest]
-
-    def _item(self, value: TupleGetItem) -> tuple[int, ...]:
-        counts = [len(leaves_of(item)) for item in getattr(value.tuple_value.type, "fields", ())]
-        first = sum(counts[: value.index])
-        return self.operand(value.tuple_value)[first : first + counts[value.index]]
+    def add_constant(self, constant: Constant) -> int:
+        return self.add(TensorSpec(constant.tensor_type.shape, constant.tensor_type.dtype))
 
     # --- control ------------------------------------------------------------------------------------------------------
     def _control(self, call: Expr) -> tuple[int, ...]:
@@ -203,7 +174,7 @@ class _RoutineLowering:
             return self.operand(call)
         if isinstance(call.op, GlobalVar):
             results = self.add_all(call.type)
-            self.emit(CALL, self._operands(call.args), results, symbol=call.op.name)
+            self.emit(CALL, self.operands(call.args), results, symbol=call.op.name)
         elif not is_control_flow(call):
             results = self._evaluate(call)
         else:
@@ -215,7 +186,7 @@ class _RoutineLowering:
 
     def _if(self, call: Call) -> tuple[int, ...]:
         then_branch, else_branch = (arg.name for arg in call.args[:2] if isinstance(arg, GlobalVar))
-        condition, args = self.operand(call.args[2]), self._operands(call.args[3:])
+        condition, args = self.operand(call.args[2]), self.operands(call.args[3:])
         results = self.add_all(call.type)
         branch = self.emit(IF, condition, target=0)
         self.emit(CALL, args, results, symbol=then_branch)
@@ -228,7 +199,7 @@ class _RoutineLowering:
     def _while(self, call: Call) -> tuple[int, ...]:
         condition, body = (arg.name for arg in call.args[:2] if isinstance(arg, GlobalVar))
         results, goes_on = self.add_all(call.type), self.add(TensorSpec((), "bool"))
-        starts = self._operands(call.args[2:])
+        starts = self.operands(call.args[2:])
         states, stacks = results[: len(starts)], results[len(starts) :]
         items = tuple(self.add(TensorSpec(self.values[n].shape[1:], self.values[n].dtype)) for n in stacks)
         self.emit(MOVE, starts, states)
@@ -247,19 +218,19 @@ class _RoutineLowering:
         function, *captured = call.args
         assert isinstance(function, GlobalVar)
         results = self.add_all(call.type)
-        self.emit(CLOSE, self._operands(captured), results, symbol=function.name)
+        self.emit(CLOSE, self.operands(captured), results, symbol=function.name)
         return results
 
     def _invoke(self, call: Call) -> tuple[int, ...]:
         results = self.add_all(call.type)
-        self.emit(INVOKE, self._operands(call.args), results)
+        self.emit(INVOKE, self.operands(call.args), results)
         return results
 
     def _evaluate(self, call: Call) -> tuple[int, ...]:
         symbol = f"{self.name}.{len(self.code)}_{call.op_name}"
         self.reference_calls[symbol] = call
         results = self.add_all(call.type)
-        self.emit(EVALUATE, self._operands(call.args), results, self.reference_module, symbol)
+        self.emit(EVALUATE, self.operands(call.args), results, self.reference_module, symbol)
         return results
 
     # --- blocks -------------------------------------------------------------------------------------------------------
