@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import kernelyard.ops  # noqa: F401  the vocabulary must be declared before a model is read
@@ -19,31 +19,26 @@ from kernelyard.driver.options import check_options
 from kernelyard.driver.precision import DEFAULT, get_precision
 from kernelyard.driver.requirements import check_coverage, check_requirements
 from kernelyard.errors import OptionError, PerformanceWarning, PluginContractError
-from kernelyard.ir import Call, GlobalVar, IRModule
-from kernelyard.ir.control_flow import is_control_flow
+from kernelyard.ir import Call, IRModule
 from kernelyard.ir.scopes import introduces_symbols
-from kernelyard.legalize import has_rule, is_compiled
 from kernelyard.ops.reference_runtime import ReferenceModule
 from kernelyard.ops.size_checks import size_checks
 from kernelyard.placement.build_report import build_report
 from kernelyard.placement.partition import partition
 from kernelyard.placement.recorder import Recorder
-from kernelyard.plugins.code_generator import CodeGenerator
+from kernelyard.placement.rest import Rest
 from kernelyard.plugins.manager import get_manager
 from kernelyard.runtime.executable import Executable
 from kernelyard.runtime.module import RuntimeModule
 from kernelyard.runtime.program import Program, SizeCheck
-from kernelyard.runtime.report import EXTERN, VIEW, VM, Report
+from kernelyard.runtime.report import Report
 from kernelyard.runtime.routine import Routine
 from kernelyard.target import Target
-from kernelyard.transform.legalize_ops import VIEWS, custom_kernel_of
 from kernelyard.transform.pipelines import get_pipeline
 from kernelyard.transform.run_codegen import EXTERNAL_MODULES
 
 log = logging.getLogger("kernelyard")
 
-REFERENCE = "reference"
-HOST = "host"  # operators that decide the sizes of their results: NumPy makes these, and the rest goes on with them
 SIMPLIFY_FOR = {"cuda": "simplify_cuda"}  # pipelines that follow "simplify", by the target's kind
 Options = Mapping[str, Mapping[str, Any]]
 
@@ -96,14 +91,19 @@ def compile(  # noqa: A001  the public name, as `re.compile`
     rival = None if required else choice.rival_in(target, backends)
     placed = partition(module, chosen, target, recorder, strict, excluded, rival)
     if required:  # known before the work is done
-        check_coverage(build_report(placed, recorder, str(target), runs_rest(generator), precision=precision), required)
+        check_coverage(
+            build_report(
+                placed, recorder, str(target), Rest(generator.name if generator else None), precision=precision
+            ),
+            required,
+        )
     placed, offloaded = offload(placed, chosen, target, checked, recorder, strict, excluded, rival)
     own_options = checked.get(generator.name, {}) if generator else {}
     generated = generate(offloaded, generator, choice.target, own_options, recorder, strict)
     checks = {name: size_checks(module, name) for name in module.entry_functions()}
     exe = link(generated, target, checks, precision)
 
-    rest = runs_rest(generated.generator)
+    rest = Rest(generated.generator.name if generated.generator else None)
     exe.report = build_report(placed, recorder, str(target), rest, generated.kernels, precision)
     check_coverage(exe.report, required)
     log.info("%s", exe.report.summary)
@@ -138,7 +138,9 @@ def explain(
     rival = None if required else choice.rival_in(target, backends)
     placed = partition(module, chosen, target, recorder, strict, _names(exclude_patterns), rival)
     kernels = planned_kernels(placed, generator)
-    report = build_report(placed, recorder, str(target), runs_rest(generator), kernels, precision)
+    report = build_report(
+        placed, recorder, str(target), Rest(generator.name if generator else None), kernels, precision
+    )
     check_coverage(report, required)
     return report
 
@@ -158,23 +160,6 @@ def for_target(module: IRModule, target: Target) -> IRModule:
     """What the kernels of a target do in one is one operator, before any backend is asked."""
     name = SIMPLIFY_FOR.get(target.kind)
     return get_pipeline(name)(module) if name is not None else module
-
-
-def runs_rest(generator: CodeGenerator | None) -> Callable[[Call], str]:
-    """Who runs a call that no backend took, for the report."""
-
-    def name(call: Call) -> str:
-        if call.op_name in VIEWS:
-            return VIEW
-        if call.op_name == "call_dps_packed" or (generator is not None and is_compiled(custom_kernel_of(call))):
-            return EXTERN
-        if is_control_flow(call) or isinstance(call.op, GlobalVar):
-            return VM
-        if introduces_symbols(call):
-            return HOST
-        return generator.name if generator is not None and has_rule(call.op_name) else REFERENCE
-
-    return name
 
 
 def link(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from kernelyard.ir import Call, IRModule
+from kernelyard.ir import IRModule
 from kernelyard.placement.nodes import nodes_of
 from kernelyard.placement.recorder import Recorder
+from kernelyard.placement.rest import Rest
 from kernelyard.runtime.report import VIEW, Kernel, Node, Placed, PlacedRegion, Report
 
 REST = "rest"  # in place of a backend: ops of which nobody said who runs them
@@ -17,16 +18,16 @@ def build_report(
     module: IRModule,
     recorder: Recorder,
     target: str = "cpu",
-    rest: str | Callable[[Call], str] = REST,
+    rest: Rest | None = None,
     kernels: Sequence[Kernel] = (),
     precision: str = "float32",
 ) -> Report:
     """The report of a module after partitioning, before `RunCodegen`.
 
-    rest: the name of what runs the ops that no backend took, or a function from a call to that name (`VIEW` for calls
-    that nothing has to run). Regions whose codegen failed (recorded violations) count among the rest.
+    rest: who runs the ops that no backend took; without it they are of `REST`. Regions whose codegen failed (recorded
+    violations) count among them.
     """
-    nodes = nodes_of(module, recorder, rest if callable(rest) else lambda _: rest)
+    nodes = nodes_of(module, recorder, rest.owner if rest is not None else lambda _: REST)
     return Report(
         target,
         placed=tuple(_rows(nodes)),
