@@ -27,13 +27,13 @@ from peaks import measure_peaks, reader
 import kernelyard as ky
 from kernelyard import dims
 from kernelyard.dims import Dim
-from kernelyard.driver.compile import simplify
 from kernelyard.driver.import_model import import_model
 from kernelyard.errors import ShapeError
 from kernelyard.ir import Call, Constant, Function, GlobalVar, IRModule, Op
 from kernelyard.placement.nodes import tensors_of
 from kernelyard.plugins.manager import get_manager
 from kernelyard.runtime.shapes import solve_symbols
+from kernelyard.transform.pipelines import get_pipeline
 
 LOOKUPS = ("take", "gather", "gather_nd")  # of these only what is looked up moves
 TURN_SECONDS = 0.2
@@ -125,7 +125,7 @@ def _evaluated(work: Callable[[], Dim], values: Mapping[str, int]) -> int:
 # --- measuring --------------------------------------------------------------------------------------------------------
 def measure(path: Path, threads: int, rounds: int) -> Bound:
     """A model whose feeds lie beside it."""
-    module = simplify(import_model(get_manager(), path, {}))
+    module = get_pipeline("simplify")(import_model(get_manager(), path, {}))
     main = module["main"]
     assert isinstance(main, Function)
     exe = ky.compile(path, target="cpu")

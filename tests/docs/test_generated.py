@@ -17,7 +17,8 @@ from kernelyard.ir import Op, all_ops
 from kernelyard.ir.op import REQUIRED
 from kernelyard.legalize import has_rule
 from kernelyard.testing import op_cases
-from kernelyard.transform.pipelines import get_pipeline, pipeline_names
+from kernelyard.transform.pass_base import Repeat, Sequential
+from kernelyard.transform.pipelines import get_pipeline, pipeline_names, purpose_of
 
 ALIASES = ("reshape",)  # the same bytes under another shape: nothing runs
 
@@ -130,11 +131,24 @@ def operators_table() -> str:
 
 # --- passes -----------------------------------------------------------------------------------------------------------
 def pipelines_table() -> str:
-    """Named pipelines and their passes in order."""
-    rows = ["| pipeline | passes, in order |", "|---|---|"]
-    for name in pipeline_names():
-        rows.append(f"| `{name}` | {', '.join(f'`{each.name}`' for each in get_pipeline(name).passes)} |")
+    """Named pipelines, what each is for, and their passes in order."""
+    rows = ["| pipeline | what for | passes, in order |", "|---|---|---|"]
+    rows += [f"| `{name}` | {purpose_of(name)} | {_passes_of(get_pipeline(name))} |" for name in pipeline_names()]
     return "\n".join(rows)
+
+
+def _passes_of(sequence: Sequential) -> str:
+    """Name the passes of a sequence, those in sequences of their own in brackets; `clean` by its name."""
+    cleaning = _names_of(get_pipeline("clean"))
+    text = ", ".join(
+        f"({_passes_of(each)}) until nothing changes" if isinstance(each, Repeat) else f"`{each.name}`"
+        for each in sequence.passes
+    )
+    return text if sequence.name == "clean" else text.replace(cleaning, "*clean*")
+
+
+def _names_of(sequence: Sequential) -> str:
+    return ", ".join(f"`{each.name}`" for each in sequence.passes)
 
 
 # --- distributions ----------------------------------------------------------------------------------------------------

@@ -7,8 +7,8 @@ import pytest
 import kernelyard.ops  # noqa: F401
 from kernelyard.errors import IRError, PassError
 from kernelyard.ir import FunctionBuilder, IRModule
-from kernelyard.transform.pass_base import Pass, PassContext, Sequential, function_pass, module_pass
-from kernelyard.transform.pipelines import get_pipeline, pipeline_names, register_pipeline
+from kernelyard.transform.pass_base import Pass, PassContext, Repeat, Sequential, function_pass, module_pass
+from kernelyard.transform.pipelines import get_pipeline, pipeline_names, purpose_of, register_pipeline
 
 
 def small_module() -> IRModule:
@@ -100,6 +100,20 @@ def test_history_has_the_passes_in_order():
     ]
 
 
+def test_repeated_passes_run_until_none_of_them_changes_anything():
+    @module_pass("count")
+    def count(module, context):
+        done = module.attrs.get("count", 0)
+        return module.with_attrs(count=done + 1) if done < 3 else module
+
+    with PassContext() as context:
+        repeat = Repeat([count, count], "again")
+        once = repeat(small_module())
+        assert once.attrs["count"] == 3
+        assert context.history == ["count"] * 6
+        assert repeat(once) is once
+
+
 def test_passes_are_abstract():
     with pytest.raises(TypeError):
         Pass()  # pyright: ignore[reportAbstractUsage]
@@ -112,3 +126,10 @@ def test_pipelines_are_found_by_name():
     assert info.value.hint == "did you mean 'simplify'?"
     with pytest.raises(PassError, match="already called"):
         register_pipeline("simplify", list)
+
+
+@pytest.mark.parametrize("name", pipeline_names())
+def test_a_pipeline_says_what_it_is_for(name):
+    assert purpose_of(name).endswith(".")
+    assert get_pipeline(name).name == name
+    assert get_pipeline(name).passes

@@ -10,7 +10,6 @@ import pytest
 import kernelyard as ky
 from kernelyard import dims
 from kernelyard.dims import Dim
-from kernelyard.driver.compile import simplify
 from kernelyard.driver.precision import get_precision
 from kernelyard.errors import BackendUnavailableError
 from kernelyard.ir import FunctionBuilder, IRModule
@@ -77,7 +76,7 @@ def test_one_kernel_reads_what_is_stored(
     filled = (k + 31) * (n + 63) * BITS[precision] / 8 * (1.2 if precision == "int4_weights" else 1.0) + 8 * (n + 63)
     assert sum(constant.nbytes for constant in exe.constants.values()) <= filled
     x = normal(*left, k)
-    (expected,) = evaluate(get_precision(precision).apply(simplify(module)), [x])
+    (expected,) = evaluate(get_precision(precision).apply(get_pipeline("simplify")(module)), [x])
     exe.save(tmp_path / "layer.kyar")
     for each in (exe, ky.load(tmp_path / "layer.kyar")):
         close(each(x).numpy(), expected)
@@ -89,7 +88,7 @@ def test_one_kernel_reads_what_is_stored(
 def test_machines_without_wide_vectors(mcpu: str, precision: str) -> None:
     module = layer((3,), 300, 300)
     x = normal(3, 300)
-    (expected,) = evaluate(get_precision(precision).apply(simplify(module)), [x])
+    (expected,) = evaluate(get_precision(precision).apply(get_pipeline("simplify")(module)), [x])
     exe = ky.compile(module, Target("cpu", mcpu=mcpu), backends=[], precision=precision)
     if set(features_of_level(mcpu)) <= host_features():
         close(exe(x).numpy(), expected)
@@ -101,7 +100,7 @@ def test_machines_without_wide_vectors(mcpu: str, precision: str) -> None:
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_rows_of_a_size_that_is_known_only_then(precision: str) -> None:
     module = layer((dims.symbol("m"),), 320, 384)
-    quantized = get_precision(precision).apply(simplify(module))
+    quantized = get_precision(precision).apply(get_pipeline("simplify")(module))
     exe = ky.compile(module, backends=[], precision=precision)
     for rows in (1, 2, 7, 64, 129):
         x = normal(rows, 320)
@@ -112,7 +111,7 @@ def test_rows_of_a_size_that_is_known_only_then(precision: str) -> None:
     ("rows", "has_panel", "is_factored"), [(1, False, True), (9, False, False), (100, True, False)]
 )
 def test_weights_are_decoded_on_the_way_or_once_for_all_tiles(rows: int, has_panel: bool, is_factored: bool) -> None:
-    module = get_precision("int4_weights").apply(simplify(layer((rows,), 512, 640)))
+    module = get_precision("int4_weights").apply(get_pipeline("simplify")(layer((rows,), 512, 640)))
     (function,) = (f for f in get_pipeline("legalize")(module).functions.values() if isinstance(f, PrimFunc))
     assert choose_packings(function, (1, 2), WIDE).keys() == {1, 2}, "scales lie as the weights do"
     (stage, *_) = (stage for group in make_groups(function) for stage in group.stages)

@@ -19,8 +19,7 @@ from kernelyard.runtime.report import EXTERN, Kernel
 from kernelyard.target import Target
 from kernelyard.tir import PrimFunc
 from kernelyard.transform.module_contract import check_module
-from kernelyard.transform.pack_constants import PackConstants
-from kernelyard.transform.pipelines import get_pipeline
+from kernelyard.transform.pipelines import get_pipeline, pack
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +57,7 @@ def generate(
     if not functions:
         return Generated(legal, generator, kernels=kernels_of(legal, generator.name))
     try:
-        legal = PackConstants(lambda function, constants: generator.packings(function, constants, target))(legal)
+        legal = pack(lambda function, constants: generator.packings(function, constants, target))(legal)
         functions = {name: f for name, f in legal.functions.items() if isinstance(f, PrimFunc)}
         kernel_module = _generate(generator, functions, target, options)
     except (TargetError, OptionError):  # not the generator's fault: it was asked for what it does not have

@@ -22,10 +22,7 @@ from kernelyard.ir.verify import verify
 from kernelyard.plugins.frontend import Frontend
 from kernelyard.plugins.guard import guarded
 from kernelyard.plugins.manager import PluginManager
-from kernelyard.transform.flatten_entry_tuples import FlattenEntryTuples
-from kernelyard.transform.inline_private_functions import InlinePrivateFunctions
-from kernelyard.transform.invoke_known_closures import InvokeKnownClosures
-from kernelyard.transform.outline_continuations import OutlineContinuations
+from kernelyard.transform.pipelines import get_pipeline
 
 log = logging.getLogger(__name__)
 
@@ -51,16 +48,7 @@ def import_model(manager: PluginManager, model: object, options: Mapping[str, Ma
     if not module.public_functions():
         raise IRError("the module has no function to compile", expected='a function, usually called "main"')
     hash_ahead(module)
-    return OutlineContinuations()(FlattenEntryTuples()(_with_calls_inlined(module)))
-
-
-def _with_calls_inlined(module: IRModule) -> IRModule:
-    """The module without calls of private functions; a call that is inlined may tell which function a closure is."""
-    while True:
-        inlined = InlinePrivateFunctions()(InvokeKnownClosures()(module))
-        if inlined is module:
-            return module
-        module = inlined
+    return get_pipeline("import")(module)
 
 
 def _frontend_for(manager: PluginManager, model: object) -> Frontend:

@@ -18,8 +18,7 @@ from kernelyard.plugins.guard import within_time
 from kernelyard.runtime.report import Reason, Violation
 from kernelyard.target import Target
 from kernelyard.transform.inline_functions import inline_functions
-from kernelyard.transform.optimize_regions import OptimizeRegions
-from kernelyard.transform.run_codegen import RunCodegen
+from kernelyard.transform.pipelines import codegen
 
 Options = Mapping[str, Mapping[str, Any]]
 
@@ -81,8 +80,7 @@ def _run_codegens(
     """Each backend optimizes its regions, and then compiles them."""
     optimizers = {b.name: _limited(b) for b in chosen if type(b).optimize is not Backend.optimize}
     codegens = {backend.name: backend.codegen for backend in chosen}
-    optimized = OptimizeRegions(optimizers, recorder, strict)(module)
-    return RunCodegen(codegens, options, recorder=recorder, strict=strict, call=within_time)(optimized)
+    return codegen(optimizers, codegens, options, recorder, strict, within_time)(module)
 
 
 def _limited(backend: Backend) -> Callable[[IRModule], IRModule]:

@@ -1,20 +1,17 @@
-"""In which precision a model is computed: the names that users choose from, and the passes that each stands for."""
+"""In which precision a model is computed: the names that users choose from, and the pipeline that each stands for."""
 
 from __future__ import annotations
 
 import difflib
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from kernelyard.errors import OptionError, PerformanceWarning
 from kernelyard.ir import IRModule
 from kernelyard.target import Target
-from kernelyard.transform.pass_base import Pass, Sequential
 from kernelyard.transform.pipelines import get_pipeline
-from kernelyard.transform.quantize_weights import QuantizeWeights
-from kernelyard.transform.to_mixed_precision import ToMixedPrecision
 
 DEFAULT = "float32"
 BFLOAT16 = ("avx512_bf16", "amx_bf16", "bf16")  # of x86-64, and of ARM
@@ -24,20 +21,17 @@ BFLOAT16 = ("avx512_bf16", "amx_bf16", "bf16")  # of x86-64, and of ARM
 class Precision:
     """A choice between accuracy, speed and memory.
 
-    passes: what is done to a simplified model, before it is placed. instructions: of these a CPU must have one to be
-    quick with it, as Linux calls them; none where every CPU is.
+    pipeline: what is done to a simplified model, before it is placed; None where nothing is. instructions: of these a
+    CPU must have one to be quick with it, as Linux calls them; none where every CPU is.
     """
 
     name: str
-    passes: Callable[[], Sequence[Pass]]
+    pipeline: str | None = None
     instructions: tuple[str, ...] = ()
 
     def apply(self, module: IRModule) -> IRModule:
         """The module in this precision; its entry functions take and give what they did."""
-        passes = self.passes()
-        if not passes:
-            return module
-        return get_pipeline("clean")(Sequential(passes, self.name)(module))
+        return get_pipeline(self.pipeline)(module) if self.pipeline is not None else module
 
     def warn_where_slow(self, target: Target) -> None:
         """Warns: PerformanceWarning where the target's CPU is not known to have the instructions: results are right
@@ -61,28 +55,13 @@ def cpu_flags(target: Target) -> frozenset[str]:
     return frozenset(flags.split())
 
 
-def _bf16() -> list[Pass]:
-    """Products and convolutions, and what follows them cheaply, in bfloat16."""
-    return [ToMixedPrecision("bfloat16")]
-
-
-def _int8_weights() -> list[Pass]:
-    """Weights of matrix products in 8 bits, with a scale for each column; all is computed in float32."""
-    return [QuantizeWeights(8)]
-
-
-def _int4_weights() -> list[Pass]:
-    """Weights of matrix products in 4 bits, with a scale for every 32; all is computed in float32."""
-    return [QuantizeWeights(4)]
-
-
 PRECISIONS: Mapping[str, Precision] = {
     precision.name: precision
     for precision in (
-        Precision(DEFAULT, list),
-        Precision("bf16", _bf16, BFLOAT16),
-        Precision("int8_weights", _int8_weights),
-        Precision("int4_weights", _int4_weights),
+        Precision(DEFAULT),
+        Precision("bf16", "bf16", BFLOAT16),
+        Precision("int8_weights", "int8_weights"),
+        Precision("int4_weights", "int4_weights"),
     )
 }
 
@@ -93,8 +72,8 @@ def get_precision(name: str) -> Precision:
     Raises: OptionError with the names that there are.
 
     Example:
-        >>> [each.name for each in get_precision("bf16").passes()]
-        ['to_mixed_precision']
+        >>> get_pipeline(get_precision("bf16").pipeline).passes[0]
+        <pass to_mixed_precision>
     """
     if not isinstance(name, str) or name not in PRECISIONS:
         close = difflib.get_close_matches(str(name), PRECISIONS, 1)

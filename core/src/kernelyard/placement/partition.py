@@ -20,7 +20,7 @@ from kernelyard.plugins.code_generator import CodeGenerator
 from kernelyard.plugins.guard import within_time
 from kernelyard.plugins.manager import get_manager
 from kernelyard.target import Target, as_target
-from kernelyard.transform.fuse_ops_by_pattern import FuseOpsByPattern
+from kernelyard.transform.pipelines import match
 from kernelyard.transform.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
@@ -130,9 +130,8 @@ def _offer(
     backend = judge.backend
     wanted = [pattern for pattern in patterns if pattern.name not in excluded]
     recorder.offered(backend.name, patterns)
-    fuse = FuseOpsByPattern(judge.contested(wanted), annotate_codegen=not backend.merge_composites, recorder=recorder)
     prepared = _prepare(backend, module)
-    fused = fuse(prepared)
+    fused = match(judge.contested(wanted), not backend.merge_composites, recorder)(prepared)
     left_out = [pattern for pattern in patterns if pattern.name in excluded]
     record_near_misses(prepared, fused, backend.name, wanted, left_out, recorder)
     return merge_regions(fused, judge, wanted, recorder) if backend.merge_composites else fused

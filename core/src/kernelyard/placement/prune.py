@@ -17,7 +17,7 @@ from kernelyard.plugins.backend import Backend
 from kernelyard.plugins.code_generator import CodeGenerator
 from kernelyard.target import Target
 from kernelyard.transform.fuse_ops_by_pattern import CHECK_ERROR, FailedCheck
-from kernelyard.transform.merge_composite_functions import MergeCompositeFunctions
+from kernelyard.transform.pipelines import merge
 from kernelyard.transform.run_codegen import Region
 
 log = logging.getLogger(__name__)
@@ -82,7 +82,7 @@ def merge_regions(
             declined.update(dict.fromkeys(members, answer))
         return isinstance(answer, Accept)
 
-    merged = MergeCompositeFunctions([name], is_wanted)(module)
+    merged = merge(name, is_wanted)(module)
     return (
         _released(merged, declined, {pattern.name: pattern for pattern in patterns}, recorder) if declined else merged
     )

@@ -14,6 +14,11 @@ from kernelyard.transform.pass_base import Pass, PassContext
 ChoosePackings = Callable[[PrimFunc, Collection[int]], Mapping[int, Packing]]
 
 
+def no_packings(function: PrimFunc, constants: Collection[int]) -> Mapping[int, Packing]:
+    """Leave every constant as it is. See `ChoosePackings`."""
+    return {}
+
+
 class PackConstants(Pass):
     """Pack constant arguments of `call_tir`, and let the functions read them so.
 

@@ -187,3 +187,12 @@ class Sequential(Pass):
         for pass_ in self.passes:
             module = context.apply(pass_, module)
         return module
+
+
+class Repeat(Sequential):
+    """Passes run one after another, again and again, until all of them leave the module as it is."""
+
+    def run(self, module: IRModule, context: PassContext) -> IRModule:
+        while (after := super().run(module, context)) is not module:
+            module = after
+        return module

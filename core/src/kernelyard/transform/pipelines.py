@@ -1,45 +1,86 @@
-"""Named pipelines: sequences of passes by name, for the driver, for scripts and for the command line."""
+"""Named pipelines: every pass of a compile stands in one, in the order of a compile.
+
+Those of a driver's phases that need to be told something are functions (`pack(choose)`); by its name each is there for
+scripts, too (`get_pipeline("simplify")`).
+"""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from types import MappingProxyType
+from typing import Any, ParamSpec
 
 from kernelyard.errors import PassError
+from kernelyard.patterns.registry import MatchRecorder, PatternLike
 from kernelyard.transform.annotate_tir_op_pattern import AnnotateTIROpPattern
 from kernelyard.transform.canonicalize import Canonicalize
 from kernelyard.transform.compose_attention import ComposeAttention, SimplifyAttention
 from kernelyard.transform.compose_ops import ComposeOps
 from kernelyard.transform.dead_code_elimination import DeadCodeElimination
 from kernelyard.transform.eliminate_common_subexpr import EliminateCommonSubexpr
+from kernelyard.transform.flatten_entry_tuples import FlattenEntryTuples
 from kernelyard.transform.fold_batch_norm import FoldBatchNorm
 from kernelyard.transform.fold_constants import FoldConstants
 from kernelyard.transform.fuse_decoded_matmul import FuseDecodedMatmul
 from kernelyard.transform.fuse_ops import FuseOps
+from kernelyard.transform.fuse_ops_by_pattern import FuseOpsByPattern
 from kernelyard.transform.fuse_siblings import FuseSiblings
 from kernelyard.transform.fuse_tir import FuseTIR
 from kernelyard.transform.fuse_transpose_matmul import FuseTransposeMatmul
 from kernelyard.transform.gather_scales import GatherScales
 from kernelyard.transform.hoist_strides import HoistStrides
 from kernelyard.transform.infer_types import InferTypes
+from kernelyard.transform.inline_private_functions import InlinePrivateFunctions
+from kernelyard.transform.invoke_known_closures import InvokeKnownClosures
 from kernelyard.transform.legalize_ops import LegalizeOps
-from kernelyard.transform.pass_base import Pass, Sequential
+from kernelyard.transform.merge_composite_functions import MergeCompositeFunctions
+from kernelyard.transform.optimize_regions import Optimize, OptimizeRegions
+from kernelyard.transform.outline_continuations import OutlineContinuations
+from kernelyard.transform.pack_constants import ChoosePackings, PackConstants, no_packings
+from kernelyard.transform.pass_base import Pass, Repeat, Sequential
+from kernelyard.transform.quantize_weights import QuantizeWeights
+from kernelyard.transform.region_merging import Wanted
+from kernelyard.transform.run_codegen import Caller, Codegen, RunCodegen, ViolationRecorder, call_directly
 from kernelyard.transform.separate_results import SeparateResults
 from kernelyard.transform.simplify_inference import SimplifyInference
 from kernelyard.transform.sink_reshape import SinkReshape
+from kernelyard.transform.to_mixed_precision import ToMixedPrecision
+
+P = ParamSpec("P")
+
+NONE: Mapping[str, Any] = MappingProxyType({})
 
 _PIPELINES: dict[str, Callable[[], Sequence[Pass]]] = {}
 
 
 def register_pipeline(name: str, passes: Callable[[], Sequence[Pass]]) -> None:
-    """Give a name to a sequence of passes; a second one of the same name is an error."""
+    """Give a name to a sequence of passes; a second one of the same name is an error.
+
+    The first line of the function's docstring says what the pipeline is for.
+    """
     if name in _PIPELINES:
         raise PassError(f"a pipeline is already called {name!r}")
     _PIPELINES[name] = passes
 
 
+def pipeline(name: str) -> Callable[[Callable[P, Sequence[Pass]]], Callable[P, Sequential]]:
+    """Register a function that lists passes, and have it return them as one; its parameters need defaults."""
+
+    def registered(passes: Callable[P, Sequence[Pass]]) -> Callable[P, Sequential]:
+        @wraps(passes)
+        def made(*args: P.args, **kwargs: P.kwargs) -> Sequential:
+            return Sequential(passes(*args, **kwargs), name)
+
+        register_pipeline(name, passes)
+        return made
+
+    return registered
+
+
 def get_pipeline(name: str) -> Sequential:
-    """The pipeline of that name.
+    """Return the pipeline of that name; what it is to be told is left at its defaults.
 
     Raises: PassError with the nearest name.
 
@@ -51,24 +92,42 @@ def get_pipeline(name: str) -> Sequential:
         close = difflib.get_close_matches(name, _PIPELINES, 1)
         raise PassError(
             f"no pipeline is called {name!r}",
-            expected=", ".join(sorted(_PIPELINES)),
+            expected=", ".join(_PIPELINES),
             hint=f"did you mean {close[0]!r}?" if close else None,
         )
     return Sequential(_PIPELINES[name](), name)
 
 
 def pipeline_names() -> tuple[str, ...]:
-    """Names of all pipelines, sorted."""
-    return tuple(sorted(_PIPELINES))
+    """Return the names of all pipelines, those of a compile in its order."""
+    return tuple(_PIPELINES)
 
 
-def _clean() -> list[Pass]:
+def purpose_of(name: str) -> str:
+    """Return what a pipeline is for, in a line. Raises: PassError as `get_pipeline`."""
+    get_pipeline(name)
+    return (_PIPELINES[name].__doc__ or "").partition("\n")[0]
+
+
+@pipeline("clean")
+def clean() -> Sequence[Pass]:
     """Remove what is redundant; cheap, and safe between any two passes."""
     return [Canonicalize(), FoldConstants(), EliminateCommonSubexpr(), DeadCodeElimination()]
 
 
-def _simplify() -> list[Pass]:
-    """From what a frontend imported to what backends like to see.
+@pipeline("import")
+def settle_calls() -> Sequence[Pass]:
+    """Inline private functions, flatten entry functions, and outline what depends on sizes that come with a value.
+
+    A call that is inlined may tell which function a closure is, and that one may be inlined next.
+    """
+    inline_calls = Repeat([InvokeKnownClosures(), InlinePrivateFunctions()], "inline_calls")
+    return [inline_calls, FlattenEntryTuples(), OutlineContinuations()]
+
+
+@pipeline("simplify")
+def simplify() -> Sequence[Pass]:
+    """Turn what a frontend imported into what backends like to see.
 
     Constants come first, because rules look at their values. Spelled-out operators are composed before scales are
     folded into weights: the products inside a spelled-out gelu must not be taken for scales. What they leave over must
@@ -76,7 +135,7 @@ def _simplify() -> list[Pass]:
     """
     return [
         InferTypes(),
-        *_clean(),
+        *clean().passes,
         ComposeOps(),
         DeadCodeElimination(),
         SinkReshape(),
@@ -84,17 +143,67 @@ def _simplify() -> list[Pass]:
         GatherScales(),
         SimplifyInference(),
         HoistStrides(),
-        *_clean(),
+        *clean().passes,
     ]
 
 
-def _simplify_cuda() -> list[Pass]:
-    """What GPUs do in one kernel, beyond `simplify`: on CPUs products and softmax by themselves are quicker."""
-    return [ComposeAttention(), *_clean(), SimplifyAttention(), *_clean()]
+@pipeline("bf16")
+def bf16() -> Sequence[Pass]:
+    """Compute products and convolutions, and what follows them cheaply, in bfloat16."""
+    return [ToMixedPrecision("bfloat16"), *clean().passes]
 
 
-def _legalize() -> list[Pass]:
-    """From the ops that no library took to fused loop-level functions: first along what is handed on, then across.
+@pipeline("int8_weights")
+def int8_weights() -> Sequence[Pass]:
+    """Keep weights of matrix products in 8 bits, with a scale for each column; all is computed in float32."""
+    return [QuantizeWeights(8), *clean().passes]
+
+
+@pipeline("int4_weights")
+def int4_weights() -> Sequence[Pass]:
+    """Keep weights of matrix products in 4 bits, with a scale for every 32; all is computed in float32."""
+    return [QuantizeWeights(4), *clean().passes]
+
+
+@pipeline("simplify_cuda")
+def simplify_cuda() -> Sequence[Pass]:
+    """Compose what GPUs do in one kernel: on CPUs, products and softmax by themselves are quicker."""
+    return [ComposeAttention(), *clean().passes, SimplifyAttention(), *clean().passes]
+
+
+@pipeline("match")
+def match(
+    patterns: Sequence[PatternLike] = (), annotate_codegen: bool = False, recorder: MatchRecorder | None = None
+) -> Sequence[Pass]:
+    """Lift what a backend's patterns match, and its checks accept, into composites."""
+    return [FuseOpsByPattern(patterns, annotate_codegen=annotate_codegen, recorder=recorder)]
+
+
+@pipeline("merge")
+def merge(backend: str | None = None, is_wanted: Wanted | None = None) -> Sequence[Pass]:
+    """Put neighbouring composites of a backend into one region, where it wants that region."""
+    return [MergeCompositeFunctions([backend] if backend is not None else None, is_wanted)]
+
+
+@pipeline("codegen")
+def codegen(
+    optimizers: Mapping[str, Optimize] = NONE,
+    codegens: Mapping[str, Codegen] = NONE,
+    options: Mapping[str, Mapping[str, Any]] = NONE,
+    recorder: ViolationRecorder | None = None,
+    strict: bool = False,
+    call: Caller = call_directly,
+) -> Sequence[Pass]:
+    """Have backends rewrite their regions, and make RuntimeModules of them."""
+    return [
+        OptimizeRegions(optimizers, recorder, strict),
+        RunCodegen(codegens, options, recorder=recorder, strict=strict, call=call),
+    ]
+
+
+@pipeline("legalize")
+def legalize() -> Sequence[Pass]:
+    """Turn the ops that no library took into fused loop-level functions: along what is handed on, then across.
 
     Products read a transposed operand as it lies, and weights of few bits as they are stored: kernels turn and decode
     what they need of it, in registers.
@@ -113,7 +222,7 @@ def _legalize() -> list[Pass]:
     ]
 
 
-register_pipeline("clean", _clean)
-register_pipeline("legalize", _legalize)
-register_pipeline("simplify", _simplify)
-register_pipeline("simplify_cuda", _simplify_cuda)
+@pipeline("pack")
+def pack(choose: ChoosePackings = no_packings) -> Sequence[Pass]:
+    """Lay constants out as the target's kernels read them."""
+    return [PackConstants(choose)]

@@ -70,12 +70,13 @@ Codegen: TypeAlias = Callable[[list[Region], Mapping[str, Any]], RuntimeModule]
 
 
 class Caller(Protocol):
-    """Runs somebody else's code: `within_time` of `kernelyard.plugins.guard`, or `_call`."""
+    """Runs somebody else's code: `within_time` of `kernelyard.plugins.guard`, or `call_directly`."""
 
     def __call__(self, what: str, action: Callable[[], RuntimeModule], items: int, /) -> RuntimeModule: ...
 
 
-def _call(what: str, action: Callable[[], RuntimeModule], items: int) -> RuntimeModule:
+def call_directly(what: str, action: Callable[[], RuntimeModule], items: int) -> RuntimeModule:
+    """Run a codegen for as long as it takes. See `Caller`."""
     return action()
 
 
@@ -107,7 +108,7 @@ class RunCodegen(Pass):
         entry_functions: Sequence[str] | None = None,
         recorder: ViolationRecorder | None = None,
         strict: bool = False,
-        call: Caller = _call,
+        call: Caller = call_directly,
     ) -> None:
         self.codegens = codegens
         self.target_options = target_options or {}
