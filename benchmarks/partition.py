@@ -22,6 +22,7 @@ from kernelyard.ir import FunctionBuilder, IRModule, Var
 from kernelyard.placement.build_report import build_report
 from kernelyard.placement.partition import partition
 from kernelyard.placement.recorder import Recorder
+from kernelyard.placement.settings import PlacementSettings
 from kernelyard.plugins.manager import get_manager
 from kernelyard.target import Target
 
@@ -67,7 +68,7 @@ def measure(ops: int) -> Measured:
     backends = choose_backends(get_manager(), Target("cpu"), "auto")
     gc.collect()
     start = time.process_time()
-    placed = partition(module, backends, recorder=recorder)
+    placed = partition(module, backends, PlacementSettings(recorder=recorder))
     middle = time.process_time()
     report = build_report(placed, recorder)
     end = time.process_time()

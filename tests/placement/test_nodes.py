@@ -14,6 +14,7 @@ from kernelyard.patterns import FusionPattern, is_const, is_op, wildcard
 from kernelyard.placement.build_report import build_report
 from kernelyard.placement.partition import partition
 from kernelyard.placement.recorder import Recorder
+from kernelyard.placement.settings import PlacementSettings
 from kernelyard.runtime.report import Report
 from kernelyard.testing.backends import InterpretedBackend
 
@@ -22,7 +23,7 @@ W = np.eye(4, dtype=np.float32)
 
 def report_of(module: IRModule, *backends: InterpretedBackend, exclude: tuple[str, ...] = ()) -> Report:
     recorder = Recorder()
-    placed = partition(module, backends, recorder=recorder, exclude_patterns=exclude)
+    placed = partition(module, backends, PlacementSettings(recorder=recorder, exclude_patterns=exclude))
     report = build_report(placed, recorder)
     assert Report.from_json(json.loads(json.dumps(report.to_json()))) == report
     return report

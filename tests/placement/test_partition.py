@@ -17,6 +17,7 @@ from kernelyard.patterns import FusionPattern, is_op, wildcard
 from kernelyard.placement.build_report import build_report
 from kernelyard.placement.partition import partition
 from kernelyard.placement.recorder import Recorder
+from kernelyard.placement.settings import PlacementSettings
 from kernelyard.runtime.report import DeclinedMatch, Report
 from kernelyard.target import Target
 from kernelyard.testing import assert_offloaded
@@ -37,7 +38,7 @@ def network(shape: Sequence[dims.Dim] = X.shape) -> IRModule:
 
 def report_of(module: IRModule, backends: Sequence[InterpretedBackend]) -> tuple[IRModule, Report]:
     recorder = Recorder()
-    placed = partition(module, backends, recorder=recorder)
+    placed = partition(module, backends, PlacementSettings(recorder=recorder))
     verify(placed)
     return placed, build_report(placed, recorder)
 
@@ -119,7 +120,7 @@ def test_a_broken_backend_is_recorded_and_the_others_go_on(backend: InterpretedB
     assert "contract violations 1" in report.summary
     assert "bad" in str(report)
     with pytest.raises(PluginContractError, match=message):
-        partition(network(), [backend], strict=True)
+        partition(network(), [backend], PlacementSettings(strict=True))
 
 
 @pytest.mark.parametrize("kinds", [("cpu",), ("cuda", "cpu")])

@@ -13,6 +13,7 @@ from kernelyard.patterns import FusionPattern, Pattern, is_const, is_op, wildcar
 from kernelyard.placement.build_report import build_report
 from kernelyard.placement.partition import partition
 from kernelyard.placement.recorder import Recorder
+from kernelyard.placement.settings import PlacementSettings
 from kernelyard.runtime.report import Report
 from kernelyard.testing import strategies
 from kernelyard.testing.backends import InterpretedBackend
@@ -62,7 +63,7 @@ def backends(draw: st.DrawFn) -> list[InterpretedBackend]:
 @given(strategies.modules(max_ops=12), backends())
 def test_partition_and_codegen_keep_the_meaning(program: RandomProgram, offered: list[InterpretedBackend]) -> None:
     recorder = Recorder()
-    placed = partition(program.module, offered, recorder=recorder)
+    placed = partition(program.module, offered, PlacementSettings(recorder=recorder))
     verify(placed)
     assert_same_meaning(program.module, placed, program.inputs)
     compiled = RunCodegen({b.name: b.codegen for b in offered}, recorder=recorder)(placed)

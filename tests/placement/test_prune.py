@@ -12,6 +12,7 @@ from kernelyard.patterns import Accept, Decline, FusionPattern, Match, is_op, wi
 from kernelyard.placement.build_report import build_report
 from kernelyard.placement.partition import partition
 from kernelyard.placement.recorder import Recorder
+from kernelyard.placement.settings import PlacementSettings
 from kernelyard.plugins.code_generator import CodeGenerator
 from kernelyard.testing.backends import InterpretedBackend, called
 from kernelyard.testing.reference import assert_same_meaning
@@ -48,7 +49,7 @@ def network():
 
 def test_what_is_declined_is_plain_again():
     module, backend, recorder = network(), Choosy(), Recorder()
-    after = verify(partition(module, [backend], recorder=recorder))
+    after = verify(partition(module, [backend], PlacementSettings(recorder=recorder)))
     assert backend.asked == [("matmul", "nn.relu"), ("nn.relu", "tanh", "add")]
     assert called(after) == ["@acme_0", "floor", "nn.relu", "tanh", "add"]
     assert_same_meaning(module, after, [X])
@@ -65,7 +66,7 @@ def test_what_is_declined_is_plain_again():
 def test_later_backends_are_offered_what_was_declined():
     module, recorder = network(), Recorder()
     other = InterpretedBackend("other", ["nn.relu", "tanh", "add"])
-    after = verify(partition(module, [Choosy(), other], recorder=recorder))
+    after = verify(partition(module, [Choosy(), other], PlacementSettings(recorder=recorder)))
     assert called(after) == ["@acme_0", "floor", "@other_0"]
     assert_same_meaning(module, after, [X])
     report = build_report(after, recorder)
@@ -86,13 +87,13 @@ def test_equal_regions_are_declined_one_by_one():
 @pytest.mark.parametrize("answer", [ZeroDivisionError("no time"), True, "yes"], ids=repr)
 def test_a_check_that_fails_declines_its_region_and_is_a_violation(answer):
     module, recorder = network(), Recorder()
-    after = verify(partition(module, [Choosy(answer)], recorder=recorder))
+    after = verify(partition(module, [Choosy(answer)], PlacementSettings(recorder=recorder)))
     assert not any(name.startswith("@acme") for name in called(after))
     assert_same_meaning(module, after, [X])
     assert {d.code for d in recorder.declined_matches()} == {"check-error"}
     assert "the check of a region by acme failed" in recorder.violations[0].message
     with pytest.raises(PluginContractError, match="the check of a region by acme failed"):
-        partition(module, [Choosy(answer)], strict=True)
+        partition(module, [Choosy(answer)], PlacementSettings(strict=True))
 
 
 def test_backends_that_merge_nothing_are_not_asked():
@@ -131,7 +132,7 @@ def all_for_acme(yields):
 
 def test_a_code_generator_gets_the_regions_that_it_prefers():
     module, recorder = network(), Recorder()
-    after = verify(partition(module, [all_for_acme(yields=True)], recorder=recorder, rival=Rival()))
+    after = verify(partition(module, [all_for_acme(yields=True)], PlacementSettings(recorder=recorder, rival=Rival())))
     assert called(after) == ["@acme_0", "floor", "nn.relu", "tanh", "add"]
     assert_same_meaning(module, after, [X])
     declined = build_report(after, recorder).declined
@@ -140,7 +141,9 @@ def test_a_code_generator_gets_the_regions_that_it_prefers():
 
 def test_a_code_generator_gets_single_matches_too():
     module, recorder = network(), Recorder()
-    after = verify(partition(module, [all_for_acme(yields=True)], recorder=recorder, rival=Rival(bends=True)))
+    after = verify(
+        partition(module, [all_for_acme(yields=True)], PlacementSettings(recorder=recorder, rival=Rival(bends=True)))
+    )
     assert called(after) == ["@acme_0", "floor", "nn.relu", "tanh", "add"]
     assert_same_meaning(module, after, [X])
     messages = {d.pattern: d.message for d in build_report(after, recorder).declined}
@@ -153,5 +156,5 @@ def test_a_code_generator_gets_single_matches_too():
     ids=["not offered", "nobody bids", "a bid fails"],
 )
 def test_a_backend_keeps_what_is_not_contested(yields, rival):
-    after = verify(partition(network(), [all_for_acme(yields)], rival=rival))
+    after = verify(partition(network(), [all_for_acme(yields)], PlacementSettings(rival=rival)))
     assert called(after) == ["@acme_0", "floor", "@acme_1"]

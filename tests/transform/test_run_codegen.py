@@ -15,6 +15,7 @@ from kernelyard.ir import Function, FunctionBuilder, IRModule, Var
 from kernelyard.ir.verify import verify
 from kernelyard.placement.partition import partition
 from kernelyard.placement.recorder import Recorder
+from kernelyard.placement.settings import PlacementSettings
 from kernelyard.runtime.module import RuntimeModule
 from kernelyard.testing.backends import InterpretedBackend, InterpretedModule, called
 from kernelyard.testing.reference import assert_same_meaning
@@ -130,7 +131,7 @@ def returns(result: object) -> Any:
 def test_a_codegen_that_fails_is_recorded_and_its_ops_run_elsewhere(codegen: Any, message: str) -> None:
     module = network()
     recorder = Recorder()
-    placed = partition(module, [backend()], recorder=recorder)
+    placed = partition(module, [backend()], PlacementSettings(recorder=recorder))
     compiled = RunCodegen({"acme": codegen}, recorder=recorder)(placed)
     verify(compiled)
     assert called(compiled) == called(module)

@@ -126,11 +126,12 @@ def test_what_runs_is_read_from_the_match_and_not_from_a_name(products):
             return [FusionPattern("cublas.matmul_gelu_bias_x", relu.pattern, relu.check, relu.attrs_getter)]
 
     from kernelyard.placement.partition import partition
+    from kernelyard.placement.settings import PlacementSettings
     from kernelyard.transform.run_codegen import RunCodegen
 
     module = module_of(lambda b, x, w: b.op("nn.relu", product(b, x, w)), *f32((4, 8), (8, 6)))
     backend = Renamed()
-    generated = RunCodegen({"cublas": backend.codegen})(partition(module, [backend], Target("cuda")))
+    generated = RunCodegen({"cublas": backend.codegen})(partition(module, [backend], PlacementSettings(Target("cuda"))))
     (runtime,) = generated.attrs["external_modules"]
     assert "activation=relu" in runtime.inspect()
     assert "bias" not in runtime.inspect()

@@ -5,29 +5,22 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import kernelyard.ops  # noqa: F401  the vocabulary must be declared before a model is read
-from kernelyard.driver.choose_backends import choose_backends, choose_code_generator
-from kernelyard.driver.choose_target import choose_target
 from kernelyard.driver.generate import Generated, generate, planned_kernels
 from kernelyard.driver.import_model import import_model
 from kernelyard.driver.lower import lower
 from kernelyard.driver.lower_routine import lower_routine, routine_names
 from kernelyard.driver.offload import offload
-from kernelyard.driver.options import check_options
-from kernelyard.driver.precision import DEFAULT, get_precision
-from kernelyard.driver.requirements import check_coverage, check_requirements
-from kernelyard.errors import OptionError, PerformanceWarning, PluginContractError
+from kernelyard.driver.precision import DEFAULT
+from kernelyard.driver.requirements import check_coverage
+from kernelyard.driver.session import CompileSession, Options, open_session
+from kernelyard.errors import PerformanceWarning, PluginContractError
 from kernelyard.ir import Call, IRModule
 from kernelyard.ir.scopes import introduces_symbols
 from kernelyard.ops.reference_runtime import ReferenceModule
 from kernelyard.ops.size_checks import size_checks
-from kernelyard.placement.build_report import build_report
 from kernelyard.placement.partition import partition
-from kernelyard.placement.recorder import Recorder
-from kernelyard.placement.rest import Rest
-from kernelyard.plugins.manager import get_manager
 from kernelyard.runtime.executable import Executable
 from kernelyard.runtime.module import RuntimeModule
 from kernelyard.runtime.program import Program, SizeCheck
@@ -40,7 +33,6 @@ from kernelyard.transform.run_codegen import EXTERNAL_MODULES
 log = logging.getLogger("kernelyard")
 
 SIMPLIFY_FOR = {"cuda": "simplify_cuda"}  # pipelines that follow "simplify", by the target's kind
-Options = Mapping[str, Mapping[str, Any]]
 
 
 def compile(  # noqa: A001  the public name, as `re.compile`
@@ -76,36 +68,24 @@ def compile(  # noqa: A001  the public name, as `re.compile`
         >>> exe(np.array([-1, 2], np.float32)).numpy().tolist()
         [0.0, 2.0]
     """
-    manager = get_manager()
-    target = choose_target(manager, target)
-    checked, required = check_options(manager, options), check_requirements(manager, require)
-    chosen_precision = get_precision(precision)
-    chosen_precision.warn_where_slow(target)
-    chosen = choose_backends(manager, target, backends, checked)
-    choice = choose_code_generator(manager, target, backends)
-    generator = choice.generator
-    recorder = Recorder(manager.label_of, choice.reason_in(target))
-
-    module = for_target(chosen_precision.apply(simplify(import_model(manager, model, checked))), target)
-    excluded = _names(exclude_patterns)
-    rival = None if required else choice.rival_in(target, backends)
-    placed = partition(module, chosen, target, recorder, strict, excluded, rival)
-    if required:  # known before the work is done
-        check_coverage(
-            build_report(
-                placed, recorder, str(target), Rest(generator.name if generator else None), precision=precision
-            ),
-            required,
-        )
-    placed, offloaded = offload(placed, chosen, target, checked, recorder, strict, excluded, rival)
-    own_options = checked.get(generator.name, {}) if generator else {}
-    generated = generate(offloaded, generator, choice.target, own_options, recorder, strict)
-    checks = {name: size_checks(module, name) for name in module.entry_functions()}
-    exe = link(generated, target, checks, precision)
-
-    rest = Rest(generated.generator.name if generated.generator else None)
-    exe.report = build_report(placed, recorder, str(target), rest, generated.kernels, precision)
-    check_coverage(exe.report, required)
+    session = open_session(
+        target,
+        backends,
+        options,
+        require=require,
+        strict=strict,
+        exclude_patterns=exclude_patterns,
+        precision=precision,
+    )
+    module = simplify(session, import_model(session.manager, model, session.options))
+    placed = place(session, module)
+    if session.required:  # known before the work is done
+        check_coverage(session.report(placed, session.generator), session.required)
+    placed, offloaded = offload(session, placed)
+    generated = generate(session, offloaded)
+    exe = link(session, generated, {name: size_checks(module, name) for name in module.entry_functions()})
+    exe.report = session.report(placed, generated.generator, generated.kernels)
+    check_coverage(exe.report, session.required)
     log.info("%s", exe.report.summary)
     return exe
 
@@ -125,46 +105,34 @@ def explain(
 
     Raises: as `compile`.
     """
-    manager = get_manager()
-    target = choose_target(manager, target)
-    checked, required = check_options(manager, options), check_requirements(manager, require)
-    chosen_precision = get_precision(precision)
-    chosen_precision.warn_where_slow(target)
-    chosen = choose_backends(manager, target, backends, checked)
-    choice = choose_code_generator(manager, target, backends)
-    generator = choice.generator
-    recorder = Recorder(manager.label_of, choice.reason_in(target))
-    module = for_target(chosen_precision.apply(simplify(import_model(manager, model, checked))), target)
-    rival = None if required else choice.rival_in(target, backends)
-    placed = partition(module, chosen, target, recorder, strict, _names(exclude_patterns), rival)
-    kernels = planned_kernels(placed, generator)
-    report = build_report(
-        placed, recorder, str(target), Rest(generator.name if generator else None), kernels, precision
+    session = open_session(
+        target,
+        backends,
+        options,
+        require=require,
+        strict=strict,
+        exclude_patterns=exclude_patterns,
+        precision=precision,
     )
-    check_coverage(report, required)
+    placed = place(session, simplify(session, import_model(session.manager, model, session.options)))
+    report = session.report(placed, session.generator, planned_kernels(session, placed))
+    check_coverage(report, session.required)
     return report
 
 
-def _names(exclude_patterns: Sequence[str]) -> tuple[str, ...]:
-    if isinstance(exclude_patterns, str) or not all(isinstance(name, str) for name in exclude_patterns):
-        raise OptionError("exclude_patterns is a list of names", found=repr(exclude_patterns), expected='["dnnl.pool"]')
-    return tuple(exclude_patterns)
+def simplify(session: CompileSession, module: IRModule) -> IRModule:
+    """Bring a module into the form that backends like to see, in the precision asked for, for the kind of target."""
+    in_precision = session.precision.apply(get_pipeline("simplify")(module))
+    name = SIMPLIFY_FOR.get(session.target.kind)
+    return get_pipeline(name)(in_precision) if name is not None else in_precision
 
 
-def simplify(module: IRModule) -> IRModule:
-    """Canonical forms, types, constants folded, norms folded, duplicates and dead code removed."""
-    return get_pipeline("simplify")(module)
+def place(session: CompileSession, module: IRModule) -> IRModule:
+    """Offer a module to the backends, one after another. Raises: as `partition`."""
+    return partition(module, session.backends, session.placement)
 
 
-def for_target(module: IRModule, target: Target) -> IRModule:
-    """What the kernels of a target do in one is one operator, before any backend is asked."""
-    name = SIMPLIFY_FOR.get(target.kind)
-    return get_pipeline(name)(module) if name is not None else module
-
-
-def link(
-    generated: Generated, target: Target, checks: Mapping[str, tuple[SizeCheck, ...]], precision: str = DEFAULT
-) -> Executable:
+def link(session: CompileSession, generated: Generated, checks: Mapping[str, tuple[SizeCheck, ...]]) -> Executable:
     """Put programs, kernels, external modules and constants together; `checks` are those of each entry function.
 
     Raises: PluginContractError when two modules answer to one symbol.
@@ -192,9 +160,9 @@ def link(
         modules,
         constants,
         module.attrs.get("metadata", {}),
-        target=str(target),
+        target=str(session.target),
         routines={each.name: each for each in functions if isinstance(each, Routine)},
-        precision=precision,
+        precision=session.precision.name,
     )
 
 

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kernelyard.driver.session import CompileSession
 from kernelyard.errors import KernelyardError, OptionError, PluginContractError, TargetError
 from kernelyard.ir import Call, ExternFunc, GlobalVar, IRModule, Op
 from kernelyard.legalize import CUSTOM, op_of
-from kernelyard.placement.recorder import Recorder
 from kernelyard.plugins.code_generator import CodeGenerator
 from kernelyard.plugins.guard import within_time
 from kernelyard.runtime.module import RuntimeModule
@@ -37,19 +37,13 @@ class Generated:
     kernels: tuple[Kernel, ...] = ()
 
 
-def generate(
-    module: IRModule,
-    generator: CodeGenerator | None,
-    target: Target,
-    options: Mapping[str, Any],
-    recorder: Recorder,
-    strict: bool = False,
-) -> Generated:
+def generate(session: CompileSession, module: IRModule) -> Generated:
     """Legalize, fuse and generate; without a code generator nothing is done.
 
     A generator that fails is recorded as having broken its contract, and the module stays as it is; with `strict` that
     raises. Raises: LegalizeError, PluginContractError, and TargetError or OptionError for what the generator lacks.
     """
+    generator, target = session.choice
     if generator is None:
         return Generated(module)
     legal = get_pipeline("legalize")(module)
@@ -59,21 +53,22 @@ def generate(
     try:
         legal = pack(lambda function, constants: generator.packings(function, constants, target))(legal)
         functions = {name: f for name, f in legal.functions.items() if isinstance(f, PrimFunc)}
-        kernel_module = _generate(generator, functions, target, options)
+        kernel_module = _generate(generator, functions, target, session.options.get(generator.name, {}))
     except (TargetError, OptionError):  # not the generator's fault: it was asked for what it does not have
         raise
     except Exception as error:  # a vendor's code
         broken = _broken(generator.name, error)
-        if strict:
+        if session.strict:
             raise broken from error
         log.warning("the code generator %s failed", generator.name, exc_info=True)
-        recorder.violated(generator.name, tuple(functions), broken.message)
+        session.recorder.violated(generator.name, tuple(functions), broken.message)
         return Generated(module)
     return Generated(legal, generator, (kernel_module,), kernels_of(legal, generator.name))
 
 
-def planned_kernels(module: IRModule, generator: CodeGenerator | None) -> tuple[Kernel, ...]:
+def planned_kernels(session: CompileSession, module: IRModule) -> tuple[Kernel, ...]:
     """The kernels that `generate` would make of what no library took. Raises: LegalizeError."""
+    generator = session.generator
     return kernels_of(get_pipeline("legalize")(module), generator.name) if generator is not None else ()
 
 

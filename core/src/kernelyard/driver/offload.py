@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import replace
 
+from kernelyard.driver.session import CompileSession
 from kernelyard.ir import IRModule
 from kernelyard.ir.visitor import callees, reachable_functions
 from kernelyard.patterns.composite import CODEGEN, GLOBAL_SYMBOL
@@ -13,47 +14,35 @@ from kernelyard.placement.nodes import CONTRACT_VIOLATION
 from kernelyard.placement.partition import partition
 from kernelyard.placement.recorder import Recorder
 from kernelyard.plugins.backend import Backend
-from kernelyard.plugins.code_generator import CodeGenerator
 from kernelyard.plugins.guard import within_time
 from kernelyard.runtime.report import Reason, Violation
-from kernelyard.target import Target
 from kernelyard.transform.inline_functions import inline_functions
 from kernelyard.transform.pipelines import codegen
 
-Options = Mapping[str, Mapping[str, Any]]
 
-
-def offload(
-    placed: IRModule,
-    chosen: Sequence[Backend],
-    target: Target,
-    options: Options,
-    recorder: Recorder,
-    strict: bool = False,
-    exclude_patterns: Sequence[str] = (),
-    rival: CodeGenerator | None = None,
-) -> tuple[IRModule, IRModule]:
+def offload(session: CompileSession, placed: IRModule) -> tuple[IRModule, IRModule]:
     """The module as it is placed in the end, and with every region compiled.
 
     A backend is not asked again for what it has failed on, so that this ends.
     Raises: with `strict`, PluginContractError.
     """
-    later = list(chosen)
+    recorder, settings, later = session.recorder, session.placement, session.backends
     while True:
         known = len(recorder.violations)
-        offloaded = _run_codegens(placed, chosen, options, recorder, strict)
+        offloaded = _run_codegens(session, placed)
         failed = {symbol: violation for violation in recorder.violations[known:] for symbol in violation.functions}
         later = _after(later, {violation.backend for violation in failed.values()})
         if not failed or not later:
             return placed, offloaded
-        excluded = [name for name in exclude_patterns if backend_of(name) in {backend.name for backend in later}]
-        placed = partition(_taken_back(placed, failed, recorder), later, target, recorder, strict, excluded, rival)
+        names = {backend.name for backend in later}
+        excluded = tuple(name for name in settings.exclude_patterns if backend_of(name) in names)
+        placed = partition(_taken_back(placed, failed, recorder), later, replace(settings, exclude_patterns=excluded))
 
 
-def _after(backends: list[Backend], failed: set[str]) -> list[Backend]:
+def _after(backends: Sequence[Backend], failed: set[str]) -> tuple[Backend, ...]:
     """The backends that come after the first of the failed ones, and have not failed themselves."""
     first = next((i for i, backend in enumerate(backends) if backend.name in failed), -1)
-    return [backend for backend in backends[first + 1 :] if backend.name not in failed]
+    return tuple(backend for backend in backends[first + 1 :] if backend.name not in failed)
 
 
 def _taken_back(placed: IRModule, failed: Mapping[str, Violation], recorder: Recorder) -> IRModule:
@@ -74,13 +63,11 @@ def _taken_back(placed: IRModule, failed: Mapping[str, Violation], recorder: Rec
     return placed
 
 
-def _run_codegens(
-    module: IRModule, chosen: Sequence[Backend], options: Options, recorder: Recorder, strict: bool
-) -> IRModule:
+def _run_codegens(session: CompileSession, module: IRModule) -> IRModule:
     """Each backend optimizes its regions, and then compiles them."""
-    optimizers = {b.name: _limited(b) for b in chosen if type(b).optimize is not Backend.optimize}
-    codegens = {backend.name: backend.codegen for backend in chosen}
-    return codegen(optimizers, codegens, options, recorder, strict, within_time)(module)
+    optimizers = {b.name: _limited(b) for b in session.backends if type(b).optimize is not Backend.optimize}
+    codegens = {backend.name: backend.codegen for backend in session.backends}
+    return codegen(optimizers, codegens, session.options, session.recorder, session.strict, within_time)(module)
 
 
 def _limited(backend: Backend) -> Callable[[IRModule], IRModule]:

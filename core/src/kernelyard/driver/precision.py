@@ -40,7 +40,7 @@ class Precision:
             return
         names = " or ".join(self.instructions)
         message = f"precision {self.name!r} is slow without {names}, which {target} is not known to have"
-        warnings.warn(message, PerformanceWarning, stacklevel=3)
+        warnings.warn(message, PerformanceWarning, stacklevel=4)
 
 
 def cpu_flags(target: Target) -> frozenset[str]:

@@ -15,8 +15,8 @@ from kernelyard.patterns.registry import FusionPattern
 from kernelyard.placement.near_misses import record_near_misses
 from kernelyard.placement.prune import RegionJudge, merge_regions
 from kernelyard.placement.recorder import Recorder
+from kernelyard.placement.settings import PlacementSettings
 from kernelyard.plugins.backend import Backend
-from kernelyard.plugins.code_generator import CodeGenerator
 from kernelyard.plugins.guard import within_time
 from kernelyard.plugins.manager import get_manager
 from kernelyard.target import Target, as_target
@@ -26,49 +26,39 @@ from kernelyard.transform.snapshot import Snapshot
 log = logging.getLogger(__name__)
 
 
-def partition(
-    module: IRModule,
-    backends: Sequence[Backend],
-    target: Target | None = None,
-    recorder: Recorder | None = None,
-    strict: bool = False,
-    exclude_patterns: Sequence[str] = (),
-    rival: CodeGenerator | None = None,
-) -> IRModule:
-    """The module with regions for each backend in turn; an op belongs to the first that accepts it.
+def partition(module: IRModule, backends: Sequence[Backend], settings: PlacementSettings | None = None) -> IRModule:
+    """Return the module with regions for each backend in turn; an op belongs to the first that accepts it.
 
     A backend whose own code fails is recorded as having broken its contract and left out; with `strict` that raises.
-    exclude_patterns: names of patterns that no backend may use. rival: a code generator that is asked of each merged
-    region whether it had better be its own.
     Raises: PluginContractError, OptionError for the name of a pattern that no backend has.
     """
-    recorder = recorder or Recorder()
-    target = target or Target("cpu")
+    settings = settings or PlacementSettings()
+    recorder = settings.recorder
     names: list[str] = []
     for backend in backends:
         attempt = recorder.branch()  # what a backend that fails has taken must not be told of it
         before = Snapshot(module)
         try:
-            patterns = _patterns(backend, target)
+            patterns = _patterns(backend, settings.target)
             names += [pattern.name for pattern in patterns]
             with _collector_paused():
-                judge = RegionJudge(backend, rival, target)
-                placed = _in_time(judge, module, patterns, frozenset(exclude_patterns), attempt)
+                judge = RegionJudge(backend, settings.rival, settings.target)
+                placed = _in_time(judge, module, patterns, frozenset(settings.exclude_patterns), attempt)
             if (changed := before.violation()) is not None:
                 raise changed
-            if strict and len(attempt.violations) > len(recorder.violations):
+            if settings.strict and len(attempt.violations) > len(recorder.violations):
                 raise PluginContractError(attempt.violations[-1].message)
         except Exception as error:  # a vendor's code
             cause = before.violation() or error
             broken = _broken(backend, cause, recorder.label_of(backend.name))
-            if strict:
+            if settings.strict:
                 raise broken from error
             log.warning("the backend %s failed while it was offered the model", backend.name, exc_info=True)
             recorder.violated(backend.name, (), str(broken))
         else:
             module = placed
             recorder.adopt(attempt)
-    _check_excluded(exclude_patterns, names)
+    _check_excluded(settings.exclude_patterns, names)
     return module
 
 
@@ -104,8 +94,8 @@ def partition_for(
     if target is None:
         kinds = [info.targets for info in manager.infos() if info.name == backend and info.targets]
         target = kinds[0][0] if kinds else "cpu"
-    target = as_target(target)
-    return partition(module, [manager.get(backend, "backend", target.kind)], target, recorder)
+    settings = PlacementSettings(as_target(target), recorder or Recorder())
+    return partition(module, [manager.get(backend, "backend", settings.target.kind)], settings)
 
 
 @contextmanager

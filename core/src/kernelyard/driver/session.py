@@ -1,0 +1,106 @@
+"""CompileSession: all that is settled before a model is read; each phase of a compile is given it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kernelyard.driver.choose_backends import GeneratorChoice, choose_backends, choose_code_generator
+from kernelyard.driver.choose_target import choose_target
+from kernelyard.driver.options import check_options
+from kernelyard.driver.precision import Precision, get_precision
+from kernelyard.driver.requirements import check_requirements
+from kernelyard.errors import OptionError
+from kernelyard.ir import IRModule
+from kernelyard.placement.build_report import build_report
+from kernelyard.placement.recorder import Recorder
+from kernelyard.placement.rest import Rest
+from kernelyard.placement.settings import PlacementSettings
+from kernelyard.plugins.backend import Backend
+from kernelyard.plugins.code_generator import CodeGenerator
+from kernelyard.plugins.manager import PluginManager, get_manager
+from kernelyard.runtime.report import Kernel, Report
+from kernelyard.target import Target
+
+Options = Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class CompileSession:
+    """What a compile works with.
+
+    backends: in the order in which they are offered the model, each configured. choice: the code generator for the
+    rest, and its target. options: {plugin: {option: value}}. required: {backend: the least share of FLOPs}. rival: the
+    code generator where it may claim what a library would take. recorder: is told what backends take and decline.
+    """
+
+    manager: PluginManager
+    target: Target
+    backends: tuple[Backend, ...]
+    choice: GeneratorChoice
+    options: Options
+    required: Mapping[str, float]
+    precision: Precision
+    strict: bool
+    exclude_patterns: tuple[str, ...]
+    rival: CodeGenerator | None
+    recorder: Recorder
+
+    @property
+    def generator(self) -> CodeGenerator | None:
+        """The code generator, None where the reference interpreter runs what no backend takes."""
+        return self.choice.generator
+
+    @property
+    def placement(self) -> PlacementSettings:
+        """What placement needs to know of it."""
+        return PlacementSettings(self.target, self.recorder, self.strict, self.exclude_patterns, self.rival)
+
+    def report(self, placed: IRModule, generator: CodeGenerator | None, kernels: Sequence[Kernel] = ()) -> Report:
+        """Return the report of a placed module, whose rest `generator` runs."""
+        rest = Rest(generator.name if generator is not None else None)
+        return build_report(placed, self.recorder, str(self.target), rest, kernels, self.precision.name)
+
+
+def open_session(
+    target: Target | str,
+    backends: Sequence[str] | str,
+    options: Options | None,
+    *,
+    require: Mapping[str, float] | None,
+    strict: bool,
+    exclude_patterns: Sequence[str],
+    precision: str,
+) -> CompileSession:
+    """Settle what the arguments of `compile` mean on this machine, with the plugins that are installed.
+
+    Warns: PerformanceWarning where the target is slow in the precision.
+    Raises: TargetError, OptionError, UnknownBackendError, BackendUnavailableError, PluginContractError.
+    """
+    manager = get_manager()
+    target = choose_target(manager, target)
+    checked, required = check_options(manager, options), check_requirements(manager, require)
+    chosen_precision = get_precision(precision)
+    chosen_precision.warn_where_slow(target)
+    configured = choose_backends(manager, target, backends, checked)
+    choice = choose_code_generator(manager, target, backends)
+    return CompileSession(
+        manager,
+        target,
+        tuple(configured),
+        choice,
+        checked,
+        required,
+        chosen_precision,
+        strict,
+        _names(exclude_patterns),
+        rival=None if required else choice.rival_in(target, backends),
+        recorder=Recorder(manager.label_of, choice.reason_in(target)),
+    )
+
+
+def _names(exclude_patterns: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(exclude_patterns, str) or not all(isinstance(name, str) for name in exclude_patterns):
+        raise OptionError("exclude_patterns is a list of names", found=repr(exclude_patterns), expected='["dnnl.pool"]')
+    return tuple(exclude_patterns)

@@ -1,0 +1,25 @@
+"""PlacementSettings: what holds for every backend that is offered a module."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from kernelyard.placement.recorder import Recorder
+from kernelyard.plugins.code_generator import CodeGenerator
+from kernelyard.target import Target
+
+
+@dataclass(frozen=True)
+class PlacementSettings:
+    """What `partition` is told beside the module and the backends.
+
+    recorder: is told what is taken, declined and broken. strict: raise where a backend breaks its word, instead of
+    going on without it. exclude_patterns: names of patterns that no backend may use. rival: a code generator that is
+    asked whether a match or a merged region had better be its own.
+    """
+
+    target: Target = field(default_factory=lambda: Target("cpu"))
+    recorder: Recorder = field(default_factory=Recorder)
+    strict: bool = False
+    exclude_patterns: tuple[str, ...] = ()
+    rival: CodeGenerator | None = None
