@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from kernelyard import errors
-from kernelyard.runtime import memory
+from kernelyard import dims, errors
+from kernelyard.runtime import loader, memory
 from kernelyard.runtime.device import Device
 from kernelyard.runtime.device_driver import DeviceDriver
+from kernelyard.runtime.executable import Executable, Program, Register, Step, TensorSpec
+from kernelyard.runtime.fallback import replace_steps
 from kernelyard.runtime.vm import VirtualMachine, VMInstrumentReturnKind
 
 FAR = 1 << 60  # no address of the host: following one ends the process
@@ -148,3 +152,111 @@ def test_measuring_waits_for_the_device(driver, machine):
     before = driver.waits
     machine.time_evaluator("main", number=3, repeat=2)(np.ones((2, 4), np.float32))
     assert driver.waits == before + 3  # once before, and once after each repetition
+
+
+# --- fallbacks --------------------------------------------------------------------------------------------------------
+N = dims.symbol("n")
+
+
+def fallback_of(executable: Executable, *, flat: bool = False) -> Program:
+    """A fallback for acme_0: acme_1 twice, with a bias of ones. flat: what they write has one axis, and the result is a view of it."""
+    bias = executable.main.registers[1]
+    registers = [
+        Register((N, 3), "float32", "input", index=0),
+        bias,
+        Register((N, 3), "float32", "buffer"),
+        Register((N * 3,) if flat else (N, 3), "float32", "buffer"),
+        Register((N, 3), "float32", "alias", source=3),
+    ]
+    steps = (Step(0, "acme_1", (0, 1), (2,), "one"), Step(0, "acme_1", (2, 1), (3,), "two"))
+    inputs, outputs = (TensorSpec((N, 3), "float32", "x"),), (TensorSpec((N, 3), "float32", "y"),)
+    return Program("acme_0", ("n",), inputs, outputs, tuple(registers), steps, (4,))
+
+
+@pytest.fixture
+def refusing(driver, make_executable, acme, monkeypatch) -> Executable:
+    """`y = x @ eye * 2 + 1`, whose product the library has for two rows alone; instead of it 2 is added."""
+    executable = make_executable(np.eye(3, dtype=np.float32))
+    build = acme.AcmeRuntime.build
+
+    def refuse(module, graph, args, values, context):
+        if graph.symbol == "acme_0" and values["n"] != 2:
+            raise errors.NoImplementationError("acme multiplies two rows")
+        return build(module, graph, args, values, context)
+
+    monkeypatch.setattr(acme.AcmeRuntime, "build", refuse)
+    fallbacks = {"acme_0": fallback_of(executable)}
+    constants, report = executable.constants, executable.report_json
+    return Executable(executable.programs, executable.modules, constants, None, report, "far", fallbacks=fallbacks)
+
+
+def test_a_fallback_runs_where_the_library_refuses(refusing):
+    machine = VirtualMachine(refusing)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for rows, wanted in ((2, 2 * 5 + 1), (3, 5 + 2 + 1), (200, 5 + 2 + 1), (2, 2 * 5 + 1)):
+            y, z = machine["main"](np.full((rows, 3), 5, np.float32))
+            np.testing.assert_array_equal(y, np.full((rows, 3), wanted, np.float32))
+            np.testing.assert_array_equal(z, np.full(rows * 3, wanted, np.float32))
+    (only,) = caught
+    assert only.category is errors.PerformanceWarning
+    assert str(only.message) == (
+        "acme does not run acme_0 (linear): acme multiplies two rows, n = 3; these kernels do: acme_1, acme_1"
+    )
+
+
+def test_instruments_see_the_steps_of_a_fallback(refusing):
+    seen = []
+    machine = VirtualMachine(refusing)
+    machine.set_instrument(lambda step, name, before, ret, *args: seen.append(step.label) if before else None)
+    with pytest.warns(errors.PerformanceWarning):
+        machine["main"](np.ones((3, 3), np.float32))
+    machine["main"](np.ones((2, 3), np.float32))
+    assert seen == ["one", "two", "bias", "linear", "bias"]
+
+
+def test_without_a_fallback_the_refusal_is_the_error(refusing):
+    refusing.fallbacks.clear()
+    with pytest.raises(errors.NoImplementationError, match="two rows") as caught:
+        VirtualMachine(refusing)["main"](np.ones((3, 3), np.float32))
+    assert caught.value.where == "linear"
+
+
+def test_fallbacks_are_saved(refusing, tmp_path):
+    refusing.save(tmp_path / "m.kyar")
+    again = loader.load(tmp_path / "m.kyar")
+    assert again.fallbacks == refusing.fallbacks
+    again.save(tmp_path / "again.kyar")
+    assert (tmp_path / "again.kyar").read_bytes() == (tmp_path / "m.kyar").read_bytes()
+    refusing.fallbacks.clear()
+    refusing.save(tmp_path / "without.kyar")
+    assert b"fallback" not in (tmp_path / "without.kyar").read_bytes()
+
+
+def test_a_result_may_be_a_view_of_what_a_fallback_writes(refusing):
+    """The registers of the program stay as they are: others may be views of them."""
+    main = refusing.main
+    found = replace_steps(main, {"acme_0": fallback_of(refusing, flat=True)})
+    assert found.registers[: len(main.registers)] == main.registers
+    assert [step.label for step in found.steps] == ["one", "two", "bias"]
+    written = found.steps[1].outputs[0]
+    assert found.registers[written] == Register((N * 3,), "float32", "alias", source=main.steps[0].outputs[0])
+
+
+def broken(fallback: Program, what: str) -> Program:
+    wider = TensorSpec((N, 4), "float32", "x"), Register((N, 4), "float32", "input", index=0)
+    changes = {
+        "input": {"inputs": wider[:1], "registers": (wider[1], *fallback.registers[1:])},
+        "symbols": {"symbols": ("m", "n")},
+        "input as result": {"results": (0,)},
+        "itself": {"steps": (replace(fallback.steps[0], symbol="acme_0", outputs=(3,)),)},
+        "function": {"steps": (fallback.steps[0], replace(fallback.steps[1], symbol="acme_9"))},
+    }
+    return replace(fallback, **changes[what])
+
+
+@pytest.mark.parametrize("what", ["input", "symbols", "input as result", "itself", "function"])
+def test_fallbacks_that_do_not_fit_are_refused(what, refusing):
+    fallbacks = {"acme_0": broken(refusing.fallbacks["acme_0"], what)}
+    with pytest.raises(errors.ArtifactCorruptedError, match="acme_0"):
+        Executable(refusing.programs, refusing.modules, refusing.constants, fallbacks=fallbacks)

@@ -243,6 +243,12 @@ class InputShapeError(ExecutionError):
     code = "KY503"
 
 
+class NoImplementationError(ExecutionError):
+    """A library has no implementation for the sizes or the device at hand; where there is a fallback, that runs."""
+
+    code = "KY505"
+
+
 class DeviceError(ExecutionError):
     """The device does not exist here, or cannot run this program."""
 

@@ -1,9 +1,9 @@
 """The artifact: an Executable as one `.kyar` file, and back.
 
-Manifest: programs, routines, modules (kind, member, the distribution that loads them, digests of their constants),
-metadata, report, target, precision. Members: one blob per module, and `constants.safetensors`. Nothing in a file is
-executed, imported or unpickled because the file says so: a module's kind only chooses among the loaders that are
-installed.
+Manifest: programs, routines, fallbacks, modules (kind, member, the distribution that loads them, digests of their
+constants), metadata, report, target, precision. Members: one blob per module, and `constants.safetensors`. Nothing in a
+file is executed, imported or unpickled because the file says so: a module's kind only chooses among the loaders that
+are installed.
 """
 
 from __future__ import annotations
@@ -51,6 +51,8 @@ def write(executable: Executable, path: str | os.PathLike[str]) -> None:
     }
     if executable.routines:
         manifest["routines"] = [routine.to_json() for routine in executable.routines.values()]
+    if executable.fallbacks:
+        manifest["fallbacks"] = [fallback.to_json() for fallback in executable.fallbacks.values()]
     members = [member for _, member in modules]
     members.append(Member(CONSTANTS, safetensors_format.to_parts(_all_constants(executable))))
     write_container(path, manifest, members)
@@ -89,7 +91,7 @@ def _try_to_load(module: RuntimeModule, data: bytes, requires: loader.Requiremen
 
 
 def _all_constants(executable: Executable) -> dict[str, np.ndarray]:
-    functions = (*executable.programs.values(), *executable.routines.values())
+    functions = (*executable.programs.values(), *executable.routines.values(), *executable.fallbacks.values())
     constants = {digest: executable.constants[digest] for function in functions for digest in function.digests()}
     for module in executable.modules:
         constants.update(module.constants())
@@ -119,6 +121,7 @@ def _executable(contents: Contents, threads: int | None) -> Executable:
     constants = safetensors_format.from_bytes(contents.member(CONSTANTS, "manifest"), CONSTANTS)
     programs = manifest.each("programs", Program.from_json)
     routines = _routines(manifest) if "routines" in manifest else ()
+    fallbacks = manifest.each("fallbacks", Program.from_json) if "fallbacks" in manifest else ()
     names = [function.name for function in (*programs, *routines)]
     if len(set(names)) != len(names):
         raise corrupted("manifest.programs", names, "names that differ")
@@ -132,6 +135,7 @@ def _executable(contents: Contents, threads: int | None) -> Executable:
         precision=manifest.text("precision"),
         threads=threads,
         routines={routine.name: routine for routine in routines},
+        fallbacks={fallback.name: fallback for fallback in fallbacks},
     )
 
 

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kernelyard import dtypes
-from kernelyard.errors import DeviceError, KernelyardError
+from kernelyard.errors import DeviceError, KernelyardError, NoImplementationError
 from kernelyard.runtime import memory
 from kernelyard.runtime.call_table import CallTable
 from kernelyard.runtime.device_array import AnyArray, DeviceArray, write
 from kernelyard.runtime.device_driver import DeviceDriver, DeviceMemory, DeviceWorkspace
 from kernelyard.runtime.device_replay import WholeRun
+from kernelyard.runtime.fallback import RefusedError, fall_back
 from kernelyard.runtime.instance import REBIND_BYTES, Around
 from kernelyard.runtime.lane import MIN_ARENA_NBYTES, Lane
 from kernelyard.runtime.memory import REBIND_ALIGNMENT, Workspace
@@ -70,7 +71,11 @@ class DeviceLane(Lane):
             self._device_arena = DeviceMemory(self._driver, max(plan.arena_nbytes, 2 * held, MIN_ARENA_NBYTES))
             self.forget()  # what is bound to the old arena would keep it
         binder = Binder(self._driver, threads, self._device_scratch, self._scratch)
-        return DeviceInstance(plan, executable, binder, self._constants, self._device_arena)
+        try:
+            return DeviceInstance(plan, executable, binder, self._constants, self._device_arena)
+        except RefusedError as refused:
+            plan = fall_back(plan, refused, executable)
+        return self._bind(plan, executable, threads)
 
 
 class Binder:
@@ -145,7 +150,10 @@ class DevicePort:
 
 
 class DeviceInstance:
-    """A plan bound to an arena in a device's memory. Feeds may lie there or on the host; results are `DeviceArray`s."""
+    """A plan bound to an arena in a device's memory. Feeds may lie there or on the host; results are `DeviceArray`s.
+
+    Raises: RefusedError where functions that have fallbacks cannot be bound.
+    """
 
     def __init__(
         self, plan: Plan, executable: Executable, binder: Binder, constants: DeviceConstants, arena: DeviceMemory
@@ -155,8 +163,7 @@ class DeviceInstance:
         self._memory = (arena, constants, executable)  # what the steps' addresses lie in
         self._tensors = self._place(arena, constants)
         steps = plan.program.steps
-        with executable.lock:
-            self._calls = [self._bind(step, executable, binder) for step in steps]
+        self._calls = self._bind_all(executable, binder)
         self._labels = [label_of(step, executable.modules) for step in steps]
         capturable = [binder.may_capture(executable.modules[step.module]) for step in steps]
         counts = [len(call.steps) for call in self._calls]
@@ -185,6 +192,21 @@ class DeviceInstance:
                 address = arena.address + plan.offsets.get(number, 0)
             tensors.append(BoundTensor(address, plan.shapes[number], register.dtype))
         return tensors
+
+    def _bind_all(self, executable: Executable, binder: Binder) -> list[BoundCall]:
+        calls: list[BoundCall] = []
+        refused: dict[str, NoImplementationError] = {}
+        with executable.lock:
+            for step in self._plan.program.steps:
+                try:
+                    calls.append(self._bind(step, executable, binder))
+                except NoImplementationError as error:
+                    if step.symbol not in executable.fallbacks:
+                        raise
+                    refused[step.symbol] = error
+        if refused:
+            raise RefusedError(refused)
+        return calls
 
     def _bind(self, step: Step, executable: Executable, binder: Binder) -> BoundCall:
         module = executable.modules[step.module]

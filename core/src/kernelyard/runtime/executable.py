@@ -50,7 +50,8 @@ class Executable:
 
     programs: entry functions by name; `run` and `__call__` use "main", or the only one. routines: functions with
     branches or loops, and those that they call.
-    precision: what it was compiled in.
+    precision: what it was compiled in. fallbacks: programs that stand in for functions of modules, by symbol, where
+    these raise NoImplementationError on a device.
     constants: arrays by digest, those of the modules included. threads: how many a run may use (None: the processors).
     Raises: ArtifactCorruptedError when programs, modules and constants do not fit together.
     """
@@ -66,9 +67,12 @@ class Executable:
         threads: int | None = None,
         routines: Mapping[str, Routine] | None = None,
         precision: str = "float32",
+        fallbacks: Mapping[str, Program] | None = None,
     ) -> None:
         self.programs = dict(programs)
         self.routines = dict(routines or {})
+        self.fallbacks = dict(fallbacks or {})
+        self.warned_of: set[str] = set()  # functions whose fallbacks have run
         self.modules = tuple(modules)
         self.constants = dict(constants)
         self.metadata = dict(metadata or {})
@@ -79,8 +83,13 @@ class Executable:
         self._threads = threads
         self._report: Report | None = None
         self._resident: dict[str, np.ndarray] = {}
-        for program in (*self.programs.values(), *(b for each in self.routines.values() for b in each.blocks)):
+        own = (*self.programs.values(), *(b for each in self.routines.values() for b in each.blocks))
+        for program in (*own, *self.fallbacks.values()):
             self._link(program)
+        if self.fallbacks:
+            from kernelyard.runtime.fallback import check_fallbacks  # few models have any
+
+            check_fallbacks(own, self.fallbacks)
         for routine in self.routines.values():
             routine.check_links(self)
 
@@ -245,6 +254,7 @@ class Executable:
     def inspect(self) -> str:
         """Programs and modules as text for people."""
         parts = [str(each) for each in (*self.programs.values(), *self.routines.values())]
+        parts += [f"fallback {each}" for each in self.fallbacks.values()]
         parts += [f"module {number}, {module.inspect()}" for number, module in enumerate(self.modules)]
         return "\n\n".join(parts)
 

@@ -169,7 +169,8 @@ class RuntimeModule(ABC):
         """Prepare a call of `symbol` over fixed memory: `args` are inputs then outputs, `values` the symbolic dims.
 
         This default calls `get_function(symbol)` as a Python step.
-        Raises: ExecutionError for an unknown name.
+        Raises: ExecutionError for an unknown name; NoImplementationError for a region that the backend `may_refuse`,
+          where the library has no implementation for these sizes.
         """
         function = self.get_function(symbol)
         if accepts_symbols(function):

@@ -233,7 +233,7 @@ def _check_steps(program: Program, where: str) -> None:
     for number, step in enumerate(program.steps):
         place = f"{where}, step {number} ({step.label or step.symbol})"
         _check_read(program, step.inputs, unwritten, place)
-        for register in map(program.root, step.outputs) if program.jumps else step.outputs:
+        for register in map(program.root, step.outputs):
             if register not in (buffers if program.jumps else unwritten):
                 raise corrupted(place, f"writes register {register}", "a buffer that nothing has written")
             unwritten.discard(register)

@@ -28,6 +28,7 @@ class PlacedRegion:
     """A group of ops that a backend took: one match of one pattern.
 
     function: the symbol of the region that it is part of. node: the model's node that the result comes from.
+    fallback: kernels that run where the backend's library refuses that region at run time; none where it never does.
     """
 
     backend: str
@@ -35,6 +36,7 @@ class PlacedRegion:
     ops: tuple[str, ...]
     function: str
     node: str
+    fallback: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -201,6 +203,9 @@ class Report:
     def to_json(self) -> dict[str, Any]:
         """The report as JSON data; `from_json` reads it back."""
         entries = {name: [asdict(entry) for entry in getattr(self, name)] for name in _READERS}
+        for region in entries["regions"]:
+            if not region["fallback"]:
+                del region["fallback"]
         head = {"target": self.target, "precision": self.precision}
         return {**head, "summary": self.summary, "coverage": self.coverage, **_with_lists(entries)}
 
@@ -223,7 +228,12 @@ _READERS: dict[str, Callable[[Fields], Any]] = {
         f.text("backend"), f.text("op"), *(f.integer(name, most=MAX_COUNT) for name in ("count", "flops", "bytes"))
     ),
     "regions": lambda f: PlacedRegion(
-        f.text("backend"), f.text("pattern"), f.texts("ops"), f.text("function"), f.text("node")
+        f.text("backend"),
+        f.text("pattern"),
+        f.texts("ops"),
+        f.text("function"),
+        f.text("node"),
+        f.texts("fallback") if "fallback" in f else (),
     ),
     "declined": lambda f: DeclinedMatch(
         *(f.text(name) for name in ("backend", "pattern", "node", "op", "code", "message", "taken_by"))
@@ -313,7 +323,9 @@ def _region_lines(report: Report, width: int | None) -> list[str]:
     rows = [("offloaded by", "pattern", "times", "ops")]
     rows += [(backend, pattern, str(count), ops) for (backend, pattern, ops), count in counts.items()]
     head = f"{_counted(len(report.regions), 'group')} of ops in {_counted(functions, 'region')}"
-    return ["", head, *aligned(rows, width)]
+    spare = {region.function: " ".join(region.fallback) for region in report.regions if region.fallback}
+    notes = [f"where {symbol} is refused at run time: {kernels}" for symbol, kernels in spare.items()]
+    return ["", head, *aligned(rows, width), *(line for note in notes for line in fold(note, width))]
 
 
 def _counted(count: int, noun: str) -> str:
