@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 
 import kernelyard.ops  # noqa: F401  the vocabulary must be declared before a model is read
+from kernelyard.driver.fallbacks import lower_fallbacks, without_fallbacks
 from kernelyard.driver.generate import Generated, generate, planned_kernels
 from kernelyard.driver.import_model import import_model
 from kernelyard.driver.lower import lower
@@ -84,7 +85,8 @@ def compile(  # noqa: A001  the public name, as `re.compile`
     placed, offloaded = offload(session, placed)
     generated = generate(session, offloaded)
     exe = link(session, generated, {name: size_checks(module, name) for name in module.entry_functions()})
-    exe.report = session.report(placed, generated.generator, generated.kernels)
+    fallbacks = {symbol: tuple(step.symbol for step in each.steps) for symbol, each in exe.fallbacks.items()}
+    exe.report = session.report(placed, generated.generator, generated.kernels, fallbacks)
     check_coverage(exe.report, session.required)
     log.info("%s", exe.report.summary)
     return exe
@@ -137,7 +139,7 @@ def link(session: CompileSession, generated: Generated, checks: Mapping[str, tup
 
     Raises: PluginContractError when two modules answer to one symbol.
     """
-    module = generated.module
+    module = without_fallbacks(generated.module)
     modules: list[RuntimeModule] = [*module.attrs.get(EXTERNAL_MODULES, ()), *generated.kernel_modules]
     home = _home(modules)
     routines = routine_names(module)
@@ -147,11 +149,13 @@ def link(session: CompileSession, generated: Generated, checks: Mapping[str, tup
         else lower(name, function, home, len(modules), checks.get(name, ()))
         for name, function in module.entry_functions().items()
     ]
-    reference_calls = {symbol: call for each in lowered for symbol, call in each.reference_calls.items()}
+    fallbacks = lower_fallbacks(generated.module, home, len(modules))
+    everything = (*lowered, *fallbacks.values())
+    reference_calls = {symbol: call for each in everything for symbol, call in each.reference_calls.items()}
     if reference_calls:
         modules.append(ReferenceModule.from_calls(reference_calls))
-        _warn_of(call for call in reference_calls.values() if not introduces_symbols(call))
-    constants = {digest: array for each in lowered for digest, array in each.constants.items()}
+    _warn_of(call for each in lowered for call in each.reference_calls.values() if not introduces_symbols(call))
+    constants = {digest: array for each in everything for digest, array in each.constants.items()}
     for each in modules:
         constants.update(each.constants())
     functions = [each.program for each in lowered]
@@ -163,6 +167,7 @@ def link(session: CompileSession, generated: Generated, checks: Mapping[str, tup
         target=str(session.target),
         routines={each.name: each for each in functions if isinstance(each, Routine)},
         precision=session.precision.name,
+        fallbacks={n: each.program for n, each in fallbacks.items() if isinstance(each.program, Program)},
     )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kernelyard.driver.fallbacks import without_fallbacks
 from kernelyard.driver.session import CompileSession
 from kernelyard.errors import KernelyardError, OptionError, PluginContractError, TargetError
 from kernelyard.ir import Call, ExternFunc, GlobalVar, IRModule, Op
@@ -73,10 +74,13 @@ def planned_kernels(session: CompileSession, module: IRModule) -> tuple[Kernel, 
 
 
 def kernels_of(module: IRModule, generator: str) -> tuple[Kernel, ...]:
-    """The kernels of a module that was legalized: its PrimFuncs, and custom kernels that are called as they are."""
+    """The kernels of a module that was legalized: its PrimFuncs, and custom kernels that are called as they are.
+
+    Calls in fallbacks do not count: they are made where a library refuses.
+    """
     calls: Counter[str] = Counter()
     extern: dict[str, Kernel] = {}
-    for function in module.entry_functions().values():
+    for function in without_fallbacks(module).entry_functions().values():
         for binding in function.bindings:
             match binding.value:
                 case Call(op=Op(name="call_tir"), args=[GlobalVar() as callee, *_]):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
+from kernelyard.driver.fallbacks import attach_fallbacks
 from kernelyard.driver.session import CompileSession
 from kernelyard.ir import IRModule
 from kernelyard.ir.visitor import callees, reachable_functions
@@ -15,9 +17,11 @@ from kernelyard.placement.partition import partition
 from kernelyard.placement.recorder import Recorder
 from kernelyard.plugins.backend import Backend
 from kernelyard.plugins.guard import within_time
+from kernelyard.runtime.module import RuntimeModule
 from kernelyard.runtime.report import Reason, Violation
 from kernelyard.transform.inline_functions import inline_functions
 from kernelyard.transform.pipelines import codegen
+from kernelyard.transform.run_codegen import Codegen, Region
 
 
 def offload(session: CompileSession, placed: IRModule) -> tuple[IRModule, IRModule]:
@@ -64,10 +68,23 @@ def _taken_back(placed: IRModule, failed: Mapping[str, Violation], recorder: Rec
 
 
 def _run_codegens(session: CompileSession, module: IRModule) -> IRModule:
-    """Each backend optimizes its regions, and then compiles them."""
+    """Each backend optimizes its regions, and then compiles them; those that it may refuse to run get fallbacks."""
     optimizers = {b.name: _limited(b) for b in session.backends if type(b).optimize is not Backend.optimize}
-    codegens = {backend.name: backend.codegen for backend in session.backends}
-    return codegen(optimizers, codegens, session.options, session.recorder, session.strict, within_time)(module)
+    refusable: dict[str, Region] = {}
+    codegens = {backend.name: _asked_for_refusals(backend, refusable) for backend in session.backends}
+    passes = codegen(optimizers, codegens, session.options, session.recorder, session.strict, within_time)
+    return attach_fallbacks(passes(module), refusable.values())
+
+
+def _asked_for_refusals(backend: Backend, refusable: dict[str, Region]) -> Codegen:
+    """The backend's codegen, which also notes the regions that the backend may refuse to run, by symbol."""
+
+    def compiled(regions: list[Region], options: Mapping[str, Any]) -> RuntimeModule:
+        module = backend.codegen(regions, options)
+        refusable.update((region.symbol, region) for region in regions if backend.may_refuse(region))
+        return module
+
+    return compiled
 
 
 def _limited(backend: Backend) -> Callable[[IRModule], IRModule]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from kernelyard.driver.choose_backends import GeneratorChoice, choose_backends, choose_code_generator
@@ -57,10 +58,19 @@ class CompileSession:
         """What placement needs to know of it."""
         return PlacementSettings(self.target, self.recorder, self.strict, self.exclude_patterns, self.rival)
 
-    def report(self, placed: IRModule, generator: CodeGenerator | None, kernels: Sequence[Kernel] = ()) -> Report:
-        """Return the report of a placed module, whose rest `generator` runs."""
+    def report(
+        self,
+        placed: IRModule,
+        generator: CodeGenerator | None,
+        kernels: Sequence[Kernel] = (),
+        fallbacks: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
+    ) -> Report:
+        """Return the report of a placed module, whose rest `generator` runs.
+
+        fallbacks: kernels that run where a backend refuses a region, by the region's symbol.
+        """
         rest = Rest(generator.name if generator is not None else None)
-        return build_report(placed, self.recorder, str(self.target), rest, kernels, self.precision.name)
+        return build_report(placed, self.recorder, str(self.target), rest, kernels, self.precision.name, fallbacks)
 
 
 def open_session(

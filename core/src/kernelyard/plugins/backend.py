@@ -73,6 +73,13 @@ class Backend(ABC):
         """
         return region
 
+    def may_refuse(self, region: Region) -> bool:
+        """Return True where the runtime half may raise NoImplementationError when it binds a region on a device.
+
+        Asked after `codegen`. Such a region has a fallback: its operators, compiled as if no backend had taken them.
+        """
+        return False
+
     @abstractmethod
     def codegen(self, regions: Sequence[Region], options: Mapping[str, Any]) -> RuntimeModule:
         """Compile regions; the module answers to each region's symbol.
