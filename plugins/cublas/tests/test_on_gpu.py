@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import warnings
 
 import numpy as np
 import pytest
 
 import kernelyard as ky
 from kernelyard.dims import symbol
-from kernelyard.errors import KernelyardError
+from kernelyard.errors import KernelyardError, PerformanceWarning
 from kernelyard.runtime.cuda_driver import CudaDriver
 from kernelyard.testing import assert_allclose, evaluate
 from kernelyard_cublas.runtime import api_of
@@ -64,6 +65,22 @@ def test_products_and_epilogues(left, right_, is_transposed, epilogue, dtype, gp
 def test_products_of_integers(left, right_, is_transposed, gpu):
     build, *inputs = case(left, right_, is_transposed, "", "int8", cast="int32")
     taken(pattern(is_transposed, ""), build, *inputs, **SIZES)
+
+
+def test_integers_of_any_number_of_rows(gpu):
+    """Generated kernels run those that the library has no algorithm for."""
+
+    def build(b, x):
+        weight = values((64, 48), "int8", 1)
+        return b.op("matmul", b.op("astype", x, dtype="int32"), b.op("astype", weight, dtype="int32"))
+
+    module = module_of(build, ((N, 64), "int8"))
+    exe = compiled(module, "sm_{}{}".format(*gpu.capability))
+    assert region_of(exe).fallback
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PerformanceWarning)
+        for rows in (1, 3, 4, 16, 17, 18, 33, 256):
+            right(exe, module, n=rows)
 
 
 def test_integers_restored_by_a_scale(gpu):

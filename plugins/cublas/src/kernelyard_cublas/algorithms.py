@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from threading import Lock
 from typing import Any
 
-from kernelyard.errors import ExecutionError
+from kernelyard.errors import NoImplementationError
 from kernelyard.runtime.spec import Fields, corrupted
 from kernelyard_cublas._enums import ALGORITHM_NBYTES
 from kernelyard_cublas.descriptors import WORKSPACE_LIMIT, Descriptors
@@ -53,7 +53,7 @@ class Algorithms:
         """The algorithm for a problem, chosen before or now.
 
         measure: gives the seconds that one takes; None to trust the library's first choice.
-        Raises: ExecutionError where the library has none.
+        Raises: NoImplementationError where the library has none.
         """
         use = Use(device, api.version, problem.key())
         with self._lock:
@@ -111,7 +111,7 @@ def _algorithm(fields: Fields) -> bytes:
 def _proposals(api: LtApi, problem: Problem, descriptors: Descriptors, count: int) -> list[Heuristic]:
     found = list(api.heuristics(descriptors.matmul, descriptors.layouts, descriptors.preference, count))
     if not found:
-        raise ExecutionError(
+        raise NoImplementationError(
             "cuBLASLt has no algorithm for a product",
             found=problem.key(),
             hint='compile with exclude_patterns=[...] for the pattern that the report names, or without "cublas"',

@@ -25,6 +25,7 @@ from kernelyard_cublas.patterns import fusion_patterns
 from kernelyard_cublas.problem import KERNEL, ROLES, TF32, Attributes
 from kernelyard_cublas.reading import read_call
 from kernelyard_cublas.runtime import CublasRuntime
+from kernelyard_cublas.type_table import REFUSABLE
 
 OPTIONS = ("approximate_gelu", "tf32", "tune")
 
@@ -131,6 +132,10 @@ class CublasBackend(Backend):
     def patterns(self, target: Target) -> Sequence[FusionPattern]:
         """The patterns; what float8 needs depends on the target's arch."""
         return fusion_patterns(Checks(target, self._approximate_gelu))
+
+    def may_refuse(self, region: Region) -> bool:
+        """True for products whose algorithms depend on the sizes and the GPU."""
+        return any(each.attrs["product"]["rhs_dtype"] in REFUSABLE for _, each in region.composites())
 
     def codegen(self, regions: Sequence[Region], options: Mapping[str, Any]) -> RuntimeModule:
         """The regions as one runtime module.

@@ -37,7 +37,7 @@ class BoundMatmul:
     def choose(self, algorithms: Algorithms, label: str, tune: bool) -> None:
         """Take the algorithm for the problem, and get ready.
 
-        Raises: ExecutionError.
+        Raises: NoImplementationError.
         """
         self._device.enter()
         measure = timed(self._api, self._prepare, self._device.stream) if tune else None

@@ -146,9 +146,12 @@ def _multiple(size: Dim, of: int, what: str) -> Decline | None:
 
 
 def _int8(reading: Reading, gemm: Gemm) -> Decline | None:
-    """The right operand lies along the summed axis or along the columns, which are asked about anyway."""
-    if not isinstance(gemm.rows, int) or gemm.rows < INT8_LEAST_ROWS:
-        return Decline("rows", f"the number of rows is {gemm.rows}; it must be known, and at least {INT8_LEAST_ROWS}")
+    """The right operand lies along the summed axis or along the columns, which are asked about anyway.
+
+    Rows that are not known now may be too few: the library says so once they are (`CublasBackend.may_refuse`).
+    """
+    if isinstance(gemm.rows, int) and gemm.rows < INT8_LEAST_ROWS:
+        return Decline("rows", f"the number of rows is {gemm.rows}; it must be at least {INT8_LEAST_ROWS}")
     return (
         _multiple(gemm.inner, INT8_MULTIPLE, "the summed axis")
         or _multiple(gemm.columns, INT8_MULTIPLE, "the number of columns")

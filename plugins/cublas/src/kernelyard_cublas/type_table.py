@@ -19,6 +19,7 @@ INT8_LEAST_ROWS = 17
 FP8 = "float8_e4m3fn"
 FP8_ALIGNMENT = 16
 FP8_CAPABILITY = (8, 9)
+REFUSABLE = ("int8", FP8)  # what the library has no algorithm for at some sizes, on some GPUs
 
 
 @dataclass(frozen=True)
