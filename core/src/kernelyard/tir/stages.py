@@ -45,7 +45,23 @@ class Stage:
     @property
     def written(self) -> frozenset[Buffer]:
         """The buffers that the blocks write to memory."""
-        return frozenset(block.output for block in self.blocks) - self.inside
+        return self.outputs - self.inside
+
+    @property
+    def outputs(self) -> frozenset[Buffer]:
+        """The buffers that the blocks write, to memory or to registers."""
+        return frozenset(block.output for block in self.blocks)
+
+    @property
+    def loads(self) -> list[Load]:
+        """All loads of the blocks, in order."""
+        return [load for block in self.blocks for load in block.loads]
+
+    @property
+    def input_loads(self) -> list[Load]:
+        """The loads of what this stage does not write."""
+        outputs = self.outputs
+        return [load for load in self.loads if load.buffer not in outputs]
 
     @property
     def is_ordered(self) -> bool:
@@ -156,11 +172,10 @@ def _continues(
     stage = Stage(tuple(group))
     if block.reduce_axes or stage.is_ordered or extents_of(block.spatial_axes) != extents_of(stage.spatial):
         return False
-    written = {b.output for b in group}
-    if block.output in written | block.reads | set().union(*(b.reads for b in group)):
+    if block.output in stage.outputs | block.reads | set().union(*(b.reads for b in group)):
         return False
     just_written = {element(b) for b in group if b.writes_spatial_axes}
-    handed_on = [load for load in block.loads if load.buffer in written]
+    handed_on = [load for load in block.loads if load.buffer in stage.outputs]
     if not block.writes_spatial_axes and not (moves and handed_on):
         return False  # a part of a buffer: its loops are its own
     return all(load in just_written for load in handed_on)

@@ -27,7 +27,7 @@ def _block_of(stage: Stage, axis: IterVar) -> int | None:
     if not isinstance(axis.extent, int):
         return None
     is_sum = stage.first.reducer == "sum" and bool(stage.reduce)
-    indices = (index for block in stage.blocks for load in block.loads for index in load.indices)
+    indices = (index for load in stage.loads for index in load.indices)
     for part in walk(*indices):
         match part:
             case Binary(op="mod", a=Axis(name=axis.name), b=Const(value=size)) if axis.extent % int(size) == 0:

@@ -124,7 +124,7 @@ def loops_of(stage: Stage, outer: frozenset[str], private: dict[Buffer, int], ma
 
 def _accesses(stage: Stage, private: dict[Buffer, int]) -> list[Access]:
     found: list[Access] = []
-    written = {block.output for block in stage.blocks}
+    written = stage.outputs
     for block in stage.blocks:
         # What a stage hands on in registers needs no access; its store has the same form.
         for load in (load for load in block.loads if load.buffer not in written):

@@ -76,18 +76,29 @@ def _found(stages: Sequence[Stage]) -> Attention | Declined:
         return Declined("no softmax follows the products")
     column = f"s{largest.first.loads[0].indices.index(Axis('r0'))}"
     keys, queries = (products.a, products.b) if products.a.own[0].name == column else (products.b, products.a)
-    power, values = weighted.a.expr, weighted.b
-    if not isinstance(power, Load) or power.buffer != powers.first.output:
-        power, values = weighted.b.expr, weighted.a
-    if not isinstance(power, Load) or power.buffer != powers.first.output:
+    factors = _weight_and_values(weighted, powers)
+    if factors is None:
         return Declined("the softmax does not weigh the last product")
-    found = Attention(products, queries, keys, weighted, values, score, power, largest.first, total.first)
-    between = {block.output for stage in stages[: COUNT - 1] for block in stage.blocks}
-    if any(buffer.scope != "local" for buffer in between) or any(
-        between & block.reads for stage in stages[COUNT:] for block in stage.blocks
-    ):
+    power, values = factors
+    if _is_used_elsewhere(stages):
         return Declined("what is between is used elsewhere")
+    found = Attention(products, queries, keys, weighted, values, score, power, largest.first, total.first)
     return _why_not(found) or found
+
+
+def _weight_and_values(weighted: Contraction, powers: Stage) -> tuple[Load, Operand] | None:
+    """Return the element of the softmax's numerator that is a factor of the last product, and the other factor."""
+    for weight, values in ((weighted.a, weighted.b), (weighted.b, weighted.a)):
+        if isinstance(weight.expr, Load) and weight.expr.buffer == powers.first.output:
+            return weight.expr, values
+    return None
+
+
+def _is_used_elsewhere(stages: Sequence[Stage]) -> bool:
+    """True when later stages, or callers, read what the stages of an attention hand on to one another."""
+    between = {block.output for stage in stages[: COUNT - 1] for block in stage.blocks}
+    read_later = {buffer for stage in stages[COUNT:] for block in stage.blocks for buffer in block.reads}
+    return bool(between & read_later) or any(buffer.scope != "local" for buffer in between)
 
 
 def _is_softmax(score: Load, largest: Stage, powers: Stage, total: Stage) -> bool:

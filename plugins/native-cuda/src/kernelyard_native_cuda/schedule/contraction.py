@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -66,24 +66,32 @@ class Contraction:
 
 def contraction_of(stage: Stage) -> Contraction | None:
     """A stage as a contraction; None where it is none. An operand may have no rows of its own."""
-    block = stage.first
-    body = block.body
-    if block.reducer != "sum" or not block.reduce_axes or not (isinstance(body, Binary) and body.op == "mul"):
+    factors = _summed_factors(stage.first)
+    if factors is None:
         return None
-    if not loads_of(body.a) or not loads_of(body.b) or block.output.dtype == "bool" or block.output in block.reads:
-        return None
-    of_a, of_b = axes_of(body.a), axes_of(body.b)
-    if not all(axis.name in of_a & of_b for axis in block.reduce_axes if axis.extent != 1):
-        return None
+    of_a, of_b = map(axes_of, factors)
     spatial = [axis for axis in stage.spatial if axis.extent != 1]
-    a = Operand(body.a, tuple(axis for axis in spatial if axis.name in of_a - of_b))
-    b = Operand(body.b, tuple(axis for axis in spatial if axis.name in of_b - of_a))
+    a = Operand(factors[0], tuple(axis for axis in spatial if axis.name in of_a - of_b))
+    b = Operand(factors[1], tuple(axis for axis in spatial if axis.name in of_b - of_a))
     if not a.own and not b.own:
         return None
     batch = tuple(axis for axis in stage.spatial if axis not in (*a.own, *b.own))
     if not b.own or (a.own and a.own[-1] == spatial[-1]):
         a, b = b, a
-    return Contraction(a, b, batch, _counted(block), stage)
+    return Contraction(a, b, batch, _counted(stage.first), stage)
+
+
+def _summed_factors(block: ComputeBlock) -> tuple[Expr, Expr] | None:
+    """Return the factors of the products that a block sums; None where one has no tensor along what is summed."""
+    body = block.body
+    if block.reducer != "sum" or not (isinstance(body, Binary) and body.op == "mul"):
+        return None
+    if block.output.dtype == "bool" or block.output in block.reads:
+        return None
+    if not block.reduce_axes or not loads_of(body.a) or not loads_of(body.b):
+        return None
+    shared = axes_of(body.a) & axes_of(body.b)
+    return (body.a, body.b) if names_of(axis for axis in block.reduce_axes if axis.extent != 1) <= shared else None
 
 
 def _counted(block: ComputeBlock) -> tuple[IterVar, ...]:
@@ -123,6 +131,6 @@ def narrowed(expr: Expr) -> Expr:
     return expr
 
 
-def names_of(axes: Sequence[IterVar]) -> frozenset[str]:
+def names_of(axes: Iterable[IterVar]) -> frozenset[str]:
     """Names of axes."""
     return frozenset(axis.name for axis in axes)

@@ -50,9 +50,7 @@ def _lanes_across(stage: Stage) -> int:
     if stage.reduce or any(block.output in block.reads for block in stage.blocks):
         return 1
     last = [axis.name for axis in stage.spatial if axis.extent != 1][-1:]
-    written = {block.output for block in stage.blocks}
-    loads = (load for block in stage.blocks for load in block.loads if load.buffer not in written)
-    if any(step_along(load, name) not in (0, 1) for load in loads for name in last):
+    if any(step_along(load, name) not in (0, 1) for load in stage.input_loads for name in last):
         return 1
     return lanes_of(stage, stage.spatial) if last else 1
 
@@ -88,7 +86,7 @@ def _write(stage: Stage, name: str) -> WrittenKernel:
     writer, total = kernel.writer, kernel.dim(stage.points)
     point = writer.define("long long", f"(blockIdx.x * {THREADS}ll + threadIdx.x) * {LANES}")
     written = [block.output for block in stage.blocks]
-    loads = dict.fromkeys(load for block in stage.blocks for load in block.loads if load.buffer not in written)
+    loads = dict.fromkeys(stage.input_loads)
     with writer.block(f"if ({point} < {total})"):
         count = writer.define("int", f"{total} - {point} < {LANES} ? (int)({total} - {point}) : {LANES}")
         known: dict[Expr, str] = {}

@@ -13,7 +13,7 @@ from kernelyard import dims, dtypes
 from kernelyard.dims import Dim
 from kernelyard.tir import Axis, Buffer, ComputeBlock, IterVar
 from kernelyard.tir.schedule import Declined
-from kernelyard.tir.stages import Stage, element_at_zeros, extent_of
+from kernelyard.tir.stages import Stage, element_at_zeros, extent_of, extents_of
 from kernelyard_native_cuda.codegen import operations
 from kernelyard_native_cuda.codegen.expressions import Expressions, Keeper
 from kernelyard_native_cuda.codegen.kernel import Kernel, WrittenKernel
@@ -90,33 +90,28 @@ def _shared_axes(stages: tuple[Stage, ...]) -> int | None:
 
 
 def _share_rows(stages: tuple[Stage, ...], shared: int) -> bool:
-    leading = [axis.extent for axis in stages[0].spatial[:shared]]
-    if any([axis.extent for axis in stage.spatial[:shared]] != leading for stage in stages):
+    leading = extents_of(stages[0].spatial[:shared])
+    if any(extents_of(stage.spatial[:shared]) != leading for stage in stages):
         return False
     blocks = [block for stage in stages for block in stage.blocks]
     row = element_at_zeros(blocks[0]).indices[:shared]
-    if any(len(block.indices) < shared or element_at_zeros(block).indices[:shared] != row for block in blocks):
-        return False
     names = {f"s{number}" for number in range(shared)}
-    if any(isinstance(e, Axis) and e.name not in names for e in row):
+    if len(row) < shared or any(isinstance(e, Axis) and e.name not in names for e in row):
         return False
     written = {block.output for block in blocks}
-    return all(load.indices[:shared] == row for block in blocks for load in block.loads if load.buffer in written)
+    handed_on = [load for stage in stages for load in stage.loads if load.buffer in written]
+    return all(each.indices[:shared] == row for each in (*map(element_at_zeros, blocks), *handed_on))
 
 
 def _write(chain: Chain, later: Sequence[Stage], name: str) -> WrittenKernel:
-    written = frozenset[Buffer]().union(*(stage.written for stage in chain.stages))
-    elsewhere = {buffer for stage in later for block in stage.blocks for buffer in (block.output, *block.reads)}
-    # What is written in pieces may have pieces that an earlier kernel wrote.
-    elsewhere |= {b.output for stage in chain.stages for b in stage.blocks if not _writes_all(b)}
-    private = frozenset(buffer for buffer in written - elsewhere if buffer.scope == "local")
-    kernel = Kernel(written, threads_for(chain.work))
+    private = _private(chain, later)
+    kernel = Kernel(_written(chain), threads_for(chain.work))
     kept = _kept_rows(kernel, chain, private)
     point = kernel.define_point(chain.rows, "blockIdx.x")
     row = kernel.expressions(kernel.axes_at(point, chain.rows), kept=kept)
     pending: set[Buffer] = set()  # written since the last barrier
     for number, stage in enumerate(chain.stages):
-        if any(load.buffer in pending and load not in row.known for block in stage.blocks for load in block.loads):
+        if any(load.buffer in pending and load not in row.known for load in stage.loads):
             kernel.writer.line("__syncthreads();")
             pending.clear()
         if extent_of(chain.inner(stage)) == 1:
@@ -128,9 +123,20 @@ def _write(chain: Chain, later: Sequence[Stage], name: str) -> WrittenKernel:
     return kernel.finish(name, extent_of(chain.rows))
 
 
+def _written(chain: Chain) -> frozenset[Buffer]:
+    return frozenset[Buffer]().union(*(stage.written for stage in chain.stages))
+
+
+def _private(chain: Chain, later: Sequence[Stage]) -> frozenset[Buffer]:
+    """Return the locals that only the chain touches."""
+    elsewhere = {buffer for stage in later for block in stage.blocks for buffer in (block.output, *block.reads)}
+    # What is written in pieces may have pieces that an earlier kernel wrote.
+    elsewhere |= {b.output for stage in chain.stages for b in stage.blocks if not _writes_all(b)}
+    return frozenset(buffer for buffer in _written(chain) - elsewhere if buffer.scope == "local")
+
+
 def _writes_all(block: ComputeBlock) -> bool:
-    extents = tuple(axis.extent for axis in block.spatial_axes)
-    return block.writes_spatial_axes and extents == block.output.shape
+    return block.writes_spatial_axes and extents_of(block.spatial_axes) == block.output.shape
 
 
 def _kept_rows(kernel: Kernel, chain: Chain, private: frozenset[Buffer]) -> dict[Buffer, Keeper]:
@@ -156,8 +162,7 @@ def _keeper(row: Buffer, shared: int) -> Keeper:
 def _read_from_memory(stage: Stage, later: Sequence[Stage]) -> frozenset[Buffer]:
     """What later stages read elsewhere than where a stage has just written it."""
     places = {element_at_zeros(block) for block in stage.blocks}
-    loads = (load for each in later for block in each.blocks for load in block.loads)
-    return frozenset(load.buffer for load in loads if load not in places)
+    return frozenset(load.buffer for each in later for load in each.loads if load not in places)
 
 
 def _write_once(kernel: Kernel, row: Expressions, chain: Chain, stage: Stage, unread: frozenset[Buffer]) -> None:

@@ -92,11 +92,10 @@ def _at_lane(
 def _wide_loads(stage: Stage, along: Sequence[IterVar], lanes: int, is_first_known: bool) -> list[Load]:
     """Loads that are made at every point and lie side by side there."""
     extents = {axis.name: axis.extent for axis in stage.first.axes}
-    written = {block.output for block in stage.blocks}
     blocks = stage.blocks[1:] if is_first_known else stage.blocks
     found: list[Load] = []
     for load in dict.fromkeys(load for block in blocks for load in unconditional_loads(block.body, in_indices=True)):
         access = access_of(load)
-        if access and load.buffer not in written and lanes_along(access, along, extents, lanes) == lanes:
+        if access and load.buffer not in stage.outputs and lanes_along(access, along, extents, lanes) == lanes:
             found.append(load)
     return found

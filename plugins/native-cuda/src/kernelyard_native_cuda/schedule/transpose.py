@@ -53,19 +53,26 @@ def transpose(stages: Sequence[Stage], name: str, machine: Machine) -> Schedule 
 def _crossing(stage: Stage) -> Crossing | None:
     if stage.reduce or not stage.first.writes_spatial_axes or stage.first.output in stage.first.reads:
         return None
-    axes = {axis.name: axis for axis in stage.spatial if axis.extent != 1}
-    wide = [axis for axis in axes.values() if not isinstance(axis.extent, int) or axis.extent >= LEAST_EXTENT]
-    written = {block.output for block in stage.blocks}
-    loads = [load for block in stage.blocks for load in block.loads if load.buffer not in written]
-    for load in dict.fromkeys(loads):
-        names = [index.name for index in load.indices if isinstance(index, Axis)]
-        is_permutation = len(names) == len(set(names)) and all(isinstance(i, (Axis, Const)) for i in load.indices)
-        if not names or not is_permutation or load.indices[-1] != Axis(names[-1]) or not _is_read_always(load, stage):
-            continue
-        across, along = axes.get(names[-1]), list(axes.values())[-1]
-        if across in wide and along in wide and across != along and along.name in names:
-            return Crossing(stage, load, across, along)
+    wide = {axis.name: axis for axis in stage.spatial if _is_wide(axis)}
+    along = next((axis for axis in reversed(stage.spatial) if axis.extent != 1), None)
+    if along is None or not _is_wide(along):
+        return None
+    for load in stage.input_loads:
+        names = _permuted_axes(load)
+        if along.name in names[:-1] and names[-1] in wide and _is_read_always(load, stage):
+            return Crossing(stage, load, wide[names[-1]], along)
     return None
+
+
+def _is_wide(axis: IterVar) -> bool:
+    return not isinstance(axis.extent, int) or axis.extent >= LEAST_EXTENT
+
+
+def _permuted_axes(load: Load) -> list[str]:
+    """Return the axes that index a load, the last along its memory; none where it reads no permutation of them."""
+    names = [index.name for index in load.indices if isinstance(index, Axis)]
+    is_permutation = len(names) == len(set(names)) and all(isinstance(i, (Axis, Const)) for i in load.indices)
+    return names if names and is_permutation and load.indices[-1] == Axis(names[-1]) else []
 
 
 def _is_read_always(load: Load, stage: Stage) -> bool:
