@@ -7,6 +7,7 @@ of text: a loop's lines are spliced into its parent when the loop is closed, aft
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -326,24 +327,27 @@ def _mangle(type_: str, lanes: int) -> str:
     return short if lanes == 1 else f"v{lanes}{short}"
 
 
+# op: its meaning, and the literal that changes nothing on the right, and unless it is subtracted from on the left.
+_FOLDED: dict[str, tuple[Callable[[int, int], int], int]] = {
+    "add": (operator.add, 0),
+    "sub": (operator.sub, 0),
+    "mul": (operator.mul, 1),
+}
+
+
 def _fold(op: str, a: Value, b: Value) -> Value | None:
     """Integer arithmetic on literals, and with 0 and 1: index expressions are full of it."""
-    if a.lanes != 1 or b.lanes != 1 or op not in ("add", "sub", "mul"):
+    if op not in _FOLDED or a.lanes != 1 or b.lanes != 1:
         return None
+    meaning, neutral = _FOLDED[op]
     x, y = literal_int(a), literal_int(b)
     if x is not None and y is not None:
-        return int_literal(x + y if op == "add" else x - y if op == "sub" else x * y, a.type)
-    if op == "add" and x == 0:
-        return b
-    if op in ("add", "sub") and y == 0:
+        return int_literal(meaning(x, y), a.type)
+    if y == neutral:
         return a
-    if op == "mul" and 0 in (x, y):
-        return int_literal(0, a.type)
-    if op == "mul" and x == 1:
+    if x == neutral and op != "sub":
         return b
-    if op == "mul" and y == 1:
-        return a
-    return None
+    return int_literal(0, a.type) if op == "mul" and 0 in (x, y) else None
 
 
 __all__ = ["CONTRACT", "FunctionEmitter", "Scope", "Value", "float_literal", "int_literal"]

@@ -139,20 +139,22 @@ def cast(e: FunctionEmitter, value: Value, source: str, target: str, has_half: b
     if target == "bool":
         zero = number(0.0, value) if value.is_float else int_literal(0, value.type)
         return e.compare("une" if value.is_float else "ne", value, zero)
-    if value.is_float and dtypes.is_float(target):
-        converted = e.convert("fpext" if BITS[to] > BITS[value.type] else "fptrunc", value, to)
-        narrowing = target in SMALL_FLOATS and not _holds(target, source)
-        return decode(e, encode(e, converted, target, has_half), target, has_half) if narrowing else converted
-    if value.is_float:
+    if value.is_float and not dtypes.is_float(target):
         return _float_to_int(e, value, target)
-    if dtypes.is_float(target):
-        signed = source in dtypes.SIGNED
-        converted = e.convert("sitofp" if signed else "uitofp", value, to)
-        return (
-            decode(e, encode(e, converted, target, has_half), target, has_half) if target in SMALL_FLOATS else converted
-        )
-    widening = BITS[to] > BITS[value.type]
-    return e.convert(("sext" if source in dtypes.SIGNED else "zext") if widening else "trunc", value, to)
+    converted = e.convert(_conversion(value, source, target), value, to)
+    if target in SMALL_FLOATS and not _holds(target, source):
+        return decode(e, encode(e, converted, target, has_half), target, has_half)
+    return converted
+
+
+def _conversion(value: Value, source: str, target: str) -> str:
+    """LLVM's instruction that makes a number of one dtype one of another in registers."""
+    is_signed = source in dtypes.SIGNED
+    if not value.is_float and dtypes.is_float(target):
+        return "sitofp" if is_signed else "uitofp"
+    if BITS[compute_type(target)] > BITS[value.type]:
+        return "fpext" if value.is_float else "sext" if is_signed else "zext"
+    return "fptrunc" if value.is_float else "trunc"
 
 
 def _holds(target: str, source: str) -> bool:

@@ -70,11 +70,10 @@ def _share_rows(stages: tuple[Stage, ...], shared: int) -> bool:
         return False
     if all(len(stage.spatial) == shared and not stage.reduce for stage in stages):
         return False  # maps over equal axes: the last axis is left for vectors
-    blocks = [block for stage in stages for block in stage.blocks]
-    written = {block.output for block in blocks}
-    if any(len(block.output.shape) < shared or block.indices[:shared] != row for block in blocks):
+    if any(block.indices[:shared] != row for stage in stages for block in stage.blocks):
         return False
-    return all(load.indices[:shared] == row for b in blocks for load in b.loads if load.buffer in written)
+    written = frozenset[Buffer]().union(*(stage.outputs for stage in stages))
+    return all(load.indices[:shared] == row for stage in stages for load in stage.loads if load.buffer in written)
 
 
 def _needs_last_for_lanes(stages: tuple[Stage, ...], shared: int) -> bool:
@@ -83,7 +82,7 @@ def _needs_last_for_lanes(stages: tuple[Stage, ...], shared: int) -> bool:
     found = False
     for stage in stages:
         inner = [axis.name for axis in (*stage.spatial[shared:], *stage.reduce) if axis.extent != 1]
-        for load in (load for block in stage.blocks for load in block.loads):
+        for load in stage.loads:
             offset = offset_of(load.buffer, load.indices)
             inside = inside or any(offset.coefficient(name) == 1 for name in inner)
             found = found or (bool(inner) and offset.coefficient(last) == 1)

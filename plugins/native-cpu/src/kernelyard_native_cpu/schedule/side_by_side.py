@@ -50,34 +50,41 @@ def _operand(block: ComputeBlock) -> tuple[Expr, IterVar, Steps] | None:
     for load in block.loads:
         names = axes_of(load) - {step.name for step in steps}
         (row,) = names if len(names) == 1 else ("",)
-        if row in spatial and _is_worth_it(block, load, spatial[row], steps):
-            widened = next((e for e in walk(block.body) if isinstance(e, Cast) and e.x == load), load)
-            return widened, spatial[row], steps
+        if row not in spatial or not _lies_far_apart(load, spatial[row], steps):
+            continue
+        if _multiplies_wide_matrix(block, load, spatial[row], steps):
+            return _widened(block, load), spatial[row], steps
     return None
 
 
-def _is_worth_it(block: ComputeBlock, load: Load, row: IterVar, steps: Steps) -> bool:
+def _widened(block: ComputeBlock, load: Load) -> Expr:
+    """A load as the block uses it: cast, or as it is."""
+    return next((e for e in walk(block.body) if isinstance(e, Cast) and e.x == load), load)
+
+
+def _lies_far_apart(load: Load, row: IterVar, steps: Steps) -> bool:
+    """True when a load has a known number of rows, each along memory, and they begin far from one another."""
+    if not isinstance(row.extent, int) or not _LEAST_ROWS <= row.extent <= FEW_ROWS:
+        return False
     offset = offset_of(load.buffer, load.indices)
+    strides = [offset.coefficient(step.name) for step in steps]
     distance = offset.coefficient(row.name)
-    if (
-        not isinstance(row.extent, int)
-        or not _LEAST_ROWS <= row.extent <= FEW_ROWS
-        or offset.coefficient(steps[-1].name) != 1
-        or any(offset.coefficient(step.name) in (0, None) for step in steps)
-    ):
-        return False
-    if not isinstance(distance, int) or distance < _LEAST_DISTANCE:
-        return False
+    is_far = isinstance(distance, int) and distance >= _LEAST_DISTANCE
+    return is_far and strides[-1] == 1 and 0 not in strides and None not in strides
+
+
+def _multiplies_wide_matrix(block: ComputeBlock, load: Load, row: IterVar, steps: Steps) -> bool:
+    """True when what a load is multiplied by has many columns, is read along them, and is the same for all rows."""
     columns = {axis.name: size_of(axis.extent) for axis in block.spatial_axes if axis.extent != 1 and axis != row}
     others = [each for each in block.loads if each != load]
     if len(columns) != 1 or max(columns.values()) < _LEAST_COLUMNS or not others:
         return False
-    matrix = max(others, key=lambda each: size_of(each.buffer.numel))
     names = {step.name for step in steps}
-    is_along_step = any(offset_of(matrix.buffer, matrix.indices).coefficient(name) == 1 for name in names)
-    return (
-        set().union(*map(axes_of, others)) <= {*names, *columns} and axes_of(matrix) >= {*columns} and not is_along_step
-    )
+    if not set().union(*map(axes_of, others)) <= {*names, *columns}:
+        return False
+    matrix = max(others, key=lambda each: size_of(each.buffer.numel))
+    offset = offset_of(matrix.buffer, matrix.indices)
+    return axes_of(matrix) >= {*columns} and all(offset.coefficient(name) != 1 for name in names)
 
 
 def _copied(block: ComputeBlock, operand: tuple[Expr, IterVar, Steps]) -> tuple[ComputeBlock, ComputeBlock]:

@@ -37,11 +37,16 @@ def decoded(loops: Loops) -> Plan | Declined:
     weight = _weight(loops, vector)
     if weight is None or not (written_out or factored):
         return Declined("neither numbers in a word nor a scale that a group shares")
-    plan = replace(loops.scalar(), vector=vector, lanes=loops.lanes(vector), written_out=written_out)
+    stream = _stream(loops, stored, written_out)
+    plan = replace(loops.scalar(), vector=vector, lanes=loops.lanes(vector), written_out=written_out, stream=stream)
+    return _tiled(loops, plan, vector, weight, factored)
+
+
+def _tiled(loops: Loops, plan: Plan, vector: str, weight: Expr, factored: Factored | None) -> Plan:
+    """The plan with tiles of as many rows as there are; more than registers hold take what was decoded once."""
     axis = next((name for name in reversed(loops.others(vector)) if name not in axes_of(weight)), None)
     rows = size_of(loops.extents[axis]) if axis else 1
     most = _MOST_SUMS[loops.machine.vector_registers]
-    plan = replace(plan, stream=_stream(loops, stored, written_out))
 
     def on_the_way(height: int) -> Plan:
         is_factored = factored is not None and height <= _MOST_FACTORED_ROWS

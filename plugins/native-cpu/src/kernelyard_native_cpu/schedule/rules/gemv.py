@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kernelyard import dtypes
-from kernelyard.tir import Buffer, IterVar, Load
+from kernelyard.tir import Buffer, Load
 from kernelyard.tir.analysis import axes_of, offset_of
 from kernelyard.tir.schedule import Declined
 from kernelyard_native_cpu.schedule.loops import Loops
@@ -28,32 +28,30 @@ def gemv(loops: Loops) -> Plan | Declined:
         return Declined("the stage does not reduce one axis, or has no axis for whole vectors")
     matrix = _matrix(loops, vector)
     rows = _rows(loops, matrix) if matrix else None
-    if matrix is None or rows is None or any(not isinstance(loops.extents[axis.name], int) for axis in rows):
+    if matrix is None or rows is None:
         return Declined("the stage is no product of a matrix and a known number of vectors")
-    counts = [(axis.name, size_of(loops.extents[axis.name])) for axis in rows]
-    long = tuple((name, count) for name, count in counts if count > 1)
-    if len(long) > 1 or (long and long[0][1] > FEW_ROWS):
+    if len(rows) > 1 or (rows and rows[0][1] > FEW_ROWS):
         return Declined(f"there are more than {FEW_ROWS} vectors, or they have several axes")
     plan = replace(loops.scalar(), vector=vector, lanes=loops.lanes(vector))
     if vector in loops.reduce:
         if not loops.stage.is_contraction:
             return Declined("vectors lie along the sum, and the matrix is multiplied by one vector")
         return _dot_products(loops, plan, matrix)
-    return _tiled(loops, replace(plan, stream=_stream(loops, matrix)), long)
+    return _tiled(loops, replace(plan, stream=_stream(loops, matrix)), rows)
 
 
-def _tiled(loops: Loops, plan: Plan, long: Tiles) -> Plan | Declined:
+def _tiled(loops: Loops, plan: Plan, rows: Tiles) -> Plan | Declined:
     """All rows in one tile, or in several that take the matrix part by part; declined where it is in cache anyway."""
-    rows = long[0][1] if long else 1
-    height, width = best_tile(rows, loops.vectors(str(plan.vector)), loops.machine.vector_registers)
-    plan = replace(plan, tiles=tuple((name, height) for name, _ in long), unroll=width)
-    if height >= rows:
+    count = rows[0][1] if rows else 1
+    height, width = best_tile(count, loops.vectors(str(plan.vector)), loops.machine.vector_registers)
+    plan = replace(plan, tiles=tuple((name, height) for name, _ in rows), unroll=width)
+    if height >= count:
         return plan
     (reduced,), first = plan.reduce, loops.stage.first
     stores = [access.offset.coefficient(str(plan.vector)) for access in loops.accesses if access.is_store]
     if plan.stream is None or size_of(plan.extents[reduced]) < 2 * _DEPTH or stores != [1] * len(stores):
         return Declined("registers do not hold all vectors, and the matrix is in cache, short, or not stored along")
-    size = -(-rows // height) * height * width * plan.lanes
+    size = -(-count // height) * height * width * plan.lanes
     return replace(plan, parts=Parts(_DEPTH, Buffer(f"sums of {first.name}", (size,), first.body.dtype, "local")))
 
 
@@ -71,13 +69,20 @@ def _reduced(loops: Loops) -> set[str]:
     return {axis.name for axis in loops.stage.reduce if axis.extent != 1}
 
 
-def _rows(loops: Loops, matrix: Load) -> list[IterVar] | None:
-    """The axes along which the matrix is used again: those of the vectors; None where the stage is no such product."""
+def _rows(loops: Loops, matrix: Load) -> Tiles | None:
+    """The axes along which the matrix is used again, those of the vectors, and how often.
+
+    None where the stage is no such product, or how often is not known.
+    """
     reduced, stage = _reduced(loops), loops.stage
     columns = axes_of(matrix) - reduced
     if not any(columns - axes_of(load) for load in stage.first.loads if axes_of(load) >= reduced):
         return None
-    return [axis for axis in stage.spatial if axis.name not in axes_of(matrix) and axis.extent != 1]
+    axes = [axis.name for axis in stage.spatial if axis.name not in axes_of(matrix) and axis.extent != 1]
+    extents = [loops.extents[name] for name in axes]
+    if not all(isinstance(extent, int) for extent in extents):
+        return None
+    return tuple((name, size_of(extent)) for name, extent in zip(axes, extents, strict=True) if size_of(extent) > 1)
 
 
 def _dot_products(loops: Loops, plan: Plan, matrix: Load) -> Plan:
