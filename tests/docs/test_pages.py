@@ -16,6 +16,8 @@ import onnx.parser
 import pytest
 from distributions import ROOT, plugins
 
+from kernelyard import transform
+from kernelyard.driver import cli
 from kernelyard.driver.cli import COMMANDS
 
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("plugins/*/README.md")])
@@ -204,7 +206,7 @@ def test_nothing_outside_the_repository_is_named(page: Path) -> None:
 @each_page
 def test_code_spans_that_name_our_modules_can_be_imported(page: Path) -> None:
     """`kernelyard.a.b` is a module, an attribute of one, or a group of entry points."""
-    groups = {group for each in plugins() for group in each.entry_points}
+    groups = {transform.GROUP, cli.GROUP, *(group for each in plugins() for group in each.entry_points)}
     for name in {span for span in CODE_SPAN.findall(prose(page)) if re.fullmatch(r"kernelyard(\.\w+)+", span)}:
         assert name in groups or is_there(name), name
 

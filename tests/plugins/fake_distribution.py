@@ -44,8 +44,12 @@ def install(
     package: str | None = None,
     version: str = "1.0",
     runtime: str = "",
+    others: dict[str, str] | None = None,
 ) -> None:
-    """Put a plugin package and its metadata into `folder`, which must be on `sys.path`; `runtime`: its runtime half."""
+    """Put a plugin package and its metadata into `folder`, which must be on `sys.path`.
+
+    runtime: the entry point of its runtime half. others: of other groups, each one's `name = object` of `plugin`.
+    """
     distribution = distribution or f"kernelyard-{name}"
     package = package or f"fake_{distribution.replace('-', '_')}"
     home = folder / package
@@ -59,4 +63,7 @@ def install(
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n")
     entries = f"[kernelyard]\n{name} = {package}.plugin\n"
     entries += f"[kernelyard.runtime]\n{name} = {runtime}\n" if runtime else ""
+    for group, entry in (others or {}).items():
+        entered, _, value = entry.partition(" = ")
+        entries += f"[{group}]\n{entered} = {package}.plugin:{value}\n"
     (info / "entry_points.txt").write_text(entries)

@@ -1,6 +1,7 @@
 """The command line: `kernelyard compile|run|bench|explain|inspect|backends|doctor|new-backend`.
 
-Each command is a module of `kernelyard.driver.commands`, imported when it is called. Exit codes: 0, 1 for what
+Each command is a module of `kernelyard.driver.commands`, or an entry point of the group `kernelyard.commands` of an
+installed distribution; it is imported when it is called. Exit codes: 0, 1 for what
 Kernelyard refuses, 2 for a command line that makes no sense. With `--json` errors are JSON on stdout too, and nothing
 else is: what plugins and their libraries print goes to stderr.
 """
@@ -17,6 +18,7 @@ import click
 
 from kernelyard import __version__
 from kernelyard.errors import KernelyardError
+from kernelyard.runtime.entry_points import distribution_of, find, load_named
 
 COMMANDS = {
     "backends": "List the installed plugins, their states and what is wrong with one.",
@@ -28,6 +30,7 @@ COMMANDS = {
     "new-backend": "Write the package of a new backend.",
     "run": "Run a model or an artifact once.",
 }
+GROUP = "kernelyard.commands"
 USAGE = "usage"  # the error code of a command line that makes no sense
 
 
@@ -35,19 +38,23 @@ class LazyGroup(click.Group):
     """Finds each command in its own module; an unknown one gets a suggestion."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
+        return list(_summaries())
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            close = difflib.get_close_matches(cmd_name, COMMANDS, 1)
-            way_out = f"did you mean {close[0]!r}?" if close else f"one of {', '.join(COMMANDS)}"
+        if cmd_name in COMMANDS:
+            return import_module(f"kernelyard.driver.commands.{cmd_name.replace('-', '_')}").command
+        command = load_named(GROUP, cmd_name, click.Command)
+        if command is None:
+            names = self.list_commands(ctx)
+            close = difflib.get_close_matches(cmd_name, names, 1)
+            way_out = f"did you mean {close[0]!r}?" if close else f"one of {', '.join(names)}"
             ctx.fail(f"no command {cmd_name!r}; {way_out}")
-        return import_module(f"kernelyard.driver.commands.{cmd_name.replace('-', '_')}").command
+        return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands without importing them."""
         with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+            formatter.write_dl(list(_summaries().items()))
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.meta["as_json"] = "--json" in args
@@ -70,6 +77,15 @@ class LazyGroup(click.Group):
                 if not ctx.meta["as_json"]:
                     raise
                 _fail(ctx, {"code": USAGE, "error": "UsageError", "message": error.format_message()}, "", 2)
+
+
+def _summaries() -> dict[str, str]:
+    """Return a line on each command by name: the core's, then those of distributions, which metadata alone names."""
+    added: dict[str, list[str]] = {}
+    for entry in find(GROUP).entries:
+        if entry.name not in COMMANDS:
+            added.setdefault(entry.name, []).append(distribution_of(entry)[0])
+    return COMMANDS | {name: f"Comes with {', '.join(owners)}." for name, owners in added.items()}
 
 
 def _fail(ctx: click.Context, facts: dict[str, Any], text: str, exit_code: int) -> NoReturn:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from kernelyard.errors import PluginContractError, PluginError
 from kernelyard.runtime.distributions import Distribution, installed
 
 FILE = "entry_points.txt"
@@ -69,9 +70,46 @@ def find(group: str) -> Found:
     return Found(tuple(entries), tuple(unreadable))
 
 
+def load_named(group: str, name: str, kind: type = object) -> Any:
+    """Return the object that a distribution registers under a name of a group, None where none does.
+
+    Raises: PluginError where several distributions do, or where its import fails, PluginContractError for an object
+    that is no instance of `kind`.
+    """
+    fitting = [entry for entry in find(group).entries if entry.name == name]
+    if not fitting:
+        return None
+    if len(fitting) > 1:
+        raise PluginError(
+            f"several distributions bring {name!r}",
+            where=f"entry points of {group}",
+            found=", ".join(map(_origin, fitting)),
+            hint="pip uninstall all but one of them",
+        )
+    (entry,) = fitting
+    where = f"{entry.value}, entry point of {group}"
+    try:
+        loaded = entry.load()
+    except (Exception, SystemExit) as error:
+        raise PluginError(
+            f"{_origin(entry)} brings {name!r}, which cannot be imported",
+            where=where,
+            found=f"{type(error).__name__}: {error}",
+            hint=f"pip install --upgrade {distribution_of(entry)[0]}",
+        ) from error
+    if not isinstance(loaded, kind):
+        message = f"{_origin(entry)} brings {name!r}, which is something else"
+        raise PluginContractError(message, where=where, found=repr(loaded), expected=f"a {kind.__name__}")
+    return loaded
+
+
 def distribution_of(entry: EntryPoint) -> tuple[str, str]:
     """Name and version of the distribution that an entry point comes from."""
     return (entry.dist.name, entry.dist.version) if entry.dist is not None else ("unknown", "")
+
+
+def _origin(entry: EntryPoint) -> str:
+    return " ".join(distribution_of(entry)).strip()
 
 
 def _lines(text: str, group: str) -> Iterator[tuple[str, str]]:

@@ -1,6 +1,7 @@
 """Passes, each under its name: `from kernelyard.transform import FuseOpsByPattern`.
 
-A pass is imported when its name is first used, so that one of them does not load them all.
+A pass is imported when its name is first used, so that one of them does not load them all. Installed distributions add
+passes by entry points of the group `kernelyard.passes`.
 
 Example:
     >>> from kernelyard.transform import DeadCodeElimination, Sequential
@@ -13,6 +14,9 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+from kernelyard.runtime.entry_points import find, load_named
+
+GROUP = "kernelyard.passes"
 _HOME = {
     # what passes are, and how they are run
     "FunctionPass": "pass_base",
@@ -30,6 +34,7 @@ _HOME = {
     "Canonicalize": "canonicalize",
     "CanonicalizeBindings": "canonicalize_bindings",
     "CombineParallelMatmul": "combine_parallel_matmul",
+    "ComposeAttention": "compose_attention",
     "ComposeOps": "compose_ops",
     "ConvertLayout": "convert_layout",
     "DeadCodeElimination": "dead_code_elimination",
@@ -47,6 +52,7 @@ _HOME = {
     "QuantizeWeights": "quantize_weights",
     "ReorderPermuteDimsAfterConcat": "reorder_permute_dims_after_concat",
     "ReorderTakeAfterMatmul": "reorder_take_after_matmul",
+    "SimplifyAttention": "compose_attention",
     "SimplifyInference": "simplify_inference",
     "SinkReshape": "sink_reshape",
     "ToMixedPrecision": "to_mixed_precision",
@@ -78,12 +84,17 @@ _HOME = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    if name in _HOME:
+        value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    else:
+        value = None if name.startswith("_") else load_named(GROUP, name)
+        if value is None:
+            raise AttributeError(
+                f"module {__name__!r} has no attribute {name!r}, nor does an installed distribution bring it ({GROUP})"
+            )
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOME})
+    return sorted({*globals(), *_HOME, *(entry.name for entry in find(GROUP).entries)})
