@@ -176,7 +176,8 @@ def plugins_table() -> str:
     rows = ["| folder | package | provides | for | what |", "|---|---|---|---|---|"]
     for each in plugins():
         manifest = each.manifest or {}
-        provides = ", ".join(part.replace("_", " ") for part in manifest.get("provides", ["library"]))
+        added = [group.partition(".")[2] for group in each.entry_points] or ["library"]
+        provides = ", ".join(part.replace("_", " ") for part in manifest.get("provides", added))
         packages = ", ".join(f"`{module}`" for module in each.modules)
         targets = ", ".join(manifest.get("targets", []))
         rows.append(f"| `plugins/{each.folder.name}/` | {packages} | {provides} | {targets} | {each.summary} |")

@@ -1,46 +1,15 @@
-"""Small models, and plugins that live in this process only."""
+"""Small models, and the fixture of plugins that live in this process only."""
 
 from __future__ import annotations
-
-import types
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
+from process_plugins import install as install
 
 from kernelyard import dims
 from kernelyard.ir import FunctionBuilder, IRModule
-from kernelyard.plugins import hookimpl
-from kernelyard.plugins.backend import Backend
-from kernelyard.plugins.code_generator import CodeGenerator
-from kernelyard.plugins.frontend import Frontend
-from kernelyard.plugins.hookspecs import HOOK_OF_PART
-from kernelyard.plugins.manager import get_manager
-from kernelyard.plugins.manifest import Manifest
-
-Install = Callable[..., None]
-PARTS = {"backend": Backend, "code_generator": CodeGenerator, "frontend": Frontend}
-
-
-@pytest.fixture
-def install() -> Iterator[Install]:
-    """install(part, **manifest): a backend, code generator or frontend becomes a plugin of this process."""
-    names: list[str] = []
-
-    def add(part: Any, **facts: Any) -> None:
-        kind = next(kind for kind, class_ in PARTS.items() if isinstance(part, class_))
-        plugin = types.ModuleType(f"{part.name}_plugin")
-        setattr(plugin, HOOK_OF_PART[kind], hookimpl(lambda: part))
-        facts = {"api": ">=1.0,<2", "provides": (kind,), "targets": ("cpu",), **facts}
-        get_manager().register(plugin, Manifest(name=part.name, **facts), f"kernelyard-{part.name}", "9.9")
-        names.append(part.name)
-
-    yield add
-    for name in names:
-        get_manager().unregister(name)
 
 
 @pytest.fixture

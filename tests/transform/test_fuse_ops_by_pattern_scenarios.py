@@ -18,14 +18,14 @@ from kernelyard.patterns import Accept, Decline, FusionPattern, Match, is_const,
 from kernelyard.patterns.composite import op_names
 from kernelyard.placement.recorder import Recorder
 from kernelyard.testing.reference import assert_same_meaning
-from kernelyard.transform.annotate_target import AnnotateTarget
 from kernelyard.transform.bind_params import BindParams
-from kernelyard.transform.canonicalize_bindings import CanonicalizeBindings
 from kernelyard.transform.dead_code_elimination import DeadCodeElimination
 from kernelyard.transform.fuse_ops_by_pattern import FuseOpsByPattern
 from kernelyard.transform.legalize_ops import LegalizeOps
-from kernelyard.transform.merge_composite import MergeComposite
 from kernelyard.transform.merge_composite_functions import MergeCompositeFunctions
+from kernelyard_tvm_compat.annotate_target import AnnotateTarget
+from kernelyard_tvm_compat.canonicalize_bindings import CanonicalizeBindings
+from kernelyard_tvm_compat.merge_composite import MergeComposite
 
 SHAPE = (1, 4, 6, 6)
 WEIGHT = np.linspace(-1, 1, 4 * 4 * 3 * 3, dtype=np.float32).reshape(4, 4, 3, 3)

@@ -16,10 +16,12 @@ import kernelyard as ky
 from kernelyard.ir import FunctionBuilder, IRModule, Var, verify
 from kernelyard.placement.recorder import Recorder
 from kernelyard.testing import assert_allclose, evaluate
-from kernelyard.transform import AnnotateTarget, MergeComposite, PartitionGraph, register_op_rule
-from kernelyard.transform.single_op_rules import unregister_op_rules
 from kernelyard_cudnn.backend import CudnnBackend
 from kernelyard_cudnn.checks import Checks
+from kernelyard_tvm_compat.annotate_target import AnnotateTarget
+from kernelyard_tvm_compat.merge_composite import MergeComposite
+from kernelyard_tvm_compat.partition_graph import PartitionGraph
+from kernelyard_tvm_compat.single_op_rules import register_op_rule, unregister_op_rules
 
 from .conftest import H200, feeds_of
 

@@ -17,9 +17,9 @@ from kernelyard.ir.verify import verify
 from kernelyard.patterns import Accept, Decline, is_op, wildcard
 from kernelyard.placement.recorder import Recorder
 from kernelyard.testing.reference import assert_same_meaning
-from kernelyard.transform.annotate_target import AnnotateTarget
-from kernelyard.transform.merge_composite import MergeComposite
-from kernelyard.transform.single_op_rules import accept_all, register_op_rule, unregister_op_rules
+from kernelyard_tvm_compat.annotate_target import AnnotateTarget
+from kernelyard_tvm_compat.merge_composite import MergeComposite
+from kernelyard_tvm_compat.single_op_rules import accept_all, register_op_rule, unregister_op_rules
 
 X = np.random.default_rng(0).standard_normal((10, 4), dtype=np.float32)
 TARGETS = ("A", "B", "test")

@@ -8,7 +8,7 @@ import pytest
 from kernelyard import dims
 from kernelyard.ir import Function, FunctionBuilder, IRModule
 from kernelyard.ops.samples import numbers
-from kernelyard.transform import ReorderTakeAfterMatmul
+from kernelyard_tvm_compat.reorder_take_after_matmul import ReorderTakeAfterMatmul
 
 REORDER = ReorderTakeAfterMatmul()
 N, T = dims.symbol("n"), dims.symbol("t")

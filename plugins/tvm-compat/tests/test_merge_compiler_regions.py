@@ -16,11 +16,11 @@ from kernelyard.patterns.composite import op_names
 from kernelyard.testing.backends import InterpretedBackend
 from kernelyard.testing.reference import assert_same_meaning
 from kernelyard.testing.strategies import modules
-from kernelyard.transform.annotate_target import AnnotateTarget
-from kernelyard.transform.merge_compiler_regions import MergeCompilerRegions
-from kernelyard.transform.partition_graph import PartitionGraph
 from kernelyard.transform.run_codegen import RunCodegen
-from kernelyard.transform.single_op_rules import accept_all, register_op_rule, unregister_op_rules
+from kernelyard_tvm_compat.annotate_target import AnnotateTarget
+from kernelyard_tvm_compat.merge_compiler_regions import MergeCompilerRegions
+from kernelyard_tvm_compat.partition_graph import PartitionGraph
+from kernelyard_tvm_compat.single_op_rules import accept_all, register_op_rule, unregister_op_rules
 
 X = np.random.default_rng(0).standard_normal((10, 4), dtype=np.float32)
 

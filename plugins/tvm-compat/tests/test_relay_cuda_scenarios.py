@@ -11,15 +11,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy_library import Library
 
 import kernelyard as ky
 from kernelyard.ir import Call, FunctionBuilder, IRModule, Var, verify
 from kernelyard.patterns import Accept, Answer, Decline
 from kernelyard.placement.recorder import Recorder
 from kernelyard.testing import assert_allclose, evaluate
-from kernelyard.transform import AnnotateTarget, PartitionGraph, register_op_rule
-from kernelyard.transform.single_op_rules import unregister_op_rules
+from kernelyard_tvm_compat.annotate_target import AnnotateTarget
+from kernelyard_tvm_compat.partition_graph import PartitionGraph
+from kernelyard_tvm_compat.single_op_rules import register_op_rule, unregister_op_rules
+
+from .numpy_library import Library
 
 # --- cudnn: rules -----------------------------------------------------------------------------------------------------
 FLOATS = ("float16", "float32", "float64")

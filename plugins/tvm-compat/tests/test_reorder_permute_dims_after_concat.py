@@ -6,7 +6,9 @@ import pytest
 
 from kernelyard.errors import TypeInferenceError
 from kernelyard.ir import FunctionBuilder, IRModule
-from kernelyard.transform import CombineParallelMatmul, DeadCodeElimination, ReorderPermuteDimsAfterConcat, Sequential
+from kernelyard.transform import DeadCodeElimination, Sequential
+from kernelyard_tvm_compat.combine_parallel_matmul import CombineParallelMatmul
+from kernelyard_tvm_compat.reorder_permute_dims_after_concat import ReorderPermuteDimsAfterConcat
 
 PASS = Sequential([ReorderPermuteDimsAfterConcat(), DeadCodeElimination()])
 

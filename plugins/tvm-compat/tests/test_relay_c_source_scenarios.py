@@ -25,14 +25,11 @@ from kernelyard.placement.json_serializer import JSONSerializer, KernelNode
 from kernelyard.plugins.backend import Backend
 from kernelyard.runtime.c_compiler import COMPILERS
 from kernelyard.testing import assert_offloaded
-from kernelyard.transform import (
-    AnnotateTarget,
-    BindParams,
-    MergeCompilerRegions,
-    PartitionGraph,
-    register_op_rule,
-)
-from kernelyard.transform.single_op_rules import unregister_op_rules
+from kernelyard.transform import BindParams
+from kernelyard_tvm_compat.annotate_target import AnnotateTarget
+from kernelyard_tvm_compat.merge_compiler_regions import MergeCompilerRegions
+from kernelyard_tvm_compat.partition_graph import PartitionGraph
+from kernelyard_tvm_compat.single_op_rules import register_op_rule, unregister_op_rules
 
 pytestmark = pytest.mark.skipif(not any(map(shutil.which, COMPILERS)), reason="no C compiler is installed here")
 

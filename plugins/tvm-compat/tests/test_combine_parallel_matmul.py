@@ -7,7 +7,7 @@ import pytest
 
 from kernelyard import dims
 from kernelyard.ir import FunctionBuilder
-from kernelyard.transform.combine_parallel_matmul import CombineParallelMatmul
+from kernelyard_tvm_compat.combine_parallel_matmul import CombineParallelMatmul
 
 N = dims.symbol("n")
 COMBINED = ["concat", "matmul", "split"]

@@ -17,14 +17,14 @@ from kernelyard.patterns.registry import Accept, FusionPattern, MatchRecorder
 from kernelyard.transform.fresh_names import FreshNames
 from kernelyard.transform.merge_composite_functions import composite_backend
 from kernelyard.transform.pass_base import Pass, PassContext
-from kernelyard.transform.single_op_rules import NO_RULE, ask_op_rule
+from kernelyard_tvm_compat.single_op_rules import NO_RULE, ask_op_rule
 
 
 class AnnotateTarget(Pass):
     """Give each call to the first of `targets` that takes it, in the order given.
 
     A composite belongs to the backend of its pattern; for an operator the targets' single-op rules are asked
-    (`kernelyard.transform.single_op_rules`), and what they decline goes to the recorder. What no target takes stays as
+    (`kernelyard_tvm_compat.single_op_rules`), and what they decline goes to the recorder. What no target takes stays as
     it is (Relay calls that "default"). Operators with effects, and those without operands, stay too; tuples and their
     items have no target of their own and go with their producer when regions are merged. Calls that are marked already
     keep their mark, so that the pass may be run for one backend after another.

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from kernelyard.ir import Tuple, verify
 from kernelyard.testing.reference import assert_same_meaning
 from kernelyard.testing.strategies import modules
-from kernelyard.transform.canonicalize_bindings import CanonicalizeBindings
+from kernelyard_tvm_compat.canonicalize_bindings import CanonicalizeBindings
 
 
 def test_names_of_names_go(check):

@@ -20,12 +20,12 @@ from kernelyard.ir import (
     with_operands,
 )
 from kernelyard.patterns.composite import CODEGEN, GLOBAL_SYMBOL, structural_key
-from kernelyard.transform.annotate_target import region_backend
 from kernelyard.transform.bind_symbolic_vars import bound_function
-from kernelyard.transform.canonicalize_bindings import CanonicalizeBindings
 from kernelyard.transform.fresh_names import FreshNames
 from kernelyard.transform.optimize_regions import Optimize, OptimizeRegions
 from kernelyard.transform.pass_base import Pass, PassContext
+from kernelyard_tvm_compat.annotate_target import region_backend
+from kernelyard_tvm_compat.canonicalize_bindings import CanonicalizeBindings
 
 
 class PartitionGraph(Pass):

@@ -7,7 +7,8 @@ import pytest
 
 from kernelyard import dims
 from kernelyard.ir import FunctionBuilder, IRModule
-from kernelyard.transform import AdjustMatmulOrder, ExpandMatmulOfSum
+from kernelyard_tvm_compat.adjust_matmul_order import AdjustMatmulOrder
+from kernelyard_tvm_compat.expand_matmul_of_sum import ExpandMatmulOfSum
 
 EXPAND = ExpandMatmulOfSum()
 

@@ -11,11 +11,11 @@ from kernelyard.ir import Call, Constant, FunctionBuilder, IRModule, TensorType,
 from kernelyard.patterns import FusionPattern, is_op, wildcard
 from kernelyard.testing.backends import InterpretedBackend
 from kernelyard.testing.reference import assert_same_meaning
-from kernelyard.transform.allocate_workspace import AllocateWorkspace
 from kernelyard.transform.dead_code_elimination import DeadCodeElimination
 from kernelyard.transform.fuse_ops_by_pattern import FuseOpsByPattern
 from kernelyard.transform.merge_composite_functions import MergeCompositeFunctions
 from kernelyard.transform.run_codegen import RunCodegen
+from kernelyard_tvm_compat.allocate_workspace import AllocateWorkspace
 
 Q, K, V = np.random.default_rng(0).standard_normal((3, 2, 4, 8), dtype=np.float32)
 SCORES = is_op("nn.softmax")(is_op("matmul")(wildcard(), is_op("permute_dims")(wildcard())))

@@ -16,15 +16,15 @@ from kernelyard.patterns import is_op, wildcard
 from kernelyard.patterns.composite import op_names
 from kernelyard.testing.backends import InterpretedBackend, called
 from kernelyard.testing.reference import assert_same_meaning
-from kernelyard.transform.annotate_target import AnnotateTarget
 from kernelyard.transform.bind_params import BindParams
 from kernelyard.transform.fold_constants import FoldConstants
-from kernelyard.transform.merge_compiler_regions import MergeCompilerRegions
-from kernelyard.transform.merge_composite import MergeComposite
-from kernelyard.transform.partition_graph import PartitionGraph
 from kernelyard.transform.run_codegen import EXTERNAL_MODULES, RunCodegen
 from kernelyard.transform.simplify_inference import SimplifyInference
-from kernelyard.transform.single_op_rules import accept_all, register_op_rule, unregister_op_rules
+from kernelyard_tvm_compat.annotate_target import AnnotateTarget
+from kernelyard_tvm_compat.merge_compiler_regions import MergeCompilerRegions
+from kernelyard_tvm_compat.merge_composite import MergeComposite
+from kernelyard_tvm_compat.partition_graph import PartitionGraph
+from kernelyard_tvm_compat.single_op_rules import accept_all, register_op_rule, unregister_op_rules
 
 X = np.random.default_rng(0).standard_normal((10, 10), dtype=np.float32)
 TARGETS = ("ccompiler", "dnnl", "test-target", "A", "B")

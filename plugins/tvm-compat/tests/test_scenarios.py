@@ -1,4 +1,4 @@
-"""docs/scenarios.md: which test holds each scenario; `pytest tests/docs --update-golden` writes its tables anew."""
+"""scenarios.md: which test holds each scenario; with `--update-golden` its tables are written anew."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "scenarios.md"
+ROOT = Path(__file__).parents[3]
+PAGE = Path(__file__).with_name("scenarios.md")
 TABLE = re.compile(r"(<!-- generated: scenarios in (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 TEST = re.compile(r"`((?:tests|plugins)/[^`]+\.py)::(\w+)`")
 
@@ -41,7 +41,7 @@ def test_the_tables_are_what_the_tests_say(request: pytest.FixtureRequest) -> No
     if request.config.getoption("--update-golden"):
         PAGE.write_text(now, encoding="utf-8")
         return
-    assert text == now, "differs from the tests; pytest tests/docs --update-golden rewrites it"
+    assert text == now, "differs from the tests; pytest plugins/tvm-compat/tests --update-golden rewrites it"
 
 
 def test_every_test_named_is_there() -> None:

@@ -19,15 +19,15 @@ from kernelyard.plugins.manager import get_manager
 from kernelyard.target import Target
 from kernelyard.testing.backends import InterpretedBackend, called
 from kernelyard.testing.reference import evaluate
-from kernelyard.transform.annotate_target import AnnotateTarget
 from kernelyard.transform.bind_params import BindParams
-from kernelyard.transform.merge_compiler_regions import MergeCompilerRegions
-from kernelyard.transform.merge_composite import MergeComposite
-from kernelyard.transform.partition_graph import PartitionGraph
 from kernelyard.transform.pass_base import Sequential
 from kernelyard.transform.pipelines import get_pipeline
 from kernelyard.transform.run_codegen import EXTERNAL_MODULES, RunCodegen
-from kernelyard.transform.single_op_rules import accept_all, register_op_rule, unregister_op_rules
+from kernelyard_tvm_compat.annotate_target import AnnotateTarget
+from kernelyard_tvm_compat.merge_compiler_regions import MergeCompilerRegions
+from kernelyard_tvm_compat.merge_composite import MergeComposite
+from kernelyard_tvm_compat.partition_graph import PartitionGraph
+from kernelyard_tvm_compat.single_op_rules import accept_all, register_op_rule, unregister_op_rules
 
 pytest.importorskip("kernelyard_dnnl")
 

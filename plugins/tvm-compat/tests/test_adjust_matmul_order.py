@@ -12,7 +12,8 @@ from kernelyard.dims import Dim
 from kernelyard.ir import Binding, Call, Expr, Function, FunctionBuilder, IRModule, Var, verify
 from kernelyard.patterns import Dataflow
 from kernelyard.testing.reference import assert_same_meaning
-from kernelyard.transform import AdjustMatmulOrder, DeadCodeElimination
+from kernelyard.transform import DeadCodeElimination
+from kernelyard_tvm_compat.adjust_matmul_order import AdjustMatmulOrder
 
 R, N = dims.symbol("r"), dims.symbol("n")
 ADJUST = AdjustMatmulOrder()

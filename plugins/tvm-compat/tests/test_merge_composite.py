@@ -14,7 +14,7 @@ from kernelyard.patterns.composite import op_names
 from kernelyard.patterns.registry import PatternLike
 from kernelyard.testing.reference import assert_same_meaning
 from kernelyard.transform.fuse_ops_by_pattern import FuseOpsByPattern
-from kernelyard.transform.merge_composite import MergeComposite
+from kernelyard_tvm_compat.merge_composite import MergeComposite
 
 SHAPE = (4, 4)
 ADD_RELU = ("acme.add_relu", is_op("nn.relu")(is_op("add")(wildcard(), wildcard())))

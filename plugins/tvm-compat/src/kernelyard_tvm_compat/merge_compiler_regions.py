@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from kernelyard.ir import IRModule
 from kernelyard.ir.visitor import callees, reachable_functions
-from kernelyard.transform.annotate_target import region_backend
 from kernelyard.transform.inline_functions import inline_into
 from kernelyard.transform.pass_base import Pass, PassContext
 from kernelyard.transform.region_merging import RegionMerging
+from kernelyard_tvm_compat.annotate_target import region_backend
 
 
 class MergeCompilerRegions(Pass):
