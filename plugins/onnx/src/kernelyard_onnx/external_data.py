@@ -170,15 +170,14 @@ def resolve(location: str, folder: Path, where: str, store: Path | None = None) 
             hint=hint,
         )
 
-    posix, windows = PurePosixPath(location), PureWindowsPath(location)
     if not location or "\0" in location:
         raise refuse("is empty or has a null character")
-    if posix.is_absolute() or windows.is_absolute() or windows.drive or windows.root:
+    if PurePosixPath(location).anchor or PureWindowsPath(location).anchor:
         raise refuse("is absolute")
-    if ".." in posix.parts or ".." in windows.parts:
+    if ".." in (*PurePosixPath(location).parts, *PureWindowsPath(location).parts):
         raise refuse("leaves the folder")
     path = folder
-    for part in posix.parts:
+    for part in PurePosixPath(location).parts:
         path = path / part
         if path.is_symlink() and (store is None or path.resolve().parent != store):
             raise refuse("goes through a link", "copy the file to where the link is")

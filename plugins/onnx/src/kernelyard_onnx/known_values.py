@@ -57,11 +57,8 @@ class KnownValues:
         if not isinstance(call.op, Op) or call.op.reference is None or not call.op.pure:
             return None
         types = tensors_of(call.type)
-        if any(not _is_small(type_) for type_ in types):
-            return None
-        values = [self.get(arg) for arg in call.args]
-        known = [value for value in values if value is not None and value.size <= MAX_ELEMENTS]
-        if len(known) != len(values):
+        known = self._small_values(call.args)
+        if known is None or not all(map(_is_small, types)):
             return None
         if any(value.dtype == object for value in known) or _has_symbols(call.attrs):
             return _evaluate_symbolic(call, known, types)
@@ -69,6 +66,12 @@ class KnownValues:
             result = call.op.reference(*known, **call.attrs)
         results = result if isinstance(result, (tuple, list)) else [result]
         return [np.asarray(r, to_numpy(type_.dtype)) for r, type_ in zip(results, types, strict=True)]
+
+    def _small_values(self, exprs: Sequence[Expr]) -> list[Array] | None:
+        """The values of expressions; None where one of them is not known or large."""
+        values = map(self.get, exprs)
+        known = [value for value in values if value is not None and value.size <= MAX_ELEMENTS]
+        return known if len(known) == len(exprs) else None
 
 
 def _is_small(type_: TensorType) -> bool:

@@ -130,7 +130,8 @@ class InferenceSession:
         if run_options is not None and run_options.terminate:
             raise ExecutionError("the options of this run say that it is to stop", found="terminate")
         known = [output.name for output in self._model.graph.output]
-        for name in output_names or ():
+        wanted = output_names or known
+        for name in wanted:
             if name not in known:
                 raise InputNameError(f"the model has no output {name!r}", found=name, expected=", ".join(known))
         types = {each.name: each.type for each in self._session.inputs}
@@ -141,7 +142,7 @@ class InferenceSession:
         if self._options.enable_profiling:
             self._last_feeds = feeds
         found = dict(zip(known, self._session.run(feeds), strict=True))
-        return [found[name] for name in output_names or known]
+        return [found[name] for name in wanted]
 
     def run_with_ort_values(
         self, output_names: Sequence[str] | None, input_dict_ort_values: Mapping[str, OrtValue], run_options: Any = None

@@ -102,8 +102,9 @@ def _contract(
     """One product: labels of both that are needed later are batch axes, those of both that are not are summed."""
     a, a_labels = _sum_out(node, a, a_labels, needed | set(b_labels))
     b, b_labels = _sum_out(node, b, b_labels, needed | set(a_labels))
-    batch = [label for label in a_labels if label in b_labels and label in needed]
-    summed = [label for label in a_labels if label in b_labels and label not in needed]
+    shared = [label for label in a_labels if label in b_labels]
+    batch = [label for label in shared if label in needed]
+    summed = [label for label in shared if label not in needed]
     rows = [label for label in a_labels if label not in b_labels]
     columns = [label for label in b_labels if label not in a_labels]
     sizes: dict[str, dims.Dim] = dict.fromkeys(batch + summed, 1)
@@ -112,24 +113,17 @@ def _contract(
             sizes[label] = dims.broadcast(sizes.get(label, 1), size)
 
     def grouped(x: Expr, labels: list[str], first: list[str], second: list[str]) -> Expr:
-        order = [labels.index(label) for label in (*batch, *first, *second)]
-        x = node.permute(x, order)
-        kept = node.shape(x)[: len(batch)]
-        if any(
-            size != sizes[label] for label, size in zip(summed, _sizes_of(node, x, labels, order, summed), strict=True)
-        ):
+        own = dict(zip(labels, node.shape(x), strict=True))
+        if [own[label] for label in summed] != [sizes[label] for label in summed]:
             node.reject("it sums over an axis of size 1 that is broadcast")
+        x = node.permute(x, [labels.index(label) for label in (*batch, *first, *second)])
+        kept = node.shape(x)[: len(batch)]
         group = [dims.product(sizes[label] for label in labels) for labels in (first, second)]
         return node.reshape(x, (*kept, *group))
 
     product = node.op("matmul", grouped(a, a_labels, rows, summed), grouped(b, b_labels, summed, columns))
     labels = [*batch, *rows, *columns]
     return node.reshape(product, [sizes[label] for label in labels]), labels
-
-
-def _sizes_of(node: Node, x: Expr, labels: list[str], order: list[int], wanted: list[str]) -> list[dims.Dim]:
-    by_label = dict(zip((labels[axis] for axis in order), node.shape(x), strict=True))
-    return [by_label[label] for label in wanted]
 
 
 @converter("Det", since=11)
