@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -194,13 +194,18 @@ def _check_names(method: Callable[..., Any], name: str, given: Mapping[str, Any]
     missing = [a.name for a in named if a.default is a.empty and a.name not in given]
     unknown = [key for key in given if not takes_any and key not in arguments]
     if missing or unknown:
-        modes = "modes are said by nn.MethodSpec(inputs, param_mode=..., effect_mode=...)"
         raise FrontendError(
             f"the spec does not fit the method {name}",
             found=", ".join(given) or "no arguments",
             expected=", ".join(a.name for a in named) or "no arguments",
-            hint=modes if "$" in unknown else _did_you_mean(unknown[0], arguments) if unknown else None,
+            hint=_hint_for(unknown, arguments),
         )
+
+
+def _hint_for(unknown: list[str], arguments: Iterable[str]) -> str | None:
+    if "$" in unknown:
+        return "modes are said by nn.MethodSpec(inputs, param_mode=..., effect_mode=...)"
+    return _did_you_mean(unknown[0], arguments) if unknown else None
 
 
 def _did_you_mean(name: str, known: Any) -> str | None:
