@@ -59,26 +59,38 @@ def without_dead(function: Function, candidates: Collection[Var]) -> Function:
 
 def _in_order(bindings: Sequence[Binding], purity: Purity) -> list[Binding] | None:
     """The bindings, each after those that it reads; otherwise, and where effects count, as given."""
+    before = _producers(bindings, purity)
+    if all(max(producers, default=-1) < i for i, producers in enumerate(before)):
+        return list(bindings)
+    order = _topological_order(before)
+    return [bindings[i] for i in order] if len(order) == len(bindings) else None
+
+
+def _producers(bindings: Sequence[Binding], purity: Purity) -> list[set[int]]:
+    """Return for each binding the numbers of those that must come before it."""
     number = {binding.var: i for i, binding in enumerate(bindings)}
     before = [{number[o] for o in operands(b.value) if isinstance(o, Var) and o in number} for b in bindings]
     effects = [i for i, binding in enumerate(bindings) if not purity.is_pure(binding.value)]
     for first, second in pairwise(effects):
         before[second].add(first)
-    if all(producer < i for i, producers in enumerate(before) for producer in producers):
-        return list(bindings)
-    readers: list[list[int]] = [[] for _ in bindings]
+    return before
+
+
+def _topological_order(before: Sequence[set[int]]) -> list[int]:
+    """Return numbers, each after those `before` it and the lowest first (Kahn); what is in a circle is left out."""
+    readers: list[list[int]] = [[] for _ in before]
     for i, producers in enumerate(before):
         for producer in producers:
             readers[producer].append(i)
     waiting = [len(producers) for producers in before]
     ready = [i for i, count in enumerate(waiting) if not count]
     heapify(ready)
-    ordered: list[Binding] = []
+    ordered: list[int] = []
     while ready:
         i = heappop(ready)
-        ordered.append(bindings[i])
+        ordered.append(i)
         for reader in readers[i]:
             waiting[reader] -= 1
             if not waiting[reader]:
                 heappush(ready, reader)
-    return ordered if len(ordered) == len(bindings) else None
+    return ordered
