@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from interpreted_backend import InterpretedBackend
 
 import kernelyard as ky
 from kernelyard import dims, errors
@@ -17,7 +18,6 @@ from kernelyard.ir import Function, FunctionBuilder, IRModule
 from kernelyard.plugins.frontend import Frontend
 from kernelyard.plugins.manager import PluginManager, get_manager
 from kernelyard.testing import assert_allclose, assert_declined, assert_offloaded, evaluate
-from kernelyard.testing.backends import InterpretedBackend
 
 X = np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)
 SUMMARY = re.compile(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from interpreted_backend import InterpretedBackend
 
 from kernelyard.driver.choose_backends import choose_backends
 from kernelyard.errors import OptionError, PluginContractError
 from kernelyard.target import Target
-from kernelyard.testing.backends import InterpretedBackend
 
 
 class Configurable(InterpretedBackend):
@@ -34,6 +34,9 @@ class Manager:
     """One installed backend."""
 
     def active(self, part, target):
+        return [Configurable()]
+
+    def providers(self, part, target):
         return [Configurable()]
 
     def unavailable(self, part, target):

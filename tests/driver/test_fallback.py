@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from interpreted_backend import InterpretedBackend, InterpretedModule
 
 import kernelyard as ky
 from kernelyard import dims, errors
@@ -14,7 +15,6 @@ from kernelyard.plugins.backend import Unavailable
 from kernelyard.plugins.code_generator import CodeGenerator
 from kernelyard.plugins.manager import get_manager
 from kernelyard.testing import assert_allclose, assert_declined, assert_offloaded, evaluate
-from kernelyard.testing.backends import InterpretedBackend, InterpretedModule
 
 X = np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)
 

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from interpreted_backend import InterpretedBackend
 
 import kernelyard.ops  # noqa: F401  # declares the operators
 from kernelyard import dims
@@ -17,7 +18,6 @@ from kernelyard.patterns.composite import captured_operands
 from kernelyard.placement.json_serializer import JSONSerializer, KernelNode
 from kernelyard.placement.partition import partition
 from kernelyard.runtime.json_runtime import JSONGraph
-from kernelyard.testing.backends import InterpretedBackend
 from kernelyard.transform.run_codegen import Region, RunCodegen
 
 W = np.arange(16, dtype=np.float32).reshape(4, 4)

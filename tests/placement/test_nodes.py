@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+from interpreted_backend import InterpretedBackend
 
 import kernelyard.ops  # noqa: F401  # declares the operators
 from kernelyard.errors import OptionError
@@ -16,7 +17,6 @@ from kernelyard.placement.partition import partition
 from kernelyard.placement.recorder import Recorder
 from kernelyard.placement.settings import PlacementSettings
 from kernelyard.runtime.report import Report
-from kernelyard.testing.backends import InterpretedBackend
 
 W = np.eye(4, dtype=np.float32)
 

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from interpreted_backend import InterpretedBackend, called
 
 import kernelyard.ops  # noqa: F401  # declares the operators
 from kernelyard import dims, placement
@@ -21,7 +22,6 @@ from kernelyard.placement.settings import PlacementSettings
 from kernelyard.runtime.report import DeclinedMatch, Report
 from kernelyard.target import Target
 from kernelyard.testing import assert_offloaded
-from kernelyard.testing.backends import InterpretedBackend, called
 from kernelyard.testing.reference import assert_same_meaning
 
 X = np.random.default_rng(0).standard_normal((4, 8), dtype=np.float32)

@@ -6,6 +6,7 @@ import json
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from interpreted_backend import InterpretedBackend
 
 from kernelyard.ir.printer import to_text
 from kernelyard.ir.verify import verify
@@ -16,7 +17,6 @@ from kernelyard.placement.recorder import Recorder
 from kernelyard.placement.settings import PlacementSettings
 from kernelyard.runtime.report import Report
 from kernelyard.testing import strategies
-from kernelyard.testing.backends import InterpretedBackend
 from kernelyard.testing.reference import assert_same_meaning
 from kernelyard.testing.strategies import RandomProgram
 from kernelyard.transform.run_codegen import RunCodegen

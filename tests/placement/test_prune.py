@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from interpreted_backend import InterpretedBackend, called
 
 import kernelyard.ops  # noqa: F401  # declares the operators
 from kernelyard.errors import PluginContractError
@@ -14,7 +15,6 @@ from kernelyard.placement.partition import partition
 from kernelyard.placement.recorder import Recorder
 from kernelyard.placement.settings import PlacementSettings
 from kernelyard.plugins.code_generator import CodeGenerator
-from kernelyard.testing.backends import InterpretedBackend, called
 from kernelyard.testing.reference import assert_same_meaning
 
 X = np.linspace(-2, 2, 16, dtype=np.float32).reshape(4, 4)

@@ -15,7 +15,7 @@ from fake_distribution import GOOD_PLUGIN, MANIFEST, install
 PATTERNS = "from kernelyard.patterns import Accept, FusionPattern, is_op, wildcard\n            return [FusionPattern('{name}.relu', is_op('nn.relu')(wildcard()), lambda match: Accept())]"
 TAKES_RELU = GOOD_PLUGIN.replace("return []", PATTERNS)
 FIRST = MANIFEST + "priority = 99\n"  # asked before all others
-WRONG_MODULE = "from kernelyard.testing.backends import InterpretedModule\n            return InterpretedModule([])"
+WRONG_MODULE = "from interpreted_backend import InterpretedModule\n            return InterpretedModule([])"
 CODEGEN = 'raise AssertionError("nothing matches, so nothing is generated")'
 PROBE = "def probe(self):\n            {}\n\n        def patterns"
 HANGS, CRASHES = "import time; time.sleep(60)", "import ctypes; ctypes.string_at(0)"

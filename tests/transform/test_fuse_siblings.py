@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from fused_graphs import fused_graphs
+from graph_builder import FusedGraph
 from hypothesis import HealthCheck, given, settings
 
 from kernelyard import dims
 from kernelyard.ir import Call, Expr, FunctionBuilder, GlobalVar, IRModule, Var, parse_module, to_text, verify
 from kernelyard.ops.interpreter import run
 from kernelyard.ops.samples import numbers
-from kernelyard.testing.fused_graphs import fused_graphs
-from kernelyard.testing.graph_builder import FusedGraph
 from kernelyard.tir import PrimFunc
 from kernelyard.tir.verify import verify as verify_primfunc
 from kernelyard.transform import FuseSiblings, PassContext

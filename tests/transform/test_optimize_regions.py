@@ -6,6 +6,7 @@ import logging
 
 import numpy as np
 import pytest
+from interpreted_backend import InterpretedBackend, called
 
 import kernelyard.ops  # noqa: F401
 from kernelyard.errors import PluginContractError
@@ -13,7 +14,6 @@ from kernelyard.ir import Call, Function, FunctionBuilder, GlobalVar, IRModule, 
 from kernelyard.ir.visitor import RewriteWith
 from kernelyard.patterns.composite import op_names
 from kernelyard.placement.partition import partition
-from kernelyard.testing.backends import InterpretedBackend, called
 from kernelyard.testing.reference import assert_same_meaning, evaluate
 from kernelyard.transform.optimize_regions import OptimizeRegions
 from kernelyard.transform.run_codegen import RunCodegen

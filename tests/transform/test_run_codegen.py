@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from interpreted_backend import InterpretedBackend, InterpretedModule, called
 
 import kernelyard.ops  # noqa: F401  # declares the operators
 from kernelyard import dims
@@ -17,7 +18,6 @@ from kernelyard.placement.partition import partition
 from kernelyard.placement.recorder import Recorder
 from kernelyard.placement.settings import PlacementSettings
 from kernelyard.runtime.module import RuntimeModule
-from kernelyard.testing.backends import InterpretedBackend, InterpretedModule, called
 from kernelyard.testing.reference import assert_same_meaning
 from kernelyard.transform.inline_functions import inline_functions
 from kernelyard.transform.run_codegen import EXTERNAL_MODULES, Region, RunCodegen

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from interpreted_backend import InterpretedBackend, called
 
 import kernelyard as ky
 from kernelyard import dims
@@ -18,7 +19,6 @@ from kernelyard.ir import Call, FunctionBuilder, IRModule, Var
 from kernelyard.ir.verify import verify
 from kernelyard.patterns import is_op, wildcard
 from kernelyard.placement.partition import partition
-from kernelyard.testing.backends import InterpretedBackend, called
 from kernelyard.testing.reference import assert_same_meaning, evaluate
 from kernelyard.transform.fuse_ops_by_pattern import FuseOpsByPattern
 from kernelyard.transform.legalize_ops import LegalizeOps

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from fused_graphs import fused_graphs
+from graph_builder import FusedGraph
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 import kernelyard as ky
-from kernelyard.testing.fused_graphs import fused_graphs
-from kernelyard.testing.graph_builder import FusedGraph
 
 BATCHES, EXAMPLES = 8, 260
 MACHINES = (None, None, "x86-64-v3", "x86-64")  # in turn; None: this one

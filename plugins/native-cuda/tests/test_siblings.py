@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fused_graphs import fused_graphs
+from graph_builder import FusedGraph
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 import kernelyard as ky
 from kernelyard import dims
 from kernelyard.ir import FunctionBuilder, IRModule
 from kernelyard.testing import evaluate
-from kernelyard.testing.fused_graphs import fused_graphs
-from kernelyard.testing.graph_builder import FusedGraph
 from kernelyard_native_cuda.runtime import NativeCudaModule
 
 TARGET = ky.Target("cuda")

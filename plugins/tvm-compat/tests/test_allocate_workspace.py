@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from interpreted_backend import InterpretedBackend
 
 import kernelyard.ops  # noqa: F401
 from kernelyard.errors import PassError
 from kernelyard.ir import Call, Constant, FunctionBuilder, IRModule, TensorType, parse_module, to_text, verify
 from kernelyard.patterns import FusionPattern, is_op, wildcard
-from kernelyard.testing.backends import InterpretedBackend
 from kernelyard.testing.reference import assert_same_meaning
 from kernelyard.transform.dead_code_elimination import DeadCodeElimination
 from kernelyard.transform.fuse_ops_by_pattern import FuseOpsByPattern

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from interpreted_backend import InterpretedBackend
 
 import kernelyard.ops  # noqa: F401  # declares the operators
 from kernelyard.ir import Call, Function, FunctionBuilder, IRModule, all_ops
 from kernelyard.ir.printer import to_text
 from kernelyard.ir.verify import verify
 from kernelyard.patterns.composite import op_names
-from kernelyard.testing.backends import InterpretedBackend
 from kernelyard.testing.reference import assert_same_meaning
 from kernelyard.testing.strategies import modules
 from kernelyard.transform.run_codegen import RunCodegen

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from interpreted_backend import InterpretedBackend, called
 
 import kernelyard.ops  # noqa: F401  # declares the operators
 from kernelyard.ir import Call, Constant, Function, FunctionBuilder, IRModule, TupleType, Var, get_op
@@ -14,7 +15,6 @@ from kernelyard.ir.verify import verify
 from kernelyard.ir.visitor import RewriteWith
 from kernelyard.patterns import is_op, wildcard
 from kernelyard.patterns.composite import op_names
-from kernelyard.testing.backends import InterpretedBackend, called
 from kernelyard.testing.reference import assert_same_meaning
 from kernelyard.transform.bind_params import BindParams
 from kernelyard.transform.fold_constants import FoldConstants

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from interpreted_backend import InterpretedBackend, called
 
 import kernelyard.ops  # noqa: F401  # declares the operators
 from kernelyard import dims
@@ -17,7 +18,6 @@ from kernelyard.ir import FunctionBuilder, IRModule, Var
 from kernelyard.ir.verify import verify
 from kernelyard.plugins.manager import get_manager
 from kernelyard.target import Target
-from kernelyard.testing.backends import InterpretedBackend, called
 from kernelyard.testing.reference import evaluate
 from kernelyard.transform.bind_params import BindParams
 from kernelyard.transform.pass_base import Sequential

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+from graph_builder import Draw, FusedGraph, GraphBuilder, Value
 from hypothesis import strategies as st
 
 from kernelyard import dims, dtypes
-from kernelyard.testing.graph_builder import Draw, FusedGraph, GraphBuilder, Value
 
 SIZES = (1, 2, 3, 5, 8, 16, 17, 33)
 Step = Callable[[GraphBuilder, Value], None]
