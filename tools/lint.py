@@ -16,7 +16,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from distributions import ROOT, distributions, plugins
+from distributions import ROOT, Distribution, distributions, plugins
 
 TYPES = ".basedpyright.json"  # in the root, which its paths start from
 
@@ -50,7 +50,7 @@ def imports_config(root: Path = ROOT) -> dict[str, Any]:
     options = _options(root, "importlinter")
     own = {each: [module for module in each.modules if module != "kernelyard"] for each in plugins(root)}
     registered = [module for each, modules in own.items() if each.manifest for module in modules]
-    kits = [module for each, modules in own.items() if not each.manifest for module in modules]
+    kits = [module for each in own if not each.manifest for module in (*own[each], *_put_into_the_core(each))]
     apart = {"name": "plugins do not know each other", "type": "independence", "modules": registered}
     below = {
         "name": "kits know no plugin",
@@ -64,6 +64,11 @@ def imports_config(root: Path = ROOT) -> dict[str, Any]:
         "root_packages": list(dict.fromkeys(name.partition(".")[0] for name in names)),
         "contracts": [*options["contracts"], apart, below],
     }
+
+
+def _put_into_the_core(each: Distribution) -> list[str]:
+    """Return the packages `kernelyard.NAME` that a distribution brings."""
+    return [f"kernelyard.{path.parent.name}" for path in sorted(each.source.glob("kernelyard/*/__init__.py"))]
 
 
 def check_types(*files: str) -> int:

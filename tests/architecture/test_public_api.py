@@ -81,12 +81,13 @@ def test_every_public_name_exists_and_is_listed() -> None:
         getattr(ky, "compil")  # noqa: B009
 
 
-def test_a_package_of_another_distribution_names_its_pip_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert ky.nn.Module is not None
-    monkeypatch.delattr(ky, "nn")
-    monkeypatch.setitem(sys.modules, "kernelyard.nn", None)  # as where nothing of that name is installed
-    with pytest.raises(ModuleNotFoundError, match="pip install kernelyard-nn"):
-        getattr(ky, "nn")  # noqa: B009
+@pytest.mark.parametrize("name", ["nn", "testing"])
+def test_a_package_of_another_distribution_names_its_pip_line(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert getattr(ky, name).__name__ == f"kernelyard.{name}"
+    monkeypatch.delattr(ky, name)
+    monkeypatch.setitem(sys.modules, f"kernelyard.{name}", None)  # as where nothing of that name is installed
+    with pytest.raises(ModuleNotFoundError, match=f"pip install kernelyard-{name}"):
+        getattr(ky, name)
 
 
 def test_errors_have_a_base_with_a_code() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from distributions import Distribution, plugins
+from distributions import Distribution, core, plugins
 from repository import CORE, DISTRIBUTIONS, INSTALLED, PLUGINS, ROOT, TEMPLATE, fresh, modules, sources
 
 from kernelyard.errors import KernelyardError
@@ -179,6 +179,15 @@ def test_distributions_have_the_same_shape(distribution: Distribution) -> None:
     assert list((distribution.folder / "tests").glob("test_*.py"))
     assert any(re.match(r"kernelyard\b", requirement) for requirement in distribution.project["dependencies"])
     assert ("kernelyard" in distribution.entry_points) == (distribution.manifest is not None)
+
+
+def test_pytest_loads_nothing_of_ours_unless_the_kit_for_tests_is_installed() -> None:
+    registered = [each.name for each in (core(), *DISTRIBUTIONS) if "pytest11" in each.entry_points]
+    assert registered == ["kernelyard-testing"]
+    needed = [
+        each.name for each in (core(), *DISTRIBUTIONS) for need in each.project["dependencies"] if "testing" in need
+    ]
+    assert needed == []
 
 
 @each_plugin

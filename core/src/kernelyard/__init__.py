@@ -46,12 +46,11 @@ _SUBPACKAGES = (
     "patterns",
     "plugins",
     "runtime",
-    "testing",
     "tir",
     "transform",
 )
 
-_OF_OTHER_DISTRIBUTIONS = ("nn",)  # each comes with a distribution named after it
+_OF_OTHER_DISTRIBUTIONS = ("nn", "testing")  # each comes with a distribution named after it
 
 __all__ = [
     "Executable",

@@ -1,4 +1,4 @@
-"""Options of the conformance kit for pytest, added only where `kernelyard.testing` is what pytest is to run.
+"""Add the conformance kit's options to pytest, only where `kernelyard.testing` is what pytest is to run.
 
 pytest imports this module in every run, so it imports nothing and, in other runs, does nothing.
 """
@@ -14,7 +14,7 @@ PACKAGE = "kernelyard.testing"
 
 
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
-    """`--backend`, `--device`, `--scorecard` and `--case-timeout`."""
+    """Add `--backend`, `--device`, `--scorecard` and `--case-timeout`."""
     config = pluginmanager.get_plugin("pytestconfig")
     if config is None or PACKAGE not in map(str, config.invocation_params.args):
         return

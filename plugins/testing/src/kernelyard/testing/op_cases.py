@@ -31,7 +31,7 @@ DimOf = Callable[[int, int, int], Dim]  # operand, axis, size -> the dim of the 
 
 @dataclass(frozen=True)
 class OpCase:
-    """An operator with one of its samples.
+    """Pair an operator with one of its samples.
 
     Example:
         >>> case = op_cases(["nn.relu"])[0]
@@ -90,24 +90,25 @@ class OpCase:
 
 
 def op_cases(names: Iterable[str] | None = None) -> list[OpCase]:
-    """All samples of some operators, or of every operator that has a reference."""
+    """Return all samples of some operators, or of every operator that has a reference."""
     ops = all_ops() if names is None else tuple(map(get_op, names))
     return [OpCase(op, sample) for op in ops if op.reference for sample in op.samples()]
 
 
 def one_symbol_per_size(operand: int, axis: int, size: int) -> Dim:
-    """Equal sizes become the same symbol; size 1 stays, since it decides about broadcasting."""
+    """Return the same symbol for equal sizes; size 1 stays, since it decides about broadcasting."""
     return dims.symbol(f"n{size}") if size > 1 else size
 
 
 def one_symbol_per_axis(operand: int, axis: int, size: int) -> Dim:
-    """Every axis becomes a symbol of its own: nothing can be proved equal."""
+    """Return a symbol of its own for every axis: nothing can be proved equal."""
     return dims.symbol(f"n{operand}_{axis}") if size > 1 else size
 
 
 def assert_conforms(case: OpCase, run: Callable[[IRModule, list[np.ndarray]], Sequence[object]]) -> None:
-    """An implementation gives what the reference gives: `run` takes the case's module and inputs to outputs.
+    """Assert that an implementation gives what the reference gives.
 
+    run: takes the case's module and inputs to outputs.
     Raises: AssertionError naming the case.
     """
     outputs, expected = run(case.module(), case.inputs()), case.expected()

@@ -1,4 +1,4 @@
-"""The conformance kit: holds a backend to what its package claims.
+"""Hold a backend to what its package claims: the conformance kit.
 
     pytest --pyargs kernelyard.testing --backend acme --scorecard acme-card
 

@@ -26,7 +26,7 @@ EXACT = (0.0, 0.0)
 
 
 def assert_allclose(actual: Any, expected: Any, dtype: str | None = None) -> None:
-    """Two tensors have the same shape and dtype, and their elements differ within the tolerance of the dtype.
+    """Assert that two tensors have one shape and dtype, and elements that differ within the tolerance of the dtype.
 
     `dtype` chooses another row of `TOLERANCES` than the expected tensor's own. NaN equals NaN.
     Raises: AssertionError with the worst element.
@@ -46,7 +46,7 @@ def _comparable(array: np.ndarray) -> np.ndarray:
 
 
 def relative_error(actual: Any, expected: Any) -> float:
-    """The largest difference, as a fraction of the largest expected magnitude: what networks are compared by.
+    """Return the largest difference, as a fraction of the largest expected magnitude: what networks are compared by.
 
     Example:
         >>> relative_error([1.0, 2.0], [1.0, 4.0])
@@ -67,7 +67,7 @@ def assert_offloaded(
     count: int | None = None,
     at_least: int = 1,
 ) -> None:
-    """A backend took groups of ops, of one pattern if given: `at_least` so many, or exactly `count`.
+    """Assert that a backend took groups of ops, of one pattern if given: `at_least` so many, or exactly `count`.
 
     Raises: AssertionError that lists what was placed and the backend's reasons, near misses included.
     """
@@ -91,7 +91,7 @@ def assert_offloaded(
 
 
 def assert_declined(executable_or_report: Any, backend: str, code: str, pattern: str | None = None) -> None:
-    """A backend refused something with that reason code.
+    """Assert that a backend refused something with that reason code.
 
     Raises: AssertionError that lists the refusals there were.
     """
@@ -107,7 +107,7 @@ def _declines(report: Report, backend: str) -> list[Any]:
 
 
 def report_of(executable_or_report: Any) -> Report:
-    """The report of an executable, or the report itself."""
+    """Return the report of an executable, or the report itself."""
     report = getattr(executable_or_report, "report", executable_or_report)
     assert isinstance(report, Report), f"an executable or a report is needed, found {type(report).__name__}"
     return report

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cache, partial
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from kernelyard.ir import Call, IRModule
@@ -21,22 +20,12 @@ DTYPE = "float32"  # what random graphs are made of
 
 
 def random_cases(claims: Claims) -> Iterator[tuple[str, Callable[[Bench], None]]]:
-    """Names and checks of the graphs, of known sizes and, where they are claimed, of unknown ones.
-
-    Without hypothesis it is one check that fails, and says what to install.
-    """
-    if find_spec("hypothesis") is None:
-        yield "L5 random graphs", _needs_hypothesis
-        return
+    """Yield names and checks of the graphs, of known sizes and, where they are claimed, of unknown ones."""
     ops = frozenset(op for op, claimed in claims.ops.items() if DTYPE in claimed)
     for symbolic in (False, True) if claims.symbolic else (False,):
         for number in range(COUNT if ops else 0):
             name = f"L5 random graph {number}{' of unknown sizes' if symbolic else ''}"
             yield name, partial(_check, ops, symbolic, number)
-
-
-def _needs_hypothesis(bench: Bench) -> None:
-    raise AssertionError("hypothesis makes the random graphs, and is not installed: pip install 'kernelyard[testing]'")
 
 
 def _check(ops: frozenset[str], symbolic: bool, number: int, bench: Bench) -> None:

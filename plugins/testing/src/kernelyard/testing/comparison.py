@@ -13,11 +13,10 @@ from kernelyard.testing.assertions import relative_error
 
 
 class StepError(NamedTuple):
-    """How far a step's results are from the reference's: the largest difference, as a fraction of the largest expected
-    magnitude.
+    """Record how far a step's results are from the reference's.
 
-    label: the model's node, or `output 'name'` for a result of the program. function and reference_function: what
-    computed it in each executable.
+    error: the largest difference, as a fraction of the largest expected magnitude. label: the model's node, or
+    `output 'name'` for a result of the program. function and reference_function: what computed it in each executable.
     """
 
     label: str
@@ -29,7 +28,7 @@ class StepError(NamedTuple):
 def compare_executables(
     executable: Executable, reference: Executable, feeds: Mapping[str, Any], function: str | None = None
 ) -> list[StepError]:
-    """The errors of the steps that both executables have, in the order in which they run, and then of the outputs.
+    """Compare two executables of one model step by step, in the order in which these run, and then by their outputs.
 
     Steps are the same when they give the result of one node of the model, in one shape and dtype; a node that one of
     the two computes inside a larger region or kernel has no step there. function: an entry function other than main.

@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +16,11 @@ from fake_distribution import install
 import kernelyard as ky
 from kernelyard.errors import DeviceError, PluginError, UnknownBackendError
 from kernelyard.plugins.worker_process import Worker
-from kernelyard.testing.conformance import random_graphs
-from kernelyard.testing.conformance.bench import Bench
 from kernelyard.testing.conformance.cases import LEVELS
 from kernelyard.testing.conformance.claims import Gap, parse_claims, read_claims
 from kernelyard.testing.conformance.place import device_for, plugins_for
 
-ROOT = Path(__file__).parents[2]
-TEMPLATE = ROOT / "plugins" / "_template"
+TEMPLATE = Path(__file__).parents[2] / "_template"
 
 
 def environment_with(site: Path | None) -> dict[str, str]:
@@ -201,24 +197,5 @@ def test_other_runs_of_pytest_do_not_have_the_options(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 4
     assert "unrecognized arguments: --backend" in done.stderr
-    code = "import sys, kernelyard.pytest_plugin\nassert not {'numpy', 'pytest', 'pluggy'} & set(sys.modules)"
+    code = "import sys, kernelyard_testing.pytest_plugin\nassert not {'kernelyard', 'numpy', 'pytest', 'pluggy'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
-
-
-def test_without_hypothesis_one_case_fails_and_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    claims = read_claims("dnnl")
-    assert len(list(random_graphs.random_cases(claims))) > 1
-    monkeypatch.setattr(random_graphs, "find_spec", lambda name: None)
-    ((name, check),) = random_graphs.random_cases(claims)
-    assert name == "L5 random graphs"
-    with pytest.raises(AssertionError, match=r"pip install 'kernelyard\[testing\]'"):
-        check(Bench("dnnl"))
-
-
-def test_new_packages_ask_for_what_the_kit_needs() -> None:
-    extras = [
-        tomllib.loads((ROOT / path / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-        for path in (".", "plugins/_template")
-    ]
-    assert {requirement.partition(">")[0] for requirement in extras[0]["testing"]} == {"pytest", "hypothesis"}
-    assert extras[1]["test"] == ["kernelyard[testing]"]

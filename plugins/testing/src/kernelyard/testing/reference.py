@@ -16,7 +16,7 @@ from kernelyard.testing.assertions import assert_allclose
 def evaluate(
     module: IRModule, inputs: Sequence[np.ndarray] | Mapping[str, np.ndarray], function: str = "main"
 ) -> list[np.ndarray]:
-    """The outputs of a module's function for inputs in order or by name.
+    """Evaluate a module's function by the operators' NumPy references, for inputs in order or by name.
 
     Raises: as `kernelyard.ops.interpreter.run`.
     """
@@ -26,7 +26,7 @@ def evaluate(
 def assert_same_meaning(
     before: IRModule, after: IRModule, inputs: Sequence[np.ndarray] | Mapping[str, np.ndarray]
 ) -> None:
-    """Two modules compute the same from the same inputs, within the tolerance of each output's dtype."""
+    """Assert that two modules compute the same from the same inputs, within the tolerance of each output's dtype."""
     expected, actual = evaluate(before, inputs), evaluate(after, inputs)
     assert len(actual) == len(expected), f"{len(actual)} outputs, expected {len(expected)}"
     for one, other in zip(actual, expected, strict=True):
