@@ -12,11 +12,12 @@ from kernelyard.errors import BackendUnavailableError
 from kernelyard.plugins.manager import backends, get_manager
 from kernelyard.runtime import cuda_driver, cuda_libraries
 from kernelyard.runtime.cuda_libraries import CUBLASLT, NVRTC
+from kernelyard.testing.offload_bench import module_of
 from kernelyard_cublas.backend import CublasBackend
 from kernelyard_cublas.libraries import load_library, refusal, version_text
 from kernelyard_cublas.runtime import api_of
 
-from .conftest import compiled, module_of, region_of
+from .conftest import compiled, region_of
 
 PRODUCT = module_of(lambda b, x, w: b.op("matmul", x, w), ((4, 8), "float32"), ((8, 6), "float32"))
 
@@ -131,11 +132,8 @@ def test_where_a_gpu_is_auto_leaves_the_backend_out_without_the_library(machine,
     assert info.reason in said
 
 
-def test_on_a_gpu_without_the_library_one_error_says_what_is_missing(machine, emulator):
-    if emulator is None:
-        pytest.skip("there is no C++ compiler, which the emulator needs")
-
-    class Gpu(type(emulator)):
+def test_on_a_gpu_without_the_library_one_error_says_what_is_missing(machine, products):
+    class Gpu(type(products.emulator)):
         is_emulator = False
 
         def __init__(self):

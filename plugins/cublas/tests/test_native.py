@@ -7,6 +7,7 @@ import ctypes
 import pytest
 
 from kernelyard.errors import BackendUnavailableError, KernelyardError
+from kernelyard.testing.offload_bench import module_of
 from kernelyard_cublas._enums import (
     ComputeType,
     DataType,
@@ -25,7 +26,7 @@ from kernelyard_cublas.lt_api import Addresses, Heuristic, Layouts, LtError, Mat
 from kernelyard_cublas.problem import Attributes, problem_of
 from kernelyard_cublas.type_table import PRODUCTS
 
-from .conftest import compiled, module_of, region_of
+from .conftest import compiled, region_of
 from .test_tvm_scenarios import INTEGERS, OFFLOADED, SIZES, case, scaled_by_two
 
 pytestmark = pytest.mark.cuda_libs

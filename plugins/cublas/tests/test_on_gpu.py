@@ -13,10 +13,11 @@ from kernelyard.dims import symbol
 from kernelyard.errors import KernelyardError, PerformanceWarning
 from kernelyard.runtime.cuda_driver import CudaDriver
 from kernelyard.testing import assert_allclose, evaluate
+from kernelyard.testing.offload_bench import feeds_of, module_of, values
 from kernelyard_cublas.runtime import api_of
 from kernelyard_cublas.type_table import FP8, FP8_CAPABILITY
 
-from .conftest import compiled, feeds_of, module_of, region_of, runtime_of, values
+from .conftest import compiled, region_of, runtime_of
 from .test_tvm_scenarios import INTEGERS, OFFLOADED, SIZES, case, pattern, scaled_by_two, transposed
 
 pytestmark = pytest.mark.gpu
@@ -38,7 +39,7 @@ def gpu():
 
 def right(exe, module, rough=False, **sizes):
     """What the GPU gives is what the reference gives: one step at a time, and captured."""
-    feeds = feeds_of(module, sizes)
+    feeds = feeds_of(module, **sizes)
     wanted = evaluate(module, feeds)[0]
     dtype = wanted.dtype.name
     machine = ky.VirtualMachine(exe, ky.cuda(0))
@@ -155,5 +156,5 @@ def test_many_sizes(gpu):
     module = module_of(layers, ((N, 64), "float16"))
     machine = ky.VirtualMachine(compiled(module), ky.cuda(0))
     for rows in (1, 7, 128, 1000, 7):
-        feeds = feeds_of(module, {"n": rows})
+        feeds = feeds_of(module, n=rows)
         assert_allclose(machine["main"](*feeds).numpy(), evaluate(module, feeds)[0])

@@ -12,8 +12,9 @@ import kernelyard as ky
 from kernelyard.dims import symbol
 from kernelyard.errors import DeviceError
 from kernelyard.ir import TensorType
+from kernelyard.testing.offload_bench import module_of, values
 
-from .conftest import compiled, module_of, values
+from .conftest import compiled
 from .test_tvm_scenarios import transposed
 
 B, S, T, N = (symbol(name) for name in "bstn")

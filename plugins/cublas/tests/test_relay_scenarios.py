@@ -14,6 +14,7 @@ from kernelyard.ir import FunctionBuilder, IRModule, Var, verify
 from kernelyard.placement.recorder import Recorder
 from kernelyard.target import Target
 from kernelyard.testing import assert_allclose, evaluate
+from kernelyard.testing.offload_bench import feeds_of
 from kernelyard_cublas.backend import CublasBackend
 from kernelyard_cublas.checks import Checks
 from kernelyard_tvm_compat.annotate_target import AnnotateTarget
@@ -21,7 +22,7 @@ from kernelyard_tvm_compat.merge_composite import MergeComposite
 from kernelyard_tvm_compat.partition_graph import PartitionGraph
 from kernelyard_tvm_compat.single_op_rules import register_op_rule, unregister_op_rules
 
-from .conftest import feeds_of, region_of, runtime_of
+from .conftest import region_of, runtime_of
 
 PAIRS = (
     ("float32", "float32"),
@@ -55,7 +56,7 @@ def run(products, b: FunctionBuilder, result: Var) -> tuple[ky.Executable, list[
     module = verify(IRModule({"main": b.function(result)}))
     after, recorder = partitioned(module)
     exe = ky.compile(after, target="cuda", backends=["cublas"], strict=True)
-    feeds = feeds_of(module, {})
+    feeds = feeds_of(module)
     assert_allclose(
         ky.VirtualMachine(exe, ky.cuda(products.emulator.index))["main"](*feeds), evaluate(module, feeds)[0]
     )

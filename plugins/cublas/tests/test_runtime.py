@@ -16,11 +16,12 @@ from kernelyard.errors import ArtifactCorruptedError, ArtifactVersionError, Devi
 from kernelyard.runtime.device_driver import DeviceMemory, DeviceWorkspace
 from kernelyard.runtime.module import BindContext, BoundTensor
 from kernelyard.testing import assert_allclose, evaluate
+from kernelyard.testing.offload_bench import feeds_of, module_of, values
 from kernelyard_cublas.emulation import SECONDS, WORKSPACE_STEP
 from kernelyard_cublas.lt_api import LtError
 from kernelyard_cublas.runtime import CublasRuntime, load
 
-from .conftest import compiled, feeds_of, module_of, runtime_of, values
+from .conftest import compiled, runtime_of
 
 N = symbol("n")
 LAYERS = [values((16, 16), "float32", seed) for seed in range(2)]
@@ -212,7 +213,7 @@ def test_arguments_may_move(products):
 
     module = module_of(build, ((16, 16), "float32"), ((16,), "float32"))
     exe = compiled(module)
-    feeds = feeds_of(module, {})
+    feeds = feeds_of(module)
     runtime = runtime_of(exe)
     placed = Placed(runtime, products.emulator, runtime.symbols()[0], feeds, {})
     (wanted,) = evaluate(module, feeds)

@@ -12,10 +12,11 @@ import pytest
 import kernelyard as ky
 from kernelyard.dims import symbol
 from kernelyard.testing import assert_allclose, evaluate
+from kernelyard.testing.offload_bench import feeds_of, module_of
 from kernelyard_cublas.emulation import EmulatedLt
 from kernelyard_cublas.runtime import api_of
 
-from .conftest import APPROXIMATE, compiled, feeds_of, module_of, region_of
+from .conftest import APPROXIMATE, compiled, region_of
 
 A, B = symbol("a"), symbol("b")
 SIZES = {"a": 3, "b": 2}
@@ -89,7 +90,7 @@ def test_gelu_is_approximated_where_the_user_allows_it(left, right, is_transpose
     module = module_of(build, *inputs)
     exe = compiled(module, **APPROXIMATE)
     assert region_of(exe).pattern == "cublas.matmul_transposed_bias_gelu"
-    feeds = feeds_of(module, SIZES)
+    feeds = feeds_of(module, **SIZES)
     machine = ky.VirtualMachine(exe, ky.cuda(products.emulator.index))
     np.testing.assert_allclose(machine["main"](*feeds).numpy(), evaluate(module, feeds)[0], atol=1e-2, rtol=1e-2)
 
@@ -211,7 +212,7 @@ def test_cublas_partition_fp8_matmul_dequantize(scale, zero_point, code, product
         exe = products.taken("matmul_transposed_dequantize", build, *inputs)
         assert len(exe.programs["main"].steps) == 1
     else:
-        exe = products.partly("matmul_transposed", code, build, *inputs, at="matmul_transposed_dequantize")
+        exe = products.partly(["matmul_transposed"], code, build, *inputs, at="matmul_transposed_dequantize")
         assert len(exe.programs["main"].steps) == 2
 
 
@@ -245,8 +246,8 @@ def test_cublas_partition_matmul_without_bias(dtype, products):
     def build(b, x, w, y):
         return b.op("add", b.op("matmul", x, w), y)
 
-    products.partly("matmul", "bias", build, ((16, 32), dtype), ((32, 32), dtype), ((16, 1), dtype))
-    products.partly("matmul", "residual", build, ((2, 16, 32), dtype), ((32, 32), dtype), ((2, 1, 32), dtype))
+    products.partly(["matmul"], "bias", build, ((16, 32), dtype), ((32, 32), dtype), ((16, 1), dtype))
+    products.partly(["matmul"], "residual", build, ((2, 16, 32), dtype), ((32, 32), dtype), ((2, 1, 32), dtype))
 
 
 def test_a_matrix_of_the_size_of_the_product_is_a_residual(products):
@@ -270,7 +271,7 @@ def test_cublas_partition_igemm(sizes, is_taken, products):
 
 def test_cublas_partition_igemm_with_bias(products):
     build, *inputs = case((32, 32), (32, 8), False, "bias", "int8", cast="int32")
-    products.partly("matmul", "bias", build, *inputs, at="matmul_bias")
+    products.partly(["matmul"], "bias", build, *inputs, at="matmul_bias")
 
 
 class CapturingApi:

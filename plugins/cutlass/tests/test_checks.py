@@ -10,6 +10,7 @@ from kernelyard.dims import symbol
 from kernelyard.errors import KernelyardError, OptionError
 from kernelyard.ir import FunctionBuilder, IRModule
 from kernelyard.testing import assert_declined
+from kernelyard.testing.offload_bench import module_of, values
 from kernelyard_cutlass import tune
 from kernelyard_cutlass.compiler import key_of, text_of
 from kernelyard_cutlass.epilogue import Epilogue
@@ -17,7 +18,7 @@ from kernelyard_cutlass.kernels import GemmKernel, Tile
 from kernelyard_cutlass.tiles import Problem
 from kernelyard_cutlass.toolchain import Toolchain
 
-from .conftest import compiled, composites, module_of, runtime_of, values
+from .conftest import compiled, composites, runtime_of
 from .test_tvm_scenarios import conv_nhwc
 
 N = symbol("n")

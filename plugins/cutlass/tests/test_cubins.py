@@ -11,6 +11,7 @@ import pytest
 import kernelyard as ky
 from kernelyard.errors import KernelyardError
 from kernelyard.runtime import elf
+from kernelyard.testing.offload_bench import module_of
 from kernelyard_cutlass import compiler
 from kernelyard_cutlass.backend import CutlassBackend
 from kernelyard_cutlass.epilogue import ACTIVATIONS, COMBINATIONS, Epilogue
@@ -29,7 +30,7 @@ from kernelyard_cutlass.kernels import (
 )
 from kernelyard_cutlass.runtime import load
 
-from .conftest import compiled, module_of, runtime_of
+from .conftest import compiled, runtime_of
 
 pytestmark = [
     pytest.mark.cuda_libs,

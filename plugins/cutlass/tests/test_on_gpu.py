@@ -10,9 +10,10 @@ from kernelyard.dims import symbol
 from kernelyard.errors import DeviceError
 from kernelyard.runtime.cuda_driver import CudaDriver
 from kernelyard.testing import assert_allclose, evaluate
+from kernelyard.testing.offload_bench import feeds_of, module_of
 from kernelyard_cutlass.backend import CutlassBackend
 
-from .conftest import composites, feeds_of, module_of
+from .conftest import composites
 from .test_tvm_scenarios import conv_nhwc, decoded, finished, transposed, weight
 
 pytestmark = pytest.mark.gpu
@@ -106,7 +107,7 @@ def test_a_family_on_a_gpu(name, tune, arch):
     assert len(composites(exe)) == 1
     machine = ky.VirtualMachine(exe, ky.cuda(0))
     for size in (1, 5, 100):
-        feeds = feeds_of(module, {"n": size})
+        feeds = feeds_of(module, n=size)
         found = np.asarray(machine["main"](*feeds).numpy())
         # Products of float32 are those of tensor cores.
         assert_allclose(found, evaluate(module, feeds)[0], F16 if found.dtype == np.float32 else None)

@@ -17,6 +17,7 @@ from kernelyard.runtime import cuda_libraries, memory, nvrtc
 from kernelyard.runtime.cuda_driver import CudaDriver, Image
 from kernelyard.runtime.device_driver import DeviceWorkspace
 from kernelyard.runtime.module import BindContext, BoundTensor
+from kernelyard.testing.offload_bench import feeds_of, module_of
 from kernelyard_cutlass import backend, code, toolchain, tune
 from kernelyard_cutlass.backend import CutlassBackend
 from kernelyard_cutlass.code import Code
@@ -24,7 +25,7 @@ from kernelyard_cutlass.kernels import entry_of
 from kernelyard_cutlass.launches import SIGNATURES
 from kernelyard_cutlass.runtime import CutlassModule, load
 
-from .conftest import compiled, feeds_of, module_of, runtime_of
+from .conftest import compiled, runtime_of
 
 F16 = "float16"
 N = symbol("n")
@@ -251,7 +252,7 @@ def test_an_empty_result_launches_nothing():
 # --- what is missing --------------------------------------------------------------------------------------------------
 def test_host_memory_is_no_place_for_kernels():
     module = runtime_of(compiled(MODULE))
-    feeds = feeds_of(MODULE, {"n": 3})
+    feeds = feeds_of(MODULE, n=3)
     with pytest.raises(DeviceError, match="host memory"):
         module.get_function(module.symbols()[0])(*feeds, np.empty((3, 128), np.float16), symbols={"n": 3})
 

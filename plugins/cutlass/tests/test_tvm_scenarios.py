@@ -15,9 +15,10 @@ from kernelyard.patterns import match
 from kernelyard.patterns.checks import Gemm
 from kernelyard.patterns.templates import matmul
 from kernelyard.testing import assert_declined
+from kernelyard.testing.offload_bench import feeds_of, module_of, values
 from kernelyard_cutlass.products import checked_gemm
 
-from .conftest import compiled, composites, feeds_of, module_of, runtime_of, values
+from .conftest import compiled, composites, runtime_of
 
 A, B = symbol("a"), symbol("b")
 SIZES = {"a": 3, "b": 2}
@@ -562,7 +563,7 @@ def test_conv2d_cuda_graph(programs):
     assert composites(exe) == ["cutlass.conv2d"]
     assert runtime_of(exe).is_capturable
     machine = ky.VirtualMachine(exe, ky.cuda("emulator"))
-    feeds = feeds_of(module, {})
+    feeds = feeds_of(module)
     first = machine["main"](*feeds).numpy()
     np.testing.assert_array_equal(machine["main"](*feeds).numpy(), first)
     programs.right(exe, module)
