@@ -29,10 +29,9 @@ TEAM_FUNCTIONS = ("GOMP_parallel", "GOMP_barrier", "omp_get_thread_num", "omp_ge
 Dims = c_int64 * enums.MAX_NDIMS
 _OUT = POINTER(c_void_p)
 _DIMS = POINTER(c_int64)
-_CREATE = (_OUT, c_void_p)  # a new primitive descriptor, on an engine
 
-# Argument types of every function that we call; each returns a dnnl_status_t. A leading POINTER(c_void_p) receives
-# the new object. The order of a primitive's descriptors is that of the header.
+# Argument types of the functions that we call, other than those of `create_descriptor`; each returns
+# a dnnl_status_t. A leading POINTER(c_void_p) receives the new object.
 SIGNATURES: dict[str, tuple[Any, ...]] = {
     "dnnl_engine_create": (_OUT, c_int, c_size_t),
     "dnnl_engine_destroy": (c_void_p,),
@@ -63,35 +62,8 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "dnnl_primitive_create": (_OUT, c_void_p),
     "dnnl_primitive_execute": (c_void_p, c_void_p, c_int, c_void_p),
     "dnnl_primitive_destroy": (c_void_p,),
-    "dnnl_matmul_primitive_desc_create": (*_CREATE, *[c_void_p] * 5),
-    "dnnl_convolution_forward_primitive_desc_create": (*_CREATE, c_int, c_int, *[c_void_p] * 4, *[_DIMS] * 4, c_void_p),
-    "dnnl_deconvolution_forward_primitive_desc_create": (
-        *_CREATE, c_int, c_int, *[c_void_p] * 4, *[_DIMS] * 4, c_void_p,
-    ),
-    "dnnl_eltwise_forward_primitive_desc_create": (
-        *_CREATE, c_int, c_int, c_void_p, c_void_p, c_float, c_float, c_void_p,
-    ),
-    "dnnl_binary_primitive_desc_create": (*_CREATE, c_int, *[c_void_p] * 4),
-    "dnnl_pooling_forward_primitive_desc_create": (
-        *_CREATE, c_int, c_int, c_void_p, c_void_p, *[_DIMS] * 5, c_void_p,
-    ),
-    "dnnl_reduction_primitive_desc_create": (*_CREATE, c_int, c_void_p, c_void_p, c_float, c_float, c_void_p),
-    "dnnl_softmax_forward_primitive_desc_create": (*_CREATE, c_int, c_int, c_void_p, c_void_p, c_int, c_void_p),
-    "dnnl_layer_normalization_forward_primitive_desc_create": (
-        *_CREATE, c_int, c_void_p, c_void_p, c_void_p, c_float, c_uint, c_void_p,
-    ),
-    "dnnl_batch_normalization_forward_primitive_desc_create": (
-        *_CREATE, c_int, c_void_p, c_void_p, c_float, c_uint, c_void_p,
-    ),
-    "dnnl_lrn_forward_primitive_desc_create": (
-        *_CREATE, c_int, c_int, c_void_p, c_void_p, c_int64, c_float, c_float, c_float, c_void_p,
-    ),
-    "dnnl_resampling_forward_primitive_desc_create": (
-        *_CREATE, c_int, c_int, POINTER(c_float), c_void_p, c_void_p, c_void_p,
-    ),
-    "dnnl_concat_primitive_desc_create": (*_CREATE, c_void_p, c_int, c_int, POINTER(c_void_p), c_void_p),
     "dnnl_reorder_primitive_desc_create": (_OUT, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p),
-}  # fmt: skip
+}
 
 # Functions that return something else than a status.
 QUERIES: dict[str, tuple[Any, tuple[Any, ...]]] = {
@@ -163,12 +135,12 @@ class Library:
         self.engine = self.create("dnnl_engine_create", "dnnl_engine_destroy", enums.ENGINE_CPU, 0)
         os.register_at_fork(before=self._rest_threads)
 
-    def _plain_function(self, name: str, result: Any, types: tuple[Any, ...]) -> Callable[..., Any]:
+    def _plain_function(self, name: str, result: Any, types: tuple[Any, ...] | None) -> Callable[..., Any]:
         function = getattr(self._library, name)
         function.argtypes, function.restype = types, result
         return function
 
-    def _status_function(self, name: str, types: tuple[Any, ...]) -> Callable[..., Any]:
+    def _status_function(self, name: str, types: tuple[Any, ...] | None) -> Callable[..., Any]:
         function = self._plain_function(name, c_int, types)
         function.errcheck = _check_status  # pyright: ignore[reportFunctionMemberAccess]
         return function
@@ -192,6 +164,19 @@ class Library:
         if address.value is None:
             raise StatusError(name, enums.STATUS.index("runtime_error"))
         return owner(address.value, self._functions[destroy])
+
+    def create_descriptor(self, kind: str, *arguments: Any) -> Handle:
+        """Calls `dnnl_<kind>_primitive_desc_create` on the engine; the arguments are of the C types that it takes.
+
+        Raises: StatusError, with status "unimplemented" where the library is older than the function.
+        """
+        name = f"dnnl_{kind}_primitive_desc_create"
+        if name not in self._functions:
+            try:
+                self._functions[name] = self._status_function(name, None)
+            except AttributeError as error:
+                raise StatusError(name, enums.STATUS.index("unimplemented")) from error
+        return self.create(name, "dnnl_primitive_desc_destroy", c_void_p(self.engine.address), *arguments)
 
     def new_stream(self) -> Handle:
         """A stream; a bound call has its own."""

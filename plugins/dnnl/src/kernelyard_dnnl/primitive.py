@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import re
 from collections.abc import Callable
-from ctypes import byref, c_char_p, c_float, c_void_p
+from ctypes import byref, c_char_p, c_float, c_int64, c_void_p
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from threading import Lock
@@ -53,7 +53,13 @@ class Depthwise:
 
 PostOp: TypeAlias = "Eltwise | Sum | Binary | Depthwise"
 PostOps: TypeAlias = "tuple[PostOp, ...]"
-Argument: TypeAlias = "int | float | MemoryDescriptor | Vector | Factors | Descriptors | None"
+Argument: TypeAlias = "int | float | Size | MemoryDescriptor | Vector | Factors | Descriptors | None"
+
+
+class Size(NamedTuple):
+    """A `dnnl_dim_t` argument."""
+
+    value: int
 
 
 class Vector(NamedTuple):
@@ -205,13 +211,7 @@ def create_primitive(
     converted = [_converted(argument) for argument in arguments]
     attributes = _attributes(post_ops)
     with thread_count(library, threads):
-        descriptor = library.create(
-            f"dnnl_{kind}_primitive_desc_create",
-            "dnnl_primitive_desc_destroy",
-            library.engine.address,
-            *converted,
-            attributes.address,
-        )
+        descriptor = library.create_descriptor(kind, *converted, c_void_p(attributes.address))
         for _ in range(skipped):
             library.call("dnnl_primitive_desc_next_impl", descriptor.address)
     return Primitive(descriptor, Recipe(kind, arguments, post_ops, skipped), threads)
@@ -246,15 +246,20 @@ def speed(implementation: str) -> int:
 
 
 def _converted(argument: Argument) -> Any:
+    """An argument as its C type."""
+    if isinstance(argument, float):
+        return c_float(argument)
     if isinstance(argument, MemoryDescriptor):
-        return argument.address
+        return c_void_p(argument.address)
+    if isinstance(argument, Size):
+        return c_int64(argument.value)
     if isinstance(argument, Vector):
         return c_dims(argument.values)
     if isinstance(argument, Factors):
         return (c_float * len(argument.values))(*argument.values)
     if isinstance(argument, Descriptors):
         return (c_void_p * len(argument.values))(*(descriptor.address for descriptor in argument.values))
-    return argument
+    return argument  # an int, or NULL
 
 
 @lru_cache(maxsize=256)

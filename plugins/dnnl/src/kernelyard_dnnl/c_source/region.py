@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from types import NoneType
 from typing import TypeVar
 
 from kernelyard_dnnl import _enums as enums
@@ -19,6 +20,7 @@ from kernelyard_dnnl.primitive import (
     PostOps,
     Primitive,
     Recipe,
+    Size,
     Sum,
     Vector,
     create_reorder,
@@ -43,6 +45,7 @@ class RegionWriter:
         self._descriptors: dict[object, int] = {}
         self._attributes: dict[PostOps, int] = {}
         self._primitives: dict[Recipe, int] = {}
+        self._prototypes: dict[str, str] = {}
         self._executed: set[int] = set()
         self._places: dict[tuple[Buffer, int, int], int] = {}
         self._place_rows: list[str] = []
@@ -63,7 +66,8 @@ class RegionWriter:
             )
             for operation in self._plan.operations
         ]
-        lines = [f"static int {name}_build(ky_shared* r) {{", *self._build, "  return 0;", "}"]
+        build = [f"static int {name}_build(ky_shared* r) {{", *self._build, "  return 0;", "}"]
+        lines = [*self._prototypes.values(), *build]
         rows = []
         for number, (primitive, operands) in enumerate(operations):
             pairs = ", ".join(f"{{{index}, {place}}}" for index, place in operands.items())
@@ -184,6 +188,7 @@ class RegionWriter:
             arguments = [source, "r->engine", destination, "r->engine"]
         else:
             arguments.insert(0, "r->engine")
+            self._prototypes.setdefault(recipe.kind, _prototype(recipe))
         arguments.append(f"r->attribute[{self._attribute(recipe.post_ops)}]")
         number = self._numbered(
             self._primitives,
@@ -211,6 +216,8 @@ class RegionWriter:
         if isinstance(argument, Descriptors):
             items = ", ".join(f"r->descriptor[{self._descriptor(each)}]" for each in argument.values)
             return f"(void*[]){{{items}}}"
+        if isinstance(argument, Size):
+            return str(argument.value)
         if argument is None:
             return "NULL"
         return _float(argument) if isinstance(argument, float) else str(argument)
@@ -219,6 +226,24 @@ class RegionWriter:
 def _recipe(operation: Operation) -> Recipe:
     assert isinstance(operation.code, Primitive), "plans that are written as C have primitives alone"
     return operation.code.recipe
+
+
+C_TYPES: Mapping[type, str] = {
+    int: "int",
+    float: "float",
+    Size: "int64_t",
+    MemoryDescriptor: "void*",
+    NoneType: "void*",
+    Vector: "const int64_t*",
+    Factors: "const float*",
+    Descriptors: "void**",
+}
+
+
+def _prototype(recipe: Recipe) -> str:
+    """The declaration of the function that makes the primitive's descriptor; a text may have it several times."""
+    types = ", ".join(C_TYPES[type(argument)] for argument in recipe.arguments)
+    return f"int dnnl_{recipe.kind}_primitive_desc_create(void**, void*, {types}, void*);"
 
 
 def _dims(values: Iterable[int]) -> str:

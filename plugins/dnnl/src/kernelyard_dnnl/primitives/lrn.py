@@ -9,6 +9,7 @@ import math
 
 from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl.lowering import DESTINATION, SOURCE, Lowering
+from kernelyard_dnnl.primitive import Size
 from kernelyard_dnnl.values import Node, Value
 
 
@@ -17,7 +18,7 @@ def lower_lrn(node: Node, graph: Lowering) -> Value:
     shape = node.shape
     x = graph.reshaped(graph.channels_last(node.operands["x"]), (*shape[:2], 1, math.prod(shape[2:])))
     layout = x.descriptor.canonical
-    parameters = node.attrs["size"], *(float(node.attrs[name]) for name in ("alpha", "beta", "bias"))
+    parameters = Size(node.attrs["size"]), *(float(node.attrs[name]) for name in ("alpha", "beta", "bias"))
     arguments = (enums.FORWARD_INFERENCE, enums.LRN_ACROSS_CHANNELS, layout, layout, *parameters)
     primitive = graph.primitive("lrn_forward", *arguments)
     result = graph.new(layout)
