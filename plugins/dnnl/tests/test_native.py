@@ -12,6 +12,7 @@ import pytest
 from kernelyard.errors import CodegenError
 from kernelyard_dnnl import _enums, _native
 from kernelyard_dnnl.layout import dense
+from kernelyard_dnnl.primitives import PRIMITIVES
 
 
 def test_the_library_is_oneDNN_3():
@@ -86,12 +87,7 @@ def test_dtypes_and_ranks_that_oneDNN_lacks():
 HEADER_NAMES = {
     **{f"dnnl_eltwise_{name}": value for name, value in _enums.ELTWISE.items()},
     **{f"dnnl_binary_{name}": value for name, value in _enums.BINARY.items()},
-    **{f"dnnl_pooling_{name}": value for name, value in _enums.POOLING.items()},
-    "dnnl_lrn_across_channels": _enums.LRN_ACROSS_CHANNELS,
-    **{f"dnnl_resampling_{name}": value for name, value in _enums.RESAMPLING.items()},
-    **{f"dnnl_reduction_{'mul' if name == 'prod' else name}": value for name, value in _enums.REDUCTION.items()},
-    "dnnl_softmax_accurate": _enums.SOFTMAX["softmax"],
-    "dnnl_softmax_log": _enums.SOFTMAX["log_softmax"],
+    **{name: value for kind in PRIMITIVES for name, value in kind.enumerators.items()},
     "dnnl_f16": _enums.DATA_TYPE["float16"],
     "dnnl_bf16": _enums.DATA_TYPE["bfloat16"],
     "dnnl_f32": _enums.DATA_TYPE["float32"],
@@ -105,10 +101,6 @@ HEADER_NAMES = {
     "dnnl_format_tag_any": _enums.FORMAT_TAG_ANY,
     "dnnl_blocked": _enums.FORMAT_KIND_BLOCKED,
     "DNNL_MAX_NDIMS": _enums.MAX_NDIMS,
-    "dnnl_convolution_direct": _enums.CONVOLUTION_DIRECT,
-    "dnnl_deconvolution_direct": _enums.DECONVOLUTION_DIRECT,
-    "dnnl_use_scale": _enums.NORMALIZATION_FLAG["use_scale"],
-    "dnnl_use_shift": _enums.NORMALIZATION_FLAG["use_shift"],
     "DNNL_ARG_ATTR_MULTIPLE_POST_OP(3) | DNNL_ARG_SRC_1": _enums.post_op_argument(3),
     **{f"dnnl_query_{name}": value for name, value in _enums.QUERY.items() if name not in ("ndims", "inner_nblks")},
     "dnnl_query_ndims_s32": _enums.QUERY["ndims"],
@@ -133,3 +125,9 @@ def test_values_are_those_of_the_headers(tmp_path):
     command = [compiler, "-fsyntax-only", "-I", str(headers), str(source)]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
+
+
+def test_a_primitive_that_the_library_lacks_is_unimplemented():
+    with pytest.raises(_native.StatusError) as caught:
+        _native.load_library().create_descriptor("telepathy")
+    assert caught.value.status == "unimplemented"

@@ -8,15 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from kernelyard import dims
 from kernelyard.dims import Shape
 from kernelyard.ir import Binding, Call, Expr, Op
-from kernelyard_dnnl.post_ops import Binary, Stage, is_per_channel, stages_of
-
-CONVOLUTIONS = ("nn.conv1d", "nn.conv2d", "nn.conv3d")
-DECONVOLUTIONS = ("nn.conv1d_transpose", "nn.conv2d_transpose", "nn.conv3d_transpose")
-
-# What may stand before an anchor and becomes part of how it reads its operands.
-READERS = {**dict.fromkeys(CONVOLUTIONS, "pad"), "matmul": "permute_dims"}
+from kernelyard_dnnl.post_ops import Binary, Stage
+from kernelyard_dnnl.primitive_kind import PrimitiveKind
+from kernelyard_dnnl.primitives import BY_OPERATOR
+from kernelyard_dnnl.stages import stages_of
 
 
 @dataclass(frozen=True)
@@ -33,6 +31,11 @@ class Composite:
     bias: Expr | None
     stages: tuple[Stage, ...]
     calls: tuple[Call, ...]
+
+    @property
+    def kind(self) -> PrimitiveKind:
+        """The kind of primitive that the anchor names."""
+        return BY_OPERATOR[self.anchor.op_name]
 
     @property
     def following(self) -> tuple[Call, ...]:
@@ -58,21 +61,31 @@ def read_composite(bindings: Sequence[Binding]) -> Composite:
     return Composite(anchor, operands, readers, bias, tuple(stages), calls)
 
 
+def kind_of(value: Expr) -> PrimitiveKind | None:
+    """The kind of primitive that computes a value by itself; None where oneDNN does not."""
+    return BY_OPERATOR.get(value.op.name) if isinstance(value, Call) and isinstance(value.op, Op) else None
+
+
 def _is_anchor(calls: Sequence[Call], place: int) -> bool:
-    later = {READERS.get(call.op_name) for call in calls[place + 1 :]}
-    return calls[place].op_name not in later
+    later = [kind_of(call) for call in calls[place + 1 :]]
+    return calls[place].op_name not in [kind.reader for kind in later if kind is not None]
 
 
 def _is_bias(anchor: Call, stage: Stage) -> bool:
-    if not isinstance(stage, Binary) or stage.algorithm != "add" or not isinstance(anchor.op, Op):
+    """One value per channel, or column of a product. A product with a vector on the right has no columns."""
+    kind = kind_of(anchor)
+    if not isinstance(stage, Binary) or stage.algorithm != "add" or kind is None or kind.bias_axis is None:
         return False
-    out, bias = anchor.tensor_type.shape, stage.operand.tensor_type.shape
-    if anchor.op.name in (*CONVOLUTIONS, *DECONVOLUTIONS):
-        return is_per_channel(bias, out[1], 1, len(out))
-    return anchor.op.name == "matmul" and _is_bias_of_matmul(anchor, bias, out)
+    out = anchor.tensor_type.shape
+    if not out or anchor.args[1].tensor_type.rank < 2:
+        return False
+    axis = kind.bias_axis % len(out)
+    return is_per_channel(stage.operand.tensor_type.shape, out[axis], axis, len(out))
 
 
-def _is_bias_of_matmul(matmul: Call, bias: Shape, out: Shape) -> bool:
-    """One value per column. A product with a vector on the right has no columns."""
-    has_columns = matmul.args[1].tensor_type.rank > 1
-    return has_columns and bool(out) and is_per_channel(bias, out[-1], len(out) - 1, len(out))
+def is_per_channel(shape: Shape, channels: dims.Dim, channel_axis: int, rank: int) -> bool:
+    """True for a shape that holds one value per channel and broadcasts over everything else."""
+    if len(shape) > rank or rank - len(shape) > channel_axis:
+        return False
+    axis = channel_axis - (rank - len(shape))
+    return shape[axis] == channels and all(dim == 1 for i, dim in enumerate(shape) if i != axis)

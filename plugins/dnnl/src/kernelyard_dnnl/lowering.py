@@ -7,6 +7,7 @@ has that layout is used as it is, constants are packed once per process, anythin
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeAlias
 
 import numpy as np
 
@@ -63,7 +64,7 @@ class Lowering:
         self._label = ""
 
     # --- the walk -----------------------------------------------------------------------------------------------
-    def run(self, lowerings: Mapping[str, Callable[[Node, Lowering], Value]]) -> tuple[Value, ...]:
+    def run(self, lowerings: Mapping[str, Lower]) -> tuple[Value, ...]:
         """Lower every node as `lowerings` says for its kind; return the graph's outputs, whatever their layout."""
         for number, node in enumerate(self.graph.nodes):
             self._current = number
@@ -73,7 +74,7 @@ class Lowering:
                     raise CodegenError(
                         f"the dnnl runtime has no kernel {node.op!r}",
                         where=f"{self.graph.symbol}, node {number}",
-                        expected=", ".join(lowerings),
+                        expected=", ".join(sorted(lowerings)),
                     )
                 made = self._node(number, node)
                 result = self._tensors[number, 0] = self._lowered(made, lower)
@@ -83,7 +84,7 @@ class Lowering:
         self._current = GRAPH_OUTPUT
         return tuple(self._tensors[entry] for entry in self.graph.outputs)
 
-    def _lowered(self, node: Node, lower: Callable[[Node, Lowering], Value]) -> Value:
+    def _lowered(self, node: Node, lower: Lower) -> Value:
         self._label, place = node.label, f"{self.graph.symbol}, {node.label}"
         try:
             result = lower(node, self)
@@ -245,6 +246,9 @@ class Lowering:
         self.operations.append(Operation(code, arguments, written, self._label))
         if isinstance(code, Primitive) and self._begin is not None and not code.is_generated:
             self._begin(code.generate)
+
+
+Lower: TypeAlias = Callable[[Node, Lowering], Value]
 
 
 def _last_uses(graph: JSONGraph) -> dict[NodeEntry, int]:

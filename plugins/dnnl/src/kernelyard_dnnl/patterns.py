@@ -1,18 +1,20 @@
-"""What is offloaded to oneDNN: one pattern per kind of primitive, each followed by up to `MAX_STAGES` post-ops.
+"""What is offloaded to oneDNN: the patterns of each kind of primitive, followed by up to `MAX_STAGES` post-ops.
 
 A group reads `anchor [stage]*`: matmul [+ bias] [activation] [+ residual] is one pattern, not one per combination.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 
 from kernelyard.patterns import FusionPattern, Pattern, is_const, is_op, wildcard
 from kernelyard.patterns.templates import swaps_last_two
-from kernelyard_dnnl import checks
-from kernelyard_dnnl.composite import CONVOLUTIONS, DECONVOLUTIONS
-from kernelyard_dnnl.nodes import AVG_POOLS, MAX_POOLS, REDUCTIONS
-from kernelyard_dnnl.post_ops import BINARY, REVERSED, UNARY, scalar_of
+from kernelyard_dnnl.checks import check
+from kernelyard_dnnl.post_ops import BINARY, REVERSED, UNARY
+from kernelyard_dnnl.primitive_kind import Follows, PrimitiveKind
+from kernelyard_dnnl.primitives import PRIMITIVES
+from kernelyard_dnnl.stages import scalar_of
 
 MAX_STAGES = 5
 
@@ -40,73 +42,71 @@ def stage_or_cast(previous: Pattern) -> Pattern:
     return stage(previous) | cast(previous)
 
 
-def with_stages(anchor: Pattern, count: int = MAX_STAGES, one: Callable[[Pattern], Pattern] = stage) -> Pattern:
-    """`anchor` with up to `count` stages, as many as there are."""
-    pattern = anchor
-    for _ in range(count):
-        pattern = pattern.optional(one)
-    return pattern
+def with_stages(anchor: Pattern, one: Callable[[Pattern], Pattern] = stage) -> Pattern:
+    """`anchor` with as many stages as there are, `MAX_STAGES` at most."""
+    for _ in range(MAX_STAGES):
+        anchor = anchor.optional(one)
+    return anchor
 
 
-def with_casts(anchor: Pattern) -> Pattern:
-    """`anchor` with its stages, between which and after which it may be cast."""
-    return with_stages(anchor, one=stage_or_cast)
+FOLLOWING: Mapping[Follows, Callable[[Pattern], Pattern]] = {
+    Follows.NOTHING: lambda anchor: anchor,
+    Follows.CAST: lambda anchor: anchor.optional(cast),
+    Follows.POST_OPS: with_stages,
+    Follows.POST_OPS_AND_CASTS: lambda anchor: with_stages(anchor, stage_or_cast),
+}
 
 
-def _two(*names: str) -> Pattern:
-    return is_op(*names)(wildcard(), wildcard())
+class Reader(NamedTuple):
+    """A way of reading operands that a primitive does itself: what patterns with it are called, and its own pattern."""
+
+    name: str
+    pattern: Callable[[], Pattern]
+    operands: int
 
 
-def _transposed_matmul() -> Pattern:
-    """A product that reads one side or both with the last two axes swapped."""
-    left, right = (is_op("permute_dims")(wildcard()).has_attr(axes=swaps_last_two) for _ in range(2))
-    return is_op("matmul")(left | wildcard(), right) | is_op("matmul")(left, wildcard())
+READERS: Mapping[str, Reader] = {
+    "pad": Reader("padded", lambda: is_op("pad")(wildcard()), 1),
+    "permute_dims": Reader("transposed", lambda: is_op("permute_dims")(wildcard()).has_attr(axes=swaps_last_two), 2),
+}
 
 
-def _padded(convolution: str) -> Pattern:
-    return is_op(convolution)(is_op("pad")(wildcard()), wildcard())
+def _read_through(op: str, reader: Reader) -> Pattern:
+    """A call of two operands, of which one at least is read that way."""
+    first = reader.pattern()
+    one = is_op(op)(first, wildcard())
+    return one if reader.operands == 1 else is_op(op)(first | wildcard(), reader.pattern()) | one
 
 
-def _batch_norm() -> Pattern:
-    return is_op("nn.batch_norm")(*(wildcard() for _ in range(5)))
+def _called(kind: PrimitiveKind, *ops: str) -> Pattern:
+    """A call of one of the operators with the kind's operands."""
+    count = len(kind.operands) or 2  # two, where there may be any number
+    return is_op(*ops)(*(wildcard() for _ in range(count)), varargs=not kind.operands)
 
 
-def _elementwise() -> Pattern:
-    """An activation or arithmetic by itself: one pattern, so that the longest chain is found."""
-    return activation(wildcard()) | _two(*BINARY)
+def names_of(kind: PrimitiveKind) -> list[str]:
+    """The names of a kind's patterns."""
+    return [f"dnnl.{name}" for name, _ in _anchors(kind)]
 
 
-def _label(op: str) -> str:
-    return op.removeprefix("nn.")
+def _anchors(kind: PrimitiveKind) -> Iterator[tuple[str, Pattern]]:
+    """The patterns of a kind by name, without what follows."""
+    if kind.reader:
+        reader = READERS[kind.reader]
+        yield from ((f"{reader.name}_{op.removeprefix('nn.')}", _read_through(op, reader)) for op in kind.ops)
+    if kind.anchor is not None:
+        yield kind.pattern, kind.anchor()
+    elif kind.pattern:
+        alike = [op for other in PRIMITIVES if other.pattern == kind.pattern for op in other.ops]
+        yield kind.pattern, _called(kind, *alike)
+    else:
+        yield from ((op.removeprefix("nn."), _called(kind, op)) for op in kind.ops)
 
 
-def fusion_patterns() -> list[FusionPattern]:
-    """Every pattern, most wanted first: what computes most comes before what merely follows it."""
-    patterns = [
-        FusionPattern(f"dnnl.padded_{_label(op)}", with_casts(_padded(op)), checks.padded_convolution)
-        for op in CONVOLUTIONS
-    ]
-    patterns += [
-        FusionPattern(f"dnnl.{_label(op)}", with_casts(_two(op)), checks.convolution)
-        for op in (*CONVOLUTIONS, *DECONVOLUTIONS)
-    ]
-    patterns += [
-        FusionPattern("dnnl.transposed_matmul", with_casts(_transposed_matmul()), checks.matmul),
-        FusionPattern("dnnl.matmul", with_casts(_two("matmul")), checks.matmul),
-        FusionPattern("dnnl.softmax", is_op("nn.softmax", "nn.log_softmax")(wildcard()).optional(cast), checks.softmax),
-        FusionPattern(
-            "dnnl.layer_norm", is_op("nn.layer_norm")(*(wildcard() for _ in range(3))).optional(cast), checks.layer_norm
-        ),
-        FusionPattern("dnnl.batch_norm", with_stages(_batch_norm()), checks.batch_norm),
-        FusionPattern("dnnl.lrn", is_op("nn.lrn")(wildcard()), checks.lrn),
-        FusionPattern("dnnl.pool", with_stages(is_op(*MAX_POOLS, *AVG_POOLS)(wildcard())), checks.pool),
-        FusionPattern("dnnl.reduce", is_op(*REDUCTIONS)(wildcard()), checks.reduce),
-        FusionPattern("dnnl.resample", with_stages(is_op("image.resize")(wildcard())), checks.resample),
-        FusionPattern("dnnl.concat", is_op("concat")(wildcard(), wildcard(), varargs=True), checks.concat),
-        FusionPattern("dnnl.elementwise", with_stages(_elementwise()), checks.elementwise),
-        FusionPattern("dnnl.cast", is_op("astype")(wildcard()), checks.cast),
-        FusionPattern("dnnl.reorder", is_op("permute_dims")(wildcard()), checks.reorder),
-        FusionPattern("dnnl.reshape", is_op("reshape")(wildcard()), checks.view),
-        FusionPattern("dnnl.slice", is_op("strided_slice")(wildcard()), checks.slices),
-    ]
-    return patterns
+def fusion_patterns() -> tuple[FusionPattern, ...]:
+    """Every pattern, in the order of `PRIMITIVES`."""
+    found: dict[str, FusionPattern] = {}
+    for kind in PRIMITIVES:
+        for name, anchor in _anchors(kind):
+            found.setdefault(name, FusionPattern(f"dnnl.{name}", FOLLOWING[kind.follows](anchor), check))
+    return tuple(found.values())

@@ -18,6 +18,7 @@ from kernelyard.runtime.spec import TensorSpec
 from kernelyard_dnnl._native import StatusError
 from kernelyard_dnnl.composite import Composite
 from kernelyard_dnnl.nodes import node_of
+from kernelyard_dnnl.primitive_kind import Refusal
 from kernelyard_dnnl.runtime import probe_implementation
 
 SYMBOL_SIZE = 64
@@ -25,10 +26,11 @@ REFERENCE = "ref"
 SYMBOL = "probe"
 
 
-def objection(composite: Composite) -> str | None:
+def objection(composite: Composite) -> Refusal | None:
     """Why the library should not run this group, None when it has a real implementation."""
     graph = _graph_of(node_of(composite), composite)
-    return _objection(json.dumps(graph.to_json(), sort_keys=True), _symbols(composite))
+    reason = _objection(json.dumps(graph.to_json(), sort_keys=True), _symbols(composite))
+    return None if reason is None else Refusal("reference-implementation", reason)
 
 
 def _symbols(composite: Composite) -> tuple[str, ...]:

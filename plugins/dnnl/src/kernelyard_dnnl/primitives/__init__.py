@@ -1,44 +1,44 @@
-"""How each kind of node is lowered to primitives; the schema of a node is in its module's docstring."""
+"""The kinds of primitives, one declaration each; the schema of a kind's node is in its module's docstring."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 
-from kernelyard_dnnl.lowering import Lowering
-from kernelyard_dnnl.primitives.batch_norm import lower_batch_norm
-from kernelyard_dnnl.primitives.convolution import lower_convolution, lower_transposed_convolution
-from kernelyard_dnnl.primitives.elementwise import lower_binary, lower_eltwise
-from kernelyard_dnnl.primitives.lrn import lower_lrn
-from kernelyard_dnnl.primitives.matmul import lower_matmul
-from kernelyard_dnnl.primitives.movement import (
-    lower_cast,
-    lower_concat,
-    lower_permutation,
-    lower_resample,
-    lower_reshape,
-    lower_slice,
+from kernelyard_dnnl.lowering import Lower
+from kernelyard_dnnl.primitive_kind import PrimitiveKind
+from kernelyard_dnnl.primitives.batch_norm import BATCH_NORM
+from kernelyard_dnnl.primitives.concat import CONCAT
+from kernelyard_dnnl.primitives.convolution import CONVOLUTION, TRANSPOSED_CONVOLUTION
+from kernelyard_dnnl.primitives.elementwise import BINARY, ELTWISE
+from kernelyard_dnnl.primitives.layer_norm import LAYER_NORM
+from kernelyard_dnnl.primitives.lrn import LRN
+from kernelyard_dnnl.primitives.matmul import MATMUL
+from kernelyard_dnnl.primitives.movement import CAST, REORDER, RESHAPE, SLICE
+from kernelyard_dnnl.primitives.pooling import POOL
+from kernelyard_dnnl.primitives.reduction import REDUCE
+from kernelyard_dnnl.primitives.resampling import RESAMPLE
+from kernelyard_dnnl.primitives.softmax import LOG_SOFTMAX, SOFTMAX
+
+# Most wanted first: what computes most comes before what merely follows it.
+PRIMITIVES: tuple[PrimitiveKind, ...] = (
+    CONVOLUTION,
+    TRANSPOSED_CONVOLUTION,
+    MATMUL,
+    SOFTMAX,
+    LOG_SOFTMAX,
+    LAYER_NORM,
+    BATCH_NORM,
+    LRN,
+    POOL,
+    REDUCE,
+    RESAMPLE,
+    CONCAT,
+    ELTWISE,
+    BINARY,
+    CAST,
+    REORDER,
+    RESHAPE,
+    SLICE,
 )
-from kernelyard_dnnl.primitives.pooling import lower_pool, lower_reduce
-from kernelyard_dnnl.primitives.rows import lower_layer_norm, lower_softmax
-from kernelyard_dnnl.values import Node, Value
-
-LOWERINGS: dict[str, Callable[[Node, Lowering], Value]] = {
-    "batch_norm": lower_batch_norm,
-    "binary": lower_binary,
-    "cast": lower_cast,
-    "concat": lower_concat,
-    "conv": lower_convolution,
-    "conv_transpose": lower_transposed_convolution,
-    "eltwise": lower_eltwise,
-    "layer_norm": lower_layer_norm,
-    "log_softmax": lower_softmax,
-    "lrn": lower_lrn,
-    "matmul": lower_matmul,
-    "pool": lower_pool,
-    "reduce": lower_reduce,
-    "reorder": lower_permutation,
-    "resample": lower_resample,
-    "reshape": lower_reshape,
-    "slice": lower_slice,
-    "softmax": lower_softmax,
-}
+BY_OPERATOR: Mapping[str, PrimitiveKind] = {op: kind for kind in PRIMITIVES for op in kind.ops}
+LOWERINGS: Mapping[str, Lower] = {kind.node: kind.lower for kind in PRIMITIVES}

@@ -6,12 +6,14 @@ Node schema: operands x (N, C, spatial...), gamma, beta, mean, variance (C,); at
 from __future__ import annotations
 
 import hashlib
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from kernelyard_dnnl.layout import dense
 from kernelyard_dnnl.lowering import SOURCE, Lowering
 from kernelyard_dnnl.primitive import Eltwise, PostOps, Primitive
+from kernelyard_dnnl.primitive_kind import FLOAT, Follows, MemoryOrder, PrimitiveKind, Refusal
 from kernelyard_dnnl.primitives.post_ops import (
     SOURCE_1,
     Step,
@@ -22,7 +24,18 @@ from kernelyard_dnnl.primitives.post_ops import (
 )
 from kernelyard_dnnl.values import Node, Value
 
+if TYPE_CHECKING:
+    from kernelyard_dnnl.candidate import Candidate
+
 STATISTICS = ("gamma", "beta", "mean", "variance")
+
+
+def check(norm: Candidate) -> Refusal | None:
+    """Over axis 1 of tensors of rank 2 to 5."""
+    data = norm.call.args[0].tensor_type
+    if norm.attrs["axis"] != 1 or not 2 <= data.rank <= 5:
+        return Refusal("attribute", f"batch_norm over axis {norm.attrs['axis']} of rank {data.rank}")
+    return norm.known("the number of channels", data.shape[1])
 
 
 def lower_batch_norm(node: Node, graph: Lowering) -> Value:
@@ -68,3 +81,17 @@ def _computed(operands: list[Value], epsilon: float, graph: Lowering) -> tuple[V
     negated = [Step("eltwise", Eltwise("linear", -1.0, 0.0)), Step("binary", algorithm="mul", operand=scale)]
     shift = apply_steps(graph, [*negated, Step("binary", algorithm="add", operand=beta)], graph.copied(mean, layout))
     return scale, shift
+
+
+BATCH_NORM = PrimitiveKind(
+    node="batch_norm",
+    summary="over axis 1, statistics that are no constants; constant ones are folded by the core",
+    ops=("nn.batch_norm",),
+    operands=("x", *STATISTICS),
+    attributes=lambda group: {"epsilon": group.anchor.attrs["epsilon"]},
+    check=check,
+    follows=Follows.POST_OPS,
+    order=MemoryOrder.FIRST_OPERAND,
+    dtypes=(FLOAT,),  # scale and shift are made in the dtype of the data, and bfloat16 is not enough
+    lower=lower_batch_norm,
+)

@@ -9,25 +9,82 @@ padding at the end of a transposed convolution follows from the result's shape.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl._native import StatusError
 from kernelyard_dnnl.layout import MemoryDescriptor, Shape, any_layout, channels_last, dense
 from kernelyard_dnnl.lowering import SOURCE, Lowering
 from kernelyard_dnnl.primitive import PostOps, Primitive, Vector, speed
-from kernelyard_dnnl.primitives.depthwise import lower_with_pointwise
+from kernelyard_dnnl.primitive_kind import Follows, MemoryOrder, PrimitiveKind, Refusal
+from kernelyard_dnnl.primitives.depthwise import DIRECT, lower_with_pointwise
 from kernelyard_dnnl.primitives.post_ops import activations_of, execute
+from kernelyard_dnnl.primitives.window import padding_attributes
 from kernelyard_dnnl.primitives.winograd import lower_winograd, winograd_tile
 from kernelyard_dnnl.processor import has_half_wide_units
 from kernelyard_dnnl.values import Node, Value
 
+if TYPE_CHECKING:
+    from kernelyard.dims import Dim
+    from kernelyard_dnnl.candidate import Candidate
+    from kernelyard_dnnl.composite import Composite
+
 WEIGHTS, BIAS = enums.ARG["weights"], enums.ARG["bias"]
+TRANSPOSED_DIRECT = 10
 # Numbers of channels whose last vector of 16 is at least half empty; oneDNN's better implementations for vectors of 8.
 HALF_EMPTY = (*range(1, 9), *range(17, 25))
 HALF_WIDE = re.compile(r"br\w*:avx2\b")
+
+
+def check(convolution: Candidate) -> Refusal | None:
+    """Channels and the kernel must be known; batch and space may be symbolic. Padding of the data before it is zeros
+    in space; the amounts may be symbolic."""
+    for pad in convolution.composite.readers.values():
+        pads, rank = pad.attrs["pads"], pad.args[0].tensor_type.rank
+        if pad.attrs["mode"] != "constant" or pad.attrs["value"] != 0:
+            how = f"{pad.attrs['mode']} {pad.attrs['value']:g}"
+            return Refusal("attribute", f"padding with {how}; a convolution pads with zeros")
+        if any(amount != 0 for amount in (*pads[:2], *pads[rank : rank + 2])):
+            return Refusal("attribute", "padding of the batch or the channels")
+        if any(isinstance(amount, int) and amount < 0 for amount in pads):
+            return Refusal("attribute", "negative padding")
+    data, weight = (operand.tensor_type for operand in convolution.operands)
+    return convolution.known("the channels and the kernel", data.shape[1], *weight.shape)
+
+
+def attributes(group: Composite) -> dict[str, Any]:
+    """The window; a `pad` before the convolution is part of it."""
+    attrs = window_attributes(group)
+    return attrs | _with_padding(attrs, group.readers[0].attrs["pads"]) if 0 in group.readers else attrs
+
+
+def transposed_attributes(group: Composite) -> dict[str, Any]:
+    """The window, and what the result has beyond it."""
+    return window_attributes(group) | {"output_padding": list(group.anchor.attrs["output_padding"])}
+
+
+def window_attributes(group: Composite) -> dict[str, Any]:
+    """The window of the operator itself."""
+    attrs = group.anchor.attrs
+    return {
+        "rank": len(attrs["strides"]),
+        "strides": list(attrs["strides"]),
+        **padding_attributes(attrs["padding"]),
+        "dilation": list(attrs["dilation"]),
+        "groups": attrs["groups"],
+    }
+
+
+def _with_padding(attrs: Mapping[str, Any], pads: Sequence[Dim]) -> dict[str, list[Dim]]:
+    """The padding of a convolution together with that of the `pad` before it."""
+    rank = len(pads) // 2
+    before, after = pads[2:rank], pads[rank + 2 :]
+    return {
+        "padding_begin": [own + more for own, more in zip(attrs["padding_begin"], before, strict=True)],
+        "padding_end": [own + more for own, more in zip(attrs["padding_end"], after, strict=True)],
+    }
 
 
 class Geometry(NamedTuple):
@@ -155,7 +212,7 @@ def _geometry(node: Node) -> Geometry:
     attrs = node.attrs
     return Geometry(
         "convolution_forward",
-        enums.CONVOLUTION_DIRECT,
+        DIRECT,
         Vector(tuple(attrs["strides"])),
         Vector(tuple(step - 1 for step in attrs["dilation"])),
         Vector(node.sizes("padding_begin")),
@@ -170,7 +227,7 @@ def _transposed_geometry(node: Node) -> Geometry:
     padding_end = tuple((i - 1) * s + (k - 1) * d + 1 - before - o for i, o, k, s, d, before in sizes)
     return Geometry(
         "deconvolution_forward",
-        enums.DECONVOLUTION_DIRECT,
+        TRANSPOSED_DIRECT,
         Vector(tuple(attrs["strides"])),
         Vector(tuple(step - 1 for step in attrs["dilation"])),
         Vector(tuple(attrs["padding_begin"])),
@@ -240,3 +297,35 @@ def _layout_choices(
     yield channels_last(data.shape, data.dtype), channels_last(result, dtype)
     yield any_layout(data.shape, data.dtype), any_layout(result, dtype)
     yield dense(data.shape, data.dtype), dense(result, dtype)
+
+
+CONVOLUTION = PrimitiveKind(
+    node="conv",
+    summary=(
+        "convolutions: strided, dilated, grouped, depthwise, any padding; weights constant or not; with zeros "
+        "put around by `pad` before, the amounts may be symbolic"
+    ),
+    ops=("nn.conv1d", "nn.conv2d", "nn.conv3d"),
+    operands=("data", "weight"),
+    attributes=attributes,
+    check=check,
+    follows=Follows.POST_OPS_AND_CASTS,
+    order=MemoryOrder.CHANNELS_LAST,
+    reader="pad",
+    bias_axis=1,
+    lower=lower_convolution,
+    enumerators={"dnnl_convolution_direct": DIRECT},
+)
+TRANSPOSED_CONVOLUTION = PrimitiveKind(
+    node="conv_transpose",
+    summary="transposed convolutions, the same",
+    ops=("nn.conv1d_transpose", "nn.conv2d_transpose", "nn.conv3d_transpose"),
+    operands=("data", "weight"),
+    attributes=transposed_attributes,
+    check=check,
+    follows=Follows.POST_OPS_AND_CASTS,
+    order=MemoryOrder.CHANNELS_LAST,
+    bias_axis=1,
+    lower=lower_transposed_convolution,
+    enumerators={"dnnl_deconvolution_direct": TRANSPOSED_DIRECT},
+)

@@ -16,6 +16,7 @@ from kernelyard_dnnl.primitives.post_ops import activations_of
 from kernelyard_dnnl.values import Node, Value
 
 WEIGHTS, BIAS, DEPTHWISE = enums.ARG["weights"], enums.ARG["bias"], enums.ARG["depthwise"]
+DIRECT = 1  # the algorithm of convolutions
 WINDOW = (3, 3)
 STRIDES = (1, 2)
 
@@ -39,7 +40,7 @@ def lower_with_pointwise(node: Node, graph: Lowering, weight: Value) -> Value | 
     first_bias_layout = None if first_bias is None else first_bias.descriptor
     try:
         primitive = graph.primitive(
-            "convolution_forward", enums.FORWARD_INFERENCE, enums.CONVOLUTION_DIRECT, source, weights,
+            "convolution_forward", enums.FORWARD_INFERENCE, DIRECT, source, weights,
             first_bias_layout, between, unit, zeros, zeros, zeros, post_ops=post_ops,
         )  # fmt: skip
     except StatusError:

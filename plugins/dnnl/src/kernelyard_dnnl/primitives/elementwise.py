@@ -6,9 +6,16 @@ attribute algorithm (add, sub, mul, div, max, min). Both take post-ops.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+import numpy as np
+
 from kernelyard_dnnl.layout import MemoryDescriptor, dense
 from kernelyard_dnnl.lowering import SOURCE, Lowering
+from kernelyard_dnnl.post_ops import BINARY as ALGORITHMS
+from kernelyard_dnnl.post_ops import UNARY
 from kernelyard_dnnl.primitive import Eltwise, PostOps, Primitive
+from kernelyard_dnnl.primitive_kind import Follows, MemoryOrder, PrimitiveKind, Refusal
 from kernelyard_dnnl.primitives.post_ops import (
     SOURCE_1,
     Step,
@@ -22,8 +29,43 @@ from kernelyard_dnnl.primitives.post_ops import (
 )
 from kernelyard_dnnl.values import Node, Value
 
+if TYPE_CHECKING:
+    from kernelyard.patterns import Pattern
+    from kernelyard.placement.json_serializer import KernelNode
+    from kernelyard_dnnl.candidate import Candidate
+    from kernelyard_dnnl.composite import Composite
+
 # a - b and a / b with the operands swapped: what makes b - a and b / a right again.
 _UNDO_SWAP = {"sub": Eltwise("linear", -1.0, 0.0), "div": Eltwise("pow", 1.0, -1.0)}
+
+
+def check(arithmetic: Candidate) -> Refusal | None:
+    """Activations, and arithmetic of two tensors that may be broadcast; sizes may turn out equal at run time."""
+    return Refusal("rank", "arithmetic of scalars") if arithmetic.result.rank == 0 else None
+
+
+def anchor() -> Pattern:
+    """An activation or arithmetic by itself: one pattern, so that the longest chain is found."""
+    from kernelyard.patterns import is_op, wildcard
+    from kernelyard_dnnl.patterns import activation
+
+    return activation(wildcard()) | is_op(*ALGORITHMS)(wildcard(), wildcard())
+
+
+def write_eltwise(composite: Composite) -> KernelNode:
+    """The node of an activation. What is more than one function is a product with one: a binary primitive takes it all
+    as post-ops, an eltwise one does not."""
+    from kernelyard.ir import Constant
+    from kernelyard.placement.json_serializer import KernelNode
+    from kernelyard_dnnl.nodes import eltwise_post_op
+    from kernelyard_dnnl.stages import functions_of
+
+    x = composite.operands[0]
+    first, *others = stages = functions_of(composite.anchor, x)
+    if others or composite.stages:
+        attrs = {"algorithm": "mul", "post_ops": [eltwise_post_op(stage) for stage in stages]}
+        return KernelNode("binary", (("a", x), ("b", Constant(np.ones((), np.float32)))), attrs)
+    return KernelNode("eltwise", (("x", x),), first.attributes())
 
 
 def lower_eltwise(node: Node, graph: Lowering) -> Value:
@@ -89,3 +131,27 @@ def _shown_like(value: Value, layout: MemoryDescriptor, shown: Value) -> Value |
     if value.shape == layout.shape:
         return value.seen_as(MemoryDescriptor(shown.shape, value.descriptor.dtype, shown.descriptor.strides))
     return None
+
+
+ELTWISE = PrimitiveKind(
+    node="eltwise",
+    summary="activations and arithmetic on their own, both operands broadcast",
+    ops=(*UNARY, "power"),
+    operands=("x",),
+    check=check,
+    follows=Follows.POST_OPS,
+    order=MemoryOrder.WHOLE_OPERAND,
+    lower=lower_eltwise,
+    pattern="elementwise",
+    is_light=True,
+    anchor=anchor,
+    write=write_eltwise,
+)
+BINARY = ELTWISE._replace(
+    node="binary",
+    ops=tuple(ALGORITHMS),
+    operands=("a", "b"),
+    attributes=lambda group: {"algorithm": ALGORITHMS[group.anchor.op_name]},
+    lower=lower_binary,
+    write=None,
+)

@@ -6,11 +6,26 @@ Node schema: operand x (N, C, spatial...); attributes size (odd), alpha, beta, b
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl.lowering import DESTINATION, SOURCE, Lowering
 from kernelyard_dnnl.primitive import Size
+from kernelyard_dnnl.primitive_kind import MemoryOrder, PrimitiveKind, Refusal
 from kernelyard_dnnl.values import Node, Value
+
+if TYPE_CHECKING:
+    from kernelyard_dnnl.candidate import Candidate
+
+ACROSS_CHANNELS = 2815
+
+
+def check(lrn: Candidate) -> Refusal | None:
+    """Over an odd number of channels; oneDNN has fast code for the exponent 0.75 alone, as it says itself."""
+    size = lrn.attrs["size"]
+    if size % 2 == 0:
+        return Refusal("attribute", f"lrn over {size} channels; oneDNN takes as many on both sides")
+    return lrn.known("the number of channels", lrn.result.shape[1])
 
 
 def lower_lrn(node: Node, graph: Lowering) -> Value:
@@ -18,9 +33,22 @@ def lower_lrn(node: Node, graph: Lowering) -> Value:
     shape = node.shape
     x = graph.reshaped(graph.channels_last(node.operands["x"]), (*shape[:2], 1, math.prod(shape[2:])))
     layout = x.descriptor.canonical
-    parameters = Size(node.attrs["size"]), *(float(node.attrs[name]) for name in ("alpha", "beta", "bias"))
-    arguments = (enums.FORWARD_INFERENCE, enums.LRN_ACROSS_CHANNELS, layout, layout, *parameters)
+    size, *factors = Size(node.attrs["size"]), *(float(node.attrs[name]) for name in ("alpha", "beta", "bias"))
+    arguments = (enums.FORWARD_INFERENCE, ACROSS_CHANNELS, layout, layout, size, *factors)
     primitive = graph.primitive("lrn_forward", *arguments)
     result = graph.new(layout)
     graph.emit(primitive, {SOURCE: x, DESTINATION: result})
     return graph.reshaped(result, shape)
+
+
+LRN = PrimitiveKind(
+    node="lrn",
+    summary="over an odd number of channels with the exponent 0.75",
+    ops=("nn.lrn",),
+    operands=("x",),
+    attributes=lambda group: dict(group.anchor.attrs),
+    check=check,
+    order=MemoryOrder.CHANNELS_LAST,
+    lower=lower_lrn,
+    enumerators={"dnnl_lrn_across_channels": ACROSS_CHANNELS},
+)

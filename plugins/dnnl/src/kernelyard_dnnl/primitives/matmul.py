@@ -8,17 +8,37 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl._native import StatusError
 from kernelyard_dnnl.layout import MemoryDescriptor, Shape, any_layout, dense
 from kernelyard_dnnl.lowering import SOURCE, Lowering
 from kernelyard_dnnl.primitive import PostOps, Primitive, speed
+from kernelyard_dnnl.primitive_kind import Follows, MemoryOrder, PrimitiveKind, Refusal
 from kernelyard_dnnl.primitives.post_ops import execute, padded_shape, steps_of
 from kernelyard_dnnl.values import Node, Value
 
+if TYPE_CHECKING:
+    from kernelyard_dnnl.candidate import Candidate
+    from kernelyard_dnnl.composite import Composite
+
 WEIGHTS, BIAS = enums.ARG["weights"], enums.ARG["bias"]
+
+
+def check(product: Candidate) -> Refusal | None:
+    """Any rank from 1, any batch broadcasting, any size symbolic; vectors that make a scalar are not worth a call."""
+    if product.result.rank == 0:
+        return Refusal("rank", "a product of two vectors")
+    weight = product.call.args[1]
+    if not product.is_decoded(weight):
+        return None
+    return Refusal("slow", "its weights are decoded, which a generated kernel does as it reads them", at=weight)
+
+
+def attributes(group: Composite) -> dict[str, bool]:
+    """Which sides are read transposed."""
+    return {"transpose_a": 0 in group.readers, "transpose_b": 1 in group.readers}
 
 
 class Form(NamedTuple):
@@ -147,3 +167,21 @@ def _layout_choices(left: Value, right: Value) -> Iterator[tuple[MemoryDescripto
 
 def _fold(shape: Shape) -> Shape:
     return (math.prod(shape[:-1]), shape[-1])
+
+
+MATMUL = PrimitiveKind(
+    node="matmul",
+    summary=(
+        "`matmul` of any rank, vectors too, batches broadcast; either side with its last two axes swapped by "
+        "`permute_dims`"
+    ),
+    ops=("matmul",),
+    operands=("a", "b"),
+    attributes=attributes,
+    check=check,
+    follows=Follows.POST_OPS_AND_CASTS,
+    order=MemoryOrder.ROW_MAJOR,
+    reader="permute_dims",
+    bias_axis=-1,
+    lower=lower_matmul,
+)

@@ -1,75 +1,58 @@
-"""resample, concat, cast, reorder (a transposition), reshape and slice.
+"""cast, reorder (a transposition), reshape and slice.
 
-Node schema: resample: operand x (N, C, spatial...); attribute algorithm (nearest, linear); the sizes are those of the
-result, output pixel o reads the input around (o + 0.5) * in / out - 0.5. concat: operands in order (roles free);
-attribute axis. cast: operand x, to the dtype of the result. reorder: operand x; attribute axes, as in
-`numpy.transpose`. reshape: operand x. slice: operand x; attributes axes, begin (dims: numbers, or expressions of the
-symbols), strides (positive). resample and concat take post-ops.
+Node schema: cast: operand x, to the dtype of the result. reorder: operand x; attribute axes, as in `numpy.transpose`.
+reshape: operand x. slice: operand x; attributes axes, begin (dims: numbers, or expressions of the symbols), strides
+(positive). No post-ops.
 """
 
 from __future__ import annotations
 
-import math
-from collections import Counter
+from typing import TYPE_CHECKING, Any
 
-from kernelyard_dnnl import _enums as enums
-from kernelyard_dnnl.layout import MemoryDescriptor, Shape, dense, itemsize
-from kernelyard_dnnl.lowering import DESTINATION, SOURCE, Lowering
-from kernelyard_dnnl.primitive import Descriptors, Factors, PostOps, Primitive
-from kernelyard_dnnl.primitives.post_ops import apply_steps, execute, steps_of
+from kernelyard_dnnl.layout import MemoryDescriptor
+from kernelyard_dnnl.lowering import Lowering
+from kernelyard_dnnl.primitive_kind import FLOAT, NARROW, MemoryOrder, PrimitiveKind, Refusal
 from kernelyard_dnnl.values import Node, Value
 
-CACHE_LINE = 64  # bytes
-MULTIPLE_SOURCE = enums.ARG["multiple_src"]
+if TYPE_CHECKING:
+    from kernelyard_dnnl.candidate import Candidate
+    from kernelyard_dnnl.composite import Composite
 
 
-def lower_resample(node: Node, graph: Lowering) -> Value:
-    """Lowers a resample node, in the operand's layout."""
-    x = graph.strided(node.operands["x"])
-    source, result = x.descriptor, dense(node.shape, node.dtype, x.descriptor.order)
-    factors = Factors(tuple(after / before for after, before in zip(node.shape[2:], x.shape[2:], strict=True)))
-    algorithm = enums.RESAMPLING[node.attrs["algorithm"]]
-
-    def create(post_ops: PostOps) -> Primitive:
-        arguments = (enums.FORWARD_INFERENCE, algorithm, factors, source, result)
-        return graph.primitive("resampling_forward", *arguments, post_ops=post_ops)
-
-    return execute(graph, node, result, {SOURCE: x}, create)
+def check_cast(cast: Candidate) -> Refusal | None:
+    """Between float32 and bfloat16, where a tensor enters or leaves what oneDNN computes; kernels cast on their way."""
+    source, target = cast.call.args[0].tensor_type, cast.call.tensor_type
+    if {source.dtype, target.dtype} != {FLOAT, NARROW}:
+        return Refusal("dtype", f"a cast from {source.dtype} to {target.dtype}; oneDNN casts {FLOAT} and {NARROW}")
+    if not all(cast.is_unmade(maker) or cast.may_be_ours(maker) for maker in cast.makers):
+        return Refusal("neighbours", "a cast of what a kernel makes")
+    if not all(map(cast.may_be_ours, cast.users)):
+        return Refusal("neighbours", "a cast for a kernel")
+    return None
 
 
-def lower_concat(node: Node, graph: Lowering) -> Value:
-    """Lowers a concat node, in the layout that most of its operands have."""
-    axis = node.attrs["axis"] % len(node.shape)
-    roles = {entry["role"] for entry in node.post_ops if "role" in entry}
-    names = [role for role in node.operands if role not in roles]
-    operands = [graph.strided(node.operands[role]) for role in names if 0 not in node.operands[role].shape]
-    order = _concat_order(operands, axis)
-    sources = [graph.reordered(x, dense(x.shape, x.descriptor.dtype, order)) for x in operands]
-    result = graph.new(dense(node.shape, node.dtype, order))
-    layouts = Descriptors(tuple(source.descriptor for source in sources))
-    primitive = graph.primitive("concat", result.descriptor, len(sources), axis, layouts)
-    graph.emit(primitive, {MULTIPLE_SOURCE + i: source for i, source in enumerate(sources)} | {DESTINATION: result})
-    return apply_steps(graph, steps_of(node), result)
+def check_reorder(reorder: Candidate) -> Refusal | None:
+    """Of rank 2 at least."""
+    return Refusal("rank", "a transposition of rank below 2") if reorder.result.rank < 2 else None
 
 
-def _concat_order(operands: list[Value], axis: int) -> Shape:
-    """The order of dims to join in: the common one, unless that would interleave single elements."""
-    order = _common_order(operands)
-    inner = math.prod(operands[0].shape[other] for other in order[order.index(axis) + 1 :])
-    if inner * itemsize(operands[0].descriptor.dtype) < CACHE_LINE and all(x.shape[axis] == 1 for x in operands):
-        # Whole tensors one after the other; who needs the elements side by side gets a fast transposition.
-        return (axis, *(other for other in order if other != axis))
-    return order
+def check_view(view: Candidate) -> Refusal | None:
+    """The same bytes seen otherwise, where tensors of oneDNN stand on both sides: their region then stays one."""
+    if not all(any(map(view.may_be_ours, side)) for side in (view.makers, view.users)):
+        return Refusal("neighbours", f"{view.op_name} with nothing of oneDNN before it or after it")
+    return None
 
 
-def _common_order(operands: list[Value]) -> Shape:
-    """The order of dims that holds most elements; a layout chosen by a primitive wins over row-major."""
-    votes: Counter[Shape] = Counter()
-    rank = len(operands[0].shape)
-    for operand in operands:
-        weight = operand.descriptor.nbytes * (1 if operand.descriptor.is_plain else 2)
-        votes[operand.descriptor.order] += weight
-    return max(votes, key=lambda order: (votes[order], order == tuple(range(rank))))
+def check_slice(view: Candidate) -> Refusal | None:
+    """Slices that go forwards, as views between tensors of oneDNN."""
+    if any(step < 1 for step in view.attrs["strides"]):
+        return Refusal("attribute", f"a slice with strides {view.attrs['strides']}")
+    return check_view(view)
+
+
+def slice_attributes(group: Composite) -> dict[str, Any]:
+    """Where it begins and how it goes on; where it ends follows from the result's shape."""
+    return {name: list(group.anchor.attrs[name]) for name in ("axes", "begin", "strides")}
 
 
 def lower_permutation(node: Node, graph: Lowering) -> Value:
@@ -96,3 +79,52 @@ def lower_slice(node: Node, graph: Lowering) -> Value:
 def lower_reshape(node: Node, graph: Lowering) -> Value:
     """Lowers a reshape node: the same bytes where the layout allows, else a row-major copy."""
     return graph.reshaped(node.operands["x"], node.shape)
+
+
+CAST = PrimitiveKind(
+    node="cast",
+    summary=(
+        "`astype` between float32 and bfloat16, where a tensor enters or leaves what oneDNN computes; in one "
+        "step with a change of layout"
+    ),
+    ops=("astype",),
+    operands=("x",),
+    check_surroundings=check_cast,
+    order=MemoryOrder.FIRST_OPERAND,
+    lower=lower_cast,
+    pattern="cast",
+    is_light=True,
+)
+REORDER = PrimitiveKind(
+    node="reorder",
+    summary="`permute_dims`: a view where the reader can follow strides",
+    ops=("permute_dims",),
+    operands=("x",),
+    attributes=lambda group: {"axes": list(group.anchor.attrs["axes"])},
+    check=check_reorder,
+    order=MemoryOrder.RENAMED,
+    lower=lower_permutation,
+    pattern="reorder",
+    is_light=True,
+)
+RESHAPE = PrimitiveKind(
+    node="reshape",
+    summary="a view between tensors of oneDNN, so that layouts flow through",
+    ops=("reshape",),
+    operands=("x",),
+    check_surroundings=check_view,
+    lower=lower_reshape,
+    is_light=True,
+)
+SLICE = PrimitiveKind(
+    node="slice",
+    summary="`strided_slice`: the same",
+    ops=("strided_slice",),
+    operands=("x",),
+    attributes=slice_attributes,
+    check_surroundings=check_slice,
+    order=MemoryOrder.FIRST_OPERAND,
+    lower=lower_slice,
+    pattern="slice",
+    is_light=True,
+)

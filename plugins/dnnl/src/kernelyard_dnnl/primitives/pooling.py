@@ -1,27 +1,67 @@
-"""pool and reduce. A mean or maximum over all spatial dims is a pooling, other reductions run over the innermost dims.
+"""pool: the largest element or the mean of each window.
 
-Node schema: pool: operand x (N, C, spatial...); attributes algorithm (max, avg_include_padding,
-avg_exclude_padding), kernel, strides, padding_begin, padding_end, dilation (1 = dense). reduce: operand x; attributes
-algorithm (mean, sum, max, min, prod), axes (empty = all), keepdims. Both take post-ops.
+Node schema: operand x (N, C, spatial...); attributes algorithm (max, avg_include_padding, avg_exclude_padding),
+kernel, strides, padding_begin, padding_end, dilation (1 = dense); post-ops.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kernelyard.errors import CodegenError
 from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl._native import StatusError
 from kernelyard_dnnl.layout import MemoryDescriptor, Shape, channels_last_order, dense
-from kernelyard_dnnl.lowering import DESTINATION, SOURCE, Lowering
+from kernelyard_dnnl.lowering import SOURCE, Lowering
 from kernelyard_dnnl.primitive import PostOps, Primitive, Vector, speed
+from kernelyard_dnnl.primitive_kind import Follows, MemoryOrder, PrimitiveKind, Refusal
 from kernelyard_dnnl.primitives.post_ops import Step, apply_steps, execute, steps_of
+from kernelyard_dnnl.primitives.window import padding_attributes
 from kernelyard_dnnl.values import Node, Value
 
-TWO_STEP_POOLING = 1024
-_AS_POOLING = {"mean": "avg_include_padding", "max": "max"}
+if TYPE_CHECKING:
+    from kernelyard.ir import Call
+    from kernelyard_dnnl.candidate import Candidate
+    from kernelyard_dnnl.composite import Composite
+
+MAX_POOLS = ("nn.max_pool1d", "nn.max_pool2d", "nn.max_pool3d")
+AVG_POOLS = ("nn.avg_pool1d", "nn.avg_pool2d", "nn.avg_pool3d")
+ALGORITHMS = {"max": 511, "avg_include_padding": 767, "avg_exclude_padding": 1023}
+
+
+def check(pool: Candidate) -> Refusal | None:
+    """Max, and average with and without the padding counted."""
+    attrs, data = pool.attrs, pool.call.args[0].tensor_type
+    if pool.op_name in AVG_POOLS and any(step != 1 for step in attrs["dilation"]):
+        return Refusal("attribute", f"an average pool with dilation {attrs['dilation']}")
+    if attrs["ceil_mode"] and attrs.get("count_include_pad") and not _ceil_is_floor(pool.call):
+        return Refusal("attribute", "ceil_mode, padding counted, and windows that reach past the padding")
+    return pool.known("the number of channels", data.shape[1])
+
+
+def _ceil_is_floor(call: Call) -> bool:
+    """True when the windows end exactly at the padded end, so that rounding does not matter."""
+    attrs, data, out = call.attrs, call.args[0].tensor_type.shape, call.tensor_type.shape
+    rank = len(attrs["pool_size"])
+    for i, (size, stride, step) in enumerate(zip(attrs["pool_size"], attrs["strides"], attrs["dilation"], strict=True)):
+        reach = (out[2 + i] - 1) * stride + (size - 1) * step + 1
+        if reach != data[2 + i] + attrs["padding"][i] + attrs["padding"][rank + i]:
+            return False
+    return True
+
+
+def attributes(group: Composite) -> dict[str, Any]:
+    """The algorithm and the window."""
+    attrs = group.anchor.attrs
+    counted = "avg_include_padding" if attrs.get("count_include_pad") else "avg_exclude_padding"
+    return {
+        "algorithm": "max" if group.anchor.op_name in MAX_POOLS else counted,
+        "kernel": list(attrs["pool_size"]),
+        "strides": list(attrs["strides"]),
+        **padding_attributes(attrs["padding"]),
+        "dilation": list(attrs["dilation"]),
+    }
 
 
 def lower_pool(node: Node, graph: Lowering) -> Value:
@@ -78,7 +118,7 @@ class Pooling(NamedTuple):
 
     def primitive(self, source: MemoryDescriptor, post_ops: PostOps = ()) -> Primitive:
         """Raises: StatusError."""
-        forward, kind = enums.FORWARD_INFERENCE, enums.POOLING[self.algorithm]
+        forward, kind = enums.FORWARD_INFERENCE, ALGORITHMS[self.algorithm]
         arguments = (forward, kind, source, self.result(source), *self.window)
         return self.graph.primitive("pooling_forward", *arguments, post_ops=post_ops)
 
@@ -90,57 +130,16 @@ def _is_fast(pooling: Pooling, source: MemoryDescriptor) -> bool:
         return False
 
 
-def lower_reduce(node: Node, graph: Lowering) -> Value:
-    """Lowers a reduce node."""
-    x, algorithm = graph.strided(node.operands["x"]), node.attrs["algorithm"]
-    rank = len(x.shape)
-    axes = tuple(node.attrs["axes"]) or tuple(range(rank))
-    if all(x.shape[axis] == 1 for axis in axes):
-        # Every reduction of one element is that element.
-        result = x if not node.post_ops else graph.copied(x, x.descriptor)
-    elif _is_global_pooling(x, axes, algorithm):
-        result = _pooled(graph, x, _AS_POOLING[algorithm], node.dtype)
-    else:
-        result = _reduced_rows(graph, x, axes, algorithm, node.dtype)
-    return apply_steps(graph, steps_of(node), graph.reshaped(result, node.shape))
-
-
-def _is_global_pooling(x: Value, axes: Shape, algorithm: str) -> bool:
-    """True for a mean or maximum over space with the channels innermost, where rows would need a transposition."""
-    rank = len(x.shape)
-    spatial = 2 < rank <= 5 and axes == tuple(range(2, rank)) and algorithm in _AS_POOLING
-    return spatial and not x.descriptor.is_plain and x.descriptor.order == channels_last_order(rank)
-
-
-def _pooled(graph: Lowering, x: Value, algorithm: str, dtype: str) -> Value:
-    """Pooling over all of space. Large ones take two steps, rows and then their results: more parallel, and sums of
-    many floats lose less."""
-    spatial = x.shape[2:]
-    kernels = [spatial]
-    if len(spatial) > 1 and math.prod(spatial) >= TWO_STEP_POOLING:
-        ones = (1,) * (len(spatial) - 1)
-        kernels = [(*ones, spatial[-1]), (*spatial[:-1], 1)]
-    zeros, unit = Vector((0,) * len(spatial)), Vector((1,) * len(spatial))
-    for kernel in kernels:
-        sizes = zip(x.shape[2:], kernel, strict=True)
-        shape = (*x.shape[:2], *(size - k + 1 for size, k in sizes))
-        pooling = Pooling(graph, algorithm, (unit, Vector(kernel), zeros, zeros, zeros), shape, dtype)
-        result = graph.new(pooling.result(x.descriptor))
-        graph.emit(pooling.primitive(x.descriptor), {SOURCE: x, DESTINATION: result})
-        x = result
-    return x
-
-
-def _reduced_rows(graph: Lowering, x: Value, axes: Shape, algorithm: str, dtype: str) -> Value:
-    """The reduction as one over the rows of a matrix; the result has the rank of the operand."""
-    order = x.descriptor.order
-    kept = tuple(axis for axis in order if axis not in axes)
-    rows = graph.plain(x.permuted((*kept, *(axis for axis in order if axis in axes))))
-    count = math.prod(x.shape[axis] for axis in kept)
-    matrix = graph.reshaped(rows, (count, math.prod(x.shape[axis] for axis in axes)))
-    result = graph.new(dense((count, 1), dtype))
-    kind = enums.REDUCTION[algorithm]
-    primitive = graph.primitive("reduction", kind, matrix.descriptor, result.descriptor, 0.0, 0.0)
-    graph.emit(primitive, {SOURCE: matrix, DESTINATION: result})
-    shape = tuple(1 if axis in axes else size for axis, size in enumerate(x.shape))
-    return result.seen_as(dense(shape, dtype, (*kept, *axes)))
+POOL = PrimitiveKind(
+    node="pool",
+    summary="max pooling, average pooling with and without the padding counted, sizes rounded up",
+    ops=(*MAX_POOLS, *AVG_POOLS),
+    operands=("x",),
+    attributes=attributes,
+    check=check,
+    follows=Follows.POST_OPS,
+    order=MemoryOrder.FIRST_OPERAND,
+    lower=lower_pool,
+    pattern="pool",
+    enumerators={f"dnnl_pooling_{name}": value for name, value in ALGORITHMS.items()},
+)

@@ -1,22 +1,33 @@
-"""softmax, log_softmax and layer_norm: work on the rows of a matrix, whatever the layout of the operand.
-
-Node schema: softmax, log_softmax: operand x; attribute axis. layer_norm: operands x, gamma, beta (of the dims `axes`);
-attributes axes (ascending; default: the last), epsilon. All take post-ops.
-"""
+"""What works on the rows of a matrix, whatever the layout of the operand."""
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
-from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl.layout import MemoryDescriptor, Shape, dense
 from kernelyard_dnnl.lowering import SOURCE, Lowering
-from kernelyard_dnnl.primitive import PostOps, Primitive
+from kernelyard_dnnl.primitive_kind import Refusal
 from kernelyard_dnnl.primitives.post_ops import Create, execute
 from kernelyard_dnnl.values import Node, Value
 
-SCALE, SHIFT = enums.ARG["scale"], enums.ARG["shift"]
+if TYPE_CHECKING:
+    from kernelyard_dnnl.candidate import Candidate
+
+
+def check_rows(candidate: Candidate, axes: Sequence[int]) -> Refusal | None:
+    """oneDNN has real implementations for rows alone; making rows by a transposition is slower than a kernel."""
+    x = candidate.operands[0]
+    shape, order = x.tensor_type.shape, candidate.order_of(x)
+    if order is None:
+        return None
+    order = [axis for axis in order if shape[axis] != 1]
+    moving = {axis for axis in axes if shape[axis] != 1}
+    if moving == set(order[len(order) - len(moving) :]):
+        return None
+    where = f"{candidate.op_name} over axes {tuple(axes)}, which are not innermost in memory"
+    return Refusal("reference-implementation", f"oneDNN has only its reference implementation for {where}")
 
 
 class Rows(NamedTuple):
@@ -43,38 +54,8 @@ def rows_along(graph: Lowering, x: Value, axes: Shape, dtype: str) -> Rows:
     return Rows(matrix, dense(x.shape, dtype, order))
 
 
-def lower_softmax(node: Node, graph: Lowering) -> Value:
-    """Lowers a softmax or log_softmax node."""
-    x = node.operands["x"]
-    rows = rows_along(graph, x, (node.attrs["axis"] % len(x.shape),), node.dtype)
-    source, result = rows.matrix.descriptor, dense(rows.matrix.shape, node.dtype)
-
-    def create(post_ops: PostOps) -> Primitive:
-        arguments = (enums.FORWARD_INFERENCE, enums.SOFTMAX[node.op], source, result, 1)
-        return graph.primitive("softmax_forward", *arguments, post_ops=post_ops)
-
-    return _execute_rows(node, graph, rows, {SOURCE: rows.matrix}, create)
-
-
-def lower_layer_norm(node: Node, graph: Lowering) -> Value:
-    """Lowers a layer_norm node."""
-    x = node.operands["x"]
-    rows = rows_along(graph, x, tuple(node.attrs.get("axes", (len(x.shape) - 1,))), node.dtype)
-    source, result = rows.matrix.descriptor, dense(rows.matrix.shape, node.dtype)
-    size = rows.matrix.shape[-1]
-    flags = enums.NORMALIZATION_FLAG["use_scale"] | enums.NORMALIZATION_FLAG["use_shift"]
-    vector = dense((size,), "float32")  # whatever the dtype of the rows
-    scale, shift = (graph.reordered(graph.reshaped(node.operands[role], (size,)), vector) for role in ("gamma", "beta"))
-
-    def create(post_ops: PostOps) -> Primitive:
-        arguments = (enums.FORWARD_INFERENCE, source, result, None, float(node.attrs["epsilon"]), flags)
-        return graph.primitive("layer_normalization_forward", *arguments, post_ops=post_ops)
-
-    arguments = {SOURCE: rows.matrix, SCALE: scale, SHIFT: shift}
-    return _execute_rows(node, graph, rows, arguments, create)
-
-
-def _execute_rows(node: Node, graph: Lowering, rows: Rows, arguments: dict[int, Value], create: Create) -> Value:
+def execute_rows(node: Node, graph: Lowering, rows: Rows, arguments: dict[int, Value], create: Create) -> Value:
+    """Emits the primitive over the rows, with the node's post-ops; the result may overwrite them."""
     busy = [value for role, value in node.operands.items() if role != "x"]
     source = arguments[SOURCE]
     reuse = source if source.descriptor.dtype == node.dtype and graph.may_overwrite(source, busy) else None

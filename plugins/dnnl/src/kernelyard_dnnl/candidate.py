@@ -1,0 +1,84 @@
+"""Candidate: a match as the checks of the kinds of primitives see it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from kernelyard.dims import Dim
+from kernelyard.ir import Call, Expr, TensorType, Var
+from kernelyard.patterns import Match
+from kernelyard.patterns.decoded import is_decoded
+from kernelyard_dnnl.composite import Composite, kind_of, read_composite
+from kernelyard_dnnl.memory_order import expected_order
+from kernelyard_dnnl.primitive_kind import Refusal
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A group that oneDNN may take, and what stands around it."""
+
+    match: Match
+
+    @cached_property
+    def composite(self) -> Composite:
+        """The group as it reads."""
+        return read_composite(self.match.bindings)
+
+    @property
+    def call(self) -> Call:
+        """The call that names the primitive."""
+        return self.composite.anchor
+
+    @property
+    def op_name(self) -> str:
+        """The operator that names the primitive."""
+        return self.call.op_name
+
+    @property
+    def attrs(self) -> Mapping[str, Any]:
+        """The operator's attributes."""
+        return self.call.attrs
+
+    @property
+    def operands(self) -> tuple[Expr, ...]:
+        """What the primitive reads, in the operator's order."""
+        return self.composite.operands
+
+    @property
+    def result(self) -> TensorType:
+        """The type of what the primitive makes, before anything follows."""
+        return self.call.tensor_type
+
+    @property
+    def makers(self) -> list[Expr]:
+        """What the operator's operands are bound to."""
+        return [self.match.value_of(arg) for arg in self.call.args]
+
+    @property
+    def users(self) -> list[Expr]:
+        """What reads the match's result."""
+        return [self.match.value_of(user) for user in self.match.users(self.match.root)]
+
+    def may_be_ours(self, value: Expr) -> bool:
+        """True for calls of operators that oneDNN has a primitive for."""
+        return kind_of(value) is not None
+
+    def is_unmade(self, value: Expr) -> bool:
+        """True for what the program is given."""
+        return isinstance(value, Var)
+
+    def is_decoded(self, value: Expr) -> bool:
+        """True for weights that a kernel would decode as it reads them."""
+        return is_decoded(value, self.match.value_of)
+
+    def order_of(self, operand: Expr) -> tuple[int, ...] | None:
+        """See `expected_order`."""
+        return expected_order(self.match, operand)
+
+    def known(self, what: str, *needed: Dim) -> Refusal | None:
+        """A refusal where one of these sizes is symbolic."""
+        unknown = [str(dim) for dim in needed if not isinstance(dim, int)]
+        return Refusal("dynamic-shape", f"{what} must be known, found {', '.join(unknown)}") if unknown else None

@@ -1,0 +1,96 @@
+"""PrimitiveKind: all that makes up one kind of primitive, from the operators that it computes to its lowering.
+
+An instance is one file of the folder `primitives`. Both halves read it: patterns, checks and the writer of JSON graphs
+on the one side, the lowering on the other. An artifact is run without the compiler, so that these files import none of
+it: their functions are handed what they need (`kernelyard_dnnl.candidate`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+from kernelyard_dnnl.lowering import Lower
+
+if TYPE_CHECKING:
+    from kernelyard.ir import Expr
+    from kernelyard.patterns import Pattern
+    from kernelyard.placement.json_serializer import KernelNode
+    from kernelyard_dnnl.candidate import Candidate
+    from kernelyard_dnnl.composite import Composite
+
+FLOAT, NARROW = "float32", "bfloat16"
+
+
+class Refusal(NamedTuple):
+    """Why oneDNN does not take a group: the fields of `kernelyard.patterns.Decline`."""
+
+    code: str
+    message: str
+    at: Expr | None = None
+
+
+Check: TypeAlias = "Callable[[Candidate], Refusal | None]"
+
+
+class Follows(Enum):
+    """What may follow the operator in its group."""
+
+    NOTHING = ""
+    CAST = "a cast"
+    POST_OPS = "post-ops"
+    POST_OPS_AND_CASTS = "bias, post-ops, casts"
+
+
+class MemoryOrder(Enum):
+    """In which order the dims of the result lie in memory: what checks know of the layouts that lowerings choose."""
+
+    ROW_MAJOR = "row-major"
+    CHANNELS_LAST = "N, spatial..., C"
+    FIRST_OPERAND = "that of the first operand"
+    WHOLE_OPERAND = "that of an operand of the result's shape"
+    RENAMED = "that of the operand, whose dims are renamed"
+    OPEN = "row-major where the operand is, else unknown"
+
+
+def _nothing(composite: Composite) -> Mapping[str, Any]:
+    return {}
+
+
+def _no_objection(candidate: Candidate) -> Refusal | None:
+    return None
+
+
+class PrimitiveKind(NamedTuple):
+    """A kind of primitive.
+
+    node: its name in JSON graphs. summary: for the plugin's page. ops: the operators that it computes. operands: the
+    roles of their operands; none: any number, x0, x1, ... lower: from a node to operations. attributes: what `lower`
+    reads of a group, beside shapes. check: asked of groups of known dtypes whose post-ops fit. check_surroundings:
+    asked before all else. follows: what the group goes on with. order: of the result's dims. pattern: the pattern's
+    name, which several kinds may share; none: each operator has its own. reader: an operator that the primitive does
+    while it reads its operands (`patterns.READERS`). bias_axis: of the result, along which a first sum is the
+    primitive's bias. dtypes: those taken. is_light: a generated kernel does it on its way. enumerators: of the C API,
+    which `tests/test_native.py` compares with the headers. anchor, write: the pattern and the node, where they are not
+    those of a call with these operands and attributes.
+    """
+
+    node: str
+    summary: str
+    ops: tuple[str, ...]
+    operands: tuple[str, ...]
+    lower: Lower
+    attributes: Callable[[Composite], Mapping[str, Any]] = _nothing
+    check: Check = _no_objection
+    check_surroundings: Check = _no_objection
+    follows: Follows = Follows.NOTHING
+    order: MemoryOrder = MemoryOrder.OPEN
+    pattern: str = ""
+    reader: str = ""
+    bias_axis: int | None = None
+    dtypes: tuple[str, ...] = (FLOAT, NARROW)
+    is_light: bool = False
+    enumerators: Mapping[str, int] = {}
+    anchor: Callable[[], Pattern] | None = None
+    write: Callable[[Composite], KernelNode] | None = None

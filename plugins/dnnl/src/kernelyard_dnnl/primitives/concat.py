@@ -1,0 +1,106 @@
+"""concat: tensors joined along an axis.
+
+Node schema: operands in order (roles free); attribute axis; post-ops.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from kernelyard import dims
+from kernelyard_dnnl import _enums as enums
+from kernelyard_dnnl.layout import Shape, dense, itemsize
+from kernelyard_dnnl.lowering import DESTINATION, Lowering
+from kernelyard_dnnl.primitive import Descriptors
+from kernelyard_dnnl.primitive_kind import MemoryOrder, PrimitiveKind, Refusal
+from kernelyard_dnnl.primitives.post_ops import apply_steps, steps_of
+from kernelyard_dnnl.values import Node, Value
+
+if TYPE_CHECKING:
+    from kernelyard_dnnl.candidate import Candidate
+    from kernelyard_dnnl.composite import Composite
+
+CACHE_LINE = 64  # bytes
+MIN_RUN = 16  # elements that are copied at a time; below, oneDNN is slower than a generated kernel
+MULTIPLE_SOURCE = enums.ARG["multiple_src"]
+
+
+def check(concat: Candidate) -> Refusal | None:
+    """Any number of tensors along one axis, unless they would be interleaved a few elements at a time."""
+    composite = concat.composite
+    if _is_stack(composite) and any(map(concat.may_be_ours, (*concat.makers, *concat.users))):
+        return None  # the runtime lays whole tensors one after the other, and leaves the rest to who reads them
+    orders = [concat.order_of(operand) for operand in composite.operands]
+    length = _run_length(composite, max((order for order in orders if order is not None), default=None))
+    if length is None or length >= MIN_RUN:
+        return None
+    return Refusal("slow", f"oneDNN would copy {length:g} elements at a time; below {MIN_RUN} a kernel is faster")
+
+
+def _is_stack(composite: Composite) -> bool:
+    """True where each operand is one element thick along the axis."""
+    return all(operand.tensor_type.shape[axis_of(composite)] == 1 for operand in composite.operands)
+
+
+def _run_length(composite: Composite, order: tuple[int, ...] | None) -> float | None:
+    """How many elements lie side by side in an operand, on average; None where that is not known."""
+    if order is None:
+        return None
+    shape = composite.anchor.tensor_type.shape
+    inner = dims.product(shape[axis] for axis in order[order.index(axis_of(composite)) :])
+    return inner / len(composite.operands) if isinstance(inner, int) else None
+
+
+def axis_of(composite: Composite) -> int:
+    """The axis that a concat joins, counted from the front."""
+    return composite.anchor.attrs["axis"] % composite.anchor.tensor_type.rank
+
+
+def lower_concat(node: Node, graph: Lowering) -> Value:
+    """Lowers a concat node, in the layout that most of its operands have."""
+    axis = node.attrs["axis"] % len(node.shape)
+    roles = {entry["role"] for entry in node.post_ops if "role" in entry}
+    names = [role for role in node.operands if role not in roles]
+    operands = [graph.strided(node.operands[role]) for role in names if 0 not in node.operands[role].shape]
+    order = _concat_order(operands, axis)
+    sources = [graph.reordered(x, dense(x.shape, x.descriptor.dtype, order)) for x in operands]
+    result = graph.new(dense(node.shape, node.dtype, order))
+    layouts = Descriptors(tuple(source.descriptor for source in sources))
+    primitive = graph.primitive("concat", result.descriptor, len(sources), axis, layouts)
+    graph.emit(primitive, {MULTIPLE_SOURCE + i: source for i, source in enumerate(sources)} | {DESTINATION: result})
+    return apply_steps(graph, steps_of(node), result)
+
+
+def _concat_order(operands: list[Value], axis: int) -> Shape:
+    """The order of dims to join in: the common one, unless that would interleave single elements."""
+    order = _common_order(operands)
+    inner = math.prod(operands[0].shape[other] for other in order[order.index(axis) + 1 :])
+    if inner * itemsize(operands[0].descriptor.dtype) < CACHE_LINE and all(x.shape[axis] == 1 for x in operands):
+        # Whole tensors one after the other; who needs the elements side by side gets a fast transposition.
+        return (axis, *(other for other in order if other != axis))
+    return order
+
+
+def _common_order(operands: list[Value]) -> Shape:
+    """The order of dims that holds most elements; a layout chosen by a primitive wins over row-major."""
+    votes: Counter[Shape] = Counter()
+    rank = len(operands[0].shape)
+    for operand in operands:
+        weight = operand.descriptor.nbytes * (1 if operand.descriptor.is_plain else 2)
+        votes[operand.descriptor.order] += weight
+    return max(votes, key=lambda order: (votes[order], order == tuple(range(rank))))
+
+
+CONCAT = PrimitiveKind(
+    node="concat",
+    summary="along any axis",
+    ops=("concat",),
+    operands=(),
+    attributes=lambda group: {"axis": axis_of(group)},
+    check=check,
+    order=MemoryOrder.FIRST_OPERAND,
+    lower=lower_concat,
+    is_light=True,
+)

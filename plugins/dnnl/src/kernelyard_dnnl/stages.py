@@ -1,0 +1,69 @@
+"""How an operator after a primitive is applied to its result: as post-ops.
+
+One operator may be several: `c / x` is a reciprocal, then a multiplication by c.
+"""
+
+from __future__ import annotations
+
+import math
+
+from kernelyard.ir import Call, Constant, Expr
+from kernelyard_dnnl.post_ops import BINARY, ELTWISE, NEGATIVE, POWERS, REVERSED, RSQRT, SCALAR, Binary, Eltwise, Stage
+
+
+def scalar_of(expr: Expr) -> float | None:
+    """The value of a constant with one element, else None."""
+    if isinstance(expr, Constant) and expr.data.size == 1:
+        return float(expr.data.reshape(()))
+    return None
+
+
+def exponent_of(power: Call) -> float:
+    """The exponent of a power, a constant scalar."""
+    exponent = scalar_of(power.args[1])
+    assert exponent is not None, "the pattern takes constants only"
+    return exponent
+
+
+def stages_of(call: Call, x: Expr) -> tuple[Stage, ...]:
+    """How `call`, one of whose arguments is `x`, is applied to x."""
+    if call.op_name == "astype":
+        return ()  # the primitive stores its result in that dtype
+    if call.op_name == "power":
+        exponent = exponent_of(call)
+        return POWERS.get(exponent, (Eltwise("pow", 1.0, exponent),))
+    if call.op_name == "rsqrt":
+        return RSQRT
+    if call.op_name in ELTWISE:
+        return (ELTWISE[call.op_name](call.attrs),)
+    left, right = call.args
+    if left is x:
+        return (_combined(call.op_name, right),)
+    if call.op_name in REVERSED:
+        first, op = REVERSED[call.op_name]
+        return _joined(first, _combined(op, left))
+    return (_combined(call.op_name, left),)
+
+
+def functions_of(call: Call, x: Expr) -> list[Eltwise]:
+    """How a function of x alone is applied to it."""
+    return [stage for stage in stages_of(call, x) if isinstance(stage, Eltwise)]
+
+
+def _combined(op: str, operand: Expr) -> Stage:
+    """x op operand"""
+    scalar = scalar_of(operand)
+    if scalar is not None and op in SCALAR and math.isfinite(scalar):
+        linear = SCALAR[op](scalar)
+        if linear is not None:
+            return linear
+    return Binary(BINARY[op], operand)
+
+
+def _joined(first: Eltwise, second: Stage) -> tuple[Stage, ...]:
+    """Both, in one where that is exact: c - x is the linear function -x + c, and c / x the power c * x ** -1."""
+    if not isinstance(second, Eltwise):
+        return first, second
+    if first == NEGATIVE:
+        return (Eltwise("linear", -second.alpha, second.beta),)
+    return (Eltwise("pow", second.alpha, -1.0),)
