@@ -6,6 +6,7 @@ A group reads `anchor [stage]*`: matmul [+ bias] [activation] [+ residual] is on
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from typing import NamedTuple
 
 from kernelyard.patterns import FusionPattern, Pattern, is_const, is_op, wildcard
@@ -103,8 +104,9 @@ def _anchors(kind: PrimitiveKind) -> Iterator[tuple[str, Pattern]]:
         yield from ((op.removeprefix("nn."), _called(kind, op)) for op in kind.ops)
 
 
+@cache
 def fusion_patterns() -> tuple[FusionPattern, ...]:
-    """Every pattern, in the order of `PRIMITIVES`."""
+    """Every pattern, in the order of `PRIMITIVES`; made once per process, since patterns never change."""
     found: dict[str, FusionPattern] = {}
     for kind in PRIMITIVES:
         for name, anchor in _anchors(kind):
