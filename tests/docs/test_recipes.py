@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+GENERATED = "tests/docs/test_generated.py"
 DIFF_BLOCK = re.compile(r"^```diff\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 CHECK_OP = """
 import kernelyard as ky
@@ -121,6 +122,15 @@ def test_a_pattern(page: str, tree: Path, template_site: Path, tmp_path_factory:
     assert "4 passed" in shown
 
 
+def test_a_primitive(page: str, tree: Path) -> None:
+    assert len(apply(tree, hunks(page, "A primitive of oneDNN"))) == 3
+    tests = ("plugins/dnnl/tests/test_prelu.py", "plugins/dnnl/tests/test_coverage.py")
+    shown = run(tree, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "prelu or every_pattern", *tests)
+    assert "3 passed" in shown
+    run(tree, "-m", "pytest", "-q", "-p", "no:cacheprovider", GENERATED, "-k", "primitives", "--update-golden")
+    assert "| `dnnl.prelu` |" in (tree / "plugins/dnnl/README.md").read_text(encoding="utf-8")
+
+
 ERROR = """
 
 class LayerError(Exception):
@@ -154,7 +164,7 @@ def test_a_backend(tree: Path) -> None:
     assert "plugins/acme/src" in configs["types"]["extraPaths"]
     assert "kernelyard_acme" in configs["imports"]["root_packages"]
     assert "kernelyard_acme" in configs["imports"]["contracts"][-1]["modules"]
-    arguments = ("-q", "-p", "no:cacheprovider", "tests/docs/test_generated.py", "-k", "packages or plugins or errors")
+    arguments = ("-q", "-p", "no:cacheprovider", GENERATED, "-k", "packages or plugins or errors")
     run(tree, "-m", "pytest", *arguments, "--update-golden")
     for page, row in TABLES_OF_PLUGINS:
         assert row in (tree / page).read_text(encoding="utf-8")
