@@ -7,20 +7,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
     from kernelyard.ir import Expr
 
-LARGEST = float(np.finfo(np.float32).max)
-LARGEST_RECIPROCAL = 1 / float(np.finfo(np.float32).tiny)
+LARGEST = (2 - 2**-23) * 2.0**127  # float32
+LARGEST_RECIPROCAL = 2.0**126  # of the smallest normal float32
 
 
-@dataclass(frozen=True)
-class Eltwise:
+class Eltwise(NamedTuple):
     """`algorithm(x, alpha, beta)` on every element."""
 
     algorithm: str
@@ -34,8 +30,7 @@ class Eltwise:
         return {"algorithm": self.algorithm, **finite}
 
 
-@dataclass(frozen=True)
-class Binary:
+class Binary(NamedTuple):
     """`x algorithm operand`, where the operand broadcasts to x."""
 
     algorithm: str
