@@ -2,7 +2,8 @@
 
     python benchmarks/performance_page.py [--results FOLDER]
 
-The prose between the tables is written by hand. The chart goes to docs/images/performance.png.
+The prose between the tables is written by hand. The charts go to docs/images: performance.png, and speed.png, which
+matplotlib draws for README.md.
 """
 
 from __future__ import annotations
@@ -16,17 +17,23 @@ from pathlib import Path
 
 from models import HERE, PEERS
 from peers.compare import Comparison
-from peers.page import markdown
+from peers.page import markdown, overview
 from roofline import Bound
 
 PAGE = HERE.parent / "docs" / "performance.md"
 CHART = HERE.parent / "docs" / "images" / "performance.png"
+OVERVIEW = CHART.with_name("speed.png")
 
 
 def models_table(results: Path) -> str:
-    """Speed, and what it costs to start."""
+    """Return the tables of speed and of the cost to start, as Markdown."""
     facts = json.loads((results / "cpu.json").read_text(encoding="utf-8"))
-    return markdown(list(map(Comparison.from_json, facts["models"])), PEERS, f"{facts['machine']}.").strip()
+    return markdown(_comparisons(results), PEERS, f"{facts['machine']}.").strip()
+
+
+def _comparisons(results: Path) -> list[Comparison]:
+    facts = json.loads((results / "cpu.json").read_text(encoding="utf-8"))
+    return list(map(Comparison.from_json, facts["models"]))
 
 
 def roofline_table(results: Path) -> str:
@@ -69,6 +76,7 @@ def main() -> None:
         text = marked.sub(lambda found, table=table: f"{found[1]}\n{table(args.results)}\n{found[2]}", text)
     PAGE.write_text(text, encoding="utf-8")
     shutil.copyfile(args.results / "cpu.png", CHART)
+    overview(_comparisons(args.results), PEERS, OVERVIEW)
 
 
 if __name__ == "__main__":

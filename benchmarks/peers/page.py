@@ -12,6 +12,7 @@ from peers.start import OURS, READY_SECONDS, READY_TIMES
 # Of the chart: one colour for each number of threads, and one for where the best of the others stands.
 COLOURS = ("#1f6f8b", "#e08e45", "#6a4c93", "#7a7a7a")
 LINE = "#333333"
+BEHIND = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}  # of a number that a line may cross
 
 
 def geometric_mean(values: Sequence[float]) -> float:
@@ -114,8 +115,7 @@ def chart(comparisons: Sequence[Comparison], peers: Sequence[str], path: Path) -
         colours = [COLOURS[number % len(COLOURS)]] * len(names)
         bars = axes.barh(places, values, 0.92 * height, label=label, color=colours, zorder=2)
         texts = ["" if math.isnan(value) else f"{value:.2f}" for value in values]
-        behind = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
-        axes.bar_label(bars, texts, padding=3, fontsize=7.5, color=LINE, zorder=4, bbox=behind)
+        axes.bar_label(bars, texts, padding=3, fontsize=7.5, color=LINE, zorder=4, bbox=BEHIND)
     axes.axvline(1, color=LINE, linewidth=1.2, zorder=3)
     axes.axhline(len(models) - 0.35, color="#bbbbbb", linewidth=0.8)
     axes.set_yticks([*range(len(models)), len(models) + 0.3], names, fontsize=9)
@@ -128,5 +128,33 @@ def chart(comparisons: Sequence[Comparison], peers: Sequence[str], path: Path) -
     axes.set_title(f"How many times as fast as the best of {', '.join(peers)}", fontsize=11, loc="left", pad=26)
     axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=len(threads), frameon=False, fontsize=9)
     axes.set_xlabel("right of the line Kernelyard is faster", fontsize=9, color=LINE)
+    figure.savefig(path, dpi=140)
+    plt.close(figure)
+
+
+def overview(comparisons: Sequence[Comparison], peers: Sequence[str], path: Path, threads: int = 1) -> None:
+    """Draw the ratio best peer / ours of each model as a bar, largest first, with a line at 1 and one at the mean."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    ratios = [(ratio, each.model) for each in comparisons if each.threads == threads and (ratio := each.ratio(peers))]
+    ratios.sort(reverse=True)
+    values = [ratio for ratio, _ in ratios]
+    mean = geometric_mean(values)
+    figure, axes = plt.subplots(figsize=(8.5, 2.9), constrained_layout=True)
+    bars = axes.bar(range(len(values)), values, 0.72, color=COLOURS[0], zorder=2)
+    texts = [f"{value:.2f}" for value in values]
+    axes.bar_label(bars, texts, padding=2, fontsize=6.5, color=LINE, bbox=BEHIND, zorder=4)
+    axes.axhline(1, color=LINE, linewidth=1.2, zorder=3)
+    axes.axhline(mean, color=COLOURS[1], linewidth=1.2, linestyle="--", zorder=1)
+    axes.text(len(values) - 0.4, mean, f" geometric\n mean {mean:.2f}", fontsize=8, va="center", color=LINE)
+    axes.set_xticks(range(len(values)), [model for _, model in ratios], rotation=40, ha="right", fontsize=7.5)
+    axes.set_xlim(-0.7, len(values) - 0.4)
+    axes.tick_params(axis="both", length=0)
+    axes.spines[:].set_visible(False)
+    title = f"Best of {', '.join(peers)} / Kernelyard, time per call, {threads} thread{'s' if threads > 1 else ''}"
+    axes.set_title(f"{title} (above 1: Kernelyard is faster)", fontsize=9, loc="left")
     figure.savefig(path, dpi=140)
     plt.close(figure)
