@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from kernelyard_native_cpu.codegen.emitter import FunctionEmitter
-from kernelyard_native_cpu.codegen.values import Value, int_literal, vector_type
 
+from kernelyard_llvm.emitter import FunctionEmitter
+from kernelyard_llvm.values import Value, int_literal, vector_type
 from kernelyard_native_cpu import _native
 from kernelyard_native_cpu.codegen import elementary
 from kernelyard_native_cpu.codegen import math as functions

@@ -139,7 +139,8 @@ def test_the_order_of_imports_is_the_one_that_is_held() -> None:
         "contracts"
     ]
     (layers,) = [contract["layers"] for contract in contracts if contract["type"] == "layers"]
-    assert " < ".join(reversed(layers)) + "\n" in blocks(ROOT / "docs/architecture.md", "text")
+    names = [layer.strip("()") for layer in layers]  # in parentheses: may come with another distribution
+    assert " < ".join(reversed(names)) + "\n" in blocks(ROOT / "docs/architecture.md", "text")
 
 
 @each_page

@@ -163,7 +163,9 @@ def test_a_backend(tree: Path) -> None:
     assert "plugins/acme/src" in configs["types"]["include"]
     assert "plugins/acme/src" in configs["types"]["extraPaths"]
     assert "kernelyard_acme" in configs["imports"]["root_packages"]
-    assert "kernelyard_acme" in configs["imports"]["contracts"][-1]["modules"]
+    contracts = {each["name"]: each for each in configs["imports"]["contracts"]}
+    assert "kernelyard_acme" in contracts["plugins do not know each other"]["modules"]
+    assert "kernelyard_acme" in contracts["kits know no plugin"]["forbidden_modules"]
     arguments = ("-q", "-p", "no:cacheprovider", GENERATED, "-k", "packages or plugins or errors")
     run(tree, "-m", "pytest", *arguments, "--update-golden")
     for page, row in TABLES_OF_PLUGINS:

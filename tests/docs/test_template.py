@@ -70,7 +70,7 @@ def test_it_is_active_once_installed(tmp_path: Path, environment: dict[str, str]
 def test_a_new_backend_works(name: str, root: Path, tmp_path: Path, environment: dict[str, str]) -> None:
     """What the page says is done: written, installed, tested, examined, listed."""
     page = (root / "docs" / "writing-a-backend.md").read_text(encoding="utf-8")
-    commands = re.search(r"^## Make one\n\n```console\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    commands = re.search(r"^## Create a package\n\n```console\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     assert commands is not None
     lines = [line.removeprefix("$ ").replace("yours", name) for line in commands[1].splitlines()]
     assert [line.split()[0] for line in lines] == ["kernelyard", "cd", "pip", "pytest", "pytest", "kernelyard"]

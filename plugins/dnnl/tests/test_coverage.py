@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import kernelyard as ky
+from kernelyard.driver.precision import cpu_flags
 from kernelyard.placement.partition import partition_for
 from kernelyard.testing import assert_allclose, evaluate
 from kernelyard_dnnl.patterns import fusion_patterns
@@ -48,8 +49,16 @@ def test_softmax(op, shape, axis, offloading):
     "attrs", [{"size": 5}, {"size": 3, "alpha": 0.3, "bias": 2.0}, {"size": 9, "alpha": 1.0}], ids=str
 )
 def test_lrn(shape, attrs, offloading):
-    exe = offloading.taken("dnnl.lrn", "nn.lrn", lambda b, x: b.op("nn.lrn", x, **attrs), shape)
-    assert any("jit" in name for label, name in offloading.implementations(exe) if label.startswith("lrn"))
+    """oneDNN's code for AVX2 takes windows of five over whole blocks of eight channels, two of these or more."""
+
+    def build(b, x):
+        return b.op("nn.lrn", x, **attrs)
+
+    if "avx512f" in cpu_flags(ky.Target("cpu")) or (attrs["size"] == 5 and shape[1] % 8 == 0 and shape[1] > 8):
+        exe = offloading.taken("dnnl.lrn", "nn.lrn", build, shape)
+        assert any("jit" in name for label, name in offloading.implementations(exe) if label.startswith("lrn"))
+    else:
+        offloading.declined("reference-implementation", "dnnl.lrn", build, shape)
 
 
 @pytest.mark.parametrize("op", ["nn.softmax", "nn.log_softmax", "nn.layer_norm", "mean", "sum"])

@@ -21,6 +21,7 @@ _HOME = {
     # what passes are, and how they are run
     "FunctionPass": "pass_base",
     "Pass": "pass_base",
+    "Repeat": "pass_base",
     "PassContext": "pass_base",
     "Sequential": "pass_base",
     "function_pass": "pass_base",
