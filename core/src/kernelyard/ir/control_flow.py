@@ -1,4 +1,4 @@
-"""What the operands of `if`, `while` and closures must be: functions of the module, and what these take and give.
+"""Check the operands of `if`, `while` and closures: private functions of the module and their signatures.
 
 `if(@then, @else, condition, operands...)` is the result of one branch; `while(@condition, @body, operands...)` gives
 the body its own results again for as long as the condition holds. Both are those of StableHLO, with functions in place
@@ -33,7 +33,7 @@ BOOL = TensorType((), "bool")
 
 @dataclass(frozen=True)
 class Misfit:
-    """Why a call is refused: what is wrong, what was found, what was expected."""
+    """A rejected call: the problem, the value found, the value expected."""
 
     message: str
     found: object = None
@@ -51,7 +51,7 @@ def operands_after_functions(call: Call) -> tuple[Expr, ...]:
 
 
 def misfit_of(call: Call, module: IRModule, known: Collection[str]) -> Misfit | None:
-    """Why control flow is refused, or None; `known` are the symbols that are known where it stands."""
+    """Return the first fault of a control-flow call, or None; `known` are the symbols defined at the call."""
     count = CONTROL_FLOW[call.op_name]
     callees = [arg for arg in call.args[:count] if isinstance(arg, GlobalVar)]
     if len(callees) != count:
@@ -101,7 +101,7 @@ def _while(call: Call, functions: Sequence[Function], known: Collection[str]) ->
 
 
 def _stacks(call: Call, given: Type, collected: int, known: Collection[str]) -> Misfit | None:
-    """Why the stated type of a loop is refused; its last tensors have one more axis than what the body gives."""
+    """Return the fault of a loop's stated type, or None; its stacked results have one more axis than the body's."""
     stated = list(tensors_of(call.type))
     flat = [TensorType(t.shape[1:], t.dtype) if t.rank else t for t in stated[len(stated) - collected :]]
     expected = tensors_of(given)

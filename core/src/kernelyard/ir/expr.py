@@ -179,7 +179,7 @@ class Binding:
 
 
 class BaseFunction:
-    """What a module maps a name to: a graph-level `Function` or a loop-level `PrimFunc` (kernelyard.tir)."""
+    """Base of the functions of a module: a graph-level `Function` or a loop-level `PrimFunc` (kernelyard.tir)."""
 
     attrs: Mapping[str, Any]
 

@@ -1,4 +1,4 @@
-"""What an operator is: one declaration holds its inputs, attributes, type rule, NumPy reference and samples.
+"""Declare operators (`Op`): one declaration holds its inputs, attributes, type rule, NumPy reference and samples.
 
 Declarations live in `kernelyard.ops`; this module has the record and the registry that expressions refer to.
 """

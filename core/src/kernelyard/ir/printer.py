@@ -55,7 +55,7 @@ IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*\Z")
 
 @dataclass(frozen=True)
 class FunctionSyntax:
-    """How functions of one class are written: the body's lines, without the name and the braces around them."""
+    """Print functions of one class: the body's lines, without the name and the braces around them."""
 
     keyword: str
     function_type: type[BaseFunction]

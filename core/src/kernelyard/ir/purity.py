@@ -1,4 +1,4 @@
-"""Which values have no effect but their result, so that they may be removed, repeated, merged or moved."""
+"""Test for purity: pure values have no effect but their result, and may be removed, repeated, merged or moved."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which symbols a function knows, and whether types that name sizes differently fit together.
+"""Collect the symbols that a function defines, and unify types whose sizes have different names.
 
 A function shares the symbols of its callers; those of its parameters that a caller does not know are read off the
 arguments. A call of an operator that `introduces_symbols` makes the new symbols of its type known to what follows.

@@ -46,7 +46,7 @@ def verify(module: IRModule) -> IRModule:
 
 @runtime_checkable
 class _LoopFunction(Protocol):
-    """What the verifier needs to know of a loop-level function."""
+    """The part of a loop-level function (PrimFunc) that the verifier reads."""
 
     @property
     def inputs(self) -> Sequence[_Buffer]: ...

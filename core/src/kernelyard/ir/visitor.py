@@ -1,4 +1,4 @@
-"""How functions are walked and rewritten: a read-only visitor, a mutator, and who uses what."""
+"""Visit and rewrite functions: a read-only visitor, a mutator, and use-def queries."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ class FunctionMutator:
         return var
 
     def value_of(self, expr: Expr) -> Expr:
-        """What a variable of the new function is bound to; parameters and other expressions stand for themselves."""
+        """Return the value bound to a variable of the new function; other expressions are returned as is."""
         return self._values.get(expr, expr) if isinstance(expr, Var) else expr
 
     def _visit(self, binding: Binding) -> None:
@@ -194,7 +194,7 @@ def result_vars(function: Function) -> tuple[Var, ...]:
 
 
 def definitions(function: Function) -> Mapping[Var, Expr]:
-    """What each bound variable stands for."""
+    """Map each bound variable to its value."""
     return {binding.var: binding.value for binding in function.bindings}
 
 
