@@ -91,7 +91,7 @@ def _mask(visible: np.ndarray) -> np.ndarray:
 
 
 def _causal(causal: str, behind_start: np.ndarray, behind_end: np.ndarray) -> np.ndarray:
-    """Which keys are visible, given how far each is behind the query, counted from either end."""
+    """Compute the causal mask from the distance of each key behind the query, counted from either end."""
     if causal == "none":
         return np.ones_like(behind_start, bool)
     return (behind_start if causal == "top_left" else behind_end) <= 0

@@ -1,4 +1,4 @@
-"""How operators are declared: `declare` ties a type rule, a NumPy reference and samples into one `Op`."""
+"""Declare operators: `declare` ties a type rule, a NumPy reference and samples into one `Op`."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def _resize_flops(types: Sequence[TensorType], result: Type, attrs: Attributes) 
 
 
 def source_coordinates(size: int, out: int, scale: float | None, transformation: str) -> np.ndarray:
-    """Where each of `out` positions lies in the `size` positions of the input, as float64."""
+    """Return the source coordinate (float64) of each of `out` positions in an input axis of `size`."""
     position = np.arange(out, dtype=np.float64)
     # Without a stated scale the ratio is exact: multiply first, divide once.
     numerator, denominator = (size, out) if scale is None else (1.0, scale)

@@ -270,7 +270,7 @@ class _Frame:
         return np.empty([dims.evaluate(dim, self.symbols) for dim in type_.shape], dtypes.to_numpy(type_.dtype))
 
     def check(self, call: Call, result: Value, var: Var) -> None:
-        """What was computed must be what the call's type says; sizes that the call decides are known from now on."""
+        """Check a result against the call's type, and define the symbols of its data-dependent sizes."""
         if introduces_symbols(call):
             specs = [TensorSpec(type_.shape, type_.dtype) for type_ in tensors_of(call.type)]
             solve_symbols(specs, [array.shape for array in _flatten(result)], self.symbols)

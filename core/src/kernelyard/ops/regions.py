@@ -31,12 +31,12 @@ def _require_grid(sizes: Sequence[int]) -> None:
 
 
 def _positions(start: float, cell: float, cells: int, taps: int) -> np.ndarray:
-    """Where a cell is sampled, for all cells along an axis: (cells, taps)."""
+    """Return the sampling positions of all cells along an axis, shape (cells, taps)."""
     return start + (np.arange(cells)[:, None] + (np.arange(taps) + 0.5) / max(taps, 1)) * cell
 
 
 def _weights(positions: np.ndarray, size: int) -> np.ndarray:
-    """How much each of `size` elements counts at each position, linearly between the nearest two: (..., size)."""
+    """Return linear interpolation weights of `size` elements at each position, shape (..., size)."""
     inside = (positions >= -1) & (positions <= size)
     at = np.clip(positions, 0, size - 1)
     distance = np.abs(at[..., None] - np.arange(size))

@@ -1,4 +1,4 @@
-"""What the sizes of a program's inputs must satisfy beyond what its types prove.
+"""Collect the size checks of a program: equalities of input sizes that its types assume without proof.
 
 Type rules take dims to be equal that they cannot prove equal, and shapes to be possible that depend on sizes. Kernels
 rely on both, so the runtime checks them once the sizes are known, before it runs anything.
