@@ -20,7 +20,7 @@ class Affine:
     constant: Dim
 
     def coefficient(self, axis: str) -> Dim | None:
-        """How far one step of the axis goes; None when that is not the same everywhere."""
+        """Return the stride of the axis (its affine coefficient); None if it is not constant."""
         step: Dim = 0
         for atom, coefficient in self.terms:
             if isinstance(atom, Axis):

@@ -109,7 +109,7 @@ def _is_one_place(load: Load) -> bool:
 
 
 def _patterns(blocks: Blocks, handed_on: Set[Buffer] = frozenset()) -> frozenset[tuple[object, ...]]:
-    """How the blocks step through memory, wherever they start; axes that are used as numbers are steps of their own."""
+    """Return the access strides of the blocks, without offsets; axes used as values are strides of their own."""
     inner = handed_on | {block.output for block in blocks}
     loads = (load for block in blocks for load in block.loads if load.buffer not in inner and not _is_one_place(load))
     found = {(tuple(map(_without_start, load.indices)), load.buffer.strides) for load in loads}

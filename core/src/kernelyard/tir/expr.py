@@ -51,7 +51,7 @@ class Expr:
 
     @cached_property
     def key(self) -> tuple[object, ...]:
-        """What two equal expressions have in common."""
+        """Return the key of structural equality."""
         return tuple(getattr(self, field.name) for field in fields(self))  # pyright: ignore[reportArgumentType]
 
     @cached_property

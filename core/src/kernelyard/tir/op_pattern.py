@@ -1,4 +1,4 @@
-"""How a loop-level function relates its output to its inputs: what fusion decides by."""
+"""Classify PrimFuncs by their access pattern (elementwise, broadcast, injective, reduction, ...), for fusion."""
 
 from __future__ import annotations
 
@@ -130,5 +130,5 @@ def _node_cost(expr: Expr) -> int:
 
 
 def buffers_read(function: PrimFunc, buffer: Buffer) -> list[tuple[ComputeBlock, Load]]:
-    """Where a function loads a buffer."""
+    """Collect the loads of a function, by buffer."""
     return [(block, load) for block in function.blocks for load in block.loads if load.buffer == buffer]

@@ -31,7 +31,7 @@ class Packing:
     block: int
 
     def blocks(self, shape: Shape) -> Dim:
-        """How many blocks a tensor has."""
+        """Return the number of blocks of a tensor."""
         return dims.floordiv(shape[self.axis] + self.block - 1, self.block)
 
     def shape(self, shape: Shape) -> Shape:
@@ -40,7 +40,7 @@ class Packing:
         return (blocks, *shape[: self.axis], *shape[self.axis + 1 :], self.block)
 
     def indices(self, indices: Sequence[Expr]) -> tuple[Expr, ...]:
-        """Where the element at some indices is in the packed tensor."""
+        """Map indices of the tensor to indices of the packed tensor."""
         place = indices[self.axis]
         outer, inner = place // index(self.block), place % index(self.block)
         if isinstance(place, Const):

@@ -140,7 +140,7 @@ class PrimFunc(BaseFunction):
 
     @property
     def structure(self) -> tuple[object, ...]:
-        """What two equal functions have in common, attributes included; hashable."""
+        """Return the hashable key of structural equality, attributes included."""
         return (self.params, self.blocks, self.num_outputs, self.locals, tuple(sorted(self.attrs.items())))
 
     def __eq__(self, other: object) -> bool:

@@ -91,7 +91,7 @@ class _Block:
         return total
 
     def _extreme(self, reducer: str, arg: Expr) -> Number:
-        """What `arg` is at the first point whose body is extreme, or no number."""
+        """Return `arg` at the first iteration whose body is extreme or NaN."""
         outer = dict(self.axes)
         best: Number | None = None
         found: Number | None = None

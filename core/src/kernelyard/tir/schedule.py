@@ -17,7 +17,7 @@ class Declined:
 
 
 class Reasoned(Protocol):
-    """What a rule makes: it can say what was chosen."""
+    """A result of a schedule rule that can explain its choice."""
 
     @property
     def reason(self) -> str: ...
