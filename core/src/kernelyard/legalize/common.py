@@ -1,4 +1,4 @@
-"""What several rule families share: reading under broadcasting, and splitting axes."""
+"""Helpers of several rule families: broadcast indexing and splitting of axes."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def unregister_kernel(name: str) -> None:
 
 @contextmanager
 def isolated_kernels() -> Iterator[None]:
-    """What is registered inside is forgotten at the end, and what was registered before does not count inside."""
+    """Isolate the registry of custom kernels in a `with` block: it starts empty and is restored at the end."""
     outer = list(_KERNELS)
     _KERNELS.clear()
     try:

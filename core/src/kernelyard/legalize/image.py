@@ -27,7 +27,7 @@ TAPS = {"nearest": (0,), "linear": (0, 1), "cubic": (-1, 0, 1, 2)}
 
 @dataclass(frozen=True)
 class _Sampling:
-    """How one axis of `size` positions becomes one of `out` positions."""
+    """Resampling of an axis from `size` to `out` positions."""
 
     size: Dim
     out: Dim
@@ -39,7 +39,7 @@ class _Sampling:
         return self.size == self.out and self.scale in (None, 1.0)
 
     def coordinate(self, at: Expr) -> Expr:
-        """Where output position `at` lies in the input."""
+        """Return the source coordinate of output position `at`."""
         position, size, out = cast(at, WIDE), _wide(self.size), _wide(self.out)
         # Without a stated scale the ratio is exact: multiply first, divide once.
         numerator, denominator = (size, out) if self.scale is None else (const(1, WIDE), const(self.scale, WIDE))

@@ -82,7 +82,7 @@ def avg_pool(
 
 
 def _inside(start: Expr, taps: int, dilation: int, low: int, high: Dim) -> Expr:
-    """How many of `start`, `start + dilation`, ... (so many `taps`) are in [low, high)."""
+    """Count the taps (`start`, `start + dilation`, ..., `taps` of them) in [low, high)."""
     first = maximum((index(low) - start + (dilation - 1)) // dilation, 0)
     end = minimum((index(high) - start + (dilation - 1)) // dilation, taps)
     return end - first

@@ -173,7 +173,7 @@ def _fill_strip(
 
 
 def _border(mode: str, at: Expr, size: Dim) -> Expr:
-    """Which element of an axis of `size` stands for place `at`, which may be outside."""
+    """Return the index in an axis of `size` that padding reads for position `at`, which may be outside."""
     if mode == "edge":
         return minimum(maximum(at, 0), index(size) - 1)
     if mode == "wrap":
