@@ -25,12 +25,12 @@ NAMES = ("attention", "attention_bias")
 
 
 def before_recognition() -> Rewriter:
-    """What brings spelled-out attention to the form that `attention_rewriters` knows."""
+    """Return the rewriters that normalize spelled-out attention for `attention_rewriters`."""
     return _selected_scores() | _selected_rows() | _rows_without_numbers() | _transposed_heads()
 
 
 def after_recognition() -> Rewriter:
-    """What attention does by itself."""
+    """Return the rewriters that fold masks and scales into `nn.attention`."""
     scaled = (_scaled_operand(name, role) for name in NAMES for role in ROLES[:2])
     return reduce(or_, (_causal(), _causal_rows(), *map(_repeated_heads, NAMES), *scaled))
 

@@ -1,4 +1,4 @@
-"""What the checks of many libraries ask about a match, once for all: is this a product that GEMM calls can run?
+"""Checks shared by GEMM libraries: read a matched matmul as one strided-batched GEMM, or decline it.
 
 Captures are those of the templates: "root" is the product, "bias" is what is added to it.
 """

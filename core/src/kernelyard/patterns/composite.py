@@ -82,7 +82,7 @@ def _place_of(expr: Expr, match: Match) -> tuple[int, int]:
 
 
 def captured_operands(composite: Function) -> dict[str, Expr]:
-    """What each capture of a composite stands for inside it: a parameter, a constant or a bound variable."""
+    """Map each capture of a composite to its value inside it: a parameter, a constant or a bound variable."""
     found: dict[str, Expr] = {}
     for name, (binding, operand) in composite.attrs.get(CAPTURES, {}).items():
         bound = composite.bindings[binding]

@@ -1,4 +1,4 @@
-"""Who makes and who uses each value of a function: built once, asked often."""
+"""Index definitions and uses of each value of a function (use-def chains)."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Dataflow:
         return self._behind.get(expr, expr)
 
     def value_of(self, expr: Expr) -> Expr:
-        """What an operand is bound to; parameters, constants and other expressions are returned as they stand."""
+        """Return the value bound to an operand; parameters, constants and other expressions are returned as is."""
         resolved = self._behind.get(expr, expr)
         return self.values.get(resolved, resolved)  # pyright: ignore  # what is no Var is no key either
 

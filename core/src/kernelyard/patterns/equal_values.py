@@ -1,4 +1,4 @@
-"""Which values of a function are equal: the same operator or function, operands and attributes give the same result."""
+"""Value numbering of a function: the same operator or function, operands and attributes give the same result."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ class Feasibility:
         return any(self._all(way.patterns, way.operands) for way in self.ways(pattern, value))
 
     def ways(self, pattern: CallPattern, call: Call) -> Iterator[Way]:
-        """How the operands of a call may go with those of a pattern, the best way first."""
+        """Enumerate assignments of a call's operands to those of a pattern, best first."""
         if call.op_name in pattern.ops and _counts_fit(pattern, call):
             for operands in operand_orders(call, len(pattern.args)):
                 yield Way(pattern.args, operands)

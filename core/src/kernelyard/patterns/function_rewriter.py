@@ -33,7 +33,7 @@ Target = TypeVar("Target", Function, IRModule)
 
 
 class RuleSource(Protocol):
-    """What gives a rule, and the functions that its replacement calls."""
+    """Source of a rewrite rule and of the functions that its replacement calls."""
 
     @property
     def subroutines(self) -> Mapping[str, BaseFunction]:

@@ -76,7 +76,7 @@ class _GraphSearch:
         return tuple(values)
 
     def _near(self, root: Pattern) -> tuple[Expr, ...] | None:
-        """Where a pattern can be, going by what is placed already; None when that says nothing."""
+        """Return the candidates of a pattern next to those already matched; None if there is no such neighbour."""
         bound = self.search.bound
         for part in walk(root):
             if part in bound and (part is root or _same_value_as(part, root)):

@@ -1,4 +1,4 @@
-"""What the core checks itself before it asks a backend anything: may these bindings become one function?"""
+"""Check the legality of a group before any backend's check: can these bindings become one function?"""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ class Match:
         return value
 
     def value_of(self, expr: Expr) -> Expr:
-        """What an operand is bound to; parameters and constants are returned as they stand."""
+        """Return the value bound to an operand; parameters and constants are returned as is."""
         return self.dataflow.value_of(expr)
 
     def users(self, var: Var) -> tuple[Var, ...]:
@@ -176,7 +176,7 @@ def match(pattern: Pattern, expr: Expr, bindings: Source) -> Match | None:
 
 
 def extract(pattern: Pattern, expr: Expr, bindings: Source) -> Mapping[Pattern, Expr] | None:
-    """What each part of `pattern` stands for where it matches `expr` best, or None."""
+    """Return the value of each part of `pattern` in its best match of `expr`, or None."""
     found = match(pattern, expr, bindings)
     return None if found is None else found.values
 

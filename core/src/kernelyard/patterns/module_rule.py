@@ -38,7 +38,7 @@ Symbols = dict[str, Dim]
 
 @dataclass(frozen=True)
 class ModuleRule:
-    """What `rewriter_from_module` reads from a module."""
+    """The rule that `rewriter_from_module` reads from a module."""
 
     pattern: Function
     replacement: Function
@@ -122,7 +122,7 @@ def _patterns_of(function: Function) -> dict[Expr, Pattern]:
 
 
 def _symbols(pattern: Function, stands_for: Mapping[Expr, Pattern], match: Match) -> Symbols | None:
-    """What the pattern's symbols are in a match; None when types or attributes do not fit."""
+    """Solve the pattern's symbols in a match; None if types or attributes do not unify."""
     symbols: Symbols = {}
     variables = (*pattern.params, *(binding.var for binding in pattern.bindings))
     for var in variables:

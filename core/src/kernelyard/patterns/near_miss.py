@@ -1,4 +1,4 @@
-"""Why a pattern does not match a value: the part that fails first, and what stands there instead."""
+"""Explain why a pattern does not match a value: the first part that fails, and the value found there."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class NearMisses:
         return self._known[key]
 
     def _has_condition(self, pattern: Pattern) -> bool:
-        """Whether some part is a predicate, which `may_match` does not ask."""
+        """Return True if some part is a predicate, which `may_match` does not evaluate."""
         if pattern not in self._conditions:
             self._conditions[pattern] = any(isinstance(part, PredicatePattern) for part in walk(pattern))
         return self._conditions[pattern]

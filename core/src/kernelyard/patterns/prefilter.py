@@ -1,4 +1,4 @@
-"""Which patterns may match at all near a value, told by the names of the ops around it: a cheap test before the search.
+"""Prefilter patterns by the names of the ops around a value: a cheap necessary condition before the search.
 
 A pattern of a convolution and what follows it ends in almost any op, but wants a convolution a few steps up; where
 there is none the pattern need not be tried.
@@ -91,7 +91,7 @@ class Prefilter:
 
 
 class _Reach:
-    """What patterns cannot do without, and how far back they look; each part is worked out once."""
+    """Compute the required ops of patterns and their depth; each part is computed once."""
 
     def __init__(self) -> None:
         self._clauses: dict[Pattern, Clauses] = {}
