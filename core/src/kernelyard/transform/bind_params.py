@@ -97,7 +97,7 @@ class BindParams(Pass):
             )
 
     def _sizes(self, function: Function, constants: Mapping[Var, Constant]) -> dict[str, int]:
-        """What the constants' shapes say of the symbols."""
+        """Solve the symbols from the constants' shapes."""
         specs = [TensorSpec(var.tensor_type.shape, var.tensor_type.dtype, var.name) for var in constants]
         values: dict[str, int] = {}
         try:

@@ -1,4 +1,4 @@
-"""What a canonicalization rule is, and what rules ask about operands."""
+"""Define canonicalization rules, and queries on their operands."""
 
 from __future__ import annotations
 

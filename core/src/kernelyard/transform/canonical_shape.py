@@ -133,7 +133,7 @@ def _padding_of_average(mutator: FunctionMutator, call: Call) -> Expr | None:
 
 
 def _padding_of_maximum(mutator: FunctionMutator, call: Call) -> Expr | None:
-    """What no element is below takes no part in a maximum: -inf, or zeros around numbers that are never negative."""
+    """Fold padding into a max pool if its value cannot win: -inf, or zeros around values that are never negative."""
     pad = defining_call(mutator, call.args[0], "pad")
     if pad is None:
         return None

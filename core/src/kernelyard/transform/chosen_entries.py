@@ -1,4 +1,4 @@
-"""Which entry functions a pass treats that may be told their names."""
+"""Select the entry functions of a pass that takes an optional list of names."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ class Statistics:
         return inner if is_at_zero and any(is_close(inner, variance, dtype) for variance in _VARIANCES) else None
 
     def _kind_of_mean(self, operand: Expr) -> str | None:
-        """Which statistic the mean of `operand` is."""
+        """Classify the statistic that the mean of `operand` is."""
         if operand is self.x:
             return "m"
         root = _square_root_of(self._mutator, operand)
@@ -124,7 +124,7 @@ def is_aligned(shape: Shape, of: Shape, axes: tuple[int, ...]) -> bool:
 
 
 def behind_reshapes(mutator: FunctionMutator, expr: Expr, shapes: tuple[Shape, ...]) -> Expr:
-    """What a statistic was before reshapes between its two shapes."""
+    """Return the statistic before reshapes between its two shapes."""
     for _ in range(MAX_NODES):
         call = defining_call(mutator, expr, *RESHAPES)
         if call is None or any(e.tensor_type.shape not in shapes for e in (call, call.args[0])):

@@ -74,7 +74,7 @@ class _Node:
         return cost(*(expr for block in self.function.blocks for expr in block.expressions))
 
     def reads_of(self, var: Var) -> list[tuple[ComputeBlock, Load]]:
-        """Where this call's function reads a variable."""
+        """Return the loads of a variable in this call's function."""
         return [
             read
             for argument, buffer in zip(self.call.args[1:], self.function.inputs, strict=True)

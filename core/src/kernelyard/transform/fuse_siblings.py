@@ -246,7 +246,7 @@ class _Buffers:
         self._blocks: dict[int, tuple[ComputeBlock, ...] | None] = {}  # by id: equal functions are one object
 
     def kernel_of(self, step: _Step) -> _Kernel | None:
-        """What a step computes, where it calls a PrimFunc whose results are read one by one."""
+        """Return the PrimFunc that a step calls, if its results are read one by one."""
         call, *items = step.bindings
         function = callee(call.value, self.module)
         blocks = self._blocks_of(function) if function is not None else None

@@ -54,7 +54,7 @@ def _wanted(function: Function) -> dict[Var, Strides]:
 
 
 def _read(value: Expr, operand: Var, own: Strides | None) -> Strides | None:
-    """Which pixels of an operand a value reads when every `own`-th of its own is wanted; None for all."""
+    """Return the strides at which a value reads its operand if every `own`-th of its pixels is read; None for all."""
     if not _is_operator(value) or not _is_image(value) or not _is_image(operand):
         return None
     if value.op_name in CONVOLUTIONS and value.args[1] is not operand and _is_pointwise(value):

@@ -15,7 +15,7 @@ from kernelyard.transform.pass_base import Instrument, Pass, PassContext, Sequen
 
 @dataclass(frozen=True)
 class PassTime:
-    """How long one run of a pass took; `depth` counts the sequences around it."""
+    """The duration of one run of a pass; `depth` counts the sequences around it."""
 
     name: str
     depth: int

@@ -55,7 +55,7 @@ def group_function(bindings: Sequence[Binding], results: Sequence[Var]) -> tuple
 
 
 def group_name(functions: Iterable[PrimFunc]) -> str:
-    """What to call a group of some functions: "fused" and their operators."""
+    """Return the name of a fused function: "fused" and its operators."""
     names = [str(op).rpartition(".")[2] for function in functions for op in function.attrs.get("ops", ())]
     return "_".join(["fused", *names])[:_LONGEST_NAME].rstrip("_")
 

@@ -1,4 +1,4 @@
-"""What every RuntimeModule that a plugin hands over must be, looked at before a program is built on it."""
+"""Check the contract of RuntimeModules that plugins return, before a program uses them."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ EXTERNAL_MODULES = "external_modules"
 
 @dataclass(frozen=True, eq=False)
 class Region:
-    """What a backend's codegen receives: a function of composites, and the module in which these are.
+    """A region, the unit of a backend's codegen: a function of composites, and the module in which these are.
 
     symbol: the name that the RuntimeModule must answer to.
     """

@@ -65,7 +65,7 @@ class _Sinker(FunctionMutator):
         return _reshape(product, type_.shape)
 
     def _moved(self, operand: Expr, outer: Shape, inner: Shape) -> Expr | None:
-        """What stands for an operand where the result has the shape `inner`; None where nothing does."""
+        """Return the operand for a result of shape `inner`; None if there is none."""
         shape = _shape(operand)
         if operand in self._behind and _shape(self._behind[operand]) == inner:
             return self._behind[operand]

@@ -1,4 +1,4 @@
-"""Which values of a function are constants, or computed from constants alone, so that they are computed once."""
+"""Find the constant values of a function: constants, and values computed from constants only."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ def _differ(new: Binding, old: Binding) -> bool:
 
 
 def _renamed(function: Function, same: Mapping[Expr, Expr]) -> Function:
-    """The function without the parameters that are others under a second name."""
+    """Drop parameters that alias another parameter."""
     bindings = [
         Binding(b.var, with_operands(b.value, [same.get(o, o) for o in operands(b.value)])) for b in function.bindings
     ]
