@@ -16,7 +16,7 @@ from kernelyard.transform.run_codegen import Region
 
 @dataclass(frozen=True)
 class Unavailable:
-    """Why something installed cannot be used here, and what to do about it."""
+    """The reason why an installed plugin is unusable on this machine, and a hint."""
 
     reason: str
     hint: str | None = None
@@ -39,7 +39,7 @@ class Backend(ABC):
         return None
 
     def facts(self) -> Mapping[str, str]:
-        """What `kernelyard doctor` is to say of it, by a few words each: the library's path, its version."""
+        """Return labelled facts for `kernelyard doctor`: the library's path, its version."""
         return {}
 
     def configured(self, options: Mapping[str, Any]) -> Backend:
@@ -52,14 +52,14 @@ class Backend(ABC):
 
     @abstractmethod
     def patterns(self, target: Target) -> Sequence[FusionPattern]:
-        """What can be offloaded for a target, most wanted first."""
+        """Return the patterns to offload for a target, most wanted first."""
 
     def prepare(self, module: IRModule) -> IRModule:
         """Rewrite the module before matching (layouts, canonical forms); must keep its meaning."""
         return module
 
     def check_region(self, region: Region) -> Answer:
-        """Whether a region of merged composites is worth a call of its own; asked where `merge_composites` is True.
+        """Accept or decline a region of merged composites; called if `merge_composites` is True.
 
         A region that is declined is plain operators again, which the backends that come later are offered.
         """

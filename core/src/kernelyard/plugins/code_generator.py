@@ -26,20 +26,20 @@ class CodeGenerator(ABC):
         return None
 
     def facts(self) -> Mapping[str, str]:
-        """What `kernelyard doctor` is to say of it, by a few words each."""
+        """Return labelled facts for `kernelyard doctor`."""
         return {}
 
     def packings(self, function: PrimFunc, constants: Collection[int], target: Target) -> Mapping[int, Packing]:
-        """How some inputs of a function, constant wherever it is called, are best kept; by default as they are.
+        """Choose packed layouts for inputs of a function that are constant at every call; none by default.
 
         constants: the positions of such inputs. `generate` gets the function that reads them packed.
         """
         return {}
 
     def preference(self, work: Match | Region, target: Target) -> str | None:
-        """Why what a library would take had better be kernels of this generator, as a sentence for the report; None
-        where it had not. Asked where the choice is left to the compiler; by default libraries come first.
+        """Return the reason to generate this work instead of offloading it (for the report), or None to offload it.
 
+        Called if the choice is the compiler's; by default libraries come first.
         work: a match, whatever stands beside it; later each region of those that were left to the library.
         """
         return None

@@ -20,7 +20,7 @@ ITEMS_PER_TIMEOUT = 10  # an answer about so many ops may take twice as long
 
 
 def timeout_seconds() -> float:
-    """How long a plugin may take to import or to answer; `KERNELYARD_PLUGIN_TIMEOUT` sets another number."""
+    """Return the time limit of a plugin's import or call in seconds; `KERNELYARD_PLUGIN_TIMEOUT` overrides it."""
     text = os.environ.get(TIMEOUT_VARIABLE, "")
     try:
         seconds = float(text) if text else DEFAULT_TIMEOUT
@@ -75,7 +75,7 @@ def _raised(what: str, error: BaseException) -> PluginError:
 
 
 def _outcome(what: str, action: Callable[[], T], seconds: float) -> tuple[T, BaseException | None]:
-    """What came of a plugin's code, run in a thread of its own so that the wait can end.
+    """Run a plugin's code in a thread, so that the wait can time out, and return its outcome.
 
     Raises: PluginTimeoutError, which says where the plugin was.
     """
@@ -129,7 +129,7 @@ _PRINTING = _Diverted()
 
 
 def _place(thread: threading.Thread) -> str:
-    """Where a thread is, for those who have to mend it."""
+    """Return the current source location of a thread, for the error message."""
     frame = sys._current_frames().get(thread.ident or 0)
     if frame is None:
         return ""

@@ -67,7 +67,7 @@ class PluginManager:
         self._settle_duplicates()
 
     def _blocked_reason(self, name: str) -> tuple[str, str]:
-        """Why the user does not want this plugin and how to have it, "" when nothing is against it."""
+        """Return why the user disabled this plugin and how to enable it; "" if it is enabled."""
         if name in self._blocked:
             return f"blocked by the caller (-p no:{name})", f"leave out -p no:{name}"
         if os.environ.get(DISABLE_VARIABLE, "") not in ("", "0"):
@@ -139,7 +139,7 @@ class PluginManager:
                     plugin.seconds = time.perf_counter() - start
 
     def _try_out(self, plugins: Sequence[Plugin]) -> None:
-        """What would end this process is broken before it is loaded into it."""
+        """Probe plugins in a subprocess and mark those that crash as broken, so that they are never loaded here."""
         if not any(plugin.entry for plugin in plugins):
             return
         from kernelyard.plugins import trial
@@ -306,7 +306,7 @@ def _installed(plugins: Sequence[Plugin]) -> tuple[list[EntryPoint], list[list[s
 
 
 def _hook_problem(manifest: Manifest, own: Sequence[str]) -> tuple[str, str | None]:
-    """What is wrong with the hooks that a plugin implements, "" when nothing is; and a hint."""
+    """Return the fault of a plugin's hooks ("" for none) and a hint."""
     unknown = [name for name in own if name not in HOOK_OF_PART.values()]
     if unknown:
         close = difflib.get_close_matches(unknown[0], HOOK_OF_PART.values(), 1)
@@ -327,7 +327,7 @@ def _probe(plugin: Plugin, part: Any) -> Any:
 
 
 def _hint_for_missing_module(plugin: Plugin, error: BaseException | None) -> str | None:
-    """How to get a module that a plugin's import did not find: its own, the core's, or another library's."""
+    """Return the install hint for a module missing from a plugin's import: its own, the core's, or another library's."""
     if not isinstance(error, ModuleNotFoundError) or error.name is None or plugin.entry is None:
         return None
     package = error.name.partition(".")[0]
@@ -339,7 +339,7 @@ def _hint_for_missing_module(plugin: Plugin, error: BaseException | None) -> str
 
 
 def _nothing() -> None:
-    """What a plugin without an entry point loads."""
+    """Load nothing, for a plugin without an entry point."""
 
 
 @cache

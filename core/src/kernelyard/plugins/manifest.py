@@ -154,7 +154,7 @@ def read_manifest(module: str) -> Manifest:
 
 
 def manifest_path(module: str) -> Path:
-    """Where the manifest of a plugin module is expected.
+    """Return the expected path of a plugin module's manifest.
 
     Raises: PluginError when the package is not there.
     """

@@ -78,7 +78,7 @@ def _remembered(memory: DiskCache, entry: EntryPoint, hooks: Sequence[str]) -> s
 
 
 def _tried(entry: EntryPoint, hooks: Sequence[str]) -> tuple[str, bool]:
-    """What is against the plugin, and whether that will still be so the next time."""
+    """Probe the plugin; return its fault ("" for none) and whether the verdict may be cached."""
     worker = Worker(["-P", "-c", _BOOT, json.dumps(sys.path)], {**os.environ, VARIABLE: "0"})
     seconds = timeout_seconds()
     step = ""

@@ -1,4 +1,4 @@
-"""What the process does in which a plugin is tried out: each step when it is told to; so one knows which ended it."""
+"""Main of the sandbox process: run each step of a plugin's probe on request, so that a crash names its step."""
 
 from __future__ import annotations
 
