@@ -20,7 +20,7 @@ from kernelyard.transform.run_codegen import Region
 
 @dataclass(frozen=True)
 class KernelNode:
-    """What one composite becomes: a kernel of the library.
+    """A kernel of the library, made from one composite.
 
     op: the kernel's name in the backend's runtime. inputs: operands by role, each a parameter or constant of the
     composite (of an operator by itself: its arguments). attrs: plain values (bool, int, float, str, None, and tuples,
@@ -61,7 +61,7 @@ class JSONSerializer:
         raise CodegenError(f"{type(self).__name__} has no kernel for an operator by itself", found=call.op_name)
 
     def visit_constant(self, constant: Constant, role: str, kernel: KernelNode) -> Constant:
-        """What the runtime gets for an operand that is a constant: itself, or for example weights in the order, or in
+        """Return the constant to store for a constant operand: itself, or for example weights in the order, or in
         the dtype, in which the kernel reads them; they are saved so.
         """
         return constant

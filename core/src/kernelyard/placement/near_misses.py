@@ -1,4 +1,4 @@
-"""Why a backend left an op alone that it has patterns for: told to the recorder after each backend's turn."""
+"""Record why no pattern of a backend matched an op: the nearest miss, after each backend is partitioned."""
 
 from __future__ import annotations
 

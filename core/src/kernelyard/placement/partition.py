@@ -100,7 +100,7 @@ def partition_for(
 
 @contextmanager
 def _collector_paused() -> Iterator[None]:
-    """What is made here lives until the end: looking for garbage would take half of the time, and find none."""
+    """Pause the garbage collector: objects made here are all live, and collection would take half of the time."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -128,7 +128,7 @@ def _offer(
 
 
 def _prepare(backend: Backend, module: IRModule) -> IRModule:
-    """What the backend makes of the module, checked: a malformed one must not reach anybody else, nor another one."""
+    """Run the backend's `prepare` and verify its result, before any other code reads it."""
     prepared = backend.prepare(module)
     if prepared is not module:
         if not isinstance(prepared, IRModule):

@@ -1,4 +1,4 @@
-"""Which backend is asked first. This file is the only place that decides it."""
+"""Order backends by priority. This file is the only place that decides it."""
 
 from __future__ import annotations
 

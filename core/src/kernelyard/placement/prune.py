@@ -29,14 +29,14 @@ GENERATED = "generated"
 
 @dataclass(frozen=True)
 class RegionJudge:
-    """Who says what a backend gets: the backend itself, then the code generator, if one may bid."""
+    """Judge matches and regions: the backend's check, then the code generator's preference, if there is a choice."""
 
     backend: Backend
     rival: CodeGenerator | None
     target: Target
 
     def answer(self, region: Region) -> Answer:
-        """Whether a region is worth a call of its own. A plugin that fails over its answer does not get it."""
+        """Accept or decline a region; a plugin that raises does not get it."""
         answer = _ask(self.backend, region)
         return self._contested(region) if isinstance(answer, Accept) else answer
 

@@ -41,7 +41,7 @@ class Recorder:
         self.rest = dict(rest or {})
 
     def branch(self) -> Recorder:
-        """A recorder that goes on from here, for what may yet come to nothing."""
+        """Return a copy to record a tentative attempt in; `adopt` commits it."""
         branch = Recorder(self.label_of, self.rest)
         branch.adopt(self)
         return branch
@@ -134,7 +134,7 @@ class Refusals:
             self._reasons.setdefault(key, {}).setdefault(reason)
 
     def of(self, var: Var, op: str) -> tuple[Reason, ...]:
-        """Why backends do not run `op` at `var`."""
+        """Return the declines of `op` at `var`."""
         return tuple(next((self._reasons[key] for key in _keys(var, op) if key in self._reasons), ()))
 
 
@@ -147,5 +147,5 @@ def _op_of(value: Expr) -> str:
 
 
 def node_label(var: Var) -> str:
-    """What a message calls the place where a value comes from: the model's node, else the variable."""
+    """Return the label of a value's origin in messages: the model's node, else the variable."""
     return var.origin or repr(var)
