@@ -327,7 +327,7 @@ def _probe(plugin: Plugin, part: Any) -> Any:
 
 
 def _hint_for_missing_module(plugin: Plugin, error: BaseException | None) -> str | None:
-    """Return the install hint for a module missing from a plugin's import: its own, the core's, or another library's."""
+    """Return the pip hint for a module missing from a plugin's import: its own, the core's, or another library's."""
     if not isinstance(error, ModuleNotFoundError) or error.name is None or plugin.entry is None:
         return None
     package = error.name.partition(".")[0]
