@@ -9,7 +9,6 @@ from kernelyard.runtime.memory import align
 from kernelyard.runtime.memory_plan import Lifetime, plan_memory
 from kernelyard_dnnl.layout import dense
 from kernelyard_dnnl.lowering import Lowering
-from kernelyard_dnnl.primitives import LOWERINGS
 from kernelyard_dnnl.values import Buffer, Operation, Value
 
 
@@ -36,6 +35,8 @@ def make_plan(lowering: Lowering) -> Plan:
 
     Raises: StatusError, CodegenError.
     """
+    from kernelyard_dnnl.primitives import LOWERINGS  # the first plan needs them; loading an artifact does not
+
     outputs = lowering.run(LOWERINGS)
     _deliver(lowering, outputs)
     operations = _needed(lowering.operations)
