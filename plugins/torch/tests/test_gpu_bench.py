@@ -13,6 +13,8 @@ import pytest
 import kernelyard as ky
 from kernelyard.errors import DeviceError
 
+pytest.importorskip("torch")  # the benchmark's networks are PyTorch's: `make test-torch`
+
 BENCH = Path(__file__).parents[3] / "benchmarks" / "gpu.py"
 
 
