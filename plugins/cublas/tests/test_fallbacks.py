@@ -13,8 +13,9 @@ import kernelyard as ky
 from kernelyard.dims import symbol
 from kernelyard.errors import NoImplementationError, PerformanceWarning
 from kernelyard.testing import assert_allclose, evaluate
+from kernelyard.testing.offload_bench import feeds_of, module_of, values
 
-from .conftest import compiled, feeds_of, module_of, region_of, values
+from .conftest import compiled, region_of
 
 N = symbol("n")
 LEAST_ROWS = 17  # with so many the library has an algorithm here
