@@ -79,7 +79,7 @@ def test_it_is_right_whether_the_library_refuses_or_not(dtype, products, picky):
     assert all(region.fallback for region in regions), str(exe.report)
     machine = ky.VirtualMachine(exe, ky.cuda(products.emulator.index))
     for rows, is_taken in ((LEAST_ROWS, True), (3, False), (LEAST_ROWS + 1, True), (3, False), (1, False)):
-        feeds, before = feeds_of(module, {"n": rows}), picky()
+        feeds, before = feeds_of(module, n=rows), picky()
         for _ in range(3):  # the second time is captured, and replayed from then on
             result, texts = run_quietly(machine["main"], *feeds)
             assert_allclose(result, evaluate(module, feeds)[0], "float32")
@@ -91,14 +91,14 @@ def test_each_region_warns_once(products, picky):
     module = module_of(layers, ((N, 48), "int8"))
     exe = compiled(module)
     machine = ky.VirtualMachine(exe, ky.cuda(products.emulator.index))
-    _, texts = run_quietly(machine["main"], *feeds_of(module, {"n": 2}))
+    _, texts = run_quietly(machine["main"], *feeds_of(module, n=2))
     for text, name in zip(sorted(texts), ("cublas_0", "cublas_1"), strict=True):
         kernels = ", ".join(step.symbol for step in exe.fallbacks[name].steps)
         assert text.startswith(f"cublas does not run {name}")
         assert text.endswith(f"cuBLASLt has no algorithm for a product, n = 2; these kernels do: {kernels}")
     other = ky.VirtualMachine(exe, ky.cuda(products.emulator.index))
     for again in (machine, other):
-        assert run_quietly(again["main"], *feeds_of(module, {"n": 3}))[1] == []
+        assert run_quietly(again["main"], *feeds_of(module, n=3))[1] == []
 
 
 def test_feeds_may_move(products, picky):
@@ -115,7 +115,7 @@ def test_feeds_may_move(products, picky):
 def test_profiles_show_the_kernels(products, picky):
     module = module_of(layers, ((N, 48), "int8"))
     exe = compiled(module)
-    measure = lambda: exe.profile(feeds_of(module, {"n": 2}), calls=1, device=ky.cuda(products.emulator.index))  # noqa: E731
+    measure = lambda: exe.profile(feeds_of(module, n=2), calls=1, device=ky.cuda(products.emulator.index))  # noqa: E731
     found, _ = run_quietly(measure)
     ran = [step.symbol for step in found.steps]
     for fallback in exe.fallbacks.values():
@@ -144,7 +144,7 @@ def test_a_saved_program_falls_back_in_another_process(products, tmp_path):
     assert [region.fallback for region in ky.load(tmp_path / "m.kyar").report.regions] == [
         region.fallback for region in exe.report.regions
     ]
-    feeds = feeds_of(module, {"n": 5})
+    feeds = feeds_of(module, n=5)
     np.save(tmp_path / "x.npy", feeds[0])
     paths = [str(tmp_path / name) for name in ("m.kyar", "x.npy", "y.npy")]
     done = subprocess.run([sys.executable, "-c", FRESH, *paths], capture_output=True, text=True, check=False)
