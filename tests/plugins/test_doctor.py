@@ -31,7 +31,7 @@ def plugin(*names: str) -> str:
 
 
 LOADER = """
-from kernelyard.runtime.json_runtime import JSONRuntime
+from kernelyard.runtime.modules.json_runtime import JSONRuntime
 
 class Runtime(JSONRuntime):
     kind = "{kind}"

@@ -14,7 +14,8 @@ from fake_distribution import GOOD_PLUGIN, MANIFEST, install
 from kernelyard.errors import BackendUnavailableError
 from kernelyard.plugins import manager, manifest
 from kernelyard.plugins.manager import PluginManager
-from kernelyard.runtime import loader, runtime_api
+from kernelyard.runtime.abi import api_range as runtime_api
+from kernelyard.runtime.artifact import loader
 
 OLD, NEWER_MINOR, NEXT = ">=1.0,<2", ">=1.3,<2", ">=2.0,<3"
 BOTH = ">=1.0,<3"
@@ -72,7 +73,7 @@ def test_every_other_plugin_of_another_age_is_left_out_alone(tmp_path: Path, mon
 
 
 RUNTIME = """
-from kernelyard.runtime.json_runtime import JSONRuntime
+from kernelyard.runtime.modules.json_runtime import JSONRuntime
 
 class Met(JSONRuntime):
     kind = "{name}"

@@ -14,8 +14,8 @@ import pytest
 import safetensors.numpy
 
 from kernelyard import errors
-from kernelyard.runtime import container, loader, safetensors_format
-from kernelyard.runtime.container import HEADER, HEADER_NBYTES, MAGIC, Member, read_container, write_container
+from kernelyard.runtime.artifact import container, loader, safetensors_format
+from kernelyard.runtime.artifact.container import HEADER, HEADER_NBYTES, MAGIC, Member, read_container, write_container
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from kernelyard.errors import DeviceError
-from kernelyard.runtime import distributions
-from kernelyard.runtime.device import Device
-from kernelyard.runtime.entry_points import EntryPoint, distribution_of, find
+from kernelyard.runtime.device.device import Device
+from kernelyard.runtime.installed import distributions
+from kernelyard.runtime.installed.entry_points import EntryPoint, distribution_of, find
 
 
 def installed_as(folder: Path, name: str, version: str = "1.0", **files: str) -> Path:
@@ -107,7 +107,7 @@ def test_an_entry_point_loads_what_the_standard_library_loads(value: str) -> Non
 
 
 def test_finding_entry_points_does_not_import_the_standard_library_s() -> None:
-    code = "import sys; from kernelyard.runtime.entry_points import find; assert find('kernelyard.runtime').entries"
+    code = "import sys; from kernelyard.runtime.installed.entry_points import find; assert find('kernelyard.runtime').entries"
     check = "; assert 'importlib.metadata' not in sys.modules"
     done = subprocess.run([sys.executable, "-c", code + check], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")

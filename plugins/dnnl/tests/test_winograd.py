@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 import kernelyard as ky
 from kernelyard.errors import OptionError
 from kernelyard.ir import FunctionBuilder, IRModule
-from kernelyard.runtime.call_table import CallTable
-from kernelyard.runtime.memory import Workspace, address_of, aligned_empty
-from kernelyard.runtime.module import BindContext, BoundTensor
+from kernelyard.runtime.abi.memory import Workspace, address_of, aligned_empty
+from kernelyard.runtime.abi.module import BindContext, BoundTensor
+from kernelyard.runtime.execute.call_table import CallTable
 from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl import _native
 from kernelyard_dnnl.primitives import winograd

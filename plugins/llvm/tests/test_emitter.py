@@ -7,8 +7,8 @@ import ctypes
 import numpy as np
 import pytest
 
-from kernelyard.runtime.linking import Code, compile_text
-from kernelyard.runtime.memory import address_of
+from kernelyard.runtime.abi.memory import address_of
+from kernelyard.runtime.jit.linking import Code, compile_text
 from kernelyard_llvm.emitter import FunctionEmitter
 from kernelyard_llvm.values import Value, float_literal, int_literal, literal_int
 

@@ -9,7 +9,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from kernelyard.runtime import linking
+from kernelyard.runtime.jit import linking
 from kernelyard_llvm.winograd import algorithm
 from kernelyard_llvm.winograd.choice import Shape, best_tile
 from kernelyard_llvm.winograd.emitter import Emitter

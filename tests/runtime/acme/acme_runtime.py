@@ -7,9 +7,9 @@ from functools import partial
 
 import numpy as np
 
-from kernelyard.runtime import memory
-from kernelyard.runtime.json_runtime import JSONRuntime
-from kernelyard.runtime.module import BoundCall, BoundTensor, NativeCall, array_at
+from kernelyard.runtime.abi import memory
+from kernelyard.runtime.abi.module import BoundCall, BoundTensor, NativeCall, array_at
+from kernelyard.runtime.modules.json_runtime import JSONRuntime
 
 KERNELS = {
     "add": lambda attrs, a, b: a + b,

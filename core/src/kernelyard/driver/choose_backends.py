@@ -18,8 +18,8 @@ from kernelyard.plugins.backend import Backend
 from kernelyard.plugins.code_generator import CodeGenerator
 from kernelyard.plugins.guard import within_time
 from kernelyard.plugins.manager import PluginManager
-from kernelyard.runtime.device import CPU, device_kinds
-from kernelyard.runtime.distributions import install_line
+from kernelyard.runtime.device.device import CPU, device_kinds
+from kernelyard.runtime.installed.distributions import install_line
 from kernelyard.runtime.report import ON_HOST, Reason
 from kernelyard.target import Target
 

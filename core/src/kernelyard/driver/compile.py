@@ -11,7 +11,7 @@ from kernelyard.driver.fallbacks import lower_fallbacks, without_fallbacks
 from kernelyard.driver.generate import Generated, generate, planned_kernels
 from kernelyard.driver.import_model import import_model
 from kernelyard.driver.lower import lower
-from kernelyard.driver.lower_routine import lower_routine, routine_names
+from kernelyard.driver.lower_vm_function import lower_vm_function, vm_function_names
 from kernelyard.driver.offload import offload
 from kernelyard.driver.precision import DEFAULT
 from kernelyard.driver.requirements import check_coverage
@@ -22,11 +22,11 @@ from kernelyard.ir.scopes import introduces_symbols
 from kernelyard.ops.reference_runtime import ReferenceModule
 from kernelyard.ops.size_checks import size_checks
 from kernelyard.placement.partition import partition
-from kernelyard.runtime.executable import Executable
-from kernelyard.runtime.module import RuntimeModule
-from kernelyard.runtime.program import Program, SizeCheck
+from kernelyard.runtime.abi.module import RuntimeModule
+from kernelyard.runtime.execute.executable import Executable
+from kernelyard.runtime.program.program import Program, SizeCheck
+from kernelyard.runtime.program.vm_function import VMFunction
 from kernelyard.runtime.report import Report
-from kernelyard.runtime.routine import Routine
 from kernelyard.target import Target
 from kernelyard.transform.pipelines import get_pipeline
 from kernelyard.transform.run_codegen import EXTERNAL_MODULES
@@ -142,10 +142,10 @@ def link(session: CompileSession, generated: Generated, checks: Mapping[str, tup
     module = without_fallbacks(generated.module)
     modules: list[RuntimeModule] = [*module.attrs.get(EXTERNAL_MODULES, ()), *generated.kernel_modules]
     home = _home(modules)
-    routines = routine_names(module)
+    vm_functions = vm_function_names(module)
     lowered = [
-        lower_routine(name, module, home, len(modules), checks.get(name, ()))
-        if name in routines
+        lower_vm_function(name, module, home, len(modules), checks.get(name, ()))
+        if name in vm_functions
         else lower(name, function, home, len(modules), checks.get(name, ()))
         for name, function in module.entry_functions().items()
     ]
@@ -165,7 +165,7 @@ def link(session: CompileSession, generated: Generated, checks: Mapping[str, tup
         constants,
         module.attrs.get("metadata", {}),
         target=str(session.target),
-        routines={each.name: each for each in functions if isinstance(each, Routine)},
+        vm_functions={each.name: each for each in functions if isinstance(each, VMFunction)},
         precision=session.precision.name,
         fallbacks={n: each.program for n, each in fallbacks.items() if isinstance(each.program, Program)},
     )

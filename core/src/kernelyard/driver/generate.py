@@ -15,7 +15,7 @@ from kernelyard.ir import Call, ExternFunc, GlobalVar, IRModule, Op
 from kernelyard.legalize import CUSTOM, op_of
 from kernelyard.plugins.code_generator import CodeGenerator
 from kernelyard.plugins.guard import within_time
-from kernelyard.runtime.module import RuntimeModule
+from kernelyard.runtime.abi.module import RuntimeModule
 from kernelyard.runtime.report import EXTERN, Kernel
 from kernelyard.target import Target
 from kernelyard.tir import PrimFunc

@@ -15,9 +15,9 @@ from kernelyard.driver.operand_table import OperandTable
 from kernelyard.errors import CodegenError, IRError
 from kernelyard.ir import Call, Constant, Expr, ExternFunc, Function, GlobalVar, Op, TupleGetItem, Var
 from kernelyard.ir.types import symbols_of, tensors_of
-from kernelyard.runtime.program import Program, Register, SizeCheck, Step
-from kernelyard.runtime.routine import Routine
-from kernelyard.runtime.spec import TensorSpec
+from kernelyard.runtime.abi.spec import TensorSpec
+from kernelyard.runtime.program.program import Program, Register, SizeCheck, Step
+from kernelyard.runtime.program.vm_function import VMFunction
 from kernelyard.transform.legalize_ops import VIEWS
 
 COMPILED = ("call_tir", "call_dps_packed")
@@ -25,10 +25,10 @@ COMPILED = ("call_tir", "call_dps_packed")
 
 @dataclass
 class Lowered:
-    """What lowering gives: the program or routine, its constants by digest, and the calls left to the reference module
-    by symbol (no two functions share one)."""
+    """A lowered function: the program or VM function, its constants by digest, and the calls left to the reference
+    module by symbol (no two functions share one)."""
 
-    program: Program | Routine
+    program: Program | VMFunction
     constants: dict[str, np.ndarray]
     reference_calls: dict[str, Call]
 

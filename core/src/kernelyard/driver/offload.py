@@ -17,7 +17,7 @@ from kernelyard.placement.partition import partition
 from kernelyard.placement.recorder import Recorder
 from kernelyard.plugins.backend import Backend
 from kernelyard.plugins.guard import within_time
-from kernelyard.runtime.module import RuntimeModule
+from kernelyard.runtime.abi.module import RuntimeModule
 from kernelyard.runtime.report import Reason, Violation
 from kernelyard.transform.inline_functions import inline_functions
 from kernelyard.transform.pipelines import codegen

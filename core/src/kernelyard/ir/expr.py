@@ -19,7 +19,7 @@ from kernelyard import dtypes
 from kernelyard.errors import IRError
 from kernelyard.ir.op import NO_ATTRIBUTES, Attributes, Op
 from kernelyard.ir.types import TensorType, TupleType, Type
-from kernelyard.runtime.memory import give_back_pages
+from kernelyard.runtime.abi.memory import give_back_pages
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor, Future

@@ -35,9 +35,9 @@ from kernelyard.ir.control_flow import COLLECTED, IF, MAKE_CLOSURE, WHILE, is_co
 from kernelyard.ir.op import Attributes
 from kernelyard.ir.scopes import Scopes, introduces_symbols
 from kernelyard.ir.types import tensors_of
-from kernelyard.runtime.module import RuntimeModule, accepts_symbols
-from kernelyard.runtime.shapes import solve_symbols, stacked
-from kernelyard.runtime.spec import TensorSpec
+from kernelyard.runtime.abi.module import RuntimeModule, accepts_symbols
+from kernelyard.runtime.abi.shapes import solve_symbols, stacked
+from kernelyard.runtime.abi.spec import TensorSpec
 
 Value: TypeAlias = "np.ndarray | tuple[Value, ...] | Closure"
 Symbols: TypeAlias = "dict[str, int]"

@@ -19,9 +19,9 @@ from kernelyard.errors import CodegenError, ExecutionError, IRError, ShapeError
 from kernelyard.ir.expr import Call
 from kernelyard.ir.op import Attributes, Op, get_op
 from kernelyard.ops.interpreter import evaluate_attributes
-from kernelyard.runtime.module import RuntimeModule
-from kernelyard.runtime.spec import Fields, corrupted, read_json, write_json
-from kernelyard.runtime.tensor import as_array
+from kernelyard.runtime.abi.module import RuntimeModule
+from kernelyard.runtime.abi.spec import Fields, corrupted, read_json, write_json
+from kernelyard.runtime.device.tensor import as_array
 
 SCHEMA = 1
 

@@ -13,7 +13,7 @@ from kernelyard.dims import Dim, SymbolicDim
 from kernelyard.ir import Call, Function, GlobalVar, IRModule, Op, Var
 from kernelyard.ir.types import tensors_of
 from kernelyard.ops.type_rules import assumptions, clamped_size
-from kernelyard.runtime.program import SizeCheck
+from kernelyard.runtime.program.program import SizeCheck
 
 
 def size_checks(module: IRModule, name: str) -> tuple[SizeCheck, ...]:

@@ -1,7 +1,7 @@
 """CSourceCodegen: regions become C text that calls a library.
 
 A backend says what a kernel's call looks like in C; intermediates, constants and the interface of
-`kernelyard.runtime.native_unit` are written here. A backend that has more to do before its calls (handles, packed
+`kernelyard.runtime.abi.native_unit` are written here. A backend that has more to do before its calls (handles, packed
 weights) overrides `function`.
 """
 
@@ -14,11 +14,11 @@ import numpy as np
 
 from kernelyard.errors import CodegenError
 from kernelyard.placement.json_serializer import JSONSerializer
-from kernelyard.runtime import memory
-from kernelyard.runtime.c_source import CSourceModule
-from kernelyard.runtime.json_runtime import JSONGraph, JSONNode, NodeEntry
-from kernelyard.runtime.native_unit import NativeFunction, NativeUnit, SharedLibrary, c_name
-from kernelyard.runtime.spec import TensorSpec
+from kernelyard.runtime.abi import memory
+from kernelyard.runtime.abi.native_unit import NativeFunction, NativeUnit, SharedLibrary, c_name
+from kernelyard.runtime.abi.spec import TensorSpec
+from kernelyard.runtime.modules.c_source import CSourceModule
+from kernelyard.runtime.modules.json_runtime import JSONGraph, JSONNode, NodeEntry
 from kernelyard.transform.run_codegen import Region
 
 C_TYPES: Mapping[str, str] = {

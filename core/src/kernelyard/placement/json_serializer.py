@@ -1,4 +1,4 @@
-"""JSONSerializer: writes regions as the JSON graphs that `kernelyard.runtime.json_runtime` reads."""
+"""JSONSerializer: writes regions as the JSON graphs that `kernelyard.runtime.modules.json_runtime` reads."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from kernelyard.errors import CodegenError
 from kernelyard.ir import Call, Constant, Expr, Function, Op, Tuple, TupleGetItem, Type, Var
 from kernelyard.ir.types import tensors_of
 from kernelyard.patterns.composite import COMPOSITE
-from kernelyard.runtime.json_runtime import JSONGraph, JSONNode, NodeEntry
-from kernelyard.runtime.spec import TensorSpec
+from kernelyard.runtime.abi.spec import TensorSpec
+from kernelyard.runtime.modules.json_runtime import JSONGraph, JSONNode, NodeEntry
 from kernelyard.transform.run_codegen import Region
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from kernelyard.ir import IRModule
 from kernelyard.patterns.registry import Accept, Answer, FusionPattern
-from kernelyard.runtime.module import RuntimeModule
+from kernelyard.runtime.abi.module import RuntimeModule
 from kernelyard.target import Target
 from kernelyard.transform.run_codegen import Region
 

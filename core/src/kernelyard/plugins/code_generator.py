@@ -8,7 +8,7 @@ from typing import Any
 
 from kernelyard.patterns import Match
 from kernelyard.plugins.backend import Unavailable
-from kernelyard.runtime.module import RuntimeModule
+from kernelyard.runtime.abi.module import RuntimeModule
 from kernelyard.target import Target
 from kernelyard.tir import PrimFunc
 from kernelyard.tir.packing import Packing

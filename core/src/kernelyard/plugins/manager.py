@@ -31,7 +31,7 @@ from kernelyard.plugins.manifest import Manifest, read_manifest
 from kernelyard.plugins.plugin import STATES as STATES
 from kernelyard.plugins.plugin import BackendInfo as BackendInfo
 from kernelyard.plugins.plugin import Plugin
-from kernelyard.runtime.entry_points import EntryPoint, distribution_of, find
+from kernelyard.runtime.installed.entry_points import EntryPoint, distribution_of, find
 
 GROUP = "kernelyard"
 ALLOW_VARIABLE = "KERNELYARD_PLUGINS"

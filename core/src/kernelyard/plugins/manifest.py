@@ -13,8 +13,8 @@ from packaging.version import Version
 
 from kernelyard.errors import PluginError
 from kernelyard.plugins.hookspecs import API_VERSION, HOOK_OF_PART
-from kernelyard.runtime import runtime_api
-from kernelyard.runtime.entry_points import EntryPoint
+from kernelyard.runtime.abi import api_range as runtime_api
+from kernelyard.runtime.installed.entry_points import EntryPoint
 
 FILE_NAME = runtime_api.MANIFEST
 _FIELDS: dict[str, type] = {

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kernelyard.plugins.manifest import Manifest
-from kernelyard.runtime.entry_points import EntryPoint
+from kernelyard.runtime.installed.entry_points import EntryPoint
 
 STATES = ("discovered", "blocked", "incompatible", "unavailable", "broken", "active")
 

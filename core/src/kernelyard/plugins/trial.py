@@ -22,8 +22,8 @@ from kernelyard.plugins.guard import DEFAULT_TIMEOUT, timeout_seconds
 from kernelyard.plugins.hookspecs import API_VERSION
 from kernelyard.plugins.manifest import manifest_path
 from kernelyard.plugins.worker_process import Crashed, Hung, Worker, cause
-from kernelyard.runtime.disk_cache import DiskCache
-from kernelyard.runtime.entry_points import EntryPoint, distribution_of
+from kernelyard.runtime.installed.disk_cache import DiskCache
+from kernelyard.runtime.installed.entry_points import EntryPoint, distribution_of
 
 log = logging.getLogger(__name__)
 

@@ -6,22 +6,22 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kernelyard.runtime.device import Device, cpu, cuda
-    from kernelyard.runtime.executable import Executable
-    from kernelyard.runtime.loader import load
-    from kernelyard.runtime.module import RuntimeModule
-    from kernelyard.runtime.tensor import Tensor
-    from kernelyard.runtime.vm import VirtualMachine
+    from kernelyard.runtime.abi.module import RuntimeModule
+    from kernelyard.runtime.artifact.loader import load
+    from kernelyard.runtime.device.device import Device, cpu, cuda
+    from kernelyard.runtime.device.tensor import Tensor
+    from kernelyard.runtime.execute.executable import Executable
+    from kernelyard.runtime.execute.virtual_machine import VirtualMachine
 
 _HOMES = {
-    "Device": "device",
-    "Executable": "executable",
-    "RuntimeModule": "module",
-    "Tensor": "tensor",
-    "VirtualMachine": "vm",
-    "cpu": "device",
-    "cuda": "device",
-    "load": "loader",
+    "Device": "device.device",
+    "Executable": "execute.executable",
+    "RuntimeModule": "abi.module",
+    "Tensor": "device.tensor",
+    "VirtualMachine": "execute.virtual_machine",
+    "cpu": "device.device",
+    "cuda": "device.device",
+    "load": "artifact.loader",
 }
 
 __all__ = ["Device", "Executable", "RuntimeModule", "Tensor", "VirtualMachine", "cpu", "cuda", "load"]

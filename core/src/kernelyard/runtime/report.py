@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, TypeVar
 
-from kernelyard.runtime.spec import MAX_ITEMS, Fields
+from kernelyard.runtime.abi.spec import MAX_ITEMS, Fields
 from kernelyard.runtime.text_table import aligned, amount, fold
 
 SYMBOL_SIZE = 64  # what every symbolic dim is taken as where work is estimated

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from kernelyard.errors import PluginContractError
-from kernelyard.runtime.module import RuntimeModule
-from kernelyard.runtime.spec import DIGEST
+from kernelyard.runtime.abi.module import RuntimeModule
+from kernelyard.runtime.abi.spec import DIGEST
 
 
 def check_module(made: object, wanted: Sequence[str]) -> RuntimeModule:

@@ -11,7 +11,7 @@ from kernelyard.errors import KernelyardError, PassError, PluginContractError, P
 from kernelyard.ir import Binding, Call, Expr, ExternFunc, Function, GlobalVar, IRModule, Type, Var, get_op
 from kernelyard.ir.visitor import FunctionMutator, RewriteWith, callees, reachable_functions
 from kernelyard.patterns.composite import CODEGEN, COMPOSITE, GLOBAL_SYMBOL, op_names
-from kernelyard.runtime.module import RuntimeModule
+from kernelyard.runtime.abi.module import RuntimeModule
 from kernelyard.transform.chosen_entries import chosen_entries
 from kernelyard.transform.inline_functions import inline_functions
 from kernelyard.transform.module_contract import check_module

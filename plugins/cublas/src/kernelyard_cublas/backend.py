@@ -15,8 +15,7 @@ from kernelyard.patterns import FusionPattern
 from kernelyard.patterns.composite import captured_operands
 from kernelyard.placement.json_serializer import JSONSerializer, KernelNode
 from kernelyard.plugins.backend import Backend, Unavailable
-from kernelyard.runtime import cuda_driver
-from kernelyard.runtime.module import RuntimeModule
+from kernelyard.runtime.abi.module import RuntimeModule
 from kernelyard.target import Target
 from kernelyard.transform.run_codegen import Region
 from kernelyard_cublas import libraries
@@ -26,6 +25,7 @@ from kernelyard_cublas.problem import KERNEL, ROLES, TF32, Attributes
 from kernelyard_cublas.reading import read_call
 from kernelyard_cublas.runtime import CublasRuntime
 from kernelyard_cublas.type_table import REFUSABLE
+from kernelyard_cuda import driver as cuda_driver
 
 OPTIONS = ("approximate_gelu", "tf32", "tune")
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from kernelyard.errors import BackendUnavailableError
-from kernelyard.runtime.cuda_libraries import CUBLASLT, candidates, major_in_use, usable
 from kernelyard_cublas._native import LtLibrary
+from kernelyard_cuda.libraries import CUBLASLT, candidates, major_in_use, usable
 
 INSTALL_HINT = "pip install 'kernelyard-cublas[cu12]' or 'kernelyard-cublas[cu13]', as the other CUDA libraries here"
 

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from kernelyard.runtime.json_runtime import JSONNode
-from kernelyard.runtime.spec import Fields, corrupted, write_json
+from kernelyard.runtime.abi.spec import Fields, corrupted, write_json
+from kernelyard.runtime.modules.json_runtime import JSONNode
 from kernelyard_cublas._enums import DATA_TYPES, ComputeType, DataType, Epilogue
 from kernelyard_cublas.type_table import PRODUCTS, ProductType, c_type
 

@@ -14,18 +14,18 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from kernelyard.errors import DeviceError
-from kernelyard.runtime import memory
-from kernelyard.runtime.cuda_driver import CudaDriver, require_cuda
-from kernelyard.runtime.device_driver import DeviceMemory
-from kernelyard.runtime.json_runtime import JSONGraph, JSONNode, JSONRuntime, check_schema
-from kernelyard.runtime.module import BindContext, BoundCall, BoundTensor
-from kernelyard.runtime.spec import Fields, corrupted, read_json, write_json
+from kernelyard.runtime.abi import memory
+from kernelyard.runtime.abi.module import BindContext, BoundCall, BoundTensor
+from kernelyard.runtime.abi.spec import Fields, corrupted, read_json, write_json
+from kernelyard.runtime.device.driver import DeviceMemory
+from kernelyard.runtime.modules.json_runtime import JSONGraph, JSONNode, JSONRuntime, check_schema
 from kernelyard_cublas._enums import DataType
 from kernelyard_cublas.algorithms import Algorithms
 from kernelyard_cublas.bound_matmul import BoundMatmul
 from kernelyard_cublas.lt_api import LtApi
 from kernelyard_cublas.problem import KERNEL, ROLES, Problem, problem_of, read_attributes
 from kernelyard_cublas.type_table import FP8_CAPABILITY
+from kernelyard_cuda.driver import CudaDriver, require_cuda
 
 
 @cache

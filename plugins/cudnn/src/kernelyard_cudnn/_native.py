@@ -13,9 +13,9 @@ from importlib import metadata
 from types import ModuleType
 
 from kernelyard.errors import BackendUnavailableError, ToolchainError
-from kernelyard.runtime import nvrtc
-from kernelyard.runtime.cuda_driver import DRIVER
-from kernelyard.runtime.cuda_libraries import CUBLASLT, CUDNN, MAJORS, NVRTC, CudaLibrary, major_in_use, usable
+from kernelyard_cuda import nvrtc
+from kernelyard_cuda.driver import DRIVER
+from kernelyard_cuda.libraries import CUBLASLT, CUDNN, MAJORS, NVRTC, CudaLibrary, major_in_use, usable
 
 FRONTEND, MODULE = "nvidia-cudnn-frontend", "cudnn"
 LEAST, BELOW = (1, 28), (1, 29)

@@ -13,8 +13,7 @@ from kernelyard.ir import Call, Constant, Expr, Function, IRModule
 from kernelyard.patterns import FusionPattern
 from kernelyard.placement.json_serializer import JSONSerializer, KernelNode
 from kernelyard.plugins.backend import Backend, Unavailable
-from kernelyard.runtime import cuda_driver
-from kernelyard.runtime.module import RuntimeModule
+from kernelyard.runtime.abi.module import RuntimeModule
 from kernelyard.target import Target
 from kernelyard.transform.canonicalize import Canonicalize
 from kernelyard.transform.convert_layout import ConvertLayout
@@ -22,6 +21,7 @@ from kernelyard.transform.dead_code_elimination import DeadCodeElimination
 from kernelyard.transform.eliminate_common_subexpr import EliminateCommonSubexpr
 from kernelyard.transform.pass_base import Sequential
 from kernelyard.transform.run_codegen import Region
+from kernelyard_cuda import driver as cuda_driver
 from kernelyard_cudnn import _native
 from kernelyard_cudnn.ahead import with_plans
 from kernelyard_cudnn.checks import FLOAT8, HALVES, Checks

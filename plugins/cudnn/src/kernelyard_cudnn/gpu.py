@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from kernelyard.errors import DeviceError, ExecutionError
-from kernelyard.runtime.cuda_driver import CudaDriver
-from kernelyard.runtime.disk_cache import DiskCache
+from kernelyard.runtime.installed.disk_cache import DiskCache
 from kernelyard.runtime.lru import LRU
+from kernelyard_cuda.driver import CudaDriver
 from kernelyard_cudnn import planning
 from kernelyard_cudnn._native import load
 from kernelyard_cudnn.blobs import read_blob

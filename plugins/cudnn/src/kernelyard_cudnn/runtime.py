@@ -11,13 +11,13 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 
-from kernelyard.runtime import memory
-from kernelyard.runtime.cuda_driver import CudaDriver, require_cuda
-from kernelyard.runtime.device_driver import DeviceMemory
-from kernelyard.runtime.json_runtime import JSONGraph, JSONNode, JSONRuntime
+from kernelyard.runtime.abi import memory
+from kernelyard.runtime.abi.module import BindContext, BoundCall, BoundTensor
+from kernelyard.runtime.abi.spec import corrupted
+from kernelyard.runtime.device.driver import DeviceMemory
 from kernelyard.runtime.lru import LRU
-from kernelyard.runtime.module import BindContext, BoundCall, BoundTensor
-from kernelyard.runtime.spec import corrupted
+from kernelyard.runtime.modules.json_runtime import JSONGraph, JSONNode, JSONRuntime
+from kernelyard_cuda.driver import CudaDriver, require_cuda
 from kernelyard_cudnn.emulation import EmulatedPlan
 from kernelyard_cudnn.lowering import LOWERINGS, Lowered, Shaped, lower
 

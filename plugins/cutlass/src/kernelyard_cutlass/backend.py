@@ -17,7 +17,7 @@ from kernelyard.patterns.composite import captured_operands
 from kernelyard.placement.json_serializer import JSONSerializer, KernelNode
 from kernelyard.plugins.backend import Backend, Unavailable
 from kernelyard.plugins.guard import progress
-from kernelyard.runtime.module import RuntimeModule
+from kernelyard.runtime.abi.module import RuntimeModule
 from kernelyard.target import Target
 from kernelyard.transform.canonicalize import Canonicalize
 from kernelyard.transform.convert_layout import ConvertLayout

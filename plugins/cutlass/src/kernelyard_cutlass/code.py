@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from kernelyard.runtime import elf
-from kernelyard.runtime.cuda_driver import Image
-from kernelyard.runtime.cuda_kernels import ARCH
-from kernelyard.runtime.spec import Fields, corrupted, read_json, write_json
+from kernelyard.runtime.abi.spec import Fields, corrupted, read_json, write_json
+from kernelyard.runtime.artifact import elf
+from kernelyard_cuda.driver import Image
+from kernelyard_cuda.kernels import ARCH
 from kernelyard_cutlass.kernels import Kernel, entry_of, read_kernel, to_json
 
 MAGIC = b"KYCUTLS1"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from kernelyard.runtime import nvrtc
-from kernelyard.runtime.disk_cache import DiskCache
+from kernelyard.runtime.installed.disk_cache import DiskCache
+from kernelyard_cuda import nvrtc
 from kernelyard_cutlass.code import Code, code_of
 from kernelyard_cutlass.kernels import Kernel, entry_of
 from kernelyard_cutlass.toolchain import Toolchain, find_toolchain

@@ -13,10 +13,10 @@ from typing import Any
 
 from kernelyard import dtypes
 from kernelyard.errors import ExecutionError
-from kernelyard.runtime import memory
-from kernelyard.runtime.cuda_driver import Argument
-from kernelyard.runtime.module import BoundTensor
-from kernelyard.runtime.spec import Fields
+from kernelyard.runtime.abi import memory
+from kernelyard.runtime.abi.module import BoundTensor
+from kernelyard.runtime.abi.spec import Fields
+from kernelyard_cuda.driver import Argument
 from kernelyard_cutlass.kernels import (
     AttentionKernel,
     Conv2dKernel,

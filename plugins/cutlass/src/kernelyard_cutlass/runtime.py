@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from kernelyard import dtypes
-from kernelyard.runtime.cuda_driver import CudaDriver, Grid, Launch, LoadedKernels, require_cuda
-from kernelyard.runtime.device_driver import DeviceMemory
-from kernelyard.runtime.json_runtime import JSONGraph, JSONNode, JSONRuntime, check_schema
-from kernelyard.runtime.module import BindContext, BoundCall, BoundTensor
-from kernelyard.runtime.spec import Fields, corrupted, read_json
+from kernelyard.runtime.abi.module import BindContext, BoundCall, BoundTensor
+from kernelyard.runtime.abi.spec import Fields, corrupted, read_json
+from kernelyard.runtime.device.driver import DeviceMemory
+from kernelyard.runtime.modules.json_runtime import JSONGraph, JSONNode, JSONRuntime, check_schema
+from kernelyard_cuda.driver import CudaDriver, Grid, Launch, LoadedKernels, require_cuda
 from kernelyard_cutlass import tune
 from kernelyard_cutlass.code import Code, pack, unpack
 from kernelyard_cutlass.emulation import EmulatedLaunch

@@ -11,8 +11,8 @@ from functools import cache
 from pathlib import Path
 
 from kernelyard.errors import BackendUnavailableError
-from kernelyard.runtime import nvrtc
-from kernelyard.runtime.cuda_libraries import NVRTC, PACKAGE, usable
+from kernelyard_cuda import nvrtc
+from kernelyard_cuda.libraries import NVRTC, PACKAGE, usable
 
 # What brings everything; the package nvidia-cutlass declares others that are not needed here.
 INSTALL_HINT = (

@@ -15,7 +15,7 @@ from functools import cache, cached_property
 from typing import Any
 
 from kernelyard.errors import BackendUnavailableError, ExecutionError
-from kernelyard.runtime import distributions
+from kernelyard.runtime.installed import distributions
 from kernelyard_dnnl import _enums as enums
 
 LIBRARY_VARIABLE = "KERNELYARD_DNNL_LIBRARY"

@@ -12,7 +12,7 @@ from kernelyard.ir.types import symbols_of
 from kernelyard.patterns import Accept, Answer, Decline, FusionPattern, Match
 from kernelyard.placement.json_serializer import JSONSerializer, KernelNode
 from kernelyard.plugins.backend import Backend, Unavailable
-from kernelyard.runtime.module import RuntimeModule
+from kernelyard.runtime.abi.module import RuntimeModule
 from kernelyard.target import Target
 from kernelyard.transform.run_codegen import Region
 from kernelyard_dnnl._native import load_library

@@ -13,8 +13,8 @@ import numpy as np
 
 from kernelyard import dtypes
 from kernelyard.errors import CodegenError, ShapeError
-from kernelyard.runtime.json_runtime import JSONGraph, JSONNode, NodeEntry
-from kernelyard.runtime.shapes import DimValues
+from kernelyard.runtime.abi.shapes import DimValues
+from kernelyard.runtime.modules.json_runtime import JSONGraph, JSONNode, NodeEntry
 from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl._native import StatusError
 from kernelyard_dnnl.layout import MemoryDescriptor, Shape, channels_last, dense

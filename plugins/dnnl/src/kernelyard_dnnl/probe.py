@@ -13,8 +13,8 @@ from kernelyard.errors import ShapeError
 from kernelyard.ir import Expr
 from kernelyard.ir.types import symbols_of
 from kernelyard.placement.json_serializer import KernelNode, plain
-from kernelyard.runtime.json_runtime import JSONGraph, JSONNode
-from kernelyard.runtime.spec import TensorSpec
+from kernelyard.runtime.abi.spec import TensorSpec
+from kernelyard.runtime.modules.json_runtime import JSONGraph, JSONNode
 from kernelyard_dnnl._native import StatusError
 from kernelyard_dnnl.composite import Composite
 from kernelyard_dnnl.nodes import node_of

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from ctypes import c_int32, c_void_p
 from functools import cache
 
-from kernelyard.runtime.linking import Code, compile_text
-from kernelyard.runtime.module import NativeCall, Step
+from kernelyard.runtime.abi.module import NativeCall, Step
+from kernelyard.runtime.jit.linking import Code, compile_text
 from kernelyard_dnnl._native import Library
 
 # enter(get, set, n, saved): *saved = get(); set(n).   leave(_, set, _, saved): set(*saved).

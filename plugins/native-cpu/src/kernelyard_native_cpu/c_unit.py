@@ -1,5 +1,7 @@
-"""Kernels behind the interface of `kernelyard.runtime.native_unit`: the numbers that `KernelInfo.evaluate` finds are
-found in C."""
+"""Write kernels behind the interface of `kernelyard.runtime.abi.native_unit`.
+
+What `KernelInfo.evaluate` finds is found in C.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from kernelyard import dims
 from kernelyard.dims import Dim
 from kernelyard.dims.c_text import C_FUNCTIONS, to_c
-from kernelyard.runtime.bindable import Signature
-from kernelyard.runtime.memory import ALIGNMENT
-from kernelyard.runtime.native_unit import WRONG_CPU, NativeFunction, NativeUnit, SharedLibrary, c_name
+from kernelyard.runtime.abi.memory import ALIGNMENT
+from kernelyard.runtime.abi.native_unit import WRONG_CPU, NativeFunction, NativeUnit, SharedLibrary, c_name
+from kernelyard.runtime.modules.bindable import Signature
 from kernelyard_native_cpu.kernel_info import NANOSECONDS_PER_THREAD, GroupInfo, KernelInfo, Variant, entry_symbol
 from kernelyard_native_cpu.machine import Machine
 

@@ -8,8 +8,8 @@ from typing import Any
 from kernelyard.patterns import Match
 from kernelyard.plugins.backend import Unavailable
 from kernelyard.plugins.code_generator import CodeGenerator
-from kernelyard.runtime.disk_cache import DiskCache
-from kernelyard.runtime.module import RuntimeModule
+from kernelyard.runtime.abi.module import RuntimeModule
+from kernelyard.runtime.installed.disk_cache import DiskCache
 from kernelyard.target import Target
 from kernelyard.tir import PrimFunc
 from kernelyard.tir.packing import Packing

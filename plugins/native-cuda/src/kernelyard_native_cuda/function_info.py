@@ -10,9 +10,9 @@ from typing import Any
 from kernelyard import dims
 from kernelyard.dims import Dim
 from kernelyard.errors import ExecutionError
-from kernelyard.runtime.cuda_driver import Argument, Grid
-from kernelyard.runtime.memory import align
-from kernelyard.runtime.spec import Fields, TensorSpec, corrupted, read_dim
+from kernelyard.runtime.abi.memory import align
+from kernelyard.runtime.abi.spec import Fields, TensorSpec, corrupted, read_dim
+from kernelyard_cuda.driver import Argument, Grid
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 MOST_BLOCKS = ((1 << 31) - 1, 65535, 65535)  # along x, y and z

@@ -10,11 +10,11 @@ from typing import Any
 
 from kernelyard.errors import OptionError, TargetError, ToolchainError
 from kernelyard.plugins.code_generator import CodeGenerator
-from kernelyard.runtime.cuda_compiler import CUDA, find_kernel_compiler
-from kernelyard.runtime.module import RuntimeModule
-from kernelyard.runtime.spec import TensorSpec
+from kernelyard.runtime.abi.module import RuntimeModule
+from kernelyard.runtime.abi.spec import TensorSpec
 from kernelyard.target import Target
 from kernelyard.tir import Buffer, PrimFunc
+from kernelyard_cuda.compiler import CUDA, find_kernel_compiler
 from kernelyard_native_cuda.codegen.kernel import identifier
 from kernelyard_native_cuda.drivers import EMULATOR, open_device
 from kernelyard_native_cuda.function_info import FunctionInfo, LaunchInfo

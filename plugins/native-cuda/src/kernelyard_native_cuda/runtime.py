@@ -8,11 +8,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from kernelyard.runtime.bindable import BindableModule, Signature
-from kernelyard.runtime.cuda_driver import Argument, CudaDriver, Image, Launch, LoadedKernels, require_cuda
-from kernelyard.runtime.module import BindContext, BoundCall, BoundTensor
-from kernelyard.runtime.packed_module import pack_module, split_code, unpack_module
-from kernelyard.runtime.spec import corrupted
+from kernelyard.runtime.abi.module import BindContext, BoundCall, BoundTensor
+from kernelyard.runtime.abi.spec import corrupted
+from kernelyard.runtime.modules.bindable import BindableModule, Signature
+from kernelyard.runtime.modules.packed_module import pack_module, split_code, unpack_module
+from kernelyard_cuda.driver import Argument, CudaDriver, Image, Launch, LoadedKernels, require_cuda
 from kernelyard_native_cuda.function_info import FunctionInfo, LaunchInfo, arguments, read_function_info
 
 KIND = "native-cuda"

@@ -15,7 +15,7 @@ import kernelyard
 from kernelyard import IRModule
 from kernelyard.dims import as_symbol
 from kernelyard.ir import Expr, Function, TensorType, Tuple
-from kernelyard.runtime.executable import Executable
+from kernelyard.runtime.execute.executable import Executable
 from kernelyard_torch.complex_numbers import Complex, is_complex
 from kernelyard_torch.converters import random
 from kernelyard_torch.importer import MAIN, GraphImporter, Shared

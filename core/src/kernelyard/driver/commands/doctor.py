@@ -18,9 +18,9 @@ from kernelyard.plugins import trial
 from kernelyard.plugins.guard import guarded
 from kernelyard.plugins.hookspecs import API_VERSION
 from kernelyard.plugins.manager import BackendInfo, backends, get_manager
-from kernelyard.runtime.device import GROUP, device_kinds
-from kernelyard.runtime.entry_points import EntryPoint, distribution_of
-from kernelyard.runtime.loader import runtime_entry_points
+from kernelyard.runtime.artifact.loader import runtime_entry_points
+from kernelyard.runtime.device.device import GROUP, device_kinds
+from kernelyard.runtime.installed.entry_points import EntryPoint, distribution_of
 from kernelyard.runtime.text_table import aligned
 
 FAULTS = ("broken", "incompatible", "unavailable")

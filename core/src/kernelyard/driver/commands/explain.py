@@ -58,7 +58,7 @@ def _report(model: Path, how: CompileOptions) -> Report:
         from kernelyard.driver.compile import explain
 
         return explain(model, **how.arguments())
-    from kernelyard.runtime.container import read_container
+    from kernelyard.runtime.artifact.container import read_container
     from kernelyard.runtime.report import Report
 
     how.refuse(model)

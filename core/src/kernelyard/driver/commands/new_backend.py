@@ -56,7 +56,7 @@ def new_backend(name: str, folder: Path) -> None:
 def check_name(name: str) -> None:
     """Raises: PluginError for a name that is no plain word, has a meaning, or belongs to an installed plugin."""
     from kernelyard.plugins.manager import GROUP
-    from kernelyard.runtime.entry_points import distribution_of, find
+    from kernelyard.runtime.installed.entry_points import distribution_of, find
 
     if not NAME.fullmatch(name):
         expected = "lower-case letters and digits, beginning with a letter, words joined by single hyphens"

@@ -11,9 +11,9 @@ from kernelyard.plugins import trial
 from kernelyard.plugins.backend import Backend
 from kernelyard.plugins.guard import guarded
 from kernelyard.plugins.manager import BackendInfo, get_manager
-from kernelyard.runtime.entry_points import EntryPoint, distribution_of
-from kernelyard.runtime.module import RuntimeModule
-from kernelyard.runtime.runtime_api import RUNTIME_API, check_runtime_api
+from kernelyard.runtime.abi.api_range import RUNTIME_API, check_runtime_api
+from kernelyard.runtime.abi.module import RuntimeModule
+from kernelyard.runtime.installed.entry_points import EntryPoint, distribution_of
 from kernelyard.target import Target
 
 SLOW_SECONDS = 2.0  # that import, hooks and probe may take together; every compile waits for them

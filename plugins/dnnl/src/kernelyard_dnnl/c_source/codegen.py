@@ -17,8 +17,8 @@ import numpy as np
 
 from kernelyard.ir import Constant
 from kernelyard.placement.c_source import CSourceCodegen, static_shape
-from kernelyard.runtime.json_runtime import JSONGraph
-from kernelyard.runtime.native_unit import SharedLibrary
+from kernelyard.runtime.abi.native_unit import SharedLibrary
+from kernelyard.runtime.modules.json_runtime import JSONGraph
 from kernelyard_dnnl import _native
 from kernelyard_dnnl._native import load_library
 from kernelyard_dnnl.c_source.region import RegionWriter

@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, lru_cache
 
-from kernelyard.runtime.linking import Code, compile_text
+from kernelyard.runtime.jit.linking import Code, compile_text
 from kernelyard_llvm.winograd import products, transforms
 from kernelyard_llvm.winograd.epilogue import Stage
 

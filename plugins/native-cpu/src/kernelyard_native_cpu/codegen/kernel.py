@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kernelyard.runtime.spec import TensorSpec
+from kernelyard.runtime.abi.spec import TensorSpec
 from kernelyard.tir import Buffer, PrimFunc
 from kernelyard.tir.stages import Stage
 from kernelyard_llvm.emitter import FunctionEmitter

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kernelyard.errors import DeviceError
-from kernelyard.runtime.cuda_driver import CudaDriver
+from kernelyard_cuda.driver import CudaDriver
 
 EMULATOR = "emulator"
 

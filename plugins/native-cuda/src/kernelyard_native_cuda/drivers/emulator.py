@@ -19,10 +19,11 @@ from typing import NamedTuple
 import numpy as np
 
 from kernelyard.errors import DeviceError, ExecutionError, ToolchainError
-from kernelyard.runtime import dlpack, memory
-from kernelyard.runtime.cuda_driver import Argument, CudaDriver, Grid, Image, Launch, LoadedKernels
-from kernelyard.runtime.disk_cache import DiskCache
-from kernelyard.runtime.toolchain import Toolchain
+from kernelyard.runtime.abi import memory
+from kernelyard.runtime.device import dlpack
+from kernelyard.runtime.installed.disk_cache import DiskCache
+from kernelyard.runtime.jit.toolchain import Toolchain
+from kernelyard_cuda.driver import Argument, CudaDriver, Grid, Image, Launch, LoadedKernels
 
 CPP = Toolchain("C++", "CXX", ("g++", "c++"), "apt install g++ (Debian, Ubuntu), or set CXX to a C++ compiler")
 HEADER = Path(__file__).with_name("emulation.h")

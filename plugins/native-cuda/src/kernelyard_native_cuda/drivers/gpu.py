@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 
 from kernelyard.errors import DeviceError, ExecutionError
-from kernelyard.runtime import memory
-from kernelyard.runtime.cuda_driver import Argument, CudaDriver, Grid, Image, Launch, LoadedKernels
+from kernelyard.runtime.abi import memory
+from kernelyard_cuda.driver import Argument, CudaDriver, Grid, Image, Launch, LoadedKernels
 from kernelyard_native_cuda.drivers.staging import Staging
 
 INSTALL_HINT = "pip install 'kernelyard-native-cuda[cuda]', or run on kernelyard.cuda(\"emulator\")"

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from kernelyard.runtime import memory
+from kernelyard.runtime.abi import memory
 
 SLOTS = 16
 SLOT_NBYTES = 256 << 10

@@ -13,7 +13,7 @@ from kernelyard.dims import Dim, Shape
 from kernelyard.errors import FrontendError
 from kernelyard.ir import Call, Constant, Expr, TensorType, Var, get_op
 from kernelyard.nn import scope
-from kernelyard.runtime.tensor import as_array
+from kernelyard.runtime.device.tensor import as_array
 
 Operand: TypeAlias = "Tensor | np.ndarray | float | int | bool"
 

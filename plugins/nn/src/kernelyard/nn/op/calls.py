@@ -12,7 +12,7 @@ from kernelyard.ir import Call, Expr, ExternFunc, GlobalVar, TensorType, TupleTy
 from kernelyard.nn.op.reduction import fields
 from kernelyard.nn.scope import current
 from kernelyard.nn.tensor import Operand, Tensor, to_expr
-from kernelyard.runtime.extern_library import SYMBOL
+from kernelyard.runtime.modules.extern_library import SYMBOL
 
 if TYPE_CHECKING:
     from kernelyard.tir import PrimFunc

@@ -15,9 +15,9 @@ import kernelyard as ky
 from kernelyard.errors import PerformanceWarning, PluginContractError
 from kernelyard.ir import IRModule
 from kernelyard.plugins.worker_process import Worker
-from kernelyard.runtime.executable import Executable
+from kernelyard.runtime.device.tensor import as_array
+from kernelyard.runtime.execute.executable import Executable
 from kernelyard.runtime.report import VIEW, Report
-from kernelyard.runtime.tensor import as_array
 from kernelyard.testing.assertions import assert_allclose
 from kernelyard.testing.conformance.layouts import in_memory
 from kernelyard.testing.conformance.place import device_of

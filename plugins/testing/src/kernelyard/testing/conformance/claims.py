@@ -14,7 +14,7 @@ from kernelyard.errors import PluginError, UnknownBackendError, UnknownOpError
 from kernelyard.ir import get_op
 from kernelyard.plugins.manager import GROUP
 from kernelyard.plugins.manifest import manifest_path
-from kernelyard.runtime.entry_points import find
+from kernelyard.runtime.installed.entry_points import find
 from kernelyard.testing.conformance.layouts import LAYOUTS
 
 FILE_NAME = "conformance.toml"

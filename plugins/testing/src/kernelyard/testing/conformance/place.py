@@ -8,8 +8,8 @@ import kernelyard as ky
 from kernelyard.errors import PluginError
 from kernelyard.plugins.hookspecs import PROJECT
 from kernelyard.plugins.manifest import Manifest, read_manifest
-from kernelyard.runtime.device import CPU, Device
-from kernelyard.runtime.entry_points import find
+from kernelyard.runtime.device.device import CPU, Device
+from kernelyard.runtime.installed.entry_points import find
 
 FIRST = {"cuda": "emulator"}  # the device of a kind to try things on, where it is not number 0
 

@@ -17,7 +17,7 @@ os.dup2(2, 1)  # whatever a library prints is no answer
 import numpy as np
 import kernelyard as ky
 from kernelyard import dtypes
-from kernelyard.runtime.device import Device
+from kernelyard.runtime.device.device import Device
 COMPILER = ("ir", "ops", "tir", "legalize", "patterns", "transform", "plugins", "placement", "driver", "testing")
 
 def array(value):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernelyard import __version__
 from kernelyard.plugins.hookspecs import API_VERSION, PROJECT
-from kernelyard.runtime.entry_points import distribution_of, find
+from kernelyard.runtime.installed.entry_points import distribution_of, find
 from kernelyard.testing.conformance.cases import LEVELS
 
 if TYPE_CHECKING:
