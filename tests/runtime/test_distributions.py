@@ -63,7 +63,7 @@ def test_metadata_that_cannot_be_read_takes_nothing_down(tmp_path: Path, monkeyp
     (info / "entry_points.txt").mkdir()
     (info / "METADATA").write_bytes(b"\xff\xfe\x00")
     monkeypatch.syspath_prepend(tmp_path)
-    odd = distributions.find("odd.one")
+    odd = distributions.find_distribution("odd.one")
     assert odd is not None
     assert (odd.name, odd.version, odd.files("library.so")) == ("unknown", "", [])
     assert find("kernelyard.runtime").entries
@@ -73,7 +73,7 @@ def test_files_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record = '../../lib/libx.so.3,sha256=a,1\n"x, y/libx.so.3",,\nx/libx.so.31,sha256=b,1\n'
     installed_as(tmp_path / "lib" / "site", "with_library", RECORD=record)
     monkeypatch.syspath_prepend(tmp_path / "lib" / "site")
-    found = distributions.find("With-Library")
+    found = distributions.find_distribution("With-Library")
     assert found is not None
     assert found.files("libx.so.3") == [str(tmp_path / "lib/libx.so.3"), str(tmp_path / "lib/site/x, y/libx.so.3")]
 

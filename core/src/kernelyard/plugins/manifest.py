@@ -122,7 +122,7 @@ def _check_field(name: str, value: Any, where: str) -> None:
             SpecifierSet(value)
         except InvalidSpecifier as error:
             raise PluginError(
-                "the manifest's API range cannot be read", where=where, found=value, expected='">=1.0,<2"'
+                "the manifest's API range cannot be read", where=where, found=value, expected='">=2.0,<3"'
             ) from error
 
 

@@ -5,8 +5,7 @@ from functools import partial
 import numpy as np
 
 from kernelyard import dtypes
-from kernelyard.runtime.abi.module import BoundCall
-from kernelyard.runtime.modules.json_runtime import JSONRuntime
+from kernelyard.runtime.api import BoundCall, JSONRuntime
 
 
 def linear(output, activation, data, weight, bias=0.0):

@@ -9,7 +9,7 @@ from threading import Lock
 from typing import Any
 
 from kernelyard.errors import NoImplementationError
-from kernelyard.runtime.abi.spec import Fields, corrupted
+from kernelyard.runtime.api import Fields, corrupted
 from kernelyard_cublas._enums import ALGORITHM_NBYTES
 from kernelyard_cublas.descriptors import WORKSPACE_LIMIT, Descriptors
 from kernelyard_cublas.lt_api import Heuristic, LtApi, LtError, Run

@@ -10,14 +10,21 @@ import numpy as np
 
 from kernelyard import dtypes
 from kernelyard.errors import BackendUnavailableError, CodegenError, OptionError
-from kernelyard.ir import Call, Constant, Expr, Function
-from kernelyard.patterns import FusionPattern
-from kernelyard.patterns.composite import captured_operands
-from kernelyard.placement.json_serializer import JSONSerializer, KernelNode
-from kernelyard.plugins.backend import Backend, Unavailable
-from kernelyard.runtime.abi.module import RuntimeModule
-from kernelyard.target import Target
-from kernelyard.transform.run_codegen import Region
+from kernelyard.plugins.api import (
+    Backend,
+    Call,
+    Constant,
+    Expr,
+    Function,
+    FusionPattern,
+    JSONSerializer,
+    KernelNode,
+    Region,
+    Target,
+    Unavailable,
+    captured_operands,
+)
+from kernelyard.runtime.api import RuntimeModule
 from kernelyard_cublas import libraries
 from kernelyard_cublas.checks import Checks
 from kernelyard_cublas.patterns import fusion_patterns

@@ -11,10 +11,19 @@ from collections.abc import Callable
 
 from kernelyard import dims
 from kernelyard.dims import Dim, Shape
-from kernelyard.ir import Call, Constant, Expr
-from kernelyard.patterns import Accept, Answer, Decline, Match
-from kernelyard.patterns.checks import Gemm, check_bias, gemm_of_shapes
-from kernelyard.target import Target
+from kernelyard.plugins.api import (
+    Accept,
+    Answer,
+    Call,
+    Constant,
+    Decline,
+    Expr,
+    Gemm,
+    Match,
+    Target,
+    check_bias,
+    gemm_of_shapes,
+)
 from kernelyard_cublas.problem import ROLES
 from kernelyard_cublas.reading import Reading, read_call, read_match
 from kernelyard_cublas.type_table import (

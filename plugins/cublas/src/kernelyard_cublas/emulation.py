@@ -17,7 +17,7 @@ from typing import NamedTuple, cast
 import numpy as np
 
 from kernelyard import dtypes
-from kernelyard.runtime.abi.module import array_at
+from kernelyard.runtime.api import array_at
 from kernelyard_cublas._enums import (
     ALGORITHM_NBYTES,
     DATA_TYPES,

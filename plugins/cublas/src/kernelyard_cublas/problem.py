@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from kernelyard.runtime.abi.spec import Fields, corrupted, write_json
-from kernelyard.runtime.modules.json_runtime import JSONNode
+from kernelyard.runtime.api import Fields, JSONNode, corrupted, write_json
 from kernelyard_cublas._enums import DATA_TYPES, ComputeType, DataType, Epilogue
 from kernelyard_cublas.type_table import PRODUCTS, ProductType, c_type
 

@@ -9,8 +9,7 @@ import numpy as np
 
 from kernelyard import dtypes
 from kernelyard.dims import Shape
-from kernelyard.ir import Call, Constant, Expr
-from kernelyard.patterns import Match
+from kernelyard.plugins.api import Call, Constant, Expr, Match
 from kernelyard_cublas.type_table import FP8
 
 ACTIVATIONS = {"nn.relu": "relu", "nn.gelu": "gelu", "nn.gelu_tanh": "gelu"}

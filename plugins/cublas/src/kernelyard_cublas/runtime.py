@@ -14,11 +14,21 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from kernelyard.errors import DeviceError
-from kernelyard.runtime.abi import memory
-from kernelyard.runtime.abi.module import BindContext, BoundCall, BoundTensor
-from kernelyard.runtime.abi.spec import Fields, corrupted, read_json, write_json
-from kernelyard.runtime.device.driver import DeviceMemory
-from kernelyard.runtime.modules.json_runtime import JSONGraph, JSONNode, JSONRuntime, check_schema
+from kernelyard.runtime.api import (
+    BindContext,
+    BoundCall,
+    BoundTensor,
+    DeviceMemory,
+    Fields,
+    JSONGraph,
+    JSONNode,
+    JSONRuntime,
+    aligned_copy,
+    check_schema,
+    corrupted,
+    read_json,
+    write_json,
+)
 from kernelyard_cublas._enums import DataType
 from kernelyard_cublas.algorithms import Algorithms
 from kernelyard_cublas.bound_matmul import BoundMatmul
@@ -124,7 +134,7 @@ class CublasRuntime(JSONRuntime):
         with self._lock:
             if (device, digest) not in self._resident:
                 held = self._resident[device, digest] = DeviceMemory(device, array.nbytes)
-                device.upload(held.address, memory.aligned_copy(array))
+                device.upload(held.address, aligned_copy(array))
             return self._resident[device, digest].address
 
 

@@ -7,9 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from kernelyard.ir import Constant
-from kernelyard.runtime.abi.spec import TensorSpec
-from kernelyard.runtime.modules.json_runtime import JSONGraph, JSONNode
+from kernelyard.plugins.api import Constant
+from kernelyard.runtime.api import JSONGraph, JSONNode, TensorSpec
 from kernelyard_cudnn import planning
 from kernelyard_cudnn._native import load_for_planning
 from kernelyard_cudnn.blobs import Blob

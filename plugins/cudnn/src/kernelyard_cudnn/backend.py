@@ -9,18 +9,26 @@ from typing import Any
 import numpy as np
 
 from kernelyard.errors import BackendUnavailableError, CodegenError, OptionError
-from kernelyard.ir import Call, Constant, Expr, Function, IRModule
-from kernelyard.patterns import FusionPattern
-from kernelyard.placement.json_serializer import JSONSerializer, KernelNode
-from kernelyard.plugins.backend import Backend, Unavailable
-from kernelyard.runtime.abi.module import RuntimeModule
-from kernelyard.target import Target
-from kernelyard.transform.canonicalize import Canonicalize
-from kernelyard.transform.convert_layout import ConvertLayout
-from kernelyard.transform.dead_code_elimination import DeadCodeElimination
-from kernelyard.transform.eliminate_common_subexpr import EliminateCommonSubexpr
-from kernelyard.transform.pass_base import Sequential
-from kernelyard.transform.run_codegen import Region
+from kernelyard.plugins.api import (
+    Backend,
+    Call,
+    Canonicalize,
+    Constant,
+    ConvertLayout,
+    DeadCodeElimination,
+    EliminateCommonSubexpr,
+    Expr,
+    Function,
+    FusionPattern,
+    IRModule,
+    JSONSerializer,
+    KernelNode,
+    Region,
+    Sequential,
+    Target,
+    Unavailable,
+)
+from kernelyard.runtime.api import RuntimeModule
 from kernelyard_cuda import driver as cuda_driver
 from kernelyard_cudnn import _native
 from kernelyard_cudnn.ahead import with_plans

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kernelyard.runtime.abi.spec import Fields, corrupted, read_json
+from kernelyard.runtime.api import Fields, corrupted, read_json
 from kernelyard_cudnn.devices import DeviceProperties, parse
 
 WHERE = "plan of cudnn"

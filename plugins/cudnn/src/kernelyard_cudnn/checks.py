@@ -14,9 +14,7 @@ from typing import TypeAlias
 
 from kernelyard import dims
 from kernelyard.dims import Dim, Shape
-from kernelyard.ir import Call, Constant, Expr
-from kernelyard.patterns import Accept, Decline, Match
-from kernelyard.target import Target
+from kernelyard.plugins.api import Accept, Call, Constant, Decline, Expr, Match, Target
 from kernelyard_cudnn.graph import Ints
 from kernelyard_cudnn.layout import channels_first, channels_last, is_same_memory, sizes_in
 from kernelyard_cudnn.reading import (

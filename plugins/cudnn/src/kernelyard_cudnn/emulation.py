@@ -13,7 +13,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided, sliding_window_view
 
 from kernelyard import dtypes
-from kernelyard.runtime.abi.module import array_at
+from kernelyard.runtime.api import array_at
 from kernelyard_cudnn.graph import (
     Attention,
     Convolution,

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from kernelyard.errors import DeviceError, ExecutionError
-from kernelyard.runtime.installed.disk_cache import DiskCache
-from kernelyard.runtime.lru import LRU
+from kernelyard.runtime.api import LRU, DiskCache
 from kernelyard_cuda.driver import CudaDriver
 from kernelyard_cudnn import planning
 from kernelyard_cudnn._native import load

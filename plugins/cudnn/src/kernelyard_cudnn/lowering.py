@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from kernelyard.errors import CodegenError
-from kernelyard.runtime.modules.json_runtime import JSONNode
+from kernelyard.runtime.api import JSONNode
 from kernelyard_cudnn.graph import (
     ACTIVATIONS,
     BINARY,

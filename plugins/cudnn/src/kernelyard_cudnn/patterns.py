@@ -5,8 +5,7 @@ A convolution reads `[permute] conv [permute | stage]*`: permutations are stride
 
 from __future__ import annotations
 
-from kernelyard.patterns import FusionPattern, Pattern, is_const, is_op, wildcard
-from kernelyard.patterns.templates import layer_norm, rms_norm
+from kernelyard.plugins.api import FusionPattern, Pattern, is_const, is_op, templates, wildcard
 from kernelyard_cudnn.checks import Checks
 from kernelyard_cudnn.reading import ATTENTION, BINARY, CONVOLUTIONS, PERMUTE, TRANSPOSED, UNARY
 
@@ -78,6 +77,6 @@ def fusion_patterns(checks: Checks) -> list[FusionPattern]:
         *patterns,
         FusionPattern("cudnn.padded_attention", padded_attention(), checks.attention),
         FusionPattern("cudnn.attention", attention(), checks.attention),
-        FusionPattern("cudnn.layer_norm", layer_norm(), checks.norm),
-        FusionPattern("cudnn.rms_norm", rms_norm(), checks.norm),
+        FusionPattern("cudnn.layer_norm", templates.layer_norm(), checks.norm),
+        FusionPattern("cudnn.rms_norm", templates.rms_norm(), checks.norm),
     ]

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from kernelyard.dims import Shape
-from kernelyard.ir import Binding, Call, Constant, Expr, TupleGetItem, Var
-from kernelyard.patterns import Decline
+from kernelyard.plugins.api import Binding, Call, Constant, Decline, Expr, TupleGetItem, Var
 from kernelyard_cudnn.graph import Ints
 from kernelyard_cudnn.layout import channels_first, inverse
 

@@ -11,12 +11,19 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 
-from kernelyard.runtime.abi import memory
-from kernelyard.runtime.abi.module import BindContext, BoundCall, BoundTensor
-from kernelyard.runtime.abi.spec import corrupted
-from kernelyard.runtime.device.driver import DeviceMemory
-from kernelyard.runtime.lru import LRU
-from kernelyard.runtime.modules.json_runtime import JSONGraph, JSONNode, JSONRuntime
+from kernelyard.runtime.api import (
+    LRU,
+    BindContext,
+    BoundCall,
+    BoundTensor,
+    DeviceMemory,
+    JSONGraph,
+    JSONNode,
+    JSONRuntime,
+    aligned_copy,
+    corrupted,
+    nbytes_of,
+)
 from kernelyard_cuda.driver import CudaDriver, require_cuda
 from kernelyard_cudnn.emulation import EmulatedPlan
 from kernelyard_cudnn.lowering import LOWERINGS, Lowered, Shaped, lower
@@ -84,7 +91,7 @@ class CudnnRuntime(JSONRuntime):
         addresses = {uid: self._filled(device, array, held) for uid, array in lowered.filled.items()}
         for uid, (role, begin) in lowered.operands.items():
             operand = self._operand(graph, graph.nodes[_entry(node, role)], args, device)
-            addresses[uid] = operand.address + memory.nbytes_of((begin,), operand.dtype)
+            addresses[uid] = operand.address + nbytes_of((begin,), operand.dtype)
         addresses[lowered.result] = args[len(graph.inputs)].address
         step = self._step(graph, node, lowered, addresses, device, context)
         return BoundCall([step], held, _movable(graph, node, lowered, addresses, step))
@@ -136,7 +143,7 @@ def lowered_graph(graph: JSONGraph, values: Mapping[str, int]) -> Lowered:
 
 def _uploaded(device: CudaDriver, array: np.ndarray) -> DeviceMemory:
     made = DeviceMemory(device, array.nbytes)
-    device.upload(made.address, memory.aligned_copy(array))
+    device.upload(made.address, aligned_copy(array))
     return made
 
 
@@ -165,7 +172,7 @@ def _movable(
     for uid, (role, begin) in lowered.operands.items():
         source = graph.nodes[_entry(node, role)]
         if source.kind == "input":
-            offset = memory.nbytes_of((begin,), source.outputs[0].dtype)
+            offset = nbytes_of((begin,), source.outputs[0].dtype)
             tensors.setdefault(source.index, []).append((uid, offset))
     return {index: partial(_move, step, tuple(uids)) for index, uids in tensors.items()}
 

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kernelyard.dims import Dim, Shape
-from kernelyard.patterns import Decline, Match
-from kernelyard.patterns.attention_templates import ROLES, are_thirds
+from kernelyard.plugins.api import ROLES, Decline, Match, are_thirds
 from kernelyard_cutlass.description import Description, Settings, check_dtypes, text
 from kernelyard_cutlass.kernels import MOST_ACCESS_NBYTES
 from kernelyard_cutlass.tiles import alignment_of

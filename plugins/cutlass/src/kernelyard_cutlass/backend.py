@@ -10,21 +10,28 @@ import numpy as np
 
 from kernelyard import dtypes
 from kernelyard.errors import BackendUnavailableError, CodegenError, OptionError, ToolchainError
-from kernelyard.ir import Call, Constant, Function, IRModule
-from kernelyard.ir.expr import Expr
-from kernelyard.patterns import FusionPattern
-from kernelyard.patterns.composite import captured_operands
-from kernelyard.placement.json_serializer import JSONSerializer, KernelNode
-from kernelyard.plugins.backend import Backend, Unavailable
-from kernelyard.plugins.guard import progress
-from kernelyard.runtime.abi.module import RuntimeModule
-from kernelyard.target import Target
-from kernelyard.transform.canonicalize import Canonicalize
-from kernelyard.transform.convert_layout import ConvertLayout
-from kernelyard.transform.dead_code_elimination import DeadCodeElimination
-from kernelyard.transform.eliminate_common_subexpr import EliminateCommonSubexpr
-from kernelyard.transform.pass_base import Sequential
-from kernelyard.transform.run_codegen import Region
+from kernelyard.plugins.api import (
+    Backend,
+    Call,
+    Canonicalize,
+    Constant,
+    ConvertLayout,
+    DeadCodeElimination,
+    EliminateCommonSubexpr,
+    Expr,
+    Function,
+    FusionPattern,
+    IRModule,
+    JSONSerializer,
+    KernelNode,
+    Region,
+    Sequential,
+    Target,
+    Unavailable,
+    captured_operands,
+    progress,
+)
+from kernelyard.runtime.api import RuntimeModule
 from kernelyard_cutlass import compiler
 from kernelyard_cutlass.candidates import kernels_of
 from kernelyard_cutlass.code import Code

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from kernelyard.runtime.abi.spec import Fields, corrupted, read_json, write_json
-from kernelyard.runtime.artifact import elf
+from kernelyard.runtime.api import Fields, corrupted, find_section, read_json, write_json
 from kernelyard_cuda.driver import Image
 from kernelyard_cuda.kernels import ARCH
 from kernelyard_cutlass.kernels import Kernel, entry_of, read_kernel, to_json
@@ -58,7 +57,7 @@ def constant(cubin: bytes, name: str) -> int | None:
     Raises: ArtifactCorruptedError for a file whose headers point outside of it.
     """
     data = np.frombuffer(cubin, np.uint8)
-    symbols, names, values = (elf.find_section(data, section) for section in _SECTIONS)
+    symbols, names, values = (find_section(data, section) for section in _SECTIONS)
     if symbols is not None and names is not None and values is not None:
         text = names.tobytes()
         for place in range(0, symbols.nbytes - _SYMBOL.size + 1, _SYMBOL.size):

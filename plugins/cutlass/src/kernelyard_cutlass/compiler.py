@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from kernelyard.runtime.installed.disk_cache import DiskCache
+from kernelyard.runtime.api import DiskCache
 from kernelyard_cuda import nvrtc
 from kernelyard_cutlass.code import Code, code_of
 from kernelyard_cutlass.kernels import Kernel, entry_of

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from kernelyard import dims
 from kernelyard.dims import Dim
-from kernelyard.ir import Constant
-from kernelyard.patterns import Decline, Match
+from kernelyard.plugins.api import Constant, Decline, Match
 from kernelyard_cutlass.description import Description, Settings, check_dtypes, following
 from kernelyard_cutlass.tiles import alignment_of
 

@@ -9,8 +9,7 @@ from typing import Any, TypeAlias
 from kernelyard import dims
 from kernelyard.dims import Dim, Shape
 from kernelyard.errors import ShapeError
-from kernelyard.ir import Constant, Expr
-from kernelyard.patterns import Decline, Match
+from kernelyard.plugins.api import Constant, Decline, Expr, Match
 from kernelyard_cutlass.epilogue import NONE, Epilogue
 from kernelyard_cutlass.gpus import LEAST_CAPABILITY, capability_of
 

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar, TypeAlias, get_type_hints
 
 from kernelyard import dtypes
-from kernelyard.runtime.abi.spec import Fields, corrupted
+from kernelyard.runtime.api import Fields, corrupted
 from kernelyard_cutlass.epilogue import ACTIVATIONS, COMBINATIONS, IDENTITY, NONE, Epilogue
 
 ELEMENTS = {

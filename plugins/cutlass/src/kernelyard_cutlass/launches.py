@@ -13,9 +13,7 @@ from typing import Any
 
 from kernelyard import dtypes
 from kernelyard.errors import ExecutionError
-from kernelyard.runtime.abi import memory
-from kernelyard.runtime.abi.module import BoundTensor
-from kernelyard.runtime.abi.spec import Fields
+from kernelyard.runtime.api import BoundTensor, Fields, align
 from kernelyard_cuda.driver import Argument
 from kernelyard_cutlass.kernels import (
     AttentionKernel,
@@ -287,10 +285,10 @@ def _attention(
     bias, before = call.tensors.get("bias"), []
     wide = 0 if bias is None else -(-columns // kernel.bias_alignment) * kernel.bias_alignment
     padded = bias._replace(shape=(*bias.shape[:-1], wide)) if bias is not None and wide != columns else None
-    start = call.workspace(memory.align(accumulators.nbytes) + (padded.nbytes if padded else 0))
+    start = call.workspace(align(accumulators.nbytes) + (padded.nbytes if padded else 0))
     accumulators = accumulators._replace(address=start)
     if bias is not None and padded is not None:
-        padded = padded._replace(address=start + memory.align(accumulators.nbytes))
+        padded = padded._replace(address=start + align(accumulators.nbytes))
         before.append(_pad(call.kernels["pad"][0], bias, padded))
         bias = padded
     given = arguments(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernelyard.patterns import Decline, Match
+from kernelyard.plugins.api import Decline, Match
 from kernelyard_cutlass.description import Description, Settings, check_dtypes
 from kernelyard_cutlass.tiles import alignment_of
 

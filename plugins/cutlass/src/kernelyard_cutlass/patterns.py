@@ -5,10 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kernelyard.patterns import Accept, Answer, Decline, FusionPattern, Match, Pattern, is_op, templates, wildcard
-from kernelyard.patterns.attention_templates import attention, stacked_attention
-from kernelyard.patterns.templates import swaps_last_two
-from kernelyard.transform.convert_layout import to_first, to_last
+from kernelyard.plugins.api import (
+    Accept,
+    Answer,
+    Decline,
+    FusionPattern,
+    Match,
+    Pattern,
+    attention,
+    is_op,
+    stacked_attention,
+    templates,
+    to_first,
+    to_last,
+    wildcard,
+)
 from kernelyard_cutlass.attentions import describe_attention, describe_stacked, describe_var_len
 from kernelyard_cutlass.convolutions import describe_conv2d
 from kernelyard_cutlass.description import (
@@ -87,7 +98,7 @@ def _int8_matmul() -> Pattern:
         return is_op("astype")(x).has_attr(dtype="int32")
 
     def turned(x: Pattern) -> Pattern:
-        return is_op("permute_dims")(x).has_attr(axes=swaps_last_two).capture("turned")
+        return is_op("permute_dims")(x).has_attr(axes=templates.swaps_last_two).capture("turned")
 
     lhs, rhs = (wildcard().has_dtype("int8").capture(name) for name in ("lhs", "rhs"))
     right = turned(wide(rhs)) | wide(turned(rhs)) | wide(rhs)
@@ -96,7 +107,7 @@ def _int8_matmul() -> Pattern:
 
 def _decode_matmul() -> Pattern:
     decoded = decoded_weight()
-    turned = is_op("permute_dims")(decoded).has_attr(axes=swaps_last_two)
+    turned = is_op("permute_dims")(decoded).has_attr(axes=templates.swaps_last_two)
     return is_op("matmul")(wildcard().capture("lhs"), (turned | decoded).capture("rhs")).capture("root")
 
 

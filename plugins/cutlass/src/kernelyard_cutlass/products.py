@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kernelyard.ir import Constant
-from kernelyard.patterns import Decline, Match
-from kernelyard.patterns.checks import Gemm, gemm_of
+from kernelyard.plugins.api import Constant, Decline, Gemm, Match, gemm_of
 from kernelyard_cutlass.description import Description, Settings, check_dtypes, following
 from kernelyard_cutlass.epilogue import Epilogue
 from kernelyard_cutlass.tiles import alignment_of

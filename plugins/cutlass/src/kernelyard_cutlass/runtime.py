@@ -9,10 +9,19 @@ from typing import Any, ClassVar
 import numpy as np
 
 from kernelyard import dtypes
-from kernelyard.runtime.abi.module import BindContext, BoundCall, BoundTensor
-from kernelyard.runtime.abi.spec import Fields, corrupted, read_json
-from kernelyard.runtime.device.driver import DeviceMemory
-from kernelyard.runtime.modules.json_runtime import JSONGraph, JSONNode, JSONRuntime, check_schema
+from kernelyard.runtime.api import (
+    BindContext,
+    BoundCall,
+    BoundTensor,
+    DeviceMemory,
+    Fields,
+    JSONGraph,
+    JSONNode,
+    JSONRuntime,
+    check_schema,
+    corrupted,
+    read_json,
+)
 from kernelyard_cuda.driver import CudaDriver, Grid, Launch, LoadedKernels, require_cuda
 from kernelyard_cutlass import tune
 from kernelyard_cutlass.code import Code, pack, unpack

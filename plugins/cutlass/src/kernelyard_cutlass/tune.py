@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 
-from kernelyard.runtime.installed.disk_cache import DiskCache
+from kernelyard.runtime.api import DiskCache
 from kernelyard_cutlass.kernels import Conv2dKernel, GemmKernel, Tile, to_json
 from kernelyard_cutlass.tiles import Problem
 

@@ -14,9 +14,8 @@ from operator import or_
 
 import numpy as np
 
-from kernelyard.ir import Call, Constant, Expr, Op
-from kernelyard.patterns import Decline, Match, Pattern, is_const, is_op
-from kernelyard.runtime.lru import LRU
+from kernelyard.plugins.api import Call, Constant, Decline, Expr, Match, Op, Pattern, is_const, is_op
+from kernelyard.runtime.api import LRU
 from kernelyard_cutlass.description import DECODED, Description, Settings, check_dtypes, following
 from kernelyard_cutlass.launches import RUN
 from kernelyard_cutlass.products import checked_gemm, gemm_choices

@@ -15,7 +15,7 @@ from functools import cache, cached_property
 from typing import Any
 
 from kernelyard.errors import BackendUnavailableError, ExecutionError
-from kernelyard.runtime.installed import distributions
+from kernelyard.runtime.api import find_distribution
 from kernelyard_dnnl import _enums as enums
 
 LIBRARY_VARIABLE = "KERNELYARD_DNNL_LIBRARY"
@@ -241,7 +241,7 @@ def candidates() -> Iterator[tuple[str, str]]:
         yield path, LIBRARY_VARIABLE
         return  # what the user names is what they get, or an error
     for distribution in DISTRIBUTIONS:
-        found = distributions.find(distribution)
+        found = find_distribution(distribution)
         for file in found.files(LIBRARY_NAME) if found is not None else ():
             yield file, f"distribution {distribution}"
     yield LIBRARY_NAME, "the system's library path"

@@ -7,14 +7,24 @@ from dataclasses import replace
 from typing import Any
 
 from kernelyard.errors import BackendUnavailableError, OptionError
-from kernelyard.ir import Call, Function, operands
-from kernelyard.ir.types import symbols_of
-from kernelyard.patterns import Accept, Answer, Decline, FusionPattern, Match
-from kernelyard.placement.json_serializer import JSONSerializer, KernelNode
-from kernelyard.plugins.backend import Backend, Unavailable
-from kernelyard.runtime.abi.module import RuntimeModule
-from kernelyard.target import Target
-from kernelyard.transform.run_codegen import Region
+from kernelyard.plugins.api import (
+    Accept,
+    Answer,
+    Backend,
+    Call,
+    Decline,
+    Function,
+    FusionPattern,
+    JSONSerializer,
+    KernelNode,
+    Match,
+    Region,
+    Target,
+    Unavailable,
+    operands,
+    symbols_of,
+)
+from kernelyard.runtime.api import RuntimeModule
 from kernelyard_dnnl._native import load_library
 from kernelyard_dnnl.checks import prune
 from kernelyard_dnnl.composite import read_composite

@@ -8,9 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from kernelyard.dims import Dim
-from kernelyard.ir import Call, Expr, TensorType, Var
-from kernelyard.patterns import Match
-from kernelyard.patterns.decoded import is_decoded
+from kernelyard.plugins.api import Call, Expr, Match, TensorType, Var, is_decoded
 from kernelyard_dnnl.composite import Composite, kind_of, read_composite
 from kernelyard_dnnl.memory_order import expected_order
 from kernelyard_dnnl.primitive_kind import Refusal

@@ -8,9 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kernelyard.dims import Shape
-from kernelyard.ir import Expr, TensorType
-from kernelyard.patterns import Accept, Answer, Decline, Match
-from kernelyard.transform.run_codegen import Region
+from kernelyard.plugins.api import Accept, Answer, Decline, Expr, Match, Region, TensorType
 from kernelyard_dnnl.candidate import Candidate
 from kernelyard_dnnl.composite import Composite, read_composite
 from kernelyard_dnnl.post_ops import POWERS, Binary

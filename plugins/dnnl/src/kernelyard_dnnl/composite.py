@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from kernelyard import dims
 from kernelyard.dims import Shape
-from kernelyard.ir import Binding, Call, Expr, Op
+from kernelyard.plugins.api import Binding, Call, Expr, Op
 from kernelyard_dnnl.post_ops import Binary, Stage
 from kernelyard_dnnl.primitive_kind import PrimitiveKind
 from kernelyard_dnnl.primitives import BY_OPERATOR

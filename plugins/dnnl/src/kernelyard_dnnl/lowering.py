@@ -13,8 +13,7 @@ import numpy as np
 
 from kernelyard import dtypes
 from kernelyard.errors import CodegenError, ShapeError
-from kernelyard.runtime.abi.shapes import DimValues
-from kernelyard.runtime.modules.json_runtime import JSONGraph, JSONNode, NodeEntry
+from kernelyard.runtime.api import DimValues, JSONGraph, JSONNode, NodeEntry
 from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl._native import StatusError
 from kernelyard_dnnl.layout import MemoryDescriptor, Shape, channels_last, dense

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from kernelyard.ir import Call, Expr, Var
-from kernelyard.patterns import Match
+from kernelyard.plugins.api import Call, Expr, Match, Var
 from kernelyard_dnnl.composite import kind_of
 from kernelyard_dnnl.layout import channels_last_order
 from kernelyard_dnnl.primitive_kind import MemoryOrder

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kernelyard.ir import Expr
-from kernelyard.placement.json_serializer import KernelNode
+from kernelyard.plugins.api import Expr, KernelNode
 from kernelyard_dnnl.composite import Composite
 from kernelyard_dnnl.post_ops import Binary, Eltwise, Stage
 

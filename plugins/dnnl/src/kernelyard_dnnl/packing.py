@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from kernelyard.runtime.abi.memory import address_of, aligned_bytes, give_back_pages
+from kernelyard.runtime.api import address_of, aligned_bytes, give_back_pages
 from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl._native import Handle, load_library
 from kernelyard_dnnl.layout import MemoryDescriptor

@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import NamedTuple
 
-from kernelyard.patterns import FusionPattern, Pattern, is_const, is_op, wildcard
-from kernelyard.patterns.templates import swaps_last_two
+from kernelyard.plugins.api import FusionPattern, Pattern, is_const, is_op, templates, wildcard
 from kernelyard_dnnl.checks import check
 from kernelyard_dnnl.post_ops import BINARY, REVERSED, UNARY
 from kernelyard_dnnl.primitive_kind import Follows, PrimitiveKind
@@ -68,7 +67,9 @@ class Reader(NamedTuple):
 
 READERS: Mapping[str, Reader] = {
     "pad": Reader("padded", lambda: is_op("pad")(wildcard()), 1),
-    "permute_dims": Reader("transposed", lambda: is_op("permute_dims")(wildcard()).has_attr(axes=swaps_last_two), 2),
+    "permute_dims": Reader(
+        "transposed", lambda: is_op("permute_dims")(wildcard()).has_attr(axes=templates.swaps_last_two), 2
+    ),
 }
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from kernelyard.runtime.abi.memory import align
-from kernelyard.runtime.program.memory_plan import Lifetime, plan_memory
+from kernelyard.runtime.api import Lifetime, align, plan_memory
 from kernelyard_dnnl.layout import dense
 from kernelyard_dnnl.lowering import Lowering
 from kernelyard_dnnl.values import Buffer, Operation, Value

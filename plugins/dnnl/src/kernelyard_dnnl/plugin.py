@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kernelyard.plugins import hookimpl
+from kernelyard.plugins.api import hookimpl
 
 if TYPE_CHECKING:
-    from kernelyard.plugins.backend import Backend
+    from kernelyard.plugins.api import Backend
 
 
 @hookimpl

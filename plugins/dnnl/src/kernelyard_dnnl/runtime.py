@@ -15,10 +15,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kernelyard.runtime.abi.memory import address_of
-from kernelyard.runtime.abi.module import BindContext, BoundCall, BoundTensor, NativeCall, Part, Step
-from kernelyard.runtime.lru import LRU
-from kernelyard.runtime.modules.json_runtime import JSONGraph, JSONRuntime
+from kernelyard.runtime.api import (
+    LRU,
+    BindContext,
+    BoundCall,
+    BoundTensor,
+    JSONGraph,
+    JSONRuntime,
+    NativeCall,
+    Part,
+    Step,
+    address_of,
+)
 from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl._native import Handle, Library, load_library
 from kernelyard_dnnl.layout import MemoryDescriptor

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from kernelyard.ir import Call, Constant, Expr
+from kernelyard.plugins.api import Call, Constant, Expr
 from kernelyard_dnnl.post_ops import BINARY, ELTWISE, NEGATIVE, POWERS, REVERSED, RSQRT, SCALAR, Binary, Eltwise, Stage
 
 

@@ -12,8 +12,7 @@ from contextlib import contextmanager
 from ctypes import c_int32, c_void_p
 from functools import cache
 
-from kernelyard.runtime.abi.module import NativeCall, Step
-from kernelyard.runtime.jit.linking import Code, compile_text
+from kernelyard.runtime.api import Code, NativeCall, Step, compile_text
 from kernelyard_dnnl._native import Library
 
 # enter(get, set, n, saved): *saved = get(); set(n).   leave(_, set, _, saved): set(*saved).

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from kernelyard import dims, dtypes
-from kernelyard.runtime.abi.module import Part
+from kernelyard.runtime.api import Part
 from kernelyard_dnnl.layout import MemoryDescriptor, Shape
 from kernelyard_dnnl.native_kernel import NativeKernel
 from kernelyard_dnnl.primitive import Primitive

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernelyard.errors import BackendUnavailableError, CodegenError
-from kernelyard.runtime.installed.disk_cache import DiskCache
-from kernelyard.runtime.jit.linking import link
+from kernelyard.runtime.api import DiskCache, link
 from kernelyard_native_cpu.library import LIBRARY_FUNCTIONS, OPENMP_FUNCTIONS
 from kernelyard_native_cpu.machine import Machine
 

@@ -10,10 +10,8 @@ from collections.abc import Mapping, Sequence
 
 from kernelyard import dims
 from kernelyard.dims import Dim
-from kernelyard.dims.c_text import C_FUNCTIONS, to_c
-from kernelyard.runtime.abi.memory import ALIGNMENT
-from kernelyard.runtime.abi.native_unit import WRONG_CPU, NativeFunction, NativeUnit, SharedLibrary, c_name
-from kernelyard.runtime.modules.bindable import Signature
+from kernelyard.plugins.codegen_api import C_FUNCTIONS, to_c
+from kernelyard.runtime.api import ALIGNMENT, WRONG_CPU, NativeFunction, NativeUnit, SharedLibrary, Signature, c_name
 from kernelyard_native_cpu.kernel_info import NANOSECONDS_PER_THREAD, GroupInfo, KernelInfo, Variant, entry_symbol
 from kernelyard_native_cpu.machine import Machine
 

@@ -5,15 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from kernelyard.patterns import Match
-from kernelyard.plugins.backend import Unavailable
-from kernelyard.plugins.code_generator import CodeGenerator
-from kernelyard.runtime.abi.module import RuntimeModule
-from kernelyard.runtime.installed.disk_cache import DiskCache
-from kernelyard.target import Target
-from kernelyard.tir import PrimFunc
-from kernelyard.tir.packing import Packing
-from kernelyard.transform.run_codegen import Region
+from kernelyard.plugins.api import Match, Region, Target, Unavailable
+from kernelyard.plugins.codegen_api import CodeGenerator, Packing, PrimFunc
+from kernelyard.runtime.api import DiskCache, RuntimeModule
 from kernelyard_native_cpu import _native
 from kernelyard_native_cpu.codegen.kernel import GeneratedKernel, generate_kernel
 from kernelyard_native_cpu.codegen.module import module_text

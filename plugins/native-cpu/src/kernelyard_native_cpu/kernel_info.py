@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 
 from kernelyard import dims
 from kernelyard.dims import Dim
-from kernelyard.runtime.abi.memory import align
-from kernelyard.runtime.abi.spec import Fields, TensorSpec, corrupted, read_dim
+from kernelyard.runtime.api import Fields, TensorSpec, align, corrupted, read_dim
 
 # Waking a thread of the pool takes a microsecond while it spins, tens once it sleeps; each must have so much to do.
 NANOSECONDS_PER_THREAD = 10_000

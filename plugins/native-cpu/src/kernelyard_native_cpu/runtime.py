@@ -10,15 +10,23 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from kernelyard.runtime.abi.module import BindContext, BoundCall, BoundTensor, NativeCall
-from kernelyard.runtime.modules.bindable import BindableModule, Signature
-from kernelyard.runtime.modules.packed_module import pack_module, split_code, unpack_module
+from kernelyard.runtime.api import (
+    BindableModule,
+    BindContext,
+    BoundCall,
+    BoundTensor,
+    NativeCall,
+    Signature,
+    pack_module,
+    split_code,
+    unpack_module,
+)
 from kernelyard_native_cpu import _native
 from kernelyard_native_cpu.kernel_info import KernelInfo, entry_symbol, read_kernel_info
 from kernelyard_native_cpu.machine import Machine, check_host_runs
 
 if TYPE_CHECKING:
-    from kernelyard.runtime.abi.native_unit import NativeUnit
+    from kernelyard.runtime.api import NativeUnit
 
 KIND = "native-cpu"
 SCHEMA = 1

@@ -10,8 +10,7 @@ from typing import Any
 from kernelyard import dims
 from kernelyard.dims import Dim
 from kernelyard.errors import ExecutionError
-from kernelyard.runtime.abi.memory import align
-from kernelyard.runtime.abi.spec import Fields, TensorSpec, corrupted, read_dim
+from kernelyard.runtime.api import Fields, TensorSpec, align, corrupted, read_dim
 from kernelyard_cuda.driver import Argument, Grid
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")

@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from kernelyard.errors import OptionError, TargetError, ToolchainError
-from kernelyard.plugins.code_generator import CodeGenerator
-from kernelyard.runtime.abi.module import RuntimeModule
-from kernelyard.runtime.abi.spec import TensorSpec
-from kernelyard.target import Target
-from kernelyard.tir import Buffer, PrimFunc
+from kernelyard.plugins.api import Target
+from kernelyard.plugins.codegen_api import Buffer, CodeGenerator, PrimFunc
+from kernelyard.runtime.api import RuntimeModule, TensorSpec
 from kernelyard_cuda.compiler import CUDA, find_kernel_compiler
 from kernelyard_native_cuda.codegen.kernel import identifier
 from kernelyard_native_cuda.drivers import EMULATOR, open_device

@@ -8,10 +8,17 @@ from typing import ClassVar
 
 import numpy as np
 
-from kernelyard.runtime.abi.module import BindContext, BoundCall, BoundTensor
-from kernelyard.runtime.abi.spec import corrupted
-from kernelyard.runtime.modules.bindable import BindableModule, Signature
-from kernelyard.runtime.modules.packed_module import pack_module, split_code, unpack_module
+from kernelyard.runtime.api import (
+    BindableModule,
+    BindContext,
+    BoundCall,
+    BoundTensor,
+    Signature,
+    corrupted,
+    pack_module,
+    split_code,
+    unpack_module,
+)
 from kernelyard_cuda.driver import Argument, CudaDriver, Image, Launch, LoadedKernels, require_cuda
 from kernelyard_native_cuda.function_info import FunctionInfo, LaunchInfo, arguments, read_function_info
 

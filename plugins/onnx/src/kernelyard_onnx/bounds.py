@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kernelyard import dims
 from kernelyard.dims import Dim, Function, SymbolicDim
-from kernelyard.ops.type_rules import is_nonnegative
+from kernelyard.plugins.api import is_nonnegative
 
 
 def at_least(dim: Dim, number: Dim) -> bool:

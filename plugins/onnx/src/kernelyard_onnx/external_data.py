@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 
 from kernelyard.errors import ExternalDataError
-from kernelyard.runtime.abi.memory import ALIGNMENT, address_of, aligned_bytes
+from kernelyard.runtime.api import ALIGNMENT, address_of, aligned_bytes
 from kernelyard_onnx.outline import INSIDE
 
 

@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kernelyard.ir import IRModule
-from kernelyard.plugins.frontend import Frontend
+from kernelyard.plugins.api import Frontend, IRModule
 
 
 class ONNXFrontend(Frontend):

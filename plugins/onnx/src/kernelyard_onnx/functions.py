@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import onnx
 from onnx import helper
 
-from kernelyard.ir import Expr
+from kernelyard.plugins.api import Expr
 from kernelyard_onnx.schema import schema_of
 from kernelyard_onnx.tensors import DATA_TYPES
 from kernelyard_onnx.values import Value

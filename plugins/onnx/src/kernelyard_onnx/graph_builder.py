@@ -10,9 +10,23 @@ import numpy as np
 from kernelyard.dims import Dim
 from kernelyard.dims import symbols_of as symbols_of_dim
 from kernelyard.dtypes import is_integer, to_numpy
-from kernelyard.ir import Binding, Call, Constant, Expr, FunctionBuilder, TupleGetItem, Type, Var, get_op, operands
-from kernelyard.ir.scopes import attribute_symbols, introduces_symbols
-from kernelyard.ir.types import TensorType, TupleType, symbols_of
+from kernelyard.plugins.api import (
+    Binding,
+    Call,
+    Constant,
+    Expr,
+    FunctionBuilder,
+    TensorType,
+    TupleGetItem,
+    TupleType,
+    Type,
+    Var,
+    attribute_symbols,
+    get_op,
+    introduces_symbols,
+    operands,
+    symbols_of,
+)
 from kernelyard_onnx.known_values import KnownValues
 from kernelyard_onnx.rational import UndecidedError
 

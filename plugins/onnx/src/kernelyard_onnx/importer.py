@@ -10,7 +10,7 @@ import onnx
 
 import kernelyard.ops  # noqa: F401  # declares the operators
 from kernelyard.errors import IRError, KernelyardError, ModelFormatError, ShapeError, UnsupportedOperatorError
-from kernelyard.ir import Constant, Expr, Function, IRModule, Tuple, Var
+from kernelyard.plugins.api import Constant, Expr, Function, IRModule, Tuple, Var
 from kernelyard_onnx import converters, registry
 from kernelyard_onnx.attributes import decode, resolve_references
 from kernelyard_onnx.element_types import NARROW

@@ -13,7 +13,7 @@ import onnx
 from kernelyard.dims import Dim, Shape
 from kernelyard.dtypes import to_numpy
 from kernelyard.errors import FrontendError, ModelFormatError, UnsupportedOperatorError
-from kernelyard.ir import Constant, Expr, FunctionBuilder
+from kernelyard.plugins.api import Constant, Expr, FunctionBuilder
 from kernelyard_onnx.element_types import NARROW
 from kernelyard_onnx.options import ImportOptions
 from kernelyard_onnx.symbol_names import SymbolNames

@@ -14,8 +14,7 @@ import numpy as np
 
 from kernelyard.dims import Dim, SymbolicDim
 from kernelyard.dtypes import is_float, to_numpy
-from kernelyard.ir import Call, Constant, Expr, Op
-from kernelyard.ir.types import TensorType, tensors_of
+from kernelyard.plugins.api import Call, Constant, Expr, Op, TensorType, tensors_of
 from kernelyard_onnx.rational import Rational, UndecidedError
 
 MAX_ELEMENTS = 1024

@@ -12,7 +12,7 @@ import onnx
 from kernelyard import dims
 from kernelyard.dims import Dim, Shape
 from kernelyard.dtypes import to_numpy
-from kernelyard.ir import Constant, Expr
+from kernelyard.plugins.api import Constant, Expr
 from kernelyard_onnx.bounds import is_cut_of, settle
 from kernelyard_onnx.graph_builder import GraphBuilder
 from kernelyard_onnx.values import TensorSequence, Value

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from kernelyard.ir import Binding, Expr, Function, Tuple, Var, operands, with_operands
-from kernelyard.ir.module import PRIVATE
+from kernelyard.plugins.api import PRIVATE, Binding, Expr, Function, Tuple, Var, operands, with_operands
 from kernelyard_onnx.graph_builder import GraphBuilder
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import onnx
 
 from kernelyard.errors import ModelFormatError
-from kernelyard.ir import Expr
+from kernelyard.plugins.api import Expr
 from kernelyard_onnx.values import TensorSequence, Value, item_name
 
 

@@ -16,7 +16,7 @@ import onnx
 
 import kernelyard as ky
 from kernelyard.errors import InputNameError, InputTypeError
-from kernelyard.runtime.execute.executable import Executable
+from kernelyard.runtime.api import Executable
 from kernelyard_onnx.element_types import carried, given_back
 from kernelyard_onnx.external_data import WeightFiles
 from kernelyard_onnx.importer import ImportedModel, import_structured

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from kernelyard.ir import Expr
+from kernelyard.plugins.api import Expr
 
 
 @dataclass(frozen=True, eq=False)

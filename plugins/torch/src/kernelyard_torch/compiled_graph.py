@@ -14,8 +14,8 @@ from torch.fx import Node as FxNode
 import kernelyard
 from kernelyard import IRModule
 from kernelyard.dims import as_symbol
-from kernelyard.ir import Expr, Function, TensorType, Tuple
-from kernelyard.runtime.execute.executable import Executable
+from kernelyard.plugins.api import Expr, Function, TensorType, Tuple
+from kernelyard.runtime.api import Executable
 from kernelyard_torch.complex_numbers import Complex, is_complex
 from kernelyard_torch.converters import random
 from kernelyard_torch.importer import MAIN, GraphImporter, Shared

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.fx import Node as FxNode
 
-from kernelyard.ir import Expr
+from kernelyard.plugins.api import Expr
 
 PARTS = {torch.complex64: torch.float32, torch.complex128: torch.float64, torch.complex32: torch.float16}
 

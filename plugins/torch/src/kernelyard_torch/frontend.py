@@ -6,8 +6,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from kernelyard.ir import IRModule
-from kernelyard.plugins.frontend import Frontend
+from kernelyard.plugins.api import Frontend, IRModule
 
 
 class TorchFrontend(Frontend):

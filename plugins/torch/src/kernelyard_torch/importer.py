@@ -15,8 +15,7 @@ from torch.fx import Node as FxNode
 
 import kernelyard.ops  # noqa: F401  # declares the operators
 from kernelyard.errors import IRError, ModelFormatError, ShapeError, UnsupportedOperatorError
-from kernelyard.ir import Constant, Expr, Function, FunctionBuilder, TensorType, Tuple
-from kernelyard.ir.module import PRIVATE
+from kernelyard.plugins.api import PRIVATE, Constant, Expr, Function, FunctionBuilder, TensorType, Tuple
 from kernelyard_torch import converters, registry
 from kernelyard_torch.complex_numbers import PARTS, Complex, takes_part
 from kernelyard_torch.node import STORAGE, Node, RejectedError, dtype_of, origin_of, source_of

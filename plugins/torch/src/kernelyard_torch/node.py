@@ -14,7 +14,7 @@ from torch.fx import Node as FxNode
 from kernelyard import dims
 from kernelyard.dims import Dim, Shape, SymbolicDim
 from kernelyard.dtypes import to_numpy
-from kernelyard.ir import Call, Constant, Expr, TensorType, TupleType, Type, get_op
+from kernelyard.plugins.api import Call, Constant, Expr, TensorType, TupleType, Type, get_op
 from kernelyard_torch.complex_numbers import is_complex
 from kernelyard_torch.tensors import DTYPES
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from kernelyard.dims import SymbolicDim
-from kernelyard.ir import Expr
+from kernelyard.plugins.api import Expr
 from kernelyard_torch.node import Node, Operand
 from kernelyard_torch.tensors import DTYPES
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, TypeVar
 
-from kernelyard.ir import Expr
+from kernelyard.plugins.api import Expr
 from kernelyard_torch.complex_numbers import Complex
 
 Results: TypeAlias = "Expr | Complex | Sequence[Expr | Complex | None] | None"

@@ -1,6 +1,6 @@
 """The API of runtime halves: its version in this core, and which versions a plugin's runtime half was written for.
 
-`runtime_api = ">=1.0,<2"` in `manifest.toml`, which lies in the folder of the loader's module, says the latter. It is
+`runtime_api = ">=2.0,<3"` in `manifest.toml`, which lies in the folder of the loader's module, says the latter. It is
 read at each load of an artifact, so that nothing of a runtime half runs in a core that it was not written for. That
 takes neither a TOML parser nor `packaging`, whose imports take longer than a small program does to load; the compile
 half's reading of the manifest makes sure that both read the same.
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 # Of the loader, of `RuntimeModule` and `JSONRuntime`, and of what they take and give: `BindContext`, `BoundTensor`,
 # `BoundCall`, `NativeCall`. The second number grows with what is added, the first with what is changed or removed.
-RUNTIME_API = "1.0"
+RUNTIME_API = "2.0"
 MANIFEST = "manifest.toml"
-EXAMPLE = '">=1.0,<2"'
+EXAMPLE = '">=2.0,<3"'
 _UNSTATED = ">=1.0,<2"  # the range of a runtime half that states none: it was written for the first versions
 _STATEMENT = re.compile(r'^runtime_api\s*=\s*"([^"\\]*)"', re.MULTILINE)
 _CLAUSE = re.compile(r"\s*(>=|<)\s*(\d+(?:\.\d+)*)\s*")
@@ -41,7 +41,7 @@ def contains(api_range: str, version: str) -> bool:
     Raises: ValueError for a range of another form.
 
     Example:
-        >>> contains(">=1.0,<2", "1.3"), contains(">=1.4,<2", "1.3")
+        >>> contains(">=2.0,<3", "1.3"), contains(">=1.4,<2", "1.3")
         (True, False)
     """
     return all(_HOLDS[sign](_numbers(version), bound) for sign, bound in _clauses(api_range))

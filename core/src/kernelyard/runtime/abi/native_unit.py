@@ -78,7 +78,7 @@ class SharedLibrary:
         if given:
             yield os.path.abspath(given)
         for distribution in self.distributions:
-            found = distributions.find(distribution)
+            found = distributions.find_distribution(distribution)
             yield from filter(os.path.exists, found.files(self.name) if found is not None else ())
         stem = self.name.removeprefix("lib").split(".so")[0]
         if ctypes.util.find_library(stem):

@@ -103,7 +103,11 @@ def taken_in(driver: DeviceDriver, value: Any) -> DeviceArray | None:
     array = getattr(value, "array", value)
     if isinstance(array, DeviceArray):
         return array if array.driver is driver else None
-    if isinstance(value, np.ndarray) or driver.dlpack_type == dlpack.HOST or not hasattr(value, "__dlpack_device__"):
+    if (
+        isinstance(value, np.ndarray)
+        or driver.dlpack_type == dlpack.DLPACK_CPU
+        or not hasattr(value, "__dlpack_device__")
+    ):
         return None
     kind, number = value.__dlpack_device__()
     if (int(kind), int(number)) != (driver.dlpack_type, driver.index):

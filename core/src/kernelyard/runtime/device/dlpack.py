@@ -11,7 +11,7 @@ from typing import Any
 
 from kernelyard.errors import InputTypeError
 
-HOST = 1  # kDLCPU
+DLPACK_CPU = 1  # kDLCPU
 _NAME = b"dltensor"
 # DLDataType: code, bits.
 TYPES = {

@@ -15,7 +15,7 @@ from kernelyard.runtime.device.device import Device, cpu
 if TYPE_CHECKING:
     from kernelyard.runtime.device.array import AnyArray
 
-_HOST_DEVICE_TYPES = (dlpack.HOST, 3)  # what the host can read; 3: kDLCUDAHost
+_HOST_DEVICE_TYPES = (dlpack.DLPACK_CPU, 3)  # what the host can read; 3: kDLCUDAHost
 _NOT_OF_NUMPY = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
 _CAPSULE_TYPE_OFFSETS = {b"dltensor": 20, b"dltensor_versioned": 52}  # where DLDataType.code lies in each struct
 

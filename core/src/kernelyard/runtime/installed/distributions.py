@@ -103,7 +103,7 @@ def installed() -> Iterator[Distribution]:
             yield each
 
 
-def find(name: str) -> Distribution | None:
+def find_distribution(name: str) -> Distribution | None:
     """The distribution of that name, None where it is not installed."""
     key = normalized(name)
     return next((each for each in installed() if each.key == key), None)
@@ -111,7 +111,7 @@ def find(name: str) -> Distribution | None:
 
 def install_line(extra: str) -> str | None:
     """Return the pip line for an extra of Kernelyard, None where it has none of that name."""
-    core = find(CORE)
+    core = find_distribution(CORE)
     return f"pip install '{CORE}[{extra}]'" if core is not None and extra in core.extras else None
 
 

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from kernelyard.errors import BackendUnavailableError
+from kernelyard.errors import ArtifactVersionError, BackendUnavailableError
 from kernelyard.runtime.abi.module import BindContext, BoundCall, BoundTensor, NativeCall, RuntimeModule
 from kernelyard.runtime.abi.spec import corrupted
 from kernelyard.runtime.device import dlpack
@@ -128,7 +128,7 @@ class _Tensor:
         self._strides = (ctypes.c_int64 * max(rank, 1))(*strides)
         code, bits = dlpack.TYPES[bound.dtype]
         places = ctypes.addressof(self._sizes), ctypes.addressof(self._strides)
-        self._tensor = dlpack.DLTensor(bound.address, dlpack.HOST, 0, rank, code, bits, 1, *places, 0)
+        self._tensor = dlpack.DLTensor(bound.address, dlpack.DLPACK_CPU, 0, rank, code, bits, 1, *places, 0)
 
     def as_any(self) -> _Any:
         """The argument of a call."""
@@ -145,4 +145,7 @@ def load(data: bytes, constants: Mapping[str, np.ndarray]) -> RuntimeModule:
     Raises: ArtifactCorruptedError, ArtifactVersionError.
     """
     fields, code = unpack_module(data, b"", SCHEMA, KIND)
+    if "target" in fields:
+        message = "the module holds CUDA kernels in the form of kernelyard 0.1, which are a kind of their own now"
+        raise ArtifactVersionError(message, where=KIND, hint="compile the model again")
     return ExternLibrary(bytes(code), fields.texts("symbols"))

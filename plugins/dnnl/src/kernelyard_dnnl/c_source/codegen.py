@@ -15,10 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from kernelyard.ir import Constant
-from kernelyard.placement.c_source import CSourceCodegen, static_shape
-from kernelyard.runtime.abi.native_unit import SharedLibrary
-from kernelyard.runtime.modules.json_runtime import JSONGraph
+from kernelyard.plugins.api import Constant, CSourceCodegen, static_shape
+from kernelyard.runtime.api import JSONGraph, SharedLibrary
 from kernelyard_dnnl import _native
 from kernelyard_dnnl._native import load_library
 from kernelyard_dnnl.c_source.region import RegionWriter

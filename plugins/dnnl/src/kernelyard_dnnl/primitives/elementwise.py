@@ -30,8 +30,7 @@ from kernelyard_dnnl.primitives.post_ops import (
 from kernelyard_dnnl.values import Node, Value
 
 if TYPE_CHECKING:
-    from kernelyard.patterns import Pattern
-    from kernelyard.placement.json_serializer import KernelNode
+    from kernelyard.plugins.api import KernelNode, Pattern
     from kernelyard_dnnl.candidate import Candidate
     from kernelyard_dnnl.composite import Composite
 
@@ -46,7 +45,7 @@ def check(arithmetic: Candidate) -> Refusal | None:
 
 def anchor() -> Pattern:
     """An activation or arithmetic by itself: one pattern, so that the longest chain is found."""
-    from kernelyard.patterns import is_op, wildcard
+    from kernelyard.plugins.api import is_op, wildcard
     from kernelyard_dnnl.patterns import activation
 
     return activation(wildcard()) | is_op(*ALGORITHMS)(wildcard(), wildcard())
@@ -55,8 +54,7 @@ def anchor() -> Pattern:
 def write_eltwise(composite: Composite) -> KernelNode:
     """The node of an activation. What is more than one function is a product with one: a binary primitive takes it all
     as post-ops, an eltwise one does not."""
-    from kernelyard.ir import Constant
-    from kernelyard.placement.json_serializer import KernelNode
+    from kernelyard.plugins.api import Constant, KernelNode
     from kernelyard_dnnl.nodes import eltwise_post_op
     from kernelyard_dnnl.stages import functions_of
 

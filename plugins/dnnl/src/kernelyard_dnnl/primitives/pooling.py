@@ -21,7 +21,7 @@ from kernelyard_dnnl.primitives.window import padding_attributes
 from kernelyard_dnnl.values import Node, Value
 
 if TYPE_CHECKING:
-    from kernelyard.ir import Call
+    from kernelyard.plugins.api import Call
     from kernelyard_dnnl.candidate import Candidate
     from kernelyard_dnnl.composite import Composite
 

@@ -19,7 +19,7 @@ from kernelyard_dnnl.primitives.post_ops import execute
 from kernelyard_dnnl.values import Node, Value
 
 if TYPE_CHECKING:
-    from kernelyard.ir import Call
+    from kernelyard.plugins.api import Call
     from kernelyard_dnnl.candidate import Candidate
 
 ALGORITHMS = {"nearest": 196592, "linear": 196593}

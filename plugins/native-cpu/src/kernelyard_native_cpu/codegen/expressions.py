@@ -6,9 +6,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from kernelyard.errors import CodegenError
-from kernelyard.tir import Axis, Binary, Buffer, Cast, Const, DimValue, Expr, Load, Select, Unary
-from kernelyard.tir.analysis import Affine, affine_of, axes_of
-from kernelyard.tir.primfunc import walk
+from kernelyard.plugins.codegen_api import (
+    Affine,
+    Axis,
+    Binary,
+    Buffer,
+    Cast,
+    Const,
+    DimValue,
+    Expr,
+    Load,
+    Select,
+    Unary,
+    affine_of,
+    axes_of,
+    walk,
+)
 from kernelyard_llvm.values import Value, float_literal, int_literal
 from kernelyard_native_cpu.codegen import arithmetic
 from kernelyard_native_cpu.codegen.four_bits import four_bits, table_of

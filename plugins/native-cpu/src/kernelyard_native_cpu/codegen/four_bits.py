@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from kernelyard.tir import Binary, Cast, Const, Expr, Unary
-from kernelyard.tir.simplify import Simplifier
-from kernelyard.tir.visitor import ExprRewriter
+from kernelyard.plugins.codegen_api import Binary, Cast, Const, Expr, ExprRewriter, Simplifier, Unary
 
 _MASK = Const(15, "int32")
 _MOST_NODES = 64  # what decodes four bits is short

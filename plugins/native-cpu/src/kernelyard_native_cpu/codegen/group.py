@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from kernelyard import dims
 from kernelyard.dims import Dim
-from kernelyard.tir import Buffer
+from kernelyard.plugins.codegen_api import Buffer
 from kernelyard_llvm.values import Value, int_literal
 from kernelyard_native_cpu.codegen.memory import Memory
 from kernelyard_native_cpu.codegen.nest import Axes, Nest, OuterLoop, Points

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kernelyard.runtime.abi.spec import TensorSpec
-from kernelyard.tir import Buffer, PrimFunc
-from kernelyard.tir.stages import Stage
+from kernelyard.plugins.codegen_api import Buffer, PrimFunc, Stage
+from kernelyard.runtime.api import TensorSpec
 from kernelyard_llvm.emitter import FunctionEmitter
 from kernelyard_llvm.values import Value
 from kernelyard_native_cpu.codegen.group import GROUP_PARAMETERS, GroupWriter

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 
 from kernelyard import dtypes
 from kernelyard.dims import Dim
-from kernelyard.tir import Buffer, Expr, Load
-from kernelyard.tir.analysis import Affine, offset_of
+from kernelyard.plugins.codegen_api import Affine, Buffer, Expr, Load, offset_of
 from kernelyard_llvm.emitter import FunctionEmitter
 from kernelyard_llvm.values import Value, int_literal, literal_int, vector_type
 from kernelyard_native_cpu.codegen.types import storage_type

@@ -7,9 +7,7 @@ from dataclasses import dataclass, replace
 
 from kernelyard import dims
 from kernelyard.dims import Dim
-from kernelyard.tir import Axis, Binary, Buffer, ComputeBlock, Expr, Load
-from kernelyard.tir.analysis import unconditional_loads
-from kernelyard.tir.stages import Stage
+from kernelyard.plugins.codegen_api import Axis, Binary, Buffer, ComputeBlock, Expr, Load, Stage, unconditional_loads
 from kernelyard_llvm.values import Value, int_literal, literal_int
 from kernelyard_native_cpu.codegen.expressions import Expressions, Lanes
 from kernelyard_native_cpu.codegen.memory import Memory

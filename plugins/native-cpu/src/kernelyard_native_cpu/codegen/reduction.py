@@ -8,8 +8,7 @@ from dataclasses import replace
 
 from kernelyard import dtypes
 from kernelyard.dims import Dim
-from kernelyard.tir import ComputeBlock
-from kernelyard.tir.primfunc import neutral_element
+from kernelyard.plugins.codegen_api import ComputeBlock, neutral_element
 from kernelyard_llvm.values import Value, int_literal
 from kernelyard_native_cpu.codegen import arithmetic
 from kernelyard_native_cpu.codegen.expressions import Expressions, Lanes

@@ -6,11 +6,19 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kernelyard import dims
-from kernelyard.tir import Axis, Binary, ComputeBlock, Const, Expr, IterVar
-from kernelyard.tir.expr import index
-from kernelyard.tir.primfunc import walk
-from kernelyard.tir.stages import Stage
-from kernelyard.tir.visitor import ExprRewriter, rewrite_block
+from kernelyard.plugins.codegen_api import (
+    Axis,
+    Binary,
+    ComputeBlock,
+    Const,
+    Expr,
+    ExprRewriter,
+    IterVar,
+    Stage,
+    index,
+    rewrite_block,
+    walk,
+)
 
 
 def split_blocked_axes(stage: Stage) -> Stage:

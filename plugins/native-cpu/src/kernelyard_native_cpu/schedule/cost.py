@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from kernelyard import dims
 from kernelyard.dims import Dim
-from kernelyard.tir import Binary, ComputeBlock, Expr, Load, Unary
-from kernelyard.tir.primfunc import walk
+from kernelyard.plugins.codegen_api import Binary, ComputeBlock, Expr, Load, Unary, walk
 from kernelyard_native_cpu.codegen import math
 from kernelyard_native_cpu.schedule.plan import Plan
 

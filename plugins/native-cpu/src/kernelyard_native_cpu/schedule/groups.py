@@ -10,10 +10,20 @@ from dataclasses import dataclass, replace
 
 from kernelyard import dims
 from kernelyard.dims import Dim
-from kernelyard.tir import Axis, Buffer, ComputeBlock, Expr, Load, PrimFunc
-from kernelyard.tir.analysis import offset_of
-from kernelyard.tir.common_loops import with_common_axes
-from kernelyard.tir.stages import Stage, extents_of, make_stages, without_single_steps
+from kernelyard.plugins.codegen_api import (
+    Axis,
+    Buffer,
+    ComputeBlock,
+    Expr,
+    Load,
+    PrimFunc,
+    Stage,
+    extents_of,
+    make_stages,
+    offset_of,
+    with_common_axes,
+    without_single_steps,
+)
 from kernelyard_native_cpu.schedule.blocked_axes import split_blocked_axes
 
 

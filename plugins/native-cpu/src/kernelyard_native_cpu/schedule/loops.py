@@ -7,9 +7,7 @@ from functools import cached_property
 
 from kernelyard import dims, dtypes
 from kernelyard.dims import Dim
-from kernelyard.tir import Buffer
-from kernelyard.tir.analysis import Affine, offset_of, used_as_values
-from kernelyard.tir.stages import Stage
+from kernelyard.plugins.codegen_api import Affine, Buffer, Stage, offset_of, used_as_values
 from kernelyard_native_cpu.machine import Machine
 from kernelyard_native_cpu.schedule.collapse import Access, collapse
 from kernelyard_native_cpu.schedule.plan import Plan, size_of

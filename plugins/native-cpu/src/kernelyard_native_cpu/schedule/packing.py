@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from kernelyard import dims
-from kernelyard.tir import Axis, Buffer, Load, PrimFunc
-from kernelyard.tir.analysis import axes_of
-from kernelyard.tir.packing import Packing, pack_inputs
-from kernelyard.tir.padding import paddable_axis
-from kernelyard.tir.stages import Stage
+from kernelyard.plugins.codegen_api import (
+    Axis,
+    Buffer,
+    Load,
+    Packing,
+    PrimFunc,
+    Stage,
+    axes_of,
+    pack_inputs,
+    paddable_axis,
+)
 from kernelyard_native_cpu.machine import Machine
 from kernelyard_native_cpu.schedule.groups import make_groups
 from kernelyard_native_cpu.schedule.loops import Loops, loops_of

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from kernelyard import dims
 from kernelyard.dims import Dim
 from kernelyard.errors import ShapeError
-from kernelyard.tir import Buffer, Expr, Load
+from kernelyard.plugins.codegen_api import Buffer, Expr, Load
 from kernelyard_native_cpu.machine import Machine
 
 # What a symbolic extent is taken to be where choices need a number.

@@ -8,10 +8,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kernelyard.tir import Axis, Buffer, Cast, ComputeBlock, Expr, IterVar, Load, PrimFunc
-from kernelyard.tir.analysis import axes_of, offset_of
-from kernelyard.tir.primfunc import SPATIAL, walk
-from kernelyard.tir.visitor import ExprRewriter, rewrite_block
+from kernelyard.plugins.codegen_api import (
+    SPATIAL,
+    Axis,
+    Buffer,
+    Cast,
+    ComputeBlock,
+    Expr,
+    ExprRewriter,
+    IterVar,
+    Load,
+    PrimFunc,
+    axes_of,
+    offset_of,
+    rewrite_block,
+    walk,
+)
 from kernelyard_native_cpu.schedule.plan import size_of
 from kernelyard_native_cpu.schedule.tiling import FEW_ROWS
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kernelyard.tir import Buffer
+from kernelyard.plugins.codegen_api import Buffer
 from kernelyard_native_cpu.schedule.loops import Loops, even_parts, is_turned
 from kernelyard_native_cpu.schedule.plan import TYPICAL_EXTENT, Plan, size_of
 

@@ -8,9 +8,20 @@ from typing import Protocol, TypeAlias
 
 from kernelyard.dims import Dim
 from kernelyard.errors import CodegenError
-from kernelyard.tir import Axis, Binary, Buffer, Cast, Const, DimValue, Expr, Load, Select, Unary
-from kernelyard.tir.index_algebra import is_index
-from kernelyard.tir.primfunc import walk
+from kernelyard.plugins.codegen_api import (
+    Axis,
+    Binary,
+    Buffer,
+    Cast,
+    Const,
+    DimValue,
+    Expr,
+    Load,
+    Select,
+    Unary,
+    is_index,
+    walk,
+)
 from kernelyard_native_cuda.codegen import operations
 from kernelyard_native_cuda.codegen.types import computed, is_narrow_float, literal, stored
 from kernelyard_native_cuda.codegen.writer import Writer

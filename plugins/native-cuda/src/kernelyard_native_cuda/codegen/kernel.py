@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from kernelyard import dims
 from kernelyard.dims import Dim
-from kernelyard.tir import Buffer, Expr, IterVar
+from kernelyard.plugins.codegen_api import Buffer, Expr, IterVar
 from kernelyard_native_cuda.codegen.expressions import Expressions, Keeper
 from kernelyard_native_cuda.codegen.types import stored
 from kernelyard_native_cuda.codegen.writer import Writer

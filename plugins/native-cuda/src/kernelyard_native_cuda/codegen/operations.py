@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kernelyard import dtypes
-from kernelyard.tir.primfunc import neutral_element
+from kernelyard.plugins.codegen_api import neutral_element
 from kernelyard_native_cuda.codegen.types import computed, is_narrow_float, literal, stored
 
 _FUNCTIONS = {

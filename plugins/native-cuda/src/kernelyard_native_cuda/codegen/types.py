@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from kernelyard import dtypes
-from kernelyard.tir.expr import Scalar
+from kernelyard.plugins.codegen_api import Scalar
 
 # Narrow floats are structures of the prelude, and computed as float.
 _STORED = {

@@ -19,10 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from kernelyard.errors import DeviceError, ExecutionError, ToolchainError
-from kernelyard.runtime.abi import memory
-from kernelyard.runtime.device import dlpack
-from kernelyard.runtime.installed.disk_cache import DiskCache
-from kernelyard.runtime.jit.toolchain import Toolchain
+from kernelyard.runtime.api import DLPACK_CPU, DiskCache, Toolchain, address_of, aligned_bytes
 from kernelyard_cuda.driver import Argument, CudaDriver, Grid, Image, Launch, LoadedKernels
 
 CPP = Toolchain("C++", "CXX", ("g++", "c++"), "apt install g++ (Debian, Ubuntu), or set CXX to a C++ compiler")
@@ -75,7 +72,7 @@ class Emulator(CudaDriver):
     """
 
     index = "emulator"
-    dlpack_type = dlpack.HOST
+    dlpack_type = DLPACK_CPU
     capability = (9, 0)
     is_emulator = True
 
@@ -88,9 +85,9 @@ class Emulator(CudaDriver):
         """See `CudaDriver.enter`."""
 
     def allocate(self, nbytes: int) -> int:
-        array = memory.aligned_bytes(nbytes)
+        array = aligned_bytes(nbytes)
         array[...] = POISON
-        address = memory.address_of(array)
+        address = address_of(array)
         self._held[address] = array
         return address
 
@@ -98,10 +95,10 @@ class Emulator(CudaDriver):
         del self._held[address]
 
     def upload(self, address: int, array: np.ndarray) -> None:
-        ctypes.memmove(address, memory.address_of(array), array.nbytes)
+        ctypes.memmove(address, address_of(array), array.nbytes)
 
     def download(self, address: int, array: np.ndarray) -> None:
-        ctypes.memmove(memory.address_of(array), address, array.nbytes)
+        ctypes.memmove(address_of(array), address, array.nbytes)
 
     def copy(self, to: int, source: int, nbytes: int) -> None:
         ctypes.memmove(to, source, nbytes)

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from kernelyard.errors import DeviceError, ExecutionError
-from kernelyard.runtime.abi import memory
+from kernelyard.runtime.api import address_of
 from kernelyard_cuda.driver import Argument, CudaDriver, Grid, Image, Launch, LoadedKernels
 from kernelyard_native_cuda.drivers.staging import Staging
 
@@ -157,7 +157,7 @@ class Gpu(CudaDriver):
     def download(self, address: int, array: np.ndarray) -> None:
         if array.nbytes:
             self.enter()
-            self.call("cuMemcpyDtoHAsync", memory.address_of(array), address, array.nbytes, self.stream)
+            self.call("cuMemcpyDtoHAsync", address_of(array), address, array.nbytes, self.stream)
             self.call("cuStreamSynchronize", self.stream)
 
     def copy(self, to: int, source: int, nbytes: int) -> None:

@@ -7,10 +7,20 @@ from dataclasses import dataclass
 
 from kernelyard import dims, dtypes
 from kernelyard.dims import Dim
-from kernelyard.tir import Axis, Buffer, Const, Expr, IterVar, Load, Select
-from kernelyard.tir.analysis import axes_of, step_along
-from kernelyard.tir.index_algebra import IndexAlgebra, is_index
-from kernelyard.tir.primfunc import walk
+from kernelyard.plugins.codegen_api import (
+    Axis,
+    Buffer,
+    Const,
+    Expr,
+    IndexAlgebra,
+    IterVar,
+    Load,
+    Select,
+    axes_of,
+    is_index,
+    step_along,
+    walk,
+)
 
 
 @dataclass(frozen=True)

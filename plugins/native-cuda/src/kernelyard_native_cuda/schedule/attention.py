@@ -10,9 +10,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kernelyard import dims
-from kernelyard.tir import Axis, Binary, ComputeBlock, Expr, IterVar, Load, Unary
-from kernelyard.tir.schedule import Declined
-from kernelyard.tir.stages import Stage, element_at_zeros
+from kernelyard.plugins.codegen_api import (
+    Axis,
+    Binary,
+    ComputeBlock,
+    Declined,
+    Expr,
+    IterVar,
+    Load,
+    Stage,
+    Unary,
+    element_at_zeros,
+)
 from kernelyard_native_cuda.codegen.kernel import Kernel, WrittenKernel
 from kernelyard_native_cuda.codegen.types import stored
 from kernelyard_native_cuda.schedule.contraction import Contraction, Operand, contraction_of

@@ -7,10 +7,21 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from kernelyard.dims import Dim
-from kernelyard.tir import Binary, Cast, ComputeBlock, Const, Expr, IterVar, Load, Select
-from kernelyard.tir.analysis import axes_of, step_along
-from kernelyard.tir.primfunc import walk
-from kernelyard.tir.stages import Stage, extent_of
+from kernelyard.plugins.codegen_api import (
+    Binary,
+    Cast,
+    ComputeBlock,
+    Const,
+    Expr,
+    IterVar,
+    Load,
+    Select,
+    Stage,
+    axes_of,
+    extent_of,
+    step_along,
+    walk,
+)
 
 # A float that is stored in fewer bits is the same number in more.
 _WIDER = {

@@ -6,10 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from kernelyard.tir.analysis import axes_of
-from kernelyard.tir.index_algebra import is_index
-from kernelyard.tir.schedule import Declined
-from kernelyard.tir.stages import Stage
+from kernelyard.plugins.codegen_api import Declined, Stage, axes_of, is_index
 from kernelyard_native_cuda.schedule.contraction import Contraction, contraction_of, loads_of, names_of
 from kernelyard_native_cuda.schedule.machine import Machine
 from kernelyard_native_cuda.schedule.matmul import contracted

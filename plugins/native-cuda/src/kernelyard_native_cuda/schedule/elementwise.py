@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kernelyard import dims
-from kernelyard.tir import Axis, Const, Expr, Load
-from kernelyard.tir.analysis import step_along
-from kernelyard.tir.schedule import Declined
-from kernelyard.tir.stages import Stage, element_at_zeros
+from kernelyard.plugins.codegen_api import Axis, Const, Declined, Expr, Load, Stage, element_at_zeros, step_along
 from kernelyard_native_cuda.codegen.expressions import from_stored, to_stored
 from kernelyard_native_cuda.codegen.kernel import Kernel, WrittenKernel
 from kernelyard_native_cuda.codegen.types import stored

@@ -13,10 +13,7 @@ from dataclasses import dataclass, replace
 
 from kernelyard import dims, dtypes
 from kernelyard.dims import Dim
-from kernelyard.tir import Expr, IterVar
-from kernelyard.tir.analysis import unconditional_loads
-from kernelyard.tir.schedule import Declined
-from kernelyard.tir.stages import Stage
+from kernelyard.plugins.codegen_api import Declined, Expr, IterVar, Stage, unconditional_loads
 from kernelyard_native_cuda.codegen import operations
 from kernelyard_native_cuda.codegen.expressions import from_stored
 from kernelyard_native_cuda.codegen.kernel import Kernel, WrittenKernel

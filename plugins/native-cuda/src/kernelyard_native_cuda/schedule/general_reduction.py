@@ -11,9 +11,17 @@ from dataclasses import dataclass
 
 from kernelyard import dims, dtypes
 from kernelyard.dims import Dim
-from kernelyard.tir import Axis, Buffer, ComputeBlock, IterVar
-from kernelyard.tir.schedule import Declined
-from kernelyard.tir.stages import Stage, element_at_zeros, extent_of, extents_of
+from kernelyard.plugins.codegen_api import (
+    Axis,
+    Buffer,
+    ComputeBlock,
+    Declined,
+    IterVar,
+    Stage,
+    element_at_zeros,
+    extent_of,
+    extents_of,
+)
 from kernelyard_native_cuda.codegen import operations
 from kernelyard_native_cuda.codegen.expressions import Expressions, Keeper
 from kernelyard_native_cuda.codegen.kernel import Kernel, WrittenKernel

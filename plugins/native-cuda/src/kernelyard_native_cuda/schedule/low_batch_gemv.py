@@ -10,8 +10,7 @@ from dataclasses import replace
 
 from kernelyard import dims
 from kernelyard.dims import Dim
-from kernelyard.tir.schedule import Declined
-from kernelyard.tir.stages import Stage
+from kernelyard.plugins.codegen_api import Declined, Stage
 from kernelyard_native_cuda.codegen.kernel import WrittenKernel
 from kernelyard_native_cuda.schedule.contraction import Contraction, contraction_of
 from kernelyard_native_cuda.schedule.gemv import MOST_VECTORS, Product, product_in, product_of, write_product

@@ -14,8 +14,7 @@ from typing import TypeVar
 from kernelyard import dims, dtypes
 from kernelyard.dims import Dim
 from kernelyard.errors import ShapeError
-from kernelyard.tir.schedule import Declined
-from kernelyard.tir.stages import Stage
+from kernelyard.plugins.codegen_api import Declined, Stage
 from kernelyard_native_cuda.codegen import operations
 from kernelyard_native_cuda.codegen.kernel import Kernel, WrittenKernel
 from kernelyard_native_cuda.codegen.types import computed, stored

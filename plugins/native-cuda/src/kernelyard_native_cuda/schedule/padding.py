@@ -7,12 +7,25 @@ from dataclasses import dataclass
 from functools import reduce
 
 from kernelyard.dims import Dim
-from kernelyard.tir import Axis, Binary, Buffer, ComputeBlock, Const, DimValue, Expr, Load, PrimFunc, Select
-from kernelyard.tir.expr import index
-from kernelyard.tir.index_algebra import IndexAlgebra
-from kernelyard.tir.op_pattern import cost
-from kernelyard.tir.simplify import simplify_block
-from kernelyard.tir.visitor import ExprRewriter, rewrite_block, substitute_axes
+from kernelyard.plugins.codegen_api import (
+    Axis,
+    Binary,
+    Buffer,
+    ComputeBlock,
+    Const,
+    DimValue,
+    Expr,
+    ExprRewriter,
+    IndexAlgebra,
+    Load,
+    PrimFunc,
+    Select,
+    cost,
+    index,
+    rewrite_block,
+    simplify_block,
+    substitute_axes,
+)
 
 CHEAP = 4  # operations that may be repeated rather than stored
 

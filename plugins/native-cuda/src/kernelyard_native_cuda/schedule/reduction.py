@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kernelyard.dims import Dim
-from kernelyard.tir import ComputeBlock
-from kernelyard.tir.analysis import step_along
-from kernelyard.tir.schedule import Declined
-from kernelyard.tir.stages import Stage, extent_of
+from kernelyard.plugins.codegen_api import ComputeBlock, Declined, Stage, extent_of, step_along
 from kernelyard_native_cuda.codegen import operations
 from kernelyard_native_cuda.codegen.expressions import Expressions
 from kernelyard_native_cuda.codegen.kernel import Kernel, WrittenKernel

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from kernelyard.tir import Buffer, PrimFunc
-from kernelyard.tir.common_loops import with_common_axes
-from kernelyard.tir.schedule import Reasons, first_that_applies
-from kernelyard.tir.stages import Stage, element_at_zeros, make_stages, with_zeros
+from kernelyard.plugins.codegen_api import (
+    Buffer,
+    PrimFunc,
+    Reasons,
+    Stage,
+    element_at_zeros,
+    first_that_applies,
+    make_stages,
+    with_common_axes,
+    with_zeros,
+)
 from kernelyard_native_cuda.codegen.kernel import WrittenKernel
 from kernelyard_native_cuda.schedule.attention import attention
 from kernelyard_native_cuda.schedule.conv import conv

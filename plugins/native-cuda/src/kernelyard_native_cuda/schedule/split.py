@@ -5,12 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kernelyard.dims import Dim
-from kernelyard.tir import Axis, Buffer, IterVar
-from kernelyard.tir.expr import index
-from kernelyard.tir.primfunc import REDUCE
-from kernelyard.tir.schedule import Declined
-from kernelyard.tir.stages import Stage, extent_of
-from kernelyard.tir.visitor import ExprRewriter, rewrite_block
+from kernelyard.plugins.codegen_api import (
+    REDUCE,
+    Axis,
+    Buffer,
+    Declined,
+    ExprRewriter,
+    IterVar,
+    Stage,
+    extent_of,
+    index,
+    rewrite_block,
+)
 from kernelyard_native_cuda.schedule.contraction import Contraction, contraction_of
 from kernelyard_native_cuda.schedule.gemv import blocks_of, product_in
 from kernelyard_native_cuda.schedule.machine import Machine

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from kernelyard import dims, dtypes
 from kernelyard.dims import Dim
-from kernelyard.tir import Expr, IterVar
-from kernelyard.tir.analysis import step_along
+from kernelyard.plugins.codegen_api import Expr, IterVar, step_along
 from kernelyard_native_cuda.codegen.expressions import to_stored
 from kernelyard_native_cuda.codegen.kernel import Kernel
 from kernelyard_native_cuda.codegen.types import is_narrow_float, stored

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from kernelyard.runtime.jit.toolchain import Toolchain
+from kernelyard.runtime.api import Toolchain
 
 COMPILERS = ("c++", "g++", "clang++")
 INSTALL_HINT = "apt install g++ (Debian, Ubuntu), dnf install gcc-c++ (Fedora), or set CXX to a C++ compiler"

@@ -12,16 +12,25 @@ import numpy as np
 
 from kernelyard import dims
 from kernelyard.errors import FrontendError
-from kernelyard.ir import BaseFunction, Constant, Expr, Function, FunctionBuilder, IRModule, TensorType, TupleType
-from kernelyard.ir.types import symbols_of
-from kernelyard.ir.verify import verify
 from kernelyard.nn import spec as specs
 from kernelyard.nn.effect import Effect
 from kernelyard.nn.module import Module
 from kernelyard.nn.scope import Externs, Scope, Subroutines, tracing
 from kernelyard.nn.tensor import Parameter, Tensor
-from kernelyard.transform.attach_extern_modules import AttachExternModules
-from kernelyard.transform.bind_params import BindParams
+from kernelyard.plugins.api import (
+    AttachExternModules,
+    BaseFunction,
+    BindParams,
+    Constant,
+    Expr,
+    Function,
+    FunctionBuilder,
+    IRModule,
+    TensorType,
+    TupleType,
+    symbols_of,
+    verify,
+)
 
 INITIALIZE = "_initialize_effect"
 PACKED_PARAMS = "packed_params"

@@ -19,8 +19,7 @@ from kernelyard.errors import FrontendError, KernelyardError, ToolchainError
 from kernelyard.nn import cpp_compiler, scope
 from kernelyard.nn.op.calls import as_tensors, call_extern, check_symbol
 from kernelyard.nn.tensor import Operand, Tensor
-from kernelyard.runtime.abi.module import RuntimeModule
-from kernelyard.runtime.modules.extern_library import PREFIX, ExternLibrary
+from kernelyard.runtime.api import PREFIX, ExternLibrary, RuntimeModule
 from kernelyard_cuda import compiler as cuda_compiler
 from kernelyard_cuda.kernels import ARCH, CudaKernels
 

@@ -14,7 +14,7 @@ from kernelyard.nn.subroutine import call_subroutine
 from kernelyard.nn.tensor import Parameter
 
 if TYPE_CHECKING:
-    from kernelyard.ir import IRModule
+    from kernelyard.plugins.api import IRModule
 
 
 class Module:

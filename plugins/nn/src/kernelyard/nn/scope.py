@@ -9,16 +9,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kernelyard.errors import FrontendError
-from kernelyard.ir import BaseFunction, Expr, Function, FunctionBuilder
-from kernelyard.patterns.composite import structural_key
-from kernelyard.transform.fresh_names import FreshNames
+from kernelyard.plugins.api import BaseFunction, Expr, FreshNames, Function, FunctionBuilder, structural_key
 
 if TYPE_CHECKING:
     from kernelyard.nn.effect import Effect
     from kernelyard.nn.extern import ExternModule
     from kernelyard.nn.module import Module
     from kernelyard.nn.tensor import Parameter, Tensor
-    from kernelyard.tir import PrimFunc
+    from kernelyard.plugins.codegen_api import PrimFunc
 
 
 @dataclass

@@ -15,8 +15,8 @@ from kernelyard.dims import Dim, Shape
 from kernelyard.errors import FrontendError, KernelyardError
 
 if TYPE_CHECKING:
-    from kernelyard.ir import IRModule
     from kernelyard.nn.module import Module
+    from kernelyard.plugins.api import IRModule
 
 
 class Tensor:

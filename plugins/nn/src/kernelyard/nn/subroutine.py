@@ -11,11 +11,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kernelyard.errors import FrontendError
-from kernelyard.ir import Expr, Function, FunctionBuilder, Tuple, Var, operands
-from kernelyard.ir.module import PRIVATE
 from kernelyard.nn import scope
 from kernelyard.nn.scope import Scope
 from kernelyard.nn.tensor import Tensor
+from kernelyard.plugins.api import PRIVATE, Expr, Function, FunctionBuilder, Tuple, Var, operands
 
 if TYPE_CHECKING:
     from kernelyard.nn.effect import Effect

@@ -11,9 +11,9 @@ import kernelyard.ops  # noqa: F401  the vocabulary must be declared before it i
 from kernelyard import dims, dtypes
 from kernelyard.dims import Dim, Shape
 from kernelyard.errors import FrontendError
-from kernelyard.ir import Call, Constant, Expr, TensorType, Var, get_op
 from kernelyard.nn import scope
-from kernelyard.runtime.device.tensor import as_array
+from kernelyard.plugins.api import Call, Constant, Expr, TensorType, Var, get_op
+from kernelyard.runtime.api import as_array
 
 Operand: TypeAlias = "Tensor | np.ndarray | float | int | bool"
 

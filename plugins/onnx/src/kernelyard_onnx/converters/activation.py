@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kernelyard.dims import product
-from kernelyard.ir import Expr
+from kernelyard.plugins.api import Expr
 from kernelyard_onnx.node import Node
 from kernelyard_onnx.registry import Converter, converter, register
 

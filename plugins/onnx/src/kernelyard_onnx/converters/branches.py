@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kernelyard.ir import Expr, TensorType
-from kernelyard.ir.control_flow import as_one
+from kernelyard.plugins.api import Expr, TensorType, as_one
 from kernelyard_onnx.node import Node
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kernelyard.dims import Dim
-from kernelyard.ir import Constant, Expr, Var
+from kernelyard.plugins.api import Constant, Expr, Var
 from kernelyard_onnx.converters.branches import run_time_if
 from kernelyard_onnx.converters.loops import Loop
 from kernelyard_onnx.graph_builder import GraphBuilder

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kernelyard import dims
 from kernelyard.dims import Dim
-from kernelyard.ir import Expr
+from kernelyard.plugins.api import Expr
 from kernelyard_onnx.converters.windows import Window, pad_explicitly, read_window
 from kernelyard_onnx.node import Node
 from kernelyard_onnx.registry import converter

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 
 from kernelyard.dtypes import is_float, is_integer, itemsize
-from kernelyard.ir import Expr
+from kernelyard.plugins.api import Expr
 from kernelyard_onnx.converters.random import uniform
 from kernelyard_onnx.converters.text import numbers_as_text
 from kernelyard_onnx.element_types import NARROW

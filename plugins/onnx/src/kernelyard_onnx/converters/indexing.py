@@ -8,7 +8,7 @@ import numpy as np
 
 from kernelyard.dims import product
 from kernelyard.dtypes import is_float
-from kernelyard.ir import Constant, Expr, TensorType, TupleType
+from kernelyard.plugins.api import Constant, Expr, TensorType, TupleType
 from kernelyard_onnx.node import Node
 from kernelyard_onnx.registry import converter
 

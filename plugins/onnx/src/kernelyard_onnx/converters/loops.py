@@ -9,9 +9,18 @@ import numpy as np
 
 from kernelyard.dims import Dim
 from kernelyard.dims import symbols_of as symbols_of_dim
-from kernelyard.ir import Constant, Expr, Function, FunctionBuilder, TensorType, TupleType, Type, Var
-from kernelyard.ir.module import PRIVATE
-from kernelyard.ir.types import symbols_of
+from kernelyard.plugins.api import (
+    PRIVATE,
+    Constant,
+    Expr,
+    Function,
+    FunctionBuilder,
+    TensorType,
+    TupleType,
+    Type,
+    Var,
+    symbols_of,
+)
 from kernelyard_onnx.node import Node
 from kernelyard_onnx.outlined_graph import OutlinedGraph
 

@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 
 from kernelyard.dims import floordiv, product
-from kernelyard.ir import Constant, Expr
+from kernelyard.plugins.api import Constant, Expr
 from kernelyard_onnx.converters.constant import number_range
 from kernelyard_onnx.converters.convolution import convolve, transposed_convolution
 from kernelyard_onnx.converters.indexing import gather_nd, triangle, unique

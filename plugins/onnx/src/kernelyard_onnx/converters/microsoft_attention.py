@@ -14,7 +14,7 @@ import numpy as np
 
 from kernelyard import dims
 from kernelyard.dims import Dim
-from kernelyard.ir import Expr
+from kernelyard.plugins.api import Expr
 from kernelyard_onnx.converters.convolution import subtract_zero_point
 from kernelyard_onnx.node import Node
 from kernelyard_onnx.registry import MICROSOFT, converter

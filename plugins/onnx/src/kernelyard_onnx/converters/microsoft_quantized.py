@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 
 from kernelyard.dims import Dim, ceildiv, product
-from kernelyard.ir import Expr
+from kernelyard.plugins.api import Expr
 from kernelyard_onnx.converters.convolution import subtract_zero_point
 from kernelyard_onnx.converters.microsoft import channels_last, channels_second, embed
 from kernelyard_onnx.converters.pooling import average_pool, max_pool

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from kernelyard.ir import Expr
+from kernelyard.plugins.api import Expr
 from kernelyard_onnx.converters.convolution import spatial_rank
 from kernelyard_onnx.converters.regions import places_of_maxima
 from kernelyard_onnx.converters.slicing import lowest

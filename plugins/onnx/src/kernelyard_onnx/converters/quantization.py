@@ -6,7 +6,7 @@ import numpy as np
 
 from kernelyard import dims
 from kernelyard.dtypes import is_float, to_numpy
-from kernelyard.ir import Expr
+from kernelyard.plugins.api import Expr
 from kernelyard_onnx.converters.convolution import add_bias, convolve, subtract_zero_point
 from kernelyard_onnx.converters.elementwise import convert_to, narrow
 from kernelyard_onnx.element_types import NARROW

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from kernelyard.dims import Shape
-from kernelyard.ir import Expr
+from kernelyard.plugins.api import Expr
 from kernelyard_onnx.node import Node
 from kernelyard_onnx.registry import converter
 from kernelyard_onnx.tensors import DTYPES, type_name

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kernelyard.dims import Dim
-from kernelyard.ir import Constant, Expr, Var
+from kernelyard.plugins.api import Constant, Expr, Var
 from kernelyard_onnx.converters.loops import Loop
 from kernelyard_onnx.graph_builder import GraphBuilder
 from kernelyard_onnx.node import Node

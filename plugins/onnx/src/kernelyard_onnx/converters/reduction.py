@@ -8,7 +8,7 @@ import numpy as np
 
 from kernelyard.dims import Dim
 from kernelyard.dtypes import is_float, to_numpy
-from kernelyard.ir import Expr
+from kernelyard.plugins.api import Expr
 from kernelyard_onnx.node import Node
 from kernelyard_onnx.registry import Converter, converter, register
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from kernelyard import dims
 from kernelyard.dtypes import to_numpy
-from kernelyard.ir import Constant, Expr
+from kernelyard.plugins.api import Constant, Expr
 from kernelyard_onnx.converters.convolution import add_bias, kernel_of, spatial_rank
 from kernelyard_onnx.converters.spatial import linear_taps, sampled
 from kernelyard_onnx.converters.windows import read_window

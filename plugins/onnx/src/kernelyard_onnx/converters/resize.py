@@ -8,7 +8,7 @@ import numpy as np
 
 from kernelyard.dims import Dim
 from kernelyard.dtypes import to_numpy
-from kernelyard.ir import Constant, Expr
+from kernelyard.plugins.api import Constant, Expr
 from kernelyard_onnx.bounds import at_least
 from kernelyard_onnx.converters.interpolation import KERNELS, crop_positions, interpolation_matrix, sampling_matrix
 from kernelyard_onnx.node import Node

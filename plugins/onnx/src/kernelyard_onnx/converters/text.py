@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from kernelyard.dtypes import to_numpy
-from kernelyard.ir import Constant, Expr
+from kernelyard.plugins.api import Constant, Expr
 from kernelyard_onnx.node import Node
 from kernelyard_onnx.registry import TEXT, converter
 from kernelyard_onnx.tensors import DTYPES, type_name

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from kernelyard import dims
-from kernelyard.ir import Expr
+from kernelyard.plugins.api import Expr
 from kernelyard_torch.node import Node
 from kernelyard_torch.registry import converter
 

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from kernelyard.dims import Dim
-from kernelyard.ir import Expr
+from kernelyard.plugins.api import Expr
 from kernelyard_torch import registry
 from kernelyard_torch.complex_numbers import Complex
 from kernelyard_torch.converters import indexing, reduction, shape, slicing, unary  # noqa: F401  # used by name

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch.fx import GraphModule
 
-from kernelyard.ir import Expr, Function, TensorType, TupleType, Type
+from kernelyard.plugins.api import Expr, Function, TensorType, TupleType, Type
 from kernelyard_torch.node import Node
 from kernelyard_torch.registry import converter
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from kernelyard.dims import Dim
 from kernelyard.dtypes import is_float
-from kernelyard.ir import Expr
+from kernelyard.plugins.api import Expr
 from kernelyard_torch.node import Node, Operand
 from kernelyard_torch.registry import converter
 

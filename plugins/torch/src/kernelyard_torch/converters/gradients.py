@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kernelyard.ir import Expr
+from kernelyard.plugins.api import Expr
 from kernelyard_torch.converters.pooling import mean_matrix
 from kernelyard_torch.node import Node
 from kernelyard_torch.registry import converter

@@ -8,7 +8,7 @@ import torch
 
 from kernelyard import dims
 from kernelyard.dims import Dim
-from kernelyard.ir import Expr
+from kernelyard.plugins.api import Expr
 from kernelyard_torch.converters.reduction import variance
 from kernelyard_torch.node import Node
 from kernelyard_torch.registry import converter

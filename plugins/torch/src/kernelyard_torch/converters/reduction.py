@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from kernelyard import dims
 from kernelyard.dims import Dim
-from kernelyard.ir import Constant, Expr
+from kernelyard.plugins.api import Constant, Expr
 from kernelyard_torch.node import Node
 from kernelyard_torch.registry import converter
 

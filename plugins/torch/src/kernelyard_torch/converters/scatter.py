@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from kernelyard.dtypes import is_float, to_numpy
-from kernelyard.ir import Expr
+from kernelyard.plugins.api import Expr
 from kernelyard_torch.converters.pooling import window_table
 from kernelyard_torch.node import Node, Operand
 from kernelyard_torch.registry import converter

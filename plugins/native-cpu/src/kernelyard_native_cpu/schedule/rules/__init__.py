@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kernelyard.tir import Buffer
-from kernelyard.tir.schedule import Declined, first_that_applies
-from kernelyard.tir.stages import Stage
+from kernelyard.plugins.codegen_api import Buffer, Declined, Stage, first_that_applies
 from kernelyard_native_cpu.machine import Machine
 from kernelyard_native_cpu.schedule.loops import Loops, loops_of
 from kernelyard_native_cpu.schedule.plan import Plan

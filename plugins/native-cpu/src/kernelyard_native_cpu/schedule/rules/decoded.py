@@ -6,9 +6,7 @@ from dataclasses import replace
 from functools import reduce as fold
 
 from kernelyard import dtypes
-from kernelyard.tir import Binary, Buffer, Expr, Load
-from kernelyard.tir.analysis import axes_of, offset_of, used_as_values
-from kernelyard.tir.schedule import Declined
+from kernelyard.plugins.codegen_api import Binary, Buffer, Declined, Expr, Load, axes_of, offset_of, used_as_values
 from kernelyard_native_cpu.schedule.loops import Loops, even_parts
 from kernelyard_native_cpu.schedule.plan import Factored, Panel, Plan, Stream, size_of
 from kernelyard_native_cpu.schedule.tiling import best_tile

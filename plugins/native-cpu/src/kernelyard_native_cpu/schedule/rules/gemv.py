@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kernelyard import dtypes
-from kernelyard.tir import Buffer, Load
-from kernelyard.tir.analysis import axes_of, offset_of
-from kernelyard.tir.schedule import Declined
+from kernelyard.plugins.codegen_api import Buffer, Declined, Load, axes_of, offset_of
 from kernelyard_native_cpu.schedule.loops import Loops
 from kernelyard_native_cpu.schedule.plan import Parts, Plan, Stream, size_of
 from kernelyard_native_cpu.schedule.tiling import FEW_ROWS, Tiles, best_tile, dot_products

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kernelyard.errors import FrontendError
-from kernelyard.ir import Call, Expr, ExternFunc, GlobalVar, TensorType, TupleType, Type, get_op
 from kernelyard.nn.op.reduction import fields
 from kernelyard.nn.scope import current
 from kernelyard.nn.tensor import Operand, Tensor, to_expr
-from kernelyard.runtime.modules.extern_library import SYMBOL
+from kernelyard.plugins.api import Call, Expr, ExternFunc, GlobalVar, TensorType, TupleType, Type, get_op
+from kernelyard.runtime.api import SYMBOL
 
 if TYPE_CHECKING:
-    from kernelyard.tir import PrimFunc
+    from kernelyard.plugins.codegen_api import PrimFunc
 
 __all__ = ["extern", "tensor_ir_op"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from kernelyard.ir.op import get_op
 from kernelyard.nn.tensor import Operand, Tensor, emit, to_expr
+from kernelyard.plugins.api import get_op
 
 __all__ = [
     "abs",

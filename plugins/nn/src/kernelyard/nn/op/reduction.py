@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kernelyard.dims import Dim
-from kernelyard.ir import TupleType, Var
 from kernelyard.nn.scope import current
 from kernelyard.nn.tensor import Tensor, emit, emit_call
+from kernelyard.plugins.api import TupleType, Var
 
 __all__ = ["all", "any", "argmax", "argmin", "argsort", "cumsum", "max", "mean", "min", "prod", "sort", "sum", "topk"]
 
