@@ -253,7 +253,7 @@ def test_a_missing_constant_is_refused(weight):
 def test_a_function_that_the_text_does_not_define_is_refused(weight):
     module = make(weight, "scale")
     spec = TensorSpec((5,), "float32")
-    from kernelyard.runtime.modules.bindable import Signature
+    from kernelyard.runtime.abi.spec import Signature
 
     missing = NativeFunction("other", c_name("other"), Signature((spec,), (spec,)))
     broken = CSourceModule(NativeUnit(module.source, (missing,)), {})

@@ -34,8 +34,10 @@ if TYPE_CHECKING:
     from kernelyard.ir.expr import with_operands as with_operands
     from kernelyard.ir.module import PRIVATE as PRIVATE
     from kernelyard.ir.module import IRModule as IRModule
+    from kernelyard.ir.op import Attribute as Attribute
     from kernelyard.ir.op import Op as Op
     from kernelyard.ir.op import get_op as get_op
+    from kernelyard.ir.printer import to_text as to_text
     from kernelyard.ir.scopes import attribute_symbols as attribute_symbols
     from kernelyard.ir.scopes import introduces_symbols as introduces_symbols
     from kernelyard.ir.types import TensorType as TensorType
@@ -44,6 +46,8 @@ if TYPE_CHECKING:
     from kernelyard.ir.types import symbols_of as symbols_of
     from kernelyard.ir.types import tensors_of as tensors_of
     from kernelyard.ir.verify import verify as verify
+    from kernelyard.ir.visitor import ExprVisitor as ExprVisitor
+    from kernelyard.ir.visitor import FunctionMutator as FunctionMutator
     from kernelyard.ops.type_rules import broadcast_shapes as broadcast_shapes
     from kernelyard.ops.type_rules import is_nonnegative as is_nonnegative
     from kernelyard.patterns import templates as templates
@@ -57,8 +61,17 @@ if TYPE_CHECKING:
     from kernelyard.patterns.checks import gemm_of_shapes as gemm_of_shapes
     from kernelyard.patterns.composite import captured_operands as captured_operands
     from kernelyard.patterns.composite import structural_key as structural_key
+    from kernelyard.patterns.constructors import is_call_dps_packed as is_call_dps_packed
+    from kernelyard.patterns.constructors import is_call_tir as is_call_tir
     from kernelyard.patterns.constructors import is_const as is_const
+    from kernelyard.patterns.constructors import is_expr as is_expr
+    from kernelyard.patterns.constructors import is_extern as is_extern
+    from kernelyard.patterns.constructors import is_function as is_function
     from kernelyard.patterns.constructors import is_op as is_op
+    from kernelyard.patterns.constructors import is_shape as is_shape
+    from kernelyard.patterns.constructors import is_tuple as is_tuple
+    from kernelyard.patterns.constructors import is_tuple_get_item as is_tuple_get_item
+    from kernelyard.patterns.constructors import is_var as is_var
     from kernelyard.patterns.constructors import wildcard as wildcard
     from kernelyard.patterns.decoded import is_decoded as is_decoded
     from kernelyard.patterns.matcher import Match as Match
@@ -68,6 +81,7 @@ if TYPE_CHECKING:
     from kernelyard.patterns.registry import Decline as Decline
     from kernelyard.patterns.registry import FusionPattern as FusionPattern
     from kernelyard.placement.c_source import CSourceCodegen as CSourceCodegen
+    from kernelyard.placement.c_source import CTensor as CTensor
     from kernelyard.placement.c_source import static_shape as static_shape
     from kernelyard.placement.json_serializer import JSONSerializer as JSONSerializer
     from kernelyard.placement.json_serializer import KernelNode as KernelNode
@@ -87,6 +101,9 @@ if TYPE_CHECKING:
     from kernelyard.transform.dead_code_elimination import DeadCodeElimination as DeadCodeElimination
     from kernelyard.transform.eliminate_common_subexpr import EliminateCommonSubexpr as EliminateCommonSubexpr
     from kernelyard.transform.fresh_names import FreshNames as FreshNames
+    from kernelyard.transform.pass_base import FunctionPass as FunctionPass
+    from kernelyard.transform.pass_base import Pass as Pass
+    from kernelyard.transform.pass_base import PassContext as PassContext
     from kernelyard.transform.pass_base import Sequential as Sequential
     from kernelyard.transform.run_codegen import Region as Region
 
@@ -96,21 +113,24 @@ _HOME = {
     "kernelyard.ir.expr": "BaseFunction Binding Call Constant Expr ExternFunc "
     "Function GlobalVar Tuple TupleGetItem Var operands with_operands",
     "kernelyard.ir.module": "IRModule PRIVATE",
-    "kernelyard.ir.op": "Op get_op",
+    "kernelyard.ir.op": "Attribute Op get_op",
+    "kernelyard.ir.printer": "to_text",
     "kernelyard.ir.scopes": "attribute_symbols introduces_symbols",
     "kernelyard.ir.types": "TensorType TupleType Type symbols_of tensors_of",
     "kernelyard.ir.verify": "verify",
+    "kernelyard.ir.visitor": "ExprVisitor FunctionMutator",
     "kernelyard.ops.type_rules": "broadcast_shapes is_nonnegative",
     "kernelyard.patterns": "templates",
     "kernelyard.patterns.attention_templates": "ROLES are_thirds attention stacked_attention",
     "kernelyard.patterns.checks": "Gemm check_bias gemm_of gemm_of_shapes",
     "kernelyard.patterns.composite": "captured_operands structural_key",
-    "kernelyard.patterns.constructors": "is_const is_op wildcard",
+    "kernelyard.patterns.constructors": "is_call_dps_packed is_call_tir is_const is_expr is_extern is_function "
+    "is_op is_shape is_tuple is_tuple_get_item is_var wildcard",
     "kernelyard.patterns.decoded": "is_decoded",
     "kernelyard.patterns.matcher": "Match",
     "kernelyard.patterns.pattern": "Pattern",
     "kernelyard.patterns.registry": "Accept Answer Decline FusionPattern",
-    "kernelyard.placement.c_source": "CSourceCodegen static_shape",
+    "kernelyard.placement.c_source": "CSourceCodegen CTensor static_shape",
     "kernelyard.placement.json_serializer": "JSONSerializer KernelNode plain",
     "kernelyard.plugins.backend": "Backend Unavailable",
     "kernelyard.plugins.frontend": "Frontend",
@@ -124,7 +144,7 @@ _HOME = {
     "kernelyard.transform.dead_code_elimination": "DeadCodeElimination",
     "kernelyard.transform.eliminate_common_subexpr": "EliminateCommonSubexpr",
     "kernelyard.transform.fresh_names": "FreshNames",
-    "kernelyard.transform.pass_base": "Sequential",
+    "kernelyard.transform.pass_base": "FunctionPass Pass PassContext Sequential",
     "kernelyard.transform.run_codegen": "Region",
 }
 

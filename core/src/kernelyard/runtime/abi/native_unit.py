@@ -24,9 +24,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernelyard.errors import BackendUnavailableError
-from kernelyard.runtime.abi.spec import DIGEST, Fields, corrupted
+from kernelyard.runtime.abi.spec import DIGEST, Fields, Signature, corrupted
 from kernelyard.runtime.installed import distributions
-from kernelyard.runtime.modules.bindable import Signature
 
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,200}\Z")
 _LIBRARY_NAME = re.compile(r"[A-Za-z0-9_+-][A-Za-z0-9_.+-]{0,100}\Z")

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from kernelyard import dims, dtypes
 from kernelyard.dims import Dim, Shape
@@ -47,6 +47,22 @@ class TensorSpec:
     def __repr__(self) -> str:
         text = f"({', '.join(map(str, self.shape))}{',' if len(self.shape) == 1 else ''}) {self.dtype}"
         return f"{self.name}: {text}" if self.name else text
+
+
+class Signature(NamedTuple):
+    """Specs of the inputs and outputs of a module's function."""
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+
+    @property
+    def tensors(self) -> tuple[TensorSpec, ...]:
+        """Inputs, then outputs: the order of arguments."""
+        return self.inputs + self.outputs
+
+    def __str__(self) -> str:
+        inputs, outputs = (", ".join(map(repr, specs)) for specs in (self.inputs, self.outputs))
+        return f"({inputs}) -> {outputs}"
 
 
 def shape_to_json(shape: Sequence[Dim]) -> list[int | str]:

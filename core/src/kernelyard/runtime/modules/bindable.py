@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from kernelyard.errors import InputShapeError, InputTypeError
 from kernelyard.runtime.abi import memory
 from kernelyard.runtime.abi.module import BindContext, BoundCall, BoundTensor, RuntimeModule
 from kernelyard.runtime.abi.shapes import solve_symbols
-from kernelyard.runtime.abi.spec import TensorSpec
+from kernelyard.runtime.abi.spec import Signature
 from kernelyard.runtime.abi.threads import default_threads
 from kernelyard.runtime.device.tensor import as_array
 from kernelyard.runtime.execute.call_table import CallTable
@@ -21,22 +21,6 @@ from kernelyard.runtime.execute.step_errors import StepLabel
 from kernelyard.runtime.lru import LRU
 
 MAX_BOUND_SHAPES = 16
-
-
-class Signature(NamedTuple):
-    """Inputs and outputs of a module's function."""
-
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
-
-    @property
-    def tensors(self) -> tuple[TensorSpec, ...]:
-        """Inputs, then outputs: the order of arguments."""
-        return self.inputs + self.outputs
-
-    def __str__(self) -> str:
-        inputs, outputs = (", ".join(map(repr, specs)) for specs in (self.inputs, self.outputs))
-        return f"({inputs}) -> {outputs}"
 
 
 class BindableModule(RuntimeModule):

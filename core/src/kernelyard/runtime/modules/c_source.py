@@ -21,9 +21,9 @@ from kernelyard.errors import BackendUnavailableError, ExecutionError
 from kernelyard.runtime.abi import memory
 from kernelyard.runtime.abi.module import BindContext, BoundCall, BoundTensor, NativeCall
 from kernelyard.runtime.abi.native_unit import PARTS, NativeFunction, NativeUnit, read_function, read_library
-from kernelyard.runtime.abi.spec import Fields, corrupted, read_json, write_json
+from kernelyard.runtime.abi.spec import Fields, Signature, corrupted, read_json, write_json
 from kernelyard.runtime.jit.c_compiler import cached_library
-from kernelyard.runtime.modules.bindable import BindableModule, Signature
+from kernelyard.runtime.modules.bindable import BindableModule
 from kernelyard.runtime.modules.json_runtime import check_schema
 
 KIND = "c_source"

@@ -17,8 +17,8 @@ import numpy as np
 from kernelyard import dtypes
 from kernelyard.errors import ArtifactVersionError
 from kernelyard.runtime.abi.module import BindContext, BoundCall, BoundTensor
-from kernelyard.runtime.abi.spec import Fields, TensorSpec, corrupted, is_int, read_json, write_json
-from kernelyard.runtime.modules.bindable import BindableModule, Signature
+from kernelyard.runtime.abi.spec import Fields, Signature, TensorSpec, corrupted, is_int, read_json, write_json
+from kernelyard.runtime.modules.bindable import BindableModule
 
 SCHEMA = 1
 MAX_ATTRIBUTE_DEPTH = 8
