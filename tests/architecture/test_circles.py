@@ -41,7 +41,6 @@ ALLOWED: dict[Import, str] = {
     ("kernelyard.runtime.execute.bound_program", "kernelyard.runtime.execute.executable"): PARTS,
     ("kernelyard.runtime.execute.execution_context", "kernelyard.runtime.execute.executable"): PARTS,
     ("kernelyard.runtime.artifact.loader", "kernelyard.runtime.artifact.kyar"): METHOD,
-    ("kernelyard.runtime.abi.module", "kernelyard.runtime.abi.native_unit"): KINDS,
     ("kernelyard.runtime.execute.profile", "kernelyard.runtime.execute.executable"): PARTS,
     ("kernelyard.runtime.execute.profile_text", "kernelyard.runtime.execute.profile"): MAKER,
     ("kernelyard.runtime.execute.program_runner", "kernelyard.runtime.execute.virtual_machine"): MAKER,
