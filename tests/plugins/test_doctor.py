@@ -135,7 +135,7 @@ def test_a_slow_import_is_worth_a_note(tmp_path: Path) -> None:
 
 
 def test_a_code_generator_that_is_installed_and_cannot_be_used_is_named(tmp_path: Path) -> None:
-    manifest = MANIFEST.replace('["backend"]', '["code_generator"]').replace('api = ">=2.0,<3"\nr', 'api = ">=2.0"\nr')
+    manifest = MANIFEST.replace('["backend"]', '["code_generator"]').replace('api = ">=2.0,<3"\nr', 'api = ">=3.0"\nr')
     install_bad(tmp_path, GOOD_PLUGIN, manifest=manifest)
     shown = doctor(tmp_path).stdout
     assert "no code generator is usable" in shown
