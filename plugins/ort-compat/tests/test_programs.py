@@ -177,12 +177,22 @@ def errors(ort: Any) -> Any:
             ort.InferenceSession(source)
         except kind:
             found.append("no model")
-    stopped = ort.RunOptions()
+    stopped, binding = ort.RunOptions(), session.io_binding()
     stopped.terminate = True
-    try:
-        session.run(None, {"x": X, "bias": BIAS}, stopped)
-    except state.Fail:
-        found.append("stopped")
+    feeds = {"x": X, "bias": BIAS}
+    for name, array in feeds.items():
+        binding.bind_cpu_input(name, array)
+    binding.bind_output("y")
+    values = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in feeds.items()}
+    for run, arguments, kinds in (
+        (session.run, (None, feeds), state.Fail),
+        (session.run_with_ort_values, (None, values), state.Fail),
+        (session.run_with_iobinding, (binding,), (state.Fail, RuntimeError)),
+    ):
+        try:
+            run(*arguments, stopped)
+        except kinds:
+            found.append("stopped")
     return found
 
 

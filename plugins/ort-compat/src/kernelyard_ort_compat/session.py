@@ -109,13 +109,16 @@ class InferenceSession:
         return [found[name] for name in wanted]
 
     def run_with_ort_values(
-        self, output_names: Sequence[str] | None, input_dict_ort_values: Mapping[str, OrtValue], run_options: Any = None
+        self,
+        output_names: Sequence[str] | None,
+        input_dict_ort_values: Mapping[str, OrtValue],
+        run_options: RunOptions | None = None,
     ) -> list[OrtValue]:
         """Run with inputs and outputs that are OrtValues.
 
         Raises: as `run`.
         """
-        return [OrtValue(value) for value in self.run(output_names, input_dict_ort_values)]
+        return [OrtValue(value) for value in self.run(output_names, input_dict_ort_values, run_options)]
 
     def run_async(
         self,
@@ -159,8 +162,7 @@ class InferenceSession:
 
         Raises: as `run`; InputTypeError and InputShapeError for memory that a result does not fit.
         """
-        names = iobinding.output_names
-        iobinding.keep(self.run(names, iobinding.inputs))
+        iobinding.keep(self.run(iobinding.output_names, iobinding.inputs, run_options))
 
     def get_inputs(self) -> list[NodeArg]:
         """Return the inputs, in order."""
