@@ -389,7 +389,14 @@ def test_a_saved_artifact_runs_with_the_runtime_alone(saved, acme_path):
     values, ours, others = done.stdout.split("\n")[:3]
     assert values == "[[5.5, 6.5, 7.5]]"
     assert others == ""
-    allowed = {"kernelyard", "kernelyard.errors", "kernelyard.dtypes", "kernelyard.dims", "kernelyard.lazy", "kernelyard.runtime"}
+    allowed = {
+        "kernelyard",
+        "kernelyard.errors",
+        "kernelyard.dtypes",
+        "kernelyard.dims",
+        "kernelyard.lazy",
+        "kernelyard.runtime",
+    }
     assert {
         name for name in ours.split() if not name.startswith(("kernelyard.runtime.", "kernelyard.dims."))
     } <= allowed

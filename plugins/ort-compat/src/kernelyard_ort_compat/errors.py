@@ -1,4 +1,4 @@
-"""The names under which a program written for onnxruntime catches errors: each is an error of Kernelyard's.
+"""Name Kernelyard's errors as a program written for onnxruntime catches them.
 
 try:
     session.run(None, feeds)

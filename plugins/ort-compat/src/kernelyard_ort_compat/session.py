@@ -1,8 +1,4 @@
-"""The names of onnxruntime, so that a program written for it runs after `import kernelyard_onnx.ort as ort`.
-
-There is one provider, the processor; `KERNELYARD_ONNX_BACKENDS` chooses backends, as in `kernelyard_onnx.backend`.
-Options that tune onnxruntime's own machinery are taken and change nothing. Errors are Kernelyard's.
-"""
+"""InferenceSession: compile a model, describe it, and run it with arrays or with values bound to memory."""
 
 from __future__ import annotations
 
@@ -21,49 +17,17 @@ from onnx import helper
 from kernelyard.errors import ExecutionError, InputNameError, KernelyardError
 from kernelyard_onnx.backend import chosen_backends
 from kernelyard_onnx.model_file import read_model
-from kernelyard_onnx.ort_errors import MissingInputError, capi
-from kernelyard_onnx.ort_options import (
-    ExecutionMode,
-    ExecutionOrder,
-    GraphOptimizationLevel,
-    RunOptions,
-    SessionOptions,
-)
-from kernelyard_onnx.ort_values import IOBinding, OrtDevice, OrtValue, type_text
 from kernelyard_onnx.session import Session
+from kernelyard_ort_compat.errors import MissingInputError
+from kernelyard_ort_compat.options import RunOptions, SessionOptions
+from kernelyard_ort_compat.values import IOBinding, OrtValue, type_text
 
-__all__ = [
-    "ExecutionMode",
-    "ExecutionOrder",
-    "GraphOptimizationLevel",
-    "IOBinding",
-    "InferenceSession",
-    "ModelMetadata",
-    "NodeArg",
-    "OrtDevice",
-    "OrtValue",
-    "RunOptions",
-    "SessionOptions",
-    "capi",
-    "disable_telemetry_events",
-    "enable_telemetry_events",
-    "get_all_providers",
-    "get_available_providers",
-    "get_build_info",
-    "get_device",
-    "get_version_string",
-    "preload_dlls",
-    "set_default_logger_severity",
-    "set_default_logger_verbosity",
-    "set_seed",
-]
 PROVIDER = "CPUExecutionProvider"
-__version__ = "1.20.0"  # of the onnxruntime whose names these are, for programs that ask for it
 
 
 @dataclass(frozen=True)
 class NodeArg:
-    """An input or output: sizes that the model leaves open are names, or None."""
+    """An input or output of a model: sizes that the model leaves open are names, or None."""
 
     name: str
     type: str
@@ -72,7 +36,7 @@ class NodeArg:
 
 @dataclass(frozen=True)
 class ModelMetadata:
-    """What the model says of itself."""
+    """The producer, names, version and metadata that a model file has."""
 
     producer_name: str
     graph_name: str
@@ -84,7 +48,7 @@ class ModelMetadata:
 
 
 class InferenceSession:
-    """A model, compiled.
+    """A compiled ONNX model with the methods of onnxruntime's session.
 
     path_or_bytes: a path, or the bytes of a file. Warns when none of the providers is there: the processor is.
     Raises: what `kernelyard.compile` raises.
@@ -122,7 +86,7 @@ class InferenceSession:
         input_feed: Mapping[str, Any],
         run_options: RunOptions | None = None,
     ) -> list[Any]:
-        """The outputs that are named, or all.
+        """Compute the outputs that are named, or all.
 
         Raises: InputNameError, ExecutionError where `run_options` says to stop, and what
           `kernelyard_onnx.session.Session.run` raises.
@@ -145,13 +109,16 @@ class InferenceSession:
         return [found[name] for name in wanted]
 
     def run_with_ort_values(
-        self, output_names: Sequence[str] | None, input_dict_ort_values: Mapping[str, OrtValue], run_options: Any = None
+        self,
+        output_names: Sequence[str] | None,
+        input_dict_ort_values: Mapping[str, OrtValue],
+        run_options: RunOptions | None = None,
     ) -> list[OrtValue]:
-        """As `run`, with values that know their device.
+        """Run with inputs and outputs that are OrtValues.
 
         Raises: as `run`.
         """
-        return [OrtValue(value) for value in self.run(output_names, input_dict_ort_values)]
+        return [OrtValue(value) for value in self.run(output_names, input_dict_ort_values, run_options)]
 
     def run_async(
         self,
@@ -161,7 +128,7 @@ class InferenceSession:
         user_data: Any,
         run_options: RunOptions | None = None,
     ) -> None:
-        """As `run`, on a thread: `callback(outputs, user_data, error)`, the error as text, or ""."""
+        """Run on a thread, then call `callback(outputs, user_data, error)`, the error as text, or ""."""
 
         def run() -> None:
             try:
@@ -173,7 +140,7 @@ class InferenceSession:
         threading.Thread(target=run, daemon=True).start()
 
     def end_profiling(self) -> str:
-        """With `enable_profiling`: a file with the times of the last call's steps. Else ""."""
+        """Write a file with the times of the last call's steps, and return its path; "" without `enable_profiling`."""
         executable = self._session.executable
         if executable is None or not self._last_feeds:
             return ""
@@ -182,53 +149,52 @@ class InferenceSession:
         return path
 
     def get_profiling_start_time_ns(self) -> int:
-        """When the session was made, by the clock of its profile."""
+        """Return when the session was created, by the clock of its profile."""
         return self._started
 
     def io_binding(self) -> IOBinding:
-        """An object that holds inputs and outputs from call to call."""
+        """Return an object that holds inputs and outputs from call to call."""
         inputs = [each.name for each in self._session.inputs]
         return IOBinding(inputs, [output.name for output in self._model.graph.output])
 
     def run_with_iobinding(self, iobinding: IOBinding, run_options: RunOptions | None = None) -> None:
-        """Run with the inputs that are bound, into the outputs that are bound.
+        """Run with the bound inputs, into the bound outputs.
 
         Raises: as `run`; InputTypeError and InputShapeError for memory that a result does not fit.
         """
-        names = iobinding.output_names
-        iobinding.keep(self.run(names, iobinding.inputs))
+        iobinding.keep(self.run(iobinding.output_names, iobinding.inputs, run_options))
 
     def get_inputs(self) -> list[NodeArg]:
-        """The inputs, in order."""
+        """Return the inputs, in order."""
         return [_node_arg(info) for info in self._session.inputs]
 
     def get_outputs(self) -> list[NodeArg]:
-        """The outputs, in order: as the model declares them, with sizes that follow from it."""
+        """Return the outputs, in order: as the model declares them, with sizes that follow from it."""
         executable = self._session.executable
         found = {each.name: each.shape for each in executable.outputs} if executable is not None else {}
         return [_node_arg(info, found.get(info.name, ())) for info in self._model.graph.output]
 
     def get_overridable_initializers(self) -> list[NodeArg]:
-        """None: weights are weights."""
+        """Return an empty list: initializers are constants."""
         return []
 
     def get_modelmeta(self) -> ModelMetadata:
-        """What the model says of itself."""
+        """Return the metadata of the model."""
         model = self._model
         metadata = {entry.key: entry.value for entry in model.metadata_props}
         texts = (model.producer_name, model.graph.name, model.domain, model.doc_string, model.graph.doc_string)
         return ModelMetadata(*texts, model.model_version, metadata)
 
     def get_session_options(self) -> SessionOptions:
-        """The options that the session was made with."""
+        """Return the options that the session was created with."""
         return self._options
 
     def get_providers(self) -> list[str]:
-        """The one provider."""
+        """Return the one provider."""
         return [PROVIDER]
 
     def get_provider_options(self) -> dict[str, dict[str, str]]:
-        """No options."""
+        """Return the one provider, which has no options."""
         return {PROVIDER: {}}
 
     def set_providers(
@@ -236,69 +202,20 @@ class InferenceSession:
         providers: Sequence[str | tuple[str, Mapping[str, Any]]] | None = None,
         provider_options: Sequence[Mapping[str, Any]] | None = None,
     ) -> None:
-        """The processor stays; warns where others are asked for alone."""
+        """Keep the processor; warn where only others are asked for."""
         names = [entry if isinstance(entry, str) else entry[0] for entry in providers or [PROVIDER]]
         if PROVIDER not in names:
             warnings.warn(f"{', '.join(names)} is not there: {PROVIDER} runs the model", UserWarning, stacklevel=3)
 
     def disable_fallback(self) -> None:
-        """Nothing falls back."""
+        """Change nothing: sessions fall back to no other provider."""
 
     def enable_fallback(self) -> None:
-        """Nothing falls back."""
-
-
-def get_available_providers() -> list[str]:
-    """The one provider."""
-    return [PROVIDER]
-
-
-def get_all_providers() -> list[str]:
-    """The one provider."""
-    return [PROVIDER]
-
-
-def get_device() -> str:
-    """The device that sessions run on."""
-    return "CPU"
-
-
-def get_version_string() -> str:
-    """The version of onnxruntime whose names these are."""
-    return __version__
-
-
-def get_build_info() -> str:
-    """What stands behind the names."""
-    return "Kernelyard"
-
-
-def set_seed(seed: int) -> None:
-    """Taken and not used: operators with a `seed` of their own follow it."""
-
-
-def preload_dlls(cuda: bool = True, cudnn: bool = True, msvc: bool = True, directory: str | None = None) -> None:
-    """There is nothing to load."""
-
-
-def enable_telemetry_events() -> None:
-    """Nothing is reported to anyone."""
-
-
-def disable_telemetry_events() -> None:
-    """Nothing is reported to anyone."""
-
-
-def set_default_logger_severity(severity: int) -> None:
-    """Taken and not used: Kernelyard logs through `logging`."""
-
-
-def set_default_logger_verbosity(verbosity: int) -> None:
-    """Taken and not used: Kernelyard logs through `logging`."""
+        """Change nothing: sessions fall back to no other provider."""
 
 
 def _value(value: Any, type_: onnx.TypeProto | None) -> Any:
-    """What a caller gives: lists of numbers are tensors of the input's own type."""
+    """Return a feed as an array: lists of numbers become tensors of the input's own type."""
     if isinstance(value, OrtValue):
         return value.numpy()
     if isinstance(value, (list, int, float)) and type_ is not None and type_.WhichOneof("value") == "tensor_type":

@@ -1,4 +1,4 @@
-"""OrtValue and IOBinding: tensors that a program written for onnxruntime holds from call to call."""
+"""OrtValue and IOBinding: tensors that a program holds from call to call, and where results are written."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NAMES = {"float32": "float", "float64": "double", "object": "string"}
 
 
 def type_text(type_: onnx.TypeProto) -> str:
-    """A type as onnxruntime writes it: `tensor(float)`, `seq(tensor(int64))`."""
+    """Write a type as onnxruntime does: `tensor(float)`, `seq(tensor(int64))`."""
     kind = type_.WhichOneof("value")
     if kind == "sequence_type":
         return f"seq({type_text(type_.sequence_type.elem_type)})"
@@ -27,7 +27,7 @@ def type_text(type_: onnx.TypeProto) -> str:
 
 
 class OrtDevice:
-    """A device: the processor.
+    """The processor, the one device.
 
     Raises: DeviceError for another one.
     """
@@ -39,20 +39,20 @@ class OrtDevice:
 
     @staticmethod
     def make(name: str, device_id: int) -> OrtDevice:
-        """A device by its name."""
+        """Return a device by its name."""
         return OrtDevice(name, device_id)
 
     @staticmethod
     def cpu() -> int:
-        """The number of the kind of device."""
+        """Return the number of the kind of device."""
         return 0
 
     def device_type(self) -> str:
-        """The name of the kind of device."""
+        """Return the name of the kind of device."""
         return "cpu"
 
     def device_id(self) -> int:
-        """The number of the device."""
+        """Return the number of the device."""
         return self._id
 
 
@@ -70,7 +70,7 @@ class OrtValue:
 
     @staticmethod
     def ortvalue_from_numpy(array: np.ndarray, device_type: str = "cpu", device_id: int = 0) -> OrtValue:
-        """A value over an array.
+        """Wrap an array, without a copy.
 
         Raises: DeviceError.
         """
@@ -81,7 +81,7 @@ class OrtValue:
     def ortvalue_from_shape_and_type(
         shape: Sequence[int], element_type: Any, device_type: str = "cpu", device_id: int = 0
     ) -> OrtValue:
-        """A value whose elements are not set yet.
+        """Allocate a tensor, uninitialized.
 
         Raises: DeviceError.
         """
@@ -90,7 +90,7 @@ class OrtValue:
 
     @staticmethod
     def ortvalue_from_numpy_with_onnx_type(data: np.ndarray, onnx_element_type: int) -> OrtValue:
-        """A value over the bits of an array, as elements of a type that NumPy may not have.
+        """Wrap the bits of an array as elements of a type that NumPy may not have.
 
         Raises: InputTypeError where an element of one is not as large as one of the other.
         """
@@ -100,54 +100,54 @@ class OrtValue:
         return OrtValue(data.view(dtype))
 
     def numpy(self) -> Any:
-        """The array; a list of arrays for a sequence."""
+        """Return the array; a list of arrays for a sequence."""
         return self._value
 
     def shape(self) -> list[int]:
-        """The sizes of a tensor."""
+        """Return the shape of a tensor."""
         return list(self._value.shape)
 
     def data_type(self) -> str:
-        """The type, as onnxruntime writes it."""
+        """Return the type, as onnxruntime writes it."""
         if not self.is_tensor():
             return f"seq({OrtValue(self._value[0]).data_type()})" if self._value else "seq(tensor(float))"
         name = self._value.dtype.name
         return f"tensor({_NAMES.get(name, name)})"
 
     def element_type(self) -> int:
-        """ONNX's number of the element type."""
+        """Return ONNX's number of the element type."""
         return helper.np_dtype_to_tensor_dtype(self._value.dtype)
 
     def device_name(self) -> str:
-        """The device that it is on."""
+        """Return the name of the device."""
         return "cpu"
 
     def is_tensor(self) -> bool:
-        """Whether it is a tensor."""
+        """True for a tensor."""
         return isinstance(self._value, np.ndarray)
 
     def is_tensor_sequence(self) -> bool:
-        """Whether it is a sequence of tensors."""
+        """True for a sequence of tensors."""
         return isinstance(self._value, list)
 
     def is_sparse_tensor(self) -> bool:
-        """No tensor is sparse here."""
+        """False: no tensor is sparse here."""
         return False
 
     def tensor_size_in_bytes(self) -> int:
-        """How many bytes the elements of a tensor take."""
+        """Return the size of a tensor in bytes."""
         return self._value.nbytes
 
     def has_value(self) -> bool:
-        """Whether an optional holds something."""
+        """True for an optional that holds something."""
         return self._value is not None
 
     def data_ptr(self) -> int:
-        """The address of a tensor's elements."""
+        """Return the address of a tensor's elements."""
         return self._value.ctypes.data
 
     def update_inplace(self, array: np.ndarray) -> None:
-        """Write other elements to the same memory."""
+        """Copy elements into the memory of the tensor."""
         self._value[...] = array
 
 
@@ -163,18 +163,18 @@ class IOBinding:
 
     @property
     def output_names(self) -> list[str]:
-        """The outputs that are bound."""
+        """Return the names of the bound outputs."""
         return list(self._into)
 
     def bind_cpu_input(self, name: str, arr_on_cpu: np.ndarray) -> None:
-        """Take an array as an input.
+        """Bind an array as an input.
 
         Raises: InputNameError.
         """
         self._take(name, arr_on_cpu)
 
     def bind_ortvalue_input(self, name: str, ortvalue: OrtValue) -> None:
-        """Take a value as an input.
+        """Bind a value as an input.
 
         Raises: InputNameError.
         """
@@ -189,7 +189,7 @@ class IOBinding:
         shape: Sequence[int],
         buffer_ptr: int,
     ) -> None:
-        """Take memory as an input: the caller keeps it alive.
+        """Bind memory, which the caller keeps alive, as an input.
 
         Raises: DeviceError, InputNameError.
         """
@@ -210,7 +210,7 @@ class IOBinding:
         shape: Sequence[int] | None = None,
         buffer_ptr: int | None = None,
     ) -> None:
-        """Ask for an output, written to memory where that is given: the caller keeps it alive.
+        """Bind an output, to memory if that is given, which the caller keeps alive.
 
         Raises: DeviceError, InputNameError.
         """
@@ -218,7 +218,7 @@ class IOBinding:
         self._bind(name, None if buffer_ptr is None else _over_memory(element_type, shape or (), buffer_ptr))
 
     def bind_ortvalue_output(self, name: str, ortvalue: OrtValue) -> None:
-        """Ask for an output, written to a value.
+        """Bind an output to a value.
 
         Raises: InputNameError.
         """
@@ -230,7 +230,7 @@ class IOBinding:
         self._into[name] = memory
 
     def keep(self, values: Sequence[Any]) -> None:
-        """Keep the results of a call, and write them where they are wanted.
+        """Store the results of a call, and copy them to bound memory.
 
         Raises: InputTypeError, InputShapeError.
         """
@@ -242,27 +242,27 @@ class IOBinding:
             self._results.append(OrtValue(value if memory is None else memory))
 
     def copy_outputs_to_cpu(self) -> list[Any]:
-        """The results of the last call."""
+        """Return the results of the last call."""
         return [value.numpy() for value in self._results]
 
     def get_outputs(self) -> list[OrtValue]:
-        """The results of the last call, as values."""
+        """Return the results of the last call, as values."""
         return list(self._results)
 
     def clear_binding_inputs(self) -> None:
-        """Forget the inputs."""
+        """Remove the bound inputs."""
         self.inputs.clear()
 
     def clear_binding_outputs(self) -> None:
-        """Forget the outputs."""
+        """Remove the bound outputs."""
         self._into.clear()
         self._results = []
 
     def synchronize_inputs(self) -> None:
-        """Nothing to wait for."""
+        """Return at once: nothing is asynchronous."""
 
     def synchronize_outputs(self) -> None:
-        """Nothing to wait for."""
+        """Return at once: nothing is asynchronous."""
 
 
 def _check_fits(name: str, memory: np.ndarray, value: np.ndarray) -> None:

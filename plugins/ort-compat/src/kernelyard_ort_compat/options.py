@@ -1,4 +1,4 @@
-"""The options of onnxruntime's sessions and runs."""
+"""Options of sessions and runs; most tune machinery of onnxruntime, and are accepted without effect."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import onnx
 from onnx import numpy_helper
 
 from kernelyard.errors import OptionError
-from kernelyard_onnx.ort_values import OrtValue
+from kernelyard_ort_compat.values import OrtValue
 
 
 class GraphOptimizationLevel(enum.IntEnum):
-    """Taken and not used: a model is always optimized in the same way."""
+    """Accepted without effect: a model is always optimized in the same way."""
 
     ORT_DISABLE_ALL = 0
     ORT_ENABLE_BASIC = 1
@@ -24,14 +24,14 @@ class GraphOptimizationLevel(enum.IntEnum):
 
 
 class ExecutionMode(enum.IntEnum):
-    """Taken and not used: operators run one after the other, each with all threads."""
+    """Accepted without effect: operators run one after the other, each with all threads."""
 
     ORT_SEQUENTIAL = 0
     ORT_PARALLEL = 1
 
 
 class ExecutionOrder(enum.IntEnum):
-    """Taken and not used."""
+    """Accepted without effect."""
 
     DEFAULT = 0
     PRIORITY_BASED = 1
@@ -39,7 +39,7 @@ class ExecutionOrder(enum.IntEnum):
 
 @dataclass
 class SessionOptions:
-    """Of these, `intra_op_num_threads`, free dimensions, initializers and `enable_profiling` have an effect.
+    """Options of a session: threads, free dimensions, initializers and profiling have an effect.
 
     Example:
         >>> options = SessionOptions()
@@ -75,7 +75,7 @@ class SessionOptions:
         self._entries[key] = value
 
     def get_session_config_entry(self, key: str) -> str:
-        """An entry that was added.
+        """Return an entry that was added.
 
         Raises: OptionError.
         """
@@ -84,23 +84,23 @@ class SessionOptions:
         return self._entries[key]
 
     def add_free_dimension_override_by_name(self, name: str, size: int) -> None:
-        """Fix a size that the model leaves open, by its name."""
+        """Fix a symbolic size of the model, by its name."""
         self._sizes[name] = size
 
     def add_free_dimension_override_by_denotation(self, denotation: str, size: int) -> None:
-        """Fix sizes that the model leaves open, by what it says of their meaning."""
+        """Fix symbolic sizes of the model, by their denotation."""
         self._denoted[denotation] = size
 
     def add_initializer(self, name: str, value: OrtValue) -> None:
-        """Use other numbers for a weight."""
+        """Replace an initializer of the model."""
         self._weights[name] = value
 
     def add_external_initializers(self, names: Sequence[str], values: Sequence[OrtValue]) -> None:
-        """Use other numbers for several weights."""
+        """Replace several initializers of the model."""
         self._weights.update(zip(names, values, strict=True))
 
     def change(self, graph: onnx.GraphProto) -> None:
-        """Fix sizes of a model, and put other weights in it."""
+        """Fix sizes of a model and replace initializers, in place."""
         for info in (*graph.input, *graph.output) if self._sizes or self._denoted else ():
             for dim in info.type.tensor_type.shape.dim:
                 size = self._sizes.get(dim.dim_param, self._denoted.get(dim.denotation))
@@ -111,7 +111,7 @@ class SessionOptions:
                 tensor.CopyFrom(numpy_helper.from_array(self._weights[tensor.name].numpy(), tensor.name))
 
     def register_custom_ops_library(self, path: str) -> None:
-        """Libraries of onnxruntime's own operators cannot be loaded.
+        """Refuse a library of operators for onnxruntime.
 
         Raises: OptionError.
         """
@@ -120,7 +120,7 @@ class SessionOptions:
 
 @dataclass
 class RunOptions:
-    """Options of one call: of these, `terminate` has an effect."""
+    """Options of a run: `terminate` has an effect."""
 
     log_severity_level: int = -1
     log_verbosity_level: int = 0
@@ -134,5 +134,5 @@ class RunOptions:
         self._entries[key] = value
 
     def get_run_config_entry(self, key: str) -> str:
-        """An entry that was added, or "" where there is none."""
+        """Return an entry that was added, or "" where there is none."""
         return self._entries.get(key, "")

@@ -1,4 +1,4 @@
-"""Small programs that run the same with onnxruntime and with `kernelyard_onnx.ort`."""
+"""Small programs that run the same with onnxruntime and with `kernelyard_ort_compat`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import onnxruntime
 import pytest
 from onnx import parser
 
-import kernelyard_onnx.ort
+import kernelyard_ort_compat
 from kernelyard.errors import DeviceError, InputNameError, InputShapeError, OptionError
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3) - 2
@@ -177,12 +177,22 @@ def errors(ort: Any) -> Any:
             ort.InferenceSession(source)
         except kind:
             found.append("no model")
-    stopped = ort.RunOptions()
+    stopped, binding = ort.RunOptions(), session.io_binding()
     stopped.terminate = True
-    try:
-        session.run(None, {"x": X, "bias": BIAS}, stopped)
-    except state.Fail:
-        found.append("stopped")
+    feeds = {"x": X, "bias": BIAS}
+    for name, array in feeds.items():
+        binding.bind_cpu_input(name, array)
+    binding.bind_output("y")
+    values = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in feeds.items()}
+    for run, arguments, kinds in (
+        (session.run, (None, feeds), state.Fail),
+        (session.run_with_ort_values, (None, values), state.Fail),
+        (session.run_with_iobinding, (binding,), (state.Fail, RuntimeError)),
+    ):
+        try:
+            run(*arguments, stopped)
+        except kinds:
+            found.append("stopped")
     return found
 
 
@@ -234,18 +244,18 @@ PROGRAMS = [run_all, run_a_part, run_with_options, describe, metadata, providers
 
 @pytest.mark.parametrize("program", [*PROGRAMS, *MORE, free_dimensions], ids=lambda program: program.__name__)
 def test_a_program_runs_the_same(program: Any) -> None:
-    assert program(kernelyard_onnx.ort) == program(onnxruntime)
+    assert program(kernelyard_ort_compat) == program(onnxruntime)
 
 
 def test_a_session_reads_a_path(tmp_path) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(model())
-    session = kernelyard_onnx.ort.InferenceSession(str(path))
+    session = kernelyard_ort_compat.InferenceSession(str(path))
     assert session.run(["z"], {"x": X, "bias": BIAS})[0].tolist() == [[100.0], [103.0]]
 
 
 def test_what_cannot_be_is_an_error() -> None:
-    ort = kernelyard_onnx.ort
+    ort = kernelyard_ort_compat
     with pytest.warns(UserWarning, match="CUDAExecutionProvider is not there"):
         session = ort.InferenceSession(model(), providers=["CUDAExecutionProvider"])
     with pytest.raises(DeviceError, match="no such device"):
@@ -267,8 +277,8 @@ def test_what_cannot_be_is_an_error() -> None:
 
 
 def test_a_profile_is_written(tmp_path) -> None:
-    options = kernelyard_onnx.ort.SessionOptions(enable_profiling=True, profile_file_prefix=str(tmp_path / "p"))
-    session = kernelyard_onnx.ort.InferenceSession(model(), options)
+    options = kernelyard_ort_compat.SessionOptions(enable_profiling=True, profile_file_prefix=str(tmp_path / "p"))
+    session = kernelyard_ort_compat.InferenceSession(model(), options)
     assert session.end_profiling() == ""
     session.run(None, {"x": X, "bias": BIAS})
     events = json.loads(Path(session.end_profiling()).read_text())["traceEvents"]
@@ -277,7 +287,7 @@ def test_a_profile_is_written(tmp_path) -> None:
 
 def test_an_error_of_an_asynchronous_run_is_handed_on() -> None:
     done, found = threading.Event(), []
-    session = kernelyard_onnx.ort.InferenceSession(model())
+    session = kernelyard_ort_compat.InferenceSession(model())
     session.run_async(None, {"x": X}, lambda *given: (found.append(given), done.set()), None)
     assert done.wait(30)
     assert found[0][0] == []
@@ -287,7 +297,7 @@ def test_an_error_of_an_asynchronous_run_is_handed_on() -> None:
 def test_types_are_written_as_onnxruntime_does() -> None:
     for dtype in (np.float16, np.float32, np.float64, np.int8, np.uint8, np.int64, np.bool_):
         array = np.zeros(2, dtype)
-        found = kernelyard_onnx.ort.OrtValue.ortvalue_from_numpy(array)
+        found = kernelyard_ort_compat.OrtValue.ortvalue_from_numpy(array)
         wanted = onnxruntime.OrtValue.ortvalue_from_numpy(array)
         assert (found.data_type(), found.element_type()) == (wanted.data_type(), wanted.element_type())
-    assert kernelyard_onnx.ort.OrtValue.ortvalue_from_numpy(X).element_type() == onnx.TensorProto.FLOAT
+    assert kernelyard_ort_compat.OrtValue.ortvalue_from_numpy(X).element_type() == onnx.TensorProto.FLOAT
