@@ -13,7 +13,7 @@ from kernelyard.dims import Shape
 from kernelyard.plugins.api import Binding, Call, Expr, Op
 from kernelyard_dnnl.post_ops import Binary, Stage
 from kernelyard_dnnl.primitive_kind import PrimitiveKind
-from kernelyard_dnnl.primitives import BY_OPERATOR
+from kernelyard_dnnl.primitives import kinds_by_operator
 from kernelyard_dnnl.stages import stages_of
 
 
@@ -35,7 +35,7 @@ class Composite:
     @property
     def kind(self) -> PrimitiveKind:
         """The kind of primitive that the anchor names."""
-        return BY_OPERATOR[self.anchor.op_name]
+        return kinds_by_operator()[self.anchor.op_name]
 
     @property
     def following(self) -> tuple[Call, ...]:
@@ -63,7 +63,7 @@ def read_composite(bindings: Sequence[Binding]) -> Composite:
 
 def kind_of(value: Expr) -> PrimitiveKind | None:
     """The kind of primitive that computes a value by itself; None where oneDNN does not."""
-    return BY_OPERATOR.get(value.op.name) if isinstance(value, Call) and isinstance(value.op, Op) else None
+    return kinds_by_operator().get(value.op.name) if isinstance(value, Call) and isinstance(value.op, Op) else None
 
 
 def _is_anchor(calls: Sequence[Call], place: int) -> bool:

@@ -6,7 +6,7 @@ has that layout is used as it is, constants are packed once per process, anythin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -63,17 +63,17 @@ class Lowering:
         self._label = ""
 
     # --- the walk -----------------------------------------------------------------------------------------------
-    def run(self, lowerings: Mapping[str, Lower]) -> tuple[Value, ...]:
-        """Lower every node as `lowerings` says for its kind; return the graph's outputs, whatever their layout."""
+    def run(self, lowering_of: Callable[[str], Lower | None], kinds: Collection[str]) -> tuple[Value, ...]:
+        """Lower every node by what its kind is lowered by; return the graph's outputs, whatever their layout."""
         for number, node in enumerate(self.graph.nodes):
             self._current = number
             if node.kind == "kernel":
-                lower = lowerings.get(node.op)
+                lower = lowering_of(node.op)
                 if lower is None:
                     raise CodegenError(
                         f"the dnnl runtime has no kernel {node.op!r}",
                         where=f"{self.graph.symbol}, node {number}",
-                        expected=", ".join(sorted(lowerings)),
+                        expected=", ".join(sorted(kinds)),
                     )
                 made = self._node(number, node)
                 result = self._tensors[number, 0] = self._lowered(made, lower)

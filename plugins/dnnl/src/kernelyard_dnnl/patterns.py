@@ -13,7 +13,7 @@ from kernelyard.plugins.api import FusionPattern, Pattern, is_const, is_op, temp
 from kernelyard_dnnl.checks import check
 from kernelyard_dnnl.post_ops import BINARY, REVERSED, UNARY
 from kernelyard_dnnl.primitive_kind import Follows, PrimitiveKind
-from kernelyard_dnnl.primitives import PRIMITIVES
+from kernelyard_dnnl.primitives import all_kinds
 from kernelyard_dnnl.stages import scalar_of
 
 MAX_STAGES = 5
@@ -99,7 +99,7 @@ def _anchors(kind: PrimitiveKind) -> Iterator[tuple[str, Pattern]]:
     if kind.anchor is not None:
         yield kind.pattern, kind.anchor()
     elif kind.pattern:
-        alike = [op for other in PRIMITIVES if other.pattern == kind.pattern for op in other.ops]
+        alike = [op for other in all_kinds() if other.pattern == kind.pattern for op in other.ops]
         yield kind.pattern, _called(kind, *alike)
     else:
         yield from ((op.removeprefix("nn."), _called(kind, op)) for op in kind.ops)
@@ -107,9 +107,9 @@ def _anchors(kind: PrimitiveKind) -> Iterator[tuple[str, Pattern]]:
 
 @cache
 def fusion_patterns() -> tuple[FusionPattern, ...]:
-    """Every pattern, in the order of `PRIMITIVES`; made once per process, since patterns never change."""
+    """Every pattern, in the order of `primitives.MODULES`; made once per process, since patterns never change."""
     found: dict[str, FusionPattern] = {}
-    for kind in PRIMITIVES:
+    for kind in all_kinds():
         for name, anchor in _anchors(kind):
             found.setdefault(name, FusionPattern(f"dnnl.{name}", FOLLOWING[kind.follows](anchor), check))
     return tuple(found.values())

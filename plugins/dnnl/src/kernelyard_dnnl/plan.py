@@ -34,9 +34,9 @@ def make_plan(lowering: Lowering) -> Plan:
 
     Raises: StatusError, CodegenError.
     """
-    from kernelyard_dnnl.primitives import LOWERINGS  # the first plan needs them; loading an artifact does not
+    from kernelyard_dnnl.primitives import MODULES, lowering_of  # these import this module's own
 
-    outputs = lowering.run(LOWERINGS)
+    outputs = lowering.run(lowering_of, MODULES)
     _deliver(lowering, outputs)
     operations = _needed(lowering.operations)
     lifetimes = _lifetimes(operations)
