@@ -33,7 +33,6 @@ DENSE = {
     "control._unrolled",
     "control.scan",
     "control.scan_of_batches",
-    "convolution.conv_transpose",
     "doctor._print_plugins",
     "doctor.command",
     "fuse_ops._may_join",
