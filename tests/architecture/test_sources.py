@@ -45,7 +45,6 @@ DENSE = {
     "scopes.fits",
     "session._compiled",
     "signal._fourier",
-    "simplify._simplify",
     "slicing._slice_by_data",
     "stages.make_stages",
 }
