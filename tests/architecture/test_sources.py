@@ -46,7 +46,6 @@ DENSE = {
     "session._compiled",
     "signal._fourier",
     "slicing._slice_by_data",
-    "stages.make_stages",
 }
 each_distribution = pytest.mark.parametrize("distribution", DISTRIBUTIONS, ids=lambda each: each.folder.name)
 each_plugin = pytest.mark.parametrize("plugin", PLUGINS, ids=lambda each: each.folder.name)
