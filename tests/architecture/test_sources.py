@@ -39,7 +39,6 @@ DENSE = {
     "importer.run_node",
     "linear._contract",
     "lower_routine._flush",
-    "report_graph._edges",
     "routine._check",
     "routine_program.inline",
     "scopes.fits",
