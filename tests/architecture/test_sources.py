@@ -38,7 +38,6 @@ DENSE = {
     "fuse_ops._may_join",
     "importer.run_node",
     "linear._contract",
-    "lower_routine._flush",
     "routine._check",
     "routine_program.inline",
     "scopes.fits",

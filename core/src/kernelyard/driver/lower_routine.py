@@ -28,7 +28,7 @@ from kernelyard.ir.control_flow import INVOKE_CLOSURE, MAKE_CLOSURE, WHILE, is_c
 from kernelyard.ir.module import PRIVATE
 from kernelyard.ir.scopes import Scopes, introduces_symbols
 from kernelyard.ir.types import FunctionType, leaves_of, symbols_of, tensors_of
-from kernelyard.ir.visitor import callees
+from kernelyard.ir.visitor import callees, free_operands
 from kernelyard.runtime.program import SizeCheck
 from kernelyard.runtime.routine import (
     BIND,
@@ -237,22 +237,20 @@ class _RoutineLowering(OperandTable):
     def _flush(self, end: int) -> None:
         """What has gathered up to binding number `end` becomes a block."""
         bindings, self._pending = self._pending, []
-        made = {binding.var for binding in bindings}
         results = [binding.var for binding in bindings if self._last_use.get(binding.var, -1) >= end]
         if not results:
             return
-        read = dict.fromkeys(o for b in bindings for o in operands(b.value) if isinstance(o, Var) and o not in made)
-        numbers = [number for var in read for number in self.of[var]]
-        for var in results:
-            self.of[var] = self.add_all(var.type)
-        outputs = [number for var in results for number in self.of[var]]
-        attrs = {"input_names": tuple(f"v{n}" for n in numbers), "output_names": tuple(f"v{n}" for n in outputs)}
-        params, unpacked = _parameters(list(read))
+        read = [operand for operand in free_operands(bindings) if isinstance(operand, Var)]
+        inputs = self.operands(read)
+        self.of.update((var, self.add_all(var.type)) for var in results)
+        outputs = self.operands(results)
+        attrs = {"input_names": tuple(f"v{n}" for n in inputs), "output_names": tuple(f"v{n}" for n in outputs)}
+        params, unpacked = _parameters(read)
         block = Function(params, [*unpacked, *bindings], Tuple(results), attrs)
         lowered = self._lower(block)
         self.constants.update(lowered.constants)
         self.reference_calls.update(lowered.reference_calls)
-        self.emit(RUN, numbers, outputs, len(self.blocks))
+        self.emit(RUN, inputs, outputs, len(self.blocks))
         self.blocks.append(lowered)
 
     def _lower(self, block: Function) -> Lowered:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from kernelyard.errors import IRError
 from kernelyard.ir.expr import (
@@ -196,6 +196,13 @@ def result_vars(function: Function) -> tuple[Var, ...]:
 def definitions(function: Function) -> Mapping[Var, Expr]:
     """Map each bound variable to its value."""
     return {binding.var: binding.value for binding in function.bindings}
+
+
+def free_operands(bindings: Sequence[Binding]) -> list[Var | Constant]:
+    """Return the variables and constants that bindings read and do not define, in order of first use."""
+    defined = {binding.var for binding in bindings}
+    read = dict.fromkeys(operand for binding in bindings for operand in operands(binding.value))
+    return [operand for operand in read if isinstance(operand, (Var, Constant)) and operand not in defined]
 
 
 def callees(function: Function) -> Iterator[str]:

@@ -8,7 +8,6 @@ from typing import TypeAlias
 from kernelyard.ir import (
     Binding,
     Call,
-    Constant,
     Expr,
     Function,
     GlobalVar,
@@ -20,6 +19,7 @@ from kernelyard.ir import (
     operands,
 )
 from kernelyard.ir.expr import with_operands
+from kernelyard.ir.visitor import free_operands
 from kernelyard.patterns.composite import CODEGEN, lift, structural_key
 from kernelyard.patterns.dataflow import Dataflow, without_aliases
 from kernelyard.patterns.regions import convex_regions
@@ -85,13 +85,7 @@ class RegionMerging:
     def _call_region(self, backend: str, members: list[Binding], dataflow: Dataflow) -> list[Binding]:
         inside = {binding.var for binding in members}
         outputs = [b.var for b in members if dataflow.is_needed_outside(b.var, inside)] or [members[-1].var]
-        inputs = dict.fromkeys(
-            operand
-            for binding in members
-            for operand in operands(binding.value)
-            if operand not in inside and isinstance(operand, (Var, Constant))
-        )
-        lifted = lift(members, tuple(inputs), outputs, {CODEGEN: backend})
+        lifted = lift(members, tuple(free_operands(members)), outputs, {CODEGEN: backend})
         if self._is_wanted is not None and not self._is_wanted(lifted.function, members):
             return members
         name = self._region(backend, self._finished(lifted.function))
