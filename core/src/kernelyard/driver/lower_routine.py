@@ -29,7 +29,7 @@ from kernelyard.ir.module import PRIVATE
 from kernelyard.ir.scopes import Scopes, introduces_symbols
 from kernelyard.ir.types import FunctionType, leaves_of, symbols_of, tensors_of
 from kernelyard.ir.visitor import callees, free_operands
-from kernelyard.runtime.program import SizeCheck
+from kernelyard.runtime.program import Program, SizeCheck
 from kernelyard.runtime.routine import (
     BIND,
     CALL,
@@ -76,7 +76,7 @@ def lower_routine(
     home: Mapping[str, int],
     reference_module: int,
     checks: tuple[SizeCheck, ...] = (),
-) -> Lowered:
+) -> Lowered[Routine]:
     """Lower an entry function of `routine_names`; the arguments are those of `lower`.
 
     Raises: as `lower`.
@@ -104,7 +104,7 @@ def lower_routine(
         inputs,
         tuple(outputs),
         tuple(lowering.values),
-        tuple(lowered.program for lowered in lowering.blocks),  # pyright: ignore[reportArgumentType]
+        tuple(lowered.program for lowered in lowering.blocks),
         tuple(lowering.code),
         {number: digest for digest, number in lowering.constant_numbers.items()},
         private,
@@ -126,7 +126,7 @@ class _RoutineLowering(OperandTable):
     checks: tuple[SizeCheck, ...]
     values: list[TensorSpec] = field(default_factory=list)
     code: list[Instruction] = field(default_factory=list)
-    blocks: list[Lowered] = field(default_factory=list)
+    blocks: list[Lowered[Program]] = field(default_factory=list)
     _pending: list[Binding] = field(default_factory=list)
 
     def run(self) -> None:
@@ -253,7 +253,7 @@ class _RoutineLowering(OperandTable):
         self.emit(RUN, inputs, outputs, len(self.blocks))
         self.blocks.append(lowered)
 
-    def _lower(self, block: Function) -> Lowered:
+    def _lower(self, block: Function) -> Lowered[Program]:
         checks = tuple(check for check in self._unchecked if _symbols(check) <= self._known)
         self._unchecked = [check for check in self._unchecked if check not in checks]
         name = f"{self.name}.{len(self.blocks)}"
