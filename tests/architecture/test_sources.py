@@ -32,8 +32,6 @@ DENSE = {
     "control._unrolled",
     "control.scan",
     "control.scan_of_batches",
-    "doctor._print_plugins",
-    "doctor.command",
     "fuse_ops._may_join",
     "importer.run_node",
     "linear._contract",
