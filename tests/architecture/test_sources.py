@@ -32,7 +32,6 @@ DENSE = {
     "control._unrolled",
     "control.scan",
     "control.scan_of_batches",
-    "fuse_ops._may_join",
     "importer.run_node",
     "linear._contract",
     "routine._check",
