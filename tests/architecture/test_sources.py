@@ -36,7 +36,6 @@ DENSE = {
     "linear._contract",
     "routine._check",
     "routine_program.inline",
-    "scopes.fits",
     "session._compiled",
     "signal._fourier",
     "slicing._slice_by_data",
