@@ -37,7 +37,6 @@ DENSE = {
     "routine._check",
     "routine_program.inline",
     "session._compiled",
-    "signal._fourier",
     "slicing._slice_by_data",
 }
 each_distribution = pytest.mark.parametrize("distribution", DISTRIBUTIONS, ids=lambda each: each.folder.name)

@@ -111,11 +111,7 @@ def _tensor(node: Node, value: Value | None) -> Expr:
 def _stacked(node: Node, items: Sequence[Expr], axis: int) -> Expr:
     if not items:
         node.reject("it takes no turn, so that the type of what it collects is not known")
-    parts = []
-    for item in items:
-        shape = node.shape(item)
-        parts.append(node.reshape(item, (*shape[:axis], 1, *shape[axis:])))
-    return parts[0] if len(parts) == 1 else node.op("concat", *parts, axis=axis)
+    return node.stack(items, axis)
 
 
 @converter("Scan", since=9)
@@ -146,7 +142,7 @@ def scan(node: Node) -> Sequence[Value | None]:
     stacks: list[list[Expr]] = [[] for _ in range(outputs)]
     for turn in range(turns):
         given = [
-            _at(node, value, axis, turns - 1 - turn if backward else turn)
+            node.select(value, axis, turns - 1 - turn if backward else turn)
             for value, axis, backward in zip(scanned, in_axes, backwards, strict=True)
         ]
         results = _turn(node, body, [*states, *given])
@@ -176,11 +172,11 @@ def scan_of_batches(node: Node) -> Sequence[Value | None]:
     backwards = node.attr("directions") or (0,) * count
     made: list[list[Expr]] = [[] for _ in body.output]
     for element in range(batch):
-        states: list[Value | None] = [_at(node, x, 0, element) for x in inputs[:number]]
-        rows = [_at(node, x, 0, element) for x in inputs[number:]]
+        states: list[Value | None] = [node.select(x, 0, element) for x in inputs[:number]]
+        rows = [node.select(x, 0, element) for x in inputs[number:]]
         stacks: list[list[Expr]] = [[] for _ in range(len(body.output) - number)]
         for turn in range(turns):
-            given = [_at(node, x, 0, turns - 1 - turn if b else turn) for x, b in zip(rows, backwards, strict=True)]
+            given = [node.select(x, 0, turns - 1 - turn if b else turn) for x, b in zip(rows, backwards, strict=True)]
             results = _turn(node, body, [*states, *given])
             states = list(results[:number])
             for stack, value in zip(stacks, results[number:], strict=True):
@@ -220,9 +216,3 @@ def _placed(node: Node, stack: Expr, backward: int, axis: int) -> Expr:
 
 def _length(node: Node, scanned: Sequence[Expr], axes: Sequence[int]) -> Dim:
     return node.shape(scanned[0])[axes[0]] if scanned else node.reject("it scans over nothing")
-
-
-def _at(node: Node, x: Expr, axis: int, index: int) -> Expr:
-    part = node.slice(x, axis, index, index + 1)
-    shape = node.shape(part)
-    return node.reshape(part, (*shape[:axis], *shape[axis + 1 :]))

@@ -92,9 +92,7 @@ def concat_from_sequence(node: Node) -> Expr:
         node.reject("it joins an empty sequence")
     new_axis = bool(node.attr("new_axis", 0))
     axis = node.axis(node.required_attr("axis"), node.rank(items[0]) + new_axis)
-    if new_axis:
-        items = tuple(node.reshape(item, (*node.shape(item)[:axis], 1, *node.shape(item)[axis:])) for item in items)
-    return items[0] if len(items) == 1 else node.op("concat", *items, axis=axis)
+    return node.stack(items, axis) if new_axis else node.concat(items, axis)
 
 
 @converter("SequenceMap", since=17)
