@@ -102,8 +102,7 @@ def sequence_map(node: Node) -> Sequence[Value]:
     made: list[list[Expr]] = [[] for _ in body.output]
     for index in range(len(node.sequence(0).items)):
         values = [v.items[index] if isinstance(v, TensorSequence) else v for v in node.inputs]
-        named = {p.name: v for p, v in zip(body.input, values, strict=False) if v is not None}
-        for items, value in zip(made, node.importer.run_subgraph(body, node.scope, named), strict=True):
+        for items, value in zip(made, node.importer.run_subgraph(body, node.scope, values), strict=True):
             items.append(value if isinstance(value, Expr) else node.reject("its graph gives no tensor"))
     return [TensorSequence(tuple(items)) for items in made]
 
