@@ -32,7 +32,6 @@ DENSE = {
     "linear._contract",
     "routine._check",
     "routine_program.inline",
-    "session._compiled",
     "slicing._slice_by_data",
 }
 each_distribution = pytest.mark.parametrize("distribution", DISTRIBUTIONS, ids=lambda each: each.folder.name)
