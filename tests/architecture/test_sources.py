@@ -32,7 +32,6 @@ DENSE = {
     "linear._contract",
     "routine._check",
     "routine_program.inline",
-    "slicing._slice_by_data",
 }
 each_distribution = pytest.mark.parametrize("distribution", DISTRIBUTIONS, ids=lambda each: each.folder.name)
 each_plugin = pytest.mark.parametrize("plugin", PLUGINS, ids=lambda each: each.folder.name)
