@@ -29,7 +29,6 @@ DENSE = {
     "assertions.assert_offloaded",
     "cases.all_cases",
     "constant.number_range",
-    "linear._contract",
     "routine._check",
     "routine_program.inline",
 }
