@@ -28,7 +28,6 @@ MAX_LINES_OF_HOOKS = 40
 DENSE = {
     "assertions.assert_offloaded",
     "cases.all_cases",
-    "constant.number_range",
     "routine._check",
     "routine_program.inline",
 }
