@@ -26,7 +26,6 @@ MAX_BRANCHES_OF_FUNCTION = 15
 MAX_LINES_OF_HOOKS = 40
 # Functions that are beyond it: each is to be mended, and none to be added.
 DENSE = {
-    "cases.all_cases",
     "routine._check",
     "routine_program.inline",
 }
