@@ -25,11 +25,6 @@ def pad_spatial(b: RuleBuilder, x: Source, begins: Sequence[Dim], ends: Sequence
     return padded(b, x, (0, 0, *begins), (0, 0, *ends), "constant", value)
 
 
-def _channel(filter_: Expr, filters: Dim, groups: int, per_group: Dim, k: Expr) -> Expr:
-    """The input channel that step `k` of an output channel reads."""
-    return (filter_ // index(dims.floordiv(filters, groups))) * per_group + k if groups > 1 else k
-
-
 @legalize("nn.conv1d", "nn.conv2d", "nn.conv3d", widen=True)
 def conv(
     b: RuleBuilder, x: Operand, weight: Operand, *, strides: Ints, padding: Ints, dilation: Ints, groups: int
@@ -41,7 +36,8 @@ def conv(
     def body(at: Sequence[Axis], point: Sequence[Axis]) -> Expr:
         (n, f, *out), (c, *taps) = at, point
         places = (o * s + t * d for o, s, t, d in zip(out, strides, taps, dilation, strict=True))
-        return whole[(n, _channel(f, filters, groups, per_group, c), *places)] * weight[(f, c, *taps)]
+        channel = (f // index(dims.floordiv(filters, groups))) * per_group + c if groups > 1 else c
+        return whole[(n, channel, *places)] * weight[(f, c, *taps)]
 
     return b.reduce("sum", b.result.shape, (per_group, *kernel), body, name="conv")
 
