@@ -182,6 +182,30 @@ def test_a_loop_without_a_limit() -> None:
     )
 
 
+def test_a_loop_goes_on_where_data_decides_after_the_last_unrolled_turn() -> None:
+    inputs = [info("turn", INT64, []), info("more", BOOL, []), info("v", FLOAT, [2])]
+    body = graph(
+        [
+            node("Add", ["v", "x"], ["v_next"]),
+            node("Less", ["turn", "last"], ["early"]),
+            node(
+                "If",
+                ["early"],
+                ["again"],
+                then_branch=graph([node("Identity", ["early"], ["t"])], [], ["t"]),
+                else_branch=graph(
+                    [node("ReduceSum", ["v_next"], ["s"], keepdims=0), node("Less", ["s", "most"], ["t"])], [], ["t"]
+                ),
+            ),
+        ],
+        inputs,
+        ["again", "v_next"],
+    )
+    weights = {"last": np.array(63), "most": np.array(300, np.float32)}
+    model = model_of([node("Loop", ["", "", "x"], body=body)], [info("x", FLOAT, [2])], ["y"], weights)
+    agree(model, {"x": np.array([1, 1], np.float32)}, {"x": np.array([9, 9], np.float32)})
+
+
 def test_what_a_loop_carries_may_grow() -> None:
     body = graph(
         [node("Concat", ["v", "x"], ["v2"], axis=0), node("Identity", ["go"], ["go2"])],

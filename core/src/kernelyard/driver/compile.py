@@ -6,11 +6,13 @@ import logging
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 
+import numpy as np
+
 import kernelyard.ops  # noqa: F401  the vocabulary must be declared before a model is read
 from kernelyard.driver.fallbacks import lower_fallbacks, without_fallbacks
 from kernelyard.driver.generate import Generated, generate, planned_kernels
 from kernelyard.driver.import_model import import_model
-from kernelyard.driver.lower import lower
+from kernelyard.driver.lower import Lowered, lower
 from kernelyard.driver.lower_vm_function import lower_vm_function, vm_function_names
 from kernelyard.driver.offload import offload
 from kernelyard.driver.precision import DEFAULT
@@ -24,8 +26,7 @@ from kernelyard.ops.size_checks import size_checks
 from kernelyard.placement.partition import partition
 from kernelyard.runtime.abi.module import RuntimeModule
 from kernelyard.runtime.execute.executable import Executable
-from kernelyard.runtime.program.program import Program, SizeCheck
-from kernelyard.runtime.program.vm_function import VMFunction
+from kernelyard.runtime.program.program import SizeCheck
 from kernelyard.runtime.report import Report
 from kernelyard.target import Target
 from kernelyard.transform.pipelines import get_pipeline
@@ -141,38 +142,36 @@ def link(session: CompileSession, generated: Generated, checks: Mapping[str, tup
     """
     module = without_fallbacks(generated.module)
     modules: list[RuntimeModule] = [*module.attrs.get(EXTERNAL_MODULES, ()), *generated.kernel_modules]
-    home = _home(modules)
-    vm_functions = vm_function_names(module)
-    lowered = [
-        lower_vm_function(name, module, home, len(modules), checks.get(name, ()))
-        if name in vm_functions
-        else lower(name, function, home, len(modules), checks.get(name, ()))
-        for name, function in module.entry_functions().items()
-    ]
-    fallbacks = lower_fallbacks(generated.module, home, len(modules))
-    everything = (*lowered, *fallbacks.values())
-    reference_calls = {symbol: call for each in everything for symbol, call in each.reference_calls.items()}
+    home, reference = _home(modules), len(modules)  # the number that the reference module will have
+    entries, names = module.entry_functions(), vm_function_names(module)
+    programs = {n: lower(n, f, home, reference, checks.get(n, ())) for n, f in entries.items() if n not in names}
+    vm_functions = {n: lower_vm_function(n, module, home, reference, checks.get(n, ())) for n in entries if n in names}
+    fallbacks = lower_fallbacks(generated.module, home, reference)
+    reference_calls: dict[str, Call] = {}
+    constants: dict[str, np.ndarray] = {}
+    for each in (*programs.values(), *vm_functions.values(), *fallbacks.values()):
+        reference_calls.update(each.reference_calls)
+        constants.update(each.constants)
     if reference_calls:
         modules.append(ReferenceModule.from_calls(reference_calls))
-    _warn_of(call for each in lowered for call in each.reference_calls.values() if not introduces_symbols(call))
-    constants = {digest: array for each in everything for digest, array in each.constants.items()}
+    _warn_of_interpreted([*programs.values(), *vm_functions.values()])
     for each in modules:
         constants.update(each.constants())
-    functions = [each.program for each in lowered]
     return Executable(
-        {each.name: each for each in functions if isinstance(each, Program)},
+        {name: each.program for name, each in programs.items()},
         modules,
         constants,
         module.attrs.get("metadata", {}),
         target=str(session.target),
-        vm_functions={each.name: each for each in functions if isinstance(each, VMFunction)},
+        vm_functions={name: each.program for name, each in vm_functions.items()},
         precision=session.precision.name,
-        fallbacks={n: each.program for n, each in fallbacks.items() if isinstance(each.program, Program)},
+        fallbacks={symbol: each.program for symbol, each in fallbacks.items()},
     )
 
 
-def _warn_of(interpreted: Iterable[Call]) -> None:
-    names = ", ".join(sorted({call.op_name for call in interpreted}))
+def _warn_of_interpreted(lowered: Iterable[Lowered]) -> None:
+    calls = [call for each in lowered for call in each.reference_calls.values()]
+    names = ", ".join(sorted({call.op_name for call in calls if not introduces_symbols(call)}))
     if names:
         message = f"these ops run on the slow reference interpreter: {names}"
         warnings.warn(message, PerformanceWarning, stacklevel=4)

@@ -8,6 +8,7 @@ from kernelyard.driver.lower import Lowered, lower
 from kernelyard.ir import Function, IRModule
 from kernelyard.ir.types import symbols_of
 from kernelyard.ir.visitor import callees
+from kernelyard.runtime.program.program import Program
 from kernelyard.transform.inline_functions import inline_into
 from kernelyard.transform.run_codegen import EXTERNAL_MODULES, Region
 
@@ -38,10 +39,10 @@ def without_fallbacks(module: IRModule) -> IRModule:
     return module.without_functions({n for n, f in module.graph_functions().items() if FALLBACK_OF in f.attrs})
 
 
-def lower_fallbacks(module: IRModule, home: Mapping[str, int], reference_module: int) -> dict[str, Lowered]:
+def lower_fallbacks(module: IRModule, home: Mapping[str, int], reference_module: int) -> dict[str, Lowered[Program]]:
     """Lower the functions that `attach_fallbacks` added, by the region's symbol; the arguments are those of `lower`."""
     functions = [function for function in module.entry_functions().values() if FALLBACK_OF in function.attrs]
-    lowered: dict[str, Lowered] = {}
+    lowered: dict[str, Lowered[Program]] = {}
     for function in functions:
         symbol: str = function.attrs[FALLBACK_OF]
         symbols = symbols_of(binding.var.type for binding in function.bindings)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -23,12 +24,15 @@ from kernelyard.transform.legalize_ops import VIEWS
 COMPILED = ("call_tir", "call_dps_packed")
 
 
+Code = TypeVar("Code", Program, VMFunction)
+
+
 @dataclass
-class Lowered:
+class Lowered(Generic[Code]):
     """A lowered function: the program or VM function, its constants by digest, and the calls left to the reference
     module by symbol (no two functions share one)."""
 
-    program: Program | VMFunction
+    program: Code
     constants: dict[str, np.ndarray]
     reference_calls: dict[str, Call]
 
@@ -40,7 +44,7 @@ def lower(
     reference_module: int,
     checks: tuple[SizeCheck, ...] = (),
     symbols: Collection[str] = (),
-) -> Lowered:
+) -> Lowered[Program]:
     """Lower a function without control flow.
 
     home: the module number of each compiled symbol. reference_module: the number that the reference module will have.

@@ -28,9 +28,9 @@ from kernelyard.ir.control_flow import INVOKE_CLOSURE, MAKE_CLOSURE, WHILE, is_c
 from kernelyard.ir.module import PRIVATE
 from kernelyard.ir.scopes import Scopes, introduces_symbols
 from kernelyard.ir.types import FunctionType, leaves_of, symbols_of, tensors_of
-from kernelyard.ir.visitor import callees
+from kernelyard.ir.visitor import callees, free_operands
 from kernelyard.runtime.abi.spec import TensorSpec
-from kernelyard.runtime.program.program import SizeCheck
+from kernelyard.runtime.program.program import Program, SizeCheck
 from kernelyard.runtime.program.vm_function import (
     BIND,
     CALL,
@@ -76,7 +76,7 @@ def lower_vm_function(
     home: Mapping[str, int],
     reference_module: int,
     checks: tuple[SizeCheck, ...] = (),
-) -> Lowered:
+) -> Lowered[VMFunction]:
     """Lower an entry function of `vm_function_names`; the arguments are those of `lower`.
 
     Raises: as `lower`.
@@ -104,7 +104,7 @@ def lower_vm_function(
         inputs,
         tuple(outputs),
         tuple(lowering.values),
-        tuple(lowered.program for lowered in lowering.blocks),  # pyright: ignore[reportArgumentType]
+        tuple(lowered.program for lowered in lowering.blocks),
         tuple(lowering.code),
         {number: digest for digest, number in lowering.constant_numbers.items()},
         private,
@@ -126,7 +126,7 @@ class _VMFunctionLowering(OperandTable):
     checks: tuple[SizeCheck, ...]
     values: list[TensorSpec] = field(default_factory=list)
     code: list[Instruction] = field(default_factory=list)
-    blocks: list[Lowered] = field(default_factory=list)
+    blocks: list[Lowered[Program]] = field(default_factory=list)
     _pending: list[Binding] = field(default_factory=list)
 
     def run(self) -> None:
@@ -237,25 +237,23 @@ class _VMFunctionLowering(OperandTable):
     def _flush(self, end: int) -> None:
         """What has gathered up to binding number `end` becomes a block."""
         bindings, self._pending = self._pending, []
-        made = {binding.var for binding in bindings}
         results = [binding.var for binding in bindings if self._last_use.get(binding.var, -1) >= end]
         if not results:
             return
-        read = dict.fromkeys(o for b in bindings for o in operands(b.value) if isinstance(o, Var) and o not in made)
-        numbers = [number for var in read for number in self.of[var]]
-        for var in results:
-            self.of[var] = self.add_all(var.type)
-        outputs = [number for var in results for number in self.of[var]]
-        attrs = {"input_names": tuple(f"v{n}" for n in numbers), "output_names": tuple(f"v{n}" for n in outputs)}
-        params, unpacked = _parameters(list(read))
+        read = [operand for operand in free_operands(bindings) if isinstance(operand, Var)]
+        inputs = self.operands(read)
+        self.of.update((var, self.add_all(var.type)) for var in results)
+        outputs = self.operands(results)
+        attrs = {"input_names": tuple(f"v{n}" for n in inputs), "output_names": tuple(f"v{n}" for n in outputs)}
+        params, unpacked = _parameters(read)
         block = Function(params, [*unpacked, *bindings], Tuple(results), attrs)
         lowered = self._lower(block)
         self.constants.update(lowered.constants)
         self.reference_calls.update(lowered.reference_calls)
-        self.emit(RUN, numbers, outputs, len(self.blocks))
+        self.emit(RUN, inputs, outputs, len(self.blocks))
         self.blocks.append(lowered)
 
-    def _lower(self, block: Function) -> Lowered:
+    def _lower(self, block: Function) -> Lowered[Program]:
         checks = tuple(check for check in self._unchecked if _symbols(check) <= self._known)
         self._unchecked = [check for check in self._unchecked if check not in checks]
         name = f"{self.name}.{len(self.blocks)}"

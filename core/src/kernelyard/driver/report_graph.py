@@ -38,12 +38,14 @@ class Line:
 
 @dataclass(frozen=True)
 class Box:
-    """Ops that are drawn together, by number, or an input or output. backends: of the ops, with how many."""
+    """Ops that are drawn together, by number, or an input or output. backends: of the ops, with how many. tensor: the
+    entry function and the name of an input or output."""
 
     lines: tuple[Line, ...]
     nodes: tuple[int, ...] = ()
     kind: str = "ops"
     backends: tuple[tuple[str, int], ...] = ()
+    tensor: tuple[str, str] = ("", "")
 
     @property
     def size(self) -> tuple[float, float]:
@@ -68,9 +70,9 @@ def boxes_of(nodes: Sequence[Node]) -> list[Box]:
     reads = dict.fromkeys((node.entry, name) for node in nodes for name in node.reads)
     gives = dict.fromkeys((node.entry, name) for node in nodes for name in node.gives)
     return [
-        *(Box((Line(_short(name)),), kind="input") for _, name in reads),
+        *(Box((Line(_short(tensor[1])),), kind="input", tensor=tensor) for tensor in reads),
         *(_ops_box(nodes, run) for run in runs),
-        *(Box((Line(_short(name)),), kind="output") for _, name in gives),
+        *(Box((Line(_short(tensor[1])),), kind="output", tensor=tensor) for tensor in gives),
     ]
 
 
@@ -113,16 +115,13 @@ def draw(nodes: Sequence[Node], boxes: Sequence[Box], colours: Mapping[str, str]
 
 def _edges(nodes: Sequence[Node], boxes: Sequence[Box]) -> list[tuple[int, int]]:
     home = {node: i for i, box in enumerate(boxes) for node in box.nodes}
-    reads = iter([i for i, box in enumerate(boxes) if box.kind == "input"])
-    gives = iter([i for i, box in enumerate(boxes) if box.kind == "output"])
-    inputs = dict(zip(dict.fromkeys((n.entry, name) for n in nodes for name in n.reads), reads, strict=True))
-    outputs = dict(zip(dict.fromkeys((n.entry, name) for n in nodes for name in n.gives), gives, strict=True))
-    edges: dict[tuple[int, int], None] = {}
+    ends = {(box.kind, *box.tensor): i for i, box in enumerate(boxes)}
+    edges: list[tuple[int, int]] = []
     for i, node in enumerate(nodes):
-        edges |= {(home[source], home[i]): None for source in node.inputs if home[source] != home[i]}
-        edges |= {(inputs[node.entry, name], home[i]): None for name in node.reads}
-        edges |= {(home[i], outputs[node.entry, name]): None for name in node.gives}
-    return list(edges)
+        edges += [(home[source], home[i]) for source in node.inputs if home[source] != home[i]]
+        edges += [(ends["input", node.entry, name], home[i]) for name in node.reads]
+        edges += [(home[i], ends["output", node.entry, name]) for name in node.gives]
+    return list(dict.fromkeys(edges))
 
 
 def _edge(layout: Layout, number: int, edge: tuple[int, int]) -> str:

@@ -228,3 +228,11 @@ def with_operands(value: Expr, new: Sequence[Expr]) -> Expr:
     if isinstance(value, TupleGetItem):
         return TupleGetItem(new[0], value.index)
     return new[0] if new else value
+
+
+def replace_operands(value: Expr, new: Mapping[Expr, Expr]) -> Expr:
+    """`value` over what stands for its operands; `value` itself where nothing does."""
+    old = operands(value)
+    if not any(operand in new for operand in old):
+        return value
+    return with_operands(value, [new.get(operand, operand) for operand in old])

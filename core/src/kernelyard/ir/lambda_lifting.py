@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernelyard.ir.expr import Binding, Expr, Function, Var, operands, with_operands
+from kernelyard.ir.expr import Binding, Expr, Function, Var, operands, replace_operands
 
 
 def free_variables(function: Function) -> tuple[Var, ...]:
@@ -17,10 +17,6 @@ def lift(function: Function) -> tuple[Function, tuple[Var, ...]]:
     """The function with its free variables as first parameters, and these variables."""
     free = free_variables(function)
     inner: dict[Expr, Var] = {var: Var(var.name, var.type, var.origin) for var in free}
-
-    def closed(value: Expr) -> Expr:
-        return with_operands(value, [inner.get(operand, operand) for operand in operands(value)])
-
-    bindings = [Binding(binding.var, closed(binding.value)) for binding in function.bindings]
+    bindings = [Binding(b.var, replace_operands(b.value, inner)) for b in function.bindings]
     params = [*inner.values(), *function.params]
-    return Function(params, bindings, closed(function.result), function.attrs), free
+    return Function(params, bindings, replace_operands(function.result, inner), function.attrs), free

@@ -47,7 +47,7 @@ from kernelyard.ir.expr import (
     operands,
 )
 from kernelyard.ir.module import IRModule
-from kernelyard.ir.op import REQUIRED, Attributes, Op
+from kernelyard.ir.op import REQUIRED, Op
 
 LITERAL_LIMIT = 8
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*\Z")
@@ -104,7 +104,8 @@ def to_text(module_or_function: IRModule | BaseFunction, constants: str = "inlin
         raise IRError("an unknown way to print constants", found=constants, expected="inline or elided")
     if not isinstance(module_or_function, IRModule):
         return "".join(line + "\n" for line in function_lines("main", module_or_function))
-    blocks = [[f"module {_attributes(_plain_attributes(module_or_function))}".rstrip()]]
+    attributes = {name: value for name, value in module_or_function.attrs.items() if name != "external_modules"}
+    blocks = [[f"module {_attributes(attributes)}".rstrip()]]
     blocks += [function_lines(name, function) for name, function in module_or_function.functions.items()]
     blocks += [[line] for line in _external_lines(module_or_function)]
     if constants == "inline":
@@ -160,10 +161,12 @@ class _FunctionPrinter:
         return f"<{type(expr).__name__}>"
 
     def _call(self, call: Call) -> str:
-        callee = call.op.name if isinstance(call.op, Op) else global_name(call.op.name)
-        attributes = _attributes(_without_defaults(call.op, call.attrs) if isinstance(call.op, Op) else call.attrs)
+        callee, attributes = global_name(call.op.name), call.attrs
+        if isinstance(call.op, Op):
+            callee = call.op.name
+            attributes = {name: value for name, value in attributes.items() if not _is_default(call.op, name, value)}
         arguments = ", ".join(map(self._expr, call.args))
-        return f"{callee}({arguments}) {attributes}".rstrip()
+        return f"{callee}({arguments}) {_attributes(attributes)}".rstrip()
 
     def _name(self, var: Var) -> str:
         if var not in self._names:
@@ -193,10 +196,6 @@ def global_name(name: str) -> str:
 
 
 # --- attributes -------------------------------------------------------------------------------------------------------
-def _without_defaults(op: Op, attrs: Attributes) -> dict[str, Any]:
-    return {name: value for name, value in attrs.items() if not _is_default(op, name, value)}
-
-
 def _is_default(op: Op, name: str, value: object) -> bool:
     declared = op.attributes.get(name)
     if declared is None or declared.default is REQUIRED:
@@ -302,10 +301,6 @@ def _data_lines(module: IRModule) -> Iterable[str]:
 
 
 # --- what RunCodegen attached -----------------------------------------------------------------------------------------
-def _plain_attributes(module: IRModule) -> dict[str, Any]:
-    return {name: value for name, value in module.attrs.items() if name != "external_modules"}
-
-
 def _external_lines(module: IRModule) -> Iterable[str]:
     """One line for each attached RuntimeModule: its kind, its constants with their types, and its bytes."""
     for runtime_module in module.attrs.get("external_modules", ()):

@@ -14,7 +14,7 @@ from kernelyard.errors import ShapeError
 from kernelyard.ir.expr import BaseFunction, Call, Expr, Function, GlobalVar
 from kernelyard.ir.module import PRIVATE, IRModule
 from kernelyard.ir.op import Op
-from kernelyard.ir.types import FunctionType, Type, leaves_of, substitute, symbols_of, tensors_of
+from kernelyard.ir.types import FunctionType, TensorType, Type, leaves_of, substitute, symbols_of, tensors_of
 
 
 class Scopes:
@@ -76,22 +76,24 @@ def fits(declared: Type, given: Type, known: Collection[str], bound: dict[str, D
     Symbols of `declared` that are not `known` stand for any size, the same one everywhere: `bound` collects their
     sizes. A dim from which such a size cannot be read off fits, and is left to the check of the sizes at run time.
     """
-    if len(leaves_of(declared)) != len(leaves_of(given)) or type(declared) is not type(given):
+    if _without_sizes(declared) != _without_sizes(given):
         return False
-    leaves = list(zip(leaves_of(declared), leaves_of(given), strict=True))
-    if any(type(ours) is not type(theirs) for ours, theirs in leaves):
-        return False
-    pairs = list(zip(tensors_of(declared), tensors_of(given), strict=True))
-    if any(ours.dtype != theirs.dtype or ours.rank != theirs.rank for ours, theirs in pairs):
-        return False
-    sizes = [pair for ours, theirs in pairs for pair in zip(ours.shape, theirs.shape, strict=True)]
+    tensors = zip(tensors_of(declared), tensors_of(given), strict=True)
+    sizes = [pair for ours, theirs in tensors for pair in zip(ours.shape, theirs.shape, strict=True)]
     for ours, theirs in sizes:
         name = dims.as_symbol(ours)
         if name is not None and name not in known:
             bound.setdefault(name, theirs)
+    leaves = zip(leaves_of(declared), leaves_of(given), strict=True)
     if any(isinstance(ours, FunctionType) and substitute(ours, bound) != theirs for ours, theirs in leaves):
         return False
     return all(_may_be(ours, theirs, known, bound) for ours, theirs in sizes)
+
+
+def _without_sizes(type_: Type) -> object:
+    """Return what types must have in common that differ in sizes alone; closures are compared apart."""
+    leaves = [(leaf.dtype, leaf.rank) if isinstance(leaf, TensorType) else FunctionType for leaf in leaves_of(type_)]
+    return type(type_), leaves
 
 
 def _may_be(declared: Dim, given: Dim, known: Collection[str], bound: dict[str, Dim]) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from kernelyard.errors import IRError
 from kernelyard.ir.expr import (
@@ -17,7 +17,7 @@ from kernelyard.ir.expr import (
     TupleGetItem,
     Var,
     operands,
-    with_operands,
+    replace_operands,
 )
 from kernelyard.ir.module import IRModule
 
@@ -105,7 +105,7 @@ class FunctionMutator:
     """
 
     def __init__(self) -> None:
-        self._replaced: dict[Var, Expr] = {}
+        self._replaced: dict[Expr, Expr] = {}  # by expressions of the new function: one look-up is enough
         self._bindings: list[Binding] = []
         self._values: dict[Var, Expr] = {}
 
@@ -114,7 +114,7 @@ class FunctionMutator:
         self._replaced, self._bindings, self._values = {}, [], {}
         for binding in function.bindings:
             self._visit(binding)
-        result = self._remap_operands(function.result)
+        result = replace_operands(function.result, self._replaced)
         unchanged = result is function.result and len(self._bindings) == len(function.bindings)
         if unchanged and all(new is old for new, old in zip(self._bindings, function.bindings, strict=True)):
             return function
@@ -137,7 +137,7 @@ class FunctionMutator:
         return self._values.get(expr, expr) if isinstance(expr, Var) else expr
 
     def _visit(self, binding: Binding) -> None:
-        value = self._remap_operands(binding.value)
+        value = replace_operands(binding.value, self._replaced)
         new = self.rewrite(binding.var, value)
         if isinstance(new, (Var, Constant)):
             self._replaced[binding.var] = new
@@ -153,15 +153,6 @@ class FunctionMutator:
     def _append(self, binding: Binding) -> None:
         self._bindings.append(binding)
         self._values[binding.var] = binding.value
-
-    def _remap_operands(self, value: Expr) -> Expr:
-        old = operands(value)
-        new = tuple(self._remap(operand) for operand in old)
-        return value if all(a is b for a, b in zip(old, new, strict=True)) else with_operands(value, new)
-
-    def _remap(self, expr: Expr) -> Expr:
-        # A replacement is an expression of the new function, so one look-up is enough.
-        return self._replaced.get(expr, expr) if isinstance(expr, Var) else expr
 
 
 class RewriteWith(FunctionMutator):
@@ -196,6 +187,13 @@ def result_vars(function: Function) -> tuple[Var, ...]:
 def definitions(function: Function) -> Mapping[Var, Expr]:
     """Map each bound variable to its value."""
     return {binding.var: binding.value for binding in function.bindings}
+
+
+def free_operands(bindings: Sequence[Binding]) -> list[Var | Constant]:
+    """Return the variables and constants that bindings read and do not define, in order of first use."""
+    defined = {binding.var for binding in bindings}
+    read = dict.fromkeys(operand for binding in bindings for operand in operands(binding.value))
+    return [operand for operand in read if isinstance(operand, (Var, Constant)) and operand not in defined]
 
 
 def callees(function: Function) -> Iterator[str]:

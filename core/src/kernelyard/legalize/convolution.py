@@ -25,11 +25,6 @@ def pad_spatial(b: RuleBuilder, x: Source, begins: Sequence[Dim], ends: Sequence
     return padded(b, x, (0, 0, *begins), (0, 0, *ends), "constant", value)
 
 
-def _channel(filter_: Expr, filters: Dim, groups: int, per_group: Dim, k: Expr) -> Expr:
-    """The input channel that step `k` of an output channel reads."""
-    return (filter_ // index(dims.floordiv(filters, groups))) * per_group + k if groups > 1 else k
-
-
 @legalize("nn.conv1d", "nn.conv2d", "nn.conv3d", widen=True)
 def conv(
     b: RuleBuilder, x: Operand, weight: Operand, *, strides: Ints, padding: Ints, dilation: Ints, groups: int
@@ -41,7 +36,8 @@ def conv(
     def body(at: Sequence[Axis], point: Sequence[Axis]) -> Expr:
         (n, f, *out), (c, *taps) = at, point
         places = (o * s + t * d for o, s, t, d in zip(out, strides, taps, dilation, strict=True))
-        return whole[(n, _channel(f, filters, groups, per_group, c), *places)] * weight[(f, c, *taps)]
+        channel = (f // index(dims.floordiv(filters, groups))) * per_group + c if groups > 1 else c
+        return whole[(n, channel, *places)] * weight[(f, c, *taps)]
 
     return b.reduce("sum", b.result.shape, (per_group, *kernel), body, name="conv")
 
@@ -81,6 +77,13 @@ def _phases(size: Dim, kernel: int, stride: int, begin: int, dilation: int) -> l
     return phases
 
 
+def _overhang(phases: Sequence[_Phase], size: Dim) -> tuple[int, Dim]:
+    """Return how far an output axis reaches before and behind the `size` elements of the input's axis."""
+    reading = [phase for phase in phases if phase.steps]
+    before = max([0, *(-phase.places[0] for phase in reading)])
+    return before, reduce(dims.maximum, (phase.count + phase.places[1] - size for phase in reading), 0)
+
+
 @legalize("nn.conv1d_transpose", "nn.conv2d_transpose", "nn.conv3d_transpose", widen=True)
 def conv_transpose(
     b: RuleBuilder,
@@ -102,26 +105,20 @@ def conv_transpose(
         _phases(size, taps, stride, begin, spread)
         for size, taps, stride, begin, spread in zip(sizes, kernel, strides, begins_of_output, dilation, strict=True)
     ]
-    used = [[phase for phase in phases if phase.steps] for phases in axes]
-    begins = [max([0, *(-phase.places[0] for phase in phases)]) for phases in used]
-    ends = [
-        reduce(dims.maximum, (phase.count + phase.places[1] - size for phase in phases), 0)
-        for phases, size in zip(used, x.shape[2:], strict=True)
-    ]
-    whole = pad_spatial(b, x, begins, ends, 0)
-    combinations = list(itertools.product(*axes))
-    result = b.buffer(b.result.shape, x.dtype, "conv") if len(combinations) > 1 else None
-    for phases in combinations:
+    overhangs = [_overhang(phases, size) for phases, size in zip(axes, x.shape[2:], strict=True)]
+    begins = [before for before, _ in overhangs]
+    whole = pad_spatial(b, x, begins, [behind for _, behind in overhangs], 0)
+    if all(len(phases) == 1 for phases in axes):
+        return _phase_of_transpose(b, whole, weight, [phase for (phase,) in axes], begins, groups)
+    result = b.buffer(b.result.shape, x.dtype, "conv")
+    for phases in itertools.product(*axes):
         part = _phase_of_transpose(b, whole, weight, phases, begins, groups)
-        if result is None:
-            return part
 
         def where(*at: Axis, phases: tuple[_Phase, ...] = phases) -> list[Expr]:
             spread = [q * s + phase.offset for q, s, phase in zip(at[2:], strides, phases, strict=True)]
             return [*at[:2], *spread]
 
         b.store(result, part.shape, where, lambda *at, part=part: part[at])
-    assert result is not None
     return result
 
 

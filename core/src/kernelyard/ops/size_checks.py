@@ -60,15 +60,10 @@ def _requirements(call: Call) -> Iterator[tuple[Dim, Dim]]:
     yield from pairs
     for tensor in tensors_of(call.type):
         for dim in tensor.shape:
-            if isinstance(dim, SymbolicDim):
-                yield from _size_requirements(dim)
-
-
-def _size_requirements(dim: SymbolicDim) -> Iterator[tuple[Dim, Dim]]:
-    """A size must not be negative, and a broadcast in it must be possible: its evaluation fails otherwise."""
-    clamped = clamped_size(dim)
-    if clamped != dim or _has_broadcast(dim):
-        yield dim, clamped
+            clamped = clamped_size(dim)
+            # A size must not be negative, and a broadcast in it must be possible: its evaluation fails otherwise.
+            if clamped != dim or _has_broadcast(dim):
+                yield dim, clamped
 
 
 def _has_broadcast(dim: Dim) -> bool:

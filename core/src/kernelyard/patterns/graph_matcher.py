@@ -38,15 +38,12 @@ class _GraphSearch:
         self.search = Search(matcher.feasibility, distinct=True)
 
     def matches(self) -> Iterator[Match]:
+        position = self.dataflow.position
         for _ in self._solve(self.roots):
-            last = self._last()
+            bound = [expr for expr in self.search.bound.values() if isinstance(expr, Var) and expr in position]
+            last = max(bound, key=lambda var: position[var], default=None)
             if last is not None and self.search.shapes_agree():
                 yield self.search.result(last)
-
-    def _last(self) -> Var | None:
-        position = self.dataflow.position
-        bound = [expr for expr in self.search.bound.values() if isinstance(expr, Var) and expr in position]
-        return max(bound, key=lambda var: position[var], default=None)
 
     def _solve(self, roots: tuple[Pattern, ...]) -> Iterator[None]:
         if not roots:

@@ -6,7 +6,6 @@ from kernelyard.ir.control_flow import is_control_flow
 from kernelyard.ir.expr import Call, Constant, Var
 from kernelyard.ir.op import Op
 from kernelyard.ir.types import TensorType
-from kernelyard.patterns.dataflow import Dataflow
 from kernelyard.patterns.matcher import Match
 from kernelyard.patterns.registry import Decline
 
@@ -61,7 +60,7 @@ def _leak(match: Match) -> Decline | None:
         return None
     for var in leaking:
         outside = [user for user in match.users(var) if user not in match.members]
-        feeding = _first_that_reaches(outside, match)
+        feeding = next((user for user in outside if _reaches_group(user, match)), None)
         if feeding is not None:
             message = f"{var!r} inside the group feeds {feeding!r} outside, which feeds the group again"
             return Decline(CYCLE, message, at=var)
@@ -71,17 +70,13 @@ def _leak(match: Match) -> Decline | None:
     return Decline(LEAKING_INTERMEDIATE, f"{var!r} inside the group is also used by {by}", at=var)
 
 
-def _first_that_reaches(starts: list[Var], match: Match) -> Var | None:
-    return next((start for start in starts if _reaches_group(start, match.members, match.root, match.dataflow)), None)
-
-
-def _reaches_group(start: Var, members: frozenset[Var], root: Var, dataflow: Dataflow) -> bool:
-    last = dataflow.position[root]
+def _reaches_group(start: Var, match: Match) -> bool:
+    dataflow, last = match.dataflow, match.dataflow.position[match.root]
     seen: set[Var] = {start}
     pending = [start]
     while pending:
         for user in dataflow.users(pending.pop()):
-            if user in members:
+            if user in match.members:
                 return True
             if user not in seen and dataflow.position[user] < last:
                 seen.add(user)

@@ -78,7 +78,7 @@ class NearMisses:
         if key not in self._known:
             explain = _EXPLAINERS.get(type(pattern), NearMisses._whole)
             fits = not self._has_condition(pattern) and self.feasibility.may_match(pattern, expr)
-            self._known[key] = None if fits else explain(self, pattern, self._resolved(expr))
+            self._known[key] = None if fits else explain(self, pattern, self.feasibility.dataflow.resolve(expr))
         return self._known[key]
 
     def _has_condition(self, pattern: Pattern) -> bool:
@@ -86,9 +86,6 @@ class NearMisses:
         if pattern not in self._conditions:
             self._conditions[pattern] = any(isinstance(part, PredicatePattern) for part in walk(pattern))
         return self._conditions[pattern]
-
-    def _resolved(self, expr: Expr) -> Expr:
-        return self.feasibility.dataflow.resolve(expr)
 
     def _value(self, expr: Expr) -> Expr:
         return self.feasibility.dataflow.value_of(expr)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import TypeAlias
@@ -148,16 +148,13 @@ class _Round:
         for binding in reversed(self.function.bindings):
             if binding.var in self.touched or not isinstance(binding.value, (Call, TupleGetItem)):
                 continue
-            for match in self._ways(rule.pattern, binding.var):
-                new = self._replacement(match, rule) if others.isdisjoint(match.members) else None
+            for match in islice(self.matcher.matches(rule.pattern, binding.var), MAX_WAYS):
+                is_free = others.isdisjoint(match.members) and not self._crosses_effect(match)
+                new = self._replacement(match, rule) if is_free else None
                 if new is not None:
                     self.replaced[binding.var] = new
                     self.touched |= match.members | {binding.var}
                     break
-
-    def _ways(self, pattern: Pattern, root: Var) -> Iterator[Match]:
-        ways = islice(self.matcher.matches(pattern, root), MAX_WAYS)
-        return (match for match in ways if not self._crosses_effect(match))
 
     def _replacement(self, match: Match, rule: RewriteRule) -> list[Binding] | None:
         """The bindings that take the root's place."""

@@ -72,8 +72,9 @@ def trace(function: Callable[..., Any]) -> Traced:
     `def f(x, weight=CONSTANT, bias=CONSTANT)`. A function that returns several patterns stands for several values.
     Raises: PatternError for a result that is no pattern.
     """
-    parameters = inspect.signature(function).parameters.values()
-    result = function(**{each.name: _parameter(each).capture(each.name) for each in parameters})
+    defaults = {name: each.default for name, each in inspect.signature(function).parameters.items()}
+    parts = {name: part.dup() if isinstance(part, Pattern) else wildcard() for name, part in defaults.items()}
+    result = function(**{name: part.capture(name) for name, part in parts.items()})
     fields = result if isinstance(result, tuple) else (result,)
     if not fields or not all(isinstance(field, Pattern) for field in fields):
         raise PatternError(
@@ -82,10 +83,6 @@ def trace(function: Callable[..., Any]) -> Traced:
             hint="apply operators to its parameters, for example op.add(x, y)",
         )
     return result
-
-
-def _parameter(parameter: inspect.Parameter) -> Pattern:
-    return parameter.default.dup() if isinstance(parameter.default, Pattern) else wildcard()
 
 
 def _any_pattern(values: tuple[Any, ...]) -> bool:

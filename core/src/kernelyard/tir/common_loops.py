@@ -11,8 +11,10 @@ from dataclasses import replace
 
 from kernelyard import dims, dtypes
 from kernelyard.dims import Dim, Shape
+from kernelyard.tir.analysis import axes_of
 from kernelyard.tir.buffer import Buffer
 from kernelyard.tir.expr import Axis, Binary, Const, DimValue, Expr, Load
+from kernelyard.tir.op_pattern import is_pure
 from kernelyard.tir.primfunc import REDUCE, SPATIAL, ComputeBlock, walk
 from kernelyard.tir.visitor import ExprRewriter, rewrite_block
 
@@ -74,7 +76,11 @@ def shares_loads(first: Blocks, second: Blocks) -> bool:
     """True when maps over the same points read the same elements, or the second those that the first has just written:
     one for each point."""
     mine = {load for block in first for load in block.loads} | {Load(b.output, b.indices) for b in first}
-    return any(load in mine and _covers_points(load, block) for block in second for load in block.loads)
+    return any(
+        load in mine and axes_of(load) >= {axis.name for axis in block.spatial_axes if axis.extent != 1}
+        for block in second
+        for load in block.loads
+    )
 
 
 def bytes_moved(blocks: Blocks) -> Dim:
@@ -144,7 +150,7 @@ def _is_straight(block: ComputeBlock) -> bool:
 
 
 def _is_straight_load(load: Load, last: str) -> bool:
-    uses = [index for index in load.indices if _uses(index, last)]
+    uses = [index for index in load.indices if last in axes_of(index)]
     return not uses or (uses == [load.indices[-1]] and _is_shifted(uses[0], last))
 
 
@@ -153,20 +159,11 @@ def _is_shifted(index: Expr, axis: str) -> bool:
     match index:
         case Axis():
             return index.name == axis
-        case Binary(op="add", a=a, b=b):
-            return (_is_shifted(a, axis) and not _uses(b, axis)) or (_is_shifted(b, axis) and not _uses(a, axis))
-        case Binary(op="sub", a=a, b=b):
-            return _is_shifted(a, axis) and not _uses(b, axis)
+        case Binary(op="add", a=a, b=b) if axis not in axes_of(a):
+            return _is_shifted(b, axis)
+        case Binary(op="add" | "sub", a=a, b=b):
+            return _is_shifted(a, axis) and axis not in axes_of(b)
     return False
-
-
-def _uses(expr: Expr, axis: str) -> bool:
-    return any(isinstance(e, Axis) and e.name == axis for e in walk(expr))
-
-
-def _covers_points(load: Load, block: ComputeBlock) -> bool:
-    used = {e.name for index in load.indices for e in walk(index) if isinstance(e, Axis)}
-    return used >= {axis.name for axis in block.spatial_axes if axis.extent != 1}
 
 
 # --- rows ---------------------------------------------------------------------------------------------------------
@@ -174,7 +171,7 @@ def may_share_rows(first: Blocks, second: Blocks) -> bool:
     """True when one of the functions reduces rows, and the other works on the same rows, of which there are enough:
     the second reads the first's results, or both read the rows of one tensor."""
     blocks = (*first, *second)
-    if not all(map(_is_of_rows, blocks)):
+    if not all(map(is_pure, blocks)):
         return False
     shared = _shared_axes(blocks)
     rows = _rows(blocks[0], shared)
@@ -186,11 +183,6 @@ def may_share_rows(first: Blocks, second: Blocks) -> bool:
         for block in second
         for load in block.loads
     )
-
-
-def _is_of_rows(block: ComputeBlock) -> bool:
-    is_ordered = block.reducer is None and bool(block.reduce_axes)
-    return block.writes_spatial_axes and not is_ordered and block.output not in block.reads
 
 
 def _shared_axes(blocks: Blocks) -> int:

@@ -43,7 +43,9 @@ def inline_locals(function: PrimFunc) -> PrimFunc:
             blocks[user] = new
         for buffer in block.reads:
             readers[buffer] = (readers[buffer] - {position}) | set(users)
-    return _without(function, blocks, removed)
+    kept = tuple(block for block in blocks if block.output not in removed)
+    locals_ = tuple(buffer for buffer in function.locals if buffer not in removed)
+    return PrimFunc(function.params, kept, function.num_outputs, locals_, function.attrs)
 
 
 def _is_inlinable(block: ComputeBlock, position: int, blocks: list[ComputeBlock]) -> bool:
@@ -78,9 +80,3 @@ def _inline_into(user: ComputeBlock, block: ComputeBlock) -> ComputeBlock:
         return expr
 
     return simplify_block(rewrite_block(user, ExprRewriter(visit)))
-
-
-def _without(function: PrimFunc, blocks: list[ComputeBlock], removed: set[Buffer]) -> PrimFunc:
-    kept = tuple(block for block in blocks if block.output not in removed)
-    locals_ = tuple(buffer for buffer in function.locals if buffer not in removed)
-    return PrimFunc(function.params, kept, function.num_outputs, locals_, function.attrs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from kernelyard.tir.analysis import axes_of
 from kernelyard.tir.buffer import Buffer
 from kernelyard.tir.expr import Axis, Binary, Const, DimValue, Expr, Load, Select, Unary
 from kernelyard.tir.primfunc import ComputeBlock, PrimFunc, walk
@@ -22,7 +23,7 @@ def classify(function: PrimFunc) -> str:
     """The kind of a function, one of `KINDS`."""
     outputs = set(function.outputs)
     writers = [block for block in function.blocks if block.output in outputs]
-    if len(writers) != 1 or function.num_outputs != 1 or not _is_pure(writers[0]):
+    if len(writers) != 1 or function.num_outputs != 1 or not is_pure(writers[0]):
         return OPAQUE
     if any(block.reducer is not None for block in function.blocks):
         return ANCHOR if any(map(sums_products, function.blocks)) else REDUCTION
@@ -34,7 +35,7 @@ def classify(function: PrimFunc) -> str:
     return max(reads, key=KINDS.index, default=BROADCAST)
 
 
-def _is_pure(block: ComputeBlock) -> bool:
+def is_pure(block: ComputeBlock) -> bool:
     """True when each element is written by one point, from other buffers."""
     ordered = block.reducer is None and bool(block.reduce_axes)
     return block.writes_spatial_axes and not ordered and block.output not in block.reads
@@ -46,15 +47,11 @@ def sums_products(block: ComputeBlock) -> bool:
         return False
     spatial = {axis.name for axis in block.spatial_axes if axis.extent != 1}
     products = [e for e in walk(block.body) if isinstance(e, Binary) and e.op == "mul"]
-    return any(_axes_of(p.a) & spatial != _axes_of(p.b) & spatial and _loads(p.a) and _loads(p.b) for p in products)
+    return any(axes_of(p.a) & spatial != axes_of(p.b) & spatial and _loads(p.a) and _loads(p.b) for p in products)
 
 
 def _loads(expr: Expr) -> bool:
     return any(isinstance(e, Load) for e in walk(expr))
-
-
-def _axes_of(expr: Expr) -> set[str]:
-    return {e.name for e in walk(expr) if isinstance(e, Axis)}
 
 
 def _read_kind(load: Load, block: ComputeBlock) -> str:
@@ -95,9 +92,9 @@ def reads_prefix(load: Load, axes: Sequence[Axis]) -> bool:
 
 def reads_once(load: Load, block: ComputeBlock) -> bool:
     """True when different points of a block read different elements: every axis is an index (perhaps shifted)."""
-    found: set[str] = set()
+    found: frozenset[str] = frozenset()
     for index in load.indices:
-        axes = _axes_of(index)
+        axes = axes_of(index)
         if len(axes) > 1 or axes & found or any(isinstance(e, Load) for e in walk(index)):
             return False
         found |= axes

@@ -5,29 +5,28 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kernelyard.dims import Dim
+from kernelyard.tir.analysis import axes_of
 from kernelyard.tir.buffer import Buffer
-from kernelyard.tir.expr import Axis, Const, Load
-from kernelyard.tir.primfunc import SPATIAL, ComputeBlock, IterVar, PrimFunc, walk
+from kernelyard.tir.expr import Const, Load
+from kernelyard.tir.op_pattern import buffers_read
+from kernelyard.tir.primfunc import SPATIAL, ComputeBlock, IterVar, PrimFunc
 from kernelyard.tir.visitor import ExprRewriter, rename_buffers
 
 
 def paddable_axis(function: PrimFunc, buffer: Buffer, place: int) -> IterVar | None:
     """The spatial axis that alone is index `place` of an input, where more of it can be computed: one block reads the
     input, each element of its result is written once, and no other operand is read along that axis."""
-    readers = [block for block in function.blocks if buffer in block.reads]
-    if len(readers) != 1:
+    reads = buffers_read(function, buffer)
+    if len(reads) != 1:
         return None
-    (block,) = readers
-    named = {axis.name: axis for axis in block.spatial_axes}
-    indices = [load.indices for load in block.loads if load.buffer == buffer]
-    index = indices[0][place]
-    if len(indices) != 1 or not isinstance(index, Axis) or index.name not in named or not block.writes_spatial_axes:
+    ((block, load),) = reads
+    axis = next((axis for axis in block.spatial_axes if axis.axis == load.indices[place]), None)
+    if axis is None or not block.writes_spatial_axes:
         return None
-    without = ExprRewriter(lambda e: Const(0, e.dtype) if isinstance(e, Load) and e.buffer == buffer else e)
-    others = [without(e) for e in (block.body, block.init, block.arg) if e is not None]
-    others += [e for number, e in enumerate(indices[0]) if number != place]
-    is_alone = not any(isinstance(e, Axis) and e.name == index.name for e in walk(*others))
-    return named[index.name] if is_alone else None
+    without_load = ExprRewriter(lambda e: Const(0, e.dtype) if e == load else e)
+    values = block.expressions[len(block.indices) :]
+    others = [*map(without_load, values), *load.indices[:place], *load.indices[place + 1 :]]
+    return None if any(axis.name in axes_of(other) for other in others) else axis
 
 
 def pad_axis(function: PrimFunc, buffer: Buffer, place: int, extent: Dim) -> PrimFunc:

@@ -183,16 +183,11 @@ def neutral_element(reducer: str, dtype: str) -> Const:
         return Const(float(one) if dtypes.is_float(dtype) else one if dtype == "bool" else int(one), dtype)
     if reducer not in REDUCERS:
         raise IRError(f"no reducer is called {reducer!r}", expected=", ".join(REDUCERS))
-    return Const(_lowest(dtype) if reducer in ("max", "argmax") else _highest(dtype), dtype)
+    lowest, highest = _extremes(dtype)
+    return Const(lowest if reducer in ("max", "argmax") else highest, dtype)
 
 
-def _lowest(dtype: str) -> float | int | bool:
+def _extremes(dtype: str) -> tuple[float, float]:
     if dtypes.is_float(dtype):
-        return float("-inf")
-    return False if dtype == "bool" else integer_range(dtype)[0]
-
-
-def _highest(dtype: str) -> float | int | bool:
-    if dtypes.is_float(dtype):
-        return float("inf")
-    return True if dtype == "bool" else integer_range(dtype)[1]
+        return float("-inf"), float("inf")
+    return (False, True) if dtype == "bool" else integer_range(dtype)

@@ -15,7 +15,6 @@ Literals that are not int64 or bool carry their dtype: `float32(0.5)`.
 
 from __future__ import annotations
 
-from kernelyard.dims import Dim
 from kernelyard.errors import IRError
 from kernelyard.ir.printer import attribute_text
 from kernelyard.ir.types import TensorType
@@ -28,12 +27,8 @@ def print_primfunc(function: PrimFunc) -> str:
     """The lines of a PrimFunc, without its name and the braces around it."""
     lines = [f"attrs {attribute_text(function.attrs)}"] if function.attrs else []
     for kind, buffers in (("input", function.inputs), ("output", function.outputs), ("local", function.locals)):
-        lines += [f"{kind} {_declaration(buffer)}" for buffer in buffers]
+        lines += [f"{kind} {b.name}: {TensorType(b.shape, b.dtype)!r}" for b in buffers]
     return "\n".join(lines + [line for block in function.blocks for line in _block_lines(block)])
-
-
-def _declaration(buffer: Buffer) -> str:
-    return f"{buffer.name}: {TensorType(buffer.shape, buffer.dtype)!r}"
 
 
 def _block_lines(block: ComputeBlock) -> list[str]:
@@ -48,11 +43,8 @@ def _block_lines(block: ComputeBlock) -> list[str]:
 
 
 def _axis(axis: IterVar) -> str:
-    return f"{'reduce ' if axis.kind == REDUCE else ''}{axis.name}: {_dim(axis.extent)}"
-
-
-def _dim(dim: Dim) -> str:
-    return str(dim) if isinstance(dim, int) else f"<{dim}>"
+    extent = axis.extent if isinstance(axis.extent, int) else f"<{axis.extent}>"
+    return f"{'reduce ' if axis.kind == REDUCE else ''}{axis.name}: {extent}"
 
 
 def _element(buffer: Buffer, indices: tuple[Expr, ...]) -> str:

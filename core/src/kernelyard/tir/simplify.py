@@ -54,28 +54,32 @@ class Simplifier:
         return known
 
     def _simplify(self, expr: Expr) -> Expr:
+        match expr:
+            case DimValue(dim=int(size)):
+                return const(size, INDEX)
+            case Select():
+                return self._select(expr)
         if not expr.children:
-            return DimValue(expr.dim) if isinstance(expr, DimValue) and not isinstance(expr.dim, int) else _plain(expr)
-        if isinstance(expr, Select):
-            return self._select(expr)
+            return expr
         children = tuple(map(self, expr.children))
         expr = expr.with_children(children)
         if not isinstance(expr, Load) and all(isinstance(child, Const) for child in children):
             return _fold(expr)
         match expr:
-            case Binary() if expr.op in COMPARISONS and is_index(expr.a) and is_index(expr.b):
-                return self._compare(expr)
-            case Binary() if is_index(expr):
-                return self.algebra.normalize(expr)
-            case Binary() if expr.dtype == "bool":
-                return _logical(expr)
             case Binary():
-                return _without_neutral(expr)
+                return self._binary(expr)
             case Unary(op="not", x=Unary(op="not")):
                 return expr.x.children[0]
             case Cast() if expr.dtype == expr.x.dtype:
                 return expr.x
         return expr
+
+    def _binary(self, expr: Binary) -> Expr:
+        if expr.op in COMPARISONS and is_index(expr.a) and is_index(expr.b):
+            return self._compare(expr)
+        if is_index(expr):
+            return self.algebra.normalize(expr)
+        return _logical(expr) if expr.dtype == "bool" else _without_neutral(expr)
 
     def _select(self, expr: Select) -> Expr:
         condition = self(expr.condition)
@@ -98,10 +102,6 @@ class Simplifier:
             "ne": (less or greater, a == b),
         }[expr.op]
         return _TRUE if decided[0] else _FALSE if decided[1] else expr
-
-
-def _plain(expr: Expr) -> Expr:
-    return const(expr.dim, INDEX) if isinstance(expr, DimValue) and isinstance(expr.dim, int) else expr
 
 
 def _fold(expr: Expr) -> Expr:

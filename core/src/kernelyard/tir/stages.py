@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from kernelyard import dims
 from kernelyard.dims import Dim
@@ -154,15 +156,11 @@ def make_stages(
             groups[-1].append(block)
         else:
             groups.append([block])
-    users = {
-        buffer: {n for n, group in enumerate(groups) for b in group if buffer in b.reads or b.output == buffer}
-        for buffer in locals_
-    }
-    whole = {b.output for group in groups for b in group if b.writes_spatial_axes}
-    return [
-        Stage(tuple(group), frozenset(b for b, where in users.items() if where == {n} and b in whole))
-        for n, group in enumerate(groups)
-    ]
+    touched = [frozenset().union(*(block.reads | {block.output} for block in group)) for group in groups]
+    users = Counter(chain.from_iterable(touched))
+    whole = {block.output for group in groups for block in group if block.writes_spatial_axes}
+    private = frozenset(buffer for buffer in locals_ if users[buffer] == 1 and buffer in whole)
+    return [Stage(tuple(group), private & buffers) for group, buffers in zip(groups, touched, strict=True)]
 
 
 def _continues(

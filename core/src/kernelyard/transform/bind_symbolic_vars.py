@@ -11,6 +11,7 @@ from kernelyard import dims
 from kernelyard.dims import Dim, SymbolicDim
 from kernelyard.errors import PassError
 from kernelyard.ir import Binding, Call, Constant, Expr, Function, IRModule, Var, operands, with_operands
+from kernelyard.ir.expr import replace_operands
 from kernelyard.ir.op import Op
 from kernelyard.ir.types import substitute, symbols_of
 from kernelyard.ir.visitor import reachable_functions
@@ -98,7 +99,7 @@ class _Binder:
             value = self._rebuilt(binding.value, tuple(replaced.get(o, o) for o in operands(binding.value)))
             replaced[binding.var] = var = Var(binding.var.name, value.type, binding.var.origin)
             bindings.append(Binding(var, value))
-        result = with_operands(function.result, [replaced.get(o, o) for o in operands(function.result)])
+        result = replace_operands(function.result, replaced)
         new_params = [replaced[param] for param in params]
         return Function(new_params, bindings, result, function.attrs)  # pyright: ignore[reportArgumentType]
 

@@ -131,19 +131,22 @@ class _Grouping:
 
     def _may_join(self, node: _Node, consumers: Sequence[_Node], group: _Group) -> bool:
         reads = [(user, block, load) for user in consumers for block, load in user.reads_of(node.binding.var)]
-        budget = min(user.budget for user in consumers)
+        budget = _budget(consumers, reads)
         if node.kind == ANCHOR:
             return budget == math.inf and not group.has_anchor and all(_is_epilogue(*read) for read in reads)
         if node.kind == REDUCTION:
             return budget == math.inf and all(_shares_rows(*read) for read in reads)
-        if any(user.kind == ANCHOR for user in consumers):
-            return False
-        if not all(reads_once(load, block) or _shares_rows(user, block, load) for user, block, load in reads):
-            budget = min(budget, CHEAP)
-        if budget < math.inf and node.cost > budget:
+        if node.cost > budget or any(user.kind == ANCHOR for user in consumers):
             return False
         node.budget = budget - node.cost
         return True
+
+
+def _budget(consumers: Sequence[_Node], reads: Sequence[tuple[_Node, ComputeBlock, Load]]) -> float:
+    """Return how many operations a call may cost that consumers read so: without limit where none is repeated."""
+    budget = min(user.budget for user in consumers)
+    is_repeated = not all(reads_once(load, block) or _shares_rows(user, block, load) for user, block, load in reads)
+    return min(budget, CHEAP) if is_repeated else budget
 
 
 def _is_epilogue(user: _Node, block: ComputeBlock, load: Load) -> bool:

@@ -4,19 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from kernelyard.ir import (
-    Binding,
-    Call,
-    Expr,
-    Function,
-    GlobalVar,
-    IRModule,
-    Tuple,
-    TupleGetItem,
-    Var,
-    operands,
-    with_operands,
-)
+from kernelyard.ir import Binding, Call, Expr, Function, GlobalVar, IRModule, Tuple, TupleGetItem, Var
+from kernelyard.ir.expr import replace_operands
 
 
 def inline_functions(module: IRModule, names: Collection[str], entries: Sequence[str] | None = None) -> IRModule:
@@ -46,10 +35,10 @@ class _Inliner:
         replaced: dict[Expr, Expr] = {}
         for binding in function.bindings:
             self._place(binding, replaced)
-        return Function(function.params, self._bindings, _replace(function.result, replaced), function.attrs)
+        return Function(function.params, self._bindings, replace_operands(function.result, replaced), function.attrs)
 
     def _place(self, binding: Binding, replaced: dict[Expr, Expr], copy: bool = False) -> None:
-        value = _replace(binding.value, replaced)
+        value = replace_operands(binding.value, replaced)
         body = self._body(value)
         if body is not None:
             assert isinstance(value, Call)
@@ -74,13 +63,4 @@ class _Inliner:
         replaced: dict[Expr, Expr] = dict(zip(body.params, args, strict=True))
         for binding in body.bindings:
             self._place(binding, replaced, copy=True)
-        return (
-            replaced.get(body.result, body.result) if isinstance(body.result, Var) else _replace(body.result, replaced)
-        )
-
-
-def _replace(value: Expr, replaced: dict[Expr, Expr]) -> Expr:
-    if not any(operand in replaced for operand in operands(value)):
-        return value
-    new = [replaced.get(operand, operand) for operand in operands(value)]
-    return with_operands(value, new)
+        return replace_operands(body.result, replaced)

@@ -4,21 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from kernelyard.ir import (
-    BaseFunction,
-    Binding,
-    Call,
-    Constant,
-    Expr,
-    Function,
-    GlobalVar,
-    IRModule,
-    Op,
-    Tuple,
-    Var,
-    operands,
-    with_operands,
-)
+from kernelyard.ir import BaseFunction, Binding, Call, Expr, Function, GlobalVar, IRModule, Op, Tuple, Var
+from kernelyard.ir.expr import replace_operands
+from kernelyard.ir.visitor import free_operands
 from kernelyard.tir.primfunc import PrimFunc
 
 PRIMITIVE = "Primitive"
@@ -41,15 +29,8 @@ def callee(value: Expr, module: IRModule) -> PrimFunc | None:
 
 def group_function(bindings: Sequence[Binding], results: Sequence[Var]) -> tuple[Function, list[Expr]]:
     """The bindings as a function of what they read from outside, and what that is; several results are a tuple."""
-    inside = {binding.var for binding in bindings}
-    params: dict[Expr, Var] = {}
-
-    def parameter_for(operand: Expr) -> Expr:
-        if isinstance(operand, Constant) or (isinstance(operand, Var) and operand not in inside):
-            return params.setdefault(operand, Var(f"p{len(params)}", operand.type))
-        return operand
-
-    body = [Binding(b.var, with_operands(b.value, list(map(parameter_for, operands(b.value))))) for b in bindings]
+    params: dict[Expr, Var] = {o: Var(f"p{number}", o.type) for number, o in enumerate(free_operands(bindings))}
+    body = [Binding(b.var, replace_operands(b.value, params)) for b in bindings]
     result = results[0] if len(results) == 1 else Tuple(results)
     return Function(list(params.values()), body, result, {PRIMITIVE: True}), list(params)
 

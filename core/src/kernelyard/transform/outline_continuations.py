@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kernelyard.ir import Binding, Call, Expr, Function, GlobalVar, IRModule, Tuple, TupleGetItem, Var, operands
-from kernelyard.ir.expr import with_operands
+from kernelyard.ir.expr import replace_operands
+from kernelyard.ir.lambda_lifting import free_variables
 from kernelyard.ir.module import PRIVATE
 from kernelyard.ir.scopes import attribute_symbols, introduces_symbols
 from kernelyard.ir.types import TupleType, symbols_of
@@ -75,13 +76,11 @@ def _symbols(binding: Binding) -> frozenset[str]:
 def _split(function: Function, last: int, rest_name: str) -> tuple[Function, Function]:
     """The function up to binding number `last` and a call of the rest; and the rest."""
     head, tail = list(function.bindings[: last + 1]), function.bindings[last + 1 :]
-    made = {binding.var for binding in tail}
-    read = [o for value in (*(b.value for b in tail), function.result) for o in _read(value) if o not in made]
     params: list[Var] = []
     args: list[Expr] = []
     bindings: list[Binding] = []
     replaced: dict[Expr, Expr] = {}
-    for var in dict.fromkeys([head[-1].var, *read]):
+    for var in dict.fromkeys([head[-1].var, *free_variables(Function((), tail, function.result))]):
         fields = _fields(var, head)
         inner = [Var(var.name, field.type, var.origin) for field in fields]
         params += inner
@@ -91,8 +90,8 @@ def _split(function: Function, last: int, rest_name: str) -> tuple[Function, Fun
         else:
             bindings.append(Binding(Var(var.name, var.type), Tuple(inner)))
             replaced[var] = bindings[-1].var
-    bindings += [Binding(binding.var, _renamed(binding.value, replaced)) for binding in tail]
-    rest = Function(params, bindings, _renamed(function.result, replaced), {PRIVATE: True})
+    bindings += [Binding(binding.var, replace_operands(binding.value, replaced)) for binding in tail]
+    rest = Function(params, bindings, replace_operands(function.result, replaced), {PRIVATE: True})
     call = Var("rest", rest.result_type)
     head.append(Binding(call, Call(GlobalVar(rest_name), args, type_=rest.result_type)))
     return Function(function.params, head, _result(call, head), function.attrs), rest
@@ -110,14 +109,6 @@ def _fields(var: Var, head: list[Binding]) -> list[Var]:
     fields = [Var(f"{var.name}_{index}", item.type, var.origin) for index, item in enumerate(items)]
     head += [Binding(field, item) for field, item in zip(fields, items, strict=True)]
     return fields
-
-
-def _renamed(value: Expr, replaced: dict[Expr, Expr]) -> Expr:
-    if value in replaced:
-        return replaced[value]
-    old = operands(value) if not isinstance(value, Var) else ()
-    new = [replaced.get(operand, operand) for operand in old]
-    return value if all(a is b for a, b in zip(old, new, strict=True)) else with_operands(value, new)
 
 
 def _result(call: Var, head: list[Binding]) -> Expr:

@@ -8,7 +8,6 @@ from typing import TypeAlias
 from kernelyard.ir import (
     Binding,
     Call,
-    Constant,
     Expr,
     Function,
     GlobalVar,
@@ -19,7 +18,8 @@ from kernelyard.ir import (
     Var,
     operands,
 )
-from kernelyard.ir.expr import with_operands
+from kernelyard.ir.expr import replace_operands
+from kernelyard.ir.visitor import free_operands
 from kernelyard.patterns.composite import CODEGEN, lift, structural_key
 from kernelyard.patterns.dataflow import Dataflow, without_aliases
 from kernelyard.patterns.regions import convex_regions
@@ -85,13 +85,7 @@ class RegionMerging:
     def _call_region(self, backend: str, members: list[Binding], dataflow: Dataflow) -> list[Binding]:
         inside = {binding.var for binding in members}
         outputs = [b.var for b in members if dataflow.is_needed_outside(b.var, inside)] or [members[-1].var]
-        inputs = dict.fromkeys(
-            operand
-            for binding in members
-            for operand in operands(binding.value)
-            if operand not in inside and isinstance(operand, (Var, Constant))
-        )
-        lifted = lift(members, tuple(inputs), outputs, {CODEGEN: backend})
+        lifted = lift(members, tuple(free_operands(members)), outputs, {CODEGEN: backend})
         if self._is_wanted is not None and not self._is_wanted(lifted.function, members):
             return members
         name = self._region(backend, self._finished(lifted.function))
@@ -112,12 +106,6 @@ class RegionMerging:
         return {b.var for b in function.bindings if isinstance(b.var.type, TupleType) and self._backend(b.value)}
 
 
-def _with_renamed(value: Expr, renamed: dict[Expr, Expr]) -> Expr:
-    if not any(operand in renamed for operand in operands(value)):
-        return value
-    return with_operands(value, [renamed.get(operand, operand) for operand in operands(value)])
-
-
 def _unpack_escaping_tuples(function: Function, tuples: set[Var]) -> Function:
     """Make every use of these tuples an item: where the whole is needed, it is put together again from its items.
 
@@ -128,12 +116,12 @@ def _unpack_escaping_tuples(function: Function, tuples: set[Var]) -> Function:
     bindings: list[Binding] = []
     for binding in function.bindings:
         is_item = isinstance(binding.value, TupleGetItem)
-        bindings.append(binding if is_item else Binding(binding.var, _with_renamed(binding.value, whole)))
+        bindings.append(binding if is_item else Binding(binding.var, replace_operands(binding.value, whole)))
         if binding.var in tuples and _escapes(binding.var, dataflow):
             whole[binding.var] = _repack(binding.var, bindings)
     if not whole:
         return function
-    return Function(function.params, bindings, _with_renamed(function.result, whole), function.attrs)
+    return Function(function.params, bindings, replace_operands(function.result, whole), function.attrs)
 
 
 def _escapes(var: Var, dataflow: Dataflow) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any
 
 import onnx
@@ -128,15 +129,17 @@ class Importer:
         except RejectedError as rejected:
             self._fail(proto, str(rejected), proto.output, scope, rejected.inputs)
             return True
-        for index, name in enumerate(proto.output):
-            value = results[index] if index < len(results) else None
+        self._define_outputs(proto, results, scope)
+        return True
+
+    def _define_outputs(self, proto: onnx.NodeProto, results: Sequence[Value | None], scope: Scope) -> None:
+        for index, (name, value) in enumerate(zip_longest(proto.output, results[: len(proto.output)])):
             if name in scope.values:
                 raise ModelFormatError(f"two nodes produce {name!r}", where=origin_of(proto), found=name)
             if name and value is not None:
                 scope.values[name] = value
             elif name:
                 self._fail(proto, f"its output {index} is not supported", [name], scope)
-        return True
 
     def _fail(
         self,
@@ -237,7 +240,9 @@ class Importer:
         self.run_nodes([without_inputs(node, left_out) for node in body.node], scope)
         return _results(scope, body.output)
 
-    def run_subgraph(self, graph: onnx.GraphProto, around: Scope, given: Mapping[str, Value]) -> Sequence[Value | None]:
+    def run_subgraph(
+        self, graph: onnx.GraphProto, around: Scope, inputs: Sequence[Value | None] = ()
+    ) -> Sequence[Value | None]:
         """Convert a graph attribute (a branch of If, the body of Loop) in place; its results in order.
 
         Raises: RejectedError, ModelFormatError.
@@ -246,7 +251,8 @@ class Importer:
             raise RejectedError(f"graphs are nested more than {MAX_DEPTH} levels deep")
         scope = Scope(around.opsets, around, attributes=around.attributes, depth=around.depth + 1)
         self.add_initializers(graph, scope)
-        scope.values.update(given)
+        given = zip(graph.input, inputs, strict=False)
+        scope.values.update({parameter.name: value for parameter, value in given if value is not None})
         self.run_nodes(graph.node, scope)
         return _results(scope, [output.name for output in graph.output])
 
@@ -264,9 +270,7 @@ class Importer:
         """
         outer, self.builder = self.builder, GraphBuilder(self.builder)
         try:
-            pairs = zip(graph.input, inputs(self.builder), strict=False)
-            given = {parameter.name: value for parameter, value in pairs if value is not None}
-            results = self.run_subgraph(graph, around, given)
+            results = self.run_subgraph(graph, around, inputs(self.builder))
             tensors = [result for result in results if isinstance(result, Expr)]
             if len(tensors) != len(results):
                 raise RejectedError("its graph gives something that is not a tensor")

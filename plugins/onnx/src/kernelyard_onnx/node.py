@@ -286,6 +286,25 @@ class Node:
         """`expr[begin:end]` along an axis, bounds inside the axis."""
         return self.op("strided_slice", expr, axes=(axis,), begin=(begin,), end=(end,), strides=(1,))
 
+    def select(self, expr: Expr, axis: int, index: int) -> Expr:
+        """The part of a tensor at one index of an axis, without that axis."""
+        part = self.slice(expr, axis, index, index + 1)
+        shape = self.shape(part)
+        return self.reshape(part, (*shape[:axis], *shape[axis + 1 :]))
+
+    def unsqueeze(self, expr: Expr, axis: int) -> Expr:
+        """`expr` with a new axis of size 1."""
+        shape = self.shape(expr)
+        return self.reshape(expr, (*shape[:axis], 1, *shape[axis:]))
+
+    def concat(self, parts: Sequence[Expr], axis: int) -> Expr:
+        """Tensors one after another along an axis; a single one as it is."""
+        return parts[0] if len(parts) == 1 else self.op("concat", *parts, axis=axis)
+
+    def stack(self, parts: Sequence[Expr], axis: int) -> Expr:
+        """Tensors one after another along a new axis."""
+        return self.concat([self.unsqueeze(part, axis) for part in parts], axis)
+
     def along(self, expr: Expr, axis: int, rank: int) -> Expr:
         """A vector placed along one axis of a tensor of some rank, ones elsewhere."""
         shape: list[Dim] = [1] * rank

@@ -122,15 +122,19 @@ class Session:
         shapes.update(_empty_sizes({name: value for name, value in given.items() if name not in {*shapes, *values}}))
         key = (tuple(map(_fingerprint, values.items())), repr(shapes)) if values or shapes else ()
         if key not in self._kept:
-            imported = import_structured(self.model, {"shapes": shapes, "values": values}, self.files)
-            has_results = bool(imported.module["main"].attrs["output_names"])
-            executable = ky.compile(imported.module, backends=self.backends) if has_results else None
-            if executable is not None and self.threads is not None:
-                executable.threads = self.threads
+            compiled = self._compile({"shapes": shapes, "values": values})
             while len(self._kept) >= MAX_KEPT:
                 del self._kept[next(iter(self._kept))]
-            self._kept[key] = Compiled(imported, executable)
+            self._kept[key] = compiled
         return self._kept[key]
+
+    def _compile(self, options: Mapping[str, Any]) -> Compiled:
+        imported = import_structured(self.model, options, self.files)
+        if not imported.module["main"].attrs["output_names"]:
+            return Compiled(imported, None)
+        executable = ky.compile(imported.module, backends=self.backends)
+        executable.threads = self.threads
+        return Compiled(imported, executable)
 
 
 def flattened(feeds: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,9 +16,8 @@ from kernelyard.ir import (
     TupleGetItem,
     TupleType,
     Var,
-    operands,
-    with_operands,
 )
+from kernelyard.ir.expr import replace_operands
 from kernelyard.patterns.composite import CODEGEN, GLOBAL_SYMBOL, structural_key
 from kernelyard.transform.bind_symbolic_vars import bound_function
 from kernelyard.transform.fresh_names import FreshNames
@@ -129,11 +128,9 @@ def _differ(new: Binding, old: Binding) -> bool:
 
 def _renamed(function: Function, same: Mapping[Expr, Expr]) -> Function:
     """Drop parameters that alias another parameter."""
-    bindings = [
-        Binding(b.var, with_operands(b.value, [same.get(o, o) for o in operands(b.value)])) for b in function.bindings
-    ]
-    result = with_operands(function.result, [same.get(o, o) for o in operands(function.result)])
-    return Function([p for p in function.params if p not in same], bindings, result, function.attrs)
+    bindings = [Binding(b.var, replace_operands(b.value, same)) for b in function.bindings]
+    params = [param for param in function.params if param not in same]
+    return Function(params, bindings, replace_operands(function.result, same), function.attrs)
 
 
 def _with_outputs_once(region: Function) -> tuple[Function, list[int]]:

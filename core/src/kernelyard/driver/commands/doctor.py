@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib import metadata
 
@@ -19,11 +19,15 @@ from kernelyard.plugins.guard import guarded
 from kernelyard.plugins.hookspecs import API_VERSION
 from kernelyard.plugins.manager import BackendInfo, backends, get_manager
 from kernelyard.runtime.artifact.loader import runtime_entry_points
-from kernelyard.runtime.device.device import GROUP, device_kinds
 from kernelyard.runtime.installed.entry_points import EntryPoint, distribution_of
 from kernelyard.runtime.text_table import aligned
 
 FAULTS = ("broken", "incompatible", "unavailable")
+# Parts of which one should be usable: the extra that installs it, and the consequence of having none.
+NEEDED_PARTS = {
+    "code_generator": ("cpu", "what no library takes runs on the slow reference interpreter"),
+    "frontend": ("onnx", "only IRModules can be compiled"),
+}
 LIBRARIES = ("numpy", "apache-tvm-ffi", "pluggy", "ml_dtypes")
 
 
@@ -38,11 +42,8 @@ def command(ctx: click.Context, retry: bool, as_json: bool) -> None:
         get_manager().forget_trials()
         trial.forget(entries, [()] * len(entries))
     infos, runtimes = backends(), _runtimes(entries)
+    faults = _faults(infos, runtimes)
     active = [info for info in infos if info.state == "active"]
-    faults = [f"{info.name} ({info.dist}): {info.state}" for info in infos if info.state in FAULTS]
-    faults += [f"{info.name} ({info.dist}): {fault}" for info in active for fault in faults_of(info)]
-    faults += [f"runtime {kind} ({facts['dist']}): broken" for kind, facts in runtimes.items() if facts["reason"]]
-    faults += _undriven(infos)
     notes = [f"{info.name} ({info.dist}): {note}" for info in active for note in notes_of(info, entries)]
     versions = {"kernelyard": __version__, "plugin API": API_VERSION, "python": platform.python_version()}
     versions |= {name: _version(name) for name in LIBRARIES}
@@ -63,21 +64,14 @@ def command(ctx: click.Context, retry: bool, as_json: bool) -> None:
     ctx.exit(1 if faults else 0)
 
 
-def _undriven(infos: Sequence[BackendInfo]) -> list[str]:
-    """List the plugins for kinds of devices that nothing here drives, so that their programs cannot run."""
-    driven = device_kinds()
+def _faults(infos: Sequence[BackendInfo], runtimes: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """Return what is to mend, a line each."""
+    active = [info for info in infos if info.state == "active"]
     return [
-        f"{info.name} ({info.dist}): for {kind}, whose devices no installed plugin drives (entry point of {GROUP})"
-        for info in infos
-        for kind in info.targets
-        if info.state == "active" and kind not in driven
+        *(f"{info.name} ({info.dist}): {info.state}" for info in infos if info.state in FAULTS),
+        *(f"{info.name} ({info.dist}): {fault}" for info in active for fault in faults_of(info)),
+        *(f"runtime {kind} ({facts['dist']}): broken" for kind, facts in runtimes.items() if facts["reason"]),
     ]
-
-
-def _inner_width() -> int | None:
-    """Of what stands indented."""
-    width = terminal_width()
-    return None if width is None else width - 2
 
 
 def _print_plugins(infos: list[BackendInfo], runtimes: dict[str, dict[str, str]]) -> None:
@@ -88,20 +82,23 @@ def _print_plugins(infos: list[BackendInfo], runtimes: dict[str, dict[str, str]]
     say(f"  import, hooks and probe: {times or 'none is active'}")
     click.echo("\nruntime halves, for running artifacts")
     rows = [(kind, f"{f['dist']} {f['version']}", f["reason"] or "can be imported") for kind, f in runtimes.items()]
-    for line in aligned(rows, _inner_width()):
-        click.echo(f"  {line}")
+    _print_table(rows)
     for name, facts in {**_facts_of("code_generator"), **_facts_of("backend")}.items():
         click.echo(f"\n{name}")
-        for line in aligned(list(facts.items()), _inner_width()):
-            click.echo(f"  {line}")
+        _print_table(list(facts.items()))
     click.echo()
     usable = {part for info in infos if info.state == "active" for part in info.provides}
-    if "code_generator" not in usable:
-        say("no code generator is usable: what no library takes runs on the slow reference interpreter")
-        click.echo(f"    → {_way_to('code_generator', 'cpu', infos)}")
-    if "frontend" not in usable:
-        click.echo("no frontend is usable: only IRModules can be compiled")
-        click.echo(f"    → {_way_to('frontend', 'onnx', infos)}")
+    for part, (extra, consequence) in NEEDED_PARTS.items():
+        if part not in usable:
+            say(f"no {part.replace('_', ' ')} is usable: {consequence}")
+            click.echo(f"    → {_way_to(part, extra, infos)}")
+
+
+def _print_table(rows: Sequence[Sequence[str]]) -> None:
+    """Print rows with aligned cells, indented."""
+    width = terminal_width()
+    for line in aligned(rows, None if width is None else width - 2):
+        click.echo(f"  {line}")
 
 
 def _way_to(part: str, extra: str, infos: Sequence[BackendInfo]) -> str:

@@ -13,6 +13,7 @@ from kernelyard.plugins.guard import guarded
 from kernelyard.plugins.manager import BackendInfo, get_manager
 from kernelyard.runtime.abi.api_range import RUNTIME_API, check_runtime_api
 from kernelyard.runtime.abi.module import RuntimeModule
+from kernelyard.runtime.device.device import GROUP, device_kinds
 from kernelyard.runtime.installed.entry_points import EntryPoint, distribution_of
 from kernelyard.target import Target
 
@@ -21,9 +22,11 @@ SLOW_SECONDS = 2.0  # that import, hooks and probe may take together; every comp
 
 def faults_of(info: BackendInfo) -> list[str]:
     """Return what keeps an active plugin from ever doing what it is for, a sentence each."""
-    if not info.provides:
-        return ["its manifest provides nothing: it is never asked"]
-    return list(_pattern_faults(info)) if "backend" in info.provides else []
+    faults = [] if info.provides else ["its manifest provides nothing: it is never asked"]
+    if "backend" in info.provides:
+        faults += _pattern_faults(info)
+    undriven = [kind for kind in info.targets if kind not in device_kinds()]
+    return faults + [f"for {k}, whose devices no installed plugin drives (entry point of {GROUP})" for k in undriven]
 
 
 def notes_of(info: BackendInfo, runtime_halves: Sequence[EntryPoint]) -> list[str]:

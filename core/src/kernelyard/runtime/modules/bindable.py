@@ -26,4 +26,4 @@ class BindableModule(RuntimeModule):
         """See `RuntimeModule.get_function`; safe to call from many threads, one at a time runs."""
         from kernelyard.runtime.modules.bound_function import BoundFunction  # programs bind without it
 
-        return BoundFunction(self, symbol)
+        return BoundFunction(self, symbol, self.signature(symbol))

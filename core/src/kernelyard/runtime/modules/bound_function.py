@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from kernelyard.errors import InputShapeError, InputTypeError
 from kernelyard.runtime.abi import memory
-from kernelyard.runtime.abi.module import BindContext, BoundCall, BoundTensor
+from kernelyard.runtime.abi.module import BindContext, BoundCall, BoundTensor, RuntimeModule
 from kernelyard.runtime.abi.shapes import solve_symbols
+from kernelyard.runtime.abi.spec import Signature
 from kernelyard.runtime.abi.threads import default_threads
 from kernelyard.runtime.device.tensor import as_array
 from kernelyard.runtime.execute.call_table import CallTable
 from kernelyard.runtime.execute.step_errors import StepLabel
 from kernelyard.runtime.lru import LRU
-
-if TYPE_CHECKING:
-    from kernelyard.runtime.modules.bindable import BindableModule
 
 MAX_BOUND_SHAPES = 16
 
@@ -27,10 +25,10 @@ MAX_BOUND_SHAPES = 16
 class BoundFunction:
     """A function behind the destination-passing convention: copies in, runs, copies out; one call at a time runs."""
 
-    def __init__(self, module: BindableModule, symbol: str) -> None:
+    def __init__(self, module: RuntimeModule, symbol: str, signature: Signature) -> None:
         self._module = module
         self._symbol = symbol
-        self._signature = module.signature(symbol)
+        self._signature = signature
         self._lock = Lock()
         self._bound: LRU[object, tuple[CallTable, list[np.ndarray], BoundCall]] = LRU(MAX_BOUND_SHAPES)
 

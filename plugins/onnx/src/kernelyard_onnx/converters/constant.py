@@ -67,8 +67,9 @@ def size(node: Node) -> Expr:
 def number_range(node: Node) -> Expr:
     bounds = [node.input(index) for index in range(3)]
     known = [node.builder.known.constant(bound) for bound in bounds]
-    if all(value is not None for value in known):
-        start, stop, step = (value.reshape(()) for value in known if value is not None)
+    numbers = [value.reshape(()) for value in known if value is not None]
+    if len(numbers) == len(bounds):
+        start, stop, step = numbers
         count = max(int(np.ceil((stop - start) / step)), 0) if step else node.reject("its step is 0")
         if count <= MAX_ELEMENTS or not np.issubdtype(start.dtype, np.integer):
             node.affordable(count, "result")

@@ -6,6 +6,7 @@ What depends on data becomes branches and loops of the program.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -31,17 +32,16 @@ MAX_UNROLLED_NODES = 4096
 @converter("If")
 def conditional(node: Node) -> Sequence[Value | None]:
     """The branch that is taken stands in place of the node, where the condition does not depend on data."""
-    condition = node.builder.known.constant(node.input(0))
-    if condition is None:
+    taken = _decided(node, node.input(0))
+    if taken is None:
         try:
             return run_time_if(node, node.input(0))
         except RejectedError as error:
             if error.inputs or not str(error):
                 raise
             node.undecided(str(error), node.input(0))
-    taken = bool(condition.reshape(-1)[0])
     branch = node.required_attr("then_branch" if taken else "else_branch")
-    return node.importer.run_subgraph(branch, node.scope, {})
+    return node.importer.run_subgraph(branch, node.scope)
 
 
 @converter("Loop")
@@ -71,93 +71,70 @@ def _unrolled(
     node: Node, body: onnx.GraphProto, limit: Expr | None, condition: Expr | None
 ) -> Sequence[Value | None] | None:
     """The loop as so many copies of its body; None where data decides, or where they would be too many."""
-    known = node.builder.known
-    most = MAX_TURNS if limit is None else known.constant(limit)
-    begins = np.array(True) if condition is None else known.constant(condition)
-    if most is None or begins is None:
+    most = np.array(MAX_TURNS) if limit is None else node.builder.known.constant(limit)
+    goes_on = True if condition is None else _decided(node, condition)
+    if most is None or goes_on is None or not _may_unroll(body, int(most.reshape(-1)[0])):
         return None
-    turns = int(np.reshape(most, -1)[0])
-    if turns > MAX_TURNS or turns * len(body.node) > MAX_UNROLLED_NODES:
-        return None
+    turn, turns = 0, int(most.reshape(-1)[0])
     listed = len(node.importer.problems)
-    goes_on: bool | None = bool(begins.reshape(-1)[0])
-    carried: list[Value | None] = [node.value(index) for index in range(2, len(node.inputs))]
-    stacks: list[list[Expr]] = [[] for _ in range(len(body.output) - 1 - len(carried))]
-    turn = 0
+    states: Sequence[Value | None] = node.inputs[2:]
+    stacks: list[list[Expr]] = [[] for _ in body.output[1 + len(states) :]]
     while goes_on and turn < turns:
-        given = [Constant(np.int64(turn)), Constant(np.bool_(True)), *carried]
-        results = _turn(node, body, given)
-        more = known.constant(_tensor(node, results[0]))
-        goes_on = None if more is None else bool(more.reshape(-1)[0])
-        carried, scanned = list(results[1 : 1 + len(carried)]), results[1 + len(carried) :]
-        for stack, value in zip(stacks, scanned, strict=True):
-            stack.append(_tensor(node, value))
+        given = [Constant(np.int64(turn)), Constant(np.bool_(True)), *states]
+        more, *results = node.importer.run_subgraph(body, node.scope, given)
+        goes_on = _decided(node, _tensor(node, more))
+        states = results[: len(states)]
+        _append(node, stacks, results[len(states) :])
         turn += 1
-    if (goes_on is None and turn < turns) or (goes_on and limit is None) or not all(stacks):
+    has_ended = goes_on is False or (limit is not None and turn >= turns)
+    if not has_ended or not all(stacks):
         del node.importer.problems[listed:]
         return None
-    return [*carried, *(_stacked(node, stack, 0) for stack in stacks)]
+    return [*states, *(_stacked(node, stack, 0) for stack in stacks)]
 
 
-def _turn(node: Node, body: onnx.GraphProto, given: Sequence[Value | None]) -> Sequence[Value | None]:
-    named = {parameter.name: value for parameter, value in zip(body.input, given, strict=False) if value is not None}
-    return node.importer.run_subgraph(body, node.scope, named)
+def _decided(node: Node, condition: Expr) -> bool | None:
+    """The truth of a condition; None where data decides it."""
+    value = node.builder.known.constant(condition)
+    return None if value is None else bool(value.reshape(-1)[0])
+
+
+def _may_unroll(body: onnx.GraphProto, turns: int) -> bool:
+    return turns <= MAX_TURNS and turns * len(body.node) <= MAX_UNROLLED_NODES
 
 
 def _tensor(node: Node, value: Value | None) -> Expr:
     return value if isinstance(value, Expr) else node.reject("its body makes something that is not a tensor")
 
 
+def _append(node: Node, stacks: Sequence[list[Expr]], values: Sequence[Value | None]) -> None:
+    for stack, value in zip(stacks, values, strict=True):
+        stack.append(_tensor(node, value))
+
+
 def _stacked(node: Node, items: Sequence[Expr], axis: int) -> Expr:
     if not items:
         node.reject("it takes no turn, so that the type of what it collects is not known")
-    parts = []
-    for item in items:
-        shape = node.shape(item)
-        parts.append(node.reshape(item, (*shape[:axis], 1, *shape[axis:])))
-    return parts[0] if len(parts) == 1 else node.op("concat", *parts, axis=axis)
+    return node.stack(items, node.axis(axis, node.rank(items[0]) + 1))
 
 
 @converter("Scan", since=9)
 def scan(node: Node) -> Sequence[Value | None]:
-    """Unrolled along an axis of fixed size."""
+    """Unrolled along an axis of fixed size, where few turns are taken; else a loop of the program."""
     body: onnx.GraphProto = node.required_attr("body")
-    count = int(node.required_attr("num_scan_inputs"))
     inputs = node.required_inputs()
-    states: list[Value | None] = list(inputs[: len(inputs) - count])
-    scanned = inputs[len(inputs) - count :]
-    outputs = len(body.output) - len(states)
-    in_axes = [
-        node.axis(axis, node.rank(value))
-        for axis, value in zip(node.attr("scan_input_axes") or (0,) * count, scanned, strict=True)
-    ]
-    backwards = node.attr("scan_input_directions") or (0,) * count
-    reverse = node.attr("scan_output_directions") or (0,) * outputs
-    out_axes = node.attr("scan_output_axes") or (0,) * outputs
-    turns = _length(node, scanned, in_axes)
-    if not isinstance(turns, int) or turns > MAX_TURNS or turns * len(body.node) > MAX_UNROLLED_NODES:
-        sources = list(zip(scanned, in_axes, backwards, strict=True))
-        results = _run_time_scan(node, body, turns, states, sources)
-        made = [
-            _placed(node, stack, backward, axis)
-            for stack, backward, axis in zip(results[len(states) :], reverse, out_axes, strict=True)
-        ]
-        return [*results[: len(states)], *made]
-    stacks: list[list[Expr]] = [[] for _ in range(outputs)]
-    for turn in range(turns):
-        given = [
-            _at(node, value, axis, turns - 1 - turn if backward else turn)
-            for value, axis, backward in zip(scanned, in_axes, backwards, strict=True)
-        ]
-        results = _turn(node, body, [*states, *given])
-        states = list(results[: len(states)])
-        for stack, value in zip(stacks, results[len(states) :], strict=True):
-            stack.append(_tensor(node, value))
-    made = []
-    for stack, backward, axis in zip(stacks, reverse, out_axes, strict=True):
-        rank = node.rank(stack[0]) + 1 if stack else 1
-        made.append(_stacked(node, stack[::-1] if backward else stack, node.axis(axis, rank)))
-    return [*states, *made]
+    states = inputs[: len(inputs) - int(node.required_attr("num_scan_inputs"))]
+    scanned, collected = inputs[len(states) :], body.output[len(states) :]
+
+    def numbers(name: str, items: Sequence[object]) -> Sequence[int]:
+        return node.attr(name) or (0,) * len(items)
+
+    axes = [node.axis(axis, node.rank(x)) for x, axis in zip(scanned, numbers("scan_input_axes", scanned), strict=True)]
+    sources = zip(scanned, axes, numbers("scan_input_directions", scanned), strict=True)
+    targets = zip(numbers("scan_output_axes", collected), numbers("scan_output_directions", collected), strict=True)
+    turns = _length(node, scanned, axes)
+    made = _Scan(node, body, states, list(sources), list(targets))
+    return made.unrolled(turns) if isinstance(turns, int) and _may_unroll(body, turns) else made.looped(turns)
 
 
 @converter("Scan", since=8)
@@ -173,56 +150,73 @@ def scan_of_batches(node: Node) -> Sequence[Value | None]:
     turns = node.fixed(_length(node, inputs[number:], [1] * count), "length of its sequences")
     if batch * turns * len(body.node) > MAX_UNROLLED_NODES:
         node.reject("it takes too many turns")
-    backwards = node.attr("directions") or (0,) * count
+    directions = node.attr("directions") or (0,) * count
+    targets = [(0, 0)] * (len(body.output) - number)
     made: list[list[Expr]] = [[] for _ in body.output]
     for element in range(batch):
-        states: list[Value | None] = [_at(node, x, 0, element) for x in inputs[:number]]
-        rows = [_at(node, x, 0, element) for x in inputs[number:]]
-        stacks: list[list[Expr]] = [[] for _ in range(len(body.output) - number)]
-        for turn in range(turns):
-            given = [_at(node, x, 0, turns - 1 - turn if b else turn) for x, b in zip(rows, backwards, strict=True)]
-            results = _turn(node, body, [*states, *given])
-            states = list(results[:number])
-            for stack, value in zip(stacks, results[number:], strict=True):
-                stack.append(_tensor(node, value))
-        for items, value in zip(made, (*states, *(_stacked(node, stack, 0) for stack in stacks)), strict=True):
-            items.append(_tensor(node, value))
+        parts = [node.select(x, 0, element) for x in inputs]
+        sources = list(zip(parts[number:], [0] * count, directions, strict=True))
+        _append(node, made, _Scan(node, body, parts[:number], sources, targets).unrolled(turns))
     return [_stacked(node, items, 0) for items in made]
-
-
-def _run_time_scan(
-    node: Node,
-    body: onnx.GraphProto,
-    turns: Dim,
-    states: Sequence[Value | None],
-    sources: Sequence[tuple[Expr, int, int]],
-) -> list[Expr]:
-    def turn(params: Sequence[Var], number: Var, states: Sequence[Var]) -> OutlinedGraph:
-        def inputs(builder: GraphBuilder) -> Sequence[Value | None]:
-            last = builder.op("reshape", builder.op("shape_tensor", dims=(turns - 1,)), shape=())
-            at = {0: number, 1: builder.op("subtract", last, number)}
-            return [*states, *(builder.op("take", x, at[int(back)], axis=axis) for x, axis, back in sources)]
-
-        graph = node.importer.outline(body, node.scope, params, inputs)
-        return OutlinedGraph(graph.builder, graph.params, [Constant(np.array(True)), *graph.results])
-
-    starts = [_tensor(node, state) for state in states]
-    return Loop(node, node.number(turns, "int64"), Constant(np.array(True)), starts, turn).run()
-
-
-def _placed(node: Node, stack: Expr, backward: int, axis: int) -> Expr:
-    """What a scan stacked along the first axis, the other way round and along another axis where that is asked for."""
-    turned = node.op("flip", stack, axes=(0,)) if backward else stack
-    rank = node.rank(stack)
-    to = node.axis(axis, rank)
-    return node.permute(turned, [*range(1, to + 1), 0, *range(to + 1, rank)])
 
 
 def _length(node: Node, scanned: Sequence[Expr], axes: Sequence[int]) -> Dim:
     return node.shape(scanned[0])[axes[0]] if scanned else node.reject("it scans over nothing")
 
 
-def _at(node: Node, x: Expr, axis: int, index: int) -> Expr:
-    part = node.slice(x, axis, index, index + 1)
-    shape = node.shape(part)
-    return node.reshape(part, (*shape[:axis], *shape[axis + 1 :]))
+@dataclass(frozen=True)
+class _Scan:
+    """A body that is repeated along axes of tensors.
+
+    sources: the tensors, each with its axis and whether it is read backwards. targets: the axis along which each result
+    of the turns is collected, and whether backwards.
+    """
+
+    node: Node
+    body: onnx.GraphProto
+    states: Sequence[Expr]
+    sources: Sequence[tuple[Expr, int, int]]
+    targets: Sequence[tuple[int, int]]
+
+    def unrolled(self, turns: int) -> list[Value | None]:
+        """Emit so many copies of the body; the last states, then what is collected."""
+        node = self.node
+        states: Sequence[Value | None] = self.states
+        stacks: list[list[Expr]] = [[] for _ in self.targets]
+        for turn in range(turns):
+            rows = [
+                node.select(x, axis, turns - 1 - turn if backwards else turn) for x, axis, backwards in self.sources
+            ]
+            results = node.importer.run_subgraph(self.body, node.scope, [*states, *rows])
+            states = results[: len(states)]
+            _append(node, stacks, results[len(states) :])
+        made = [
+            _stacked(node, stack[::-1] if backwards else stack, axis)
+            for stack, (axis, backwards) in zip(stacks, self.targets, strict=True)
+        ]
+        return [*states, *made]
+
+    def looped(self, turns: Dim) -> list[Value | None]:
+        """Emit a loop; the last states, then what is collected."""
+        node = self.node
+
+        def turn(params: Sequence[Var], number: Var, states: Sequence[Var]) -> OutlinedGraph:
+            def inputs(builder: GraphBuilder) -> Sequence[Value | None]:
+                last = builder.op("reshape", builder.op("shape_tensor", dims=(turns - 1,)), shape=())
+                at = {0: number, 1: builder.op("subtract", last, number)}
+                return [*states, *(builder.op("take", x, at[int(back)], axis=axis) for x, axis, back in self.sources)]
+
+            graph = node.importer.outline(self.body, node.scope, params, inputs)
+            return OutlinedGraph(graph.builder, graph.params, [Constant(np.array(True)), *graph.results])
+
+        results = Loop(node, node.number(turns, "int64"), Constant(np.array(True)), self.states, turn).run()
+        count = len(self.states)
+        stacks = zip(results[count:], self.targets, strict=True)
+        return [*results[:count], *(self._placed(stack, axis, backwards) for stack, (axis, backwards) in stacks)]
+
+    def _placed(self, stack: Expr, axis: int, backwards: int) -> Expr:
+        """What is stacked along the first axis, along another one, and the other way round where that is asked for."""
+        turned = self.node.op("flip", stack, axes=(0,)) if backwards else stack
+        rank = self.node.rank(stack)
+        to = self.node.axis(axis, rank)
+        return self.node.permute(turned, [*range(1, to + 1), 0, *range(to + 1, rank)])

@@ -55,7 +55,7 @@ def one_hot(node: Node) -> Expr:
         off, on = (float(item) for item in known.reshape(-1))
         return node.op("one_hot", indices, depth=count, axis=axis, on_value=on, off_value=off, dtype=node.dtype(values))
     hot = node.op("one_hot", indices, depth=count, axis=axis, on_value=1.0, off_value=0.0, dtype="bool")
-    off, on = (node.reshape(node.slice(values, 0, index, index + 1), ()) for index in (0, 1))
+    off, on = (node.select(values, 0, index) for index in (0, 1))
     return node.op("where", hot, on, off)
 
 
@@ -132,8 +132,7 @@ def compress(node: Node) -> Expr:
 
 
 def _split_rows(node: Node, table: Expr) -> list[Expr]:
-    rows, count = node.shape(table)
-    return [node.reshape(node.slice(table, 0, row, row + 1), (count,)) for row in range(node.fixed(rows, "rank"))]
+    return [node.select(table, 0, row) for row in range(node.fixed(node.shape(table)[0], "rank"))]
 
 
 @converter("NonZero", since=9)

@@ -93,7 +93,11 @@ def _without_repeats(node: Node, x: Expr, labels: list[str]) -> tuple[Expr, list
 
 def _sum_out(node: Node, x: Expr, labels: list[str], needed: set[str]) -> tuple[Expr, list[str]]:
     axes = tuple(axis for axis, label in enumerate(labels) if label not in needed)
-    return (node.op("sum", x, axes=axes, keepdims=False) if axes else x), [x for x in labels if x in needed]
+    return (node.op("sum", x, axes=axes, keepdims=False) if axes else x), _among(labels, needed)
+
+
+def _among(labels: list[str], chosen: set[str]) -> list[str]:
+    return [label for label in labels if label in chosen]
 
 
 def _contract(
@@ -102,26 +106,21 @@ def _contract(
     """One product: labels of both that are needed later are batch axes, those of both that are not are summed."""
     a, a_labels = _sum_out(node, a, a_labels, needed | set(b_labels))
     b, b_labels = _sum_out(node, b, b_labels, needed | set(a_labels))
-    shared = [label for label in a_labels if label in b_labels]
-    batch = [label for label in shared if label in needed]
-    summed = [label for label in shared if label not in needed]
-    rows = [label for label in a_labels if label not in b_labels]
-    columns = [label for label in b_labels if label not in a_labels]
-    sizes: dict[str, dims.Dim] = dict.fromkeys(batch + summed, 1)
-    for x, labels in ((a, a_labels), (b, b_labels)):
-        for label, size in zip(labels, node.shape(x), strict=True):
-            sizes[label] = dims.broadcast(sizes.get(label, 1), size)
+    shared = set(a_labels) & set(b_labels)
+    batch, summed = _among(a_labels, shared & needed), _among(a_labels, shared - needed)
+    rows, columns = _among(a_labels, needed - shared), _among(b_labels, needed - shared)
+    a_sizes = dict(zip(a_labels, node.shape(a), strict=True))
+    b_sizes = dict(zip(b_labels, node.shape(b), strict=True))
+    if any(a_sizes[label] != b_sizes[label] for label in summed):
+        node.reject("it sums over an axis of size 1 that is broadcast")
+    sizes = {**a_sizes, **b_sizes, **{label: dims.broadcast(a_sizes[label], b_sizes[label]) for label in batch}}
 
-    def grouped(x: Expr, labels: list[str], first: list[str], second: list[str]) -> Expr:
-        own = dict(zip(labels, node.shape(x), strict=True))
-        if [own[label] for label in summed] != [sizes[label] for label in summed]:
-            node.reject("it sums over an axis of size 1 that is broadcast")
+    def matrices(x: Expr, labels: list[str], first: list[str], second: list[str]) -> Expr:
         x = node.permute(x, [labels.index(label) for label in (*batch, *first, *second)])
-        kept = node.shape(x)[: len(batch)]
-        group = [dims.product(sizes[label] for label in labels) for labels in (first, second)]
-        return node.reshape(x, (*kept, *group))
+        groups = [dims.product(sizes[label] for label in group) for group in (first, second)]
+        return node.reshape(x, (*node.shape(x)[: len(batch)], *groups))
 
-    product = node.op("matmul", grouped(a, a_labels, rows, summed), grouped(b, b_labels, summed, columns))
+    product = node.op("matmul", matrices(a, a_labels, rows, summed), matrices(b, b_labels, summed, columns))
     labels = [*batch, *rows, *columns]
     return node.reshape(product, [sizes[label] for label in labels]), labels
 

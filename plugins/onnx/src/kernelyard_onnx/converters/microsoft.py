@@ -115,7 +115,7 @@ def unique_numbers(node: Node) -> Sequence[Expr]:
 def new_axis(node: Node) -> Expr:
     x = node.input(0)
     axis = node.axis(int(node.scalar(node.input(1), "axis")), node.rank(x) + 1)
-    return node.reshape(x, (*node.shape(x)[:axis], 1, *node.shape(x)[axis:]))
+    return node.unsqueeze(x, axis)
 
 
 @microsoft("ConvTransposeWithDynamicPads")

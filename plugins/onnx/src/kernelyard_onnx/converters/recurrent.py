@@ -133,9 +133,9 @@ def recurrent(node: Node) -> Sequence[Expr]:
 
 
 def _cell(node: Node, x: Expr, index: int, gates: int, hidden: int, activations: list[Activation]) -> Cell:
-    weight, recurrent = (_of_direction(node, node.input(k), index) for k in (1, 2))
+    weight, recurrent = (node.select(node.input(k), 0, index) for k in (1, 2))
     both = node.optional(3)
-    bias = None if both is None else _of_direction(node, both, index)
+    bias = None if both is None else node.select(both, 0, index)
     size = gates * hidden
     # With linear_before_reset the state's bias of gate h is multiplied by r: it must be added step by step.
     apart = node.proto.op_type == "GRU" and bool(node.attr("linear_before_reset", 0))
@@ -154,7 +154,7 @@ def _cell(node: Node, x: Expr, index: int, gates: int, hidden: int, activations:
         total,
         node.permute(recurrent, (1, 0)),
         recurrent_bias,
-        None if peepholes is None else _of_direction(node, peepholes, index),
+        None if peepholes is None else node.select(peepholes, 0, index),
         activations,
         hidden,
     )
@@ -168,10 +168,10 @@ def _unrolled(cell: Cell, step: Step, states: States, backward: bool) -> tuple[E
         node.reject("its sequence is empty")
     track: list[Expr] = []
     for t in range(count - 1, -1, -1) if backward else range(count):
-        given = _drop_axis(node, node.slice(cell.given, 0, t, t + 1), 0)
+        given = node.select(cell.given, 0, t)
         states, output = _masked(cell, Constant(np.array(t)), step(cell, given, states), states)
-        track.append(_add_axis(node, output, 0))
-    return _joined(node, track[::-1] if backward else track, 0), states
+        track.append(output)
+    return node.stack(track[::-1] if backward else track, 0), states
 
 
 def _looped(cell: Cell, step: Step, states: States, backward: bool) -> tuple[Expr, States]:
@@ -208,39 +208,18 @@ def _masked(cell: Cell, t: Expr, new: States, old: States) -> tuple[States, Expr
 def _outputs(node: Node, tracks: list[Expr], finals: list[States], batch_first: bool) -> Sequence[Expr]:
     """Y (steps, directions, batch, hidden) and the last states (directions, batch, hidden), or batch first."""
     where = 1 if batch_first else 0
-    states = [
-        _joined(node, [_add_axis(node, state[k], where) for state in finals], where) for k in range(len(finals[0]))
-    ]
+    states = [node.stack(each, where) for each in zip(*finals, strict=True)]
     if not node.has_output(0):
         return [states[0], *states]
-    y = _joined(node, [_add_axis(node, track, 1) for track in tracks], 1)
+    y = node.stack(tracks, 1)
     return [node.permute(y, (2, 0, 1, 3)) if batch_first else y, *states]
-
-
-def _joined(node: Node, parts: Sequence[Expr], axis: int) -> Expr:
-    return parts[0] if len(parts) == 1 else node.op("concat", *parts, axis=axis)
 
 
 def _initial(node: Node, index: int, direction: int, batch: Dim, hidden: int, x: Expr, batch_first: bool) -> Expr:
     given = node.optional(index)
     if given is None:
         return node.full(0, (batch, hidden), node.dtype(x))
-    axis = 1 if batch_first else 0
-    return _drop_axis(node, node.slice(given, axis, direction, direction + 1), axis)
-
-
-def _of_direction(node: Node, x: Expr, index: int) -> Expr:
-    return _drop_axis(node, node.slice(x, 0, index, index + 1), 0)
-
-
-def _drop_axis(node: Node, x: Expr, axis: int) -> Expr:
-    shape = node.shape(x)
-    return node.reshape(x, (*shape[:axis], *shape[axis + 1 :]))
-
-
-def _add_axis(node: Node, x: Expr, axis: int) -> Expr:
-    shape = node.shape(x)
-    return node.reshape(x, (*shape[:axis], 1, *shape[axis:]))
+    return node.select(given, 1 if batch_first else 0, direction)
 
 
 # --- activations ------------------------------------------------------------------------------------------------------

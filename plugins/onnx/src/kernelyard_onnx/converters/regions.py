@@ -93,7 +93,7 @@ def deformable_convolution(node: Node) -> Expr:
     taps = []
     for axis, size in enumerate(spatial):
         grid = _places(window.strides[axis], window.dilation[axis], window.padding[axis], axis, kernel, made)
-        shift = node.reshape(node.slice(moved, 2, axis, axis + 1), (images, elements, outputs))
+        shift = node.select(moved, 2, axis)
         at = node.op("add", shift, grid.astype(to_numpy(node.dtype(x))))
         taps.append(linear_taps(node, node.reshape(at, (images, elements * outputs)), size))
     shape = (images, dims.floordiv(channels, shifts), elements * outputs)

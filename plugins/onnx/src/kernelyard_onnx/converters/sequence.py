@@ -92,9 +92,7 @@ def concat_from_sequence(node: Node) -> Expr:
         node.reject("it joins an empty sequence")
     new_axis = bool(node.attr("new_axis", 0))
     axis = node.axis(node.required_attr("axis"), node.rank(items[0]) + new_axis)
-    if new_axis:
-        items = tuple(node.reshape(item, (*node.shape(item)[:axis], 1, *node.shape(item)[axis:])) for item in items)
-    return items[0] if len(items) == 1 else node.op("concat", *items, axis=axis)
+    return node.stack(items, axis) if new_axis else node.concat(items, axis)
 
 
 @converter("SequenceMap", since=17)
@@ -104,8 +102,7 @@ def sequence_map(node: Node) -> Sequence[Value]:
     made: list[list[Expr]] = [[] for _ in body.output]
     for index in range(len(node.sequence(0).items)):
         values = [v.items[index] if isinstance(v, TensorSequence) else v for v in node.inputs]
-        named = {p.name: v for p, v in zip(body.input, values, strict=False) if v is not None}
-        for items, value in zip(made, node.importer.run_subgraph(body, node.scope, named), strict=True):
+        for items, value in zip(made, node.importer.run_subgraph(body, node.scope, values), strict=True):
             items.append(value if isinstance(value, Expr) else node.reject("its graph gives no tensor"))
     return [TensorSequence(tuple(items)) for items in made]
 

@@ -129,8 +129,7 @@ def concat(node: Node) -> Expr:
     parts = node.required_inputs()
     if not parts:
         node.reject("it joins nothing")
-    axis = node.axis(node.attr("axis", 1), node.rank(parts[0]))
-    return parts[0] if len(parts) == 1 else node.op("concat", *parts, axis=axis)
+    return node.concat(parts, node.axis(node.attr("axis", 1), node.rank(parts[0])))
 
 
 @converter("Expand", since=8)

@@ -28,31 +28,26 @@ def _fourier(node: Node, axis: int) -> Expr:
     X: (..., length, 1 or 2) real or complex numbers -> (..., bins, 2).
     """
     x, length = node.input(0), node.optional(1)
-    at = node.axis(axis, node.rank(x))
+    last, at = node.rank(x) - 1, node.axis(axis, node.rank(x))
     size = node.fixed(node.shape(x)[at], "length of its signal")
     inverse, onesided = bool(node.attr("inverse", 0)), bool(node.attr("onesided", 0))
-    whole = 2 * (size - 1) if inverse and onesided else size
-    points = whole if length is None else int(node.scalar(length, "dft_length"))
-    last = node.rank(x) - 1
+    gives_reals = inverse and onesided
+    points = 2 * (size - 1) if gives_reals else size
+    if length is not None:
+        points = int(node.scalar(length, "dft_length"))
+    used = min(size, points // 2 + 1 if gives_reals else points)
+    if used < size:
+        x = node.slice(x, at, 0, used)
     components = node.fixed(node.shape(x)[last], "number of its components")
     order = [a for a in range(last) if a != at] + [at]
-    parts = [node.permute(_part(node, x, index), order) for index in range(components)]
-    used = min(size, points // 2 + 1 if inverse and onesided else points)
-    if used < size:
-        parts = [node.slice(part, last - 1, 0, used) for part in parts]
+    parts = [node.permute(node.select(x, last, index), order) for index in range(components)]
+    if gives_reals:
+        results = [_real_signal(node, parts, used, points)]
+    else:
+        bins = points // 2 + 1 if onesided else points
+        results = _transform(node, parts, used, points, bins, 1 if inverse else -1)
     back = [order.index(a) for a in range(last)]
-    if inverse and onesided:
-        signal = node.permute(_real_signal(node, parts, used, points), back)
-        return node.reshape(signal, (*node.shape(signal), 1))
-    bins = points // 2 + 1 if onesided else points
-    real, imaginary = _transform(node, parts, used, points, bins, 1 if inverse else -1)
-    both = [node.permute(part, back) for part in (real, imaginary)]
-    return node.op("concat", *(node.reshape(part, (*node.shape(part), 1)) for part in both), axis=last)
-
-
-def _part(node: Node, x: Expr, index: int) -> Expr:
-    part = node.slice(x, node.rank(x) - 1, index, index + 1)
-    return node.reshape(part, node.shape(part)[:-1])
+    return node.stack([node.permute(result, back) for result in results], last)
 
 
 def _real_signal(node: Node, parts: list[Expr], used: int, points: int) -> Expr:
@@ -93,14 +88,12 @@ def short_time_fourier(node: Node) -> Expr:
     count = (total - size) // hop + 1
     starts = np.arange(count, dtype=np.int64)[:, None] * hop
     frames = node.op("take", signal, Constant(starts + np.arange(size, dtype=np.int64)), axis=1)
-    parts = [
-        _part(node, frames, index) for index in range(node.fixed(node.shape(frames)[-1], "number of its components"))
-    ]
+    components = node.fixed(node.shape(frames)[-1], "number of its components")
+    parts = [node.select(frames, node.rank(frames) - 1, index) for index in range(components)]
     if window is not None:
         parts = [node.op("multiply", part, window) for part in parts]
     bins = size // 2 + 1 if node.attr("onesided", 1) else size
-    both = _transform(node, parts, size, size, bins, -1)
-    return node.op("concat", *(node.reshape(part, (*node.shape(part), 1)) for part in both), axis=3)
+    return node.stack(_transform(node, parts, size, size, bins, -1), 3)
 
 
 @converter("MelWeightMatrix", since=17)

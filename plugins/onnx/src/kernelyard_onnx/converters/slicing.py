@@ -64,15 +64,7 @@ def _slice_by_data(node: Node, axes: Expr | None, steps: Expr | None) -> Expr:
         first + (length - 1) * stride + (1 if stride > 0 else -1)
         for first, length, stride in zip(begins, lengths, strides, strict=True)
     ]
-    order = sorted(range(count), key=lambda index: where[index])
-    return node.op(
-        "strided_slice",
-        x,
-        axes=tuple(where[i] for i in order),
-        strides=tuple(strides[i] for i in order),
-        begin=[begins[i] for i in order],
-        end=[ends[i] for i in order],
-    )
+    return _strided_slice(node, x, sorted(zip(where, begins, ends, strides, strict=True)))
 
 
 def _slice(
@@ -86,17 +78,22 @@ def _slice(
     if len(set(where)) != len(where) or 0 in strides:
         node.reject("it names an axis twice or has a step of 0")
     shape = node.shape(x)
-    kept: list[tuple[int, Dim, Dim, int]] = []
+    cuts: list[tuple[int, Dim, Dim, int]] = []
     for axis, start, end, stride in sorted(zip(where, starts, ends, strides, strict=True)):
         size = shape[axis]
         if size == 0:  # nothing to cut, and no index to begin at
             continue
         begin, stop = _bounds(node, start, end, stride, size)
         if (begin, stop, stride) != (0, size, 1):
-            kept.append((axis, begin, stop, stride))
-    if not kept:
+            cuts.append((axis, begin, stop, stride))
+    return _strided_slice(node, x, cuts)
+
+
+def _strided_slice(node: Node, x: Expr, cuts: Sequence[tuple[int, Dim, Dim, int]]) -> Expr:
+    """`x` cut along axes in ascending order, each with where it begins and ends and its stride."""
+    if not cuts:
         return x
-    axes, begins, stops, strides = zip(*kept, strict=True)
+    axes, begins, stops, strides = zip(*cuts, strict=True)
     return node.op("strided_slice", x, axes=axes, begin=begins, end=stops, strides=strides)
 
 

@@ -60,8 +60,7 @@ def linear_taps(node: Node, coordinate: Expr, size: Dim) -> list[Tap]:
 
 def _coordinate(node: Node, flat: Expr, index: int, size: Dim) -> Expr:
     """Positions along one axis, in elements: (N, count)."""
-    part = node.slice(flat, 2, index, index + 1)
-    unit = node.reshape(part, node.shape(part)[:2])
+    unit = node.select(flat, 2, index)
     length = node.number(size, node.dtype(unit))
     if node.attr("align_corners", 0):  # -1 and 1 are the centres of the first and last element
         return node.op("multiply", node.op("add", unit, 1), node.op("multiply", node.op("subtract", length, 1), 0.5))

@@ -183,7 +183,7 @@ def _counts(node: Node, rows: Expr, pool: np.ndarray, length: int) -> Expr:
         for step in steps:
             found = node.op("add", found, _occurrences(node, rows, grams, length, step))
         parts.append(found)
-    return parts[0] if len(parts) == 1 else node.op("concat", *parts, axis=1)
+    return node.concat(parts, 1)
 
 
 def _occurrences(node: Node, rows: Expr, grams: np.ndarray, length: int, step: int) -> Expr:

@@ -75,19 +75,11 @@ def assert_offloaded(
     regions = [r for r in report.regions if r.backend == backend and pattern in (None, r.pattern)]
     if len(regions) == count if count is not None else len(regions) >= at_least:
         return
-    wanted = f"{backend} {pattern or 'regions'}"
     found = [f"  placed: {r.backend} {r.pattern} ({', '.join(r.ops)})" for r in report.regions]
-    refused = [
-        f"  declined: {d.pattern} at {d.node or d.op}: {d.code}: {d.message}" for d in _declines(report, backend)
-    ]
-    near = [
-        f"  near miss: {reason.pattern} at {node.name}: {reason.message}"
-        for node in report.nodes
-        for reason in node.reasons
-        if reason.backend == backend and reason.code == NO_MATCH and pattern in (None, reason.pattern)
-    ]
     number = f"at least {'one' if at_least == 1 else at_least}" if count is None else str(count)
-    raise AssertionError("\n".join([f"expected {number} of {wanted}, found {len(regions)}", *found, *refused, *near]))
+    expected = f"expected {number} of {backend} {pattern or 'regions'}, found {len(regions)}"
+    reasons = [*_refusals(report, backend), *_near_misses(report, backend, pattern)]
+    raise AssertionError("\n".join([expected, *found, *reasons]))
 
 
 def assert_declined(executable_or_report: Any, backend: str, code: str, pattern: str | None = None) -> None:
@@ -95,15 +87,28 @@ def assert_declined(executable_or_report: Any, backend: str, code: str, pattern:
 
     Raises: AssertionError that lists the refusals there were.
     """
-    refusals = _declines(report_of(executable_or_report), backend)
-    if any(d.code == code and pattern in (None, d.pattern) for d in refusals):
+    report = report_of(executable_or_report)
+    if any(d.backend == backend and d.code == code and pattern in (None, d.pattern) for d in report.declined):
         return
-    found = [f"  declined: {d.pattern} at {d.node or d.op}: {d.code}: {d.message}" for d in refusals]
-    raise AssertionError("\n".join([f"expected {backend} to decline {pattern or 'something'} with {code!r}", *found]))
+    expected = f"expected {backend} to decline {pattern or 'something'} with {code!r}"
+    raise AssertionError("\n".join([expected, *_refusals(report, backend)]))
 
 
-def _declines(report: Report, backend: str) -> list[Any]:
-    return [entry for entry in report.declined if entry.backend == backend]
+def _refusals(report: Report, backend: str) -> list[str]:
+    return [
+        f"  declined: {d.pattern} at {d.node or d.op}: {d.code}: {d.message}"
+        for d in report.declined
+        if d.backend == backend
+    ]
+
+
+def _near_misses(report: Report, backend: str, pattern: str | None) -> list[str]:
+    return [
+        f"  near miss: {reason.pattern} at {node.name}: {reason.message}"
+        for node in report.nodes
+        for reason in node.reasons
+        if reason.backend == backend and reason.code == NO_MATCH and pattern in (None, reason.pattern)
+    ]
 
 
 def report_of(executable_or_report: Any) -> Report:

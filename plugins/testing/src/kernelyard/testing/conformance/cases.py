@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -67,24 +66,34 @@ class Claimed:
 
 def all_cases(backend: str, claims: Claims) -> dict[str, Case]:
     """The cases of a backend by name, lowest level first."""
-    samples = {op: list(_claimed_samples(op, claims.ops[op])) for op in claims.ops}
-    firsts = [firsts[0] for op in samples if (firsts := _without_gaps(samples[op], claims))]
-    groups = [
-        *(Case(f"L0 {name}", partial(check, claims=claims)) for name, check in loading.CHECKS.items()),
-        *(case for op in samples for sample in samples[op] for case in _single(sample, claims.layouts)),
-        *(case for chain in claims.fused for case in _fused(chain, claims)),
-        *(case for op in samples for sample in samples[op] for case in _symbolic(sample, claims)),
-        *(_of(s, f"L3 {s.name('threads')}", partial(_threads, s)) for s in firsts),
-        *(_of(s, f"L4 {s.name('saved')}", partial(_saved, s)) for s in firsts),
-        *(Case(name, run) for name, run in random_cases(claims)),
-    ]
-    cases = {case.name: case for case in groups}
-    if len(cases) != len(groups):
-        twice = [name for name, count in Counter(case.name for case in groups).items() if count > 1]
-        raise AssertionError(f"two cases are called {twice[0]!r}")
+    cases: dict[str, Case] = {}
+    for case in _cases(claims):
+        if case.name in cases:
+            raise AssertionError(f"two cases are called {case.name!r}")
+        cases[case.name] = case
     unmatched = [gap.cases for gap in claims.gaps if not any(claims.gap_of(name) is gap for name in cases)]
     name = "L0 every gap is about a case"
     return {name: Case(name, partial(_no_idle_gaps, unmatched)), **cases}
+
+
+def _cases(claims: Claims) -> Iterator[Case]:
+    for name, check in loading.CHECKS.items():
+        yield Case(f"L0 {name}", partial(check, claims=claims))
+    by_op = [list(_claimed_samples(op, claimed)) for op, claimed in claims.ops.items()]
+    samples = [sample for of_op in by_op for sample in of_op]
+    for sample in samples:
+        yield from _single(sample, claims.layouts)
+    for chain in claims.fused:
+        yield from _fused(chain, claims)
+    for sample in samples:
+        yield from _symbolic(sample, claims)
+    firsts = [sample for of_op in by_op for sample in _without_gaps(of_op, claims)[:1]]
+    for sample in firsts:
+        yield _of(sample, f"L3 {sample.name('threads')}", partial(_threads, sample))
+    for sample in firsts:
+        yield _of(sample, f"L4 {sample.name('saved')}", partial(_saved, sample))
+    for name, run in random_cases(claims):
+        yield Case(name, run)
 
 
 def _no_idle_gaps(unmatched: Sequence[str], bench: Bench) -> None:
