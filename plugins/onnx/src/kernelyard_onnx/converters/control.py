@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kernelyard.dims import Dim
-from kernelyard.plugins.api import Constant, Expr, Var
+from kernelyard.plugins.api import Constant, Expr, RejectedError, Var
 from kernelyard_onnx.converters.branches import run_time_if
 from kernelyard_onnx.converters.loops import Loop
 from kernelyard_onnx.graph_builder import GraphBuilder
-from kernelyard_onnx.node import Node, RejectedError
+from kernelyard_onnx.node import Node
 from kernelyard_onnx.outlined_graph import OutlinedGraph
 from kernelyard_onnx.registry import converter
 from kernelyard_onnx.values import Value
@@ -207,7 +207,7 @@ def _run_time_scan(
         return OutlinedGraph(graph.builder, graph.params, [Constant(np.array(True)), *graph.results])
 
     starts = [_tensor(node, state) for state in states]
-    return Loop(node, node.number(turns, "int64"), Constant(np.array(True)), starts, turn).run()
+    return Loop(node, node.expr(turns, "int64"), Constant(np.array(True)), starts, turn).run()
 
 
 def _placed(node: Node, stack: Expr, backward: int, axis: int) -> Expr:
