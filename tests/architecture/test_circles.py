@@ -17,10 +17,6 @@ MAKER = "it is handed what made it, and names that for its type alone"
 PARTS = "it is handed what users hold, and reads a few fields of it"
 KINDS = "it holds what these are, or makes the one that is asked for"
 DECLARED = "its checks, run by the compile half alone, are handed these, and it names them for their types"
-CHECKED = (
-    "batch_norm concat convolution elementwise layer_norm lrn matmul movement pooling reduction resampling rows softmax"
-)
-READ = "concat convolution elementwise layer_norm matmul movement pooling reduction softmax"
 # Imports that close a circle, each inside a function or for types alone, and why it stays. The list is kept short: all
 # others run one way once these are left out.
 ALLOWED: dict[Import, str] = {
@@ -52,10 +48,6 @@ ALLOWED: dict[Import, str] = {
     ("kernelyard.tir.buffer", "kernelyard.tir.expr"): METHOD,
     ("kernelyard_dnnl.primitive_kind", "kernelyard_dnnl.candidate"): DECLARED,
     ("kernelyard_dnnl.primitive_kind", "kernelyard_dnnl.composite"): DECLARED,
-    ("kernelyard_dnnl.primitives.elementwise", "kernelyard_dnnl.nodes"): DECLARED,
-    ("kernelyard_dnnl.primitives.elementwise", "kernelyard_dnnl.patterns"): DECLARED,
-    **{(f"kernelyard_dnnl.primitives.{name}", "kernelyard_dnnl.candidate"): DECLARED for name in CHECKED.split()},
-    **{(f"kernelyard_dnnl.primitives.{name}", "kernelyard_dnnl.composite"): DECLARED for name in READ.split()},
     ("kernelyard_onnx.node", "kernelyard_onnx.importer"): MAKER,
     ("kernelyard_torch.node", "kernelyard_torch.importer"): MAKER,
 }

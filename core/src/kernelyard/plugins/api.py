@@ -91,6 +91,12 @@ if TYPE_CHECKING:
     from kernelyard.plugins.frontend import Frontend as Frontend
     from kernelyard.plugins.guard import progress as progress
     from kernelyard.plugins.hookspecs import hookimpl as hookimpl
+    from kernelyard.plugins.op_emitter import OpEmitter as OpEmitter
+    from kernelyard.plugins.op_emitter import Operand as Operand
+    from kernelyard.plugins.op_emitter import Problem as Problem
+    from kernelyard.plugins.op_emitter import RejectedError as RejectedError
+    from kernelyard.plugins.op_emitter import unsupported as unsupported
+    from kernelyard.plugins.op_emitter import window_table as window_table
     from kernelyard.target import Target as Target
     from kernelyard.transform.attach_extern_modules import AttachExternModules as AttachExternModules
     from kernelyard.transform.bind_params import BindParams as BindParams
@@ -136,6 +142,7 @@ _HOME = {
     "kernelyard.plugins.frontend": "Frontend",
     "kernelyard.plugins.guard": "progress",
     "kernelyard.plugins.hookspecs": "hookimpl",
+    "kernelyard.plugins.op_emitter": "OpEmitter Operand Problem RejectedError unsupported window_table",
     "kernelyard.target": "Target",
     "kernelyard.transform.attach_extern_modules": "AttachExternModules",
     "kernelyard.transform.bind_params": "BindParams",

@@ -8,9 +8,10 @@ from typing import Any
 from kernelyard.plugins.api import Match, Region, Target, Unavailable
 from kernelyard.plugins.codegen_api import CodeGenerator, Packing, PrimFunc
 from kernelyard.runtime.api import DiskCache, RuntimeModule
+from kernelyard_llvm.emitter import module_text
 from kernelyard_native_cpu import _native
+from kernelyard_native_cpu.codegen import threads
 from kernelyard_native_cpu.codegen.kernel import GeneratedKernel, generate_kernel
-from kernelyard_native_cpu.codegen.module import module_text
 from kernelyard_native_cpu.machine import Machine, resolve_machine
 from kernelyard_native_cpu.preference import preference
 from kernelyard_native_cpu.runtime import NativeCpuModule
@@ -73,7 +74,8 @@ def _cached_object(text: str, machine: Machine) -> bytes:
 
 def write_module(functions: Mapping[str, PrimFunc], machine: Machine) -> tuple[list[GeneratedKernel], str]:
     """Functions as kernels, and the text of the LLVM module that has them all."""
-    declarations: set[str] = set()
+    declarations = dict(threads.DECLARATIONS)
     kernels = [generate_kernel(name, function, machine, declarations) for name, function in functions.items()]
-    texts = [kernel.text for kernel in kernels]
-    return kernels, module_text(texts, declarations, machine, _native.triple(machine))
+    head = f'target triple = "{_native.triple(machine)}"'
+    texts = [head, threads.FUNCTIONS, *(kernel.text for kernel in kernels)]
+    return kernels, module_text(texts, declarations, machine.vector_bits)

@@ -9,7 +9,7 @@ import numpy as np
 
 from kernelyard.dims import Dim
 from kernelyard.dims import symbols_of as symbols_of_dim
-from kernelyard.dtypes import is_integer, to_numpy
+from kernelyard.dtypes import is_integer
 from kernelyard.plugins.api import (
     Binding,
     Call,
@@ -43,15 +43,12 @@ class GraphBuilder(FunctionBuilder):
         self.known = KnownValues() if around is None else around.known
         self._sizes_of: dict[Expr, tuple[Dim, ...]] = {}
 
-    def emit(
-        self, name: str, args: Sequence[Expr | np.ndarray | float | int], attrs: dict[str, Any], origin: str
-    ) -> list[Expr]:
+    def emit(self, name: str, args: Sequence[Expr], attrs: dict[str, Any], origin: str) -> list[Expr]:
         """The results of an op: one expression per tensor that it returns.
 
-        Numbers among the arguments take the dtype of the first tensor argument.
         Raises: TypeInferenceError, AttributeTypeError, IRError.
         """
-        call = Call(get_op(name), self._expressions(args), attrs)
+        call = Call(get_op(name), args, attrs)
         values = self.known.evaluate(call)
         if values is not None and all(value.dtype != object for value in values):
             return [Constant(value) for value in values]
@@ -61,15 +58,6 @@ class GraphBuilder(FunctionBuilder):
         for result, value in zip(results, values or (), strict=False):
             self.known.set(result, value)
         return results
-
-    def _expressions(self, args: Sequence[Expr | np.ndarray | float | int]) -> list[Expr]:
-        dtype = next((arg.tensor_type.dtype for arg in args if isinstance(arg, Expr)), "float32")
-        return [
-            arg
-            if isinstance(arg, Expr)
-            else Constant(arg if isinstance(arg, np.ndarray) else np.asarray(arg, to_numpy(dtype)))
-            for arg in args
-        ]
 
     def _bound(self, call: Call, origin: str) -> list[Expr]:
         label = call.op_name.rsplit(".", 1)[-1]

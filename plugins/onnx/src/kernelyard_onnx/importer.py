@@ -11,7 +11,7 @@ import onnx
 
 import kernelyard.ops  # noqa: F401  # declares the operators
 from kernelyard.errors import IRError, KernelyardError, ModelFormatError, ShapeError, UnsupportedOperatorError
-from kernelyard.plugins.api import Constant, Expr, Function, IRModule, Tuple, Var
+from kernelyard.plugins.api import Constant, Expr, Function, IRModule, Problem, RejectedError, Tuple, Var, unsupported
 from kernelyard_onnx import converters, registry
 from kernelyard_onnx.attributes import decode, resolve_references
 from kernelyard_onnx.element_types import NARROW
@@ -19,14 +19,14 @@ from kernelyard_onnx.external_data import WeightFiles
 from kernelyard_onnx.functions import default_attributes, function_body, without_inputs
 from kernelyard_onnx.graph_builder import GraphBuilder
 from kernelyard_onnx.inputs import add_parameters
-from kernelyard_onnx.node import Node, RejectedError, origin_of
+from kernelyard_onnx.node import Node, origin_of
 from kernelyard_onnx.options import ImportOptions
 from kernelyard_onnx.outlined_graph import OutlinedGraph
 from kernelyard_onnx.outputs import ModelOutput, model_output
-from kernelyard_onnx.problems import Problem, unsupported
 from kernelyard_onnx.schema import check_node, schema_of
 from kernelyard_onnx.symbol_names import SymbolNames
 from kernelyard_onnx.tensors import from_sparse, to_array, to_text
+from kernelyard_onnx.undecided import UndecidedInputsError
 from kernelyard_onnx.values import StringTensor, Value
 
 MAX_DEPTH = 32
@@ -294,7 +294,7 @@ class Importer:
         Raises: UnsupportedOperatorError, UndecidedInputsError, ModelFormatError.
         """
         if self.problems:
-            raise unsupported(self.problems)
+            raise _unsupported(self.problems)
         outputs = tuple(model_output(output, scope.find(output.name), self.element_types) for output in graph.output)
         named = {name: tensor for output in outputs for name, tensor in output.tensors().items()}
         results = list(named.values())
@@ -376,6 +376,17 @@ def _metadata(model: onnx.ModelProto) -> dict[str, str]:
 def _full_name(proto: onnx.NodeProto) -> str:
     domain = normal_domain(proto.domain)
     return f"{domain}.{proto.op_type}" if domain else proto.op_type
+
+
+def _unsupported(problems: Sequence[Problem]) -> UnsupportedOperatorError:
+    """One error for all nodes that could not be converted."""
+    parts = unsupported("model", problems)
+    if all(problem.inputs for problem in problems):
+        inputs = frozenset().union(*(problem.inputs for problem in problems))
+        hint = f"fix the inputs that decide (option values): {', '.join(sorted(inputs))}"
+        return UndecidedInputsError(**parts, inputs=inputs, hint=hint)
+    hint = "export the model without these, fix sizes (option shapes), or fix an input that decides (option values)"
+    return UnsupportedOperatorError(**parts, hint=hint)
 
 
 def _malformed(error: KernelyardError, node: Node) -> ModelFormatError:

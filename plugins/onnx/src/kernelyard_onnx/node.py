@@ -10,9 +10,8 @@ import numpy as np
 import onnx
 
 from kernelyard import dims
-from kernelyard.dims import Dim, Shape
-from kernelyard.dtypes import to_numpy
-from kernelyard.plugins.api import Constant, Expr
+from kernelyard.dims import Dim
+from kernelyard.plugins.api import Expr, OpEmitter, Operand, RejectedError
 from kernelyard_onnx.bounds import is_cut_of, settle
 from kernelyard_onnx.graph_builder import GraphBuilder
 from kernelyard_onnx.values import TensorSequence, Value
@@ -25,18 +24,7 @@ Default = TypeVar("Default")
 MAX_COMPUTED = 2**26
 
 
-class RejectedError(Exception):
-    """A node cannot be expressed; the importer collects these and reports all of them. Never leaves this package.
-
-    inputs: those of the model whose values would decide it.
-    """
-
-    def __init__(self, reason: str, inputs: frozenset[str] = frozenset()) -> None:
-        super().__init__(reason)
-        self.inputs = inputs
-
-
-class Node:
+class Node(OpEmitter):
     """One node: inputs as expressions, attributes as Python values, and `op` to emit.
 
     Left-out optional inputs are None. `opset` is the version of the node's domain.
@@ -111,13 +99,6 @@ class Node:
         """True when the model names this output."""
         return index < len(self.proto.output) and bool(self.proto.output[index])
 
-    def reject(self, reason: str) -> NoReturn:
-        """Give up on this node.
-
-        Raises: RejectedError.
-        """
-        raise RejectedError(reason)
-
     def undecided(self, reason: str, *values: Expr) -> NoReturn:
         """Give up on this node, because values are not known that the model's inputs decide.
 
@@ -131,18 +112,6 @@ class Node:
         return Node(proto, inputs, {**self.attributes, **attributes}, self.opset, self.importer, self.scope)
 
     # --- types and values -----------------------------------------------------------------------------------------
-    def shape(self, expr: Expr) -> Shape:
-        """The sizes of a tensor."""
-        return expr.tensor_type.shape
-
-    def dtype(self, expr: Expr) -> str:
-        """The element type of a tensor."""
-        return expr.tensor_type.dtype
-
-    def rank(self, expr: Expr) -> int:
-        """The number of axes of a tensor."""
-        return expr.tensor_type.rank
-
     def axis(self, value: int, rank: int) -> int:
         """An axis counted from the front.
 
@@ -228,16 +197,16 @@ class Node:
         return expr
 
     # --- emitting -------------------------------------------------------------------------------------------------
-    def op(self, name: str, *args: Expr | np.ndarray | float | int, **attrs: Any) -> Expr:
-        """Emit an op that returns one tensor; numbers take the dtype of the first tensor argument."""
+    def op(self, name: str, *args: Operand, **attrs: Any) -> Expr:
+        """See `OpEmitter.op`."""
         (result,) = self.ops(name, *args, **attrs)
         return result
 
-    def ops(self, name: str, *args: Expr | np.ndarray | float | int, **attrs: Any) -> list[Expr]:
+    def ops(self, name: str, *args: Operand, **attrs: Any) -> list[Expr]:
         """Emit an op that returns several tensors."""
-        return self.builder.emit(name, args, attrs, self.origin)
+        return self.builder.emit(name, self.operands(args), attrs, self.origin)
 
-    def broadcast(self, name: str, *args: Expr | np.ndarray | float | int) -> Expr:
+    def broadcast(self, name: str, *args: Operand) -> Expr:
         """Emit an elementwise op of several operands under NumPy's broadcasting.
 
         Where a size is cut (`min(n, 512)`, from slicing a table) and meets the whole (`n`), the op is only possible
@@ -260,32 +229,6 @@ class Node:
                     shape[-back] = whole
         return self.reshape(operand, shape)
 
-    def reshape(self, expr: Expr, shape: Sequence[Dim]) -> Expr:
-        """`expr` in another shape; itself when it has that shape."""
-        wanted = tuple(shape)
-        if self.shape(expr) == wanted:
-            return expr
-        if isinstance(expr, Constant) and all(isinstance(dim, int) for dim in wanted):
-            return Constant(expr.data.reshape(wanted))  # pyright: ignore[reportArgumentType, reportCallIssue]
-        return self.op("reshape", expr, shape=wanted)
-
-    def permute(self, expr: Expr, axes: Sequence[int]) -> Expr:
-        """`expr` with its axes in another order; itself when the order is the same."""
-        return expr if list(axes) == list(range(len(axes))) else self.op("permute_dims", expr, axes=tuple(axes))
-
-    def cast(self, expr: Expr, dtype: str) -> Expr:
-        """`expr` as another dtype; itself when it has it."""
-        return expr if self.dtype(expr) == dtype else self.op("astype", expr, dtype=dtype)
-
-    def broadcast_to(self, expr: Expr, shape: Sequence[Dim]) -> Expr:
-        """`expr` repeated to a shape; itself when it has that shape."""
-        wanted = tuple(shape)
-        return expr if self.shape(expr) == wanted else self.op("broadcast_to", expr, shape=wanted)
-
-    def slice(self, expr: Expr, axis: int, begin: Dim, end: Dim) -> Expr:
-        """`expr[begin:end]` along an axis, bounds inside the axis."""
-        return self.op("strided_slice", expr, axes=(axis,), begin=(begin,), end=(end,), strides=(1,))
-
     def select(self, expr: Expr, axis: int, index: int) -> Expr:
         """The part of a tensor at one index of an axis, without that axis."""
         part = self.slice(expr, axis, index, index + 1)
@@ -304,22 +247,6 @@ class Node:
     def stack(self, parts: Sequence[Expr], axis: int) -> Expr:
         """Tensors one after another along a new axis."""
         return self.concat([self.unsqueeze(part, axis) for part in parts], axis)
-
-    def along(self, expr: Expr, axis: int, rank: int) -> Expr:
-        """A vector placed along one axis of a tensor of some rank, ones elsewhere."""
-        shape: list[Dim] = [1] * rank
-        shape[axis] = dims.product(self.shape(expr))
-        return self.reshape(expr, shape)
-
-    def number(self, dim: Dim, dtype: str) -> Expr:
-        """A size as a tensor of rank 0."""
-        if isinstance(dim, int):
-            return self.full(dim, (), dtype)
-        return self.cast(self.reshape(self.op("shape_tensor", dims=(dim,)), ()), dtype)
-
-    def full(self, value: float | int | bool, shape: Sequence[Dim], dtype: str) -> Expr:
-        """A tensor with one value everywhere."""
-        return self.broadcast_to(Constant(np.asarray(value, to_numpy(dtype))), shape)
 
 
 def origin_of(proto: onnx.NodeProto) -> str:

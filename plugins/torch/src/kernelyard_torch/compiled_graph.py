@@ -14,12 +14,12 @@ from torch.fx import Node as FxNode
 import kernelyard
 from kernelyard import IRModule
 from kernelyard.dims import as_symbol
-from kernelyard.plugins.api import Expr, Function, TensorType, Tuple
+from kernelyard.plugins.api import Expr, Function, RejectedError, TensorType, Tuple
 from kernelyard.runtime.api import Executable
 from kernelyard_torch.complex_numbers import Complex, is_complex
 from kernelyard_torch.converters import random
 from kernelyard_torch.importer import MAIN, GraphImporter, Shared
-from kernelyard_torch.node import Node, RejectedError
+from kernelyard_torch.node import Node
 from kernelyard_torch.random_inputs import RandomInputs
 from kernelyard_torch.sizes import Sizes
 from kernelyard_torch.symbol_names import symbol_names

@@ -11,10 +11,9 @@ from torch.export.graph_signature import InputKind, OutputKind, OutputSpec
 from torch.utils import _pytree as pytree
 
 from kernelyard.errors import FrontendError, UnsupportedOperatorError
-from kernelyard.plugins.api import Expr, Function, IRModule, Tuple
+from kernelyard.plugins.api import Expr, Function, IRModule, RejectedError, Tuple
 from kernelyard_torch.decompositions import decompositions
 from kernelyard_torch.importer import MAIN, GraphImporter, Shared
-from kernelyard_torch.node import RejectedError
 from kernelyard_torch.sizes import Sizes
 from kernelyard_torch.symbol_names import symbol_names
 

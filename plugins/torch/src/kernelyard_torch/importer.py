@@ -15,17 +15,27 @@ from torch.fx import Node as FxNode
 
 import kernelyard.ops  # noqa: F401  # declares the operators
 from kernelyard.errors import IRError, ModelFormatError, ShapeError, UnsupportedOperatorError
-from kernelyard.plugins.api import PRIVATE, Constant, Expr, Function, FunctionBuilder, TensorType, Tuple
+from kernelyard.plugins.api import (
+    PRIVATE,
+    Constant,
+    Expr,
+    Function,
+    FunctionBuilder,
+    Problem,
+    RejectedError,
+    TensorType,
+    Tuple,
+    unsupported,
+)
 from kernelyard_torch import converters, registry
 from kernelyard_torch.complex_numbers import PARTS, Complex, takes_part
-from kernelyard_torch.node import STORAGE, Node, RejectedError, dtype_of, origin_of, source_of
+from kernelyard_torch.node import STORAGE, Node, dtype_of, origin_of, source_of
 from kernelyard_torch.sizes import NotASizeError, Sizes
 from kernelyard_torch.symbolic_numbers import number
 from kernelyard_torch.tensors import to_array
 
 Value: TypeAlias = "Expr | Complex | Sequence[Expr | Complex | None] | None"
 MAIN = "main"
-MAX_LISTED = 10
 NO_CONVERTER = "there is no converter for it"
 # What only asserts or annotates: sizes are checked when a program runs.
 IGNORED = frozenset(
@@ -40,16 +50,6 @@ IGNORED = frozenset(
 LOCAL_SCALAR = "aten._local_scalar_dense.default"
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool)
 converters.load()
-
-
-@dataclass(frozen=True)
-class Problem:
-    """A node that could not be converted."""
-
-    op: str
-    node: str
-    source: str
-    reason: str
 
 
 @dataclass
@@ -99,7 +99,9 @@ class Shared:
     def check(self) -> None:
         """Raises: UnsupportedOperatorError that lists all nodes that could not be converted."""
         if self.problems:
-            raise _unsupported(self.problems)
+            hint = "write the model without these, or compile with torch.compile(model, backend='kernelyard'), which "
+            hint += "leaves such parts to PyTorch"
+            raise UnsupportedOperatorError(**unsupported("program", self.problems), hint=hint)
 
 
 class GraphImporter:
@@ -129,7 +131,9 @@ class GraphImporter:
         """Note that a node cannot be expressed; those that read it are passed over."""
         self._failed.add(node)
         if reason:
-            self.shared.problems.append(Problem(str(node.target), node.name, source_of(node), reason))
+            source = source_of(node)
+            origin = f"{node.name!r} at {source}" if source else repr(node.name)
+            self.shared.problems.append(Problem(str(node.target), origin, reason))
 
     def run(self) -> None:
         """Convert all nodes. Raises: ModelFormatError when one does not fit its inputs."""
@@ -285,27 +289,3 @@ def _misfit(node: FxNode, error: IRError | ShapeError) -> ModelFormatError:
         expected=error.expected,
         hint=error.hint,
     )
-
-
-def _unsupported(problems: Sequence[Problem]) -> UnsupportedOperatorError:
-    """One error for all nodes: operators by name, and for each operator and reason the nodes with their lines."""
-    ops = sorted({problem.op for problem in problems})
-    nodes: dict[tuple[str, str], list[str]] = {}
-    for problem in problems:
-        place = f"{problem.node!r}" + (f" at {problem.source}" if problem.source else "")
-        nodes.setdefault((problem.op, problem.reason), []).append(place)
-    lines = [f"{op}: {reason}: {_listed(places)}" for (op, reason), places in sorted(nodes.items())]
-    return UnsupportedOperatorError(
-        f"the program uses {len(ops)} operator{'s' if len(ops) > 1 else ''} in a way that is not supported: "
-        + ", ".join(ops),
-        where="; ".join(lines),
-        found=", ".join(ops),
-        hint="write the model without these, or compile with torch.compile(model, backend='kernelyard'), which leaves "
-        "such parts to PyTorch",
-    )
-
-
-def _listed(places: Sequence[str]) -> str:
-    shown = list(dict.fromkeys(places))
-    rest = len(shown) - MAX_LISTED
-    return ", ".join(shown[:MAX_LISTED]) + (f" and {rest} more" if rest > 0 else "")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from kernelyard.dims import SymbolicDim
-from kernelyard.plugins.api import Expr
-from kernelyard_torch.node import Node, Operand
+from kernelyard.plugins.api import Expr, Operand
+from kernelyard_torch.node import Node
 from kernelyard_torch.tensors import DTYPES
 
 _TORCH = {name: dtype for dtype, name in DTYPES.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import reduce
 
 from kernelyard.errors import CodegenError
 from kernelyard.plugins.codegen_api import (
@@ -22,10 +23,10 @@ from kernelyard.plugins.codegen_api import (
     axes_of,
     walk,
 )
-from kernelyard_llvm.values import Value, float_literal, int_literal
+from kernelyard_llvm.values import Value, float_literal, iota
 from kernelyard_native_cpu.codegen import arithmetic
 from kernelyard_native_cpu.codegen.four_bits import four_bits, table_of
-from kernelyard_native_cpu.codegen.memory import Memory, iota
+from kernelyard_native_cpu.codegen.memory import Memory
 from kernelyard_native_cpu.codegen.types import cast, decode, encode
 from kernelyard_native_cpu.schedule.loops import MOST_STRIDE
 
@@ -122,8 +123,8 @@ class Expressions:
             return self.first(affine)
         if step is not None:
             steps = self.e.mul(iota(self.lanes.count), self.memory.dim(step))
-            return self.e.binary("add", self.first(affine), steps)
-        total: Value = self.memory.dim(affine.constant)
+            return self.e.add(self.first(affine), steps)
+        total = self.memory.dim(affine.constant)
         for atom, coefficient in affine.terms:
             term = self.affine(affine_of(atom)) if isinstance(atom, Axis) else self.value(atom)
             total = self.e.add(total, self.e.mul(term, self.memory.dim(coefficient)))
@@ -135,12 +136,9 @@ class Expressions:
         terms: list[Value] = [self.memory.dim(affine.constant)]
         for atom, coefficient in affine.terms:
             value = self.axes[atom.name] if isinstance(atom, Axis) else self.value(atom)
-            terms.append(self.e.binary("mul", value, self.memory.dim(coefficient)))
+            terms.append(self.e.mul(value, self.memory.dim(coefficient)))
         terms.sort(key=lambda term: term.depth)
-        total = terms[0]
-        for term in terms[1:]:
-            total = self.e.binary("add", total, term)
-        return total
+        return reduce(self.e.add, terms)
 
     # --- loads and stores -----------------------------------------------------------------------------------------
     def _load(self, expr: Load) -> Value:
@@ -180,7 +178,7 @@ class Expressions:
         step = offset.coefficient(self.lanes.axis)
         assert step is not None
         start, row = self.first(offset), self.memory.dim(step)
-        places = [self.e.add(start, self.e.mul(row, int_literal(n))) for n in range(self.lanes.count)]
+        places = [self.e.add(start, self.e.mul(row, n)) for n in range(self.lanes.count)]
         rows = [self.memory.load(load.buffer, place, self.lanes.count) for place in places]
         return [decode(self.e, column, load.dtype, self.memory.has_half) for column in self.e.transpose(rows)]
 
@@ -196,7 +194,7 @@ class Expressions:
         """A mask of the lanes that stand for a value; None: all."""
         if self.lanes is None or self.lanes.used is None:
             return None
-        return self.memory.lanes_below(self.lanes.count, self.lanes.used)
+        return self.e.lanes_below(self.lanes.count, self.lanes.used)
 
     def _whole_mask(self) -> Value | None:
         """Lanes that stand for a value and for which the conditions hold."""
@@ -232,7 +230,7 @@ class Expressions:
         return self._select_branch(expr)
 
     def _select_lanes(self, condition: Value, expr: Select) -> Value:
-        opposite = self.e.binary("xor", condition, int_literal(1, "i1"))
+        opposite = self.e.binary("xor", condition, 1)
         a = self._masked(expr.a, condition)
         b = self._masked(expr.b, opposite)
         return self.e.select(condition, a, b)

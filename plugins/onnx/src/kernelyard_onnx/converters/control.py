@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kernelyard.dims import Dim
-from kernelyard.plugins.api import Constant, Expr, Var
+from kernelyard.plugins.api import Constant, Expr, RejectedError, Var
 from kernelyard_onnx.converters.branches import run_time_if
 from kernelyard_onnx.converters.loops import Loop
 from kernelyard_onnx.graph_builder import GraphBuilder
-from kernelyard_onnx.node import Node, RejectedError
+from kernelyard_onnx.node import Node
 from kernelyard_onnx.outlined_graph import OutlinedGraph
 from kernelyard_onnx.registry import converter
 from kernelyard_onnx.values import Value
@@ -209,7 +209,7 @@ class _Scan:
             graph = node.importer.outline(self.body, node.scope, params, inputs)
             return OutlinedGraph(graph.builder, graph.params, [Constant(np.array(True)), *graph.results])
 
-        results = Loop(node, node.number(turns, "int64"), Constant(np.array(True)), self.states, turn).run()
+        results = Loop(node, node.expr(turns, "int64"), Constant(np.array(True)), self.states, turn).run()
         count = len(self.states)
         stacks = zip(results[count:], self.targets, strict=True)
         return [*results[:count], *(self._placed(stack, axis, backwards) for stack, (axis, backwards) in stacks)]

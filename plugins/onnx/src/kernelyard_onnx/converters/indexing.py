@@ -70,7 +70,7 @@ def tensor_scatter(node: Node) -> Expr:
     if begins is not None:
         places = node.op("add", places, node.along(node.cast(begins, "int64"), 0, rank))
     if node.attr("mode", "linear") == "circular":
-        places = node.op("mod", places, node.number(node.shape(cache)[axis], "int64"))
+        places = node.op("mod", places, node.expr(node.shape(cache)[axis], "int64"))
     return node.op("scatter_elements", cache, node.broadcast_to(places, node.shape(update)), update, axis=axis)
 
 

@@ -64,5 +64,5 @@ def multinomial(node: Node) -> Expr:
     drawn = uniform(node, (rows, count, 1), node.dtype(x))
     below = node.op("less", node.reshape(sums, (rows, 1, classes)), drawn)
     number = node.op("sum", node.cast(below, "int64"), axes=(2,), keepdims=False)
-    last = node.op("subtract", node.number(classes, "int64"), 1)
+    last = node.op("subtract", node.expr(classes, "int64"), 1)
     return node.cast(node.op("minimum", number, last), DTYPES.get(node.attr("dtype", 6), "int32"))

@@ -182,14 +182,14 @@ def _looped(cell: Cell, step: Step, states: States, backward: bool) -> tuple[Exp
     def turn(params: Sequence[Var], number: Var, before: Sequence[Var]) -> OutlinedGraph:
         around, node.builder = node.builder, GraphBuilder(node.builder)
         try:
-            t = node.op("subtract", node.number(steps - 1, "int64"), number) if backward else number
+            t = node.op("subtract", node.expr(steps - 1, "int64"), number) if backward else number
             new = step(cell, node.op("take", cell.given, t, axis=0), tuple(before))
             after, output = _masked(cell, t, new, tuple(before))
             return OutlinedGraph(node.builder, tuple(params), [Constant(np.array(True)), *after, output])
         finally:
             node.builder = around
 
-    limit, goes_on = node.number(steps, "int64"), Constant(np.array(True))
+    limit, goes_on = node.expr(steps, "int64"), Constant(np.array(True))
     *last, track = Loop(node, limit, goes_on, states, turn).run()
     track = node.reshape(track, (steps, *node.shape(track)[1:]))
     return node.op("flip", track, axes=(0,)) if backward else track, tuple(last)

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from kernelyard.dims import Dim
-from kernelyard.dtypes import to_numpy
 from kernelyard.plugins.api import Constant, Expr
 from kernelyard_onnx.bounds import at_least
 from kernelyard_onnx.converters.interpolation import KERNELS, crop_positions, interpolation_matrix, sampling_matrix
@@ -82,7 +81,7 @@ def _crop_and_resize(node: Node, sizes: Sequence[Dim], axes: Sequence[int]) -> E
         node.affordable(have * want, "matrix")
         at = crop_positions(have, want, begin, end)
         matrix = sampling_matrix(at, have, method, float(node.attr("cubic_coeff_a", -0.75)))
-        x = _times(node, x, axis, matrix)
+        x = node.times_matrix(x, axis, matrix.T)
         spread = [1] * node.rank(x)
         spread[axis] = want
         outside = outside | ((at < 0) | (at > have - 1)).reshape(spread)
@@ -90,13 +89,6 @@ def _crop_and_resize(node: Node, sizes: Sequence[Dim], axes: Sequence[int]) -> E
         return x
     value = node.full(float(node.attr("extrapolation_value", 0.0)), (), node.dtype(x))
     return node.op("where", Constant(np.ascontiguousarray(outside)), value, x)
-
-
-def _times(node: Node, x: Expr, axis: int, matrix: np.ndarray) -> Expr:
-    """The product of a matrix with a tensor along one axis."""
-    order = [a for a in range(node.rank(x)) if a != axis] + [axis]
-    product = node.op("matmul", node.permute(x, order), np.ascontiguousarray(matrix.T.astype(to_numpy(node.dtype(x)))))
-    return node.permute(product, [order.index(a) for a in range(node.rank(x))])
 
 
 def _needs_matrices(node: Node, sizes: Sequence[Dim]) -> bool:
@@ -126,7 +118,7 @@ def _by_matrices(node: Node, sizes: Sequence[Dim], scales: Sequence[float] | Non
             antialias=bool(node.attr("antialias", 0)),
             exclude_outside=bool(node.attr("exclude_outside", 0)),
         )
-        x = _times(node, x, axis, matrix)
+        x = node.times_matrix(x, axis, matrix.T)
     return x
 
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from kernelyard.dims import Dim
-from kernelyard.dtypes import is_float, to_numpy
 from kernelyard.plugins.api import Expr
 from kernelyard_onnx.bounds import at_least, maximum, minimum
 from kernelyard_onnx.node import Node
@@ -155,8 +154,3 @@ def pad(node: Node, x: Expr, pads: Sequence[Dim], value: float) -> Expr:
             x = node.slice(x, axis, -before, node.shape(x)[axis] + behind)
     amounts = tuple(amount if not isinstance(amount, int) else max(amount, 0) for amount in pads)
     return x if not any(amounts) else node.op("pad", x, pads=amounts, mode=mode, value=value)
-
-
-def lowest(dtype: str) -> float:
-    """The value that a maximum over padding ignores."""
-    return float("-inf") if is_float(dtype) else float(np.iinfo(to_numpy(dtype)).min)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from kernelyard.dtypes import is_float
-from kernelyard.plugins.api import Expr
-from kernelyard_torch.node import Node, Operand
+from kernelyard.plugins.api import Expr, Operand
+from kernelyard_torch.node import Node
 from kernelyard_torch.promotion import promoted
 from kernelyard_torch.registry import Converter, converter, register
 
