@@ -254,15 +254,12 @@ class _VMFunctionLowering(OperandTable):
         self.blocks.append(lowered)
 
     def _lower(self, block: Function) -> Lowered[Program]:
-        checks = tuple(check for check in self._unchecked if _symbols(check) <= self._known)
-        self._unchecked = [check for check in self._unchecked if check not in checks]
+        unchecked, known = self._unchecked, self._known
+        checks = tuple(c for c in unchecked if dims.symbols_of(c.left) | dims.symbols_of(c.right) <= known)
+        self._unchecked = [check for check in unchecked if check not in checks]
         name = f"{self.name}.{len(self.blocks)}"
         # All of them: which ones a kernel needs beside those of its operands, its call does not tell.
-        return lower(name, block, self.home, self.reference_module, checks, self._known)
-
-
-def _symbols(check: SizeCheck) -> frozenset[str]:
-    return frozenset(dims.symbols_of(check.left) | dims.symbols_of(check.right))
+        return lower(name, block, self.home, self.reference_module, checks, known)
 
 
 def _last_uses(function: Function) -> dict[Var, int]:

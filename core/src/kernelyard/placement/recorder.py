@@ -105,14 +105,10 @@ class Recorder:
                 refusal.op,
                 refusal.decline.code,
                 refusal.decline.message,
-                self._taker(refusal),
+                self._taken.get(refusal.subject) or self._taken.get((refusal.subject.origin, refusal.op), ""),
             )
             for refusal in self._refusals
         )
-
-    def _taker(self, refusal: _Refusal) -> str:
-        subject = refusal.subject
-        return self._taken.get(subject) or self._taken.get((subject.origin, refusal.op), "")
 
 
 class Refusals:

@@ -112,15 +112,10 @@ def _key(entry: EntryPoint, hooks: Sequence[str]) -> str:
         [sys.version, sys.executable, sys.prefix],
         [machine.system, machine.node, machine.release, machine.version, machine.machine],
         sorted(item for item in os.environ.items() if item[0].startswith(_LOADER_VARIABLES)),
-        _installed_beside(entry),
+        _distributions(entry.dist.site) if entry.dist is not None else (),  # the plugin's libraries are among them
         _files(entry),
     ]
     return json.dumps(facts)
-
-
-def _installed_beside(entry: EntryPoint) -> tuple[str, ...]:
-    """Names and versions of the distributions in the plugin's site folder: its libraries are among them."""
-    return _distributions(entry.dist.site) if entry.dist is not None else ()
 
 
 def _distributions(folder: str) -> tuple[str, ...]:

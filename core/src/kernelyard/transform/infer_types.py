@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kernelyard.ir import Call, Expr, Function, FunctionMutator, GlobalVar, IRModule, Var
-from kernelyard.ir.op import Op
 from kernelyard.ir.visitor import callees
 from kernelyard.transform.pass_base import Pass, PassContext
 
@@ -34,15 +33,12 @@ class _Inferrer(FunctionMutator):
     def rewrite(self, var: Var, value: Expr) -> Expr:
         if not isinstance(value, Call):
             return value
-        if isinstance(value.op, Op):
-            inferred = Call(value.op, value.args, value.attrs, value.type)
-        else:
-            inferred = self._of_function(value, value.op)
+        stated = value.type
+        if isinstance(value.op, GlobalVar):
+            function = self._module[value.op.name]
+            stated = function.result_type if isinstance(function, Function) else stated
+        inferred = Call(value.op, value.args, value.attrs, stated)
         return value if inferred.type == value.type else inferred
-
-    def _of_function(self, call: Call, callee: GlobalVar) -> Call:
-        function = self._module[callee.name]
-        return Call(callee, call.args, call.attrs, function.result_type) if isinstance(function, Function) else call
 
 
 def _callees_first(module: IRModule) -> Iterator[str]:

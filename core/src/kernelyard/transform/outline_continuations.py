@@ -64,13 +64,9 @@ def _is_used_without(source: Var, symbols: frozenset[str], later: Sequence[Bindi
     for binding in later:
         if not from_it.isdisjoint(_read(binding.value)):
             from_it.add(binding.var)
-        elif symbols & _symbols(binding):
+        elif symbols & (symbols_of([binding.var.type]) | attribute_symbols(binding.value)):
             return True
     return False
-
-
-def _symbols(binding: Binding) -> frozenset[str]:
-    return symbols_of([binding.var.type]) | attribute_symbols(binding.value)
 
 
 def _split(function: Function, last: int, rest_name: str) -> tuple[Function, Function]:

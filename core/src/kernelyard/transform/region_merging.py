@@ -63,7 +63,8 @@ class RegionMerging:
         if not any(self._backend(binding.value) for binding in function.bindings):
             return
         function = without_aliases(function)
-        function = _unpack_escaping_tuples(function, self._region_tuples(function))
+        tuples = {b.var for b in function.bindings if isinstance(b.var.type, TupleType) and self._backend(b.value)}
+        function = _unpack_escaping_tuples(function, tuples)
         dataflow = Dataflow(function.bindings, function.result)
         bindings: list[Binding] = []
         for group in self._group(function, dataflow):
@@ -101,9 +102,6 @@ class RegionMerging:
             name = self._name_of[key] = self._names.numbered(backend)
             self._regions[name] = function.with_attrs(global_symbol=name)
         return self._name_of[key]
-
-    def _region_tuples(self, function: Function) -> set[Var]:
-        return {b.var for b in function.bindings if isinstance(b.var.type, TupleType) and self._backend(b.value)}
 
 
 def _unpack_escaping_tuples(function: Function, tuples: set[Var]) -> Function:

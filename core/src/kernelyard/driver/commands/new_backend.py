@@ -46,8 +46,10 @@ def new_backend(name: str, folder: Path) -> None:
         )
     shutil.copytree(template(), folder, ignore=LEFT_OUT)
     words = _words(name)
+    any_word = re.compile("|".join(map(re.escape, words)))
     for path in [path for path in folder.rglob("*") if path.is_file()]:
-        path.write_text(_renamed(path.read_text(encoding="utf-8"), words), encoding="utf-8")
+        text = any_word.sub(lambda match: words[match[0]], path.read_text(encoding="utf-8"))
+        path.write_text(text, encoding="utf-8")
     # The deepest first: a folder's own renaming changes the paths of what is in it.
     for path in sorted(folder.rglob(f"*{TEMPLATE_NAME}*"), key=lambda path: -len(path.parts)):
         path.rename(path.with_name(path.name.replace(TEMPLATE_NAME, name.replace("-", "_"))))
@@ -84,7 +86,3 @@ def _words(name: str) -> dict[str, str]:
         TEMPLATE_NAME.capitalize(): "".join(word.capitalize() for word in name.split("-")),
         TEMPLATE_NAME: name,
     }
-
-
-def _renamed(text: str, words: dict[str, str]) -> str:
-    return re.sub("|".join(map(re.escape, words)), lambda match: words[match[0]], text)
