@@ -55,7 +55,7 @@ class Target:
 
 
 def as_target(target: Target | str) -> Target:
-    """A Target from itself or from the name of its kind.
+    """Return a Target from itself or from the name of its kind.
 
     Raises: TargetError.
     """

@@ -178,7 +178,7 @@ def _warn_of_interpreted(lowered: Iterable[Lowered]) -> None:
 
 
 def _home(modules: Sequence[RuntimeModule]) -> dict[str, int]:
-    """The number of the module that has each symbol."""
+    """Return the number of the module that has each symbol."""
     home: dict[str, int] = {}
     for number, each in enumerate(modules):
         for symbol in each.symbols():

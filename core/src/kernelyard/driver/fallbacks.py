@@ -26,7 +26,7 @@ def attach_fallbacks(module: IRModule, regions: Iterable[Region]) -> IRModule:
 
 
 def _plain(region: Region) -> Function:
-    """The region's operators, without composites."""
+    """Return the region's operators, without composites."""
     function = region.function
     plain = inline_into(function, region.module, set(callees(function)))
     names = tuple(f"x{number}" for number in range(len(function.params)))

@@ -72,7 +72,7 @@ def lower(
 
 
 def entry_specs(name: str, function: Function) -> tuple[list[TensorSpec], Callable[[int], Sequence[str]]]:
-    """The inputs of an entry function under the names that callers use, and the names for a number of results.
+    """Return the inputs of an entry function under the names that callers use, and the names for a number of results.
 
     Raises: IRError when the function's attributes do not name them.
     """
@@ -90,7 +90,7 @@ def entry_specs(name: str, function: Function) -> tuple[list[TensorSpec], Callab
 
 
 def _names(names: Sequence[str], count: int, function: str, side: str) -> Sequence[str]:
-    """The names, which callers use as keys: as many as there are values, each once."""
+    """Return the names, which callers use as keys: as many as there are values, each once."""
     if len(names) != count or len(set(names)) != count:
         raise IRError(
             f"the {side} names of @{function} do not fit",
@@ -117,7 +117,7 @@ class _Lowering(OperandTable):
         return self.add(Register(type_.shape, type_.dtype, "constant", digest=constant.digest))
 
     def value(self, var: Var, value: Expr) -> tuple[int, ...]:
-        """The registers that hold the value of a binding; a call adds a step."""
+        """Return the registers that hold the value of a binding; a call adds a step."""
         if isinstance(value, TupleGetItem):
             return self.item(value)
         if not isinstance(value, Call):

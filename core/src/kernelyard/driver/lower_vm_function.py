@@ -51,7 +51,7 @@ from kernelyard.runtime.program.vm_function import (
 
 
 def vm_function_names(module: IRModule) -> frozenset[str]:
-    """The entry functions that cannot be Programs: they branch, call, or are called."""
+    """Return the entry functions that cannot be Programs: they branch, call, or are called."""
     entries = module.entry_functions()
     called = {name for function in entries.values() for name in callees(function) if name in entries}
     special = {name for name, f in entries.items() if any(_is_control(b.value, entries) for b in f.bindings)}
@@ -66,7 +66,7 @@ def _is_control(value: Expr, entries: Mapping[str, Function]) -> bool:
 
 
 def has_closures(type_: Type) -> bool:
-    """True for types of closures, and of tuples with closures: kernels do not touch them."""
+    """Return True for types of closures, and of tuples with closures: kernels do not touch them."""
     return any(isinstance(leaf, FunctionType) for leaf in leaves_of(type_))
 
 
@@ -147,7 +147,7 @@ class _VMFunctionLowering(OperandTable):
         self._flush(len(self.function.bindings))
 
     def add(self, spec: TensorSpec) -> int:
-        """A new value."""
+        """Return a new value."""
         self.values.append(spec)
         return len(self.values) - 1
 

@@ -204,12 +204,12 @@ class Function(BaseFunction):
         return self.result.type
 
     def with_attrs(self, **attrs: Any) -> Function:
-        """The same function with attributes added or replaced."""
+        """Return the same function with attributes added or replaced."""
         return Function(self.params, self.bindings, self.result, {**self.attrs, **attrs})
 
 
 def operands(value: Expr) -> tuple[Expr, ...]:
-    """The expressions that a binding's value reads, GlobalVars and ExternFuncs included as they stand."""
+    """Return the expressions that a binding's value reads, GlobalVars and ExternFuncs included as they stand."""
     if isinstance(value, Call):
         return value.args
     if isinstance(value, Tuple):

@@ -17,7 +17,7 @@ from kernelyard.runtime.program.program import SizeCheck
 
 
 def size_checks(module: IRModule, name: str) -> tuple[SizeCheck, ...]:
-    """The checks that a graph-level function and those it calls need, each once.
+    """Return the checks that a graph-level function and those it calls need, each once.
 
     Example:
         >>> import kernelyard.ops

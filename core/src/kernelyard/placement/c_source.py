@@ -95,14 +95,14 @@ class CSourceCodegen:
         raise CodegenError(f"{type(self).__name__} has no C for this kernel", found=node.op)
 
     def generate(self, regions: Sequence[Region], serializer: JSONSerializer) -> CSourceModule:
-        """The regions as one module; `serializer` says what kernels their composites are.
+        """Return the regions as one module; `serializer` says what kernels their composites are.
 
         Raises: CodegenError.
         """
         return self.generate_graphs(serializer.serialize_all(regions), serializer.constants)
 
     def generate_graphs(self, graphs: Sequence[JSONGraph], constants: Mapping[str, np.ndarray]) -> CSourceModule:
-        """The graphs as one module.
+        """Return the graphs as one module.
 
         Raises: CodegenError.
         """
@@ -117,7 +117,7 @@ class CSourceCodegen:
         return CSourceModule(NativeUnit("\n".join(texts), tuple(functions), self.libraries), known)
 
     def function(self, graph: JSONGraph, name: str, constants: dict[str, np.ndarray]) -> tuple[str, tuple[str, ...]]:
-        """The five C functions of a graph, and the digests of the constants that `NAME_prepare` gets.
+        """Return the five C functions of a graph, and the digests of the constants that `NAME_prepare` gets.
 
         An override may add constants of its own to `constants`, by digest.
         Raises: CodegenError.
@@ -175,7 +175,7 @@ class _GraphWriter:
 
 
 def static_shape(spec: TensorSpec, where: str) -> tuple[tuple[int, ...], int]:
-    """A shape whose sizes are all known, and the bytes that it takes.
+    """Return a shape whose sizes are all known, and the bytes that it takes.
 
     Raises: CodegenError.
     """

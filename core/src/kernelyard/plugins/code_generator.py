@@ -22,7 +22,7 @@ class CodeGenerator(ABC):
     targets: tuple[str, ...]
 
     def probe(self) -> Unavailable | None:
-        """None when kernels can be generated here."""
+        """Return None when kernels can be generated here."""
         return None
 
     def facts(self) -> Mapping[str, str]:

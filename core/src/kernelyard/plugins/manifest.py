@@ -139,7 +139,7 @@ def _check_runtime_api(stated: str | None, text: str, where: str) -> None:
 
 
 def read_manifest(module: str) -> Manifest:
-    """The manifest of the plugin module `package.plugin`: `manifest.toml` in the package's folder.
+    """Return the manifest of the plugin module `package.plugin`: `manifest.toml` in the package's folder.
 
     Nothing of the plugin is imported. Raises: PluginError.
     """

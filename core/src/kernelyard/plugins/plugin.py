@@ -59,7 +59,7 @@ class Plugin:
         return f"plugin {self.name!r} of {self.dist} {self.version}"
 
     def info(self) -> BackendInfo:
-        """The public view."""
+        """Return the public view."""
         shown = self.manifest or Manifest(self.name, "", ())
         return BackendInfo(
             self.name,

@@ -62,7 +62,7 @@ def forget(entries: Sequence[EntryPoint], hooks: Sequence[Sequence[str]]) -> Non
 
 
 def is_wanted() -> bool:
-    """False where the user turned trials off, and where no further Python can be started."""
+    """Return False where the user turned trials off, and where no further Python can be started."""
     return os.environ.get(VARIABLE, "1") != "0" and bool(sys.executable) and not getattr(sys, "frozen", False)
 
 
@@ -126,7 +126,7 @@ def _distributions(folder: str) -> tuple[str, ...]:
 
 
 def _files(entry: EntryPoint) -> list[tuple[str, int, int]]:
-    """The plugin's files with size and time: it may change under one version, as where it is developed."""
+    """Return the plugin's files with size and time: it may change under one version, as where it is developed."""
     try:
         folder = manifest_path(entry.module).parent
     except PluginError:

@@ -13,7 +13,7 @@ from kernelyard.runtime.abi.spec import DIGEST
 
 
 def check_module(made: object, wanted: Sequence[str]) -> RuntimeModule:
-    """The module, which answers to the symbols `wanted` and to no others, and can be saved.
+    """Return the module, which answers to the symbols `wanted` and to no others, and can be saved.
 
     Its methods are the plugin's code and may raise anything. Raises: PluginContractError.
     """

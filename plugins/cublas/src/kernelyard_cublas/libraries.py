@@ -23,7 +23,7 @@ def refusal() -> BackendUnavailableError | None:
 
 
 def load_library() -> LtLibrary:
-    """A library, newly opened: each device has a handle of its own.
+    """Return a library, newly opened: each device has a handle of its own.
 
     Raises: BackendUnavailableError naming every place that was tried.
     """
@@ -46,7 +46,7 @@ def load_library() -> LtLibrary:
 
 
 def version_text(version: int) -> str:
-    """A version as people write it.
+    """Return a version as people write it.
 
     Example:
         >>> version_text(120903), version_text(131000)

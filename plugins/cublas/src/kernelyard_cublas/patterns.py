@@ -25,7 +25,7 @@ def _turned(operand: Pattern) -> Pattern:
 
 
 def _operand(name: str, transposed: bool) -> Pattern:
-    """An operand that is read with its last two axes exchanged, or as it lies; perhaps wider than it is stored."""
+    """Return an operand that is read with its last two axes exchanged, or as it lies; perhaps wider than it is stored."""
     stored = wildcard().capture(name)
     if transposed:
         return _cast(_turned(stored)) | _turned(_cast(stored)) | _turned(stored)
@@ -58,7 +58,7 @@ def multiplied(pattern: Pattern) -> Pattern:
 
 
 def fusion_patterns(checks: Checks) -> list[FusionPattern]:
-    """Every pattern, most wanted first."""
+    """Return every pattern, most wanted first."""
     return [FusionPattern(f"cublas.{name}", pattern, check, _attributes) for name, pattern, check in _named(checks)]
 
 

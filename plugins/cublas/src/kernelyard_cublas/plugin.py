@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @hookimpl
 def kernelyard_backend() -> Backend:
-    """The backend `cublas`."""
+    """Return the backend `cublas`."""
     from kernelyard_cublas.backend import CublasBackend
 
     return CublasBackend()

@@ -55,7 +55,7 @@ def api_of(device: CudaDriver) -> LtApi:
 
 
 def device_label(device: CudaDriver) -> str:
-    """The kind of device that algorithms are chosen for."""
+    """Return the kind of device that algorithms are chosen for."""
     return "emulator" if device.is_emulator else "sm_{}{}".format(*device.capability)
 
 
@@ -81,7 +81,7 @@ class CublasRuntime(JSONRuntime):
 
     @classmethod
     def load_from_bytes(cls, data: bytes, constants: Mapping[str, np.ndarray]) -> Self:
-        """The module that `save_to_bytes` wrote.
+        """Return the module that `save_to_bytes` wrote.
 
         Raises: ArtifactCorruptedError, ArtifactVersionError.
         """
@@ -92,7 +92,7 @@ class CublasRuntime(JSONRuntime):
         return cls(fields.each("graphs", JSONGraph.from_json), constants, algorithms)
 
     def save_to_bytes(self) -> bytes:
-        """The graphs, and the algorithms that were chosen so far."""
+        """Return the graphs, and the algorithms that were chosen so far."""
         written: dict[str, Any] = read_json(super().save_to_bytes(), self.kind)
         return write_json({**written, "algorithms": self.algorithms.to_json()})
 
@@ -104,7 +104,7 @@ class CublasRuntime(JSONRuntime):
     def build(
         self, graph: JSONGraph, args: Sequence[BoundTensor], values: Mapping[str, int], context: BindContext
     ) -> BoundCall:
-        """The call of a graph's product, on memory of the device.
+        """Return the call of a graph's product, on memory of the device.
 
         Raises: DeviceError, BackendUnavailableError, ExecutionError.
         """
@@ -139,7 +139,7 @@ class CublasRuntime(JSONRuntime):
 
 
 def _only_kernel(graph: JSONGraph) -> JSONNode:
-    """The product of a graph: it is all that the graph computes, and gives."""
+    """Return the product of a graph: it is all that the graph computes, and gives."""
     kernels = [number for number, node in enumerate(graph.nodes) if node.kind == "kernel"]
     if len(kernels) != 1 or graph.outputs != ((kernels[0], 0),):
         raise corrupted(graph.symbol, f"{len(kernels)} kernels, results {graph.outputs}", "one product and its result")

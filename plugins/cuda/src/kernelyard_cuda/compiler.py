@@ -28,7 +28,7 @@ CACHE = DiskCache("cubins")
 def compile_cubin(
     source: str, arch: str, options: Sequence[str] = (), folders: Sequence[Path] = (), compiler: str | None = None
 ) -> bytes:
-    """The cubin of CUDA C++ text for GPUs of `arch` ("sm_90"). folders: where headers are looked for.
+    """Return the cubin of CUDA C++ text for GPUs of `arch` ("sm_90"). folders: where headers are looked for.
 
     Raises: ToolchainError with the line that installs a compiler, or with what the compiler said.
     """
@@ -72,7 +72,7 @@ class KernelCompiler:
     nvcc: tuple[str, ...] = ()
 
     def cubin(self, source: str, arch: str, options: Sequence[str] = ()) -> bytes:
-        """The cubin of CUDA C++ text. Raises: ToolchainError with what the compiler said."""
+        """Return the cubin of CUDA C++ text. Raises: ToolchainError with what the compiler said."""
         words = [*FLAGS, *options]
         key = "\n".join((self.name, arch, *words, source))
         found = CACHE.get(key)

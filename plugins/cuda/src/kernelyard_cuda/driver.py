@@ -98,7 +98,10 @@ class CudaDriver(DeviceDriver):
 
 
 def require_cuda(device: DeviceDriver | None, where: str) -> CudaDriver:
-    """The device that a function of a CUDA module is bound for. Raises: DeviceError for another kind of memory."""
+    """Return the device that a function of a CUDA module is bound for.
+
+    Raises: DeviceError for another kind of memory.
+    """
     if not isinstance(device, CudaDriver):
         raise DeviceError(
             "CUDA kernels cannot run in host memory",

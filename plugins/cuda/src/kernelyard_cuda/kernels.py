@@ -56,7 +56,7 @@ class CudaKernels(RuntimeModule):
         return self._symbols
 
     def missing(self) -> tuple[str, ...]:
-        """The symbols that are no kernels of the cubin. Raises: ArtifactCorruptedError when it is none."""
+        """Return the symbols that are no kernels of the cubin. Raises: ArtifactCorruptedError when it is none."""
         data = np.frombuffer(self._code, np.uint8)
         return tuple(symbol for symbol in self._symbols if elf.find_section(data, f".text.{symbol}") is None)
 
@@ -73,7 +73,7 @@ class CudaKernels(RuntimeModule):
     def bind(
         self, symbol: str, args: Sequence[BoundTensor], values: Mapping[str, int], context: BindContext
     ) -> BoundCall:
-        """The start of a kernel. Raises: DeviceError, ExecutionError."""
+        """Return the start of a kernel. Raises: DeviceError, ExecutionError."""
         if symbol not in self._symbols:
             raise self.unknown_symbol(symbol)
         driver = require_cuda(context.device, symbol)

@@ -65,7 +65,7 @@ class Candidate:
 
 
 def candidates(library: CudaLibrary) -> Iterator[Candidate]:
-    """Every place where a library is to be found, the preferred first."""
+    """Yield every place where a library is to be found, the preferred first."""
     named = os.environ.get(library.variable)
     if named:
         yield Candidate(named, _major(library, named), library.variable)
@@ -80,7 +80,7 @@ def candidates(library: CudaLibrary) -> Iterator[Candidate]:
 
 
 def loaded() -> list[Candidate]:
-    """The libraries of CUDA that this process has loaded."""
+    """Return the libraries of CUDA that this process has loaded."""
     try:
         text = MAPS.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -121,7 +121,7 @@ def _major(library: CudaLibrary, path: str) -> int:
 
 
 def major_in_use() -> tuple[int, str]:
-    """The major version of CUDA that this process is bound to, and why; 0 where it is free."""
+    """Return the major version of CUDA that this process is bound to, and why; 0 where it is free."""
     for each in loaded():
         if each.major:
             return each.major, f"{each.path} is loaded"
@@ -130,7 +130,7 @@ def major_in_use() -> tuple[int, str]:
 
 
 def usable(library: CudaLibrary, install_hint: str) -> Sequence[Candidate]:
-    """The places of a library that go with what this process uses, the preferred first.
+    """Return the places of a library that go with what this process uses, the preferred first.
 
     Raises: BackendUnavailableError where it is here for other major versions alone, with the way out.
     """

@@ -15,7 +15,7 @@ from kernelyard_cuda.libraries import NVRTC, candidates
 
 
 def find() -> tuple[str, tuple[Path, ...]] | None:
-    """The library and the folders of its headers; None without one."""
+    """Return the library and the folders of its headers; None without one."""
     found = next(candidates(NVRTC), None)
     return (found.path, found.headers) if found is not None else None
 
@@ -53,7 +53,7 @@ def _loaded(library: str) -> ctypes.CDLL:
 
 
 def compile_cubin(library: str, source: str, options: Sequence[str]) -> bytes:
-    """The cubin of CUDA C++ text.
+    """Return the cubin of CUDA C++ text.
 
     Raises: ToolchainError with what the compiler said.
     """

@@ -19,7 +19,7 @@ from kernelyard_cudnn.runtime import PLAN, lowered_graph
 def with_plans(
     graphs: Sequence[JSONGraph], constants: dict[str, np.ndarray], devices: Sequence[DeviceProperties]
 ) -> list[JSONGraph]:
-    """The graphs whose sizes are known, each with a plan for each GPU, which is added to the constants.
+    """Return the graphs whose sizes are known, each with a plan for each GPU, which is added to the constants.
 
     Graphs of unknown sizes are planned where they run. Raises: BackendUnavailableError, NoPlanError.
     """
@@ -27,7 +27,7 @@ def with_plans(
 
 
 def is_static(graph: JSONGraph) -> bool:
-    """Whether all sizes are known."""
+    """Return whether all sizes are known."""
     return all(spec.is_static for node in graph.nodes for spec in node.outputs)
 
 

@@ -72,7 +72,7 @@ class CudnnSerializer(JSONSerializer):
         self._options = options
 
     def visit_composite(self, composite: Function, call: Call) -> KernelNode:
-        """The kernel of a composite."""
+        """Return the kernel of a composite."""
         given: dict[Expr, Expr] = dict(zip(composite.params, call.args, strict=True))
         names = {value.op_name for binding in composite.bindings if isinstance(value := binding.value, Call)}
         try:
@@ -87,7 +87,7 @@ class CudnnSerializer(JSONSerializer):
         return KernelNode(node.op, node.inputs, {**node.attrs, "tune": self._options.tune})
 
     def visit_call(self, call: Call) -> KernelNode:
-        """A convolution that a rule of single operators put into a region."""
+        """Return a convolution that a rule of single operators put into a region."""
         if call.op_name not in (*CONVOLUTIONS, *TRANSPOSED):
             return super().visit_call(call)
         node = convolution_node(plain_convolution(call), {}, self._options.tf32)
@@ -95,7 +95,7 @@ class CudnnSerializer(JSONSerializer):
 
 
 def convolution_node(read: ReadConvolution, given: Mapping[Expr, Expr], tf32: bool) -> KernelNode:
-    """A convolution as a kernel. given: what the composite's parameters are."""
+    """Return a convolution as a kernel. given: what the composite's parameters are."""
     attrs, rank = read.call.attrs, read.rank
     w, w_order = given.get(read.w, read.w), read.w_order
     if isinstance(w, Constant) and read.x_order != channels_first(len(read.x_order)):
@@ -129,7 +129,7 @@ def _channels_last(w: Constant, order: Sequence[int]) -> Constant:
 
 
 def attention_node(read: ReadAttention) -> KernelNode:
-    """An attention as a kernel."""
+    """Return an attention as a kernel."""
     size = read.call.args[0].tensor_type.shape[3]
     assert isinstance(size, int)
     scale = read.call.attrs["scale"]
@@ -150,7 +150,7 @@ def attention_node(read: ReadAttention) -> KernelNode:
 
 
 def norm_node(composite: Function) -> KernelNode:
-    """A norm as a kernel."""
+    """Return a norm as a kernel."""
     (call,) = (binding.value for binding in composite.bindings)
     assert isinstance(call, Call)
     roles = ("x", "scale", "bias")[: len(call.args)]
@@ -198,11 +198,11 @@ class CudnnBackend(Backend):
         return None if problem is None else Unavailable(f"{problem.message}: {problem.found}", problem.hint)
 
     def facts(self) -> Mapping[str, str]:
-        """The libraries that would be used on a GPU."""
+        """Return the libraries that would be used on a GPU."""
         return _native.facts()
 
     def patterns(self, target: Target) -> Sequence[FusionPattern]:
-        """The patterns; what float8 needs depends on the target's arch."""
+        """Return the patterns; what float8 needs depends on the target's arch."""
         return fusion_patterns(Checks(target, self._options.tf32))
 
     def prepare(self, module: IRModule) -> IRModule:
@@ -212,7 +212,7 @@ class CudnnBackend(Backend):
         return Sequential(steps, "channels_last")(module) if ops else module
 
     def codegen(self, regions: Sequence[Region], options: Mapping[str, Any]) -> RuntimeModule:
-        """The regions as one runtime module.
+        """Return the regions as one runtime module.
 
         Raises: OptionError, BackendUnavailableError, CodegenError.
         """
@@ -224,7 +224,9 @@ class CudnnBackend(Backend):
 
 
 def _to_convert(module: IRModule, layout: str) -> tuple[str, ...]:
-    """The convolutions that are made channels-last; with "auto" those that are of narrow floats wherever they are."""
+    """Return the convolutions that are made channels-last; with "auto" those that are of narrow floats wherever they
+    are.
+    """
     if layout == FIRST:
         return ()
     found: dict[str, set[str]] = {}

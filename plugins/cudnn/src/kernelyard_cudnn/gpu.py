@@ -59,7 +59,10 @@ class CudnnGpu:
         blobs: Sequence[np.ndarray],
         tune: bool,
     ) -> GpuPlan:
-        """A call of a graph on this memory. blobs: plans made ahead of time. Raises: CodegenError, ExecutionError."""
+        """Return a call of a graph on this memory. blobs: plans made ahead of time.
+
+        Raises: CodegenError, ExecutionError.
+        """
         with self._use:
             self._device.enter()
             key = (graph, tune)

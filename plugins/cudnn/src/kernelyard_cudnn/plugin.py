@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @hookimpl
 def kernelyard_backend() -> Backend:
-    """The backend `cudnn`."""
+    """Return the backend `cudnn`."""
     from kernelyard_cudnn.backend import CudnnBackend
 
     return CudnnBackend()

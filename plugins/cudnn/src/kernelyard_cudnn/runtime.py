@@ -66,7 +66,7 @@ class CudnnRuntime(JSONRuntime):
         return "cuDNN 9 and nvidia-cudnn-frontend, or the CUDA emulator"
 
     def lowered(self, symbol: str, values: Mapping[str, int]) -> Lowered:
-        """The graph of a function for these values of its symbolic dims; kept while it is in use.
+        """Return the graph of a function for these values of its symbolic dims; kept while it is in use.
 
         Raises: CodegenError for a node that makes no sense.
         """
@@ -78,7 +78,7 @@ class CudnnRuntime(JSONRuntime):
     def build(
         self, graph: JSONGraph, args: Sequence[BoundTensor], values: Mapping[str, int], context: BindContext
     ) -> BoundCall:
-        """The call of a graph's kernel, on memory of the device.
+        """Return the call of a graph's kernel, on memory of the device.
 
         Raises: DeviceError, BackendUnavailableError, CodegenError, ExecutionError.
         """
@@ -130,7 +130,7 @@ class CudnnRuntime(JSONRuntime):
 
 
 def lowered_graph(graph: JSONGraph, values: Mapping[str, int]) -> Lowered:
-    """The graph of operations of a JSON graph with one kernel. Raises: CodegenError."""
+    """Return the graph of operations of a JSON graph with one kernel. Raises: CodegenError."""
     node = _only_kernel(graph)
     operands = {
         role: Shaped(spec.evaluate(values), spec.dtype)
@@ -148,7 +148,7 @@ def _uploaded(device: CudaDriver, array: np.ndarray) -> DeviceMemory:
 
 
 def _only_kernel(graph: JSONGraph) -> JSONNode:
-    """The kernel of a graph: it is all that the graph computes, and gives."""
+    """Return the kernel of a graph: it is all that the graph computes, and gives."""
     kernels = [number for number, node in enumerate(graph.nodes) if node.kind == "kernel"]
     if len(kernels) != 1 or graph.outputs != ((kernels[0], 0),):
         raise corrupted(graph.symbol, f"{len(kernels)} kernels, results {graph.outputs}", "one kernel and its result")

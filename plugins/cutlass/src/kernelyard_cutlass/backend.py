@@ -56,7 +56,7 @@ class CutlassSerializer(JSONSerializer):
         self.kernels: dict[Kernel, tuple[str, ...]] = {}
 
     def visit_composite(self, composite: Function, call: Call) -> KernelNode:
-        """The kernel of a composite, with its operands by role."""
+        """Return the kernel of a composite, with its operands by role."""
         operands = captured_operands(composite)
         inputs = [(role, operands[capture]) for capture, role in composite.attrs["roles"].items()]
         inputs = [pair for role, operand in inputs for pair in _stored(role, operand, composite, call)]
@@ -73,7 +73,7 @@ class CutlassSerializer(JSONSerializer):
 
 
 def _stored(role: str, operand: Expr, composite: Function, call: Call) -> list[tuple[str, Expr]]:
-    """An operand as the kernel reads it: constants are brought into its order here."""
+    """Return an operand as the kernel reads it: constants are brought into its order here."""
     if role.endswith(NUMBER):
         columns = call.tensor_type.shape[-1]
         assert isinstance(columns, int), "the check asks for it"
@@ -122,7 +122,7 @@ class CutlassBackend(Backend):
         return CutlassBackend(f32, tune)
 
     def probe(self) -> Unavailable | None:
-        """Whether kernels can be compiled: CUTLASS's headers, CUDA's headers, and NVRTC."""
+        """Return whether kernels can be compiled: CUTLASS's headers, CUDA's headers, and NVRTC."""
         try:
             find_toolchain()
         except BackendUnavailableError as error:
@@ -151,7 +151,7 @@ class CutlassBackend(Backend):
         return _PREPARE(module)
 
     def codegen(self, regions: Sequence[Region], options: Mapping[str, Any]) -> RuntimeModule:
-        """The regions as one module; equal kernels are compiled once. Without an arch nothing is compiled.
+        """Return the regions as one module; equal kernels are compiled once. Without an arch nothing is compiled.
 
         Raises: CodegenError with what the compiler said.
         """
@@ -162,7 +162,7 @@ class CutlassBackend(Backend):
 
 
 def _code(kernel: Kernel, archs: Sequence[str]) -> Code:
-    """The kernel compiled for each architecture."""
+    """Return the kernel compiled for each architecture."""
     code = Code(kernel)
     for arch in archs:
         try:

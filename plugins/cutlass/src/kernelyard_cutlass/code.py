@@ -40,7 +40,7 @@ class Code:
 
 
 def code_of(kernel: Kernel, arch: str, cubin: bytes) -> Code:
-    """The kernel with its cubin, from which the sizes of a block are read.
+    """Return the kernel with its cubin, from which the sizes of a block are read.
 
     Raises: ArtifactCorruptedError for a cubin that does not state them.
     """
@@ -51,7 +51,7 @@ def code_of(kernel: Kernel, arch: str, cubin: bytes) -> Code:
 
 
 def constant(cubin: bytes, name: str) -> int | None:
-    """The value of a 32-bit constant of a cubin, which is not 0; None where there is none of that name.
+    """Return the value of a 32-bit constant of a cubin, which is not 0; None where there is none of that name.
 
     Source: System V ABI, "Object Files", section "Symbol Table".
     Raises: ArtifactCorruptedError for a file whose headers point outside of it.

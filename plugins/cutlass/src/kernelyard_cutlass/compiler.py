@@ -18,7 +18,7 @@ FLAGS = ("--std=c++17", "-default-device")
 
 
 def text_of(kernel: Kernel) -> str:
-    """The program of a kernel: its parameters as macros, and the template.
+    """Return the program of a kernel: its parameters as macros, and the template.
 
     Example:
         >>> from kernelyard_cutlass.kernels import TransposeKernel
@@ -46,7 +46,7 @@ def key_of(kernel: Kernel, arch: str, toolchain: Toolchain) -> str:
 
 
 def compile_kernel(kernel: Kernel, arch: str) -> Code:
-    """The kernel's code for an architecture, compiled unless it was before.
+    """Return the kernel's code for an architecture, compiled unless it was before.
 
     Raises: BackendUnavailableError where headers or NVRTC are missing; ToolchainError with what the compiler said.
     """

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @hookimpl
 def kernelyard_backend() -> Backend:
-    """The backend `cutlass`."""
+    """Return the backend `cutlass`."""
     from kernelyard_cutlass.backend import CutlassBackend
 
     return CutlassBackend()

@@ -68,7 +68,7 @@ class CutlassModule(JSONRuntime):
 
     @classmethod
     def load_from_bytes(cls, data: bytes, constants: Mapping[str, np.ndarray]) -> CutlassModule:
-        """The module that `save_to_bytes` wrote.
+        """Return the module that `save_to_bytes` wrote.
 
         Raises: ArtifactCorruptedError, ArtifactVersionError.
         """
@@ -99,7 +99,7 @@ class CutlassModule(JSONRuntime):
     def build(
         self, graph: JSONGraph, args: Sequence[BoundTensor], values: Mapping[str, int], context: BindContext
     ) -> BoundCall:
-        """The launches of a composite's kernels. Raises: DeviceError, ExecutionError."""
+        """Return the launches of a composite's kernels. Raises: DeviceError, ExecutionError."""
         driver = require_cuda(context.device, graph.symbol)
         node, output = graph.nodes[-1], args[-1]
         if not output.nbytes:

@@ -102,7 +102,7 @@ def _defined(text: str, name: str) -> int:
 
 
 def _cuda_headers(major: int, library: str) -> tuple[Path, ...]:
-    """The folders of the runtime's headers and of the C++ library's, of NVRTC's own major version."""
+    """Return the folders of the runtime's headers and of the C++ library's, of NVRTC's own major version."""
     others: list[str] = []
     for runtime, cpp in _candidates():
         if not (runtime / "cuda_runtime_api.h").is_file() or not (cpp / "cuda/std/cstdint").is_file():

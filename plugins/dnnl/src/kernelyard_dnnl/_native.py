@@ -179,7 +179,7 @@ class Library:
         return self.create(name, "dnnl_primitive_desc_destroy", c_void_p(self.engine.address), *arguments)
 
     def new_stream(self) -> Handle:
-        """A stream; a bound call has its own."""
+        """Return a stream; a bound call has its own."""
         flags = enums.STREAM_DEFAULT_FLAGS
         return self.create("dnnl_stream_create", "dnnl_stream_destroy", self.engine.address, flags)
 
@@ -249,7 +249,7 @@ def candidates() -> Iterator[tuple[str, str]]:
 
 @cache
 def load_library() -> Library:
-    """The oneDNN library of this process, loaded at first need.
+    """Return the oneDNN library of this process, loaded at first need.
 
     Raises: BackendUnavailableError naming every place that was tried.
 

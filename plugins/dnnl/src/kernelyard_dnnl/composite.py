@@ -62,7 +62,7 @@ def read_composite(bindings: Sequence[Binding]) -> Composite:
 
 
 def kind_of(value: Expr) -> PrimitiveKind | None:
-    """The kind of primitive that computes a value by itself; None where oneDNN does not."""
+    """Return the kind of primitive that computes a value by itself; None where oneDNN does not."""
     return kinds_by_operator().get(value.op.name) if isinstance(value, Call) and isinstance(value.op, Op) else None
 
 
@@ -72,7 +72,7 @@ def _is_anchor(calls: Sequence[Call], place: int) -> bool:
 
 
 def _is_bias(anchor: Call, stage: Stage) -> bool:
-    """One value per channel, or column of a product. A product with a vector on the right has no columns."""
+    """Return one value per channel, or column of a product. A product with a vector on the right has no columns."""
     kind = kind_of(anchor)
     if not isinstance(stage, Binary) or stage.algorithm != "add" or kind is None or kind.bias_axis is None:
         return False
@@ -84,7 +84,7 @@ def _is_bias(anchor: Call, stage: Stage) -> bool:
 
 
 def is_per_channel(shape: Shape, channels: dims.Dim, channel_axis: int, rank: int) -> bool:
-    """True for a shape that holds one value per channel and broadcasts over everything else."""
+    """Return True for a shape that holds one value per channel and broadcasts over everything else."""
     if len(shape) > rank or rank - len(shape) > channel_axis:
         return False
     axis = channel_axis - (rank - len(shape))

@@ -90,7 +90,7 @@ class _Binding:
         self._addresses: list[_Address] = []
 
     def call(self) -> BoundCall:
-        """The native calls, and what keeps them alive."""
+        """Return the native calls, and what keeps them alive."""
         stream = self._library.new_stream()
         steps: list[Step] = []
         parts: list[Operation | Part] = []

@@ -13,7 +13,7 @@ from kernelyard_dnnl.post_ops import Binary, Eltwise, Stage
 
 
 def node_of(composite: Composite) -> KernelNode:
-    """The node that computes a composite."""
+    """Return the node that computes a composite."""
     write = composite.kind.write or _written
     anchor = write(composite)
     inputs = list(anchor.inputs)
@@ -43,5 +43,5 @@ def _post_op(stage: Stage, composite: Composite, role: str, inputs: list[tuple[s
 
 
 def eltwise_post_op(stage: Eltwise) -> dict[str, Any]:
-    """A function of one element, as a node's attribute `post_ops` has it."""
+    """Return a function of one element, as a node's attribute `post_ops` has it."""
     return {"kind": "eltwise", **stage.attributes()}

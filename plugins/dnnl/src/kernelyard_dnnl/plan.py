@@ -61,7 +61,7 @@ def _deliver(lowering: Lowering, outputs: Sequence[Value]) -> None:
 
 
 def _needed(operations: Sequence[Operation]) -> list[Operation]:
-    """The operations without those whose result nobody reads."""
+    """Return the operations without those whose result nobody reads."""
     live: set[Buffer] = set()
     kept: list[Operation] = []
     for operation in reversed(operations):

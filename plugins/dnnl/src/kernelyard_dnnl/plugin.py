@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @hookimpl
 def kernelyard_backend() -> Backend:
-    """The backend `dnnl`."""
+    """Return the backend `dnnl`."""
     from kernelyard_dnnl.backend import DnnlBackend
 
     return DnnlBackend()

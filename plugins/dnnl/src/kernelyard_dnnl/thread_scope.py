@@ -43,7 +43,7 @@ def thread_count(library: Library, count: int) -> Iterator[None]:
 
 
 def scoped(library: Library, count: int, steps: list[Step]) -> tuple[list[Step], object]:
-    """The steps with the number of threads set around them, and what must live as long as they do."""
+    """Return the steps with the number of threads set around them, and what must live as long as they do."""
     openmp = library.openmp
     if openmp is None:
         return steps, None

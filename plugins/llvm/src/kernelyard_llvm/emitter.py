@@ -101,7 +101,7 @@ class FunctionEmitter:
     def pure(
         self, text: str, type_: str, lanes: int, operands: Sequence[Value], floor: int = 0, key: str | None = None
     ) -> Value:
-        """An instruction without effect, written once, as far out as its operands (and `floor`) allow."""
+        """Return an instruction without effect, written once, as far out as its operands (and `floor`) allow."""
         depth = max(0, floor, *map(_depth_of, operands))
         scope, key = self.scopes[depth], key or text
         value = scope.known.get(key)
@@ -111,13 +111,13 @@ class FunctionEmitter:
         return value
 
     def here(self, text: str, type_: str, lanes: int = 1) -> Value:
-        """An instruction that stays where it is written."""
+        """Return an instruction that stays where it is written."""
         ref = f"%{self.fresh()}"
         self.line(f"{ref} = {text}")
         return Value(ref, type_, lanes, self.depth)
 
     def broadcast(self, value: Value, lanes: int) -> Value:
-        """A scalar in every lane; vectors pass through."""
+        """Return a scalar in every lane; vectors pass through."""
         if value.lanes == lanes:
             return value
         if value.is_literal:
@@ -147,7 +147,7 @@ class FunctionEmitter:
         return self.pure(f"{words} {a.typed}, {b.ref}", a.type, a.lanes, [a, b], floor)
 
     def compare(self, predicate: str, a: Operand, b: Operand) -> Value:
-        """A comparison to i1: `predicate` of icmp, or of fcmp for floats."""
+        """Return a comparison to i1: `predicate` of icmp, or of fcmp for floats."""
         a, b = self.align_lanes(a, b)
         op = "fcmp" if a.is_float else "icmp"
         return self.pure(f"{op} {predicate} {a.typed}, {b.ref}", "i1", a.lanes, [a, b])
@@ -166,7 +166,7 @@ class FunctionEmitter:
         )
 
     def convert(self, op: str, value: Value, type_: str) -> Value:
-        """A conversion instruction: sext, zext, trunc, bitcast, sitofp, fpext, ..."""
+        """Return a conversion instruction: sext, zext, trunc, bitcast, sitofp, fpext, ..."""
         if value.type == type_:
             return value
         return self.pure(f"{op} {value.typed} to {vector_type(type_, value.lanes)}", type_, value.lanes, [value])
@@ -180,7 +180,7 @@ class FunctionEmitter:
         return f"call {words} @{name}({', '.join([arg.typed for arg in args])})"
 
     def intrinsic(self, name: str, *operands: Operand, result: str | None = None, flags: str = "") -> Value:
-        """A pure intrinsic, overloaded on its first argument (and on `result`, where that differs)."""
+        """Return a pure intrinsic, overloaded on its first argument (and on `result`, where that differs)."""
         args = self.align_lanes(*operands)
         lanes = args[0].lanes
         type_ = result or args[0].type
@@ -188,12 +188,12 @@ class FunctionEmitter:
         return self.pure(self.call(full, vector_type(type_, lanes), *args, flags=flags), type_, lanes, args)
 
     def across_lanes(self, op: str, vector: Value, *start: Value, flags: str = "") -> Value:
-        """All lanes combined into a scalar, beginning with `start` where that matters."""
+        """Return all lanes combined into a scalar, beginning with `start` where that matters."""
         name = f"llvm.vector.reduce.{op}.{mangled(vector.type, vector.lanes)}"
         return self.pure(self.call(name, vector.type, *start, vector, flags=flags), vector.type, 1, [vector])
 
     def library_call(self, symbol: str, *operands: Operand) -> Value:
-        """A C function of floating-point scalars, called lane by lane."""
+        """Return a C function of floating-point scalars, called lane by lane."""
         args = self.align_lanes(*operands)
         type_, lanes = args[0].type, args[0].lanes
         if lanes == 1:
@@ -213,7 +213,9 @@ class FunctionEmitter:
         return self.pure(text, vector.type, vector.lanes, [vector, scalar])
 
     def transpose(self, rows: Sequence[Value]) -> list[Value]:
-        """A square of values, as vectors of its columns: each round interleaves the halves, log2(n) rounds turn it."""
+        """Return a square of values, as vectors of its columns: each round interleaves the halves, log2(n) rounds turn
+        it.
+        """
         current, count = list(rows), len(rows)
         orders = [[n // 2 + (n % 2) * count + half * count // 2 for n in range(count)] for half in (0, 1)]
         for _ in range(count.bit_length() - 1):
@@ -262,18 +264,18 @@ class FunctionEmitter:
         return self.pure(self.call(name, x.text, *operands), x.type, x.lanes, operands)
 
     def has_look_up(self, lanes: int) -> bool:
-        """True where an instruction looks up so many floats at once in a table of as many."""
+        """Return True where an instruction looks up so many floats at once in a table of as many."""
         return self.has_scale and lanes == 16
 
     def look_up(self, table: Sequence[Value], places: Value) -> Value:
-        """The entries of a table of floats at places: the last bits of integers, one for each lane."""
+        """Return the entries of a table of floats at places: the last bits of integers, one for each lane."""
         entries = Value(f"<{', '.join(entry.typed for entry in table)}>", table[0].type, len(table))
         text = self.call("llvm.x86.avx512.permvar.sf.512", entries.text, entries, places)
         return self.pure(text, entries.type, 16, [places])
 
     # --- memory ---------------------------------------------------------------------------------------------------
     def element(self, start: Value, offset: Operand, type_: str = "float") -> Value:
-        """The address so many elements of a type behind another."""
+        """Return the address so many elements of a type behind another."""
         (offset,) = values_of(offset)
         if offset.ref == "0":
             return start
@@ -282,7 +284,7 @@ class FunctionEmitter:
         )
 
     def load_text(self, place: Value, type_: str, lanes: int, mask: Value | None = None) -> str:
-        """A load of elements from an address on; lanes that the mask excludes are not read, and are 0."""
+        """Return a load of elements from an address on; lanes that the mask excludes are not read, and are 0."""
         text = vector_type(type_, lanes)
         if mask is None or lanes == 1:
             return f"load {text}, ptr {place.ref}, align {BITS[type_] // 8}"
@@ -290,7 +292,7 @@ class FunctionEmitter:
         return self.call(name, text, aligned(place, type_), mask, zeros)
 
     def load(self, place: Value, lanes: int = 1, mask: Value | None = None, type_: str = "float") -> Value:
-        """A load that stays where it is written."""
+        """Return a load that stays where it is written."""
         return self.here(self.load_text(place, type_, lanes, mask), type_, lanes)
 
     def store(self, value: Value, place: Value, mask: Value | None = None) -> None:
@@ -306,7 +308,7 @@ class FunctionEmitter:
         self.line(self.call("llvm.prefetch.p0", "void", place, *(int_literal(n, "i32") for n in (0, locality, 1))))
 
     def lanes_below(self, count: int, used: Value) -> Value:
-        """A mask of the first `used` lanes."""
+        """Return a mask of the first `used` lanes."""
         known = literal_int(used)
         if known is not None:
             return Value(f"<{', '.join(f'i1 {str(n < known).lower()}' for n in range(count))}>", "i1", count)
@@ -385,7 +387,7 @@ class FunctionEmitter:
         ]
 
     def finish(self, name: str, is_internal: bool = False) -> str:
-        """The text of the function, which returns nothing; is_internal: only this module calls it."""
+        """Return the text of the function, which returns nothing; is_internal: only this module calls it."""
         assert self.depth == 0, "a scope is still open"
         head = ", ".join(parameter.typed for parameter in self.parameters)
         body = "\n".join(("entry:", *self.scope.lines, "  ret void"))

@@ -61,19 +61,19 @@ def values_of(*operands: Operand) -> list[Value]:
 
 
 def aligned(place: Value, type_: str) -> Value:
-    """An address, or a vector of them, of elements of a type, as an argument of an intrinsic."""
+    """Return an address, or a vector of them, of elements of a type, as an argument of an intrinsic."""
     return place._replace(ref=f"align {BITS[type_] // 8} {place.ref}")
 
 
 @cache
 def vector_type(element: str, lanes: int) -> str:
-    """The LLVM type of `lanes` elements."""
+    """Return the LLVM type of `lanes` elements."""
     return element if lanes == 1 else f"<{lanes} x {element}>"
 
 
 @cache
 def mangled(type_: str, lanes: int) -> str:
-    """A type in the name of an intrinsic."""
+    """Return a type in the name of an intrinsic."""
     short = {"half": "f16", "float": "f32", "double": "f64"}.get(type_, type_)
     return short if lanes == 1 else f"v{lanes}{short}"
 
@@ -84,12 +84,12 @@ def iota(count: int) -> Value:
 
 
 def literal(value: float, type_: str) -> Value:
-    """A literal of a type."""
+    """Return a literal of a type."""
     return float_literal(value, type_) if type_ in FLOAT_TYPES else int_literal(int(value), type_)
 
 
 def float_literal(value: float, type_: str = "float") -> Value:
-    """A literal of a float or double, rounded to the type: LLVM writes both as the bits of a double."""
+    """Return a literal of a float or double, rounded to the type: LLVM writes both as the bits of a double."""
     rounded = ctypes.c_float(value).value if type_ == "float" else value
     bits = struct.pack(">d", math.nan if math.isnan(rounded) else rounded)
     return Value(f"0x{bits.hex().upper()}", type_)
@@ -97,7 +97,7 @@ def float_literal(value: float, type_: str = "float") -> Value:
 
 @cache
 def int_literal(value: int, type_: str = "i64") -> Value:
-    """An integer literal, wrapped to the type."""
+    """Return an integer literal, wrapped to the type."""
     bits = BITS[type_]
     if type_ == "i1":
         return Value("true" if value & 1 else "false", type_)
@@ -106,7 +106,7 @@ def int_literal(value: int, type_: str = "i64") -> Value:
 
 
 def literal_int(value: Value) -> int | None:
-    """The number behind an integer literal, else None."""
+    """Return the number behind an integer literal, else None."""
     return int(value.ref) if value.ref.lstrip("-").isdigit() else None
 
 

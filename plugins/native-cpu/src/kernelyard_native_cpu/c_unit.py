@@ -70,7 +70,7 @@ void {name}_release(void* shared) {{ (void)shared; }}
 
 
 def native_unit(kernels: Sequence[KernelInfo], objects: Sequence[bytes], machine: Machine) -> NativeUnit | None:
-    """The kernels of these objects as a unit; None where a name cannot be written in assembler."""
+    """Return the kernels of these objects as a unit; None where a name cannot be written in assembler."""
     if not all(_ASSEMBLER_NAME.match(entry_symbol(kernel.symbol)) for kernel in kernels):
         return None
     functions = tuple(map(_native_function, kernels))
@@ -86,7 +86,7 @@ def _native_function(kernel: KernelInfo) -> NativeFunction:
 
 
 def _symbols(kernel: KernelInfo) -> tuple[str, ...]:
-    """Every symbolic dim that the kernel's numbers depend on."""
+    """Return every symbolic dim that the kernel's numbers depend on."""
     used: list[Dim] = [*kernel.numbers, *(local.nbytes for local in kernel.locals)]
     for group in kernel.groups:
         used += [points for points, _ in group.work]

@@ -29,7 +29,7 @@ class NativeCpuGenerator(CodeGenerator):
     targets = ("cpu",)
 
     def probe(self) -> Unavailable | None:
-        """None when LLVM is there."""
+        """Return None when LLVM is there."""
         try:
             _native.llvm_version()
         except ImportError as error:
@@ -63,7 +63,7 @@ class NativeCpuGenerator(CodeGenerator):
 
 
 def _cached_object(text: str, machine: Machine) -> bytes:
-    """The text as object code, compiled unless it was before."""
+    """Return the text as object code, compiled unless it was before."""
     key = f"{_native.compilation_key(machine)}\n{text}"
     found = CACHE.get(key)
     if found is None:

@@ -28,14 +28,14 @@ class GroupInfo(NamedTuple):
     work: tuple[tuple[Dim, float], ...]
 
     def tasks(self, values: Mapping[str, int]) -> int:
-        """The number of tasks."""
+        """Return the number of tasks."""
         for variant in self.variants:
             if dims.evaluate(variant.extent, values) >= variant.least:
                 return max(dims.evaluate(variant.tasks, values), 0)
         return 0
 
     def threads(self, values: Mapping[str, int], most: int, tasks: int) -> int:
-        """How many threads are worth waking."""
+        """Return how many threads are worth waking."""
         total = sum(dims.evaluate(points, values) * time for points, time in self.work)
         return max(1, min(most, tasks, int(total / NANOSECONDS_PER_THREAD)))
 
@@ -70,7 +70,7 @@ class KernelInfo(NamedTuple):
     numbers: tuple[Dim, ...]
 
     def evaluate(self, values: Mapping[str, int], most_threads: int) -> Binding:
-        """The kernel's numbers for some values of the symbols.
+        """Return the kernel's numbers for some values of the symbols.
 
         Raises: ShapeError.
         """
@@ -111,7 +111,7 @@ def _group_to_json(group: GroupInfo) -> dict[str, Any]:
 
 
 def read_kernel_info(value: Any, where: str) -> KernelInfo:
-    """A header from outside.
+    """Return a header from outside.
 
     Raises: ArtifactCorruptedError.
     """

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @hookimpl
 def kernelyard_code_generator() -> CodeGenerator:
-    """The code generator `native-cpu`."""
+    """Return the code generator `native-cpu`."""
     from kernelyard_native_cpu.generator import NativeCpuGenerator
 
     return NativeCpuGenerator()

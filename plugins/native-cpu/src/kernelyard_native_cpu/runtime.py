@@ -75,7 +75,7 @@ class NativeCpuModule(BindableModule):
     def bind(
         self, symbol: str, args: Sequence[BoundTensor], values: Mapping[str, int], context: BindContext
     ) -> BoundCall:
-        """One native call. Raises: ExecutionError, ShapeError, BackendUnavailableError."""
+        """Bind one native call. Raises: ExecutionError, ShapeError, BackendUnavailableError."""
         kernel = self.kernel(symbol)
         binding = kernel.evaluate(values, context.threads if _native.openmp() else 1)
         pointers = (ctypes.c_void_p * max(len(args), 1))(*(arg.address for arg in args))

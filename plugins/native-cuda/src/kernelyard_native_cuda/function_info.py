@@ -34,7 +34,10 @@ class LaunchInfo:
     numbers: tuple[Dim, ...]
 
     def grid(self, values: Mapping[str, int]) -> Grid | None:
-        """How the kernel is started; None where there is nothing to do. Raises: ExecutionError for too many blocks."""
+        """Return how the kernel is started; None where there is nothing to do.
+
+        Raises: ExecutionError for too many blocks.
+        """
         x, y, z = (dims.evaluate(count, values) for count in self.blocks)
         if any(count > most for count, most in zip((x, y, z), MOST_BLOCKS, strict=True)):
             raise ExecutionError(
@@ -99,7 +102,7 @@ def _dim_to_json(dim: Dim) -> int | str:
 
 
 def read_function_info(value: Any, where: str) -> FunctionInfo:
-    """A function's data from outside. Raises: ArtifactCorruptedError."""
+    """Return a function's data from outside. Raises: ArtifactCorruptedError."""
     fields = Fields(value, where)
     params = fields.each("params", lambda item, place: Fields(item, place).tensor())
     locals_ = fields.each("locals", read_dim)

@@ -59,7 +59,7 @@ class NativeCudaGenerator(CodeGenerator):
 
 
 def _cubins(source: str, archs: Sequence[str]) -> dict[str, bytes]:
-    """The code for each architecture, compiled side by side; none without a compiler."""
+    """Return the code for each architecture, compiled side by side; none without a compiler."""
     compiler = find_kernel_compiler() if archs else None
     if compiler is None:
         return {}
@@ -86,7 +86,7 @@ def _option(options: Mapping[str, Any], name: str, default: bool) -> bool:
 
 
 def compiler_is_here() -> bool:
-    """Whether cubins can be made: by nvcc or NVRTC."""
+    """Return whether cubins can be made: by nvcc or NVRTC."""
     return find_kernel_compiler() is not None
 
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @hookimpl
 def kernelyard_code_generator() -> CodeGenerator:
-    """The code generator `native-cuda`."""
+    """Return the code generator `native-cuda`."""
     from kernelyard_native_cuda.generator import NativeCudaGenerator
 
     return NativeCudaGenerator()

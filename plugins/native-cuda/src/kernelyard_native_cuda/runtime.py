@@ -65,7 +65,7 @@ class NativeCudaModule(BindableModule):
     def bind(
         self, symbol: str, args: Sequence[BoundTensor], values: Mapping[str, int], context: BindContext
     ) -> BoundCall:
-        """The launches of a function's kernels. Raises: DeviceError, ExecutionError, ToolchainError."""
+        """Return the launches of a function's kernels. Raises: DeviceError, ExecutionError, ToolchainError."""
         function = self.function(symbol)
         driver = require_cuda(context.device, symbol)
         places, total = function.offsets(values)

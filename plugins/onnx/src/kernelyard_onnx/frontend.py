@@ -32,7 +32,7 @@ class ONNXFrontend(Frontend):
     name = "onnx"
 
     def accepts(self, model: object) -> bool:
-        """True for paths that end in `.onnx`, for bytes and for `onnx.ModelProto`."""
+        """Return True for paths that end in `.onnx`, for bytes and for `onnx.ModelProto`."""
         if isinstance(model, (str, os.PathLike)):
             return Path(os.fsdecode(model)).suffix.lower() == ".onnx"
         if isinstance(model, (bytes, bytearray, memoryview)):

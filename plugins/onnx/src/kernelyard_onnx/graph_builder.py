@@ -44,7 +44,7 @@ class GraphBuilder(FunctionBuilder):
         self._sizes_of: dict[Expr, tuple[Dim, ...]] = {}
 
     def emit(self, name: str, args: Sequence[Expr], attrs: dict[str, Any], origin: str) -> list[Expr]:
-        """The results of an op: one expression per tensor that it returns.
+        """Return the results of an op: one expression per tensor that it returns.
 
         Raises: TypeInferenceError, AttributeTypeError, IRError.
         """
@@ -68,7 +68,7 @@ class GraphBuilder(FunctionBuilder):
         return [self.bind(TupleGetItem(whole, index), f"{label}_{index}", origin) for index in range(count)]
 
     def _sizes(self, call: Call, value: np.ndarray, origin: str) -> Expr:
-        """A known value that depends on sizes: whole vectors of integers are written as one `shape_tensor`."""
+        """Return a known value that depends on sizes: whole vectors of integers are written as one `shape_tensor`."""
         dtype = call.type.dtype if isinstance(call.type, TensorType) else ""
         result: Expr | None = None
         if value.ndim <= 1 and is_integer(dtype):
@@ -91,11 +91,11 @@ class GraphBuilder(FunctionBuilder):
         return self.bind(call, "sizes", origin)
 
     def decided_by(self, name: str, args: Sequence[Expr], type_: Type, origin: str, **attrs: Any) -> Var:
-        """The result of an operator that decides the sizes of its result: new symbols of its type."""
+        """Return the result of an operator that decides the sizes of its result: new symbols of its type."""
         return self.bind(Call(get_op(name), args, attrs, type_), name.rsplit(".", 1)[-1], origin)
 
     def sizes(self, vector: Expr, new_size: Callable[[], Dim], origin: str) -> tuple[Dim, ...]:
-        """The elements of an int64 vector, none negative, as sizes that are known when the program runs."""
+        """Return the elements of an int64 vector, none negative, as sizes that are known when the program runs."""
         if vector not in self._sizes_of:
             (count,) = vector.tensor_type.shape
             sizes = tuple(new_size() for _ in range(int(count)))  # pyright: ignore[reportArgumentType]
@@ -104,7 +104,7 @@ class GraphBuilder(FunctionBuilder):
         return self._sizes_of[vector]
 
     def deciding(self, shape: Sequence[Dim]) -> list[Expr]:
-        """The vectors that the program takes sizes of a shape from; none where one comes from elsewhere."""
+        """Return the vectors that the program takes sizes of a shape from; none where one comes from elsewhere."""
         missing = frozenset().union(*(symbols_of_dim(dim) for dim in shape))
         found: list[Expr] = []
         builder: GraphBuilder | None = self
@@ -118,7 +118,7 @@ class GraphBuilder(FunctionBuilder):
         return [] if missing else found
 
     def inputs_of(self, expr: Expr) -> frozenset[str]:
-        """The inputs of the model that a value is computed from; none where it comes out of a loop or branch."""
+        """Return the inputs of the model that a value is computed from; none where it comes out of a loop or branch."""
         builders: list[GraphBuilder] = [self]
         while builders[-1].around is not None:
             builders.append(builders[-1].around)
@@ -140,7 +140,7 @@ class GraphBuilder(FunctionBuilder):
         return frozenset(found)
 
     def live_bindings(self, results: Sequence[Expr]) -> list[Binding]:
-        """The bindings that the results need, in order: what they read, and what makes their sizes known."""
+        """Return the bindings that the results need, in order: what they read, and what makes their sizes known."""
         live: set[Expr] = set(results)
         symbols = symbols_of(result.type for result in results)
         kept: list[Binding] = []

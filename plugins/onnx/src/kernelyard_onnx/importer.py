@@ -53,7 +53,7 @@ class Scope:
     depth: int = 0
 
     def find(self, name: str) -> Value | None:
-        """The value of a name, innermost graph first."""
+        """Return the value of a name, innermost graph first."""
         scope: Scope | None = self
         while scope is not None:
             if name in scope.values:
@@ -62,7 +62,7 @@ class Scope:
         return None
 
     def has_failed(self, name: str) -> bool:
-        """True for the output of a node that could not be converted."""
+        """Return True for the output of a node that could not be converted."""
         return name in self.failed or (self.parent is not None and self.parent.has_failed(name))
 
 
@@ -154,7 +154,7 @@ class Importer:
         scope.failed.update(outputs)
 
     def _is_known(self, proto: onnx.NodeProto, scope: Scope) -> bool:
-        """Whether anything converts a node's operator, so that all that are unknown are listed at once."""
+        """Return whether anything converts a node's operator, so that all that are unknown are listed at once."""
         domain, opset = normal_domain(proto.domain), scope.opsets.get(normal_domain(proto.domain), 1)
         schema = schema_of(proto, opset)
         has_body = schema is not None and (schema.has_function or schema.has_context_dependent_function)
@@ -289,7 +289,8 @@ class Importer:
 
     # --- the result ---------------------------------------------------------------------------------------------------
     def finish(self, graph: onnx.GraphProto, scope: Scope) -> tuple[Function, tuple[ModelOutput, ...]]:
-        """The function whose results are the graph's outputs, the elements of sequences one by one; and the outputs.
+        """Return the function whose results are the graph's outputs, the elements of sequences one by one; and the
+        outputs.
 
         Raises: UnsupportedOperatorError, UndecidedInputsError, ModelFormatError.
         """
@@ -319,7 +320,7 @@ class ImportedModel:
 def import_structured(
     model: onnx.ModelProto, options: Mapping[str, Any], files: WeightFiles | None = None
 ) -> ImportedModel:
-    """The module of a model, whose outputs may be sequences, text and optionals.
+    """Return the module of a model, whose outputs may be sequences, text and optionals.
 
     Raises: as `import_model`.
     """
@@ -338,7 +339,7 @@ def import_structured(
 
 
 def import_model(model: onnx.ModelProto, options: Mapping[str, Any], files: WeightFiles | None = None) -> IRModule:
-    """The module of a model: the function "main", and private ones for what data decides.
+    """Return the module of a model: the function "main", and private ones for what data decides.
 
     Module attribute "metadata" has the model's own strings.
     Raises: ModelFormatError, UnsupportedOperatorError, ExternalDataError, FrontendError (options).
@@ -379,7 +380,7 @@ def _full_name(proto: onnx.NodeProto) -> str:
 
 
 def _unsupported(problems: Sequence[Problem]) -> UnsupportedOperatorError:
-    """One error for all nodes that could not be converted."""
+    """Return one error for all nodes that could not be converted."""
     parts = unsupported("model", problems)
     if all(problem.inputs for problem in problems):
         inputs = frozenset().union(*(problem.inputs for problem in problems))

@@ -51,7 +51,7 @@ class Node(OpEmitter):
 
     # --- reading --------------------------------------------------------------------------------------------------
     def input(self, index: int) -> Expr:
-        """A required input.
+        """Return a required input.
 
         Raises: RejectedError.
         """
@@ -59,7 +59,7 @@ class Node(OpEmitter):
         return self.reject(f"its input {index} is missing") if value is None else value
 
     def optional(self, index: int) -> Expr | None:
-        """An optional input, or None.
+        """Return an optional input, or None.
 
         Raises: RejectedError when it is no tensor.
         """
@@ -69,11 +69,11 @@ class Node(OpEmitter):
         return self.reject(f"its input {index} is not a tensor")
 
     def value(self, index: int) -> Value | None:
-        """An input of any kind, or None when it is left out."""
+        """Return an input of any kind, or None when it is left out."""
         return self.inputs[index] if index < len(self.inputs) else None
 
     def sequence(self, index: int) -> TensorSequence:
-        """An input that must be a sequence.
+        """Return an input that must be a sequence.
 
         Raises: RejectedError.
         """
@@ -81,22 +81,22 @@ class Node(OpEmitter):
         return value if isinstance(value, TensorSequence) else self.reject(f"its input {index} is not a sequence")
 
     def required_inputs(self) -> list[Expr]:
-        """All inputs, none of which may be left out."""
+        """Return all inputs, none of which may be left out."""
         return [self.input(index) for index in range(len(self.inputs))]
 
     def attr(self, name: str, default: Default = None) -> Default | Any:
-        """An attribute, or its default."""
+        """Return an attribute, or its default."""
         return self.attributes.get(name, default)
 
     def required_attr(self, name: str) -> Any:
-        """An attribute that must be there.
+        """Return an attribute that must be there.
 
         Raises: RejectedError.
         """
         return self.attributes[name] if name in self.attributes else self.reject(f"its attribute {name!r} is missing")
 
     def has_output(self, index: int) -> bool:
-        """True when the model names this output."""
+        """Return True when the model names this output."""
         return index < len(self.proto.output) and bool(self.proto.output[index])
 
     def undecided(self, reason: str, *values: Expr) -> NoReturn:
@@ -107,13 +107,15 @@ class Node(OpEmitter):
         raise RejectedError(reason, frozenset().union(*map(self.builder.inputs_of, values)))
 
     def like(self, op_type: str, inputs: Sequence[Value | None], **attributes: Any) -> Node:
-        """A node of the standard with these inputs, this node's outputs, and its attributes where none are given."""
+        """Return a node of the standard with these inputs, this node's outputs, and its attributes where none are
+        given.
+        """
         proto = onnx.NodeProto(op_type=op_type, name=self.proto.name, output=self.proto.output)
         return Node(proto, inputs, {**self.attributes, **attributes}, self.opset, self.importer, self.scope)
 
     # --- types and values -----------------------------------------------------------------------------------------
     def axis(self, value: int, rank: int) -> int:
-        """An axis counted from the front.
+        """Return an axis counted from the front.
 
         Raises: RejectedError when it is out of range.
         """
@@ -126,7 +128,7 @@ class Node(OpEmitter):
         return tuple(self.axis(int(value), rank) for value in values)
 
     def constant(self, expr: Expr, what: str) -> np.ndarray:
-        """The value of an expression that must be known when the model is compiled.
+        """Return the value of an expression that must be known when the model is compiled.
 
         Raises: RejectedError.
         """
@@ -134,30 +136,30 @@ class Node(OpEmitter):
         return self.undecided(f"its {what} is not a constant", expr) if value is None else value
 
     def ints(self, expr: Expr, what: str) -> tuple[int, ...]:
-        """A constant vector of whole numbers."""
+        """Return a constant vector of whole numbers."""
         return tuple(int(item) for item in self.constant(expr, what).reshape(-1))
 
     def scalar(self, expr: Expr, what: str) -> Any:
-        """A constant number, as a Python number."""
+        """Return a constant number, as a Python number."""
         value = self.constant(expr, what)
         return value.reshape(-1)[0].item() if value.size == 1 else self.reject(f"its {what} is not one number")
 
     def fixed(self, dim: Dim, what: str) -> int:
-        """A size that must be a number.
+        """Return a size that must be a number.
 
         Raises: RejectedError.
         """
         return dim if isinstance(dim, int) else self.reject(f"the {what} is not fixed")
 
     def affordable(self, count: int, what: str) -> int:
-        """A number of elements that is computed now, and must not be absurd.
+        """Return a number of elements that is computed now, and must not be absurd.
 
         Raises: RejectedError.
         """
         return count if count <= MAX_COMPUTED else self.reject(f"its {what} would have {count} elements")
 
     def dims(self, expr: Expr, what: str) -> tuple[Dim, ...]:
-        """A vector of whole numbers that are constants or computed from sizes.
+        """Return a vector of whole numbers that are constants or computed from sizes.
 
         Raises: RejectedError when the numbers come from data.
         """
@@ -165,7 +167,7 @@ class Node(OpEmitter):
         return self.undecided(f"its {what} depends on data", expr) if value is None else value
 
     def sizes(self, expr: Expr, what: str) -> tuple[Dim, ...]:
-        """A vector of sizes: constants, computed from sizes, or known when the program runs.
+        """Return a vector of sizes: constants, computed from sizes, or known when the program runs.
 
         Raises: RejectedError when their number is not fixed.
         """
@@ -177,7 +179,7 @@ class Node(OpEmitter):
         return self.builder.sizes(vector, self.new_size, self.origin)
 
     def new_size(self) -> Dim:
-        """A size that is known when the program runs, and may be zero."""
+        """Return a size that is known when the program runs, and may be zero."""
         return self.importer.symbols.fresh(self.label) - 1
 
     def numbers(self, sizes: Sequence[Dim]) -> Expr:
@@ -186,13 +188,13 @@ class Node(OpEmitter):
 
     # --- narrow element types -------------------------------------------------------------------------------------
     def wide(self, expr: Expr) -> Expr:
-        """The numbers of a tensor whose element type may be narrow, as those of the type that carries it."""
+        """Return the numbers of a tensor whose element type may be narrow, as those of the type that carries it."""
         if expr not in self.importer.element_types:
             return expr
         return self.op("reshape", expr, shape=self.shape(expr))
 
     def narrowed(self, expr: Expr, data_type: int) -> Expr:
-        """A tensor that carries numbers of a narrow element type."""
+        """Return a tensor that carries numbers of a narrow element type."""
         self.importer.element_types[expr] = data_type
         return expr
 
@@ -230,7 +232,7 @@ class Node(OpEmitter):
         return self.reshape(operand, shape)
 
     def select(self, expr: Expr, axis: int, index: int) -> Expr:
-        """The part of a tensor at one index of an axis, without that axis."""
+        """Return the part of a tensor at one index of an axis, without that axis."""
         part = self.slice(expr, axis, index, index + 1)
         shape = self.shape(part)
         return self.reshape(part, (*shape[:axis], *shape[axis + 1 :]))
@@ -250,6 +252,6 @@ class Node(OpEmitter):
 
 
 def origin_of(proto: onnx.NodeProto) -> str:
-    """How messages name a node: by its name, or by its first output when it has none."""
+    """Return how messages name a node: by its name, or by its first output when it has none."""
     label = repr(proto.name) if proto.name else f"that makes {next(iter(proto.output), '')!r}"
     return f"node {label} ({proto.op_type})"

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @hookimpl
 def kernelyard_frontend() -> ONNXFrontend:
-    """The frontend that reads ONNX models."""
+    """Return the frontend that reads ONNX models."""
     from kernelyard_onnx.frontend import ONNXFrontend
 
     return ONNXFrontend()

@@ -123,11 +123,11 @@ class OrtValue:
         return "cpu"
 
     def is_tensor(self) -> bool:
-        """True for a tensor."""
+        """Return True for a tensor."""
         return isinstance(self._value, np.ndarray)
 
     def is_tensor_sequence(self) -> bool:
-        """True for a sequence of tensors."""
+        """Return True for a sequence of tensors."""
         return isinstance(self._value, list)
 
     def is_sparse_tensor(self) -> bool:
@@ -139,7 +139,7 @@ class OrtValue:
         return self._value.nbytes
 
     def has_value(self) -> bool:
-        """True for an optional that holds something."""
+        """Return True for an optional that holds something."""
         return self._value is not None
 
     def data_ptr(self) -> int:

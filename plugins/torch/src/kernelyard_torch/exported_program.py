@@ -23,7 +23,7 @@ _MUTATING = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION, OutputK
 
 
 def import_program(program: ExportedProgram, options: Mapping[str, Any]) -> IRModule:
-    """The module of a program. Raises: see `TorchFrontend.import_model`."""
+    """Return the module of a program. Raises: see `TorchFrontend.import_model`."""
     mutations = _checked(options)
     program = program.run_decompositions(decompositions())
     _check_mutations(program, mutations)
@@ -119,7 +119,7 @@ def _add_parameter(graph: GraphImporter, placeholder: torch.fx.Node, name: str) 
 
 
 def _outputs(graph: GraphImporter, program: ExportedProgram) -> dict[str, Expr]:
-    """The results by name; what is no tensor is left out."""
+    """Return the results by name; what is no tensor is left out."""
     specs = program.graph_signature.output_specs
     own = iter(output_names(program.call_spec.out_spec))
     named: dict[str, Expr] = {}
@@ -172,7 +172,7 @@ def _numbered(path: Iterable[Any]) -> str:
 
 
 def _ranges(sizes: Sizes, program: ExportedProgram) -> dict[str, str]:
-    """The ranges that the program was exported for, by the names of sizes."""
+    """Return the ranges that the program was exported for, by the names of sizes."""
     return {
         f"range.{sizes.dim(symbol)}": f"{bounds.lower}..{bounds.upper}"
         for symbol, bounds in program.range_constraints.items()

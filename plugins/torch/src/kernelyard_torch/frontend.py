@@ -21,7 +21,7 @@ class TorchFrontend(Frontend):
     name = "torch"
 
     def accepts(self, model: object) -> bool:
-        """True for `torch.export.ExportedProgram`; imports nothing."""
+        """Return True for `torch.export.ExportedProgram`; imports nothing."""
         torch = sys.modules.get("torch.export")  # whoever holds a program has imported it
         return torch is not None and isinstance(model, torch.ExportedProgram)
 

@@ -63,7 +63,7 @@ class Shared:
     _constants: dict[tuple[Any, ...], Constant] = field(default_factory=dict)
 
     def type_of(self, tensor: torch.Tensor, parts: bool = False) -> TensorType:
-        """The type of a (fake) tensor, or of the parts of complex ones.
+        """Return the type of a (fake) tensor, or of the parts of complex ones.
 
         Raises: RejectedError for element types and layouts that we do not have.
         """
@@ -76,7 +76,7 @@ class Shared:
             raise RejectedError(f"it gives a size that is not supported: {error}") from error
 
     def constant(self, tensor: torch.Tensor) -> Constant | Complex:
-        """The constant of a weight: a view of it, and one for all names of the same weight."""
+        """Return the constant of a weight: a view of it, and one for all names of the same weight."""
         if tensor.dtype.is_complex:
             with unset_fake_temporarily():
                 parts = torch.view_as_real(tensor.resolve_conj()).unbind(-1)
@@ -115,7 +115,7 @@ class GraphImporter:
         self._failed: set[FxNode] = set()
 
     def nested(self, graph_module: GraphModule) -> GraphImporter:
-        """The importer of a graph that a node of this one calls."""
+        """Return the importer of a graph that a node of this one calls."""
         return GraphImporter(graph_module, self.shared)
 
     @property
@@ -146,13 +146,13 @@ class GraphImporter:
                 self.fail(node, f"a graph of ATen operators has no {node.op!r}")
 
     def outputs(self) -> list[Any]:
-        """The arguments of the graph's output node, flattened."""
+        """Return the arguments of the graph's output node, flattened."""
         (output,) = (node for node in self.module.graph.nodes if node.op == "output")
         given = output.args[0]
         return list(given) if isinstance(given, (tuple, list)) else [given]
 
     def tensor(self, given: Any) -> Expr | None:
-        """An argument as one tensor: sizes as int64 of rank 0; None where it cannot be expressed or is none."""
+        """Return an argument as one tensor: sizes as int64 of rank 0; None where it cannot be expressed or is none."""
         if isinstance(given, FxNode) and given in self._failed:
             return None
         value = self.resolve(given)
@@ -170,7 +170,7 @@ class GraphImporter:
         node.decided("tensor_to_shape", vector, type_=TensorType((dim,), "bool"))
 
     def mask_size(self, node: Node, others: Sequence[Sequence[Any]]) -> Any:
-        """How many elements a mask lets through: the size of the node's result that its inputs do not have."""
+        """Return how many elements a mask lets through: the size of the node's result that its inputs do not have."""
         known = {size for shape in others for size in shape}
         given = [a for a in node.fx_node.all_input_nodes if isinstance(a.meta.get("val"), torch.Tensor)]
         known |= {size for a in given for size in self.shared.sizes.shape(a.meta["val"])}
@@ -178,7 +178,7 @@ class GraphImporter:
         return new[0] if new else self.shared.sizes.fresh("selected") - 1
 
     def function(self, results: Sequence[Expr]) -> Function:
-        """The private function that this graph is."""
+        """Return the private function that this graph is."""
         result = results[0] if len(results) == 1 else Tuple(results)
         return Function(self.builder.params, self.builder.bindings, result, {PRIVATE: True})
 
@@ -223,7 +223,7 @@ class GraphImporter:
         return fitted if several else fitted[0]
 
     def _arguments(self, node: FxNode) -> list[Any]:
-        """All arguments of the operator's schema, in order, defaults filled in."""
+        """Return all arguments of the operator's schema, in order, defaults filled in."""
         target: Any = node.target
         if not isinstance(target, torch._ops.OpOverload):
             return [self.resolve(arg) for arg in node.args]
@@ -236,7 +236,7 @@ class GraphImporter:
         return given
 
     def resolve(self, value: Any) -> Any:
-        """An argument as converters see it. Raises: RejectedError."""
+        """Return an argument as converters see it. Raises: RejectedError."""
         if isinstance(value, FxNode):
             return self._value_of(value)
         if isinstance(value, (list, tuple)):
@@ -261,7 +261,7 @@ class GraphImporter:
 
 
 def _fit(node: Node, result: Expr | Complex | None, type_: TensorType | None) -> Expr | Complex | None:
-    """A result as torch knows it: its dtype, and sizes that torch knows to be equal."""
+    """Return a result as torch knows it: its dtype, and sizes that torch knows to be equal."""
     if result is None or type_ is None:
         return result
     if isinstance(result, Complex):

@@ -59,12 +59,12 @@ class Node(OpEmitter):
         return self.reject("it gives no tensor") if first is None else first
 
     def is_used(self, index: int) -> bool:
-        """Whether anything reads one of several results."""
+        """Return whether anything reads one of several results."""
         return any(user.args[1] == index for user in self.fx_node.users if user.users and len(user.args) > 1)
 
     # --- types --------------------------------------------------------------------------------------------------------
     def axis(self, value: int, rank: int) -> int:
-        """An axis counted from the front."""
+        """Return an axis counted from the front."""
         return value % rank if rank else 0
 
     def axes(self, values: int | Sequence[int] | None, rank: int) -> tuple[int, ...]:
@@ -76,7 +76,7 @@ class Node(OpEmitter):
         return tuple(sorted(self.axis(value, rank) for value in values)) if values else tuple(range(rank))
 
     def fixed(self, size: Dim, what: str) -> int:
-        """A size that must be known when the program is compiled. Raises: RejectedError."""
+        """Return a size that must be known when the program is compiled. Raises: RejectedError."""
         return size if isinstance(size, int) else self.reject(f"{what} is not fixed: {size}")
 
     def fixed_all(self, sizes: Sequence[Dim], what: str) -> tuple[int, ...]:
@@ -85,14 +85,14 @@ class Node(OpEmitter):
 
     # --- emitting -----------------------------------------------------------------------------------------------------
     def op(self, name: str, *args: Operand, **attrs: Any) -> Expr:
-        """The result of an op. Numbers take the dtype of the first tensor.
+        """Return the result of an op. Numbers take the dtype of the first tensor.
 
         Raises: TypeInferenceError, AttributeTypeError.
         """
         return self.builder.bind(self._call(name, args, attrs), name.rsplit(".", 1)[-1], self.origin)
 
     def ops(self, name: str, *args: Operand, **attrs: Any) -> list[Expr]:
-        """The results of an op that gives several. Raises: TypeInferenceError, AttributeTypeError."""
+        """Return the results of an op that gives several. Raises: TypeInferenceError, AttributeTypeError."""
         call = self._call(name, args, attrs)
         assert isinstance(call.type, TupleType)
         whole = self.builder.bind(call, name, self.origin)
@@ -104,7 +104,7 @@ class Node(OpEmitter):
         return super().expr(np.asarray(operand).astype(to_numpy(dtype)) if is_number else operand, dtype)
 
     def decided(self, name: str, *args: Expr, type_: Type, **attrs: Any) -> Expr:
-        """The result of an op that decides the sizes of its result, which are stated."""
+        """Return the result of an op that decides the sizes of its result, which are stated."""
         return self.builder.bind(Call(get_op(name), args, attrs, type_), name, self.origin)
 
     def _call(self, name: str, args: Sequence[Operand], attrs: dict[str, Any]) -> Call:
@@ -116,22 +116,22 @@ class Node(OpEmitter):
         return self.permute(expr, [*axes, *rest])
 
     def from_front(self, expr: Expr, axes: Sequence[int]) -> Expr:
-        """The inverse of `to_front`."""
+        """Return the inverse of `to_front`."""
         order = [*axes, *(axis for axis in range(self.rank(expr)) if axis not in axes)]
         return self.permute(expr, [order.index(axis) for axis in range(len(order))])
 
     def flat(self, expr: Expr) -> Expr:
-        """All elements as a vector."""
+        """Return all elements as a vector."""
         return self.reshape(expr, (expr.tensor_type.numel,))
 
 
 def origin_of(fx_node: FxNode) -> str:
-    """How messages name a node."""
+    """Return how messages name a node."""
     return f"node {fx_node.name!r} ({fx_node.target})"
 
 
 def source_of(fx_node: FxNode) -> str:
-    """The line of the model's source that a node comes from, as "model.py:13"; empty where it is not known."""
+    """Return the line of the model's source that a node comes from, as "model.py:13"; empty where it is not known."""
     frames = _FRAME.findall(fx_node.meta.get("stack_trace") or "")
     own = [frame for frame in frames if not frame[0].startswith((_TORCH_FOLDER, "torch/", "<"))] or frames
     return f"{Path(own[-1][0]).name}:{own[-1][1]}" if own else ""

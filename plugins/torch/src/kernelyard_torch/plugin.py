@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @hookimpl
 def kernelyard_frontend() -> TorchFrontend:
-    """The frontend that reads programs made by torch.export."""
+    """Return the frontend that reads programs made by torch.export."""
     from kernelyard_torch.frontend import TorchFrontend
 
     return TorchFrontend()

@@ -19,7 +19,7 @@ def promoted(node: Node, *operands: Operand) -> tuple[Expr, ...]:
 
 
 def common_dtype(*operands: Operand) -> str:
-    """The dtype that tensors (also those of rank 0, which count less) and numbers have in common."""
+    """Return the dtype that tensors (also those of rank 0, which count less) and numbers have in common."""
     dtypes = [_of_tensor(operand) for operand in operands if isinstance(operand, Expr)]
     numbers = [_of_number(operand) for operand in operands if not isinstance(operand, Expr)]
     result: torch.Tensor | None = None

@@ -50,7 +50,7 @@ class CompileOptions:
     precision: str | None = None
 
     def arguments(self) -> dict[str, Any]:
-        """The arguments of `compile` and `explain` that say the same."""
+        """Return the arguments of `compile` and `explain` that say the same."""
         return {
             "target": self.target or "cpu",
             "backends": backend_list(self.backends or "auto"),
@@ -155,7 +155,7 @@ def open_executable(path: Path, how: CompileOptions, threads: int | None) -> Exe
 
 
 def is_artifact(path: Path) -> bool:
-    """True for an artifact and for a shared library, by what is in the file; what cannot be read is neither."""
+    """Return True for an artifact and for a shared library, by what is in the file; what cannot be read is neither."""
     from kernelyard.runtime.artifact.container import is_container
 
     try:
@@ -288,7 +288,7 @@ def _finite(value: Any) -> Any:
 
 
 def terminal_width() -> int | None:
-    """How many columns people see; None where what is printed goes elsewhere, which needs whole lines."""
+    """Return how many columns people see; None where what is printed goes elsewhere, which needs whole lines."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 

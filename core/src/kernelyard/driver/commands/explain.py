@@ -53,7 +53,7 @@ def command(model: Path, page: Path | None, kernels: bool, how: CompileOptions, 
 
 
 def _report(model: Path, how: CompileOptions) -> Report:
-    """The report that an artifact was saved with, or that of a compile to be."""
+    """Return the report that an artifact was saved with, or that of a compile to be."""
     if not is_artifact(model):
         from kernelyard.driver.compile import explain
 

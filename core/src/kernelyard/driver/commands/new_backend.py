@@ -71,7 +71,9 @@ def check_name(name: str) -> None:
 
 
 def template() -> Path:
-    """The folder of the template: in the installed package, or in the repository where that is installed in place."""
+    """Return the folder of the template: in the installed package, or in the repository where that is installed in
+    place.
+    """
     package = Path(kernelyard.__file__).parent
     shipped, in_place = package / "driver" / "template", package.parents[2] / "plugins" / "_template"
     return shipped if shipped.exists() else in_place

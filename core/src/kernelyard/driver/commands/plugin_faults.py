@@ -78,7 +78,7 @@ def _import_fault(entry: EntryPoint) -> str:
 
 
 def _kinds(module: str) -> set[str]:
-    """The kinds of the RuntimeModules that an imported module names and its own package defines."""
+    """Return the kinds of the RuntimeModules that an imported module names and its own package defines."""
     package = module.partition(".")[0]
     classes = [each for each in vars(sys.modules[module]).values() if isinstance(each, type)]
     own = [each for each in classes if issubclass(each, RuntimeModule) and each.__module__.startswith(package)]

@@ -30,13 +30,13 @@ _HOLDS = {">=": operator.ge, "<": operator.lt}
 
 
 def stated_range(manifest: str) -> str | None:
-    """The range that the text of a manifest states, None where it states none."""
+    """Return the range that the text of a manifest states, None where it states none."""
     found = _STATEMENT.search(manifest)
     return found[1] if found else None
 
 
 def contains(api_range: str, version: str) -> bool:
-    """True where a version lies in a range of clauses `>=` and `<`.
+    """Return True where a version lies in a range of clauses `>=` and `<`.
 
     Raises: ValueError for a range of another form.
 

@@ -28,7 +28,7 @@ def align(nbytes: int) -> int:
 
 
 def address_of(array: np.ndarray) -> int:
-    """The address of an array's first element."""
+    """Return the address of an array's first element."""
     return _word_at(id(array) + _DATA_OFFSET).value if _IS_READ_FROM_STRUCT else array.ctypes.data
 
 
@@ -48,7 +48,8 @@ _IS_READ_FROM_STRUCT = _struct_has_address()
 
 
 def aligned_bytes(nbytes: int) -> np.ndarray:
-    """An uninitialised uint8 array of `nbytes`, 64-byte aligned; the system commits its pages when they are touched.
+    """Return an uninitialised uint8 array of `nbytes`, 64-byte aligned; the system commits its pages when they are
+    touched.
 
     Raises: ExecutionError when there is not enough memory.
     """
@@ -61,7 +62,7 @@ def aligned_bytes(nbytes: int) -> np.ndarray:
 
 
 def aligned_empty(shape: Sequence[int], dtype: str) -> np.ndarray:
-    """An uninitialised dense array of a dtype name, 64-byte aligned.
+    """Return an uninitialised dense array of a dtype name, 64-byte aligned.
 
     Example:
         >>> array = aligned_empty((2, 3), "float32")
@@ -93,7 +94,7 @@ def nbytes_of(shape: Sequence[int], dtype: str) -> int:
 
 
 def view_of(buffer: np.ndarray, shape: Sequence[int], dtype: str) -> np.ndarray:
-    """The first bytes of a uint8 buffer seen as a dense tensor."""
+    """Return the first bytes of a uint8 buffer seen as a dense tensor."""
     return buffer[: nbytes_of(shape, dtype)].view(dtypes.to_numpy(dtype)).reshape(tuple(shape))
 
 
@@ -130,11 +131,11 @@ class Workspace:
         return sum(buffer.nbytes for buffer in self._buffers)
 
     def __call__(self, nbytes: int) -> int:
-        """The address of at least `nbytes`, 64-byte aligned."""
+        """Return the address of at least `nbytes`, 64-byte aligned."""
         return address_of(self.buffer(nbytes))
 
     def buffer(self, nbytes: int) -> np.ndarray:
-        """The same memory as an array of at least `nbytes` uint8."""
+        """Return the same memory as an array of at least `nbytes` uint8."""
         largest = self._buffers[-1].nbytes if self._buffers else 0
         if nbytes > largest or not self._buffers:
             self._buffers.append(aligned_bytes(align(max(nbytes, 2 * largest, ALIGNMENT))))

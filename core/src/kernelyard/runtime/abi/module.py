@@ -51,7 +51,7 @@ class BoundTensor(NamedTuple):
         return memory.nbytes_of(self.shape, self.dtype)
 
     def as_array(self) -> np.ndarray:
-        """The memory as a NumPy array; the caller keeps the memory alive."""
+        """Return the memory as a NumPy array; the caller keeps the memory alive."""
         return array_at(self.address, self.shape, self.dtype)
 
 
@@ -128,14 +128,14 @@ class RuntimeModule(ABC):
 
     @abstractmethod
     def get_function(self, symbol: str) -> Callable[..., Any]:
-        """The function of that name: called with input and then output tensors (anything with `__dlpack__`), it writes
-        the outputs. Keyword `symbols` gives the values of symbolic dims, where the function takes it.
+        """Return the function of that name: called with input and then output tensors (anything with `__dlpack__`), it
+        writes the outputs. Keyword `symbols` gives the values of symbolic dims, where the function takes it.
 
         Raises: ExecutionError for an unknown name (`unknown_symbol`).
         """
 
     def evaluate(self, symbol: str, arrays: Sequence[np.ndarray], symbols: Mapping[str, int]) -> Sequence[np.ndarray]:
-        """The results of a function that decides their sizes itself, as new arrays.
+        """Return the results of a function that decides their sizes itself, as new arrays.
 
         Only modules that have such functions override it. Raises: ExecutionError.
         """
@@ -143,10 +143,10 @@ class RuntimeModule(ABC):
 
     @abstractmethod
     def save_to_bytes(self) -> bytes:
-        """The module without its constants; equal modules give equal bytes."""
+        """Return the module without its constants; equal modules give equal bytes."""
 
     def constants(self) -> Mapping[str, np.ndarray]:
-        """The constants the functions need, by content digest."""
+        """Return the constants the functions need, by content digest."""
         return {}
 
     @property
@@ -155,12 +155,13 @@ class RuntimeModule(ABC):
         return ""
 
     def inspect(self) -> str:
-        """The module as text for people."""
+        """Return the module as text for people."""
         return f"{self.kind}: {', '.join(self.symbols())}"
 
     def native_unit(self) -> NativeUnit | None:
-        """The functions as C source and object code, which a program of another language can run; None where running
-        them takes Python."""
+        """Return the functions as C source and object code, which a program of another language can run; None where
+        running them takes Python.
+        """
         return None
 
     def bind(
@@ -178,14 +179,14 @@ class RuntimeModule(ABC):
         return BoundCall([partial(function, *map(_exchangeable, args))])
 
     def unknown_symbol(self, symbol: str) -> ExecutionError:
-        """The error for a function that the module does not have."""
+        """Return the error for a function that the module does not have."""
         return ExecutionError(
             f"the {self.kind} module has no function {symbol!r}", expected=", ".join(self.symbols()) or "no functions"
         )
 
 
 def accepts_symbols(function: Callable[..., Any]) -> bool:
-    """True when a function takes the keyword `symbols`; functions of the foreign ABI never do."""
+    """Return True when a function takes the keyword `symbols`; functions of the foreign ABI never do."""
     try:
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):
@@ -204,7 +205,7 @@ def _exchangeable(tensor: BoundTensor) -> Any:
 
 
 def array_at(address: int, shape: Sequence[int], dtype: str) -> np.ndarray:
-    """A NumPy view of dense memory; the caller keeps the memory alive."""
+    """Return a NumPy view of dense memory; the caller keeps the memory alive."""
     nbytes = memory.nbytes_of(shape, dtype)
     if not nbytes:
         return np.empty(shape, dtypes.to_numpy(dtype))

@@ -36,7 +36,7 @@ WRONG_CPU = 90
 
 
 def c_name(symbol: str) -> str:
-    """A C identifier for a function of a module: one for each symbol.
+    """Return a C identifier for a function of a module: one for each symbol.
 
     Example:
         >>> c_name("dnnl_0")
@@ -59,7 +59,7 @@ class SharedLibrary:
     hint: str = ""
 
     def locate(self) -> str:
-        """The library's path, or its bare name where the system's library path has it.
+        """Return the library's path, or its bare name where the system's library path has it.
 
         Raises: BackendUnavailableError.
         """
@@ -84,7 +84,7 @@ class SharedLibrary:
             yield self.name
 
     def to_json(self) -> dict[str, Any]:
-        """The library as JSON data."""
+        """Return the library as JSON data."""
         return {
             "name": self.name,
             "distributions": list(self.distributions),
@@ -105,7 +105,7 @@ class NativeFunction:
     sizes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """The function as JSON data."""
+        """Return the function as JSON data."""
         return {
             "symbol": self.symbol,
             "name": self.name,
@@ -127,7 +127,7 @@ class NativeUnit:
 
 
 def read_function(value: Any, where: str) -> NativeFunction:
-    """A function from outside.
+    """Return a function from outside.
 
     Raises: ArtifactCorruptedError.
     """
@@ -143,7 +143,7 @@ def read_function(value: Any, where: str) -> NativeFunction:
 
 
 def read_library(value: Any, where: str) -> SharedLibrary:
-    """A library from outside: names only, never a path.
+    """Return a library from outside: names only, never a path.
 
     Raises: ArtifactCorruptedError.
     """

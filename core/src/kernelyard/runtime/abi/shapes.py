@@ -23,7 +23,7 @@ class DimValues:
         self._known: dict[Dim, int] = {}
 
     def __call__(self, dim: Dim) -> int:
-        """The value of a dim. Raises: ShapeError."""
+        """Return the value of a dim. Raises: ShapeError."""
         if isinstance(dim, int):
             return dim
         if dim not in self._known:
@@ -31,7 +31,7 @@ class DimValues:
         return self._known[dim]
 
     def shape(self, shape: Sequence[Dim]) -> tuple[int, ...]:
-        """The values of a shape. Raises: ShapeError."""
+        """Return the values of a shape. Raises: ShapeError."""
         return tuple([self(dim) for dim in shape])
 
 

@@ -33,7 +33,7 @@ class TensorSpec:
         return all(isinstance(dim, int) for dim in self.shape)
 
     def evaluate(self, values: Mapping[str, int]) -> tuple[int, ...]:
-        """The shape when the symbols are known.
+        """Return the shape when the symbols are known.
 
         Raises: ShapeError.
         """
@@ -71,7 +71,7 @@ def shape_to_json(shape: Sequence[Dim]) -> list[int | str]:
 
 
 def corrupted(where: str, found: object, expected: str) -> ArtifactCorruptedError:
-    """The error for JSON that is not what it should be."""
+    """Return the error for JSON that is not what it should be."""
     text = repr(found)
     return ArtifactCorruptedError(
         "compiled data is malformed",
@@ -99,52 +99,52 @@ class Fields:
         return key in self.value
 
     def any(self, key: str) -> Any:
-        """The member as it is."""
+        """Return the member as it is."""
         if key not in self.value:
             raise corrupted(self.where, sorted(self.value), f"a member {key!r}")
         return self.value[key]
 
     def integer(self, key: str, least: int = 0, most: int = MAX_DIM) -> int:
-        """An integer within bounds."""
+        """Return an integer within bounds."""
         value = self.any(key)
         if not is_int(value) or not least <= value <= most:
             raise corrupted(f"{self.where}.{key}", value, f"an integer from {least} to {most}")
         return value
 
     def text(self, key: str) -> str:
-        """A string."""
+        """Return a string."""
         value = self.any(key)
         if not isinstance(value, str):
             raise corrupted(f"{self.where}.{key}", value, "a string")
         return value
 
     def dtype(self, key: str = "dtype") -> str:
-        """The name of a dtype."""
+        """Return the name of a dtype."""
         value = self.text(key)
         if value not in dtypes.DTYPES:
             raise corrupted(f"{self.where}.{key}", value, "a dtype")
         return value
 
     def digest(self, key: str = "digest") -> str:
-        """A SHA-256 in hexadecimal."""
+        """Return a SHA-256 in hexadecimal."""
         value = self.text(key)
         if not DIGEST.match(value):
             raise corrupted(f"{self.where}.{key}", value, "64 hexadecimal digits")
         return value
 
     def items(self, key: str) -> Iterator[tuple[Any, str]]:
-        """The items of an array, each with its place for messages."""
+        """Return the items of an array, each with its place for messages."""
         value = self.any(key)
         if not isinstance(value, list) or len(value) > MAX_ITEMS:
             raise corrupted(f"{self.where}.{key}", value, "an array")
         return ((item, f"{self.where}.{key}[{number}]") for number, item in enumerate(value))
 
     def each(self, key: str, read: Callable[[Any, str], T]) -> tuple[T, ...]:
-        """An array whose items `read` understands."""
+        """Return an array whose items `read` understands."""
         return tuple(read(item, where) for item, where in self.items(key))
 
     def indices(self, key: str, limit: int) -> tuple[int, ...]:
-        """An array of integers in [0, limit)."""
+        """Return an array of integers in [0, limit)."""
 
         def read(item: Any, where: str) -> int:
             if not is_int(item) or not 0 <= item < limit:
@@ -154,7 +154,7 @@ class Fields:
         return self.each(key, read)
 
     def texts(self, key: str) -> tuple[str, ...]:
-        """An array of strings."""
+        """Return an array of strings."""
 
         def read(item: Any, where: str) -> str:
             if not isinstance(item, str):
@@ -171,11 +171,11 @@ class Fields:
         return shape
 
     def tensor(self) -> TensorSpec:
-        """A TensorSpec of this object's "shape", "dtype" and "name"."""
+        """Return a TensorSpec of this object's "shape", "dtype" and "name"."""
         return TensorSpec(self.shape(), self.dtype(), self.text("name") if "name" in self else "")
 
     def strings(self, key: str) -> dict[str, str]:
-        """An object whose members are strings."""
+        """Return an object whose members are strings."""
         value = self.any(key)
         if not isinstance(value, dict) or not all(isinstance(item, str) for item in value.values()):
             raise corrupted(f"{self.where}.{key}", value, "an object of strings")
@@ -183,12 +183,12 @@ class Fields:
 
 
 def is_int(value: object) -> bool:
-    """True for integers that are not booleans."""
+    """Return True for integers that are not booleans."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def read_dim(value: Any, where: str) -> Dim:
-    """A dim from its JSON form."""
+    """Return a dim from its JSON form."""
     if is_int(value) and 0 <= value <= MAX_DIM:
         return value
     if not isinstance(value, str):

@@ -57,14 +57,14 @@ class Member(NamedTuple):
         return sum(memoryview(part).nbytes for part in self.parts)
 
     def sha256(self) -> str:
-        """The digest of the content."""
+        """Return the digest of the content."""
         digest = hashlib.sha256()
         for part in self.parts:
             digest.update(part)
         return digest.hexdigest()
 
     def to_json(self) -> dict[str, Any]:
-        """The member's line in the manifest."""
+        """Return the member's line in the manifest."""
         return {"name": self.name, "nbytes": self.nbytes, "sha256": self.sha256()}
 
 
@@ -81,7 +81,7 @@ class Contents(NamedTuple):
     pending: Sequence[Callable[[], None]] = ()
 
     def member(self, name: str, where: str) -> np.ndarray:
-        """The member of that name.
+        """Return the member of that name.
 
         Raises: ArtifactCorruptedError.
         """
@@ -166,7 +166,7 @@ def open_container(path: str | os.PathLike[str]) -> Contents:
 
 
 def is_container(path: str | os.PathLike[str]) -> bool:
-    """True for a file that begins as an artifact or as a shared library does, whatever it is called.
+    """Return True for a file that begins as an artifact or as a shared library does, whatever it is called.
 
     Raises: ArtifactError for a file that cannot be read.
     """
@@ -179,14 +179,14 @@ def is_container(path: str | os.PathLike[str]) -> bool:
 
 
 def _map(file: BinaryIO) -> np.ndarray:
-    """The file's bytes, read-only."""
+    """Return the file's bytes, read-only."""
     if not os.fstat(file.fileno()).st_size:  # which cannot be mapped
         return np.empty(0, np.uint8)
     return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
 
 
 def _digest_of(member: np.ndarray) -> str:
-    """The digest of a member's content, which is in memory piece by piece."""
+    """Return the digest of a member's content, which is in memory piece by piece."""
     digest = hashlib.sha256()
     for start in range(0, member.nbytes, _PIECE_NBYTES):
         piece = member[start : start + _PIECE_NBYTES]

@@ -22,12 +22,12 @@ _HEADER_NBYTES = 64
 
 
 def is_elf(data: np.ndarray) -> bool:
-    """True for the bytes of an ELF file."""
+    """Return True for the bytes of an ELF file."""
     return data[: len(MAGIC)].tobytes() == MAGIC
 
 
 def find_section(data: np.ndarray, name: str) -> np.ndarray | None:
-    """The bytes of the section of that name in an ELF file, None where there is none.
+    """Return the bytes of the section of that name in an ELF file, None where there is none.
 
     Raises: ArtifactCorruptedError for a file whose headers point outside of it, or of another ELF class.
     """

@@ -63,14 +63,14 @@ def load(path: str | os.PathLike[str], threads: int | None = None) -> Executable
 
 
 def runtime_entry_points() -> tuple[EntryPoint, ...]:
-    """The installed runtime halves, by kind and distribution."""
+    """Return the installed runtime halves, by kind and distribution."""
     from kernelyard.runtime.installed.entry_points import find
 
     return find(GROUP).entries
 
 
 def requirement(kind: str) -> Requirement | None:
-    """The distribution that loads modules of a kind, None when nothing installed does."""
+    """Return the distribution that loads modules of a kind, None when nothing installed does."""
     for entry in runtime_entry_points():
         if entry.name == kind and entry.dist is not None:
             return Requirement(entry.dist.name, entry.dist.version)
@@ -78,7 +78,7 @@ def requirement(kind: str) -> Requirement | None:
 
 
 def find_loader(kind: str, requires: Requirement, installed: Sequence[EntryPoint]) -> ModuleLoader:
-    """The loader of a kind, of `runtime_entry_points`; the required distribution's where several have one.
+    """Return the loader of a kind, of `runtime_entry_points`; the required distribution's where several have one.
 
     Raises: MissingRuntimeError, ArtifactVersionError, BackendUnavailableError (made for another runtime API).
     """

@@ -38,7 +38,7 @@ _LENGTH_NBYTES = 8
 
 
 def to_parts(arrays: Mapping[str, np.ndarray]) -> list[bytes | memoryview]:
-    """The data in parts, the arrays not copied; the same for equal arrays."""
+    """Return the data in parts, the arrays not copied; the same for equal arrays."""
     header: dict[str, object] = {}
     parts: list[bytes | memoryview] = []
     position = 0

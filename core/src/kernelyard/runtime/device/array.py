@@ -35,7 +35,7 @@ class DeviceArray:
 
     @classmethod
     def of(cls, driver: DeviceDriver, array: np.ndarray) -> DeviceArray:
-        """A copy of an array of the host."""
+        """Return a copy of an array of the host."""
         found = cls.empty(driver, array.shape, array.dtype.newbyteorder("="))
         found.fill(array)
         return found
@@ -49,19 +49,19 @@ class DeviceArray:
         write(self.driver, self.address, source)
 
     def copy(self) -> DeviceArray:
-        """The same elsewhere on the device."""
+        """Return the same elsewhere on the device."""
         found = DeviceArray.empty(self.driver, self.shape, self.dtype)
         found.fill(self)
         return found
 
     def numpy(self) -> np.ndarray:
-        """A copy in host memory, once the call that gives this array is done."""
+        """Return a copy in host memory, once the call that gives this array is done."""
         array = np.empty(self.shape, self.dtype)
         self.driver.download(self.address, array)
         return array
 
     def item(self) -> Any:
-        """The one element. Raises: ValueError when there are more."""
+        """Return the one element. Raises: ValueError when there are more."""
         return self.numpy().item()
 
     def __dlpack__(self, *, stream: int | None = None, **options: Any) -> Any:

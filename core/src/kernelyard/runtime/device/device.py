@@ -76,7 +76,7 @@ def device_kinds() -> tuple[str, ...]:
 
 
 def device(kind: str, index: int | str = 0) -> Device:
-    """A device of any kind, by index or by what its plugin calls it.
+    """Return a device of any kind, by index or by what its plugin calls it.
 
     Example:
         >>> print(device("npu", 1))
@@ -86,7 +86,7 @@ def device(kind: str, index: int | str = 0) -> Device:
 
 
 def devices(kind: str) -> tuple[Device, ...]:
-    """The devices of a kind that are here, as the driver of the first one says.
+    """Return the devices of a kind that are here, as the driver of the first one says.
 
     Raises: DeviceError where there is none.
     """
@@ -95,10 +95,10 @@ def devices(kind: str) -> tuple[Device, ...]:
 
 
 def cpu() -> Device:
-    """The host's processor."""
+    """Return the host's processor."""
     return device(CPU)
 
 
 def cuda(index: int | str = 0) -> Device:
-    """A CUDA device by index, or "emulator"."""
+    """Return a CUDA device by index, or "emulator"."""
     return device("cuda", index)

@@ -78,7 +78,7 @@ _new = _python("PyCapsule_New", ctypes.py_object, ctypes.c_void_p, ctypes.c_char
 
 
 def export(owner: object, address: int, shape: tuple[int, ...], dtype: str, device: tuple[int, int]) -> Any:
-    """A capsule with a dense tensor, which keeps `owner` alive until its consumer lets go of it."""
+    """Return a capsule with a dense tensor, which keeps `owner` alive until its consumer lets go of it."""
     code, bits = TYPES[dtype]
     sizes = (ctypes.c_int64 * max(len(shape), 1))(*shape)
     tensor = DLTensor(address, *device, len(shape), code, bits, 1, ctypes.addressof(sizes), None, 0)

@@ -29,12 +29,15 @@ class DeviceDriver(ABC):
         return Device(self.kind, self.index)
 
     def devices(self) -> Sequence[Device]:
-        """The devices of this kind that can be opened here, in order; by default this one alone."""
+        """Return the devices of this kind that can be opened here, in order; by default this one alone."""
         return (self.device,)
 
     @abstractmethod
     def allocate(self, nbytes: int) -> int:
-        """The address of new, uninitialised memory, a multiple of 64. Raises: DeviceError when there is none left."""
+        """Return the address of new, uninitialised memory, a multiple of 64.
+
+        Raises: DeviceError when there is none left.
+        """
 
     @abstractmethod
     def free(self, address: int, is_shared: bool = False) -> None:
@@ -100,7 +103,7 @@ class DeviceWorkspace:
         self._buffers: list[DeviceMemory] = []
 
     def __call__(self, nbytes: int) -> int:
-        """The address of at least `nbytes`; addresses handed out before stay valid."""
+        """Return the address of at least `nbytes`; addresses handed out before stay valid."""
         largest = self._buffers[-1].nbytes if self._buffers else 0
         if nbytes > largest or not self._buffers:
             self._buffers.append(DeviceMemory(self._driver, max(nbytes, 2 * largest)))

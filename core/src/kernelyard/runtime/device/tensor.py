@@ -53,14 +53,14 @@ class Tensor:
         return self.array.nbytes
 
     def numpy(self) -> np.ndarray:
-        """The NumPy array itself, not a copy; a copy of what lies on a device, once it is computed."""
+        """Return the NumPy array itself, not a copy; a copy of what lies on a device, once it is computed."""
         return self.array if isinstance(self.array, np.ndarray) else self.array.numpy()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self.numpy(), dtype=dtype, copy=copy)
 
     def __dlpack__(self, **options: Any) -> Any:
-        """The tensor where it lies, on a device too: no copy."""
+        """Return the tensor where it lies, on a device too: no copy."""
         array = self.array
         if array.dtype.name not in _NOT_OF_NUMPY or not isinstance(array, np.ndarray):
             return array.__dlpack__(**options)
@@ -81,12 +81,13 @@ class Tensor:
 
 
 def from_any(value: Any) -> Tensor:
-    """A Tensor over anything array-like: see `as_array`."""
+    """Return a Tensor over anything array-like: see `as_array`."""
     return value if isinstance(value, Tensor) else Tensor(as_array(value))
 
 
 def as_array(value: Any, dtype: str | None = None) -> np.ndarray:
-    """A NumPy array over a NumPy, torch, JAX or any other DLPack array in host memory, without a copy where possible.
+    """Return a NumPy array over a NumPy, torch, JAX or any other DLPack array in host memory, without a copy where
+    possible.
 
     Numbers and nested lists become arrays of `dtype`, if given. Raises: InputTypeError, DeviceError.
     """

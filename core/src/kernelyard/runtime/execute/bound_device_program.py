@@ -48,7 +48,7 @@ class DeviceConstants:
         return self.array(digest).address
 
     def array(self, digest: str) -> DeviceArray:
-        """A constant."""
+        """Return a constant."""
         with self._lock:
             if digest not in self._resident:
                 self._resident[digest] = DeviceArray.of(self._driver, self._executable.resident(digest))
@@ -87,7 +87,7 @@ class Binder:
         self._on_host = BindContext(threads, host_scratch)
 
     def may_capture(self, module: RuntimeModule) -> bool:
-        """Whether the steps of a module may be captured."""
+        """Return whether the steps of a module may be captured."""
         return module.is_capturable and module.device_kind == self.driver.kind
 
     def bind(
@@ -98,8 +98,8 @@ class Binder:
         values: dict[str, int],
         constants: Mapping[int, np.ndarray],
     ) -> BoundCall:
-        """A call of a step's function on tensors of the device; `constants` are those of its arguments that are on the
-        host too, by number.
+        """Return a call of a step's function on tensors of the device; `constants` are those of its arguments that are
+        on the host too, by number.
 
         Raises: DeviceError for a module of another kind of device, ExecutionError.
         """
@@ -227,7 +227,7 @@ class BoundDeviceProgram:
             raise bind_error(step.symbol, label_of(step, executable.modules), error) from error
 
     def _make_bindings(self) -> list[tuple[int, DeviceIOBinding]]:
-        """A binding for every input that has a register, with the input's number."""
+        """Return a binding for every input that has a register, with the input's number."""
         plan, program = self._plan, self._plan.program
         results = {plan.roots[result] for result in program.results}
         return [
@@ -253,7 +253,9 @@ class BoundDeviceProgram:
         return rebinders
 
     def try_fast_path(self, *values: Any) -> Sequence[DeviceArray] | None:
-        """The results, or None where a value is no array of the very shape and dtype, of the host or of this device."""
+        """Return the results, or None where a value is no array of the very shape and dtype, of the host or of this
+        device.
+        """
         arrays: list[AnyArray] = []
         for value, (shape, dtype) in zip(values, self._expected, strict=True):
             array = value.array if type(value) is Tensor else value

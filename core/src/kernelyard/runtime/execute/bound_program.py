@@ -95,7 +95,7 @@ class IOBinding:
         self.buffer[...] = array
 
     def fresh(self) -> np.ndarray:
-        """An array of the caller's that the steps will write."""
+        """Return an array of the caller's that the steps will write."""
         array = _RESULTS.empty(self._shape, self._dtype)
         self._move(memory.address_of(array))
         return array
@@ -138,7 +138,7 @@ class BoundProgram:
         self.try_fast_path: FastCall = quick or partial(BoundProgram._try_fast_path, weakref.proxy(self))
 
     def _allocate(self, arena: np.ndarray) -> list[np.ndarray]:
-        """An array for every register."""
+        """Return an array for every register."""
         plan = self._plan
         arrays: list[np.ndarray] = []
         for number, register in enumerate(plan.program.registers):
@@ -173,7 +173,7 @@ class BoundProgram:
             raise bind_error(step.symbol, label_of(step, self._executable.modules), error) from error
 
     def _make_table(self) -> CallTable:
-        """The native steps of all calls, with the program's jumps between them."""
+        """Return the native steps of all calls, with the program's jumps between them."""
         program = self._plan.program
         jumps = {jump.place: jump for jump in program.jumps}
         bound = zip(program.steps, self._calls, strict=True)
@@ -193,7 +193,7 @@ class BoundProgram:
         return CallTable(steps, labels)
 
     def _make_inputs(self) -> dict[int, IOBinding]:
-        """A binding for every input that the program reads, by its number."""
+        """Return a binding for every input that the program reads, by its number."""
         plan, program = self._plan, self._plan.program
         results = {plan.roots[result] for result in program.results}
         bindings: dict[int, IOBinding] = {}
@@ -226,7 +226,7 @@ class BoundProgram:
         return [call.rebind[position] for call, position in uses] if is_moved else ()
 
     def _slots(self, root: int) -> Sequence[int]:
-        """The words that hold the address of a register; nothing when some use has it elsewhere."""
+        """Return the words that hold the address of a register; nothing when some use has it elsewhere."""
         uses = self._uses(root)
         is_known = all(position in call.slots for call, position in uses)
         return [call.slots[position] for call, position in uses] if is_known else ()

@@ -74,7 +74,7 @@ class BytecodeInterpreter:
         return ProgramRunner(self._machine, program) if program else None
 
     def _fits_whole(self, whole: ProgramRunner, arrays: Arrays) -> bool:
-        """Whether shapes, which came before, are prepared for the VM function as one program."""
+        """Return whether shapes, which came before, are prepared for the VM function as one program."""
         shapes: Shapes = tuple([array.shape for array in arrays])
         if self._machine.step_hook is not None:
             return False
@@ -211,14 +211,14 @@ class Frame:
 
 
 def _reader(numbers: tuple[int, ...]) -> Callable[[Sequence[Any]], Arrays]:
-    """A function that picks some values; `itemgetter` alone would give a single one without a tuple around it."""
+    """Return a function that picks some values; `itemgetter` alone would give a single one without a tuple around it."""
     if len(numbers) > 1:
         return itemgetter(*numbers)
     return itemgetter(slice(numbers[0], numbers[0] + 1)) if numbers else itemgetter(slice(0))
 
 
 def _bound(vm_function: VMFunction, inputs: tuple[int, ...]) -> dict[tuple[int, ...], list[TensorSpec]]:
-    """The values whose sizes are read together: the inputs, and those of each such instruction."""
+    """Return the values whose sizes are read together: the inputs, and those of each such instruction."""
     groups = [inputs, *(instruction.inputs for instruction in vm_function.code if instruction.name == bytecode.BIND)]
     return {numbers: [vm_function.values[number] for number in numbers] for numbers in groups}
 

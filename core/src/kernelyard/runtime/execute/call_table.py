@@ -26,7 +26,7 @@ Run: TypeAlias = Callable[[], None]
 
 @cache
 def table_walker() -> Callable[[ctypes.c_void_p], int]:
-    """The process's function that walks a table, given a pointer to it."""
+    """Return the process's function that walks a table, given a pointer to it."""
     compiled = dispatch_loop()
     if compiled is None:
         return _walk_with_ctypes
@@ -35,7 +35,7 @@ def table_walker() -> Callable[[ctypes.c_void_p], int]:
 
 @cache
 def table_timer() -> Callable[[int, int], int]:
-    """The same with a place for the times."""
+    """Return the same with a place for the times."""
     compiled = dispatch_loop()
     if compiled is None:
         return _time_with_ctypes
@@ -190,7 +190,7 @@ class TimedStep:
         self._table.run()
 
     def timed(self) -> tuple[float, Sequence[tuple[Part, float]]]:
-        """The seconds, and those of each part where they are known."""
+        """Return the seconds, and those of each part where they are known."""
         seconds = self._table.run_timed()
         parts = self._describe() if self._describe is not None else ()
         return sum(seconds), tuple(zip(parts, seconds, strict=True)) if parts else ()

@@ -158,7 +158,7 @@ class Executable:
         return "deterministic=True" in self.target.split()
 
     def binds_for_one_thread(self, module: RuntimeModule) -> bool:
-        """Whether a module gets one thread alone, whatever number a run may use."""
+        """Return whether a module gets one thread alone, whatever number a run may use."""
         return self.is_deterministic and not module.is_thread_invariant
 
     @property
@@ -223,7 +223,7 @@ class Executable:
         return profile(self, feeds, calls, device)
 
     def resident(self, digest: str) -> np.ndarray:
-        """A constant where programs can read it: dense, 64-byte aligned, made once."""
+        """Return a constant where programs can read it: dense, 64-byte aligned, made once."""
         with self.lock:
             if digest not in self._resident:
                 self._resident[digest] = memory.aligned_copy(self.constants[digest])

@@ -70,7 +70,7 @@ def replace_steps(program: Program, fallbacks: Mapping[str, Program]) -> Program
 
 
 def _steps_of(fallback: Program, step: Step, registers: list[Register]) -> Iterator[Step]:
-    """The fallback's steps over the registers of a step; registers that it has beside these are added."""
+    """Yield the fallback's steps over the registers of a step; registers that it has beside these are added."""
     written = {fallback.root(r): output for r, output in zip(fallback.results, step.outputs, strict=True)}
     numbers: list[int] = []
     for number, register in enumerate(fallback.registers):

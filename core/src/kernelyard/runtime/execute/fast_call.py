@@ -35,7 +35,7 @@ class FastCallInput(NamedTuple):
 
 
 def fast_call(table: CallTable, inputs: Sequence[FastCallInput], results: Sequence[np.ndarray]) -> FastCall | None:
-    """A function that takes its arguments in, runs `table`, and gives copies of `results`.
+    """Return a function that takes its arguments in, runs `table`, and gives copies of `results`.
 
     It answers None, and has done nothing, where an argument is no dense NumPy array of the very shape and dtype. There
     is no such function where llvmlite is absent, where steps are not native, or for an unknown Python.
@@ -75,7 +75,7 @@ def _method(function: int) -> _MethodDef:
 
 
 def _builtin(function: int, record: int, keep: object) -> FastCall:
-    """A built-in that gets a record's address; it owns `keep`, in the place of the module that it comes from."""
+    """Return a built-in that gets a record's address; it owns `keep`, in the place of the module that it comes from."""
     make = ctypes.pythonapi.PyCFunction_NewEx
     make.restype, make.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.py_object, ctypes.py_object]
     return make(ctypes.addressof(_method(function)), record, keep)
@@ -83,7 +83,9 @@ def _builtin(function: int, record: int, keep: object) -> FastCall:
 
 @cache
 def _structs_are_known() -> bool:
-    """Whether objects and arrays lie in memory as the dispatch loop takes them to: looked up in arrays that we know."""
+    """Return whether objects and arrays lie in memory as the dispatch loop takes them to: looked up in arrays that we
+    know.
+    """
     if sys.implementation.name != "cpython" or sysconfig.get_config_var("Py_GIL_DISABLED"):
         return False
     if object.__basicsize__ != 16 or ctypes.sizeof(ctypes.c_void_p) != 8:

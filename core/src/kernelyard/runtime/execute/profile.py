@@ -86,7 +86,7 @@ class Profile:
         return (self.seconds + self.overhead_seconds) / self.call_seconds if self.call_seconds else 0.0
 
     def share(self, step: StepTime) -> float:
-        """The part of all steps' time that is this step's."""
+        """Return the part of all steps' time that is this step's."""
         return step.seconds / self.seconds if self.seconds else 0.0
 
     @property
@@ -100,7 +100,7 @@ class Profile:
         return self.table
 
     def to_json(self) -> dict[str, Any]:
-        """The profile as JSON data."""
+        """Return the profile as JSON data."""
         names = ("calls", "call_seconds", "seconds", "overhead_seconds", "explained")
         steps = [{**asdict(step), "parts": list(step.parts), "share": self.share(step)} for step in self.steps]
         return {**{name: getattr(self, name) for name in names}, "steps": steps}
@@ -168,7 +168,7 @@ class _HollowMachine(VirtualMachine):
 
 
 def _caller(machine: VirtualMachine, feeds: Mapping[str, Any] | Sequence[Any]) -> Callable[[], object]:
-    """A call of the main program until its results are there."""
+    """Return a call of the main program until its results are there."""
     function = machine.function(machine.executable.main.name)
     if isinstance(feeds, Mapping):
         return lambda: machine.wait(function.run(feeds))
@@ -183,7 +183,7 @@ class _Event(NamedTuple):
 
 
 def _steps(executable: Executable, runs: Sequence[Sequence[_Event]]) -> tuple[StepTime, ...]:
-    """The last run's steps with their medians.
+    """Summarize the last run's steps by their medians.
 
     The same feeds take the same way. Where that is not so (random numbers may branch), runs like the last count.
     """
@@ -193,7 +193,7 @@ def _steps(executable: Executable, runs: Sequence[Sequence[_Event]]) -> tuple[St
 
 
 def _inside(events: Sequence[_Event]) -> tuple[PartTime, ...]:
-    """The parts of one step in all runs."""
+    """Summarize the parts of one step of all runs."""
     times: list[PartTime] = []
     for column in zip(*(event.inside for event in events), strict=True):
         part = column[0][0]
@@ -217,7 +217,7 @@ class _Known:
         self._is_static = not any(symbols_of(dim) for spec in executable.main.inputs for dim in spec.shape)
 
     def step_time(self, events: Sequence[_Event]) -> StepTime:
-        """One step in all runs."""
+        """Summarize one step of all runs."""
         step = events[0].step
         flops = self._flops(step) if self._is_static else None  # the report takes every symbol as one size
         seconds, inside = statistics.median(event.seconds for event in events), _inside(events)

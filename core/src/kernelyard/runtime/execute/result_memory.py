@@ -46,7 +46,7 @@ class ResultMemory:
         self._lent: dict[int, Any] = {}  # weak references by identity: arrays of ctypes have no hash
 
     def empty(self, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
-        """An uninitialised dense array, 64-byte aligned; its memory comes back when no view of it is left.
+        """Return an uninitialised dense array, 64-byte aligned; its memory comes back when no view of it is left.
 
         Raises: ExecutionError when there is not enough memory.
         """
@@ -77,7 +77,7 @@ class ResultMemory:
 
 
 def size_class(nbytes: int) -> int:
-    """A size that is at least `nbytes`, and at most an eighth more.
+    """Return a size that is at least `nbytes`, and at most an eighth more.
 
     Example:
         >>> size_class(100_000), size_class(1 << 20), size_class((1 << 20) + 1)

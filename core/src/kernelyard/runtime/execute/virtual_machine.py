@@ -123,14 +123,14 @@ class VirtualMachine:
         self._saved: dict[str, Callable[[], Any]] = {}
 
     def __getitem__(self, name: str) -> Callable[..., Any]:
-        """The entry function of that name (or saved under it): arrays in, a Tensor or a tuple of Tensors out.
+        """Return the entry function of that name (or saved under it): arrays in, a Tensor or a tuple of Tensors out.
 
         Raises: ExecutionError.
         """
         return self._saved.get(name) or self.function(name)
 
     def function(self, name: str) -> EntryFunction:
-        """The entry function of that name. Raises: ExecutionError."""
+        """Return the entry function of that name. Raises: ExecutionError."""
         function = self._functions.get(name)
         if function is None:
             raise ExecutionError(
@@ -141,13 +141,13 @@ class VirtualMachine:
         return function
 
     def wait(self, results: object = None) -> Any:
-        """The results, once the device has computed them; on the CPU they are there."""
+        """Return the results, once the device has computed them; on the CPU they are there."""
         if self.driver is not None:
             self.driver.synchronize()
         return results
 
     def vm_function(self, name: str) -> BytecodeInterpreter:
-        """A function with control flow, private ones included, for those that call it."""
+        """Return a function with control flow, private ones included, for those that call it."""
         return self._vm_functions[name]
 
     def run(self, name: str, feeds: Mapping[str, Any]) -> dict[str, Tensor]:
@@ -180,7 +180,8 @@ class VirtualMachine:
         self._saved[saved_name] = lambda: function(*arrays)
 
     def time_evaluator(self, name: str, number: int = 10, repeat: int = 1) -> Callable[..., BenchmarkResult]:
-        """A function that takes the arguments of `vm[name]` and measures it: `repeat` times the mean of `number` calls.
+        """Return a function that takes the arguments of `vm[name]` and measures it: `repeat` times the mean of `number`
+        calls.
 
         One call is made beforehand, so that preparing a plan is not measured.
         """

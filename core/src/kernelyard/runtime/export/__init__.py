@@ -7,5 +7,5 @@ from pathlib import Path
 
 
 def get_include() -> str:
-    """The folder with `kernelyard.h`, for C programs that use an exported library: `cc -I...`."""
+    """Return the folder with `kernelyard.h`, for C programs that use an exported library: `cc -I...`."""
     return str(Path(__file__).parent)

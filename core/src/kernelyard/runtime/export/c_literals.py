@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 
 def string(text: str) -> str:
-    """A C string literal: ASCII as it is, other bytes as octal escapes.
+    """Return a C string literal: ASCII as it is, other bytes as octal escapes.
 
     Example:
         >>> string('a "b"')
@@ -17,7 +17,7 @@ def string(text: str) -> str:
 
 
 def array(type_: str, items: Iterable[str]) -> str:
-    """A constant array as an expression; C has no empty ones.
+    """Return a constant array as an expression; C has no empty ones.
 
     Example:
         >>> array("int", ["1", "2"]), array("int", [])
@@ -28,7 +28,7 @@ def array(type_: str, items: Iterable[str]) -> str:
 
 
 def table(type_: str, name: str, rows: Iterable[str]) -> str:
-    """The definition of a constant array.
+    """Return the definition of a constant array.
 
     Example:
         >>> print(table("int", "primes", ["2", "3"]))

@@ -23,7 +23,7 @@ class SizeFunctions:
         self._names = results | {name: f"s[{index}]" for index, name in enumerate(entry.symbols)}
 
     def write(self, program: Program | None) -> str:
-        """The three functions. program: what is run in C, whose memory is measured."""
+        """Return the three functions. program: what is run in C, whose memory is measured."""
         measured = self._measure(program) if program else ()
         return "\n".join(
             [

@@ -42,8 +42,9 @@ def write_tables(
     saved: os.PathLike[str],
     reasons: Mapping[str, str],
 ) -> str:
-    """The C text. units: of the modules that have one, by number. saved: the artifact that the library will hold.
-    reasons: why an entry function needs Python, by its name; such a one is described only."""
+    """Return the C text. units: of the modules that have one, by number. saved: the artifact that the library will
+    hold. reasons: why an entry function needs Python, by its name; such a one is described only.
+    """
     entries = sorted(executable.entries.values(), key=lambda entry: entry.name != MAIN)
     functions = {(m, f.symbol): f for m, unit in units.items() for f in unit.functions}
     runnable = [entry for entry in entries if isinstance(entry, Program) and entry.name not in reasons]

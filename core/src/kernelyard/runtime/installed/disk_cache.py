@@ -39,7 +39,7 @@ def cache_folder() -> Path:
 
 
 def own_folder(name: str) -> Path | None:
-    """The folder of that name in the cache folder, made if need be; None where others could write to it.
+    """Return the folder of that name in the cache folder, made if need be; None where others could write to it.
 
     Code is loaded from such folders: what somebody else can write there would run as us.
     """
@@ -54,7 +54,7 @@ def own_folder(name: str) -> Path | None:
 
 
 def max_bytes() -> int:
-    """The bound of each cache, from `KERNELYARD_CACHE_MB`; what is no number counts as not set."""
+    """Return the bound of each cache, from `KERNELYARD_CACHE_MB`; what is no number counts as not set."""
     text = os.environ.get("KERNELYARD_CACHE_MB", "")
     return (int(text) if text.isdecimal() else DEFAULT_MB) * 1_000_000
 

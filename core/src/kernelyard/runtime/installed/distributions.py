@@ -37,7 +37,7 @@ class Distribution:
         self.folder = folder
 
     def read(self, file: str) -> str:
-        """A file of the metadata, "" where there is none that can be read."""
+        """Return a file of the metadata, "" where there is none that can be read."""
         try:
             with open(os.path.join(self.folder, file), encoding="utf-8", errors="replace") as opened:
                 return opened.read()
@@ -55,7 +55,7 @@ class Distribution:
         return self._header("Version")
 
     def files(self, name: str) -> list[str]:
-        """The paths of its files of that name, as its record has them."""
+        """Return the paths of its files of that name, as its record has them."""
         lines = [line for line in self.read("RECORD").splitlines() if name in line]
         recorded = [line.rsplit(",", 2)[0].strip('"') for line in lines]
         return [os.path.normpath(os.path.join(self.site, path)) for path in recorded if os.path.basename(path) == name]
@@ -85,7 +85,7 @@ class _Other(Distribution):
 
 
 def normalized(name: str) -> str:
-    """A distribution's name as far as names are told apart.
+    """Return a distribution's name as far as names are told apart.
 
     Example:
         >>> normalized("Kernelyard-fast.NPU")
@@ -104,7 +104,7 @@ def installed() -> Iterator[Distribution]:
 
 
 def find_distribution(name: str) -> Distribution | None:
-    """The distribution of that name, None where it is not installed."""
+    """Return the distribution of that name, None where it is not installed."""
     key = normalized(name)
     return next((each for each in installed() if each.key == key), None)
 

@@ -37,7 +37,7 @@ class EntryPoint(NamedTuple):
         return os.path.join(next(iter(spec.submodule_search_locations)), *inner[:-1])
 
     def load(self) -> Any:
-        """The object. Raises: whatever importing the module does, AttributeError."""
+        """Return the object. Raises: whatever importing the module does, AttributeError."""
         found: Any = importlib.import_module(self.module)
         for attribute in self.value.partition(":")[2].partition("[")[0].strip().split("."):
             found = getattr(found, attribute) if attribute else found
@@ -53,7 +53,7 @@ class Found(NamedTuple):
 
 
 def find(group: str) -> Found:
-    """The entry points of a group.
+    """Return the entry points of a group.
 
     Example:
         >>> "reference" in [entry.name for entry in find("kernelyard.runtime").entries]

@@ -39,7 +39,7 @@ class CCompiler:
 
 
 def find_compiler() -> CCompiler:
-    """The C compiler of this machine.
+    """Return the C compiler of this machine.
 
     Raises: ToolchainError with the line that installs one.
     """
@@ -101,7 +101,7 @@ def _linked(libraries: Sequence[SharedLibrary]) -> list[str]:
 
 
 def cached_library(unit: NativeUnit) -> Path:
-    """The unit as a shared library, compiled unless it was before by this compiler with these libraries.
+    """Return the unit as a shared library, compiled unless it was before by this compiler with these libraries.
 
     Raises: ToolchainError, BackendUnavailableError.
     """
@@ -117,13 +117,13 @@ def cached_library(unit: NativeUnit) -> Path:
 
 
 def _cache_folder() -> Path:
-    """A folder that nobody else can write to: code is loaded from it."""
+    """Return a folder that nobody else can write to: code is loaded from it."""
     return own_folder("c") or _private_folder()
 
 
 @cache
 def _private_folder() -> Path:
-    """A folder for this process, where there is no safe one that lasts."""
+    """Return a folder for this process, where there is no safe one that lasts."""
     owner_thread = tempfile.TemporaryDirectory(prefix="kernelyard-c-")
     _KEPT.append(owner_thread)
     return Path(owner_thread.name)

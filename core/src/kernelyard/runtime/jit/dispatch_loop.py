@@ -34,7 +34,7 @@ declare i32 @clock_gettime(i32, ptr)
 
 
 def _walker(name: str, parameters: str, before: str = "", after: str = "") -> str:
-    """A function that walks a table; before: each record `%i`, after: all of them."""
+    """Return a function that walks a table; before: each record `%i`, after: all of them."""
     return f"""
 define i64 @{name}({parameters}) {{
 entry:
@@ -283,7 +283,7 @@ _KEPT: list[object] = []  # the code's owners: it lives as long as the process
 
 
 def dispatch_loop() -> DispatchLoop | None:
-    """The process's dispatch loop; None where nothing could compile it."""
+    """Return the process's dispatch loop; None where nothing could compile it."""
     with _lock:
         return _compile()
 

@@ -31,7 +31,7 @@ class Code(NamedTuple):
 
 
 def link(objects: Sequence[bytes], imports: Mapping[str, int], symbols: Sequence[str]) -> Code:
-    """The symbols of position-independent objects, whose undefined ones are the imports.
+    """Return the symbols of position-independent objects, whose undefined ones are the imports.
 
     Raises: RuntimeError where something is undefined or an object is malformed, ImportError where it takes llvmlite.
     """
@@ -45,8 +45,8 @@ def link(objects: Sequence[bytes], imports: Mapping[str, int], symbols: Sequence
 def compile_text(
     text: str, imports: Mapping[str, int], symbols: Sequence[str], features: Sequence[str] = ()
 ) -> Code | None:
-    """The same for LLVM assembly that any CPU of this architecture runs, or any with these features, as LLVM names
-    them; None where there is no llvmlite.
+    """Return the same for LLVM assembly that any CPU of this architecture runs, or any with these features, as LLVM
+    names them; None where there is no llvmlite.
 
     Raises: RuntimeError for text that is not well-formed; a fault of ours.
     """

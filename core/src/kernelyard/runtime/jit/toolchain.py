@@ -26,7 +26,7 @@ class Toolchain:
     install_hint: str
 
     def find(self, command: str | None = None) -> tuple[str, ...]:
-        """The words that call the compiler: `command`, or the one of this machine.
+        """Return the words that call the compiler: `command`, or the one of this machine.
 
         Raises: ToolchainError with the line that installs one.
         """

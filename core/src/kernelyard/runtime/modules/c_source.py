@@ -121,7 +121,7 @@ class CSourceModule(BindableModule):
     def bind(
         self, symbol: str, args: Sequence[BoundTensor], values: Mapping[str, int], context: BindContext
     ) -> BoundCall:
-        """One native call. Raises: ExecutionError, ToolchainError, BackendUnavailableError."""
+        """Bind one native call. Raises: ExecutionError, ToolchainError, BackendUnavailableError."""
         function = self._function(symbol)
         parts = self._parts(function)
         shared = self._prepare(function, parts, context.threads)
@@ -198,7 +198,7 @@ def _check(status: int, function: NativeFunction, done: str) -> None:
 
 
 def load(data: bytes, constants: Mapping[str, np.ndarray]) -> CSourceModule:
-    """The module that `save_to_bytes` wrote; it is compiled when it is first used.
+    """Return the module that `save_to_bytes` wrote; it is compiled when it is first used.
 
     Raises: ArtifactCorruptedError, ArtifactVersionError.
     """

@@ -74,7 +74,7 @@ class ExternLibrary(RuntimeModule):
                 ) from error
 
     def missing(self) -> tuple[str, ...]:
-        """The symbols that the library lacks."""
+        """Return the symbols that the library lacks."""
         return tuple(symbol for symbol in self._symbols if not hasattr(self._loaded[0], PREFIX + symbol))
 
     def get_function(self, symbol: str) -> Callable[..., Any]:
@@ -86,7 +86,7 @@ class ExternLibrary(RuntimeModule):
     def bind(
         self, symbol: str, args: Sequence[BoundTensor], values: Mapping[str, int], context: BindContext
     ) -> BoundCall:
-        """One native call; the calling convention is that of a step."""
+        """Bind one native call; the calling convention is that of a step."""
         tensors = [_Tensor(arg) for arg in args]
         given = (_Any * max(len(tensors), 1))(*(each.as_any() for each in tensors))
         result = _Any()
@@ -131,7 +131,7 @@ class _Tensor:
         self._tensor = dlpack.DLTensor(bound.address, dlpack.DLPACK_CPU, 0, rank, code, bits, 1, *places, 0)
 
     def as_any(self) -> _Any:
-        """The argument of a call."""
+        """Return the argument of a call."""
         return _Any(_DLTENSOR_POINTER, 0, ctypes.addressof(self._tensor))
 
     def move(self, address: int) -> None:

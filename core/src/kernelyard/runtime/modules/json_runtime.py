@@ -44,11 +44,11 @@ class JSONNode:
     digest: str = ""
 
     def input(self, role: str) -> NodeEntry | None:
-        """The operand of that role, None where the node has none."""
+        """Return the operand of that role, None where the node has none."""
         return next((entry for name, entry in self.inputs if name == role), None)
 
     def to_json(self) -> dict[str, Any]:
-        """The node as JSON data."""
+        """Return the node as JSON data."""
         if self.kind == "input":
             return {"kind": "input", "index": self.index}
         if self.kind == "constant":
@@ -83,7 +83,7 @@ class JSONGraph(NamedTuple):
         return tuple(dict.fromkeys(node.digest for node in self.nodes if node.kind == "constant"))
 
     def to_json(self) -> dict[str, Any]:
-        """The graph as JSON data, schema 1."""
+        """Return the graph as JSON data, schema 1."""
         return {
             "schema": SCHEMA,
             "symbol": self.symbol,
@@ -205,7 +205,7 @@ class JSONRuntime(BindableModule):
 
     @classmethod
     def load_from_bytes(cls, data: bytes, constants: Mapping[str, np.ndarray]) -> Self:
-        """The module that `save_to_bytes` wrote.
+        """Return the module that `save_to_bytes` wrote.
 
         Raises: ArtifactCorruptedError, ArtifactVersionError.
         """
@@ -226,7 +226,7 @@ class JSONRuntime(BindableModule):
         return "\n\n".join(map(str, self.graphs.values()))
 
     def graph(self, symbol: str) -> JSONGraph:
-        """The graph of that name.
+        """Return the graph of that name.
 
         Raises: ExecutionError.
         """
@@ -251,4 +251,4 @@ class JSONRuntime(BindableModule):
     def build(
         self, graph: JSONGraph, args: Sequence[BoundTensor], values: Mapping[str, int], context: BindContext
     ) -> BoundCall:
-        """The steps that run `graph` over `args` (inputs, then outputs), whose shapes have been checked."""
+        """Return the steps that run `graph` over `args` (inputs, then outputs), whose shapes have been checked."""

@@ -63,12 +63,12 @@ class _Inliner:
         return len(self.steps) + len(self.jumps)
 
     def add(self, register: Register) -> int:
-        """The number of a new register."""
+        """Return the number of a new register."""
         self.registers.append(register)
         return len(self.registers) - 1
 
     def inline(self, vm_function: VMFunction, inputs: Sequence[int], callers: tuple[str, ...]) -> list[int]:
-        """The registers of a VM function's results, after its code on some registers. callers: who called it."""
+        """Return the registers of a VM function's results, after its code on some registers. callers: who called it."""
         if vm_function.name in callers or not set(vm_function.symbols) <= self._symbols:
             raise _NoProgramError
         values = dict(enumerate(inputs))
@@ -149,7 +149,7 @@ class _Inliner:
         return number
 
     def _run(self, block: Program, inputs: Sequence[int]) -> list[int]:
-        """The registers of a block's results, after its steps."""
+        """Return the registers of a block's results, after its steps."""
         self._check_types(block.inputs, inputs)
         named = {name for register in block.registers for dim in register.shape for name in symbols_of(dim)}
         if not named | set(block.symbols) <= self._symbols or len(self.steps) + len(block.steps) > MOST_STEPS:

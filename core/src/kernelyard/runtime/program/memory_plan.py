@@ -24,7 +24,7 @@ class Lifetime(NamedTuple):
     last: int
 
     def overlaps(self, other: Lifetime) -> bool:
-        """True when both exist at some time."""
+        """Return True when both exist at some time."""
         return self.first <= other.last and other.first <= self.last
 
 
@@ -104,7 +104,7 @@ class _Packing:
             yield sorted(numbers, key=lambda i: (-durations[i], -sizes[i], i))
 
     def place(self, order: list[int]) -> _Placed:
-        """Every buffer of an order in its place."""
+        """Return every buffer of an order in its place."""
         offsets, sizes, nbytes = [-1] * len(order), self._sizes, 0
         for number in order:
             taken = [(offsets[other], offsets[other] + sizes[other]) for other in self._neighbours[number]]
@@ -113,7 +113,7 @@ class _Packing:
         return _Placed(order, offsets, nbytes)
 
     def improve(self, best: _Placed, enough: float) -> _Placed:
-        """The best plan found by placing buffers earlier that reach the arena's end, or that such ones stand on."""
+        """Return the best plan found by placing buffers earlier that reach the arena's end, or that such ones stand on."""
         from random import Random  # few plans need it
 
         chance = Random(0)  # any fixed sequence
@@ -143,7 +143,7 @@ class _Packing:
 
 
 def _tightest_gap(taken: Sequence[tuple[int, int]], size: int) -> int:
-    """The start of the smallest gap between taken intervals (sorted) that holds `size`, else their end."""
+    """Return the start of the smallest gap between taken intervals (sorted) that holds `size`, else their end."""
     best, best_room, end = None, None, 0
     for start, stop in taken:
         room = start - end

@@ -33,7 +33,7 @@ class Register:
         return TensorSpec(self.shape, self.dtype)
 
     def to_json(self) -> dict[str, Any]:
-        """The register as JSON data."""
+        """Return the register as JSON data."""
         own = {"input": ("index", self.index), "constant": ("digest", self.digest), "alias": ("source", self.source)}
         extra = dict([own[self.kind]]) if self.kind in own else {}
         return {"kind": self.kind, "shape": shape_to_json(self.shape), "dtype": self.dtype, **extra}
@@ -50,7 +50,7 @@ class Step:
     label: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """The step as JSON data."""
+        """Return the step as JSON data."""
         return {
             "module": self.module,
             "symbol": self.symbol,
@@ -79,7 +79,7 @@ class SizeCheck(NamedTuple):
     where: str
 
     def to_json(self) -> dict[str, Any]:
-        """The check as JSON data."""
+        """Return the check as JSON data."""
         return {"dims": shape_to_json((self.left, self.right)), "where": self.where}
 
 
@@ -114,13 +114,13 @@ class Program:
         return tuple(dict.fromkeys(register.digest for register in self.registers if register.kind == "constant"))
 
     def root(self, register: int) -> int:
-        """The register whose bytes this one shows: itself, unless it is an alias."""
+        """Return the register whose bytes this one shows: itself, unless it is an alias."""
         while self.registers[register].kind == "alias":
             register = self.registers[register].source
         return register
 
     def to_json(self) -> dict[str, Any]:
-        """The program as JSON data."""
+        """Return the program as JSON data."""
         return {
             "name": self.name,
             "symbols": list(self.symbols),

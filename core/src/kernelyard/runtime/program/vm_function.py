@@ -45,7 +45,7 @@ class ClosureSpec(TensorSpec):
     dtype: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """The spec as JSON data."""
+        """Return the spec as JSON data."""
         return {**({"name": self.name} if self.name else {}), **_CLOSURE}
 
     def __repr__(self) -> str:
@@ -73,7 +73,7 @@ class Instruction:
     symbol: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """The instruction as JSON data."""
+        """Return the instruction as JSON data."""
         extra: dict[str, Any] = {"target": self.target} if self.target >= 0 else {}
         if self.symbol:
             extra["symbol"] = self.symbol
@@ -158,7 +158,7 @@ class VMFunction:
                 raise corrupted(place, instruction.symbol, "a function that is there")
 
     def to_json(self) -> dict[str, Any]:
-        """The VM function as JSON data."""
+        """Return the VM function as JSON data."""
         return {
             "name": self.name,
             "symbols": list(self.symbols),

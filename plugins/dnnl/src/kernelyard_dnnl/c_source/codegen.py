@@ -42,7 +42,7 @@ _C_TYPES: Mapping[Any, str] = {
 
 @cache
 def _preamble() -> str:
-    """The prototypes of oneDNN's C functions, and what all regions share."""
+    """Return the prototypes of oneDNN's C functions, and what all regions share."""
     results = {name: (ctypes.c_int, types) for name, types in _native.SIGNATURES.items()} | _native.QUERIES
     lines = [
         f"{_C_TYPES[result]} {name}({', '.join(_C_TYPES[type_] for type_ in types)});"
@@ -73,7 +73,7 @@ class DnnlC(CSourceCodegen):
 
 
 def _digest(buffer: Buffer, constants: dict[str, np.ndarray]) -> str:
-    """The digest of a constant; one that the lowering made joins `constants`."""
+    """Return the digest of a constant; one that the lowering made joins `constants`."""
     if buffer.key in constants:
         return buffer.key
     assert buffer.constant is not None

@@ -24,7 +24,7 @@ class Stage(NamedTuple):
 def finish(
     f: FunctionEmitter, stages: Sequence[Stage], value: Value, places: Mapping[int, Value], channel: Value, mask: Value
 ) -> Value:
-    """The vector after all stages; `places` are the addresses of the operands' pixels."""
+    """Return the vector after all stages; `places` are the addresses of the operands' pixels."""
     for stage in stages:
         if stage.operand is None:
             value = ELTWISE[stage.algorithm](f, value, stage.alpha, stage.beta)
@@ -39,12 +39,12 @@ def finish(
 
 
 def _maximum(f: FunctionEmitter, left: Value, right: Operand) -> Value:
-    """The larger one; right where one is NaN."""
+    """Return the larger one; right where one is NaN."""
     return f.select(f.compare("ogt", left, right), left, right)
 
 
 def _minimum(f: FunctionEmitter, left: Value, right: Operand) -> Value:
-    """The smaller one; right where one is NaN."""
+    """Return the smaller one; right where one is NaN."""
     return f.select(f.compare("olt", left, right), left, right)
 
 

@@ -16,7 +16,7 @@ Transform = Callable[[FunctionEmitter, Matrix, Sequence[Value]], list[Value]]
 
 
 def transformed(f: FunctionEmitter, matrix: Matrix, values: Sequence[Value]) -> list[Value]:
-    """The matrix times a column of vectors; rows 1 and 2, 3 and 4, ... are of pairs, the first and last are not."""
+    """Return the matrix times a column of vectors; rows 1 and 2, 3 and 4, ... are of pairs, the first and last are not."""
     results = [combination(f, matrix[0], values)]
     for row in range(1, len(matrix) - 1, 2):
         shared = _part(matrix[row], matrix[row + 1], same=True)
@@ -35,7 +35,7 @@ def transformed(f: FunctionEmitter, matrix: Matrix, values: Sequence[Value]) -> 
 def along_both(
     f: FunctionEmitter, transform: Transform, matrix: Matrix, grid: Sequence[Sequence[Value]]
 ) -> list[list[Value]]:
-    """The matrix times a matrix of vectors times the transposed matrix."""
+    """Return the matrix times a matrix of vectors times the transposed matrix."""
     columns = [transform(f, matrix, line) for line in zip(*grid, strict=True)]
     return [transform(f, matrix, line) for line in zip(*columns, strict=True)]
 
@@ -45,7 +45,7 @@ def _part(row: Sequence[float], other: Sequence[float], same: bool) -> list[floa
 
 
 def transformed_by_columns(f: FunctionEmitter, matrix: Matrix, values: Sequence[Value]) -> list[Value]:
-    """The matrix times a column of vectors; columns 1 and 2, 3 and 4, ... are of pairs."""
+    """Return the matrix times a column of vectors; columns 1 and 2, 3 and 4, ... are of pairs."""
     pairs = range(1, len(values) - 1, 2)
     sums = {column: f.add(values[column], values[column + 1]) for column in pairs}
     differences = {column: f.sub(values[column], values[column + 1]) for column in pairs}
@@ -58,7 +58,7 @@ def transformed_by_columns(f: FunctionEmitter, matrix: Matrix, values: Sequence[
 
 
 def combination(f: FunctionEmitter, numbers: Sequence[float], values: Sequence[Value]) -> Value:
-    """The sum of numbers times vectors; a number that is 1 costs no multiplication."""
+    """Return the sum of numbers times vectors; a number that is 1 costs no multiplication."""
     terms = sorted(((n, v) for n, v in zip(numbers, values, strict=True) if n), key=lambda term: term[0] != 1)
     (first, total), *others = terms
     if first != 1:

@@ -54,13 +54,13 @@ RECORD = Value("%record", "ptr")
 
 
 def number(f: FunctionEmitter, field: int, type_: str = "i64") -> Value:
-    """A number of the record, which nobody writes to meanwhile."""
+    """Return a number of the record, which nobody writes to meanwhile."""
     place = f.element(RECORD, int(field), "i64")
     return f.pure(f.load_text(place, type_, 1), type_, 1, [place])
 
 
 def address(f: FunctionEmitter, field: int) -> Value:
-    """An address of the record."""
+    """Return an address of the record."""
     return number(f, field, "ptr")
 
 

@@ -24,7 +24,7 @@ class Pixel(NamedTuple):
     across: Value
 
     def moved(self, f: FunctionEmitter, rows: Operand, columns: Operand) -> Value:
-        """The address of the pixel so many rows and columns from this one."""
+        """Return the address of the pixel so many rows and columns from this one."""
         return f.element(f.element(self.address, f.mul(rows, self.down)), f.mul(columns, self.across))
 
 

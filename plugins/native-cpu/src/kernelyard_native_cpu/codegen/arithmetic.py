@@ -28,7 +28,7 @@ BinaryRule = Callable[[FunctionEmitter, Value, Value, str], Value]
 
 
 def constant(value: bool | int | float, dtype: str) -> Value:
-    """A literal of a dtype, in the type it is computed in."""
+    """Return a literal of a dtype, in the type it is computed in."""
     return literal(value, compute_type(dtype))
 
 
@@ -140,7 +140,7 @@ def _floordiv(e: FunctionEmitter, a: Value, b: Value, dtype: str) -> Value:
 
 
 def _has_other_sign(e: FunctionEmitter, rest: Value, divisor: Value) -> Value:
-    """True where a remainder is not zero and its sign is not the divisor's."""
+    """Return True where a remainder is not zero and its sign is not the divisor's."""
     differs = e.compare("slt", e.binary("xor", rest, divisor), 0)
     return e.binary("and", e.compare("ne", rest, 0), differs)
 
@@ -224,7 +224,7 @@ _ACROSS_INTEGER = {"sum": "add", "prod": "mul", "any": "or", "all": "and"}
 
 
 def combine(e: FunctionEmitter, reducer: str, a: Value, b: Value, dtype: str) -> Value:
-    """The next state of a reduction."""
+    """Return the next state of a reduction."""
     if reducer in ("max", "min"):
         return extremum(e, reducer, a, b, dtype)
     if reducer in ("any", "all"):
@@ -235,7 +235,7 @@ def combine(e: FunctionEmitter, reducer: str, a: Value, b: Value, dtype: str) ->
 
 
 def across_lanes(e: FunctionEmitter, reducer: str, vector: Value, dtype: str) -> Value:
-    """All lanes combined into a scalar."""
+    """Return all lanes combined into a scalar."""
     if vector.is_float:
         name = _ACROSS_FLOAT[reducer]
         start = [literal(neutral, vector.type) for neutral in _NEUTRAL.get(name, ())]
@@ -250,7 +250,7 @@ def across_lanes(e: FunctionEmitter, reducer: str, vector: Value, dtype: str) ->
 
 
 def is_more_extreme(e: FunctionEmitter, reducer: str, value: Value, best: Value, dtype: str) -> Value:
-    """True where `value` takes the place of `best`: the first of equals stays, and the first NaN wins."""
+    """Return True where `value` takes the place of `best`: the first of equals stays, and the first NaN wins."""
     better = binary(e, "gt" if reducer == "argmax" else "lt", value, best, dtype)
     if not value.is_float:
         return better

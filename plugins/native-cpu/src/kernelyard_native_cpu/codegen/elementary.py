@@ -105,7 +105,7 @@ def clamp(e: FunctionEmitter, x: Value, low: float, high: float) -> Value:
 
 
 def _whole(e: FunctionEmitter, n: Value) -> Value:
-    """A float without a fraction as an integer; NaN gives 0."""
+    """Return a float without a fraction as an integer; NaN gives 0."""
     sane = e.select(e.compare("uno", n, n), 0.0, n)
     return e.convert("fptosi", sane, "i64" if n.type == "double" else "i32")
 

@@ -66,7 +66,7 @@ class Expressions:
 
     # --- values ---------------------------------------------------------------------------------------------------
     def value(self, expr: Expr) -> Value:
-        """The value: a scalar where it is the same in every lane, else a vector."""
+        """Return the value: a scalar where it is the same in every lane, else a vector."""
         found = self.known.get(expr)
         if found is None:
             found = self.known[expr] = self._evaluate(self.memory.packed.get(expr, expr))
@@ -115,7 +115,7 @@ class Expressions:
 
     # --- indices --------------------------------------------------------------------------------------------------
     def affine(self, affine: Affine) -> Value:
-        """The sum, a vector when it differs from lane to lane."""
+        """Return the sum, a vector when it differs from lane to lane."""
         if self.lanes is None:
             return self.first(affine)
         step = affine.coefficient(self.lanes.axis)
@@ -131,8 +131,10 @@ class Expressions:
         return total
 
     def first(self, affine: Affine) -> Value:
-        """The sum at the first lane; its terms must step evenly. Outer terms are added first, so that they stay
-        outside of inner loops."""
+        """Return the sum at the first lane; its terms must step evenly.
+
+        Outer terms are added first, so that they stay outside of inner loops.
+        """
         terms: list[Value] = [self.memory.dim(affine.constant)]
         for atom, coefficient in affine.terms:
             value = self.axes[atom.name] if isinstance(atom, Axis) else self.value(atom)
@@ -163,7 +165,7 @@ class Expressions:
         return self.memory.gather(buffer, self.affine(offset), count, mask)
 
     def _read_either(self, buffer: Buffer, offset: Affine, choice: Select) -> Value:
-        """An index that is the same choice for all points (a broadcast known only now) is decided by a branch."""
+        """Return an index that is the same choice for all points (a broadcast known only now) is decided by a branch."""
         assert self.lanes is not None
         count = self.lanes.count
 
@@ -173,7 +175,7 @@ class Expressions:
         return self._branch(choice, count, read)
 
     def load_square(self, load: Load, offset: Affine) -> list[Value]:
-        """The load at as many consecutive points as there are lanes, where these lie side by side."""
+        """Return the load at as many consecutive points as there are lanes, where these lie side by side."""
         assert self.lanes is not None
         step = offset.coefficient(self.lanes.axis)
         assert step is not None
@@ -183,15 +185,15 @@ class Expressions:
         return [decode(self.e, column, load.dtype, self.memory.has_half) for column in self.e.transpose(rows)]
 
     def _is_uniform(self, offset: Affine) -> bool:
-        """True when all lanes load one address, whatever conditions hold: under a condition it may be invalid."""
+        """Return True when all lanes load one address, whatever conditions hold: under a condition it may be invalid."""
         return self.mask is None and self._is_alike(offset)
 
     def _is_alike(self, offset: Affine) -> bool:
-        """True when lanes differ by their axis alone: what is loaded under a condition may differ otherwise."""
+        """Return True when lanes differ by their axis alone: what is loaded under a condition may differ otherwise."""
         return all(isinstance(atom, Axis) or self.value(atom).lanes == 1 for atom, _ in offset.terms)
 
     def lanes_in_use(self) -> Value | None:
-        """A mask of the lanes that stand for a value; None: all."""
+        """Return a mask of the lanes that stand for a value; None: all."""
         if self.lanes is None or self.lanes.used is None:
             return None
         return self.e.lanes_below(self.lanes.count, self.lanes.used)
@@ -251,7 +253,7 @@ class Expressions:
         return self._branch(expr, lanes, self.value)
 
     def _branch(self, choice: Select, lanes: int, evaluate: Callable[[Expr], Value]) -> Value:
-        """One side or the other, as a vector of `lanes`; what is known from within a side is forgotten after it."""
+        """Return one side or the other, as a vector of `lanes`; what is known from within a side is forgotten after it."""
         condition = self.value(choice.condition)
 
         def arm(side: Expr) -> list[Value]:
@@ -271,11 +273,11 @@ class Expressions:
 
 
 def _needs_guard(expr: Expr) -> bool:
-    """True when the expression loads something: only where it is asked for, the load is safe."""
+    """Return True when the expression loads something: only where it is asked for, the load is safe."""
     return any(isinstance(e, Load) for e in walk(expr))
 
 
 def _choice_of_index(offset: Affine) -> Select | None:
-    """A term of an offset that chooses between indices, by a condition on sizes alone."""
+    """Return a term of an offset that chooses between indices, by a condition on sizes alone."""
     choices = (atom for atom, _ in offset.terms if isinstance(atom, Select) and not axes_of(atom.condition))
     return next((choice for choice in choices if not _needs_guard(choice)), None)

@@ -44,7 +44,7 @@ class GroupWriter:
         self.rows = tuple(axis.name for axis in group.stages[0].spatial[: group.shared])
 
     def write(self, name: str) -> tuple[str, GroupInfo]:
-        """The function's text, and what binding needs to know of it."""
+        """Return the function's text, and what binding needs to know of it."""
         variants = self._write_rows() if self.group.shared else self._write_stage(self.plans[0])
         work = [
             nanoseconds(block, plan)
@@ -93,7 +93,7 @@ class GroupWriter:
         return Nest(self.memory, self.group.stages[number], plan, axes, self.stored[number])
 
     def _decode(self, task: Value, extents: Sequence[Dim]) -> list[Value]:
-        """The index in each of some nested loops of a task's number."""
+        """Return the index in each of some nested loops of a task's number."""
         values: list[Value] = []
         for extent in reversed(extents[1:]):
             size = self.memory.dim(extent)
@@ -116,7 +116,7 @@ class GroupWriter:
         return tuple(variants)
 
     def _run_tasks(self, plan: Plan) -> Dim:
-        """The loop over the tasks of one thread; returns how many tasks there are in all."""
+        """Return the loop over the tasks of one thread; returns how many tasks there are in all."""
         self.memory.packed = {}
         nest = self._nest(0, plan, {})
         loops = nest.outer_loops()
@@ -149,7 +149,7 @@ class GroupWriter:
         return dims.product(counts)
 
     def _chunk_of_last(self, plan: Plan, loops: Sequence[OuterLoop], flat: Sequence[OuterLoop]) -> int:
-        """How many iterations of the innermost flattened loop one task takes; 0: it is one of the task's own."""
+        """Return how many iterations of the innermost flattened loop one task takes; 0: it is one of the task's own."""
         if plan.panel:
             return TILES_PER_PANEL
         if plan.parts:
@@ -165,7 +165,7 @@ class GroupWriter:
 
 
 def _loops_to_flatten(loops: Sequence[OuterLoop], everything: bool) -> list[OuterLoop]:
-    """The outermost loops that together make enough tasks."""
+    """Return the outermost loops that together make enough tasks."""
     flat: list[OuterLoop] = []
     for loop in loops:
         if not everything and size_of(dims.product(chosen.count for chosen in flat)) >= _ENOUGH_TASKS:

@@ -34,7 +34,7 @@ class GeneratedKernel:
 
 
 def generate_kernel(name: str, function: PrimFunc, machine: Machine, declarations: dict[str, str]) -> GeneratedKernel:
-    """The code of one function; intrinsics it uses are added to `declarations`."""
+    """Return the code of one function; intrinsics it uses are added to `declarations`."""
     return _KernelWriter(name, function, machine, declarations).write()
 
 

@@ -63,20 +63,20 @@ class Memory:
         self._stage_writes = writes
 
     def offset(self, buffer: Buffer, indices: tuple[Expr, ...]) -> Affine:
-        """The flat offset of an element; leading indices of private buffers do not count."""
+        """Return the flat offset of an element; leading indices of private buffers do not count."""
         key = (buffer, indices)
         if key not in self._offsets:
             self._offsets[key] = offset_of(buffer, indices, self.private.get(buffer, 0))
         return self._offsets[key]
 
     def dim(self, dim: Dim) -> Value:
-        """A dim: a literal, or a number that the kernel is given."""
+        """Return a dim: a literal, or a number that the kernel is given."""
         if isinstance(dim, int):
             return int_literal(dim)
         return self.number(self.table.index(dim))
 
     def number(self, index: int) -> Value:
-        """An entry of the table of numbers."""
+        """Return an entry of the table of numbers."""
         e = self.emitter
         place = e.element(Value("%dims", "ptr"), index, "i64")
         return e.pure(f"{e.load_text(place, 'i64', 1)}, !invariant.load !0", "i64", 1, [place])
@@ -94,13 +94,14 @@ class Memory:
         return self._read(buffer, text, type_, lanes, [place, mask], conditional=True)
 
     def load_reversed(self, buffer: Buffer, offset: Value, lanes: int) -> Value:
-        """The elements at offset, offset - 1, ..."""
+        """Return the elements at offset, offset - 1, ..."""
         start = self.emitter.sub(offset, lanes - 1)
         forward = self.load(buffer, start, lanes)
         return self.emitter.shuffle(forward, forward, list(reversed(range(lanes))))
 
     def load_strided(self, buffer: Buffer, offset: Value, step: int, lanes: int, used: Value | None = None) -> Value:
-        """The elements at offset, offset + step, ...: whole vectors are loaded, and the lanes wanted are shuffled out.
+        """Return the elements at offset, offset + step, ...: whole vectors are loaded, and the lanes wanted are
+        shuffled out.
 
         Nothing beyond the last lane's element is read: the last vector ends with it, or, where only `used` lanes are
         wanted, the vectors are masked.
@@ -128,7 +129,7 @@ class Memory:
         return element if k == 1 and element < lanes else lane
 
     def gather(self, buffer: Buffer, offsets: Value, lanes: int, mask: Value | None) -> Value:
-        """An element from each lane's own offset."""
+        """Return an element from each lane's own offset."""
         e = self.emitter
         type_, places = storage_type(buffer.dtype), self._address(buffer, e.broadcast(offsets, lanes))
         mask = e.broadcast(mask or int_literal(1, "i1"), lanes)

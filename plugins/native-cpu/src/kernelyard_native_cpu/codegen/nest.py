@@ -47,8 +47,10 @@ class Nest:
 
     # --- loops ----------------------------------------------------------------------------------------------------
     def outer_loops(self) -> list[OuterLoop]:
-        """The loops over spatial axes, outermost first. Tiles of a contraction are walked along the tile axes first,
-        so that the vectors they share stay in cache."""
+        """Return the loops over spatial axes, outermost first.
+
+        Tiles of a contraction are walked along the tile axes first, so that the vectors they share stay in cache.
+        """
         plan = self.plan
         tiles = dict(plan.tiles)
         plain = [name for name in plan.spatial if name not in tiles and name != plan.vector]
@@ -141,7 +143,7 @@ class Nest:
         return known
 
     def lanes_at(self, axes: Axes) -> Lanes | None:
-        """The lanes of a vector that starts where `axes` stand."""
+        """Return the lanes of a vector that starts where `axes` stand."""
         plan = self.plan
         if plan.vector is None:
             return None

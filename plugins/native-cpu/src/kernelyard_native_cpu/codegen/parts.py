@@ -47,7 +47,7 @@ class PartsLoops:
         self._keep(tile, self.loops.advance(points, kept, begin, end, self._ahead(tile)))
 
     def _ahead(self, tile: Value) -> Callable[[Axes], None] | None:
-        """Every tile asks for its share of the next part: so memory answers all the time."""
+        """Return every tile asks for its share of the next part: so memory answers all the time."""
         stream, vector = self.plan.stream, str(self.plan.vector)
         if stream is None:
             return None

@@ -43,7 +43,7 @@ class Reducer(ABC):
         return Expressions(self.memory, axes, self.lanes_at(axes))
 
     def element(self, expressions: Expressions, mask: Value | None) -> Value:
-        """The next element; neutral in lanes that the mask leaves out."""
+        """Return the next element; neutral in lanes that the mask leaves out."""
         value = expressions.value(self.block.body)
         if mask is None:
             return value
@@ -51,15 +51,15 @@ class Reducer(ABC):
 
     @abstractmethod
     def start(self, axes: Axes) -> State:
-        """The state before the first element."""
+        """Return the state before the first element."""
 
     @abstractmethod
     def step(self, axes: Axes, state: State, mask: Value | None) -> State:
-        """The state after the element at a point."""
+        """Return the state after the element at a point."""
 
     @abstractmethod
     def finish(self, axes: Axes, states: Sequence[State]) -> Value:
-        """The result of several states of one point."""
+        """Return the result of several states of one point."""
 
 
 class Combine(Reducer):
@@ -72,7 +72,7 @@ class Combine(Reducer):
         return [self._combine(state[0], self.element(self.expressions(axes), mask))]
 
     def add(self, axes: Axes, state: State, part: State) -> State:
-        """The state with the sum along the inner reduced axes, times what is the same along them."""
+        """Return the state with the sum along the inner reduced axes, times what is the same along them."""
         assert self.plan.factored is not None
         factor = self.expressions(axes).value(self.plan.factored.factor)
         return [self.e.add(state[0], self.e.mul(factor, part[0]))]
@@ -142,7 +142,7 @@ class ReductionLoops:
         self.reducer = kind(memory, block, plan, lanes_at)
 
     def run(self, points: Sequence[Axes]) -> list[Value]:
-        """The result for each point."""
+        """Return the result for each point."""
         copies = self.plan.unroll if self.plan.vector_is_reduced else 1
         starts = [self.reducer.start(axes) for _ in range(copies) for axes in points]
         names = [name for name in self.plan.reduce if name != self.plan.vector]
@@ -168,7 +168,7 @@ class ReductionLoops:
         return carried
 
     def finish(self, points: Sequence[Axes], kept: Sequence[Value]) -> list[Value]:
-        """The result for each point."""
+        """Return the result for each point."""
         return [self.reducer.finish(axes, [[value]]) for axes, value in zip(points, kept, strict=True)]
 
     def _nested(
@@ -205,7 +205,7 @@ class ReductionLoops:
     def _loop(
         self, begin: Dim, end: Dim, step: int, body: Callable[[Value, list[State]], list[State]], states: list[State]
     ) -> list[State]:
-        """A loop that carries states."""
+        """Return a loop that carries states."""
         runs = isinstance(end, int) and isinstance(begin, int) and end > begin
         if runs and end == begin + step:
             return body(self.memory.dim(begin), states)

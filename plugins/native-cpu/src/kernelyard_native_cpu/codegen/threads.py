@@ -116,7 +116,7 @@ def member(name: str) -> str:
 
 
 def entry_function(name: str, groups: int) -> str:
-    """The kernel: each group in turn, by one thread or by the pool."""
+    """Return the kernel: each group in turn, by one thread or by the pool."""
     lines = [
         f"define i32 @{name}(ptr %args, ptr %dims, i32 %most, ptr %workspace) #0 {{",
         "entry:",

@@ -50,7 +50,7 @@ def _sin_and_cos(e: FunctionEmitter, x: Value) -> tuple[Value, Value]:
 
 
 def _by_double(name: str, formula: Callable[[FunctionEmitter, Value], Value], needs_fma: bool = False) -> Emit:
-    """A function of float by a formula in double; of double by the C library."""
+    """Return a function of float by a formula in double; of double by the C library."""
 
     def emit(e: FunctionEmitter, x: Value) -> Value:
         if x.type == "double":

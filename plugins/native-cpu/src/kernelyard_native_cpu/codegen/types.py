@@ -38,7 +38,7 @@ _LARGE_FLOATS = {"float32": "float", "float64": "double"}
 
 
 def compute_type(dtype: str) -> str:
-    """The LLVM type that values of a dtype have in registers: small floats are computed in float."""
+    """Return the LLVM type that values of a dtype have in registers: small floats are computed in float."""
     if dtype == "bool":
         return "i1"
     if dtypes.is_float(dtype):
@@ -47,7 +47,7 @@ def compute_type(dtype: str) -> str:
 
 
 def storage_type(dtype: str) -> str:
-    """The LLVM type of an element in memory."""
+    """Return the LLVM type of an element in memory."""
     if dtype == "bool":
         return "i8"
     return SMALL_FLOATS[dtype].storage if dtype in SMALL_FLOATS else compute_type(dtype)
@@ -96,7 +96,7 @@ def _decode_small(e: FunctionEmitter, stored: Value, small: SmallFloat) -> Value
 
 
 def _encode_bfloat16(e: FunctionEmitter, value: Value) -> Value:
-    """The upper half of a float: half a unit less one is added, plus one when the last kept bit is odd."""
+    """Return the upper half of a float: half a unit less one is added, plus one when the last kept bit is odd."""
     bits = e.convert("bitcast", value, "i32")
     odd = e.binary("and", e.binary("lshr", bits, 16), 1)
     rounded = e.add(e.add(bits, 0x7FFF), odd)
@@ -128,7 +128,7 @@ def _encode_small(e: FunctionEmitter, value: Value, small: SmallFloat) -> Value:
 
 
 def cast(e: FunctionEmitter, value: Value, source: str, target: str, has_half: bool) -> Value:
-    """A conversion between dtypes, on values in registers; a small float target is rounded to."""
+    """Return a conversion between dtypes, on values in registers; a small float target is rounded to."""
     if source == target:
         return value
     to = compute_type(target)
@@ -153,7 +153,7 @@ def _conversion(value: Value, source: str, target: str) -> str:
 
 
 def _holds(target: str, source: str) -> bool:
-    """True when every value of one small float is one of the other."""
+    """Return True when every value of one small float is one of the other."""
     if source not in SMALL_FLOATS:
         return False
     wide, narrow = SMALL_FLOATS[target], SMALL_FLOATS[source]

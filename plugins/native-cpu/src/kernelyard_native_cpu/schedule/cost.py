@@ -19,7 +19,7 @@ _WEIGHT_OF_DIVISION = 4.0
 
 
 def nanoseconds(block: ComputeBlock, plan: Plan) -> tuple[Dim, float]:
-    """The number of points of a block, and the time that each takes."""
+    """Return the number of points of a block, and the time that each takes."""
     points = dims.product(axis.extent for axis in block.axes)
     operations = sum(map(_weight, walk(*block.expressions)))
     time = (operations * _OPERATION + len(block.loads) * _LOAD + _POINT) / plan.lanes

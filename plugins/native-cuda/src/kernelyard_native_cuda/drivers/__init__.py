@@ -9,7 +9,7 @@ EMULATOR = "emulator"
 
 
 def open_device(index: int | str) -> CudaDriver:
-    """The device `kernelyard.cuda(index)`: a number, or "emulator".
+    """Return the device `kernelyard.cuda(index)`: a number, or "emulator".
 
     Raises: DeviceError with what is missing.
     """

@@ -56,7 +56,7 @@ class Checks(NamedTuple):
 
 @cache
 def emulator() -> Emulator:
-    """The process's emulator. Raises: DeviceError without a C++ compiler."""
+    """Return the process's emulator. Raises: DeviceError without a C++ compiler."""
     try:
         return Emulator(CPP.find())
     except ToolchainError as error:
@@ -107,7 +107,7 @@ class Emulator(CudaDriver):
         """See `DeviceDriver.synchronize`: all is done when it is asked for."""
 
     def load(self, image: Image) -> EmulatedKernels:
-        """The kernels compiled, unless they were before.
+        """Return the kernels compiled, unless they were before.
 
         Raises: DeviceError without their text, ToolchainError with what the compiler said.
         """
@@ -124,7 +124,7 @@ class Emulator(CudaDriver):
             return EmulatedKernels(self, ctypes.CDLL(str(path)))
 
     def compiled(self, text: str) -> bytes:
-        """The shared library of C++ text, compiled unless it was before. Raises: ToolchainError."""
+        """Return the shared library of C++ text, compiled unless it was before. Raises: ToolchainError."""
         key = "\n".join((*self._compiler, *FLAGS, *(path.read_text(encoding="utf-8") for path in HEADERS), text))
         code = CACHE.get(key)
         if code is None:
@@ -139,7 +139,7 @@ class Emulator(CudaDriver):
 
 
 def emulated_text(image: Image) -> str:
-    """The C++ text of an image: its own, and a function for every kernel that runs it."""
+    """Return the C++ text of an image: its own, and a function for every kernel that runs it."""
     take = "const emulation::Start* how, const emulation::Slot* slots"
     starts = (
         f"EXPORTED const char* emulate_{kernel}({take}) {{\n"
@@ -151,7 +151,7 @@ def emulated_text(image: Image) -> str:
 
 
 def _parameters(source: str, kernel: str) -> str:
-    """The names of a kernel's parameters as literals of C++; those that are not found are empty."""
+    """Return the names of a kernel's parameters as literals of C++; those that are not found are empty."""
     head = re.search(rf"\b{kernel}\s*\(([^{{;]*)\)\s*\{{", source)
     text = re.sub(r"\([^()]*\)|<[^<>]*>", "", head[1]) if head else ""  # types may have commas
     words = (re.findall(r"[A-Za-z_]\w*", each) for each in text.split(","))

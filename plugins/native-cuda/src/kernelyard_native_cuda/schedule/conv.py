@@ -14,7 +14,7 @@ from kernelyard_native_cuda.schedule.rule import Schedule
 
 
 def conv(stages: Sequence[Stage], name: str, machine: Machine) -> Schedule | Declined:
-    """A kernel for a first stage that multiplies windows by filters."""
+    """Return a kernel for a first stage that multiplies windows by filters."""
     it = contraction_of(stages[0])
     if it is None or not _has_windows(it):
         return Declined("no operand of a product is read in windows")
@@ -25,7 +25,7 @@ def conv(stages: Sequence[Stage], name: str, machine: Machine) -> Schedule | Dec
 
 
 def _has_windows(it: Contraction) -> bool:
-    """True where an index depends on an axis of the result and on one of the sum."""
+    """Return True where an index depends on an axis of the result and on one of the sum."""
     summed = names_of(it.reduce)
     return any(
         is_index(at) and axes_of(at) & summed and axes_of(at) & names_of(operand.own)

@@ -19,7 +19,7 @@ LANES = 4
 
 
 def elementwise(stages: Sequence[Stage], name: str, machine: Machine) -> Schedule | Declined:
-    """A kernel for a first stage that reads where it writes."""
+    """Return a kernel for a first stage that reads where it writes."""
     stage = stages[0]
     if _applies(stage):
         return Schedule(1, _write(stage, name), f"{LANES} neighbours for each thread")
@@ -43,7 +43,7 @@ def _applies(stage: Stage) -> bool:
 
 
 def _lanes_across(stage: Stage) -> int:
-    """How many neighbours can be made at once of a map that reads some tensors by rows or by columns; 1: none."""
+    """Return how many neighbours can be made at once of a map that reads some tensors by rows or by columns; 1: none."""
     if stage.reduce or any(block.output in block.reads for block in stage.blocks):
         return 1
     last = [axis.name for axis in stage.spatial if axis.extent != 1][-1:]
@@ -65,7 +65,7 @@ def _is_one_place(load: Load) -> bool:
 
 
 def _uses_axes(expr: Expr) -> bool:
-    """True for an axis outside of loads: a thread knows its elements' numbers, not their axes."""
+    """Return True for an axis outside of loads: a thread knows its elements' numbers, not their axes."""
     seen: set[int] = set()
     stack = [expr]
     while stack:

@@ -15,7 +15,7 @@ THREADS = 256
 
 
 def fallback(stages: Sequence[Stage], name: str, machine: Machine) -> Schedule:
-    """A kernel for the first stage."""
+    """Return a kernel for the first stage."""
     return Schedule(1, _write(stages[0], name), "a thread for each point")
 
 

@@ -27,7 +27,7 @@ from kernelyard_native_cuda.schedule.contraction import contraction_of
 
 
 def with_groups(stage: Stage) -> Stage:
-    """The stage over groups and members, where it is a contraction of two operands with rows only then."""
+    """Return the stage over groups and members, where it is a contraction of two operands with rows only then."""
     it = contraction_of(stage)
     if it is None or (it.a.own and it.b.own):
         return stage

@@ -44,7 +44,7 @@ class Piece:
 
 
 def inline_padding(function: PrimFunc) -> PrimFunc:
-    """The function without the locals that are a cheap tensor with a constant around it."""
+    """Return the function without the locals that are a cheap tensor with a constant around it."""
     for buffer in function.locals:
         writers = [block for block in function.blocks if block.output == buffer]
         found = _padded(writers) if len(writers) > 1 else None
@@ -59,7 +59,7 @@ def inline_padding(function: PrimFunc) -> PrimFunc:
 
 
 def _padded(writers: Sequence[ComputeBlock]) -> tuple[Piece, Const] | None:
-    """The piece inside, and the constant of all others; None where it is not so."""
+    """Return the piece inside, and the constant of all others; None where it is not so."""
     pieces = [piece for block in writers if (piece := _piece_of(block)) is not None]
     inner = [piece for piece in pieces if not isinstance(piece.block.body, Const)]
     values = {piece.block.body for piece in pieces if piece not in inner}

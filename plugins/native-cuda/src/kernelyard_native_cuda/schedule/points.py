@@ -31,7 +31,7 @@ def scoped(kernel: Kernel, outer: Expressions, axes: Sequence[IterVar] = ()) -> 
 
 
 def reduced(kernel: Kernel, outer: Expressions, block: ComputeBlock) -> str:
-    """A block's value at one point, by loops over its reduce axes; the name of it."""
+    """Return a block's value at one point, by loops over its reduce axes; the name of it."""
     assert block.reducer is not None
     if block.arg is not None:
         return _extreme(kernel, outer, block)

@@ -59,7 +59,7 @@ class Scheduled:
 
 
 def schedule(function: PrimFunc, name: str, machine: Machine) -> Scheduled:
-    """The kernels of a function."""
+    """Return the kernels of a function."""
     prepared = inline_padding(function)
     stages = [with_groups(stage) for stage in stages_of(prepared)]
     scratch: list[Buffer] = []
@@ -82,6 +82,6 @@ def schedule(function: PrimFunc, name: str, machine: Machine) -> Scheduled:
 
 
 def stages_of(function: PrimFunc) -> list[Stage]:
-    """A function's blocks in stages; what they read at axes of extent 1 is read at 0."""
+    """Return a function's blocks in stages; what they read at axes of extent 1 is read at 0."""
     blocks = (with_zeros(with_common_axes(block)) for block in function.blocks)
     return make_stages(blocks, function.locals, element_at_zeros)

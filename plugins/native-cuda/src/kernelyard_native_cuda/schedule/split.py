@@ -30,7 +30,9 @@ PART = "part"
 
 
 def split_sum(stage: Stage, name: str, machine: Machine) -> tuple[Stage, Stage, Buffer] | None:
-    """A stage as one that makes parts of its sums and one that adds them up, and what is between; None to leave it."""
+    """Return a stage as one that makes parts of its sums and one that adds them up, and what is between; None to leave
+    it.
+    """
     it = contraction_of(stage)
     if it is None or not it.reduce:
         return None
@@ -51,7 +53,7 @@ def split_sum(stage: Stage, name: str, machine: Machine) -> tuple[Stage, Stage, 
 
 
 def _blocks(it: Contraction, machine: Machine) -> tuple[Dim, int]:
-    """How many blocks of threads make it, and how many would keep the machine busy."""
+    """Return how many blocks of threads make it, and how many would keep the machine busy."""
     product = product_in(it)
     if isinstance(product, Declined):
         return (tiles_of(it, machine), machine.multiprocessors) if it.a.own else (1, 0)

@@ -45,7 +45,7 @@ class Side:
 
 
 def runs_along_sum(operand: Operand, it: Contraction) -> bool:
-    """True where neighbours in memory are summed, not different rows."""
+    """Return True where neighbours in memory are summed, not different rows."""
 
     def are_neighbours(axes: Sequence[IterVar]) -> bool:
         return any(step_along(load, axis.name) == 1 for load in loads_of(operand.expr) for axis in axes[-1:])
@@ -109,12 +109,12 @@ def _unit(side: Side, along_sum: bool, lanes: int) -> tuple[str, str]:
 
 
 def inside(kernel: Kernel, name: str, extent: Dim, tile: int) -> list[str]:
-    """The condition that something in a tile is there, where that is not always so."""
+    """Return the condition that something in a tile is there, where that is not always so."""
     return [] if isinstance(extent, int) and extent % tile == 0 else [f"{name} < {kernel.dim(extent)}"]
 
 
 def _lanes(it: Contraction, side: Side) -> int:
-    """How many elements are copied at once, asynchronously; 0 where they are not."""
+    """Return how many elements are copied at once, asynchronously; 0 where they are not."""
     access = access_of(side.expr)
     if access is None:
         return 0

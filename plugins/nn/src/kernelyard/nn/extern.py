@@ -43,10 +43,10 @@ class ExternModule(ABC):
 
     @abstractmethod
     def load(self) -> RuntimeModule:
-        """The compiled functions. Raises: ToolchainError."""
+        """Return the compiled functions. Raises: ToolchainError."""
 
     def __getitem__(self, symbol: str) -> Callable[..., Any]:
-        """The function of that name. Raises: FrontendError."""
+        """Return the function of that name. Raises: FrontendError."""
         if symbol not in self.symbols:
             raise FrontendError(f"no symbol is called {symbol!r}", expected=", ".join(self.symbols))
         return partial(self._call, symbol)
@@ -124,7 +124,7 @@ class SourceModule(ExternModule):
         self._compile_options, self._link_options = tuple(compile_options), tuple(link_options)
 
     def compile(self) -> bytes:
-        """The object file, or the cubin. Raises: ToolchainError."""
+        """Return the object file, or the cubin. Raises: ToolchainError."""
         is_file = isinstance(self._source, Path)
         text = self._text
         folders = [Path(self._source).parent] if is_file else []

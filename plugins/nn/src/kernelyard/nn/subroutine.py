@@ -71,7 +71,7 @@ class _Inner(Scope):
     _first: dict[Effect, dict[str, Tensor]] = field(default_factory=dict)
 
     def take(self, value: Tensor, name: str = "x") -> Tensor:
-        """A parameter that stands for a value of the caller."""
+        """Return a parameter that stands for a value of the caller."""
         with scope.tracing(self.outer):
             self.arguments.append(value.expr)
         return Tensor(self.builder.parameter(value.type, name))
@@ -88,7 +88,7 @@ class _Inner(Scope):
         return self.states[effect]
 
     def replaced(self) -> list[tuple[Effect, str, Tensor]]:
-        """The states that are not what they were."""
+        """Return the states that are not what they were."""
         return [
             (effect, name, now)
             for effect, states in self.states.items()
@@ -98,7 +98,7 @@ class _Inner(Scope):
 
 
 def _map_tensors(value: Any, change: Callable[[Tensor], Any]) -> Any:
-    """A value with each tensor in it replaced, through tuples, lists and dictionaries."""
+    """Return a value with each tensor in it replaced, through tuples, lists and dictionaries."""
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, (tuple, list)):

@@ -97,7 +97,7 @@ def _softmax_name(node: Node) -> str:
 
 
 def as_matrix(node: Node, x: Expr, axis: int) -> Expr:
-    """A tensor as a matrix: sizes before `axis` are its rows, the rest its columns."""
+    """Return a tensor as a matrix: sizes before `axis` are its rows, the rest its columns."""
     shape = node.shape(x)
     return node.reshape(x, (product(shape[:axis]), product(shape[axis:])))
 

@@ -61,7 +61,7 @@ def one_hot(node: Node) -> Expr:
 
 @converter("TensorScatter", since=24)
 def tensor_scatter(node: Node) -> Expr:
-    """A cache with an update written to it, at a position of its own in each batch."""
+    """Return a cache with an update written to it, at a position of its own in each batch."""
     cache, update, begins = node.input(0), node.input(1), node.optional(2)
     rank = node.rank(cache)
     axis = node.axis(node.attr("axis", -2), rank)

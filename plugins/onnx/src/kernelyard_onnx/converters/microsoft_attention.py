@@ -56,7 +56,7 @@ class Weighing:
 
 
 def attend(node: Node, q: Expr, k: Expr, v: Expr, how: Weighing) -> Expr:
-    """The weighted mean of values, per head; fewer heads of keys and values are shared by neighbouring queries."""
+    """Return the weighted mean of values, per head; fewer heads of keys and values are shared by neighbouring queries."""
     size = node.fixed(node.shape(q)[3], "size of its heads")
     k, v = (node.repeat_heads(x, node.shape(q)[1]) for x in (k, v))
     scores = node.op("matmul", q, node.permute(k, (0, 1, 3, 2)))
@@ -81,7 +81,7 @@ def _weights(node: Node, scores: Expr, sink: Expr | None) -> Expr:
 
 
 def _causal(node: Node, rows: Dim, keys: Dim) -> Expr:
-    """The last row sees all keys, the one before all but the last."""
+    """Return the last row sees all keys, the one before all but the last."""
     last = node.op("add", steps(node, rows, 0, 2), node.expr(keys - rows, "int64"))
     return node.op("less_equal", steps(node, keys, 1, 2), last)
 
@@ -235,7 +235,7 @@ def rotary_embedding(node: Node) -> Expr:
 
 
 def rotated(node: Node, x: Expr, positions: Expr, tables: tuple[Expr, Expr], width: int, interleaved: bool) -> Expr:
-    """The first `width` elements of each head turned in pairs: neighbours, or those of the two halves.
+    """Return the first `width` elements of each head turned in pairs: neighbours, or those of the two halves.
 
     positions: (batch, sequence). tables: cosines and sines (positions, width / 2).
     """
@@ -330,7 +330,7 @@ def _sink(node: Node) -> Expr | None:
 
 
 def _written(node: Node, state: Expr | None, x: Expr, past: Expr, total: Dim) -> Expr:
-    """The state with new rows written behind the first `past` of each sequence, and nothing behind these."""
+    """Return the state with new rows written behind the first `past` of each sequence, and nothing behind these."""
     batch, _, rows, _ = node.shape(x)
     if state is None:
         return x

@@ -76,7 +76,7 @@ def rms_normalization(node: Node) -> Expr:
 
 
 def _over(node: Node, x: Expr, axes: tuple[int, ...], index: int, default: int) -> Expr:
-    """A scale or shift over the normalized axes; what the model leaves out or lets broadcast is filled in."""
+    """Return a scale or shift over the normalized axes; what the model leaves out or lets broadcast is filled in."""
     shape = tuple(node.shape(x)[axis] for axis in axes)
     given = node.optional(index)
     if given is None:

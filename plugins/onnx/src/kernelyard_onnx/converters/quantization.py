@@ -61,7 +61,7 @@ def dequantize_linear(node: Node) -> Expr:
 
 
 def _spread(node: Node, parameter: Expr, x: Expr) -> Expr:
-    """A scale or zero point laid out to broadcast with `x`: one number, one per axis index, or one per block."""
+    """Return a scale or zero point laid out to broadcast with `x`: one number, one per axis index, or one per block."""
     block = node.attr("block_size", 0)
     if node.rank(parameter) == 0 or (dims.product(node.shape(parameter)) == 1 and not block):
         return node.reshape(parameter, ())

@@ -17,7 +17,7 @@ def uniform(node: Node, shape: Shape, dtype: str, low: float = 0.0, high: float 
 
 
 def seed_of(value: float | None) -> int | None:
-    """The seed that a node's attribute stands for: each float has its own."""
+    """Return the seed that a node's attribute stands for: each float has its own."""
     return None if value is None else int.from_bytes(np.float32(value).tobytes(), "little")
 
 

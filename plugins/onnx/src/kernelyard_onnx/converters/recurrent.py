@@ -161,7 +161,7 @@ def _cell(node: Node, x: Expr, index: int, gates: int, hidden: int, activations:
 
 
 def _unrolled(cell: Cell, step: Step, states: States, backward: bool) -> tuple[Expr, States]:
-    """The outputs (steps, batch, hidden) in the order of time, and the last states."""
+    """Return the outputs (steps, batch, hidden) in the order of time, and the last states."""
     node = cell.node
     count = node.fixed(node.shape(cell.given)[0], "length of its sequence")
     if count == 0:
@@ -247,7 +247,7 @@ _TAKES_BETA = ("hardsigmoid", "affine", "scaledtanh")
 
 
 def _activations(node: Node, defaults: tuple[str, ...], directions: int) -> list[Activation]:
-    """One function per activation; alphas and betas are handed out, in order, to those that take them."""
+    """Return one function per activation; alphas and betas are handed out, in order, to those that take them."""
     names = [name.lower() for name in node.attr("activations") or defaults * directions]
     unknown = [name for name in names if name not in _ACTIVATIONS]
     if unknown or len(names) != len(defaults) * directions:

@@ -65,7 +65,7 @@ def resize(node: Node) -> Expr:
 
 
 def _crop_and_resize(node: Node, sizes: Sequence[Dim], axes: Sequence[int]) -> Expr:
-    """The part of the image that `roi` names, sampled; what lies outside of the image has a value of its own."""
+    """Return the part of the image that `roi` names, sampled; what lies outside of the image has a value of its own."""
     x = node.input(0)
     method = METHODS.get(node.attr("mode", "nearest")) or node.reject("its mode is unknown")
     roi = node.constant(node.input(1), "roi").reshape(-1)
@@ -92,7 +92,7 @@ def _crop_and_resize(node: Node, sizes: Sequence[Dim], axes: Sequence[int]) -> E
 
 
 def _needs_matrices(node: Node, sizes: Sequence[Dim]) -> bool:
-    """True where the node shrinks with antialias, or leaves out what lies outside: the op has neither."""
+    """Return True where the node shrinks with antialias, or leaves out what lies outside: the op has neither."""
     if METHODS.get(node.attr("mode", "nearest")) not in KERNELS:
         return False
     pairs = zip(node.shape(node.input(0)), sizes, strict=True)
@@ -101,7 +101,7 @@ def _needs_matrices(node: Node, sizes: Sequence[Dim]) -> bool:
 
 
 def _by_matrices(node: Node, sizes: Sequence[Dim], scales: Sequence[float] | None, coordinates: str) -> Expr:
-    """One matrix product per axis that changes; sizes must be fixed."""
+    """Return one matrix product per axis that changes; sizes must be fixed."""
     x = node.input(0)
     for axis, (size, new) in enumerate(zip(node.shape(x), sizes, strict=True)):
         if size == new:

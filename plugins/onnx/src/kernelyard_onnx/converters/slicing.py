@@ -38,7 +38,7 @@ def slice_by_inputs(node: Node) -> Expr:
 
 
 def _slice_by_data(node: Node, axes: Expr | None, steps: Expr | None) -> Expr:
-    """A slice whose bounds are brought inside their axes by the program."""
+    """Return a slice whose bounds are brought inside their axes by the program."""
     x = node.input(0)
     starts, ends = (node.cast(node.input(index), "int64") for index in (1, 2))
     count = node.fixed(node.shape(starts)[0], "number of its axes")
@@ -108,7 +108,7 @@ def _bounds(node: Node, start: Dim, end: Dim, stride: int, size: Dim) -> tuple[D
 
 
 def _from_front(node: Node, index: Dim, size: Dim) -> Dim:
-    """An index counted from the front; those far outside become the nearest end."""
+    """Return an index counted from the front; those far outside become the nearest end."""
     if isinstance(index, int) and abs(index) >= TO_THE_END:
         return size if index > 0 else -1
     if at_least(index, 0):

@@ -54,7 +54,7 @@ def sampled(
 
 
 def linear_taps(node: Node, coordinate: Expr, size: Dim) -> list[Tap]:
-    """The two elements around each position along an axis, in elements."""
+    """Return the two elements around each position along an axis, in elements."""
     return _taps(node, coordinate, size, "linear")
 
 
@@ -113,7 +113,7 @@ def _modulo(node: Node, value: Expr, span: Expr) -> Expr:
 
 
 def _weighted(node: Node, data: Expr, corner: Sequence[Tap], spatial: Sequence[Dim], shape: Sequence[Dim]) -> Expr:
-    """The elements at one corner of each cell, times its weight, 0 outside."""
+    """Return the elements at one corner of each cell, times its weight, 0 outside."""
     dtype = node.dtype(data)
     padding = node.attr("padding_mode", "zeros")
     index: Expr | None = None

@@ -62,7 +62,7 @@ for _names, _make in ((LINEAR, _by_parts), (("cat.default", "stack.default"), _j
 
 
 def as_complex(node: Node, value: Value) -> Complex:
-    """A complex tensor; the imaginary part of a real one is zero."""
+    """Return a complex tensor; the imaginary part of a real one is zero."""
     if isinstance(value, Complex):
         return value.map(lambda part: node.cast(part, node.result.dtype))
     dtype = node.result.dtype

@@ -121,7 +121,7 @@ def _of_input(
 def _of_weight(
     node: Node, inner: Expr, outer: Expr, weight: Expr, attrs: dict[str, tuple[int, ...]], groups: int
 ) -> Expr:
-    """The convolution of one side with the other, where examples take the place of channels."""
+    """Return the convolution of one side with the other, where examples take the place of channels."""
     rank = node.rank(weight) - 2
     batch, channels, *planes = node.shape(inner)
     part = node.fixed(channels, "the number of channels") // groups

@@ -116,7 +116,7 @@ def index(node: Node, x: Expr, indices: Sequence[Expr | None]) -> Expr:
 
 
 def _moved(node: Node, x: Expr, count: int, position: int) -> Expr:
-    """The first `count` axes behind `position` others."""
+    """Return the first `count` axes behind `position` others."""
     rank = node.rank(x)
     rest = list(range(count, rank))
     return node.permute(x, [*rest[:position], *range(count), *rest[position:]])

@@ -14,7 +14,7 @@ from kernelyard_torch.registry import Converter, converter, register
 
 
 def per_axis(values: Sequence[int], rank: int) -> tuple[int, ...]:
-    """One number for every spatial axis."""
+    """Return one number for every spatial axis."""
     return tuple(values) if len(values) == rank else tuple(values) * rank
 
 
@@ -94,7 +94,7 @@ def _avg_pool(rank: int) -> Converter:
 
 
 def _sums(node: Node, x: Expr, attrs: dict[str, tuple[int, ...]], divisor: int) -> Expr:
-    """The sum of each window over a given divisor; planes must have known sizes."""
+    """Return the sum of each window over a given divisor; planes must have known sizes."""
     rank = len(attrs["pool_size"])
     sizes = node.fixed_all(node.shape(x)[2:], "the size of a plane")
     out = node.fixed_all(node.result.shape[-rank:], "the size of the result")
@@ -133,7 +133,7 @@ def adaptive_avg_pool(node: Node, x: Expr, sizes: Sequence[Dim]) -> Expr:
 
 @converter("aten.adaptive_max_pool2d.default", "aten.adaptive_max_pool3d.default")
 def adaptive_max_pool(node: Node, x: Expr, sizes: Sequence[Dim]) -> list[Expr | None]:
-    """The largest elements of whole planes, or of even parts."""
+    """Return the largest elements of whole planes, or of even parts."""
     rank = len(sizes)
     if node.is_used(1):
         node.reject("the places of the largest elements are read")

@@ -64,7 +64,7 @@ def _scatter(node: Node, x: Expr, axis: int, indices: Expr, source: Operand, red
 
 
 def _as_large(node: Node, source: Operand, indices: Expr, dtype: str) -> Expr:
-    """The part of the source that the indices are for, or one number for all of them."""
+    """Return the part of the source that the indices are for, or one number for all of them."""
     if not isinstance(source, Expr):
         return node.full(source, node.shape(indices), dtype)
     source = node.cast(source, dtype)
@@ -105,7 +105,7 @@ def col2im(
 
 @converter("aten.masked_scatter.default")
 def masked_scatter(node: Node, x: Expr, mask: Expr, source: Expr) -> Expr:
-    """The n-th place where the mask holds takes the n-th element of the source."""
+    """Return the n-th place where the mask holds takes the n-th element of the source."""
     shape = node.result.shape
     x, mask = node.broadcast_to(x, shape), node.broadcast_to(mask, shape)
     order = node.op("cumsum", node.flat(node.cast(mask, "int64")), axis=0, exclusive=True)
@@ -151,7 +151,7 @@ def embedding_bag(
 
 
 def _bag_of(node: Node, indices: Expr, offsets: Expr) -> Expr:
-    """The bag of each index, (indices, 1): how many bags have begun by then, less one."""
+    """Return the bag of each index, (indices, 1): how many bags have begun by then, less one."""
     (count,) = node.shape(indices)
     marks = node.full(0, (count + 1,), "int64")  # the last bags may be empty, and begin behind all indices
     ones, places = node.full(1, node.shape(offsets), "int64"), node.reshape(offsets, (*node.shape(offsets), 1))

@@ -23,6 +23,8 @@ RULES: tuple[Rule, ...] = (decoded, gemv, matmul, conv, general_reduction, reduc
 
 
 def make_plan(stage: Stage, outer: frozenset[str], private: dict[Buffer, int], machine: Machine) -> Plan:
-    """The plan of a stage inside loops over the `outer` axes; `private`: leading axes that buffers are kept without."""
+    """Return the plan of a stage inside loops over the `outer` axes; `private`: leading axes that buffers are kept
+    without.
+    """
     plan, _ = first_that_applies(RULES, loops_of(stage, outer, private, machine))
     return plan

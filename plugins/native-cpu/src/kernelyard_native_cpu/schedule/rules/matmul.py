@@ -57,7 +57,7 @@ def _is_stored_along(loops: Loops, axis: str) -> bool:
 
 
 def _panel(loops: Loops, vector: str, width: int, tiles: Tiles) -> Panel | None:
-    """The operand that every tile reads again, row by row, where its rows are far apart in memory."""
+    """Return the operand that every tile reads again, row by row, where its rows are far apart in memory."""
     if len(tiles) != 1:
         return None
     (tile, height), (reduced,) = tiles[0], loops.reduce

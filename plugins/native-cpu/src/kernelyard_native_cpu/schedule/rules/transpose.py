@@ -12,7 +12,7 @@ _LEAST_LANES = 4
 
 
 def transpose(loops: Loops) -> Plan | Declined:
-    """A square of as many rows as there are lanes, where a load has its neighbours along another axis."""
+    """Return a square of as many rows as there are lanes, where a load has its neighbours along another axis."""
     vector = loops.vector
     if loops.in_order or loops.stage.reduce or vector is None or loops.is_masked(vector):
         return Declined("the stage is no map, or has no axis for whole vectors")

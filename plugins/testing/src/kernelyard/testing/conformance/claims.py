@@ -53,7 +53,7 @@ class Claims:
     layouts: tuple[str, ...] = LAYOUTS
 
     def gap_of(self, case: str) -> Gap | None:
-        """The gap that excuses a case."""
+        """Return the gap that excuses a case."""
         return next((gap for gap in self.gaps if fnmatchcase(case, gap.cases)), None)
 
 
