@@ -214,7 +214,10 @@ def decode_matmul(call: Call) -> list[Step]:
 
 # --- convolutions -----------------------------------------------------------------------------------------------------
 def conv2d(call: Call) -> list[Step]:
-    """Return a convolution of images with channels last; weights that are not (K, R, S, C) yet are brought there first."""
+    """Return a convolution of images with channels last.
+
+    Weights that are not (K, R, S, C) yet are brought there first.
+    """
     x, weight, y = call["x"], call["weight"], call.output
     (n, h, w, c), (_, p, q, k) = x.shape, y.shape
     before: list[Step] = []
