@@ -165,7 +165,7 @@ class Expressions:
         return self.memory.gather(buffer, self.affine(offset), count, mask)
 
     def _read_either(self, buffer: Buffer, offset: Affine, choice: Select) -> Value:
-        """Return an index that is the same choice for all points (a broadcast known only now) is decided by a branch."""
+        """Decide by a branch on an index that is the same choice for all points (a broadcast known only now)."""
         assert self.lanes is not None
         count = self.lanes.count
 
