@@ -362,7 +362,7 @@ def import_model(model: onnx.ModelProto, options: Mapping[str, Any], files: Weig
 
 
 def normal_domain(domain: str) -> str:
-    """Return the standard domain has two spellings."""
+    """Normalize the standard domain, which has two spellings."""
     return "" if domain == "ai.onnx" else domain
 
 
