@@ -150,7 +150,9 @@ class Importer:
         inputs: frozenset[str] = frozenset(),
     ) -> None:
         if reason:  # without one, the nodes inside it have been listed
-            self.problems.append(Problem(_full_name(proto), origin_of(proto), reason, inputs))
+            domain = normal_domain(proto.domain)
+            name = f"{domain}.{proto.op_type}" if domain else proto.op_type
+            self.problems.append(Problem(name, origin_of(proto), reason, inputs))
         scope.failed.update(outputs)
 
     def _is_known(self, proto: onnx.NodeProto, scope: Scope) -> bool:
@@ -334,7 +336,8 @@ def import_structured(
     finally:
         files.close()
     main, outputs = importer.finish(model.graph, scope)
-    return ImportedModel(IRModule({MAIN: main, **importer.private}, {"metadata": _metadata(model)}), outputs)
+    metadata = {entry.key: entry.value for entry in model.metadata_props}
+    return ImportedModel(IRModule({MAIN: main, **importer.private}, {"metadata": metadata}), outputs)
 
 
 def import_model(model: onnx.ModelProto, options: Mapping[str, Any], files: WeightFiles | None = None) -> IRModule:
@@ -367,15 +370,6 @@ def _results(scope: Scope, names: Iterable[str]) -> Sequence[Value | None]:
     if any(scope.has_failed(name) for name in wanted):
         raise RejectedError("")
     return [scope.find(name) for name in wanted]
-
-
-def _metadata(model: onnx.ModelProto) -> dict[str, str]:
-    return {entry.key: entry.value for entry in model.metadata_props}
-
-
-def _full_name(proto: onnx.NodeProto) -> str:
-    domain = normal_domain(proto.domain)
-    return f"{domain}.{proto.op_type}" if domain else proto.op_type
 
 
 def _malformed(error: KernelyardError, node: Node) -> ModelFormatError:
