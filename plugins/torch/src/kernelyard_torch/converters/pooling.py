@@ -153,9 +153,10 @@ def adaptive_avg_pool(node: Node, x: Expr, sizes: Sequence[Dim]) -> Expr:
     for axis, part in zip(axes, sizes, strict=True):
         size = node.fixed(node.shape(x)[axis], "a size of its input")
         weights = mean_matrix(size, node.fixed(part, "a size of its result")).astype(np.float64)
-        moved = _last(node, x, axis)
+        others = [other for other in range(node.rank(x)) if other != axis]
+        moved = node.to_front(x, others)
         product = node.op("matmul", moved, node.cast(node.expr(weights.T, "float64"), node.dtype(x)))
-        x = _unlast(node, product, axis)
+        x = node.from_front(product, others)
     return x
 
 
@@ -178,16 +179,6 @@ def adaptive_max_pool(node: Node, x: Expr, sizes: Sequence[Dim]) -> list[Expr | 
 
 def _divides(part: Dim, size: Dim) -> bool:
     return isinstance(part, int) and isinstance(size, int) and part > 0 and size % part == 0
-
-
-def _last(node: Node, x: Expr, axis: int) -> Expr:
-    return node.permute(x, [*(i for i in range(node.rank(x)) if i != axis), axis])
-
-
-def _unlast(node: Node, x: Expr, axis: int) -> Expr:
-    order = list(range(node.rank(x) - 1))
-    order.insert(axis, node.rank(x) - 1)
-    return node.permute(x, order)
 
 
 def mean_matrix(size: int, parts: int) -> np.ndarray:
