@@ -55,7 +55,7 @@ def timed(owner: Any, name: str, seconds: dict[str, float]) -> None:
 
 def kernelyard_ready(path: str) -> dict[str, float]:
     """Compile a file and load it; the main thread's seconds by stage."""
-    from kernelyard.runtime.vm import VirtualMachine  # inside, because imports are measured too
+    from kernelyard.runtime.execute.virtual_machine import VirtualMachine  # inside, because imports are measured too
 
     driver = importlib.import_module("kernelyard.driver.compile")
     seconds: dict[str, float] = {"imports": time.thread_time()}

@@ -36,7 +36,7 @@ from rich.table import Table
 
 import kernelyard as ky
 from kernelyard.ir import IRModule
-from kernelyard.runtime.vm import VirtualMachine
+from kernelyard.runtime.execute.virtual_machine import VirtualMachine
 
 try:
     torch: Any = importlib.import_module("torch")

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from kernelyard_llvm.emitter import FunctionEmitter
-from kernelyard_llvm.values import Value, int_literal, vector_type
+from kernelyard_llvm.emitter import FunctionEmitter, module_text
+from kernelyard_llvm.values import Value, registers
 from kernelyard_native_cpu import _native
 from kernelyard_native_cpu.codegen import elementary
 from kernelyard_native_cpu.codegen import math as functions
@@ -61,34 +61,25 @@ class MathLibrary:
 
 
 def write_loop(
-    name: str, function: Callable[..., Value], type_: str, lanes: int, machine: Machine, used: set[str]
+    name: str, function: Callable[..., Value], type_: str, lanes: int, machine: Machine, used: dict[str, str]
 ) -> str:
     """LLVM text that maps one array, or two for `pow`, to another, so many lanes at a time."""
-    sources = ("%x", "%z") if name == "ky_pow" else ("%x",)
-    parameters = [*(Value(source, "ptr") for source in sources), Value("%y", "ptr"), Value("%n", "i64")]
-    e = FunctionEmitter(parameters, used, machine.has_fma, machine.has_scale)
+    sources = registers("ptr", "x", "z") if name == "ky_pow" else registers("ptr", "x")
+    result, end = Value("%y", "ptr"), Value("%n", "i64")
+    e = FunctionEmitter((*sources, result, end), used, machine.has_fma, machine.has_scale)
 
-    def place(array: str, i: Value) -> str:
-        return e.here(f"getelementptr {type_}, ptr {array}, i64 {i.ref}", "ptr").ref
-
-    def body(i: Value, _: list[Value]) -> list[Value]:
-        text = vector_type(type_, lanes)
-        values = [e.here(f"load {text}, ptr {place(source, i)}, align 4", type_, lanes) for source in sources]
-        e.line(f"store {function(e, *values).typed}, ptr {place('%y', i)}, align 4")
-        return []
-
-    e.loop(int_literal(0), Value("%n", "i64"), body, step=lanes)
+    with e.loop(0, end, step=lanes) as (i, _):
+        values = [e.load(e.element(source, i, type_), lanes, type_=type_) for source in sources]
+        e.store(function(e, *values), e.element(result, i, type_))
     return e.finish(name)
 
 
 def compile_functions(mcpu: str | None, type_: str) -> MathLibrary:
     """The functions on "float" or "double", in vectors as wide as the machine's."""
-    machine, used = resolve_machine(mcpu), set[str]()
+    machine, used = resolve_machine(mcpu), dict[str, str]()
     lanes = machine.vector_bits // (32 if type_ == "float" else 64)
     texts = [write_loop(f"ky_{name}", function, type_, lanes, machine, used) for name, function in EMITTERS.items()]
-    attributes = f'attributes #0 = {{ nounwind "prefer-vector-width"="{machine.vector_bits}" }}'
-    head = f'target triple = "{_native.triple(machine)}"'
-    text = "\n".join([head, *texts, *sorted(used), attributes, "attributes #1 = { nounwind willreturn memory(none) }"])
+    text = module_text([f'target triple = "{_native.triple(machine)}"', *texts], used, machine.vector_bits)
     symbols = [f"ky_{name}" for name in EMITTERS]
     return MathLibrary(_native.LinkedObjects([_native.compile_object(text, machine)], symbols), machine)
 

@@ -26,10 +26,10 @@ from rich.console import Console
 from rich.table import Table
 
 import kernelyard as ky
-from kernelyard.runtime import memory
-from kernelyard.runtime.call_table import CallTable
-from kernelyard.runtime.module import BindContext, BoundTensor, NativeCall
-from kernelyard.runtime.plan import Plan
+from kernelyard.runtime.abi import memory
+from kernelyard.runtime.abi.module import BindContext, BoundTensor, NativeCall
+from kernelyard.runtime.execute.call_table import CallTable
+from kernelyard.runtime.program.execution_plan import ExecutionPlan
 
 try:
     onnxruntime: Any = importlib.import_module("onnxruntime")
@@ -113,7 +113,7 @@ def _model(
 def kernels_alone(exe: ky.Executable, feed: np.ndarray) -> CallTable:
     """The program's native steps `KERNEL_REPEATS` times over, in one table."""
     program = exe.programs["main"]
-    plan = Plan(program, (feed.shape,))
+    plan = ExecutionPlan(program, (feed.shape,))
     arrays: list[np.ndarray] = []
     for register, shape in zip(program.registers, plan.shapes, strict=True):
         if register.kind == "alias":

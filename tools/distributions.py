@@ -69,8 +69,11 @@ class Distribution:
 
     @property
     def manifest(self) -> dict[str, Any] | None:
-        """What `manifest.toml` says; None for a distribution that is no plugin."""
-        for package in self.packages:
+        """What `manifest.toml` says; None for a distribution that is no plugin.
+
+        That of a kit says which runtime API its modules work with, and nothing else.
+        """
+        for package in self.packages if "kernelyard" in self.entry_points else ():
             if (path := package / "manifest.toml").exists():
                 return tomllib.loads(path.read_text(encoding="utf-8"))
         return None

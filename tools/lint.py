@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from distributions import ROOT, Distribution, distributions, plugins
+from packaging.requirements import Requirement
 
 TYPES = ".basedpyright.json"  # in the root, which its paths start from
 
@@ -46,23 +47,33 @@ def types_config(root: Path = ROOT) -> dict[str, Any]:
 
 
 def imports_config(root: Path = ROOT) -> dict[str, Any]:
-    """Return import-linter's configuration: each distribution is read; no plugin imports another, no kit a plugin."""
+    """Return import-linter's configuration: each distribution is read.
+
+    No plugin imports another; a kit imports no plugin but those that it requires.
+    """
     options = _options(root, "importlinter")
     own = {each: [module for module in each.modules if module != "kernelyard"] for each in plugins(root)}
-    registered = [module for each, modules in own.items() if each.manifest for module in modules]
-    kits = [module for each in own if not each.manifest for module in (*own[each], *_put_into_the_core(each))]
-    apart = {"name": "plugins do not know each other", "type": "independence", "modules": registered}
-    below = {
-        "name": "kits know no plugin",
-        "type": "forbidden",
-        "source_modules": kits,
-        "forbidden_modules": registered,
-    }
+    registered = {each.name: modules for each, modules in own.items() if each.manifest}
+    every_plugin = [module for modules in registered.values() for module in modules]
+    contracts = [
+        *options["contracts"],
+        {"name": "plugins do not know each other", "type": "independence", "modules": every_plugin},
+    ]
+    for kit in (each for each in own if not each.manifest):
+        required = {Requirement(text).name for text in kit.project["dependencies"]}
+        others = [module for name, modules in registered.items() if name not in required for module in modules]
+        contract = {
+            "name": f"{kit.name} knows no plugin but those that it requires",
+            "type": "forbidden",
+            "source_modules": [*own[kit], *_put_into_the_core(kit)],
+            "forbidden_modules": others,
+        }
+        contracts.append(contract)
     names = [module for each in distributions(root) for module in each.modules]
     return {
         **options,
         "root_packages": list(dict.fromkeys(name.partition(".")[0] for name in names)),
-        "contracts": [*options["contracts"], apart, below],
+        "contracts": contracts,
     }
 
 

@@ -8,7 +8,7 @@ import kernelyard as ky
 import kernelyard.ops
 from kernelyard.errors import KernelyardError
 from kernelyard.ir import FunctionBuilder, IRModule
-from kernelyard.runtime import cuda_compiler
+from kernelyard_cuda import compiler as cuda_compiler
 
 
 def main() -> int:

@@ -19,8 +19,8 @@ import numpy as np
 import kernelyard as ky
 from kernelyard.errors import KernelyardError
 from kernelyard.ir import FunctionBuilder, IRModule
-from kernelyard.runtime.cuda_driver import require_cuda
 from kernelyard.testing import assert_allclose, evaluate
+from kernelyard_cuda.driver import require_cuda
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 

@@ -8,16 +8,16 @@ import numpy as np
 
 import kernelyard as ky
 from kernelyard import dtypes
-from kernelyard.runtime import memory
-from kernelyard.runtime.call_table import CallTable
-from kernelyard.runtime.cuda_driver import CudaDriver
-from kernelyard.runtime.device_array import DeviceArray
-from kernelyard.runtime.device_driver import DeviceMemory, DeviceWorkspace
-from kernelyard.runtime.device_instance import Binder, DeviceConstants
-from kernelyard.runtime.memory import Workspace
-from kernelyard.runtime.module import BoundCall, BoundTensor
-from kernelyard.runtime.plan import Plan
-from kernelyard.runtime.program import Program
+from kernelyard.runtime.abi import memory
+from kernelyard.runtime.abi.memory import Workspace
+from kernelyard.runtime.abi.module import BoundCall, BoundTensor
+from kernelyard.runtime.device.array import DeviceArray
+from kernelyard.runtime.device.driver import DeviceMemory, DeviceWorkspace
+from kernelyard.runtime.execute.bound_device_program import Binder, DeviceConstants
+from kernelyard.runtime.execute.call_table import CallTable
+from kernelyard.runtime.program.execution_plan import ExecutionPlan
+from kernelyard.runtime.program.program import Program
+from kernelyard_cuda.driver import CudaDriver
 
 
 class Shared:
@@ -39,7 +39,7 @@ class BoundProgram:
         program = exe.main
         if not isinstance(program, Program) or not program.steps:
             raise ValueError("it has no kernels")
-        plan = Plan(program, tuple(feed.shape for feed in feeds))
+        plan = ExecutionPlan(program, tuple(feed.shape for feed in feeds))
         self._held: dict[int, DeviceMemory] = {}
         self._shared, self._driver, binder = shared, shared.binder.driver, shared.binder
         self._tensors = self._place(plan, feeds)
@@ -52,7 +52,7 @@ class BoundProgram:
         self._run = CallTable([step for call in self._calls for step in call.steps]).run
         self._results = program.results
 
-    def _place(self, plan: Plan, feeds: Sequence[np.ndarray]) -> list[BoundTensor]:
+    def _place(self, plan: ExecutionPlan, feeds: Sequence[np.ndarray]) -> list[BoundTensor]:
         tensors: list[BoundTensor] = []
         for number, register in enumerate(plan.program.registers):
             shape = plan.shapes[number]

@@ -18,8 +18,8 @@ import kernelyard as ky
 import kernelyard.ops  # the operators that the model is written in
 from kernelyard import dims
 from kernelyard.ir import Constant, Expr, FunctionBuilder, IRModule
-from kernelyard.runtime.c_compiler import find_compiler
-from kernelyard.runtime.library import get_include
+from kernelyard.runtime.export import get_include
+from kernelyard.runtime.jit.c_compiler import find_compiler
 
 PROGRAM = Path(__file__).with_name("main.c")
 

@@ -17,10 +17,6 @@ MAKER = "it is handed what made it, and names that for its type alone"
 PARTS = "it is handed what users hold, and reads a few fields of it"
 KINDS = "it holds what these are, or makes the one that is asked for"
 DECLARED = "its checks, run by the compile half alone, are handed these, and it names them for their types"
-CHECKED = (
-    "batch_norm concat convolution elementwise layer_norm lrn matmul movement pooling reduction resampling rows softmax"
-)
-READ = "concat convolution elementwise layer_norm matmul movement pooling reduction softmax"
 # Imports that close a circle, each inside a function or for types alone, and why it stays. The list is kept short: all
 # others run one way once these are left out.
 ALLOWED: dict[Import, str] = {
@@ -33,31 +29,25 @@ ALLOWED: dict[Import, str] = {
     ("kernelyard.nn.spec", "kernelyard.nn.export"): METHOD,
     ("kernelyard.nn.subroutine", "kernelyard.nn.effect"): KINDS,
     ("kernelyard.patterns.pattern_context", "kernelyard.patterns.pattern"): MAKER,
-    ("kernelyard.runtime.device", "kernelyard.runtime.device_driver"): METHOD,
-    ("kernelyard.runtime.entry_function", "kernelyard.runtime.vm"): MAKER,
-    ("kernelyard.runtime.executable", "kernelyard.runtime.artifact"): METHOD,
-    ("kernelyard.runtime.executable", "kernelyard.runtime.library.export"): METHOD,
-    ("kernelyard.runtime.extern_library", "kernelyard.runtime.cuda_kernels"): KINDS,
-    ("kernelyard.runtime.fallback", "kernelyard.runtime.executable"): PARTS,
-    ("kernelyard.runtime.instance", "kernelyard.runtime.executable"): PARTS,
-    ("kernelyard.runtime.lane", "kernelyard.runtime.executable"): PARTS,
-    ("kernelyard.runtime.loader", "kernelyard.runtime.artifact"): METHOD,
-    ("kernelyard.runtime.module", "kernelyard.runtime.native_unit"): KINDS,
-    ("kernelyard.runtime.profile", "kernelyard.runtime.executable"): PARTS,
-    ("kernelyard.runtime.profile_text", "kernelyard.runtime.profile"): MAKER,
-    ("kernelyard.runtime.program_function", "kernelyard.runtime.vm"): MAKER,
-    ("kernelyard.runtime.routine", "kernelyard.runtime.executable"): PARTS,
-    ("kernelyard.runtime.step_errors", "kernelyard.runtime.loader"): METHOD,
-    ("kernelyard.runtime.vm", "kernelyard.runtime.device_instance"): KINDS,
-    ("kernelyard.runtime.vm", "kernelyard.runtime.executable"): PARTS,
-    ("kernelyard.runtime.vm", "kernelyard.runtime.routine_function"): KINDS,
+    ("kernelyard.runtime.device.device", "kernelyard.runtime.device.driver"): METHOD,
+    ("kernelyard.runtime.execute.entry_function", "kernelyard.runtime.execute.virtual_machine"): MAKER,
+    ("kernelyard.runtime.execute.executable", "kernelyard.runtime.artifact.kyar"): METHOD,
+    ("kernelyard.runtime.execute.executable", "kernelyard.runtime.export.library"): METHOD,
+    ("kernelyard.runtime.execute.fallback", "kernelyard.runtime.execute.executable"): PARTS,
+    ("kernelyard.runtime.execute.bound_program", "kernelyard.runtime.execute.executable"): PARTS,
+    ("kernelyard.runtime.execute.execution_context", "kernelyard.runtime.execute.executable"): PARTS,
+    ("kernelyard.runtime.artifact.loader", "kernelyard.runtime.artifact.kyar"): METHOD,
+    ("kernelyard.runtime.execute.profile", "kernelyard.runtime.execute.executable"): PARTS,
+    ("kernelyard.runtime.execute.profile_text", "kernelyard.runtime.execute.profile"): MAKER,
+    ("kernelyard.runtime.execute.program_runner", "kernelyard.runtime.execute.virtual_machine"): MAKER,
+    ("kernelyard.runtime.program.vm_function", "kernelyard.runtime.execute.executable"): PARTS,
+    ("kernelyard.runtime.execute.step_errors", "kernelyard.runtime.artifact.loader"): METHOD,
+    ("kernelyard.runtime.execute.virtual_machine", "kernelyard.runtime.execute.bound_device_program"): KINDS,
+    ("kernelyard.runtime.execute.virtual_machine", "kernelyard.runtime.execute.executable"): PARTS,
+    ("kernelyard.runtime.execute.virtual_machine", "kernelyard.runtime.execute.bytecode_interpreter"): KINDS,
     ("kernelyard.tir.buffer", "kernelyard.tir.expr"): METHOD,
     ("kernelyard_dnnl.primitive_kind", "kernelyard_dnnl.candidate"): DECLARED,
     ("kernelyard_dnnl.primitive_kind", "kernelyard_dnnl.composite"): DECLARED,
-    ("kernelyard_dnnl.primitives.elementwise", "kernelyard_dnnl.nodes"): DECLARED,
-    ("kernelyard_dnnl.primitives.elementwise", "kernelyard_dnnl.patterns"): DECLARED,
-    **{(f"kernelyard_dnnl.primitives.{name}", "kernelyard_dnnl.candidate"): DECLARED for name in CHECKED.split()},
-    **{(f"kernelyard_dnnl.primitives.{name}", "kernelyard_dnnl.composite"): DECLARED for name in READ.split()},
     ("kernelyard_onnx.node", "kernelyard_onnx.importer"): MAKER,
     ("kernelyard_torch.node", "kernelyard_torch.importer"): MAKER,
 }

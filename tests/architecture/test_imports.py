@@ -77,7 +77,9 @@ def test_listing_plugins_loads_no_compiler_of_theirs() -> None:
 
 
 def test_the_runtime_loads_nothing_of_the_compiler() -> None:
-    loaded = loaded_by("import kernelyard.runtime, kernelyard.runtime.loader, kernelyard.runtime.vm")
+    loaded = loaded_by(
+        "import kernelyard.runtime, kernelyard.runtime.artifact.loader, kernelyard.runtime.execute.virtual_machine"
+    )
     assert not compiler_modules(loaded)
     assert not loaded.intersection({"pluggy", "click", "rich", "onnx"})
 
@@ -125,7 +127,9 @@ assert np.allclose(np.asarray(exe(np.ones((2, 4), np.float32))), [[1, 2, 3, 4]] 
     loaded_by(code, str(artifact))
     loaded = loaded_by(code, str(artifact))
     assert "kernelyard_native_cpu.runtime" in loaded
-    assert not loaded.intersection({"llvmlite", "kernelyard.runtime.c_source", "statistics", "difflib", "subprocess"})
+    assert not loaded.intersection(
+        {"llvmlite", "kernelyard.runtime.modules.c_source", "statistics", "difflib", "subprocess"}
+    )
 
 
 def test_import_contracts() -> None:

@@ -26,8 +26,8 @@ MAX_BRANCHES_OF_FUNCTION = 15
 MAX_LINES_OF_HOOKS = 40
 # Functions that are beyond it: each is to be mended, and none to be added.
 DENSE = {
-    "routine._check",
-    "routine_program.inline",
+    "vm_function._check",
+    "flatten_control_flow.inline",
 }
 each_distribution = pytest.mark.parametrize("distribution", DISTRIBUTIONS, ids=lambda each: each.folder.name)
 each_plugin = pytest.mark.parametrize("plugin", PLUGINS, ids=lambda each: each.folder.name)

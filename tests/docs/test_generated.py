@@ -187,11 +187,11 @@ def plugins_table() -> str:
 def primitives_table() -> str:
     """Each kind of primitive of oneDNN that is offered: its patterns, and what may follow in a group."""
     from kernelyard_dnnl.patterns import names_of
-    from kernelyard_dnnl.primitives import PRIMITIVES
+    from kernelyard_dnnl.primitives import all_kinds
 
     rows = ["| pattern | what | followed by |", "|---|---|---|"]
     named: set[str] = set()
-    for kind in PRIMITIVES:
+    for kind in all_kinds():
         names = [name for name in names_of(kind) if name not in named]
         if names:  # a pattern that two kinds share is the first one's
             rows.append(f"| {', '.join(f'`{name}`' for name in names)} | {kind.summary} | {kind.follows.value} |")

@@ -29,7 +29,7 @@ def install() -> Iterator[Install]:
         kind = next(kind for kind, class_ in PARTS.items() if isinstance(part, class_))
         plugin = types.ModuleType(f"{part.name}_plugin")
         setattr(plugin, HOOK_OF_PART[kind], hookimpl(lambda: part))
-        facts = {"api": ">=1.0,<2", "provides": (kind,), "targets": ("cpu",), **facts}
+        facts = {"api": ">=2.0,<3", "provides": (kind,), "targets": ("cpu",), **facts}
         get_manager().register(plugin, Manifest(name=part.name, **facts), f"kernelyard-{part.name}", "9.9")
         names.append(part.name)
 

@@ -21,7 +21,7 @@ from click.testing import CliRunner, Result
 import kernelyard as ky
 from kernelyard.driver.cli import COMMANDS, main
 from kernelyard.plugins.manager import get_manager
-from kernelyard.runtime.c_compiler import COMPILERS
+from kernelyard.runtime.jit.c_compiler import COMPILERS
 
 WITH_MODEL = ("bench", "compile", "explain", "inspect", "run")
 
@@ -255,7 +255,7 @@ def test_a_library_without_an_artifact(cli, folder: Path, name: str) -> None:
 
 
 def test_inspect_needs_no_plugin(cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    from kernelyard.runtime import loader
+    from kernelyard.runtime.artifact import loader
 
     monkeypatch.setattr(loader, "runtime_entry_points", lambda: ())
     assert "kernelyard-dnnl" in done(cli("inspect", "m.kyar"))

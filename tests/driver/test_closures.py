@@ -1,4 +1,4 @@
-"""Functions as values, compiled: known ones are gone, others are values of routines; saved and loaded; misuse."""
+"""Functions as values, compiled: known ones are gone, others are values of vm_functions; saved and loaded; misuse."""
 
 from __future__ import annotations
 
@@ -13,8 +13,17 @@ from closure_modules import CASES, PRIVATE, ROW, N, X, as_an_argument, composed,
 import kernelyard as ky
 from kernelyard.errors import ArtifactCorruptedError, ExecutionError
 from kernelyard.ir import FunctionBuilder, FunctionType, IRModule, TensorType
-from kernelyard.runtime.routine import CALL, CLOSE, INVOKE, RETURN, RUN, ClosureSpec, Instruction, Routine
-from kernelyard.runtime.spec import TensorSpec
+from kernelyard.runtime.abi.spec import TensorSpec
+from kernelyard.runtime.program.vm_function import (
+    CALL,
+    CLOSE,
+    INVOKE,
+    RETURN,
+    RUN,
+    ClosureSpec,
+    Instruction,
+    VMFunction,
+)
 from kernelyard.testing import assert_offloaded
 
 
@@ -26,7 +35,7 @@ def test_results_and_those_of_the_saved_program(
     exe = ky.compile(module, backends=backends)
     exe.save(tmp_path / "m.kyar")
     loaded = ky.load(tmp_path / "m.kyar")
-    assert loaded.routines == exe.routines
+    assert loaded.vm_functions == exe.vm_functions
     for each in (exe, loaded):
         np.testing.assert_allclose(np.asarray(each(*feeds)), wanted, rtol=1e-5)
 
@@ -34,16 +43,16 @@ def test_results_and_those_of_the_saved_program(
 @pytest.mark.parametrize("module", [known(), as_an_argument()])
 def test_known_closures_cost_nothing(module: IRModule) -> None:
     exe = ky.compile(module, backends=[])
-    assert not exe.routines
+    assert not exe.vm_functions
     assert len(exe.programs["main"].steps) == 1
 
 
 def test_others_are_values() -> None:
     exe = ky.compile(from_a_branch(), backends=[])
-    names = [instruction.name for instruction in exe.routines["main"].code]
+    names = [instruction.name for instruction in exe.vm_functions["main"].code]
     assert INVOKE in names
-    assert [instruction.name for instruction in exe.routines["add_"].code] == [CLOSE, RETURN]
-    assert "v1 = close add_x(v0)" in str(exe.routines["add_"])
+    assert [instruction.name for instruction in exe.vm_functions["add_"].code] == [CLOSE, RETURN]
+    assert "v1 = close add_x(v0)" in str(exe.vm_functions["add_"])
     assert {node.backend for node in exe.report.placed if "closure" in node.op} == {"vm"}
 
 
@@ -112,8 +121,8 @@ CLOSURE = ClosureSpec()
 BACK = Instruction(RETURN, (0,))
 
 
-def routine(*code: Instruction, outputs: tuple[TensorSpec, ...] = (SPEC,), private: bool = False) -> Routine:
-    return Routine("main", (), (SPEC,), outputs, (SPEC, CLOSURE, SPEC), (), code, private=private)
+def vm_function(*code: Instruction, outputs: tuple[TensorSpec, ...] = (SPEC,), private: bool = False) -> VMFunction:
+    return VMFunction("main", (), (SPEC,), outputs, (SPEC, CLOSURE, SPEC), (), code, private=private)
 
 
 @pytest.mark.parametrize(
@@ -129,20 +138,20 @@ def routine(*code: Instruction, outputs: tuple[TensorSpec, ...] = (SPEC,), priva
 )
 def test_malformed_code_is_refused(code: Instruction, message: str) -> None:
     with pytest.raises(ArtifactCorruptedError, match=message):
-        routine(code, BACK)
+        vm_function(code, BACK)
 
 
 def test_callers_get_no_closures() -> None:
     with pytest.raises(ArtifactCorruptedError, match="callers"):
-        routine(Instruction(RETURN, (1,)), outputs=(CLOSURE,))
+        vm_function(Instruction(RETURN, (1,)), outputs=(CLOSURE,))
     with pytest.raises(ArtifactCorruptedError):
-        routine(Instruction(RETURN, (1,)))
+        vm_function(Instruction(RETURN, (1,)))
 
 
 def test_a_closure_of_what_is_not_there_is_refused() -> None:
     code = (Instruction(CLOSE, (0,), (1,), symbol="missing"), BACK)
     with pytest.raises(ArtifactCorruptedError, match="missing"):
-        ky.Executable({}, [], {}, routines={"main": routine(*code)})
+        ky.Executable({}, [], {}, vm_functions={"main": vm_function(*code)})
 
 
 @pytest.mark.parametrize(
@@ -157,15 +166,15 @@ def test_a_closure_of_what_is_not_there_is_refused() -> None:
     ],
 )
 def test_code_that_mixes_up_values_is_an_error_when_it_runs(code: tuple[Instruction, ...]) -> None:
-    exe = ky.Executable({}, [], {}, routines={"main": routine(*code, BACK)})
+    exe = ky.Executable({}, [], {}, vm_functions={"main": vm_function(*code, BACK)})
     with pytest.raises(ExecutionError):
         exe(X[:2])
 
 
-def test_routines_with_closures_survive_json() -> None:
-    for each in ky.compile(from_a_branch(), backends=[]).routines.values():
-        assert Routine.from_json(json.loads(json.dumps(each.to_json()))) == each
-    assert RUN in {i.name for each in ky.compile(from_a_branch(), backends=[]).routines.values() for i in each.code}
+def test_vm_functions_with_closures_survive_json() -> None:
+    for each in ky.compile(from_a_branch(), backends=[]).vm_functions.values():
+        assert VMFunction.from_json(json.loads(json.dumps(each.to_json()))) == each
+    assert RUN in {i.name for each in ky.compile(from_a_branch(), backends=[]).vm_functions.values() for i in each.code}
 
 
 SCENARIOS = {

@@ -15,8 +15,8 @@ from kernelyard.dims import symbol
 from kernelyard.errors import ArtifactCorruptedError, ExecutionError, InputShapeError
 from kernelyard.ir import Call, Constant, FunctionBuilder, IRModule, TensorType, TupleType, get_op
 from kernelyard.ops.interpreter import run
-from kernelyard.runtime.routine import BIND, CALL, MOVE, RETURN, Instruction, Routine
-from kernelyard.runtime.spec import TensorSpec
+from kernelyard.runtime.abi.spec import TensorSpec
+from kernelyard.runtime.program.vm_function import BIND, CALL, MOVE, RETURN, Instruction, VMFunction
 from kernelyard.testing import assert_offloaded
 
 X = np.arange(8, dtype=np.float32).reshape(2, 4) / 8 - 0.5
@@ -48,7 +48,7 @@ def test_runs_as_the_interpreter_does(
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-7)
     exe.save(tmp_path / "m.kyar")
     loaded = ky.load(tmp_path / "m.kyar")
-    assert loaded.routines == exe.routines
+    assert loaded.vm_functions == exe.vm_functions
     for found, wanted in zip(results_of(loaded, feeds), results_of(exe, feeds), strict=True):
         np.testing.assert_array_equal(found, wanted)
 
@@ -191,14 +191,14 @@ SPEC = TensorSpec((2,), "float32", "x")
 )
 def test_malformed_code_is_refused(code: tuple[Instruction, ...], message: str) -> None:
     with pytest.raises(ArtifactCorruptedError, match=message):
-        Routine("main", (), (SPEC,), (SPEC,), (SPEC,), (), code)
+        VMFunction("main", (), (SPEC,), (SPEC,), (SPEC,), (), code)
 
 
 def test_a_call_of_what_is_not_there_is_refused() -> None:
     code = (Instruction(CALL, (0,), (0,), symbol="missing"), Instruction(RETURN, (0,)))
-    routine = Routine("main", (), (SPEC,), (SPEC,), (SPEC,), (), code)
+    vm_function = VMFunction("main", (), (SPEC,), (SPEC,), (SPEC,), (), code)
     with pytest.raises(ArtifactCorruptedError, match="as many values"):
-        ky.Executable({}, [], {}, routines={"main": routine})
+        ky.Executable({}, [], {}, vm_functions={"main": vm_function})
 
 
 FLAG = TensorSpec((), "bool", "flag")
@@ -221,7 +221,7 @@ FLAG = TensorSpec((), "bool", "flag")
 def test_code_that_may_read_what_nothing_wrote_is_refused(code: tuple[Instruction, ...]) -> None:
     values = (SPEC, FLAG, TensorSpec((2,), "float32"))
     with pytest.raises(ArtifactCorruptedError, match="may not be written"):
-        Routine("main", (), values[:2], (SPEC,), values, (), code)
+        VMFunction("main", (), values[:2], (SPEC,), values, (), code)
 
 
 def test_a_value_may_be_written_on_every_way() -> None:
@@ -233,11 +233,11 @@ def test_a_value_may_be_written_on_every_way() -> None:
         Instruction(MOVE, (0,), (2,)),
         Instruction(RETURN, (2,)),
     )
-    routine = Routine("main", (), values[:2], (SPEC,), values, (), code)
-    result = ky.Executable({}, [], {}, routines={"main": routine})(X[0, :2], True)
+    vm_function = VMFunction("main", (), values[:2], (SPEC,), values, (), code)
+    result = ky.Executable({}, [], {}, vm_functions={"main": vm_function})(X[0, :2], True)
     np.testing.assert_array_equal(np.asarray(result), X[0, :2])
 
 
-def test_a_routine_survives_json() -> None:
-    for routine in ky.compile(growing(), backends=[]).routines.values():
-        assert Routine.from_json(json.loads(json.dumps(routine.to_json()))) == routine
+def test_a_vm_function_survives_json() -> None:
+    for vm_function in ky.compile(growing(), backends=[]).vm_functions.values():
+        assert VMFunction.from_json(json.loads(json.dumps(vm_function.to_json()))) == vm_function

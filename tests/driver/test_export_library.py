@@ -17,8 +17,8 @@ import kernelyard as ky
 from kernelyard import dims
 from kernelyard.errors import ArtifactCorruptedError, ArtifactError, LibraryWarning, ToolchainError
 from kernelyard.ir import Constant, FunctionBuilder, IRModule, Tuple
-from kernelyard.runtime.c_compiler import COMPILERS, find_compiler
-from kernelyard.runtime.library import get_include
+from kernelyard.runtime.export import get_include
+from kernelyard.runtime.jit.c_compiler import COMPILERS, find_compiler
 
 pytestmark = pytest.mark.skipif(not any(map(shutil.which, COMPILERS)), reason="no C compiler is installed here")
 EXAMPLE = Path(__file__).parents[2] / "examples" / "c_program"

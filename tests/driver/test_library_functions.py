@@ -18,12 +18,12 @@ from kernelyard.errors import ArtifactError, InputShapeError, LibraryWarning, Sh
 from kernelyard.ir import Constant, FunctionBuilder, IRModule, Tuple
 from kernelyard.ir.op import get_op
 from kernelyard.ops.reference_runtime import OpCall, ReferenceModule
-from kernelyard.runtime.c_compiler import COMPILERS, find_compiler
-from kernelyard.runtime.executable import Executable
-from kernelyard.runtime.plan import Plan
-from kernelyard.runtime.program import Program, Register, SizeCheck, Step
-from kernelyard.runtime.routine import Instruction, Routine
-from kernelyard.runtime.spec import TensorSpec
+from kernelyard.runtime.abi.spec import TensorSpec
+from kernelyard.runtime.execute.executable import Executable
+from kernelyard.runtime.jit.c_compiler import COMPILERS, find_compiler
+from kernelyard.runtime.program.execution_plan import ExecutionPlan
+from kernelyard.runtime.program.program import Program, Register, SizeCheck, Step
+from kernelyard.runtime.program.vm_function import Instruction, VMFunction
 
 pytestmark = pytest.mark.skipif(not any(map(shutil.which, COMPILERS)), reason="no C compiler is installed here")
 N, M = dims.symbol("n"), dims.symbol("m")
@@ -104,11 +104,11 @@ def test_functions_that_need_python_are_refused_and_the_others_run(tmp_path):
 
 
 def test_functions_with_control_flow_are_described_and_run_in_python(tmp_path):
-    """Given back by a routine: the code has one instruction."""
+    """Given back by a VM function: the code has one instruction."""
     exe = ky.compile(IRModule({"main": layers(1)}), backends=[])
     x = TensorSpec((N, 8), "float32", "x")
-    routine = Routine("again", ("n",), (x,), (_named(x, "y"),), (x,), (), (Instruction("ret", (0,)),))
-    both = Executable(exe.programs, exe.modules, exe.constants, routines={"again": routine})
+    vm_function = VMFunction("again", ("n",), (x,), (_named(x, "y"),), (x,), (), (Instruction("ret", (0,)),))
+    both = Executable(exe.programs, exe.modules, exe.constants, vm_functions={"again": vm_function})
     with pytest.warns(LibraryWarning, match="again: it has branches, loops"):
         both.export_library(tmp_path / "m.so")
     model, fed = Model(tmp_path / "m.so"), feed(3, 8)
@@ -198,7 +198,7 @@ def test_c_and_python_solve_sizes_alike(tmp_path, seed):
             continue
         arrays = [np.zeros(shape, np.int8) for shape in shapes]
         try:
-            Plan(program, tuple(shapes))
+            ExecutionPlan(program, tuple(shapes))
             expected = 0
         except (InputShapeError, ShapeError):
             expected = BAD_TENSOR

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 
 import kernelyard as ky
 from kernelyard import errors
-from kernelyard.runtime import container
+from kernelyard.runtime.artifact import container
 
 
 def model(op_type: str = "Relu", domain: str = "", **attributes: object) -> onnx.ModelProto:

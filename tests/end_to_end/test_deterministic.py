@@ -13,8 +13,8 @@ from small_models import convolution, feeds_of, perceptron
 import kernelyard as ky
 from kernelyard.ir import FunctionBuilder, IRModule
 from kernelyard.runtime import load
-from kernelyard.runtime.library.tables import write_tables
-from kernelyard.runtime.module import BindContext
+from kernelyard.runtime.abi.module import BindContext
+from kernelyard.runtime.export.tables import write_tables
 from kernelyard.testing import assert_offloaded
 
 BACKENDS = pytest.mark.parametrize("backends", [[], ["dnnl"]], ids=["native-cpu", "dnnl"])

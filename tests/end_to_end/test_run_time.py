@@ -20,10 +20,10 @@ from networks import MAKERS, Network
 from small_models import convolution, feeds_of, perceptron
 
 import kernelyard as ky
-from kernelyard.runtime import memory
-from kernelyard.runtime.memory_plan import Lifetime, least_nbytes
-from kernelyard.runtime.plan import Plan, spans_of
-from kernelyard.runtime.vm import VirtualMachine
+from kernelyard.runtime.abi import memory
+from kernelyard.runtime.execute.virtual_machine import VirtualMachine
+from kernelyard.runtime.program.execution_plan import ExecutionPlan, spans_of
+from kernelyard.runtime.program.memory_plan import Lifetime, least_nbytes
 from kernelyard.testing import assert_allclose, assert_offloaded
 
 ALL_FEEDS = dict[str, dict[str, np.ndarray]]
@@ -155,7 +155,7 @@ def test_many_callers_get_what_one_gets(backends: list[str]) -> None:
 
         with ThreadPoolExecutor(6) as pool:
             assert [wrong for wrongs in pool.map(work, range(6)) for wrong in wrongs] == []
-        assert len(machine.lanes) <= 2
+        assert len(machine.contexts) <= 2
 
 
 # --- without llvmlite -------------------------------------------------------------------------------------------------
@@ -164,8 +164,9 @@ import sys
 import numpy as np
 for name in ("llvmlite", "llvmlite.binding"):
     sys.modules[name] = None
-from kernelyard.runtime import load, runner
-assert runner.runner() is None
+from kernelyard.runtime import load
+from kernelyard.runtime.jit.dispatch_loop import dispatch_loop
+assert dispatch_loop() is None
 exe = load(sys.argv[1], threads=1)
 x = np.load(sys.argv[2])
 results = [exe(x).numpy() for _ in range(2)]
@@ -192,7 +193,7 @@ def test_libraries_need_no_llvmlite(tmp_path: Path) -> None:
 def test_memory_is_what_lives_at_one_time(network: Network, backends: list[str]) -> None:
     program = compiled(network.path, backends).programs["main"]
     for feeds in network.feeds:
-        plan = Plan(program, tuple(feeds[spec.name].shape for spec in program.inputs))
+        plan = ExecutionPlan(program, tuple(feeds[spec.name].shape for spec in program.inputs))
         sizes = [memory.nbytes_of(shape, r.dtype) for shape, r in zip(plan.shapes, program.registers, strict=True)]
         least = least_nbytes([Lifetime(sizes[register], *span) for register, span in spans_of(program).items()])
         assert least <= plan.arena_nbytes <= 1.05 * least

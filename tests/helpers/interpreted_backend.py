@@ -15,7 +15,7 @@ from kernelyard.ir import Call, GlobalVar, IRModule, TupleGetItem
 from kernelyard.ops.interpreter import call_function
 from kernelyard.patterns import Accept, Answer, Decline, FusionPattern, Match, is_op
 from kernelyard.plugins.backend import Backend
-from kernelyard.runtime.module import RuntimeModule
+from kernelyard.runtime.abi.module import RuntimeModule
 from kernelyard.target import Target
 from kernelyard.transform.run_codegen import Region
 

@@ -12,11 +12,10 @@ from kernelyard import dims
 from kernelyard.errors import LegalizeError, UnknownOpError, VerifyError
 from kernelyard.ir import FunctionBuilder, IRModule, TensorType
 from kernelyard.legalize import custom_kernel, isolated_kernels, register_kernel, unregister_kernel
-from kernelyard.runtime.bindable import Signature
-from kernelyard.runtime.c_source import CSourceModule
-from kernelyard.runtime.native_unit import NativeFunction, NativeUnit
+from kernelyard.runtime.abi.native_unit import NativeFunction, NativeUnit
+from kernelyard.runtime.abi.spec import Signature, TensorSpec
+from kernelyard.runtime.modules.c_source import CSourceModule
 from kernelyard.runtime.report import Report
-from kernelyard.runtime.spec import TensorSpec
 from kernelyard.tir import PrimFunc
 from kernelyard.tir.builder import PrimFuncBuilder
 from kernelyard.tir.expr import select

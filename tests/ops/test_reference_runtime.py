@@ -11,7 +11,7 @@ from kernelyard import dims
 from kernelyard.errors import ArtifactCorruptedError, CodegenError, ExecutionError
 from kernelyard.ir import Call, GlobalVar, TensorType, Var, get_op
 from kernelyard.ops.reference_runtime import ReferenceModule, load
-from kernelyard.runtime.module import BindContext, BoundTensor
+from kernelyard.runtime.abi.module import BindContext, BoundTensor
 
 n = dims.symbol("n")
 VAR = Var("x", TensorType((n, 3), "float32"))

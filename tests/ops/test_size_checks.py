@@ -12,7 +12,7 @@ from kernelyard import dims
 from kernelyard.errors import ArtifactCorruptedError, ShapeError
 from kernelyard.ir import FunctionBuilder, IRModule, TensorType, Tuple
 from kernelyard.ops.size_checks import size_checks
-from kernelyard.runtime.program import Program, SizeCheck
+from kernelyard.runtime.program.program import Program, SizeCheck
 
 n, m = dims.symbol("n"), dims.symbol("m")
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 MANIFEST = """
 name = "{name}"
-api = ">=1.0,<2"
-runtime_api = ">=1.0,<2"
+api = ">=2.0,<3"
+runtime_api = ">=2.0,<3"
 provides = ["backend"]
 targets = ["cpu"]
 summary = "a test backend"

@@ -23,7 +23,7 @@ HANGS, CRASHES = "import time; time.sleep(60)", "import ctypes; ctypes.string_at
 # The plugin's code, its manifest, its state, and a part of the reason, or of what a compile reports as its violation.
 BAD: dict[str, tuple[str, str, str, str]] = {
     "import-error": ("import a_library_that_is_not_there", MANIFEST, "broken", "a_library_that_is_not_there"),
-    "wrong-api": (GOOD_PLUGIN, MANIFEST.replace(">=1.0,<2", ">=2.0,<3"), "incompatible", "needs plugin API >=2.0,<3"),
+    "wrong-api": (GOOD_PLUGIN, MANIFEST.replace(">=2.0,<3", ">=3.0,<4"), "incompatible", "needs plugin API >=3.0,<4"),
     "misspelt-hook": (GOOD_PLUGIN.replace("kernelyard_backend", "kernelyard_backnd"), MANIFEST, "broken", "kernelyard_backnd"),
     "duplicate-name": (GOOD_PLUGIN, MANIFEST, "broken", "is taken by kernelyard-good"),
     "lies-in-check": (TAKES_RELU.replace(CODEGEN, WRONG_MODULE), FIRST, "active", "lies-in-check"),

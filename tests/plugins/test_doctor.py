@@ -31,7 +31,7 @@ def plugin(*names: str) -> str:
 
 
 LOADER = """
-from kernelyard.runtime.json_runtime import JSONRuntime
+from kernelyard.runtime.modules.json_runtime import JSONRuntime
 
 class Runtime(JSONRuntime):
     kind = "{kind}"
@@ -110,9 +110,9 @@ def test_a_runtime_half_that_can_load_nothing(tmp_path: Path, runtime: str, kind
 
 
 def test_a_runtime_half_for_another_core(tmp_path: Path) -> None:
-    manifest = MANIFEST.replace('runtime_api = ">=1.0,<2"', 'runtime_api = ">=9.0"')
+    manifest = MANIFEST.replace('runtime_api = ">=2.0,<3"', 'runtime_api = ">=9.0"')
     install_bad(tmp_path, plugin("bad.relu"), HALF, manifest=manifest)
-    assert "runtime_api = '>=9.0', this core has 1.0" in facts(tmp_path)["runtimes"]["bad"]["reason"]
+    assert "runtime_api = '>=9.0', this core has 2.0" in facts(tmp_path)["runtimes"]["bad"]["reason"]
 
 
 def test_no_runtime_half_is_worth_a_note(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_a_slow_import_is_worth_a_note(tmp_path: Path) -> None:
 
 
 def test_a_code_generator_that_is_installed_and_cannot_be_used_is_named(tmp_path: Path) -> None:
-    manifest = MANIFEST.replace('["backend"]', '["code_generator"]').replace('api = ">=1.0,<2"\nr', 'api = ">=2.0"\nr')
+    manifest = MANIFEST.replace('["backend"]', '["code_generator"]').replace('api = ">=2.0,<3"\nr', 'api = ">=3.0"\nr')
     install_bad(tmp_path, GOOD_PLUGIN, manifest=manifest)
     shown = doctor(tmp_path).stdout
     assert "no code generator is usable" in shown

@@ -20,7 +20,7 @@ from kernelyard.plugins.guard import guarded
 from kernelyard.plugins.hookspecs import HOOK_OF_PART
 from kernelyard.plugins.manager import BackendInfo, PluginManager, blocked, get_manager
 from kernelyard.plugins.manifest import Manifest, parse_manifest
-from kernelyard.runtime.loader import runtime_entry_points
+from kernelyard.runtime.artifact.loader import runtime_entry_points
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def states(**options: object) -> dict[str, BackendInfo]:
 
 def test_good_plugin_is_active_with_its_facts(site: Path) -> None:
     info = states()["kernelyard-good"]
-    assert (info.name, info.version, info.api, info.provides) == ("good", "1.0", ">=1.0,<2", ("backend",))
+    assert (info.name, info.version, info.api, info.provides) == ("good", "1.0", ">=2.0,<3", ("backend",))
 
 
 BROKEN = {
@@ -85,7 +85,7 @@ BROKEN = {
         "broken",
         "implements no 'kernelyard_frontend'",
     ),
-    "too-new": (GOOD_PLUGIN, MANIFEST.replace(">=1.0,<2", ">=2.0"), "incompatible", "needs plugin API >=2.0"),
+    "too-new": (GOOD_PLUGIN, MANIFEST.replace(">=2.0,<3", ">=3.0"), "incompatible", "needs plugin API >=3.0"),
     "unavailable": (
         GOOD_PLUGIN.replace(
             "def patterns",
@@ -141,7 +141,7 @@ def test_hanging_plugin_is_given_up(site: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_nothing_of_an_incompatible_plugin_runs(site: Path) -> None:
-    install(site, "newer", plugin="raise SystemExit('must not run')", manifest=MANIFEST.replace(">=1.0,<2", ">=7"))
+    install(site, "newer", plugin="raise SystemExit('must not run')", manifest=MANIFEST.replace(">=2.0,<3", ">=7"))
     assert states()["kernelyard-newer"].state == "incompatible"
     assert not any(name.startswith("fake_kernelyard_newer") for name in sys.modules)
 
@@ -240,11 +240,11 @@ def test_every_hook_gives_its_part(part: str) -> None:
     plugin = ModuleType("plugin")
     setattr(plugin, HOOK_OF_PART[part], hookimpl(lambda: made))
     manager = PluginManager(autoload=False)
-    manager.register(plugin, Manifest("acme", ">=1.0,<2", (part,), ("cpu",)))
+    manager.register(plugin, Manifest("acme", ">=2.0,<3", (part,), ("cpu",)))
     assert manager.get("acme", part) is made
     assert manager.active(part) == [made]
     with pytest.raises(PluginError, match="already there"):
-        manager.register(plugin, Manifest("acme", ">=1.0,<2", (part,)))
+        manager.register(plugin, Manifest("acme", ">=2.0,<3", (part,)))
     manager.unregister("acme")
     with pytest.raises(UnknownBackendError):
         manager.get("acme", part)
@@ -288,7 +288,7 @@ def test_the_frontend_whose_manifest_claims_a_model_is_imported_first(tmp_path: 
         made = type("Named", (OneFrontend,), {"name": name})()
         plugin = ModuleType(name)
         vars(plugin)["kernelyard_frontend"] = hookimpl(lambda made=made: imported.append(made.name) or made)
-        manager.register(plugin, Manifest(name, ">=1.0,<2", ("frontend",), **claim))
+        manager.register(plugin, Manifest(name, ">=2.0,<3", ("frontend",), **claim))
     asked = manager.frontends(tmp_path / "model.ACME")
     assert next(asked).name == "late"
     assert imported == ["late"]

@@ -14,22 +14,23 @@ from fake_distribution import GOOD_PLUGIN, MANIFEST, install
 from kernelyard.errors import BackendUnavailableError
 from kernelyard.plugins import manager, manifest
 from kernelyard.plugins.manager import PluginManager
-from kernelyard.runtime import loader, runtime_api
+from kernelyard.runtime.abi import api_range as runtime_api
+from kernelyard.runtime.artifact import loader
 
-OLD, NEWER_MINOR, NEXT = ">=1.0,<2", ">=1.3,<2", ">=2.0,<3"
-BOTH = ">=1.0,<3"
+OLD, NEWER_MINOR, NEXT = ">=2.0,<3", ">=2.3,<3", ">=3.0,<4"
+BOTH = ">=2.0,<4"
 # (the core's API, the plugin's range, do they fit): rows are releases that meet.
 MEETINGS = [
-    ("1.0", OLD, True),
-    ("1.7", OLD, True),  # an old plugin with a newer core of the same major version
-    ("2.0", OLD, False),  # an old plugin with a core that broke with it
-    ("1.0", NEWER_MINOR, False),  # a new plugin that uses what the old core does not have
-    ("1.3", NEWER_MINOR, True),
-    ("1.0", NEXT, False),  # a new plugin with an old core
-    ("2.0", NEXT, True),
-    ("1.0", BOTH, True),
-    ("2.1", BOTH, True),
-    ("3.0", BOTH, False),
+    ("2.0", OLD, True),
+    ("2.7", OLD, True),  # an old plugin with a newer core of the same major version
+    ("3.0", OLD, False),  # an old plugin with a core that broke with it
+    ("2.0", NEWER_MINOR, False),  # a new plugin that uses what the old core does not have
+    ("2.3", NEWER_MINOR, True),
+    ("2.0", NEXT, False),  # a new plugin with an old core
+    ("3.0", NEXT, True),
+    ("2.0", BOTH, True),
+    ("3.1", BOTH, True),
+    ("4.0", BOTH, False),
 ]
 
 
@@ -63,7 +64,7 @@ def test_every_other_plugin_of_another_age_is_left_out_alone(tmp_path: Path, mon
     monkeypatch.delenv("KERNELYARD_PLUGINS", raising=False)
     install(tmp_path, "elder")
     install(tmp_path, "junior", manifest=MANIFEST.replace(OLD, NEXT))
-    for core, usable in (("1.0", "elder"), ("2.0", "junior")):
+    for core, usable in (("2.0", "elder"), ("3.0", "junior")):
         for module in (manager, manifest):
             monkeypatch.setattr(module, "API_VERSION", core)
         states = {info.name: info.state for info in PluginManager().infos() if info.name in ("elder", "junior")}
@@ -72,7 +73,7 @@ def test_every_other_plugin_of_another_age_is_left_out_alone(tmp_path: Path, mon
 
 
 RUNTIME = """
-from kernelyard.runtime.json_runtime import JSONRuntime
+from kernelyard.runtime.modules.json_runtime import JSONRuntime
 
 class Met(JSONRuntime):
     kind = "{name}"

@@ -88,7 +88,7 @@ def test_a_code_generator_that_is_out_of_order_is_not_passed_over(
     network: IRModule, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manifest = MANIFEST.replace('"cpu"', '"npu"').replace("backend", "code_generator")
-    install(tmp_path, "native-npu", manifest=manifest.replace(">=1.0,<2", ">=9"))
+    install(tmp_path, "native-npu", manifest=manifest.replace(">=2.0,<3", ">=9"))
     monkeypatch.syspath_prepend(str(tmp_path))
     get_manager.cache_clear()
     with pytest.raises(BackendUnavailableError, match=r"native-npu.* is incompatible: needs plugin API >=9") as caught:

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from kernelyard import dims
-from kernelyard.runtime.executable import Executable, Program, Register, Step, TensorSpec
-from kernelyard.runtime.json_runtime import JSONGraph, JSONNode
+from kernelyard.runtime.execute.executable import Executable, Program, Register, Step, TensorSpec
+from kernelyard.runtime.modules.json_runtime import JSONGraph, JSONNode
 
 ACME = Path(__file__).parent / "acme"
 N = dims.symbol("n")

@@ -18,11 +18,12 @@ from kernelyard.errors import (
     ToolchainError,
 )
 from kernelyard.placement.c_source import CSourceCodegen
-from kernelyard.runtime import c_compiler, c_source
-from kernelyard.runtime.c_source import CSourceModule
-from kernelyard.runtime.json_runtime import JSONGraph, JSONNode
-from kernelyard.runtime.native_unit import NativeFunction, NativeUnit, SharedLibrary, c_name
-from kernelyard.runtime.spec import TensorSpec
+from kernelyard.runtime.abi.native_unit import NativeFunction, NativeUnit, SharedLibrary, c_name
+from kernelyard.runtime.abi.spec import TensorSpec
+from kernelyard.runtime.jit import c_compiler
+from kernelyard.runtime.modules import c_source
+from kernelyard.runtime.modules.c_source import CSourceModule
+from kernelyard.runtime.modules.json_runtime import JSONGraph, JSONNode
 
 needs_compiler = pytest.mark.skipif(
     not any(map(shutil.which, c_compiler.COMPILERS)), reason="no C compiler is installed here"
@@ -252,7 +253,7 @@ def test_a_missing_constant_is_refused(weight):
 def test_a_function_that_the_text_does_not_define_is_refused(weight):
     module = make(weight, "scale")
     spec = TensorSpec((5,), "float32")
-    from kernelyard.runtime.bindable import Signature
+    from kernelyard.runtime.abi.spec import Signature
 
     missing = NativeFunction("other", c_name("other"), Signature((spec,), (spec,)))
     broken = CSourceModule(NativeUnit(module.source, (missing,)), {})

@@ -8,10 +8,10 @@ import time
 import pytest
 
 from kernelyard import errors
-from kernelyard.runtime import call_table
-from kernelyard.runtime.call_table import CallTable
-from kernelyard.runtime.module import NativeCall
-from kernelyard.runtime.step_errors import StepLabel
+from kernelyard.runtime.abi.module import NativeCall
+from kernelyard.runtime.execute import call_table
+from kernelyard.runtime.execute.call_table import CallTable
+from kernelyard.runtime.execute.step_errors import StepLabel
 
 PROTOTYPE = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32, ctypes.c_void_p)
 

@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 
 from kernelyard import dims, errors
-from kernelyard.runtime import loader, memory
-from kernelyard.runtime.device import Device
-from kernelyard.runtime.device_driver import DeviceDriver
-from kernelyard.runtime.executable import Executable, Program, Register, Step, TensorSpec
-from kernelyard.runtime.fallback import replace_steps
-from kernelyard.runtime.vm import VirtualMachine, VMInstrumentReturnKind
+from kernelyard.runtime.abi import memory
+from kernelyard.runtime.artifact import loader
+from kernelyard.runtime.device.device import Device
+from kernelyard.runtime.device.driver import DeviceDriver
+from kernelyard.runtime.execute.executable import Executable, Program, Register, Step, TensorSpec
+from kernelyard.runtime.execute.fallback import replace_steps
+from kernelyard.runtime.execute.virtual_machine import VirtualMachine, VMInstrumentReturnKind
 
 FAR = 1 << 60  # no address of the host: following one ends the process
 

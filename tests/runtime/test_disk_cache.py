@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from kernelyard.runtime.disk_cache import DiskCache, cache_folder, max_bytes
+from kernelyard.runtime.installed.disk_cache import DiskCache, cache_folder, max_bytes
 
 # Puts and gets the same entries as other processes do; what it reads must be whole.
 WRITER = """
 import hashlib, random, sys
-from kernelyard.runtime.disk_cache import DiskCache
+from kernelyard.runtime.installed.disk_cache import DiskCache
 def payload(key): return hashlib.sha256(key.encode()).digest() * 3000
 cache, order = DiskCache("test"), random.Random(int(sys.argv[1]))
 for _ in range(300):
@@ -27,7 +27,7 @@ for _ in range(300):
 """
 # Writes one large entry again and again, until it is killed.
 ENDLESS = """
-from kernelyard.runtime.disk_cache import DiskCache
+from kernelyard.runtime.installed.disk_cache import DiskCache
 cache = DiskCache("test")
 print("ready", flush=True)
 while True:

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from kernelyard.errors import DeviceError
-from kernelyard.runtime import distributions
-from kernelyard.runtime.device import Device
-from kernelyard.runtime.entry_points import EntryPoint, distribution_of, find
+from kernelyard.runtime.device.device import Device
+from kernelyard.runtime.installed import distributions
+from kernelyard.runtime.installed.entry_points import EntryPoint, distribution_of, find
 
 
 def installed_as(folder: Path, name: str, version: str = "1.0", **files: str) -> Path:
@@ -63,7 +63,7 @@ def test_metadata_that_cannot_be_read_takes_nothing_down(tmp_path: Path, monkeyp
     (info / "entry_points.txt").mkdir()
     (info / "METADATA").write_bytes(b"\xff\xfe\x00")
     monkeypatch.syspath_prepend(tmp_path)
-    odd = distributions.find("odd.one")
+    odd = distributions.find_distribution("odd.one")
     assert odd is not None
     assert (odd.name, odd.version, odd.files("library.so")) == ("unknown", "", [])
     assert find("kernelyard.runtime").entries
@@ -73,7 +73,7 @@ def test_files_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record = '../../lib/libx.so.3,sha256=a,1\n"x, y/libx.so.3",,\nx/libx.so.31,sha256=b,1\n'
     installed_as(tmp_path / "lib" / "site", "with_library", RECORD=record)
     monkeypatch.syspath_prepend(tmp_path / "lib" / "site")
-    found = distributions.find("With-Library")
+    found = distributions.find_distribution("With-Library")
     assert found is not None
     assert found.files("libx.so.3") == [str(tmp_path / "lib/libx.so.3"), str(tmp_path / "lib/site/x, y/libx.so.3")]
 
@@ -107,7 +107,7 @@ def test_an_entry_point_loads_what_the_standard_library_loads(value: str) -> Non
 
 
 def test_finding_entry_points_does_not_import_the_standard_library_s() -> None:
-    code = "import sys; from kernelyard.runtime.entry_points import find; assert find('kernelyard.runtime').entries"
+    code = "import sys; from kernelyard.runtime.installed.entry_points import find; assert find('kernelyard.runtime').entries"
     check = "; assert 'importlib.metadata' not in sys.modules"
     done = subprocess.run([sys.executable, "-c", code + check], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")

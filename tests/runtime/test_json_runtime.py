@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from kernelyard import errors
-from kernelyard.runtime.json_runtime import JSONGraph
+from kernelyard.runtime.device.tensor import Tensor
 from kernelyard.runtime.lru import LRU
-from kernelyard.runtime.tensor import Tensor
+from kernelyard.runtime.modules.json_runtime import JSONGraph
 
 
 @pytest.fixture
@@ -72,8 +72,8 @@ def test_wrong_arguments_of_a_function_are_refused(module):
 
 
 def test_a_kernel_that_fails_is_named(acme, weight):
-    from kernelyard.runtime.json_runtime import JSONNode
-    from kernelyard.runtime.spec import TensorSpec
+    from kernelyard.runtime.abi.spec import TensorSpec
+    from kernelyard.runtime.modules.json_runtime import JSONNode
 
     x = TensorSpec((2,), "float32", "x")
     nodes = (JSONNode("input", (x,), index=0), JSONNode("kernel", (x,), "fail", (("x", (0, 0)),)))

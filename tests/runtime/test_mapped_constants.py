@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from kernelyard import errors
-from kernelyard.runtime import container, elf, loader, memory
-from kernelyard.runtime.container import Member, read_container, write_container
-from kernelyard.runtime.spec import Fields
+from kernelyard.runtime.abi import memory
+from kernelyard.runtime.abi.spec import Fields
+from kernelyard.runtime.artifact import container, elf, loader
+from kernelyard.runtime.artifact.container import Member, read_container, write_container
 
 
 def root(array: np.ndarray) -> object:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from kernelyard.runtime import memory
-from kernelyard.runtime.memory import ALIGNMENT, Workspace
+from kernelyard.runtime.abi import memory
+from kernelyard.runtime.abi.memory import ALIGNMENT, Workspace
 
 
 def test_arrays_are_aligned():

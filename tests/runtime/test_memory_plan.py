@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernelyard import dims
-from kernelyard.runtime import memory
-from kernelyard.runtime.memory import ALIGNMENT
-from kernelyard.runtime.memory_plan import Lifetime, least_nbytes, plan_memory
-from kernelyard.runtime.plan import Plan, spans_of
-from kernelyard.runtime.program import Program, Register, Step
-from kernelyard.runtime.spec import TensorSpec
+from kernelyard.runtime.abi import memory
+from kernelyard.runtime.abi.memory import ALIGNMENT
+from kernelyard.runtime.abi.spec import TensorSpec
+from kernelyard.runtime.program.execution_plan import ExecutionPlan, spans_of
+from kernelyard.runtime.program.memory_plan import Lifetime, least_nbytes, plan_memory
+from kernelyard.runtime.program.program import Program, Register, Step
 
 N = dims.symbol("n")
 
@@ -91,7 +91,7 @@ def random_program(chance: random.Random) -> Program:
     )
 
 
-def least_of(program: Program, plan: Plan) -> int:
+def least_of(program: Program, plan: ExecutionPlan) -> int:
     """The lower bound that liveness gives for a plan's arena."""
     sizes = [memory.nbytes_of(shape, r.dtype) for shape, r in zip(plan.shapes, program.registers, strict=True)]
     return least_nbytes([Lifetime(sizes[register], *span) for register, span in spans_of(program).items()])
@@ -109,7 +109,7 @@ def test_random_programs_need_hardly_more_than_lives_at_one_time():
     for _ in range(200):
         program, n = random_program(chance), chance.randint(1, 64)
         x, _ = program.inputs
-        plan = Plan(program, (tuple(dims.evaluate(dim, {"n": n}) for dim in x.shape), (n,)))
+        plan = ExecutionPlan(program, (tuple(dims.evaluate(dim, {"n": n}) for dim in x.shape), (n,)))
         ratios.append(plan.arena_nbytes / least_of(program, plan))
     assert min(ratios) >= 1
     assert within(ratios, 1.05) >= 0.98
@@ -137,4 +137,4 @@ def test_a_residual_block_keeps_its_input_and_shares_the_rest(n):
     spec = TensorSpec((N * 1000,), "float32", "x")
     outputs = (TensorSpec(spec.shape, "float32", "y"),)
     program = Program("main", ("n",), (spec,), outputs, tuple(registers), tuple(steps), (5,))
-    assert Plan(program, ((n * 1000,),)).arena_nbytes == 3 * memory.align(n * 4000)
+    assert ExecutionPlan(program, ((n * 1000,),)).arena_nbytes == 3 * memory.align(n * 4000)

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernelyard.runtime import linking
-from kernelyard.runtime.object_code import ObjectCode, UnlinkableError
+from kernelyard.runtime.jit import linking
+from kernelyard.runtime.jit.object_code import ObjectCode, UnlinkableError
 
 llvm = pytest.importorskip("llvmlite.binding")
 pytestmark = pytest.mark.skipif(
@@ -146,7 +146,7 @@ def test_damaged_objects_are_refused_or_read(changes: list[tuple[float, int]], k
 BLOCKED = 'import sys; sys.modules["llvmlite"] = sys.modules["llvmlite.binding"] = None\n'
 COMPILED = """
 import ctypes
-from kernelyard.runtime.linking import compile_text
+from kernelyard.runtime.jit.linking import compile_text
 code = compile_text("define i64 @f() { ret i64 42 }", {}, ("f",))
 print(None if code is None else ctypes.CFUNCTYPE(ctypes.c_int64)(code.addresses["f"])())
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kernelyard.errors import ArtifactCorruptedError, ArtifactVersionError
-from kernelyard.runtime.packed_module import pack_module, split_code, unpack_module
+from kernelyard.runtime.modules.packed_module import pack_module, split_code, unpack_module
 
 MAGIC = b"KYACME01"
 DATA = pack_module(MAGIC, 3, {"name": "f", "sizes": [2, 0, 4]}, (b"ab", b"", b"code"))

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernelyard import dims, errors
-from kernelyard.runtime.program import Program, Register, Step
-from kernelyard.runtime.shapes import solve_symbols
-from kernelyard.runtime.spec import TensorSpec
+from kernelyard.runtime.abi.shapes import solve_symbols
+from kernelyard.runtime.abi.spec import TensorSpec
+from kernelyard.runtime.program.program import Program, Register, Step
 
 N, M = dims.symbol("n"), dims.symbol("m")
 

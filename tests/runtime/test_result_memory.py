@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 import kernelyard as ky
 import kernelyard.ops
 from kernelyard.ir import FunctionBuilder, IRModule
-from kernelyard.runtime.memory import address_of
-from kernelyard.runtime.result_memory import ResultMemory, size_class
+from kernelyard.runtime.abi.memory import address_of
+from kernelyard.runtime.execute.result_memory import ResultMemory, size_class
 
 FLOAT = np.dtype(np.float32)
 

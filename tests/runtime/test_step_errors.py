@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kernelyard import errors
-from kernelyard.runtime.module import BoundCall
+from kernelyard.runtime.abi.module import BoundCall
 
 X = np.ones((2, 4), np.float32)
 OWNER = "linear, run by acme of acme-runtime 1.2"

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from kernelyard import dtypes, errors
-from kernelyard.runtime.device import cpu, cuda
-from kernelyard.runtime.tensor import Tensor, as_array, from_any
+from kernelyard.runtime.device.device import cpu, cuda
+from kernelyard.runtime.device.tensor import Tensor, as_array, from_any
 
 tvm_ffi = pytest.importorskip("tvm_ffi")
 

@@ -17,7 +17,7 @@ from kernelyard.ir.verify import verify
 from kernelyard.placement.partition import partition
 from kernelyard.placement.recorder import Recorder
 from kernelyard.placement.settings import PlacementSettings
-from kernelyard.runtime.module import RuntimeModule
+from kernelyard.runtime.abi.module import RuntimeModule
 from kernelyard.testing.reference import assert_same_meaning
 from kernelyard.transform.inline_functions import inline_functions
 from kernelyard.transform.run_codegen import EXTERNAL_MODULES, Region, RunCodegen

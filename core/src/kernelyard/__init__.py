@@ -24,18 +24,18 @@ __path__ += [
 _HOME = {
     "compile": "kernelyard.driver.compile",
     "explain": "kernelyard.driver.compile",
-    "load": "kernelyard.runtime.loader",
+    "load": "kernelyard.runtime.artifact.loader",
     "IRModule": "kernelyard.ir",
-    "VirtualMachine": "kernelyard.runtime.vm",
-    "Executable": "kernelyard.runtime.executable",
+    "VirtualMachine": "kernelyard.runtime.execute.virtual_machine",
+    "Executable": "kernelyard.runtime.execute.executable",
     "Report": "kernelyard.runtime.report",
-    "Tensor": "kernelyard.runtime.tensor",
+    "Tensor": "kernelyard.runtime.device.tensor",
     "Target": "kernelyard.target",
     "backends": "kernelyard.plugins.manager",
-    "cpu": "kernelyard.runtime.device",
-    "cuda": "kernelyard.runtime.device",
-    "device": "kernelyard.runtime.device",
-    "devices": "kernelyard.runtime.device",
+    "cpu": "kernelyard.runtime.device.device",
+    "cuda": "kernelyard.runtime.device.device",
+    "device": "kernelyard.runtime.device.device",
+    "devices": "kernelyard.runtime.device.device",
 }
 _SUBPACKAGES = (
     "dims",
@@ -76,15 +76,15 @@ if TYPE_CHECKING:
     from kernelyard.driver.compile import explain as explain
     from kernelyard.ir import IRModule as IRModule
     from kernelyard.plugins.manager import backends as backends
-    from kernelyard.runtime.device import cpu as cpu
-    from kernelyard.runtime.device import cuda as cuda
-    from kernelyard.runtime.device import device as device
-    from kernelyard.runtime.device import devices as devices
-    from kernelyard.runtime.executable import Executable as Executable
-    from kernelyard.runtime.loader import load as load
+    from kernelyard.runtime.artifact.loader import load as load
+    from kernelyard.runtime.device.device import cpu as cpu
+    from kernelyard.runtime.device.device import cuda as cuda
+    from kernelyard.runtime.device.device import device as device
+    from kernelyard.runtime.device.device import devices as devices
+    from kernelyard.runtime.device.tensor import Tensor as Tensor
+    from kernelyard.runtime.execute.executable import Executable as Executable
+    from kernelyard.runtime.execute.virtual_machine import VirtualMachine as VirtualMachine
     from kernelyard.runtime.report import Report as Report
-    from kernelyard.runtime.tensor import Tensor as Tensor
-    from kernelyard.runtime.vm import VirtualMachine as VirtualMachine
     from kernelyard.target import Target as Target
 
 

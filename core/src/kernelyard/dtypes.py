@@ -29,7 +29,7 @@ class UnknownDtypeError(KernelyardError):
 
 @cache
 def to_numpy(name: str) -> np.dtype:
-    """The NumPy dtype of a name.
+    """Return the NumPy dtype of a name.
 
     Raises: UnknownDtypeError.
 
@@ -49,7 +49,7 @@ def to_numpy(name: str) -> np.dtype:
 
 
 def from_numpy(dtype: object) -> str:
-    """The name of a NumPy (or ml_dtypes) dtype.
+    """Return the name of a NumPy (or ml_dtypes) dtype.
 
     Raises: UnknownDtypeError.
 
@@ -72,10 +72,10 @@ def itemsize(name: str) -> int:
 
 
 def is_float(name: str) -> bool:
-    """True for floating-point names, 8-bit ones included."""
+    """Return True for floating-point names, 8-bit ones included."""
     return name in FLOATS
 
 
 def is_integer(name: str) -> bool:
-    """True for signed and unsigned integers; bool is not one."""
+    """Return True for signed and unsigned integers; bool is not one."""
     return name in SIGNED or name in UNSIGNED

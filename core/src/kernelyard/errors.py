@@ -43,7 +43,7 @@ class KernelyardError(Exception):
         return "\n".join(lines)
 
     def to_json(self) -> dict[str, str | None]:
-        """The same facts for machines: code, message, where, found, expected, hint."""
+        """Return the same facts for machines: code, message, where, found, expected, hint."""
         return {
             "code": self.code,
             "error": type(self).__name__,

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, fields, replace
 
 from kernelyard.errors import TargetError
-from kernelyard.runtime.device import CPU
+from kernelyard.runtime.device.device import CPU
 
 _KIND = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 
@@ -55,7 +55,7 @@ class Target:
 
 
 def as_target(target: Target | str) -> Target:
-    """A Target from itself or from the name of its kind.
+    """Return a Target from itself or from the name of its kind.
 
     Raises: TargetError.
     """

@@ -6,11 +6,11 @@ import pytest
 
 import kernelyard as ky
 import kernelyard.ops
-from kernelyard.runtime.cuda_driver import CudaDriver
 from kernelyard.runtime.report import PlacedRegion
 from kernelyard.testing.offload_bench import OffloadBench, skip_without
 from kernelyard_cublas.emulation import EmulatedLt
 from kernelyard_cublas.runtime import CublasRuntime, api_of
+from kernelyard_cuda.driver import CudaDriver
 
 APPROXIMATE = {"approximate_gelu": True}
 

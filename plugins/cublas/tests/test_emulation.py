@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kernelyard import dtypes
 from kernelyard.errors import ArtifactCorruptedError
-from kernelyard.runtime.memory import address_of, aligned_copy, aligned_empty
+from kernelyard.runtime.abi.memory import address_of, aligned_copy, aligned_empty
 from kernelyard_cublas._enums import (
     ComputeType,
     DataType,

@@ -10,12 +10,13 @@ import pytest
 import kernelyard as ky
 from kernelyard.errors import BackendUnavailableError
 from kernelyard.plugins.manager import backends, get_manager
-from kernelyard.runtime import cuda_driver, cuda_libraries
-from kernelyard.runtime.cuda_libraries import CUBLASLT, NVRTC
 from kernelyard.testing.offload_bench import module_of
 from kernelyard_cublas.backend import CublasBackend
 from kernelyard_cublas.libraries import load_library, refusal, version_text
 from kernelyard_cublas.runtime import api_of
+from kernelyard_cuda import driver as cuda_driver
+from kernelyard_cuda import libraries as cuda_libraries
+from kernelyard_cuda.libraries import CUBLASLT, NVRTC
 
 from .conftest import compiled, region_of
 

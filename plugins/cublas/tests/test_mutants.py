@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kernelyard.runtime.memory import address_of, aligned_copy
+from kernelyard.runtime.abi.memory import address_of, aligned_copy
 from kernelyard_cublas import descriptors as made
 from kernelyard_cublas._enums import Epilogue, LayoutAttribute, MatmulAttribute
 from kernelyard_cublas.descriptors import Descriptors

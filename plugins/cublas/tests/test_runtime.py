@@ -13,8 +13,8 @@ import pytest
 import kernelyard as ky
 from kernelyard.dims import symbol
 from kernelyard.errors import ArtifactCorruptedError, ArtifactVersionError, DeviceError, ExecutionError, OptionError
-from kernelyard.runtime.device_driver import DeviceMemory, DeviceWorkspace
-from kernelyard.runtime.module import BindContext, BoundTensor
+from kernelyard.runtime.abi.module import BindContext, BoundTensor
+from kernelyard.runtime.device.driver import DeviceMemory, DeviceWorkspace
 from kernelyard.testing import assert_allclose, evaluate
 from kernelyard.testing.offload_bench import feeds_of, module_of, values
 from kernelyard_cublas.emulation import SECONDS, WORKSPACE_STEP

@@ -13,7 +13,7 @@ import kernelyard as ky
 import kernelyard.ops
 from kernelyard.errors import BackendUnavailableError, DeviceError
 from kernelyard.ir import FunctionBuilder, IRModule, Var
-from kernelyard.runtime.executable import Executable
+from kernelyard.runtime.execute.executable import Executable
 from kernelyard.testing import assert_allclose, assert_offloaded, evaluate
 from kernelyard_cudnn import _native
 

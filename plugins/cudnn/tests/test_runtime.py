@@ -14,11 +14,11 @@ import pytest
 import kernelyard as ky
 from kernelyard.dims import symbol
 from kernelyard.errors import ArtifactCorruptedError, BackendUnavailableError, CodegenError, DeviceError, OptionError
-from kernelyard.runtime import cuda_driver
-from kernelyard.runtime.call_table import CallTable
-from kernelyard.runtime.device_driver import DeviceMemory, DeviceWorkspace
-from kernelyard.runtime.module import BindContext, BoundTensor
+from kernelyard.runtime.abi.module import BindContext, BoundTensor
+from kernelyard.runtime.device.driver import DeviceMemory, DeviceWorkspace
+from kernelyard.runtime.execute.call_table import CallTable
 from kernelyard.testing import assert_allclose, evaluate
+from kernelyard_cuda import driver as cuda_driver
 from kernelyard_cudnn import _native, gpu, planning
 from kernelyard_cudnn.backend import CudnnBackend
 from kernelyard_cudnn.blobs import Blob

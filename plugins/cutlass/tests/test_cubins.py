@@ -10,7 +10,7 @@ import pytest
 
 import kernelyard as ky
 from kernelyard.errors import KernelyardError
-from kernelyard.runtime import elf
+from kernelyard.runtime.artifact import elf
 from kernelyard.testing.offload_bench import module_of
 from kernelyard_cutlass import compiler
 from kernelyard_cutlass.backend import CutlassBackend

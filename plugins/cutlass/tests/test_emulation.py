@@ -10,8 +10,8 @@ import pytest
 
 from kernelyard import dtypes
 from kernelyard.errors import ExecutionError
-from kernelyard.runtime import memory
-from kernelyard.runtime.module import BoundTensor
+from kernelyard.runtime.abi import memory
+from kernelyard.runtime.abi.module import BoundTensor
 from kernelyard_cutlass.compiler import TEMPLATES
 from kernelyard_cutlass.emulation import EmulatedLaunch
 from kernelyard_cutlass.epilogue import Epilogue

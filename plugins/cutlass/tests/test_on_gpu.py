@@ -8,9 +8,9 @@ import pytest
 import kernelyard as ky
 from kernelyard.dims import symbol
 from kernelyard.errors import DeviceError
-from kernelyard.runtime.cuda_driver import CudaDriver
 from kernelyard.testing import assert_allclose, evaluate
 from kernelyard.testing.offload_bench import feeds_of, module_of
+from kernelyard_cuda.driver import CudaDriver
 from kernelyard_cutlass.backend import CutlassBackend
 
 from .conftest import composites

@@ -13,11 +13,13 @@ import pytest
 import kernelyard as ky
 from kernelyard.dims import symbol
 from kernelyard.errors import ArtifactCorruptedError, BackendUnavailableError, DeviceError, KernelyardError
-from kernelyard.runtime import cuda_libraries, memory, nvrtc
-from kernelyard.runtime.cuda_driver import CudaDriver, Image
-from kernelyard.runtime.device_driver import DeviceWorkspace
-from kernelyard.runtime.module import BindContext, BoundTensor
+from kernelyard.runtime.abi import memory
+from kernelyard.runtime.abi.module import BindContext, BoundTensor
+from kernelyard.runtime.device.driver import DeviceWorkspace
 from kernelyard.testing.offload_bench import feeds_of, module_of
+from kernelyard_cuda import libraries as cuda_libraries
+from kernelyard_cuda import nvrtc
+from kernelyard_cuda.driver import CudaDriver, Image
 from kernelyard_cutlass import backend, code, toolchain, tune
 from kernelyard_cutlass.backend import CutlassBackend
 from kernelyard_cutlass.code import Code

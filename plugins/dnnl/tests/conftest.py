@@ -12,10 +12,10 @@ import pytest
 import kernelyard as ky
 from kernelyard import dims, dtypes
 from kernelyard.ir import FunctionBuilder, IRModule, TensorType, Var
-from kernelyard.runtime.call_table import CallTable
-from kernelyard.runtime.json_runtime import JSONGraph
-from kernelyard.runtime.memory import Workspace, address_of, aligned_empty
-from kernelyard.runtime.module import BindContext, BoundTensor
+from kernelyard.runtime.abi.memory import Workspace, address_of, aligned_empty
+from kernelyard.runtime.abi.module import BindContext, BoundTensor
+from kernelyard.runtime.execute.call_table import CallTable
+from kernelyard.runtime.modules.json_runtime import JSONGraph
 from kernelyard.testing import assert_allclose, assert_declined, evaluate
 from kernelyard_dnnl.runtime import DnnlRuntime
 

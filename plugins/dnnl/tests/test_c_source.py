@@ -13,7 +13,7 @@ import pytest
 import kernelyard as ky
 from kernelyard.errors import CodegenError, OptionError
 from kernelyard.ir import Constant, FunctionBuilder, IRModule
-from kernelyard.runtime.c_compiler import COMPILERS
+from kernelyard.runtime.jit.c_compiler import COMPILERS
 from kernelyard.testing import assert_allclose, assert_declined, evaluate
 from kernelyard_dnnl.c_source.codegen import DnnlC
 

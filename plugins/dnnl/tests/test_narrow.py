@@ -15,7 +15,7 @@ import pytest
 import kernelyard as ky
 from kernelyard import dims
 from kernelyard.ir import Constant, FunctionBuilder, IRModule, TensorType
-from kernelyard.runtime.c_compiler import COMPILERS
+from kernelyard.runtime.jit.c_compiler import COMPILERS
 from kernelyard.testing import assert_allclose, assert_declined, evaluate, relative_error
 
 BF16 = ml_dtypes.bfloat16

@@ -12,7 +12,7 @@ import pytest
 from kernelyard.errors import CodegenError
 from kernelyard_dnnl import _enums, _native
 from kernelyard_dnnl.layout import dense
-from kernelyard_dnnl.primitives import PRIMITIVES
+from kernelyard_dnnl.primitives import all_kinds
 
 
 def test_the_library_is_oneDNN_3():
@@ -87,7 +87,7 @@ def test_dtypes_and_ranks_that_oneDNN_lacks():
 HEADER_NAMES = {
     **{f"dnnl_eltwise_{name}": value for name, value in _enums.ELTWISE.items()},
     **{f"dnnl_binary_{name}": value for name, value in _enums.BINARY.items()},
-    **{name: value for kind in PRIMITIVES for name, value in kind.enumerators.items()},
+    **{name: value for kind in all_kinds() for name, value in kind.enumerators.items()},
     "dnnl_f16": _enums.DATA_TYPE["float16"],
     "dnnl_bf16": _enums.DATA_TYPE["bfloat16"],
     "dnnl_f32": _enums.DATA_TYPE["float32"],

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from kernelyard.errors import ArtifactCorruptedError, CodegenError
-from kernelyard.runtime.module import NativeCall
+from kernelyard.runtime.abi.module import NativeCall
 from kernelyard_dnnl import processor
 from kernelyard_dnnl.primitives import convolution
 from kernelyard_dnnl.runtime import DnnlRuntime
@@ -200,7 +200,7 @@ def test_several_shapes_share_packed_weights(dynamic, weights, rng):
         y = np.empty_like(x)
         dynamic.get_function("dnnl_0")(x, y)
         close(y, dynamic_reference(x, weights))
-    assert dynamic._packed.nbytes == weights[0].nbytes
+    assert dynamic._plans.packed.nbytes == weights[0].nbytes
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
@@ -271,8 +271,8 @@ def test_saved_and_loaded(dynamic, weights, rng):
 
 
 def test_a_region_is_native_calls_only(dynamic):
-    from kernelyard.runtime.memory import Workspace, address_of, aligned_empty
-    from kernelyard.runtime.module import BindContext, BoundTensor
+    from kernelyard.runtime.abi.memory import Workspace, address_of, aligned_empty
+    from kernelyard.runtime.abi.module import BindContext, BoundTensor
 
     arrays = [aligned_empty((1, 16, 8, 8), "float32") for _ in range(2)]
     args = [BoundTensor(address_of(array), array.shape, "float32") for array in arrays]
@@ -282,9 +282,9 @@ def test_a_region_is_native_calls_only(dynamic):
 
 
 def test_rebinding_moves_inputs_and_outputs(dynamic, weights, rng):
-    from kernelyard.runtime.call_table import CallTable
-    from kernelyard.runtime.memory import Workspace, address_of, aligned_empty
-    from kernelyard.runtime.module import BindContext, BoundTensor
+    from kernelyard.runtime.abi.memory import Workspace, address_of, aligned_empty
+    from kernelyard.runtime.abi.module import BindContext, BoundTensor
+    from kernelyard.runtime.execute.call_table import CallTable
 
     shape = (1, 16, 8, 8)
     old, new = ([aligned_empty(shape, "float32") for _ in range(2)] for _ in range(2))

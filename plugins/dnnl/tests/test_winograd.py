@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 import kernelyard as ky
 from kernelyard.errors import OptionError
 from kernelyard.ir import FunctionBuilder, IRModule
-from kernelyard.runtime.call_table import CallTable
-from kernelyard.runtime.memory import Workspace, address_of, aligned_empty
-from kernelyard.runtime.module import BindContext, BoundTensor
+from kernelyard.runtime.abi.memory import Workspace, address_of, aligned_empty
+from kernelyard.runtime.abi.module import BindContext, BoundTensor
+from kernelyard.runtime.execute.call_table import CallTable
 from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl import _native
 from kernelyard_dnnl.primitives import winograd
@@ -230,7 +230,7 @@ def test_sizes_that_are_known_late(tile, builder):
         assert error_of(actual, data, weight) < ERROR[tile]
     places = algorithm.size_of_tile(tile) ** 2
     columns = padded(20, winograd.vector_lanes())
-    assert runtime._packed.nbytes == 4 * places * 6 * columns, "weights are transformed once for all sizes"
+    assert runtime._plans.packed.nbytes == 4 * places * 6 * columns, "weights are transformed once for all sizes"
 
 
 def test_arguments_may_move(tile, builder):

@@ -1,18 +1,13 @@
-"""The arithmetic of Winograd's algorithm, which convolutions gain by it, and functions of its emitter, compiled and run."""
+"""The arithmetic of Winograd's algorithm, and which convolutions gain by it."""
 
 from __future__ import annotations
 
-import ctypes
-import math
 from fractions import Fraction
 
-import numpy as np
 import pytest
 
-from kernelyard.runtime import linking
 from kernelyard_llvm.winograd import algorithm
 from kernelyard_llvm.winograd.choice import Shape, best_tile
-from kernelyard_llvm.winograd.emitter import Emitter
 
 TILES = tuple(algorithm.PAIRS)
 
@@ -48,34 +43,3 @@ def test_transforms_are_exact(m):
 )
 def test_who_gains(shape, expected):
     assert best_tile(shape, lanes=16) == expected
-
-
-def function(f, *types):
-    """What an emitter wrote, to be called."""
-    made = linking.compile_text(f.module(), {}, (f.name,), ())
-    called = ctypes.CFUNCTYPE(None, *types)(made.addresses[f.name])
-    return lambda *arguments: (called(*arguments), made)
-
-
-def test_loops_and_conditions():
-    """for i in 1, 3, 5: place[i] += 1 unless i is 3; nothing where the first is the last."""
-    f = Emitter("count", ["ptr %place", "i64 %last"], lanes=8)
-    with f.loop("1", "%last", "2") as i, f.when(f.negated(f.compare("eq", i, "3"))):
-        place = f.at("%place", f.integer("mul", i, "8"))
-        f.store(f.add(f.load(place), f.splat(1)), place)
-    count = function(f, ctypes.c_void_p, ctypes.c_int64)
-    places = np.zeros((8, 8), np.float32)
-    count(places.ctypes.data, 1)
-    assert not places.any()
-    count(places.ctypes.data, 7)
-    assert places[:, 0].tolist() == [0, 1, 0, 0, 0, 1, 0, 0]
-
-
-@pytest.mark.parametrize("value", [0.1, -3.0, 1e39, -1e39, math.inf, 1e-45])
-def test_numbers_of_any_size(value):
-    f = Emitter("fill", ["ptr %place"], lanes=8)
-    f.store(f.add(f.load("%place"), f.splat(value)), "%place")
-    place = np.zeros(8, np.float32)
-    function(f, ctypes.c_void_p)(place.ctypes.data)
-    with np.errstate(over="ignore"):
-        np.testing.assert_array_equal(place, np.float32(value))

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from kernelyard import dtypes
-from kernelyard.runtime import memory
-from kernelyard.runtime.call_table import CallTable
-from kernelyard.runtime.module import BindContext, BoundTensor
+from kernelyard.runtime.abi import memory
+from kernelyard.runtime.abi.module import BindContext, BoundTensor
+from kernelyard.runtime.execute.call_table import CallTable
 from kernelyard.target import Target
 from kernelyard.tir import PrimFunc
 from kernelyard.tir.interpreter import evaluate

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kernelyard.ir import TensorType
-from kernelyard.runtime.disk_cache import DiskCache
+from kernelyard.runtime.installed.disk_cache import DiskCache
 from kernelyard.target import Target
 from kernelyard.tir.builder import PrimFuncBuilder
 from kernelyard_native_cpu import _native

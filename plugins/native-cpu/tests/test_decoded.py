@@ -13,7 +13,7 @@ from kernelyard.dims import Dim
 from kernelyard.driver.precision import get_precision
 from kernelyard.errors import BackendUnavailableError
 from kernelyard.ir import FunctionBuilder, IRModule
-from kernelyard.runtime.vm import VirtualMachine
+from kernelyard.runtime.execute.virtual_machine import VirtualMachine
 from kernelyard.target import Target
 from kernelyard.testing import evaluate
 from kernelyard.tir import Buffer, PrimFunc

@@ -16,7 +16,7 @@ from kernelyard import dims
 from kernelyard.driver.cli import main as command_line
 from kernelyard.errors import ArtifactError, BackendUnavailableError, ExecutionError, TargetError
 from kernelyard.ir import FunctionBuilder, IRModule, TensorType
-from kernelyard.runtime.spec import read_json, write_json
+from kernelyard.runtime.abi.spec import read_json, write_json
 from kernelyard.target import Target
 from kernelyard.tir.builder import PrimFuncBuilder
 from kernelyard.tir.expr import unary

@@ -9,13 +9,13 @@ import pytest
 
 from kernelyard import dtypes
 from kernelyard.errors import DeviceError
-from kernelyard.runtime.call_table import CallTable
-from kernelyard.runtime.cuda_driver import CudaDriver
-from kernelyard.runtime.device_driver import DeviceMemory, DeviceWorkspace
-from kernelyard.runtime.module import BindContext, BoundTensor
+from kernelyard.runtime.abi.module import BindContext, BoundTensor
+from kernelyard.runtime.device.driver import DeviceMemory, DeviceWorkspace
+from kernelyard.runtime.execute.call_table import CallTable
 from kernelyard.target import Target
 from kernelyard.tir import PrimFunc
 from kernelyard.tir.interpreter import evaluate
+from kernelyard_cuda.driver import CudaDriver
 from kernelyard_native_cuda.drivers import EMULATOR, open_device
 from kernelyard_native_cuda.generator import NativeCudaGenerator
 from kernelyard_native_cuda.runtime import NativeCudaModule

@@ -9,7 +9,7 @@ import pytest
 
 from kernelyard import dims
 from kernelyard.ir import TensorType
-from kernelyard.runtime import elf
+from kernelyard.runtime.artifact import elf
 from kernelyard.target import Target
 from kernelyard.tir import PrimFunc
 from kernelyard_native_cuda.generator import NativeCudaGenerator, compiler_is_here

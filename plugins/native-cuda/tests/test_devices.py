@@ -10,8 +10,8 @@ import kernelyard.ops
 from kernelyard.errors import DeviceError, OptionError
 from kernelyard.ir import Constant, Function, FunctionBuilder, IRModule
 from kernelyard.ir.types import TensorType, TupleType
-from kernelyard.runtime import cuda_compiler
 from kernelyard.testing import evaluate
+from kernelyard_cuda import compiler as cuda_compiler
 from kernelyard_native_cuda.generator import GENERATED, NativeCudaGenerator, compiler_is_here
 from kernelyard_native_cuda.runtime import NativeCudaModule
 

@@ -7,10 +7,10 @@ import pytest
 
 from kernelyard.errors import DeviceError, ExecutionError
 from kernelyard.ir import TensorType
-from kernelyard.runtime import memory
-from kernelyard.runtime.cuda_driver import Argument, Grid, Image
-from kernelyard.runtime.device import cuda
-from kernelyard.runtime.device_driver import DeviceMemory
+from kernelyard.runtime.abi import memory
+from kernelyard.runtime.device.device import cuda
+from kernelyard.runtime.device.driver import DeviceMemory
+from kernelyard_cuda.driver import Argument, Grid, Image
 from kernelyard_native_cuda.drivers import open_device
 from kernelyard_native_cuda.generator import PRELUDE, TILES
 

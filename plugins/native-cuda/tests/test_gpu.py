@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from kernelyard.errors import DeviceError, ExecutionError
-from kernelyard.runtime import memory
-from kernelyard.runtime.cuda_driver import Argument, Grid, Image
-from kernelyard.runtime.device import cuda
-from kernelyard.runtime.device_array import DeviceArray, taken_in
-from kernelyard.runtime.tensor import Tensor
+from kernelyard.runtime.abi import memory
+from kernelyard.runtime.device.array import DeviceArray, taken_in
+from kernelyard.runtime.device.device import cuda
+from kernelyard.runtime.device.tensor import Tensor
+from kernelyard_cuda.driver import Argument, Grid, Image
 from kernelyard_native_cuda.drivers import gpu as gpus
 from kernelyard_native_cuda.drivers.gpu import Gpu, fitting_cubin
 

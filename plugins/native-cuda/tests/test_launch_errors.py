@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from kernelyard.errors import ExecutionError
-from kernelyard.runtime.cuda_driver import Argument, Grid, Image, Launch
-from kernelyard.runtime.device_array import DeviceArray
+from kernelyard.runtime.device.array import DeviceArray
+from kernelyard_cuda.driver import Argument, Grid, Image, Launch
 from kernelyard_native_cuda.drivers.gpu import SYNC_VARIABLE, Gpu
 
 from .test_gpu import RecordedApi

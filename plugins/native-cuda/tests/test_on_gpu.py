@@ -12,8 +12,8 @@ import pytest
 
 import kernelyard as ky
 from kernelyard.errors import DeviceError
-from kernelyard.runtime import cuda_compiler
 from kernelyard.testing import evaluate
+from kernelyard_cuda import compiler as cuda_compiler
 from kernelyard_native_cuda.drivers import open_device
 from kernelyard_native_cuda.drivers.gpu import Gpu
 from kernelyard_native_cuda.runtime import NativeCudaModule

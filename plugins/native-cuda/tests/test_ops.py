@@ -14,7 +14,7 @@ from kernelyard import dims, dtypes, legalize
 from kernelyard.errors import TypeInferenceError
 from kernelyard.ir import Op, Sample, TensorType, all_ops
 from kernelyard.ir.types import tensors_of
-from kernelyard.runtime import elf
+from kernelyard.runtime.artifact import elf
 from kernelyard.tir import PrimFunc
 from kernelyard_native_cuda.drivers.emulator import Checks
 from kernelyard_native_cuda.generator import compiler_is_here

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from kernelyard.errors import ExecutionError
-from kernelyard.runtime.cuda_driver import Argument, Grid, Image
-from kernelyard.runtime.device_driver import DeviceMemory
+from kernelyard.runtime.device.driver import DeviceMemory
+from kernelyard_cuda.driver import Argument, Grid, Image
 from kernelyard_native_cuda.drivers.emulator import RACES_VARIABLE, Checks, Emulator
 from kernelyard_native_cuda.generator import GENERATED
 

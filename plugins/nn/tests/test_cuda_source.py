@@ -11,8 +11,10 @@ import pytest
 import kernelyard as ky
 from kernelyard import nn
 from kernelyard.errors import ArtifactCorruptedError, DeviceError, ExecutionError, FrontendError, ToolchainError
-from kernelyard.runtime import cuda_compiler, extern_library, nvrtc
-from kernelyard.runtime.cuda_kernels import CudaKernels
+from kernelyard.runtime.modules import extern_library
+from kernelyard_cuda import compiler as cuda_compiler
+from kernelyard_cuda import nvrtc
+from kernelyard_cuda.kernels import CudaKernels
 
 SOURCE = """
 #ifdef FACTOR_HEADER

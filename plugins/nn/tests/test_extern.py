@@ -13,7 +13,7 @@ import kernelyard as ky
 from kernelyard import dims, dtypes, nn
 from kernelyard.errors import ArtifactCorruptedError, CodegenError, ExecutionError, FrontendError, ToolchainError
 from kernelyard.nn import cpp_compiler
-from kernelyard.runtime import extern_library
+from kernelyard.runtime.modules import extern_library
 from kernelyard.testing import evaluate
 from kernelyard.transform import AttachExternModules, get_pipeline
 

@@ -17,7 +17,7 @@ from onnx import helper, numpy_helper
 
 from kernelyard.errors import ExternalDataError, KernelyardError, ModelFormatError
 from kernelyard.ir import Call, Constant
-from kernelyard.runtime.memory import address_of
+from kernelyard.runtime.abi.memory import address_of
 from kernelyard_onnx import outline
 from kernelyard_onnx.frontend import ONNXFrontend
 from kernelyard_onnx.model_file import read_model

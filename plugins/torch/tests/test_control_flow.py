@@ -29,7 +29,7 @@ class Nested(torch.nn.Module):
 
 
 def operators(exe: ky.Executable) -> str:
-    return "\n".join(str(routine) for routine in exe.routines.values())
+    return "\n".join(str(vm_function) for vm_function in exe.vm_functions.values())
 
 
 @BACKENDS

@@ -180,7 +180,7 @@ def test_branches_and_loops(graphs: list[CompiledGraph]) -> None:
             same(compiled[0](x), branches(x))
         for turns in (torch.tensor(0), torch.tensor(3)):
             same(compiled[1](turns, x), loop(turns, x))
-    assert all(graph.executable.routines for graph in graphs)
+    assert all(graph.executable.vm_functions for graph in graphs)
     assert len(graphs) == 2
 
 

@@ -14,8 +14,8 @@ from kernelyard.patterns import FusionPattern
 from kernelyard.patterns.composite import captured_operands
 from kernelyard.placement.json_serializer import JSONSerializer, KernelNode
 from kernelyard.plugins.backend import Backend
-from kernelyard.runtime.json_runtime import JSONRuntime
-from kernelyard.runtime.module import BoundCall
+from kernelyard.runtime.abi.module import BoundCall
+from kernelyard.runtime.modules.json_runtime import JSONRuntime
 
 
 def gemm(y: np.ndarray, a: np.ndarray, b: np.ndarray, transpose_a: bool = False, transpose_b: bool = False) -> None:

@@ -23,7 +23,7 @@ from kernelyard.patterns import Accept, Decline
 from kernelyard.placement.c_source import C_TYPES, CSourceCodegen
 from kernelyard.placement.json_serializer import JSONSerializer, KernelNode
 from kernelyard.plugins.backend import Backend
-from kernelyard.runtime.c_compiler import COMPILERS
+from kernelyard.runtime.jit.c_compiler import COMPILERS
 from kernelyard.testing import assert_offloaded
 from kernelyard.transform import BindParams
 from kernelyard_tvm_compat.annotate_target import AnnotateTarget

@@ -33,7 +33,7 @@ _MOST = (1 << 63) - 1
 
 
 def to_c(dim: Dim, names: Mapping[str, str]) -> str:
-    """The C expression of a dim, `KY_NONE` where it has no value; `names` are those of the symbols' variables,
+    """Return the C expression of a dim, `KY_NONE` where it has no value; `names` are those of the symbols' variables,
     `C_FUNCTIONS` what it may call.
 
     Example:

@@ -161,7 +161,7 @@ def _of_atom(atom: Atom) -> Dim:
 
 
 def symbol(name: str) -> SymbolicDim:
-    """The dim that is one symbol.
+    """Return the dim that is one symbol.
 
     Example:
         >>> symbol("batch") * 2
@@ -171,7 +171,7 @@ def symbol(name: str) -> SymbolicDim:
 
 
 def as_symbol(dim: Dim) -> str | None:
-    """The name of a dim that is one bare symbol, else None."""
+    """Return the name of a dim that is one bare symbol, else None."""
     if isinstance(dim, SymbolicDim) and len(dim.terms) == 1:
         monomial, coefficient = dim.terms[0]
         if coefficient == 1 and len(monomial) == 1 and isinstance(monomial[0], Symbol):
@@ -264,12 +264,12 @@ def ceildiv(left: Dim, right: Dim) -> Dim:
 
 
 def maximum(left: Dim, right: Dim) -> Dim:
-    """The larger of two dims."""
+    """Return the larger of two dims."""
     return _extremum("max", left, right, max)
 
 
 def minimum(left: Dim, right: Dim) -> Dim:
-    """The smaller of two dims."""
+    """Return the smaller of two dims."""
     return _extremum("min", left, right, min)
 
 
@@ -282,7 +282,7 @@ def _extremum(name: str, left: Dim, right: Dim, choose: Callable[[int, int], int
 
 
 def broadcast(left: Dim, right: Dim) -> Dim:
-    """The common size of two dims under NumPy's rule: equal, or one of them 1.
+    """Return the common size of two dims under NumPy's rule: equal, or one of them 1.
 
     What cannot be proved is checked by `evaluate`. Raises: ShapeError when both are known and disagree.
     """
@@ -297,7 +297,7 @@ def broadcast(left: Dim, right: Dim) -> Dim:
 
 
 def product(dims: Iterable[Dim]) -> Dim:
-    """The product of dims; 1 for none."""
+    """Return the product of dims; 1 for none."""
     return reduce(lambda a, b: a * b, dims, 1)
 
 
@@ -327,7 +327,7 @@ def substitute(dim: Dim, values: Mapping[str, Dim]) -> Dim:
 
 
 def evaluate(dim: Dim, values: Mapping[str, int]) -> int:
-    """The value of a dim when its symbols are known.
+    """Return the value of a dim when its symbols are known.
 
     Raises: ShapeError when a symbol is missing or a broadcast does not hold.
     """

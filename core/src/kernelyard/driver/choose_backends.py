@@ -18,8 +18,8 @@ from kernelyard.plugins.backend import Backend
 from kernelyard.plugins.code_generator import CodeGenerator
 from kernelyard.plugins.guard import within_time
 from kernelyard.plugins.manager import PluginManager
-from kernelyard.runtime.device import CPU, device_kinds
-from kernelyard.runtime.distributions import install_line
+from kernelyard.runtime.device.device import CPU, device_kinds
+from kernelyard.runtime.installed.distributions import install_line
 from kernelyard.runtime.report import ON_HOST, Reason
 from kernelyard.target import Target
 
@@ -34,7 +34,7 @@ def choose_backends(
     wanted: Sequence[str] | str,
     options: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> list[Backend]:
-    """The backends to offer the model to, in order, each configured by its options.
+    """Return the backends to offer the model to, in order, each configured by its options.
 
     wanted: names, "auto", or []. A name may be a code generator's: the target's own takes part anyway, so naming it
     only checks that it is usable. A backend that fails over its options is left out with "auto", else an error.
@@ -51,7 +51,10 @@ def choose_backends(
 
 
 def _configured(backend: Backend, options: Mapping[str, Any]) -> Backend | PluginContractError:
-    """The backend for these options, or what is to be said of it. Raises: OptionError and the like, which it means."""
+    """Return the backend for these options, or what is to be said of it.
+
+    Raises: OptionError and the like, which it means.
+    """
     try:
         result = within_time(f"giving {backend.name} its options", lambda: backend.configured(options))
     except Exception as error:  # a vendor's code
@@ -119,7 +122,7 @@ def choose_code_generator(
 
 
 def _host_generators(manager: PluginManager, target: Target) -> list[CodeGenerator]:
-    """The CPU's code generators, for a device that is driven and has none of its own, not even one out of order."""
+    """Return the CPU's code generators, for a device that is driven and has none of its own, not even one out of order."""
     if target.kind not in device_kinds() or manager.providers("code_generator", target.kind):
         return []
     return manager.active("code_generator", CPU)

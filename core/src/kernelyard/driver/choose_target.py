@@ -6,8 +6,8 @@ import difflib
 
 from kernelyard.errors import TargetError
 from kernelyard.plugins.manager import PluginManager
-from kernelyard.runtime.device import device_kinds
-from kernelyard.runtime.distributions import install_line
+from kernelyard.runtime.device.device import device_kinds
+from kernelyard.runtime.installed.distributions import install_line
 from kernelyard.target import Target, as_target
 
 

@@ -18,7 +18,7 @@ import click
 
 from kernelyard import __version__
 from kernelyard.errors import KernelyardError
-from kernelyard.runtime.entry_points import distribution_of, find, load_named
+from kernelyard.runtime.installed.entry_points import distribution_of, find, load_named
 
 COMMANDS = {
     "backends": "List the installed plugins, their states and what is wrong with one.",

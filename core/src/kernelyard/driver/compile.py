@@ -13,7 +13,7 @@ from kernelyard.driver.fallbacks import lower_fallbacks, without_fallbacks
 from kernelyard.driver.generate import Generated, generate, planned_kernels
 from kernelyard.driver.import_model import import_model
 from kernelyard.driver.lower import Lowered, lower
-from kernelyard.driver.lower_routine import lower_routine, routine_names
+from kernelyard.driver.lower_vm_function import lower_vm_function, vm_function_names
 from kernelyard.driver.offload import offload
 from kernelyard.driver.precision import DEFAULT
 from kernelyard.driver.requirements import check_coverage
@@ -24,9 +24,9 @@ from kernelyard.ir.scopes import introduces_symbols
 from kernelyard.ops.reference_runtime import ReferenceModule
 from kernelyard.ops.size_checks import size_checks
 from kernelyard.placement.partition import partition
-from kernelyard.runtime.executable import Executable
-from kernelyard.runtime.module import RuntimeModule
-from kernelyard.runtime.program import SizeCheck
+from kernelyard.runtime.abi.module import RuntimeModule
+from kernelyard.runtime.execute.executable import Executable
+from kernelyard.runtime.program.program import SizeCheck
 from kernelyard.runtime.report import Report
 from kernelyard.target import Target
 from kernelyard.transform.pipelines import get_pipeline
@@ -143,18 +143,18 @@ def link(session: CompileSession, generated: Generated, checks: Mapping[str, tup
     module = without_fallbacks(generated.module)
     modules: list[RuntimeModule] = [*module.attrs.get(EXTERNAL_MODULES, ()), *generated.kernel_modules]
     home, reference = _home(modules), len(modules)  # the number that the reference module will have
-    entries, names = module.entry_functions(), routine_names(module)
+    entries, names = module.entry_functions(), vm_function_names(module)
     programs = {n: lower(n, f, home, reference, checks.get(n, ())) for n, f in entries.items() if n not in names}
-    routines = {n: lower_routine(n, module, home, reference, checks.get(n, ())) for n in entries if n in names}
+    vm_functions = {n: lower_vm_function(n, module, home, reference, checks.get(n, ())) for n in entries if n in names}
     fallbacks = lower_fallbacks(generated.module, home, reference)
     reference_calls: dict[str, Call] = {}
     constants: dict[str, np.ndarray] = {}
-    for each in (*programs.values(), *routines.values(), *fallbacks.values()):
+    for each in (*programs.values(), *vm_functions.values(), *fallbacks.values()):
         reference_calls.update(each.reference_calls)
         constants.update(each.constants)
     if reference_calls:
         modules.append(ReferenceModule.from_calls(reference_calls))
-    _warn_of_interpreted([*programs.values(), *routines.values()])
+    _warn_of_interpreted([*programs.values(), *vm_functions.values()])
     for each in modules:
         constants.update(each.constants())
     return Executable(
@@ -163,7 +163,7 @@ def link(session: CompileSession, generated: Generated, checks: Mapping[str, tup
         constants,
         module.attrs.get("metadata", {}),
         target=str(session.target),
-        routines={name: each.program for name, each in routines.items()},
+        vm_functions={name: each.program for name, each in vm_functions.items()},
         precision=session.precision.name,
         fallbacks={symbol: each.program for symbol, each in fallbacks.items()},
     )
@@ -178,7 +178,7 @@ def _warn_of_interpreted(lowered: Iterable[Lowered]) -> None:
 
 
 def _home(modules: Sequence[RuntimeModule]) -> dict[str, int]:
-    """The number of the module that has each symbol."""
+    """Return the number of the module that has each symbol."""
     home: dict[str, int] = {}
     for number, each in enumerate(modules):
         for symbol in each.symbols():

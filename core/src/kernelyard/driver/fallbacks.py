@@ -8,7 +8,7 @@ from kernelyard.driver.lower import Lowered, lower
 from kernelyard.ir import Function, IRModule
 from kernelyard.ir.types import symbols_of
 from kernelyard.ir.visitor import callees
-from kernelyard.runtime.program import Program
+from kernelyard.runtime.program.program import Program
 from kernelyard.transform.inline_functions import inline_into
 from kernelyard.transform.run_codegen import EXTERNAL_MODULES, Region
 
@@ -26,7 +26,7 @@ def attach_fallbacks(module: IRModule, regions: Iterable[Region]) -> IRModule:
 
 
 def _plain(region: Region) -> Function:
-    """The region's operators, without composites."""
+    """Return the region's operators, without composites."""
     function = region.function
     plain = inline_into(function, region.module, set(callees(function)))
     names = tuple(f"x{number}" for number in range(len(function.params)))

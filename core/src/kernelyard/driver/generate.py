@@ -15,7 +15,7 @@ from kernelyard.ir import Call, ExternFunc, GlobalVar, IRModule, Op
 from kernelyard.legalize import CUSTOM, op_of
 from kernelyard.plugins.code_generator import CodeGenerator
 from kernelyard.plugins.guard import within_time
-from kernelyard.runtime.module import RuntimeModule
+from kernelyard.runtime.abi.module import RuntimeModule
 from kernelyard.runtime.report import EXTERN, Kernel
 from kernelyard.target import Target
 from kernelyard.tir import PrimFunc
@@ -68,13 +68,13 @@ def generate(session: CompileSession, module: IRModule) -> Generated:
 
 
 def planned_kernels(session: CompileSession, module: IRModule) -> tuple[Kernel, ...]:
-    """The kernels that `generate` would make of what no library took. Raises: LegalizeError."""
+    """Return the kernels that `generate` would make of what no library took. Raises: LegalizeError."""
     generator = session.generator
     return kernels_of(get_pipeline("legalize")(module), generator.name) if generator is not None else ()
 
 
 def kernels_of(module: IRModule, generator: str) -> tuple[Kernel, ...]:
-    """The kernels of a module that was legalized: its PrimFuncs, and custom kernels that are called as they are.
+    """Return the kernels of a module that was legalized: its PrimFuncs, and custom kernels that are called as they are.
 
     Calls in fallbacks do not count: they are made where a library refuses.
     """

@@ -78,8 +78,10 @@ def _layers(count: int, edges: Sequence[tuple[int, int]]) -> list[int]:
 
 
 def _routes(items: list[_Item], edges: Sequence[tuple[int, int]]) -> list[list[int]]:
-    """The items that each edge goes through. Edges from one box share the items that they pass: they are drawn as one
-    line that branches."""
+    """Return the items that each edge goes through.
+
+    Edges from one box share the items that they pass: they are drawn as one line that branches.
+    """
     trunks: dict[int, list[int]] = {}
     routes: list[list[int]] = []
     for source, target in edges:

@@ -16,21 +16,21 @@ from kernelyard.driver.operand_table import OperandTable
 from kernelyard.errors import CodegenError, IRError
 from kernelyard.ir import Call, Constant, Expr, ExternFunc, Function, GlobalVar, Op, TupleGetItem, Var
 from kernelyard.ir.types import symbols_of, tensors_of
-from kernelyard.runtime.program import Program, Register, SizeCheck, Step
-from kernelyard.runtime.routine import Routine
-from kernelyard.runtime.spec import TensorSpec
+from kernelyard.runtime.abi.spec import TensorSpec
+from kernelyard.runtime.program.program import Program, Register, SizeCheck, Step
+from kernelyard.runtime.program.vm_function import VMFunction
 from kernelyard.transform.legalize_ops import VIEWS
 
 COMPILED = ("call_tir", "call_dps_packed")
 
 
-Code = TypeVar("Code", Program, Routine)
+Code = TypeVar("Code", Program, VMFunction)
 
 
 @dataclass
 class Lowered(Generic[Code]):
-    """What lowering gives: the program or routine, its constants by digest, and the calls left to the reference module
-    by symbol (no two functions share one)."""
+    """A lowered function: the program or VM function, its constants by digest, and the calls left to the reference
+    module by symbol (no two functions share one)."""
 
     program: Code
     constants: dict[str, np.ndarray]
@@ -72,7 +72,7 @@ def lower(
 
 
 def entry_specs(name: str, function: Function) -> tuple[list[TensorSpec], Callable[[int], Sequence[str]]]:
-    """The inputs of an entry function under the names that callers use, and the names for a number of results.
+    """Return the inputs of an entry function under the names that callers use, and the names for a number of results.
 
     Raises: IRError when the function's attributes do not name them.
     """
@@ -90,7 +90,7 @@ def entry_specs(name: str, function: Function) -> tuple[list[TensorSpec], Callab
 
 
 def _names(names: Sequence[str], count: int, function: str, side: str) -> Sequence[str]:
-    """The names, which callers use as keys: as many as there are values, each once."""
+    """Return the names, which callers use as keys: as many as there are values, each once."""
     if len(names) != count or len(set(names)) != count:
         raise IRError(
             f"the {side} names of @{function} do not fit",
@@ -117,7 +117,7 @@ class _Lowering(OperandTable):
         return self.add(Register(type_.shape, type_.dtype, "constant", digest=constant.digest))
 
     def value(self, var: Var, value: Expr) -> tuple[int, ...]:
-        """The registers that hold the value of a binding; a call adds a step."""
+        """Return the registers that hold the value of a binding; a call adds a step."""
         if isinstance(value, TupleGetItem):
             return self.item(value)
         if not isinstance(value, Call):

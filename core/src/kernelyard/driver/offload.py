@@ -17,7 +17,7 @@ from kernelyard.placement.partition import partition
 from kernelyard.placement.recorder import Recorder
 from kernelyard.plugins.backend import Backend
 from kernelyard.plugins.guard import within_time
-from kernelyard.runtime.module import RuntimeModule
+from kernelyard.runtime.abi.module import RuntimeModule
 from kernelyard.runtime.report import Reason, Violation
 from kernelyard.transform.inline_functions import inline_functions
 from kernelyard.transform.pipelines import codegen
@@ -25,7 +25,7 @@ from kernelyard.transform.run_codegen import Codegen, Region
 
 
 def offload(session: CompileSession, placed: IRModule) -> tuple[IRModule, IRModule]:
-    """The module as it is placed in the end, and with every region compiled.
+    """Return the module as it is placed in the end, and with every region compiled.
 
     A backend is not asked again for what it has failed on, so that this ends.
     Raises: with `strict`, PluginContractError.
@@ -44,13 +44,13 @@ def offload(session: CompileSession, placed: IRModule) -> tuple[IRModule, IRModu
 
 
 def _after(backends: Sequence[Backend], failed: set[str]) -> tuple[Backend, ...]:
-    """The backends that come after the first of the failed ones, and have not failed themselves."""
+    """Return the backends that come after the first of the failed ones, and have not failed themselves."""
     first = next((i for i, backend in enumerate(backends) if backend.name in failed), -1)
     return tuple(backend for backend in backends[first + 1 :] if backend.name not in failed)
 
 
 def _taken_back(placed: IRModule, failed: Mapping[str, Violation], recorder: Recorder) -> IRModule:
-    """The module with failed regions as plain operators again, for each of which the failure is a reason."""
+    """Return the module with failed regions as plain operators again, for each of which the failure is a reason."""
     for symbol, violation in failed.items():
         regions = placed.graph_functions().items()
         names = {n for n, f in regions if CODEGEN in f.attrs and f.attrs.get(GLOBAL_SYMBOL, n) == symbol}
@@ -77,7 +77,7 @@ def _run_codegens(session: CompileSession, module: IRModule) -> IRModule:
 
 
 def _asked_for_refusals(backend: Backend, refusable: dict[str, Region]) -> Codegen:
-    """The backend's codegen, which also notes the regions that the backend may refuse to run, by symbol."""
+    """Return the backend's codegen, which also notes the regions that the backend may refuse to run, by symbol."""
 
     def compiled(regions: list[Region], options: Mapping[str, Any]) -> RuntimeModule:
         module = backend.codegen(regions, options)

@@ -15,7 +15,7 @@ from kernelyard.ir.types import leaves_of
 
 @dataclass(kw_only=True)
 class OperandTable(ABC):
-    """Number the tensors and closures of a function's values: as registers of a Program, or as values of a Routine.
+    """Number the tensors and closures of a function's values: as registers of a Program, or as values of a VMFunction.
 
     of: the numbers of each variable, one per tensor or closure in it. constants: arrays by digest. reference_calls: the
     calls left to the reference module, by symbol.

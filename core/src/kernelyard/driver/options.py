@@ -11,7 +11,7 @@ from kernelyard.plugins.manager import PluginManager
 
 
 def check_options(manager: PluginManager, options: Mapping[str, Mapping[str, Any]] | None) -> dict[str, dict[str, Any]]:
-    """The options as plain dictionaries; each key is the name of an installed plugin.
+    """Return the options as plain dictionaries; each key is the name of an installed plugin.
 
     Raises: OptionError for an unknown plugin, an unknown option, a value of the wrong type.
     """

@@ -30,7 +30,7 @@ class Precision:
     instructions: tuple[str, ...] = ()
 
     def apply(self, module: IRModule) -> IRModule:
-        """The module in this precision; its entry functions take and give what they did."""
+        """Return the module in this precision; its entry functions take and give what they did."""
         return get_pipeline(self.pipeline)(module) if self.pipeline is not None else module
 
     def warn_where_slow(self, target: Target) -> None:
@@ -44,7 +44,7 @@ class Precision:
 
 
 def cpu_flags(target: Target) -> frozenset[str]:
-    """The instruction sets of the CPU that a target means, as Linux calls them; none where nobody says."""
+    """Return the instruction sets of the CPU that a target means, as Linux calls them; none where nobody says."""
     if target.mcpu not in (None, "native"):
         return frozenset()  # the x86-64 levels, which have nothing for narrow floats
     try:
@@ -67,7 +67,7 @@ PRECISIONS: Mapping[str, Precision] = {
 
 
 def get_precision(name: str) -> Precision:
-    """The precision of that name.
+    """Return the precision of that name.
 
     Raises: OptionError with the names that there are.
 

@@ -55,7 +55,7 @@ class Box:
 
 
 def boxes_of(nodes: Sequence[Node]) -> list[Box]:
-    """The model's inputs, its ops in an order in which they can run, and its outputs.
+    """Return the model's inputs, its ops in an order in which they can run, and its outputs.
 
     Ops are boxed by group; in large models, in runs of one backend, or of any. Boxes are runs of the nodes' order, so
     no two need each other.
@@ -96,14 +96,14 @@ def _note(node: Node) -> str:
 
 
 def _short(text: str) -> str:
-    """The ends of a long text, which tell names apart."""
+    """Return the ends of a long text, which tell names apart."""
     half = MAX_LETTERS // 2
     return text if len(text) <= MAX_LETTERS else f"{text[: half - 1]}…{text[-half:]}"
 
 
 # --- the drawing ------------------------------------------------------------------------------------------------------
 def draw(nodes: Sequence[Node], boxes: Sequence[Box], colours: Mapping[str, str]) -> str:
-    """The SVG element; an op's group has its number in `data-node`, a box's the first and last in `data-nodes`."""
+    """Return the SVG element; an op's group has its number in `data-node`, a box's the first and last in `data-nodes`."""
     edges = _edges(nodes, boxes)
     layout = layered_layout([box.size for box in boxes], edges)
     width, height = layout.width + 2 * MARGIN, layout.height + 2 * MARGIN

@@ -20,7 +20,7 @@ MEASURES = (("ops", "ops"), ("FLOPs", "flops"), ("bytes", "bytes"))
 
 
 def report_page(report: Report, title: str) -> str:
-    """The page as HTML text.
+    """Return the page as HTML text.
 
     Models of up to some hundreds of ops are drawn group by group; larger ones are collapsed into runs of one backend.
     """
@@ -44,7 +44,7 @@ def report_page(report: Report, title: str) -> str:
 
 
 def colours_of(report: Report) -> dict[str, str]:
-    """A colour for each backend: strong for those that took regions, pale for those that run the rest."""
+    """Return a colour for each backend: strong for those that took regions, pale for those that run the rest."""
     took = dict.fromkeys(region.backend for region in report.regions)
     others = [name for name in report.coverage if name not in took and name != VIEW]
     chosen = {name: LIBRARY_COLOURS[i % len(LIBRARY_COLOURS)] for i, name in enumerate(took)}
@@ -104,7 +104,7 @@ def _piece(name: str, share: float, colour: str) -> str:
 
 
 def _percent(share: float) -> str:
-    """One decimal; what is not everything is never shown as 100, nor something as 0."""
+    """Format with one decimal; what is not everything is never shown as 100, nor something as 0."""
     if share in (0, 1):
         return f"{100 * share:.0f} %"
     return "< 0.1 %" if share < 0.001 else f"{min(100 * share, 99.9):.1f} %"

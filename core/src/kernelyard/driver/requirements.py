@@ -14,7 +14,7 @@ MAX_REASONS = 3
 
 
 def check_requirements(manager: PluginManager, require: Mapping[str, float] | None) -> dict[str, float]:
-    """The required shares, from 0 to 1, by backend or code generator.
+    """Return the required shares, from 0 to 1, by backend or code generator.
 
     Raises: OptionError, UnknownBackendError, BackendUnavailableError.
     """
@@ -56,7 +56,7 @@ def _share(report: Report, backend: str) -> float:
 
 
 def _reasons(report: Report, backend: str) -> str | None:
-    """The reasons behind most of the work that the backend does not run."""
+    """Return the reasons behind most of the work that the backend does not run."""
     work: Counter[tuple[str, str]] = Counter()
     calls: Counter[tuple[str, str]] = Counter()
     message: dict[tuple[str, str], str] = {}

@@ -126,7 +126,7 @@ class FunctionBuilder:
         return self.bind(TupleGetItem(tuple_value, index))
 
     def function(self, *results: Expr, attrs: Mapping[str, Any] = NO_ATTRIBUTES) -> Function:
-        """The finished function; several results are returned as a tuple."""
+        """Return the finished function; several results are returned as a tuple."""
         result = results[0] if len(results) == 1 else Tuple(results)
         return Function(self.params, self.bindings, result, attrs)
 

@@ -41,12 +41,12 @@ class Misfit:
 
 
 def is_control_flow(value: Expr) -> bool:
-    """True for branches and loops, and for what makes and invokes closures."""
+    """Return True for branches and loops, and for what makes and invokes closures."""
     return isinstance(value, Call) and isinstance(value.op, Op) and value.op.name in CONTROL_FLOW
 
 
 def operands_after_functions(call: Call) -> tuple[Expr, ...]:
-    """The operands of a control-flow call that are values."""
+    """Return the operands of a control-flow call that are values."""
     return call.args[CONTROL_FLOW[call.op_name] :]
 
 
@@ -156,5 +156,5 @@ def _fits(declared: Type, given: Type, known: Collection[str], bound: dict[str, 
 
 
 def as_one(types: Sequence[Type]) -> Type:
-    """The type of one value, or of the tuple of several."""
+    """Return the type of one value, or of the tuple of several."""
     return types[0] if len(types) == 1 else TupleType(tuple(types))

@@ -19,7 +19,7 @@ from kernelyard import dtypes
 from kernelyard.errors import IRError
 from kernelyard.ir.op import NO_ATTRIBUTES, Attributes, Op
 from kernelyard.ir.types import TensorType, TupleType, Type
-from kernelyard.runtime.memory import give_back_pages
+from kernelyard.runtime.abi.memory import give_back_pages
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor, Future
@@ -204,12 +204,12 @@ class Function(BaseFunction):
         return self.result.type
 
     def with_attrs(self, **attrs: Any) -> Function:
-        """The same function with attributes added or replaced."""
+        """Return the same function with attributes added or replaced."""
         return Function(self.params, self.bindings, self.result, {**self.attrs, **attrs})
 
 
 def operands(value: Expr) -> tuple[Expr, ...]:
-    """The expressions that a binding's value reads, GlobalVars and ExternFuncs included as they stand."""
+    """Return the expressions that a binding's value reads, GlobalVars and ExternFuncs included as they stand."""
     if isinstance(value, Call):
         return value.args
     if isinstance(value, Tuple):

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from kernelyard.ir.expr import Constant, operands
 from kernelyard.ir.module import IRModule
-from kernelyard.runtime.bindable import processors
+from kernelyard.runtime.abi.threads import processors
 
 LARGE = 1 << 18  # bytes: what is smaller is hashed sooner than a thread takes it up
 

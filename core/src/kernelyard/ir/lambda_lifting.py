@@ -6,7 +6,7 @@ from kernelyard.ir.expr import Binding, Expr, Function, Var, operands, replace_o
 
 
 def free_variables(function: Function) -> tuple[Var, ...]:
-    """The variables that a function reads and does not bind, in order of first use."""
+    """Return the variables that a function reads and does not bind, in order of first use."""
     bound = {*function.params, *(binding.var for binding in function.bindings)}
     values = (*(binding.value for binding in function.bindings), function.result)
     read = (operand for value in values for operand in operands(value) if isinstance(operand, Var))
@@ -14,7 +14,7 @@ def free_variables(function: Function) -> tuple[Var, ...]:
 
 
 def lift(function: Function) -> tuple[Function, tuple[Var, ...]]:
-    """The function with its free variables as first parameters, and these variables."""
+    """Return the function with its free variables as first parameters, and these variables."""
     free = free_variables(function)
     inner: dict[Expr, Var] = {var: Var(var.name, var.type, var.origin) for var in free}
     bindings = [Binding(b.var, replace_operands(b.value, inner)) for b in function.bindings]

@@ -37,7 +37,7 @@ class IRModule:
         return iter(self.functions)
 
     def graph_functions(self) -> dict[str, Function]:
-        """The graph-level functions by name."""
+        """Return the graph-level functions by name."""
         return {name: f for name, f in self.functions.items() if isinstance(f, Function)}
 
     def entry_functions(self) -> dict[str, Function]:
@@ -47,19 +47,19 @@ class IRModule:
         }
 
     def public_functions(self) -> dict[str, Function]:
-        """The entry functions that callers see: those without the attribute "private"."""
+        """Return the entry functions that callers see: those without the attribute "private"."""
         return {name: f for name, f in self.entry_functions().items() if not f.attrs.get(PRIVATE)}
 
     def with_functions(self, changed: Mapping[str, BaseFunction]) -> IRModule:
-        """A module with functions added or replaced (order of the others is kept)."""
+        """Return a module with functions added or replaced (order of the others is kept)."""
         return IRModule({**self.functions, **changed}, self.attrs)
 
     def without_functions(self, names: set[str]) -> IRModule:
-        """A module with functions left out."""
+        """Return a module with functions left out."""
         return IRModule({n: f for n, f in self.functions.items() if n not in names}, self.attrs)
 
     def with_attrs(self, **attrs: Any) -> IRModule:
-        """A module with attributes added or replaced."""
+        """Return a module with attributes added or replaced."""
         return IRModule(self.functions, {**self.attrs, **attrs})
 
     def fresh_name(self, wanted: str, also_taken: set[str] | frozenset[str] = frozenset()) -> str:
@@ -71,7 +71,7 @@ class IRModule:
         return name
 
     def __str__(self) -> str:
-        """The text form, with the bytes of large constants left out."""
+        """Return the text form, with the bytes of large constants left out."""
         from kernelyard.ir.printer import to_text
 
         return to_text(self, constants="elided")

@@ -35,7 +35,7 @@ class Attribute:
     choices: tuple[str, ...] = ()
 
     def check(self, op: str, name: str, value: object) -> Any:
-        """The value in its canonical form (lists become tuples).
+        """Return the value in its canonical form (lists become tuples).
 
         Raises: AttributeTypeError.
         """
@@ -163,7 +163,7 @@ def register_op(op: Op) -> Op:
 
 
 def get_op(name: str) -> Op:
-    """The op of that name.
+    """Return the op of that name.
 
     Raises: UnknownOpError with the nearest name.
     """
@@ -178,5 +178,5 @@ def get_op(name: str) -> Op:
 
 
 def all_ops() -> tuple[Op, ...]:
-    """Every declared op, by name."""
+    """Return every declared op, by name."""
     return tuple(_REGISTRY[name] for name in sorted(_REGISTRY))

@@ -33,7 +33,7 @@ LoadExternal = Callable[[str, bytes, Mapping[str, np.ndarray]], object]
 def parse_module(
     text: str, constants: Mapping[str, np.ndarray] | None = None, load_external: LoadExternal | None = None
 ) -> IRModule:
-    """The module that a text describes.
+    """Return the module that a text describes.
 
     constants: arrays by digest, for texts printed with their constants elided. load_external: kind, bytes and
     constants -> RuntimeModule, needed only for texts that have attached RuntimeModules. The operators' declarations
@@ -92,7 +92,7 @@ class _Parser(ValueParser):
         return name, syntax.parse_function(self.body())
 
     def body(self) -> str:
-        """The lines between `{` and a line that is `}`, without their indentation."""
+        """Return the lines between `{` and a line that is `}`, without their indentation."""
         opening = self.scanner.peek()
         if not self.scanner.at("{"):
             raise self.scanner.error("expected '{'")

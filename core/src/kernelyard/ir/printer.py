@@ -80,12 +80,12 @@ def register_function_syntax(
 
 
 def function_syntax(keyword: str) -> FunctionSyntax | None:
-    """The registered syntax of a keyword, if any."""
+    """Return the registered syntax of a keyword, if any."""
     return _SYNTAXES.get(keyword)
 
 
 def to_text(module_or_function: IRModule | BaseFunction, constants: str = "inline") -> str:
-    """A module, or one function, as text.
+    """Return a module, or one function, as text.
 
     constants: "inline" adds the bytes of large constants; "elided" leaves them out (the text then parses only with
     these arrays given by digest). Raises: IRError for attributes that have no text form.
@@ -114,7 +114,7 @@ def to_text(module_or_function: IRModule | BaseFunction, constants: str = "inlin
 
 
 def function_lines(name: str, function: BaseFunction) -> list[str]:
-    """A function's lines: one for the signature, one for each binding, one for the result, one for the brace."""
+    """Return a function's lines: one for the signature, one for each binding, one for the result, one for the brace."""
     if isinstance(function, Function):
         return _FunctionPrinter().lines(name, function)
     for syntax in _SYNTAXES.values():
@@ -191,7 +191,7 @@ def _quoted(name: str) -> str:
 
 
 def global_name(name: str) -> str:
-    """The name of a function as it is written: with `@`, quoted where it is no identifier."""
+    """Return the name of a function as it is written: with `@`, quoted where it is no identifier."""
     return f"@{_quoted(name)}"
 
 
@@ -210,7 +210,7 @@ def _attributes(attrs: Mapping[str, Any]) -> str:
 
 
 def attribute_text(value: object) -> str:
-    """An attribute value as text.
+    """Return an attribute value as text.
 
     Raises: IRError for values of other classes than bool, int, float, str, None, dims and tuples, lists and string
     keyed mappings of such.
@@ -234,7 +234,7 @@ def attribute_text(value: object) -> str:
 
 # --- constants --------------------------------------------------------------------------------------------------------
 def constant_text(constant: Constant) -> str:
-    """A constant as a literal when it is small, else by its digest."""
+    """Return a constant as a literal when it is small, else by its digest."""
     texts = _literals(constant) if constant.data.size <= LITERAL_LIMIT else None
     if texts is None:
         return f'constant "{constant.digest}" {constant.type!r}'
@@ -263,7 +263,7 @@ def _literal(element: np.generic) -> str:
 
 
 def literal_value(text: str) -> bool | int | float:
-    """The number that a literal stands for.
+    """Return the number that a literal stands for.
 
     Raises: ValueError.
     """
@@ -287,7 +287,7 @@ def large_constants(module: IRModule) -> Iterable[Constant]:
 
 
 def to_base64(array: np.ndarray) -> str:
-    """The bytes of an array, little-endian and row-major, in base64."""
+    """Return the bytes of an array, little-endian and row-major, in base64."""
     if sys.byteorder == "big":
         array = array.byteswap()
     return base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()
@@ -302,7 +302,7 @@ def _data_lines(module: IRModule) -> Iterable[str]:
 
 # --- what RunCodegen attached -----------------------------------------------------------------------------------------
 def _external_lines(module: IRModule) -> Iterable[str]:
-    """One line for each attached RuntimeModule: its kind, its constants with their types, and its bytes."""
+    """Yield one line for each attached RuntimeModule: its kind, its constants with their types, and its bytes."""
     for runtime_module in module.attrs.get("external_modules", ()):
         blob = base64.b64encode(runtime_module.save_to_bytes()).decode()
         constants = ", ".join(

@@ -16,7 +16,7 @@ class Purity:
         self._functions: dict[str, bool] = {}
 
     def is_pure(self, value: Expr) -> bool:
-        """True when evaluating the value has no effect."""
+        """Return True when evaluating the value has no effect."""
         if not isinstance(value, Call):
             return True
         if isinstance(value.op, GlobalVar):

@@ -46,7 +46,7 @@ class Scanner:
         return token
 
     def at(self, text: str) -> bool:
-        """True when the next token is this mark, arrow or name."""
+        """Return True when the next token is this mark, arrow or name."""
         return self._next.text == text and self._next.kind != "string"
 
     def accept(self, text: str) -> bool:
@@ -67,7 +67,7 @@ class Scanner:
         return self.take()
 
     def string(self) -> str:
-        """The value of a quoted string."""
+        """Return the value of a quoted string."""
         token = self.expect_kind("string")
         try:
             return json.loads(token.text)
@@ -75,7 +75,7 @@ class Scanner:
             raise self.error(f"a string cannot be read: {error}", token) from error
 
     def name(self) -> str:
-        """A name, plain or quoted."""
+        """Return a name, plain or quoted."""
         return self.string() if self._next.kind == "string" else self.expect_kind("name").text
 
     def skip_to(self, position: int) -> None:
@@ -83,7 +83,7 @@ class Scanner:
         self._next = self._scan(position)
 
     def error(self, message: str, token: Token | None = None) -> ParseError:
-        """An error at a token (the next one by default)."""
+        """Return an error at a token (the next one by default)."""
         token = token or self._next
         line = self.text.count("\n", 0, token.start) + 1
         begin = self.text.rfind("\n", 0, token.start) + 1

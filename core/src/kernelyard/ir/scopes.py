@@ -25,7 +25,7 @@ class Scopes:
         self._free: dict[str, frozenset[str]] = {}
 
     def unknown_by_binding(self, function: Function) -> Iterator[tuple[int, frozenset[str]]]:
-        """The bindings that use symbols which nothing before them makes known, by number."""
+        """Yield the bindings that use symbols which nothing before them makes known, by number."""
         known = symbols_of(param.type for param in function.params)
         for index, binding in enumerate(function.bindings):
             own = symbols_of([binding.var.type])
@@ -36,7 +36,7 @@ class Scopes:
                 yield index, unknown
 
     def free(self, name: str) -> frozenset[str]:
-        """The symbols that a private function expects its callers to know."""
+        """Return the symbols that a private function expects its callers to know."""
         if name not in self._free:
             self._free[name] = frozenset()  # of a function that calls itself: what its other bindings need
             function: BaseFunction | None = self._module.functions.get(name)
@@ -46,7 +46,7 @@ class Scopes:
         return self._free[name]
 
     def shared(self, name: str) -> frozenset[str]:
-        """The symbols that a function has in common with its callers, as far as these know them."""
+        """Return the symbols that a function has in common with its callers, as far as these know them."""
         function = self._module.functions.get(name)
         params = function.params if isinstance(function, Function) else ()
         return symbols_of(param.type for param in params) | self.free(name)
@@ -59,19 +59,21 @@ class Scopes:
 
 
 def introduces_symbols(value: Expr) -> bool:
-    """True when new symbols of the value's type stand for sizes that the value itself decides, or a function called."""
+    """Return True when new symbols of the value's type stand for sizes that the value itself decides, or a function
+    called.
+    """
     return isinstance(value, Call) and (not isinstance(value.op, Op) or value.op.introduces_symbols)
 
 
 def attribute_symbols(value: Expr) -> frozenset[str]:
-    """The symbols in the attributes of a call."""
+    """Return the symbols in the attributes of a call."""
     attrs = value.attrs.values() if isinstance(value, Call) else ()
     given = [item for attr in attrs for item in (attr if isinstance(attr, tuple) else (attr,))]
     return frozenset().union(*(dims.symbols_of(item) for item in given if isinstance(item, dims.SymbolicDim)))
 
 
 def fits(declared: Type, given: Type, known: Collection[str], bound: dict[str, Dim]) -> bool:
-    """True when a value of type `given` may be used as one of type `declared`.
+    """Return True when a value of type `given` may be used as one of type `declared`.
 
     Symbols of `declared` that are not `known` stand for any size, the same one everywhere: `bound` collects their
     sizes. A dim from which such a size cannot be read off fits, and is left to the check of the sizes at run time.

@@ -91,14 +91,14 @@ Type: TypeAlias = "TensorType | TupleType | FunctionType"
 
 
 def leaves_of(type_: Type) -> tuple[TensorType | FunctionType, ...]:
-    """The tensors and closures in a type, left to right."""
+    """Return the tensors and closures in a type, left to right."""
     if isinstance(type_, TupleType):
         return tuple(leaf for field in type_.fields for leaf in leaves_of(field))
     return (type_,)
 
 
 def tensors_of(type_: Type) -> tuple[TensorType, ...]:
-    """The tensors in a type, left to right."""
+    """Return the tensors in a type, left to right."""
     return tuple(leaf for leaf in leaves_of(type_) if isinstance(leaf, TensorType))
 
 

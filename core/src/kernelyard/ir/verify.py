@@ -253,7 +253,7 @@ class _FunctionVerifier:
     def fault(
         self, message: str, *, found: object = None, expected: object = None, hint: str | None = None
     ) -> VerifyError:
-        """The error, with the lines around the current one; `>` marks the line of the fault."""
+        """Return the error, with the lines around the current one; `>` marks the line of the fault."""
         lines = function_lines(self.name, self.function)
         first = max(self.line - LINES_AROUND, 0)
         shown = [

@@ -110,7 +110,7 @@ class FunctionMutator:
         self._values: dict[Var, Expr] = {}
 
     def mutate(self, function: Function) -> Function:
-        """The rewritten function; the same object when nothing changed."""
+        """Return the rewritten function; the same object when nothing changed."""
         self._replaced, self._bindings, self._values = {}, [], {}
         for binding in function.bindings:
             self._visit(binding)
@@ -121,7 +121,7 @@ class FunctionMutator:
         return Function(function.params, self._bindings, result, function.attrs)
 
     def rewrite(self, var: Var, value: Expr) -> Expr:
-        """The value to bind in place of `value`."""
+        """Return the value to bind in place of `value`."""
         return value
 
     def emit(self, value: Expr, name: str = "lv", origin: str = "") -> Expr:
@@ -180,7 +180,7 @@ def uses(function: Function) -> dict[Var, list[Binding]]:
 
 
 def result_vars(function: Function) -> tuple[Var, ...]:
-    """The variables that a function returns, in order."""
+    """Return the variables that a function returns, in order."""
     return tuple(operand for operand in operands(function.result) if isinstance(operand, Var))
 
 

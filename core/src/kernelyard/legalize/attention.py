@@ -74,7 +74,7 @@ def _causal(q: Operand, k: Operand, causal: str) -> Score:
 
 
 def _sequence_of(b: RuleBuilder, starts: Operand, length: Dim) -> Buffer:
-    """The number of the sequence that each position belongs to: how many of the others have begun before it."""
+    """Return the number of the sequence that each position belongs to: how many of the others have begun before it."""
     others = starts.shape[0] - 2
     return b.reduce(
         "sum",

@@ -30,22 +30,22 @@ def _broadcast_axis(dim: Dim, target: Dim, at: Expr) -> Expr:
 
 
 def elementwise(b: RuleBuilder, shape: Shape, body: Callable[..., Expr], *sources: Source, name: str = "t") -> Buffer:
-    """A buffer of `shape` that is `body` of the sources' elements, broadcast."""
+    """Return a buffer of `shape` that is `body` of the sources' elements, broadcast."""
     return b.compute(shape, lambda *at: body(*(x[broadcast_index(x.shape, shape, at)] for x in sources)), name)
 
 
 def merge_axes(rank: int, axes: Sequence[int], outer: Sequence[Expr], inner: Sequence[Expr]) -> tuple[Expr, ...]:
-    """An index of full rank: `inner` in order at `axes`, `outer` in order at the others."""
+    """Return an index of full rank: `inner` in order at `axes`, `outer` in order at the others."""
     outer_values, inner_values = iter(outer), iter(inner)
     return tuple(next(inner_values if n in axes else outer_values) for n in range(rank))
 
 
 def kept_index(axes: Sequence[int], at: Sequence[Expr]) -> tuple[Expr, ...]:
-    """An index with the reduced `axes` left out."""
+    """Return an index with the reduced `axes` left out."""
     return tuple(value for n, value in enumerate(at) if n not in axes)
 
 
 def split_shape(shape: Shape, axes: Sequence[int]) -> tuple[Shape, Shape]:
-    """The dims that are not in `axes`, and those that are."""
+    """Return the dims that are not in `axes`, and those that are."""
     outer = tuple(dim for n, dim in enumerate(shape) if n not in axes)
     return outer, tuple(shape[n] for n in axes)

@@ -63,7 +63,7 @@ class _Phase:
 
 
 def _phases(size: Dim, kernel: int, stride: int, begin: int, dilation: int) -> list[_Phase]:
-    """An output axis by the remainders of its index: elements of one remainder are reached by the same taps."""
+    """Return an output axis by the remainders of its index: elements of one remainder are reached by the same taps."""
     phases: list[_Phase] = []
     for offset in range(stride):
         count = dims.ceildiv(size - offset, stride)
@@ -96,7 +96,9 @@ def conv_transpose(
     groups: int,
     output_padding: Ints,
 ) -> Buffer:
-    """One convolution without gaps per remainder of the output's index by the strides, so that every product counts."""
+    """Return one convolution without gaps per remainder of the output's index by the strides, so that every product
+    counts.
+    """
     kernel = [size for size in weight.shape[2:] if isinstance(size, int)]
     if len(kernel) < weight.rank - 2:
         return _gathered_transpose(b, x, weight, strides, padding, dilation, groups)
@@ -125,7 +127,7 @@ def conv_transpose(
 def _phase_of_transpose(
     b: RuleBuilder, x: Source, weight: Operand, phases: Sequence[_Phase], begins: Sequence[int], groups: int
 ) -> Buffer:
-    """The output elements of one remainder per axis."""
+    """Return the output elements of one remainder per axis."""
     channels, per_group = weight.shape[:2]
     from_group = dims.floordiv(channels, groups)
     shape = (*b.result.shape[:2], *(phase.count for phase in phases))

@@ -38,7 +38,7 @@ class CustomKernel:
     accepts: Accepts
 
     def takes(self, types: Sequence[TensorType], attrs: Attributes, result: Type) -> bool:
-        """True when a call is to run on this kernel."""
+        """Return True when a call is to run on this kernel."""
         if isinstance(self.made_by, PrimFunc):
             inputs = [TensorType(buffer.shape, buffer.dtype) for buffer in self.made_by.inputs]
             if inputs != list(types) or self.made_by.result_type != result:
@@ -46,7 +46,7 @@ class CustomKernel:
         return self.accepts(types, attrs)
 
     def primfunc(self, types: Sequence[TensorType], attrs: Attributes, result: Type) -> PrimFunc:
-        """The kernel's loop-level code for a call that it takes. Raises: LegalizeError."""
+        """Return the kernel's loop-level code for a call that it takes. Raises: LegalizeError."""
         own = self.made_by
         function = own if isinstance(own, PrimFunc) else legalize_call(self.op, types, attrs, result, own)
         return function.with_attrs(**{"ops": (self.op,), CUSTOM: (self.name,)})
@@ -122,7 +122,10 @@ def isolated_kernels() -> Iterator[None]:
 
 
 def find_kernel(op: str, types: Sequence[TensorType], attrs: Attributes, result: Type) -> CustomKernel | None:
-    """The custom kernel for a call, None when there is none. Raises: LegalizeError when `accepts` of one fails."""
+    """Return the custom kernel for a call, None when there is none.
+
+    Raises: LegalizeError when `accepts` of one fails.
+    """
     for kernel in reversed(_KERNELS):
         if kernel.op != op:
             continue
@@ -136,10 +139,10 @@ def find_kernel(op: str, types: Sequence[TensorType], attrs: Attributes, result:
 
 
 def is_compiled(kernel: CustomKernel | None) -> bool:
-    """True for a kernel that is called as it is; a rule or a PrimFunc is code yet to be generated."""
+    """Return True for a kernel that is called as it is; a rule or a PrimFunc is code yet to be generated."""
     return kernel is not None and not isinstance(kernel.made_by, (Rule, PrimFunc))
 
 
 def op_of(name: str) -> str | None:
-    """The operator that the custom kernel of that name is for, None when there is none."""
+    """Return the operator that the custom kernel of that name is for, None when there is none."""
     return next((kernel.op for kernel in _KERNELS if kernel.name == name), None)

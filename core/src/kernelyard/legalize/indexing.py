@@ -32,7 +32,7 @@ ACCUMULATE = {"add": "add", "mul": "mul", "max": "max", "min": "min"}
 
 
 def safe_index(found: Expr, size: Dim) -> Expr:
-    """An index read from a tensor, wrapped if negative and limited to an axis of `size`."""
+    """Return an index read from a tensor, wrapped if negative and limited to an axis of `size`."""
     wide = cast(found, INDEX)
     wrapped = wide if found.dtype in dtypes.UNSIGNED else select(wide < 0, wide + size, wide)
     return minimum(maximum(wrapped, 0), index(size) - 1)

@@ -41,7 +41,7 @@ def batch_norm(
 def _statistics(
     b: RuleBuilder, rows: Shape, inner: Sequence[Dim], element: Element, epsilon: float
 ) -> tuple[Buffer, Buffer]:
-    """The mean of each row and 1 / sqrt(variance + epsilon), in two passes over its elements."""
+    """Return the mean of each row and 1 / sqrt(variance + epsilon), in two passes over its elements."""
     count = dims.product(inner)
     total = b.reduce("sum", rows, inner, element, name="total")
     mean = b.compute(rows, lambda *at: divide_by_count(total[at], count), "mean")

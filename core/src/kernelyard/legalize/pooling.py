@@ -27,7 +27,7 @@ def _window(
     dilation: Ints,
     ceil_mode: bool,
 ) -> Buffer:
-    """The elements of each window combined; `value` stands for padding."""
+    """Return the elements of each window combined; `value` stands for padding."""
     rank, out = x.rank - 2, b.result.shape[2:]
     ends: list[Dim] = list(padding[rank:])
     for n in range(rank if ceil_mode else 0):

@@ -87,14 +87,14 @@ def legalize(*names: str, widen: bool = False) -> Callable[[RuleFunction], RuleF
 
 
 def has_rule(name: str) -> bool:
-    """True when an op of that name can be legalized."""
+    """Return True when an op of that name can be legalized."""
     return name in _RULES
 
 
 def legalize_call(
     name: str, operands: Sequence[TensorType], attrs: Attributes, result: Type, rule: Rule | None = None
 ) -> PrimFunc:
-    """The loop-level function of one op call: simplified, verified, tagged with the op's name.
+    """Return the loop-level function of one op call: simplified, verified, tagged with the op's name.
 
     rule: used instead of the registered one. Raises: LegalizeError when there is no rule, or when the rule's results
     are not of the call's type.

@@ -14,7 +14,7 @@ from kernelyard.ir.types import TensorType, Type
 
 
 def stated(types: Sequence[TensorType], attrs: Attributes) -> Type:
-    """The type rule of operators whose type is stated. Raises: TypeInferenceError."""
+    """Return the type rule of operators whose type is stated. Raises: TypeInferenceError."""
     raise TypeInferenceError("the result type of this call is stated by whoever makes it, never inferred")
 
 

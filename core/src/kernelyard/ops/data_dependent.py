@@ -88,7 +88,7 @@ def _overlap(boxes: np.ndarray, box: np.ndarray) -> np.ndarray:
 
 
 def _kept(boxes: np.ndarray, scores: np.ndarray, most: int, overlap: float, least: float) -> list[int]:
-    """The boxes of one class, best first, without those that overlap a better one."""
+    """Return the boxes of one class, best first, without those that overlap a better one."""
     order = [i for i in np.argsort(-scores, kind="stable").tolist() if scores[i] > least]
     kept: list[int] = []
     while order and len(kept) < most:

@@ -109,5 +109,5 @@ def flops_per_input(count: int) -> FlopsRule:
 
 
 def sum_of_elements(type_: Type) -> Dim:
-    """The number of elements of all tensors in a type."""
+    """Return the number of elements of all tensors in a type."""
     return functools.reduce(lambda total, tensor: total + dims.product(tensor.shape), tensors_of(type_), 0)

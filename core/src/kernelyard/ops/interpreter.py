@@ -35,9 +35,9 @@ from kernelyard.ir.control_flow import COLLECTED, IF, MAKE_CLOSURE, WHILE, is_co
 from kernelyard.ir.op import Attributes
 from kernelyard.ir.scopes import Scopes, introduces_symbols
 from kernelyard.ir.types import tensors_of
-from kernelyard.runtime.module import RuntimeModule, accepts_symbols
-from kernelyard.runtime.shapes import solve_symbols, stacked
-from kernelyard.runtime.spec import TensorSpec
+from kernelyard.runtime.abi.module import RuntimeModule, accepts_symbols
+from kernelyard.runtime.abi.shapes import solve_symbols, stacked
+from kernelyard.runtime.abi.spec import TensorSpec
 
 Value: TypeAlias = "np.ndarray | tuple[Value, ...] | Closure"
 Symbols: TypeAlias = "dict[str, int]"
@@ -55,7 +55,7 @@ class Closure:
 def run(
     module: IRModule, inputs: Sequence[np.ndarray] | Mapping[str, np.ndarray], function: str = "main"
 ) -> list[np.ndarray]:
-    """The outputs of a module's function.
+    """Return the outputs of a module's function.
 
     `inputs` are arrays in the order of the parameters, or by name ("input_names" of the function, else the
     parameters' own names). Symbolic dims are read off the inputs.
@@ -91,7 +91,7 @@ def _evaluated(value: Any, symbols: Mapping[str, int]) -> Any:
 
 @singledispatch
 def call_function(function: BaseFunction, args: Sequence[Value], module: IRModule, symbols: Symbols) -> Value:
-    """The result of one of a module's functions; each kind of function registers how it is evaluated.
+    """Return the result of one of a module's functions; each kind of function registers how it is evaluated.
 
     `symbols` are the values of symbolic dims, which the caller's and the callee's types share.
     """
@@ -250,7 +250,7 @@ class _Frame:
         return call_function(self.module[callee.name], tuple(map(self.operand, args)), self.module, self.symbols)
 
     def call_extern(self, call: Call) -> Value:
-        """A function of an attached RuntimeModule: it fills outputs that the caller allocates."""
+        """Return a function of an attached RuntimeModule: it fills outputs that the caller allocates."""
         callee, *args = call.args
         assert isinstance(callee, ExternFunc)
         outputs = [self.allocate(type_) for type_ in tensors_of(call.type)]

@@ -76,7 +76,7 @@ def _erf_coefficients() -> np.ndarray:
 
 
 def erf(x: np.ndarray) -> np.ndarray:
-    """The error function, exact to about one unit in the last place of float64; keeps the dtype.
+    """Return the error function, exact to about one unit in the last place of float64; keeps the dtype.
 
     Example:
         >>> float(erf(np.array(0.5)).round(6))

@@ -19,9 +19,9 @@ from kernelyard.errors import CodegenError, ExecutionError, IRError, ShapeError
 from kernelyard.ir.expr import Call
 from kernelyard.ir.op import Attributes, Op, get_op
 from kernelyard.ops.interpreter import evaluate_attributes
-from kernelyard.runtime.module import RuntimeModule
-from kernelyard.runtime.spec import Fields, corrupted, read_json, write_json
-from kernelyard.runtime.tensor import as_array
+from kernelyard.runtime.abi.module import RuntimeModule
+from kernelyard.runtime.abi.spec import Fields, corrupted, read_json, write_json
+from kernelyard.runtime.device.tensor import as_array
 
 SCHEMA = 1
 
@@ -34,7 +34,7 @@ class OpCall:
     attrs: Attributes
 
     def run(self, arrays: list[np.ndarray], symbols: Mapping[str, int]) -> tuple[np.ndarray, ...]:
-        """The results for some inputs."""
+        """Return the results for some inputs."""
         assert self.op.reference is not None
         result = self.op.reference(*arrays, **evaluate_attributes(self.attrs, symbols))
         return result if isinstance(result, tuple) else (result,)
@@ -51,7 +51,7 @@ class ReferenceModule(RuntimeModule):
 
     @classmethod
     def from_calls(cls, calls: Mapping[str, Call]) -> ReferenceModule:
-        """The module whose functions do what some calls of operators do.
+        """Return the module whose functions do what some calls of operators do.
 
         All arguments of a call become inputs, constants too. Raises: CodegenError for a call without a reference.
         """
@@ -93,7 +93,7 @@ class ReferenceModule(RuntimeModule):
 
 
 def load(data: bytes, constants: Mapping[str, np.ndarray]) -> ReferenceModule:
-    """The module that `save_to_bytes` wrote.
+    """Return the module that `save_to_bytes` wrote.
 
     Raises: ArtifactCorruptedError.
     """

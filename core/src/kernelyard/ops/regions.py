@@ -73,7 +73,7 @@ def _roi_align(
 
 
 def _largest_term(image: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    """The largest of the weighted elements that the samples of a cell are made of."""
+    """Return the largest of the weighted elements that the samples of a cell are made of."""
     terms = np.full((image.shape[0], rows.shape[0], columns.shape[0]), -np.inf)
     for p, q in np.ndindex(rows.shape[0], columns.shape[0]):
         for row in rows[p]:

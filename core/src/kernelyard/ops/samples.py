@@ -24,7 +24,7 @@ def integers(*shape: int, dtype: str = "int64", low: int = -9, high: int = 9, se
 
 
 def booleans(*shape: int, seed: int = 0) -> np.ndarray:
-    """True and False, evenly."""
+    """Return True and False, evenly."""
     return np.asarray(_generator(shape, seed).integers(0, 2, shape)).astype(bool)
 
 

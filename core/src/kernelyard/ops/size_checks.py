@@ -13,11 +13,11 @@ from kernelyard.dims import Dim, SymbolicDim
 from kernelyard.ir import Call, Function, GlobalVar, IRModule, Op, Var
 from kernelyard.ir.types import tensors_of
 from kernelyard.ops.type_rules import assumptions, clamped_size
-from kernelyard.runtime.program import SizeCheck
+from kernelyard.runtime.program.program import SizeCheck
 
 
 def size_checks(module: IRModule, name: str) -> tuple[SizeCheck, ...]:
-    """The checks that a graph-level function and those it calls need, each once.
+    """Return the checks that a graph-level function and those it calls need, each once.
 
     Example:
         >>> import kernelyard.ops

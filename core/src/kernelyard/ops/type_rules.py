@@ -51,7 +51,7 @@ def require_dtype(type_: TensorType, allowed: Sequence[str], what: str = "the op
 
 
 def require_same_dtype(types: Sequence[TensorType]) -> str:
-    """The common element type of all operands."""
+    """Return the common element type of all operands."""
     names = {type_.dtype for type_ in types}
     if len(names) != 1:
         raise TypeInferenceError(
@@ -69,7 +69,7 @@ def require_rank(type_: TensorType, rank: int, what: str = "the operand") -> Non
 
 
 def require_axis(axis: int, rank: int, what: str = "axis") -> int:
-    """An axis in [0, rank)."""
+    """Return an axis in [0, rank)."""
     if not 0 <= axis < rank:
         valid = f"0 to {rank - 1}" if rank else "no axis: the operand has rank 0"
         hint = f"axes count from the front: write {axis + rank}" if -rank <= axis < 0 else None
@@ -95,7 +95,7 @@ def require_length(values: Sequence[object], length: int, what: str) -> None:
 
 # --- dims -------------------------------------------------------------------------------------------------------------
 def unify(left: Dim, right: Dim, what: str) -> Dim:
-    """The one size that two dims must both have; the simpler of the two when that cannot be proved.
+    """Return the one size that two dims must both have; the simpler of the two when that cannot be proved.
 
     Raises: TypeInferenceError when they are known to differ.
     """
@@ -126,7 +126,7 @@ def unify_shapes(left: Shape, right: Shape, what: str) -> Shape:
 
 
 def are_different(left: Dim, right: Dim) -> bool:
-    """True when two dims are proved to differ for all sizes of at least 1."""
+    """Return True when two dims are proved to differ for all sizes of at least 1."""
     difference = left - right
     if isinstance(difference, int):
         return difference != 0
@@ -140,7 +140,7 @@ def _is_plain_polynomial(dim: SymbolicDim) -> bool:
 
 
 def _is_positive(dim: Dim) -> bool:
-    """True when a polynomial is proved positive: in n' = n - 1 the constant and all coefficients are positive."""
+    """Return True when a polynomial is proved positive: in n' = n - 1 the constant and all coefficients are positive."""
     shifted = dims.substitute(dim, {name: dims.symbol(name) + 1 for name in dims.symbols_of(dim)})
     if isinstance(shifted, int):
         return shifted > 0
@@ -149,7 +149,7 @@ def _is_positive(dim: Dim) -> bool:
 
 
 def is_nonnegative(dim: Dim, depth: int = 4) -> bool:
-    """True when a dim is proved to be at least 0 for all sizes of at least 1.
+    """Return True when a dim is proved to be at least 0 for all sizes of at least 1.
 
     Extrema and floor divisions are replaced by their bounds, at most `depth` of them.
     """
@@ -181,7 +181,7 @@ def clamped_size(dim: Dim) -> Dim:
 
 
 def broadcast_shapes(*shapes: Shape) -> Shape:
-    """The common shape under NumPy's rule.
+    """Return the common shape under NumPy's rule.
 
     Raises: TypeInferenceError when known sizes disagree.
     """
@@ -233,7 +233,7 @@ def elementwise(allowed: Sequence[str], result: str | None = None) -> TypeRule:
 
 
 def same_as_first(check: Callable[[Sequence[TensorType], Attributes], None]) -> TypeRule:
-    """The first operand's type, after a check."""
+    """Return the first operand's type, after a check."""
 
     def rule(types: Sequence[TensorType], attrs: Attributes) -> Type:
         check(types, attrs)

@@ -36,7 +36,7 @@ def check_window(attrs: Attributes, rank: int) -> None:
 def window_sizes(
     spatial: Sequence[Dim], kernel: Sequence[Dim], attrs: Attributes, ceil_mode: bool = False
 ) -> tuple[Dim, ...]:
-    """The number of window positions along each spatial axis.
+    """Return the number of window positions along each spatial axis.
 
     With `ceil_mode` the last window may reach beyond the padded input, but must start inside it or its front padding.
     """

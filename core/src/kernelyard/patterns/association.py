@@ -26,7 +26,7 @@ class Quotient(Generic[Operand]):
 def quotients(
     op: str, args: Sequence[Operand], operands_of: Callable[[Operand, str], Sequence[Operand] | None]
 ) -> tuple[Quotient[Operand], ...]:
-    """The ways to read a call of `op` as a product over a number; none for most calls.
+    """Return the ways to read a call of `op` as a product over a number; none for most calls.
 
     operands_of(operand, name) gives the two operands of a call of that op, None for anything else.
 

@@ -144,7 +144,7 @@ def _after_diagonal() -> Pattern:
 
 
 def _is_lower(match: Match) -> bool:
-    """True for a captured mask whose rows are counted along its first axis."""
+    """Return True for a captured mask whose rows are counted along its first axis."""
     if "ones" in match:
         return _is_all(match["ones"], 1) and _is_all(match["no"], 0)
     rows, columns = (match.call_of(name).attrs["count"] for name in ("rows", "columns"))
@@ -246,7 +246,7 @@ def _is_all(expr: Expr, number: float) -> bool:
 
 
 def _is_hidden(data: np.ndarray) -> bool:
-    """True where all are -inf, or the lowest number of the dtype."""
+    """Return True where all are -inf, or the lowest number of the dtype."""
     return bool((data <= ml_dtypes.finfo(data.dtype).min).all())
 
 

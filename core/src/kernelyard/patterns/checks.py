@@ -28,7 +28,7 @@ class Gemm:
 
 
 def gemm_of(match: Match) -> Gemm | Decline:
-    """The product captured as "root" as one call of a GEMM with strided batches, or why it is none.
+    """Return the product captured as "root" as one call of a GEMM with strided batches, or why it is none.
 
     A right side without batches makes one product of all rows. Sizes are compared by proof: two symbols that may turn
     out to be equal are declined.
@@ -63,7 +63,8 @@ def gemm_of_shapes(left: Shape, right: Shape) -> Gemm | Decline:
 
 
 def check_bias(match: Match) -> Decline | None:
-    """None when "bias" has one number for each column of "root", as the epilogue of a GEMM adds it; else why not.
+    """Return None when "bias" has one number for each column of "root", as the epilogue of a GEMM adds it; else why
+    not.
 
     What also broadcasts in another way (one number for all, one for each row, more rows than the product has) is
     declined.

@@ -37,7 +37,7 @@ def lift(
     outputs: Sequence[Var],
     attrs: Mapping[str, Any],
 ) -> Lifted:
-    """A function of `inputs` that computes `bindings` and returns `outputs` (a tuple when there are several).
+    """Return a function of `inputs` that computes `bindings` and returns `outputs` (a tuple when there are several).
 
     inputs: the operands (Var, or Constant to lift as well) that become parameters. Variables of the new function are
     new.
@@ -60,7 +60,7 @@ def lift(
 
 
 def composite_of(match: Match, name: str, attrs: Mapping[str, Any], bind_constants: bool) -> Lifted:
-    """The composite function of a match in a function without aliases (`without_aliases`).
+    """Return the composite function of a match in a function without aliases (`without_aliases`).
 
     Constants stay inside unless `bind_constants` is False.
     """

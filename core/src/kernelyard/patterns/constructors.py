@@ -31,7 +31,7 @@ class OpPattern:
     names: tuple[str, ...]
 
     def __call__(self, *args: Pattern, varargs: bool = False) -> Pattern:
-        """A call of the op; `varargs`: operands beyond `args` are free.
+        """Return a call of the op; `varargs`: operands beyond `args` are free.
 
         Raises: PatternError when an argument is not a pattern.
         """
@@ -44,7 +44,7 @@ def wildcard() -> Pattern:
 
 
 def is_var(name: str = "") -> Pattern:
-    """A variable, that is any value but a constant; with `name`, one of exactly that name.
+    """Return a variable, that is any value but a constant; with `name`, one of exactly that name.
 
     Every variable of a function lives inside its one dataflow block, so there is no other kind to tell apart.
     """
@@ -57,17 +57,17 @@ def is_expr(expr: Expr) -> Pattern:
 
 
 def is_gv(name: str = "") -> Pattern:
-    """A GlobalVar, of exactly this name when one is given; call it for calls of the function: `is_gv("f")(x)`."""
+    """Return a GlobalVar, of exactly this name when one is given; call it for calls of the function: `is_gv("f")(x)`."""
     return GlobalVarPattern(name)
 
 
 def is_extern(symbol: str = "") -> Pattern:
-    """An ExternFunc, of exactly this symbol when one is given."""
+    """Return an ExternFunc, of exactly this symbol when one is given."""
     return ExternFuncPattern(symbol)
 
 
 def is_function(params: Sequence[Pattern], result: Pattern) -> Pattern:
-    """A GlobalVar of a function whose parameters and result match; nothing inside it is captured.
+    """Return a GlobalVar of a function whose parameters and result match; nothing inside it is captured.
 
     Matches only where the functions are known: `Matcher(function, module)`.
     """
@@ -76,12 +76,12 @@ def is_function(params: Sequence[Pattern], result: Pattern) -> Pattern:
 
 
 def is_const(value: float | None = None, rtol: float = 1e-5) -> Pattern:
-    """A constant; with `value`, one whose every element is that number within `rtol`."""
+    """Return a constant; with `value`, one whose every element is that number within `rtol`."""
     return ConstantPattern(value, rtol)
 
 
 def is_op(*names: str) -> OpPattern:
-    """One of these ops; call the result with the patterns of its operands.
+    """Return one of these ops; call the result with the patterns of its operands.
 
     Raises: PatternError for no name at all.
 
@@ -94,7 +94,7 @@ def is_op(*names: str) -> OpPattern:
 
 
 def is_tuple(*fields: Pattern, unordered: bool = False) -> Pattern:
-    """A tuple of these fields; `unordered`: in any order.
+    """Return a tuple of these fields; `unordered`: in any order.
 
     Raises: PatternError when a field is not a pattern.
     """
@@ -108,17 +108,19 @@ def is_tuple_get_item(tuple_value: Pattern, index: int | None = None) -> Pattern
 
 
 def is_call_tir(function: Pattern | str = "", args: Sequence[Pattern] | None = None) -> Pattern:
-    """A call of a loop-level function: its GlobalVar (a pattern, or the name), its operands (None: any)."""
+    """Return a call of a loop-level function: its GlobalVar (a pattern, or the name), its operands (None: any)."""
     return _indirect_call("call_tir", function if isinstance(function, Pattern) else is_gv(function), args)
 
 
 def is_call_dps_packed(function: Pattern | str = "", args: Sequence[Pattern] | None = None) -> Pattern:
-    """A call of a function of a RuntimeModule: its ExternFunc (a pattern, or the symbol), its operands (None: any)."""
+    """Return a call of a function of a RuntimeModule: its ExternFunc (a pattern, or the symbol), its operands (None:
+    any).
+    """
     return _indirect_call("call_dps_packed", function if isinstance(function, Pattern) else is_extern(function), args)
 
 
 def is_shape(*shape: Dim) -> Pattern:
-    """A shape as a value, whose dims are provably these: what `shape_tensor` makes."""
+    """Return a shape as a value, whose dims are provably these: what `shape_tensor` makes."""
     return is_op("shape_tensor")().has_attr(dims=shape)
 
 

@@ -31,7 +31,7 @@ class Dataflow:
 
     @staticmethod
     def of(source: Dataflow | Function | Mapping[Var, Expr]) -> Dataflow:
-        """The dataflow of a function, or of a mapping from variables to their values."""
+        """Return the dataflow of a function, or of a mapping from variables to their values."""
         if isinstance(source, Dataflow):
             return source
         if isinstance(source, Function):
@@ -39,11 +39,13 @@ class Dataflow:
         return Dataflow(Binding(var, value) for var, value in source.items())
 
     def is_alias(self, var: Var) -> bool:
-        """True when the variable only renames another value."""
+        """Return True when the variable only renames another value."""
         return var in self._behind
 
     def resolve(self, expr: Expr) -> Expr:
-        """The operand behind renamings: a Var that is a parameter or is bound to a computed value, or a Constant."""
+        """Return the operand behind renamings: a Var that is a parameter or is bound to a computed value, or a
+        Constant.
+        """
         return self._behind.get(expr, expr)
 
     def value_of(self, expr: Expr) -> Expr:
@@ -56,16 +58,16 @@ class Dataflow:
         return tuple(self._users.get(var, ()))
 
     def is_returned(self, var: Var) -> bool:
-        """True when the function returns the variable."""
+        """Return True when the function returns the variable."""
         return var in self.returned
 
     def is_needed_outside(self, var: Var, group: Collection[Var]) -> bool:
-        """True when something that is not in `group` reads the variable, or the function returns it."""
+        """Return True when something that is not in `group` reads the variable, or the function returns it."""
         return var in self.returned or not all(user in group for user in self._users.get(var, ()))
 
 
 def without_aliases(function: Function) -> Function:
-    """The function without bindings that only rename a value; the same object when it has none."""
+    """Return the function without bindings that only rename a value; the same object when it has none."""
     dataflow = Dataflow(function.bindings, function.result)
     kept = [binding for binding in function.bindings if not dataflow.is_alias(binding.var)]
     if len(kept) == len(function.bindings):

@@ -18,7 +18,7 @@ _MOST_VALUES = 64  # what decodes is short; the answer takes no longer in a long
 
 
 def is_decoded(expr: Expr, value_of: Values) -> bool:
-    """True for what is computed from constants alone, by operators that decode: each run would compute it again.
+    """Return True for what is computed from constants alone, by operators that decode: each run would compute it again.
 
     value_of: what a variable is bound to.
 

@@ -13,7 +13,8 @@ _SAMPLES = 64  # numbers of a constant that are looked at before all are
 
 
 def merge_equal_values(function: Function, purity: Purity) -> Function:
-    """The function with each value that equals one bound before replaced by it; the same object when there is none.
+    """Return the function with each value that equals one bound before replaced by it; the same object when there is
+    none.
 
     Operands of commutative operators may be swapped. What has effects is left alone.
 

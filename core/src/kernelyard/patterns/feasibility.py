@@ -78,7 +78,7 @@ class Feasibility:
         self._known: dict[tuple[Pattern, Expr], bool] = {}
 
     def may_match(self, pattern: Pattern, expr: Expr) -> bool:
-        """False when `pattern` cannot match the operand; True decides nothing."""
+        """Return False when `pattern` cannot match the operand; True decides nothing."""
         key = (pattern, expr)
         known = self._known.get(key)
         if known is None:
@@ -134,7 +134,7 @@ class Feasibility:
             yield from self._reassociated(pattern, call)
 
     def _reassociated(self, pattern: CallPattern, call: Call) -> Iterator[Way]:
-        """The ways that only another spelling allows."""
+        """Yield the ways that only another spelling allows."""
         is_as_written = call.op_name in pattern.ops
         if is_as_written and call.op_name == DIVIDE:
             return  # the factors of the product inside may be swapped anyway
@@ -223,7 +223,7 @@ _TESTS: dict[type[Pattern], Callable[[Feasibility, Pattern, Expr], bool]] = {  #
 
 
 def operand_orders(call: Call, count: int) -> tuple[tuple[Expr, ...], ...]:
-    """The first `count` operands of a call; for the two of a commutative op the swapped order as well."""
+    """Return the first `count` operands of a call; for the two of a commutative op the swapped order as well."""
     args = call.args[:count]
     if isinstance(call.op, Op) and call.op.commutative and len(args) == 2 and not same_value(args[0], args[1]):
         return args, args[::-1]
@@ -231,7 +231,7 @@ def operand_orders(call: Call, count: int) -> tuple[tuple[Expr, ...], ...]:
 
 
 def same_value(left: Expr, right: Expr) -> bool:
-    """True when two operands are the same variable, constants of equal content, or the same function."""
+    """Return True when two operands are the same variable, constants of equal content, or the same function."""
     if left is right:
         return True
     if isinstance(left, Constant) and isinstance(right, Constant):

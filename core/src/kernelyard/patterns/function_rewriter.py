@@ -41,7 +41,7 @@ class RuleSource(Protocol):
         ...
 
     def rule(self, names: Mapping[str, str]) -> Rule:
-        """The rule; `names` says what the subroutines are called in the module that is rewritten."""
+        """Return the rule; `names` says what the subroutines are called in the module that is rewritten."""
         ...
 
 
@@ -59,7 +59,7 @@ class Rewriter:
         return Rewriter((*self.sources, *other.sources))
 
     def __call__(self, target: Target) -> Target:
-        """The rewritten function or module; the same object when nothing applies.
+        """Return the rewritten function or module; the same object when nothing applies.
 
         Raises: PatternError, as `rewrite`, and for a function whose replacement would need functions of a module.
         """
@@ -91,7 +91,7 @@ class Rewriter:
         return rewritten.without_functions(unused)
 
     def _rules(self, module: IRModule) -> tuple[list[Rule], dict[str, BaseFunction]]:
-        """The rules, and their subroutines under names that are free in the module."""
+        """Return the rules, and their subroutines under names that are free in the module."""
         rules: list[Rule] = []
         added: dict[str, BaseFunction] = {}
         for source in self.sources:
@@ -106,7 +106,7 @@ class Rewriter:
 
 
 def _with_callees(function: BaseFunction, names: Mapping[str, str]) -> BaseFunction:
-    """A subroutine that calls other subroutines by their new names; the same object when no name changes."""
+    """Return a subroutine that calls other subroutines by their new names; the same object when no name changes."""
     if not isinstance(function, Function) or all(old == new for old, new in names.items()):
         return function
 
@@ -153,7 +153,7 @@ class _PairRule:
 
 
 def rewriter_of(pattern: Callable[..., Any], replacement: Callable[..., Any]) -> Rewriter:
-    """A rewriter of a pair of functions over `op`.
+    """Return a rewriter of a pair of functions over `op`.
 
     pattern: traced (see `trace`); its parameters are captures. replacement: is given captures by name (None for one
     that took no part) and returns the new value, or None to leave the match; a parameter called "match" is the Match.
@@ -174,7 +174,7 @@ def rewriter_of(pattern: Callable[..., Any], replacement: Callable[..., Any]) ->
 
 
 def rewriter_from_module(module: IRModule) -> Rewriter:
-    """A rewriter of the functions "pattern" and "replacement" of a module, which must have the same signature.
+    """Return a rewriter of the functions "pattern" and "replacement" of a module, which must have the same signature.
 
     Symbols of the pattern's parameters stand for any size, the same one throughout. Other functions are subroutines
     of the replacement (loop-level functions, composites, regions, private functions such as branches) and go along

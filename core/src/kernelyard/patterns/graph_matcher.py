@@ -15,7 +15,7 @@ from kernelyard.patterns.pattern_context import Edge, PatternContext
 def graph_matches(
     context: PatternContext, source: Dataflow | Function, module: IRModule | None = None
 ) -> Iterator[Match]:
-    """Every place where the patterns of `context` match, in order of the function's bindings.
+    """Return every place where the patterns of `context` match, in order of the function's bindings.
 
     The root of each match is its last value. Different orders of equal patterns give different matches.
     """
@@ -57,7 +57,7 @@ class _GraphSearch:
                     yield from self._solve(rest)
 
     def _next(self, roots: tuple[Pattern, ...]) -> tuple[Pattern, tuple[Expr, ...]]:
-        """The pattern to place next: one that hangs on what is placed already, else the first."""
+        """Return the pattern to place next: one that hangs on what is placed already, else the first."""
         for root in roots:
             near = self._near(root)
             if near is not None:
@@ -136,7 +136,7 @@ def _is_leaf(pattern: Pattern) -> bool:
 
 
 def _same_value_as(part: Pattern, root: Pattern) -> bool:
-    """True when `part` is what `root` only adds a constraint or a name to."""
+    """Return True when `part` is what `root` only adds a constraint or a name to."""
     while part is not root and isinstance(root, WrapperPattern):
         root = root.pattern
     return part is root

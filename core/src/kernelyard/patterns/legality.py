@@ -18,7 +18,7 @@ OWN_SIZE = "own-size"
 
 
 def check_legality(match: Match) -> Decline | None:
-    """None when the match may become one function whose only result is its root; else why not.
+    """Return None when the match may become one function whose only result is its root; else why not.
 
     Codes: "leaking-intermediate" (a value inside is also used outside), "cycle" (and that use feeds the group again),
     "impure" (an op has effects), "tuple-input" (a whole tuple would cross the boundary), "control-flow" (a branch or a

@@ -66,18 +66,18 @@ class Match:
         return value
 
     def __getitem__(self, key: str | Pattern) -> Expr:
-        """The captured operand of that name, or what a pattern that took part stands for."""
+        """Return the captured operand of that name, or what a pattern that took part stands for."""
         return self.values[key] if isinstance(key, Pattern) else self.captures[key]
 
     def __contains__(self, key: object) -> bool:
         return key in self.captures or key in self.values
 
     def get(self, name: str) -> Expr | None:
-        """The captured operand of that name, None when it took no part in this match."""
+        """Return the captured operand of that name, None when it took no part in this match."""
         return self.captures.get(name)
 
     def call_of(self, name: str) -> Call:
-        """The call that a captured variable is bound to.
+        """Return the call that a captured variable is bound to.
 
         Raises: PatternError when the capture is missing or is no call.
         """
@@ -153,11 +153,12 @@ class Matcher:
         self.feasibility = Feasibility(self.dataflow, module.functions if module else {})
 
     def match(self, pattern: Pattern, expr: Expr) -> Match | None:
-        """The best way in which `pattern` matches `expr`, or None."""
+        """Return the best way in which `pattern` matches `expr`, or None."""
         return next(self.matches(pattern, expr), None)
 
     def matches(self, pattern: Pattern, expr: Expr) -> Iterator[Match]:
-        """Every way in which `pattern` matches `expr`, best first: left alternatives and given operand order first.
+        """Yield every way in which `pattern` matches `expr`, best first: left alternatives and given operand order
+        first.
 
         expr: a Var, or a value bound in the function. Different alternatives may give equal matches.
         """
@@ -171,7 +172,7 @@ class Matcher:
 
 
 def match(pattern: Pattern, expr: Expr, bindings: Source) -> Match | None:
-    """The best way in which `pattern` matches `expr`, or None; see `Matcher`, which is faster for many."""
+    """Return the best way in which `pattern` matches `expr`, or None; see `Matcher`, which is faster for many."""
     return Matcher(bindings).match(pattern, expr)
 
 
@@ -182,12 +183,12 @@ def extract(pattern: Pattern, expr: Expr, bindings: Source) -> Mapping[Pattern, 
 
 
 def matches(pattern: Pattern, expr: Expr, bindings: Source) -> Iterator[Match]:
-    """Every way in which `pattern` matches `expr`, best first; see `Matcher`."""
+    """Return every way in which `pattern` matches `expr`, best first; see `Matcher`."""
     return Matcher(bindings).matches(pattern, expr)
 
 
 def matches_function(pattern: Pattern, function: Function, module: IRModule | None = None) -> bool:
-    """True when a function's parameters and result are as `is_function` says."""
+    """Return True when a function's parameters and result are as `is_function` says."""
     feasibility = Feasibility(Dataflow.of(function), module.functions if module else {})
     return isinstance(pattern, FunctionPattern) and _function_fits(pattern, function, feasibility)
 
@@ -231,7 +232,7 @@ class Search:
         return Match(root, captures, bindings, self.dataflow, values)
 
     def shapes_agree(self) -> bool:
-        """True when the values bound have the shapes of others that `same_shape_as` demands."""
+        """Return True when the values bound have the shapes of others that `same_shape_as` demands."""
         constraints = [pattern for pattern in self.bound if isinstance(pattern, SameShapePattern)]
         return all(self._same_shape(pattern, other) for pattern in constraints for other in pattern.others)
 
@@ -328,7 +329,7 @@ class Search:
             del self.members[var]
 
     def solve_all(self, patterns: Sequence[Pattern], exprs: Sequence[Expr], start: int = 0) -> Iterator[None]:
-        """All patterns from number `start` on, each on its operand."""
+        """Yield all patterns from number `start` on, each on its operand."""
         if start == len(patterns):
             yield
         elif start == len(patterns) - 1:

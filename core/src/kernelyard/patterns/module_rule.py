@@ -60,7 +60,7 @@ class ModuleRule:
         return ModuleRule(pattern, replacement, others)
 
     def rule(self, names: Mapping[str, str]) -> Rule:
-        """The rule; `names` says what the subroutines are called in the module that is rewritten."""
+        """Return the rule; `names` says what the subroutines are called in the module that is rewritten."""
         stands_for = _patterns_of(self.pattern)
         result = self.pattern.result
         context = PatternContext()
@@ -101,7 +101,7 @@ def _same_signature(pattern: Function, replacement: Function) -> None:
 
 
 def _patterns_of(function: Function) -> dict[Expr, Pattern]:
-    """A pattern for each variable of a function."""
+    """Return a pattern for each variable of a function."""
     found: dict[Expr, Pattern] = {param: wildcard() for param in function.params}
 
     def operand(expr: Expr) -> Pattern:
@@ -171,7 +171,7 @@ def _instance(
     symbols: Symbols,
     names: Mapping[str, str],
 ) -> tuple[Expr, ...]:
-    """The replacement's results over what the parameters stand for."""
+    """Return the replacement's results over what the parameters stand for."""
     new: dict[Expr, Expr] = {}
     for param, wanted in zip(replacement.params, pattern.params, strict=True):
         new[param] = match[stands_for[wanted]]

@@ -73,7 +73,7 @@ class NearMisses:
         self._conditions: dict[Pattern, bool] = {}
 
     def find(self, pattern: Pattern, expr: Expr) -> NearMiss | None:
-        """The first part of `pattern` that fails on `expr`; None when each part fits for itself."""
+        """Return the first part of `pattern` that fails on `expr`; None when each part fits for itself."""
         key = (pattern, expr)
         if key not in self._known:
             explain = _EXPLAINERS.get(type(pattern), NearMisses._whole)
@@ -228,7 +228,7 @@ _NAMES: dict[type[Pattern], str] = {
 
 
 def _nearest(misses: Sequence[NearMiss | None]) -> NearMiss | None:
-    """The one that got furthest; None when one of them is no miss."""
+    """Return the one that got furthest; None when one of them is no miss."""
     if any(miss is None for miss in misses):
         return None
     return max((miss for miss in misses if miss is not None), key=lambda miss: miss.fitted)

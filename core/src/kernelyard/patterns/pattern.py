@@ -37,7 +37,7 @@ class Pattern:
         record(self)
 
     def __call__(self, *args: Pattern, varargs: bool = False) -> Pattern:
-        """A call of a module's function that this pattern matches; `varargs`: operands beyond `args` are free."""
+        """Return a call of a module's function that this pattern matches; `varargs`: operands beyond `args` are free."""
         return FunctionCallPattern(self, checked_operands(args, "a function"), varargs)
 
     def __or__(self, other: Pattern) -> Pattern:
@@ -57,23 +57,25 @@ class Pattern:
         return TupleGetItemPattern(self, index)
 
     def has_attr(self, **attrs: Any) -> Pattern:
-        """A call whose attributes have these values; a callable is a predicate on the value."""
+        """Return a call whose attributes have these values; a callable is a predicate on the value."""
         return AttrPattern(self, tuple(attrs.items()))
 
     def has_dtype(self, *dtypes: str) -> Pattern:
-        """A tensor of one of these element types."""
+        """Return a tensor of one of these element types."""
         return DtypePattern(self, dtypes)
 
     def has_shape(self, *shape: Dim | None) -> Pattern:
-        """A tensor whose dims are provably these; None: any dim."""
+        """Return a tensor whose dims are provably these; None: any dim."""
         return ShapePattern(self, shape)
 
     def has_type(self, type_: Type) -> Pattern:
-        """A value provably of this type; symbolic dims are compared as expressions."""
+        """Return a value provably of this type; symbolic dims are compared as expressions."""
         return TypePattern(self, type_)
 
     def same_shape_as(self, *others: Pattern) -> Pattern:
-        """A tensor whose shape is provably that of what the other patterns stand for; all of them must take part."""
+        """Return a tensor whose shape is provably that of what the other patterns stand for; all of them must take
+        part.
+        """
         return SameShapePattern(self, others)
 
     def used_by(self, other: Sequenced, index: int | None = None) -> PatternSeq:
@@ -93,7 +95,7 @@ class Pattern:
             self.used_by(other)
 
     def where(self, predicate: Callable[[Expr], bool]) -> Pattern:
-        """A value for which `predicate` holds; it is given the operand (a Var or Constant), of known type."""
+        """Return a value for which `predicate` holds; it is given the operand (a Var or Constant), of known type."""
         return PredicatePattern(self, predicate)
 
     def optional(self, wrap: Callable[[Pattern], Pattern]) -> Pattern:
@@ -119,7 +121,7 @@ class Pattern:
         return CapturePattern(self, name)
 
     def dup(self) -> Pattern:
-        """An independent copy: its parts stand for other values."""
+        """Return an independent copy: its parts stand for other values."""
         return _duplicate(self, {})
 
     @cached_property
@@ -352,7 +354,7 @@ def captured_names(pattern: Pattern) -> tuple[str, ...]:
 
 
 def walk(pattern: Pattern) -> tuple[Pattern, ...]:
-    """The pattern and its parts, each once, in order of appearance."""
+    """Return the pattern and its parts, each once, in order of appearance."""
     seen: dict[Pattern, None] = {}
     pending = [pattern]
     while pending:
@@ -364,7 +366,7 @@ def walk(pattern: Pattern) -> tuple[Pattern, ...]:
 
 
 def children(pattern: Pattern) -> list[Pattern]:
-    """The patterns that this one is made of; those that it is only compared with are not among them."""
+    """Return the patterns that this one is made of; those that it is only compared with are not among them."""
     if isinstance(pattern, SameShapePattern):
         return [pattern.pattern]
     parts: list[Pattern] = []

@@ -107,7 +107,7 @@ _CURRENT: ContextVar[PatternContext | None] = ContextVar("kernelyard_pattern_con
 
 
 def current_context() -> PatternContext:
-    """The innermost context entered.
+    """Return the innermost context entered.
 
     Raises: PatternError when there is none.
     """

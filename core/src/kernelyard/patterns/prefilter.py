@@ -56,7 +56,7 @@ class Prefilter:
         }
 
     def may_match(self, pattern: Pattern, var: Var) -> bool:
-        """False when an op that `pattern` cannot do without is nowhere near `var`; True decides nothing."""
+        """Return False when an op that `pattern` cannot do without is nowhere near `var`; True decides nothing."""
         near = self._near.get(var)
         return near is None or all(near & mask for mask in self._masks[pattern])
 

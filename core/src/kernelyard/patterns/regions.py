@@ -57,7 +57,7 @@ class _Grouping:
         self.live: dict[Region, None] = {}
 
     def add(self, node: int, producers: Sequence[int], colour: Hashable | None) -> Region:
-        """A new region of one node; nodes come after their producers."""
+        """Return a new region of one node; nodes come after their producers."""
         ancestors = 0
         for region in {self.region_of[producer] for producer in producers}:
             ancestors |= region.ancestors | region.bits

@@ -72,12 +72,12 @@ PatternLike: TypeAlias = "FusionPattern | tuple[str, Pattern] | tuple[str, Patte
 
 
 def backend_of(pattern_name: str) -> str:
-    """The backend's part of a pattern name: what stands before the first dot."""
+    """Return the backend's part of a pattern name: what stands before the first dot."""
     return pattern_name.partition(".")[0]
 
 
 def as_fusion_pattern(given: PatternLike) -> FusionPattern:
-    """A FusionPattern from one, or from a tuple (name, pattern) or (name, pattern, check).
+    """Return a FusionPattern from one, or from a tuple (name, pattern) or (name, pattern, check).
 
     Raises: PatternError naming what was given.
     """
@@ -131,11 +131,11 @@ class PatternRegistry:
         self._patterns = {name: p for name, p in self._patterns.items() if p.backend != backend}
 
     def of_backend(self, backend: str) -> tuple[FusionPattern, ...]:
-        """The backend's patterns, highest priority first; none for a backend that has registered none."""
+        """Return the backend's patterns, highest priority first; none for a backend that has registered none."""
         return tuple(pattern for pattern in self._patterns.values() if pattern.backend == backend)
 
     def find(self, name: str) -> FusionPattern:
-        """The pattern of that name.
+        """Return the pattern of that name.
 
         Raises: PatternError with the nearest name.
         """
@@ -164,12 +164,12 @@ def unregister_patterns(backend: str) -> None:
 
 
 def get_patterns(backend: str) -> tuple[FusionPattern, ...]:
-    """The patterns registered for a backend, highest priority first."""
+    """Return the patterns registered for a backend, highest priority first."""
     return _REGISTRY.of_backend(backend)
 
 
 def get_pattern(name: str) -> FusionPattern:
-    """The registered pattern of that name.
+    """Return the registered pattern of that name.
 
     Raises: PatternError with the nearest name.
     """

@@ -131,7 +131,7 @@ class _Round:
         self.effects = [i for i, binding in enumerate(function.bindings) if not self.purity.is_pure(binding.value)]
 
     def run(self, rules: Sequence[Rule]) -> Function | None:
-        """The rewritten function; None when nothing applies."""
+        """Return the rewritten function; None when nothing applies."""
         for rule in rules:
             if isinstance(rule, RewriteRule):
                 self._apply(rule)
@@ -157,7 +157,7 @@ class _Round:
                     break
 
     def _replacement(self, match: Match, rule: RewriteRule) -> list[Binding] | None:
-        """The bindings that take the root's place."""
+        """Return the bindings that take the root's place."""
         emitted: list[Binding] = []
         emit = _emitter(match.root, emitted)
         value = rule.replace(match, emit)
@@ -175,7 +175,7 @@ class _Round:
                 self.touched |= match.members | set(new)
 
     def _is_acyclic(self, new: Mapping[Var, Sequence[Binding]]) -> bool:
-        """True when the values may be replaced, together with those that are, without one depending on itself.
+        """Return True when the values may be replaced, together with those that are, without one depending on itself.
 
         As long as everything reads only what was bound before it, that is certain; else the bindings are sorted.
         """
@@ -203,7 +203,7 @@ class _Round:
         return {var: _bound(var, value, known) for var, value in values.items()}
 
     def _crosses_effect(self, match: Match) -> bool:
-        """True when an op with effects is in the match or between its first and its last value."""
+        """Return True when an op with effects is in the match or between its first and its last value."""
         if not self.effects:
             return False
         positions = [self.matcher.dataflow.position[var] for var in (*match.members, match.root)]
@@ -220,7 +220,7 @@ def _emitter(root: Var, emitted: list[Binding]) -> Emit:
 
 
 def _bound(root: Var, value: Expr, known: dict[Expr, Expr] | None = None) -> list[Binding]:
-    """The bindings of `value` and of its parts, the last of which is the root's.
+    """Return the bindings of `value` and of its parts, the last of which is the root's.
 
     Raises: PatternError when the type is not the root's.
     """
@@ -237,7 +237,7 @@ def _bound(root: Var, value: Expr, known: dict[Expr, Expr] | None = None) -> lis
 
 
 def _is_the_same(new: Expr, old: Expr) -> bool:
-    """True when a replacement is the value that is there already."""
+    """Return True when a replacement is the value that is there already."""
     if new is old:
         return True
     if not isinstance(new, Call) or not isinstance(old, Call) or new.op_name != old.op_name:

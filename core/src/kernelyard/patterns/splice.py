@@ -34,7 +34,7 @@ def _atom(operand: Expr, emit: Emit, known: dict[Expr, Expr]) -> Expr:
 
 
 def splice(function: Function, replaced: Mapping[Var, Sequence[Binding]], purity: Purity) -> Function | None:
-    """The function with bindings put in the place of those of some variables.
+    """Return the function with bindings put in the place of those of some variables.
 
     None when the new bindings depend on one another in a circle.
     """
@@ -46,7 +46,7 @@ def splice(function: Function, replaced: Mapping[Var, Sequence[Binding]], purity
 
 
 def without_dead(function: Function, candidates: Collection[Var]) -> Function:
-    """The function without those of `candidates` that nothing uses any more."""
+    """Return the function without those of `candidates` that nothing uses any more."""
     dataflow = Dataflow(function.bindings, function.result)
     dead: set[Var] = set()
     for binding in reversed(function.bindings):
@@ -58,7 +58,7 @@ def without_dead(function: Function, candidates: Collection[Var]) -> Function:
 
 
 def _in_order(bindings: Sequence[Binding], purity: Purity) -> list[Binding] | None:
-    """The bindings, each after those that it reads; otherwise, and where effects count, as given."""
+    """Return the bindings, each after those that it reads; otherwise, and where effects count, as given."""
     before = _producers(bindings, purity)
     if all(max(producers, default=-1) < i for i, producers in enumerate(before)):
         return list(bindings)

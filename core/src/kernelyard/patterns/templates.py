@@ -26,7 +26,7 @@ def matmul(transposed_rhs: bool = False) -> Pattern:
 
 
 def convolution(rank: int = 2, transposed: bool = False) -> Pattern:
-    """A convolution over `rank` spatial axes, or a transposed one."""
+    """Return a convolution over `rank` spatial axes, or a transposed one."""
     name = f"nn.conv{rank}d_transpose" if transposed else f"nn.conv{rank}d"
     return is_op(name)(wildcard().capture("data"), wildcard().capture("weight")).capture("root")
 
@@ -41,7 +41,7 @@ def with_bias(pattern: Pattern, allow_reshape: bool = False) -> Pattern:
 
 
 def with_activation(pattern: Pattern, *ops: str) -> Pattern:
-    """One of `ops` applied to `pattern`, captured as "activation"."""
+    """Return one of `ops` applied to `pattern`, captured as "activation"."""
     return is_op(*ops)(pattern).capture("activation")
 
 
@@ -69,20 +69,20 @@ def rms_norm() -> Pattern:
 
 
 def matmul_dequantize(transposed_rhs: bool = False) -> Pattern:
-    """A product of integers restored to floats by a constant "scale" and "zero_point"."""
+    """Return a product of integers restored to floats by a constant "scale" and "zero_point"."""
     scale, zero_point = is_const().capture("scale"), is_const().capture("zero_point")
     return is_op("dequantize")(matmul(transposed_rhs), scale, zero_point)
 
 
 def matmul_multiply(transposed_rhs: bool = False) -> Pattern:
-    """A product scaled by two numbers, "scale_a" and "scale_b" of shape (1,), and converted: a product of fp8."""
+    """Return a product scaled by two numbers, "scale_a" and "scale_b" of shape (1,), and converted: a product of fp8."""
     scales = [wildcard().has_shape(1).capture(name) for name in ("scale_a", "scale_b")]
     scale = is_op("multiply")(*scales)
     return is_op("astype")(is_op("multiply")(matmul(transposed_rhs), scale))
 
 
 def decode_matmul(transposed_rhs: bool = False, decode: Pattern | None = None) -> Pattern:
-    """A product whose weight is stored in few bits and decoded first.
+    """Return a product whose weight is stored in few bits and decoded first.
 
     decode: what decodes it, default dequantize of "encoded" by "scale" and "zero_point"; for a loop-level function
     write `is_call_tir("decode", [...])`.
@@ -94,7 +94,7 @@ def decode_matmul(transposed_rhs: bool = False, decode: Pattern | None = None) -
 
 
 def swaps_last_two(axes: tuple[int, ...]) -> bool:
-    """True for a permutation that exchanges the last two axes and nothing else.
+    """Return True for a permutation that exchanges the last two axes and nothing else.
 
     Example:
         >>> swaps_last_two((0, 2, 1)), swaps_last_two((2, 1, 0))

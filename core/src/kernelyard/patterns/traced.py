@@ -66,7 +66,7 @@ def tuple_of(*fields: Value) -> Value:
 
 
 def trace(function: Callable[..., Any]) -> Traced:
-    """The pattern that `function` writes: its parameters are captures of their names.
+    """Return the pattern that `function` writes: its parameters are captures of their names.
 
     A parameter stands for any value, or for one of its own such as its default says: with `CONSTANT = is_const()`,
     `def f(x, weight=CONSTANT, bias=CONSTANT)`. A function that returns several patterns stands for several values.

@@ -24,7 +24,7 @@ def build_report(
     precision: str = "float32",
     fallbacks: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
 ) -> Report:
-    """The report of a module after partitioning, before `RunCodegen`.
+    """Return the report of a module after partitioning, before `RunCodegen`.
 
     rest: who runs the ops that no backend took; without it they are of `REST`. Regions whose codegen failed (recorded
     violations) count among them. fallbacks: kernels that run where a backend refuses a region, by the region's symbol.
@@ -57,7 +57,7 @@ def _rows(nodes: Sequence[Node]) -> Iterator[Placed]:
 
 
 def _regions(nodes: Sequence[Node], fallbacks: Mapping[str, tuple[str, ...]]) -> Iterator[PlacedRegion]:
-    """One for each group that a backend took; it is called what its last op is."""
+    """Yield one for each group that a backend took; it is called what its last op is."""
     for _, members in groupby(nodes, key=lambda node: node.group):
         group = list(members)
         last = group[-1]

@@ -1,7 +1,7 @@
 """CSourceCodegen: regions become C text that calls a library.
 
 A backend says what a kernel's call looks like in C; intermediates, constants and the interface of
-`kernelyard.runtime.native_unit` are written here. A backend that has more to do before its calls (handles, packed
+`kernelyard.runtime.abi.native_unit` are written here. A backend that has more to do before its calls (handles, packed
 weights) overrides `function`.
 """
 
@@ -14,11 +14,11 @@ import numpy as np
 
 from kernelyard.errors import CodegenError
 from kernelyard.placement.json_serializer import JSONSerializer
-from kernelyard.runtime import memory
-from kernelyard.runtime.c_source import CSourceModule
-from kernelyard.runtime.json_runtime import JSONGraph, JSONNode, NodeEntry
-from kernelyard.runtime.native_unit import NativeFunction, NativeUnit, SharedLibrary, c_name
-from kernelyard.runtime.spec import TensorSpec
+from kernelyard.runtime.abi import memory
+from kernelyard.runtime.abi.native_unit import NativeFunction, NativeUnit, SharedLibrary, c_name
+from kernelyard.runtime.abi.spec import TensorSpec
+from kernelyard.runtime.modules.c_source import CSourceModule
+from kernelyard.runtime.modules.json_runtime import JSONGraph, JSONNode, NodeEntry
 from kernelyard.transform.run_codegen import Region
 
 C_TYPES: Mapping[str, str] = {
@@ -95,14 +95,14 @@ class CSourceCodegen:
         raise CodegenError(f"{type(self).__name__} has no C for this kernel", found=node.op)
 
     def generate(self, regions: Sequence[Region], serializer: JSONSerializer) -> CSourceModule:
-        """The regions as one module; `serializer` says what kernels their composites are.
+        """Return the regions as one module; `serializer` says what kernels their composites are.
 
         Raises: CodegenError.
         """
         return self.generate_graphs(serializer.serialize_all(regions), serializer.constants)
 
     def generate_graphs(self, graphs: Sequence[JSONGraph], constants: Mapping[str, np.ndarray]) -> CSourceModule:
-        """The graphs as one module.
+        """Return the graphs as one module.
 
         Raises: CodegenError.
         """
@@ -117,7 +117,7 @@ class CSourceCodegen:
         return CSourceModule(NativeUnit("\n".join(texts), tuple(functions), self.libraries), known)
 
     def function(self, graph: JSONGraph, name: str, constants: dict[str, np.ndarray]) -> tuple[str, tuple[str, ...]]:
-        """The five C functions of a graph, and the digests of the constants that `NAME_prepare` gets.
+        """Return the five C functions of a graph, and the digests of the constants that `NAME_prepare` gets.
 
         An override may add constants of its own to `constants`, by digest.
         Raises: CodegenError.
@@ -175,7 +175,7 @@ class _GraphWriter:
 
 
 def static_shape(spec: TensorSpec, where: str) -> tuple[tuple[int, ...], int]:
-    """A shape whose sizes are all known, and the bytes that it takes.
+    """Return a shape whose sizes are all known, and the bytes that it takes.
 
     Raises: CodegenError.
     """

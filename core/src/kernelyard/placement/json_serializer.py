@@ -1,4 +1,4 @@
-"""JSONSerializer: writes regions as the JSON graphs that `kernelyard.runtime.json_runtime` reads."""
+"""JSONSerializer: writes regions as the JSON graphs that `kernelyard.runtime.modules.json_runtime` reads."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from kernelyard.errors import CodegenError
 from kernelyard.ir import Call, Constant, Expr, Function, Op, Tuple, TupleGetItem, Type, Var
 from kernelyard.ir.types import tensors_of
 from kernelyard.patterns.composite import COMPOSITE
-from kernelyard.runtime.json_runtime import JSONGraph, JSONNode, NodeEntry
-from kernelyard.runtime.spec import TensorSpec
+from kernelyard.runtime.abi.spec import TensorSpec
+from kernelyard.runtime.modules.json_runtime import JSONGraph, JSONNode, NodeEntry
 from kernelyard.transform.run_codegen import Region
 
 
@@ -47,14 +47,14 @@ class JSONSerializer:
         self.constants: dict[str, np.ndarray] = {}
 
     def visit_composite(self, composite: Function, call: Call) -> KernelNode:
-        """The kernel for a composite; its outputs are those of `call`.
+        """Return the kernel for a composite; its outputs are those of `call`.
 
         Raises: CodegenError where a backend has none.
         """
         raise CodegenError(f"{type(self).__name__} has no kernel for a composite", found=composite.attrs[COMPOSITE])
 
     def visit_call(self, call: Call) -> KernelNode:
-        """The kernel for an operator that is in a region by itself, as single-op rules put it there.
+        """Return the kernel for an operator that is in a region by itself, as single-op rules put it there.
 
         Raises: CodegenError where a backend has none.
         """
@@ -67,14 +67,14 @@ class JSONSerializer:
         return constant
 
     def serialize(self, region: Region) -> JSONGraph:
-        """The region's graph; its constants are added to `self.constants` by digest.
+        """Return the region's graph; its constants are added to `self.constants` by digest.
 
         Raises: CodegenError for an operand that is neither parameter nor constant, or an attribute that is not plain.
         """
         return _GraphWriter(self, region).write()
 
     def serialize_all(self, regions: Sequence[Region]) -> list[JSONGraph]:
-        """The graphs of several regions, in order."""
+        """Return the graphs of several regions, in order."""
         return [self.serialize(region) for region in regions]
 
 
@@ -163,7 +163,7 @@ def _spec(type_: Type, name: str = "") -> TensorSpec:
 
 
 def plain(value: Any, where: str) -> Any:
-    """A value as JSON data: tuples become lists, symbolic dims their text.
+    """Return a value as JSON data: tuples become lists, symbolic dims their text.
 
     Raises: CodegenError for anything that JSON cannot hold.
     """

@@ -64,7 +64,7 @@ class _Search:
         self.values = matcher.dataflow.values
 
     def nearest(self, var: Var, patterns: Sequence[FusionPattern]) -> Reason | None:
-        """The reason of the pattern that came nearest; None without patterns."""
+        """Return the reason of the pattern that came nearest; None without patterns."""
         best: tuple[int, Reason] | None = None
         for pattern in patterns:
             miss = self._misses.find(pattern.pattern, var)

@@ -26,7 +26,7 @@ Sources = list[Source]
 
 
 def nodes_of(module: IRModule, recorder: Recorder, rest: Callable[[Call], str]) -> tuple[Node, ...]:
-    """The nodes of all entry functions, in order; `rest` names what runs a call that no backend took."""
+    """Return the nodes of all entry functions, in order; `rest` names what runs a call that no backend took."""
     walk = _Walk(module, recorder, rest)
     for name, function in module.entry_functions().items():
         walk.entry(name, function)
@@ -86,7 +86,7 @@ class _Walk:
         return [source for result in _fields(region.result) for source in known.get(result, [()])[:1]]
 
     def _single(self, region: Function, binding: Binding, known: Mapping[Expr, Sources]) -> Sources:
-        """An operator that is in a region by itself, in no composite: a single-op rule has put it there."""
+        """Return an operator that is in a region by itself, in no composite: a single-op rule has put it there."""
         value, backend = binding.value, region.attrs[CODEGEN]
         if not isinstance(value, Call) or not isinstance(value.op, Op):
             return self._value(binding.var, value, known, None)
@@ -96,7 +96,7 @@ class _Walk:
         return sources
 
     def _originals(self, region: Function, results: Sequence[Var | None]) -> dict[Var, Var]:
-        """The model's variables behind those of a region, which several places may share; from its results back."""
+        """Return the model's variables behind those of a region, which several places may share; from its results back."""
         found: dict[Expr, Var] = {}
         for result, original in zip(_fields(region.result), results, strict=True):
             if original is not None:
@@ -170,7 +170,7 @@ class _Walk:
         return (self.recorder.rest[owner],) if owner in self.recorder.rest else ()
 
     def _of_others(self, owner: str, op: str, reasons: Sequence[Reason]) -> Iterator[Reason]:
-        """The reasons of every backend that has a pattern ending in `op` but does not run it, in order."""
+        """Yield the reasons of every backend that has a pattern ending in `op` but does not run it, in order."""
         for backend, ops in self.recorder.offers.items():
             given = [reason for reason in reasons if reason.backend == backend]
             if backend == owner:
@@ -204,7 +204,7 @@ def _results_by_call(function: Function) -> dict[Var, list[Var | None]]:
 
 
 def flops_of(call: Call) -> int:
-    """The estimated floating-point operations of an op call, each symbolic dim taken as 64."""
+    """Return the estimated floating-point operations of an op call, each symbolic dim taken as 64."""
     types = [arg.type for arg in call.args if isinstance(arg.type, TensorType)]
     if isinstance(call.op, Op) and call.op.flops is not None:
         return _estimate(lambda: call.op.flops(types, call.type, call.attrs))  # pyright: ignore[reportAttributeAccessIssue, reportOptionalCall]
@@ -212,7 +212,7 @@ def flops_of(call: Call) -> int:
 
 
 def bytes_of(call: Call) -> int:
-    """The estimated bytes that an op call reads and writes, each symbolic dim taken as 64."""
+    """Return the estimated bytes that an op call reads and writes, each symbolic dim taken as 64."""
     types = [tensor for arg in call.args for tensor in tensors_of(arg.type)] + list(tensors_of(call.type))
     return sum(_estimate(lambda tensor=tensor: tensor.nbytes) for tensor in types)
 

@@ -75,7 +75,7 @@ def _in_time(
     excluded: frozenset[str],
     recorder: Recorder,
 ) -> IRModule:
-    """All of a backend's checks in one limited time: a limit for each would take longer than most checks do."""
+    """Run all of a backend's checks in one limited time: a limit for each would take longer than most checks do."""
     count = sum(len(function.bindings) for function in module.graph_functions().values())
     what = f"offering the model to {judge.backend.name}"
     return within_time(what, lambda: _offer(module, judge, patterns, excluded, recorder), count)
@@ -84,7 +84,7 @@ def _in_time(
 def partition_for(
     backend: str, module: IRModule, target: Target | str | None = None, recorder: Recorder | None = None
 ) -> IRModule:
-    """The module with regions for one installed backend, for scripts that put the stages together themselves.
+    """Return the module with regions for one installed backend, for scripts that put the stages together themselves.
 
     Call it once for each backend, most wanted first. `kernelyard.placement.partition_for_<name>(module)` is the same.
     target: by default the first kind that the backend is for.

@@ -41,7 +41,7 @@ class RegionJudge:
         return self._contested(region) if isinstance(answer, Accept) else answer
 
     def contested(self, patterns: Sequence[FusionPattern]) -> list[FusionPattern]:
-        """The patterns, whose matches the code generator may claim."""
+        """Return the patterns, whose matches the code generator may claim."""
         return [self._with_claim(pattern) for pattern in patterns] if self._may_bid else list(patterns)
 
     @property
@@ -69,7 +69,7 @@ class RegionJudge:
 def merge_regions(
     module: IRModule, judge: RegionJudge, patterns: Sequence[FusionPattern], recorder: Recorder
 ) -> IRModule:
-    """The module with a backend's composites in regions; those of regions that are declined are operators again.
+    """Return the module with a backend's composites in regions; those of regions that are declined are operators again.
 
     patterns: those that the composites were made from. The recorder, which has their matches, is told what is declined.
     """
@@ -102,7 +102,7 @@ def _ask(backend: Backend, region: Region) -> Answer:
 def _released(
     module: IRModule, declined: dict[Binding, Decline], patterns: dict[str, FusionPattern], recorder: Recorder
 ) -> IRModule:
-    """The module with what was matched in the place of composites."""
+    """Return the module with what was matched in the place of composites."""
     changed: dict[str, Function] = {}
     for name, function in module.entry_functions().items():
         bindings: list[Binding] = []

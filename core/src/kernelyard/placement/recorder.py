@@ -96,7 +96,7 @@ class Recorder:
             self.violations.append(violation)
 
     def declined_matches(self) -> tuple[DeclinedMatch, ...]:
-        """Every refusal, in order, with the backend that took the op in the end."""
+        """Return every refusal, in order, with the backend that took the op in the end."""
         return tuple(
             DeclinedMatch(
                 refusal.backend,
@@ -119,7 +119,7 @@ class Refusals:
         self._reasons: dict[Var | tuple[str, str], dict[Reason, None]] = {}
 
     def copy(self) -> Refusals:
-        """The same reasons, to which others can be added."""
+        """Return the same reasons, to which others can be added."""
         copied = Refusals()
         copied._reasons = {key: dict(reasons) for key, reasons in self._reasons.items()}
         return copied

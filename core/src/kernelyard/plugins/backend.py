@@ -9,7 +9,7 @@ from typing import Any
 
 from kernelyard.ir import IRModule
 from kernelyard.patterns.registry import Accept, Answer, FusionPattern
-from kernelyard.runtime.module import RuntimeModule
+from kernelyard.runtime.abi.module import RuntimeModule
 from kernelyard.target import Target
 from kernelyard.transform.run_codegen import Region
 
@@ -35,7 +35,7 @@ class Backend(ABC):
     yields_to_generator: bool = False
 
     def probe(self) -> Unavailable | None:
-        """None when the library and device are there; asked once, before anything else."""
+        """Return None when the library and device are there; asked once, before anything else."""
         return None
 
     def facts(self) -> Mapping[str, str]:
@@ -43,8 +43,8 @@ class Backend(ABC):
         return {}
 
     def configured(self, options: Mapping[str, Any]) -> Backend:
-        """The backend for a compile with these options, which `codegen` gets too; itself where they change neither
-        patterns nor checks.
+        """Return the backend for a compile with these options, which `codegen` gets too; itself where they change
+        neither patterns nor checks.
 
         Raises: OptionError for a value that it does not take.
         """

@@ -8,7 +8,7 @@ from typing import Any
 
 from kernelyard.patterns import Match
 from kernelyard.plugins.backend import Unavailable
-from kernelyard.runtime.module import RuntimeModule
+from kernelyard.runtime.abi.module import RuntimeModule
 from kernelyard.target import Target
 from kernelyard.tir import PrimFunc
 from kernelyard.tir.packing import Packing
@@ -22,7 +22,7 @@ class CodeGenerator(ABC):
     targets: tuple[str, ...]
 
     def probe(self) -> Unavailable | None:
-        """None when kernels can be generated here."""
+        """Return None when kernels can be generated here."""
         return None
 
     def facts(self) -> Mapping[str, str]:

@@ -20,7 +20,7 @@ class Frontend(ABC):
 
     @abstractmethod
     def accepts(self, model: object) -> bool:
-        """True for models of this format; must be cheap and must not raise."""
+        """Return True for models of this format; must be cheap and must not raise."""
 
     @abstractmethod
     def import_model(self, model: object, options: Mapping[str, Any]) -> IRModule:

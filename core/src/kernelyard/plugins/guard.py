@@ -48,7 +48,7 @@ def progress() -> None:
 
 
 def guarded(what: str, action: Callable[[], T]) -> T:
-    """The result of a plugin's code.
+    """Return the result of a plugin's code.
 
     Raises: PluginTimeoutError, else PluginError with the plugin's own error as cause.
     """
@@ -59,7 +59,7 @@ def guarded(what: str, action: Callable[[], T]) -> T:
 
 
 def within_time(what: str, action: Callable[[], T], items: int = 0) -> T:
-    """The result of a plugin's code, or the error that it raised, as it is.
+    """Return the result of a plugin's code, or the error that it raised, as it is.
 
     items: how many ops or kernels it is about; each gives it a tenth of the time of one answer more.
     Raises: PluginTimeoutError, PluginError for SystemExit and the like, which a plugin must not raise.

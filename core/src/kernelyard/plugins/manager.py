@@ -31,7 +31,7 @@ from kernelyard.plugins.manifest import Manifest, read_manifest
 from kernelyard.plugins.plugin import STATES as STATES
 from kernelyard.plugins.plugin import BackendInfo as BackendInfo
 from kernelyard.plugins.plugin import Plugin
-from kernelyard.runtime.entry_points import EntryPoint, distribution_of, find
+from kernelyard.runtime.installed.entry_points import EntryPoint, distribution_of, find
 
 GROUP = "kernelyard"
 ALLOW_VARIABLE = "KERNELYARD_PLUGINS"
@@ -196,12 +196,12 @@ class PluginManager:
 
     # --- asking ----------------------------------------------------------------------------------------------------
     def infos(self) -> list[BackendInfo]:
-        """Every plugin with its final state, by name."""
+        """Return every plugin with its final state, by name."""
         self.activate(*self.plugins)
         return [plugin.info() for plugin in self.plugins]
 
     def active(self, part: str, target: str | None = None) -> list[Any]:
-        """Every usable part of one kind (for a target), highest priority first, then by name."""
+        """Return every usable part of one kind (for a target), highest priority first, then by name."""
         chosen = self.providers(part, target)
         self.activate(*chosen)
         usable = [plugin for plugin in chosen if plugin.state == "active"]
@@ -209,7 +209,7 @@ class PluginManager:
         return [plugin.parts[part] for plugin in usable]
 
     def providers(self, part: str, target: str | None = None) -> list[Plugin]:
-        """The plugins whose manifests say that they provide a part (for a target), usable or not."""
+        """Return the plugins whose manifests say that they provide a part (for a target), usable or not."""
         return [plugin for plugin in self.plugins if _may_provide(plugin, part, target)]
 
     def frontends(self, model: object) -> Iterator[Frontend]:
@@ -228,14 +228,14 @@ class PluginManager:
         return [plugin.info() for plugin in chosen if plugin.state == "unavailable"]
 
     def get(self, name: str, part: str, target: str | None = None) -> Any:
-        """The part that the plugin `name` provides.
+        """Return the part that the plugin `name` provides.
 
         Raises: UnknownBackendError with the nearest name, BackendUnavailableError with the stored reason.
         """
         return self.get_any(name, (part,), target)
 
     def get_any(self, name: str, parts: Sequence[str], target: str | None = None) -> Any:
-        """The first of `parts` that the plugin `name` provides.
+        """Return the first of `parts` that the plugin `name` provides.
 
         Raises: as `get`.
         """
@@ -268,19 +268,19 @@ class PluginManager:
         raise _unknown_name(name, [p.name for p in self.plugins if any(_may_provide(p, part, None) for part in parts)])
 
     def option_names(self) -> dict[str, tuple[str, ...]]:
-        """The compile options that each plugin takes, as its manifest says."""
+        """Return the compile options that each plugin takes, as its manifest says."""
         return {plugin.name: plugin.manifest.options if plugin.manifest else () for plugin in self.plugins}
 
     def target_kinds(self) -> tuple[str, ...]:
-        """The kinds of targets that the plugins are for, as their manifests say."""
+        """Return the kinds of targets that the plugins are for, as their manifests say."""
         return tuple(dict.fromkeys(kind for p in self.plugins if p.manifest for kind in p.manifest.targets))
 
     def priority_of(self, name: str) -> int:
-        """The priority that the usable plugin of that name states."""
+        """Return the priority that the usable plugin of that name states."""
         return next((_manifest_of(p).priority for p in self.plugins if p.name == name and p.state == "active"), 0)
 
     def label_of(self, name: str) -> str:
-        """The plugin's name with distribution and version, for messages."""
+        """Return the plugin's name with distribution and version, for messages."""
         return next((plugin.label for plugin in self.plugins if plugin.name == name), f"plugin {name!r}")
 
 
@@ -301,7 +301,7 @@ def _manifest_of(plugin: Plugin) -> Manifest:
 
 
 def _installed(plugins: Sequence[Plugin]) -> tuple[list[EntryPoint], list[list[str]]]:
-    """The entry points of those that are installed, and the hooks that each promises."""
+    """Return the entry points of those that are installed, and the hooks that each promises."""
     installed = [(plugin.entry, _manifest_of(plugin)) for plugin in plugins if plugin.entry is not None]
     hooks = [[HOOK_OF_PART[part] for part in manifest.provides] for _, manifest in installed]
     return [entry for entry, _ in installed], hooks
@@ -342,7 +342,7 @@ def _nothing() -> None:
 
 @cache
 def get_manager() -> PluginManager:
-    """The process-wide manager, made at first use."""
+    """Return the process-wide manager, made at first use."""
     return PluginManager(_blocked_at_start)
 
 
@@ -369,7 +369,7 @@ def blocked(names: Iterable[str]) -> Iterator[None]:
 
 
 def backends() -> list[BackendInfo]:
-    """Every plugin found, usable or not: name, dist, version, api range, state and reason.
+    """Return every plugin found, usable or not: name, dist, version, api range, state and reason.
 
     Example:
         >>> import kernelyard as ky

@@ -13,8 +13,8 @@ from packaging.version import Version
 
 from kernelyard.errors import PluginError
 from kernelyard.plugins.hookspecs import API_VERSION, HOOK_OF_PART
-from kernelyard.runtime import runtime_api
-from kernelyard.runtime.entry_points import EntryPoint
+from kernelyard.runtime.abi import api_range as runtime_api
+from kernelyard.runtime.installed.entry_points import EntryPoint
 
 FILE_NAME = runtime_api.MANIFEST
 _FIELDS: dict[str, type] = {
@@ -122,7 +122,7 @@ def _check_field(name: str, value: Any, where: str) -> None:
             SpecifierSet(value)
         except InvalidSpecifier as error:
             raise PluginError(
-                "the manifest's API range cannot be read", where=where, found=value, expected='">=1.0,<2"'
+                "the manifest's API range cannot be read", where=where, found=value, expected='">=2.0,<3"'
             ) from error
 
 
@@ -139,7 +139,7 @@ def _check_runtime_api(stated: str | None, text: str, where: str) -> None:
 
 
 def read_manifest(module: str) -> Manifest:
-    """The manifest of the plugin module `package.plugin`: `manifest.toml` in the package's folder.
+    """Return the manifest of the plugin module `package.plugin`: `manifest.toml` in the package's folder.
 
     Nothing of the plugin is imported. Raises: PluginError.
     """

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kernelyard.plugins.manifest import Manifest
-from kernelyard.runtime.entry_points import EntryPoint
+from kernelyard.runtime.installed.entry_points import EntryPoint
 
 STATES = ("discovered", "blocked", "incompatible", "unavailable", "broken", "active")
 
@@ -59,7 +59,7 @@ class Plugin:
         return f"plugin {self.name!r} of {self.dist} {self.version}"
 
     def info(self) -> BackendInfo:
-        """The public view."""
+        """Return the public view."""
         shown = self.manifest or Manifest(self.name, "", ())
         return BackendInfo(
             self.name,

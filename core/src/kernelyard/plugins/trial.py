@@ -22,8 +22,8 @@ from kernelyard.plugins.guard import DEFAULT_TIMEOUT, timeout_seconds
 from kernelyard.plugins.hookspecs import API_VERSION
 from kernelyard.plugins.manifest import manifest_path
 from kernelyard.plugins.worker_process import Crashed, Hung, Worker, cause
-from kernelyard.runtime.disk_cache import DiskCache
-from kernelyard.runtime.entry_points import EntryPoint, distribution_of
+from kernelyard.runtime.installed.disk_cache import DiskCache
+from kernelyard.runtime.installed.entry_points import EntryPoint, distribution_of
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ def forget(entries: Sequence[EntryPoint], hooks: Sequence[Sequence[str]]) -> Non
 
 
 def is_wanted() -> bool:
-    """False where the user turned trials off, and where no further Python can be started."""
+    """Return False where the user turned trials off, and where no further Python can be started."""
     return os.environ.get(VARIABLE, "1") != "0" and bool(sys.executable) and not getattr(sys, "frozen", False)
 
 
@@ -126,7 +126,7 @@ def _distributions(folder: str) -> tuple[str, ...]:
 
 
 def _files(entry: EntryPoint) -> list[tuple[str, int, int]]:
-    """The plugin's files with size and time: it may change under one version, as where it is developed."""
+    """Return the plugin's files with size and time: it may change under one version, as where it is developed."""
     try:
         folder = manifest_path(entry.module).parent
     except PluginError:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from kernelyard.plugins.worker_process import private_streams
-from kernelyard.runtime.entry_points import EntryPoint
+from kernelyard.runtime.installed.entry_points import EntryPoint
 
 log = logging.getLogger(__name__)
 

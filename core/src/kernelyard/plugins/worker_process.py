@@ -42,7 +42,7 @@ class Worker:
         self._errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115  # see close
 
     def ask(self, question: object, timeout: float) -> Any:
-        """The answer.
+        """Return the answer.
 
         Raises: Crashed, Hung.
         """

@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from kernelyard.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from kernelyard.runtime.device import Device, cpu, cuda
-    from kernelyard.runtime.executable import Executable
-    from kernelyard.runtime.loader import load
-    from kernelyard.runtime.module import RuntimeModule
-    from kernelyard.runtime.tensor import Tensor
-    from kernelyard.runtime.vm import VirtualMachine
+    from kernelyard.runtime.abi.module import RuntimeModule as RuntimeModule
+    from kernelyard.runtime.artifact.loader import load as load
+    from kernelyard.runtime.device.device import Device as Device
+    from kernelyard.runtime.device.device import cpu as cpu
+    from kernelyard.runtime.device.device import cuda as cuda
+    from kernelyard.runtime.device.tensor import Tensor as Tensor
+    from kernelyard.runtime.execute.executable import Executable as Executable
+    from kernelyard.runtime.execute.virtual_machine import VirtualMachine as VirtualMachine
 
-_HOMES = {
-    "Device": "device",
-    "Executable": "executable",
-    "RuntimeModule": "module",
-    "Tensor": "tensor",
-    "VirtualMachine": "vm",
-    "cpu": "device",
-    "cuda": "device",
-    "load": "loader",
+_HOME = {
+    "kernelyard.runtime.abi.module": "RuntimeModule",
+    "kernelyard.runtime.artifact.loader": "load",
+    "kernelyard.runtime.device.device": "Device cpu cuda",
+    "kernelyard.runtime.device.tensor": "Tensor",
+    "kernelyard.runtime.execute.executable": "Executable",
+    "kernelyard.runtime.execute.virtual_machine": "VirtualMachine",
 }
 
-__all__ = ["Device", "Executable", "RuntimeModule", "Tensor", "VirtualMachine", "cpu", "cuda", "load"]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+__getattr__ = lazy_names(__name__, _HOME)

@@ -26,7 +26,7 @@ class LRU(Generic[K, V]):
         self._lock = RLock()
 
     def get_or_make(self, key: K, make: Callable[[], V]) -> V:
-        """The value of `key`, made if it is not there; others wait meanwhile, so it is made once."""
+        """Return the value of `key`, made if it is not there; others wait meanwhile, so it is made once."""
         with self._lock:
             if key in self._items:
                 self._items.move_to_end(key)
@@ -45,5 +45,5 @@ class LRU(Generic[K, V]):
         return len(self._items)
 
     def __iter__(self) -> Iterator[K]:
-        """The keys, least recently used first."""
+        """Return the keys, least recently used first."""
         return iter(list(self._items))

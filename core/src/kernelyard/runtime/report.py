@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, TypeVar
 
-from kernelyard.runtime.spec import MAX_ITEMS, Fields
+from kernelyard.runtime.abi.spec import MAX_ITEMS, Fields
 from kernelyard.runtime.text_table import aligned, amount, fold
 
 SYMBOL_SIZE = 64  # what every symbolic dim is taken as where work is estimated
@@ -187,7 +187,9 @@ class Report:
         return "\n".join([*fold(self.summary, width), *(line for part in parts for line in part)])
 
     def kernel_text(self, width: int | None = None) -> str:
-        """The kernels as a table, those of the most ops first: how often each is called, and what was fused into it."""
+        """Return the kernels as a table, those of the most ops first: how often each is called, and what was fused into
+        it.
+        """
         calls = sum(kernel.calls for kernel in self.kernels)
         ops = sum(kernel.calls * len(kernel.ops) for kernel in self.kernels)
         head = f"{_counted(len(self.kernels), 'kernel')}, called {_counted(calls, 'time')} for {_counted(ops, 'op')}"
@@ -201,7 +203,7 @@ class Report:
         return self.text()
 
     def to_json(self) -> dict[str, Any]:
-        """The report as JSON data; `from_json` reads it back."""
+        """Return the report as JSON data; `from_json` reads it back."""
         entries = {name: [asdict(entry) for entry in getattr(self, name)] for name in _READERS}
         for region in entries["regions"]:
             if not region["fallback"]:
@@ -309,7 +311,7 @@ def _coverage_lines(report: Report, width: int | None) -> list[str]:
 
 
 def _host_lines(report: Report, width: int | None) -> list[str]:
-    """How many ops run on the host of the device, and why."""
+    """Return how many ops run on the host of the device, and why."""
     why = Counter(reason.message for node in report.nodes for reason in node.reasons if reason.code == ON_HOST)
     lines = [fold(f"{_counted(count, 'op')} on the host: {message}", width) for message, count in why.items()]
     return ["", *(part for line in lines for part in line)] if lines else []

@@ -38,7 +38,7 @@ def aligned(rows: Sequence[Sequence[str]], width: int | None = None) -> list[str
 
 
 def fold(line: str, width: int | None) -> list[str]:
-    """A line as lines of at most `width`, all indented as it is.
+    """Return a line as lines of at most `width`, all indented as it is.
 
     Example:
         >>> fold("  a line that is long", 12)
@@ -52,7 +52,7 @@ def fold(line: str, width: int | None) -> list[str]:
 
 
 def amount(number: float) -> str:
-    """A number with three digits and a unit.
+    """Return a number with three digits and a unit.
 
     Example:
         >>> amount(12), amount(22_400_000_000)
@@ -87,7 +87,7 @@ def _total(widths: Sequence[int]) -> int:
 
 
 def _fitting(widths: Sequence[int], width: int) -> list[int]:
-    """The widths with the widest made smaller until all fit, or none can be."""
+    """Return the widths with the widest made smaller until all fit, or none can be."""
     fitted = list(widths)
     while _total(fitted) > width and max(fitted) > LEAST:
         fitted[fitted.index(max(fitted))] -= 1

@@ -30,7 +30,7 @@ class Affine:
         return step
 
     def with_atom(self, atom: Expr, value: Affine) -> Affine:
-        """The sum with an atom replaced."""
+        """Return the sum with an atom replaced."""
         factor = dict(self.terms)[atom]
         return Affine(tuple(term for term in self.terms if term[0] != atom), self.constant).plus(value, factor)
 
@@ -54,7 +54,7 @@ def axes_of(expr: Expr) -> frozenset[str]:
 
 @lru_cache(maxsize=1 << 14)
 def affine_of(expr: Expr) -> Affine:
-    """An int64 expression as a sum."""
+    """Return an int64 expression as a sum."""
     match expr:
         case Const():
             return Affine((), int(expr.value))
@@ -76,7 +76,7 @@ def affine_of(expr: Expr) -> Affine:
 
 
 def offset_of(buffer: Buffer, indices: Sequence[Expr], dropped: int = 0) -> Affine:
-    """The flat offset of an element; the first `dropped` indices do not count (the buffer is kept without them)."""
+    """Return the flat offset of an element; the first `dropped` indices do not count (the buffer is kept without them)."""
     total = _ZERO
     for expr, stride in list(zip(indices, buffer.strides, strict=True))[dropped:]:
         total = total.plus(affine_of(expr), stride)

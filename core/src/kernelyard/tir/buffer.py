@@ -58,7 +58,7 @@ class Buffer:
         return tuple(reversed(strides))
 
     def __getitem__(self, indices: ExprLike | tuple[ExprLike, ...]) -> Load:
-        """The load of one element; `buffer[()]` for rank 0.
+        """Return the load of one element; `buffer[()]` for rank 0.
 
         Raises: IRError when the number of indices is not the rank.
         """

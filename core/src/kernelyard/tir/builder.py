@@ -39,7 +39,7 @@ class PrimFuncBuilder:
         return buffer
 
     def compute(self, shape: Sequence[Dim], body: Callable[..., Expr], name: str = "t") -> Buffer:
-        """A buffer whose element at each index is `body(*index)`."""
+        """Return a buffer whose element at each index is `body(*index)`."""
         axes = _axes("i", shape, SPATIAL)
         value = body(*_values(axes))
         return self._write(name, tuple(shape), value.dtype, axes, _values(axes), value)
@@ -54,7 +54,7 @@ class PrimFuncBuilder:
         arg: Callable[[Axes, Axes], Expr] | None = None,
         name: str = "t",
     ) -> Buffer:
-        """A buffer whose element at each index combines `body(index, point)` over all points of `extents`.
+        """Return a buffer whose element at each index combines `body(index, point)` over all points of `extents`.
 
         arg: for "argmax" and "argmin", what to store of the point that won.
         """
@@ -75,7 +75,7 @@ class PrimFuncBuilder:
         index_along: Callable[[Axis], Expr] = lambda k: k,
         name: str = "t",
     ) -> Buffer:
-        """A buffer written along one axis in order; `body(buffer, index)` may load what was written before.
+        """Return a buffer written along one axis in order; `body(buffer, index)` may load what was written before.
 
         index_along: where the step writes along the axis (to run from the end, say).
         """
@@ -88,7 +88,7 @@ class PrimFuncBuilder:
         return output
 
     def buffer(self, shape: Sequence[Dim], dtype: str, name: str = "t") -> Buffer:
-        """A buffer to `store` into."""
+        """Return a buffer to `store` into."""
         return self._local(name, tuple(shape), dtype)
 
     def store(
@@ -113,7 +113,7 @@ class PrimFuncBuilder:
         self._blocks.append(ComputeBlock(name, _reduce_last(axes), target, where, body(*point)))
 
     def finish(self, results: Sequence[Buffer], attrs: Mapping[str, Any] = MappingProxyType({})) -> PrimFunc:
-        """The function that returns `results`; they become its output parameters."""
+        """Return the function that returns `results`; they become its output parameters."""
         outputs = [self._copy(r) if r in self._inputs or r in results[:n] else r for n, r in enumerate(results)]
         parameters = {b: Buffer(self._fresh(f"out{n}"), b.shape, b.dtype) for n, b in enumerate(outputs)}
         blocks = tuple(rename_buffers(block, parameters) for block in self._blocks)
@@ -167,7 +167,7 @@ def _values(axes: Sequence[IterVar]) -> Axes:
 
 
 def conversion_block(name: str, source: Buffer, target: Buffer) -> ComputeBlock:
-    """The block that copies a buffer into another one of its shape, converting."""
+    """Return the block that copies a buffer into another one of its shape, converting."""
     axes = _axes("i", target.shape, SPATIAL)
     at = _values(axes)
     return ComputeBlock(name, axes, target, at, cast(source[at], target.dtype))

@@ -28,7 +28,7 @@ _WIDEST = 8
 
 
 def with_common_axes(block: ComputeBlock) -> ComputeBlock:
-    """The block with its spatial axes called s0, s1, ... and its reduce axes r0, r1, ..."""
+    """Return the block with its spatial axes called s0, s1, ... and its reduce axes r0, r1, ..."""
     names: dict[str, str] = {}
     for kind, prefix in ((SPATIAL, "s"), (REDUCE, "r")):
         names |= {axis.name: f"{prefix}{n}" for n, axis in enumerate(a for a in block.axes if a.kind == kind)}
@@ -39,8 +39,9 @@ def with_common_axes(block: ComputeBlock) -> ComputeBlock:
 
 # --- maps over the same points ------------------------------------------------------------------------------------
 def points_of(blocks: Blocks) -> Shape | None:
-    """The extents of the axes when all blocks are maps over the same points that hand on, if anything, the element just
-    written; None otherwise."""
+    """Return the extents of the axes when all blocks are maps over the same points that hand on, if anything, the
+    element just written; None otherwise.
+    """
     extents = _extents(blocks[0])
     here = _point(blocks[0])
     written: set[Buffer] = set()
@@ -56,7 +57,7 @@ def points_of(blocks: Blocks) -> Shape | None:
 
 
 def run_well_together(first: Blocks, second: Blocks) -> bool:
-    """True when the loop nest of maps over the same points is as good for both as their own were.
+    """Return True when the loop nest of maps over the same points is as good for both as their own were.
 
     Neighbours must lie along the same axis for both, and where one is walked as a single long axis, so must the other,
     if the last axis alone does not fill vectors; elements of 8 bytes halve the lanes of narrower ones.
@@ -73,8 +74,9 @@ def run_well_together(first: Blocks, second: Blocks) -> bool:
 
 
 def shares_loads(first: Blocks, second: Blocks) -> bool:
-    """True when maps over the same points read the same elements, or the second those that the first has just written:
-    one for each point."""
+    """Return True when maps over the same points read the same elements, or the second those that the first has just
+    written: one for each point.
+    """
     mine = {load for block in first for load in block.loads} | {Load(b.output, b.indices) for b in first}
     return any(
         load in mine and axes_of(load) >= {axis.name for axis in block.spatial_axes if axis.extent != 1}
@@ -84,7 +86,7 @@ def shares_loads(first: Blocks, second: Blocks) -> bool:
 
 
 def bytes_moved(blocks: Blocks) -> Dim:
-    """The bytes that blocks load and store, each load counted at each point."""
+    """Return the bytes that blocks load and store, each load counted at each point."""
     total: Dim = 0
     for block in blocks:
         sizes = sum(dtypes.itemsize(load.dtype) for load in block.loads) + dtypes.itemsize(block.output.dtype)
@@ -135,7 +137,7 @@ def _uses_axes_as_numbers(block: ComputeBlock) -> bool:
 
 
 def _is_flat(block: ComputeBlock) -> bool:
-    """True when the points may be walked as one long axis."""
+    """Return True when the points may be walked as one long axis."""
     here, shape = block.indices, block.output.shape
     loads = (load for load in block.loads if not _is_one_place(load))
     return not _uses_axes_as_numbers(block) and all(
@@ -144,7 +146,7 @@ def _is_flat(block: ComputeBlock) -> bool:
 
 
 def _is_straight(block: ComputeBlock) -> bool:
-    """True when neighbours along the last axis are neighbours, or the same, in whatever is read."""
+    """Return True when neighbours along the last axis are neighbours, or the same, in whatever is read."""
     last = next((axis.name for axis in reversed(block.spatial_axes) if axis.extent != 1), None)
     return last is None or all(_is_straight_load(load, last) for load in block.loads)
 
@@ -155,7 +157,7 @@ def _is_straight_load(load: Load, last: str) -> bool:
 
 
 def _is_shifted(index: Expr, axis: str) -> bool:
-    """True for the axis, perhaps with something added that does not depend on it."""
+    """Return True for the axis, perhaps with something added that does not depend on it."""
     match index:
         case Axis():
             return index.name == axis
@@ -168,8 +170,9 @@ def _is_shifted(index: Expr, axis: str) -> bool:
 
 # --- rows ---------------------------------------------------------------------------------------------------------
 def may_share_rows(first: Blocks, second: Blocks) -> bool:
-    """True when one of the functions reduces rows, and the other works on the same rows, of which there are enough:
-    the second reads the first's results, or both read the rows of one tensor."""
+    """Return True when one of the functions reduces rows, and the other works on the same rows, of which there are
+    enough: the second reads the first's results, or both read the rows of one tensor.
+    """
     blocks = (*first, *second)
     if not all(map(is_pure, blocks)):
         return False
@@ -186,7 +189,7 @@ def may_share_rows(first: Blocks, second: Blocks) -> bool:
 
 
 def _shared_axes(blocks: Blocks) -> int:
-    """The most leading axes that all blocks have, such that no row needs what another one writes."""
+    """Return the most leading axes that all blocks have, such that no row needs what another one writes."""
     most = min(len(block.spatial_axes) for block in blocks)
     return next((count for count in range(most, 0, -1) if _share(blocks, count)), 0)
 
@@ -204,7 +207,7 @@ def _rows(block: ComputeBlock, count: int) -> Dim:
 
 
 def _is_row_of(load: Load, shared: int) -> bool:
-    """True for a load that runs along the row, and so through memory."""
+    """Return True for a load that runs along the row, and so through memory."""
     row, inner = load.indices[:shared], load.indices[shared:]
     length = dims.product(load.buffer.shape[shared:])
     is_row = row == tuple(Axis(f"s{n}") for n in range(shared))

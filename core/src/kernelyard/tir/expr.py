@@ -74,7 +74,7 @@ class Expr:
         return ()
 
     def with_children(self, new: tuple[Expr, ...]) -> Expr:
-        """The same operation over other sub-expressions."""
+        """Return the same operation over other sub-expressions."""
         return self
 
     def __hash__(self) -> int:
@@ -268,7 +268,7 @@ class Cast(Expr):
 
 
 def const(value: ExprLike, dtype: str) -> Expr:
-    """A literal of a dtype; expressions pass through.
+    """Return a literal of a dtype; expressions pass through.
 
     Raises: IRError when an expression has another dtype.
     """
@@ -286,12 +286,12 @@ def const(value: ExprLike, dtype: str) -> Expr:
 
 
 def index(value: ExprLike) -> Expr:
-    """An int64 expression of a number, a dim or an expression."""
+    """Return an int64 expression of a number, a dim or an expression."""
     return const(value, INDEX)
 
 
 def load(buffer: Buffer, indices: Sequence[ExprLike]) -> Load:
-    """A checked `Load`; numbers and dims among the indices become int64 expressions.
+    """Return a checked `Load`; numbers and dims among the indices become int64 expressions.
 
     Raises: IRError.
     """
@@ -303,7 +303,7 @@ def load(buffer: Buffer, indices: Sequence[ExprLike]) -> Load:
 
 
 def unary(op: str, x: Expr) -> Expr:
-    """A checked `Unary`.
+    """Return a checked `Unary`.
 
     Raises: IRError for an unknown operator or a dtype it does not take.
     """
@@ -312,7 +312,7 @@ def unary(op: str, x: Expr) -> Expr:
 
 
 def binary(op: str, a: ExprLike, b: ExprLike) -> Expr:
-    """A checked `Binary`; a number or dim on one side takes the other side's dtype.
+    """Return a checked `Binary`; a number or dim on one side takes the other side's dtype.
 
     Raises: IRError for an unknown operator, different dtypes, or a dtype the operator does not take.
     """
@@ -324,7 +324,7 @@ def binary(op: str, a: ExprLike, b: ExprLike) -> Expr:
 
 
 def select(condition: Expr, a: ExprLike, b: ExprLike) -> Expr:
-    """A checked `Select`; a number on one side takes the other side's dtype.
+    """Return a checked `Select`; a number on one side takes the other side's dtype.
 
     Raises: IRError.
     """
@@ -341,17 +341,17 @@ def cast(x: Expr, dtype: str) -> Expr:
 
 
 def equal(a: ExprLike, b: ExprLike) -> Expr:
-    """The operation `a == b`."""
+    """Return the operation `a == b`."""
     return binary("eq", a, b)
 
 
 def minimum(a: ExprLike, b: ExprLike) -> Expr:
-    """The smaller of two values; NaN when one is NaN."""
+    """Return the smaller of two values; NaN when one is NaN."""
     return binary("min", a, b)
 
 
 def maximum(a: ExprLike, b: ExprLike) -> Expr:
-    """The larger of two values; NaN when one is NaN."""
+    """Return the larger of two values; NaN when one is NaN."""
     return binary("max", a, b)
 
 

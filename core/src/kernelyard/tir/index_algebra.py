@@ -22,7 +22,7 @@ _ARITHMETIC = frozenset({"add", "sub", "mul", "floordiv", "mod", "min", "max"})
 
 
 def is_index(expr: Expr) -> bool:
-    """True for arithmetic on axes, dims and literals alone."""
+    """Return True for arithmetic on axes, dims and literals alone."""
     if isinstance(expr, Binary):
         return expr.op in _ARITHMETIC and is_index(expr.a) and is_index(expr.b)
     return isinstance(expr, (Axis, DimValue, Const)) and expr.dtype == INDEX
@@ -44,11 +44,11 @@ class IndexAlgebra:
         self._expr_of: dict[str, Expr] = {}
 
     def normalize(self, expr: Expr) -> Expr:
-        """An equal int64 expression in normal form."""
+        """Return an equal int64 expression in normal form."""
         return self.to_expr(self.to_dim(expr))
 
     def to_dim(self, expr: Expr) -> Dim:
-        """The polynomial of an index expression; divisors are taken to be positive.
+        """Return the polynomial of an index expression; divisors are taken to be positive.
 
         Raises: IRError for other expressions (see `is_index`).
         """
@@ -116,7 +116,7 @@ class IndexAlgebra:
         return dims.symbol(name)
 
     def to_expr(self, dim: Dim) -> Expr:
-        """The expression of a polynomial; terms without axes stay together as one `DimValue`."""
+        """Return the expression of a polynomial; terms without axes stay together as one `DimValue`."""
         if isinstance(dim, int):
             return Const(dim, INDEX)
         loose = [(m, c) for m, c in dim.terms if any(_is_internal(atom) for atom in m)]
@@ -148,7 +148,7 @@ class IndexAlgebra:
         return Binary(atom.name, self.to_expr(atom.left), self.to_expr(atom.right))
 
     def is_nonnegative(self, dim: Dim) -> bool:
-        """True when `dim >= 0` is proved for all axis values in range and all sizes >= 1; False proves nothing."""
+        """Return True when `dim >= 0` is proved for all axis values in range and all sizes >= 1; False proves nothing."""
         if isinstance(dim, int):
             return dim >= 0
         for name in self._falling_axes(dim):

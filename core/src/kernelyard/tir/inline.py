@@ -20,7 +20,7 @@ MAX_DEPTH = 100  # nodes on the longest way down a body
 
 
 def inline_locals(function: PrimFunc) -> PrimFunc:
-    """The function without the local buffers that are not worth storing.
+    """Return the function without the local buffers that are not worth storing.
 
     One is inlined when no element would be computed more often than now, or when its elements are cheap.
     """
@@ -49,7 +49,7 @@ def inline_locals(function: PrimFunc) -> PrimFunc:
 
 
 def _is_inlinable(block: ComputeBlock, position: int, blocks: list[ComputeBlock]) -> bool:
-    """True when every element is one expression that later blocks may compute themselves."""
+    """Return True when every element is one expression that later blocks may compute themselves."""
     if block.reducer is not None or block.reduce_axes or not block.writes_spatial_axes:
         return False
     if block.output in block.reads or sum(other.output == block.output for other in blocks) > 1:
@@ -58,7 +58,7 @@ def _is_inlinable(block: ComputeBlock, position: int, blocks: list[ComputeBlock]
 
 
 def _inlined(block: ComputeBlock, users: dict[int, ComputeBlock]) -> dict[int, ComputeBlock] | None:
-    """The users without the block's buffer; None where storing it is better."""
+    """Return the users without the block's buffer; None where storing it is better."""
     work: Dim = 0
     for user in users.values():
         reads = sum(load.buffer == block.output for load in user.loads)

@@ -23,7 +23,7 @@ Arrays = dict[str, np.ndarray]
 def evaluate(
     function: PrimFunc, inputs: Sequence[np.ndarray], symbols: Mapping[str, int] | None = None
 ) -> list[np.ndarray]:
-    """The outputs of a PrimFunc.
+    """Return the outputs of a PrimFunc.
 
     Symbols that stand alone as a dim of an input are read from it; `symbols` gives the others.
     Raises: ShapeError for inputs of another shape or dtype, ExecutionError for an access outside a buffer.
@@ -77,7 +77,7 @@ def _poisoned(shape: tuple[int, ...], dtype: str) -> np.ndarray:
 
 
 def _points(axes: Sequence[IterVar], values: Mapping[str, int]) -> tuple[Arrays, int]:
-    """Every point of an iteration space, in order: a flat array per axis, and how many points there are."""
+    """Return every point of an iteration space, in order: a flat array per axis, and how many points there are."""
     extents = [max(dims.evaluate(axis.extent, values), 0) for axis in axes]
     count = int(np.prod(extents, dtype=np.int64))
     grids = (

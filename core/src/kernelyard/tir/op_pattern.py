@@ -20,7 +20,7 @@ KINDS = (ELEMENTWISE, BROADCAST, INJECTIVE, REDUCTION, ANCHOR, OPAQUE)
 
 
 def classify(function: PrimFunc) -> str:
-    """The kind of a function, one of `KINDS`."""
+    """Return the kind of a function, one of `KINDS`."""
     outputs = set(function.outputs)
     writers = [block for block in function.blocks if block.output in outputs]
     if len(writers) != 1 or function.num_outputs != 1 or not is_pure(writers[0]):
@@ -36,13 +36,13 @@ def classify(function: PrimFunc) -> str:
 
 
 def is_pure(block: ComputeBlock) -> bool:
-    """True when each element is written by one point, from other buffers."""
+    """Return True when each element is written by one point, from other buffers."""
     ordered = block.reducer is None and bool(block.reduce_axes)
     return block.writes_spatial_axes and not ordered and block.output not in block.reads
 
 
 def sums_products(block: ComputeBlock) -> bool:
-    """True for a sum of products of two different buffers' elements, each read again and again."""
+    """Return True for a sum of products of two different buffers' elements, each read again and again."""
     if block.reducer != "sum" or not block.reduce_axes:
         return False
     spatial = {axis.name for axis in block.spatial_axes if axis.extent != 1}
@@ -62,7 +62,7 @@ def _read_kind(load: Load, block: ComputeBlock) -> str:
 
 
 def is_broadcast_read(indices: Sequence[Expr], axes: Sequence[Axis]) -> bool:
-    """True when the indices are some of the axes in their order, with zeros between."""
+    """Return True when the indices are some of the axes in their order, with zeros between."""
     position = 0
     for index in indices:
         if isinstance(index, Const) and index.value == 0:
@@ -75,7 +75,7 @@ def is_broadcast_read(indices: Sequence[Expr], axes: Sequence[Axis]) -> bool:
 
 
 def _broadcast_axis(index: Expr) -> Axis | None:
-    """The axis of `i`, or of `1 == n ? 0 : i`."""
+    """Return the axis of `i`, or of `1 == n ? 0 : i`."""
     match index:
         case Axis():
             return index
@@ -85,13 +85,15 @@ def _broadcast_axis(index: Expr) -> Axis | None:
 
 
 def reads_prefix(load: Load, axes: Sequence[Axis]) -> bool:
-    """True when a buffer is read at the leading axes, in order, and zeros: one element for each row of the block."""
+    """Return True when a buffer is read at the leading axes, in order, and zeros: one element for each row of the
+    block.
+    """
     taken = [index for index in load.indices if not (isinstance(index, Const) and index.value == 0)]
     return bool(taken) and taken == list(axes[: len(taken)])
 
 
 def reads_once(load: Load, block: ComputeBlock) -> bool:
-    """True when different points of a block read different elements: every axis is an index (perhaps shifted)."""
+    """Return True when different points of a block read different elements: every axis is an index (perhaps shifted)."""
     found: frozenset[str] = frozenset()
     for index in load.indices:
         axes = axes_of(index)

@@ -35,7 +35,7 @@ class Packing:
         return dims.floordiv(shape[self.axis] + self.block - 1, self.block)
 
     def shape(self, shape: Shape) -> Shape:
-        """The shape of a packed tensor."""
+        """Return the shape of a packed tensor."""
         blocks = self.blocks(shape)
         return (blocks, *shape[: self.axis], *shape[self.axis + 1 :], self.block)
 
@@ -48,7 +48,7 @@ class Packing:
         return (outer, *indices[: self.axis], *indices[self.axis + 1 :], inner)
 
     def apply(self, array: np.ndarray) -> np.ndarray:
-        """The tensor packed."""
+        """Return the tensor packed."""
         before, after = array.shape[: self.axis], array.shape[self.axis + 1 :]
         missing = -array.shape[self.axis] % self.block
         if missing:
@@ -58,7 +58,7 @@ class Packing:
 
 
 def pack_inputs(function: PrimFunc, packings: Mapping[int, Packing]) -> PrimFunc:
-    """The function reading some of its inputs, given by position, packed.
+    """Return the function reading some of its inputs, given by position, packed.
 
     Where blocks do not divide an axis, the function computes all of the last one (`paddable_axis` must name the axis).
     """

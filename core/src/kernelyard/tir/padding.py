@@ -14,8 +14,9 @@ from kernelyard.tir.visitor import ExprRewriter, rename_buffers
 
 
 def paddable_axis(function: PrimFunc, buffer: Buffer, place: int) -> IterVar | None:
-    """The spatial axis that alone is index `place` of an input, where more of it can be computed: one block reads the
-    input, each element of its result is written once, and no other operand is read along that axis."""
+    """Return the spatial axis that alone is index `place` of an input, where more of it can be computed: one block
+    reads the input, each element of its result is written once, and no other operand is read along that axis.
+    """
     reads = buffers_read(function, buffer)
     if len(reads) != 1:
         return None
@@ -30,8 +31,9 @@ def paddable_axis(function: PrimFunc, buffer: Buffer, place: int) -> IterVar | N
 
 
 def pad_axis(function: PrimFunc, buffer: Buffer, place: int, extent: Dim) -> PrimFunc:
-    """The function with the axis that `paddable_axis` names going up to `extent`, which is beyond the input: whoever
-    calls this makes the input longer. What is computed beyond the axis is kept in a local buffer, and read by nobody.
+    """Return the function with the axis that `paddable_axis` names going up to `extent`, which is beyond the input:
+    whoever calls this makes the input longer. What is computed beyond the axis is kept in a local buffer, and read by
+    nobody.
     """
     axis = paddable_axis(function, buffer, place)
     assert axis is not None

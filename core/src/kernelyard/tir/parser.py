@@ -33,7 +33,7 @@ MAX_DEPTH = 110
 
 
 def parse_primfunc(text: str) -> PrimFunc:
-    """The PrimFunc that a text describes, verified.
+    """Return the PrimFunc that a text describes, verified.
 
     Raises: ParseError with the line, VerifyError.
     """
@@ -133,7 +133,7 @@ class _Parser(ValueParser):
             raise self.scanner.error(f"{error.message} ({error.found})", token) from error
 
     def named(self, token: Token, depth: int) -> Expr:
-        """An expression that begins with a name: a load, an operation, a literal with its dtype, or an axis."""
+        """Return an expression that begins with a name: a load, an operation, a literal with its dtype, or an axis."""
         name = token.text
         if self.scanner.at("["):
             return load(*self.element(token, depth))

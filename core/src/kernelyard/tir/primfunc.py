@@ -150,16 +150,16 @@ class PrimFunc(BaseFunction):
         return hash(self.structure)
 
     def with_attrs(self, **attrs: Any) -> PrimFunc:
-        """The same function with attributes added or replaced."""
+        """Return the same function with attributes added or replaced."""
         return PrimFunc(self.params, self.blocks, self.num_outputs, self.locals, {**self.attrs, **attrs})
 
     def with_blocks(self, blocks: tuple[ComputeBlock, ...]) -> PrimFunc:
-        """The same function with other blocks."""
+        """Return the same function with other blocks."""
         return PrimFunc(self.params, blocks, self.num_outputs, self.locals, self.attrs)
 
 
 def walk(*roots: Expr) -> Iterator[Expr]:
-    """Every different sub-expression of some expressions, parents before children."""
+    """Yield every different sub-expression of some expressions, parents before children."""
     seen: set[int] = set()
     stack = list(reversed(roots))
     while stack:

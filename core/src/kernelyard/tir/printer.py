@@ -24,7 +24,7 @@ from kernelyard.tir.primfunc import REDUCE, ComputeBlock, IterVar, PrimFunc
 
 
 def print_primfunc(function: PrimFunc) -> str:
-    """The lines of a PrimFunc, without its name and the braces around it."""
+    """Return the lines of a PrimFunc, without its name and the braces around it."""
     lines = [f"attrs {attribute_text(function.attrs)}"] if function.attrs else []
     for kind, buffers in (("input", function.inputs), ("output", function.outputs), ("local", function.locals)):
         lines += [f"{kind} {b.name}: {TensorType(b.shape, b.dtype)!r}" for b in buffers]
@@ -56,7 +56,7 @@ def _list(exprs: tuple[Expr, ...]) -> str:
 
 
 def expr_text(expr: Expr) -> str:
-    """A scalar expression as text.
+    """Return a scalar expression as text.
 
     Example:
         >>> expr_text(Axis("i") * 2 + 1)

@@ -20,8 +20,8 @@ _NARROW: dict[str, tuple[int, int, float, bool]] = {
 
 
 def fitted(value: Number, dtype: str) -> Number:
-    """A number as an element of a dtype: floats to the nearest, halves to even; integers wrap, floats to integers
-    truncate toward zero, and to bool by being nonzero.
+    """Return a number as an element of a dtype: floats to the nearest, halves to even; integers wrap, floats to
+    integers truncate toward zero, and to bool by being nonzero.
 
     Example:
         >>> fitted(0.1, "float32"), fitted(300, "uint8"), fitted(-1.7, "int32"), fitted(1e5, "float16")
@@ -38,7 +38,7 @@ def fitted(value: Number, dtype: str) -> Number:
 
 
 def integer_range(dtype: str) -> tuple[int, int]:
-    """The least and the largest integer of a dtype.
+    """Return the least and the largest integer of a dtype.
 
     Example:
         >>> integer_range("int8")

@@ -24,7 +24,7 @@ Memory: TypeAlias = dict[str, "list[Number | None]"]  # elements in row-major or
 def evaluate_scalar(
     function: PrimFunc, inputs: Sequence[Sequence[Number]], symbols: Mapping[str, int]
 ) -> list[list[Number]]:
-    """The outputs of a PrimFunc, each as its elements in row-major order; so are the inputs.
+    """Return the outputs of a PrimFunc, each as its elements in row-major order; so are the inputs.
 
     symbols: the value of every symbolic dim. Raises: ExecutionError for an access outside a buffer, or of an element
     that nobody wrote.
@@ -107,7 +107,7 @@ class _Block:
 
     # --- expressions --------------------------------------------------------------------------------------------------
     def value(self, expr: Expr) -> Number:
-        """An expression at the current point, in its dtype."""
+        """Return an expression at the current point, in its dtype."""
         match expr:
             case Axis():
                 return self.axes[expr.name]
@@ -154,7 +154,7 @@ def _beats(body: Number, best: Number, reducer: str) -> bool:
 
 # --- operations -------------------------------------------------------------------------------------------------------
 def _or_nan(function: Callable[[float], float]) -> Callable[[Number], float]:
-    """A function of `math`: no number where it has no value, infinite where it overflows."""
+    """Return a function of `math`: no number where it has no value, infinite where it overflows."""
 
     def of(x: Number) -> float:
         try:

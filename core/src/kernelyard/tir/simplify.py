@@ -139,18 +139,18 @@ def _without_neutral(expr: Binary) -> Expr:
 
 
 def simplify_block(block: ComputeBlock) -> ComputeBlock:
-    """The block with simplified expressions."""
+    """Return the block with simplified expressions."""
     if any(axis.extent == 0 for axis in block.axes):
         block = _without_body(block)
     return rewrite_block(block, Simplifier({axis.name: axis.extent for axis in block.axes}))
 
 
 def _without_body(block: ComputeBlock) -> ComputeBlock:
-    """A block without points, whose body is never evaluated, with one that divides by no empty axis."""
+    """Return a block without points, whose body is never evaluated, with one that divides by no empty axis."""
     arg = None if block.arg is None else const(0, INDEX)
     return replace(block, body=const(0, block.body.dtype), arg=arg)
 
 
 def simplify(function: PrimFunc) -> PrimFunc:
-    """The function with every block simplified."""
+    """Return the function with every block simplified."""
     return function.with_blocks(tuple(map(simplify_block, function.blocks)))

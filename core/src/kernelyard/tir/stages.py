@@ -166,7 +166,7 @@ def make_stages(
 def _continues(
     group: Sequence[ComputeBlock], block: ComputeBlock, element: Callable[[ComputeBlock], Load], moves: bool
 ) -> bool:
-    """True for a map over the group's axes that reads what the group writes only where it is just written."""
+    """Return True for a map over the group's axes that reads what the group writes only where it is just written."""
     stage = Stage(tuple(group))
     if block.reduce_axes or stage.is_ordered or extents_of(block.spatial_axes) != extents_of(stage.spatial):
         return False

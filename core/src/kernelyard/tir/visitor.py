@@ -36,7 +36,7 @@ class ExprRewriter:
 
 
 def rewrite_block(block: ComputeBlock, rewrite: Rewrite) -> ComputeBlock:
-    """The block with every expression rewritten."""
+    """Return the block with every expression rewritten."""
     return replace(
         block,
         indices=tuple(map(rewrite, block.indices)),
@@ -47,7 +47,7 @@ def rewrite_block(block: ComputeBlock, rewrite: Rewrite) -> ComputeBlock:
 
 
 def rename_buffers(block: ComputeBlock, new: Mapping[Buffer, Buffer]) -> ComputeBlock:
-    """The block reading and writing other buffers."""
+    """Return the block reading and writing other buffers."""
 
     def visit(expr: Expr) -> Expr:
         return Load(new.get(expr.buffer, expr.buffer), expr.indices) if isinstance(expr, Load) else expr
@@ -57,5 +57,5 @@ def rename_buffers(block: ComputeBlock, new: Mapping[Buffer, Buffer]) -> Compute
 
 
 def substitute_axes(expr: Expr, values: Mapping[str, Expr]) -> Expr:
-    """The expression with axes replaced."""
+    """Return the expression with axes replaced."""
     return ExprRewriter(lambda e: values.get(e.name, e) if isinstance(e, Axis) else e)(expr)

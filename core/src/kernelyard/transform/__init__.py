@@ -14,7 +14,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from kernelyard.runtime.entry_points import find, load_named
+from kernelyard.runtime.installed.entry_points import find, load_named
 
 GROUP = "kernelyard.passes"
 _HOME = {

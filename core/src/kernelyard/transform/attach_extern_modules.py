@@ -7,7 +7,7 @@ from typing import Protocol, TypeAlias, runtime_checkable
 
 from kernelyard.errors import PassError
 from kernelyard.ir import IRModule
-from kernelyard.runtime.module import RuntimeModule
+from kernelyard.runtime.abi.module import RuntimeModule
 from kernelyard.transform.pass_base import Pass, PassContext
 from kernelyard.transform.run_codegen import EXTERNAL_MODULES
 

@@ -10,9 +10,9 @@ import numpy as np
 
 from kernelyard.errors import KernelyardError, PassError
 from kernelyard.ir import Constant, Function, IRModule, TensorType, Var
-from kernelyard.runtime.shapes import solve_symbols
-from kernelyard.runtime.spec import TensorSpec
-from kernelyard.runtime.tensor import as_array
+from kernelyard.runtime.abi.shapes import solve_symbols
+from kernelyard.runtime.abi.spec import TensorSpec
+from kernelyard.runtime.device.tensor import as_array
 from kernelyard.transform.bind_symbolic_vars import BindSymbolicVars, bound_function
 from kernelyard.transform.pass_base import Pass, PassContext
 

@@ -57,7 +57,7 @@ class BindSymbolicVars(Pass):
 
 
 def bound_function(function: Function, values: Mapping[str, Dim], constants: Mapping[Var, Constant] = NONE) -> Function:
-    """The function with symbols replaced by dims, and some of its parameters by constants."""
+    """Return the function with symbols replaced by dims, and some of its parameters by constants."""
     return _Binder(dict(values)).bound(function, constants)
 
 
@@ -71,7 +71,7 @@ def _unknown(name: str, known: frozenset[str]) -> PassError:
 
 
 def _with_callees(module: IRModule, entry: str) -> set[str]:
-    """An entry function and all that it calls, which must be its own."""
+    """Return an entry function and all that it calls, which must be its own."""
     names = reachable_functions(module, (entry,))
     others = reachable_functions(module, tuple(name for name in module.public_functions() if name != entry))
     shared = sorted(name for name in names & others if name in module.graph_functions())

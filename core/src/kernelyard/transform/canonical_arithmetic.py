@@ -20,7 +20,9 @@ def _constant_last(mutator: FunctionMutator, call: Call) -> Expr | None:
 
 
 def _scalar_constants(mutator: FunctionMutator, call: Call) -> Expr | None:
-    """A constant whose elements are all the same becomes a scalar, where the other operand has the result's shape."""
+    """Return a constant whose elements are all the same becomes a scalar, where the other operand has the result's
+    shape.
+    """
     scalars = [_as_scalar(arg) for arg in call.args]
     if all(new is old for new, old in zip(scalars, call.args, strict=True)):
         return None
@@ -33,7 +35,7 @@ def _as_scalar(arg: Expr) -> Expr:
 
 
 def _implicit_broadcast(mutator: FunctionMutator, call: Call) -> Expr | None:
-    """An operand that is broadcast to the result's shape needs no `broadcast_to`: the operator does it."""
+    """Return an operand that is broadcast to the result's shape needs no `broadcast_to`: the operator does it."""
     sources = [defining_call(mutator, arg, "broadcast_to") for arg in call.args]
     for index, source in enumerate(sources):
         if source is not None:
@@ -131,7 +133,7 @@ def _involution(op: str) -> Rule:
 
 
 def _select(mutator: FunctionMutator, call: Call) -> Expr | None:
-    """A choice that is known, or that does not matter."""
+    """Return a choice that is known, or that does not matter."""
     condition, x, y = call.args
     known = uniform_value(condition)
     if x is y:
@@ -207,7 +209,7 @@ def _astype(mutator: FunctionMutator, call: Call) -> Expr | None:
 
 
 def _keeps_values(source: str, target: str) -> bool:
-    """True when every value of `source` is one of `target`."""
+    """Return True when every value of `source` is one of `target`."""
     if source == "bool" or source == target:
         return True
     if not dtypes.is_float(source) and dtypes.is_float(target):

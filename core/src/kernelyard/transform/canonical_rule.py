@@ -16,18 +16,18 @@ UNIFORM_LIMIT = 1 << 16
 
 
 def make(op: str, *operands: Expr, **attrs: Any) -> Call:
-    """A call of an op by name."""
+    """Return a call of an op by name."""
     return Call(get_op(op), operands, attrs)
 
 
 def defining_call(mutator: FunctionMutator, expr: Expr, *ops: str) -> Call | None:
-    """The call that an operand is bound to, when it is a call of one of `ops`."""
+    """Return the call that an operand is bound to, when it is a call of one of `ops`."""
     value = mutator.value_of(expr)
     return value if isinstance(value, Call) and value.op_name in ops else None
 
 
 def uniform_value(expr: Expr) -> np.generic | None:
-    """The value of a constant whose elements are all the same, in its own dtype; None for everything else."""
+    """Return the value of a constant whose elements are all the same, in its own dtype; None for everything else."""
     if not isinstance(expr, Constant) or not 0 < expr.data.size <= UNIFORM_LIMIT:
         return None
     first = expr.data.reshape(-1)[0]
@@ -36,6 +36,6 @@ def uniform_value(expr: Expr) -> np.generic | None:
 
 
 def is_uniform(expr: Expr, value: float) -> bool:
-    """True for a constant whose elements are all `value`."""
+    """Return True for a constant whose elements are all `value`."""
     found = uniform_value(expr)
     return found is not None and bool(found == value)

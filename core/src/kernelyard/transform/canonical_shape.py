@@ -10,7 +10,7 @@ from kernelyard.transform.canonical_rule import Rule, defining_call, make
 
 
 def _same_shape(mutator: FunctionMutator, call: Call) -> Expr | None:
-    """A change of shape that changes nothing."""
+    """Return a change of shape that changes nothing."""
     return call.args[0] if call.args[0].type == call.type else None
 
 
@@ -25,7 +25,7 @@ def _nested(*inner_ops: str) -> Rule:
 
 
 def _broadcast_of_ones(mutator: FunctionMutator, call: Call) -> Expr | None:
-    """A broadcast that repeats nothing only adds axes of size 1."""
+    """Return a broadcast that repeats nothing only adds axes of size 1."""
     x = call.args[0].tensor_type
     return make("reshape", call.args[0], shape=call.attrs["shape"]) if x.numel == call.tensor_type.numel else None
 
@@ -39,7 +39,7 @@ def _permute_of_permute(mutator: FunctionMutator, call: Call) -> Expr | None:
 
 
 def _permute_in_place(mutator: FunctionMutator, call: Call) -> Expr | None:
-    """A permutation that moves axes of size 1 alone is a reshape; one that moves nothing is no operation."""
+    """Return a permutation that moves axes of size 1 alone is a reshape; one that moves nothing is no operation."""
     x, axes = call.args[0], call.attrs["axes"]
     if axes == tuple(range(len(axes))):
         return x
@@ -66,7 +66,7 @@ def _whole_slice(mutator: FunctionMutator, call: Call) -> Expr | None:
 
 
 def _slice_of_slice(mutator: FunctionMutator, call: Call) -> Expr | None:
-    """Two slices of different axes, or with stride 1 of the same, are one."""
+    """Return two slices of different axes, or with stride 1 of the same, are one."""
     inner = defining_call(mutator, call.args[0], "strided_slice")
     if inner is None or any(stride != 1 for c in (inner, call) for stride in c.attrs["strides"]):
         return None
@@ -84,7 +84,7 @@ def _ranges(call: Call) -> list[tuple]:
 
 
 def _nothing(attribute: str, neutral: int) -> Rule:
-    """An operator whose attribute has only its neutral value."""
+    """Return an operator whose attribute has only its neutral value."""
 
     def rule(mutator: FunctionMutator, call: Call) -> Expr | None:
         return call.args[0] if all(value == neutral for value in call.attrs[attribute]) else None
@@ -108,7 +108,7 @@ def _reduce_ones(mutator: FunctionMutator, call: Call) -> Expr | None:
 
 
 def _explicit_axes(mutator: FunctionMutator, call: Call) -> Expr | None:
-    """A reduction over all axes names them."""
+    """Return a reduction over all axes names them."""
     axes = _reduced_axes(call)
     if not axes or call.attrs["axes"]:
         return None
@@ -154,7 +154,7 @@ def _pads_with(pad: Call, value: float) -> bool:
 
 
 def _with_padding(call: Call, pad: Call, **attrs: bool) -> Expr | None:
-    """A window operator that does the `pad` of its image itself; None where its result would be another."""
+    """Return a window operator that does the `pad` of its image itself; None where its result would be another."""
     pads = [amount for amount in pad.attrs["pads"] if isinstance(amount, int) and amount >= 0]
     rank = pad.tensor_type.rank
     begins, ends = pads[:rank], pads[rank:]

@@ -47,7 +47,7 @@ def _step(op: str, x: Expr, vector: np.ndarray) -> ChannelAffine | None:
 
 
 def affine_of_batch_norm(call: Call) -> ChannelAffine | None:
-    """A batch norm whose parameters are all known, as a step along its axis."""
+    """Return a batch norm whose parameters are all known, as a step along its axis."""
     x, *parameters = call.args
     known = [parameter.data.astype(np.float64) for parameter in parameters if isinstance(parameter, Constant)]
     if len(known) != 4:
@@ -58,7 +58,7 @@ def affine_of_batch_norm(call: Call) -> ChannelAffine | None:
 
 
 def channel_vector(array: np.ndarray, rank: int, axis: int, channels: int) -> np.ndarray | None:
-    """One float64 number per channel, of an array that broadcasts to a tensor of `rank` so; None for others."""
+    """Return one float64 number per channel, of an array that broadcasts to a tensor of `rank` so; None for others."""
     if array.ndim > rank:
         return None
     shape = (1,) * (rank - array.ndim) + array.shape
@@ -68,6 +68,8 @@ def channel_vector(array: np.ndarray, rank: int, axis: int, channels: int) -> np
 
 
 def channel_constant(vector: np.ndarray, rank: int, axis: int, dtype: str) -> Constant:
-    """One number per channel as a constant that broadcasts along `axis`; without leading axes where `axis` is last."""
+    """Return one number per channel as a constant that broadcasts along `axis`; without leading axes where `axis` is
+    last.
+    """
     shape = (len(vector),) if axis == rank - 1 else tuple(len(vector) if i == axis else 1 for i in range(rank))
     return Constant(vector.astype(dtypes.to_numpy(dtype)).reshape(shape))

@@ -11,7 +11,8 @@ from kernelyard.ir.visitor import reachable_functions
 
 
 def chosen_entries(module: IRModule, names: Sequence[str] | None) -> dict[str, Function]:
-    """The entry functions of these names, with the branches and bodies of loops that they call; None: all of them.
+    """Return the entry functions of these names, with the branches and bodies of loops that they call; None: all of
+    them.
 
     Raises: IRError for a name that no entry function has.
     """

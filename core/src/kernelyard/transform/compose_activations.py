@@ -31,7 +31,7 @@ def _tanh_argument(scale: float) -> Polynomial:
 
 
 def _with_mirrored(*forms: _Gated) -> tuple[_Gated, ...]:
-    """The forms, and for odd gates the same with f(-u) for -f(u)."""
+    """Return the forms, and for odd gates the same with f(-u) for -f(u)."""
     odd = [form for form in forms if form.inner in ("erf", "tanh")]
     return (*forms, *(replace(f, argument=_negated(f.argument, "x"), outer=_negated(f.outer, "e")) for f in odd))
 
@@ -52,7 +52,7 @@ _GATES = frozenset(form.inner for form in _GATED) | {"clip", "nn.hard_sigmoid"}
 
 
 def _gated(mutator: FunctionMutator, call: Call) -> Expr | None:
-    """A product of x and a gate that depends on x."""
+    """Return a product of x and a gate that depends on x."""
     _, leaves = arithmetic_leaves(mutator, call.args)
     for gate in leaves:
         inner = defining_call(mutator, gate, *_GATES)
@@ -123,7 +123,7 @@ _USUAL = (1 / 6, 0.2, 0.5, 1.0)
 
 
 def _snapped(value: float) -> float:
-    """A coefficient that is a usual one but for rounding, as that one."""
+    """Return a coefficient that is a usual one but for rounding, as that one."""
     return next((usual for usual in _USUAL if abs(value - usual) < 1e-6 * usual), value)
 
 

@@ -48,11 +48,13 @@ class Statistics:
         self._reader = PolynomialReader(mutator, {}, self._leaf)
 
     def read(self, expr: Expr) -> Polynomial | None:
-        """The polynomial of m, q and v that `expr` computes for every slice of x; None where it is another thing."""
+        """Return the polynomial of m, q and v that `expr` computes for every slice of x; None where it is another
+        thing.
+        """
         return self._reader.read(expr) if expr.tensor_type.shape in self._shapes else None
 
     def is_aligned(self, expr: Expr) -> bool:
-        """True when broadcasting pairs each slice of x with its own statistic."""
+        """Return True when broadcasting pairs each slice of x with its own statistic."""
         return is_aligned(expr.tensor_type.shape, self.x.tensor_type.shape, self.axes)
 
     def _leaf(self, reader: PolynomialReader, expr: Expr) -> Polynomial | None:
@@ -89,14 +91,14 @@ class Statistics:
         return "q" if root is self.x else "v" if self.is_centred(root) else None
 
     def is_centred(self, expr: Expr) -> bool:
-        """True when `expr` is x - mean(x)."""
+        """Return True when `expr` is x - mean(x)."""
         difference = defining_call(self._mutator, expr, "subtract")
         if difference is None or difference.args[0] is not self.x or difference.type != self.x.type:
             return False
         return self.is_mean(difference.args[1])
 
     def is_mean(self, expr: Expr) -> bool:
-        """True when `expr` is mean(x), in a shape that broadcasts against x."""
+        """Return True when `expr` is mean(x), in a shape that broadcasts against x."""
         return self.is_aligned(expr) and is_close(self.read(expr), {("m",): 1.0}, self.x.tensor_type.dtype)
 
 
@@ -111,13 +113,13 @@ def _square_root_of(mutator: FunctionMutator, expr: Expr) -> Expr | None:
 
 
 def reduced_shapes(shape: Shape, axes: tuple[int, ...]) -> tuple[Shape, Shape]:
-    """The shapes that a statistic may have: axes kept with size 1, or dropped."""
+    """Return the shapes that a statistic may have: axes kept with size 1, or dropped."""
     kept = tuple(1 if i in axes else dim for i, dim in enumerate(shape))
     return kept, tuple(dim for i, dim in enumerate(shape) if i not in axes)
 
 
 def is_aligned(shape: Shape, of: Shape, axes: tuple[int, ...]) -> bool:
-    """True when a statistic of this shape broadcasts against the tensor that it was taken of, slice by slice."""
+    """Return True when a statistic of this shape broadcasts against the tensor that it was taken of, slice by slice."""
     kept, dropped = reduced_shapes(of, axes)
     # Broadcasting aligns the last axes, so dropped axes must have been the first ones.
     return shape == kept or (shape == dropped and axes == tuple(range(len(axes))))
@@ -196,7 +198,9 @@ def _normalized_by(mutator: FunctionMutator, x: Expr, average: Expr, scale: Expr
 def _normalized(
     statistics: Statistics, quotient: _Quotient, is_centred: bool, beta: np.ndarray | None = None
 ) -> Expr | None:
-    """The normalisation of x by its statistics; None where the quotient's deviation or a parameter is another thing."""
+    """Return the normalisation of x by its statistics; None where the quotient's deviation or a parameter is another
+    thing.
+    """
     x, axes = statistics.x, statistics.axes
     epsilon = _epsilon(statistics, quotient, is_centred) if statistics.is_countable else None
     gamma = over_axes(quotient.scale, x.tensor_type, axes)
@@ -222,7 +226,7 @@ def _epsilon(statistics: Statistics, quotient: _Quotient, is_centred: bool) -> f
 
 
 def _as_quotient(mutator: FunctionMutator, call: Expr) -> _Quotient | None:
-    """A product of constants, one inverse deviation and at most one numerator; None for every other product."""
+    """Return a product of constants, one inverse deviation and at most one numerator; None for every other product."""
     result = _Quotient()
     waiting: list[tuple[Expr, bool]] = [(call, False)]
     for _ in range(MAX_NODES):
@@ -249,7 +253,7 @@ def _as_quotient(mutator: FunctionMutator, call: Expr) -> _Quotient | None:
 
 
 def _factors(mutator: FunctionMutator, expr: Expr, is_root: bool) -> list[tuple[Expr, bool]]:
-    """The factors of a product, and whether each divides; none for products that are themselves normalised."""
+    """Return the factors of a product, and whether each divides; none for products that are themselves normalised."""
     value = mutator.value_of(expr)
     if not isinstance(value, Call) or value.op_name not in ("multiply", "divide"):
         return []
@@ -284,7 +288,7 @@ def _bases(mutator: FunctionMutator, quotient: _Quotient) -> list[tuple[Expr, tu
 
 
 def _axes_of_means(mutator: FunctionMutator, expr: Expr) -> list[tuple[int, ...]]:
-    """The axes of the reductions that a statistic is computed from, nearest first."""
+    """Return the axes of the reductions that a statistic is computed from, nearest first."""
     found: list[tuple[int, ...]] = []
     waiting, seen = [expr], 0
     while waiting and seen < MAX_NODES:
@@ -303,7 +307,9 @@ def _axes_of_means(mutator: FunctionMutator, expr: Expr) -> list[tuple[int, ...]
 
 # --- scale and shift after a normalisation ----------------------------------------------------------------------------
 def over_axes(array: np.ndarray | None, x: TensorType, axes: tuple[int, ...]) -> np.ndarray | None:
-    """A constant factor as one number per normalised element (shape: the sizes of the axes); None where it is not."""
+    """Return a constant factor as one number per normalised element (shape: the sizes of the axes); None where it is
+    not.
+    """
     sizes = tuple(dim for i, dim in enumerate(x.shape) if i in axes and isinstance(dim, int))
     if array is None:
         return np.ones(sizes)
@@ -316,7 +322,7 @@ def over_axes(array: np.ndarray | None, x: TensorType, axes: tuple[int, ...]) ->
 
 
 def absorb_affine(mutator: FunctionMutator, call: Call, read_once: set[Var]) -> Expr | None:
-    """A constant scale or shift of a normalisation that is read once becomes its gamma or beta."""
+    """Return a constant scale or shift of a normalisation that is read once becomes its gamma or beta."""
     for normal, other in (call.args, call.args[::-1]):
         inner = defining_call(mutator, normal, "nn.layer_norm", "nn.rms_norm")
         if inner is None or normal not in read_once or not isinstance(other, Constant) or inner.type != call.type:

@@ -9,7 +9,7 @@ from kernelyard.transform.compose_norms import behind_reshapes, is_aligned, redu
 
 
 def _reduction(mutator: FunctionMutator, expr: Expr, op: str, of: Expr, axis: int | None = None) -> int | None:
-    """The axis over which `expr` reduces `of`, kept, or dropped and brought back; None where it does not."""
+    """Return the axis over which `expr` reduces `of`, kept, or dropped and brought back; None where it does not."""
     shape = of.tensor_type.shape
     for candidate in range(len(shape)) if axis is None else (axis,):
         if not is_aligned(expr.tensor_type.shape, shape, (candidate,)):

@@ -46,7 +46,7 @@ class ConvertLayout(FunctionPass):
 
 
 def to_last(rank: int) -> tuple[int, ...]:
-    """The permutation from channels-first to channels-last.
+    """Return the permutation from channels-first to channels-last.
 
     Example:
         >>> to_last(4)
@@ -56,7 +56,7 @@ def to_last(rank: int) -> tuple[int, ...]:
 
 
 def to_first(rank: int) -> tuple[int, ...]:
-    """The permutation from channels-last to channels-first.
+    """Return the permutation from channels-last to channels-first.
 
     Example:
         >>> to_first(4)
@@ -86,7 +86,9 @@ class _Converter(FunctionMutator):
         return self._moved_over(var, value, rank) or value
 
     def _moved_over(self, var: Var, call: Call, rank: int) -> Expr | None:
-        """The call on channels-last operands, for one that reads a converted value and does not care for the order."""
+        """Return the call on channels-last operands, for one that reads a converted value and does not care for the
+        order.
+        """
         movable = _MOVABLE.get(call.op_name)
         if movable is None or not any(self._below(arg, rank) for arg in call.args):
             return None
@@ -98,7 +100,7 @@ class _Converter(FunctionMutator):
         return _permuted(self.emit(Call(call.op, operands, attrs), var.name, var.origin), to_first(rank))
 
     def _below(self, operand: Expr, rank: int) -> Expr | None:
-        """The channels-last value that an operand is the channels-first form of."""
+        """Return the channels-last value that an operand is the channels-first form of."""
         value = self.value_of(operand)
         if rank < 3 or not isinstance(value, Call) or value.op_name != "permute_dims":
             return None
@@ -113,7 +115,7 @@ class _Converter(FunctionMutator):
         return self._converted[operand]
 
     def _made_last(self, operand: Expr, rank: int) -> Expr:
-        """The operand, broadcast to `rank`, channels-last."""
+        """Return the operand, broadcast to `rank`, channels-last."""
         shape = operand.tensor_type.shape
         if not shape:
             return operand

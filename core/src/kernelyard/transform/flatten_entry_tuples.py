@@ -68,7 +68,7 @@ class _Flat:
         return Tuple(fields)
 
     def leaves(self, value: Expr) -> list[Expr]:
-        """The tensors in a value."""
+        """Return the tensors in a value."""
         if not isinstance(value.type, TupleType):
             return [value]
         found: list[Expr] = []
@@ -80,7 +80,7 @@ class _Flat:
 
 
 def _names(function: Function, params: Sequence[Expr], results: Sequence[Expr]) -> dict[str, tuple[str, ...]]:
-    """The function's names of inputs and outputs, one for each tensor."""
+    """Return the function's names of inputs and outputs, one for each tensor."""
     found: dict[str, tuple[str, ...]] = {}
     for attribute, values in zip(NAMES, (params, results), strict=True):
         given = function.attrs.get(attribute)

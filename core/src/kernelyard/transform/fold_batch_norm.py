@@ -67,7 +67,7 @@ class _Folder(FunctionMutator):
         return self._folded(linear, step, var.origin) or value
 
     def _folded(self, linear: _Linear, step: ChannelAffine, origin: str) -> Call | None:
-        """The linear operator with the step folded in; None when the new weights would not be finite."""
+        """Return the linear operator with the step folded in; None when the new weights would not be finite."""
         call, bias, product = linear.call, linear.bias, linear.var
         if step.scale is not None:
             weight = _scaled(linear, step.scale)
@@ -87,7 +87,7 @@ class _Folder(FunctionMutator):
         return Call(get_op("add"), [product, channel_constant(bias, type_.rank, linear.axis, type_.dtype)])
 
     def _linear_below(self, step: Call) -> _Linear | None:
-        """The linear operator that a step is applied to, directly or with a bias between them."""
+        """Return the linear operator that a step is applied to, directly or with a bias between them."""
         for operand in step.args:
             call = self._private(operand)
             if call is None:
@@ -112,7 +112,7 @@ class _Folder(FunctionMutator):
         return None
 
     def _private(self, operand: Expr) -> Call | None:
-        """The call that a variable read nowhere else is bound to."""
+        """Return the call that a variable read nowhere else is bound to."""
         value = self.value_of(operand)
         return value if isinstance(value, Call) and operand in self._read_once else None
 
@@ -131,7 +131,7 @@ def _as_linear(var: Expr, call: Call) -> _Linear | None:
 
 
 def _scaled(linear: _Linear, scale: np.ndarray) -> np.ndarray:
-    """The weights times the scale of the output channel that each belongs to."""
+    """Return the weights times the scale of the output channel that each belongs to."""
     weight = linear.weight.astype(np.float64)
     with np.errstate(over="ignore", invalid="ignore"):
         return _scaled_wide(linear.call, weight, scale).astype(linear.weight.dtype)

@@ -55,7 +55,7 @@ class _Folder(FunctionMutator):
 
 
 def fold_call(call: Call) -> Expr:
-    """The value of a call whose operands are all constants: a constant, or a tuple of them.
+    """Return the value of a call whose operands are all constants: a constant, or a tuple of them.
 
     Raises: PassError when the reference does not give what the type rule promised.
     """

@@ -136,7 +136,7 @@ def _function(left: TensorType, result: TensorType, operands: _Operands) -> Prim
 
 
 def _filled(b: PrimFuncBuilder, x: Buffer, depth: int) -> Buffer:
-    """The left side with zeros behind each row, where weights are filled up."""
+    """Return the left side with zeros behind each row, where weights are filled up."""
     size = x.shape[-1]
     if size == depth:
         return x

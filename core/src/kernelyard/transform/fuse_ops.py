@@ -150,7 +150,7 @@ def _budget(consumers: Sequence[_Node], reads: Sequence[tuple[_Node, ComputeBloc
 
 
 def _is_epilogue(user: _Node, block: ComputeBlock, load: Load) -> bool:
-    """True when the consumer works on the element just computed."""
+    """Return True when the consumer works on the element just computed."""
     return (
         user.kind in (ELEMENTWISE, BROADCAST)
         and load.indices == tuple(axis.axis for axis in block.spatial_axes)
@@ -159,7 +159,7 @@ def _is_epilogue(user: _Node, block: ComputeBlock, load: Load) -> bool:
 
 
 def _shares_rows(user: _Node, block: ComputeBlock, load: Load) -> bool:
-    """True when the consumer works on the row just reduced, so that both run in one loop over rows."""
+    """Return True when the consumer works on the row just reduced, so that both run in one loop over rows."""
     return user.kind in (ELEMENTWISE, BROADCAST, REDUCTION) and reads_prefix(
         load, [axis.axis for axis in block.spatial_axes]
     )

@@ -222,7 +222,7 @@ class _Lifting:
         self._entries[name] = Function(function.params, bindings, function.result, function.attrs)
 
     def finish(self) -> IRModule:
-        """The module with everything added; the same object when nothing was."""
+        """Return the module with everything added; the same object when nothing was."""
         if not self._entries:
             return self.module
         return self.module.with_functions({**self._entries, **self._added})

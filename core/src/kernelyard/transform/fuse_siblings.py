@@ -143,7 +143,7 @@ class _Steps:
         return self.merged
 
     def _partner_of(self, position: int) -> int | None:
-        """The nearest step before one that it may run with."""
+        """Return the nearest step before one that it may run with."""
         kernel = self.order[position].kernel
         if kernel is None:
             return None
@@ -167,7 +167,7 @@ class _Steps:
         return is_small or shares_loads(first.blocks, second.blocks)
 
     def _after(self, first: int, second: int) -> list[_Step]:
-        """The steps between two that need, perhaps by way of others, what the first makes."""
+        """Return the steps between two that need, perhaps by way of others, what the first makes."""
         made = set(self.order[first].makes)
         found: list[_Step] = []
         for step in self.order[first + 1 : second]:
@@ -177,7 +177,7 @@ class _Steps:
         return found
 
     def _is_between(self, first: int, second: int) -> bool:
-        """True when a step has to run after the first and before the second."""
+        """Return True when a step has to run after the first and before the second."""
         needs = self.order[second].needs
         return any(step.makes & needs for step in self._after(first, second))
 
@@ -264,7 +264,7 @@ class _Buffers:
         return _Kernel((function,), tuple(rename_buffers(block, new) for block in blocks))
 
     def _blocks_of(self, function: PrimFunc) -> tuple[ComputeBlock, ...] | None:
-        """The blocks with their axes by position; None for sums of products, which stay alone."""
+        """Return the blocks with their axes by position; None for sums of products, which stay alone."""
         if id(function) not in self._blocks:
             is_product = any(map(sums_products, function.blocks))
             self._blocks[id(function)] = None if is_product else tuple(map(with_common_axes, function.blocks))
@@ -279,7 +279,7 @@ class _Buffers:
 
 # --- steps become a function again --------------------------------------------------------------------------------
 def _rebuilt(function: Function, steps: Sequence[_Step], names: FreshNames) -> tuple[Function, dict[str, Function]]:
-    """The function with its steps in their order, and the groups that it calls."""
+    """Return the function with its steps in their order, and the groups that it calls."""
     wanted = set(result_vars(function))
     for step in steps:
         wanted.update(var for binding in step.bindings for var in _vars_of(binding) if var not in step.makes)

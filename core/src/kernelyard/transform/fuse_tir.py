@@ -65,7 +65,7 @@ class _CallFused(FunctionMutator):
 
 
 def fuse(group: Function, module: IRModule) -> PrimFunc:
-    """One PrimFunc for a function of `call_tir`s; it has an output for each tensor that the function returns."""
+    """Return one PrimFunc for a function of `call_tir`s; it has an output for each tensor that the function returns."""
     chain = _Chain(group)
     for binding in group.bindings:
         if not isinstance(binding.value, TupleGetItem):
@@ -122,7 +122,7 @@ class _Chain:
         return local
 
     def function(self) -> PrimFunc:
-        """The whole chain."""
+        """Return the whole chain."""
         outputs = [self.buffers[result] for result in self.results]
         kind = max(self.kinds, key=KINDS.index) if len(outputs) == 1 else OPAQUE
         attrs: dict[str, Any] = {"ops": tuple(self.ops), "op_pattern": kind}

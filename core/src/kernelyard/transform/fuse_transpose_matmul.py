@@ -73,7 +73,7 @@ class _Fuser(FunctionMutator):
         return value if swaps_last_two(value.attrs["axes"]) else None
 
     def _reshaped(self, swap: Call, shape: Shape) -> Call | None:
-        """The swap with its leading axes reshaped before it; None where the reshape touches the last two."""
+        """Return the swap with its leading axes reshaped before it; None where the reshape touches the last two."""
         if len(shape) < 2 or shape[-2:] != swap.tensor_type.shape[-2:]:
             return None
         *leading, rows, columns = shape

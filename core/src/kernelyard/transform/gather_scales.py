@@ -70,7 +70,7 @@ def _place(x: Expr, y: Expr) -> int | None:
 
 
 def _is_smaller(x: Expr, y: Expr) -> bool:
-    """True where x is known to have fewer elements than y."""
+    """Return True where x is known to have fewer elements than y."""
     few, many = x.tensor_type.numel, y.tensor_type.numel
     return isinstance(few, int) and isinstance(many, int) and few < many
 

@@ -69,7 +69,7 @@ def _is_operator(value: Expr) -> TypeGuard[Call]:
 
 
 def _is_image(expr: Expr) -> bool:
-    """True for a tensor with spatial axes of known sizes."""
+    """Return True for a tensor with spatial axes of known sizes."""
     type_ = expr.type
     return isinstance(type_, TensorType) and type_.rank > 2 and all(isinstance(size, int) for size in type_.shape[2:])
 
@@ -110,7 +110,7 @@ class _Hoister:
         return Function(function.params, self._bindings, function.result, function.attrs)
 
     def _rewritten(self, value: Expr, wanted: Strides | None) -> Call | None:
-        """The call that makes the wanted pixels alone, or reads an image that has no others; None for any other."""
+        """Return the call that makes the wanted pixels alone, or reads an image that has no others; None for any other."""
         if not _is_operator(value):
             return None
         is_window = value.op_name in CONVOLUTIONS or (value.op_name in POOLS and not value.attrs["ceil_mode"])
@@ -128,7 +128,7 @@ class _Hoister:
         return self._wanted[operand] if isinstance(operand, Var) and operand in self._thinned else (1,) * rank
 
     def _thin(self, operand: Expr, wanted: Strides) -> Expr:
-        """Every `wanted`-th pixel of an operand that broadcasts to an image."""
+        """Return every `wanted`-th pixel of an operand that broadcasts to an image."""
         done = self._strides(operand, len(wanted))
         operand = self._thinned.get(operand, operand)
         shape = operand.tensor_type.shape

@@ -9,7 +9,7 @@ from kernelyard.ir.expr import replace_operands
 
 
 def inline_functions(module: IRModule, names: Collection[str], entries: Sequence[str] | None = None) -> IRModule:
-    """The module with every call of the functions `names` replaced by what these do, calls inside them included.
+    """Return the module with every call of the functions `names` replaced by what these do, calls inside them included.
 
     entries: functions to treat, default all entry functions. The inlined functions stay in the module.
     """
@@ -21,7 +21,7 @@ def inline_functions(module: IRModule, names: Collection[str], entries: Sequence
 
 
 def inline_into(function: Function, module: IRModule, names: Collection[str]) -> Function:
-    """One function with every call of the functions `names` of a module replaced by what these do."""
+    """Return one function with every call of the functions `names` of a module replaced by what these do."""
     return _Inliner(module, names).run(function)
 
 

@@ -46,7 +46,7 @@ class TimingInstrument(Instrument):
         self.times.append(PassTime(pass_.name, depth, time.perf_counter() - self._started.pop()))
 
     def __str__(self) -> str:
-        """A table, one line per pass, indented by depth."""
+        """Return a table, one line per pass, indented by depth."""
         return "\n".join(f"{t.seconds * 1e3:9.2f} ms  {'  ' * t.depth}{t.name}" for t in self.times)
 
 

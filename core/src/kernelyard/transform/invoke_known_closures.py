@@ -50,7 +50,7 @@ class _Invoke(FunctionMutator):
         return Call(name, args, type_=value.type) if self._takes(name, args, value) else value
 
     def _takes(self, name: GlobalVar, args: tuple[Expr, ...], call: Call) -> bool:
-        """True when the types are the same; a closure may have other names for its sizes."""
+        """Return True when the types are the same; a closure may have other names for its sizes."""
         function = self.module[name.name]
         assert isinstance(function, Function)
         return [arg.type for arg in args] == [p.type for p in function.params] and call.type == function.result_type

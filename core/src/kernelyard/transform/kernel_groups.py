@@ -14,12 +14,12 @@ _LONGEST_NAME = 80
 
 
 def is_primitive(function: BaseFunction) -> bool:
-    """True for a group made by FuseOps or FuseSiblings."""
+    """Return True for a group made by FuseOps or FuseSiblings."""
     return isinstance(function, Function) and PRIMITIVE in function.attrs
 
 
 def callee(value: Expr, module: IRModule) -> PrimFunc | None:
-    """The PrimFunc that a value calls by `call_tir`, if it does."""
+    """Return the PrimFunc that a value calls by `call_tir`, if it does."""
     if isinstance(value, Call) and isinstance(value.op, Op) and value.op.name == "call_tir":
         target = value.args[0]
         function = module[target.name] if isinstance(target, GlobalVar) else None
@@ -28,7 +28,7 @@ def callee(value: Expr, module: IRModule) -> PrimFunc | None:
 
 
 def group_function(bindings: Sequence[Binding], results: Sequence[Var]) -> tuple[Function, list[Expr]]:
-    """The bindings as a function of what they read from outside, and what that is; several results are a tuple."""
+    """Return the bindings as a function of what they read from outside, and what that is; several results are a tuple."""
     params: dict[Expr, Var] = {o: Var(f"p{number}", o.type) for number, o in enumerate(free_operands(bindings))}
     body = [Binding(b.var, replace_operands(b.value, params)) for b in bindings]
     result = results[0] if len(results) == 1 else Tuple(results)
@@ -42,7 +42,7 @@ def group_name(functions: Iterable[PrimFunc]) -> str:
 
 
 def without_unused(module: IRModule) -> IRModule:
-    """The module without the PrimFuncs that nobody calls."""
+    """Return the module without the PrimFuncs that nobody calls."""
     called = {
         operand.name
         for function in module.graph_functions().values()

@@ -78,7 +78,7 @@ class PrimFuncTable:
         self._counts: dict[str, int] = {}
 
     def name_of(self, function: PrimFunc, wanted: str) -> str:
-        """The name under which the module has this function."""
+        """Return the name under which the module has this function."""
         known = self._names.get(function)
         if known is not None:
             return known
@@ -143,14 +143,14 @@ class _Legalizer(FunctionMutator):
 
 
 def custom_kernel_of(call: Call) -> CustomKernel | None:
-    """The kernel that a user registered for a call of an operator."""
+    """Return the kernel that a user registered for a call of an operator."""
     if not isinstance(call.op, Op) or call.op.opaque_type:
         return None
     return find_kernel(call.op_name, [arg.tensor_type for arg in call.args], call.attrs, call.type)
 
 
 def call_tir(name: str, args: Sequence[Expr], type_: Type) -> Call:
-    """The call of a PrimFunc of the module."""
+    """Return the call of a PrimFunc of the module."""
     return Call(get_op("call_tir"), [GlobalVar(name), *args], type_=type_)
 
 
@@ -159,7 +159,7 @@ def _is_literal(arg: Expr) -> bool:
 
 
 def with_literals(function: PrimFunc, values: Mapping[int, np.ndarray]) -> PrimFunc:
-    """The function with some inputs, given by position, replaced by their only element."""
+    """Return the function with some inputs, given by position, replaced by their only element."""
     if not values:
         return function
     literal = {

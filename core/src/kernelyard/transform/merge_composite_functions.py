@@ -34,13 +34,13 @@ class MergeCompositeFunctions(Pass):
         return merging.finish()
 
     def _backend(self, value: Expr, module: IRModule) -> str | None:
-        """The backend of a call of a composite; None for anything else."""
+        """Return the backend of a call of a composite; None for anything else."""
         backend = composite_backend(value, module)
         return backend if self.backends is None or backend in self.backends else None
 
 
 def composite_backend(value: Expr, module: IRModule) -> str | None:
-    """The backend of the composite that a value calls; None for anything else."""
+    """Return the backend of the composite that a value calls; None for anything else."""
     if not isinstance(value, Call) or not isinstance(value.op, GlobalVar) or value.op.name not in module:
         return None
     composite = module[value.op.name].attrs.get(COMPOSITE)

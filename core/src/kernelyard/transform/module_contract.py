@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from kernelyard.errors import PluginContractError
-from kernelyard.runtime.module import RuntimeModule
-from kernelyard.runtime.spec import DIGEST
+from kernelyard.runtime.abi.module import RuntimeModule
+from kernelyard.runtime.abi.spec import DIGEST
 
 
 def check_module(made: object, wanted: Sequence[str]) -> RuntimeModule:
-    """The module, which answers to the symbols `wanted` and to no others, and can be saved.
+    """Return the module, which answers to the symbols `wanted` and to no others, and can be saved.
 
     Its methods are the plugin's code and may raise anything. Raises: PluginContractError.
     """

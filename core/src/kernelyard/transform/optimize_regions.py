@@ -83,7 +83,7 @@ class OptimizeRegions(Pass):
 
 
 def _alone(module: IRModule, name: str, region: Function) -> IRModule:
-    """A module of one region, as an ordinary function, and what it calls."""
+    """Return a module of one region, as an ordinary function, and what it calls."""
     attrs = {key: value for key, value in region.attrs.items() if key not in (CODEGEN, GLOBAL_SYMBOL)}
     called = reachable_functions(module, (name,)) - {name}
     others = {each: module[each] for each in module.functions if each in called}
@@ -93,7 +93,7 @@ def _alone(module: IRModule, name: str, region: Function) -> IRModule:
 def _taken_back(
     module: IRModule, name: str, region: Function, alone: IRModule, answer: object, names: FreshNames
 ) -> IRModule:
-    """The module with a region, and the functions that it calls, as an optimizer has left them.
+    """Return the module with a region, and the functions that it calls, as an optimizer has left them.
 
     Other regions may call the same composites: what is no longer the same gets a name of its own.
     """
@@ -116,7 +116,7 @@ def _taken_back(
 
 
 def _calling(function: BaseFunction, renamed: Mapping[str, str]) -> Function:
-    """The function with calls of functions under their new names."""
+    """Return the function with calls of functions under their new names."""
 
     def rewrite(_: FunctionMutator, var: Var, value: Expr) -> Expr:
         if isinstance(value, Call) and isinstance(value.op, GlobalVar) and value.op.name in renamed:
@@ -128,12 +128,12 @@ def _calling(function: BaseFunction, renamed: Mapping[str, str]) -> Function:
 
 
 def _without_unused(before: IRModule, after: IRModule) -> IRModule:
-    """The module without functions that are no longer called because regions were rewritten."""
+    """Return the module without functions that are no longer called because regions were rewritten."""
     entries = tuple(after.entry_functions())
     left_over = reachable_functions(before, entries) - reachable_functions(after, entries)
     return after.without_functions(left_over & set(after.functions)) if left_over else after
 
 
 def _signature(function: Function) -> str:
-    """The types of the parameters and of the result, as text."""
+    """Return the types of the parameters and of the result, as text."""
     return f"({', '.join(repr(param.type) for param in function.params)}) -> {function.result_type!r}"

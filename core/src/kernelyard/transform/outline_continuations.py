@@ -48,7 +48,7 @@ class OutlineContinuations(Pass):
 
 
 def _first_split(function: Function) -> int | None:
-    """The number of the first binding whose new symbols a later call uses that does not come from it."""
+    """Return the number of the first binding whose new symbols a later call uses that does not come from it."""
     known = symbols_of(param.type for param in function.params)
     for index, binding in enumerate(function.bindings):
         new = symbols_of([binding.var.type]) - known
@@ -70,7 +70,7 @@ def _is_used_without(source: Var, symbols: frozenset[str], later: Sequence[Bindi
 
 
 def _split(function: Function, last: int, rest_name: str) -> tuple[Function, Function]:
-    """The function up to binding number `last` and a call of the rest; and the rest."""
+    """Return the function up to binding number `last` and a call of the rest; and the rest."""
     head, tail = list(function.bindings[: last + 1]), function.bindings[last + 1 :]
     params: list[Var] = []
     args: list[Expr] = []
@@ -98,7 +98,7 @@ def _read(value: Expr) -> list[Var]:
 
 
 def _fields(var: Var, head: list[Binding]) -> list[Var]:
-    """The tensors of a variable, taken out of it at the end of `head` where it is a tuple."""
+    """Return the tensors of a variable, taken out of it at the end of `head` where it is a tuple."""
     if not isinstance(var.type, TupleType):
         return [var]
     items = [TupleGetItem(var, index) for index in range(len(var.type.fields))]

@@ -48,11 +48,11 @@ class PassContext:
 
     @staticmethod
     def current() -> PassContext:
-        """The innermost context that is entered, or an empty one."""
+        """Return the innermost context that is entered, or an empty one."""
         return _CURRENT.get() or PassContext()
 
     def option(self, name: str, default: Any) -> Any:
-        """The value of an option, or `default`."""
+        """Return the value of an option, or `default`."""
         return self.options.get(name, default)
 
     def __enter__(self) -> PassContext:
@@ -108,7 +108,7 @@ class Pass(ABC):
 
     @abstractmethod
     def run(self, module: IRModule, context: PassContext) -> IRModule:
-        """The transformed module; the given one is not changed."""
+        """Return the transformed module; the given one is not changed."""
 
     def __call__(self, module: IRModule) -> IRModule:
         """Run in the current context."""
@@ -128,7 +128,7 @@ class FunctionPass(Pass):
 
     @abstractmethod
     def transform(self, function: Function, module: IRModule, context: PassContext) -> Function:
-        """The transformed function; return the same object when nothing changes."""
+        """Return the transformed function; return the same object when nothing changes."""
 
     def run(self, module: IRModule, context: PassContext) -> IRModule:
         functions = module.entry_functions() if self.only_entry_functions else module.graph_functions()

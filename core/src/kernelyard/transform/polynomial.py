@@ -29,12 +29,12 @@ ARITHMETIC = ("add", "subtract", "multiply", "divide", "negative", "square", "po
 
 
 def scalar(value: float) -> Polynomial:
-    """The constant polynomial."""
+    """Return the constant polynomial."""
     return {ONE: value} if value else {}
 
 
 def add(left: Polynomial, right: Polynomial) -> Polynomial:
-    """The sum of two polynomials."""
+    """Return the sum of two polynomials."""
     total = dict(left)
     for monomial, coefficient in right.items():
         total[monomial] = total.get(monomial, 0.0) + coefficient
@@ -42,7 +42,7 @@ def add(left: Polynomial, right: Polynomial) -> Polynomial:
 
 
 def multiply(left: Polynomial, right: Polynomial) -> Polynomial:
-    """The product of two polynomials."""
+    """Return the product of two polynomials."""
     total: dict[Monomial, float] = {}
     for a, x in left.items():
         for b, y in right.items():
@@ -52,7 +52,7 @@ def multiply(left: Polynomial, right: Polynomial) -> Polynomial:
 
 
 def is_close(found: Polynomial | None, expected: Polynomial, dtype: str) -> bool:
-    """True when both have the same monomials, and coefficients that agree to the accuracy of written constants."""
+    """Return True when both have the same monomials, and coefficients that agree to the accuracy of written constants."""
     if found is None or found.keys() != expected.keys():
         return False
     tolerance = TOLERANCES.get(dtype, 0.0)
@@ -60,7 +60,7 @@ def is_close(found: Polynomial | None, expected: Polynomial, dtype: str) -> bool
 
 
 def constant_of(polynomial: Polynomial) -> float | None:
-    """The value of a constant polynomial, None for others."""
+    """Return the value of a constant polynomial, None for others."""
     return polynomial.get(ONE, 0.0) if all(monomial == ONE for monomial in polynomial) else None
 
 
@@ -83,7 +83,7 @@ class PolynomialReader:
         self._known: dict[Expr, Polynomial | None] = {}
 
     def read(self, expr: Expr) -> Polynomial | None:
-        """The polynomial that `expr` computes."""
+        """Return the polynomial that `expr` computes."""
         if expr in self._atoms:
             return {(self._atoms[expr],): 1.0}
         value = uniform_value(expr)
@@ -99,7 +99,7 @@ class PolynomialReader:
         return self._known[expr]
 
     def read_call(self, call: Call) -> Polynomial | None:
-        """The polynomial of a call that is not bound yet."""
+        """Return the polynomial of a call that is not bound yet."""
         operation = _OPERATIONS.get(call.op_name)
         operands = [self.read(arg) for arg in call.args] if operation else []
         known = [operand for operand in operands if operand is not None]
@@ -146,7 +146,7 @@ _OPERATIONS: dict[str, Callable[..., Polynomial | None]] = {
 
 
 def arithmetic_leaves(mutator: FunctionMutator, roots: tuple[Expr, ...]) -> tuple[list[Var], list[Var]]:
-    """The variables below some expressions: those bound to arithmetic, and those that it is applied to.
+    """Return the variables below some expressions: those bound to arithmetic, and those that it is applied to.
 
     Nearest first, bounded in number. A variable bound to arithmetic may be an operand of a larger formula as well as
     its base, so callers try both.

@@ -62,7 +62,7 @@ class _Quantizer(FunctionMutator):
         return Call(value.op, [left, self._decoded(*self._stored[key], right)], value.attrs)
 
     def _weight(self, right: Expr) -> tuple[Constant | None, bool]:
-        """The constant that a right side is, or is the transpose of."""
+        """Return the constant that a right side is, or is the transpose of."""
         value = self.value_of(right)
         if isinstance(value, Call) and value.op_name == "permute_dims" and swaps_last_two(value.attrs["axes"]):
             below = self.value_of(value.args[0])
@@ -89,7 +89,7 @@ def _is_worth_it(weight: np.ndarray) -> bool:
 
 
 def quantized(matrix: np.ndarray, bits: int) -> tuple[np.ndarray, np.ndarray]:
-    """A float32 matrix (K, N) as integers and scales.
+    """Return a float32 matrix (K, N) as integers and scales.
 
     8 bits: int8 (K, N) and float32 (N,). 4 bits: int8 (K / 32 rounded up, 32, N), from -8 to 7, and float32
     (K / 32 rounded up, 1, N).
@@ -111,7 +111,7 @@ def quantized(matrix: np.ndarray, bits: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _in_groups(groups: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The best of several scales for each group: the one with the least squared error."""
+    """Return the best of several scales for each group: the one with the least squared error."""
     low, high = groups.min(axis=1, keepdims=True), groups.max(axis=1, keepdims=True)
     extreme = _nonzero(np.where(-low > high, low, high))
     parts = groups / extreme  # no square of them overflows

@@ -53,7 +53,7 @@ class RegionMerging:
         self._names = FreshNames(module)
 
     def finish(self) -> IRModule:
-        """The module with everything added; the same object when nothing was."""
+        """Return the module with everything added; the same object when nothing was."""
         if not self._changed:
             return self.module
         return self.module.with_functions({**self._changed, **self._regions})

@@ -11,7 +11,7 @@ from kernelyard.errors import KernelyardError, PassError, PluginContractError, P
 from kernelyard.ir import Binding, Call, Expr, ExternFunc, Function, GlobalVar, IRModule, Type, Var, get_op
 from kernelyard.ir.visitor import FunctionMutator, RewriteWith, callees, reachable_functions
 from kernelyard.patterns.composite import CODEGEN, COMPOSITE, GLOBAL_SYMBOL, op_names
-from kernelyard.runtime.module import RuntimeModule
+from kernelyard.runtime.abi.module import RuntimeModule
 from kernelyard.transform.chosen_entries import chosen_entries
 from kernelyard.transform.inline_functions import inline_functions
 from kernelyard.transform.module_contract import check_module
@@ -46,7 +46,7 @@ class Region:
         return self.function.result_type
 
     def composite(self, call: Call) -> Function:
-        """The composite that a call in the region names.
+        """Return the composite that a call in the region names.
 
         Raises: PassError when the callee is no composite.
         """
@@ -56,7 +56,7 @@ class Region:
         return function
 
     def composites(self) -> tuple[tuple[Binding, Function], ...]:
-        """The calls of composites, in order, each with the composite."""
+        """Return the calls of composites, in order, each with the composite."""
         calls = [b for b in self.function.bindings if isinstance(b.value, Call) and isinstance(b.value.op, GlobalVar)]
         return tuple((binding, self.composite(binding.value)) for binding in calls)  # pyright: ignore[reportArgumentType]
 
@@ -137,7 +137,7 @@ class RunCodegen(Pass):
         return _without_called(module, set(regions)).with_attrs(**{EXTERNAL_MODULES: attached})
 
     def _compile(self, backend: str, regions: list[Region]) -> tuple[RuntimeModule | None, list[Region]]:
-        """The backend's RuntimeModule, and the regions that it failed on."""
+        """Return the backend's RuntimeModule, and the regions that it failed on."""
         if backend not in self.codegens:
             raise UnknownBackendError(
                 f"there is no codegen for the backend {backend!r}",
@@ -227,7 +227,7 @@ def _call_externals(module: IRModule, symbols: Mapping[str, str], entries: Seque
 
 
 def _without_called(module: IRModule, regions: set[str]) -> IRModule:
-    """The module without regions, and composites of them, that nothing calls any more."""
+    """Return the module without regions, and composites of them, that nothing calls any more."""
     inner = regions | _callees(module, regions)
     others = tuple(name for name in module.functions if name not in inner)
     return module.without_functions(inner - reachable_functions(module, others))

@@ -44,7 +44,7 @@ class Part:
 
 
 def parts_of(function: PrimFunc) -> list[Part] | None:
-    """A function for each output; None where two of them need the same block."""
+    """Return a function for each output; None where two of them need the same block."""
     taken: set[int] = set()
     parts: list[Part] = []
     for output in function.outputs:
@@ -57,7 +57,7 @@ def parts_of(function: PrimFunc) -> list[Part] | None:
 
 
 def _blocks_for(output: Buffer, function: PrimFunc) -> set[int]:
-    """The blocks that an output needs, by number."""
+    """Return the blocks that an output needs, by number."""
     needed, found = {output}, set[int]()
     for number in reversed(range(len(function.blocks))):
         block = function.blocks[number]

@@ -51,7 +51,7 @@ class _Sinker(FunctionMutator):
             self._behind[var] = product
 
     def _sunk(self, var: Var, call: Call, type_: TensorType) -> Call | None:
-        """The reshape of the call on what lies behind the reshape that it reads; None where it reads none."""
+        """Return the reshape of the call on what lies behind the reshape that it reads; None where it reads none."""
         reshaped = next((arg for arg in call.args if arg in self._behind and _shape(arg) == type_.shape), None)
         if reshaped is None:
             return None

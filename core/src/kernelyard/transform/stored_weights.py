@@ -87,7 +87,7 @@ def _constants(expr: Expr, value_of: Values) -> Iterator[Constant]:
 
 
 def _evaluated(expr: Expr, encoded: Constant, stored: np.ndarray, value_of: Values) -> np.ndarray:
-    """The value of an expression with other numbers in the place of a constant."""
+    """Return the value of an expression with other numbers in the place of a constant."""
     value = value_of(expr)
     if isinstance(value, Constant):
         return stored if value is encoded else value.data
@@ -142,7 +142,7 @@ def _groups(count: int) -> Iterator[int]:
 def _per_group(
     scales: np.ndarray, whole: np.ndarray, zeros: np.ndarray, group: int
 ) -> tuple[np.ndarray, np.ndarray] | None:
-    """One scale and one zero point for each group, where they are the same in it."""
+    """Return one scale and one zero point for each group, where they are the same in it."""
     starts = np.arange(0, len(scales), group)
     # Of the scales in a group the one that was divided by the largest number is the most exact.
     scale = scales[starts]

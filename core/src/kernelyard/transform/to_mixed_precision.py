@@ -83,14 +83,14 @@ class _Narrowing(FunctionMutator):
         return call.op_name in FOLLOWING and bool(wide) and all(self._below(arg) is not None for arg in wide)
 
     def _below(self, operand: Expr) -> Expr | None:
-        """The narrow value that an operand is the float32 form of."""
+        """Return the narrow value that an operand is the float32 form of."""
         value = self.value_of(operand)
         if not isinstance(value, Call) or value.op_name != "astype":
             return None
         return value.args[0] if value.args[0].tensor_type.dtype == self._dtype else None
 
     def _narrow(self, operand: Expr) -> Expr | None:
-        """The operand in the narrow dtype; None for a constant that does not fit."""
+        """Return the operand in the narrow dtype; None for a constant that does not fit."""
         if operand not in self._narrowed:
             self._narrowed[operand] = self._made_narrow(operand)
         return self._narrowed[operand]
@@ -112,8 +112,9 @@ class _Narrowing(FunctionMutator):
 
 
 def _has_one_channel(call: Call) -> bool:
-    """True for convolutions of signals and the like: narrow numbers are multiplied in pairs of channels, so that these
-    would be no quicker, and spectra need more digits than others."""
+    """Return True for convolutions of signals and the like: narrow numbers are multiplied in pairs of channels, so that
+    these would be no quicker, and spectra need more digits than others.
+    """
     return call.op_name in CONVOLUTIONS and call.args[0].tensor_type.shape[1] == 1
 
 

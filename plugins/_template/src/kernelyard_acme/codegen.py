@@ -1,8 +1,6 @@
 """The compile half: regions become JSON graphs for `kernelyard_acme.runtime`."""
 
-from kernelyard.patterns.composite import captured_operands
-from kernelyard.placement.json_serializer import JSONSerializer, KernelNode
-from kernelyard.plugins.backend import Backend
+from kernelyard.plugins.api import Backend, JSONSerializer, KernelNode, captured_operands
 from kernelyard_acme.patterns import fusion_patterns
 from kernelyard_acme.runtime import AcmeRuntime
 

@@ -1,6 +1,6 @@
 """What ACME can do: a matrix product, then a constant bias, then relu, the last two where they are there."""
 
-from kernelyard.patterns import Accept, Decline, FusionPattern, is_const, is_op, wildcard
+from kernelyard.plugins.api import Accept, Decline, FusionPattern, is_const, is_op, wildcard
 
 
 def check(match):

@@ -1,6 +1,6 @@
 """The hooks: imported when the plugin is first needed, and cheap; the backend is imported when it is made."""
 
-from kernelyard.plugins import hookimpl
+from kernelyard.plugins.api import hookimpl
 
 
 @hookimpl

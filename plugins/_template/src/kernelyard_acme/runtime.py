@@ -5,8 +5,7 @@ from functools import partial
 import numpy as np
 
 from kernelyard import dtypes
-from kernelyard.runtime.json_runtime import JSONRuntime
-from kernelyard.runtime.module import BoundCall
+from kernelyard.runtime.api import BoundCall, JSONRuntime
 
 
 def linear(output, activation, data, weight, bias=0.0):

@@ -9,7 +9,7 @@ from threading import Lock
 from typing import Any
 
 from kernelyard.errors import NoImplementationError
-from kernelyard.runtime.spec import Fields, corrupted
+from kernelyard.runtime.api import Fields, corrupted
 from kernelyard_cublas._enums import ALGORITHM_NBYTES
 from kernelyard_cublas.descriptors import WORKSPACE_LIMIT, Descriptors
 from kernelyard_cublas.lt_api import Heuristic, LtApi, LtError, Run
@@ -50,7 +50,7 @@ class Algorithms:
         descriptors: Descriptors,
         measure: Callable[[Heuristic], float] | None,
     ) -> Heuristic:
-        """The algorithm for a problem, chosen before or now.
+        """Return the algorithm for a problem, chosen before or now.
 
         measure: gives the seconds that one takes; None to trust the library's first choice.
         Raises: NoImplementationError where the library has none.
@@ -69,7 +69,7 @@ class Algorithms:
         return best
 
     def to_json(self) -> list[dict[str, Any]]:
-        """The choices as JSON data, in an order that does not depend on when they were made."""
+        """Return the choices as JSON data, in an order that does not depend on when they were made."""
         with self._lock:
             choices = sorted(self._choices.items(), key=lambda item: item[0])
         return [
@@ -84,7 +84,7 @@ class Algorithms:
 
     @staticmethod
     def from_json(entries: Iterable[tuple[Any, str]]) -> Algorithms:
-        """The choices that `to_json` wrote, checked; what they are worth here is asked of the library.
+        """Return the choices that `to_json` wrote, checked; what they are worth here is asked of the library.
 
         Raises: ArtifactCorruptedError.
         """

@@ -10,15 +10,21 @@ import numpy as np
 
 from kernelyard import dtypes
 from kernelyard.errors import BackendUnavailableError, CodegenError, OptionError
-from kernelyard.ir import Call, Constant, Expr, Function
-from kernelyard.patterns import FusionPattern
-from kernelyard.patterns.composite import captured_operands
-from kernelyard.placement.json_serializer import JSONSerializer, KernelNode
-from kernelyard.plugins.backend import Backend, Unavailable
-from kernelyard.runtime import cuda_driver
-from kernelyard.runtime.module import RuntimeModule
-from kernelyard.target import Target
-from kernelyard.transform.run_codegen import Region
+from kernelyard.plugins.api import (
+    Backend,
+    Call,
+    Constant,
+    Expr,
+    Function,
+    FusionPattern,
+    JSONSerializer,
+    KernelNode,
+    Region,
+    Target,
+    Unavailable,
+    captured_operands,
+)
+from kernelyard.runtime.api import RuntimeModule
 from kernelyard_cublas import libraries
 from kernelyard_cublas.checks import Checks
 from kernelyard_cublas.patterns import fusion_patterns
@@ -26,6 +32,7 @@ from kernelyard_cublas.problem import KERNEL, ROLES, TF32, Attributes
 from kernelyard_cublas.reading import read_call
 from kernelyard_cublas.runtime import CublasRuntime
 from kernelyard_cublas.type_table import REFUSABLE
+from kernelyard_cuda import driver as cuda_driver
 
 OPTIONS = ("approximate_gelu", "tf32", "tune")
 
@@ -38,7 +45,7 @@ class ProductNode(KernelNode):
     pack_rhs: bool = False
 
     def packed(self, constant: Constant) -> Constant:
-        """The right operand as it is saved."""
+        """Return the right operand as it is saved."""
         array = constant.data.astype(dtypes.to_numpy(self.rhs_dtype))
         return Constant(np.ascontiguousarray(np.swapaxes(array, -1, -2) if self.pack_rhs else array))
 
@@ -52,19 +59,19 @@ class CublasSerializer(JSONSerializer):
     constants: dict[str, np.ndarray] = field(default_factory=dict)
 
     def visit_composite(self, composite: Function, call: Call) -> ProductNode:
-        """The product of a composite."""
+        """Return the product of a composite."""
         operands = captured_operands(composite)
         node = self._node(composite.attrs["product"], {role: operands[role] for role in ROLES if role in operands})
         _check_packed(node, dict(zip(composite.params, call.args, strict=True)))
         return node
 
     def visit_call(self, call: Call) -> ProductNode:
-        """A product that a rule of single operators put into a region."""
+        """Return a product that a rule of single operators put into a region."""
         lhs, rhs = call.args
         return self._node({**read_call(call).attributes(), "alpha": 1.0}, {"lhs": lhs, "rhs": rhs})
 
     def visit_constant(self, constant: Constant, role: str, kernel: KernelNode) -> Constant:
-        """The right operand as the library reads it."""
+        """Return the right operand as the library reads it."""
         return kernel.packed(constant) if role == "rhs" and isinstance(kernel, ProductNode) else constant
 
     def _node(self, product: Mapping[str, Any], operands: Mapping[str, Expr]) -> ProductNode:
@@ -121,7 +128,7 @@ class CublasBackend(Backend):
         return None if problem is None else Unavailable(f"{problem.message}: {problem.found}", problem.hint)
 
     def facts(self) -> Mapping[str, str]:
-        """The library that would be used on a GPU."""
+        """Return the library that would be used on a GPU."""
         try:
             library = libraries.load_library()
         except BackendUnavailableError as error:
@@ -130,15 +137,15 @@ class CublasBackend(Backend):
         return {"cuBLASLt": library.path, "version": f"{version} (CUDA {version.partition('.')[0]})"}
 
     def patterns(self, target: Target) -> Sequence[FusionPattern]:
-        """The patterns; what float8 needs depends on the target's arch."""
+        """Return the patterns; what float8 needs depends on the target's arch."""
         return fusion_patterns(Checks(target, self._approximate_gelu))
 
     def may_refuse(self, region: Region) -> bool:
-        """True for products whose algorithms depend on the sizes and the GPU."""
+        """Return True for products whose algorithms depend on the sizes and the GPU."""
         return any(each.attrs["product"]["rhs_dtype"] in REFUSABLE for _, each in region.composites())
 
     def codegen(self, regions: Sequence[Region], options: Mapping[str, Any]) -> RuntimeModule:
-        """The regions as one runtime module.
+        """Return the regions as one runtime module.
 
         Raises: OptionError, CodegenError.
         """

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from kernelyard.runtime.cuda_driver import CudaDriver
 from kernelyard_cublas.algorithms import Algorithms, timed
 from kernelyard_cublas.descriptors import POINTERS, Descriptors
 from kernelyard_cublas.lt_api import Addresses, Heuristic, LtApi, MatmulCall, Run
 from kernelyard_cublas.problem import Problem
+from kernelyard_cuda.driver import CudaDriver
 
 
 class BoundMatmul:

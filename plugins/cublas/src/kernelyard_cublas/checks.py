@@ -11,10 +11,19 @@ from collections.abc import Callable
 
 from kernelyard import dims
 from kernelyard.dims import Dim, Shape
-from kernelyard.ir import Call, Constant, Expr
-from kernelyard.patterns import Accept, Answer, Decline, Match
-from kernelyard.patterns.checks import Gemm, check_bias, gemm_of_shapes
-from kernelyard.target import Target
+from kernelyard.plugins.api import (
+    Accept,
+    Answer,
+    Call,
+    Constant,
+    Decline,
+    Expr,
+    Gemm,
+    Match,
+    Target,
+    check_bias,
+    gemm_of_shapes,
+)
 from kernelyard_cublas.problem import ROLES
 from kernelyard_cublas.reading import Reading, read_call, read_match
 from kernelyard_cublas.type_table import (
@@ -40,7 +49,7 @@ class Checks:
         self._approximate_gelu = approximate_gelu
 
     def product(self, match: Match) -> Answer:
-        """A product, and what follows it: a number that it is multiplied by, bias, residual, activation."""
+        """Return a product, and what follows it: a number that it is multiplied by, bias, residual, activation."""
         reading = read_match(match)
         return (
             _inner(match)
@@ -53,7 +62,7 @@ class Checks:
         )
 
     def dequantize(self, match: Match) -> Answer:
-        """A product of integers restored to floats by one number."""
+        """Return a product of integers restored to floats by one number."""
         reading = read_match(match)
         scale, zero_point = match["scale"], match["zero_point"]
         for code, number in (("scale", scale), ("zero-point", zero_point)):
@@ -64,7 +73,7 @@ class Checks:
         return _inner(match) or self.refusal(reading) or _scale(match, reading) or Accept()
 
     def multiply(self, match: Match) -> Answer:
-        """A product of float8 multiplied by two numbers that are on the device."""
+        """Return a product of float8 multiplied by two numbers that are on the device."""
         reading = read_match(match)
         refused = _inner(match) or self.refusal(reading)
         if refused is not None:
@@ -77,7 +86,7 @@ class Checks:
         return Accept()
 
     def call(self, call: Call) -> Answer:
-        """A product by itself, for rules of single operators."""
+        """Return a product by itself, for rules of single operators."""
         return self.refusal(read_call(call)) or Accept()
 
     def refusal(self, reading: Reading) -> Decline | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Mapping
 
-from kernelyard.runtime.memory import REBIND_ALIGNMENT
+from kernelyard.runtime.api import REBIND_ALIGNMENT
 from kernelyard_cublas._enums import LayoutAttribute, MatmulAttribute, Operation, PreferenceAttribute
 from kernelyard_cublas.lt_api import Layouts, LtApi
 from kernelyard_cublas.problem import Matrix, Problem

@@ -17,7 +17,7 @@ from typing import NamedTuple, cast
 import numpy as np
 
 from kernelyard import dtypes
-from kernelyard.runtime.module import array_at
+from kernelyard.runtime.api import array_at
 from kernelyard_cublas._enums import (
     ALGORITHM_NBYTES,
     DATA_TYPES,
@@ -289,7 +289,7 @@ class Product:
         return not any(self.values[each] for each in (MatmulAttribute.A_SCALE_POINTER, MatmulAttribute.B_SCALE_POINTER))
 
     def algorithm(self, index: int) -> bytes:
-        """The opaque bytes of a proposal: they name the problem that it is for."""
+        """Return the opaque bytes of a proposal: they name the problem that it is for."""
         said = {k.name: v for k, v in self.values.items() if not k.name.endswith("POINTER")}
         sizes = [(x.dtype, x.rows, x.columns, x.leading, x.batch, x.stride) for x in (self.a, self.b, self.c, self.d)]
         digest = hashlib.sha512(f"{sorted(said.items())}{sizes}".encode()).digest()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from kernelyard.errors import BackendUnavailableError
-from kernelyard.runtime.cuda_libraries import CUBLASLT, candidates, major_in_use, usable
 from kernelyard_cublas._native import LtLibrary
+from kernelyard_cuda.libraries import CUBLASLT, candidates, major_in_use, usable
 
 INSTALL_HINT = "pip install 'kernelyard-cublas[cu12]' or 'kernelyard-cublas[cu13]', as the other CUDA libraries here"
 
@@ -23,7 +23,7 @@ def refusal() -> BackendUnavailableError | None:
 
 
 def load_library() -> LtLibrary:
-    """A library, newly opened: each device has a handle of its own.
+    """Return a library, newly opened: each device has a handle of its own.
 
     Raises: BackendUnavailableError naming every place that was tried.
     """
@@ -46,7 +46,7 @@ def load_library() -> LtLibrary:
 
 
 def version_text(version: int) -> str:
-    """A version as people write it.
+    """Return a version as people write it.
 
     Example:
         >>> version_text(120903), version_text(131000)

@@ -82,15 +82,15 @@ class LtApi(ABC):
 
     @abstractmethod
     def create_matmul(self, compute: ComputeType, scale_type: DataType) -> int:
-        """A new description of a product."""
+        """Return a new description of a product."""
 
     @abstractmethod
     def create_layout(self, dtype: DataType, rows: int, columns: int, leading: int) -> int:
-        """A new description of a matrix whose columns lie `leading` elements apart."""
+        """Return a new description of a matrix whose columns lie `leading` elements apart."""
 
     @abstractmethod
     def create_preference(self) -> int:
-        """A new description of what is asked of algorithms."""
+        """Return a new description of what is asked of algorithms."""
 
     @abstractmethod
     def set(self, descriptor: int, attribute: Attribute, value: int) -> None:
@@ -110,7 +110,7 @@ class LtApi(ABC):
 
     @abstractmethod
     def check(self, matmul: int, layouts: Layouts, algorithm: bytes) -> Heuristic | None:
-        """An algorithm that was chosen before, with what it needs now; None where it does not serve here."""
+        """Return an algorithm that was chosen before, with what it needs now; None where it does not serve here."""
 
     @abstractmethod
     def prepare(self, call: MatmulCall) -> Run:
@@ -118,4 +118,4 @@ class LtApi(ABC):
 
     @abstractmethod
     def seconds(self, run: Run, stream: int) -> float:
-        """How long a call takes on the device."""
+        """Return how long a call takes on the device."""

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import product as combinations
 
-from kernelyard.patterns import FusionPattern, Pattern, is_const, is_op, wildcard
-from kernelyard.patterns.templates import swaps_last_two, with_activation, with_bias, with_residual
+from kernelyard.plugins.api import FusionPattern, Pattern, is_const, is_op, templates, wildcard
 from kernelyard_cublas.checks import Check, Checks, alpha_of
 from kernelyard_cublas.reading import read_match
 
@@ -22,11 +21,11 @@ def _cast(operand: Pattern) -> Pattern:
 
 
 def _turned(operand: Pattern) -> Pattern:
-    return is_op("permute_dims")(operand).has_attr(axes=swaps_last_two)
+    return is_op("permute_dims")(operand).has_attr(axes=templates.swaps_last_two)
 
 
 def _operand(name: str, transposed: bool) -> Pattern:
-    """An operand that is read with its last two axes exchanged, or as it lies; perhaps wider than it is stored."""
+    """Return an operand that is read with its last two axes exchanged, or as it lies; perhaps wider than it is stored."""
     stored = wildcard().capture(name)
     if transposed:
         return _cast(_turned(stored)) | _turned(_cast(stored)) | _turned(stored)
@@ -59,7 +58,7 @@ def multiplied(pattern: Pattern) -> Pattern:
 
 
 def fusion_patterns(checks: Checks) -> list[FusionPattern]:
-    """Every pattern, most wanted first."""
+    """Return every pattern, most wanted first."""
     return [FusionPattern(f"cublas.{name}", pattern, check, _attributes) for name, pattern, check in _named(checks)]
 
 
@@ -87,10 +86,10 @@ def _same(pattern: Pattern) -> Pattern:
 
 
 NONE: Stage = ("", _same)
-BIASED: tuple[Stage, ...] = (("_bias", with_bias), NONE)
-RESIDUAL: tuple[Stage, ...] = (("_residual", with_residual), NONE)
+BIASED: tuple[Stage, ...] = (("_bias", templates.with_bias), NONE)
+RESIDUAL: tuple[Stage, ...] = (("_residual", templates.with_residual), NONE)
 ACTIVATED: tuple[Stage, ...] = (
-    ("_relu", lambda pattern: with_activation(pattern, "nn.relu")),
-    ("_gelu", lambda pattern: with_activation(pattern, *GELUS)),
+    ("_relu", lambda pattern: templates.with_activation(pattern, "nn.relu")),
+    ("_gelu", lambda pattern: templates.with_activation(pattern, *GELUS)),
     NONE,
 )

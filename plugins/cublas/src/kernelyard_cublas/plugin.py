@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kernelyard.plugins import hookimpl
+from kernelyard.plugins.api import hookimpl
 
 if TYPE_CHECKING:
-    from kernelyard.plugins.backend import Backend
+    from kernelyard.plugins.api import Backend
 
 
 @hookimpl
 def kernelyard_backend() -> Backend:
-    """The backend `cublas`."""
+    """Return the backend `cublas`."""
     from kernelyard_cublas.backend import CublasBackend
 
     return CublasBackend()

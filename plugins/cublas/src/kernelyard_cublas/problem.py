@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from kernelyard.runtime.json_runtime import JSONNode
-from kernelyard.runtime.spec import Fields, corrupted, write_json
+from kernelyard.runtime.api import Fields, JSONNode, corrupted, write_json
 from kernelyard_cublas._enums import DATA_TYPES, ComputeType, DataType, Epilogue
 from kernelyard_cublas.type_table import PRODUCTS, ProductType, c_type
 
@@ -40,7 +39,7 @@ class Attributes:
     tune: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """The attributes as plain values."""
+        """Return the attributes as plain values."""
         return asdict(self)
 
 
@@ -101,7 +100,8 @@ class Problem:
 
 
 def problem_of(attributes: Attributes, shapes: Mapping[str, Shape], dtypes: Mapping[str, str]) -> Problem:
-    """The problem of operands by role ("lhs", "rhs", and perhaps "bias", "residual", "scale_a"), and of the "out".
+    """Return the problem of operands by role ("lhs", "rhs", and perhaps "bias", "residual", "scale_a"), and of the
+    "out".
 
     Raises: ArtifactCorruptedError for shapes and types that do not go together.
     """
@@ -177,7 +177,7 @@ class _Batches:
         return _Batches(math.prod(out[:-2]), False)
 
     def rows(self, shape: Shape) -> int:
-        """The columns of the library's matrix: rows of ours."""
+        """Return the columns of the library's matrix: rows of ours."""
         return math.prod(shape[:-1]) if self.flat else shape[-2]
 
     def stride(self, shape: Shape) -> int:

@@ -9,8 +9,7 @@ import numpy as np
 
 from kernelyard import dtypes
 from kernelyard.dims import Shape
-from kernelyard.ir import Call, Constant, Expr
-from kernelyard.patterns import Match
+from kernelyard.plugins.api import Call, Constant, Expr, Match
 from kernelyard_cublas.type_table import FP8
 
 ACTIVATIONS = {"nn.relu": "relu", "nn.gelu": "gelu", "nn.gelu_tanh": "gelu"}
@@ -61,7 +60,7 @@ class Reading:
 
 
 def read_match(match: Match) -> Reading:
-    """The reading of a match of one of our patterns."""
+    """Return the reading of a match of one of our patterns."""
     root = match.call_of("root")
     lhs, rhs = (_stored(match, each) for each in root.args)
     activation = match.get("activation")
@@ -70,7 +69,7 @@ def read_match(match: Match) -> Reading:
 
 
 def read_call(call: Call) -> Reading:
-    """The reading of a product by itself."""
+    """Return the reading of a product by itself."""
     lhs, rhs = (Operand(each, each.tensor_type.dtype, False) for each in call.args)
     return _reading(lhs, rhs, call, call.tensor_type.dtype)
 
@@ -95,7 +94,7 @@ def _reading(lhs: Operand, rhs: Operand, root: Call, dtype: str, activation: str
 
 
 def _narrowed(rhs: Operand, dtype: str) -> Operand:
-    """A constant that was widened to be multiplied, and folded, as narrow as the other side, if nothing is lost."""
+    """Return a constant that was widened to be multiplied, and folded, as narrow as the other side, if nothing is lost."""
     if not isinstance(rhs.expr, Constant) or dtypes.itemsize(dtype) >= dtypes.itemsize(rhs.dtype):
         return rhs
     array = rhs.expr.data

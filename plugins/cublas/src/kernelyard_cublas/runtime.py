@@ -14,18 +14,28 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from kernelyard.errors import DeviceError
-from kernelyard.runtime import memory
-from kernelyard.runtime.cuda_driver import CudaDriver, require_cuda
-from kernelyard.runtime.device_driver import DeviceMemory
-from kernelyard.runtime.json_runtime import JSONGraph, JSONNode, JSONRuntime, check_schema
-from kernelyard.runtime.module import BindContext, BoundCall, BoundTensor
-from kernelyard.runtime.spec import Fields, corrupted, read_json, write_json
+from kernelyard.runtime.api import (
+    BindContext,
+    BoundCall,
+    BoundTensor,
+    DeviceMemory,
+    Fields,
+    JSONGraph,
+    JSONNode,
+    JSONRuntime,
+    aligned_copy,
+    check_schema,
+    corrupted,
+    read_json,
+    write_json,
+)
 from kernelyard_cublas._enums import DataType
 from kernelyard_cublas.algorithms import Algorithms
 from kernelyard_cublas.bound_matmul import BoundMatmul
 from kernelyard_cublas.lt_api import LtApi
 from kernelyard_cublas.problem import KERNEL, ROLES, Problem, problem_of, read_attributes
 from kernelyard_cublas.type_table import FP8_CAPABILITY
+from kernelyard_cuda.driver import CudaDriver, require_cuda
 
 
 @cache
@@ -45,7 +55,7 @@ def api_of(device: CudaDriver) -> LtApi:
 
 
 def device_label(device: CudaDriver) -> str:
-    """The kind of device that algorithms are chosen for."""
+    """Return the kind of device that algorithms are chosen for."""
     return "emulator" if device.is_emulator else "sm_{}{}".format(*device.capability)
 
 
@@ -71,7 +81,7 @@ class CublasRuntime(JSONRuntime):
 
     @classmethod
     def load_from_bytes(cls, data: bytes, constants: Mapping[str, np.ndarray]) -> Self:
-        """The module that `save_to_bytes` wrote.
+        """Return the module that `save_to_bytes` wrote.
 
         Raises: ArtifactCorruptedError, ArtifactVersionError.
         """
@@ -82,7 +92,7 @@ class CublasRuntime(JSONRuntime):
         return cls(fields.each("graphs", JSONGraph.from_json), constants, algorithms)
 
     def save_to_bytes(self) -> bytes:
-        """The graphs, and the algorithms that were chosen so far."""
+        """Return the graphs, and the algorithms that were chosen so far."""
         written: dict[str, Any] = read_json(super().save_to_bytes(), self.kind)
         return write_json({**written, "algorithms": self.algorithms.to_json()})
 
@@ -94,7 +104,7 @@ class CublasRuntime(JSONRuntime):
     def build(
         self, graph: JSONGraph, args: Sequence[BoundTensor], values: Mapping[str, int], context: BindContext
     ) -> BoundCall:
-        """The call of a graph's product, on memory of the device.
+        """Return the call of a graph's product, on memory of the device.
 
         Raises: DeviceError, BackendUnavailableError, ExecutionError.
         """
@@ -124,12 +134,12 @@ class CublasRuntime(JSONRuntime):
         with self._lock:
             if (device, digest) not in self._resident:
                 held = self._resident[device, digest] = DeviceMemory(device, array.nbytes)
-                device.upload(held.address, memory.aligned_copy(array))
+                device.upload(held.address, aligned_copy(array))
             return self._resident[device, digest].address
 
 
 def _only_kernel(graph: JSONGraph) -> JSONNode:
-    """The product of a graph: it is all that the graph computes, and gives."""
+    """Return the product of a graph: it is all that the graph computes, and gives."""
     kernels = [number for number, node in enumerate(graph.nodes) if node.kind == "kernel"]
     if len(kernels) != 1 or graph.outputs != ((kernels[0], 0),):
         raise corrupted(graph.symbol, f"{len(kernels)} kernels, results {graph.outputs}", "one product and its result")

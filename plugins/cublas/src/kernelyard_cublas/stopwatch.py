@@ -7,7 +7,7 @@ from collections.abc import Callable
 from ctypes import POINTER, c_float, c_uint, c_void_p
 
 from kernelyard.errors import ExecutionError
-from kernelyard.runtime.cuda_driver import DRIVER
+from kernelyard_cuda.driver import DRIVER
 
 WARM_UP = 3
 ROUNDS = 3
@@ -40,7 +40,7 @@ class Stopwatch:
             raise ExecutionError("the CUDA driver failed", where=name, found=status)
 
     def seconds(self, run: Callable[[int], None], stream: int) -> float:
-        """The least of some rounds, for one call."""
+        """Return the least of some rounds, for one call."""
         for _ in range(WARM_UP):
             run(stream)
         return min(self._round(run, stream) for _ in range(ROUNDS)) / CALLS

@@ -61,7 +61,7 @@ PRODUCTS: dict[tuple[str, str], ProductType] = {
 
 
 def c_type(result: str) -> DataType:
-    """The type of the matrix C, which is also to be stated where nothing is read of it."""
+    """Return the type of the matrix C, which is also to be stated where nothing is read of it."""
     return DataType.R_16BF if result == FP8 else DATA_TYPES[result]
 
 

@@ -13,9 +13,9 @@ from importlib import metadata
 from types import ModuleType
 
 from kernelyard.errors import BackendUnavailableError, ToolchainError
-from kernelyard.runtime import nvrtc
-from kernelyard.runtime.cuda_driver import DRIVER
-from kernelyard.runtime.cuda_libraries import CUBLASLT, CUDNN, MAJORS, NVRTC, CudaLibrary, major_in_use, usable
+from kernelyard_cuda import nvrtc
+from kernelyard_cuda.driver import DRIVER
+from kernelyard_cuda.libraries import CUBLASLT, CUDNN, MAJORS, NVRTC, CudaLibrary, major_in_use, usable
 
 FRONTEND, MODULE = "nvidia-cudnn-frontend", "cudnn"
 LEAST, BELOW = (1, 28), (1, 29)
@@ -25,7 +25,7 @@ EMULATOR_HINT = f'{INSTALL_HINT}; or run on kernelyard.cuda("emulator")'
 
 
 def wheel_majors() -> tuple[int, ...]:
-    """The major versions of CUDA for which a wheel of cuDNN is installed: its library is called alike for each."""
+    """Return the major versions of CUDA for which a wheel of cuDNN is installed: its library is called alike for each."""
     return tuple(major for major in MAJORS if _version_of(f"nvidia-cudnn-cu{major}"))
 
 
@@ -53,7 +53,7 @@ def refusal() -> BackendUnavailableError | None:
 
 
 def frontend_version() -> str:
-    """The version of the frontend that is installed.
+    """Return the version of the frontend that is installed.
 
     Raises: BackendUnavailableError where it is none, or another one than the plugin is made for.
     """
@@ -72,7 +72,7 @@ def frontend_version() -> str:
 
 @cache
 def load() -> ModuleType:
-    """The frontend's module, with the libraries that it opens at need loaded before.
+    """Return the frontend's module, with the libraries that it opens at need loaded before.
 
     Raises: BackendUnavailableError naming what is missing.
     """
@@ -91,7 +91,8 @@ def load() -> ModuleType:
 
 
 def load_for_planning() -> ModuleType:
-    """The frontend's module, for plans without a GPU: cuDNN's engines cannot be loaded without the driver's library.
+    """Return the frontend's module, for plans without a GPU: cuDNN's engines cannot be loaded without the driver's
+    library.
 
     Raises: BackendUnavailableError.
     """

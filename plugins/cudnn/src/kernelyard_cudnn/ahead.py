@@ -7,9 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from kernelyard.ir import Constant
-from kernelyard.runtime.json_runtime import JSONGraph, JSONNode
-from kernelyard.runtime.spec import TensorSpec
+from kernelyard.plugins.api import Constant
+from kernelyard.runtime.api import JSONGraph, JSONNode, TensorSpec
 from kernelyard_cudnn import planning
 from kernelyard_cudnn._native import load_for_planning
 from kernelyard_cudnn.blobs import Blob
@@ -20,7 +19,7 @@ from kernelyard_cudnn.runtime import PLAN, lowered_graph
 def with_plans(
     graphs: Sequence[JSONGraph], constants: dict[str, np.ndarray], devices: Sequence[DeviceProperties]
 ) -> list[JSONGraph]:
-    """The graphs whose sizes are known, each with a plan for each GPU, which is added to the constants.
+    """Return the graphs whose sizes are known, each with a plan for each GPU, which is added to the constants.
 
     Graphs of unknown sizes are planned where they run. Raises: BackendUnavailableError, NoPlanError.
     """
@@ -28,7 +27,7 @@ def with_plans(
 
 
 def is_static(graph: JSONGraph) -> bool:
-    """Whether all sizes are known."""
+    """Return whether all sizes are known."""
     return all(spec.is_static for node in graph.nodes for spec in node.outputs)
 
 

@@ -9,19 +9,27 @@ from typing import Any
 import numpy as np
 
 from kernelyard.errors import BackendUnavailableError, CodegenError, OptionError
-from kernelyard.ir import Call, Constant, Expr, Function, IRModule
-from kernelyard.patterns import FusionPattern
-from kernelyard.placement.json_serializer import JSONSerializer, KernelNode
-from kernelyard.plugins.backend import Backend, Unavailable
-from kernelyard.runtime import cuda_driver
-from kernelyard.runtime.module import RuntimeModule
-from kernelyard.target import Target
-from kernelyard.transform.canonicalize import Canonicalize
-from kernelyard.transform.convert_layout import ConvertLayout
-from kernelyard.transform.dead_code_elimination import DeadCodeElimination
-from kernelyard.transform.eliminate_common_subexpr import EliminateCommonSubexpr
-from kernelyard.transform.pass_base import Sequential
-from kernelyard.transform.run_codegen import Region
+from kernelyard.plugins.api import (
+    Backend,
+    Call,
+    Canonicalize,
+    Constant,
+    ConvertLayout,
+    DeadCodeElimination,
+    EliminateCommonSubexpr,
+    Expr,
+    Function,
+    FusionPattern,
+    IRModule,
+    JSONSerializer,
+    KernelNode,
+    Region,
+    Sequential,
+    Target,
+    Unavailable,
+)
+from kernelyard.runtime.api import RuntimeModule
+from kernelyard_cuda import driver as cuda_driver
 from kernelyard_cudnn import _native
 from kernelyard_cudnn.ahead import with_plans
 from kernelyard_cudnn.checks import FLOAT8, HALVES, Checks
@@ -64,7 +72,7 @@ class CudnnSerializer(JSONSerializer):
         self._options = options
 
     def visit_composite(self, composite: Function, call: Call) -> KernelNode:
-        """The kernel of a composite."""
+        """Return the kernel of a composite."""
         given: dict[Expr, Expr] = dict(zip(composite.params, call.args, strict=True))
         names = {value.op_name for binding in composite.bindings if isinstance(value := binding.value, Call)}
         try:
@@ -79,7 +87,7 @@ class CudnnSerializer(JSONSerializer):
         return KernelNode(node.op, node.inputs, {**node.attrs, "tune": self._options.tune})
 
     def visit_call(self, call: Call) -> KernelNode:
-        """A convolution that a rule of single operators put into a region."""
+        """Return a convolution that a rule of single operators put into a region."""
         if call.op_name not in (*CONVOLUTIONS, *TRANSPOSED):
             return super().visit_call(call)
         node = convolution_node(plain_convolution(call), {}, self._options.tf32)
@@ -87,7 +95,7 @@ class CudnnSerializer(JSONSerializer):
 
 
 def convolution_node(read: ReadConvolution, given: Mapping[Expr, Expr], tf32: bool) -> KernelNode:
-    """A convolution as a kernel. given: what the composite's parameters are."""
+    """Return a convolution as a kernel. given: what the composite's parameters are."""
     attrs, rank = read.call.attrs, read.rank
     w, w_order = given.get(read.w, read.w), read.w_order
     if isinstance(w, Constant) and read.x_order != channels_first(len(read.x_order)):
@@ -121,7 +129,7 @@ def _channels_last(w: Constant, order: Sequence[int]) -> Constant:
 
 
 def attention_node(read: ReadAttention) -> KernelNode:
-    """An attention as a kernel."""
+    """Return an attention as a kernel."""
     size = read.call.args[0].tensor_type.shape[3]
     assert isinstance(size, int)
     scale = read.call.attrs["scale"]
@@ -142,7 +150,7 @@ def attention_node(read: ReadAttention) -> KernelNode:
 
 
 def norm_node(composite: Function) -> KernelNode:
-    """A norm as a kernel."""
+    """Return a norm as a kernel."""
     (call,) = (binding.value for binding in composite.bindings)
     assert isinstance(call, Call)
     roles = ("x", "scale", "bias")[: len(call.args)]
@@ -190,11 +198,11 @@ class CudnnBackend(Backend):
         return None if problem is None else Unavailable(f"{problem.message}: {problem.found}", problem.hint)
 
     def facts(self) -> Mapping[str, str]:
-        """The libraries that would be used on a GPU."""
+        """Return the libraries that would be used on a GPU."""
         return _native.facts()
 
     def patterns(self, target: Target) -> Sequence[FusionPattern]:
-        """The patterns; what float8 needs depends on the target's arch."""
+        """Return the patterns; what float8 needs depends on the target's arch."""
         return fusion_patterns(Checks(target, self._options.tf32))
 
     def prepare(self, module: IRModule) -> IRModule:
@@ -204,7 +212,7 @@ class CudnnBackend(Backend):
         return Sequential(steps, "channels_last")(module) if ops else module
 
     def codegen(self, regions: Sequence[Region], options: Mapping[str, Any]) -> RuntimeModule:
-        """The regions as one runtime module.
+        """Return the regions as one runtime module.
 
         Raises: OptionError, BackendUnavailableError, CodegenError.
         """
@@ -216,7 +224,9 @@ class CudnnBackend(Backend):
 
 
 def _to_convert(module: IRModule, layout: str) -> tuple[str, ...]:
-    """The convolutions that are made channels-last; with "auto" those that are of narrow floats wherever they are."""
+    """Return the convolutions that are made channels-last; with "auto" those that are of narrow floats wherever they
+    are.
+    """
     if layout == FIRST:
         return ()
     found: dict[str, set[str]] = {}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kernelyard.runtime.spec import Fields, corrupted, read_json
+from kernelyard.runtime.api import Fields, corrupted, read_json
 from kernelyard_cudnn.devices import DeviceProperties, parse
 
 WHERE = "plan of cudnn"
@@ -24,13 +24,13 @@ class Blob:
     plan: bytes
 
     def to_array(self) -> np.ndarray:
-        """The blob as a constant of an artifact."""
+        """Return the blob as a constant of an artifact."""
         header = json.dumps({"version": self.version, "device": self.device.text, "graph": self.graph}).encode()
         return np.frombuffer(len(header).to_bytes(LENGTH_NBYTES, "little") + header + self.plan, np.uint8)
 
 
 def read_blob(array: np.ndarray) -> Blob:
-    """The blob that `Blob.to_array` wrote. Raises: ArtifactCorruptedError."""
+    """Return the blob that `Blob.to_array` wrote. Raises: ArtifactCorruptedError."""
     data = array.tobytes()
     length = int.from_bytes(data[:LENGTH_NBYTES], "little")
     start = LENGTH_NBYTES + length

@@ -14,9 +14,7 @@ from typing import TypeAlias
 
 from kernelyard import dims
 from kernelyard.dims import Dim, Shape
-from kernelyard.ir import Call, Constant, Expr
-from kernelyard.patterns import Accept, Decline, Match
-from kernelyard.target import Target
+from kernelyard.plugins.api import Accept, Call, Constant, Decline, Expr, Match, Target
 from kernelyard_cudnn.graph import Ints
 from kernelyard_cudnn.layout import channels_first, channels_last, is_same_memory, sizes_in
 from kernelyard_cudnn.reading import (
@@ -123,7 +121,7 @@ class Checks:
 
 
 def _is_precompiled(read: ReadConvolution) -> bool:
-    """A bias, and perhaps an activation."""
+    """Return a bias, and perhaps an activation."""
     bias, *rest = read.stages
     is_bias = bias.mode == "add" and _is_per_channel(bias)
     return is_bias and not read.is_transposed and len(rest) <= 1 and all(stage.mode in PRECOMPILED for stage in rest)
@@ -134,7 +132,7 @@ def _is_per_channel(stage: Stage) -> bool:
 
 
 def _stored(stage: Stage) -> Shape:
-    """The sizes of a stage's operand by cuDNN's axes."""
+    """Return the sizes of a stage's operand by cuDNN's axes."""
     assert stage.operand is not None
     shape = stage.operand.tensor_type.shape
     return sizes_in(stage.order, (1,) * (len(stage.order) - len(shape)) + shape)
@@ -162,7 +160,7 @@ def _check_window(read: ReadConvolution) -> None:
 
 
 def _known_layout(name: str, expr: Expr, order: Ints) -> Shape:
-    """The sizes of an image or a kernel by cuDNN's axes."""
+    """Return the sizes of an image or a kernel by cuDNN's axes."""
     sizes = sizes_in(order, expr.tensor_type.shape)
     if not any(is_same_memory(order, each(len(order)), sizes) for each in (channels_first, channels_last)):
         raise Refusal("layout", f"{name} lies in the order {order}; taken are channels-first and channels-last", expr)
@@ -240,7 +238,7 @@ def _require_known(what: str, *needed: Dim) -> None:
 
 
 def capability_of(arch: str) -> tuple[int, int]:
-    """The numbers of a GPU architecture.
+    """Return the numbers of a GPU architecture.
 
     Example:
         >>> capability_of("sm_90a"), capability_of("sm_120")

@@ -25,7 +25,7 @@ class DeviceProperties:
     processors: int
 
     def runs_on(self, other: DeviceProperties) -> bool:
-        """Whether a plan that was made for this GPU is one for another: it is of the same kind."""
+        """Return whether a plan that was made for this GPU is one for another: it is of the same kind."""
         return (self.capability, self.processors) == (other.capability, other.processors)
 
 
@@ -40,7 +40,7 @@ def shipped() -> tuple[str, ...]:
 
 
 def properties_of(name: str) -> DeviceProperties:
-    """The properties of a GPU that is shipped, or those in a file.
+    """Return the properties of a GPU that is shipped, or those in a file.
 
     Raises: OptionError.
 

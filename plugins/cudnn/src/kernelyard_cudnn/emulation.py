@@ -13,7 +13,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided, sliding_window_view
 
 from kernelyard import dtypes
-from kernelyard.runtime.module import array_at
+from kernelyard.runtime.api import array_at
 from kernelyard_cudnn.graph import (
     Attention,
     Convolution,
@@ -57,7 +57,7 @@ class EmulatedPlan:
 
 
 def view(tensor: Tensor, address: int) -> Array:
-    """The memory of a tensor, as its strides have it."""
+    """Return the memory of a tensor, as its strides have it."""
     flat = array_at(address, (tensor.extent,), tensor.dtype)
     return as_strided(flat, tensor.dims, [stride * flat.itemsize for stride in tensor.strides])
 
@@ -81,7 +81,7 @@ def tf32(array: Array) -> Array:
 
 
 def _multiplied(tensor: Tensor, values: Values, graph: Graph) -> Array:
-    """An operand of a product."""
+    """Return an operand of a product."""
     return tf32(values[tensor.uid]) if graph.tf32 and tensor.dtype == "float32" else values[tensor.uid]
 
 

@@ -36,7 +36,7 @@ class Builder:
         self._tensors: dict[int, Any] = {}
 
     def build(self, graph: Graph) -> Any:
-        """The frontend's graph, with every operation; not validated yet."""
+        """Return the frontend's graph, with every operation; not validated yet."""
         for node in graph.nodes:
             add(node, self)
         result = self._tensors[graph.result.uid]
@@ -45,11 +45,11 @@ class Builder:
         return self.graph
 
     def dtype(self, tensor: Tensor) -> Any:
-        """The frontend's name of a tensor's dtype."""
+        """Return the frontend's name of a tensor's dtype."""
         return getattr(self.cudnn.data_type, DTYPES[tensor.dtype])
 
     def of(self, tensor: Tensor) -> Any:
-        """The frontend's tensor: what an operation has made, or one in memory."""
+        """Return the frontend's tensor: what an operation has made, or one in memory."""
         if tensor.uid not in self._tensors:
             self._tensors[tensor.uid] = self.graph.tensor(
                 dim=list(tensor.dims), stride=list(tensor.strides), data_type=self.dtype(tensor), uid=tensor.uid

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 
 from kernelyard.errors import DeviceError, ExecutionError
-from kernelyard.runtime.cuda_driver import CudaDriver
-from kernelyard.runtime.disk_cache import DiskCache
-from kernelyard.runtime.lru import LRU
+from kernelyard.runtime.api import LRU, DiskCache
+from kernelyard_cuda.driver import CudaDriver
 from kernelyard_cudnn import planning
 from kernelyard_cudnn._native import load
 from kernelyard_cudnn.blobs import read_blob
@@ -60,7 +59,10 @@ class CudnnGpu:
         blobs: Sequence[np.ndarray],
         tune: bool,
     ) -> GpuPlan:
-        """A call of a graph on this memory. blobs: plans made ahead of time. Raises: CodegenError, ExecutionError."""
+        """Return a call of a graph on this memory. blobs: plans made ahead of time.
+
+        Raises: CodegenError, ExecutionError.
+        """
         with self._use:
             self._device.enter()
             key = (graph, tune)

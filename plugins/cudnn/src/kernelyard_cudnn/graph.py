@@ -148,7 +148,7 @@ class Graph:
 
 
 def tensors_of(node: Node) -> Iterator[Tensor]:
-    """The tensors that an operation reads and writes."""
+    """Yield the tensors that an operation reads and writes."""
     for each in fields(node):
         value = getattr(node, each.name)
         if isinstance(value, Tensor):

@@ -31,7 +31,7 @@ def channels_last(rank: int) -> Ints:
 
 
 def inverse(axes: Sequence[int]) -> Ints:
-    """The permutation that undoes another.
+    """Return the permutation that undoes another.
 
     Example:
         >>> inverse((0, 3, 1, 2))
@@ -65,7 +65,7 @@ def strides_in(order: Sequence[int], dims: Sequence[int]) -> Ints:
 
 
 def is_same_memory(order: Sequence[int], other: Sequence[int], dims: Sequence[Any]) -> bool:
-    """Whether a tensor lies alike in two orders: axes of one element lie anywhere.
+    """Return whether a tensor lies alike in two orders: axes of one element lie anywhere.
 
     Example:
         >>> is_same_memory((0, 1, 2, 3), (0, 2, 3, 1), (1, 8, 1, 1))

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from kernelyard.errors import CodegenError
-from kernelyard.runtime.json_runtime import JSONNode
+from kernelyard.runtime.api import JSONNode
 from kernelyard_cudnn.graph import (
     ACTIVATIONS,
     BINARY,
@@ -71,7 +71,7 @@ class Lowered:
 
 
 def lower(node: JSONNode, operands: Mapping[str, Shaped], result: Shaped, where: str) -> Lowered:
-    """The graph of a node for operands of these shapes.
+    """Return the graph of a node for operands of these shapes.
 
     Raises: CodegenError for a node that makes no sense.
     """
@@ -101,24 +101,24 @@ class Lowering:
         self._uids = count(1)
 
     def tensor(self, dims: Sequence[int], strides: Sequence[int], dtype: str, is_virtual: bool = False) -> Tensor:
-        """A new tensor."""
+        """Return a new tensor."""
         _require(len(dims) == len(strides), f"strides {strides} of dims {dims}")
         return Tensor(next(self._uids), tuple(dims), tuple(strides), dtype, is_virtual)
 
     def operand(self, role: str, dims: Sequence[int], strides: Sequence[int], begin: int = 0) -> Tensor:
-        """The tensor that an operand is, or that is a part of it."""
+        """Return the tensor that an operand is, or that is a part of it."""
         tensor = self.tensor(dims, strides, self.given[role].dtype)
         self.places[tensor.uid] = role, begin
         return tensor
 
     def constant(self, array: np.ndarray) -> Tensor:
-        """A tensor in memory that no operand holds."""
+        """Return a tensor in memory that no operand holds."""
         tensor = self.tensor(array.shape, strides_in(channels_first(array.ndim), array.shape), array.dtype.name)
         self.filled[tensor.uid] = array
         return tensor
 
     def lowered(self, *nodes: Node, tf32: bool = False) -> Lowered:
-        """The result of lowering."""
+        """Return the result of lowering."""
         return Lowered(Graph(nodes, tf32), self.places, self.filled)
 
 
@@ -171,7 +171,7 @@ class _Images:
         return self._lowering.operand(role, dims, strides_in(self._order_of(dims, order), dims))
 
     def beside(self, role: str, order: Sequence[int]) -> Tensor:
-        """An operand of a stage: its axes are the last ones of the order."""
+        """Return an operand of a stage: its axes are the last ones of the order."""
         shape = self._lowering.given[role].shape
         _require(len(shape) <= self._rank == len(order), f"{role} of shape {shape} beside {self._rank} axes")
         stored = (1,) * (self._rank - len(shape)) + shape
@@ -272,7 +272,7 @@ def _bias(lowering: Lowering, scores: Ints) -> Tensor:
 
 
 def _lengths(lowering: Lowering, batch: int, rows: int) -> tuple[Tensor, Tensor]:
-    """How many rows of queries there are: all; and of keys: what the operand says."""
+    """Return how many rows of queries there are: all; and of keys: what the operand says."""
     shape = lowering.given["lengths"].shape
     _require(prod(shape) == batch, f"lengths of {shape} for {batch} examples")
     of_keys = lowering.operand("lengths", (batch, 1, 1, 1), (1, 1, 1, 1))

@@ -5,8 +5,7 @@ A convolution reads `[permute] conv [permute | stage]*`: permutations are stride
 
 from __future__ import annotations
 
-from kernelyard.patterns import FusionPattern, Pattern, is_const, is_op, wildcard
-from kernelyard.patterns.templates import layer_norm, rms_norm
+from kernelyard.plugins.api import FusionPattern, Pattern, is_const, is_op, templates, wildcard
 from kernelyard_cudnn.checks import Checks
 from kernelyard_cudnn.reading import ATTENTION, BINARY, CONVOLUTIONS, PERMUTE, TRANSPOSED, UNARY
 
@@ -15,7 +14,7 @@ STACKED = ("BS3NH", "SBN3H")
 
 
 def stage(previous: Pattern) -> Pattern:
-    """An activation, the result with another operand, or the result in another order."""
+    """Return an activation, the result with another operand, or the result in another order."""
     return is_op(*UNARY)(previous) | is_op(*BINARY)(previous, wildcard()) | is_op(PERMUTE)(previous) | _right(previous)
 
 
@@ -24,13 +23,13 @@ def _right(previous: Pattern) -> Pattern:
 
 
 def _read(op_names: tuple[str, ...]) -> Pattern:
-    """A convolution that reads its operands as they are, or permuted."""
+    """Return a convolution that reads its operands as they are, or permuted."""
     x, w = (is_op(PERMUTE)(wildcard()) | wildcard() for _ in range(2))
     return is_op(*op_names)(x, w)
 
 
 def convolution(*op_names: str) -> Pattern:
-    """A convolution with as many stages as there are."""
+    """Return a convolution with as many stages as there are."""
     pattern = _read(op_names)
     for _ in range(MAX_STAGES):
         pattern = pattern.optional(stage)
@@ -66,7 +65,7 @@ def padded_attention() -> Pattern:
 
 
 def fusion_patterns(checks: Checks) -> list[FusionPattern]:
-    """Every pattern, most wanted first."""
+    """Return every pattern, most wanted first."""
     patterns = [
         FusionPattern(f"cudnn.{op.removeprefix('nn.')}", convolution(op), checks.convolution)
         for op in (*CONVOLUTIONS, *TRANSPOSED)
@@ -78,6 +77,6 @@ def fusion_patterns(checks: Checks) -> list[FusionPattern]:
         *patterns,
         FusionPattern("cudnn.padded_attention", padded_attention(), checks.attention),
         FusionPattern("cudnn.attention", attention(), checks.attention),
-        FusionPattern("cudnn.layer_norm", layer_norm(), checks.norm),
-        FusionPattern("cudnn.rms_norm", rms_norm(), checks.norm),
+        FusionPattern("cudnn.layer_norm", templates.layer_norm(), checks.norm),
+        FusionPattern("cudnn.rms_norm", templates.rms_norm(), checks.norm),
     ]

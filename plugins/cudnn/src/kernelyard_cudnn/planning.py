@@ -30,7 +30,7 @@ class NoPlanError(CodegenError):
 
 
 def proposed(cudnn: ModuleType, graph: Graph, where: Mapping[str, Any]) -> Any:
-    """The frontend's graph, with cuDNN's proposals for it, none built yet.
+    """Return the frontend's graph, with cuDNN's proposals for it, none built yet.
 
     Raises: NoPlanError with what cuDNN says.
     """
@@ -49,7 +49,7 @@ def proposed(cudnn: ModuleType, graph: Graph, where: Mapping[str, Any]) -> Any:
 
 
 def plan(cudnn: ModuleType, graph: Graph, where: Mapping[str, Any]) -> Any:
-    """A graph with the best of its plans by cuDNN's heuristics. Raises: NoPlanError."""
+    """Return a graph with the best of its plans by cuDNN's heuristics. Raises: NoPlanError."""
     made = proposed(cudnn, graph, where)
     try:
         made.build_plans()
@@ -59,7 +59,7 @@ def plan(cudnn: ModuleType, graph: Graph, where: Mapping[str, Any]) -> Any:
 
 
 def plan_for(cudnn: ModuleType, graph: Graph, device: DeviceProperties) -> Any:
-    """A graph with a plan for a GPU that is not here. Raises: NoPlanError."""
+    """Return a graph with a plan for a GPU that is not here. Raises: NoPlanError."""
     return plan(cudnn, graph, without_device(cudnn, device))
 
 
@@ -74,12 +74,12 @@ def without_device(cudnn: ModuleType, device: DeviceProperties) -> dict[str, Any
 
 
 def saved(made: Any) -> bytes:
-    """A planned graph as bytes."""
+    """Return a planned graph as bytes."""
     return bytes(made.serialize())
 
 
 def restored(cudnn: ModuleType, data: bytes, where: Mapping[str, Any]) -> Any:
-    """The planned graph that `saved` wrote, by the same version of cuDNN for the same kind of GPU.
+    """Return the planned graph that `saved` wrote, by the same version of cuDNN for the same kind of GPU.
 
     Raises: NoPlanError.
     """
@@ -95,7 +95,7 @@ def restored(cudnn: ModuleType, data: bytes, where: Mapping[str, Any]) -> Any:
 def measured(
     cudnn: ModuleType, graph: Graph, where: Mapping[str, Any], run: Runner, chosen: int | None = None
 ) -> tuple[Any, int]:
-    """A graph with the quickest of its plans, and the plan's number among cuDNN's proposals.
+    """Return a graph with the quickest of its plans, and the plan's number among cuDNN's proposals.
 
     run: calls a graph, with its selected plan, that many times, and waits. chosen: what was found the last time.
     Raises: NoPlanError.
@@ -119,7 +119,7 @@ Runner = Callable[[Any, int], None]
 
 
 def seconds(run: Callable[[int], None]) -> float:
-    """How long one of many calls takes: the least of some rounds."""
+    """Return how long one of many calls takes: the least of some rounds."""
     run(WARM_UP)
     times: list[float] = []
     for _ in range(ROUNDS):

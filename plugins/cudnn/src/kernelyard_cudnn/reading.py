@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from kernelyard.dims import Shape
-from kernelyard.ir import Binding, Call, Constant, Expr, TupleGetItem, Var
-from kernelyard.patterns import Decline
+from kernelyard.plugins.api import Binding, Call, Constant, Decline, Expr, TupleGetItem, Var
 from kernelyard_cudnn.graph import Ints
 from kernelyard_cudnn.layout import channels_first, inverse
 
@@ -123,12 +122,12 @@ class Chain:
         self.following = [(b.var, b.value) for b in bindings[place + 1 :] if isinstance(b.value, Call)]
 
     def call(self, expr: Expr, op: str) -> Call | None:
-        """The call of that operator which makes a value inside the group."""
+        """Return the call of that operator which makes a value inside the group."""
         value = self.made.get(expr)
         return value if isinstance(value, Call) and value.op_name == op else None
 
     def stored(self, expr: Expr, rank: int) -> tuple[Expr, Ints]:
-        """A value below a permutation, and the order of its axes in memory."""
+        """Return a value below a permutation, and the order of its axes in memory."""
         permuted = self.call(expr, PERMUTE)
         return (expr, channels_first(rank)) if permuted is None else (permuted.args[0], inverse(permuted.attrs["axes"]))
 
@@ -151,7 +150,7 @@ def read_convolution(bindings: Sequence[Binding]) -> ReadConvolution:
 
 
 def plain_convolution(call: Call) -> ReadConvolution:
-    """A convolution by itself."""
+    """Return a convolution by itself."""
     x, w = call.args
     order = channels_first(call.tensor_type.rank)
     return ReadConvolution(call, x, w, order, order, order, (), call)
@@ -171,7 +170,9 @@ def _stage(call: Call, x: Expr, order: Ints, chain: Chain) -> Stage:
 
 
 def _for_each_channel(operand: Expr, order: Ints, chain: Chain) -> Expr:
-    """One number for all channels, to which equal ones are folded, as a number for each: engines know such a bias."""
+    """Return one number for all channels, to which equal ones are folded, as a number for each: engines know such a
+    bias.
+    """
     channels = chain.anchor.tensor_type.shape[1]
     if not isinstance(operand, Constant) or operand.data.size != 1 or not isinstance(channels, int):
         return operand
@@ -259,7 +260,7 @@ def _piece(value: Expr, chain: Chain) -> tuple[Expr, int, int]:
 
 
 def _lengths(mask: Expr, chain: Chain) -> Expr:
-    """The lengths in `where(positions < lengths, 0, -inf)`."""
+    """Return the lengths in `where(positions < lengths, 0, -inf)`."""
     where = chain.made[mask]
     assert isinstance(where, Call)
     less = chain.made[where.args[0]]
@@ -279,5 +280,5 @@ def _lengths(mask: Expr, chain: Chain) -> Expr:
 
 
 def text(shape: Shape) -> str:
-    """A shape for people."""
+    """Return a shape for people."""
     return f"({', '.join(map(str, shape))})"

@@ -11,13 +11,20 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 
-from kernelyard.runtime import memory
-from kernelyard.runtime.cuda_driver import CudaDriver, require_cuda
-from kernelyard.runtime.device_driver import DeviceMemory
-from kernelyard.runtime.json_runtime import JSONGraph, JSONNode, JSONRuntime
-from kernelyard.runtime.lru import LRU
-from kernelyard.runtime.module import BindContext, BoundCall, BoundTensor
-from kernelyard.runtime.spec import corrupted
+from kernelyard.runtime.api import (
+    LRU,
+    BindContext,
+    BoundCall,
+    BoundTensor,
+    DeviceMemory,
+    JSONGraph,
+    JSONNode,
+    JSONRuntime,
+    aligned_copy,
+    corrupted,
+    nbytes_of,
+)
+from kernelyard_cuda.driver import CudaDriver, require_cuda
 from kernelyard_cudnn.emulation import EmulatedPlan
 from kernelyard_cudnn.lowering import LOWERINGS, Lowered, Shaped, lower
 
@@ -59,7 +66,7 @@ class CudnnRuntime(JSONRuntime):
         return "cuDNN 9 and nvidia-cudnn-frontend, or the CUDA emulator"
 
     def lowered(self, symbol: str, values: Mapping[str, int]) -> Lowered:
-        """The graph of a function for these values of its symbolic dims; kept while it is in use.
+        """Return the graph of a function for these values of its symbolic dims; kept while it is in use.
 
         Raises: CodegenError for a node that makes no sense.
         """
@@ -71,7 +78,7 @@ class CudnnRuntime(JSONRuntime):
     def build(
         self, graph: JSONGraph, args: Sequence[BoundTensor], values: Mapping[str, int], context: BindContext
     ) -> BoundCall:
-        """The call of a graph's kernel, on memory of the device.
+        """Return the call of a graph's kernel, on memory of the device.
 
         Raises: DeviceError, BackendUnavailableError, CodegenError, ExecutionError.
         """
@@ -84,7 +91,7 @@ class CudnnRuntime(JSONRuntime):
         addresses = {uid: self._filled(device, array, held) for uid, array in lowered.filled.items()}
         for uid, (role, begin) in lowered.operands.items():
             operand = self._operand(graph, graph.nodes[_entry(node, role)], args, device)
-            addresses[uid] = operand.address + memory.nbytes_of((begin,), operand.dtype)
+            addresses[uid] = operand.address + nbytes_of((begin,), operand.dtype)
         addresses[lowered.result] = args[len(graph.inputs)].address
         step = self._step(graph, node, lowered, addresses, device, context)
         return BoundCall([step], held, _movable(graph, node, lowered, addresses, step))
@@ -123,7 +130,7 @@ class CudnnRuntime(JSONRuntime):
 
 
 def lowered_graph(graph: JSONGraph, values: Mapping[str, int]) -> Lowered:
-    """The graph of operations of a JSON graph with one kernel. Raises: CodegenError."""
+    """Return the graph of operations of a JSON graph with one kernel. Raises: CodegenError."""
     node = _only_kernel(graph)
     operands = {
         role: Shaped(spec.evaluate(values), spec.dtype)
@@ -136,12 +143,12 @@ def lowered_graph(graph: JSONGraph, values: Mapping[str, int]) -> Lowered:
 
 def _uploaded(device: CudaDriver, array: np.ndarray) -> DeviceMemory:
     made = DeviceMemory(device, array.nbytes)
-    device.upload(made.address, memory.aligned_copy(array))
+    device.upload(made.address, aligned_copy(array))
     return made
 
 
 def _only_kernel(graph: JSONGraph) -> JSONNode:
-    """The kernel of a graph: it is all that the graph computes, and gives."""
+    """Return the kernel of a graph: it is all that the graph computes, and gives."""
     kernels = [number for number, node in enumerate(graph.nodes) if node.kind == "kernel"]
     if len(kernels) != 1 or graph.outputs != ((kernels[0], 0),):
         raise corrupted(graph.symbol, f"{len(kernels)} kernels, results {graph.outputs}", "one kernel and its result")
@@ -165,7 +172,7 @@ def _movable(
     for uid, (role, begin) in lowered.operands.items():
         source = graph.nodes[_entry(node, role)]
         if source.kind == "input":
-            offset = memory.nbytes_of((begin,), source.outputs[0].dtype)
+            offset = nbytes_of((begin,), source.outputs[0].dtype)
             tensors.setdefault(source.index, []).append((uid, offset))
     return {index: partial(_move, step, tuple(uids)) for index, uids in tensors.items()}
 

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kernelyard.dims import Dim, Shape
-from kernelyard.patterns import Decline, Match
-from kernelyard.patterns.attention_templates import ROLES, are_thirds
+from kernelyard.plugins.api import ROLES, Decline, Match, are_thirds
 from kernelyard_cutlass.description import Description, Settings, check_dtypes, text
 from kernelyard_cutlass.kernels import MOST_ACCESS_NBYTES
 from kernelyard_cutlass.tiles import alignment_of
@@ -123,5 +122,7 @@ def _check_bias(match: Match, full: Shape) -> Decline | None:
 
 
 def _is_whole(size: Dim, whole: Dim) -> bool:
-    """Whether they are the same, by proof or as a program checks it: a known size that is not 1 cannot broadcast."""
+    """Return whether they are the same, by proof or as a program checks it: a known size that is not 1 cannot
+    broadcast.
+    """
     return size == whole or (isinstance(size, int) and size != 1 and not isinstance(whole, int))

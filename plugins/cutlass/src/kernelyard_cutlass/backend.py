@@ -10,21 +10,28 @@ import numpy as np
 
 from kernelyard import dtypes
 from kernelyard.errors import BackendUnavailableError, CodegenError, OptionError, ToolchainError
-from kernelyard.ir import Call, Constant, Function, IRModule
-from kernelyard.ir.expr import Expr
-from kernelyard.patterns import FusionPattern
-from kernelyard.patterns.composite import captured_operands
-from kernelyard.placement.json_serializer import JSONSerializer, KernelNode
-from kernelyard.plugins.backend import Backend, Unavailable
-from kernelyard.plugins.guard import progress
-from kernelyard.runtime.module import RuntimeModule
-from kernelyard.target import Target
-from kernelyard.transform.canonicalize import Canonicalize
-from kernelyard.transform.convert_layout import ConvertLayout
-from kernelyard.transform.dead_code_elimination import DeadCodeElimination
-from kernelyard.transform.eliminate_common_subexpr import EliminateCommonSubexpr
-from kernelyard.transform.pass_base import Sequential
-from kernelyard.transform.run_codegen import Region
+from kernelyard.plugins.api import (
+    Backend,
+    Call,
+    Canonicalize,
+    Constant,
+    ConvertLayout,
+    DeadCodeElimination,
+    EliminateCommonSubexpr,
+    Expr,
+    Function,
+    FusionPattern,
+    IRModule,
+    JSONSerializer,
+    KernelNode,
+    Region,
+    Sequential,
+    Target,
+    Unavailable,
+    captured_operands,
+    progress,
+)
+from kernelyard.runtime.api import RuntimeModule
 from kernelyard_cutlass import compiler
 from kernelyard_cutlass.candidates import kernels_of
 from kernelyard_cutlass.code import Code
@@ -49,7 +56,7 @@ class CutlassSerializer(JSONSerializer):
         self.kernels: dict[Kernel, tuple[str, ...]] = {}
 
     def visit_composite(self, composite: Function, call: Call) -> KernelNode:
-        """The kernel of a composite, with its operands by role."""
+        """Return the kernel of a composite, with its operands by role."""
         operands = captured_operands(composite)
         inputs = [(role, operands[capture]) for capture, role in composite.attrs["roles"].items()]
         inputs = [pair for role, operand in inputs for pair in _stored(role, operand, composite, call)]
@@ -66,7 +73,7 @@ class CutlassSerializer(JSONSerializer):
 
 
 def _stored(role: str, operand: Expr, composite: Function, call: Call) -> list[tuple[str, Expr]]:
-    """An operand as the kernel reads it: constants are brought into its order here."""
+    """Return an operand as the kernel reads it: constants are brought into its order here."""
     if role.endswith(NUMBER):
         columns = call.tensor_type.shape[-1]
         assert isinstance(columns, int), "the check asks for it"
@@ -115,7 +122,7 @@ class CutlassBackend(Backend):
         return CutlassBackend(f32, tune)
 
     def probe(self) -> Unavailable | None:
-        """Whether kernels can be compiled: CUTLASS's headers, CUDA's headers, and NVRTC."""
+        """Return whether kernels can be compiled: CUTLASS's headers, CUDA's headers, and NVRTC."""
         try:
             find_toolchain()
         except BackendUnavailableError as error:
@@ -144,7 +151,7 @@ class CutlassBackend(Backend):
         return _PREPARE(module)
 
     def codegen(self, regions: Sequence[Region], options: Mapping[str, Any]) -> RuntimeModule:
-        """The regions as one module; equal kernels are compiled once. Without an arch nothing is compiled.
+        """Return the regions as one module; equal kernels are compiled once. Without an arch nothing is compiled.
 
         Raises: CodegenError with what the compiler said.
         """
@@ -155,7 +162,7 @@ class CutlassBackend(Backend):
 
 
 def _code(kernel: Kernel, archs: Sequence[str]) -> Code:
-    """The kernel compiled for each architecture."""
+    """Return the kernel compiled for each architecture."""
     code = Code(kernel)
     for arch in archs:
         try:

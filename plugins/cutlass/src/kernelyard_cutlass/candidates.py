@@ -34,12 +34,12 @@ Kernels = dict[str, Sequence[Kernel]]
 
 
 def kernels_of(choices: Choices) -> Kernels:
-    """The kernels of a composite, by role; where one is to be chosen at run time, several."""
+    """Return the kernels of a composite, by role; where one is to be chosen at run time, several."""
     return FAMILIES[choices["family"]](choices)
 
 
 def _tiles(choices: Choices) -> tuple[Tile, ...]:
-    """The best of all tiles for the sizes that are known, or for each of those that stand for unknown ones."""
+    """Return the best of all tiles for the sizes that are known, or for each of those that stand for unknown ones."""
     dtype = choices["dtype"]
     itemsize = dtypes.itemsize(dtype)
     gpus = dict.fromkeys(gpu_of(capability_of(arch)) for arch in choices["archs"] or (None,))

@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from kernelyard.runtime import elf
-from kernelyard.runtime.cuda_driver import Image
-from kernelyard.runtime.cuda_kernels import ARCH
-from kernelyard.runtime.spec import Fields, corrupted, read_json, write_json
+from kernelyard.runtime.api import Fields, corrupted, find_section, read_json, write_json
+from kernelyard_cuda.driver import Image
+from kernelyard_cuda.kernels import ARCH
 from kernelyard_cutlass.kernels import Kernel, entry_of, read_kernel, to_json
 
 MAGIC = b"KYCUTLS1"
@@ -41,7 +40,7 @@ class Code:
 
 
 def code_of(kernel: Kernel, arch: str, cubin: bytes) -> Code:
-    """The kernel with its cubin, from which the sizes of a block are read.
+    """Return the kernel with its cubin, from which the sizes of a block are read.
 
     Raises: ArtifactCorruptedError for a cubin that does not state them.
     """
@@ -52,13 +51,13 @@ def code_of(kernel: Kernel, arch: str, cubin: bytes) -> Code:
 
 
 def constant(cubin: bytes, name: str) -> int | None:
-    """The value of a 32-bit constant of a cubin, which is not 0; None where there is none of that name.
+    """Return the value of a 32-bit constant of a cubin, which is not 0; None where there is none of that name.
 
     Source: System V ABI, "Object Files", section "Symbol Table".
     Raises: ArtifactCorruptedError for a file whose headers point outside of it.
     """
     data = np.frombuffer(cubin, np.uint8)
-    symbols, names, values = (elf.find_section(data, section) for section in _SECTIONS)
+    symbols, names, values = (find_section(data, section) for section in _SECTIONS)
     if symbols is not None and names is not None and values is not None:
         text = names.tobytes()
         for place in range(0, symbols.nbytes - _SYMBOL.size + 1, _SYMBOL.size):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from kernelyard.runtime import nvrtc
-from kernelyard.runtime.disk_cache import DiskCache
+from kernelyard.runtime.api import DiskCache
+from kernelyard_cuda import nvrtc
 from kernelyard_cutlass.code import Code, code_of
 from kernelyard_cutlass.kernels import Kernel, entry_of
 from kernelyard_cutlass.toolchain import Toolchain, find_toolchain
@@ -18,7 +18,7 @@ FLAGS = ("--std=c++17", "-default-device")
 
 
 def text_of(kernel: Kernel) -> str:
-    """The program of a kernel: its parameters as macros, and the template.
+    """Return the program of a kernel: its parameters as macros, and the template.
 
     Example:
         >>> from kernelyard_cutlass.kernels import TransposeKernel
@@ -46,7 +46,7 @@ def key_of(kernel: Kernel, arch: str, toolchain: Toolchain) -> str:
 
 
 def compile_kernel(kernel: Kernel, arch: str) -> Code:
-    """The kernel's code for an architecture, compiled unless it was before.
+    """Return the kernel's code for an architecture, compiled unless it was before.
 
     Raises: BackendUnavailableError where headers or NVRTC are missing; ToolchainError with what the compiler said.
     """

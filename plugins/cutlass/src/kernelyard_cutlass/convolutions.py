@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from kernelyard import dims
 from kernelyard.dims import Dim
-from kernelyard.ir import Constant
-from kernelyard.patterns import Decline, Match
+from kernelyard.plugins.api import Constant, Decline, Match
 from kernelyard_cutlass.description import Description, Settings, check_dtypes, following
 from kernelyard_cutlass.tiles import alignment_of
 
@@ -13,7 +12,7 @@ MOST_TAPS = 32  # of a window's row and column, for which there are bits where p
 
 
 def describe_conv2d(match: Match, settings: Settings) -> Description | Decline:
-    """A convolution between the permutations that make images with channels last of it, with what follows on it."""
+    """Return a convolution between the permutations that make images with channels last of it, with what follows on it."""
     call = match.call_of("root")
     data, weight = match["data"].tensor_type, call.args[1].tensor_type
     objection = check_dtypes([match["data"], call.args[1]])

@@ -9,8 +9,7 @@ from typing import Any, TypeAlias
 from kernelyard import dims
 from kernelyard.dims import Dim, Shape
 from kernelyard.errors import ShapeError
-from kernelyard.ir import Constant, Expr
-from kernelyard.patterns import Decline, Match
+from kernelyard.plugins.api import Constant, Decline, Expr, Match
 from kernelyard_cutlass.epilogue import NONE, Epilogue
 from kernelyard_cutlass.gpus import LEAST_CAPABILITY, capability_of
 
@@ -42,7 +41,7 @@ class Settings:
     tune: bool = False
 
     def math(self, dtype: str) -> str:
-        """How a dtype is multiplied."""
+        """Return how a dtype is multiplied."""
         return self.f32 if dtype == "float32" else dtype
 
 
@@ -60,7 +59,7 @@ class Description:
     choices: Mapping[str, Any] = field(default_factory=dict)
 
     def attrs(self) -> dict[str, Any]:
-        """The composite's attributes."""
+        """Return the composite's attributes."""
         return {
             "kernel": self.kernel,
             "roles": dict(self.roles),
@@ -73,7 +72,7 @@ Describe: TypeAlias = Callable[[Match, Settings], "Description | Decline"]
 
 
 def check_arch(settings: Settings) -> Decline | None:
-    """None where the templates run: on GPUs of 8.0 and later. Without an arch that is for the device to say."""
+    """Return None where the templates run: on GPUs of 8.0 and later. Without an arch that is for the device to say."""
     for arch in settings.archs:
         capability = capability_of(arch)
         if capability is None or capability < LEAST_CAPABILITY:
@@ -82,7 +81,7 @@ def check_arch(settings: Settings) -> Decline | None:
 
 
 def check_dtypes(operands: Sequence[Expr], allowed: Sequence[str] = FLOATS) -> Decline | None:
-    """None where all operands have one dtype, which is allowed."""
+    """Return None where all operands have one dtype, which is allowed."""
     for operand in operands:
         dtype = operand.tensor_type.dtype
         if dtype not in allowed:
@@ -93,7 +92,7 @@ def check_dtypes(operands: Sequence[Expr], allowed: Sequence[str] = FLOATS) -> D
 
 
 def check_outside(match: Match, description: Description) -> Decline | None:
-    """None where all operands come from outside: a residual made of the product itself is there too late."""
+    """Return None where all operands come from outside: a residual made of the product itself is there too late."""
     for capture, role in description.roles.items():
         if match[capture] in match.members and role != DECODED:
             return Decline("operand", f"the {role} is computed inside of the group", match[capture])
@@ -101,12 +100,12 @@ def check_outside(match: Match, description: Description) -> Decline | None:
 
 
 def text(shape: Shape) -> str:
-    """A shape for people."""
+    """Return a shape for people."""
     return f"({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"
 
 
 def is_row(shape: Shape, result: Shape) -> bool:
-    """Whether a tensor has one number for each column of the result, the same in all rows."""
+    """Return whether a tensor has one number for each column of the result, the same in all rows."""
     if not shape:
         return result[-1] == 1
     return len(shape) <= len(result) and shape[-1] == result[-1] and all(size == 1 for size in shape[:-1])
@@ -162,13 +161,13 @@ def _combination(match: Match) -> str | None:
 
 
 def _is_number(operand: Expr, result: Shape) -> bool:
-    """Whether a constant is one number, which fills a row of a known length."""
+    """Return whether a constant is one number, which fills a row of a known length."""
     fills = isinstance(operand, Constant) and operand.data.size == 1 and operand.data.ndim <= len(result)
     return fills and isinstance(result[-1], int) and result[-1] > 1
 
 
 def _first_addend(match: Match, capture: str, result: Shape) -> str | Decline:
-    """Whether what is added first is a "bias" or, as large as the product, an "addend"."""
+    """Return whether what is added first is a "bias" or, as large as the product, an "addend"."""
     shape = match[capture].tensor_type.shape
     if _is_number(match[capture], result):
         return f"bias{NUMBER}"
@@ -190,7 +189,7 @@ def _activation(match: Match, name: str) -> str | Decline:
 
 
 def representative(size: Dim, value: int) -> int:
-    """The size, or with all symbols of that value what it is then."""
+    """Return the size, or with all symbols of that value what it is then."""
     if isinstance(size, int):
         return size
     try:

@@ -18,8 +18,8 @@ import numpy as np
 
 from kernelyard import dtypes
 from kernelyard.errors import ExecutionError
-from kernelyard.runtime.cuda_driver import Argument, Launch
-from kernelyard.runtime.module import array_at
+from kernelyard.runtime.api import array_at
+from kernelyard_cuda.driver import Argument, Launch
 from kernelyard_cutlass.arithmetic import F32, Array, finished, multiplied, store
 from kernelyard_cutlass.epilogue import NONE
 from kernelyard_cutlass.kernels import (
@@ -52,7 +52,7 @@ class Arguments:
         return tuple(self[name] for name in names)
 
     def float(self, name: str) -> float:
-        """A floating-point number."""
+        """Return a floating-point number."""
         return struct.unpack("<d", struct.pack("<q", self[name]))[0]
 
     def aligned(self, elements: int, dtype: str, *names: str, strides: Sequence[str] = ()) -> None:
@@ -71,7 +71,7 @@ class Arguments:
                 )
 
     def view(self, name: str, dtype: str, shape: Sequence[int], strides: Sequence[int] | None = None) -> Array:
-        """The elements behind a pointer; strides in elements, dense rows where they are left out.
+        """Return the elements behind a pointer; strides in elements, dense rows where they are left out.
 
         Raises: ExecutionError for elements outside of the tensor.
         """
@@ -131,7 +131,7 @@ def _log_of_tile(columns: int) -> int:
 
 
 def _covered(given: Arguments, m: int, n: int) -> tuple[int, int]:
-    """The rows and columns of the result that the grid's tiles reach."""
+    """Return the rows and columns of the result that the grid's tiles reach."""
     tile = given.kernel.tile
     log = _log_of_tile(math.ceil(n / tile.n))
     return min(m, (given.blocks[0] >> log) * tile.m), min(n, (given.blocks[1] << log) * tile.n)
@@ -288,7 +288,7 @@ def _norm(kernel: NormKernel, given: Arguments) -> None:
 
 
 def _weights(kernel: DequantizeKernel, given: Arguments) -> tuple[Array, Array]:
-    """The stored integers (N, K), and their scales (N, K)."""
+    """Return the stored integers (N, K), and their scales (N, K)."""
     n, k, group = given.numbers("n", "k", "group")
     _require(k % RUN == 0 and group % RUN == 0, kernel, "group", (k, group), f"multiples of {RUN}")
     given.aligned(RUN * kernel.bits // 8, "int8", "weights")

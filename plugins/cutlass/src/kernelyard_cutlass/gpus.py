@@ -38,7 +38,7 @@ DEFAULT = GPUS[LEAST_CAPABILITY]
 
 
 def capability_of(arch: str | None) -> tuple[int, int] | None:
-    """The compute capability that an arch is for; None for none, or for what is no arch.
+    """Return the compute capability that an arch is for; None for none, or for what is no arch.
 
     Example:
         >>> capability_of("sm_90a"), capability_of("sm_100"), capability_of("gfx90a")
@@ -49,7 +49,7 @@ def capability_of(arch: str | None) -> tuple[int, int] | None:
 
 
 def gpu_of(capability: tuple[int, int] | None) -> Gpu:
-    """The facts of a capability: those of the newest known one of its generation that is not newer."""
+    """Return the facts of a capability: those of the newest known one of its generation that is not newer."""
     if capability is None:
         return DEFAULT
     fitting = [known for known in GPUS if known <= capability]

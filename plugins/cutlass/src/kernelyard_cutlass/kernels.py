@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar, TypeAlias, get_type_hints
 
 from kernelyard import dtypes
-from kernelyard.runtime.spec import Fields, corrupted
+from kernelyard.runtime.api import Fields, corrupted
 from kernelyard_cutlass.epilogue import ACTIVATIONS, COMBINATIONS, IDENTITY, NONE, Epilogue
 
 ELEMENTS = {
@@ -89,7 +89,7 @@ class _Product:
     epilogue: Epilogue
 
     def defines(self) -> dict[str, Any]:
-        """The template's parameters."""
+        """Return the template's parameters."""
         math, tile = MATHS[self.math], self.tile
         return {
             "KY_INPUT": ELEMENTS[self.dtype],
@@ -116,7 +116,7 @@ class GemmKernel(_Product):
     column_major: bool
 
     def defines(self) -> dict[str, Any]:
-        """The template's parameters."""
+        """Return the template's parameters."""
         layout = "ColumnMajor" if self.column_major else "RowMajor"
         return {**super().defines(), "KY_LAYOUT_B": f"cutlass::layout::{layout}"}
 
@@ -129,7 +129,7 @@ class Conv2dKernel(_Product):
     algorithm: str
 
     def defines(self) -> dict[str, Any]:
-        """The template's parameters."""
+        """Return the template's parameters."""
         return {**super().defines(), "KY_ALGORITHM": self.algorithm}
 
 
@@ -161,7 +161,7 @@ class AttentionKernel:
         return MOST_ACCESS_NBYTES // dtypes.itemsize(self.dtype)
 
     def defines(self) -> dict[str, Any]:
-        """The template's parameters."""
+        """Return the template's parameters."""
         return {
             "KY_INPUT": ELEMENTS[self.dtype],
             "KY_IS_ALIGNED": _flag(self.is_aligned),
@@ -183,7 +183,7 @@ class NormKernel:
     threads: int
 
     def defines(self) -> dict[str, Any]:
-        """The template's parameters."""
+        """Return the template's parameters."""
         rms = {"KY_IS_RMS": 1} if self.is_rms else {}
         return {
             "KY_INPUT": ELEMENTS[self.dtype],
@@ -203,7 +203,7 @@ class DequantizeKernel:
     threads: int
 
     def defines(self) -> dict[str, Any]:
-        """The template's parameters."""
+        """Return the template's parameters."""
         return {
             "KY_INPUT": ELEMENTS[self.dtype],
             "KY_BITS": self.bits,
@@ -222,7 +222,7 @@ class DecodeRowsKernel(DequantizeKernel):
     epilogue: Epilogue
 
     def defines(self) -> dict[str, Any]:
-        """The template's parameters."""
+        """Return the template's parameters."""
         own = {"KY_OUTPUT": ELEMENTS[self.output], "KY_ROWS": self.rows}
         return {**super().defines(), **own, "KY_ACTIVATION": IDENTITY, **self.epilogue.defines()}
 
@@ -235,7 +235,7 @@ class TransposeKernel:
     dtype: str
 
     def defines(self) -> dict[str, Any]:
-        """The template's parameters."""
+        """Return the template's parameters."""
         return {"KY_INPUT": ELEMENTS[self.dtype]}
 
 
@@ -282,12 +282,12 @@ _CHOICES = {
 
 
 def to_json(kernel: Kernel) -> dict[str, Any]:
-    """The kernel as JSON data."""
+    """Return the kernel as JSON data."""
     return {"template": kernel.template, **asdict(kernel)}
 
 
 def read_kernel(value: object, where: str) -> Kernel:
-    """The kernel that `to_json` wrote.
+    """Return the kernel that `to_json` wrote.
 
     Raises: ArtifactCorruptedError.
     """
@@ -315,7 +315,7 @@ def _read_field(given: Fields, name: str, type_: type[Any]) -> Any:
 
 
 def entry_of(kernel: Kernel) -> str:
-    """The kernel's name in its program: equal for equal kernels, different for others.
+    """Return the kernel's name in its program: equal for equal kernels, different for others.
 
     Example:
         >>> entry_of(NormKernel("float16", True, 8, 256)) == entry_of(NormKernel("float16", True, 8, 256))

@@ -13,10 +13,8 @@ from typing import Any
 
 from kernelyard import dtypes
 from kernelyard.errors import ExecutionError
-from kernelyard.runtime import memory
-from kernelyard.runtime.cuda_driver import Argument
-from kernelyard.runtime.module import BoundTensor
-from kernelyard.runtime.spec import Fields
+from kernelyard.runtime.api import BoundTensor, Fields, align
+from kernelyard_cuda.driver import Argument
 from kernelyard_cutlass.kernels import (
     AttentionKernel,
     Conv2dKernel,
@@ -96,7 +94,7 @@ class Call:
 
 
 def arguments(template: str, **values: float | BoundTensor | None) -> tuple[Argument, ...]:
-    """The arguments of an entry, by name, each of eight bytes: numbers, tensors, and None for a null pointer.
+    """Return the arguments of an entry, by name, each of eight bytes: numbers, tensors, and None for a null pointer.
 
     Example:
         >>> arguments("transpose", rows=2, columns=3, x=None, y=BoundTensor(64, (3, 2), "float16"))[-1]
@@ -115,7 +113,7 @@ def _argument(value: float | BoundTensor | None) -> Argument:
 
 
 def blocks(x: int, y: int = 1, z: int = 1) -> tuple[int, int, int]:
-    """A grid. Raises: ExecutionError for more blocks than a GPU takes."""
+    """Return a grid. Raises: ExecutionError for more blocks than a GPU takes."""
     for size, most in zip((x, y, z), MOST_BLOCKS, strict=True):
         if size > most:
             raise ExecutionError(
@@ -125,7 +123,7 @@ def blocks(x: int, y: int = 1, z: int = 1) -> tuple[int, int, int]:
 
 
 def swizzled(kernel: GemmKernel | Conv2dKernel, m: int, n: int, batch: int) -> tuple[int, int, int]:
-    """The grid of tiles as CUTLASS walks them: blocks that run together share columns of tiles, up to eight."""
+    """Return the grid of tiles as CUTLASS walks them: blocks that run together share columns of tiles, up to eight."""
     down, across = math.ceil(m / kernel.tile.m), math.ceil(n / kernel.tile.n)
     log = 3 if across >= 6 else 2 if across >= 3 else 1 if across >= 2 else 0
     return blocks(down << log, math.ceil(across / (1 << log)), batch)
@@ -133,12 +131,12 @@ def swizzled(kernel: GemmKernel | Conv2dKernel, m: int, n: int, batch: int) -> t
 
 # --- products ---------------------------------------------------------------------------------------------------------
 def gemm(call: Call) -> list[Step]:
-    """A matrix product, or many, with what follows on it."""
+    """Return a matrix product, or many, with what follows on it."""
     return [product(call, call["lhs"], call["rhs"], call.attrs.any("column_major") is True)]
 
 
 def product(call: Call, lhs: BoundTensor, rhs: BoundTensor, column_major: bool) -> Choice:
-    """The launches of a product whose right side is stored as (..., K, N), or column by column as (..., N, K)."""
+    """Return the launches of a product whose right side is stored as (..., K, N), or column by column as (..., N, K)."""
     k, n = (rhs.shape[-1], rhs.shape[-2]) if column_major else rhs.shape[-2:]
     m, batch, stride_a, stride_b = _batches(lhs.shape, rhs.shape, k, n)
     itemsize = dtypes.itemsize(lhs.dtype)
@@ -185,14 +183,14 @@ def _epilogue(call: Call, kernel: GemmKernel | Conv2dKernel, m: int, n: int, sta
 
 
 def _behind(tensor: BoundTensor, elements: int) -> BoundTensor:
-    """The tensor from some element on, as memory alone."""
+    """Return the tensor from some element on, as memory alone."""
     itemsize = dtypes.itemsize(tensor.dtype)
     return BoundTensor(tensor.address + elements * itemsize, (math.prod(tensor.shape) - elements,), tensor.dtype)
 
 
 # --- weights of few bits ----------------------------------------------------------------------------------------------
 def decode_matmul(call: Call) -> list[Step]:
-    """A product with weights of 8 or 4 bits: decoded as they are read for few rows, else into memory first."""
+    """Return a product with weights of 8 or 4 bits: decoded as they are read for few rows, else into memory first."""
     lhs, scales = call["lhs"], call["scales"]
     k, n = lhs.shape[-1], scales.shape[-1]
     m, group = math.prod(lhs.shape[:-1]), k // scales.shape[0]
@@ -216,7 +214,7 @@ def decode_matmul(call: Call) -> list[Step]:
 
 # --- convolutions -----------------------------------------------------------------------------------------------------
 def conv2d(call: Call) -> list[Step]:
-    """A convolution of images with channels last; weights that are not (K, R, S, C) yet are brought there first."""
+    """Return a convolution of images with channels last; weights that are not (K, R, S, C) yet are brought there first."""
     x, weight, y = call["x"], call["weight"], call.output
     (n, h, w, c), (_, p, q, k) = x.shape, y.shape
     before: list[Step] = []
@@ -287,10 +285,10 @@ def _attention(
     bias, before = call.tensors.get("bias"), []
     wide = 0 if bias is None else -(-columns // kernel.bias_alignment) * kernel.bias_alignment
     padded = bias._replace(shape=(*bias.shape[:-1], wide)) if bias is not None and wide != columns else None
-    start = call.workspace(memory.align(accumulators.nbytes) + (padded.nbytes if padded else 0))
+    start = call.workspace(align(accumulators.nbytes) + (padded.nbytes if padded else 0))
     accumulators = accumulators._replace(address=start)
     if bias is not None and padded is not None:
-        padded = padded._replace(address=start + memory.align(accumulators.nbytes))
+        padded = padded._replace(address=start + align(accumulators.nbytes))
         before.append(_pad(call.kernels["pad"][0], bias, padded))
         bias = padded
     given = arguments(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernelyard.patterns import Decline, Match
+from kernelyard.plugins.api import Decline, Match
 from kernelyard_cutlass.description import Description, Settings, check_dtypes
 from kernelyard_cutlass.tiles import alignment_of
 
@@ -12,7 +12,7 @@ SYMBOL_COLUMNS = 1024
 
 
 def describe_norm(match: Match, settings: Settings) -> Description | Decline:
-    """A layer norm, or one by the root of the mean square, over the last axis."""
+    """Return a layer norm, or one by the root of the mean square, over the last axis."""
     call = match.call_of("root")
     type_ = call.args[0].tensor_type
     objection = check_dtypes(call.args)

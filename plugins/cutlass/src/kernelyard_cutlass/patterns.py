@@ -5,10 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kernelyard.patterns import Accept, Answer, Decline, FusionPattern, Match, Pattern, is_op, templates, wildcard
-from kernelyard.patterns.attention_templates import attention, stacked_attention
-from kernelyard.patterns.templates import swaps_last_two
-from kernelyard.transform.convert_layout import to_first, to_last
+from kernelyard.plugins.api import (
+    Accept,
+    Answer,
+    Decline,
+    FusionPattern,
+    Match,
+    Pattern,
+    attention,
+    is_op,
+    stacked_attention,
+    templates,
+    to_first,
+    to_last,
+    wildcard,
+)
 from kernelyard_cutlass.attentions import describe_attention, describe_stacked, describe_var_len
 from kernelyard_cutlass.convolutions import describe_conv2d
 from kernelyard_cutlass.description import (
@@ -26,7 +37,7 @@ from kernelyard_cutlass.weights import decoded_weight, describe_decode_matmul
 
 
 def fusion_patterns(settings: Settings) -> list[FusionPattern]:
-    """The patterns, of which the first that fits is taken."""
+    """Return the patterns, of which the first that fits is taken."""
     offered: Sequence[tuple[str, Pattern, Describe]] = (
         ("cutlass.rms_norm", templates.rms_norm(), describe_norm),
         ("cutlass.layer_norm", templates.layer_norm(), describe_norm),
@@ -57,12 +68,12 @@ def _fusion_pattern(name: str, pattern: Pattern, describe: Describe, settings: S
 
 
 def with_bias(product: Pattern) -> Pattern:
-    """The product, and what is added to it first."""
+    """Return the product, and what is added to it first."""
     return product.optional(lambda p: is_op("add")(p, wildcard().capture("bias")))
 
 
 def with_epilogue(product: Pattern) -> Pattern:
-    """The product with a bias, an activation, a residual and another activation, each where it is there.
+    """Return the product with a bias, an activation, a residual and another activation, each where it is there.
 
     It may be made float32 before all that: the accumulators are.
     """
@@ -81,13 +92,13 @@ def _matmul() -> Pattern:
 
 
 def _int8_matmul() -> Pattern:
-    """A product of int8 that are made int32 first; the right side may be transposed before or after that."""
+    """Return a product of int8 that are made int32 first; the right side may be transposed before or after that."""
 
     def wide(x: Pattern) -> Pattern:
         return is_op("astype")(x).has_attr(dtype="int32")
 
     def turned(x: Pattern) -> Pattern:
-        return is_op("permute_dims")(x).has_attr(axes=swaps_last_two).capture("turned")
+        return is_op("permute_dims")(x).has_attr(axes=templates.swaps_last_two).capture("turned")
 
     lhs, rhs = (wildcard().has_dtype("int8").capture(name) for name in ("lhs", "rhs"))
     right = turned(wide(rhs)) | wide(turned(rhs)) | wide(rhs)
@@ -96,12 +107,12 @@ def _int8_matmul() -> Pattern:
 
 def _decode_matmul() -> Pattern:
     decoded = decoded_weight()
-    turned = is_op("permute_dims")(decoded).has_attr(axes=swaps_last_two)
+    turned = is_op("permute_dims")(decoded).has_attr(axes=templates.swaps_last_two)
     return is_op("matmul")(wildcard().capture("lhs"), (turned | decoded).capture("rhs")).capture("root")
 
 
 def _conv2d() -> Pattern:
-    """A convolution as `ConvertLayout` writes it; weights may be stored with their channels last as well."""
+    """Return a convolution as `ConvertLayout` writes it; weights may be stored with their channels last as well."""
     data = is_op("permute_dims")(wildcard().capture("data")).has_attr(axes=to_first(4))
     weight = wildcard().capture("weight")
     turned = is_op("permute_dims")(weight).has_attr(axes=to_first(4)).capture("turned")

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kernelyard.ir import Constant
-from kernelyard.patterns import Decline, Match
-from kernelyard.patterns.checks import Gemm, gemm_of
+from kernelyard.plugins.api import Constant, Decline, Gemm, Match, gemm_of
 from kernelyard_cutlass.description import Description, Settings, check_dtypes, following
 from kernelyard_cutlass.epilogue import Epilogue
 from kernelyard_cutlass.tiles import alignment_of
@@ -15,7 +13,7 @@ LEAST_BYTE_ALIGNMENT = 4  # elements of int8 that are brought at once
 
 
 def describe_matmul(match: Match, settings: Settings) -> Description | Decline:
-    """A product of floats, perhaps of a right side that is stored transposed, with what follows on it."""
+    """Return a product of floats, perhaps of a right side that is stored transposed, with what follows on it."""
     gemm = check_dtypes([match["lhs"], match["rhs"]]) or checked_gemm(match)
     if isinstance(gemm, Decline):
         return gemm
@@ -29,7 +27,7 @@ def describe_matmul(match: Match, settings: Settings) -> Description | Decline:
 
 
 def checked_gemm(match: Match) -> Gemm | Decline:
-    """The product as one call, or why it is none: rows of an unknown length would have to be read one by one."""
+    """Return the product as one call, or why it is none: rows of an unknown length would have to be read one by one."""
     gemm = gemm_of(match)
     if isinstance(gemm, Decline):
         return gemm
@@ -64,7 +62,7 @@ def gemm_choices(
 
 
 def describe_int8_matmul(match: Match, settings: Settings) -> Description | Decline:
-    """A product of int8 gathered in int32. The tensor cores read both sides along what is summed."""
+    """Return a product of int8 gathered in int32. The tensor cores read both sides along what is summed."""
     gemm = check_dtypes([match["lhs"], match["rhs"]], ("int8",)) or checked_gemm(match)
     if isinstance(gemm, Decline):
         return gemm

@@ -9,11 +9,20 @@ from typing import Any, ClassVar
 import numpy as np
 
 from kernelyard import dtypes
-from kernelyard.runtime.cuda_driver import CudaDriver, Grid, Launch, LoadedKernels, require_cuda
-from kernelyard.runtime.device_driver import DeviceMemory
-from kernelyard.runtime.json_runtime import JSONGraph, JSONNode, JSONRuntime, check_schema
-from kernelyard.runtime.module import BindContext, BoundCall, BoundTensor
-from kernelyard.runtime.spec import Fields, corrupted, read_json
+from kernelyard.runtime.api import (
+    BindContext,
+    BoundCall,
+    BoundTensor,
+    DeviceMemory,
+    Fields,
+    JSONGraph,
+    JSONNode,
+    JSONRuntime,
+    check_schema,
+    corrupted,
+    read_json,
+)
+from kernelyard_cuda.driver import CudaDriver, Grid, Launch, LoadedKernels, require_cuda
 from kernelyard_cutlass import tune
 from kernelyard_cutlass.code import Code, pack, unpack
 from kernelyard_cutlass.emulation import EmulatedLaunch
@@ -59,7 +68,7 @@ class CutlassModule(JSONRuntime):
 
     @classmethod
     def load_from_bytes(cls, data: bytes, constants: Mapping[str, np.ndarray]) -> CutlassModule:
-        """The module that `save_to_bytes` wrote.
+        """Return the module that `save_to_bytes` wrote.
 
         Raises: ArtifactCorruptedError, ArtifactVersionError.
         """
@@ -90,7 +99,7 @@ class CutlassModule(JSONRuntime):
     def build(
         self, graph: JSONGraph, args: Sequence[BoundTensor], values: Mapping[str, int], context: BindContext
     ) -> BoundCall:
-        """The launches of a composite's kernels. Raises: DeviceError, ExecutionError."""
+        """Return the launches of a composite's kernels. Raises: DeviceError, ExecutionError."""
         driver = require_cuda(context.device, graph.symbol)
         node, output = graph.nodes[-1], args[-1]
         if not output.nbytes:

@@ -74,7 +74,8 @@ class Problem:
 
 
 def alignment_of(size: Dim, dtype: str) -> int:
-    """The most elements that rows of `size` elements can be read by at once: a power of two, of at most 16 bytes.
+    """Return the most elements that rows of `size` elements can be read by at once: a power of two, of at most 16
+    bytes.
 
     Example:
         >>> alignment_of(24, "float16"), alignment_of(7, "float32")
@@ -85,7 +86,7 @@ def alignment_of(size: Dim, dtype: str) -> int:
 
 
 def tiles_for(multiplication: str, copied_nbytes: int, gpu: Gpu, itemsize: int) -> tuple[Tile, ...]:
-    """The tiles that fit the GPU. copied_nbytes: that each operand is read by at once, the least of both."""
+    """Return the tiles that fit the GPU. copied_nbytes: that each operand is read by at once, the least of both."""
     tiles: Iterable[Tile] = TILES[multiplication]
     if copied_nbytes < LEAST_COPY_NBYTES:
         tiles = dict.fromkeys(Tile(t.m, t.n, t.k, t.warp_m, t.warp_n, _WASTED_STAGES) for t in tiles if t.k <= 32)
@@ -93,7 +94,7 @@ def tiles_for(multiplication: str, copied_nbytes: int, gpu: Gpu, itemsize: int) 
 
 
 def clocks(tile: Tile, problem: Problem, multiplication: str, gpu: Gpu) -> float:
-    """How long the model takes a product to be, in clocks.
+    """Return how long the model takes a product to be, in clocks.
 
     Blocks run in waves, as many at a time as shared memory, threads and registers allow. Within a wave a block is
     bound by the tensor cores that it shares with its neighbours, or by reading its operands.
@@ -127,6 +128,6 @@ def ranked(tiles: Sequence[Tile], problem: Problem, multiplication: str, gpu: Gp
 def chosen(
     tiles: Sequence[Tile], problems: Sequence[Problem], multiplication: str, gpu: Gpu, each: int
 ) -> tuple[Tile, ...]:
-    """The first `each` tiles for every problem, none twice."""
+    """Return the first `each` tiles for every problem, none twice."""
     best = (ranked(tiles, problem, multiplication, gpu)[:each] for problem in problems)
     return tuple(dict.fromkeys(tile for some in best for tile in some))

@@ -11,8 +11,8 @@ from functools import cache
 from pathlib import Path
 
 from kernelyard.errors import BackendUnavailableError
-from kernelyard.runtime import nvrtc
-from kernelyard.runtime.cuda_libraries import NVRTC, PACKAGE, usable
+from kernelyard_cuda import nvrtc
+from kernelyard_cuda.libraries import NVRTC, PACKAGE, usable
 
 # What brings everything; the package nvidia-cutlass declares others that are not needed here.
 INSTALL_HINT = (
@@ -102,7 +102,7 @@ def _defined(text: str, name: str) -> int:
 
 
 def _cuda_headers(major: int, library: str) -> tuple[Path, ...]:
-    """The folders of the runtime's headers and of the C++ library's, of NVRTC's own major version."""
+    """Return the folders of the runtime's headers and of the C++ library's, of NVRTC's own major version."""
     others: list[str] = []
     for runtime, cpp in _candidates():
         if not (runtime / "cuda_runtime_api.h").is_file() or not (cpp / "cuda/std/cstdint").is_file():

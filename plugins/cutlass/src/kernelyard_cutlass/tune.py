@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 
-from kernelyard.runtime.disk_cache import DiskCache
+from kernelyard.runtime.api import DiskCache
 from kernelyard_cutlass.kernels import Conv2dKernel, GemmKernel, Tile, to_json
 from kernelyard_cutlass.tiles import Problem
 
@@ -26,7 +26,7 @@ def key_of(problem: Problem, kernels: Sequence[GemmKernel | Conv2dKernel], devic
 
 
 def quickest(key: str, names: Sequence[str], prepare: Callable[[int], Run], wait: Run) -> int:
-    """The number of the quickest candidate: what was measured before, else measured now, in turns.
+    """Return the number of the quickest candidate: what was measured before, else measured now, in turns.
 
     names: of the candidates, as they are remembered. prepare(number): what runs one. wait: until all is done.
     """

@@ -14,9 +14,8 @@ from operator import or_
 
 import numpy as np
 
-from kernelyard.ir import Call, Constant, Expr, Op
-from kernelyard.patterns import Decline, Match, Pattern, is_const, is_op
-from kernelyard.runtime.lru import LRU
+from kernelyard.plugins.api import Call, Constant, Decline, Expr, Match, Op, Pattern, is_const, is_op
+from kernelyard.runtime.api import LRU
 from kernelyard_cutlass.description import DECODED, Description, Settings, check_dtypes, following
 from kernelyard_cutlass.launches import RUN
 from kernelyard_cutlass.products import checked_gemm, gemm_choices
@@ -39,7 +38,7 @@ def decoded_weight() -> Pattern:
 
 
 def _upto(pattern: Pattern, count: int, *ops: str, least: int = 0) -> Pattern:
-    """The pattern below `least` to `count` calls of some of the operators."""
+    """Return the pattern below `least` to `count` calls of some of the operators."""
     below = [pattern]
     for _ in range(count):
         below.append(is_op(*ops)(below[-1]))
@@ -60,7 +59,7 @@ class DecodedWeight:
         return 4 if fits else 8
 
     def packed(self) -> np.ndarray:
-        """The integers as bytes: two in each where they fit, the lower half first."""
+        """Return the integers as bytes: two in each where they fit, the lower half first."""
         if self.bits == 8:
             return self.stored
         pairs = self.stored.reshape(len(self.stored), -1, 2).view(np.uint8)
@@ -68,7 +67,7 @@ class DecodedWeight:
 
 
 def describe_decode_matmul(match: Match, settings: Settings) -> Description | Decline:
-    """A product with a weight that is decoded first."""
+    """Return a product with a weight that is decoded first."""
     gemm = check_dtypes([match["lhs"], match["rhs"]]) or checked_gemm(match)
     if isinstance(gemm, Decline):
         return gemm
@@ -91,7 +90,7 @@ def describe_decode_matmul(match: Match, settings: Settings) -> Description | De
 
 
 def weight_of(rhs: Expr, encoded: Expr, values: Values) -> DecodedWeight | str:
-    """The weight that `rhs` (K, N) decodes from the constant `encoded`, or why it is none.
+    """Return the weight that `rhs` (K, N) decodes from the constant `encoded`, or why it is none.
 
     values: what a variable is bound to.
     """
@@ -122,7 +121,7 @@ def _decode(rhs: Expr, encoded: Expr, values: Values) -> DecodedWeight | str:
 
 
 def _group(each: np.ndarray) -> int | None:
-    """The most elements of a column that share a scale, all along; None below `RUN`."""
+    """Return the most elements of a column that share a scale, all along; None below `RUN`."""
     count = each.shape[1]
     for groups in range(1, count // RUN + 1):
         size = count // groups

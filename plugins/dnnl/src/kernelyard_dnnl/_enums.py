@@ -94,5 +94,5 @@ ARG = {
 
 
 def post_op_argument(index: int) -> int:
-    """The execution argument of the second operand of post-op `index`."""
+    """Return the execution argument of the second operand of post-op `index`."""
     return ARG["post_op_base"] * (index + 1) | ARG["src_1"]

@@ -15,7 +15,7 @@ from functools import cache, cached_property
 from typing import Any
 
 from kernelyard.errors import BackendUnavailableError, ExecutionError
-from kernelyard.runtime import distributions
+from kernelyard.runtime.api import find_distribution
 from kernelyard_dnnl import _enums as enums
 
 LIBRARY_VARIABLE = "KERNELYARD_DNNL_LIBRARY"
@@ -179,7 +179,7 @@ class Library:
         return self.create(name, "dnnl_primitive_desc_destroy", c_void_p(self.engine.address), *arguments)
 
     def new_stream(self) -> Handle:
-        """A stream; a bound call has its own."""
+        """Return a stream; a bound call has its own."""
         flags = enums.STREAM_DEFAULT_FLAGS
         return self.create("dnnl_stream_create", "dnnl_stream_destroy", self.engine.address, flags)
 
@@ -241,7 +241,7 @@ def candidates() -> Iterator[tuple[str, str]]:
         yield path, LIBRARY_VARIABLE
         return  # what the user names is what they get, or an error
     for distribution in DISTRIBUTIONS:
-        found = distributions.find(distribution)
+        found = find_distribution(distribution)
         for file in found.files(LIBRARY_NAME) if found is not None else ():
             yield file, f"distribution {distribution}"
     yield LIBRARY_NAME, "the system's library path"
@@ -249,7 +249,7 @@ def candidates() -> Iterator[tuple[str, str]]:
 
 @cache
 def load_library() -> Library:
-    """The oneDNN library of this process, loaded at first need.
+    """Return the oneDNN library of this process, loaded at first need.
 
     Raises: BackendUnavailableError naming every place that was tried.
 

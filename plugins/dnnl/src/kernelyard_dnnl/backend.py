@@ -7,14 +7,24 @@ from dataclasses import replace
 from typing import Any
 
 from kernelyard.errors import BackendUnavailableError, OptionError
-from kernelyard.ir import Call, Function, operands
-from kernelyard.ir.types import symbols_of
-from kernelyard.patterns import Accept, Answer, Decline, FusionPattern, Match
-from kernelyard.placement.json_serializer import JSONSerializer, KernelNode
-from kernelyard.plugins.backend import Backend, Unavailable
-from kernelyard.runtime.module import RuntimeModule
-from kernelyard.target import Target
-from kernelyard.transform.run_codegen import Region
+from kernelyard.plugins.api import (
+    Accept,
+    Answer,
+    Backend,
+    Call,
+    Decline,
+    Function,
+    FusionPattern,
+    JSONSerializer,
+    KernelNode,
+    Match,
+    Region,
+    Target,
+    Unavailable,
+    operands,
+    symbols_of,
+)
+from kernelyard.runtime.api import RuntimeModule
 from kernelyard_dnnl._native import load_library
 from kernelyard_dnnl.checks import prune
 from kernelyard_dnnl.composite import read_composite
@@ -33,7 +43,7 @@ class DnnlSerializer(JSONSerializer):
         self._winograd = winograd
 
     def visit_composite(self, composite: Function, call: Call) -> KernelNode:
-        """The primitive of a composite."""
+        """Return the primitive of a composite."""
         node = node_of(read_composite(composite.bindings))
         if node.op == "conv" and not self._winograd:
             return replace(node, attrs={**node.attrs, "winograd": False})
@@ -70,7 +80,7 @@ class DnnlBackend(Backend):
         return DnnlBackend(form, prune, winograd)
 
     def probe(self) -> Unavailable | None:
-        """Whether libdnnl can be loaded."""
+        """Return whether libdnnl can be loaded."""
         try:
             load_library()
         except BackendUnavailableError as error:
@@ -78,16 +88,16 @@ class DnnlBackend(Backend):
         return None
 
     def patterns(self, target: Target) -> Sequence[FusionPattern]:
-        """The patterns; they do not depend on the target's details."""
+        """Return the patterns; they do not depend on the target's details."""
         patterns = fusion_patterns()
         return [with_known_sizes(pattern) for pattern in patterns] if self._form == C else patterns
 
     def check_region(self, region: Region) -> Answer:
-        """All regions, or with `prune` those that have a primitive of some weight."""
+        """Return all regions, or with `prune` those that have a primitive of some weight."""
         return prune(region) if self._prune else Accept()
 
     def codegen(self, regions: Sequence[Region], options: Mapping[str, Any]) -> RuntimeModule:
-        """The regions as one runtime module.
+        """Return the regions as one runtime module.
 
         Raises: OptionError, CodegenError for a region whose sizes are not known where C is asked for.
         """
@@ -102,7 +112,7 @@ class DnnlBackend(Backend):
 
 
 def with_known_sizes(pattern: FusionPattern) -> FusionPattern:
-    """The pattern for matches without symbolic sizes only: C is written for one set of shapes."""
+    """Return the pattern for matches without symbolic sizes only: C is written for one set of shapes."""
 
     def check(match: Match) -> Accept | Decline:
         for binding in match.bindings:

@@ -8,9 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from kernelyard.dims import Dim
-from kernelyard.ir import Call, Expr, TensorType, Var
-from kernelyard.patterns import Match
-from kernelyard.patterns.decoded import is_decoded
+from kernelyard.plugins.api import Call, Expr, Match, TensorType, Var, is_decoded
 from kernelyard_dnnl.composite import Composite, kind_of, read_composite
 from kernelyard_dnnl.memory_order import expected_order
 from kernelyard_dnnl.primitive_kind import Refusal
@@ -63,15 +61,15 @@ class Candidate:
         return [self.match.value_of(user) for user in self.match.users(self.match.root)]
 
     def may_be_ours(self, value: Expr) -> bool:
-        """True for calls of operators that oneDNN has a primitive for."""
+        """Return True for calls of operators that oneDNN has a primitive for."""
         return kind_of(value) is not None
 
     def is_unmade(self, value: Expr) -> bool:
-        """True for what the program is given."""
+        """Return True for what the program is given."""
         return isinstance(value, Var)
 
     def is_decoded(self, value: Expr) -> bool:
-        """True for weights that a kernel would decode as it reads them."""
+        """Return True for weights that a kernel would decode as it reads them."""
         return is_decoded(value, self.match.value_of)
 
     def order_of(self, operand: Expr) -> tuple[int, ...] | None:
@@ -79,6 +77,6 @@ class Candidate:
         return expected_order(self.match, operand)
 
     def known(self, what: str, *needed: Dim) -> Refusal | None:
-        """A refusal where one of these sizes is symbolic."""
+        """Return a refusal where one of these sizes is symbolic."""
         unknown = [str(dim) for dim in needed if not isinstance(dim, int)]
         return Refusal("dynamic-shape", f"{what} must be known, found {', '.join(unknown)}") if unknown else None

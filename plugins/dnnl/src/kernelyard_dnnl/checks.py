@@ -8,9 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kernelyard.dims import Shape
-from kernelyard.ir import Expr, TensorType
-from kernelyard.patterns import Accept, Answer, Decline, Match
-from kernelyard.transform.run_codegen import Region
+from kernelyard.plugins.api import Accept, Answer, Decline, Expr, Match, Region, TensorType
 from kernelyard_dnnl.candidate import Candidate
 from kernelyard_dnnl.composite import Composite, read_composite
 from kernelyard_dnnl.post_ops import POWERS, Binary
@@ -22,7 +20,7 @@ MAX_RANK = 6  # beyond it oneDNN has reference implementations for most primitiv
 
 
 def check(match: Match) -> Answer:
-    """The first objection, or acceptance when oneDNN also has a real implementation for it."""
+    """Return the first objection, or acceptance when oneDNN also has a real implementation for it."""
     refusal = next(_refusals(Candidate(match)), None)
     return Accept() if refusal is None else Decline(*refusal)
 
@@ -61,7 +59,7 @@ def _decoding(candidate: Candidate) -> Refusal | None:
 
 
 def _dtypes(composite: Composite) -> Refusal | None:
-    """One dtype for the whole group up to a cast; sums are float32 in between, whatever it is."""
+    """Return one dtype for the whole group up to a cast; sums are float32 in between, whatever it is."""
     taken = composite.kind.dtypes
     first = composite.anchor.tensor_type.dtype
     for call in composite.calls:
@@ -79,7 +77,7 @@ def _dtypes(composite: Composite) -> Refusal | None:
 
 
 def _stages(composite: Composite) -> Refusal | None:
-    """A post-op keeps the shape of what the primitive computes, and its operand comes from outside the group."""
+    """Return a post-op keeps the shape of what the primitive computes, and its operand comes from outside the group."""
     shape = composite.anchor.tensor_type.shape
     for call in composite.following:
         if call.tensor_type.shape != shape:

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from kernelyard import dims
 from kernelyard.dims import Shape
-from kernelyard.ir import Binding, Call, Expr, Op
+from kernelyard.plugins.api import Binding, Call, Expr, Op
 from kernelyard_dnnl.post_ops import Binary, Stage
 from kernelyard_dnnl.primitive_kind import PrimitiveKind
-from kernelyard_dnnl.primitives import BY_OPERATOR
+from kernelyard_dnnl.primitives import kinds_by_operator
 from kernelyard_dnnl.stages import stages_of
 
 
@@ -35,7 +35,7 @@ class Composite:
     @property
     def kind(self) -> PrimitiveKind:
         """The kind of primitive that the anchor names."""
-        return BY_OPERATOR[self.anchor.op_name]
+        return kinds_by_operator()[self.anchor.op_name]
 
     @property
     def following(self) -> tuple[Call, ...]:
@@ -62,8 +62,8 @@ def read_composite(bindings: Sequence[Binding]) -> Composite:
 
 
 def kind_of(value: Expr) -> PrimitiveKind | None:
-    """The kind of primitive that computes a value by itself; None where oneDNN does not."""
-    return BY_OPERATOR.get(value.op.name) if isinstance(value, Call) and isinstance(value.op, Op) else None
+    """Return the kind of primitive that computes a value by itself; None where oneDNN does not."""
+    return kinds_by_operator().get(value.op.name) if isinstance(value, Call) and isinstance(value.op, Op) else None
 
 
 def _is_anchor(calls: Sequence[Call], place: int) -> bool:
@@ -72,7 +72,7 @@ def _is_anchor(calls: Sequence[Call], place: int) -> bool:
 
 
 def _is_bias(anchor: Call, stage: Stage) -> bool:
-    """One value per channel, or column of a product. A product with a vector on the right has no columns."""
+    """Return one value per channel, or column of a product. A product with a vector on the right has no columns."""
     kind = kind_of(anchor)
     if not isinstance(stage, Binary) or stage.algorithm != "add" or kind is None or kind.bias_axis is None:
         return False
@@ -84,7 +84,7 @@ def _is_bias(anchor: Call, stage: Stage) -> bool:
 
 
 def is_per_channel(shape: Shape, channels: dims.Dim, channel_axis: int, rank: int) -> bool:
-    """True for a shape that holds one value per channel and broadcasts over everything else."""
+    """Return True for a shape that holds one value per channel and broadcasts over everything else."""
     if len(shape) > rank or rank - len(shape) > channel_axis:
         return False
     axis = channel_axis - (rank - len(shape))

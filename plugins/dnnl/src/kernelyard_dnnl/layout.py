@@ -93,7 +93,7 @@ class MemoryDescriptor:
         return self.strides is not None and self.same_layout(dense(self.shape, self.dtype))
 
     def same_layout(self, other: MemoryDescriptor) -> bool:
-        """True when both describe the same bytes the same way; strides of dims of size 1 do not matter."""
+        """Return True when both describe the same bytes the same way; strides of dims of size 1 do not matter."""
         if self is other:
             return True
         if (self.shape, self.dtype) != (other.shape, other.dtype):
@@ -104,20 +104,20 @@ class MemoryDescriptor:
         return bool(load_library().call("dnnl_memory_desc_equal", self.address, other.address))
 
     def permuted(self, axes: Sequence[int]) -> MemoryDescriptor:
-        """The same memory with its dims renamed: dim i of the result is dim axes[i] of this."""
+        """Return the same memory with its dims renamed: dim i of the result is dim axes[i] of this."""
         assert self.strides is not None
         shape, strides = tuple(self.shape[a] for a in axes), tuple(self.strides[a] for a in axes)
         return MemoryDescriptor(shape, self.dtype, strides)
 
     def reshaped(self, shape: Shape) -> MemoryDescriptor | None:
-        """The same memory seen with another shape; None where no strides can say that."""
+        """Return the same memory seen with another shape; None where no strides can say that."""
         if self.strides is None:
             return None
         strides = _reshaped_strides(self.shape, self.strides, shape)
         return None if strides is None else MemoryDescriptor(shape, self.dtype, strides)
 
     def viewable_as(self, shape: Shape) -> MemoryDescriptor:
-        """A dense layout of this tensor that can be seen with the other shape.
+        """Return a dense layout of this tensor that can be seen with the other shape.
 
         Dims that are merged or split together become one run of memory, each run in its place: where channels are
         innermost they stay there. Without strides, or where the numbers of elements differ, it is row-major.
@@ -131,7 +131,8 @@ class MemoryDescriptor:
 
 
 def dense(shape: Sequence[int], dtype: str, order: Sequence[int] | None = None) -> MemoryDescriptor:
-    """A descriptor with no gaps; `order` names the dims from the outermost to the innermost (default: row-major).
+    """Return a descriptor with no gaps; `order` names the dims from the outermost to the innermost (default: row-
+    major).
 
     Example:
         >>> dense((2, 3, 4), "float32", (0, 2, 1)).strides
@@ -150,7 +151,7 @@ def _dense(shape: Shape, dtype: str, order: Shape) -> MemoryDescriptor:
 
 
 def channels_last_order(rank: int) -> Shape:
-    """The order of dims N, C, spatial... with C innermost."""
+    """Return the order of dims N, C, spatial... with C innermost."""
     return (0, *range(2, rank), 1) if rank > 2 else tuple(range(rank))
 
 
@@ -160,7 +161,7 @@ def channels_last(shape: Sequence[int], dtype: str) -> MemoryDescriptor:
 
 
 def any_layout(shape: Sequence[int], dtype: str) -> MemoryDescriptor:
-    """A descriptor whose layout the primitive chooses."""
+    """Return a descriptor whose layout the primitive chooses."""
     return MemoryDescriptor(tuple(shape), dtype, None)
 
 
@@ -192,7 +193,7 @@ class _Query:
 
 
 def c_dims(values: Iterable[int]) -> ctypes.Array[c_int64]:
-    """A `dnnl_dims_t`."""
+    """Return a `dnnl_dims_t`."""
     return Dims(*values)
 
 
@@ -237,7 +238,7 @@ def _reshaped_strides(shape: Shape, strides: Shape, target: Shape) -> Shape | No
 
 
 def _runs_of_reshape(shape: Shape, target: Shape) -> list[list[int]]:
-    """The dims of `shape` above 1 in groups, each with as many elements as some neighbouring dims of `target`."""
+    """Return the dims of `shape` above 1 in groups, each with as many elements as some neighbouring dims of `target`."""
     sizes = iter(target)
     runs: list[list[int]] = []
     found = wanted = 1

@@ -6,15 +6,14 @@ has that layout is used as it is, constants are packed once per process, anythin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 import numpy as np
 
 from kernelyard import dtypes
 from kernelyard.errors import CodegenError, ShapeError
-from kernelyard.runtime.json_runtime import JSONGraph, JSONNode, NodeEntry
-from kernelyard.runtime.shapes import DimValues
+from kernelyard.runtime.api import DimValues, JSONGraph, JSONNode, NodeEntry
 from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl._native import StatusError
 from kernelyard_dnnl.layout import MemoryDescriptor, Shape, channels_last, dense
@@ -64,17 +63,17 @@ class Lowering:
         self._label = ""
 
     # --- the walk -----------------------------------------------------------------------------------------------
-    def run(self, lowerings: Mapping[str, Lower]) -> tuple[Value, ...]:
-        """Lower every node as `lowerings` says for its kind; return the graph's outputs, whatever their layout."""
+    def run(self, lowering_of: Callable[[str], Lower | None], kinds: Collection[str]) -> tuple[Value, ...]:
+        """Lower every node by what its kind is lowered by; return the graph's outputs, whatever their layout."""
         for number, node in enumerate(self.graph.nodes):
             self._current = number
             if node.kind == "kernel":
-                lower = lowerings.get(node.op)
+                lower = lowering_of(node.op)
                 if lower is None:
                     raise CodegenError(
                         f"the dnnl runtime has no kernel {node.op!r}",
                         where=f"{self.graph.symbol}, node {number}",
-                        expected=", ".join(sorted(lowerings)),
+                        expected=", ".join(sorted(kinds)),
                     )
                 made = self._node(number, node)
                 result = self._tensors[number, 0] = self._lowered(made, lower)
@@ -118,17 +117,17 @@ class Lowering:
 
     # --- tensors ------------------------------------------------------------------------------------------------
     def new(self, descriptor: MemoryDescriptor) -> Value:
-        """A tensor in planned memory of its own."""
+        """Return a tensor in planned memory of its own."""
         return Value(Buffer(descriptor.nbytes), descriptor)
 
     def constant(self, array: np.ndarray, key: str) -> Value:
-        """A constant tensor; `key` identifies its contents in this process."""
+        """Return a constant tensor; `key` identifies its contents in this process."""
         descriptor = dense(_at_least_rank_1(array.shape), dtypes.from_numpy(array.dtype))
         data = np.ascontiguousarray(array)
         return Value(Buffer(data.nbytes, constant=data, key=key), descriptor)
 
     def reordered(self, value: Value, descriptor: MemoryDescriptor) -> Value:
-        """The tensor in that layout: itself, a packed constant, or a copy that all who ask for it share."""
+        """Return the tensor in that layout: itself, a packed constant, or a copy that all who ask for it share."""
         if value.descriptor.same_layout(descriptor):
             return value.seen_as(descriptor)
         if value.is_constant:
@@ -142,13 +141,14 @@ class Lowering:
         return copy
 
     def _before_cast(self, value: Value) -> Value:
-        """The original of a cast, which reads as the same tensor to a reorder; else the tensor itself."""
+        """Return the original of a cast, which reads as the same tensor to a reorder; else the tensor itself."""
         cast, original = self._casts.get(value.buffer, (None, value))
         return original if cast is not None and cast.same_place(value) else value
 
     def cast(self, value: Value, dtype: str) -> Value:
-        """A copy of the tensor in another dtype, its dims in the order they have; who then asks for another order gets
-        it from the original in one step, and a copy that nobody reads is not made."""
+        """Return a copy of the tensor in another dtype, its dims in the order they have; who then asks for another
+        order gets it from the original in one step, and a copy that nobody reads is not made.
+        """
         order = value.descriptor.order if value.descriptor.strides is not None else None
         cast = self.copied(value, dense(value.shape, dtype, order))
         if not value.buffer.is_planned:  # nothing is written over it later
@@ -156,7 +156,7 @@ class Lowering:
         return cast
 
     def copied(self, value: Value, descriptor: MemoryDescriptor) -> Value:
-        """A fresh copy of the tensor in that layout."""
+        """Return a fresh copy of the tensor in that layout."""
         copy = self.new(descriptor)
         self.copy_into(value, copy)
         return copy
@@ -171,28 +171,30 @@ class Lowering:
         self._label = label
 
     def plain(self, value: Value) -> Value:
-        """The tensor, dense and row-major."""
+        """Return the tensor, dense and row-major."""
         return self.reordered(value, dense(value.shape, value.descriptor.dtype))
 
     def gapless(self, value: Value) -> Value:
-        """The tensor in a layout that fills its memory, as blocked ones do; a copy only where there are gaps."""
+        """Return the tensor in a layout that fills its memory, as blocked ones do; a copy only where there are gaps."""
         return value if value.descriptor.strides is None else self.strided(value)
 
     def strided(self, value: Value) -> Value:
-        """The tensor in a dense layout that strides can tell: with its dims in the order they have, else row-major."""
+        """Return the tensor in a dense layout that strides can tell: with its dims in the order they have, else row-
+        major.
+        """
         descriptor = value.descriptor
         return self.plain(value) if descriptor.strides is None else self.reordered(value, descriptor.canonical)
 
     def viewable(self, value: Value) -> Value:
-        """The tensor in a layout that strides can tell, gaps or not: as it is where it has one, else row-major."""
+        """Return the tensor in a layout that strides can tell, gaps or not: as it is where it has one, else row-major."""
         return self.plain(value) if value.descriptor.strides is None else value
 
     def channels_last(self, value: Value) -> Value:
-        """The tensor with its channels (dim 1) innermost."""
+        """Return the tensor with its channels (dim 1) innermost."""
         return self.reordered(value, channels_last(value.shape, value.descriptor.dtype))
 
     def reshaped(self, value: Value, shape: Shape) -> Value:
-        """The tensor with another shape, as row-major order has it.
+        """Return the tensor with another shape, as row-major order has it.
 
         Raises: ShapeError when it has another number of elements.
         """
@@ -204,7 +206,9 @@ class Lowering:
         return view
 
     def may_overwrite(self, value: Value, busy: Iterable[Value] = ()) -> bool:
-        """True when the operation to come may write over this tensor: nobody reads it later, nor as another operand."""
+        """Return True when the operation to come may write over this tensor: nobody reads it later, nor as another
+        operand.
+        """
         buffer = value.buffer
         if not buffer.is_planned or any(other.buffer is buffer for other in busy):
             return False
@@ -215,13 +219,14 @@ class Lowering:
         )
 
     def last_maker(self, value: Value) -> Node | None:
-        """The node of the last operation, where that made this tensor and nobody reads it but the node to come."""
+        """Return the node of the last operation, where that made this tensor and nobody reads it but the node to come."""
         is_last = bool(self.operations) and self.operations[-1].writes is value.buffer
         return self._makers.get(value.buffer) if is_last and self.may_overwrite(value) else None
 
     # --- operations ---------------------------------------------------------------------------------------------
     def primitive(self, kind: str, *arguments: Argument, post_ops: PostOps = (), skipped: int = 0) -> Primitive:
-        """A primitive, for all threads or, where it is too small for them, for one; `skipped` as in `create_primitive`.
+        """Return a primitive, for all threads or, where it is too small for them, for one; `skipped` as in
+        `create_primitive`.
 
         Raises: StatusError.
         """
@@ -252,7 +257,7 @@ Lower: TypeAlias = Callable[[Node, Lowering], Value]
 
 
 def _last_uses(graph: JSONGraph) -> dict[NodeEntry, int]:
-    """The number of the last node that reads each value; GRAPH_OUTPUT for what the graph returns."""
+    """Return the number of the last node that reads each value; GRAPH_OUTPUT for what the graph returns."""
     last: dict[NodeEntry, int] = {}
     for number, node in enumerate(graph.nodes):
         for _, entry in node.inputs:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from kernelyard.ir import Call, Expr, Var
-from kernelyard.patterns import Match
+from kernelyard.plugins.api import Call, Expr, Match, Var
 from kernelyard_dnnl.composite import kind_of
 from kernelyard_dnnl.layout import channels_last_order
 from kernelyard_dnnl.primitive_kind import MemoryOrder
@@ -12,7 +11,8 @@ MAX_STEPS_BACK = 8
 
 
 def expected_order(match: Match, operand: Expr, steps: int = MAX_STEPS_BACK) -> tuple[int, ...] | None:
-    """The dims of an operand of a match from the outermost to the innermost in memory; None where that is not clear.
+    """Return the dims of an operand of a match from the outermost to the innermost in memory; None where that is not
+    clear.
 
     What comes from outside oneDNN is row-major.
     """
@@ -37,7 +37,7 @@ def expected_order(match: Match, operand: Expr, steps: int = MAX_STEPS_BACK) -> 
 
 
 def _kept_layout_of(value: Call, order: MemoryOrder) -> Expr | None:
-    """The operand whose layout the result has."""
+    """Return the operand whose layout the result has."""
     if order == MemoryOrder.OPEN:
         return None
     if order != MemoryOrder.WHOLE_OPERAND:

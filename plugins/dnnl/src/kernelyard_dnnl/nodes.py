@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from kernelyard.ir import Expr
-from kernelyard.placement.json_serializer import KernelNode
+from kernelyard.plugins.api import Expr, KernelNode
 from kernelyard_dnnl.composite import Composite
 from kernelyard_dnnl.post_ops import Binary, Eltwise, Stage
 
 
 def node_of(composite: Composite) -> KernelNode:
-    """The node that computes a composite."""
+    """Return the node that computes a composite."""
     write = composite.kind.write or _written
     anchor = write(composite)
     inputs = list(anchor.inputs)
@@ -44,5 +43,5 @@ def _post_op(stage: Stage, composite: Composite, role: str, inputs: list[tuple[s
 
 
 def eltwise_post_op(stage: Eltwise) -> dict[str, Any]:
-    """A function of one element, as a node's attribute `post_ops` has it."""
+    """Return a function of one element, as a node's attribute `post_ops` has it."""
     return {"kind": "eltwise", **stage.attributes()}

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from kernelyard.runtime.memory import address_of, aligned_bytes, give_back_pages
+from kernelyard.runtime.api import address_of, aligned_bytes, give_back_pages
 from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl._native import Handle, load_library
 from kernelyard_dnnl.layout import MemoryDescriptor
@@ -30,7 +30,7 @@ class PackedConstants:
         self._derived: dict[str, Value] = {}
 
     def pack(self, value: Value, descriptor: MemoryDescriptor) -> Value:
-        """A constant in that layout, packed at first need.
+        """Return a constant in that layout, packed at first need.
 
         Raises: StatusError.
         """
@@ -53,7 +53,7 @@ class PackedConstants:
             return self._derived[key]
 
     def make(self, value: Value, descriptor: MemoryDescriptor, key: str) -> Value:
-        """The constant in that layout; called once for each.
+        """Return the constant in that layout; called once for each.
 
         Raises: StatusError.
         """
@@ -64,7 +64,7 @@ class PackedConstants:
     def filled(
         self, value: Value, descriptor: MemoryDescriptor, data: np.ndarray, key: str, fill: Callable[[], None]
     ) -> Value:
-        """A constant in `data`, which `fill` fills from another one."""
+        """Return a constant in `data`, which `fill` fills from another one."""
         source = value.buffer
 
         def work() -> None:
@@ -96,7 +96,7 @@ def copy_constant(value: Value, descriptor: MemoryDescriptor, data: np.ndarray) 
 
 
 def memory_object(descriptor: Handle, address: int) -> Handle:
-    """A oneDNN memory object over bytes that the caller keeps alive."""
+    """Return a oneDNN memory object over bytes that the caller keeps alive."""
     library = load_library()
     return library.create(
         "dnnl_memory_create", "dnnl_memory_destroy", descriptor.address, library.engine.address, address

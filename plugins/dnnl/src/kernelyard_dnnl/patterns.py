@@ -9,25 +9,24 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import NamedTuple
 
-from kernelyard.patterns import FusionPattern, Pattern, is_const, is_op, wildcard
-from kernelyard.patterns.templates import swaps_last_two
+from kernelyard.plugins.api import FusionPattern, Pattern, is_const, is_op, templates, wildcard
 from kernelyard_dnnl.checks import check
 from kernelyard_dnnl.post_ops import BINARY, REVERSED, UNARY
 from kernelyard_dnnl.primitive_kind import Follows, PrimitiveKind
-from kernelyard_dnnl.primitives import PRIMITIVES
+from kernelyard_dnnl.primitives import all_kinds
 from kernelyard_dnnl.stages import scalar_of
 
 MAX_STAGES = 5
 
 
 def activation(previous: Pattern) -> Pattern:
-    """A function of `previous` alone."""
+    """Return a function of `previous` alone."""
     exponent = is_const().where(lambda constant: scalar_of(constant) is not None)
     return is_op(*UNARY)(previous) | is_op("power")(previous, exponent)
 
 
 def stage(previous: Pattern) -> Pattern:
-    """An activation of `previous`, or `previous` combined with another tensor, in either order."""
+    """Return an activation of `previous`, or `previous` combined with another tensor, in either order."""
     combined = is_op(*BINARY)(previous, wildcard())
     reversed_ = is_op(*REVERSED)(wildcard(), previous)
     return activation(previous) | combined | reversed_
@@ -39,7 +38,7 @@ def cast(previous: Pattern) -> Pattern:
 
 
 def stage_or_cast(previous: Pattern) -> Pattern:
-    """A stage, or a cast: sums are float32 until they are stored, so that both cost nothing."""
+    """Return a stage, or a cast: sums are float32 until they are stored, so that both cost nothing."""
     return stage(previous) | cast(previous)
 
 
@@ -68,37 +67,39 @@ class Reader(NamedTuple):
 
 READERS: Mapping[str, Reader] = {
     "pad": Reader("padded", lambda: is_op("pad")(wildcard()), 1),
-    "permute_dims": Reader("transposed", lambda: is_op("permute_dims")(wildcard()).has_attr(axes=swaps_last_two), 2),
+    "permute_dims": Reader(
+        "transposed", lambda: is_op("permute_dims")(wildcard()).has_attr(axes=templates.swaps_last_two), 2
+    ),
 }
 
 
 def _read_through(op: str, reader: Reader) -> Pattern:
-    """A call of two operands, of which one at least is read that way."""
+    """Return a call of two operands, of which one at least is read that way."""
     first = reader.pattern()
     one = is_op(op)(first, wildcard())
     return one if reader.operands == 1 else is_op(op)(first | wildcard(), reader.pattern()) | one
 
 
 def _called(kind: PrimitiveKind, *ops: str) -> Pattern:
-    """A call of one of the operators with the kind's operands."""
+    """Return a call of one of the operators with the kind's operands."""
     count = len(kind.operands) or 2  # two, where there may be any number
     return is_op(*ops)(*(wildcard() for _ in range(count)), varargs=not kind.operands)
 
 
 def names_of(kind: PrimitiveKind) -> list[str]:
-    """The names of a kind's patterns."""
+    """Return the names of a kind's patterns."""
     return [f"dnnl.{name}" for name, _ in _anchors(kind)]
 
 
 def _anchors(kind: PrimitiveKind) -> Iterator[tuple[str, Pattern]]:
-    """The patterns of a kind by name, without what follows."""
+    """Yield the patterns of a kind by name, without what follows."""
     if kind.reader:
         reader = READERS[kind.reader]
         yield from ((f"{reader.name}_{op.removeprefix('nn.')}", _read_through(op, reader)) for op in kind.ops)
     if kind.anchor is not None:
         yield kind.pattern, kind.anchor()
     elif kind.pattern:
-        alike = [op for other in PRIMITIVES if other.pattern == kind.pattern for op in other.ops]
+        alike = [op for other in all_kinds() if other.pattern == kind.pattern for op in other.ops]
         yield kind.pattern, _called(kind, *alike)
     else:
         yield from ((op.removeprefix("nn."), _called(kind, op)) for op in kind.ops)
@@ -106,9 +107,9 @@ def _anchors(kind: PrimitiveKind) -> Iterator[tuple[str, Pattern]]:
 
 @cache
 def fusion_patterns() -> tuple[FusionPattern, ...]:
-    """Every pattern, in the order of `PRIMITIVES`; made once per process, since patterns never change."""
+    """Return every pattern, in the order of `primitives.MODULES`; made once per process, since patterns never change."""
     found: dict[str, FusionPattern] = {}
-    for kind in PRIMITIVES:
+    for kind in all_kinds():
         for name, anchor in _anchors(kind):
             found.setdefault(name, FusionPattern(f"dnnl.{name}", FOLLOWING[kind.follows](anchor), check))
     return tuple(found.values())

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from kernelyard.runtime.memory import align
-from kernelyard.runtime.memory_plan import Lifetime, plan_memory
+from kernelyard.runtime.api import Lifetime, align, plan_memory
 from kernelyard_dnnl.layout import dense
 from kernelyard_dnnl.lowering import Lowering
 from kernelyard_dnnl.values import Buffer, Operation, Value
@@ -35,9 +34,9 @@ def make_plan(lowering: Lowering) -> Plan:
 
     Raises: StatusError, CodegenError.
     """
-    from kernelyard_dnnl.primitives import LOWERINGS  # the first plan needs them; loading an artifact does not
+    from kernelyard_dnnl.primitives import MODULES, lowering_of  # these import this module's own
 
-    outputs = lowering.run(LOWERINGS)
+    outputs = lowering.run(lowering_of, MODULES)
     _deliver(lowering, outputs)
     operations = _needed(lowering.operations)
     lifetimes = _lifetimes(operations)
@@ -62,7 +61,7 @@ def _deliver(lowering: Lowering, outputs: Sequence[Value]) -> None:
 
 
 def _needed(operations: Sequence[Operation]) -> list[Operation]:
-    """The operations without those whose result nobody reads."""
+    """Return the operations without those whose result nobody reads."""
     live: set[Buffer] = set()
     kept: list[Operation] = []
     for operation in reversed(operations):

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kernelyard.plugins import hookimpl
+from kernelyard.plugins.api import hookimpl
 
 if TYPE_CHECKING:
-    from kernelyard.plugins.backend import Backend
+    from kernelyard.plugins.api import Backend
 
 
 @hookimpl
 def kernelyard_backend() -> Backend:
-    """The backend `dnnl`."""
+    """Return the backend `dnnl`."""
     from kernelyard_dnnl.backend import DnnlBackend
 
     return DnnlBackend()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
-    from kernelyard.ir import Expr
+    from kernelyard.plugins.api import Expr
 
 LARGEST = (2 - 2**-23) * 2.0**127  # float32
 LARGEST_RECIPROCAL = 2.0**126  # of the smallest normal float32

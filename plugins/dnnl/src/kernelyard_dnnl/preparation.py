@@ -10,7 +10,7 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 
-from kernelyard.runtime.bindable import processors
+from kernelyard.runtime.api import processors
 
 MAX_THREADS = 8  # constants are copied no quicker by more
 

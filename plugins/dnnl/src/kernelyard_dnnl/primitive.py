@@ -200,7 +200,8 @@ class Primitive:
 def create_primitive(
     kind: str, arguments: tuple[Argument, ...], post_ops: PostOps = (), *, threads: int, skipped: int = 0
 ) -> Primitive:
-    """The primitive made by `dnnl_<kind>_primitive_desc_create` with these arguments (engine and attributes aside).
+    """Return the primitive made by `dnnl_<kind>_primitive_desc_create` with these arguments (engine and attributes
+    aside).
 
     threads: among how many it shares its work, which oneDNN plans at creation. skipped: how many of oneDNN's
     implementations to pass over, which it has in the order of its preference.
@@ -219,7 +220,7 @@ def create_primitive(
 
 @lru_cache(maxsize=CACHED_PRIMITIVES)
 def create_reorder(source: MemoryDescriptor, destination: MemoryDescriptor, *, threads: int) -> Primitive:
-    """The primitive that copies a tensor into another layout (or dtype).
+    """Return the primitive that copies a tensor into another layout (or dtype).
 
     Raises: StatusError.
     """
@@ -239,14 +240,16 @@ def create_reorder(source: MemoryDescriptor, destination: MemoryDescriptor, *, t
 
 
 def speed(implementation: str) -> int:
-    """How good an implementation is: 0 for a reference loop, 1 for a plain loop or GEMM, 2 for code made to measure."""
+    """Return how good an implementation is: 0 for a reference loop, 1 for a plain loop or GEMM, 2 for code made to
+    measure.
+    """
     if REFERENCE.search(implementation):
         return 0
     return 1 if PLAIN.search(implementation) else 2
 
 
 def _converted(argument: Argument) -> Any:
-    """An argument as its C type."""
+    """Return an argument as its C type."""
     if isinstance(argument, float):
         return c_float(argument)
     if isinstance(argument, MemoryDescriptor):
@@ -293,7 +296,7 @@ def depthwise_arguments(post_op: Depthwise) -> tuple[int, ...]:
 
 
 def execution_arguments(memories: dict[int, Handle]) -> ctypes.Array[Any]:
-    """The array that `dnnl_primitive_execute` takes."""
+    """Return the array that `dnnl_primitive_execute` takes."""
     from kernelyard_dnnl._native import ExecutionArgument
 
     items = [ExecutionArgument(index, memory.address) for index, memory in memories.items()]

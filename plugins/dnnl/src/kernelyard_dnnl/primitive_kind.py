@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from kernelyard_dnnl.lowering import Lower
 
 if TYPE_CHECKING:
-    from kernelyard.ir import Expr
-    from kernelyard.patterns import Pattern
-    from kernelyard.placement.json_serializer import KernelNode
+    from kernelyard.plugins.api import Expr, KernelNode, Pattern
     from kernelyard_dnnl.candidate import Candidate
     from kernelyard_dnnl.composite import Composite
 

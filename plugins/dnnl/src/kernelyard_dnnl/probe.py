@@ -10,11 +10,8 @@ import json
 from functools import lru_cache
 
 from kernelyard.errors import ShapeError
-from kernelyard.ir import Expr
-from kernelyard.ir.types import symbols_of
-from kernelyard.placement.json_serializer import KernelNode, plain
-from kernelyard.runtime.json_runtime import JSONGraph, JSONNode
-from kernelyard.runtime.spec import TensorSpec
+from kernelyard.plugins.api import Expr, KernelNode, plain, symbols_of
+from kernelyard.runtime.api import JSONGraph, JSONNode, TensorSpec
 from kernelyard_dnnl._native import StatusError
 from kernelyard_dnnl.composite import Composite
 from kernelyard_dnnl.nodes import node_of

@@ -11,7 +11,7 @@ HALVING = ("AuthenticAMD", "25")
 
 @cache
 def has_half_wide_units() -> bool:
-    """Whether two products of 256 bits take no longer than one of 512; False where Linux does not say."""
+    """Return whether two products of 256 bits take no longer than one of 512; False where Linux does not say."""
     try:
         with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
             facts = dict(map(_fact, file.read().partition("\n\n")[0].splitlines()))

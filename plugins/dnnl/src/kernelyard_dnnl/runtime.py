@@ -1,36 +1,22 @@
-"""The runtime half of the dnnl backend: JSON graphs become calls of oneDNN primitives, with no Python in between.
+"""The runtime half of the dnnl backend: JSON graphs become calls of oneDNN primitives (`kernelyard_dnnl.execution`).
 
-A graph is lowered once per shapes and thread count to a plan (layouts chosen, constants packed, memory placed), and
-bound once per call's memory to an array of native calls. The schema of each node is in `kernelyard_dnnl.primitives`.
+The schema of each node is in `kernelyard_dnnl.primitives`.
 """
 
 from __future__ import annotations
 
-import ctypes
-import threading
 from collections.abc import Mapping, Sequence
-from functools import partial
-from itertools import groupby
-from typing import NamedTuple
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kernelyard.runtime.json_runtime import JSONGraph, JSONRuntime
-from kernelyard.runtime.lru import LRU
-from kernelyard.runtime.memory import address_of
-from kernelyard.runtime.module import BindContext, BoundCall, BoundTensor, NativeCall, Part, Step
-from kernelyard_dnnl import _enums as enums
-from kernelyard_dnnl._native import Handle, Library, load_library
-from kernelyard_dnnl.layout import MemoryDescriptor
-from kernelyard_dnnl.lowering import Lowering
-from kernelyard_dnnl.native_kernel import NativeKernel
-from kernelyard_dnnl.packing import PackedConstants, memory_object
-from kernelyard_dnnl.plan import Plan, make_plan
-from kernelyard_dnnl.primitive import Primitive, execution_arguments
-from kernelyard_dnnl.thread_scope import scoped
-from kernelyard_dnnl.values import Buffer, Operation, Value
+from kernelyard.runtime.api import BindContext, BoundCall, BoundTensor, JSONGraph, JSONRuntime
+from kernelyard_dnnl._native import load_library
 
-KEPT_PLANS = 64
+if TYPE_CHECKING:
+    from kernelyard_dnnl.execution import GraphPlans
+    from kernelyard_dnnl.plan import Plan
 
 
 class DnnlRuntime(JSONRuntime):
@@ -44,161 +30,39 @@ class DnnlRuntime(JSONRuntime):
 
     def __init__(self, graphs: Sequence[JSONGraph], constants: Mapping[str, np.ndarray]) -> None:
         super().__init__(graphs, constants)
-        self._library = load_library()
-        self._packed = PackedConstants()
-        self._plans: LRU[object, Plan] = LRU(KEPT_PLANS)
-        self._lock = threading.Lock()
+        load_library()
+
+    @cached_property
+    def _plans(self) -> GraphPlans:
+        from kernelyard_dnnl.execution import GraphPlans  # loading an artifact is to be quick
+
+        return GraphPlans(self._constants)
 
     def plan(self, symbol: str, values: Mapping[str, int], threads: int) -> Plan:
-        """The plan of a graph for these values of its symbolic dims; made once, kept while it is in use.
-
-        Raises: StatusError, CodegenError.
-        """
-        graph = self.graph(symbol)
-        with self._lock:
-            key = (symbol, tuple(sorted(values.items())), threads)
-            return self._plans.get_or_make(key, lambda: self._made(graph, values, threads))
-
-    def _made(self, graph: JSONGraph, values: Mapping[str, int], threads: int) -> Plan:
-        begin = self._packed.preparation.begin
-        try:
-            return _prepared(Lowering(graph, values, self._constants, self._packed, threads, begin=begin))
-        except Exception:
-            self._packed = PackedConstants()  # some may have nothing in them
-            raise
+        """Return the plan of a graph for these values of its symbolic dims. Raises: StatusError, CodegenError."""
+        return self._plans.plan(self.graph(symbol), values, threads)
 
     def build(
         self, graph: JSONGraph, args: Sequence[BoundTensor], values: Mapping[str, int], context: BindContext
     ) -> BoundCall:
-        return _Binding(self._library, self.plan(graph.symbol, values, context.threads), args, context).call()
-
-
-class _Binding:
-    """Binds a plan to addresses; owns the memory objects and argument arrays of one bound call."""
-
-    def __init__(self, library: Library, plan: Plan, args: Sequence[BoundTensor], context: BindContext) -> None:
-        self._library = library
-        self._plan = plan
-        self._args = args
-        self._context = context  # its workspace must live as long as the call
-        self._base = context.workspace(plan.nbytes)
-        self._memories: dict[tuple[Buffer, int, MemoryDescriptor], Handle] = {}
-        self._arrays: list[object] = []
-        self._addresses: list[_Address] = []
-
-    def call(self) -> BoundCall:
-        """The native calls, and what keeps them alive."""
-        stream = self._library.new_stream()
-        steps: list[Step] = []
-        parts: list[Operation | Part] = []
-        for threads, operations in groupby(self._plan.operations, key=lambda each: each.code.threads):
-            group = list(operations)
-            part, saved = scoped(self._library, threads, [self._execution(each, stream) for each in group])
-            steps += part
-            parts += [Part("threads are set"), *group, Part("threads are reset")] if len(part) > len(group) else group
-            self._arrays.append(saved)
-        keep = [self._plan, self._context, stream, self._memories, self._arrays]
-        return BoundCall(steps, keep, self._rebind(), partial(_described, parts))
-
-    def _execution(self, operation: Operation, stream: Handle) -> NativeCall:
-        if isinstance(operation.code, NativeKernel):
-            return self._kernel_call(operation.code, operation.arguments)
-        return self._primitive_call(operation.code, operation.arguments, stream)
-
-    def _kernel_call(self, kernel: NativeKernel, arguments: Mapping[int, Value]) -> NativeCall:
-        record = (ctypes.c_int64 * len(kernel.record))(*kernel.record)
-        for index, value in arguments.items():
-            place = kernel.places[index]
-            record[place] = self._address(value.buffer) + value.nbytes_before
-            if value.buffer.argument is not None:
-                self._addresses.append(_Address(value.buffer.argument, record, place, value.nbytes_before))
-        record[kernel.scratch_place] = self._base + self._plan.scratch
-        self._arrays.append(record)
-        return NativeCall(kernel.function, ctypes.addressof(record), 0, kernel.threads)
-
-    def _primitive_call(self, primitive: Primitive, arguments: Mapping[int, Value], stream: Handle) -> NativeCall:
-        memories = {index: self._memory(value) for index, value in arguments.items()}
-        scratchpad = primitive.scratchpad
-        if scratchpad is not None:
-            scratch = memory_object(scratchpad, self._base + self._plan.scratch)
-            memories[enums.ARG["scratchpad"]] = scratch
-            self._arrays.append(scratch)
-        array = execution_arguments(memories)
-        self._arrays.append(array)
-        execute = self._library.execute_address
-        return NativeCall(execute, primitive.handle.address, stream.address, len(memories), ctypes.addressof(array))
-
-    def _memory(self, value: Value) -> Handle:
-        key = (value.buffer, value.nbytes_before, value.descriptor)
-        if key not in self._memories:
-            address = self._address(value.buffer) + value.nbytes_before
-            self._memories[key] = memory_object(value.descriptor.native, address)
-        return self._memories[key]
-
-    def _address(self, buffer: Buffer) -> int:
-        if buffer.argument is not None:
-            return self._args[buffer.argument].address
-        if buffer.constant is not None:
-            return address_of(buffer.constant)
-        return self._base + self._plan.offsets[buffer]
-
-    def _rebind(self) -> dict[int, partial[None]]:
-        """For each argument, what moves its memory objects, and its addresses in records, to another address."""
-        memories: dict[int, list[tuple[Handle, int]]] = {number: [] for number in range(len(self._args))}
-        for (buffer, nbytes_before, _), memory in self._memories.items():
-            if buffer.argument is not None:
-                memories[buffer.argument].append((memory, nbytes_before))
-        moving: dict[int, partial[None]] = {}
-        for number, handles in memories.items():
-            addresses = tuple(each for each in self._addresses if each.argument == number)
-            moving[number] = partial(_move, self._library, tuple(handles), addresses)
-        return moving
-
-
-def _described(parts: Sequence[Operation | Part]) -> list[Part]:
-    return [part if isinstance(part, Part) else part.describe() for part in parts]
-
-
-class _Address(NamedTuple):
-    """Where a record holds the address of an argument of the call."""
-
-    argument: int
-    record: ctypes.Array[ctypes.c_int64]
-    place: int
-    nbytes_before: int
-
-
-def _move(
-    library: Library, memories: Sequence[tuple[Handle, int]], addresses: Sequence[_Address], address: int
-) -> None:
-    for memory, nbytes_before in memories:
-        library.call("dnnl_memory_set_data_handle", memory.address, address + nbytes_before)
-    for _, record, place, nbytes_before in addresses:
-        record[place] = address + nbytes_before
-
-
-def _prepared(lowering: Lowering) -> Plan:
-    """The plan of a graph, with its constants packed."""
-    try:
-        return make_plan(lowering)
-    finally:
-        lowering.packed.preparation.finish()
+        return self._plans.bind(graph, args, values, context)
 
 
 def probe_implementation(
     graph: JSONGraph, values: Mapping[str, int], constants: Mapping[str, np.ndarray], threads: int | None = None
 ) -> list[tuple[str, str]]:
-    """What oneDNN would run for a graph at these values of its symbolic dims: (node, implementation) in order.
+    """Ask oneDNN what it would run for a graph at these values of its symbolic dims: (node, implementation) in order.
 
     The compile half declines what contains `ref`. Raises: StatusError or CodegenError where oneDNN has nothing.
     """
-    known = DnnlRuntime([graph], constants).constants()  # which looks that they fit
-    threads = threads or load_library().threads
-    return _prepared(Lowering(graph, values, known, PackedConstants(), threads)).implementations
+    from kernelyard_dnnl.execution import implementations
+
+    known = DnnlRuntime([graph], constants).constants()  # which checks that they fit
+    return implementations(graph, values, known, threads or load_library().threads)
 
 
 def load(data: bytes, constants: Mapping[str, np.ndarray]) -> DnnlRuntime:
-    """The module that `DnnlRuntime.save_to_bytes` wrote (entry point of the group `kernelyard.runtime`).
+    """Load the module that `DnnlRuntime.save_to_bytes` wrote (entry point of the group `kernelyard.runtime`).
 
     Raises: ArtifactCorruptedError, ArtifactVersionError, BackendUnavailableError.
     """

@@ -7,26 +7,26 @@ from __future__ import annotations
 
 import math
 
-from kernelyard.ir import Call, Constant, Expr
+from kernelyard.plugins.api import Call, Constant, Expr
 from kernelyard_dnnl.post_ops import BINARY, ELTWISE, NEGATIVE, POWERS, REVERSED, RSQRT, SCALAR, Binary, Eltwise, Stage
 
 
 def scalar_of(expr: Expr) -> float | None:
-    """The value of a constant with one element, else None."""
+    """Return the value of a constant with one element, else None."""
     if isinstance(expr, Constant) and expr.data.size == 1:
         return float(expr.data.reshape(()))
     return None
 
 
 def exponent_of(power: Call) -> float:
-    """The exponent of a power, a constant scalar."""
+    """Return the exponent of a power, a constant scalar."""
     exponent = scalar_of(power.args[1])
     assert exponent is not None, "the pattern takes constants only"
     return exponent
 
 
 def stages_of(call: Call, x: Expr) -> tuple[Stage, ...]:
-    """How `call`, one of whose arguments is `x`, is applied to x."""
+    """Return how `call`, one of whose arguments is `x`, is applied to x."""
     if call.op_name == "astype":
         return ()  # the primitive stores its result in that dtype
     if call.op_name == "power":
@@ -46,7 +46,7 @@ def stages_of(call: Call, x: Expr) -> tuple[Stage, ...]:
 
 
 def functions_of(call: Call, x: Expr) -> list[Eltwise]:
-    """How a function of x alone is applied to it."""
+    """Return how a function of x alone is applied to it."""
     return [stage for stage in stages_of(call, x) if isinstance(stage, Eltwise)]
 
 

@@ -12,8 +12,7 @@ from contextlib import contextmanager
 from ctypes import c_int32, c_void_p
 from functools import cache
 
-from kernelyard.runtime.linking import Code, compile_text
-from kernelyard.runtime.module import NativeCall, Step
+from kernelyard.runtime.api import Code, NativeCall, Step, compile_text
 from kernelyard_dnnl._native import Library
 
 # enter(get, set, n, saved): *saved = get(); set(n).   leave(_, set, _, saved): set(*saved).
@@ -44,7 +43,7 @@ def thread_count(library: Library, count: int) -> Iterator[None]:
 
 
 def scoped(library: Library, count: int, steps: list[Step]) -> tuple[list[Step], object]:
-    """The steps with the number of threads set around them, and what must live as long as they do."""
+    """Return the steps with the number of threads set around them, and what must live as long as they do."""
     openmp = library.openmp
     if openmp is None:
         return steps, None

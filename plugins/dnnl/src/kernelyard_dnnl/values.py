@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from kernelyard import dims, dtypes
-from kernelyard.runtime.module import Part
+from kernelyard.runtime.api import Part
 from kernelyard_dnnl.layout import MemoryDescriptor, Shape
 from kernelyard_dnnl.native_kernel import NativeKernel
 from kernelyard_dnnl.primitive import Primitive
@@ -56,11 +56,11 @@ class Value:
         return self.buffer.constant is not None
 
     def seen_as(self, descriptor: MemoryDescriptor) -> Value:
-        """The same bytes under another descriptor."""
+        """Return the same bytes under another descriptor."""
         return Value(self.buffer, descriptor, self.offset)
 
     def same_place(self, other: Value) -> bool:
-        """True when both read the same bytes of the same buffer the same way."""
+        """Return True when both read the same bytes of the same buffer the same way."""
         here, there = (self.buffer, self.offset), (other.buffer, other.offset)
         return here == there and self.descriptor.same_layout(other.descriptor)
 
@@ -70,18 +70,18 @@ class Value:
         return self.offset * dtypes.itemsize(self.descriptor.dtype)
 
     def permuted(self, axes: Shape) -> Value:
-        """The same bytes with dims renamed: dim i of the result is dim axes[i] of this."""
+        """Return the same bytes with dims renamed: dim i of the result is dim axes[i] of this."""
         return self.seen_as(self.descriptor.permuted(axes))
 
     def reshaped(self, shape: Shape) -> Value | None:
-        """The same bytes seen with another shape, None where that needs a copy."""
+        """Return the same bytes seen with another shape, None where that needs a copy."""
         if shape == self.shape:
             return self
         descriptor = self.descriptor.reshaped(shape)
         return None if descriptor is None else self.seen_as(descriptor)
 
     def array(self) -> np.ndarray:
-        """The elements of a constant, as NumPy sees them."""
+        """Return the elements of a constant, as NumPy sees them."""
         assert self.buffer.constant is not None
         assert self.descriptor.strides is not None
         if self.buffer.fill is not None:
@@ -109,7 +109,7 @@ class Node:
     symbols: Mapping[str, int] = field(default_factory=dict)
 
     def sizes(self, attribute: str) -> tuple[int, ...]:
-        """An attribute that holds dims: numbers as they are, expressions evaluated."""
+        """Return an attribute that holds dims: numbers as they are, expressions evaluated."""
         return tuple(
             item if isinstance(item, int) else dims.evaluate(dims.parse(item), self.symbols)
             for item in self.attrs[attribute]

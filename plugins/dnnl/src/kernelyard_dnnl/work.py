@@ -22,14 +22,14 @@ WORTHWHILE_SECONDS = 5e-6
 
 
 def seconds(kind: str, arguments: Sequence[Argument]) -> float:
-    """One core's time for a primitive."""
+    """Return one core's time for a primitive."""
     layouts = layouts_of(arguments)
     nbytes = sum(math.prod(each.shape) * dtypes.itemsize(each.dtype) for each in layouts)
     return flops(kind, layouts) / FLOPS + nbytes / BYTES
 
 
 def layouts_of(arguments: Sequence[Argument]) -> list[MemoryDescriptor]:
-    """The tensors among a primitive's arguments, in order."""
+    """Return the tensors among a primitive's arguments, in order."""
     layouts: list[MemoryDescriptor] = []
     for argument in arguments:
         if isinstance(argument, Descriptors):
@@ -51,5 +51,5 @@ def flops(kind: str, layouts: Sequence[MemoryDescriptor]) -> float:
 
 
 def fitting_threads(kind: str, arguments: Sequence[Argument], threads: int) -> int:
-    """How many of the threads a primitive gets: all or one."""
+    """Return how many of the threads a primitive gets: all or one."""
     return threads if threads == 1 or seconds(kind, arguments) >= WORTHWHILE_SECONDS else 1

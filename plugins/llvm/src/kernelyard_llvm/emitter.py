@@ -7,41 +7,56 @@ of text: a loop's lines are spliced into its parent when the loop is closed, aft
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from operator import attrgetter
 
-from kernelyard_llvm.values import BITS, Value, float_literal, int_literal, literal_int, vector_type
-
-LoopBody = Callable[[Value, list[Value]], Sequence[Value]]
+from kernelyard_llvm.values import (
+    BITS,
+    Operand,
+    Value,
+    aligned,
+    folded,
+    int_literal,
+    iota,
+    literal_int,
+    mangled,
+    values_of,
+    vector_type,
+)
 
 # Lets LLVM fuse a multiplication and an addition; NaN, infinity and signed zero keep their IEEE meaning.
 CONTRACT = "contract"
+_depth_of = attrgetter("depth")
 
 
-@dataclass
 class Scope:
     """Lines of a function body, loop body or branch; `label` is the basic block that is being written."""
 
-    depth: int
-    label: str
-    guarded: bool
-    lines: list[str] = field(default_factory=list)
-    known: dict[str, Value] = field(default_factory=dict)
+    def __init__(self, depth: int, label: str, guarded: bool) -> None:
+        self.depth = depth
+        self.label = label
+        self.guarded = guarded
+        self.lines: list[str] = []
+        self.known: dict[str, Value] = {}
 
 
 class FunctionEmitter:
-    """Builds one function. `declarations` collects the intrinsics it calls.
+    """Builds one function. `declarations` collects what it calls, by name.
 
     has_fma, has_scale: the target multiplies and adds, or multiplies by powers of two, in one instruction; what has the
     latter looks up tables, too.
     """
 
     def __init__(
-        self, parameters: Sequence[Value], declarations: set[str], has_fma: bool = True, has_scale: bool = False
+        self,
+        parameters: Sequence[Value],
+        declarations: dict[str, str] | None = None,
+        has_fma: bool = True,
+        has_scale: bool = False,
     ) -> None:
         self.parameters = tuple(parameters)
-        self.declarations = declarations
+        self.declarations = {} if declarations is None else declarations
         self.has_fma = has_fma
         self.has_scale = has_scale
         self.scopes = [Scope(0, "entry", guarded=False)]
@@ -77,30 +92,32 @@ class FunctionEmitter:
         self.scopes.append(scope)
         return scope
 
+    def _splice(self, label: str, scope: Scope, following: str) -> None:
+        self._start_block(label)
+        self.scope.lines += scope.lines
+        self.line(f"br label %{following}")
+
     # --- instructions ---------------------------------------------------------------------------------------------
     def pure(
         self, text: str, type_: str, lanes: int, operands: Sequence[Value], floor: int = 0, key: str | None = None
     ) -> Value:
-        """An instruction without effect, written once, as far out as its operands (and `floor`) allow."""
-        depth = max(floor, *(operand.depth for operand in operands), 0)
-        scope = self.scopes[depth]
-        known = scope.known.get(key or text)
-        if known is not None:
-            return known
-        ref = f"%{self.fresh()}"
-        scope.lines.append(f"  {ref} = {text}")
-        value = Value(ref, type_, lanes, depth)
-        scope.known[key or text] = value
+        """Return an instruction without effect, written once, as far out as its operands (and `floor`) allow."""
+        depth = max(0, floor, *map(_depth_of, operands))
+        scope, key = self.scopes[depth], key or text
+        value = scope.known.get(key)
+        if value is None:
+            value = scope.known[key] = Value(f"%{self.fresh()}", type_, lanes, depth)
+            scope.lines.append(f"  {value.ref} = {text}")
         return value
 
     def here(self, text: str, type_: str, lanes: int = 1) -> Value:
-        """An instruction that stays where it is written."""
+        """Return an instruction that stays where it is written."""
         ref = f"%{self.fresh()}"
         self.line(f"{ref} = {text}")
         return Value(ref, type_, lanes, self.depth)
 
     def broadcast(self, value: Value, lanes: int) -> Value:
-        """A scalar in every lane; vectors pass through."""
+        """Return a scalar in every lane; vectors pass through."""
         if value.lanes == lanes:
             return value
         if value.is_literal:
@@ -110,28 +127,34 @@ class FunctionEmitter:
         shuffle = f"shufflevector {first.typed}, {text} poison, <{lanes} x i32> zeroinitializer"
         return self.pure(shuffle, value.type, lanes, [first])
 
-    def align_lanes(self, *values: Value) -> list[Value]:
+    def align_lanes(self, *operands: Operand) -> list[Value]:
         """Values with one number of lanes: scalars are broadcast."""
-        lanes = max(value.lanes for value in values)
-        return [self.broadcast(value, lanes) for value in values]
+        values = values_of(*operands)
+        lanes = max([value.lanes for value in values])
+        return [value if value.lanes == lanes else self.broadcast(value, lanes) for value in values]
 
-    def binary(self, op: str, a: Value, b: Value, flags: str = "", floor: int = 0) -> Value:
-        """`op` of two values; floating-point operations may be contracted."""
-        folded = _fold(op, a, b)
-        if folded is not None:
-            return folded
-        a, b = self.align_lanes(a, b)
-        words = " ".join(word for word in (op, flags or (CONTRACT if op in ("fadd", "fsub", "fmul") else "")) if word)
+    def binary(self, op: str, a: Operand, b: Operand, flags: str = "", floor: int = 0) -> Value:
+        """`op` of two values: add, udiv, shl, ...; floating-point operations may be contracted."""
+        a, b = values_of(a, b)
+        if a.is_float:
+            op, flags = f"f{op}", flags or ("" if op == "div" else CONTRACT)
+        known = folded(op, a, b)
+        if known is not None:
+            return known
+        if a.lanes != b.lanes:
+            a, b = self.align_lanes(a, b)
+        words = f"{op} {flags}" if flags else op
         return self.pure(f"{words} {a.typed}, {b.ref}", a.type, a.lanes, [a, b], floor)
 
-    def compare(self, predicate: str, a: Value, b: Value) -> Value:
-        """A comparison to i1: `predicate` of icmp, or of fcmp for floats."""
+    def compare(self, predicate: str, a: Operand, b: Operand) -> Value:
+        """Return a comparison to i1: `predicate` of icmp, or of fcmp for floats."""
         a, b = self.align_lanes(a, b)
         op = "fcmp" if a.is_float else "icmp"
         return self.pure(f"{op} {predicate} {a.typed}, {b.ref}", "i1", a.lanes, [a, b])
 
-    def select(self, condition: Value, a: Value, b: Value) -> Value:
+    def select(self, condition: Value, a: Operand, b: Operand) -> Value:
         """`a` where the condition holds, else `b`; both are computed."""
+        a, b = values_of(a, b)
         if condition.ref in ("true", "false"):
             return a if condition.ref == "true" else b
         if condition.lanes == 1:
@@ -143,29 +166,38 @@ class FunctionEmitter:
         )
 
     def convert(self, op: str, value: Value, type_: str) -> Value:
-        """A conversion instruction: sext, zext, trunc, bitcast, sitofp, fpext, ..."""
+        """Return a conversion instruction: sext, zext, trunc, bitcast, sitofp, fpext, ..."""
         if value.type == type_:
             return value
         return self.pure(f"{op} {value.typed} to {vector_type(type_, value.lanes)}", type_, value.lanes, [value])
 
-    def intrinsic(self, name: str, *args: Value, result: str | None = None, flags: str = "") -> Value:
-        """A pure intrinsic, overloaded on its first argument (and on `result`, where that differs)."""
-        args = tuple(self.align_lanes(*args))
-        lanes = args[0].lanes
-        suffixes = [result, args[0].type] if result else [args[0].type]
-        full = f"llvm.{name}." + ".".join(_mangle(t, lanes) for t in suffixes)
-        type_ = result or args[0].type
-        self.declarations.add(f"declare {vector_type(type_, lanes)} @{full}({', '.join(arg.text for arg in args)})")
-        call = f"call {flags + ' ' if flags else ''}{vector_type(type_, lanes)} @{full}"
-        return self.pure(f"{call}({', '.join(arg.typed for arg in args)})", type_, lanes, args)
+    def call(self, name: str, result: str, *args: Value, flags: str = "", attributes: str = "") -> str:
+        """Declare a function, and return the text of its call."""
+        if name not in self.declarations:
+            types = ", ".join(arg.text for arg in args)
+            self.declarations[name] = f"declare {result} @{name}({types}){attributes}"
+        words = f"{flags} {result}" if flags else result
+        return f"call {words} @{name}({', '.join([arg.typed for arg in args])})"
 
-    def library_call(self, symbol: str, *args: Value) -> Value:
-        """A C function of floating-point scalars, called lane by lane."""
-        args = tuple(self.align_lanes(*args))
+    def intrinsic(self, name: str, *operands: Operand, result: str | None = None, flags: str = "") -> Value:
+        """Return a pure intrinsic, overloaded on its first argument (and on `result`, where that differs)."""
+        args = self.align_lanes(*operands)
+        lanes = args[0].lanes
+        type_ = result or args[0].type
+        full = f"llvm.{name}.{f'{mangled(result, lanes)}.' if result else ''}{mangled(args[0].type, lanes)}"
+        return self.pure(self.call(full, vector_type(type_, lanes), *args, flags=flags), type_, lanes, args)
+
+    def across_lanes(self, op: str, vector: Value, *start: Value, flags: str = "") -> Value:
+        """Return all lanes combined into a scalar, beginning with `start` where that matters."""
+        name = f"llvm.vector.reduce.{op}.{mangled(vector.type, vector.lanes)}"
+        return self.pure(self.call(name, vector.type, *start, vector, flags=flags), vector.type, 1, [vector])
+
+    def library_call(self, symbol: str, *operands: Operand) -> Value:
+        """Return a C function of floating-point scalars, called lane by lane."""
+        args = self.align_lanes(*operands)
         type_, lanes = args[0].type, args[0].lanes
-        self.declarations.add(f"declare {type_} @{symbol}({', '.join(arg.type for arg in args)}) #1")
         if lanes == 1:
-            return self.pure(f"call {type_} @{symbol}({', '.join(arg.typed for arg in args)})", type_, 1, args)
+            return self.pure(self.call(symbol, type_, *args, attributes=" #1"), type_, 1, args)
         result = Value("poison", type_, lanes)
         for lane in range(lanes):
             scalars = [self.extract(arg, lane) for arg in args]
@@ -181,7 +213,9 @@ class FunctionEmitter:
         return self.pure(text, vector.type, vector.lanes, [vector, scalar])
 
     def transpose(self, rows: Sequence[Value]) -> list[Value]:
-        """A square of values, as vectors of its columns: each round interleaves the halves, log2(n) rounds turn it."""
+        """Return a square of values, as vectors of its columns: each round interleaves the halves, log2(n) rounds turn
+        it.
+        """
         current, count = list(rows), len(rows)
         orders = [[n // 2 + (n % 2) * count + half * count // 2 for n in range(count)] for half in (0, 1)]
         for _ in range(count.bit_length() - 1):
@@ -196,22 +230,22 @@ class FunctionEmitter:
         return self.pure(text, a.type, len(order), [a, b])
 
     # --- short names for arithmetic -------------------------------------------------------------------------------
-    def add(self, a: Value, b: Value) -> Value:
-        return self.binary("fadd", a, b) if a.is_float else self.binary("add", a, b)
+    def add(self, a: Operand, b: Operand) -> Value:
+        return self.binary("add", a, b)
 
-    def sub(self, a: Value, b: Value) -> Value:
-        return self.binary("fsub", a, b) if a.is_float else self.binary("sub", a, b)
+    def sub(self, a: Operand, b: Operand) -> Value:
+        return self.binary("sub", a, b)
 
-    def mul(self, a: Value, b: Value) -> Value:
-        return self.binary("fmul", a, b) if a.is_float else self.binary("mul", a, b)
+    def mul(self, a: Operand, b: Operand) -> Value:
+        return self.binary("mul", a, b)
 
-    def div(self, a: Value, b: Value) -> Value:
-        return self.binary("fdiv", a, b)
+    def div(self, a: Operand, b: Operand) -> Value:
+        return self.binary("div", a, b)
 
     def neg(self, a: Value) -> Value:
         return self.pure(f"fneg {a.typed}", a.type, a.lanes, [a])
 
-    def fma(self, a: Value, b: Value, c: Value) -> Value:
+    def fma(self, a: Value, b: Operand, c: Operand) -> Value:
         """`a * b + c`, rounded once where the target can."""
         if self.has_fma:
             return self.intrinsic("fma", a, b, c)
@@ -227,45 +261,77 @@ class FunctionEmitter:
         if bits == 512:
             operands.append(int_literal(4, "i32"))  # rounding as it is set
         name = f"llvm.x86.avx512.mask.scalef.{'ps' if x.type == 'float' else 'pd'}.{bits}"
-        self.declarations.add(f"declare {x.text} @{name}({', '.join(each.text for each in operands)})")
-        arguments = ", ".join(each.typed for each in operands)
-        return self.pure(f"call {x.text} @{name}({arguments})", x.type, x.lanes, operands)
+        return self.pure(self.call(name, x.text, *operands), x.type, x.lanes, operands)
 
     def has_look_up(self, lanes: int) -> bool:
-        """True where an instruction looks up so many floats at once in a table of as many."""
+        """Return True where an instruction looks up so many floats at once in a table of as many."""
         return self.has_scale and lanes == 16
 
     def look_up(self, table: Sequence[Value], places: Value) -> Value:
-        """The entries of a table of floats at places: the last bits of integers, one for each lane."""
+        """Return the entries of a table of floats at places: the last bits of integers, one for each lane."""
         entries = Value(f"<{', '.join(entry.typed for entry in table)}>", table[0].type, len(table))
-        name = "llvm.x86.avx512.permvar.sf.512"
-        self.declarations.add(f"declare {entries.text} @{name}({entries.text}, {places.text})")
-        return self.pure(f"call {entries.text} @{name}({entries.typed}, {places.typed})", entries.type, 16, [places])
+        text = self.call("llvm.x86.avx512.permvar.sf.512", entries.text, entries, places)
+        return self.pure(text, entries.type, 16, [places])
+
+    # --- memory ---------------------------------------------------------------------------------------------------
+    def element(self, start: Value, offset: Operand, type_: str = "float") -> Value:
+        """Return the address so many elements of a type behind another."""
+        (offset,) = values_of(offset)
+        if offset.ref == "0":
+            return start
+        return self.pure(
+            f"getelementptr {type_}, ptr {start.ref}, {offset.typed}", "ptr", offset.lanes, [start, offset]
+        )
+
+    def load_text(self, place: Value, type_: str, lanes: int, mask: Value | None = None) -> str:
+        """Return a load of elements from an address on; lanes that the mask excludes are not read, and are 0."""
+        text = vector_type(type_, lanes)
+        if mask is None or lanes == 1:
+            return f"load {text}, ptr {place.ref}, align {BITS[type_] // 8}"
+        name, zeros = f"llvm.masked.load.{mangled(type_, lanes)}.p0", Value("zeroinitializer", type_, lanes)
+        return self.call(name, text, aligned(place, type_), mask, zeros)
+
+    def load(self, place: Value, lanes: int = 1, mask: Value | None = None, type_: str = "float") -> Value:
+        """Return a load that stays where it is written."""
+        return self.here(self.load_text(place, type_, lanes, mask), type_, lanes)
+
+    def store(self, value: Value, place: Value, mask: Value | None = None) -> None:
+        """Write an element, or a vector of neighbours; lanes that the mask excludes are not written."""
+        if mask is None or value.lanes == 1:
+            self.line(f"store {value.typed}, ptr {place.ref}, align {BITS[value.type] // 8}")
+        else:
+            name = f"llvm.masked.store.{mangled(value.type, value.lanes)}.p0"
+            self.line(self.call(name, "void", value, aligned(place, value.type), mask))
+
+    def prefetch(self, place: Value, locality: int = 3) -> None:
+        """Ask for a cache line, which need not exist: 3 for the first-level cache, 2 for the second."""
+        self.line(self.call("llvm.prefetch.p0", "void", place, *(int_literal(n, "i32") for n in (0, locality, 1))))
+
+    def lanes_below(self, count: int, used: Value) -> Value:
+        """Return a mask of the first `used` lanes."""
+        known = literal_int(used)
+        if known is not None:
+            return Value(f"<{', '.join(f'i1 {str(n < known).lower()}' for n in range(count))}>", "i1", count)
+        return self.compare("slt", iota(count), used)
 
     # --- structured control flow ----------------------------------------------------------------------------------
+    @contextmanager
     def loop(
-        self,
-        begin: Value,
-        end: Value,
-        body: LoopBody,
-        inits: Sequence[Value] = (),
-        step: int = 1,
-        runs: bool = False,
-    ) -> list[Value]:
-        """`for i in range(begin, end, step)`; `body` gets i and the carried values and returns the new ones.
-
-        runs: the caller knows that the loop runs at least once. Returns the carried values after the loop.
+        self, begin: Operand, end: Operand, inits: Sequence[Value] = (), step: int = 1, runs: bool = False
+    ) -> Iterator[tuple[Value, list[Value]]]:
+        """`for i in range(begin, end, step)`: gives i and a list of the carried values, in which the body puts the new
+        ones; after the loop it has the last ones. runs: the caller knows that the loop runs at least once.
         """
+        begin, end = values_of(begin, end)
         head, before, after = self.fresh("loop"), self.fresh("before"), self.fresh("after")
         scope = self._open(head, guarded=False)
         index = Value(f"%{self.fresh('i')}", "i64", 1, scope.depth)
         carried = [Value(f"%{self.fresh('c')}", init.type, init.lanes, scope.depth) for init in inits]
-        new = list(body(index, carried))
+        new = list(carried)
+        yield index, new
         latch = scope.label
         self.scopes.pop()
-        following = self.fresh("n")
-        again = self.fresh("again")
-
+        following, again = self.fresh("n"), self.fresh("again")
         self.line(f"br label %{before}")
         self._start_block(before)
         if runs:
@@ -282,12 +348,21 @@ class FunctionEmitter:
         self.line(f"%{again} = icmp slt i64 %{following}, {end.ref}")
         self.line(f"br i1 %{again}, label %{head}, label %{after}")
         self._start_block(after)
-        if runs:
-            return [Value(value.ref, value.type, value.lanes, min(value.depth, self.depth)) for value in new]
-        return [
-            self.here(f"phi {value.text} [ {init.ref}, %{before} ], [ {value.ref}, %{latch} ]", value.type, value.lanes)
-            for init, value in zip(inits, new, strict=True)
-        ]
+        for n, (init, value) in enumerate(zip(inits, new, strict=True)):
+            phi = f"phi {value.text} [ {init.ref}, %{before} ], [ {value.ref}, %{latch} ]"
+            depth = min(value.depth, self.depth)
+            new[n] = value._replace(depth=depth) if runs else self.here(phi, value.type, value.lanes)
+
+    @contextmanager
+    def when(self, condition: Value) -> Iterator[None]:
+        """What is done only where the condition holds."""
+        label, done = self.fresh("then"), self.fresh("done")
+        scope = self._open(label, guarded=True)
+        yield
+        self.scopes.pop()
+        self.line(f"br i1 {condition.ref}, label %{label}, label %{done}")
+        self._splice(label, scope, done)
+        self._start_block(done)
 
     def branch(
         self, condition: Value, then: Callable[[], Sequence[Value]], otherwise: Callable[[], Sequence[Value]]
@@ -303,9 +378,7 @@ class FunctionEmitter:
             arms.append((scope, results))
         self.line(f"br i1 {condition.ref}, label %{labels[0]}, label %{labels[1]}")
         for label, (scope, _) in zip(labels, arms, strict=True):
-            self._start_block(label)
-            self.scope.lines += scope.lines
-            self.line(f"br label %{done}")
+            self._splice(label, scope, done)
         self._start_block(done)
         ends = [scope.label for scope, _ in arms]
         return [
@@ -313,41 +386,16 @@ class FunctionEmitter:
             for a, b in zip(arms[0][1], arms[1][1], strict=True)
         ]
 
-    def finish(self, name: str, result: str = "void", returned: str = "ret void", linkage: str = "") -> str:
-        """The text of the function."""
+    def finish(self, name: str, is_internal: bool = False) -> str:
+        """Return the text of the function, which returns nothing; is_internal: only this module calls it."""
         assert self.depth == 0, "a scope is still open"
-        head = ", ".join(f"{p.text} {p.ref}" for p in self.parameters)
-        words = " ".join(word for word in ("define", linkage, result) if word)
-        body = "\n".join(self.scope.lines)
-        return f"{words} @{name}({head}) #0 {{\nentry:\n{body}\n  {returned}\n}}\n"
+        head = ", ".join(parameter.typed for parameter in self.parameters)
+        body = "\n".join(("entry:", *self.scope.lines, "  ret void"))
+        return f"define {'internal ' if is_internal else ''}void @{name}({head}) #0 {{\n{body}\n}}\n"
 
 
-def _mangle(type_: str, lanes: int) -> str:
-    short = {"half": "f16", "float": "f32", "double": "f64"}.get(type_, type_)
-    return short if lanes == 1 else f"v{lanes}{short}"
-
-
-# op: its meaning, and the literal that changes nothing on the right, and unless it is subtracted from on the left.
-_FOLDED: dict[str, tuple[Callable[[int, int], int], int]] = {
-    "add": (operator.add, 0),
-    "sub": (operator.sub, 0),
-    "mul": (operator.mul, 1),
-}
-
-
-def _fold(op: str, a: Value, b: Value) -> Value | None:
-    """Integer arithmetic on literals, and with 0 and 1: index expressions are full of it."""
-    if op not in _FOLDED or a.lanes != 1 or b.lanes != 1:
-        return None
-    meaning, neutral = _FOLDED[op]
-    x, y = literal_int(a), literal_int(b)
-    if x is not None and y is not None:
-        return int_literal(meaning(x, y), a.type)
-    if y == neutral:
-        return a
-    if x == neutral and op != "sub":
-        return b
-    return int_literal(0, a.type) if op == "mul" and 0 in (x, y) else None
-
-
-__all__ = ["CONTRACT", "FunctionEmitter", "Scope", "Value", "float_literal", "int_literal"]
+def module_text(functions: Iterable[str], declarations: Mapping[str, str], vector_bits: int) -> str:
+    """Functions and what they call as one LLVM module, whose vectors are so wide."""
+    attributes = f'nounwind "prefer-vector-width"="{vector_bits}" "min-legal-vector-width"="{vector_bits}"'
+    groups = f"attributes #0 = {{ {attributes} }}", "attributes #1 = { nounwind willreturn memory(none) }"
+    return "\n".join((*functions, *sorted(declarations.values()), *groups, "!0 = !{}", ""))

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
+import operator
 import struct
-from dataclasses import dataclass
+from collections.abc import Callable
+from functools import cache
+from typing import NamedTuple, TypeAlias
 
 FLOAT_TYPES = ("half", "float", "double")
 BITS = {"i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64": 64, "half": 16, "float": 32, "double": 64, "ptr": 64}
 
 
-@dataclass(frozen=True)
-class Value:
+class Value(NamedTuple):
     """`ref` is a register or a literal; `lanes` 1 is a scalar; `depth` is the scope in which the register is made."""
 
     ref: str
@@ -27,7 +30,7 @@ class Value:
     @property
     def typed(self) -> str:
         """Type and reference, as operands are written."""
-        return f"{self.text} {self.ref}"
+        return f"{vector_type(self.type, self.lanes)} {self.ref}"
 
     @property
     def is_literal(self) -> bool:
@@ -38,36 +41,63 @@ class Value:
         return self.type in FLOAT_TYPES
 
 
+# A number stands for a literal of the other operands' type.
+Operand: TypeAlias = "Value | float"
+
+
+def registers(type_: str, *names: str) -> tuple[Value, ...]:
+    """Registers of one type, as parameters are."""
+    return tuple(Value(f"%{name}", type_) for name in names)
+
+
+def values_of(*operands: Operand) -> list[Value]:
+    """Operands with numbers as literals of the others' element type, or of i64."""
+    type_ = "i64"
+    for each in operands:
+        if isinstance(each, Value):
+            type_ = each.type
+            break
+    return [each if isinstance(each, Value) else literal(each, type_) for each in operands]
+
+
+def aligned(place: Value, type_: str) -> Value:
+    """Return an address, or a vector of them, of elements of a type, as an argument of an intrinsic."""
+    return place._replace(ref=f"align {BITS[type_] // 8} {place.ref}")
+
+
+@cache
 def vector_type(element: str, lanes: int) -> str:
-    """The LLVM type of `lanes` elements."""
+    """Return the LLVM type of `lanes` elements."""
     return element if lanes == 1 else f"<{lanes} x {element}>"
 
 
+@cache
+def mangled(type_: str, lanes: int) -> str:
+    """Return a type in the name of an intrinsic."""
+    short = {"half": "f16", "float": "f32", "double": "f64"}.get(type_, type_)
+    return short if lanes == 1 else f"v{lanes}{short}"
+
+
+def iota(count: int) -> Value:
+    """0, 1, 2, ... in the lanes."""
+    return Value(f"<{', '.join(f'i64 {n}' for n in range(count))}>", "i64", count)
+
+
+def literal(value: float, type_: str) -> Value:
+    """Return a literal of a type."""
+    return float_literal(value, type_) if type_ in FLOAT_TYPES else int_literal(int(value), type_)
+
+
 def float_literal(value: float, type_: str = "float") -> Value:
-    """A floating-point literal, rounded to the type.
-
-    LLVM writes half, float and double literals as the bits of a double that the type holds exactly.
-    """
-    if type_ == "float" and math.isfinite(value):
-        value = _round_to_float(value)
-    if type_ == "half":
-        bits = struct.unpack("<H", struct.pack("<e", value))[0] if abs(value) < 65520 or not math.isfinite(value) else 0
-        return Value(f"0xH{bits:04X}", type_)
-    bits = struct.unpack("<Q", struct.pack("<d", value))[0]
-    if math.isnan(value):
-        bits = 0x7FF8000000000000
-    return Value(f"0x{bits:016X}", type_)
+    """Return a literal of a float or double, rounded to the type: LLVM writes both as the bits of a double."""
+    rounded = ctypes.c_float(value).value if type_ == "float" else value
+    bits = struct.pack(">d", math.nan if math.isnan(rounded) else rounded)
+    return Value(f"0x{bits.hex().upper()}", type_)
 
 
-def _round_to_float(value: float) -> float:
-    try:
-        return struct.unpack("<f", struct.pack("<f", value))[0]
-    except OverflowError:
-        return math.copysign(math.inf, value)
-
-
+@cache
 def int_literal(value: int, type_: str = "i64") -> Value:
-    """An integer literal, wrapped to the type."""
+    """Return an integer literal, wrapped to the type."""
     bits = BITS[type_]
     if type_ == "i1":
         return Value("true" if value & 1 else "false", type_)
@@ -76,8 +106,28 @@ def int_literal(value: int, type_: str = "i64") -> Value:
 
 
 def literal_int(value: Value) -> int | None:
-    """The number behind an integer literal, else None."""
-    try:
-        return int(value.ref)
-    except ValueError:
+    """Return the number behind an integer literal, else None."""
+    return int(value.ref) if value.ref.lstrip("-").isdigit() else None
+
+
+# op: its meaning, and the literal that changes nothing on the right, and unless it is subtracted from on the left.
+FOLDED: dict[str, tuple[Callable[[int, int], int], int]] = {
+    "add": (operator.add, 0),
+    "sub": (operator.sub, 0),
+    "mul": (operator.mul, 1),
+}
+
+
+def folded(op: str, a: Value, b: Value) -> Value | None:
+    """Integer arithmetic on literals, and with 0 and 1: index expressions are full of it."""
+    if op not in FOLDED or a.lanes != 1 or b.lanes != 1:
         return None
+    meaning, neutral = FOLDED[op]
+    x, y = literal_int(a), literal_int(b)
+    if x is not None and y is not None:
+        return int_literal(meaning(x, y), a.type)
+    if y == neutral:
+        return a
+    if x == neutral and op != "sub":
+        return b
+    return int_literal(0, a.type) if op == "mul" and 0 in (x, y) else None

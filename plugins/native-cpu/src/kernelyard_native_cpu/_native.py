@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernelyard.errors import BackendUnavailableError, CodegenError
-from kernelyard.runtime.disk_cache import DiskCache
-from kernelyard.runtime.linking import link
+from kernelyard.runtime.api import DiskCache, link
 from kernelyard_native_cpu.library import LIBRARY_FUNCTIONS, OPENMP_FUNCTIONS
 from kernelyard_native_cpu.machine import Machine
 
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
 @cache
 def llvm_version() -> str:
-    """The version of LLVM that objects are made by.
+    """Return the version of LLVM that objects are made by.
 
     A library is asked once and not again until another one is installed: LLVM takes 40 MB of memory, for nothing where
     all kernels are in the cache. Raises: ImportError.
@@ -85,7 +84,7 @@ def _target_machine(machine: Machine) -> llvm.TargetMachine:
 
 
 def triple(machine: Machine) -> str:
-    """The target triple, the same for every host of an architecture."""
+    """Return the target triple, the same for every host of an architecture."""
     return f"{machine.architecture}-unknown-linux-gnu"
 
 
@@ -112,7 +111,7 @@ def compile_object(text: str, machine: Machine) -> bytes:
 
 
 def compile_assembly(text: str, machine: Machine) -> str:
-    """The same as assembly, for people."""
+    """Return the same as assembly, for people."""
     import llvmlite.binding as llvm
 
     target_machine = _target_machine(machine)

@@ -1,5 +1,7 @@
-"""Kernels behind the interface of `kernelyard.runtime.native_unit`: the numbers that `KernelInfo.evaluate` finds are
-found in C."""
+"""Write kernels behind the interface of `kernelyard.runtime.abi.native_unit`.
+
+What `KernelInfo.evaluate` finds is found in C.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +10,8 @@ from collections.abc import Mapping, Sequence
 
 from kernelyard import dims
 from kernelyard.dims import Dim
-from kernelyard.dims.c_text import C_FUNCTIONS, to_c
-from kernelyard.runtime.bindable import Signature
-from kernelyard.runtime.memory import ALIGNMENT
-from kernelyard.runtime.native_unit import WRONG_CPU, NativeFunction, NativeUnit, SharedLibrary, c_name
+from kernelyard.plugins.codegen_api import C_FUNCTIONS, to_c
+from kernelyard.runtime.api import ALIGNMENT, WRONG_CPU, NativeFunction, NativeUnit, SharedLibrary, Signature, c_name
 from kernelyard_native_cpu.kernel_info import NANOSECONDS_PER_THREAD, GroupInfo, KernelInfo, Variant, entry_symbol
 from kernelyard_native_cpu.machine import Machine
 
@@ -70,7 +70,7 @@ void {name}_release(void* shared) {{ (void)shared; }}
 
 
 def native_unit(kernels: Sequence[KernelInfo], objects: Sequence[bytes], machine: Machine) -> NativeUnit | None:
-    """The kernels of these objects as a unit; None where a name cannot be written in assembler."""
+    """Return the kernels of these objects as a unit; None where a name cannot be written in assembler."""
     if not all(_ASSEMBLER_NAME.match(entry_symbol(kernel.symbol)) for kernel in kernels):
         return None
     functions = tuple(map(_native_function, kernels))
@@ -86,7 +86,7 @@ def _native_function(kernel: KernelInfo) -> NativeFunction:
 
 
 def _symbols(kernel: KernelInfo) -> tuple[str, ...]:
-    """Every symbolic dim that the kernel's numbers depend on."""
+    """Return every symbolic dim that the kernel's numbers depend on."""
     used: list[Dim] = [*kernel.numbers, *(local.nbytes for local in kernel.locals)]
     for group in kernel.groups:
         used += [points for points, _ in group.work]

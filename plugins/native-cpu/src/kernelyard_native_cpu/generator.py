@@ -5,18 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from kernelyard.patterns import Match
-from kernelyard.plugins.backend import Unavailable
-from kernelyard.plugins.code_generator import CodeGenerator
-from kernelyard.runtime.disk_cache import DiskCache
-from kernelyard.runtime.module import RuntimeModule
-from kernelyard.target import Target
-from kernelyard.tir import PrimFunc
-from kernelyard.tir.packing import Packing
-from kernelyard.transform.run_codegen import Region
+from kernelyard.plugins.api import Match, Region, Target, Unavailable
+from kernelyard.plugins.codegen_api import CodeGenerator, Packing, PrimFunc
+from kernelyard.runtime.api import DiskCache, RuntimeModule
+from kernelyard_llvm.emitter import module_text
 from kernelyard_native_cpu import _native
+from kernelyard_native_cpu.codegen import threads
 from kernelyard_native_cpu.codegen.kernel import GeneratedKernel, generate_kernel
-from kernelyard_native_cpu.codegen.module import module_text
 from kernelyard_native_cpu.machine import Machine, resolve_machine
 from kernelyard_native_cpu.preference import preference
 from kernelyard_native_cpu.runtime import NativeCpuModule
@@ -34,7 +29,7 @@ class NativeCpuGenerator(CodeGenerator):
     targets = ("cpu",)
 
     def probe(self) -> Unavailable | None:
-        """None when LLVM is there."""
+        """Return None when LLVM is there."""
         try:
             _native.llvm_version()
         except ImportError as error:
@@ -68,7 +63,7 @@ class NativeCpuGenerator(CodeGenerator):
 
 
 def _cached_object(text: str, machine: Machine) -> bytes:
-    """The text as object code, compiled unless it was before."""
+    """Return the text as object code, compiled unless it was before."""
     key = f"{_native.compilation_key(machine)}\n{text}"
     found = CACHE.get(key)
     if found is None:
@@ -79,7 +74,8 @@ def _cached_object(text: str, machine: Machine) -> bytes:
 
 def write_module(functions: Mapping[str, PrimFunc], machine: Machine) -> tuple[list[GeneratedKernel], str]:
     """Functions as kernels, and the text of the LLVM module that has them all."""
-    declarations: set[str] = set()
+    declarations = dict(threads.DECLARATIONS)
     kernels = [generate_kernel(name, function, machine, declarations) for name, function in functions.items()]
-    texts = [kernel.text for kernel in kernels]
-    return kernels, module_text(texts, declarations, machine, _native.triple(machine))
+    head = f'target triple = "{_native.triple(machine)}"'
+    texts = [head, threads.FUNCTIONS, *(kernel.text for kernel in kernels)]
+    return kernels, module_text(texts, declarations, machine.vector_bits)

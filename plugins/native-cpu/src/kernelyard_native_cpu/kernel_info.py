@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 
 from kernelyard import dims
 from kernelyard.dims import Dim
-from kernelyard.runtime.memory import align
-from kernelyard.runtime.spec import Fields, TensorSpec, corrupted, read_dim
+from kernelyard.runtime.api import Fields, TensorSpec, align, corrupted, read_dim
 
 # Waking a thread of the pool takes a microsecond while it spins, tens once it sleeps; each must have so much to do.
 NANOSECONDS_PER_THREAD = 10_000
@@ -29,14 +28,14 @@ class GroupInfo(NamedTuple):
     work: tuple[tuple[Dim, float], ...]
 
     def tasks(self, values: Mapping[str, int]) -> int:
-        """The number of tasks."""
+        """Return the number of tasks."""
         for variant in self.variants:
             if dims.evaluate(variant.extent, values) >= variant.least:
                 return max(dims.evaluate(variant.tasks, values), 0)
         return 0
 
     def threads(self, values: Mapping[str, int], most: int, tasks: int) -> int:
-        """How many threads are worth waking."""
+        """Return how many threads are worth waking."""
         total = sum(dims.evaluate(points, values) * time for points, time in self.work)
         return max(1, min(most, tasks, int(total / NANOSECONDS_PER_THREAD)))
 
@@ -71,7 +70,7 @@ class KernelInfo(NamedTuple):
     numbers: tuple[Dim, ...]
 
     def evaluate(self, values: Mapping[str, int], most_threads: int) -> Binding:
-        """The kernel's numbers for some values of the symbols.
+        """Return the kernel's numbers for some values of the symbols.
 
         Raises: ShapeError.
         """
@@ -112,7 +111,7 @@ def _group_to_json(group: GroupInfo) -> dict[str, Any]:
 
 
 def read_kernel_info(value: Any, where: str) -> KernelInfo:
-    """A header from outside.
+    """Return a header from outside.
 
     Raises: ArtifactCorruptedError.
     """

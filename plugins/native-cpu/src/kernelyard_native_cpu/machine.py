@@ -50,7 +50,7 @@ class Machine(NamedTuple):
         return ",".join(f"+{feature}" for feature in self.features)
 
     def __str__(self) -> str:
-        """The highest x86-64 level that is part of it, and what it has besides."""
+        """Return the highest x86-64 level that is part of it, and what it has besides."""
         present = set(self.features)
         reached = [level for level in LEVELS if present >= set(features_of_level(level))]
         name = reached[-1] if self.architecture == "x86_64" and reached else self.architecture
@@ -88,7 +88,7 @@ class Machine(NamedTuple):
 
 
 def features_of_level(level: str) -> tuple[str, ...]:
-    """The features of an x86-64 level."""
+    """Return the features of an x86-64 level."""
     levels = LEVELS[: LEVELS.index(level) + 1]
     return tuple(sorted(feature for name in levels for feature in _LEVEL_FEATURES[name]))
 
@@ -116,7 +116,7 @@ def _linux_flags() -> frozenset[str] | None:
 
 @cache
 def host_machine() -> Machine:
-    """The CPU this runs on, without features that do not matter to kernels."""
+    """Return the CPU this runs on, without features that do not matter to kernels."""
     architecture = platform.machine()
     if architecture != "x86_64":
         return Machine(architecture, ())
@@ -125,7 +125,7 @@ def host_machine() -> Machine:
 
 
 def resolve_machine(mcpu: str | None) -> Machine:
-    """The machine of a target's `mcpu`: None or "native" is this CPU.
+    """Return the machine of a target's `mcpu`: None or "native" is this CPU.
 
     Raises: TargetError for a name that is not an x86-64 level.
     """

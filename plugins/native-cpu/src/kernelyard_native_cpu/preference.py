@@ -11,9 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from kernelyard import dims
-from kernelyard.ir import Call, Constant, TensorType, operands
-from kernelyard.patterns import Match
-from kernelyard.transform.run_codegen import Region
+from kernelyard.plugins.api import Call, Constant, Match, Region, TensorType, operands
 from kernelyard_native_cpu.machine import Machine
 
 VECTOR_BITS = 512

@@ -10,15 +10,23 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from kernelyard.runtime.bindable import BindableModule, Signature
-from kernelyard.runtime.module import BindContext, BoundCall, BoundTensor, NativeCall
-from kernelyard.runtime.packed_module import pack_module, split_code, unpack_module
+from kernelyard.runtime.api import (
+    BindableModule,
+    BindContext,
+    BoundCall,
+    BoundTensor,
+    NativeCall,
+    Signature,
+    pack_module,
+    split_code,
+    unpack_module,
+)
 from kernelyard_native_cpu import _native
 from kernelyard_native_cpu.kernel_info import KernelInfo, entry_symbol, read_kernel_info
 from kernelyard_native_cpu.machine import Machine, check_host_runs
 
 if TYPE_CHECKING:
-    from kernelyard.runtime.native_unit import NativeUnit
+    from kernelyard.runtime.api import NativeUnit
 
 KIND = "native-cpu"
 SCHEMA = 1
@@ -67,7 +75,7 @@ class NativeCpuModule(BindableModule):
     def bind(
         self, symbol: str, args: Sequence[BoundTensor], values: Mapping[str, int], context: BindContext
     ) -> BoundCall:
-        """One native call. Raises: ExecutionError, ShapeError, BackendUnavailableError."""
+        """Bind one native call. Raises: ExecutionError, ShapeError, BackendUnavailableError."""
         kernel = self.kernel(symbol)
         binding = kernel.evaluate(values, context.threads if _native.openmp() else 1)
         pointers = (ctypes.c_void_p * max(len(args), 1))(*(arg.address for arg in args))

@@ -10,9 +10,8 @@ from typing import Any
 from kernelyard import dims
 from kernelyard.dims import Dim
 from kernelyard.errors import ExecutionError
-from kernelyard.runtime.cuda_driver import Argument, Grid
-from kernelyard.runtime.memory import align
-from kernelyard.runtime.spec import Fields, TensorSpec, corrupted, read_dim
+from kernelyard.runtime.api import Fields, TensorSpec, align, corrupted, read_dim
+from kernelyard_cuda.driver import Argument, Grid
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 MOST_BLOCKS = ((1 << 31) - 1, 65535, 65535)  # along x, y and z
@@ -35,7 +34,10 @@ class LaunchInfo:
     numbers: tuple[Dim, ...]
 
     def grid(self, values: Mapping[str, int]) -> Grid | None:
-        """How the kernel is started; None where there is nothing to do. Raises: ExecutionError for too many blocks."""
+        """Return how the kernel is started; None where there is nothing to do.
+
+        Raises: ExecutionError for too many blocks.
+        """
         x, y, z = (dims.evaluate(count, values) for count in self.blocks)
         if any(count > most for count, most in zip((x, y, z), MOST_BLOCKS, strict=True)):
             raise ExecutionError(
@@ -100,7 +102,7 @@ def _dim_to_json(dim: Dim) -> int | str:
 
 
 def read_function_info(value: Any, where: str) -> FunctionInfo:
-    """A function's data from outside. Raises: ArtifactCorruptedError."""
+    """Return a function's data from outside. Raises: ArtifactCorruptedError."""
     fields = Fields(value, where)
     params = fields.each("params", lambda item, place: Fields(item, place).tensor())
     locals_ = fields.each("locals", read_dim)

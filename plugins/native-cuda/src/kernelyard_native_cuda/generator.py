@@ -9,12 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from kernelyard.errors import OptionError, TargetError, ToolchainError
-from kernelyard.plugins.code_generator import CodeGenerator
-from kernelyard.runtime.cuda_compiler import CUDA, find_kernel_compiler
-from kernelyard.runtime.module import RuntimeModule
-from kernelyard.runtime.spec import TensorSpec
-from kernelyard.target import Target
-from kernelyard.tir import Buffer, PrimFunc
+from kernelyard.plugins.api import Target
+from kernelyard.plugins.codegen_api import Buffer, CodeGenerator, PrimFunc
+from kernelyard.runtime.api import RuntimeModule, TensorSpec
+from kernelyard_cuda.compiler import CUDA, find_kernel_compiler
 from kernelyard_native_cuda.codegen.kernel import identifier
 from kernelyard_native_cuda.drivers import EMULATOR, open_device
 from kernelyard_native_cuda.function_info import FunctionInfo, LaunchInfo
@@ -61,7 +59,7 @@ class NativeCudaGenerator(CodeGenerator):
 
 
 def _cubins(source: str, archs: Sequence[str]) -> dict[str, bytes]:
-    """The code for each architecture, compiled side by side; none without a compiler."""
+    """Return the code for each architecture, compiled side by side; none without a compiler."""
     compiler = find_kernel_compiler() if archs else None
     if compiler is None:
         return {}
@@ -88,7 +86,7 @@ def _option(options: Mapping[str, Any], name: str, default: bool) -> bool:
 
 
 def compiler_is_here() -> bool:
-    """Whether cubins can be made: by nvcc or NVRTC."""
+    """Return whether cubins can be made: by nvcc or NVRTC."""
     return find_kernel_compiler() is not None
 
 

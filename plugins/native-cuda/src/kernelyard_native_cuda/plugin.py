@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kernelyard.plugins import hookimpl
+from kernelyard.plugins.api import hookimpl
 
 if TYPE_CHECKING:
-    from kernelyard.plugins.code_generator import CodeGenerator
+    from kernelyard.plugins.codegen_api import CodeGenerator
 
 
 @hookimpl
 def kernelyard_code_generator() -> CodeGenerator:
-    """The code generator `native-cuda`."""
+    """Return the code generator `native-cuda`."""
     from kernelyard_native_cuda.generator import NativeCudaGenerator
 
     return NativeCudaGenerator()

@@ -8,11 +8,18 @@ from typing import ClassVar
 
 import numpy as np
 
-from kernelyard.runtime.bindable import BindableModule, Signature
-from kernelyard.runtime.cuda_driver import Argument, CudaDriver, Image, Launch, LoadedKernels, require_cuda
-from kernelyard.runtime.module import BindContext, BoundCall, BoundTensor
-from kernelyard.runtime.packed_module import pack_module, split_code, unpack_module
-from kernelyard.runtime.spec import corrupted
+from kernelyard.runtime.api import (
+    BindableModule,
+    BindContext,
+    BoundCall,
+    BoundTensor,
+    Signature,
+    corrupted,
+    pack_module,
+    split_code,
+    unpack_module,
+)
+from kernelyard_cuda.driver import Argument, CudaDriver, Image, Launch, LoadedKernels, require_cuda
 from kernelyard_native_cuda.function_info import FunctionInfo, LaunchInfo, arguments, read_function_info
 
 KIND = "native-cuda"
@@ -58,7 +65,7 @@ class NativeCudaModule(BindableModule):
     def bind(
         self, symbol: str, args: Sequence[BoundTensor], values: Mapping[str, int], context: BindContext
     ) -> BoundCall:
-        """The launches of a function's kernels. Raises: DeviceError, ExecutionError, ToolchainError."""
+        """Return the launches of a function's kernels. Raises: DeviceError, ExecutionError, ToolchainError."""
         function = self.function(symbol)
         driver = require_cuda(context.device, symbol)
         places, total = function.offsets(values)

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kernelyard.errors import UnknownModelError
-from kernelyard.ir import IRModule
-from kernelyard.plugins.frontend import Frontend
+from kernelyard.plugins.api import Frontend, IRModule
 
 
 class NnFrontend(Frontend):

@@ -26,7 +26,9 @@ _SIMPLE: dict[int, Callable[[onnx.AttributeProto], Any]] = {
 
 
 def resolve_references(proto: onnx.NodeProto, outer: Mapping[str, onnx.AttributeProto]) -> onnx.NodeProto:
-    """The node with attributes that refer to an attribute of the function around replaced by what that one holds."""
+    """Return the node with attributes that refer to an attribute of the function around replaced by what that one
+    holds.
+    """
     if not any(attribute.ref_attr_name for attribute in proto.attribute):
         return proto
     resolved = onnx.NodeProto()

@@ -21,7 +21,7 @@ VARIABLE = "KERNELYARD_ONNX_BACKENDS"
 
 
 def chosen_backends() -> list[str] | str:
-    """The backends that the environment names, or "auto"."""
+    """Return the backends that the environment names, or "auto"."""
     text = os.environ.get(VARIABLE, "auto").strip()
     return "auto" if text == "auto" else [name.strip() for name in text.split(",") if name.strip()]
 
@@ -41,7 +41,7 @@ class KernelyardRep(BackendRep):
         self.session = session
 
     def run(self, inputs: Any, **options: Any) -> tuple[Any, ...]:
-        """The outputs, in order; inputs by name, or in the order of the model's.
+        """Return the outputs, in order; inputs by name, or in the order of the model's.
 
         Raises: what `Session.run` raises; InputTypeError for more inputs than the model has.
         """
@@ -94,7 +94,7 @@ class KernelyardBackend(Backend):
 
     @classmethod
     def supports_device(cls, device: str) -> bool:
-        """True for the processor."""
+        """Return True for the processor."""
         return Device(device).type == DeviceType.CPU
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from kernelyard import dims
 from kernelyard.dims import Dim, Function, SymbolicDim
-from kernelyard.ops.type_rules import is_nonnegative
+from kernelyard.plugins.api import is_nonnegative
 
 
 def at_least(dim: Dim, number: Dim) -> bool:
-    """True when `dim >= number` is proved.
+    """Return True when `dim >= number` is proved.
 
     Example:
         >>> at_least(dims.symbol("n") * 2 + 3, 5)
@@ -20,7 +20,7 @@ def at_least(dim: Dim, number: Dim) -> bool:
 
 
 def _lower_bound(dim: Dim) -> int | None:
-    """A number that a sum of positive terms is never below; None when a term is subtracted or has no bound."""
+    """Return a number that a sum of positive terms is never below; None when a term is subtracted or has no bound."""
     if isinstance(dim, int):
         return dim
     total = 0
@@ -48,17 +48,17 @@ def _lower_bound_of_atom(atom: Function) -> int | None:
 
 
 def maximum(left: Dim, right: Dim) -> Dim:
-    """The larger of two dims, decided where it can be proved."""
+    """Return the larger of two dims, decided where it can be proved."""
     return left if at_least(left, right) else right if at_least(right, left) else dims.maximum(left, right)
 
 
 def minimum(left: Dim, right: Dim) -> Dim:
-    """The smaller of two dims, decided where it can be proved."""
+    """Return the smaller of two dims, decided where it can be proved."""
     return right if at_least(left, right) else left if at_least(right, left) else dims.minimum(left, right)
 
 
 def lone(dim: Dim, name: str) -> Function | None:
-    """The `Function` atom of that name that the dim consists of, else None."""
+    """Return the `Function` atom of that name that the dim consists of, else None."""
     if isinstance(dim, SymbolicDim) and len(dim.terms) == 1:
         monomial, coefficient = dim.terms[0]
         if coefficient == 1 and len(monomial) == 1 and isinstance(monomial[0], Function) and monomial[0].name == name:
@@ -67,7 +67,7 @@ def lone(dim: Dim, name: str) -> Function | None:
 
 
 def settle(dim: Dim) -> Dim:
-    """The dim that a broadcast has whenever it is possible at all.
+    """Return the dim that a broadcast has whenever it is possible at all.
 
     A side that is at least 2 can only meet its equal or a 1, so it is the result. And where `x` meets `min(x, c)` with
     `c` at least 2, the result is `x`: either the two are equal, or the broadcast is impossible.
@@ -91,7 +91,7 @@ def settle(dim: Dim) -> Dim:
 
 
 def is_cut_of(dim: Dim, whole: Dim) -> bool:
-    """True when `dim` is `min(whole, c)` with `c` at least 2: it broadcasts with `whole` only when it equals it."""
+    """Return True when `dim` is `min(whole, c)` with `c` at least 2: it broadcasts with `whole` only when it equals it."""
     found = lone(dim, "min")
     if found is None:
         return False

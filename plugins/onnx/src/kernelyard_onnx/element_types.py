@@ -30,7 +30,7 @@ NARROW: dict[int, tuple[str, Any]] = {
 
 
 def carried(value: Any, data_type: int) -> np.ndarray:
-    """An array as the program takes it; text as an array of objects.
+    """Return an array as the program takes it; text as an array of objects.
 
     Raises: InputTypeError.
     """
@@ -46,5 +46,5 @@ def carried(value: Any, data_type: int) -> np.ndarray:
 
 
 def given_back(array: np.ndarray, data_type: int) -> np.ndarray:
-    """A result of the program in the element type of the model."""
+    """Return a result of the program in the element type of the model."""
     return array.astype(NARROW[data_type][1]) if data_type in NARROW else array

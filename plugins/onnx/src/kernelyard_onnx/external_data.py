@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 
 from kernelyard.errors import ExternalDataError
-from kernelyard.runtime.memory import ALIGNMENT, address_of, aligned_bytes
+from kernelyard.runtime.api import ALIGNMENT, address_of, aligned_bytes
 from kernelyard_onnx.outline import INSIDE
 
 
@@ -29,7 +29,7 @@ class OwnFile:
         self._file: BinaryIO | None = None
 
     def read(self, offset: int, length: int, where: str) -> np.ndarray:
-        """A copy of so many bytes from `offset` on; the file stays open until `close`.
+        """Return a copy of so many bytes from `offset` on; the file stays open until `close`.
 
         Raises: ExternalDataError when there are not so many, or the file is not what it was.
         """
@@ -74,7 +74,7 @@ class WeightFiles:
         self._mapped: dict[str, tuple[Path, np.ndarray]] = {}  # by location
 
     def in_folder(self, folder: Path | None) -> WeightFiles:
-        """The same with another folder, where one is given."""
+        """Return the same with another folder, where one is given."""
         return self if folder is None else WeightFiles(folder, self._own, self._store)
 
     def close(self) -> None:
@@ -84,7 +84,7 @@ class WeightFiles:
             self._own.close()
 
     def read(self, tensor: onnx.TensorProto, dtype: np.dtype, count: int) -> np.ndarray:
-        """The flat array, read-only, of a tensor whose data lies outside of its message.
+        """Return the flat array, read-only, of a tensor whose data lies outside of its message.
 
         Raises: ExternalDataError.
         """
@@ -155,7 +155,7 @@ def _state_of(path: Path) -> tuple[int, int, int]:
 
 
 def resolve(location: str, folder: Path, where: str, store: Path | None = None) -> Path:
-    """The file that `location` names inside `folder`.
+    """Return the file that `location` names inside `folder`.
 
     Raises: ExternalDataError for absolute paths, paths that leave the folder, what is no regular file, and links, but
       for those of files right in `store`.

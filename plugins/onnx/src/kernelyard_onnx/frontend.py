@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kernelyard.ir import IRModule
-from kernelyard.plugins.frontend import Frontend
+from kernelyard.plugins.api import Frontend, IRModule
 
 
 class ONNXFrontend(Frontend):
@@ -33,7 +32,7 @@ class ONNXFrontend(Frontend):
     name = "onnx"
 
     def accepts(self, model: object) -> bool:
-        """True for paths that end in `.onnx`, for bytes and for `onnx.ModelProto`."""
+        """Return True for paths that end in `.onnx`, for bytes and for `onnx.ModelProto`."""
         if isinstance(model, (str, os.PathLike)):
             return Path(os.fsdecode(model)).suffix.lower() == ".onnx"
         if isinstance(model, (bytes, bytearray, memoryview)):

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 import onnx
 from onnx import helper
 
-from kernelyard.ir import Expr
+from kernelyard.plugins.api import Expr
 from kernelyard_onnx.schema import schema_of
 from kernelyard_onnx.tensors import DATA_TYPES
 from kernelyard_onnx.values import Value
 
 
 def function_body(proto: onnx.NodeProto, inputs: Sequence[Value | None], opset: int) -> onnx.FunctionProto | None:
-    """The body of a standard operator for a node and the types of its inputs, or None when it has none."""
+    """Return the body of a standard operator for a node and the types of its inputs, or None when it has none."""
     schema = schema_of(proto, opset)
     if schema is None:
         return None
@@ -56,7 +56,7 @@ def _type_proto(value: Value | None) -> onnx.TypeProto:
 
 
 def without_inputs(node: onnx.NodeProto, left_out: set[str]) -> onnx.NodeProto:
-    """The node with inputs that the caller left out marked as left out."""
+    """Return the node with inputs that the caller left out marked as left out."""
     if not left_out.intersection(node.input):
         return node
     changed = onnx.NodeProto()

@@ -9,10 +9,24 @@ import numpy as np
 
 from kernelyard.dims import Dim
 from kernelyard.dims import symbols_of as symbols_of_dim
-from kernelyard.dtypes import is_integer, to_numpy
-from kernelyard.ir import Binding, Call, Constant, Expr, FunctionBuilder, TupleGetItem, Type, Var, get_op, operands
-from kernelyard.ir.scopes import attribute_symbols, introduces_symbols
-from kernelyard.ir.types import TensorType, TupleType, symbols_of
+from kernelyard.dtypes import is_integer
+from kernelyard.plugins.api import (
+    Binding,
+    Call,
+    Constant,
+    Expr,
+    FunctionBuilder,
+    TensorType,
+    TupleGetItem,
+    TupleType,
+    Type,
+    Var,
+    attribute_symbols,
+    get_op,
+    introduces_symbols,
+    operands,
+    symbols_of,
+)
 from kernelyard_onnx.known_values import KnownValues
 from kernelyard_onnx.rational import UndecidedError
 
@@ -29,15 +43,12 @@ class GraphBuilder(FunctionBuilder):
         self.known = KnownValues() if around is None else around.known
         self._sizes_of: dict[Expr, tuple[Dim, ...]] = {}
 
-    def emit(
-        self, name: str, args: Sequence[Expr | np.ndarray | float | int], attrs: dict[str, Any], origin: str
-    ) -> list[Expr]:
-        """The results of an op: one expression per tensor that it returns.
+    def emit(self, name: str, args: Sequence[Expr], attrs: dict[str, Any], origin: str) -> list[Expr]:
+        """Return the results of an op: one expression per tensor that it returns.
 
-        Numbers among the arguments take the dtype of the first tensor argument.
         Raises: TypeInferenceError, AttributeTypeError, IRError.
         """
-        call = Call(get_op(name), self._expressions(args), attrs)
+        call = Call(get_op(name), args, attrs)
         values = self.known.evaluate(call)
         if values is not None and all(value.dtype != object for value in values):
             return [Constant(value) for value in values]
@@ -48,15 +59,6 @@ class GraphBuilder(FunctionBuilder):
             self.known.set(result, value)
         return results
 
-    def _expressions(self, args: Sequence[Expr | np.ndarray | float | int]) -> list[Expr]:
-        dtype = next((arg.tensor_type.dtype for arg in args if isinstance(arg, Expr)), "float32")
-        return [
-            arg
-            if isinstance(arg, Expr)
-            else Constant(arg if isinstance(arg, np.ndarray) else np.asarray(arg, to_numpy(dtype)))
-            for arg in args
-        ]
-
     def _bound(self, call: Call, origin: str) -> list[Expr]:
         label = call.op_name.rsplit(".", 1)[-1]
         if not isinstance(call.type, TupleType):
@@ -66,7 +68,7 @@ class GraphBuilder(FunctionBuilder):
         return [self.bind(TupleGetItem(whole, index), f"{label}_{index}", origin) for index in range(count)]
 
     def _sizes(self, call: Call, value: np.ndarray, origin: str) -> Expr:
-        """A known value that depends on sizes: whole vectors of integers are written as one `shape_tensor`."""
+        """Return a known value that depends on sizes: whole vectors of integers are written as one `shape_tensor`."""
         dtype = call.type.dtype if isinstance(call.type, TensorType) else ""
         result: Expr | None = None
         if value.ndim <= 1 and is_integer(dtype):
@@ -89,11 +91,11 @@ class GraphBuilder(FunctionBuilder):
         return self.bind(call, "sizes", origin)
 
     def decided_by(self, name: str, args: Sequence[Expr], type_: Type, origin: str, **attrs: Any) -> Var:
-        """The result of an operator that decides the sizes of its result: new symbols of its type."""
+        """Return the result of an operator that decides the sizes of its result: new symbols of its type."""
         return self.bind(Call(get_op(name), args, attrs, type_), name.rsplit(".", 1)[-1], origin)
 
     def sizes(self, vector: Expr, new_size: Callable[[], Dim], origin: str) -> tuple[Dim, ...]:
-        """The elements of an int64 vector, none negative, as sizes that are known when the program runs."""
+        """Return the elements of an int64 vector, none negative, as sizes that are known when the program runs."""
         if vector not in self._sizes_of:
             (count,) = vector.tensor_type.shape
             sizes = tuple(new_size() for _ in range(int(count)))  # pyright: ignore[reportArgumentType]
@@ -102,7 +104,7 @@ class GraphBuilder(FunctionBuilder):
         return self._sizes_of[vector]
 
     def deciding(self, shape: Sequence[Dim]) -> list[Expr]:
-        """The vectors that the program takes sizes of a shape from; none where one comes from elsewhere."""
+        """Return the vectors that the program takes sizes of a shape from; none where one comes from elsewhere."""
         missing = frozenset().union(*(symbols_of_dim(dim) for dim in shape))
         found: list[Expr] = []
         builder: GraphBuilder | None = self
@@ -116,7 +118,7 @@ class GraphBuilder(FunctionBuilder):
         return [] if missing else found
 
     def inputs_of(self, expr: Expr) -> frozenset[str]:
-        """The inputs of the model that a value is computed from; none where it comes out of a loop or branch."""
+        """Return the inputs of the model that a value is computed from; none where it comes out of a loop or branch."""
         builders: list[GraphBuilder] = [self]
         while builders[-1].around is not None:
             builders.append(builders[-1].around)
@@ -138,7 +140,7 @@ class GraphBuilder(FunctionBuilder):
         return frozenset(found)
 
     def live_bindings(self, results: Sequence[Expr]) -> list[Binding]:
-        """The bindings that the results need, in order: what they read, and what makes their sizes known."""
+        """Return the bindings that the results need, in order: what they read, and what makes their sizes known."""
         live: set[Expr] = set(results)
         symbols = symbols_of(result.type for result in results)
         kept: list[Binding] = []

@@ -11,7 +11,7 @@ import onnx
 
 import kernelyard.ops  # noqa: F401  # declares the operators
 from kernelyard.errors import IRError, KernelyardError, ModelFormatError, ShapeError, UnsupportedOperatorError
-from kernelyard.ir import Constant, Expr, Function, IRModule, Tuple, Var
+from kernelyard.plugins.api import Constant, Expr, Function, IRModule, Problem, RejectedError, Tuple, Var, unsupported
 from kernelyard_onnx import converters, registry
 from kernelyard_onnx.attributes import decode, resolve_references
 from kernelyard_onnx.element_types import NARROW
@@ -19,14 +19,14 @@ from kernelyard_onnx.external_data import WeightFiles
 from kernelyard_onnx.functions import default_attributes, function_body, without_inputs
 from kernelyard_onnx.graph_builder import GraphBuilder
 from kernelyard_onnx.inputs import add_parameters
-from kernelyard_onnx.node import Node, RejectedError, origin_of
+from kernelyard_onnx.node import Node, origin_of
 from kernelyard_onnx.options import ImportOptions
 from kernelyard_onnx.outlined_graph import OutlinedGraph
 from kernelyard_onnx.outputs import ModelOutput, model_output
-from kernelyard_onnx.problems import Problem, unsupported
 from kernelyard_onnx.schema import check_node, schema_of
 from kernelyard_onnx.symbol_names import SymbolNames
 from kernelyard_onnx.tensors import from_sparse, to_array, to_text
+from kernelyard_onnx.undecided import UndecidedInputsError
 from kernelyard_onnx.values import StringTensor, Value
 
 MAX_DEPTH = 32
@@ -53,7 +53,7 @@ class Scope:
     depth: int = 0
 
     def find(self, name: str) -> Value | None:
-        """The value of a name, innermost graph first."""
+        """Return the value of a name, innermost graph first."""
         scope: Scope | None = self
         while scope is not None:
             if name in scope.values:
@@ -62,7 +62,7 @@ class Scope:
         return None
 
     def has_failed(self, name: str) -> bool:
-        """True for the output of a node that could not be converted."""
+        """Return True for the output of a node that could not be converted."""
         return name in self.failed or (self.parent is not None and self.parent.has_failed(name))
 
 
@@ -156,7 +156,7 @@ class Importer:
         scope.failed.update(outputs)
 
     def _is_known(self, proto: onnx.NodeProto, scope: Scope) -> bool:
-        """Whether anything converts a node's operator, so that all that are unknown are listed at once."""
+        """Return whether anything converts a node's operator, so that all that are unknown are listed at once."""
         domain, opset = normal_domain(proto.domain), scope.opsets.get(normal_domain(proto.domain), 1)
         schema = schema_of(proto, opset)
         has_body = schema is not None and (schema.has_function or schema.has_context_dependent_function)
@@ -291,12 +291,13 @@ class Importer:
 
     # --- the result ---------------------------------------------------------------------------------------------------
     def finish(self, graph: onnx.GraphProto, scope: Scope) -> tuple[Function, tuple[ModelOutput, ...]]:
-        """The function whose results are the graph's outputs, the elements of sequences one by one; and the outputs.
+        """Return the function whose results are the graph's outputs, the elements of sequences one by one; and the
+        outputs.
 
         Raises: UnsupportedOperatorError, UndecidedInputsError, ModelFormatError.
         """
         if self.problems:
-            raise unsupported(self.problems)
+            raise _unsupported(self.problems)
         outputs = tuple(model_output(output, scope.find(output.name), self.element_types) for output in graph.output)
         named = {name: tensor for output in outputs for name, tensor in output.tensors().items()}
         results = list(named.values())
@@ -321,7 +322,7 @@ class ImportedModel:
 def import_structured(
     model: onnx.ModelProto, options: Mapping[str, Any], files: WeightFiles | None = None
 ) -> ImportedModel:
-    """The module of a model, whose outputs may be sequences, text and optionals.
+    """Return the module of a model, whose outputs may be sequences, text and optionals.
 
     Raises: as `import_model`.
     """
@@ -341,7 +342,7 @@ def import_structured(
 
 
 def import_model(model: onnx.ModelProto, options: Mapping[str, Any], files: WeightFiles | None = None) -> IRModule:
-    """The module of a model: the function "main", and private ones for what data decides.
+    """Return the module of a model: the function "main", and private ones for what data decides.
 
     Module attribute "metadata" has the model's own strings.
     Raises: ModelFormatError, UnsupportedOperatorError, ExternalDataError, FrontendError (options).
@@ -370,6 +371,17 @@ def _results(scope: Scope, names: Iterable[str]) -> Sequence[Value | None]:
     if any(scope.has_failed(name) for name in wanted):
         raise RejectedError("")
     return [scope.find(name) for name in wanted]
+
+
+def _unsupported(problems: Sequence[Problem]) -> UnsupportedOperatorError:
+    """Return one error for all nodes that could not be converted."""
+    parts = unsupported("model", problems)
+    if all(problem.inputs for problem in problems):
+        inputs = frozenset().union(*(problem.inputs for problem in problems))
+        hint = f"fix the inputs that decide (option values): {', '.join(sorted(inputs))}"
+        return UndecidedInputsError(**parts, inputs=inputs, hint=hint)
+    hint = "export the model without these, fix sizes (option shapes), or fix an input that decides (option values)"
+    return UnsupportedOperatorError(**parts, hint=hint)
 
 
 def _malformed(error: KernelyardError, node: Node) -> ModelFormatError:

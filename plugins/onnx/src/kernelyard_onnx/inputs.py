@@ -13,7 +13,7 @@ import onnx
 from kernelyard.dims import Dim, Shape
 from kernelyard.dtypes import to_numpy
 from kernelyard.errors import FrontendError, ModelFormatError, UnsupportedOperatorError
-from kernelyard.ir import Constant, Expr, FunctionBuilder
+from kernelyard.plugins.api import Constant, Expr, FunctionBuilder
 from kernelyard_onnx.element_types import NARROW
 from kernelyard_onnx.options import ImportOptions
 from kernelyard_onnx.symbol_names import SymbolNames
@@ -93,7 +93,7 @@ class _Parameters:
 
 
 def _info(name: str, type_: onnx.TypeProto, shape: Sequence[int] | None = None) -> onnx.ValueInfoProto:
-    """An input of a type, of a given shape where there is one."""
+    """Return an input of a type, of a given shape where there is one."""
     info = onnx.ValueInfoProto(name=name, type=type_)
     if shape is not None:
         info.type.tensor_type.shape.Clear()
@@ -116,7 +116,7 @@ def _check_decided(value: onnx.ValueInfoProto, decided: bool) -> None:
 
 
 def _fixed_value(value: onnx.ValueInfoProto, dtype: str, given: np.ndarray) -> Constant:
-    """An input that the options turn into a constant."""
+    """Return an input that the options turn into a constant."""
     declared = value.type.tensor_type.shape.dim if value.type.tensor_type.HasField("shape") else None
     fits = declared is None or (
         len(declared) == given.ndim

@@ -14,8 +14,7 @@ import numpy as np
 
 from kernelyard.dims import Dim, SymbolicDim
 from kernelyard.dtypes import is_float, to_numpy
-from kernelyard.ir import Call, Constant, Expr, Op
-from kernelyard.ir.types import TensorType, tensors_of
+from kernelyard.plugins.api import Call, Constant, Expr, Op, TensorType, tensors_of
 from kernelyard_onnx.rational import Rational, UndecidedError
 
 MAX_ELEMENTS = 1024
@@ -34,16 +33,16 @@ class KnownValues:
         self._values[expr] = value
 
     def get(self, expr: Expr) -> Array | None:
-        """The value of an expression: numbers, or Rationals in an array of objects; None when it is not known."""
+        """Return the value of an expression: numbers, or Rationals in an array of objects; None when it is not known."""
         return expr.data if isinstance(expr, Constant) else self._values.get(expr)
 
     def constant(self, expr: Expr) -> Array | None:
-        """The value as plain numbers, or None."""
+        """Return the value as plain numbers, or None."""
         value = self.get(expr)
         return None if value is None or value.dtype == object else value
 
     def dims(self, expr: Expr) -> tuple[Dim, ...] | None:
-        """The value, flattened, as whole numbers that may depend on sizes, or None."""
+        """Return the value, flattened, as whole numbers that may depend on sizes, or None."""
         value = self.get(expr)
         if value is None:
             return None
@@ -53,7 +52,7 @@ class KnownValues:
             return None
 
     def evaluate(self, call: Call) -> list[Array] | None:
-        """The results of a call where they are known and small, else None."""
+        """Return the results of a call where they are known and small, else None."""
         if not isinstance(call.op, Op) or call.op.reference is None or not call.op.pure:
             return None
         types = tensors_of(call.type)
@@ -68,7 +67,7 @@ class KnownValues:
         return [np.asarray(r, to_numpy(type_.dtype)) for r, type_ in zip(results, types, strict=True)]
 
     def _small_values(self, exprs: Sequence[Expr]) -> list[Array] | None:
-        """The values of expressions; None where one of them is not known or large."""
+        """Return the values of expressions; None where one of them is not known or large."""
         values = map(self.get, exprs)
         known = [value for value in values if value is not None and value.size <= MAX_ELEMENTS]
         return known if len(known) == len(exprs) else None
@@ -111,7 +110,7 @@ def _objects(items: Sequence[Rational], shape: tuple[int, ...]) -> Array:
 
 
 def _settled(value: Array | Rational, dtype: str) -> Array:
-    """A plain array where no symbol is left, else the Rationals."""
+    """Return a plain array where no symbol is left, else the Rationals."""
     array = value if isinstance(value, np.ndarray) else _objects([value], ())
     if array.dtype != object:
         return array.astype(to_numpy(dtype))

@@ -20,7 +20,7 @@ _POINTER = b"version https://git-lfs"
 
 
 def read_model(model: object) -> tuple[onnx.ModelProto, WeightFiles]:
-    """The model, and where its weights lie: large ones stay in the file, of any size, until they are asked for.
+    """Return the model, and where its weights lie: large ones stay in the file, of any size, until they are asked for.
 
     Raises: ModelFormatError.
     """

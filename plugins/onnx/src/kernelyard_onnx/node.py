@@ -10,9 +10,8 @@ import numpy as np
 import onnx
 
 from kernelyard import dims
-from kernelyard.dims import Dim, Shape
-from kernelyard.dtypes import to_numpy
-from kernelyard.ir import Constant, Expr
+from kernelyard.dims import Dim
+from kernelyard.plugins.api import Expr, OpEmitter, Operand, RejectedError
 from kernelyard_onnx.bounds import is_cut_of, settle
 from kernelyard_onnx.graph_builder import GraphBuilder
 from kernelyard_onnx.values import TensorSequence, Value
@@ -25,18 +24,7 @@ Default = TypeVar("Default")
 MAX_COMPUTED = 2**26
 
 
-class RejectedError(Exception):
-    """A node cannot be expressed; the importer collects these and reports all of them. Never leaves this package.
-
-    inputs: those of the model whose values would decide it.
-    """
-
-    def __init__(self, reason: str, inputs: frozenset[str] = frozenset()) -> None:
-        super().__init__(reason)
-        self.inputs = inputs
-
-
-class Node:
+class Node(OpEmitter):
     """One node: inputs as expressions, attributes as Python values, and `op` to emit.
 
     Left-out optional inputs are None. `opset` is the version of the node's domain.
@@ -63,7 +51,7 @@ class Node:
 
     # --- reading --------------------------------------------------------------------------------------------------
     def input(self, index: int) -> Expr:
-        """A required input.
+        """Return a required input.
 
         Raises: RejectedError.
         """
@@ -71,7 +59,7 @@ class Node:
         return self.reject(f"its input {index} is missing") if value is None else value
 
     def optional(self, index: int) -> Expr | None:
-        """An optional input, or None.
+        """Return an optional input, or None.
 
         Raises: RejectedError when it is no tensor.
         """
@@ -81,11 +69,11 @@ class Node:
         return self.reject(f"its input {index} is not a tensor")
 
     def value(self, index: int) -> Value | None:
-        """An input of any kind, or None when it is left out."""
+        """Return an input of any kind, or None when it is left out."""
         return self.inputs[index] if index < len(self.inputs) else None
 
     def sequence(self, index: int) -> TensorSequence:
-        """An input that must be a sequence.
+        """Return an input that must be a sequence.
 
         Raises: RejectedError.
         """
@@ -93,30 +81,23 @@ class Node:
         return value if isinstance(value, TensorSequence) else self.reject(f"its input {index} is not a sequence")
 
     def required_inputs(self) -> list[Expr]:
-        """All inputs, none of which may be left out."""
+        """Return all inputs, none of which may be left out."""
         return [self.input(index) for index in range(len(self.inputs))]
 
     def attr(self, name: str, default: Default = None) -> Default | Any:
-        """An attribute, or its default."""
+        """Return an attribute, or its default."""
         return self.attributes.get(name, default)
 
     def required_attr(self, name: str) -> Any:
-        """An attribute that must be there.
+        """Return an attribute that must be there.
 
         Raises: RejectedError.
         """
         return self.attributes[name] if name in self.attributes else self.reject(f"its attribute {name!r} is missing")
 
     def has_output(self, index: int) -> bool:
-        """True when the model names this output."""
+        """Return True when the model names this output."""
         return index < len(self.proto.output) and bool(self.proto.output[index])
-
-    def reject(self, reason: str) -> NoReturn:
-        """Give up on this node.
-
-        Raises: RejectedError.
-        """
-        raise RejectedError(reason)
 
     def undecided(self, reason: str, *values: Expr) -> NoReturn:
         """Give up on this node, because values are not known that the model's inputs decide.
@@ -126,25 +107,15 @@ class Node:
         raise RejectedError(reason, frozenset().union(*map(self.builder.inputs_of, values)))
 
     def like(self, op_type: str, inputs: Sequence[Value | None], **attributes: Any) -> Node:
-        """A node of the standard with these inputs, this node's outputs, and its attributes where none are given."""
+        """Return a node of the standard with these inputs, this node's outputs, and its attributes where none are
+        given.
+        """
         proto = onnx.NodeProto(op_type=op_type, name=self.proto.name, output=self.proto.output)
         return Node(proto, inputs, {**self.attributes, **attributes}, self.opset, self.importer, self.scope)
 
     # --- types and values -----------------------------------------------------------------------------------------
-    def shape(self, expr: Expr) -> Shape:
-        """The sizes of a tensor."""
-        return expr.tensor_type.shape
-
-    def dtype(self, expr: Expr) -> str:
-        """The element type of a tensor."""
-        return expr.tensor_type.dtype
-
-    def rank(self, expr: Expr) -> int:
-        """The number of axes of a tensor."""
-        return expr.tensor_type.rank
-
     def axis(self, value: int, rank: int) -> int:
-        """An axis counted from the front.
+        """Return an axis counted from the front.
 
         Raises: RejectedError when it is out of range.
         """
@@ -157,7 +128,7 @@ class Node:
         return tuple(self.axis(int(value), rank) for value in values)
 
     def constant(self, expr: Expr, what: str) -> np.ndarray:
-        """The value of an expression that must be known when the model is compiled.
+        """Return the value of an expression that must be known when the model is compiled.
 
         Raises: RejectedError.
         """
@@ -165,30 +136,30 @@ class Node:
         return self.undecided(f"its {what} is not a constant", expr) if value is None else value
 
     def ints(self, expr: Expr, what: str) -> tuple[int, ...]:
-        """A constant vector of whole numbers."""
+        """Return a constant vector of whole numbers."""
         return tuple(int(item) for item in self.constant(expr, what).reshape(-1))
 
     def scalar(self, expr: Expr, what: str) -> Any:
-        """A constant number, as a Python number."""
+        """Return a constant number, as a Python number."""
         value = self.constant(expr, what)
         return value.reshape(-1)[0].item() if value.size == 1 else self.reject(f"its {what} is not one number")
 
     def fixed(self, dim: Dim, what: str) -> int:
-        """A size that must be a number.
+        """Return a size that must be a number.
 
         Raises: RejectedError.
         """
         return dim if isinstance(dim, int) else self.reject(f"the {what} is not fixed")
 
     def affordable(self, count: int, what: str) -> int:
-        """A number of elements that is computed now, and must not be absurd.
+        """Return a number of elements that is computed now, and must not be absurd.
 
         Raises: RejectedError.
         """
         return count if count <= MAX_COMPUTED else self.reject(f"its {what} would have {count} elements")
 
     def dims(self, expr: Expr, what: str) -> tuple[Dim, ...]:
-        """A vector of whole numbers that are constants or computed from sizes.
+        """Return a vector of whole numbers that are constants or computed from sizes.
 
         Raises: RejectedError when the numbers come from data.
         """
@@ -196,7 +167,7 @@ class Node:
         return self.undecided(f"its {what} depends on data", expr) if value is None else value
 
     def sizes(self, expr: Expr, what: str) -> tuple[Dim, ...]:
-        """A vector of sizes: constants, computed from sizes, or known when the program runs.
+        """Return a vector of sizes: constants, computed from sizes, or known when the program runs.
 
         Raises: RejectedError when their number is not fixed.
         """
@@ -208,7 +179,7 @@ class Node:
         return self.builder.sizes(vector, self.new_size, self.origin)
 
     def new_size(self) -> Dim:
-        """A size that is known when the program runs, and may be zero."""
+        """Return a size that is known when the program runs, and may be zero."""
         return self.importer.symbols.fresh(self.label) - 1
 
     def numbers(self, sizes: Sequence[Dim]) -> Expr:
@@ -217,27 +188,27 @@ class Node:
 
     # --- narrow element types -------------------------------------------------------------------------------------
     def wide(self, expr: Expr) -> Expr:
-        """The numbers of a tensor whose element type may be narrow, as those of the type that carries it."""
+        """Return the numbers of a tensor whose element type may be narrow, as those of the type that carries it."""
         if expr not in self.importer.element_types:
             return expr
         return self.op("reshape", expr, shape=self.shape(expr))
 
     def narrowed(self, expr: Expr, data_type: int) -> Expr:
-        """A tensor that carries numbers of a narrow element type."""
+        """Return a tensor that carries numbers of a narrow element type."""
         self.importer.element_types[expr] = data_type
         return expr
 
     # --- emitting -------------------------------------------------------------------------------------------------
-    def op(self, name: str, *args: Expr | np.ndarray | float | int, **attrs: Any) -> Expr:
-        """Emit an op that returns one tensor; numbers take the dtype of the first tensor argument."""
+    def op(self, name: str, *args: Operand, **attrs: Any) -> Expr:
+        """See `OpEmitter.op`."""
         (result,) = self.ops(name, *args, **attrs)
         return result
 
-    def ops(self, name: str, *args: Expr | np.ndarray | float | int, **attrs: Any) -> list[Expr]:
+    def ops(self, name: str, *args: Operand, **attrs: Any) -> list[Expr]:
         """Emit an op that returns several tensors."""
-        return self.builder.emit(name, args, attrs, self.origin)
+        return self.builder.emit(name, self.operands(args), attrs, self.origin)
 
-    def broadcast(self, name: str, *args: Expr | np.ndarray | float | int) -> Expr:
+    def broadcast(self, name: str, *args: Operand) -> Expr:
         """Emit an elementwise op of several operands under NumPy's broadcasting.
 
         Where a size is cut (`min(n, 512)`, from slicing a table) and meets the whole (`n`), the op is only possible
@@ -260,34 +231,8 @@ class Node:
                     shape[-back] = whole
         return self.reshape(operand, shape)
 
-    def reshape(self, expr: Expr, shape: Sequence[Dim]) -> Expr:
-        """`expr` in another shape; itself when it has that shape."""
-        wanted = tuple(shape)
-        if self.shape(expr) == wanted:
-            return expr
-        if isinstance(expr, Constant) and all(isinstance(dim, int) for dim in wanted):
-            return Constant(expr.data.reshape(wanted))  # pyright: ignore[reportArgumentType, reportCallIssue]
-        return self.op("reshape", expr, shape=wanted)
-
-    def permute(self, expr: Expr, axes: Sequence[int]) -> Expr:
-        """`expr` with its axes in another order; itself when the order is the same."""
-        return expr if list(axes) == list(range(len(axes))) else self.op("permute_dims", expr, axes=tuple(axes))
-
-    def cast(self, expr: Expr, dtype: str) -> Expr:
-        """`expr` as another dtype; itself when it has it."""
-        return expr if self.dtype(expr) == dtype else self.op("astype", expr, dtype=dtype)
-
-    def broadcast_to(self, expr: Expr, shape: Sequence[Dim]) -> Expr:
-        """`expr` repeated to a shape; itself when it has that shape."""
-        wanted = tuple(shape)
-        return expr if self.shape(expr) == wanted else self.op("broadcast_to", expr, shape=wanted)
-
-    def slice(self, expr: Expr, axis: int, begin: Dim, end: Dim) -> Expr:
-        """`expr[begin:end]` along an axis, bounds inside the axis."""
-        return self.op("strided_slice", expr, axes=(axis,), begin=(begin,), end=(end,), strides=(1,))
-
     def select(self, expr: Expr, axis: int, index: int) -> Expr:
-        """The part of a tensor at one index of an axis, without that axis."""
+        """Return the part of a tensor at one index of an axis, without that axis."""
         part = self.slice(expr, axis, index, index + 1)
         shape = self.shape(part)
         return self.reshape(part, (*shape[:axis], *shape[axis + 1 :]))
@@ -305,24 +250,8 @@ class Node:
         """Tensors one after another along a new axis."""
         return self.concat([self.unsqueeze(part, axis) for part in parts], axis)
 
-    def along(self, expr: Expr, axis: int, rank: int) -> Expr:
-        """A vector placed along one axis of a tensor of some rank, ones elsewhere."""
-        shape: list[Dim] = [1] * rank
-        shape[axis] = dims.product(self.shape(expr))
-        return self.reshape(expr, shape)
-
-    def number(self, dim: Dim, dtype: str) -> Expr:
-        """A size as a tensor of rank 0."""
-        if isinstance(dim, int):
-            return self.full(dim, (), dtype)
-        return self.cast(self.reshape(self.op("shape_tensor", dims=(dim,)), ()), dtype)
-
-    def full(self, value: float | int | bool, shape: Sequence[Dim], dtype: str) -> Expr:
-        """A tensor with one value everywhere."""
-        return self.broadcast_to(Constant(np.asarray(value, to_numpy(dtype))), shape)
-
 
 def origin_of(proto: onnx.NodeProto) -> str:
-    """How messages name a node: by its name, or by its first output when it has none."""
+    """Return how messages name a node: by its name, or by its first output when it has none."""
     label = repr(proto.name) if proto.name else f"that makes {next(iter(proto.output), '')!r}"
     return f"node {label} ({proto.op_type})"

@@ -39,7 +39,7 @@ class _Field(NamedTuple):
 
 
 def outline_of(data: Sequence[int], size: int) -> bytes:
-    """The bytes of a ModelProto without large weights. data: the file's bytes by index, and by slice as bytes.
+    """Return the bytes of a ModelProto without large weights. data: the file's bytes by index, and by slice as bytes.
 
     Raises: MalformedError.
 
@@ -89,7 +89,7 @@ def _tensor(data: Any, start: int, end: int) -> bytes:
 
 @cache
 def _messages_of(descriptor: Any) -> dict[int, Any]:
-    """The fields of a message that are messages, by number."""
+    """Return the fields of a message that are messages, by number."""
     return {field.number: field.message_type for field in descriptor.fields if field.message_type is not None}
 
 
@@ -114,7 +114,7 @@ def _fields(data: Any, start: int, end: int) -> Iterator[_Field]:
 
 
 def _varint(data: Any, at: int, end: int) -> tuple[int, int]:
-    """A number of seven bits a byte, the lowest first; and where it ends."""
+    """Return a number of seven bits a byte, the lowest first; and where it ends."""
     result = 0
     for place in range(at, min(at + 10, end)):
         byte = data[place]
@@ -129,7 +129,7 @@ def _bytes_field(number: int, body: bytes) -> bytes:
 
 
 def encoded(value: int) -> bytes:
-    """A number in seven bits a byte, the lowest first."""
+    """Return a number in seven bits a byte, the lowest first."""
     found = bytearray()
     while value > 0x7F:
         found.append(value & 0x7F | 0x80)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from kernelyard.ir import Binding, Expr, Function, Tuple, Var, operands, with_operands
-from kernelyard.ir.module import PRIVATE
+from kernelyard.plugins.api import PRIVATE, Binding, Expr, Function, Tuple, Var, operands, with_operands
 from kernelyard_onnx.graph_builder import GraphBuilder
 
 
@@ -19,14 +18,14 @@ class OutlinedGraph:
     results: Sequence[Expr]
 
     def captured(self) -> list[Var]:
-        """The values of the function around that are read here, in order."""
+        """Return the values of the function around that are read here, in order."""
         bindings = self.builder.live_bindings(self.results)
         own = {*self.params, *(binding.var for binding in bindings)}
         read = [operand for binding in bindings for operand in operands(binding.value)]
         return list(dict.fromkeys(o for o in (*read, *self.results) if isinstance(o, Var) and o not in own))
 
     def function(self, captured: Sequence[Var], results: Sequence[Expr] | None = None) -> Function:
-        """The private function that takes `params` and `captured` and gives `results`, by default the graph's."""
+        """Return the private function that takes `params` and `captured` and gives `results`, by default the graph's."""
         wanted = list(self.results if results is None else results)
         inner: dict[Expr, Var] = {var: Var(var.name, var.type, var.origin) for var in captured}
         bindings = [Binding(b.var, _renamed(b.value, inner)) for b in self.builder.live_bindings(wanted)]

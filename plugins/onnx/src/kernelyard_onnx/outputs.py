@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import onnx
 
 from kernelyard.errors import ModelFormatError
-from kernelyard.ir import Expr
+from kernelyard.plugins.api import Expr
 from kernelyard_onnx.values import TensorSequence, Value, item_name
 
 
@@ -21,7 +21,7 @@ class ModelOutput:
     data_type: int
 
     def tensors(self) -> dict[str, Expr]:
-        """The results of the program that make it up, by name."""
+        """Return the results of the program that make it up, by name."""
         if isinstance(self.value, Expr):
             return {self.name: self.value}
         items = self.value.items if isinstance(self.value, TensorSequence) else ()
@@ -29,7 +29,7 @@ class ModelOutput:
 
 
 def model_output(declared: onnx.ValueInfoProto, value: Value | None, element_types: Mapping[Value, int]) -> ModelOutput:
-    """An output of the graph.
+    """Return an output of the graph.
 
     Raises: ModelFormatError when nothing produces it.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kernelyard.plugins import hookimpl
+from kernelyard.plugins.api import hookimpl
 
 if TYPE_CHECKING:
     from kernelyard_onnx.frontend import ONNXFrontend
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @hookimpl
 def kernelyard_frontend() -> ONNXFrontend:
-    """The frontend that reads ONNX models."""
+    """Return the frontend that reads ONNX models."""
     from kernelyard_onnx.frontend import ONNXFrontend
 
     return ONNXFrontend()

@@ -49,7 +49,7 @@ class Rational:
         return Rational(exact.numerator, exact.denominator)
 
     def dim(self) -> Dim:
-        """The value as a dim.
+        """Return the value as a dim.
 
         Raises: UndecidedError when it is not whole.
         """
@@ -99,15 +99,15 @@ class Rational:
         raise UndecidedError
 
     def is_at_least(self, number: int) -> bool:
-        """True when `self >= number` is proved."""
+        """Return True when `self >= number` is proved."""
         return at_least(self.numerator, self.denominator * number)
 
     def maximum(self, other: Rational) -> Rational:
-        """The larger; both must be whole. Raises: UndecidedError."""
+        """Return the larger; both must be whole. Raises: UndecidedError."""
         return Rational(maximum(self.dim(), other.dim()))
 
     def minimum(self, other: Rational) -> Rational:
-        """The smaller; both must be whole. Raises: UndecidedError."""
+        """Return the smaller; both must be whole. Raises: UndecidedError."""
         return Rational(minimum(self.dim(), other.dim()))
 
     def sign(self) -> int:

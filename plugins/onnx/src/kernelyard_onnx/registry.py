@@ -38,14 +38,14 @@ def converter(*op_types: str, since: int = 1, domain: str = "") -> Callable[[Kep
 
 
 def find(domain: str, op_type: str, opset: int) -> Converter | None:
-    """The converter of an operator in an opset, or None."""
+    """Return the converter of an operator in an opset, or None."""
     entries = _CONVERTERS.get((domain, op_type), [])
     position = bisect.bisect_right(entries, opset, key=lambda entry: entry[0])
     return entries[position - 1][1] if position else None
 
 
 def oldest(domain: str, op_type: str) -> int | None:
-    """The first opset in which an operator has a converter, or None."""
+    """Return the first opset in which an operator has a converter, or None."""
     entries = _CONVERTERS.get((domain, op_type))
     return entries[0][0] if entries else None
 

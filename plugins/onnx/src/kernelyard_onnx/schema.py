@@ -12,7 +12,7 @@ from kernelyard.errors import ModelFormatError
 
 
 def schema_of(proto: onnx.NodeProto, opset: int) -> Any:
-    """The standard's entry (`onnx.defs.OpSchema`) for a node's operator in an opset, or None."""
+    """Return the standard's entry (`onnx.defs.OpSchema`) for a node's operator in an opset, or None."""
     return _schema(proto.op_type, opset, "" if proto.domain == "ai.onnx" else proto.domain)
 
 

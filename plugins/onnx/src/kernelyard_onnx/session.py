@@ -16,7 +16,7 @@ import onnx
 
 import kernelyard as ky
 from kernelyard.errors import InputNameError, InputTypeError
-from kernelyard.runtime.executable import Executable
+from kernelyard.runtime.api import Executable
 from kernelyard_onnx.element_types import carried, given_back
 from kernelyard_onnx.external_data import WeightFiles
 from kernelyard_onnx.importer import ImportedModel, import_structured
@@ -35,7 +35,7 @@ class Compiled:
     executable: Executable | None
 
     def run(self, feeds: Mapping[str, Any]) -> list[Any]:
-        """The outputs of the model, in order."""
+        """Return the outputs of the model, in order."""
         arrays: dict[str, np.ndarray] = {}
         if self.executable is not None:
             flat = flattened(feeds)
@@ -95,7 +95,7 @@ class Session:
         return None if compiled is None else compiled.executable
 
     def run(self, feeds: Mapping[str, Any]) -> list[Any]:
-        """The outputs, in order: arrays, lists of arrays for sequences, None for an optional that holds nothing.
+        """Return the outputs, in order: arrays, lists of arrays for sequences, None for an optional that holds nothing.
 
         Raises: InputNameError, InputTypeError, what `kernelyard.compile` raises where the inputs decide, and what
           `Executable.run` raises.
@@ -138,7 +138,7 @@ class Session:
 
 
 def flattened(feeds: Mapping[str, Any]) -> dict[str, Any]:
-    """The feeds by name, each element of a sequence under its own."""
+    """Return the feeds by name, each element of a sequence under its own."""
     flat: dict[str, Any] = {}
     for name, value in feeds.items():
         if isinstance(value, list):
@@ -168,7 +168,7 @@ def _is_text(type_: onnx.TypeProto) -> bool:
 
 
 def _is_open(type_: onnx.TypeProto) -> bool:
-    """Whether the program differs with what is given: how many tensors, or of which rank."""
+    """Return whether the program differs with what is given: how many tensors, or of which rank."""
     return type_.WhichOneof("value") != "tensor_type" or not type_.tensor_type.HasField("shape") or _is_text(type_)
 
 

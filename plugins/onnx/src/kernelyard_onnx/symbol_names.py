@@ -32,7 +32,7 @@ class SymbolNames:
             )
 
     def of_label(self, label: str, input_name: str, axis: int) -> Dim:
-        """The size that a `dim_param` stands for: one label is one symbol, those that mean "unknown" all differ."""
+        """Return the size that a `dim_param` stands for: one label is one symbol, those that mean "unknown" all differ."""
         if label.strip() in self.ANONYMOUS:
             return self._new(f"{input_name}_{axis}")
         if label not in self._by_label:
@@ -40,7 +40,7 @@ class SymbolNames:
         return self._by_label[label]
 
     def fresh(self, wanted: str) -> SymbolicDim:
-        """A size that nothing else has: of a result that decides it itself."""
+        """Return a size that nothing else has: of a result that decides it itself."""
         return self._new(wanted)
 
     def _new(self, wanted: str) -> SymbolicDim:

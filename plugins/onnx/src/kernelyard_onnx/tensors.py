@@ -48,7 +48,7 @@ def type_name(data_type: int) -> str:
 
 
 def to_array(tensor: onnx.TensorProto, files: WeightFiles | None = None) -> np.ndarray:
-    """The array of a tensor: a read-only view of the message's bytes where it has them.
+    """Return the array of a tensor: a read-only view of the message's bytes where it has them.
 
     files: where the data of others lies.
     Raises: ModelFormatError (element type, size), ExternalDataError.
@@ -83,7 +83,7 @@ def to_array(tensor: onnx.TensorProto, files: WeightFiles | None = None) -> np.n
 
 
 def _narrow(tensor: onnx.TensorProto, files: WeightFiles | None) -> np.ndarray:
-    """A tensor of a narrow element type, in the type that carries it."""
+    """Return a tensor of a narrow element type, in the type that carries it."""
     carrier, own = NARROW[tensor.data_type]
     if tensor.data_location == P.EXTERNAL:
         bits = (ml_dtypes.finfo if carrier == "float32" else ml_dtypes.iinfo)(own).bits
@@ -94,7 +94,7 @@ def _narrow(tensor: onnx.TensorProto, files: WeightFiles | None) -> np.ndarray:
 
 
 def to_text(tensor: onnx.TensorProto) -> StringTensor:
-    """The text of a tensor of strings.
+    """Return the text of a tensor of strings.
 
     Raises: ModelFormatError.
     """
@@ -135,7 +135,7 @@ def _check_size(tensor: onnx.TensorProto, found: int, expected: int, unit: str) 
 
 
 def from_sparse(sparse: onnx.SparseTensorProto, files: WeightFiles | None = None) -> np.ndarray:
-    """The dense array of a sparse tensor.
+    """Return the dense array of a sparse tensor.
 
     Raises: ModelFormatError.
     """

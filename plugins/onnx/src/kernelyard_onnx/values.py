@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from kernelyard.ir import Expr
+from kernelyard.plugins.api import Expr
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,5 +33,5 @@ Value: TypeAlias = "Expr | TensorSequence | StringTensor | Nothing"
 
 
 def item_name(name: str, index: int) -> str:
-    """How an element of a sequence is called among the inputs and outputs of the program."""
+    """Return how an element of a sequence is called among the inputs and outputs of the program."""
     return f"{name}[{index}]"

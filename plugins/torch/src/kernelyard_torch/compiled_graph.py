@@ -14,12 +14,12 @@ from torch.fx import Node as FxNode
 import kernelyard
 from kernelyard import IRModule
 from kernelyard.dims import as_symbol
-from kernelyard.ir import Expr, Function, TensorType, Tuple
-from kernelyard.runtime.executable import Executable
+from kernelyard.plugins.api import Expr, Function, RejectedError, TensorType, Tuple
+from kernelyard.runtime.api import Executable
 from kernelyard_torch.complex_numbers import Complex, is_complex
 from kernelyard_torch.converters import random
 from kernelyard_torch.importer import MAIN, GraphImporter, Shared
-from kernelyard_torch.node import Node, RejectedError
+from kernelyard_torch.node import Node
 from kernelyard_torch.random_inputs import RandomInputs
 from kernelyard_torch.sizes import Sizes
 from kernelyard_torch.symbol_names import symbol_names
@@ -62,7 +62,7 @@ class CompiledGraph:
         self._states = [_state(inputs[position]) for position in self._frozen]
 
     def _read(self, inputs: Sequence[Any], frozen: frozenset[int]) -> IRModule | None:
-        """The graph as a module; None when it computes nothing."""
+        """Return the graph as a module; None when it computes nothing."""
         shared = Shared(Sizes(symbol_names(self._graph.graph)))
         importer = GraphImporter(self._graph, shared)
         self._fed = _feed(importer, inputs, frozen) + self._feed_random(importer)
@@ -99,8 +99,9 @@ class CompiledGraph:
 
 
 def _main(importer: GraphImporter, results: Sequence[Expr]) -> Function:
-    """The entry function; what is an input or a constant as it stands is copied, so that results are memory of their
-    own."""
+    """Return the entry function; what is an input or a constant as it stands is copied, so that results are memory of
+    their own.
+    """
     builder = importer.builder
     names = {
         "input_names": tuple(param.name for param in builder.params),
@@ -111,7 +112,7 @@ def _main(importer: GraphImporter, results: Sequence[Expr]) -> Function:
 
 
 def _frozen(inputs: Sequence[Any]) -> tuple[int, ...]:
-    """The positions of parameters and buffers."""
+    """Return the positions of parameters and buffers."""
     context = TracingContext.try_get()
     meta = None if context is None else context.fw_metadata
     static = [] if meta is None else meta.static_input_indices

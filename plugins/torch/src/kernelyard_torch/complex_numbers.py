@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.fx import Node as FxNode
 
-from kernelyard.ir import Expr
+from kernelyard.plugins.api import Expr
 
 PARTS = {torch.complex64: torch.float32, torch.complex128: torch.float64, torch.complex32: torch.float16}
 
@@ -27,12 +27,12 @@ class Complex:
 
 
 def is_complex(value: Any) -> bool:
-    """Whether a (fake) tensor has complex elements."""
+    """Return whether a (fake) tensor has complex elements."""
     return isinstance(value, torch.Tensor) and value.dtype.is_complex
 
 
 def takes_part(node: FxNode) -> bool:
-    """Whether a node takes or gives complex tensors."""
+    """Return whether a node takes or gives complex tensors."""
     given = [read.meta.get("val") for read in node.all_input_nodes]
     found = node.meta.get("val")
     return any(map(is_complex, [*given, *(found if isinstance(found, (tuple, list)) else [found])]))

@@ -98,7 +98,7 @@ def _encoder_layer(
 
 
 def decompositions() -> Table:
-    """The table for `ExportedProgram.run_decompositions`: operators with a converter stay whole."""
+    """Return the table for `ExportedProgram.run_decompositions`: operators with a converter stay whole."""
     table: Table = {**default_decompositions(), **_own()}
     for op in list(table):
         if registry.find(op) is not None:
@@ -108,5 +108,5 @@ def decompositions() -> Table:
 
 @cache
 def inference_decompositions() -> Table:
-    """The table for graphs that TorchDynamo captures, where composite operators come apart by themselves."""
+    """Return the table for graphs that TorchDynamo captures, where composite operators come apart by themselves."""
     return {op: how for op, how in decompositions().items() if isinstance(op, torch._ops.OpOverload)}

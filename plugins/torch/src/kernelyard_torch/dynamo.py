@@ -21,7 +21,7 @@ Compiled = Callable[..., Any]
 
 
 def kernelyard(graph: GraphModule, inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None) -> Compiled:
-    """The backend, as TorchDynamo calls it.
+    """Return the backend, as TorchDynamo calls it.
 
     options, as `torch.compile(model, backend="kernelyard", options={...})` takes them: "backends" and "options" are
     those of `kernelyard.compile`; "freeze" (True) makes constants of parameters and buffers, and compiles anew when
@@ -52,7 +52,7 @@ def _compiled(graph: GraphModule, inputs: Sequence[Any], options: Mapping[str, A
 
 
 def _left_for_gradients(graph: GraphModule, inputs: Sequence[Any]) -> Compiled:
-    """The forward and backward graphs of training."""
+    """Return the forward and backward graphs of training."""
     _warn("gradients are wanted of a graph, which is left to PyTorch: use torch.no_grad() or torch.inference_mode()")
     return _eager(graph)
 
@@ -62,7 +62,7 @@ def _eager(graph: GraphModule) -> Compiled:
 
 
 def _boxed(function: Compiled) -> Compiled:
-    """A function of a list of arguments, which it empties, as AOTAutograd calls it."""
+    """Return a function of a list of arguments, which it empties, as AOTAutograd calls it."""
 
     def call(arguments: list[Any]) -> Any:
         given = list(arguments)

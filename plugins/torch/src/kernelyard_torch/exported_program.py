@@ -11,10 +11,9 @@ from torch.export.graph_signature import InputKind, OutputKind
 from torch.utils import _pytree as pytree
 
 from kernelyard.errors import FrontendError, UnsupportedOperatorError
-from kernelyard.ir import Expr, Function, IRModule, Tuple
+from kernelyard.plugins.api import Expr, Function, IRModule, RejectedError, Tuple
 from kernelyard_torch.decompositions import decompositions
 from kernelyard_torch.importer import MAIN, GraphImporter, Shared
-from kernelyard_torch.node import RejectedError
 from kernelyard_torch.sizes import Sizes
 from kernelyard_torch.symbol_names import symbol_names
 
@@ -24,7 +23,7 @@ _MUTATING = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION, OutputK
 
 
 def import_program(program: ExportedProgram, options: Mapping[str, Any]) -> IRModule:
-    """The module of a program. Raises: see `TorchFrontend.import_model`."""
+    """Return the module of a program. Raises: see `TorchFrontend.import_model`."""
     mutations = _checked(options)
     program = program.run_decompositions(decompositions())
     _check_mutations(program, mutations)
@@ -120,7 +119,7 @@ def _add_parameter(graph: GraphImporter, placeholder: torch.fx.Node, name: str) 
 
 
 def _outputs(graph: GraphImporter, program: ExportedProgram) -> dict[str, Expr]:
-    """The results by name; what is no tensor is left out."""
+    """Return the results by name; what is no tensor is left out."""
     specs = program.graph_signature.output_specs
     own = iter(output_names(program.call_spec.out_spec))
     named: dict[str, Expr] = {}
@@ -165,7 +164,7 @@ def _output_name(path: Sequence[Any]) -> str:
 
 
 def _ranges(sizes: Sizes, program: ExportedProgram) -> dict[str, str]:
-    """The ranges that the program was exported for, by the names of sizes."""
+    """Return the ranges that the program was exported for, by the names of sizes."""
     return {
         f"range.{sizes.dim(symbol)}": f"{bounds.lower}..{bounds.upper}"
         for symbol, bounds in program.range_constraints.items()

@@ -6,8 +6,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from kernelyard.ir import IRModule
-from kernelyard.plugins.frontend import Frontend
+from kernelyard.plugins.api import Frontend, IRModule
 
 
 class TorchFrontend(Frontend):
@@ -22,7 +21,7 @@ class TorchFrontend(Frontend):
     name = "torch"
 
     def accepts(self, model: object) -> bool:
-        """True for `torch.export.ExportedProgram`; imports nothing."""
+        """Return True for `torch.export.ExportedProgram`; imports nothing."""
         torch = sys.modules.get("torch.export")  # whoever holds a program has imported it
         return torch is not None and isinstance(model, torch.ExportedProgram)
 

@@ -15,18 +15,27 @@ from torch.fx import Node as FxNode
 
 import kernelyard.ops  # noqa: F401  # declares the operators
 from kernelyard.errors import IRError, ModelFormatError, ShapeError, UnsupportedOperatorError
-from kernelyard.ir import Constant, Expr, Function, FunctionBuilder, TensorType, Tuple
-from kernelyard.ir.module import PRIVATE
+from kernelyard.plugins.api import (
+    PRIVATE,
+    Constant,
+    Expr,
+    Function,
+    FunctionBuilder,
+    Problem,
+    RejectedError,
+    TensorType,
+    Tuple,
+    unsupported,
+)
 from kernelyard_torch import converters, registry
 from kernelyard_torch.complex_numbers import PARTS, Complex, takes_part
-from kernelyard_torch.node import STORAGE, Node, RejectedError, dtype_of, origin_of, source_of
+from kernelyard_torch.node import STORAGE, Node, dtype_of, origin_of, source_of
 from kernelyard_torch.sizes import NotASizeError, Sizes
 from kernelyard_torch.symbolic_numbers import number
 from kernelyard_torch.tensors import to_array
 
 Value: TypeAlias = "Expr | Complex | Sequence[Expr | Complex | None] | None"
 MAIN = "main"
-MAX_LISTED = 10
 NO_CONVERTER = "there is no converter for it"
 # What only asserts or annotates: sizes are checked when a program runs.
 IGNORED = frozenset(
@@ -43,16 +52,6 @@ _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool)
 converters.load()
 
 
-@dataclass(frozen=True)
-class Problem:
-    """A node that could not be converted."""
-
-    op: str
-    node: str
-    source: str
-    reason: str
-
-
 @dataclass
 class Shared:
     """What the graphs of one program have in common."""
@@ -64,7 +63,7 @@ class Shared:
     _constants: dict[tuple[Any, ...], Constant] = field(default_factory=dict)
 
     def type_of(self, tensor: torch.Tensor, parts: bool = False) -> TensorType:
-        """The type of a (fake) tensor, or of the parts of complex ones.
+        """Return the type of a (fake) tensor, or of the parts of complex ones.
 
         Raises: RejectedError for element types and layouts that we do not have.
         """
@@ -77,7 +76,7 @@ class Shared:
             raise RejectedError(f"it gives a size that is not supported: {error}") from error
 
     def constant(self, tensor: torch.Tensor) -> Constant | Complex:
-        """The constant of a weight: a view of it, and one for all names of the same weight."""
+        """Return the constant of a weight: a view of it, and one for all names of the same weight."""
         if tensor.dtype.is_complex:
             with unset_fake_temporarily():
                 parts = torch.view_as_real(tensor.resolve_conj()).unbind(-1)
@@ -100,7 +99,9 @@ class Shared:
     def check(self) -> None:
         """Raises: UnsupportedOperatorError that lists all nodes that could not be converted."""
         if self.problems:
-            raise _unsupported(self.problems)
+            hint = "write the model without these, or compile with torch.compile(model, backend='kernelyard'), which "
+            hint += "leaves such parts to PyTorch"
+            raise UnsupportedOperatorError(**unsupported("program", self.problems), hint=hint)
 
 
 class GraphImporter:
@@ -114,7 +115,7 @@ class GraphImporter:
         self._failed: set[FxNode] = set()
 
     def nested(self, graph_module: GraphModule) -> GraphImporter:
-        """The importer of a graph that a node of this one calls."""
+        """Return the importer of a graph that a node of this one calls."""
         return GraphImporter(graph_module, self.shared)
 
     @property
@@ -130,7 +131,9 @@ class GraphImporter:
         """Note that a node cannot be expressed; those that read it are passed over."""
         self._failed.add(node)
         if reason:
-            self.shared.problems.append(Problem(str(node.target), node.name, source_of(node), reason))
+            source = source_of(node)
+            origin = f"{node.name!r} at {source}" if source else repr(node.name)
+            self.shared.problems.append(Problem(str(node.target), origin, reason))
 
     def run(self) -> None:
         """Convert all nodes. Raises: ModelFormatError when one does not fit its inputs."""
@@ -143,13 +146,13 @@ class GraphImporter:
                 self.fail(node, f"a graph of ATen operators has no {node.op!r}")
 
     def outputs(self) -> list[Any]:
-        """The arguments of the graph's output node, flattened."""
+        """Return the arguments of the graph's output node, flattened."""
         (output,) = (node for node in self.module.graph.nodes if node.op == "output")
         given = output.args[0]
         return list(given) if isinstance(given, (tuple, list)) else [given]
 
     def tensor(self, given: Any) -> Expr | None:
-        """An argument as one tensor: sizes as int64 of rank 0; None where it cannot be expressed or is none."""
+        """Return an argument as one tensor: sizes as int64 of rank 0; None where it cannot be expressed or is none."""
         if isinstance(given, FxNode) and given in self._failed:
             return None
         value = self.resolve(given)
@@ -167,7 +170,7 @@ class GraphImporter:
         node.decided("tensor_to_shape", vector, type_=TensorType((dim,), "bool"))
 
     def mask_size(self, node: Node, others: Sequence[Sequence[Any]]) -> Any:
-        """How many elements a mask lets through: the size of the node's result that its inputs do not have."""
+        """Return how many elements a mask lets through: the size of the node's result that its inputs do not have."""
         known = {size for shape in others for size in shape}
         given = [a for a in node.fx_node.all_input_nodes if isinstance(a.meta.get("val"), torch.Tensor)]
         known |= {size for a in given for size in self.shared.sizes.shape(a.meta["val"])}
@@ -175,7 +178,7 @@ class GraphImporter:
         return new[0] if new else self.shared.sizes.fresh("selected") - 1
 
     def function(self, results: Sequence[Expr]) -> Function:
-        """The private function that this graph is."""
+        """Return the private function that this graph is."""
         result = results[0] if len(results) == 1 else Tuple(results)
         return Function(self.builder.params, self.builder.bindings, result, {PRIVATE: True})
 
@@ -220,7 +223,7 @@ class GraphImporter:
         return fitted if several else fitted[0]
 
     def _arguments(self, node: FxNode) -> list[Any]:
-        """All arguments of the operator's schema, in order, defaults filled in."""
+        """Return all arguments of the operator's schema, in order, defaults filled in."""
         target: Any = node.target
         if not isinstance(target, torch._ops.OpOverload):
             return [self.resolve(arg) for arg in node.args]
@@ -233,7 +236,7 @@ class GraphImporter:
         return given
 
     def resolve(self, value: Any) -> Any:
-        """An argument as converters see it. Raises: RejectedError."""
+        """Return an argument as converters see it. Raises: RejectedError."""
         if isinstance(value, FxNode):
             return self._value_of(value)
         if isinstance(value, (list, tuple)):
@@ -258,7 +261,7 @@ class GraphImporter:
 
 
 def _fit(node: Node, result: Expr | Complex | None, type_: TensorType | None) -> Expr | Complex | None:
-    """A result as torch knows it: its dtype, and sizes that torch knows to be equal."""
+    """Return a result as torch knows it: its dtype, and sizes that torch knows to be equal."""
     if result is None or type_ is None:
         return result
     if isinstance(result, Complex):
@@ -286,27 +289,3 @@ def _misfit(node: FxNode, error: IRError | ShapeError) -> ModelFormatError:
         expected=error.expected,
         hint=error.hint,
     )
-
-
-def _unsupported(problems: Sequence[Problem]) -> UnsupportedOperatorError:
-    """One error for all nodes: operators by name, and for each operator and reason the nodes with their lines."""
-    ops = sorted({problem.op for problem in problems})
-    nodes: dict[tuple[str, str], list[str]] = {}
-    for problem in problems:
-        place = f"{problem.node!r}" + (f" at {problem.source}" if problem.source else "")
-        nodes.setdefault((problem.op, problem.reason), []).append(place)
-    lines = [f"{op}: {reason}: {_listed(places)}" for (op, reason), places in sorted(nodes.items())]
-    return UnsupportedOperatorError(
-        f"the program uses {len(ops)} operator{'s' if len(ops) > 1 else ''} in a way that is not supported: "
-        + ", ".join(ops),
-        where="; ".join(lines),
-        found=", ".join(ops),
-        hint="write the model without these, or compile with torch.compile(model, backend='kernelyard'), which leaves "
-        "such parts to PyTorch",
-    )
-
-
-def _listed(places: Sequence[str]) -> str:
-    shown = list(dict.fromkeys(places))
-    rest = len(shown) - MAX_LISTED
-    return ", ".join(shown[:MAX_LISTED]) + (f" and {rest} more" if rest > 0 else "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kernelyard.plugins import hookimpl
+from kernelyard.plugins.api import hookimpl
 
 if TYPE_CHECKING:
     from kernelyard_torch.frontend import TorchFrontend
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @hookimpl
 def kernelyard_frontend() -> TorchFrontend:
-    """The frontend that reads programs made by torch.export."""
+    """Return the frontend that reads programs made by torch.export."""
     from kernelyard_torch.frontend import TorchFrontend
 
     return TorchFrontend()

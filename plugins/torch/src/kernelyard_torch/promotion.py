@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from kernelyard.dims import SymbolicDim
-from kernelyard.ir import Expr
-from kernelyard_torch.node import Node, Operand
+from kernelyard.plugins.api import Expr, Operand
+from kernelyard_torch.node import Node
 from kernelyard_torch.tensors import DTYPES
 
 _TORCH = {name: dtype for dtype, name in DTYPES.items()}
@@ -19,7 +19,7 @@ def promoted(node: Node, *operands: Operand) -> tuple[Expr, ...]:
 
 
 def common_dtype(*operands: Operand) -> str:
-    """The dtype that tensors (also those of rank 0, which count less) and numbers have in common."""
+    """Return the dtype that tensors (also those of rank 0, which count less) and numbers have in common."""
     dtypes = [_of_tensor(operand) for operand in operands if isinstance(operand, Expr)]
     numbers = [_of_number(operand) for operand in operands if not isinstance(operand, Expr)]
     result: torch.Tensor | None = None

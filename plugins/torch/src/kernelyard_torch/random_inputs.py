@@ -11,7 +11,7 @@ from torch.fx import Node as FxNode
 
 
 def is_random(node: FxNode) -> bool:
-    """Whether a node draws random numbers."""
+    """Return whether a node draws random numbers."""
     return isinstance(node.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
 
 
@@ -31,14 +31,14 @@ class RandomInputs:
 
 
 def _is_size(node: FxNode) -> bool:
-    """Whether a node is made of the graph's sizes alone."""
+    """Return whether a node is made of the graph's sizes alone."""
     if isinstance(node.meta.get("val"), torch.Tensor):
         return False
     return all(_is_size(given) or given.op == "placeholder" for given in node.all_input_nodes)
 
 
 def _drawing(graph_module: GraphModule, nodes: Sequence[FxNode]) -> GraphModule:
-    """A graph that takes the same arguments and makes nothing but some nodes' results."""
+    """Return a graph that takes the same arguments and makes nothing but some nodes' results."""
     needed: set[FxNode] = set()
     waiting = list(nodes)
     while waiting:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, TypeVar
 
-from kernelyard.ir import Expr
+from kernelyard.plugins.api import Expr
 from kernelyard_torch.complex_numbers import Complex
 
 Results: TypeAlias = "Expr | Complex | Sequence[Expr | Complex | None] | None"
@@ -44,10 +44,10 @@ def converter(*names: str, complex_numbers: bool = False) -> Callable[[AnyConver
 
 
 def find(target: Any, complex_numbers: bool = False) -> Converter | None:
-    """The converter of what an fx node calls, or None."""
+    """Return the converter of what an fx node calls, or None."""
     return (_OF_COMPLEX_NUMBERS if complex_numbers else _CONVERTERS).get(str(target))
 
 
 def operators() -> tuple[str, ...]:
-    """The names of all operators that have a converter."""
+    """Return the names of all operators that have a converter."""
     return tuple(sorted({*_CONVERTERS, *_OF_COMPLEX_NUMBERS}))

@@ -53,11 +53,11 @@ class Sizes:
         return self._of(size.node.expr if isinstance(size, torch.SymInt) else size)
 
     def shape(self, tensor: torch.Tensor) -> tuple[Dim, ...]:
-        """The sizes of a (fake) tensor. Raises: NotASizeError."""
+        """Return the sizes of a (fake) tensor. Raises: NotASizeError."""
         return tuple(self.dim(size) for size in tensor.shape)
 
     def fresh(self, wanted: str) -> Dim:
-        """A size that nothing else has."""
+        """Return a size that nothing else has."""
         name = self._free(wanted)
         self._names[name] = name
         return symbol(name)
@@ -82,7 +82,7 @@ class Sizes:
 
 
 def is_unbacked(expr: sympy.Symbol) -> bool:
-    """True for a size that data decides."""
+    """Return True for a size that data decides."""
     return symbol_is_type(expr, SymT.UNBACKED_INT)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import sympy
 
-from kernelyard.ir import Constant, Expr
+from kernelyard.plugins.api import Constant, Expr
 from kernelyard_torch.sizes import NotASizeError
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ _ROUNDING = {"FloorToInt": "floor", "CeilToInt": "ceil", "TruncToInt": "trunc", 
 
 
 def number(node: Node, expr: Any) -> Expr:
-    """A SymPy expression as a tensor of rank 0: bool for relations, int64 for sizes, else float64.
+    """Return a SymPy expression as a tensor of rank 0: bool for relations, int64 for sizes, else float64.
 
     Raises: RejectedError for functions that are not supported.
     """

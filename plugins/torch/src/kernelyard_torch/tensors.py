@@ -33,7 +33,7 @@ _BITS = {
 
 
 def to_array(tensor: torch.Tensor) -> np.ndarray:
-    """A NumPy view of a dense tensor in host memory: no copy.
+    """Return a NumPy view of a dense tensor in host memory: no copy.
 
     Raises: TypeError for tensors elsewhere, sparse ones, and dtypes that we do not have.
     """

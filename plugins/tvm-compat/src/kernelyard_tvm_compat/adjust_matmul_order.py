@@ -44,7 +44,7 @@ class AdjustMatmulOrder(FunctionPass):
         return rewrite(function, rules, module)
 
     def _better(self, match: Match, known: ConstantValues) -> Expr | None:
-        """The other order, where it is better."""
+        """Return the other order, where it is better."""
         chain = _chain(match)
         if chain is None:
             return None
@@ -110,7 +110,9 @@ def _operations(product: Call) -> Dim:
 
 
 def _is_positive(dim: Dim) -> bool:
-    """True when a dim is more than 0 whatever its symbols are: no coefficient is negative once they count from 0."""
+    """Return True when a dim is more than 0 whatever its symbols are: no coefficient is negative once they count from
+    0.
+    """
     shifted = dims.substitute(dim, {name: dims.symbol(name) + 1 for name in dims.symbols_of(dim)})
     if isinstance(shifted, int):
         return shifted > 0

@@ -83,7 +83,7 @@ class _Marking:
         self._name_of: dict[tuple[object, ...], str] = {}
 
     def marked(self, binding: Binding, target: str) -> Binding:
-        """The binding as a call of a region with nothing else in it."""
+        """Return the binding as a call of a region with nothing else in it."""
         inputs: dict[Expr, None] = dict.fromkeys(o for o in operands(binding.value) if isinstance(o, (Var, Constant)))
         lifted = lift([binding], tuple(inputs), [binding.var], {CODEGEN: target})
         key = structural_key(lifted.function)
@@ -94,7 +94,7 @@ class _Marking:
 
 
 def region_backend(value: Expr, module: IRModule) -> str | None:
-    """The backend of the region that a value calls; None for anything else."""
+    """Return the backend of the region that a value calls; None for anything else."""
     if not isinstance(value, Call) or isinstance(value.op, Op) or value.op.name not in module:
         return None
     return module[value.op.name].attrs.get(CODEGEN)

@@ -37,7 +37,7 @@ class _Canonicalizer(FunctionMutator):
         return self._whole(value) or value if isinstance(value, Tuple) else value
 
     def _whole(self, value: Tuple) -> Expr | None:
-        """The tuple whose items, all and in order, are the fields."""
+        """Return the tuple whose items, all and in order, are the fields."""
         items = [self.value_of(field) for field in value.fields]
         if not items or not all(isinstance(item, TupleGetItem) and item.index == i for i, item in enumerate(items)):
             return None

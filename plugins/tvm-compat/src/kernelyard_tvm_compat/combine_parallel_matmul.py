@@ -79,7 +79,7 @@ class _Combining:
         return Function(self.function.params, bindings, self.function.result, self.function.attrs)
 
     def _with_epilogues(self, group: list[_Branch], start: int) -> list[_Branch]:
-        """The branches with a bias, and then an activation, if all have one."""
+        """Return the branches with a bias, and then an activation, if all have one."""
         with_bias = [self._with_bias(branch, start) for branch in group]
         if all(with_bias):
             group = [branch for branch in with_bias if branch]

@@ -16,7 +16,7 @@ class ConstantValues:
         self._vars: set[Var] = set()
 
     def are(self, dataflow: Dataflow, *values: Expr) -> bool:
-        """True when all `values` are known; each is an operand in `dataflow`, or a new call of such."""
+        """Return True when all `values` are known; each is an operand in `dataflow`, or a new call of such."""
         if dataflow is not self._dataflow:
             self._dataflow, self._vars = dataflow, set()
             for binding in dataflow.bindings:

@@ -101,7 +101,7 @@ def _deviation(d: _Decomposer, x: Expr, axes: Axes, epsilon: float) -> Expr:
 
 
 def _over(d: _Decomposer, parameter: Expr, x: Expr, axes: Axes) -> Expr:
-    """A parameter with one element for each place along `axes`, so that it broadcasts to `x`."""
+    """Return a parameter with one element for each place along `axes`, so that it broadcasts to `x`."""
     shape = tuple(dim if i in axes else 1 for i, dim in enumerate(x.tensor_type.shape))
     return parameter if parameter.tensor_type.shape == shape else d.op("reshape", parameter, shape=shape)
 

@@ -94,7 +94,7 @@ class _Partition:
         return [Binding(result, new), *unpacked, Binding(binding.var, Tuple([items[place] for place in places]))]
 
     def _with_inputs_once(self, region: Function, args: Iterable[Expr]) -> tuple[Function, list[Expr]]:
-        """The region with constants bound, and a single parameter for each different argument."""
+        """Return the region with constants bound, and a single parameter for each different argument."""
         constants: dict[Var, Constant] = {}
         first: dict[object, Var] = {}
         same: dict[Expr, Expr] = {}
@@ -134,7 +134,8 @@ def _renamed(function: Function, same: Mapping[Expr, Expr]) -> Function:
 
 
 def _with_outputs_once(region: Function) -> tuple[Function, list[int]]:
-    """The region with each output returned once; for each result that it had, the number of the output that it is now.
+    """Return the region with each output returned once; for each result that it had, the number of the output that it
+    is now.
 
     A whole tuple becomes its items.
     """

@@ -46,7 +46,7 @@ class _Reorderer(FunctionMutator):
         return make("permute_dims", self.emit(make("concat", *originals, axis=axes[value.attrs["axis"]])), axes=axes)
 
     def _copy(self, arg: Expr, reader: Var) -> Call | None:
-        """The permutation that makes an operand which nothing else reads."""
+        """Return the permutation that makes an operand which nothing else reads."""
         if not isinstance(arg, Var) or self.dataflow.is_returned(arg) or self.dataflow.users(arg) != (reader,):
             return None
         return defining_call(self, arg, "permute_dims")

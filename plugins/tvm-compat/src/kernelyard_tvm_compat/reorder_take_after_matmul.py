@@ -44,7 +44,7 @@ def _taken_later(match: Match, x: Expr, weights: Expr, indices: Expr) -> Expr | 
 
 
 def _taken_by_batch(x: Expr, weights: Expr, indices: Expr) -> Expr:
-    """All products of each batch, of shape (batches, tables, rows, columns), and of these the batch's own."""
+    """Return all products of each batch, of shape (batches, tables, rows, columns), and of these the batch's own."""
     batches, rows, inner = x.tensor_type.shape
     tables, _, columns = weights.tensor_type.shape
     side_by_side = op.reshape(op.permute_dims(weights, axes=(1, 0, 2)), shape=(inner, tables * columns))

@@ -24,7 +24,7 @@ _RULES: dict[tuple[str, str], OpRule] = {}
 
 
 def accept_all(call: Call) -> Answer:
-    """The rule of an operator that a backend takes in every form."""
+    """Return the rule of an operator that a backend takes in every form."""
     return Accept()
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from kernelyard.errors import DeviceError
-from kernelyard.runtime import memory
-from kernelyard.runtime.device import Device
-from kernelyard.runtime.device_driver import DeviceDriver
-from kernelyard.runtime.module import BoundTensor
+from kernelyard.runtime.abi import memory
+from kernelyard.runtime.abi.module import BoundTensor
+from kernelyard.runtime.device.device import Device
+from kernelyard.runtime.device.driver import DeviceDriver
 
 COUNT = 2
 FIRST = 1 << 60  # beyond every address of the host: following one ends the process

@@ -6,9 +6,9 @@ from functools import partial
 
 import numpy as np
 
-from kernelyard.runtime.device_array import DeviceArray
-from kernelyard.runtime.json_runtime import JSONRuntime
-from kernelyard.runtime.module import BoundCall, BoundTensor
+from kernelyard.runtime.abi.module import BoundCall, BoundTensor
+from kernelyard.runtime.device.array import DeviceArray
+from kernelyard.runtime.modules.json_runtime import JSONRuntime
 
 KERNELS = {"matmul": lambda y, a, b: np.matmul(a, b, out=y), "relu": lambda y, a: np.maximum(a, 0, out=y)}
 

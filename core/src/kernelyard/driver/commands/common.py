@@ -25,7 +25,7 @@ from kernelyard.runtime.text_table import fold
 if TYPE_CHECKING:
     import numpy as np
 
-    from kernelyard.runtime.executable import Executable
+    from kernelyard.runtime.execute.executable import Executable
 
 ARTIFACT_SUFFIX = ".kyar"
 
@@ -50,7 +50,7 @@ class CompileOptions:
     precision: str | None = None
 
     def arguments(self) -> dict[str, Any]:
-        """The arguments of `compile` and `explain` that say the same."""
+        """Return the arguments of `compile` and `explain` that say the same."""
         return {
             "target": self.target or "cpu",
             "backends": backend_list(self.backends or "auto"),
@@ -143,7 +143,7 @@ def required_shares(requirements: Sequence[str]) -> dict[str, float]:
 def open_executable(path: Path, how: CompileOptions, threads: int | None) -> Executable:
     """Load an artifact or a shared library that holds one, or compile a model."""
     if is_artifact(path):
-        from kernelyard.runtime.loader import load
+        from kernelyard.runtime.artifact.loader import load
 
         how.refuse(path)
         return load(path, threads=threads)
@@ -155,8 +155,8 @@ def open_executable(path: Path, how: CompileOptions, threads: int | None) -> Exe
 
 
 def is_artifact(path: Path) -> bool:
-    """True for an artifact and for a shared library, by what is in the file; what cannot be read is neither."""
-    from kernelyard.runtime.container import is_container
+    """Return True for an artifact and for a shared library, by what is in the file; what cannot be read is neither."""
+    from kernelyard.runtime.artifact.container import is_container
 
     try:
         return is_container(path)
@@ -288,7 +288,7 @@ def _finite(value: Any) -> Any:
 
 
 def terminal_width() -> int | None:
-    """How many columns people see; None where what is printed goes elsewhere, which needs whole lines."""
+    """Return how many columns people see; None where what is printed goes elsewhere, which needs whole lines."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 

@@ -18,8 +18,8 @@ from kernelyard.plugins import trial
 from kernelyard.plugins.guard import guarded
 from kernelyard.plugins.hookspecs import API_VERSION
 from kernelyard.plugins.manager import BackendInfo, backends, get_manager
-from kernelyard.runtime.entry_points import EntryPoint, distribution_of
-from kernelyard.runtime.loader import runtime_entry_points
+from kernelyard.runtime.artifact.loader import runtime_entry_points
+from kernelyard.runtime.installed.entry_points import EntryPoint, distribution_of
 from kernelyard.runtime.text_table import aligned
 
 FAULTS = ("broken", "incompatible", "unavailable")
@@ -102,7 +102,7 @@ def _print_table(rows: Sequence[Sequence[str]]) -> None:
 
 
 def _way_to(part: str, extra: str, infos: Sequence[BackendInfo]) -> str:
-    """How to have a plugin that provides a part: what is wrong with an installed one, else what to install."""
+    """Return how to have a plugin that provides a part: what is wrong with an installed one, else what to install."""
     installed = [f"{info.name} is {info.state}: {info.hint or info.reason}" for info in infos if part in info.provides]
     return "; ".join(installed) or f"pip install 'kernelyard[{extra}]'"
 
@@ -121,7 +121,7 @@ def _facts_of(part: str) -> dict[str, dict[str, str]]:
 
 
 def _runtimes(entries: Sequence[EntryPoint]) -> dict[str, dict[str, str]]:
-    """The installed runtime halves by kind; the reason says why one cannot load modules."""
+    """Return the installed runtime halves by kind; the reason says why one cannot load modules."""
     found: dict[str, dict[str, str]] = {}
     for entry, reason in zip(entries, runtime_half_faults(entries), strict=True):
         dist, version = distribution_of(entry)

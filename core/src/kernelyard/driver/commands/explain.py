@@ -53,12 +53,12 @@ def command(model: Path, page: Path | None, kernels: bool, how: CompileOptions, 
 
 
 def _report(model: Path, how: CompileOptions) -> Report:
-    """The report that an artifact was saved with, or that of a compile to be."""
+    """Return the report that an artifact was saved with, or that of a compile to be."""
     if not is_artifact(model):
         from kernelyard.driver.compile import explain
 
         return explain(model, **how.arguments())
-    from kernelyard.runtime.container import read_container
+    from kernelyard.runtime.artifact.container import read_container
     from kernelyard.runtime.report import Report
 
     how.refuse(model)

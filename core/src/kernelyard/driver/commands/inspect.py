@@ -11,9 +11,9 @@ import click
 from kernelyard.driver.commands.common import json_option, print_json
 
 if TYPE_CHECKING:
-    from kernelyard.runtime.container import Contents
-    from kernelyard.runtime.program import Program
-    from kernelyard.runtime.spec import Fields, TensorSpec
+    from kernelyard.runtime.abi.spec import Fields, TensorSpec
+    from kernelyard.runtime.artifact.container import Contents
+    from kernelyard.runtime.program.program import Program
 
 MAX_TEXT = 80  # of a metadata value, for people; JSON has all
 
@@ -26,7 +26,7 @@ def command(artifact: Path, code: bool, as_json: bool) -> None:
     """Show the programs, modules, weights, metadata and report of ARTIFACT."""
     facts = read_facts(artifact)
     if code:
-        from kernelyard.runtime.loader import load
+        from kernelyard.runtime.artifact.loader import load
 
         facts["code"] = load(artifact).inspect()
     if as_json:
@@ -41,12 +41,12 @@ def read_facts(artifact: Path) -> dict[str, Any]:
 
     Raises: ArtifactError, ArtifactCorruptedError, ArtifactVersionError.
     """
-    from kernelyard.runtime import safetensors_format
-    from kernelyard.runtime.artifact import CONSTANTS
-    from kernelyard.runtime.container import read_container
-    from kernelyard.runtime.program import Program
+    from kernelyard.runtime.abi.spec import Fields
+    from kernelyard.runtime.artifact import safetensors_format
+    from kernelyard.runtime.artifact.container import read_container
+    from kernelyard.runtime.artifact.kyar import CONSTANTS
+    from kernelyard.runtime.program.program import Program
     from kernelyard.runtime.report import Report
-    from kernelyard.runtime.spec import Fields
 
     contents = read_container(artifact)
     manifest = contents.manifest
@@ -80,7 +80,7 @@ def _program(program: Program) -> dict[str, Any]:
 
 
 def _tensors(specs: Sequence[TensorSpec]) -> list[dict[str, Any]]:
-    from kernelyard.runtime.spec import shape_to_json
+    from kernelyard.runtime.abi.spec import shape_to_json
 
     return [{"name": spec.name, "shape": shape_to_json(spec.shape), "dtype": spec.dtype} for spec in specs]
 

@@ -58,7 +58,7 @@ def new_backend(name: str, folder: Path) -> None:
 def check_name(name: str) -> None:
     """Raises: PluginError for a name that is no plain word, has a meaning, or belongs to an installed plugin."""
     from kernelyard.plugins.manager import GROUP
-    from kernelyard.runtime.entry_points import distribution_of, find
+    from kernelyard.runtime.installed.entry_points import distribution_of, find
 
     if not NAME.fullmatch(name):
         expected = "lower-case letters and digits, beginning with a letter, words joined by single hyphens"
@@ -71,7 +71,9 @@ def check_name(name: str) -> None:
 
 
 def template() -> Path:
-    """The folder of the template: in the installed package, or in the repository where that is installed in place."""
+    """Return the folder of the template: in the installed package, or in the repository where that is installed in
+    place.
+    """
     package = Path(kernelyard.__file__).parent
     shipped, in_place = package / "driver" / "template", package.parents[2] / "plugins" / "_template"
     return shipped if shipped.exists() else in_place

@@ -11,10 +11,10 @@ from kernelyard.plugins import trial
 from kernelyard.plugins.backend import Backend
 from kernelyard.plugins.guard import guarded
 from kernelyard.plugins.manager import BackendInfo, get_manager
-from kernelyard.runtime.device import GROUP, device_kinds
-from kernelyard.runtime.entry_points import EntryPoint, distribution_of
-from kernelyard.runtime.module import RuntimeModule
-from kernelyard.runtime.runtime_api import RUNTIME_API, check_runtime_api
+from kernelyard.runtime.abi.api_range import RUNTIME_API, check_runtime_api
+from kernelyard.runtime.abi.module import RuntimeModule
+from kernelyard.runtime.device.device import GROUP, device_kinds
+from kernelyard.runtime.installed.entry_points import EntryPoint, distribution_of
 from kernelyard.target import Target
 
 SLOW_SECONDS = 2.0  # that import, hooks and probe may take together; every compile waits for them
@@ -78,7 +78,7 @@ def _import_fault(entry: EntryPoint) -> str:
 
 
 def _kinds(module: str) -> set[str]:
-    """The kinds of the RuntimeModules that an imported module names and its own package defines."""
+    """Return the kinds of the RuntimeModules that an imported module names and its own package defines."""
     package = module.partition(".")[0]
     classes = [each for each in vars(sys.modules[module]).values() if isinstance(each, type)]
     own = [each for each in classes if issubclass(each, RuntimeModule) and each.__module__.startswith(package)]

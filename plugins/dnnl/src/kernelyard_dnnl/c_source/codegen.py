@@ -15,10 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from kernelyard.ir import Constant
-from kernelyard.placement.c_source import CSourceCodegen, static_shape
-from kernelyard.runtime.json_runtime import JSONGraph
-from kernelyard.runtime.native_unit import SharedLibrary
+from kernelyard.plugins.api import Constant, CSourceCodegen, static_shape
+from kernelyard.runtime.api import JSONGraph, SharedLibrary
 from kernelyard_dnnl import _native
 from kernelyard_dnnl._native import load_library
 from kernelyard_dnnl.c_source.region import RegionWriter
@@ -44,7 +42,7 @@ _C_TYPES: Mapping[Any, str] = {
 
 @cache
 def _preamble() -> str:
-    """The prototypes of oneDNN's C functions, and what all regions share."""
+    """Return the prototypes of oneDNN's C functions, and what all regions share."""
     results = {name: (ctypes.c_int, types) for name, types in _native.SIGNATURES.items()} | _native.QUERIES
     lines = [
         f"{_C_TYPES[result]} {name}({', '.join(_C_TYPES[type_] for type_ in types)});"
@@ -75,7 +73,7 @@ class DnnlC(CSourceCodegen):
 
 
 def _digest(buffer: Buffer, constants: dict[str, np.ndarray]) -> str:
-    """The digest of a constant; one that the lowering made joins `constants`."""
+    """Return the digest of a constant; one that the lowering made joins `constants`."""
     if buffer.key in constants:
         return buffer.key
     assert buffer.constant is not None

@@ -58,7 +58,7 @@ class RegionWriter:
         return tuple(self._constants.values())
 
     def write(self, name: str) -> str:
-        """The region's part of the text: tables, and the functions of the interface."""
+        """Return the region's part of the text: tables, and the functions of the interface."""
         operations = [
             (
                 self._executed_primitive(_recipe(operation)),
@@ -90,7 +90,7 @@ class RegionWriter:
 
     # --- tensors --------------------------------------------------------------------------------------------------
     def _place(self, value: Value) -> int:
-        """The number of the table's row for a tensor."""
+        """Return the number of the table's row for a tensor."""
         descriptor = self._descriptor(value.descriptor)
         key = (value.buffer, value.nbytes_before, descriptor)
         if key not in self._places:
@@ -241,23 +241,23 @@ C_TYPES: Mapping[type, str] = {
 
 
 def _prototype(recipe: Recipe) -> str:
-    """The declaration of the function that makes the primitive's descriptor; a text may have it several times."""
+    """Return the declaration of the function that makes the primitive's descriptor; a text may have it several times."""
     types = ", ".join(C_TYPES[type(argument)] for argument in recipe.arguments)
     return f"int dnnl_{recipe.kind}_primitive_desc_create(void**, void*, {types}, void*);"
 
 
 def _dims(values: Iterable[int]) -> str:
-    """A `dnnl_dims_t`."""
+    """Return a `dnnl_dims_t`."""
     return f"(const int64_t[{enums.MAX_NDIMS}]){{{', '.join(map(str, values)) or '0'}}}"
 
 
 def _float(value: float) -> str:
-    """A C literal of the very float."""
+    """Return a C literal of the very float."""
     if value != value or value in (float("inf"), -float("inf")):
         return "NAN" if value != value else f"{'-' if value < 0 else ''}INFINITY"
     return f"{float(value).hex()}f"
 
 
 def _table(type_: str, name: str, rows: Iterable[str]) -> str:
-    """A constant array; C has no empty ones."""
+    """Return a constant array; C has no empty ones."""
     return f"static const {type_} {name}[] = {{{', '.join(rows) or '0'}}};"

@@ -1,44 +1,59 @@
-"""The kinds of primitives, one declaration each; the schema of a kind's node is in its module's docstring."""
+"""The kinds of primitives, one declaration each; the schema of a kind's node is in its module's docstring.
+
+A module is imported when it is needed: a graph that runs needs those of its own nodes, patterns need all.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
+from importlib import import_module
 
 from kernelyard_dnnl.lowering import Lower
 from kernelyard_dnnl.primitive_kind import PrimitiveKind
-from kernelyard_dnnl.primitives.batch_norm import BATCH_NORM
-from kernelyard_dnnl.primitives.concat import CONCAT
-from kernelyard_dnnl.primitives.convolution import CONVOLUTION, TRANSPOSED_CONVOLUTION
-from kernelyard_dnnl.primitives.elementwise import BINARY, ELTWISE
-from kernelyard_dnnl.primitives.layer_norm import LAYER_NORM
-from kernelyard_dnnl.primitives.lrn import LRN
-from kernelyard_dnnl.primitives.matmul import MATMUL
-from kernelyard_dnnl.primitives.movement import CAST, REORDER, RESHAPE, SLICE
-from kernelyard_dnnl.primitives.pooling import POOL
-from kernelyard_dnnl.primitives.reduction import REDUCE
-from kernelyard_dnnl.primitives.resampling import RESAMPLE
-from kernelyard_dnnl.primitives.softmax import LOG_SOFTMAX, SOFTMAX
 
-# Most wanted first: what computes most comes before what merely follows it.
-PRIMITIVES: tuple[PrimitiveKind, ...] = (
-    CONVOLUTION,
-    TRANSPOSED_CONVOLUTION,
-    MATMUL,
-    SOFTMAX,
-    LOG_SOFTMAX,
-    LAYER_NORM,
-    BATCH_NORM,
-    LRN,
-    POOL,
-    REDUCE,
-    RESAMPLE,
-    CONCAT,
-    ELTWISE,
-    BINARY,
-    CAST,
-    REORDER,
-    RESHAPE,
-    SLICE,
-)
-BY_OPERATOR: Mapping[str, PrimitiveKind] = {op: kind for kind in PRIMITIVES for op in kind.ops}
-LOWERINGS: Mapping[str, Lower] = {kind.node: kind.lower for kind in PRIMITIVES}
+# The module that declares each kind of node. Most wanted first: what computes most comes before what merely follows it.
+MODULES: Mapping[str, str] = {
+    "conv": "convolution",
+    "conv_transpose": "convolution",
+    "matmul": "matmul",
+    "softmax": "softmax",
+    "log_softmax": "softmax",
+    "layer_norm": "layer_norm",
+    "batch_norm": "batch_norm",
+    "lrn": "lrn",
+    "pool": "pooling",
+    "reduce": "reduction",
+    "resample": "resampling",
+    "concat": "concat",
+    "eltwise": "elementwise",
+    "binary": "elementwise",
+    "cast": "movement",
+    "reorder": "movement",
+    "reshape": "movement",
+    "slice": "movement",
+}
+
+
+@cache
+def kind_of(node: str) -> PrimitiveKind:
+    """Return the kind of primitive that a kind of node is."""
+    declared = vars(import_module(f"{__name__}.{MODULES[node]}")).values()
+    return next(each for each in declared if isinstance(each, PrimitiveKind) and each.node == node)
+
+
+@cache
+def all_kinds() -> tuple[PrimitiveKind, ...]:
+    """Return every kind, in the order of `MODULES`."""
+    return tuple(map(kind_of, MODULES))
+
+
+@cache
+def kinds_by_operator() -> Mapping[str, PrimitiveKind]:
+    """Return the kind that computes each operator."""
+    return {op: kind for kind in all_kinds() for op in kind.ops}
+
+
+def lowering_of(node: str) -> Lower | None:
+    """Return what lowers a kind of node; None for one that oneDNN has no primitive for."""
+    return kind_of(node).lower if node in MODULES else None

@@ -73,7 +73,7 @@ def _folded(operands: list[Value], epsilon: float, graph: Lowering) -> tuple[Val
 
 
 def _computed(operands: list[Value], epsilon: float, graph: Lowering) -> tuple[Value, Value]:
-    """The same by primitives, where the statistics are known only at run time."""
+    """Return the same by primitives, where the statistics are known only at run time."""
     gamma, beta, mean, variance = (graph.plain(operand) for operand in operands)
     layout = dense(gamma.shape, gamma.descriptor.dtype)
     root = [Step("eltwise", Eltwise("linear", 1.0, epsilon)), Step("eltwise", Eltwise("pow", 1.0, -0.5))]

@@ -40,12 +40,12 @@ def check(concat: Candidate) -> Refusal | None:
 
 
 def _is_stack(composite: Composite) -> bool:
-    """True where each operand is one element thick along the axis."""
+    """Return True where each operand is one element thick along the axis."""
     return all(operand.tensor_type.shape[axis_of(composite)] == 1 for operand in composite.operands)
 
 
 def _run_length(composite: Composite, order: tuple[int, ...] | None) -> float | None:
-    """How many elements lie side by side in an operand, on average; None where that is not known."""
+    """Return how many elements lie side by side in an operand, on average; None where that is not known."""
     if order is None:
         return None
     shape = composite.anchor.tensor_type.shape
@@ -54,7 +54,7 @@ def _run_length(composite: Composite, order: tuple[int, ...] | None) -> float | 
 
 
 def axis_of(composite: Composite) -> int:
-    """The axis that a concat joins, counted from the front."""
+    """Return the axis that a concat joins, counted from the front."""
     return composite.anchor.attrs["axis"] % composite.anchor.tensor_type.rank
 
 
@@ -74,7 +74,7 @@ def lower_concat(node: Node, graph: Lowering) -> Value:
 
 
 def _concat_order(operands: list[Value], axis: int) -> Shape:
-    """The order of dims to join in: the common one, unless that would interleave single elements."""
+    """Return the order of dims to join in: the common one, unless that would interleave single elements."""
     order = _common_order(operands)
     inner = math.prod(operands[0].shape[other] for other in order[order.index(axis) + 1 :])
     if inner * itemsize(operands[0].descriptor.dtype) < CACHE_LINE and all(x.shape[axis] == 1 for x in operands):
@@ -84,7 +84,7 @@ def _concat_order(operands: list[Value], axis: int) -> Shape:
 
 
 def _common_order(operands: list[Value]) -> Shape:
-    """The order of dims that holds most elements; a layout chosen by a primitive wins over row-major."""
+    """Return the order of dims that holds most elements; a layout chosen by a primitive wins over row-major."""
     votes: Counter[Shape] = Counter()
     rank = len(operands[0].shape)
     for operand in operands:

@@ -55,18 +55,18 @@ def check(convolution: Candidate) -> Refusal | None:
 
 
 def attributes(group: Composite) -> dict[str, Any]:
-    """The window; a `pad` before the convolution is part of it."""
+    """Return the window; a `pad` before the convolution is part of it."""
     attrs = window_attributes(group)
     return attrs | _with_padding(attrs, group.readers[0].attrs["pads"]) if 0 in group.readers else attrs
 
 
 def transposed_attributes(group: Composite) -> dict[str, Any]:
-    """The window, and what the result has beyond it."""
+    """Return the window, and what the result has beyond it."""
     return window_attributes(group) | {"output_padding": list(group.anchor.attrs["output_padding"])}
 
 
 def window_attributes(group: Composite) -> dict[str, Any]:
-    """The window of the operator itself."""
+    """Return the window of the operator itself."""
     attrs = group.anchor.attrs
     return {
         "rank": len(attrs["strides"]),
@@ -78,7 +78,7 @@ def window_attributes(group: Composite) -> dict[str, Any]:
 
 
 def _with_padding(attrs: Mapping[str, Any], pads: Sequence[Dim]) -> dict[str, list[Dim]]:
-    """The padding of a convolution together with that of the `pad` before it."""
+    """Return the padding of a convolution together with that of the `pad` before it."""
     rank = len(pads) // 2
     before, after = pads[2:rank], pads[rank + 2 :]
     return {
@@ -128,7 +128,7 @@ class Convolution(NamedTuple):
         )
 
     def narrow(self, preferred: Primitive) -> Primitive:
-        """The primitive, or that of the implementation that leaves fewer of its vectors idle.
+        """Return the primitive, or that of the implementation that leaves fewer of its vectors idle.
 
         oneDNN prefers vectors of 16 channels. Those of 8 are as quick where the processor works on halves, and quicker
         where the last 16 would be half empty: 24 channels take 0.7 of the time. Beyond that the implementations for
@@ -177,7 +177,7 @@ def _trivial_axes(node: Node) -> frozenset[int]:
 
 
 def _without_axes(node: Node, axes: frozenset[int], graph: Lowering) -> Node:
-    """The same convolution with fewer spatial dims."""
+    """Return the same convolution with fewer spatial dims."""
     kept = [axis for axis in range(len(node.shape)) if axis not in axes]
 
     def squeezed(value: Value) -> Value:
@@ -258,8 +258,9 @@ def _lower(node: Node, graph: Lowering, weight: Value, geometry: Geometry) -> Va
 
 
 def _preferred(convolution: Convolution, data: MemoryDescriptor, node: Node, fused: PostOps | None) -> Primitive:
-    """The primitive with those post-ops, where there is fast code for it with channels last; else one without, which
-    decides about the layouts."""
+    """Return the primitive with those post-ops, where there is fast code for it with channels last; else one without,
+    which decides about the layouts.
+    """
     if fused:
         try:
             source, destination = next(_layout_choices(data, node.shape, node.dtype))
@@ -273,7 +274,7 @@ def _preferred(convolution: Convolution, data: MemoryDescriptor, node: Node, fus
 
 
 def _bare(convolution: Convolution, data: MemoryDescriptor, result: Shape, dtype: str) -> Primitive:
-    """The primitive without post-ops: channels last, unless only another layout has fast code."""
+    """Return the primitive without post-ops: channels last, unless only another layout has fast code."""
     best: tuple[int, Primitive] | None = None
     for source, destination in _layout_choices(data, result, dtype):
         try:

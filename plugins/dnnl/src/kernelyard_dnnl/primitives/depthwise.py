@@ -69,7 +69,7 @@ def _is_pointwise(node: Node) -> bool:
 
 
 def _is_depthwise(node: Node) -> bool:
-    """A window of 3 x 3 for each channel, as oneDNN has it as a post-op, in float32."""
+    """Return a window of 3 x 3 for each channel, as oneDNN has it as a post-op, in float32."""
     attrs, channels, weight = node.attrs, node.shape[1], node.operands["weight"]
     strides, begin = tuple(attrs["strides"]), node.sizes("padding_begin")
     dtypes = {node.dtype, *(value.descriptor.dtype for value in node.operands.values())}

@@ -30,8 +30,7 @@ from kernelyard_dnnl.primitives.post_ops import (
 from kernelyard_dnnl.values import Node, Value
 
 if TYPE_CHECKING:
-    from kernelyard.patterns import Pattern
-    from kernelyard.placement.json_serializer import KernelNode
+    from kernelyard.plugins.api import KernelNode, Pattern
     from kernelyard_dnnl.candidate import Candidate
     from kernelyard_dnnl.composite import Composite
 
@@ -45,18 +44,20 @@ def check(arithmetic: Candidate) -> Refusal | None:
 
 
 def anchor() -> Pattern:
-    """An activation or arithmetic by itself: one pattern, so that the longest chain is found."""
-    from kernelyard.patterns import is_op, wildcard
+    """Return an activation or arithmetic by itself: one pattern, so that the longest chain is found."""
+    from kernelyard.plugins.api import is_op, wildcard
     from kernelyard_dnnl.patterns import activation
 
     return activation(wildcard()) | is_op(*ALGORITHMS)(wildcard(), wildcard())
 
 
 def write_eltwise(composite: Composite) -> KernelNode:
-    """The node of an activation. What is more than one function is a product with one: a binary primitive takes it all
-    as post-ops, an eltwise one does not."""
-    from kernelyard.ir import Constant
-    from kernelyard.placement.json_serializer import KernelNode
+    """Return the node of an activation.
+
+    What is more than one function is a product with one: a binary primitive takes it all as post-ops, an eltwise one
+    does not.
+    """
+    from kernelyard.plugins.api import Constant, KernelNode
     from kernelyard_dnnl.nodes import eltwise_post_op
     from kernelyard_dnnl.stages import functions_of
 
@@ -107,7 +108,7 @@ def lower_binary(node: Node, graph: Lowering) -> Value:
 
 
 def _better_second(left: Value, right: Value, node: Node) -> bool:
-    """True when the second operand should be the first for oneDNN."""
+    """Return True when the second operand should be the first for oneDNN."""
     rank = len(node.shape)
     left_is_full, right_is_full = (padded_shape(side.shape, rank) == node.shape for side in (left, right))
     if left_is_full and right_is_full:
@@ -117,7 +118,7 @@ def _better_second(left: Value, right: Value, node: Node) -> bool:
 
 
 def _full(left: Value, node: Node, graph: Lowering) -> Value:
-    """The first operand in the result's shape, spread out where both operands broadcast."""
+    """Return the first operand in the result's shape, spread out where both operands broadcast."""
     left = graph.reshaped(left, padded_shape(left.shape, len(node.shape)))
     if left.shape != node.shape:
         return expanded(graph, left, dense(node.shape, left.descriptor.dtype))
@@ -125,7 +126,7 @@ def _full(left: Value, node: Node, graph: Lowering) -> Value:
 
 
 def _shown_like(value: Value, layout: MemoryDescriptor, shown: Value) -> Value | None:
-    """A tensor that broadcasts to `layout`, with the dims merged as in `shown`."""
+    """Return a tensor that broadcasts to `layout`, with the dims merged as in `shown`."""
     if shown.descriptor == layout:
         return value
     if value.shape == layout.shape:

@@ -56,7 +56,7 @@ class Form(NamedTuple):
         return _fold(self.matrix) if self.folded else self.matrix
 
     def show(self, value: Value) -> Value | None:
-        """A tensor that broadcasts to the result, in the form that oneDNN sees; None where that needs a copy."""
+        """Return a tensor that broadcasts to the result, in the form that oneDNN sees; None where that needs a copy."""
         padded = padded_shape(value.shape, len(self.result))
         if self.matrix != self.result:
             padded = self._with_matrix_dims(padded)
@@ -88,7 +88,7 @@ def lower_matmul(node: Node, graph: Lowering) -> Value:
 
 
 def _matrix(value: Value, transposed: bool, *, row: bool) -> Value:
-    """An operand with its transposition applied and, for a vector, the missing dim put in."""
+    """Return an operand with its transposition applied and, for a vector, the missing dim put in."""
     if len(value.shape) == 1:
         size = value.shape[0]
         shown = value.reshaped((1, size) if row else (size, 1))

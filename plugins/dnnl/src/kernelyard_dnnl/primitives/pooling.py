@@ -21,7 +21,7 @@ from kernelyard_dnnl.primitives.window import padding_attributes
 from kernelyard_dnnl.values import Node, Value
 
 if TYPE_CHECKING:
-    from kernelyard.ir import Call
+    from kernelyard.plugins.api import Call
     from kernelyard_dnnl.candidate import Candidate
     from kernelyard_dnnl.composite import Composite
 
@@ -41,7 +41,7 @@ def check(pool: Candidate) -> Refusal | None:
 
 
 def _ceil_is_floor(call: Call) -> bool:
-    """True when the windows end exactly at the padded end, so that rounding does not matter."""
+    """Return True when the windows end exactly at the padded end, so that rounding does not matter."""
     attrs, data, out = call.attrs, call.args[0].tensor_type.shape, call.tensor_type.shape
     rank = len(attrs["pool_size"])
     for i, (size, stride, step) in enumerate(zip(attrs["pool_size"], attrs["strides"], attrs["dilation"], strict=True)):
@@ -52,7 +52,7 @@ def _ceil_is_floor(call: Call) -> bool:
 
 
 def attributes(group: Composite) -> dict[str, Any]:
-    """The algorithm and the window."""
+    """Return the algorithm and the window."""
     attrs = group.anchor.attrs
     counted = "avg_include_padding" if attrs.get("count_include_pad") else "avg_exclude_padding"
     return {
@@ -92,7 +92,7 @@ def lower_pool(node: Node, graph: Lowering) -> Value:
 
 
 def _without_faulty_operands(node: Node, source: MemoryDescriptor) -> tuple[Node, list[Step]]:
-    """The node with the post-ops that are to be fused, and the others.
+    """Return the node with the post-ops that are to be fused, and the others.
 
     In row-major layout oneDNN 3.2 reads the operands of post-ops from wrong places.
     """
@@ -113,7 +113,7 @@ class Pooling(NamedTuple):
     dtype: str
 
     def result(self, source: MemoryDescriptor) -> MemoryDescriptor:
-        """The layout of the result: that of the source."""
+        """Return the layout of the result: that of the source."""
         return dense(self.shape, self.dtype, source.order)
 
     def primitive(self, source: MemoryDescriptor, post_ops: PostOps = ()) -> Primitive:

@@ -40,7 +40,7 @@ class Epilogue:
 
 
 def steps_of(node: Node) -> list[Step]:
-    """A node's post-ops with their operands.
+    """Return a node's post-ops with their operands.
 
     Raises: CodegenError for a kind that does not exist.
     """
@@ -48,7 +48,7 @@ def steps_of(node: Node) -> list[Step]:
 
 
 def activations_of(node: Node) -> PostOps | None:
-    """A node's post-ops where they are functions of one element alone; else None."""
+    """Return a node's post-ops where they are functions of one element alone; else None."""
     steps = [step.eltwise for step in steps_of(node)]
     return None if None in steps else tuple(step for step in steps if step is not None)
 
@@ -107,8 +107,9 @@ def _target(graph: Lowering, destination: MemoryDescriptor, reuse: Value | None)
 
 
 def _fused(steps: list[Step], width: int) -> tuple[list[Step], list[Step]]:
-    """The steps to fuse, and those to do afterwards: where the innermost dim is narrow, a costly function would be
-    computed with most lanes of a vector idle."""
+    """Return the steps to fuse, and those to do afterwards: where the innermost dim is narrow, a costly function would
+    be computed with most lanes of a vector idle.
+    """
     if width >= VECTOR_WIDTH:
         return steps, []
     costly = (i for i, step in enumerate(steps) if step.eltwise is not None and step.eltwise.algorithm not in CHEAP)
@@ -137,7 +138,7 @@ def _epilogues(
     reuse: Value | None,
     view: View | None,
 ) -> list[Epilogue]:
-    """The ways to say these post-ops, best first: a residual that nobody else reads is added to in place."""
+    """Return the ways to say these post-ops, best first: a residual that nobody else reads is added to in place."""
     operands = [None if s.operand is None else broadcast_operand(graph, s.operand, destination) for s in steps]
     ways = []
     inplace = _residual(graph, steps, operands, arguments, destination)
@@ -183,7 +184,7 @@ def _residual(
     arguments: dict[int, Value],
     destination: MemoryDescriptor,
 ) -> int | None:
-    """The index of the first post-op that can be a sum into the memory of its operand."""
+    """Return the index of the first post-op that can be a sum into the memory of its operand."""
     for index, step in enumerate(steps):
         operand = operands[index]
         if step.kind != "sum" or operand is None or not operand.descriptor.same_layout(destination):
@@ -195,7 +196,7 @@ def _residual(
 
 
 def broadcast_operand(graph: Lowering, operand: Value, destination: MemoryDescriptor) -> Value:
-    """A second operand for a result of that layout: the same rank, its dims in the same order in memory."""
+    """Return a second operand for a result of that layout: the same rank, its dims in the same order in memory."""
     padded = padded_shape(operand.shape, destination.rank)
     value = graph.reshaped(operand, padded)
     if padded == destination.shape and value.descriptor.dtype == destination.dtype:
@@ -205,7 +206,7 @@ def broadcast_operand(graph: Lowering, operand: Value, destination: MemoryDescri
 
 
 def padded_shape(shape: Shape, rank: int) -> Shape:
-    """A shape with ones in front, up to that rank."""
+    """Return a shape with ones in front, up to that rank."""
     return (1,) * (rank - len(shape)) + tuple(shape)
 
 
@@ -225,7 +226,7 @@ def apply_steps(graph: Lowering, steps: Sequence[Step], value: Value) -> Value:
 
 
 def eltwise_primitive(graph: Lowering, op: Eltwise, layout: MemoryDescriptor, post_ops: PostOps = ()) -> Primitive:
-    """The primitive that applies an eltwise algorithm from a tensor of that layout to another.
+    """Return the primitive that applies an eltwise algorithm from a tensor of that layout to another.
 
     Raises: StatusError.
     """
@@ -236,7 +237,8 @@ def eltwise_primitive(graph: Lowering, op: Eltwise, layout: MemoryDescriptor, po
 def binary_primitive(
     graph: Lowering, algorithm: str, left: MemoryDescriptor, right: MemoryDescriptor, post_ops: PostOps = ()
 ) -> Primitive:
-    """The primitive that combines a tensor with one that broadcasts to it; the result has the layout of the first.
+    """Return the primitive that combines a tensor with one that broadcasts to it; the result has the layout of the
+    first.
 
     Raises: StatusError.
     """
@@ -260,7 +262,7 @@ def fast_pair(graph: Lowering, algorithm: str, left: Value, right: Value) -> tup
 
 
 def expanded(graph: Lowering, value: Value, like: MemoryDescriptor) -> Value:
-    """The tensor spread out to the shape and layout of another, to which it broadcasts (same rank)."""
+    """Return the tensor spread out to the shape and layout of another, to which it broadcasts (same rank)."""
     strides = value.descriptor.strides
     assert strides is not None
     spread = tuple(0 if size == 1 else stride for size, stride in zip(value.shape, strides, strict=True))

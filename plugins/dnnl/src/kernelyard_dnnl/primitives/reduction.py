@@ -41,7 +41,7 @@ def check(reduction: Candidate) -> Refusal | None:
 
 
 def attributes(group: Composite) -> dict[str, Any]:
-    """The algorithm, and the axes, counted from the front."""
+    """Return the algorithm, and the axes, counted from the front."""
     call = group.anchor
     rank = call.args[0].tensor_type.rank
     axes = [axis % rank for axis in call.attrs["axes"]] or list(range(rank))
@@ -64,7 +64,7 @@ def lower_reduce(node: Node, graph: Lowering) -> Value:
 
 
 def _is_global_pooling(x: Value, axes: Shape, algorithm: str) -> bool:
-    """True for a mean or maximum over space with the channels innermost, where rows would need a transposition."""
+    """Return True for a mean or maximum over space with the channels innermost, where rows would need a transposition."""
     rank = len(x.shape)
     spatial = 2 < rank <= 5 and axes == tuple(range(2, rank)) and algorithm in _AS_POOLING
     return spatial and not x.descriptor.is_plain and x.descriptor.order == channels_last_order(rank)
@@ -90,7 +90,7 @@ def _pooled(graph: Lowering, x: Value, algorithm: str, dtype: str) -> Value:
 
 
 def _reduced_rows(graph: Lowering, x: Value, axes: Shape, algorithm: str, dtype: str) -> Value:
-    """The reduction as one over the rows of a matrix; the result has the rank of the operand."""
+    """Return the reduction as one over the rows of a matrix; the result has the rank of the operand."""
     order = x.descriptor.order
     kept = tuple(axis for axis in order if axis not in axes)
     rows = graph.plain(x.permuted((*kept, *(axis for axis in order if axis in axes))))

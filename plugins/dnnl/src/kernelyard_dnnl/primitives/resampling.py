@@ -19,7 +19,7 @@ from kernelyard_dnnl.primitives.post_ops import execute
 from kernelyard_dnnl.values import Node, Value
 
 if TYPE_CHECKING:
-    from kernelyard.ir import Call
+    from kernelyard.plugins.api import Call
     from kernelyard_dnnl.candidate import Candidate
 
 ALGORITHMS = {"nearest": 196592, "linear": 196593}
@@ -42,7 +42,7 @@ def check(resize: Candidate) -> Refusal | None:
 
 
 def _scales_follow_sizes(call: Call) -> bool:
-    """True when every given scale is the ratio of the sizes, which is the only scale that oneDNN knows."""
+    """Return True when every given scale is the ratio of the sizes, which is the only scale that oneDNN knows."""
     data, out = call.args[0].tensor_type.shape, call.tensor_type.shape
     for scale, before, after in zip(call.attrs["scales"], data[2:], out[2:], strict=False):
         if isinstance(before, int) and isinstance(after, int):
@@ -54,7 +54,7 @@ def _scales_follow_sizes(call: Call) -> bool:
 
 
 def _is_whole_upsampling(call: Call) -> bool:
-    """True when each pixel is repeated a whole number of times and the rounding picks that pixel."""
+    """Return True when each pixel is repeated a whole number of times and the rounding picks that pixel."""
     attrs, data, out = call.attrs, call.args[0].tensor_type.shape, call.tensor_type.shape
     whole = all(
         isinstance(dims.floordiv(o, d), int) and dims.floordiv(o, d) * d == o

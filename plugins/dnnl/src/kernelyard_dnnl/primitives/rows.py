@@ -37,15 +37,16 @@ class Rows(NamedTuple):
     layout: MemoryDescriptor
 
     def show(self, value: Value) -> Value | None:
-        """A tensor of the same layout as a matrix; None for tensors that only broadcast to it."""
+        """Return a tensor of the same layout as a matrix; None for tensors that only broadcast to it."""
         if value.shape != self.layout.shape:
             return None
         return value.seen_as(dense(self.matrix.shape, value.descriptor.dtype))
 
 
 def rows_along(graph: Lowering, x: Value, axes: Shape, dtype: str) -> Rows:
-    """The rows of a tensor along some axes, for a result of that dtype; a copy is made only where these are not
-    innermost in memory."""
+    """Return the rows of a tensor along some axes, for a result of that dtype; a copy is made only where these are not
+    innermost in memory.
+    """
     x = graph.strided(x)
     order = (*(other for other in x.descriptor.order if other not in axes), *axes)
     ordered = graph.plain(x.permuted(order))

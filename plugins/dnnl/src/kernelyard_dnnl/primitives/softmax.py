@@ -28,7 +28,7 @@ def check(softmax: Candidate) -> Refusal | None:
 
 
 def attributes(group: Composite) -> dict[str, int]:
-    """The axis, counted from the front."""
+    """Return the axis, counted from the front."""
     return {"axis": group.anchor.attrs["axis"] % group.anchor.tensor_type.rank}
 
 

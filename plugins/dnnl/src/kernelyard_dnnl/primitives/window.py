@@ -6,6 +6,6 @@ from collections.abc import Sequence
 
 
 def padding_attributes(padding: Sequence[int]) -> dict[str, list[int]]:
-    """The paddings of operators (the begins of all axes, then the ends) as nodes have them."""
+    """Return the paddings of operators (the begins of all axes, then the ends) as nodes have them."""
     rank = len(padding) // 2
     return {"padding_begin": list(padding[:rank]), "padding_end": list(padding[rank:])}

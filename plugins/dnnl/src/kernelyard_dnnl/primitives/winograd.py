@@ -133,13 +133,13 @@ def _layout(descriptor: MemoryDescriptor) -> Layout:
 
 
 def _with_channels_inside(value: Value, graph: Lowering) -> Value:
-    """The tensor with the channels of a pixel side by side; rows and pixels may have gaps between them."""
+    """Return the tensor with the channels of a pixel side by side; rows and pixels may have gaps between them."""
     strides = value.descriptor.strides
     return value if strides is not None and strides[1] == 1 else graph.channels_last(value)
 
 
 def _fused(steps: Sequence[Step]) -> tuple[list[Step], list[Step]]:
-    """The steps that the kernel does on its way, and those that primitives do afterwards."""
+    """Return the steps that the kernel does on its way, and those that primitives do afterwards."""
     for number, step in enumerate(steps):
         known = step.eltwise.algorithm in ELTWISE if step.eltwise is not None else step.algorithm in BINARY
         if not known or number == MAX_OPERANDS:

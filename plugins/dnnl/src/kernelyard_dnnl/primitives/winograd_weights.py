@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kernelyard.runtime.memory import address_of, aligned_bytes
+from kernelyard.runtime.api import address_of, aligned_bytes
 from kernelyard_dnnl.layout import MemoryDescriptor, dense
 from kernelyard_dnnl.packing import PackedConstants, copy_constant
 from kernelyard_dnnl.values import Value

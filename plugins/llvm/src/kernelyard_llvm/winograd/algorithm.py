@@ -30,7 +30,7 @@ def size_of_tile(m: int) -> int:
 
 
 def points(m: int) -> tuple[float, ...]:
-    """The finite points, in the order of the rows of all matrices; infinity is the last row.
+    """Return the finite points, in the order of the rows of all matrices; infinity is the last row.
 
     Example:
         >>> points(4)

@@ -56,14 +56,14 @@ def best_tile(shape: Shape, lanes: int) -> int | None:
 
 
 def direct_seconds(shape: Shape) -> float:
-    """One core's time for the convolution as it is defined."""
+    """Return one core's time for the convolution as it is defined."""
     weights = algorithm.WINDOW**2 * shape.channels * shape.filters
     pixels = shape.images * shape.height * shape.width
     return pixels * weights / MULTIPLICATIONS + FLOAT * weights / WEIGHT_BYTES
 
 
 def seconds(shape: Shape, m: int, lanes: int) -> float:
-    """One core's time by F(m x m, 3 x 3)."""
+    """Return one core's time by F(m x m, 3 x 3)."""
     places = algorithm.size_of_tile(m) ** 2
     down, across = shape.tiles(m)
     tiles = shape.images * down * across
@@ -76,5 +76,5 @@ def seconds(shape: Shape, m: int, lanes: int) -> float:
 
 
 def padded(count: int, lanes: int) -> int:
-    """The next whole number of vectors."""
+    """Return the next whole number of vectors."""
     return -(-count // lanes) * lanes

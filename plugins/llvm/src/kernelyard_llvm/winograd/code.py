@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, lru_cache
 
-from kernelyard.runtime.linking import Code, compile_text
+from kernelyard.runtime.jit.linking import Code, compile_text
 from kernelyard_llvm.winograd import products, transforms
 from kernelyard_llvm.winograd.epilogue import Stage
 
@@ -25,25 +25,25 @@ Team = tuple[tuple[str, int], ...]
 
 @cache
 def run(lanes: int, team: Team) -> Code:
-    """The function `run`, which is the whole convolution."""
+    """Return the function `run`, which is the whole convolution."""
     return _compiled(products.products(lanes), dict(team), ("run",), lanes)
 
 
 @cache
 def transform_data(m: int, lanes: int) -> Code:
-    """The function `transform_data`."""
+    """Return the function `transform_data`."""
     return _compiled(transforms.data_transform(m, lanes), {}, ("transform_data",), lanes)
 
 
 @lru_cache(KEPT_RESULT_TRANSFORMS)
 def transform_result(m: int, lanes: int, has_bias: bool, stages: tuple[Stage, ...]) -> Code:
-    """The function `transform_result` for a bias or none, and these post-ops."""
+    """Return the function `transform_result` for a bias or none, and these post-ops."""
     return _compiled(transforms.result_transform(m, lanes, has_bias, stages), {}, ("transform_result",), lanes)
 
 
 @cache
 def transform_weights(m: int, lanes: int) -> Callable[..., None]:
-    """The function `transform_weights`, to be called from Python with addresses and sizes."""
+    """Return the function `transform_weights`, to be called from Python with addresses and sizes."""
     code = _compiled(transforms.weight_transform(m, lanes), {}, ("transform_weights",), lanes)
     function = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 7)(code.addresses["transform_weights"])
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from kernelyard_llvm.winograd.emitter import Emitter
+from kernelyard_llvm.emitter import FunctionEmitter
+from kernelyard_llvm.values import Operand, Value
 
 
 class Stage(NamedTuple):
@@ -20,77 +21,59 @@ class Stage(NamedTuple):
     is_scalar: bool = False
 
 
-def finish(f: Emitter, stages: Sequence[Stage], value: str, places: Mapping[int, str], channel: str, mask: str) -> str:
-    """The vector after all stages; `places` are the addresses of the operands' pixels."""
+def finish(
+    f: FunctionEmitter, stages: Sequence[Stage], value: Value, places: Mapping[int, Value], channel: Value, mask: Value
+) -> Value:
+    """Return the vector after all stages; `places` are the addresses of the operands' pixels."""
     for stage in stages:
         if stage.operand is None:
             value = ELTWISE[stage.algorithm](f, value, stage.alpha, stage.beta)
             continue
         place = places[stage.operand]
         if stage.is_scalar:
-            operand = f.broadcast(f.value(f"load float, ptr {place}, align 4"))
+            operand = f.load(place)
         else:
-            operand = f.load_lanes(f.at(place, channel), mask)
+            operand = f.load(f.element(place, channel), value.lanes, mask)
         value = BINARY[stage.algorithm](f, value, operand)
     return value
 
 
-def _at_least(f: Emitter, value: str, bound: str) -> str:
-    """NaN becomes the bound."""
-    return _selected(f, "ogt", value, bound)
+def _maximum(f: FunctionEmitter, left: Value, right: Operand) -> Value:
+    """Return the larger one; right where one is NaN."""
+    return f.select(f.compare("ogt", left, right), left, right)
 
 
-def _selected(f: Emitter, how: str, left: str, right: str) -> str:
-    condition = f.value(f"fcmp {how} {f.vector} {left}, {right}")
-    return f.value(f"select {f.mask} {condition}, {f.vector} {left}, {f.vector} {right}")
+def _minimum(f: FunctionEmitter, left: Value, right: Operand) -> Value:
+    """Return the smaller one; right where one is NaN."""
+    return f.select(f.compare("olt", left, right), left, right)
 
 
-def _relu(f: Emitter, value: str, alpha: float, beta: float) -> str:
-    if alpha == 0:
-        return _at_least(f, value, "zeroinitializer")
-    positive = f.value(f"fcmp ogt {f.vector} {value}, zeroinitializer")
-    scaled = f.multiply(value, f.splat(alpha))
-    return f.value(f"select {f.mask} {positive}, {f.vector} {value}, {f.vector} {scaled}")
+def _relu(f: FunctionEmitter, value: Value, alpha: float, beta: float) -> Value:
+    return f.select(f.compare("ogt", value, 0.0), value, f.mul(value, alpha) if alpha else 0.0)
 
 
-def _clip(f: Emitter, value: str, alpha: float, beta: float) -> str:
-    return _selected(f, "olt", _at_least(f, value, f.splat(alpha)), f.splat(beta))
+def _clip(f: FunctionEmitter, value: Value, alpha: float, beta: float) -> Value:
+    return _minimum(f, _maximum(f, value, alpha), beta)
 
 
-def _linear(f: Emitter, value: str, alpha: float, beta: float) -> str:
-    return f.fma(value, f.splat(alpha), f.splat(beta))
+def _hard_sigmoid(f: FunctionEmitter, value: Value, alpha: float, beta: float) -> Value:
+    return _clip(f, f.fma(value, alpha, beta), 0.0, 1.0)
 
 
-def _hard_sigmoid(f: Emitter, value: str, alpha: float, beta: float) -> str:
-    return _clip(f, _linear(f, value, alpha, beta), 0.0, 1.0)
-
-
-def _hard_swish(f: Emitter, value: str, alpha: float, beta: float) -> str:
-    return f.multiply(value, _hard_sigmoid(f, value, alpha, beta))
-
-
-def _absolute(f: Emitter, value: str, alpha: float, beta: float) -> str:
-    return f.value(f"call {f.vector} @llvm.fabs.v{f.lanes}f32({f.vector} {value})")
-
-
-def _square(f: Emitter, value: str, alpha: float, beta: float) -> str:
-    return f.multiply(value, value)
-
-
-ELTWISE: Mapping[str, Callable[[Emitter, str, float, float], str]] = {
+ELTWISE: Mapping[str, Callable[[FunctionEmitter, Value, float, float], Value]] = {
     "relu": _relu,
     "clip": _clip,
-    "linear": _linear,
+    "linear": FunctionEmitter.fma,
     "hardsigmoid": _hard_sigmoid,
-    "hardswish": _hard_swish,
-    "abs": _absolute,
-    "square": _square,
+    "hardswish": lambda f, value, alpha, beta: f.mul(value, _hard_sigmoid(f, value, alpha, beta)),
+    "abs": lambda f, value, alpha, beta: f.intrinsic("fabs", value),
+    "square": lambda f, value, alpha, beta: f.mul(value, value),
 }
 
-BINARY: Mapping[str, Callable[[Emitter, str, str], str]] = {
-    "add": Emitter.add,
-    "sub": Emitter.subtract,
-    "mul": Emitter.multiply,
-    "max": lambda f, a, b: _selected(f, "ogt", a, b),
-    "min": lambda f, a, b: _selected(f, "olt", a, b),
+BINARY: Mapping[str, Callable[[FunctionEmitter, Value, Value], Value]] = {
+    "add": FunctionEmitter.add,
+    "sub": FunctionEmitter.sub,
+    "mul": FunctionEmitter.mul,
+    "max": _maximum,
+    "min": _minimum,
 }

@@ -56,7 +56,7 @@ class Convolution(NamedTuple):
 
 
 def convolution_kernel(convolution: Convolution, lanes: int, threads: int, team: code.Team) -> Kernel:
-    """The kernel of a convolution, for so many threads of a team."""
+    """Return the kernel of a convolution, for so many threads of a team."""
     m, has_bias, stages = convolution.m, convolution.has_bias, convolution.stages
     functions = (
         code.run(lanes, team),
@@ -108,7 +108,7 @@ def _sizes(convolution: Convolution, lanes: int) -> dict[int, int]:
 
 
 def _memory(convolution: Convolution, lanes: int, threads: int) -> dict[int, int]:
-    """How tiles are shared out, and where in scratch memory each thread works."""
+    """Return how tiles are shared out, and where in scratch memory each thread works."""
     shape, places = convolution.shape, algorithm.size_of_tile(convolution.m) ** 2
     down, across = shape.tiles(convolution.m)
     tiles = shape.images * down * across

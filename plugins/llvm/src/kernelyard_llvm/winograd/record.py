@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from enum import IntEnum, auto
 
-from kernelyard_llvm.winograd.emitter import Emitter
+from kernelyard_llvm.emitter import FunctionEmitter
+from kernelyard_llvm.values import Value
 
 MAX_OPERANDS = 8  # post-ops that are fused, each with an operand of its own or none
 AXES = 3  # image, row, pixel
@@ -49,23 +50,20 @@ class Field(IntEnum):
     LENGTH = STRIDES + AXES * (2 + MAX_OPERANDS)
 
 
-RECORD = "ptr %record"
+RECORD = Value("%record", "ptr")
 
 
-def number(f: Emitter, field: int) -> str:
-    """A number of the record."""
-    return f.value(f"load i64, ptr {_place(f, field)}, align 8")
+def number(f: FunctionEmitter, field: int, type_: str = "i64") -> Value:
+    """Return a number of the record, which nobody writes to meanwhile."""
+    place = f.element(RECORD, int(field), "i64")
+    return f.pure(f.load_text(place, type_, 1), type_, 1, [place])
 
 
-def address(f: Emitter, field: int) -> str:
-    """An address of the record."""
-    return f.value(f"load ptr, ptr {_place(f, field)}, align 8")
+def address(f: FunctionEmitter, field: int) -> Value:
+    """Return an address of the record."""
+    return number(f, field, "ptr")
 
 
 def strides_of(tensor: int) -> range:
     """Where a tensor's strides are; 0 is the source, 1 the result, the operands follow."""
     return range(Field.STRIDES + AXES * tensor, Field.STRIDES + AXES * (tensor + 1))
-
-
-def _place(f: Emitter, field: int) -> str:
-    return f.value(f"getelementptr i64, ptr %record, i64 {int(field)}")

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from kernelyard import dtypes
 from kernelyard_llvm.emitter import FunctionEmitter
-from kernelyard_llvm.values import BITS, Value, float_literal, int_literal, literal_int
+from kernelyard_llvm.values import BITS, Value, literal, literal_int
 from kernelyard_native_cpu.codegen import math
-from kernelyard_native_cpu.codegen.elementary import magnitude, number, power
+from kernelyard_native_cpu.codegen.elementary import magnitude, power
 from kernelyard_native_cpu.codegen.types import compute_type
 
 # operator: (predicate of floats, of signed integers, of unsigned integers and bools)
@@ -20,19 +20,16 @@ _PREDICATES = {
     "gt": ("ogt", "sgt", "ugt"),
     "ge": ("oge", "sge", "uge"),
 }
-_PLAIN = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor"}
-_PLAIN_FLOAT = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
+_PLAIN = ("add", "sub", "mul", "and", "or", "xor")
+_PLAIN_FLOAT = ("add", "sub", "mul", "div")
 _ROUNDING = {"floor": "floor", "ceil": "ceil", "round": "rint", "trunc": "trunc"}
 
 BinaryRule = Callable[[FunctionEmitter, Value, Value, str], Value]
 
 
 def constant(value: bool | int | float, dtype: str) -> Value:
-    """A literal of a dtype, in the type it is computed in."""
-    type_ = compute_type(dtype)
-    if dtypes.is_float(dtype):
-        return float_literal(float(value), type_)
-    return int_literal(int(value), type_)
+    """Return a literal of a dtype, in the type it is computed in."""
+    return literal(value, compute_type(dtype))
 
 
 def unary(e: FunctionEmitter, op: str, x: Value, dtype: str) -> Value:
@@ -50,19 +47,17 @@ def binary(e: FunctionEmitter, op: str, a: Value, b: Value, dtype: str) -> Value
         of_float, of_signed, of_unsigned = _PREDICATES[op]
         kind = of_float if a.is_float else of_signed if dtype in dtypes.SIGNED else of_unsigned
         return e.compare(kind, a, b)
-    if a.is_float and op in _PLAIN_FLOAT:
-        return e.binary(_PLAIN_FLOAT[op], a, b)
-    if not a.is_float and op in _PLAIN:
-        return e.binary(_PLAIN[op], a, b)
+    if op in (_PLAIN_FLOAT if a.is_float else _PLAIN):
+        return e.binary(op, a, b)
     return (_FLOAT if a.is_float else _INTEGER)[op](e, a, b, dtype)
 
 
 def _all_ones(e: FunctionEmitter, x: Value) -> Value:
-    return e.binary("xor", x, int_literal(-1, x.type))
+    return e.binary("xor", x, -1)
 
 
 def _neg(e: FunctionEmitter, x: Value, dtype: str) -> Value:
-    return e.neg(x) if x.is_float else e.binary("sub", int_literal(0, x.type), x)
+    return e.neg(x) if x.is_float else e.binary("sub", 0, x)
 
 
 def _abs(e: FunctionEmitter, x: Value, dtype: str) -> Value:
@@ -70,22 +65,21 @@ def _abs(e: FunctionEmitter, x: Value, dtype: str) -> Value:
         return magnitude(e, x)
     if dtype not in dtypes.SIGNED:
         return x
-    return e.select(e.compare("slt", x, int_literal(0, x.type)), _neg(e, x, dtype), x)
+    return e.select(e.compare("slt", x, 0), _neg(e, x, dtype), x)
 
 
 def _sign(e: FunctionEmitter, x: Value, dtype: str) -> Value:
     if x.is_float:  # zeros and NaN give themselves
-        one = e.intrinsic("copysign", e.broadcast(number(1.0, x), x.lanes), x)
-        return e.select(e.compare("one", x, number(0.0, x)), one, x)
-    zero, one = int_literal(0, x.type), int_literal(1, x.type)
-    positive = e.select(e.compare("ne", x, zero), one, zero)
+        one = e.intrinsic("copysign", 1.0, x)
+        return e.select(e.compare("one", x, 0.0), one, x)
+    positive = e.select(e.compare("ne", x, 0), literal(1, x.type), 0)
     if dtype not in dtypes.SIGNED:
         return positive
-    return e.select(e.compare("slt", x, zero), int_literal(-1, x.type), positive)
+    return e.select(e.compare("slt", x, 0), -1, positive)
 
 
 def _is_infinite(e: FunctionEmitter, x: Value, dtype: str) -> Value:
-    return e.compare("oeq", magnitude(e, x), number(float("inf"), x))
+    return e.compare("oeq", magnitude(e, x), float("inf"))
 
 
 _UNARY: dict[str, Callable[[FunctionEmitter, Value, str], Value]] = {
@@ -124,47 +118,39 @@ def _safe_divide(e: FunctionEmitter, op: str, a: Value, b: Value, dtype: str) ->
     known = literal_int(b)
     if known is not None and known not in (0, -1):
         return e.binary(word, a, b, floor=e.guard_depth)
-    zero, one = int_literal(0, b.type), int_literal(1, b.type)
-    is_zero = e.compare("eq", b, zero)
-    divisor = e.select(is_zero, one, b)
+    is_zero = e.compare("eq", b, 0)
+    divisor = e.select(is_zero, 1, b)
     if signed:
-        is_minus_one = e.compare("eq", b, int_literal(-1, b.type))
-        divisor = e.select(is_minus_one, one, divisor)
+        is_minus_one = e.compare("eq", b, -1)
+        divisor = e.select(is_minus_one, 1, divisor)
     result = e.binary(word, a, divisor)
     if signed and op == "div":
         result = e.select(is_minus_one, _neg(e, a, dtype), result)  # pyright: ignore[reportPossiblyUnboundVariable]
-    return e.select(is_zero, zero, result)
+    return e.select(is_zero, 0, result)
 
 
 def _floordiv(e: FunctionEmitter, a: Value, b: Value, dtype: str) -> Value:
     quotient = _safe_divide(e, "div", a, b, dtype)
     if dtype not in dtypes.SIGNED:
         return quotient
-    below = e.select(
-        _has_other_sign(e, e.sub(a, e.mul(quotient, b)), b), int_literal(-1, a.type), int_literal(0, a.type)
-    )
-    is_zero = e.compare("eq", b, int_literal(0, b.type))
-    return (
-        e.select(is_zero, quotient, e.binary("add", quotient, below))
-        if literal_int(b) is None
-        else e.add(quotient, below)
-    )
+    below = e.select(_has_other_sign(e, e.sub(a, e.mul(quotient, b)), b), literal(-1, a.type), 0)
+    is_zero = e.compare("eq", b, 0)
+    floored = e.add(quotient, below)
+    return e.select(is_zero, quotient, floored) if literal_int(b) is None else floored
 
 
 def _has_other_sign(e: FunctionEmitter, rest: Value, divisor: Value) -> Value:
-    """True where a remainder is not zero and its sign is not the divisor's."""
-    zero = int_literal(0, rest.type)
-    differs = e.compare("slt", e.binary("xor", rest, divisor), zero)
-    return e.binary("and", e.compare("ne", rest, zero), differs)
+    """Return True where a remainder is not zero and its sign is not the divisor's."""
+    differs = e.compare("slt", e.binary("xor", rest, divisor), 0)
+    return e.binary("and", e.compare("ne", rest, 0), differs)
 
 
 def _mod(e: FunctionEmitter, a: Value, b: Value, dtype: str) -> Value:
     if a.is_float:
         rest = _fmod(e, a, b, dtype)
-        zero = number(0.0, rest)
-        differs = e.binary("xor", e.compare("olt", rest, zero), e.compare("olt", b, zero))
+        differs = e.binary("xor", e.compare("olt", rest, 0.0), e.compare("olt", b, 0.0))
         wrapped = e.select(differs, e.add(rest, b), rest)
-        is_zero = e.compare("oeq", rest, zero)
+        is_zero = e.compare("oeq", rest, 0.0)
         return e.select(is_zero, e.intrinsic("copysign", rest, b), wrapped)
     rest = _safe_divide(e, "rem", a, b, dtype)
     if dtype not in dtypes.SIGNED:
@@ -180,18 +166,17 @@ def _fmod(e: FunctionEmitter, a: Value, b: Value, dtype: str) -> Value:
 
 def _shift(e: FunctionEmitter, op: str, a: Value, b: Value, dtype: str) -> Value:
     """Shifts by the width or more (or by less than 0) leave nothing but sign bits."""
-    width = int_literal(BITS[a.type], a.type)
-    too_far = e.compare("uge", b, width)
+    too_far = e.compare("uge", b, BITS[a.type])
     if op == "shr" and dtype in dtypes.SIGNED:
-        return e.binary("ashr", a, e.select(too_far, int_literal(BITS[a.type] - 1, a.type), b))
-    shifted = e.binary("shl" if op == "shl" else "lshr", a, e.select(too_far, int_literal(0, a.type), b))
-    return e.select(too_far, int_literal(0, a.type), shifted)
+        return e.binary("ashr", a, e.select(too_far, BITS[a.type] - 1, b))
+    shifted = e.binary("shl" if op == "shl" else "lshr", a, e.select(too_far, 0, b))
+    return e.select(too_far, 0, shifted)
 
 
 def _power_float(e: FunctionEmitter, a: Value, b: Value, dtype: str) -> Value:
     simple = {2.0: lambda: e.mul(a, a), 1.0: lambda: a, 0.5: None, 3.0: lambda: e.mul(e.mul(a, a), a)}
     for exponent, emit in simple.items():
-        if emit and b.ref == number(exponent, b).ref:
+        if emit and b.ref == literal(exponent, b.type).ref:
             return emit()
     return power(e, a, b)
 
@@ -199,21 +184,18 @@ def _power_float(e: FunctionEmitter, a: Value, b: Value, dtype: str) -> Value:
 def _power_integer(e: FunctionEmitter, a: Value, b: Value, dtype: str) -> Value:
     """By squaring; negative exponents give 0, but for bases 1 and -1."""
     a, b = e.align_lanes(a, b)
-    one = e.broadcast(int_literal(1, a.type), a.lanes)
-
-    def step(_: Value, carried: list[Value]) -> list[Value]:
+    one = e.broadcast(literal(1, a.type), a.lanes)
+    with e.loop(0, BITS[a.type], [one, a, b], runs=True) as (_, carried):
         result, base, exponent = carried
-        odd = e.compare("ne", e.binary("and", exponent, int_literal(1, a.type)), int_literal(0, a.type))
+        odd = e.compare("ne", e.binary("and", exponent, 1), 0)
         result = e.select(odd, e.mul(result, base), result)
-        return [result, e.mul(base, base), e.binary("lshr", exponent, int_literal(1, a.type))]
-
-    bits = int_literal(BITS[a.type])
-    result = e.loop(int_literal(0), bits, step, [one, a, b], runs=True)[0]
+        carried[:] = result, e.mul(base, base), e.binary("lshr", exponent, 1)
+    result = carried[0]
     if dtype not in dtypes.SIGNED:
         return result
-    is_unit = e.binary("or", e.compare("eq", a, one), e.compare("eq", a, int_literal(-1, a.type)))
-    negative = e.compare("slt", b, int_literal(0, a.type))
-    return e.select(e.binary("and", negative, _all_ones(e, is_unit)), int_literal(0, a.type), result)
+    is_unit = e.binary("or", e.compare("eq", a, one), e.compare("eq", a, -1))
+    negative = e.compare("slt", b, 0)
+    return e.select(e.binary("and", negative, _all_ones(e, is_unit)), 0, result)
 
 
 _FLOAT: dict[str, BinaryRule] = {
@@ -237,11 +219,12 @@ _INTEGER: dict[str, BinaryRule] = {
 
 # --- reducers ------------------------------------------------------------------------------------------------------
 _ACROSS_FLOAT = {"sum": "fadd", "prod": "fmul", "max": "fmaximum", "min": "fminimum"}
+_NEUTRAL = {"fadd": (-0.0,), "fmul": (1.0,)}
 _ACROSS_INTEGER = {"sum": "add", "prod": "mul", "any": "or", "all": "and"}
 
 
 def combine(e: FunctionEmitter, reducer: str, a: Value, b: Value, dtype: str) -> Value:
-    """The next state of a reduction."""
+    """Return the next state of a reduction."""
     if reducer in ("max", "min"):
         return extremum(e, reducer, a, b, dtype)
     if reducer in ("any", "all"):
@@ -252,29 +235,22 @@ def combine(e: FunctionEmitter, reducer: str, a: Value, b: Value, dtype: str) ->
 
 
 def across_lanes(e: FunctionEmitter, reducer: str, vector: Value, dtype: str) -> Value:
-    """All lanes combined into a scalar."""
+    """Return all lanes combined into a scalar."""
     if vector.is_float:
         name = _ACROSS_FLOAT[reducer]
-        start = {"fadd": -0.0, "fmul": 1.0}.get(name)
-        full = f"llvm.vector.reduce.{name}.v{vector.lanes}f{BITS[vector.type]}"
-        head = f"{number(start, vector).typed}, " if start is not None else ""
-        types = f"{vector.type}, " if start is not None else ""
-        e.declarations.add(f"declare {vector.type} @{full}({types}{vector.text})")
-        flags = "reassoc" if start is not None else "nsz"
-        return e.pure(f"call {flags} {vector.type} @{full}({head}{vector.typed})", vector.type, 1, [vector])
+        start = [literal(neutral, vector.type) for neutral in _NEUTRAL.get(name, ())]
+        return e.across_lanes(name, vector, *start, flags="reassoc" if start else "nsz")
     if reducer in ("max", "min") and dtype != "bool":
         name = ("s" if dtype in dtypes.SIGNED else "u") + reducer
     elif dtype == "bool":
         name = "or" if reducer in ("max", "sum", "any") else "and"
     else:
         name = _ACROSS_INTEGER[reducer]
-    full = f"llvm.vector.reduce.{name}.v{vector.lanes}{vector.type}"
-    e.declarations.add(f"declare {vector.type} @{full}({vector.text})")
-    return e.pure(f"call {vector.type} @{full}({vector.typed})", vector.type, 1, [vector])
+    return e.across_lanes(name, vector)
 
 
 def is_more_extreme(e: FunctionEmitter, reducer: str, value: Value, best: Value, dtype: str) -> Value:
-    """True where `value` takes the place of `best`: the first of equals stays, and the first NaN wins."""
+    """Return True where `value` takes the place of `best`: the first of equals stays, and the first NaN wins."""
     better = binary(e, "gt" if reducer == "argmax" else "lt", value, best, dtype)
     if not value.is_float:
         return better

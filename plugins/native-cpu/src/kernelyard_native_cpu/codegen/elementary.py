@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from kernelyard_llvm.emitter import FunctionEmitter
-from kernelyard_llvm.values import Value, float_literal, int_literal
+from kernelyard_llvm.values import Operand, Value, literal
 
 LOG2_E = 1 / math.log(2)
 LN2_HIGH, LN2_LOW = 0.693359375, -2.12194440054690583e-4  # their sum is ln 2; the first has few bits
@@ -90,37 +90,30 @@ EXP2_FLOAT = (
 Emit = Callable[[FunctionEmitter, Value], Value]
 
 
-def number(value: float, like: Value) -> Value:
-    """A literal of the element type of `like`."""
-    return float_literal(value, like.type)
-
-
 def polynomial(e: FunctionEmitter, x: Value, coefficients: Sequence[float]) -> Value:
     """Horner's scheme; the coefficient of the constant comes first."""
-    result = e.broadcast(number(coefficients[-1], x), x.lanes)
+    result = literal(coefficients[-1], x.type)
     for coefficient in reversed(coefficients[:-1]):
-        result = e.fma(result, x, number(coefficient, x))
+        result = e.fma(result, x, coefficient)
     return result
 
 
 def clamp(e: FunctionEmitter, x: Value, low: float, high: float) -> Value:
     """`x` in [low, high]; NaN stays NaN."""
-    low_value, high_value = number(low, x), number(high, x)
-    x = e.select(e.compare("olt", x, low_value), low_value, x)
-    return e.select(e.compare("ogt", x, high_value), high_value, x)
+    x = e.select(e.compare("olt", x, low), low, x)
+    return e.select(e.compare("ogt", x, high), high, x)
 
 
 def _whole(e: FunctionEmitter, n: Value) -> Value:
-    """A float without a fraction as an integer; NaN gives 0."""
-    sane = e.select(e.compare("uno", n, n), number(0.0, n), n)
+    """Return a float without a fraction as an integer; NaN gives 0."""
+    sane = e.select(e.compare("uno", n, n), 0.0, n)
     return e.convert("fptosi", sane, "i64" if n.type == "double" else "i32")
 
 
 def _power_of_two(e: FunctionEmitter, n: Value, float_type: str) -> Value:
     """2 ** n for integers in the exponent range of normal numbers."""
     bias, shift = (127, 23) if float_type == "float" else (1023, 52)
-    biased = e.binary("add", n, int_literal(bias, n.type))
-    return e.convert("bitcast", e.binary("shl", biased, int_literal(shift, n.type)), float_type)
+    return e.convert("bitcast", e.binary("shl", e.add(n, bias), shift), float_type)
 
 
 def _scale(e: FunctionEmitter, x: Value, n: Value) -> Value:
@@ -135,8 +128,8 @@ def _scale_far(e: FunctionEmitter, x: Value, n: Value) -> Value:
     if scaled is not None:
         return scaled
     whole = _whole(e, n)
-    half = e.binary("ashr", whole, int_literal(1, whole.type))
-    rest = e.binary("sub", whole, half)
+    half = e.binary("ashr", whole, 1)
+    rest = e.sub(whole, half)
     # Two factors, so that neither leaves the normal range where the result overflows or is denormal.
     return e.mul(e.mul(x, _power_of_two(e, half, x.type)), _power_of_two(e, rest, x.type))
 
@@ -144,10 +137,10 @@ def _scale_far(e: FunctionEmitter, x: Value, n: Value) -> Value:
 def _reduce_exp(e: FunctionEmitter, x: Value) -> tuple[Value, Value, Value]:
     """Whole n, and r and q with exp(x) = 2**n * (1 + r + r * r * q)."""
     double = x.type == "double"
-    n = e.intrinsic("rint", e.mul(x, number(LOG2_E, x)))
+    n = e.intrinsic("rint", e.mul(x, LOG2_E))
     high, low = (LN2_HIGH_DOUBLE, LN2_LOW_DOUBLE) if double else (LN2_HIGH, LN2_LOW)
-    r = e.fma(n, number(-high, x), x)
-    r = e.fma(n, number(-low, x), r)
+    r = e.fma(n, -high, x)
+    r = e.fma(n, -low, r)
     return n, r, polynomial(e, r, EXP_DOUBLE if double else EXP_FLOAT)
 
 
@@ -155,15 +148,15 @@ def exp(e: FunctionEmitter, x: Value) -> Value:
     """Error below 1.1 ulp; overflows to infinity, underflows gradually."""
     low, high = (-746.0, 710.0) if x.type == "double" else (-104.5, 89.0)
     n, r, q = _reduce_exp(e, clamp(e, x, low, high))
-    return _scale_far(e, e.add(e.fma(e.mul(r, r), q, r), number(1.0, x)), n)
+    return _scale_far(e, e.add(e.fma(e.mul(r, r), q, r), 1.0), n)
 
 
 def _exp_minus_one(e: FunctionEmitter, x: Value) -> Value:
     """exp(x) - 1, for arguments whose exponential neither overflows nor is denormal."""
     n, r, q = _reduce_exp(e, x)
     p = e.fma(e.mul(r, r), q, r)
-    scale = _scale(e, e.broadcast(number(1.0, x), x.lanes), n)
-    return e.fma(scale, p, e.sub(scale, number(1.0, x)))
+    scale = _scale(e, e.broadcast(literal(1.0, x.type), x.lanes), n)
+    return e.fma(scale, p, e.sub(scale, 1.0))
 
 
 def expm1(e: FunctionEmitter, x: Value) -> Value:
@@ -171,7 +164,7 @@ def expm1(e: FunctionEmitter, x: Value) -> Value:
     if x.type == "double":
         return e.library_call("expm1", x)
     bounded = clamp(e, x, -30.0, 88.0)
-    result = e.select(e.compare("ogt", x, number(88.0, x)), exp(e, x), _exp_minus_one(e, bounded))
+    result = e.select(e.compare("ogt", x, 88.0), exp(e, x), _exp_minus_one(e, bounded))
     return copy_sign(e, result, x)  # that of zero, too
 
 
@@ -181,39 +174,39 @@ def log(e: FunctionEmitter, x: Value) -> Value:
     integer, shift, tiny, scale = (
         ("i64", 52, 2.2250738585072014e-308, 54) if double else ("i32", 23, 1.1754943508222875e-38, 25)
     )
-    small = e.compare("olt", x, number(tiny, x))
-    scaled = e.select(small, e.mul(x, number(2.0**scale, x)), x)
+    small = e.compare("olt", x, tiny)
+    scaled = e.select(small, e.mul(x, 2.0**scale), x)
     bits = e.convert("bitcast", scaled, integer)
     # Subtracting sqrt(1/2)'s bits puts the mantissa into [sqrt(1/2), sqrt(2)) when they are added again.
     root = 0x3FE6A09E667F3BCD if double else 0x3F3504F3
-    offset = e.binary("sub", bits, int_literal(root, integer))
-    exponent = e.binary("ashr", offset, int_literal(shift, integer))
-    mantissa_bits = e.binary("sub", bits, e.binary("shl", exponent, int_literal(shift, integer)))
-    f = e.sub(e.convert("bitcast", mantissa_bits, x.type), number(1.0, x))
+    offset = e.sub(bits, root)
+    exponent = e.binary("ashr", offset, shift)
+    mantissa_bits = e.sub(bits, e.binary("shl", exponent, shift))
+    f = e.sub(e.convert("bitcast", mantissa_bits, x.type), 1.0)
     n = e.convert("sitofp", exponent, x.type)
-    n = e.sub(n, e.select(small, number(float(scale), x), number(0.0, x)))
+    n = e.sub(n, e.select(small, literal(scale, x.type), 0.0))
     result = _log_mantissa_double(e, f, n) if double else _log_mantissa_float(e, f, n)
-    result = e.select(e.compare("olt", x, number(math.inf, x)), result, x)  # infinity and NaN stay
-    result = e.select(e.compare("oeq", x, number(0.0, x)), number(-math.inf, x), result)
-    return e.select(e.compare("olt", x, number(0.0, x)), number(math.nan, x), result)
+    result = e.select(e.compare("olt", x, math.inf), result, x)  # infinity and NaN stay
+    result = e.select(e.compare("oeq", x, 0.0), -math.inf, result)
+    return e.select(e.compare("olt", x, 0.0), math.nan, result)
 
 
 def _log_mantissa_float(e: FunctionEmitter, f: Value, n: Value) -> Value:
     square = e.mul(f, f)
     tail = e.mul(e.mul(square, f), polynomial(e, f, LOG_FLOAT))
-    tail = e.fma(n, number(LN2_LOW, f), tail)
-    tail = e.fma(square, number(-0.5, f), tail)
-    return e.fma(n, number(LN2_HIGH, f), e.add(f, tail))
+    tail = e.fma(n, LN2_LOW, tail)
+    tail = e.fma(square, -0.5, tail)
+    return e.fma(n, LN2_HIGH, e.add(f, tail))
 
 
 def _log_mantissa_double(e: FunctionEmitter, f: Value, n: Value) -> Value:
-    s = e.div(f, e.add(f, number(2.0, f)))
+    s = e.div(f, e.add(f, 2.0))
     z = e.mul(s, s)
     r = e.mul(z, polynomial(e, z, LOG_DOUBLE))
     # log(1 + f) = f - h + s * (h + r), with h = f**2 / 2: small terms first.
-    h = e.mul(number(0.5, f), e.mul(f, f))
-    small = e.fma(s, e.add(h, r), e.mul(n, number(LN2_LOW_DOUBLE, f)))
-    return e.fma(n, number(LN2_HIGH_DOUBLE, f), e.sub(f, e.sub(h, small)))
+    h = e.mul(0.5, e.mul(f, f))
+    small = e.fma(s, e.add(h, r), e.mul(n, LN2_LOW_DOUBLE))
+    return e.fma(n, LN2_HIGH_DOUBLE, e.sub(f, e.sub(h, small)))
 
 
 def log1p(e: FunctionEmitter, x: Value) -> Value:
@@ -221,14 +214,14 @@ def log1p(e: FunctionEmitter, x: Value) -> Value:
     if x.type == "double":
         return e.library_call("log1p", x)
     wide = e.convert("fpext", x, "double")
-    one_more = e.add(wide, number(1.0, wide))
-    lost = e.sub(wide, e.sub(one_more, number(1.0, wide)))
+    one_more = e.add(wide, 1.0)
+    lost = e.sub(wide, e.sub(one_more, 1.0))
     corrected = e.add(log(e, one_more), e.div(lost, one_more))
     narrow = e.convert("fptrunc", corrected, "float")
     # At -1 and at infinity the correction is NaN; log alone is right there. Tiny arguments keep their sign of zero.
-    narrow = e.select(e.compare("olt", magnitude(e, x), number(1e-12, x)), x, narrow)
+    narrow = e.select(e.compare("olt", magnitude(e, x), 1e-12), x, narrow)
     plain = e.convert("fptrunc", log(e, one_more), "float")
-    edge = e.binary("or", e.compare("oeq", x, number(-1.0, x)), e.compare("oeq", x, number(math.inf, x)), flags="")
+    edge = e.binary("or", e.compare("oeq", x, -1.0), e.compare("oeq", x, math.inf))
     return e.select(edge, plain, narrow)
 
 
@@ -236,16 +229,15 @@ def tanh(e: FunctionEmitter, x: Value) -> Value:
     """Error below 2.5 ulp for float."""
     if x.type == "double":
         return e.library_call("tanh", x)
-    twice = clamp(e, e.mul(magnitude(e, x), number(2.0, x)), 0.0, 20.0)
+    twice = clamp(e, e.mul(magnitude(e, x), 2.0), 0.0, 20.0)
     t = _exp_minus_one(e, twice)
-    return copy_sign(e, e.div(t, e.add(t, number(2.0, x))), x)
+    return copy_sign(e, e.div(t, e.add(t, 2.0)), x)
 
 
 def sigmoid(e: FunctionEmitter, x: Value) -> Value:
     """Error below 3 ulp; of large negative numbers it underflows gradually."""
-    one = number(1.0, x)
     power = exp(e, e.neg(magnitude(e, x)))
-    return e.div(e.select(e.compare("olt", x, number(0.0, x)), power, one), e.add(one, power))
+    return e.div(e.select(e.compare("olt", x, 0.0), power, 1.0), e.add(1.0, power))
 
 
 def erf(e: FunctionEmitter, x: Value) -> Value:
@@ -254,17 +246,16 @@ def erf(e: FunctionEmitter, x: Value) -> Value:
         return e.library_call("erf", x)
     a = magnitude(e, x)
     near = e.fma(a, polynomial(e, e.mul(a, a), ERF_NEAR), a)
-    last = number(ERF_LAST, x)
-    bounded = e.select(e.compare("ogt", a, last), last, a)  # NaN stays
-    far = e.sub(number(1.0, x), _two_to_the(e, polynomial(e, bounded, ERF_FAR)))
-    return copy_sign(e, e.select(e.compare("olt", a, number(ERF_SPLIT, x)), near, far), x)
+    bounded = e.select(e.compare("ogt", a, ERF_LAST), ERF_LAST, a)  # NaN stays
+    far = e.sub(1.0, _two_to_the(e, polynomial(e, bounded, ERF_FAR)))
+    return copy_sign(e, e.select(e.compare("olt", a, ERF_SPLIT), near, far), x)
 
 
 def _two_to_the(e: FunctionEmitter, x: Value) -> Value:
     """2 ** x for normal results; good to seven digits."""
     n = e.intrinsic("rint", x)
     f = e.sub(x, n)
-    return _scale(e, e.fma(f, polynomial(e, f, EXP2_FLOAT), number(1.0, x)), n)
+    return _scale(e, e.fma(f, polynomial(e, f, EXP2_FLOAT), 1.0), n)
 
 
 def magnitude(e: FunctionEmitter, x: Value) -> Value:
@@ -272,7 +263,7 @@ def magnitude(e: FunctionEmitter, x: Value) -> Value:
     return e.intrinsic("fabs", x)
 
 
-def copy_sign(e: FunctionEmitter, size: Value, sign: Value) -> Value:
+def copy_sign(e: FunctionEmitter, size: Operand, sign: Value) -> Value:
     """`size` with the sign of `sign`."""
     return e.intrinsic("copysign", size, sign)
 
@@ -284,7 +275,7 @@ def sqrt(e: FunctionEmitter, x: Value) -> Value:
 
 def rsqrt(e: FunctionEmitter, x: Value) -> Value:
     """Error below 1.5 ulp."""
-    return e.div(number(1.0, x), e.intrinsic("sqrt", x))
+    return e.div(1.0, e.intrinsic("sqrt", x))
 
 
 def power(e: FunctionEmitter, x: Value, y: Value) -> Value:
@@ -295,22 +286,17 @@ def power(e: FunctionEmitter, x: Value, y: Value) -> Value:
     wide_x, wide_y = e.convert("fpext", x, "double"), e.convert("fpext", y, "double")
     size = magnitude(e, wide_x)
     result = exp(e, e.mul(wide_y, log(e, size)))
-    zero, one = number(0.0, wide_x), number(1.0, wide_x)
-    negative = e.compare("olt", wide_x, zero)
+    negative = e.compare("olt", wide_x, 0.0)
     is_whole = e.compare("oeq", e.intrinsic("floor", wide_y), wide_y)
-    half = e.mul(wide_y, number(0.5, wide_y))
+    half = e.mul(wide_y, 0.5)
     is_odd = e.binary("and", is_whole, e.compare("one", e.intrinsic("floor", half), half))
-    signed_zero = copy_sign(e, one, wide_x)
+    signed_zero = copy_sign(e, 1.0, wide_x)
     result = e.select(is_odd, copy_sign(e, result, signed_zero), result)
-    infinite_y = e.compare("oeq", magnitude(e, wide_y), number(math.inf, wide_y))
-    fraction = e.binary("and", negative, e.binary("xor", e.binary("or", is_whole, infinite_y), _true(e, negative)))
-    finite_x = e.compare("olt", size, number(math.inf, size))
-    result = e.select(e.binary("and", fraction, finite_x), number(math.nan, wide_x), result)
+    infinite_y = e.compare("oeq", magnitude(e, wide_y), math.inf)
+    fraction = e.binary("and", negative, e.binary("xor", e.binary("or", is_whole, infinite_y), 1))
+    finite_x = e.compare("olt", size, math.inf)
+    result = e.select(e.binary("and", fraction, finite_x), math.nan, result)
     # pow(x, 0) = pow(1, y) = 1 even for NaN; (-1) ** inf = 1.
-    is_one = e.binary("or", e.compare("oeq", wide_y, zero), e.compare("oeq", wide_x, one))
-    is_one = e.binary("or", is_one, e.binary("and", infinite_y, e.compare("oeq", size, one)))
-    return e.convert("fptrunc", e.select(is_one, one, result), "float")
-
-
-def _true(e: FunctionEmitter, like: Value) -> Value:
-    return e.broadcast(int_literal(1, "i1"), like.lanes)
+    is_one = e.binary("or", e.compare("oeq", wide_y, 0.0), e.compare("oeq", wide_x, 1.0))
+    is_one = e.binary("or", is_one, e.binary("and", infinite_y, e.compare("oeq", size, 1.0)))
+    return e.convert("fptrunc", e.select(is_one, 1.0, result), "float")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from kernelyard_llvm.emitter import FunctionEmitter
 from kernelyard_llvm.values import Value, float_literal
 from kernelyard_native_cpu.codegen import elementary
-from kernelyard_native_cpu.codegen.elementary import copy_sign, magnitude, number
+from kernelyard_native_cpu.codegen.elementary import copy_sign, magnitude
 
 # Of erf(n / 4 + t) in t, |t| <= 1/8, for n from 0 to 15: a row per power. Around 0, where errors count against small
 # results, t itself is added last.
@@ -128,14 +128,14 @@ def erf(e: FunctionEmitter, x: Value) -> Value:
     """Error below 2 ulp for float; without tables where no instruction looks them up."""
     if x.type != "float" or not e.has_look_up(x.lanes):
         return elementary.erf(e, x)
-    a, last = magnitude(e, x), number(_LAST, x)
-    is_one = e.compare("ogt", a, last)
-    a = e.select(is_one, last, a)  # NaN stays
-    place = e.add(a, number(_QUARTERS, x))
+    a = magnitude(e, x)
+    is_one = e.compare("ogt", a, _LAST)
+    a = e.select(is_one, _LAST, a)  # NaN stays
+    place = e.add(a, _QUARTERS)
     bits = e.convert("bitcast", place, "i32")
     start, *middle, result = (e.look_up([float_literal(each) for each in row], bits) for row in COEFFICIENTS)
-    t = e.sub(a, e.sub(place, number(_QUARTERS, x)))
+    t = e.sub(a, e.sub(place, _QUARTERS))
     for row in reversed(middle):
         result = e.fma(result, t, row)
-    result = e.fma(result, t, e.select(e.compare("ole", a, number(0.125, x)), t, start))
-    return copy_sign(e, e.select(is_one, number(1.0, x), result), x)
+    result = e.fma(result, t, e.select(e.compare("ole", a, 0.125), t, start))
+    return copy_sign(e, e.select(is_one, 1.0, result), x)

@@ -4,15 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import reduce
 
 from kernelyard.errors import CodegenError
-from kernelyard.tir import Axis, Binary, Buffer, Cast, Const, DimValue, Expr, Load, Select, Unary
-from kernelyard.tir.analysis import Affine, affine_of, axes_of
-from kernelyard.tir.primfunc import walk
-from kernelyard_llvm.values import Value, float_literal, int_literal
+from kernelyard.plugins.codegen_api import (
+    Affine,
+    Axis,
+    Binary,
+    Buffer,
+    Cast,
+    Const,
+    DimValue,
+    Expr,
+    Load,
+    Select,
+    Unary,
+    affine_of,
+    axes_of,
+    walk,
+)
+from kernelyard_llvm.values import Value, float_literal, iota
 from kernelyard_native_cpu.codegen import arithmetic
 from kernelyard_native_cpu.codegen.four_bits import four_bits, table_of
-from kernelyard_native_cpu.codegen.memory import Memory, iota
+from kernelyard_native_cpu.codegen.memory import Memory
 from kernelyard_native_cpu.codegen.types import cast, decode, encode
 from kernelyard_native_cpu.schedule.loops import MOST_STRIDE
 
@@ -52,7 +66,7 @@ class Expressions:
 
     # --- values ---------------------------------------------------------------------------------------------------
     def value(self, expr: Expr) -> Value:
-        """The value: a scalar where it is the same in every lane, else a vector."""
+        """Return the value: a scalar where it is the same in every lane, else a vector."""
         found = self.known.get(expr)
         if found is None:
             found = self.known[expr] = self._evaluate(self.memory.packed.get(expr, expr))
@@ -101,7 +115,7 @@ class Expressions:
 
     # --- indices --------------------------------------------------------------------------------------------------
     def affine(self, affine: Affine) -> Value:
-        """The sum, a vector when it differs from lane to lane."""
+        """Return the sum, a vector when it differs from lane to lane."""
         if self.lanes is None:
             return self.first(affine)
         step = affine.coefficient(self.lanes.axis)
@@ -109,25 +123,24 @@ class Expressions:
             return self.first(affine)
         if step is not None:
             steps = self.e.mul(iota(self.lanes.count), self.memory.dim(step))
-            return self.e.binary("add", self.first(affine), steps)
-        total: Value = self.memory.dim(affine.constant)
+            return self.e.add(self.first(affine), steps)
+        total = self.memory.dim(affine.constant)
         for atom, coefficient in affine.terms:
             term = self.affine(affine_of(atom)) if isinstance(atom, Axis) else self.value(atom)
             total = self.e.add(total, self.e.mul(term, self.memory.dim(coefficient)))
         return total
 
     def first(self, affine: Affine) -> Value:
-        """The sum at the first lane; its terms must step evenly. Outer terms are added first, so that they stay
-        outside of inner loops."""
+        """Return the sum at the first lane; its terms must step evenly.
+
+        Outer terms are added first, so that they stay outside of inner loops.
+        """
         terms: list[Value] = [self.memory.dim(affine.constant)]
         for atom, coefficient in affine.terms:
             value = self.axes[atom.name] if isinstance(atom, Axis) else self.value(atom)
-            terms.append(self.e.binary("mul", value, self.memory.dim(coefficient)))
+            terms.append(self.e.mul(value, self.memory.dim(coefficient)))
         terms.sort(key=lambda term: term.depth)
-        total = terms[0]
-        for term in terms[1:]:
-            total = self.e.binary("add", total, term)
-        return total
+        return reduce(self.e.add, terms)
 
     # --- loads and stores -----------------------------------------------------------------------------------------
     def _load(self, expr: Load) -> Value:
@@ -152,7 +165,7 @@ class Expressions:
         return self.memory.gather(buffer, self.affine(offset), count, mask)
 
     def _read_either(self, buffer: Buffer, offset: Affine, choice: Select) -> Value:
-        """An index that is the same choice for all points (a broadcast known only now) is decided by a branch."""
+        """Return an index that is the same choice for all points (a broadcast known only now) is decided by a branch."""
         assert self.lanes is not None
         count = self.lanes.count
 
@@ -162,28 +175,28 @@ class Expressions:
         return self._branch(choice, count, read)
 
     def load_square(self, load: Load, offset: Affine) -> list[Value]:
-        """The load at as many consecutive points as there are lanes, where these lie side by side."""
+        """Return the load at as many consecutive points as there are lanes, where these lie side by side."""
         assert self.lanes is not None
         step = offset.coefficient(self.lanes.axis)
         assert step is not None
         start, row = self.first(offset), self.memory.dim(step)
-        places = [self.e.add(start, self.e.mul(row, int_literal(n))) for n in range(self.lanes.count)]
+        places = [self.e.add(start, self.e.mul(row, n)) for n in range(self.lanes.count)]
         rows = [self.memory.load(load.buffer, place, self.lanes.count) for place in places]
         return [decode(self.e, column, load.dtype, self.memory.has_half) for column in self.e.transpose(rows)]
 
     def _is_uniform(self, offset: Affine) -> bool:
-        """True when all lanes load one address, whatever conditions hold: under a condition it may be invalid."""
+        """Return True when all lanes load one address, whatever conditions hold: under a condition it may be invalid."""
         return self.mask is None and self._is_alike(offset)
 
     def _is_alike(self, offset: Affine) -> bool:
-        """True when lanes differ by their axis alone: what is loaded under a condition may differ otherwise."""
+        """Return True when lanes differ by their axis alone: what is loaded under a condition may differ otherwise."""
         return all(isinstance(atom, Axis) or self.value(atom).lanes == 1 for atom, _ in offset.terms)
 
     def lanes_in_use(self) -> Value | None:
-        """A mask of the lanes that stand for a value; None: all."""
+        """Return a mask of the lanes that stand for a value; None: all."""
         if self.lanes is None or self.lanes.used is None:
             return None
-        return self.memory.lanes_below(self.lanes.count, self.lanes.used)
+        return self.e.lanes_below(self.lanes.count, self.lanes.used)
 
     def _whole_mask(self) -> Value | None:
         """Lanes that stand for a value and for which the conditions hold."""
@@ -219,7 +232,7 @@ class Expressions:
         return self._select_branch(expr)
 
     def _select_lanes(self, condition: Value, expr: Select) -> Value:
-        opposite = self.e.binary("xor", condition, int_literal(1, "i1"))
+        opposite = self.e.binary("xor", condition, 1)
         a = self._masked(expr.a, condition)
         b = self._masked(expr.b, opposite)
         return self.e.select(condition, a, b)
@@ -240,7 +253,7 @@ class Expressions:
         return self._branch(expr, lanes, self.value)
 
     def _branch(self, choice: Select, lanes: int, evaluate: Callable[[Expr], Value]) -> Value:
-        """One side or the other, as a vector of `lanes`; what is known from within a side is forgotten after it."""
+        """Return one side or the other, as a vector of `lanes`; what is known from within a side is forgotten after it."""
         condition = self.value(choice.condition)
 
         def arm(side: Expr) -> list[Value]:
@@ -260,11 +273,11 @@ class Expressions:
 
 
 def _needs_guard(expr: Expr) -> bool:
-    """True when the expression loads something: only where it is asked for, the load is safe."""
+    """Return True when the expression loads something: only where it is asked for, the load is safe."""
     return any(isinstance(e, Load) for e in walk(expr))
 
 
 def _choice_of_index(offset: Affine) -> Select | None:
-    """A term of an offset that chooses between indices, by a condition on sizes alone."""
+    """Return a term of an offset that chooses between indices, by a condition on sizes alone."""
     choices = (atom for atom, _ in offset.terms if isinstance(atom, Select) and not axes_of(atom.condition))
     return next((choice for choice in choices if not _needs_guard(choice)), None)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from kernelyard.tir import Binary, Cast, Const, Expr, Unary
-from kernelyard.tir.simplify import Simplifier
-from kernelyard.tir.visitor import ExprRewriter
+from kernelyard.plugins.codegen_api import Binary, Cast, Const, Expr, ExprRewriter, Simplifier, Unary
 
 _MASK = Const(15, "int32")
 _MOST_NODES = 64  # what decodes four bits is short
@@ -14,7 +12,7 @@ _MOST_NODES = 64  # what decodes four bits is short
 
 @lru_cache(maxsize=1 << 12)
 def four_bits(expr: Expr) -> Binary | None:
-    """The `x & 15` that a computed float32 depends on, where it depends on nothing else.
+    """Return the `x & 15` that a computed float32 depends on, where it depends on nothing else.
 
     Example:
         >>> from kernelyard.tir.expr import cast, load
@@ -42,7 +40,7 @@ def _leaves(expr: Expr) -> list[Expr]:
 
 @lru_cache(maxsize=1 << 8)
 def table_of(expr: Expr, bits: Expr) -> tuple[float, ...]:
-    """The values of an expression where `bits` are 0 to 15."""
+    """Return the values of an expression where `bits` are 0 to 15."""
     simplify = Simplifier({})
 
     def value(number: int) -> float:

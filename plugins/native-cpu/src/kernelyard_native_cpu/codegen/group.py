@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from kernelyard import dims
 from kernelyard.dims import Dim
-from kernelyard.tir import Buffer
-from kernelyard_llvm.values import Value, int_literal
+from kernelyard.plugins.codegen_api import Buffer
+from kernelyard_llvm.values import Value, int_literal, registers
 from kernelyard_native_cpu.codegen.memory import Memory
 from kernelyard_native_cpu.codegen.nest import Axes, Nest, OuterLoop, Points
 from kernelyard_native_cpu.kernel_info import GroupInfo, Variant
@@ -16,14 +16,9 @@ from kernelyard_native_cpu.schedule.cost import nanoseconds
 from kernelyard_native_cpu.schedule.groups import Group
 from kernelyard_native_cpu.schedule.plan import TILES_PER_PANEL, Plan, size_of
 
-GROUP_PARAMETERS = (
-    Value("%args", "ptr"),
-    Value("%dims", "ptr"),
-    Value("%workspace", "ptr"),
-    Value("%begin", "i64"),
-    Value("%end", "i64"),
-    Value("%thread", "i64"),
-)
+ARGS, _DIMS, WORKSPACE = registers("ptr", "args", "dims", "workspace")
+BEGIN, END, THREAD = registers("i64", "begin", "end", "thread")
+GROUP_PARAMETERS = (ARGS, _DIMS, WORKSPACE, BEGIN, END, THREAD)
 # Enough tasks to share among threads; deeper loops then run without the divisions that flattening costs.
 _ENOUGH_TASKS = 256
 _CHUNK = 32
@@ -49,26 +44,23 @@ class GroupWriter:
         self.rows = tuple(axis.name for axis in group.stages[0].spatial[: group.shared])
 
     def write(self, name: str) -> tuple[str, GroupInfo]:
-        """The function's text, and what binding needs to know of it."""
+        """Return the function's text, and what binding needs to know of it."""
         variants = self._write_rows() if self.group.shared else self._write_stage(self.plans[0])
         work = [
             nanoseconds(block, plan)
             for stage, plan in zip(self.group.stages, self.plans, strict=True)
             for block in stage.blocks
         ]
-        return self.e.finish(name, linkage="internal"), GroupInfo(variants, tuple(work))
+        return self.e.finish(name, is_internal=True), GroupInfo(variants, tuple(work))
 
     # --- rows ---------------------------------------------------------------------------------------------------------
     def _write_rows(self) -> tuple[Variant, ...]:
         extents = [axis.extent for axis in self.group.stages[0].spatial[: self.group.shared]]
 
-        def row(task: Value, _: list[Value]) -> list[Value]:
+        with self.e.loop(BEGIN, END) as (task, _):
             axes = dict(zip(self.rows, self._decode(task, extents), strict=True))
             for number in range(len(self.plans)):
                 self._run_stage_in_row(number, axes)
-            return []
-
-        self.e.loop(Value("%begin", "i64"), Value("%end", "i64"), row)
         return (Variant(dims.product(extents)),)
 
     def _run_stage_in_row(self, number: int, axes: Axes) -> None:
@@ -95,13 +87,13 @@ class GroupWriter:
             self.e.branch(enough, lambda: run(versions[0]), lambda: self._choose(versions[1:], run) or [])
 
     def _is_long_enough(self, plan: Plan) -> Value:
-        return self.e.compare("sge", self.memory.dim(plan.extents[str(plan.measured)]), int_literal(plan.least()))
+        return self.e.compare("sge", self.memory.dim(plan.extents[str(plan.measured)]), plan.least())
 
     def _nest(self, number: int, plan: Plan, axes: Mapping[str, Value]) -> Nest:
         return Nest(self.memory, self.group.stages[number], plan, axes, self.stored[number])
 
     def _decode(self, task: Value, extents: Sequence[Dim]) -> list[Value]:
-        """The index in each of some nested loops of a task's number."""
+        """Return the index in each of some nested loops of a task's number."""
         values: list[Value] = []
         for extent in reversed(extents[1:]):
             size = self.memory.dim(extent)
@@ -124,7 +116,7 @@ class GroupWriter:
         return tuple(variants)
 
     def _run_tasks(self, plan: Plan) -> Dim:
-        """The loop over the tasks of one thread; returns how many tasks there are in all."""
+        """Return the loop over the tasks of one thread; returns how many tasks there are in all."""
         self.memory.packed = {}
         nest = self._nest(0, plan, {})
         loops = nest.outer_loops()
@@ -140,7 +132,7 @@ class GroupWriter:
         if chunk:
             counts[-1] = dims.ceildiv(flat[-1].count, chunk)
 
-        def task(number: Value, _: list[Value]) -> list[Value]:
+        with self.e.loop(BEGIN, END) as (number, _):
             indices = self._decode(number, counts)
             points = start
             for loop, index in zip(flat[:-1] if chunk else flat, indices, strict=False):
@@ -154,13 +146,10 @@ class GroupWriter:
                 self._run_chunk(nest, flat[-1], indices[-1], chunk, points)
             else:
                 nest.run(loops[len(flat) :], points)
-            return []
-
-        self.e.loop(Value("%begin", "i64"), Value("%end", "i64"), task)
         return dims.product(counts)
 
     def _chunk_of_last(self, plan: Plan, loops: Sequence[OuterLoop], flat: Sequence[OuterLoop]) -> int:
-        """How many iterations of the innermost flattened loop one task takes; 0: it is one of the task's own."""
+        """Return how many iterations of the innermost flattened loop one task takes; 0: it is one of the task's own."""
         if plan.panel:
             return TILES_PER_PANEL
         if plan.parts:
@@ -169,18 +158,14 @@ class GroupWriter:
         return _CHUNK if is_long and not self.group.stages[0].reduce and not plan.turned else 0
 
     def _run_chunk(self, nest: Nest, loop: OuterLoop, number: Value, chunk: int, points: Points) -> None:
-        begin = self.e.mul(number, int_literal(chunk))
-        end = self.e.intrinsic("smin", self.e.add(begin, int_literal(chunk)), self.memory.dim(loop.count))
-
-        def body(index: Value, _: list[Value]) -> list[Value]:
+        begin = self.e.mul(number, chunk)
+        end = self.e.intrinsic("smin", self.e.add(begin, chunk), self.memory.dim(loop.count))
+        with self.e.loop(begin, end, runs=True) as (index, _):
             nest.run([], loop.expand(points, index))
-            return []
-
-        self.e.loop(begin, end, body, runs=True)
 
 
 def _loops_to_flatten(loops: Sequence[OuterLoop], everything: bool) -> list[OuterLoop]:
-    """The outermost loops that together make enough tasks."""
+    """Return the outermost loops that together make enough tasks."""
     flat: list[OuterLoop] = []
     for loop in loops:
         if not everything and size_of(dims.product(chosen.count for chosen in flat)) >= _ENOUGH_TASKS:

@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kernelyard.runtime.spec import TensorSpec
-from kernelyard.tir import Buffer, PrimFunc
-from kernelyard.tir.stages import Stage
+from kernelyard.plugins.codegen_api import Buffer, PrimFunc, Stage
+from kernelyard.runtime.api import TensorSpec
 from kernelyard_llvm.emitter import FunctionEmitter
 from kernelyard_llvm.values import Value
-from kernelyard_native_cpu.codegen.group import GROUP_PARAMETERS, GroupWriter
+from kernelyard_native_cpu.codegen.group import ARGS, GROUP_PARAMETERS, THREAD, WORKSPACE, GroupWriter
 from kernelyard_native_cpu.codegen.memory import DimTable, Memory
 from kernelyard_native_cpu.codegen.threads import entry_function, member
 from kernelyard_native_cpu.kernel_info import GroupInfo, KernelInfo, LocalInfo, entry_symbol
@@ -34,13 +33,13 @@ class GeneratedKernel:
     info: KernelInfo
 
 
-def generate_kernel(name: str, function: PrimFunc, machine: Machine, declarations: set[str]) -> GeneratedKernel:
-    """The code of one function; intrinsics it uses are added to `declarations`."""
+def generate_kernel(name: str, function: PrimFunc, machine: Machine, declarations: dict[str, str]) -> GeneratedKernel:
+    """Return the code of one function; intrinsics it uses are added to `declarations`."""
     return _KernelWriter(name, function, machine, declarations).write()
 
 
 class _KernelWriter:
-    def __init__(self, name: str, function: PrimFunc, machine: Machine, declarations: set[str]) -> None:
+    def __init__(self, name: str, function: PrimFunc, machine: Machine, declarations: dict[str, str]) -> None:
         self.symbol = name
         self.name = entry_symbol(name)
         self.function = function = with_rows_side_by_side(function)
@@ -97,15 +96,15 @@ class _KernelWriter:
         """Where every buffer starts."""
         found: dict[Buffer, Value] = {}
         for index, buffer in enumerate(self.function.params):
-            place = e.pure(f"getelementptr ptr, ptr %args, i64 {index}", "ptr", 1, [])
-            found[buffer] = e.pure(f"load ptr, ptr {place.ref}, align 8, !invariant.load !0", "ptr", 1, [place])
+            place = e.element(ARGS, index, "ptr")
+            found[buffer] = e.pure(f"{e.load_text(place, 'ptr', 1)}, !invariant.load !0", "ptr", 1, [place])
         first = 2 * len(self.groups)
         for index, buffer in enumerate(self.locals):
             offset = memory.number(first + 2 * index)
             if buffer in self.private:
                 stride = memory.number(first + 2 * index + 1)
-                offset = e.binary("add", offset, e.binary("mul", Value("%thread", "i64"), stride))
-            found[buffer] = e.pure(f"getelementptr i8, ptr %workspace, {offset.typed}", "ptr", 1, [offset])
+                offset = e.add(offset, e.mul(THREAD, stride))
+            found[buffer] = e.element(WORKSPACE, offset, "i8")
         return found
 
     def _stored_buffers(self, stage: Stage) -> frozenset[Buffer]:

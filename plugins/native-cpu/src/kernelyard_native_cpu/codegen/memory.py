@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kernelyard import dtypes
 from kernelyard.dims import Dim
-from kernelyard.tir import Buffer, Expr, Load
-from kernelyard.tir.analysis import Affine, offset_of
+from kernelyard.plugins.codegen_api import Affine, Buffer, Expr, Load, offset_of
 from kernelyard_llvm.emitter import FunctionEmitter
-from kernelyard_llvm.values import Value, int_literal, literal_int, vector_type
+from kernelyard_llvm.values import Value, aligned, int_literal, mangled, vector_type
 from kernelyard_native_cpu.codegen.types import storage_type
 
 
@@ -65,59 +63,45 @@ class Memory:
         self._stage_writes = writes
 
     def offset(self, buffer: Buffer, indices: tuple[Expr, ...]) -> Affine:
-        """The flat offset of an element; leading indices of private buffers do not count."""
+        """Return the flat offset of an element; leading indices of private buffers do not count."""
         key = (buffer, indices)
         if key not in self._offsets:
             self._offsets[key] = offset_of(buffer, indices, self.private.get(buffer, 0))
         return self._offsets[key]
 
     def dim(self, dim: Dim) -> Value:
-        """A dim: a literal, or a number that the kernel is given."""
+        """Return a dim: a literal, or a number that the kernel is given."""
         if isinstance(dim, int):
             return int_literal(dim)
         return self.number(self.table.index(dim))
 
     def number(self, index: int) -> Value:
-        """An entry of the table of numbers."""
+        """Return an entry of the table of numbers."""
         e = self.emitter
-        place = e.pure(f"getelementptr i64, ptr %dims, i64 {index}", "ptr", 1, [])
-        return e.pure(f"load i64, ptr {place.ref}, align 8, !invariant.load !0", "i64", 1, [place])
+        place = e.element(Value("%dims", "ptr"), index, "i64")
+        return e.pure(f"{e.load_text(place, 'i64', 1)}, !invariant.load !0", "i64", 1, [place])
 
     def _address(self, buffer: Buffer, offset: Value) -> Value:
-        base = self.pointers[buffer]
-        if offset.ref == "0":
-            return base
-        text = f"getelementptr {storage_type(buffer.dtype)}, ptr {base.ref}, {offset.typed}"
-        return self.emitter.pure(text, "ptr", offset.lanes, [base, offset])
+        return self.emitter.element(self.pointers[buffer], offset, storage_type(buffer.dtype))
 
     def load(self, buffer: Buffer, offset: Value, lanes: int = 1, mask: Value | None = None) -> Value:
         """`lanes` elements from an offset on; lanes that the mask excludes are not read."""
-        type_, align = storage_type(buffer.dtype), dtypes.itemsize(buffer.dtype)
-        place = self._address(buffer, offset)
-        text = vector_type(type_, lanes)
+        e, type_, place = self.emitter, storage_type(buffer.dtype), self._address(buffer, offset)
         if mask is None or lanes == 1:
-            return self._read(buffer, f"load {text}, ptr {place.ref}, align {align}", type_, lanes, [place])
-        mask = self.emitter.broadcast(mask, lanes)
-        name = f"llvm.masked.load.v{lanes}{_suffix(type_)}.p0"
-        self.emitter.declarations.add(f"declare {text} @{name}(ptr, {mask.text}, {text})")
-        call = f"call {text} @{name}(ptr align {align} {place.ref}, {mask.typed}, {text} zeroinitializer)"
-        return self._read(buffer, call, type_, lanes, [place, mask], conditional=True)
+            return self._read(buffer, e.load_text(place, type_, lanes), type_, lanes, [place])
+        mask = e.broadcast(mask, lanes)
+        text = e.load_text(place, type_, lanes, mask)
+        return self._read(buffer, text, type_, lanes, [place, mask], conditional=True)
 
     def load_reversed(self, buffer: Buffer, offset: Value, lanes: int) -> Value:
-        """The elements at offset, offset - 1, ..."""
-        start = self.emitter.binary("sub", offset, int_literal(lanes - 1))
+        """Return the elements at offset, offset - 1, ..."""
+        start = self.emitter.sub(offset, lanes - 1)
         forward = self.load(buffer, start, lanes)
         return self.emitter.shuffle(forward, forward, list(reversed(range(lanes))))
 
-    def lanes_below(self, count: int, used: Value) -> Value:
-        """A mask of the first `used` lanes."""
-        known = literal_int(used)
-        if known is not None:
-            return Value(f"<{', '.join(f'i1 {str(n < known).lower()}' for n in range(count))}>", "i1", count)
-        return self.emitter.compare("slt", iota(count), used)
-
     def load_strided(self, buffer: Buffer, offset: Value, step: int, lanes: int, used: Value | None = None) -> Value:
-        """The elements at offset, offset + step, ...: whole vectors are loaded, and the lanes wanted are shuffled out.
+        """Return the elements at offset, offset + step, ...: whole vectors are loaded, and the lanes wanted are
+        shuffled out.
 
         Nothing beyond the last lane's element is read: the last vector ends with it, or, where only `used` lanes are
         wanted, the vectors are masked.
@@ -128,8 +112,8 @@ class Memory:
         for start in starts:
             mask = None
             if used is not None:  # of (used - 1) * step + 1 elements, those from `start` on
-                mask = self.lanes_below(lanes, e.add(e.mul(used, int_literal(step)), int_literal(1 - step - start)))
-            parts.append(self.load(buffer, e.binary("add", offset, int_literal(start)), lanes, mask))
+                mask = e.lanes_below(lanes, e.add(e.mul(used, step), 1 - step - start))
+            parts.append(self.load(buffer, e.add(offset, start), lanes, mask))
         result = parts[0]
         for k in range(1, step):
             order = [self._lane(lane * step, lane, starts, k, lanes) for lane in range(lanes)]
@@ -145,15 +129,12 @@ class Memory:
         return element if k == 1 and element < lanes else lane
 
     def gather(self, buffer: Buffer, offsets: Value, lanes: int, mask: Value | None) -> Value:
-        """An element from each lane's own offset."""
+        """Return an element from each lane's own offset."""
         e = self.emitter
-        type_, align = storage_type(buffer.dtype), dtypes.itemsize(buffer.dtype)
-        places = self._address(buffer, e.broadcast(offsets, lanes))
+        type_, places = storage_type(buffer.dtype), self._address(buffer, e.broadcast(offsets, lanes))
         mask = e.broadcast(mask or int_literal(1, "i1"), lanes)
-        text = vector_type(type_, lanes)
-        name = f"llvm.masked.gather.v{lanes}{_suffix(type_)}.v{lanes}p0"
-        e.declarations.add(f"declare {text} @{name}(<{lanes} x ptr>, {mask.text}, {text})")
-        call = f"call {text} @{name}(<{lanes} x ptr> align {align} {places.ref}, {mask.typed}, {text} zeroinitializer)"
+        name, zeros = f"llvm.masked.gather.{mangled(type_, lanes)}.v{lanes}p0", Value("zeroinitializer", type_, lanes)
+        call = e.call(name, vector_type(type_, lanes), aligned(places, type_), mask, zeros)
         return self._read(buffer, call, type_, lanes, [places, mask], conditional=True)
 
     def _read(
@@ -170,19 +151,11 @@ class Memory:
 
     def prefetch(self, buffer: Buffer, offset: Value) -> None:
         """Ask for the cache line of an element, which need not exist."""
-        place = self._address(buffer, offset)
-        self.emitter.declarations.add("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
-        self.emitter.line(f"call void @llvm.prefetch.p0(ptr {place.ref}, i32 0, i32 3, i32 1)")
+        self.emitter.prefetch(self._address(buffer, offset))
 
     def store(self, buffer: Buffer, offset: Value, value: Value, mask: Value | None = None) -> None:
         """Write an element, or a vector of neighbours; lanes that the mask excludes are not written."""
-        place, align = self._address(buffer, offset), dtypes.itemsize(buffer.dtype)
-        if mask is None or value.lanes == 1:
-            self.emitter.line(f"store {value.typed}, ptr {place.ref}, align {align}")
-            return
-        name = f"llvm.masked.store.v{value.lanes}{_suffix(value.type)}.p0"
-        self.emitter.declarations.add(f"declare void @{name}({value.text}, ptr, {mask.text})")
-        self.emitter.line(f"call void @{name}({value.typed}, ptr align {align} {place.ref}, {mask.typed})")
+        self.emitter.store(value, self._address(buffer, offset), mask)
 
     def scatter(self, buffer: Buffer, offsets: Value, values: Value, mask: Value | None) -> None:
         """Write each lane to its own offset."""
@@ -191,16 +164,5 @@ class Memory:
             for lane in range(values.lanes):
                 self.store(buffer, e.extract(offsets, lane), e.extract(values, lane))
             return
-        places, align = self._address(buffer, offsets), dtypes.itemsize(buffer.dtype)
-        name = f"llvm.masked.scatter.v{values.lanes}{_suffix(values.type)}.v{values.lanes}p0"
-        e.declarations.add(f"declare void @{name}({values.text}, {places.text}, {mask.text})")
-        e.line(f"call void @{name}({values.typed}, {places.text} align {align} {places.ref}, {mask.typed})")
-
-
-def _suffix(type_: str) -> str:
-    return {"half": "f16", "float": "f32", "double": "f64"}.get(type_, type_)
-
-
-def iota(count: int) -> Value:
-    """0, 1, 2, ... in the lanes."""
-    return Value(f"<{', '.join(f'i64 {n}' for n in range(count))}>", "i64", count)
+        name = f"llvm.masked.scatter.{mangled(values.type, values.lanes)}.v{values.lanes}p0"
+        e.line(e.call(name, "void", values, aligned(self._address(buffer, offsets), values.type), mask))

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 
 from kernelyard import dims
 from kernelyard.dims import Dim
-from kernelyard.tir import Axis, Binary, Buffer, ComputeBlock, Expr, Load
-from kernelyard.tir.analysis import unconditional_loads
-from kernelyard.tir.stages import Stage
+from kernelyard.plugins.codegen_api import Axis, Binary, Buffer, ComputeBlock, Expr, Load, Stage, unconditional_loads
 from kernelyard_llvm.values import Value, int_literal, literal_int
 from kernelyard_native_cpu.codegen.expressions import Expressions, Lanes
 from kernelyard_native_cpu.codegen.memory import Memory
@@ -48,8 +47,10 @@ class Nest:
 
     # --- loops ----------------------------------------------------------------------------------------------------
     def outer_loops(self) -> list[OuterLoop]:
-        """The loops over spatial axes, outermost first. Tiles of a contraction are walked along the tile axes first,
-        so that the vectors they share stay in cache."""
+        """Return the loops over spatial axes, outermost first.
+
+        Tiles of a contraction are walked along the tile axes first, so that the vectors they share stay in cache.
+        """
         plan = self.plan
         tiles = dict(plan.tiles)
         plain = [name for name in plan.spatial if name not in tiles and name != plan.vector]
@@ -69,11 +70,8 @@ class Nest:
         assert name is not None
         if plan.masked:
             steps = dims.ceildiv(self._extent(name), plan.lanes)
-            return OuterLoop(steps, lambda points, i: [{**a, name: self._times(i, plan.lanes)} for a in points])
+            return OuterLoop(steps, lambda points, i: [{**a, name: self.e.mul(i, plan.lanes)} for a in points])
         return self._blocked_loop(name, plan.lanes, plan.unroll)
-
-    def _times(self, i: Value, factor: int) -> Value:
-        return self.e.mul(i, int_literal(factor))
 
     def _tile_loop(self, name: str, height: int) -> OuterLoop:
         return self._blocked_loop(name, 1, height)
@@ -83,14 +81,12 @@ class Nest:
         extent, width = self._extent(name), lanes * times
 
         def expand(points: Points, i: Value) -> Points:
-            start = self._times(i, width)
+            start = self.e.mul(i, width)
             if isinstance(extent, int) and extent >= width:
                 start = self._at_most(start, extent - width) if extent % width else start
-                starts = [self.e.add(start, int_literal(lanes * k)) for k in range(times)]
+                starts = [self.e.add(start, lanes * k) for k in range(times)]
             else:
-                starts = [
-                    self._at_most(self.e.add(start, int_literal(lanes * k)), extent - lanes) for k in range(times)
-                ]
+                starts = [self._at_most(self.e.add(start, lanes * k), extent - lanes) for k in range(times)]
             # Moved pieces may coincide; each is needed once. The last axis comes first: a row of a tile is done with
             # before the next begins, so that the scalar it is multiplied by needs a register no longer.
             unique = list({s.ref: s for s in starts}.values())
@@ -114,17 +110,11 @@ class Nest:
             self.run(inner, loop.expand(points, int_literal(0)))
             return
 
-        def body(i: Value, _: list[Value]) -> list[Value]:
+        with self._loop(loop.count) as (i, _):
             self.run(inner, loop.expand(points, i))
-            return []
 
-        self._loop(loop.count, body)
-
-    def _loop(
-        self, extent: Dim, body: Callable[[Value, list[Value]], Sequence[Value]], inits: Sequence[Value] = ()
-    ) -> list[Value]:
-        runs = isinstance(extent, int) and extent > 0
-        return self.e.loop(int_literal(0), self.memory.dim(extent), body, inits, runs=runs)
+    def _loop(self, extent: Dim) -> AbstractContextManager[tuple[Value, list[Value]]]:
+        return self.e.loop(0, self.memory.dim(extent), runs=isinstance(extent, int) and extent > 0)
 
     # --- the innermost step -----------------------------------------------------------------------------------------
     def step(self, points: Points) -> None:
@@ -153,7 +143,7 @@ class Nest:
         return known
 
     def lanes_at(self, axes: Axes) -> Lanes | None:
-        """The lanes of a vector that starts where `axes` stand."""
+        """Return the lanes of a vector that starts where `axes` stand."""
         plan = self.plan
         if plan.vector is None:
             return None
@@ -179,12 +169,8 @@ class Nest:
             for axes in points:
                 self._finish(axes, self.lanes_at(axes), {})
             return
-
-        def body(i: Value, _: list[Value]) -> list[Value]:
+        with self._loop(self._extent(names[0])) as (i, _):
             self._run_in_order(names[1:], [{**axes, names[0]: i} for axes in points])
-            return []
-
-        self._loop(self._extent(names[0]), body)
 
     def pack(self, points: Points) -> Points:
         """Copy the plan's panel for some points of the vector axis; loads of it then read the copy.
@@ -220,12 +206,8 @@ class Nest:
             for step in range(extent):
                 self._each_row(names[1:], {**row, names[0]: int_literal(step)}, copy)
         else:
-
-            def body(step: Value, _: list[Value]) -> list[Value]:
+            with self._loop(self._extent(names[0])) as (step, _):
                 self._each_row(names[1:], {**row, names[0]: step}, copy)
-                return []
-
-            self._loop(self._extent(names[0]), body)
 
     def _pack_turned(self, panel: Panel, indices: tuple[Expr, ...], points: Points) -> None:
         """Square by square: what a load reads along the reduced axis is turned in registers."""
@@ -233,16 +215,13 @@ class Nest:
         assert isinstance(load, Load)
         offset = self.memory.offset(load.buffer, load.indices)
 
-        def square(step: Value, _: list[Value]) -> list[Value]:
-            first = self._at_most(self._times(step, lanes), self._extent(reduced) - lanes)
+        with self._loop(dims.ceildiv(self._extent(reduced), lanes)) as (step, _):
+            first = self._at_most(self.e.mul(step, lanes), self._extent(reduced) - lanes)
             for axes in points:
                 here = Expressions(self.memory, {**axes, reduced: first}, self.lanes_at(axes))
                 for n, column in enumerate(here.load_square(load, offset)):
-                    at = {**axes, reduced: self.e.add(first, int_literal(n))}
+                    at = {**axes, reduced: self.e.add(first, n)}
                     Expressions(self.memory, at, self.lanes_at(axes)).store(panel.buffer, indices, column)
-            return []
-
-        self._loop(dims.ceildiv(self._extent(reduced), lanes), square)
 
     def _reduce(self, points: Points) -> None:
         loops = ReductionLoops(self.memory, self.stage.first, self.plan, self.lanes_at)
@@ -284,21 +263,14 @@ class Nest:
         used = 1 << (height - 1).bit_length()
         lanes = Lanes(turned, used, int_literal(height) if height < used else None)
 
-        def turn(column: Value, _: list[Value]) -> list[Value]:
-            start = self._times(column, plan.lanes)
-            places = [self.e.add(start, int_literal(row * width)) for row in range(height)]
+        with self.e.loop(0, plan.unroll, runs=True) as (column, _):
+            start = self.e.mul(column, plan.lanes)
+            places = [self.e.add(start, row * width) for row in range(height)]
             rows = [self.memory.load(square, place, plan.lanes) for place in places]
-            rows += [replace(rows[0], ref="poison", depth=0)] * (plan.lanes - height)
+            rows += [rows[0]._replace(ref="poison", depth=0)] * (plan.lanes - height)
             for n, row in enumerate(self.e.transpose(rows)):
                 self.memory.store(square, int_literal(height * width + n * plan.lanes), row)
-
-            def finish(n: Value, _: list[Value]) -> list[Value]:
-                place = self.e.add(self._times(n, plan.lanes), int_literal(height * width))
+            with self.e.loop(0, plan.lanes, runs=True) as (n, _):
+                place = self.e.add(self.e.mul(n, plan.lanes), height * width)
                 at = {**first, vector: self.e.add(first[vector], self.e.add(start, n))}
                 self._finish_reduced(at, lanes, self.memory.load(square, place, used))
-                return []
-
-            self.e.loop(int_literal(0), int_literal(plan.lanes), finish, runs=True)
-            return []
-
-        self.e.loop(int_literal(0), int_literal(plan.unroll), turn, runs=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from kernelyard_llvm.values import Value, int_literal
+from kernelyard_llvm.values import Value
 from kernelyard_native_cpu.codegen.expressions import Expressions
 from kernelyard_native_cpu.codegen.memory import Memory
 from kernelyard_native_cpu.codegen.reduction import Axes, ReductionLoops
@@ -33,27 +33,21 @@ class PartsLoops:
         extent = self.memory.dim(self.plan.extents[reduced])
         self._each_tile(lambda tile, points: self._keep(tile, self.loops.start(points)))
 
-        def part(begin: Value, _: list[Value]) -> list[Value]:
-            end = self.e.intrinsic("smin", self.e.add(begin, int_literal(self.parts.depth)), extent)
+        with self.e.loop(0, extent, step=self.parts.depth) as (begin, _):
+            end = self.e.intrinsic("smin", self.e.add(begin, self.parts.depth), extent)
             self._each_tile(lambda tile, points: self._advance(tile, points, begin, end))
-            return []
-
-        self.e.loop(int_literal(0), extent, part, step=self.parts.depth)
         self._each_tile(lambda tile, points: finish(points, self.loops.finish(points, self._kept(tile, len(points)))))
 
     def _each_tile(self, body: Callable[[Value, Points], None]) -> None:
-        def one(tile: Value, _: list[Value]) -> list[Value]:
+        with self.e.loop(0, self.tiles, runs=True) as (tile, _):
             body(tile, self.tile_at(tile))
-            return []
-
-        self.e.loop(int_literal(0), int_literal(self.tiles), one, runs=True)
 
     def _advance(self, tile: Value, points: Points, begin: Value, end: Value) -> None:
         kept = self._kept(tile, len(points))
         self._keep(tile, self.loops.advance(points, kept, begin, end, self._ahead(tile)))
 
     def _ahead(self, tile: Value) -> Callable[[Axes], None] | None:
-        """Every tile asks for its share of the next part: so memory answers all the time."""
+        """Return every tile asks for its share of the next part: so memory answers all the time."""
         stream, vector = self.plan.stream, str(self.plan.vector)
         if stream is None:
             return None
@@ -62,18 +56,17 @@ class PartsLoops:
         buffer, offset = stream.load.buffer, self.memory.offset(stream.load.buffer, stream.load.indices)
 
         def ask(axes: Axes) -> None:
-            later = self.e.add(axes[reduced], int_literal(self.parts.depth))
+            later = self.e.add(axes[reduced], self.parts.depth)
             for turn in range(-(-lines // self.tiles)):
-                line = self.e.add(tile, int_literal(turn * self.tiles))
-                place = self.e.add(axes[vector], self.e.mul(line, int_literal(self.plan.lanes)))
+                line = self.e.add(tile, turn * self.tiles)
+                place = self.e.add(axes[vector], self.e.mul(line, self.plan.lanes))
                 at = {**axes, reduced: later, vector: place}
                 self.memory.prefetch(buffer, Expressions(self.memory, at).first(offset))
 
         return ask
 
     def _place(self, tile: Value, number: int, count: int) -> Value:
-        start = self.e.mul(tile, int_literal(count * self.plan.lanes))
-        return self.e.add(start, int_literal(number * self.plan.lanes))
+        return self.e.add(self.e.mul(tile, count * self.plan.lanes), number * self.plan.lanes)
 
     def _kept(self, tile: Value, count: int) -> list[Value]:
         places = [self._place(tile, number, count) for number in range(count)]

@@ -8,12 +8,11 @@ from dataclasses import replace
 
 from kernelyard import dtypes
 from kernelyard.dims import Dim
-from kernelyard.tir import ComputeBlock
-from kernelyard.tir.primfunc import neutral_element
-from kernelyard_llvm.values import Value, int_literal
+from kernelyard.plugins.codegen_api import ComputeBlock, neutral_element
+from kernelyard_llvm.values import Value, int_literal, iota
 from kernelyard_native_cpu.codegen import arithmetic
 from kernelyard_native_cpu.codegen.expressions import Expressions, Lanes
-from kernelyard_native_cpu.codegen.memory import Memory, iota
+from kernelyard_native_cpu.codegen.memory import Memory
 from kernelyard_native_cpu.schedule.plan import Plan
 
 Axes = dict[str, Value]
@@ -44,7 +43,7 @@ class Reducer(ABC):
         return Expressions(self.memory, axes, self.lanes_at(axes))
 
     def element(self, expressions: Expressions, mask: Value | None) -> Value:
-        """The next element; neutral in lanes that the mask leaves out."""
+        """Return the next element; neutral in lanes that the mask leaves out."""
         value = expressions.value(self.block.body)
         if mask is None:
             return value
@@ -52,15 +51,15 @@ class Reducer(ABC):
 
     @abstractmethod
     def start(self, axes: Axes) -> State:
-        """The state before the first element."""
+        """Return the state before the first element."""
 
     @abstractmethod
     def step(self, axes: Axes, state: State, mask: Value | None) -> State:
-        """The state after the element at a point."""
+        """Return the state after the element at a point."""
 
     @abstractmethod
     def finish(self, axes: Axes, states: Sequence[State]) -> Value:
-        """The result of several states of one point."""
+        """Return the result of several states of one point."""
 
 
 class Combine(Reducer):
@@ -73,7 +72,7 @@ class Combine(Reducer):
         return [self._combine(state[0], self.element(self.expressions(axes), mask))]
 
     def add(self, axes: Axes, state: State, part: State) -> State:
-        """The state with the sum along the inner reduced axes, times what is the same along them."""
+        """Return the state with the sum along the inner reduced axes, times what is the same along them."""
         assert self.plan.factored is not None
         factor = self.expressions(axes).value(self.plan.factored.factor)
         return [self.e.add(state[0], self.e.mul(factor, part[0]))]
@@ -125,8 +124,7 @@ class Place(Reducer):
         wins = arithmetic.binary(self.e, "eq", best, extreme, self.dtype)
         if best.is_float:
             wins = self.e.binary("or", wins, self.e.compare("uno", best, best))
-        late = self.e.broadcast(int_literal(2**62), self.plan.lanes)
-        first = arithmetic.across_lanes(self.e, "min", self.e.select(wins, place, late), "int64")
+        first = arithmetic.across_lanes(self.e, "min", self.e.select(wins, place, 2**62), "int64")
         return self._arg(Expressions(self.memory, {**axes, str(self.plan.vector): first}))
 
 
@@ -144,7 +142,7 @@ class ReductionLoops:
         self.reducer = kind(memory, block, plan, lanes_at)
 
     def run(self, points: Sequence[Axes]) -> list[Value]:
-        """The result for each point."""
+        """Return the result for each point."""
         copies = self.plan.unroll if self.plan.vector_is_reduced else 1
         starts = [self.reducer.start(axes) for _ in range(copies) for axes in points]
         names = [name for name in self.plan.reduce if name != self.plan.vector]
@@ -162,16 +160,15 @@ class ReductionLoops:
         """What is kept after the elements of a part of the only reduced axis; no lanes lie along it."""
         (reduced,) = self.plan.reduce
 
-        def body(i: Value, carried: list[Value]) -> list[Value]:
+        with self.e.loop(begin, end, kept, runs=True) as (i, carried):
             inside = [{**axes, reduced: i} for axes in points]
             if ahead is not None:
                 ahead(inside[0])
-            return _flatten(self._one_step(inside, [[value] for value in carried]))
-
-        return self.e.loop(begin, end, body, list(kept), runs=True)
+            carried[:] = _flatten(self._one_step(inside, [[value] for value in carried]))
+        return carried
 
     def finish(self, points: Sequence[Axes], kept: Sequence[Value]) -> list[Value]:
-        """The result for each point."""
+        """Return the result for each point."""
         return [self.reducer.finish(axes, [[value]]) for axes, value in zip(points, kept, strict=True)]
 
     def _nested(
@@ -201,24 +198,21 @@ class ReductionLoops:
             assert isinstance(extent, int)
             for step in range(extent):
                 # It belongs here, so that addresses have it as a displacement: sums with it need no register each.
-                states = body(replace(int_literal(step), depth=self.e.depth), states)
+                states = body(int_literal(step)._replace(depth=self.e.depth), states)
             return states
         return body(int_literal(0), states) if extent == 1 else self._loop(0, extent, 1, body, states)
 
     def _loop(
         self, begin: Dim, end: Dim, step: int, body: Callable[[Value, list[State]], list[State]], states: list[State]
     ) -> list[State]:
-        """A loop that carries states."""
+        """Return a loop that carries states."""
         runs = isinstance(end, int) and isinstance(begin, int) and end > begin
         if runs and end == begin + step:
             return body(self.memory.dim(begin), states)
-        size = len(states[0])
-
-        def flat(i: Value, carried: list[Value]) -> list[Value]:
-            return _flatten(body(i, _unflatten(carried, size)))
-
-        first, last = self.memory.dim(begin), self.memory.dim(end)
-        return _unflatten(self.e.loop(first, last, flat, _flatten(states), step, runs), size)
+        size, first, last = len(states[0]), self.memory.dim(begin), self.memory.dim(end)
+        with self.e.loop(first, last, _flatten(states), step, runs) as (i, carried):
+            carried[:] = _flatten(body(i, _unflatten(carried, size)))
+        return _unflatten(carried, size)
 
     def _one_step(self, points: Sequence[Axes], states: list[State]) -> list[State]:
         return [self.reducer.step(axes, state, None) for axes, state in zip(points, states, strict=True)]
@@ -228,10 +222,10 @@ class ReductionLoops:
         stream = self.plan.stream
         if stream is None:
             return
-        later = [{**axes, stream.axis: self.e.add(axes[stream.axis], int_literal(stream.steps))} for axes in points]
+        later = [{**axes, stream.axis: self.e.add(axes[stream.axis], stream.steps)} for axes in points]
         if not stream.is_aligned:
             name = str(self.plan.vector)
-            later.append({**later[-1], name: self.e.add(later[-1][name], int_literal(self.plan.lanes - 1))})
+            later.append({**later[-1], name: self.e.add(later[-1][name], self.plan.lanes - 1)})
         buffer, offset = stream.load.buffer, self.memory.offset(stream.load.buffer, stream.load.indices)
         places = [Expressions(self.memory, axes, self.lanes_at(axes)).first(offset) for axes in later]
         different = list({place.ref: place for place in places}.values())
@@ -266,7 +260,7 @@ class ReductionLoops:
         lanes = self.plan.lanes
 
         def step(i: Value, states: list[State]) -> list[State]:
-            mask = self.memory.lanes_below(lanes, self.e.sub(self.memory.dim(extent), i))
+            mask = self.e.lanes_below(lanes, self.e.sub(self.memory.dim(extent), i))
             return self._vector_step(points, states, i, 1, mask)
 
         if isinstance(extent, int) and extent <= lanes:
@@ -281,7 +275,7 @@ class ReductionLoops:
         if mask is None:
             self._ask_ahead([{**axes, name: start} for axes in points])
         for copy in range(copies):
-            place = self.e.add(start, int_literal(copy * self.plan.lanes))
+            place = self.e.add(start, copy * self.plan.lanes)
             for number, axes in enumerate(points):
                 slot = copy * len(points) + number
                 new[slot] = self.reducer.step({**axes, name: place}, states[slot], mask)

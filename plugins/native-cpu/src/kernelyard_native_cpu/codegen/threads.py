@@ -15,12 +15,12 @@ _LINE = 64
 # What threads are told, in the order in which it lies in a context: 8 bytes each.
 FIELDS = {"args": "ptr", "dims": "ptr", "workspace": "ptr", "tasks": "i64", "threads": "i64", "cursors": "ptr"}
 
-DECLARATIONS = (
-    "declare void @GOMP_parallel(ptr, ptr, i32, i32)",
-    "declare i32 @omp_get_thread_num()",
-    "declare i64 @llvm.umax.i64(i64, i64)",
-    "declare i64 @llvm.umin.i64(i64, i64)",
-)
+DECLARATIONS = {
+    "GOMP_parallel": "declare void @GOMP_parallel(ptr, ptr, i32, i32)",
+    "omp_get_thread_num": "declare i32 @omp_get_thread_num()",
+    "llvm.umax.i64": "declare i64 @llvm.umax.i64(i64, i64)",
+    "llvm.umin.i64": "declare i64 @llvm.umin.i64(i64, i64)",
+}
 
 
 def _places() -> str:
@@ -116,7 +116,7 @@ def member(name: str) -> str:
 
 
 def entry_function(name: str, groups: int) -> str:
-    """The kernel: each group in turn, by one thread or by the pool."""
+    """Return the kernel: each group in turn, by one thread or by the pool."""
     lines = [
         f"define i32 @{name}(ptr %args, ptr %dims, i32 %most, ptr %workspace) #0 {{",
         "entry:",

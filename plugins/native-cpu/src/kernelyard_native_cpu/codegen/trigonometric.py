@@ -10,8 +10,8 @@ import math
 from collections.abc import Callable
 
 from kernelyard_llvm.emitter import FunctionEmitter
-from kernelyard_llvm.values import Value, int_literal
-from kernelyard_native_cpu.codegen.elementary import Emit, copy_sign, exp, log, magnitude, number, polynomial
+from kernelyard_llvm.values import Value, literal
+from kernelyard_native_cpu.codegen.elementary import Emit, copy_sign, exp, log, magnitude, polynomial
 
 # (sin(r) - r) / r**3 and (cos(r) - 1 + r**2 / 2) / r**4 in r**2, |r| <= pi / 4
 SIN = (-0.16666666639556912, 0.008333329143835798, -0.00019839256613726026, 2.7175642969721678e-06)
@@ -31,26 +31,26 @@ ATAN = (
 
 def _quadrant(e: FunctionEmitter, x: Value) -> tuple[Value, Value]:
     """Quadrant (i64) and rest in [-pi/4, pi/4] of a double that holds a float."""
-    n = e.intrinsic("rint", e.mul(x, number(1 / HALF_PI_HIGH, x)))
-    r = e.fma(n, number(-HALF_PI_HIGH, x), x)
-    r = e.fma(n, number(-HALF_PI_LOW, x), r)
-    in_range = e.compare("olt", magnitude(e, n), number(2.0**62, n))
-    return e.convert("fptosi", e.select(in_range, n, number(0.0, n)), "i64"), r
+    n = e.intrinsic("rint", e.mul(x, 1 / HALF_PI_HIGH))
+    r = e.fma(n, -HALF_PI_HIGH, x)
+    r = e.fma(n, -HALF_PI_LOW, r)
+    in_range = e.compare("olt", magnitude(e, n), 2.0**62)
+    return e.convert("fptosi", e.select(in_range, n, 0.0), "i64"), r
 
 
 def _sin_and_cos(e: FunctionEmitter, x: Value) -> tuple[Value, Value]:
     quadrant, r = _quadrant(e, x)
     z = e.mul(r, r)
     sine = e.fma(e.mul(r, z), polynomial(e, z, SIN), r)
-    cosine = e.fma(e.mul(z, z), polynomial(e, z, COS), e.fma(z, number(-0.5, x), number(1.0, x)))
-    odd = e.compare("ne", e.binary("and", quadrant, int_literal(1)), int_literal(0))
-    turned = e.compare("ne", e.binary("and", quadrant, int_literal(2)), int_literal(0))
+    cosine = e.fma(e.mul(z, z), polynomial(e, z, COS), e.fma(z, -0.5, 1.0))
+    odd = e.compare("ne", e.binary("and", quadrant, 1), 0)
+    turned = e.compare("ne", e.binary("and", quadrant, 2), 0)
     sine, cosine = e.select(odd, cosine, sine), e.select(odd, e.neg(sine), cosine)
     return e.select(turned, e.neg(sine), sine), e.select(turned, e.neg(cosine), cosine)
 
 
 def _by_double(name: str, formula: Callable[[FunctionEmitter, Value], Value], needs_fma: bool = False) -> Emit:
-    """A function of float by a formula in double; of double by the C library."""
+    """Return a function of float by a formula in double; of double by the C library."""
 
     def emit(e: FunctionEmitter, x: Value) -> Value:
         if x.type == "double":
@@ -71,41 +71,33 @@ def _far_periodic(name: str, formula: Callable[[FunctionEmitter, Value], Value])
     def emit(e: FunctionEmitter, x: Value) -> Value:
         if x.type == "double" or not e.has_fma:
             return near(e, x)
-        far = e.compare("ogt", magnitude(e, x), number(2.0**27, x))
+        far = e.compare("ogt", magnitude(e, x), 2.0**27)
         if far.lanes > 1:
-            far = e.pure(f"call i1 @{_any_lane(e, far)}({far.typed})", "i1", 1, [far])
+            far = e.across_lanes("or", far)
         return e.branch(far, lambda: [by_library(e, x)], lambda: [near(e, x)])[0]
 
     return emit
 
 
-def _any_lane(e: FunctionEmitter, mask: Value) -> str:
-    name = f"llvm.vector.reduce.or.v{mask.lanes}i1"
-    e.declarations.add(f"declare i1 @{name}({mask.text})")
-    return name
-
-
 def _atan(e: FunctionEmitter, x: Value) -> Value:
     a = magnitude(e, x)
-    steep = e.compare("ogt", a, number(1.0, x))
-    a = e.select(steep, e.div(number(1.0, x), a), a)
+    steep = e.compare("ogt", a, 1.0)
+    a = e.select(steep, e.div(1.0, a), a)
     # atan(a) = pi/4 + atan((a - 1) / (a + 1)) brings [tan(pi/8), 1] into the polynomial's interval.
-    upper = e.compare("ogt", a, number(math.tan(math.pi / 8), x))
-    a = e.select(upper, e.div(e.sub(a, number(1.0, x)), e.add(a, number(1.0, x))), a)
+    upper = e.compare("ogt", a, math.tan(math.pi / 8))
+    a = e.select(upper, e.div(e.sub(a, 1.0), e.add(a, 1.0)), a)
     y = e.mul(a, polynomial(e, e.mul(a, a), ATAN))
-    y = e.add(y, e.select(upper, number(math.pi / 4, x), number(0.0, x)))
-    return copy_sign(e, e.select(steep, e.sub(number(math.pi / 2, x), y), y), x)
+    y = e.add(y, e.select(upper, literal(math.pi / 4, x.type), 0.0))
+    return copy_sign(e, e.select(steep, e.sub(math.pi / 2, y), y), x)
 
 
 def _asin(e: FunctionEmitter, x: Value) -> Value:
-    one = number(1.0, x)
-    return _atan(e, e.div(x, e.intrinsic("sqrt", e.mul(e.sub(one, x), e.add(one, x)))))
+    return _atan(e, e.div(x, e.intrinsic("sqrt", e.mul(e.sub(1.0, x), e.add(1.0, x)))))
 
 
 def _acos(e: FunctionEmitter, x: Value) -> Value:
-    one = number(1.0, x)
     # At -1 the quotient is infinite and its arc tangent pi/2: right again.
-    return e.mul(number(2.0, x), _atan(e, e.intrinsic("sqrt", e.div(e.sub(one, x), e.add(one, x)))))
+    return e.mul(2.0, _atan(e, e.intrinsic("sqrt", e.div(e.sub(1.0, x), e.add(1.0, x)))))
 
 
 def _sin(e: FunctionEmitter, x: Value) -> Value:
@@ -119,46 +111,46 @@ def _tan(e: FunctionEmitter, x: Value) -> Value:
 
 def _keep_zero(e: FunctionEmitter, x: Value, y: Value) -> Value:
     """`y`, but zeros as they are: the reduction loses their sign."""
-    return e.select(e.compare("oeq", x, number(0.0, x)), x, y)
+    return e.select(e.compare("oeq", x, 0.0), x, y)
 
 
 def _sinh(e: FunctionEmitter, x: Value) -> Value:
     up = exp(e, x)
-    large = e.mul(number(0.5, x), e.sub(up, e.div(number(1.0, x), up)))
-    small = e.fma(e.mul(x, e.mul(x, x)), number(1 / 6, x), x)
-    return e.select(e.compare("olt", magnitude(e, x), number(1e-3, x)), small, large)
+    large = e.mul(0.5, e.sub(up, e.div(1.0, up)))
+    small = e.fma(e.mul(x, e.mul(x, x)), 1 / 6, x)
+    return e.select(e.compare("olt", magnitude(e, x), 1e-3), small, large)
 
 
 def _cosh(e: FunctionEmitter, x: Value) -> Value:
     up = exp(e, magnitude(e, x))
-    return e.mul(number(0.5, x), e.add(up, e.div(number(1.0, x), up)))
+    return e.mul(0.5, e.add(up, e.div(1.0, up)))
 
 
 def _asinh(e: FunctionEmitter, x: Value) -> Value:
     a = magnitude(e, x)
-    large = log(e, e.add(a, e.intrinsic("sqrt", e.fma(a, a, number(1.0, x)))))
-    small = e.fma(e.mul(a, e.mul(a, a)), number(-1 / 6, x), a)
-    return copy_sign(e, e.select(e.compare("olt", a, number(1e-3, x)), small, large), x)
+    large = log(e, e.add(a, e.intrinsic("sqrt", e.fma(a, a, 1.0))))
+    small = e.fma(e.mul(a, e.mul(a, a)), -1 / 6, a)
+    return copy_sign(e, e.select(e.compare("olt", a, 1e-3), small, large), x)
 
 
 def _acosh(e: FunctionEmitter, x: Value) -> Value:
-    t = e.sub(x, number(1.0, x))
+    t = e.sub(x, 1.0)
     # The root of each factor: of a negative one it is NaN, as it must be.
-    root = e.mul(e.intrinsic("sqrt", t), e.intrinsic("sqrt", e.add(x, number(1.0, x))))
+    root = e.mul(e.intrinsic("sqrt", t), e.intrinsic("sqrt", e.add(x, 1.0)))
     return _log1p_double(e, e.add(t, root))
 
 
 def _atanh(e: FunctionEmitter, x: Value) -> Value:
     a = magnitude(e, x)
-    quotient = e.div(e.mul(number(2.0, x), a), e.sub(number(1.0, x), a))
-    return copy_sign(e, e.mul(number(0.5, x), _log1p_double(e, quotient)), x)
+    quotient = e.div(e.mul(2.0, a), e.sub(1.0, a))
+    return copy_sign(e, e.mul(0.5, _log1p_double(e, quotient)), x)
 
 
 def _log1p_double(e: FunctionEmitter, x: Value) -> Value:
     """log(1 + x) of what is not slightly below 0, exact enough to be rounded to float."""
-    large = log(e, e.add(x, number(1.0, x)))
-    small = e.mul(x, e.fma(x, e.fma(x, number(1 / 3, x), number(-0.5, x)), number(1.0, x)))
-    return e.select(e.compare("olt", magnitude(e, x), number(1e-4, x)), small, large)
+    large = log(e, e.add(x, 1.0))
+    small = e.mul(x, e.fma(x, e.fma(x, 1 / 3, -0.5), 1.0))
+    return e.select(e.compare("olt", magnitude(e, x), 1e-4), small, large)
 
 
 FUNCTIONS: dict[str, Emit] = {

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from kernelyard import dtypes
 from kernelyard_llvm.emitter import FunctionEmitter
-from kernelyard_llvm.values import BITS, Value, float_literal, int_literal
-from kernelyard_native_cpu.codegen.elementary import clamp, magnitude, number
+from kernelyard_llvm.values import BITS, Value, float_literal
+from kernelyard_native_cpu.codegen.elementary import clamp, magnitude
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ _LARGE_FLOATS = {"float32": "float", "float64": "double"}
 
 
 def compute_type(dtype: str) -> str:
-    """The LLVM type that values of a dtype have in registers: small floats are computed in float."""
+    """Return the LLVM type that values of a dtype have in registers: small floats are computed in float."""
     if dtype == "bool":
         return "i1"
     if dtypes.is_float(dtype):
@@ -46,7 +47,7 @@ def compute_type(dtype: str) -> str:
 
 
 def storage_type(dtype: str) -> str:
-    """The LLVM type of an element in memory."""
+    """Return the LLVM type of an element in memory."""
     if dtype == "bool":
         return "i8"
     return SMALL_FLOATS[dtype].storage if dtype in SMALL_FLOATS else compute_type(dtype)
@@ -55,7 +56,7 @@ def storage_type(dtype: str) -> str:
 def decode(e: FunctionEmitter, stored: Value, dtype: str, has_half: bool) -> Value:
     """From memory to registers."""
     if dtype == "bool":
-        return e.compare("ne", stored, int_literal(0, "i8"))
+        return e.compare("ne", stored, 0)
     if dtype not in SMALL_FLOATS:
         return stored
     if dtype == "float16" and has_half:
@@ -80,28 +81,27 @@ def _decode_small(e: FunctionEmitter, stored: Value, small: SmallFloat) -> Value
     bits = e.convert("zext", stored, "i32")
     sign_bit = BITS[small.storage] - 1
     if small.bias == 127:  # bfloat16 is the upper half of a float
-        return e.convert("bitcast", e.binary("shl", bits, int_literal(16, "i32")), "float")
-    code = e.binary("and", bits, int_literal((1 << sign_bit) - 1, "i32"))
+        return e.convert("bitcast", e.binary("shl", bits, 16), "float")
+    code = e.binary("and", bits, (1 << sign_bit) - 1)
     # The code as the upper bits of a float is the value but for the bias: one exact multiplication mends that.
-    tiny = e.convert("bitcast", e.binary("shl", code, int_literal(23 - small.mantissa, "i32")), "float")
-    value = e.mul(tiny, float_literal(2.0 ** (127 - small.bias)))
-    special = e.compare("uge", code, int_literal(small.infinity, "i32"))
-    extreme = float_literal(float("nan" if small.finite_only else "inf"))
+    tiny = e.convert("bitcast", e.binary("shl", code, 23 - small.mantissa), "float")
+    value = e.mul(tiny, 2.0 ** (127 - small.bias))
+    special = e.compare("uge", code, small.infinity)
+    extreme = float_literal(math.nan if small.finite_only else math.inf)
     if not small.finite_only:
-        is_nan = e.compare("ugt", code, int_literal(small.infinity, "i32"))
-        extreme = e.select(is_nan, float_literal(float("nan")), extreme)
+        extreme = e.select(e.compare("ugt", code, small.infinity), math.nan, extreme)
     value = e.select(special, extreme, value)
-    sign = e.binary("shl", e.binary("lshr", bits, int_literal(sign_bit, "i32")), int_literal(31, "i32"))
+    sign = e.binary("shl", e.binary("lshr", bits, sign_bit), 31)
     return e.convert("bitcast", e.binary("or", e.convert("bitcast", value, "i32"), sign), "float")
 
 
 def _encode_bfloat16(e: FunctionEmitter, value: Value) -> Value:
-    """The upper half of a float: half a unit less one is added, plus one when the last kept bit is odd."""
+    """Return the upper half of a float: half a unit less one is added, plus one when the last kept bit is odd."""
     bits = e.convert("bitcast", value, "i32")
-    odd = e.binary("and", e.binary("lshr", bits, int_literal(16, "i32")), int_literal(1, "i32"))
-    rounded = e.binary("add", e.binary("add", bits, int_literal(0x7FFF, "i32")), odd)
-    rounded = e.select(e.compare("uno", value, value), int_literal(0x7FFF0000, "i32"), rounded)
-    return e.convert("trunc", e.binary("lshr", rounded, int_literal(16, "i32")), "i16")
+    odd = e.binary("and", e.binary("lshr", bits, 16), 1)
+    rounded = e.add(e.add(bits, 0x7FFF), odd)
+    rounded = e.select(e.compare("uno", value, value), 0x7FFF0000, rounded)
+    return e.convert("trunc", e.binary("lshr", rounded, 16), "i16")
 
 
 def _encode_small(e: FunctionEmitter, value: Value, small: SmallFloat) -> Value:
@@ -110,35 +110,30 @@ def _encode_small(e: FunctionEmitter, value: Value, small: SmallFloat) -> Value:
     bits = e.convert("bitcast", value, "i32")
     sign_bit = BITS[small.storage] - 1
     dropped = 23 - small.mantissa
-    size = e.binary("and", bits, int_literal(0x7FFFFFFF, "i32"))
+    size = e.binary("and", bits, 0x7FFFFFFF)
     # Normal numbers: half a unit less one, plus one when the last kept bit is odd, then cut.
-    odd = e.binary("and", e.binary("lshr", size, int_literal(dropped, "i32")), int_literal(1, "i32"))
-    rounded = e.binary("add", e.binary("add", size, int_literal((1 << (dropped - 1)) - 1, "i32")), odd)
-    code = e.binary("lshr", rounded, int_literal(dropped, "i32"))
-    code = e.binary("sub", code, int_literal((127 - small.bias) << small.mantissa, "i32"))
+    odd = e.binary("and", e.binary("lshr", size, dropped), 1)
+    rounded = e.add(e.add(size, (1 << (dropped - 1)) - 1), odd)
+    code = e.sub(e.binary("lshr", rounded, dropped), (127 - small.bias) << small.mantissa)
     # Denormal ones: adding a power of two lets the addition itself round at the right bit.
     smallest = 2.0 ** (1 - small.bias)
     magic = float_literal(smallest * 2.0**dropped)
-    summed = e.convert("bitcast", e.binary("fadd", magnitude(e, value), magic, flags="nsz"), "i32")
-    tiny = e.binary("sub", summed, e.convert("bitcast", e.broadcast(magic, value.lanes), "i32"))
-    code = e.select(e.compare("olt", magnitude(e, value), number(smallest, value)), tiny, code)
-    infinity = int_literal(small.infinity, "i32")
-    code = e.select(e.compare("sgt", code, infinity), infinity, code)
-    largest = int_literal((1 << sign_bit) - 1, "i32")
-    code = e.select(e.compare("uno", value, value), largest, code)
-    sign = e.binary("lshr", bits, int_literal(31, "i32"))
-    code = e.binary("or", code, e.binary("shl", sign, int_literal(sign_bit, "i32")))
+    summed = e.convert("bitcast", e.binary("add", magnitude(e, value), magic, flags="nsz"), "i32")
+    tiny = e.sub(summed, e.convert("bitcast", e.broadcast(magic, value.lanes), "i32"))
+    code = e.select(e.compare("olt", magnitude(e, value), smallest), tiny, code)
+    code = e.select(e.compare("sgt", code, small.infinity), small.infinity, code)
+    code = e.select(e.compare("uno", value, value), (1 << sign_bit) - 1, code)
+    code = e.binary("or", code, e.binary("shl", e.binary("lshr", bits, 31), sign_bit))
     return e.convert("trunc", code, small.storage)
 
 
 def cast(e: FunctionEmitter, value: Value, source: str, target: str, has_half: bool) -> Value:
-    """A conversion between dtypes, on values in registers; a small float target is rounded to."""
+    """Return a conversion between dtypes, on values in registers; a small float target is rounded to."""
     if source == target:
         return value
     to = compute_type(target)
     if target == "bool":
-        zero = number(0.0, value) if value.is_float else int_literal(0, value.type)
-        return e.compare("une" if value.is_float else "ne", value, zero)
+        return e.compare("une" if value.is_float else "ne", value, 0)
     if value.is_float and not dtypes.is_float(target):
         return _float_to_int(e, value, target)
     converted = e.convert(_conversion(value, source, target), value, to)
@@ -158,7 +153,7 @@ def _conversion(value: Value, source: str, target: str) -> str:
 
 
 def _holds(target: str, source: str) -> bool:
-    """True when every value of one small float is one of the other."""
+    """Return True when every value of one small float is one of the other."""
     if source not in SMALL_FLOATS:
         return False
     wide, narrow = SMALL_FLOATS[target], SMALL_FLOATS[source]
@@ -169,13 +164,10 @@ def _float_to_int(e: FunctionEmitter, value: Value, target: str) -> Value:
     """Truncation toward zero; what does not fit saturates at 32 or 64 bits, then wraps; NaN gives 0."""
     to = compute_type(target)
     if BITS[to] == 64 or target == "uint32":
-        return _narrowed(e, e.intrinsic("fptoui.sat" if target == "uint64" else "fptosi.sat", value, result="i64"), to)
+        wide = e.intrinsic("fptoui.sat" if target == "uint64" else "fptosi.sat", value, result="i64")
+        return e.convert("trunc", wide, to)
     # LLVM takes the intrinsic apart where vectors have no instruction for it; limits of our own stay vectors.
-    sane = e.select(e.compare("uno", value, value), number(0.0, value), value)
-    limit, highest = number(2.0**31, value), 2.0**31 - (128 if value.type == "float" else 1)
+    sane = e.select(e.compare("uno", value, value), 0.0, value)
+    highest = 2.0**31 - (128 if value.type == "float" else 1)
     whole = e.convert("fptosi", clamp(e, sane, -(2.0**31), highest), "i32")
-    return _narrowed(e, e.select(e.compare("oge", sane, limit), int_literal(2**31 - 1, "i32"), whole), to)
-
-
-def _narrowed(e: FunctionEmitter, value: Value, to: str) -> Value:
-    return value if value.type == to else e.convert("trunc", value, to)
+    return e.convert("trunc", e.select(e.compare("oge", sane, 2.0**31), 2**31 - 1, whole), to)

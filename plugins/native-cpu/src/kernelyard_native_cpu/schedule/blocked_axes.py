@@ -6,15 +6,23 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kernelyard import dims
-from kernelyard.tir import Axis, Binary, ComputeBlock, Const, Expr, IterVar
-from kernelyard.tir.expr import index
-from kernelyard.tir.primfunc import walk
-from kernelyard.tir.stages import Stage
-from kernelyard.tir.visitor import ExprRewriter, rewrite_block
+from kernelyard.plugins.codegen_api import (
+    Axis,
+    Binary,
+    ComputeBlock,
+    Const,
+    Expr,
+    ExprRewriter,
+    IterVar,
+    Stage,
+    index,
+    rewrite_block,
+    walk,
+)
 
 
 def split_blocked_axes(stage: Stage) -> Stage:
-    """The stage with its blocked spatial axes split, so that offsets are sums over axes again."""
+    """Return the stage with its blocked spatial axes split, so that offsets are sums over axes again."""
     for axis in stage.spatial:
         size = _block_of(stage, axis)
         if size is not None:
@@ -23,7 +31,7 @@ def split_blocked_axes(stage: Stage) -> Stage:
 
 
 def _block_of(stage: Stage, axis: IterVar) -> int | None:
-    """The size of the blocks by which an axis is read, where they divide it."""
+    """Return the size of the blocks by which an axis is read, where they divide it."""
     if not isinstance(axis.extent, int):
         return None
     is_sum = stage.first.reducer == "sum" and bool(stage.reduce)

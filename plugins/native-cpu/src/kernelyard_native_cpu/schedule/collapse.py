@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kernelyard.dims import Dim
-from kernelyard.tir.analysis import Affine
+from kernelyard.plugins.codegen_api import Affine
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from kernelyard import dims
 from kernelyard.dims import Dim
-from kernelyard.tir import Binary, ComputeBlock, Expr, Load, Unary
-from kernelyard.tir.primfunc import walk
+from kernelyard.plugins.codegen_api import Binary, ComputeBlock, Expr, Load, Unary, walk
 from kernelyard_native_cpu.codegen import math
 from kernelyard_native_cpu.schedule.plan import Plan
 
@@ -20,7 +19,7 @@ _WEIGHT_OF_DIVISION = 4.0
 
 
 def nanoseconds(block: ComputeBlock, plan: Plan) -> tuple[Dim, float]:
-    """The number of points of a block, and the time that each takes."""
+    """Return the number of points of a block, and the time that each takes."""
     points = dims.product(axis.extent for axis in block.axes)
     operations = sum(map(_weight, walk(*block.expressions)))
     time = (operations * _OPERATION + len(block.loads) * _LOAD + _POINT) / plan.lanes

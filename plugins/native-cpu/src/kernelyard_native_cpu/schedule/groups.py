@@ -10,10 +10,20 @@ from dataclasses import dataclass, replace
 
 from kernelyard import dims
 from kernelyard.dims import Dim
-from kernelyard.tir import Axis, Buffer, ComputeBlock, Expr, Load, PrimFunc
-from kernelyard.tir.analysis import offset_of
-from kernelyard.tir.common_loops import with_common_axes
-from kernelyard.tir.stages import Stage, extents_of, make_stages, without_single_steps
+from kernelyard.plugins.codegen_api import (
+    Axis,
+    Buffer,
+    ComputeBlock,
+    Expr,
+    Load,
+    PrimFunc,
+    Stage,
+    extents_of,
+    make_stages,
+    offset_of,
+    with_common_axes,
+    without_single_steps,
+)
 from kernelyard_native_cpu.schedule.blocked_axes import split_blocked_axes
 
 
@@ -33,7 +43,7 @@ class Group:
 
 
 def make_groups(function: PrimFunc) -> tuple[Group, ...]:
-    """The function's blocks in groups, in order."""
+    """Return the function's blocks in groups, in order."""
     blocks = (with_common_axes(without_single_steps(block)) for block in function.blocks)
     stages = map(split_blocked_axes, make_stages(blocks, moves=True))
     groups: list[Group] = []
@@ -47,7 +57,7 @@ def make_groups(function: PrimFunc) -> tuple[Group, ...]:
 
 
 def _join(group: Group, stage: Stage) -> Group | None:
-    """The group with the stage added, where they share rows; None where they are better apart."""
+    """Return the group with the stage added, where they share rows; None where they are better apart."""
     if stage.is_contraction or any(member.is_contraction for member in group.stages):
         return None
     stages = (*group.stages, stage)
@@ -63,7 +73,7 @@ def _join(group: Group, stage: Stage) -> Group | None:
 
 
 def _share_rows(stages: tuple[Stage, ...], shared: int) -> bool:
-    """True when no row needs what another row writes."""
+    """Return True when no row needs what another row writes."""
     leading = extents_of(stages[0].spatial[:shared])
     row = tuple(Axis(f"s{n}") for n in range(shared))
     if any(extents_of(stage.spatial[:shared]) != leading for stage in stages):
@@ -77,7 +87,7 @@ def _share_rows(stages: tuple[Stage, ...], shared: int) -> bool:
 
 
 def _needs_last_for_lanes(stages: tuple[Stage, ...], shared: int) -> bool:
-    """True when neighbours lie side by side along the last shared axis, and along no axis inside the rows."""
+    """Return True when neighbours lie side by side along the last shared axis, and along no axis inside the rows."""
     last, inside = f"s{shared - 1}", False
     found = False
     for stage in stages:

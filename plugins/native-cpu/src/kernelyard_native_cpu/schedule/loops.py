@@ -7,9 +7,7 @@ from functools import cached_property
 
 from kernelyard import dims, dtypes
 from kernelyard.dims import Dim
-from kernelyard.tir import Buffer
-from kernelyard.tir.analysis import Affine, offset_of, used_as_values
-from kernelyard.tir.stages import Stage
+from kernelyard.plugins.codegen_api import Affine, Buffer, Stage, offset_of, used_as_values
 from kernelyard_native_cpu.machine import Machine
 from kernelyard_native_cpu.schedule.collapse import Access, collapse
 from kernelyard_native_cpu.schedule.plan import Plan, size_of
@@ -63,7 +61,7 @@ class Loops:
         return lanes
 
     def is_masked(self, axis: str) -> bool:
-        """True where the axis is shorter than a vector of it."""
+        """Return True where the axis is shorter than a vector of it."""
         extent = self.extents[axis]
         return isinstance(extent, int) and extent < self.lanes(axis)
 
@@ -91,7 +89,7 @@ class Loops:
         return total * waste / lanes
 
     def vectors(self, axis: str) -> int:
-        """How many vectors the axis takes."""
+        """Return how many vectors the axis takes."""
         return -(-size_of(self.extents[axis]) // self.lanes(axis))
 
     def others(self, vector: str) -> list[str]:
@@ -99,7 +97,7 @@ class Loops:
         return [name for name in self.spatial if name != vector and self.extents[name] != 1]
 
     def reuse(self, axis: str, vector: str) -> int:
-        """How many loads are the same for every value of an axis; loads of whole vectors count more."""
+        """Return how many loads are the same for every value of an axis; loads of whole vectors count more."""
         score = 0
         for access in self.accesses:
             if access.is_inner and not access.is_store and access.offset.coefficient(axis) == 0:
@@ -108,7 +106,7 @@ class Loops:
 
 
 def loops_of(stage: Stage, outer: frozenset[str], private: dict[Buffer, int], machine: Machine) -> Loops:
-    """The loops of a stage inside loops over the `outer` axes."""
+    """Return the loops of a stage inside loops over the `outer` axes."""
     accesses = _accesses(stage, private)
     extents: dict[str, Dim] = {axis.name: axis.extent for axis in (*stage.spatial, *stage.reduce)}
     spatial = [axis.name for axis in stage.spatial if axis.name not in outer]
@@ -136,7 +134,7 @@ def _accesses(stage: Stage, private: dict[Buffer, int]) -> list[Access]:
 
 
 def is_turned(offset: Affine, vector: str, neighbours: str) -> bool:
-    """True for a load that would be gathered along one axis and lies side by side along another."""
+    """Return True for a load that would be gathered along one axis and lies side by side along another."""
     step = offset.coefficient(vector)
     far = step is not None and (not isinstance(step, int) or abs(step) > MOST_STRIDE)
     return far and offset.coefficient(neighbours) == 1
@@ -151,5 +149,5 @@ def _cost_of_step(step: Dim | None, lanes: int) -> float:
 
 
 def even_parts(count: int, most: int) -> int:
-    """The largest number up to `most` that wastes least when `count` vectors are taken so many at a time."""
+    """Return the largest number up to `most` that wastes least when `count` vectors are taken so many at a time."""
     return min(range(1, most + 1), key=lambda n: (-(-count // n) * n, -n))

@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from kernelyard import dims
-from kernelyard.tir import Axis, Buffer, Load, PrimFunc
-from kernelyard.tir.analysis import axes_of
-from kernelyard.tir.packing import Packing, pack_inputs
-from kernelyard.tir.padding import paddable_axis
-from kernelyard.tir.stages import Stage
+from kernelyard.plugins.codegen_api import (
+    Axis,
+    Buffer,
+    Load,
+    Packing,
+    PrimFunc,
+    Stage,
+    axes_of,
+    pack_inputs,
+    paddable_axis,
+)
 from kernelyard_native_cpu.machine import Machine
 from kernelyard_native_cpu.schedule.groups import make_groups
 from kernelyard_native_cpu.schedule.loops import Loops, loops_of
@@ -27,8 +33,9 @@ _PACKED_DTYPES = ("float32", "bfloat16", "float16", "int8", "int32")
 
 
 def choose_packings(function: PrimFunc, constants: Collection[int], machine: Machine) -> dict[int, Packing]:
-    """The packing of each operand along whose own axis vectors are best taken; what weights are decoded with is cut as
-    they are."""
+    """Return the packing of each operand along whose own axis vectors are best taken; what weights are decoded with is
+    cut as they are.
+    """
     chosen: dict[int, Packing] = {}
     for position in constants:
         buffer = function.inputs[position]
@@ -43,7 +50,7 @@ def choose_packings(function: PrimFunc, constants: Collection[int], machine: Mac
 
 
 def _stage_that_multiplies(function: PrimFunc, buffer: Buffer) -> Stage | None:
-    """The stage whose sum of products reads a buffer, where no other block does."""
+    """Return the stage whose sum of products reads a buffer, where no other block does."""
     stages = [stage for group in make_groups(function) for stage in group.stages]
     readers = [(stage, block) for stage in stages for block in stage.blocks if buffer in block.reads]
     if len(readers) != 1:
@@ -87,7 +94,7 @@ def _times_used(load: Load, axis: str) -> int:
 
 
 def _has_few_rows(stage: Stage, axis: str, matrix: Buffer) -> bool:
-    """True where a large matrix meets few rows: then reading it takes the time, and its rows are far apart."""
+    """Return True where a large matrix meets few rows: then reading it takes the time, and its rows are far apart."""
     rows = dims.product(each.extent for each in stage.spatial if each.name != axis)
     return isinstance(rows, int) and rows <= _MOST_ROWS_PADDED and size_of(matrix.nbytes) >= _LEAST_PADDED_BYTES
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from kernelyard import dims
 from kernelyard.dims import Dim
 from kernelyard.errors import ShapeError
-from kernelyard.tir import Buffer, Expr, Load
+from kernelyard.plugins.codegen_api import Buffer, Expr, Load
 from kernelyard_native_cpu.machine import Machine
 
 # What a symbolic extent is taken to be where choices need a number.
@@ -110,7 +110,7 @@ class Plan:
         return tuple(buffer for buffer in own if buffer)
 
     def narrowed(self, lanes: int) -> Plan:
-        """The same loops with fewer lanes; scalar code has no tiles either."""
+        """Return the same loops with fewer lanes; scalar code has no tiles either."""
         if lanes == 1:
             return replace(self, vector=None, lanes=1, unroll=1, tiles=(), panel=None, stream=None, parts=None)
         return replace(self, lanes=lanes, unroll=1, panel=None, stream=None, parts=None)
@@ -134,7 +134,7 @@ class Plan:
         return next(name for name, _ in self.tiles if not isinstance(self.extents[name], int))
 
     def least(self) -> int:
-        """How long a symbolic axis must be for this plan; a shorter vector axis would be computed several times."""
+        """Return how long a symbolic axis must be for this plan; a shorter vector axis would be computed several times."""
         if self.least_rows:
             return self.least_rows
         if self.vector is None or self.masked or isinstance(self.extents[self.vector], int):
@@ -147,7 +147,7 @@ class Plan:
 
 
 def size_of(dim: Dim) -> int:
-    """A number to reckon with, at least 1: symbols count as `TYPICAL_EXTENT`."""
+    """Return a number to reckon with, at least 1: symbols count as `TYPICAL_EXTENT`."""
     try:
         return max(1, dims.evaluate(dim, dict.fromkeys(dims.symbols_of(dim), TYPICAL_EXTENT)))
     except ShapeError:  # where an open size meets a fixed one, the typical extent need not broadcast with it

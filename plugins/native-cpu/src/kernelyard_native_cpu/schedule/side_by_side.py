@@ -8,10 +8,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kernelyard.tir import Axis, Buffer, Cast, ComputeBlock, Expr, IterVar, Load, PrimFunc
-from kernelyard.tir.analysis import axes_of, offset_of
-from kernelyard.tir.primfunc import SPATIAL, walk
-from kernelyard.tir.visitor import ExprRewriter, rewrite_block
+from kernelyard.plugins.codegen_api import (
+    SPATIAL,
+    Axis,
+    Buffer,
+    Cast,
+    ComputeBlock,
+    Expr,
+    ExprRewriter,
+    IterVar,
+    Load,
+    PrimFunc,
+    axes_of,
+    offset_of,
+    rewrite_block,
+    walk,
+)
 from kernelyard_native_cpu.schedule.plan import size_of
 from kernelyard_native_cpu.schedule.tiling import FEW_ROWS
 
@@ -24,7 +36,7 @@ Steps = tuple[IterVar, ...]
 
 
 def with_rows_side_by_side(function: PrimFunc) -> PrimFunc:
-    """The function with a copy of each such operand, made before the block that multiplies it."""
+    """Return the function with a copy of each such operand, made before the block that multiplies it."""
     blocks: list[ComputeBlock] = []
     copies: list[Buffer] = []
     for block in function.blocks:
@@ -58,12 +70,12 @@ def _operand(block: ComputeBlock) -> tuple[Expr, IterVar, Steps] | None:
 
 
 def _widened(block: ComputeBlock, load: Load) -> Expr:
-    """A load as the block uses it: cast, or as it is."""
+    """Return a load as the block uses it: cast, or as it is."""
     return next((e for e in walk(block.body) if isinstance(e, Cast) and e.x == load), load)
 
 
 def _lies_far_apart(load: Load, row: IterVar, steps: Steps) -> bool:
-    """True when a load has a known number of rows, each along memory, and they begin far from one another."""
+    """Return True when a load has a known number of rows, each along memory, and they begin far from one another."""
     if not isinstance(row.extent, int) or not _LEAST_ROWS <= row.extent <= FEW_ROWS:
         return False
     offset = offset_of(load.buffer, load.indices)
@@ -74,7 +86,7 @@ def _lies_far_apart(load: Load, row: IterVar, steps: Steps) -> bool:
 
 
 def _multiplies_wide_matrix(block: ComputeBlock, load: Load, row: IterVar, steps: Steps) -> bool:
-    """True when what a load is multiplied by has many columns, is read along them, and is the same for all rows."""
+    """Return True when what a load is multiplied by has many columns, is read along them, and is the same for all rows."""
     columns = {axis.name: size_of(axis.extent) for axis in block.spatial_axes if axis.extent != 1 and axis != row}
     others = [each for each in block.loads if each != load]
     if len(columns) != 1 or max(columns.values()) < _LEAST_COLUMNS or not others:
@@ -88,7 +100,7 @@ def _multiplies_wide_matrix(block: ComputeBlock, load: Load, row: IterVar, steps
 
 
 def _copied(block: ComputeBlock, operand: tuple[Expr, IterVar, Steps]) -> tuple[ComputeBlock, ComputeBlock]:
-    """The block that copies, and the one that reads the copy."""
+    """Return the block that copies, and the one that reads the copy."""
     element, row, steps = operand
     buffer = Buffer(f"rows of {block.name}", tuple(axis.extent for axis in (*steps, row)), element.dtype, "local")
     indices = tuple(Axis(axis.name) for axis in (*steps, row))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kernelyard.tir import Buffer
+from kernelyard.plugins.codegen_api import Buffer
 from kernelyard_native_cpu.schedule.loops import Loops, even_parts, is_turned
 from kernelyard_native_cpu.schedule.plan import TYPICAL_EXTENT, Plan, size_of
 
@@ -29,7 +29,7 @@ _KEPT_AS_THEY_ARE = ("float32", "float64", "int32", "int64")
 
 
 def tile_cost(rows: int, vectors: int, height: int, width: int) -> float:
-    """The time that tiles of a shape take to cover so many rows and vectors."""
+    """Return the time that tiles of a shape take to cover so many rows and vectors."""
     steps = -(-rows // height) * -(-vectors // width)
     return steps * (height * width + _LOAD * (height + width))
 
@@ -64,14 +64,15 @@ def outer_product(loops: Loops, vector: str) -> tuple[Tiles, int]:
 
 
 def _rows(loops: Loops, axis: str) -> int:
-    """How many rows tiles are made for: many where the number is open."""
+    """Return how many rows tiles are made for: many where the number is open."""
     extent = loops.extents[axis]
     return size_of(extent) if isinstance(extent, int) else max(size_of(extent), TYPICAL_EXTENT)
 
 
 def with_tiles(loops: Loops, plan: Plan, tiles: Tiles, width: int) -> Plan:
-    """The plan with tiles so many vectors wide, turned where results lie side by side along their rows' axis in memory,
-    and far apart along the vector axis."""
+    """Return the plan with tiles so many vectors wide, turned where results lie side by side along their rows' axis in
+    memory, and far apart along the vector axis.
+    """
     plan = replace(plan, tiles=tiles, unroll=width)
     if len(tiles) != 1 or plan.masked or plan.vector is None:
         return plan
@@ -92,7 +93,7 @@ def with_tiles(loops: Loops, plan: Plan, tiles: Tiles, width: int) -> Plan:
 
 
 def dot_products(loops: Loops, vector: str) -> Tiles:
-    """A tile of sums, each along the lanes of a vector of its own: of rows of one operand by rows of the other."""
+    """Return a tile of sums, each along the lanes of a vector of its own: of rows of one operand by rows of the other."""
     axes = reused_axes(loops, vector)[:2]
     if len(axes) < 2:
         return tuple((name, min(_MOST_UNTILED, size_of(loops.extents[name]))) for name in axes)

@@ -8,9 +8,20 @@ from typing import Protocol, TypeAlias
 
 from kernelyard.dims import Dim
 from kernelyard.errors import CodegenError
-from kernelyard.tir import Axis, Binary, Buffer, Cast, Const, DimValue, Expr, Load, Select, Unary
-from kernelyard.tir.index_algebra import is_index
-from kernelyard.tir.primfunc import walk
+from kernelyard.plugins.codegen_api import (
+    Axis,
+    Binary,
+    Buffer,
+    Cast,
+    Const,
+    DimValue,
+    Expr,
+    Load,
+    Select,
+    Unary,
+    is_index,
+    walk,
+)
 from kernelyard_native_cuda.codegen import operations
 from kernelyard_native_cuda.codegen.types import computed, is_narrow_float, literal, stored
 from kernelyard_native_cuda.codegen.writer import Writer
@@ -23,11 +34,11 @@ class Parameters(Protocol):
     """What a kernel is given."""
 
     def dim(self, dim: Dim) -> str:
-        """The text of a dim, which may be symbolic."""
+        """Return the text of a dim, which may be symbolic."""
         ...
 
     def tensor(self, buffer: Buffer) -> str:
-        """The name of a tensor's memory."""
+        """Return the name of a tensor's memory."""
         ...
 
 
@@ -63,7 +74,7 @@ class Expressions:
             self._uses.update(expr.children)
 
     def value(self, expr: Expr) -> str:
-        """The text of an expression's value; parts are written before it where they need a name."""
+        """Return the text of an expression's value; parts are written before it where they need a name."""
         found = self.known.get(expr)
         if found is not None:
             return found
@@ -86,7 +97,7 @@ class Expressions:
         return " + ".join(terms) or "0"
 
     def element(self, buffer: Buffer, indices: Sequence[Expr]) -> str:
-        """The place of an element, to be read or written."""
+        """Return the place of an element, to be read or written."""
         kept = self.kept.get(buffer)
         return kept(self, indices) if kept else f"{self.parameters.tensor(buffer)}[{self.offset(buffer, indices)}]"
 
@@ -117,7 +128,7 @@ class Expressions:
         raise CodegenError("an expression of an unknown kind", found=type(expr).__name__)
 
     def _operand(self, expr: Expr) -> str:
-        """A value whose text may be repeated, or stand behind a sign."""
+        """Return a value whose text may be repeated, or stand behind a sign."""
         text = self.value(expr)
         return text if text.isidentifier() else self.writer.define(computed(expr.dtype), text)
 
@@ -143,10 +154,10 @@ class Expressions:
 
 
 def from_stored(text: str, dtype: str) -> str:
-    """An element as a value."""
+    """Return an element as a value."""
     return f"value_of({text})" if is_narrow_float(dtype) else text
 
 
 def to_stored(text: str, dtype: str) -> str:
-    """A value as an element."""
+    """Return a value as an element."""
     return f"Stored<{stored(dtype)}>::of({text})" if is_narrow_float(dtype) else text

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from kernelyard import dims
 from kernelyard.dims import Dim
-from kernelyard.tir import Buffer, Expr, IterVar
+from kernelyard.plugins.codegen_api import Buffer, Expr, IterVar
 from kernelyard_native_cuda.codegen.expressions import Expressions, Keeper
 from kernelyard_native_cuda.codegen.types import stored
 from kernelyard_native_cuda.codegen.writer import Writer
@@ -31,7 +31,7 @@ class WrittenKernel:
 
 
 def identifier(name: str) -> str:
-    """A name as C takes it.
+    """Return a name as C takes it.
 
     Example:
         >>> identifier("x.1"), identifier("1st")
@@ -52,11 +52,11 @@ class Kernel:
         self._numbers: dict[Dim, str] = {}
 
     def tensor(self, buffer: Buffer) -> str:
-        """The name of a tensor's memory."""
+        """Return the name of a tensor's memory."""
         return self._tensors.setdefault(buffer, f"{identifier(buffer.name)}_{len(self._tensors)}")
 
     def dim(self, dim: Dim) -> str:
-        """The text of a dim; symbolic ones are numbers that the kernel is given."""
+        """Return the text of a dim; symbolic ones are numbers that the kernel is given."""
         if isinstance(dim, int):
             return f"{dim}ll" if dim >= 0 else f"({dim}ll)"
         return self._numbers.setdefault(dim, f"n{len(self._numbers)}")
@@ -91,16 +91,16 @@ class Kernel:
 
     @staticmethod
     def counts_in_int(axes: Sequence[IterVar]) -> bool:
-        """True where the points of some axes are known to fit 32 bits, in which division is much quicker."""
+        """Return True where the points of some axes are known to fit 32 bits, in which division is much quicker."""
         total = dims.product(axis.extent for axis in axes)
         return isinstance(total, int) and total <= MOST_INT - (1 << 16)
 
     def define_point(self, axes: Sequence[IterVar], text: str) -> str:
-        """A name for a point's number, in as few bits as will do."""
+        """Return a name for a point's number, in as few bits as will do."""
         return self.writer.define("int" if self.counts_in_int(axes) else "long long", text)
 
     def finish(self, name: str, blocks: Dim, shared_nbytes: int = 0, most_registers_for: int = 1) -> WrittenKernel:
-        """The kernel with its head. most_registers_for: how many blocks a multiprocessor is to have room for."""
+        """Return the kernel with its head. most_registers_for: how many blocks a multiprocessor is to have room for."""
         params = [
             f"GLOBAL({'' if buffer in self._written else 'const '}{stored(buffer.dtype)}) {tensor}"
             for buffer, tensor in self._tensors.items()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kernelyard import dtypes
-from kernelyard.tir.primfunc import neutral_element
+from kernelyard.plugins.codegen_api import neutral_element
 from kernelyard_native_cuda.codegen.types import computed, is_narrow_float, literal, stored
 
 _FUNCTIONS = {
@@ -32,7 +32,7 @@ _COMBINE = {"sum": "add", "prod": "mul", "min": "min", "max": "max", "any": "or"
 
 
 def unary(op: str, x: str, dtype: str) -> str:
-    """An operation on a value of a dtype."""
+    """Return an operation on a value of a dtype."""
     kind = computed(dtype)
     is_float = dtypes.is_float(dtype)
     if op in ("not", "bitnot"):
@@ -52,7 +52,7 @@ def unary(op: str, x: str, dtype: str) -> str:
 
 
 def binary(op: str, a: str, b: str, dtype: str) -> str:
-    """An operation on two values of a dtype; integers wrap."""
+    """Return an operation on two values of a dtype; integers wrap."""
     is_float = dtypes.is_float(dtype)
     if op in _COMPARISONS:
         return f"({a} {_COMPARISONS[op]} {b})"
@@ -70,7 +70,7 @@ def binary(op: str, a: str, b: str, dtype: str) -> str:
 
 
 def combined(reducer: str, total: str, value: str, dtype: str) -> str:
-    """One step of a reduction."""
+    """Return one step of a reduction."""
     if dtype == "bool" and reducer in ("sum", "prod"):
         return f"({total} {'|' if reducer == 'sum' else '&'} {value})"
     return binary(_COMBINE[reducer], total, value, dtype)
@@ -82,7 +82,7 @@ def neutral(reducer: str, dtype: str) -> str:
 
 
 def converted(x: str, source: str, target: str) -> str:
-    """A value of one dtype as another. Floats to integers go toward zero."""
+    """Return a value of one dtype as another. Floats to integers go toward zero."""
     if target == "bool":
         return f"({x} != {literal(0, source)})"
     if dtypes.is_float(source) and not dtypes.is_float(target):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from kernelyard import dtypes
-from kernelyard.tir.expr import Scalar
+from kernelyard.plugins.codegen_api import Scalar
 
 # Narrow floats are structures of the prelude, and computed as float.
 _STORED = {
@@ -28,12 +28,12 @@ _STORED = {
 
 
 def stored(dtype: str) -> str:
-    """The type of elements in memory."""
+    """Return the type of elements in memory."""
     return _STORED[dtype]
 
 
 def computed(dtype: str) -> str:
-    """The type of values in registers and in shared memory.
+    """Return the type of values in registers and in shared memory.
 
     Example:
         >>> computed("float16"), computed("int8")
@@ -43,12 +43,12 @@ def computed(dtype: str) -> str:
 
 
 def is_narrow_float(dtype: str) -> bool:
-    """True for floats of less than 32 bits."""
+    """Return True for floats of less than 32 bits."""
     return dtypes.is_float(dtype) and dtype not in ("float32", "float64")
 
 
 def literal(value: Scalar, dtype: str) -> str:
-    """A number as text of its computed type.
+    """Return a number as text of its computed type.
 
     Example:
         >>> literal(0.5, "float32"), literal(float("inf"), "float64"), literal(-1, "int64")

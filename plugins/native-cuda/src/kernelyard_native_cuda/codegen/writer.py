@@ -27,12 +27,12 @@ class Writer:
         self._lines.append("  " * self._depth + text)
 
     def fresh(self, prefix: str = "v") -> str:
-        """A name that nothing has."""
+        """Return a name that nothing has."""
         self._names += 1
         return f"{prefix}{self._names - 1}"
 
     def define(self, type_: str, text: str) -> str:
-        """A new constant; its name."""
+        """Return a new constant; its name."""
         name = self.fresh()
         self.line(f"const {type_} {name} = {text};")
         return name

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from kernelyard.errors import DeviceError
-from kernelyard.runtime.cuda_driver import CudaDriver
+from kernelyard_cuda.driver import CudaDriver
 
 EMULATOR = "emulator"
 
 
 def open_device(index: int | str) -> CudaDriver:
-    """The device `kernelyard.cuda(index)`: a number, or "emulator".
+    """Return the device `kernelyard.cuda(index)`: a number, or "emulator".
 
     Raises: DeviceError with what is missing.
     """

@@ -19,10 +19,8 @@ from typing import NamedTuple
 import numpy as np
 
 from kernelyard.errors import DeviceError, ExecutionError, ToolchainError
-from kernelyard.runtime import dlpack, memory
-from kernelyard.runtime.cuda_driver import Argument, CudaDriver, Grid, Image, Launch, LoadedKernels
-from kernelyard.runtime.disk_cache import DiskCache
-from kernelyard.runtime.toolchain import Toolchain
+from kernelyard.runtime.api import DLPACK_CPU, DiskCache, Toolchain, address_of, aligned_bytes
+from kernelyard_cuda.driver import Argument, CudaDriver, Grid, Image, Launch, LoadedKernels
 
 CPP = Toolchain("C++", "CXX", ("g++", "c++"), "apt install g++ (Debian, Ubuntu), or set CXX to a C++ compiler")
 HEADER = Path(__file__).with_name("emulation.h")
@@ -58,7 +56,7 @@ class Checks(NamedTuple):
 
 @cache
 def emulator() -> Emulator:
-    """The process's emulator. Raises: DeviceError without a C++ compiler."""
+    """Return the process's emulator. Raises: DeviceError without a C++ compiler."""
     try:
         return Emulator(CPP.find())
     except ToolchainError as error:
@@ -74,7 +72,7 @@ class Emulator(CudaDriver):
     """
 
     index = "emulator"
-    dlpack_type = dlpack.HOST
+    dlpack_type = DLPACK_CPU
     capability = (9, 0)
     is_emulator = True
 
@@ -87,9 +85,9 @@ class Emulator(CudaDriver):
         """See `CudaDriver.enter`."""
 
     def allocate(self, nbytes: int) -> int:
-        array = memory.aligned_bytes(nbytes)
+        array = aligned_bytes(nbytes)
         array[...] = POISON
-        address = memory.address_of(array)
+        address = address_of(array)
         self._held[address] = array
         return address
 
@@ -97,10 +95,10 @@ class Emulator(CudaDriver):
         del self._held[address]
 
     def upload(self, address: int, array: np.ndarray) -> None:
-        ctypes.memmove(address, memory.address_of(array), array.nbytes)
+        ctypes.memmove(address, address_of(array), array.nbytes)
 
     def download(self, address: int, array: np.ndarray) -> None:
-        ctypes.memmove(memory.address_of(array), address, array.nbytes)
+        ctypes.memmove(address_of(array), address, array.nbytes)
 
     def copy(self, to: int, source: int, nbytes: int) -> None:
         ctypes.memmove(to, source, nbytes)
@@ -109,7 +107,7 @@ class Emulator(CudaDriver):
         """See `DeviceDriver.synchronize`: all is done when it is asked for."""
 
     def load(self, image: Image) -> EmulatedKernels:
-        """The kernels compiled, unless they were before.
+        """Return the kernels compiled, unless they were before.
 
         Raises: DeviceError without their text, ToolchainError with what the compiler said.
         """
@@ -126,7 +124,7 @@ class Emulator(CudaDriver):
             return EmulatedKernels(self, ctypes.CDLL(str(path)))
 
     def compiled(self, text: str) -> bytes:
-        """The shared library of C++ text, compiled unless it was before. Raises: ToolchainError."""
+        """Return the shared library of C++ text, compiled unless it was before. Raises: ToolchainError."""
         key = "\n".join((*self._compiler, *FLAGS, *(path.read_text(encoding="utf-8") for path in HEADERS), text))
         code = CACHE.get(key)
         if code is None:
@@ -141,7 +139,7 @@ class Emulator(CudaDriver):
 
 
 def emulated_text(image: Image) -> str:
-    """The C++ text of an image: its own, and a function for every kernel that runs it."""
+    """Return the C++ text of an image: its own, and a function for every kernel that runs it."""
     take = "const emulation::Start* how, const emulation::Slot* slots"
     starts = (
         f"EXPORTED const char* emulate_{kernel}({take}) {{\n"
@@ -153,7 +151,7 @@ def emulated_text(image: Image) -> str:
 
 
 def _parameters(source: str, kernel: str) -> str:
-    """The names of a kernel's parameters as literals of C++; those that are not found are empty."""
+    """Return the names of a kernel's parameters as literals of C++; those that are not found are empty."""
     head = re.search(rf"\b{kernel}\s*\(([^{{;]*)\)\s*\{{", source)
     text = re.sub(r"\([^()]*\)|<[^<>]*>", "", head[1]) if head else ""  # types may have commas
     words = (re.findall(r"[A-Za-z_]\w*", each) for each in text.split(","))

@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 
 from kernelyard.errors import DeviceError, ExecutionError
-from kernelyard.runtime import memory
-from kernelyard.runtime.cuda_driver import Argument, CudaDriver, Grid, Image, Launch, LoadedKernels
+from kernelyard.runtime.api import address_of
+from kernelyard_cuda.driver import Argument, CudaDriver, Grid, Image, Launch, LoadedKernels
 from kernelyard_native_cuda.drivers.staging import Staging
 
 INSTALL_HINT = "pip install 'kernelyard-native-cuda[cuda]', or run on kernelyard.cuda(\"emulator\")"
@@ -39,7 +39,7 @@ DRIVER_HINT = 'install NVIDIA\'s driver, or run on kernelyard.cuda("emulator")'
 
 
 def bindings() -> ModuleType:
-    """The module of the driver API. Raises: DeviceError with what to install."""
+    """Return the module of the driver API. Raises: DeviceError with what to install."""
     try:
         return importlib.import_module("cuda.bindings.driver")
     except ImportError as error:
@@ -50,7 +50,7 @@ def bindings() -> ModuleType:
 
 @cache
 def gpu(index: int) -> Gpu:
-    """The GPU of that number, opened once. Raises: DeviceError with what is missing."""
+    """Return the GPU of that number, opened once. Raises: DeviceError with what is missing."""
     return Gpu(bindings(), index)
 
 
@@ -100,7 +100,7 @@ class Gpu(CudaDriver):
         return self.call("cuDeviceGetAttribute", attribute, self.number)
 
     def _make_pool(self) -> Any:
-        """A pool that keeps what is given back: the system is asked for memory only while a program grows."""
+        """Return a pool that keeps what is given back: the system is asked for memory only while a program grows."""
         properties = self.api.CUmemPoolProps()
         properties.allocType = self.api.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
         properties.location.type = self.api.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
@@ -157,7 +157,7 @@ class Gpu(CudaDriver):
     def download(self, address: int, array: np.ndarray) -> None:
         if array.nbytes:
             self.enter()
-            self.call("cuMemcpyDtoHAsync", memory.address_of(array), address, array.nbytes, self.stream)
+            self.call("cuMemcpyDtoHAsync", address_of(array), address, array.nbytes, self.stream)
             self.call("cuStreamSynchronize", self.stream)
 
     def copy(self, to: int, source: int, nbytes: int) -> None:
@@ -234,7 +234,7 @@ class Graph:
 
 
 def fitting_cubin(image: Image, capability: tuple[int, int]) -> bytes:
-    """The code of the newest architecture that a GPU runs: of its own major version, and no later minor.
+    """Return the code of the newest architecture that a GPU runs: of its own major version, and no later minor.
 
     Raises: DeviceError with the arch to compile for.
     """

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from kernelyard.runtime import memory
+from kernelyard.runtime.api import address_of
 
 SLOTS = 16
 SLOT_NBYTES = 256 << 10
@@ -43,7 +43,7 @@ class Staging:
         """Copy a dense array; it may change once this returns."""
         gpu = self._gpu
         if array.nbytes > SLOT_NBYTES:
-            gpu.call("cuMemcpyHtoDAsync", address, memory.address_of(array), array.nbytes, gpu.stream)
+            gpu.call("cuMemcpyHtoDAsync", address, address_of(array), array.nbytes, gpu.stream)
             gpu.call("cuStreamSynchronize", gpu.stream)
             return
         with self._lock:
@@ -52,7 +52,7 @@ class Staging:
             slot, self._next = self._next, (self._next + 1) % SLOTS
             place, event = self._start + slot * SLOT_NBYTES, self._events[slot]
             gpu.call("cuEventSynchronize", event)
-            ctypes.memmove(place, memory.address_of(array), array.nbytes)
+            ctypes.memmove(place, address_of(array), array.nbytes)
             gpu.call("cuMemcpyHtoDAsync", address, place, array.nbytes, gpu.stream)
             gpu.call("cuEventRecord", event, gpu.stream)
 

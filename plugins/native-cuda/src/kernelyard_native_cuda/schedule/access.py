@@ -7,10 +7,20 @@ from dataclasses import dataclass
 
 from kernelyard import dims, dtypes
 from kernelyard.dims import Dim
-from kernelyard.tir import Axis, Buffer, Const, Expr, IterVar, Load, Select
-from kernelyard.tir.analysis import axes_of, step_along
-from kernelyard.tir.index_algebra import IndexAlgebra, is_index
-from kernelyard.tir.primfunc import walk
+from kernelyard.plugins.codegen_api import (
+    Axis,
+    Buffer,
+    Const,
+    Expr,
+    IndexAlgebra,
+    IterVar,
+    Load,
+    Select,
+    axes_of,
+    is_index,
+    step_along,
+    walk,
+)
 
 
 @dataclass(frozen=True)
@@ -22,7 +32,7 @@ class Access:
 
 
 def access_of(expr: Expr) -> Access | None:
-    """An expression as an access whose place and condition depend on no memory; None where it is none."""
+    """Return an expression as an access whose place and condition depend on no memory; None where it is none."""
     if isinstance(expr, Select) and isinstance(expr.b, Const) and expr.b.value == 0:
         inner = access_of(expr.a)
         if inner is None or any(isinstance(e, Load) for e in walk(expr.condition)):
@@ -33,7 +43,7 @@ def access_of(expr: Expr) -> Access | None:
 
 
 def is_multiple(dim: Dim, number: int) -> bool:
-    """True where a dim is a multiple of a number, whatever its symbols are.
+    """Return True where a dim is a multiple of a number, whatever its symbols are.
 
     Example:
         >>> is_multiple(8 * dims.symbol("n") + 16, 8), is_multiple(dims.symbol("n"), 2)
@@ -44,8 +54,8 @@ def is_multiple(dim: Dim, number: int) -> bool:
 
 
 def lanes_along(access: Access, axes: Sequence[IterVar], extents: Mapping[str, Dim], most: int) -> int:
-    """How many elements, at most `most`, can be taken at once that are neighbours along axes counted with the last one
-    fastest: a power of two; 0 where neighbours do not lie side by side, 1 where they do but are not aligned.
+    """Return how many elements, at most `most`, can be taken at once that are neighbours along axes counted with the
+    last one fastest: a power of two; 0 where neighbours do not lie side by side, 1 where they do but are not aligned.
 
     The first of them is at a multiple of that number.
     """
@@ -61,12 +71,12 @@ def lanes_along(access: Access, axes: Sequence[IterVar], extents: Mapping[str, D
 
 
 def lanes_in(dtype: str, nbytes: int) -> int:
-    """How many elements so many bytes have; at least one."""
+    """Return how many elements so many bytes have; at least one."""
     return max(nbytes // dtypes.itemsize(dtype), 1)
 
 
 def _run(load: Load, axes: Sequence[IterVar], fixed: frozenset[str] = frozenset()) -> tuple[list[str], Dim]:
-    """The last axes, none of them fixed, along which the load runs through memory without a gap, and how far."""
+    """Return the last axes, none of them fixed, along which the load runs through memory without a gap, and how far."""
     names: list[str] = []
     extent: Dim = 1
     for axis in reversed([axis for axis in axes if axis.extent != 1]):

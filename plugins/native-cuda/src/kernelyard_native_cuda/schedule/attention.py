@@ -10,9 +10,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kernelyard import dims
-from kernelyard.tir import Axis, Binary, ComputeBlock, Expr, IterVar, Load, Unary
-from kernelyard.tir.schedule import Declined
-from kernelyard.tir.stages import Stage, element_at_zeros
+from kernelyard.plugins.codegen_api import (
+    Axis,
+    Binary,
+    ComputeBlock,
+    Declined,
+    Expr,
+    IterVar,
+    Load,
+    Stage,
+    Unary,
+    element_at_zeros,
+)
 from kernelyard_native_cuda.codegen.kernel import Kernel, WrittenKernel
 from kernelyard_native_cuda.codegen.types import stored
 from kernelyard_native_cuda.schedule.contraction import Contraction, Operand, contraction_of
@@ -55,7 +64,7 @@ class Attention:
 
 
 def attention(stages: Sequence[Stage], name: str, machine: Machine) -> Schedule | Declined:
-    """A kernel for five stages that are an attention."""
+    """Return a kernel for five stages that are an attention."""
     found = _found(stages)
     if isinstance(found, Declined):
         return found
@@ -95,14 +104,14 @@ def _weight_and_values(weighted: Contraction, powers: Stage) -> tuple[Load, Oper
 
 
 def _is_used_elsewhere(stages: Sequence[Stage]) -> bool:
-    """True when later stages, or callers, read what the stages of an attention hand on to one another."""
+    """Return True when later stages, or callers, read what the stages of an attention hand on to one another."""
     between = {block.output for stage in stages[: COUNT - 1] for block in stage.blocks}
     read_later = {buffer for stage in stages[COUNT:] for block in stage.blocks for buffer in block.reads}
     return bool(between & read_later) or any(buffer.scope != "local" for buffer in between)
 
 
 def _is_softmax(score: Load, largest: Stage, powers: Stage, total: Stage) -> bool:
-    """True for the largest score of a row, the powers of what the others are less, and their sum."""
+    """Return True for the largest score of a row, the powers of what the others are less, and their sum."""
     if any(len(stage.blocks) != 1 or stage.first.init is not None for stage in (largest, powers, total)):
         return False
     if (largest.first.reducer, total.first.reducer, len(largest.reduce), len(total.reduce)) != ("max", "sum", 1, 1):
@@ -182,7 +191,7 @@ def _power_of_two(size: dims.Dim) -> int:
 
 
 def _batch_of_last(it: Attention, axes: Mapping[str, str]) -> dict[str, str]:
-    """The texts of the last stage's axes, given those of the products'."""
+    """Return the texts of the last stage's axes, given those of the products'."""
     pairs = zip(it.power.indices, it.score.indices, strict=True)
     known = {
         last.name: axes[first.name]

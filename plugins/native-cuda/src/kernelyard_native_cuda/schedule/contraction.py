@@ -7,10 +7,21 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from kernelyard.dims import Dim
-from kernelyard.tir import Binary, Cast, ComputeBlock, Const, Expr, IterVar, Load, Select
-from kernelyard.tir.analysis import axes_of, step_along
-from kernelyard.tir.primfunc import walk
-from kernelyard.tir.stages import Stage, extent_of
+from kernelyard.plugins.codegen_api import (
+    Binary,
+    Cast,
+    ComputeBlock,
+    Const,
+    Expr,
+    IterVar,
+    Load,
+    Select,
+    Stage,
+    axes_of,
+    extent_of,
+    step_along,
+    walk,
+)
 
 # A float that is stored in fewer bits is the same number in more.
 _WIDER = {
@@ -65,7 +76,7 @@ class Contraction:
 
 
 def contraction_of(stage: Stage) -> Contraction | None:
-    """A stage as a contraction; None where it is none. An operand may have no rows of its own."""
+    """Return a stage as a contraction; None where it is none. An operand may have no rows of its own."""
     factors = _summed_factors(stage.first)
     if factors is None:
         return None
@@ -95,7 +106,7 @@ def _summed_factors(block: ComputeBlock) -> tuple[Expr, Expr] | None:
 
 
 def _counted(block: ComputeBlock) -> tuple[IterVar, ...]:
-    """The reduce axes, such that along the last both operands run along memory, or else one of them does."""
+    """Return the reduce axes, such that along the last both operands run along memory, or else one of them does."""
     axes = [axis for axis in block.reduce_axes if axis.extent != 1]
 
     def neighbours(axis: IterVar) -> int:
@@ -105,12 +116,12 @@ def _counted(block: ComputeBlock) -> tuple[IterVar, ...]:
 
 
 def loads_of(expr: Expr) -> list[Load]:
-    """The different loads of an expression."""
+    """Return the different loads of an expression."""
     return [e for e in walk(expr) if isinstance(e, Load)]
 
 
 def narrowed(expr: Expr) -> Expr:
-    """The same values in the narrowest dtype that is known to have them.
+    """Return the same values in the narrowest dtype that is known to have them.
 
     Example:
         >>> from kernelyard.tir import Axis, Buffer, Cast

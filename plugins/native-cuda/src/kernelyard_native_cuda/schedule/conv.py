@@ -6,10 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from kernelyard.tir.analysis import axes_of
-from kernelyard.tir.index_algebra import is_index
-from kernelyard.tir.schedule import Declined
-from kernelyard.tir.stages import Stage
+from kernelyard.plugins.codegen_api import Declined, Stage, axes_of, is_index
 from kernelyard_native_cuda.schedule.contraction import Contraction, contraction_of, loads_of, names_of
 from kernelyard_native_cuda.schedule.machine import Machine
 from kernelyard_native_cuda.schedule.matmul import contracted
@@ -17,7 +14,7 @@ from kernelyard_native_cuda.schedule.rule import Schedule
 
 
 def conv(stages: Sequence[Stage], name: str, machine: Machine) -> Schedule | Declined:
-    """A kernel for a first stage that multiplies windows by filters."""
+    """Return a kernel for a first stage that multiplies windows by filters."""
     it = contraction_of(stages[0])
     if it is None or not _has_windows(it):
         return Declined("no operand of a product is read in windows")
@@ -28,7 +25,7 @@ def conv(stages: Sequence[Stage], name: str, machine: Machine) -> Schedule | Dec
 
 
 def _has_windows(it: Contraction) -> bool:
-    """True where an index depends on an axis of the result and on one of the sum."""
+    """Return True where an index depends on an axis of the result and on one of the sum."""
     summed = names_of(it.reduce)
     return any(
         is_index(at) and axes_of(at) & summed and axes_of(at) & names_of(operand.own)

@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kernelyard import dims
-from kernelyard.tir import Axis, Const, Expr, Load
-from kernelyard.tir.analysis import step_along
-from kernelyard.tir.schedule import Declined
-from kernelyard.tir.stages import Stage, element_at_zeros
+from kernelyard.plugins.codegen_api import Axis, Const, Declined, Expr, Load, Stage, element_at_zeros, step_along
 from kernelyard_native_cuda.codegen.expressions import from_stored, to_stored
 from kernelyard_native_cuda.codegen.kernel import Kernel, WrittenKernel
 from kernelyard_native_cuda.codegen.types import stored
@@ -22,7 +19,7 @@ LANES = 4
 
 
 def elementwise(stages: Sequence[Stage], name: str, machine: Machine) -> Schedule | Declined:
-    """A kernel for a first stage that reads where it writes."""
+    """Return a kernel for a first stage that reads where it writes."""
     stage = stages[0]
     if _applies(stage):
         return Schedule(1, _write(stage, name), f"{LANES} neighbours for each thread")
@@ -46,7 +43,7 @@ def _applies(stage: Stage) -> bool:
 
 
 def _lanes_across(stage: Stage) -> int:
-    """How many neighbours can be made at once of a map that reads some tensors by rows or by columns; 1: none."""
+    """Return how many neighbours can be made at once of a map that reads some tensors by rows or by columns; 1: none."""
     if stage.reduce or any(block.output in block.reads for block in stage.blocks):
         return 1
     last = [axis.name for axis in stage.spatial if axis.extent != 1][-1:]
@@ -68,7 +65,7 @@ def _is_one_place(load: Load) -> bool:
 
 
 def _uses_axes(expr: Expr) -> bool:
-    """True for an axis outside of loads: a thread knows its elements' numbers, not their axes."""
+    """Return True for an axis outside of loads: a thread knows its elements' numbers, not their axes."""
     seen: set[int] = set()
     stack = [expr]
     while stack:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kernelyard import dims
-from kernelyard.tir.stages import Stage
+from kernelyard.plugins.codegen_api import Stage
 from kernelyard_native_cuda.codegen.kernel import Kernel, WrittenKernel
 from kernelyard_native_cuda.schedule.machine import Machine
 from kernelyard_native_cuda.schedule.points import finish_point, loops, reduced, scoped
@@ -15,7 +15,7 @@ THREADS = 256
 
 
 def fallback(stages: Sequence[Stage], name: str, machine: Machine) -> Schedule:
-    """A kernel for the first stage."""
+    """Return a kernel for the first stage."""
     return Schedule(1, _write(stages[0], name), "a thread for each point")
 
 

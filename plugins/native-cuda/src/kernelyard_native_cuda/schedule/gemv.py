@@ -13,10 +13,7 @@ from dataclasses import dataclass, replace
 
 from kernelyard import dims, dtypes
 from kernelyard.dims import Dim
-from kernelyard.tir import Expr, IterVar
-from kernelyard.tir.analysis import unconditional_loads
-from kernelyard.tir.schedule import Declined
-from kernelyard.tir.stages import Stage
+from kernelyard.plugins.codegen_api import Declined, Expr, IterVar, Stage, unconditional_loads
 from kernelyard_native_cuda.codegen import operations
 from kernelyard_native_cuda.codegen.expressions import from_stored
 from kernelyard_native_cuda.codegen.kernel import Kernel, WrittenKernel
@@ -54,7 +51,7 @@ class Product:
 
 
 def gemv(stages: Sequence[Stage], name: str, machine: Machine) -> Schedule | Declined:
-    """A kernel for a first stage that multiplies a vector by a matrix."""
+    """Return a kernel for a first stage that multiplies a vector by a matrix."""
     it = contraction_of(stages[0])
     if it is None or it.a.own:
         return Declined("the stage is no product of one vector and a matrix")
@@ -65,7 +62,7 @@ def gemv(stages: Sequence[Stage], name: str, machine: Machine) -> Schedule | Dec
 
 
 def product_of(it: Product) -> Product | Declined:
-    """How the matrix is read; that it cannot be read well."""
+    """Return how the matrix is read; that it cannot be read well."""
     depth = it.it.depth
     if isinstance(depth, int) and depth < LEAST_DEPTH:
         return Declined(f"the sums are of fewer than {LEAST_DEPTH} products")
@@ -82,7 +79,7 @@ def product_of(it: Product) -> Product | Declined:
 
 
 def product_in(it: Contraction) -> Product | Declined:
-    """A contraction as a product of at most a few vectors and a matrix."""
+    """Return a contraction as a product of at most a few vectors and a matrix."""
     if not it.a.own:
         return product_of(Product(it, it.a, it.b, 1))
     for few, many in ((it.a, it.b), (it.b, it.a)):
@@ -94,19 +91,21 @@ def product_in(it: Contraction) -> Product | Declined:
 
 
 def blocks_of(it: Product, machine: Machine) -> Dim:
-    """How many blocks of threads make the product."""
+    """Return how many blocks of threads make the product."""
     a_block = THREADS // _group(it, machine) if it.along_sum else WARP * _lanes_at_once(it, machine)
     return dims.ceildiv(it.many.extent, a_block) * it.it.batches
 
 
 def write_product(it: Product, name: str, machine: Machine) -> WrittenKernel:
-    """The kernel."""
+    """Return the kernel."""
     return _write_along_sum(it, name, machine) if it.along_sum else _write_along_results(it, name, machine)
 
 
 # --- along the sum ----------------------------------------------------------------------------------------------------
 def _group(it: Product, machine: Machine) -> int:
-    """How many threads make a result: enough to be busy, and all of a block where results are few and sums are long."""
+    """Return how many threads make a result: enough to be busy, and all of a block where results are few and sums are
+    long.
+    """
     depth = it.it.depth
     results = it.many.extent * it.it.batches
     if not isinstance(depth, int):
@@ -205,7 +204,7 @@ def _lanes_at_once(it: Product, machine: Machine) -> int:
 
 
 def _fills(it: Product, lanes: int, machine: Machine) -> bool:
-    """Whether there are blocks for all multiprocessors, or threads read no more than they must at once."""
+    """Return whether there are blocks for all multiprocessors, or threads read no more than they must at once."""
     results: Dim = it.many.extent * it.it.batches
     is_least = lanes * dtypes.itemsize(loads_of(it.many.expr)[0].dtype) <= 4
     return is_least or not isinstance(results, int) or results >= machine.multiprocessors * WARP * lanes

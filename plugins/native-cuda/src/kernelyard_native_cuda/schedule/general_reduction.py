@@ -11,9 +11,17 @@ from dataclasses import dataclass
 
 from kernelyard import dims, dtypes
 from kernelyard.dims import Dim
-from kernelyard.tir import Axis, Buffer, ComputeBlock, IterVar
-from kernelyard.tir.schedule import Declined
-from kernelyard.tir.stages import Stage, element_at_zeros, extent_of, extents_of
+from kernelyard.plugins.codegen_api import (
+    Axis,
+    Buffer,
+    ComputeBlock,
+    Declined,
+    IterVar,
+    Stage,
+    element_at_zeros,
+    extent_of,
+    extents_of,
+)
 from kernelyard_native_cuda.codegen import operations
 from kernelyard_native_cuda.codegen.expressions import Expressions, Keeper
 from kernelyard_native_cuda.codegen.kernel import Kernel, WrittenKernel
@@ -39,7 +47,7 @@ class Chain:
         return self.stages[0].spatial[: self.shared]
 
     def inner(self, stage: Stage) -> tuple[IterVar, ...]:
-        """A stage's axes inside a row."""
+        """Return a stage's axes inside a row."""
         return stage.spatial[self.shared :]
 
     @property
@@ -51,7 +59,7 @@ class Chain:
 
 
 def general_reduction(stages: Sequence[Stage], name: str, machine: Machine) -> Schedule | Declined:
-    """A kernel for the first stages that share rows; at least two, one of which reduces."""
+    """Return a kernel for the first stages that share rows; at least two, one of which reduces."""
     chain = _chain(stages)
     if chain is None:
         return Declined("no stages follow that share rows with the first, or none of them reduces")
@@ -82,7 +90,7 @@ def _may_join(stage: Stage) -> bool:
 
 
 def _shared_axes(stages: tuple[Stage, ...]) -> int | None:
-    """The most leading axes such that no row needs what another one writes; None where there are none."""
+    """Return the most leading axes such that no row needs what another one writes; None where there are none."""
     most = min(len(stage.spatial) for stage in stages)
     if len(stages) > 1 and all(len(stage.spatial) == most and not stage.reduce for stage in stages):
         most -= 1

@@ -9,17 +9,25 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from kernelyard import dims
-from kernelyard.tir import Axis, Binary, ComputeBlock, Const, Expr, IterVar
-from kernelyard.tir.expr import index
-from kernelyard.tir.primfunc import walk
-from kernelyard.tir.simplify import Simplifier
-from kernelyard.tir.stages import Stage
-from kernelyard.tir.visitor import ExprRewriter, rewrite_block
+from kernelyard.plugins.codegen_api import (
+    Axis,
+    Binary,
+    ComputeBlock,
+    Const,
+    Expr,
+    ExprRewriter,
+    IterVar,
+    Simplifier,
+    Stage,
+    index,
+    rewrite_block,
+    walk,
+)
 from kernelyard_native_cuda.schedule.contraction import contraction_of
 
 
 def with_groups(stage: Stage) -> Stage:
-    """The stage over groups and members, where it is a contraction of two operands with rows only then."""
+    """Return the stage over groups and members, where it is a contraction of two operands with rows only then."""
     it = contraction_of(stage)
     if it is None or (it.a.own and it.b.own):
         return stage

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from kernelyard.tir import ComputeBlock, Expr, IterVar, Load
-from kernelyard.tir.analysis import unconditional_loads
-from kernelyard.tir.stages import Stage, element_at_zeros
+from kernelyard.plugins.codegen_api import (
+    ComputeBlock,
+    Expr,
+    IterVar,
+    Load,
+    Stage,
+    element_at_zeros,
+    unconditional_loads,
+)
 from kernelyard_native_cuda.codegen.expressions import from_stored, to_stored
 from kernelyard_native_cuda.codegen.kernel import Kernel
 from kernelyard_native_cuda.codegen.types import stored
@@ -18,7 +24,7 @@ MOST_LANES = 8
 
 
 def lanes_of(stage: Stage, along: Sequence[IterVar]) -> int:
-    """How many neighbours along axes can be stored at once; 1 where they cannot."""
+    """Return how many neighbours along axes can be stored at once; 1 where they cannot."""
     extents = {axis.name: axis.extent for axis in stage.first.axes}
     lanes = MOST_LANES
     for block in stage.blocks:

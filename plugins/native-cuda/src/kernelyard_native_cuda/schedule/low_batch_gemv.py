@@ -10,8 +10,7 @@ from dataclasses import replace
 
 from kernelyard import dims
 from kernelyard.dims import Dim
-from kernelyard.tir.schedule import Declined
-from kernelyard.tir.stages import Stage
+from kernelyard.plugins.codegen_api import Declined, Stage
 from kernelyard_native_cuda.codegen.kernel import WrittenKernel
 from kernelyard_native_cuda.schedule.contraction import Contraction, contraction_of
 from kernelyard_native_cuda.schedule.gemv import MOST_VECTORS, Product, product_in, product_of, write_product
@@ -21,7 +20,7 @@ from kernelyard_native_cuda.schedule.rule import Schedule
 
 
 def low_batch_gemv(stages: Sequence[Stage], name: str, machine: Machine) -> Schedule | Declined:
-    """A kernel for a first stage that multiplies a few vectors by a matrix."""
+    """Return a kernel for a first stage that multiplies a few vectors by a matrix."""
     it = contraction_of(stages[0])
     if it is None or not it.a.own or not it.b.own:
         return Declined("the stage is no product of several vectors and a matrix")
@@ -33,7 +32,7 @@ def low_batch_gemv(stages: Sequence[Stage], name: str, machine: Machine) -> Sche
 
 
 def _of_unknown(it: Contraction) -> Product | Declined | None:
-    """A product of an unknown number of vectors, which may be few, and a matrix of known size."""
+    """Return a product of an unknown number of vectors, which may be few, and a matrix of known size."""
     for few, many in ((it.a, it.b), (it.b, it.a)):
         if isinstance(few.extent, int) or not isinstance(many.extent, int) or many.extent <= MOST_VECTORS:
             continue
@@ -51,6 +50,6 @@ def _or_tiles(made: Schedule, product: Product, name: str, machine: Machine) -> 
 
 
 def _where(kernel: WrittenKernel, holds: Dim) -> WrittenKernel:
-    """The kernel, started where a dim is 1 and not where it is 0."""
+    """Return the kernel, started where a dim is 1 and not where it is 0."""
     x, y, z = kernel.blocks
     return replace(kernel, blocks=(x * holds, y, z))

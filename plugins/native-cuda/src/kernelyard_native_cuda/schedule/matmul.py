@@ -14,8 +14,7 @@ from typing import TypeVar
 from kernelyard import dims, dtypes
 from kernelyard.dims import Dim
 from kernelyard.errors import ShapeError
-from kernelyard.tir.schedule import Declined
-from kernelyard.tir.stages import Stage
+from kernelyard.plugins.codegen_api import Declined, Stage
 from kernelyard_native_cuda.codegen import operations
 from kernelyard_native_cuda.codegen.kernel import Kernel, WrittenKernel
 from kernelyard_native_cuda.codegen.types import computed, stored
@@ -100,7 +99,7 @@ PLAIN_SHAPES = (
 
 
 def matmul(stages: Sequence[Stage], name: str, machine: Machine) -> Schedule | Declined:
-    """A kernel for a first stage that contracts two operands."""
+    """Return a kernel for a first stage that contracts two operands."""
     it = contraction_of(stages[0])
     if it is None:
         return Declined("the stage is no sum of products of two operands")
@@ -110,7 +109,7 @@ def matmul(stages: Sequence[Stage], name: str, machine: Machine) -> Schedule | D
 
 
 def contracted(it: Contraction, name: str, machine: Machine) -> Schedule:
-    """The kernel of a contraction."""
+    """Return the kernel of a contraction."""
     dtype = tensor_dtype(it, machine)
     if dtype is None:
         plain = _choose(it, PLAIN_SHAPES, machine)
@@ -123,7 +122,7 @@ def contracted(it: Contraction, name: str, machine: Machine) -> Schedule:
 
 
 def tensor_dtype(it: Contraction, machine: Machine) -> str | None:
-    """The dtype of both operands, where tensor cores multiply it and sum up as the contraction does."""
+    """Return the dtype of both operands, where tensor cores multiply it and sum up as the contraction does."""
     a, b, total = it.a.narrow.dtype, it.b.narrow.dtype, it.stage.first.output.dtype
     if a != b:
         return None
@@ -142,7 +141,7 @@ def tiles_of(it: Contraction, machine: Machine) -> int:
 
 
 def usual(dim: Dim) -> int:
-    """A size as tiles are chosen for it."""
+    """Return a size as tiles are chosen for it."""
     try:
         return max(1, dims.evaluate(dim, dict.fromkeys(dims.symbols_of(dim), USUAL)))
     except ShapeError:  # where an open size meets a fixed one, the usual one need not broadcast with it
@@ -150,7 +149,7 @@ def usual(dim: Dim) -> int:
 
 
 def _choose(it: Contraction, shapes: Sequence[Shape], machine: Machine) -> Shape:
-    """The shape whose waves of tiles take least: a multiprocessor makes one tile at a time."""
+    """Return the shape whose waves of tiles take least: a multiprocessor makes one tile at a time."""
     rows, columns, batches = usual(it.a.extent), usual(it.b.extent), usual(it.batches)
     wide = dtypes.itemsize(it.stage.first.output.dtype) > 4
 

@@ -7,12 +7,25 @@ from dataclasses import dataclass
 from functools import reduce
 
 from kernelyard.dims import Dim
-from kernelyard.tir import Axis, Binary, Buffer, ComputeBlock, Const, DimValue, Expr, Load, PrimFunc, Select
-from kernelyard.tir.expr import index
-from kernelyard.tir.index_algebra import IndexAlgebra
-from kernelyard.tir.op_pattern import cost
-from kernelyard.tir.simplify import simplify_block
-from kernelyard.tir.visitor import ExprRewriter, rewrite_block, substitute_axes
+from kernelyard.plugins.codegen_api import (
+    Axis,
+    Binary,
+    Buffer,
+    ComputeBlock,
+    Const,
+    DimValue,
+    Expr,
+    ExprRewriter,
+    IndexAlgebra,
+    Load,
+    PrimFunc,
+    Select,
+    cost,
+    index,
+    rewrite_block,
+    simplify_block,
+    substitute_axes,
+)
 
 CHEAP = 4  # operations that may be repeated rather than stored
 
@@ -31,7 +44,7 @@ class Piece:
 
 
 def inline_padding(function: PrimFunc) -> PrimFunc:
-    """The function without the locals that are a cheap tensor with a constant around it."""
+    """Return the function without the locals that are a cheap tensor with a constant around it."""
     for buffer in function.locals:
         writers = [block for block in function.blocks if block.output == buffer]
         found = _padded(writers) if len(writers) > 1 else None
@@ -46,7 +59,7 @@ def inline_padding(function: PrimFunc) -> PrimFunc:
 
 
 def _padded(writers: Sequence[ComputeBlock]) -> tuple[Piece, Const] | None:
-    """The piece inside, and the constant of all others; None where it is not so."""
+    """Return the piece inside, and the constant of all others; None where it is not so."""
     pieces = [piece for block in writers if (piece := _piece_of(block)) is not None]
     inner = [piece for piece in pieces if not isinstance(piece.block.body, Const)]
     values = {piece.block.body for piece in pieces if piece not in inner}

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
-from kernelyard.tir import ComputeBlock, IterVar
-from kernelyard.tir.stages import Stage, element_at_zeros
+from kernelyard.plugins.codegen_api import ComputeBlock, IterVar, Stage, element_at_zeros
 from kernelyard_native_cuda.codegen import operations
 from kernelyard_native_cuda.codegen.expressions import Expressions
 from kernelyard_native_cuda.codegen.kernel import Kernel
@@ -32,7 +31,7 @@ def scoped(kernel: Kernel, outer: Expressions, axes: Sequence[IterVar] = ()) -> 
 
 
 def reduced(kernel: Kernel, outer: Expressions, block: ComputeBlock) -> str:
-    """A block's value at one point, by loops over its reduce axes; the name of it."""
+    """Return a block's value at one point, by loops over its reduce axes; the name of it."""
     assert block.reducer is not None
     if block.arg is not None:
         return _extreme(kernel, outer, block)

@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kernelyard.dims import Dim
-from kernelyard.tir import ComputeBlock
-from kernelyard.tir.analysis import step_along
-from kernelyard.tir.schedule import Declined
-from kernelyard.tir.stages import Stage, extent_of
+from kernelyard.plugins.codegen_api import ComputeBlock, Declined, Stage, extent_of, step_along
 from kernelyard_native_cuda.codegen import operations
 from kernelyard_native_cuda.codegen.expressions import Expressions
 from kernelyard_native_cuda.codegen.kernel import Kernel, WrittenKernel
@@ -22,7 +19,7 @@ MOST_THREADS = 256
 
 
 def reduction(stages: Sequence[Stage], name: str, machine: Machine) -> Schedule | Declined:
-    """A kernel for a first stage that reduces enough, neighbours in memory last."""
+    """Return a kernel for a first stage that reduces enough, neighbours in memory last."""
     stage = stages[0]
     block = stage.first
     if block.reducer not in operations.REDUCERS or not block.reduce_axes or not _is_worth_it(block):
@@ -39,7 +36,7 @@ def _is_worth_it(block: ComputeBlock) -> bool:
 
 
 def threads_for(extent: Dim) -> int:
-    """How many threads share out that many elements."""
+    """Return how many threads share out that many elements."""
     if not isinstance(extent, int):
         return MOST_THREADS // 2
     threads = 32
@@ -49,7 +46,7 @@ def threads_for(extent: Dim) -> int:
 
 
 def shared_out(kernel: Kernel, outer: Expressions, block: ComputeBlock) -> str:
-    """A block's value at one point, by all threads; every thread gets it. The name of it."""
+    """Return a block's value at one point, by all threads; every thread gets it. The name of it."""
     assert block.reducer in operations.REDUCERS
     writer, dtype = kernel.writer, block.output.dtype
     total = writer.fresh("total")

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from kernelyard.tir.schedule import Declined
-from kernelyard.tir.stages import Stage
+from kernelyard.plugins.codegen_api import Declined, Stage
 from kernelyard_native_cuda.codegen.kernel import WrittenKernel
 from kernelyard_native_cuda.schedule.machine import Machine
 

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from kernelyard.tir import Buffer, PrimFunc
-from kernelyard.tir.common_loops import with_common_axes
-from kernelyard.tir.schedule import Reasons, first_that_applies
-from kernelyard.tir.stages import Stage, element_at_zeros, make_stages, with_zeros
+from kernelyard.plugins.codegen_api import (
+    Buffer,
+    PrimFunc,
+    Reasons,
+    Stage,
+    element_at_zeros,
+    first_that_applies,
+    make_stages,
+    with_common_axes,
+    with_zeros,
+)
 from kernelyard_native_cuda.codegen.kernel import WrittenKernel
 from kernelyard_native_cuda.schedule.attention import attention
 from kernelyard_native_cuda.schedule.conv import conv
@@ -52,7 +59,7 @@ class Scheduled:
 
 
 def schedule(function: PrimFunc, name: str, machine: Machine) -> Scheduled:
-    """The kernels of a function."""
+    """Return the kernels of a function."""
     prepared = inline_padding(function)
     stages = [with_groups(stage) for stage in stages_of(prepared)]
     scratch: list[Buffer] = []
@@ -75,6 +82,6 @@ def schedule(function: PrimFunc, name: str, machine: Machine) -> Scheduled:
 
 
 def stages_of(function: PrimFunc) -> list[Stage]:
-    """A function's blocks in stages; what they read at axes of extent 1 is read at 0."""
+    """Return a function's blocks in stages; what they read at axes of extent 1 is read at 0."""
     blocks = (with_zeros(with_common_axes(block)) for block in function.blocks)
     return make_stages(blocks, function.locals, element_at_zeros)

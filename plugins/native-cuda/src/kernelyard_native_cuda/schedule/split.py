@@ -5,12 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kernelyard.dims import Dim
-from kernelyard.tir import Axis, Buffer, IterVar
-from kernelyard.tir.expr import index
-from kernelyard.tir.primfunc import REDUCE
-from kernelyard.tir.schedule import Declined
-from kernelyard.tir.stages import Stage, extent_of
-from kernelyard.tir.visitor import ExprRewriter, rewrite_block
+from kernelyard.plugins.codegen_api import (
+    REDUCE,
+    Axis,
+    Buffer,
+    Declined,
+    ExprRewriter,
+    IterVar,
+    Stage,
+    extent_of,
+    index,
+    rewrite_block,
+)
 from kernelyard_native_cuda.schedule.contraction import Contraction, contraction_of
 from kernelyard_native_cuda.schedule.gemv import blocks_of, product_in
 from kernelyard_native_cuda.schedule.machine import Machine
@@ -24,7 +30,9 @@ PART = "part"
 
 
 def split_sum(stage: Stage, name: str, machine: Machine) -> tuple[Stage, Stage, Buffer] | None:
-    """A stage as one that makes parts of its sums and one that adds them up, and what is between; None to leave it."""
+    """Return a stage as one that makes parts of its sums and one that adds them up, and what is between; None to leave
+    it.
+    """
     it = contraction_of(stage)
     if it is None or not it.reduce:
         return None
@@ -45,7 +53,7 @@ def split_sum(stage: Stage, name: str, machine: Machine) -> tuple[Stage, Stage, 
 
 
 def _blocks(it: Contraction, machine: Machine) -> tuple[Dim, int]:
-    """How many blocks of threads make it, and how many would keep the machine busy."""
+    """Return how many blocks of threads make it, and how many would keep the machine busy."""
     product = product_in(it)
     if isinstance(product, Declined):
         return (tiles_of(it, machine), machine.multiprocessors) if it.a.own else (1, 0)

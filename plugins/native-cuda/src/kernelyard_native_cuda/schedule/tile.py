@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from kernelyard import dims, dtypes
 from kernelyard.dims import Dim
-from kernelyard.tir import Expr, IterVar
-from kernelyard.tir.analysis import step_along
+from kernelyard.plugins.codegen_api import Expr, IterVar, step_along
 from kernelyard_native_cuda.codegen.expressions import to_stored
 from kernelyard_native_cuda.codegen.kernel import Kernel
 from kernelyard_native_cuda.codegen.types import is_narrow_float, stored
@@ -46,7 +45,7 @@ class Side:
 
 
 def runs_along_sum(operand: Operand, it: Contraction) -> bool:
-    """True where neighbours in memory are summed, not different rows."""
+    """Return True where neighbours in memory are summed, not different rows."""
 
     def are_neighbours(axes: Sequence[IterVar]) -> bool:
         return any(step_along(load, axis.name) == 1 for load in loads_of(operand.expr) for axis in axes[-1:])
@@ -110,12 +109,12 @@ def _unit(side: Side, along_sum: bool, lanes: int) -> tuple[str, str]:
 
 
 def inside(kernel: Kernel, name: str, extent: Dim, tile: int) -> list[str]:
-    """The condition that something in a tile is there, where that is not always so."""
+    """Return the condition that something in a tile is there, where that is not always so."""
     return [] if isinstance(extent, int) and extent % tile == 0 else [f"{name} < {kernel.dim(extent)}"]
 
 
 def _lanes(it: Contraction, side: Side) -> int:
-    """How many elements are copied at once, asynchronously; 0 where they are not."""
+    """Return how many elements are copied at once, asynchronously; 0 where they are not."""
     access = access_of(side.expr)
     if access is None:
         return 0

@@ -10,9 +10,7 @@ from dataclasses import dataclass
 
 from kernelyard import dims
 from kernelyard.dims import Dim
-from kernelyard.tir import Axis, Const, IterVar, Load, Select
-from kernelyard.tir.schedule import Declined
-from kernelyard.tir.stages import Stage
+from kernelyard.plugins.codegen_api import Axis, Const, Declined, IterVar, Load, Select, Stage
 from kernelyard_native_cuda.codegen.kernel import Kernel, WrittenKernel
 from kernelyard_native_cuda.codegen.types import computed
 from kernelyard_native_cuda.schedule.machine import Machine
@@ -43,7 +41,7 @@ class Crossing:
 
 
 def transpose(stages: Sequence[Stage], name: str, machine: Machine) -> Schedule | Declined:
-    """A kernel for a first stage that reads one tensor across."""
+    """Return a kernel for a first stage that reads one tensor across."""
     found = _crossing(stages[0])
     if found is None:
         return Declined("the stage reads no tensor across its memory")
@@ -76,7 +74,7 @@ def _permuted_axes(load: Load) -> list[str]:
 
 
 def _is_read_always(load: Load, stage: Stage) -> bool:
-    """True when no condition guards the load: then each point may read it."""
+    """Return True when no condition guards the load: then each point may read it."""
     body = stage.first.body
     return body == load or (load in body.children and not isinstance(body, Select))
 

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from kernelyard.runtime.toolchain import Toolchain
+from kernelyard.runtime.api import Toolchain
 
 COMPILERS = ("c++", "g++", "clang++")
 INSTALL_HINT = "apt install g++ (Debian, Ubuntu), dnf install gcc-c++ (Fedora), or set CXX to a C++ compiler"
@@ -21,7 +21,7 @@ LINK_FLAGS = ("-shared", "-Wl,-z,noexecstack", "-Wl,--build-id=none", "-Wl,-z,de
 
 
 def include_folders() -> tuple[Path, ...]:
-    """The folders of the headers that sources may include."""
+    """Return the folders of the headers that sources may include."""
     from tvm_ffi import libinfo
 
     return tuple(dict.fromkeys(map(Path, (libinfo.find_include_path(), libinfo.find_dlpack_include_path()))))
@@ -30,7 +30,7 @@ def include_folders() -> tuple[Path, ...]:
 def compile_object(
     source: str, options: Sequence[str] = (), folders: Sequence[Path] = (), compiler: str | None = None
 ) -> bytes:
-    """The object file of C++ text. folders: where else headers are looked for.
+    """Return the object file of C++ text. folders: where else headers are looked for.
 
     Raises: ToolchainError with what the compiler said.
     """
@@ -45,7 +45,7 @@ def compile_object(
 
 
 def link_library(object_file: bytes, options: Sequence[str] = (), compiler: str | None = None) -> bytes:
-    """The shared library of an object file. options: for the linker, such as `-lblas`.
+    """Return the shared library of an object file. options: for the linker, such as `-lblas`.
 
     Raises: ToolchainError with what the linker said.
     """

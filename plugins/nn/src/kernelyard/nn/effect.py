@@ -38,14 +38,14 @@ class Effect(Module):
         self.states = dict(states)
 
     def initial(self) -> dict[str, np.ndarray]:
-        """The first state: zeros, of the least sizes that symbols allow. Override it for another.
+        """Return the first state: zeros, of the least sizes that symbols allow. Override it for another.
 
         Raises: FrontendError when such a size is negative.
         """
         return {name: np.zeros(_least(kind), dtypes.to_numpy(kind.dtype)) for name, kind in self.states.items()}
 
     def read(self, name: str) -> Tensor:
-        """A state as it is now. Raises: FrontendError."""
+        """Return a state as it is now. Raises: FrontendError."""
         self._check_name(name)
         return scope.current().state(self)[name]
 
@@ -83,7 +83,7 @@ class Effect(Module):
 
 
 def _least(kind: specs.Tensor) -> tuple[int, ...]:
-    """The shape in which each symbol is 1, the least that it can be."""
+    """Return the shape in which each symbol is 1, the least that it can be."""
     sizes = tuple(dims.evaluate(size, dict.fromkeys(dims.symbols_of(size), 1)) for size in kind.shape)
     if any(size < 0 for size in sizes):
         raise FrontendError("a state has no first shape", found=repr(kind), hint="override initial()")

@@ -12,16 +12,25 @@ import numpy as np
 
 from kernelyard import dims
 from kernelyard.errors import FrontendError
-from kernelyard.ir import BaseFunction, Constant, Expr, Function, FunctionBuilder, IRModule, TensorType, TupleType
-from kernelyard.ir.types import symbols_of
-from kernelyard.ir.verify import verify
 from kernelyard.nn import spec as specs
 from kernelyard.nn.effect import Effect
 from kernelyard.nn.module import Module
 from kernelyard.nn.scope import Externs, Scope, Subroutines, tracing
 from kernelyard.nn.tensor import Parameter, Tensor
-from kernelyard.transform.attach_extern_modules import AttachExternModules
-from kernelyard.transform.bind_params import BindParams
+from kernelyard.plugins.api import (
+    AttachExternModules,
+    BaseFunction,
+    BindParams,
+    Constant,
+    Expr,
+    Function,
+    FunctionBuilder,
+    IRModule,
+    TensorType,
+    TupleType,
+    symbols_of,
+    verify,
+)
 
 INITIALIZE = "_initialize_effect"
 PACKED_PARAMS = "packed_params"
@@ -66,7 +75,7 @@ def _export(
 
 
 def _method_spec(name: str, given: Mapping[str, Any] | specs.MethodSpec, param_mode: specs.Mode) -> specs.MethodSpec:
-    """The spec of a method, with its param_mode filled in."""
+    """Return the spec of a method, with its param_mode filled in."""
     method = given if isinstance(given, specs.MethodSpec) else specs.MethodSpec(given)
     if not isinstance(method.inputs, Mapping):
         found = type(method.inputs).__name__
@@ -103,7 +112,7 @@ class _Model:
         ]
 
     def initial(self) -> dict[str, np.ndarray]:
-        """The first state by path. Raises: FrontendError when one is not what its effect declares."""
+        """Return the first state by path. Raises: FrontendError when one is not what its effect declares."""
         found: dict[str, np.ndarray] = {}
         first = {effect: effect.initial() for _, effect, _ in self.states}
         for path, effect, name in self.states:
@@ -126,7 +135,7 @@ class _Model:
 
 
 def _initialize(model: _Model) -> Function:
-    """The function that gives the first state of every effect."""
+    """Return the function that gives the first state of every effect."""
     initial = model.initial()
     return FunctionBuilder().function(*map(Constant, initial.values()), attrs={"output_names": tuple(initial)})
 
@@ -169,7 +178,7 @@ def _states(model: _Model, method: specs.MethodSpec, inputs: _Inputs) -> dict[Ef
 def _with_states(
     model: _Model, scope: Scope, method: specs.MethodSpec, results: list[Expr], names: tuple[str, ...]
 ) -> tuple[list[Expr], tuple[str, ...]]:
-    """The results and their names, followed by those of the states as the method leaves them."""
+    """Return the results and their names, followed by those of the states as the method leaves them."""
     if method.effect_mode == "none" or not model.states:
         return results, names
     names = names or tuple(f"output_{number}" for number in range(len(results)))
@@ -268,7 +277,7 @@ class _Inputs:
 
 
 def _results(value: Any, method: str) -> tuple[list[Expr], tuple[str, ...]]:
-    """The results of a method, and their names when it gave a dictionary."""
+    """Return the results of a method, and their names when it gave a dictionary."""
     if isinstance(value, Mapping):
         return [_result(item, method) for item in value.values()], tuple(map(str, value))
     results = [_result(item, method) for item in _flat(value)]

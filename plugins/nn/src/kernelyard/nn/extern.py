@@ -19,10 +19,9 @@ from kernelyard.errors import FrontendError, KernelyardError, ToolchainError
 from kernelyard.nn import cpp_compiler, scope
 from kernelyard.nn.op.calls import as_tensors, call_extern, check_symbol
 from kernelyard.nn.tensor import Operand, Tensor
-from kernelyard.runtime import cuda_compiler
-from kernelyard.runtime.cuda_kernels import ARCH, CudaKernels
-from kernelyard.runtime.extern_library import PREFIX, ExternLibrary
-from kernelyard.runtime.module import RuntimeModule
+from kernelyard.runtime.api import PREFIX, ExternLibrary, RuntimeModule
+from kernelyard_cuda import compiler as cuda_compiler
+from kernelyard_cuda.kernels import ARCH, CudaKernels
 
 Inference = Callable[..., "Tensor | Sequence[Tensor]"]
 
@@ -44,10 +43,10 @@ class ExternModule(ABC):
 
     @abstractmethod
     def load(self) -> RuntimeModule:
-        """The compiled functions. Raises: ToolchainError."""
+        """Return the compiled functions. Raises: ToolchainError."""
 
     def __getitem__(self, symbol: str) -> Callable[..., Any]:
-        """The function of that name. Raises: FrontendError."""
+        """Return the function of that name. Raises: FrontendError."""
         if symbol not in self.symbols:
             raise FrontendError(f"no symbol is called {symbol!r}", expected=", ".join(self.symbols))
         return partial(self._call, symbol)
@@ -96,7 +95,7 @@ class ObjectModule(ExternModule):
 class SourceModule(ExternModule):
     """Functions in C++ or CUDA C++: text, or a `Path` of a file, whose folder is searched for its headers.
 
-    source_format: "cpp", or "cu" for kernels (`runtime/cuda_kernels.py` says what they take), with the `arch` of the
+    source_format: "cpp", or "cu" for kernels (`kernelyard_cuda.kernels` says what they take), with the `arch` of the
     GPUs that they are for, such as "sm_90". No GPU is needed to compile them; the emulator runs text that includes no
     headers of its own.
     compile_options: added to C++17, and for C++ -O3 and position-independent code. link_options, compiler: see
@@ -125,7 +124,7 @@ class SourceModule(ExternModule):
         self._compile_options, self._link_options = tuple(compile_options), tuple(link_options)
 
     def compile(self) -> bytes:
-        """The object file, or the cubin. Raises: ToolchainError."""
+        """Return the object file, or the cubin. Raises: ToolchainError."""
         is_file = isinstance(self._source, Path)
         text = self._text
         folders = [Path(self._source).parent] if is_file else []

@@ -52,7 +52,7 @@ class KVCache(Effect):
         self.write("rows", grown)
 
     def view(self, length: Dim | None = None) -> Tensor:
-        """All rows that there are now, or the first `length` of them."""
+        """Return all rows that there are now, or the first `length` of them."""
         rows = self.read("rows")
         return rows if length is None else strided_slice(rows, [0], [0], [length])
 
@@ -87,7 +87,7 @@ class WindowKVCache(Effect):
         self.write("length", self.length + arange(count, count + 1).reshape())
 
     def view(self) -> Tensor:
-        """The rows, the newest last."""
+        """Return the rows, the newest last."""
         return self.read("rows")
 
     def mask(self) -> Tensor:

@@ -14,7 +14,7 @@ from kernelyard.nn.subroutine import call_subroutine
 from kernelyard.nn.tensor import Parameter
 
 if TYPE_CHECKING:
-    from kernelyard.ir import IRModule
+    from kernelyard.plugins.api import IRModule
 
 
 class Module:
@@ -62,7 +62,7 @@ class Module:
                 yield path, value
 
     def named_parameters(self, prefix: str = "") -> Iterator[tuple[str, Parameter]]:
-        """All parameters by path, each once, under the first of its paths."""
+        """Yield all parameters by path, each once, under the first of its paths."""
         seen: set[Parameter] = set()
         for path, value in _walk(self, prefix):
             if isinstance(value, Parameter) and value not in seen:
@@ -70,11 +70,11 @@ class Module:
                 yield path, value
 
     def parameters(self) -> Iterator[Parameter]:
-        """All parameters, each once."""
+        """Return all parameters, each once."""
         return (parameter for _, parameter in self.named_parameters())
 
     def state_dict(self) -> dict[str, np.ndarray]:
-        """The numbers of all parameters that have some, by path; a shared parameter is there under each path."""
+        """Return the numbers of all parameters that have some, by path; a shared parameter is there under each path."""
         found = ((path, value.data) for path, value in _walk(self) if isinstance(value, Parameter))
         return {path: data for path, data in found if data is not None}
 
@@ -114,7 +114,7 @@ class Module:
         """Give what a module has beside parameters another dtype; most have nothing."""
 
     def export(self, spec: Mapping[str, Any], allow_extern: bool = False) -> tuple[IRModule, dict[str, Parameter]]:
-        """The module as IR: one function for each method that `spec` names (see `nn.MethodSpec`).
+        """Return the module as IR: one function for each method that `spec` names (see `nn.MethodSpec`).
 
         Functions take the method's inputs, then the state of effects, then all parameters, in the order of the answered
         dictionary; those names are `input_names` of the functions. A module with effects has a function
@@ -268,7 +268,7 @@ class ParameterDict(Module):
 
 
 def _walk(module: Module, path: str = "", above: tuple[Module, ...] = ()) -> Iterator[tuple[str, Parameter | Module]]:
-    """A module and everything in it, by path. Raises: FrontendError when it contains itself."""
+    """Yield a module and everything in it, by path. Raises: FrontendError when it contains itself."""
     if module in above:
         raise FrontendError("a module contains itself", where=path, found=type(module).__name__)
     yield path, module

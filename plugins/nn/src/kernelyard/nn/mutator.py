@@ -49,9 +49,9 @@ class Mutator:
         return node
 
     def visit_param(self, name: str, node: Parameter) -> Parameter:
-        """The parameter itself."""
+        """Return the parameter itself."""
         return node
 
     def visit_effect(self, name: str, node: Effect) -> Module:
-        """The effect itself."""
+        """Return the effect itself."""
         return node

@@ -9,16 +9,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kernelyard.errors import FrontendError
-from kernelyard.ir import BaseFunction, Expr, Function, FunctionBuilder
-from kernelyard.patterns.composite import structural_key
-from kernelyard.transform.fresh_names import FreshNames
+from kernelyard.plugins.api import BaseFunction, Expr, FreshNames, Function, FunctionBuilder, structural_key
 
 if TYPE_CHECKING:
     from kernelyard.nn.effect import Effect
     from kernelyard.nn.extern import ExternModule
     from kernelyard.nn.module import Module
     from kernelyard.nn.tensor import Parameter, Tensor
-    from kernelyard.tir import PrimFunc
+    from kernelyard.plugins.codegen_api import PrimFunc
 
 
 @dataclass
@@ -59,11 +57,11 @@ class Subroutines:
         self._known: dict[object, str] = {}
 
     def add(self, function: Function, wanted: str) -> str:
-        """The name of a function: that of an equal one where there is one."""
+        """Return the name of a function: that of an equal one where there is one."""
         return self._add(structural_key(function), function, wanted)
 
     def add_loop_function(self, function: PrimFunc, wanted: str) -> str:
-        """The name of a loop-level function."""
+        """Return the name of a loop-level function."""
         return self._add(function, function, wanted)
 
     def _add(self, key: object, function: BaseFunction, wanted: str) -> str:
@@ -90,7 +88,7 @@ class Scope:
     origin: str = ""
 
     def variable(self, parameter: Parameter) -> Expr:
-        """The value of a parameter. Raises: FrontendError for one that the exported module does not have."""
+        """Return the value of a parameter. Raises: FrontendError for one that the exported module does not have."""
         if parameter not in self.parameters:
             raise self._unknown("a parameter", repr(parameter))
         return self.parameters[parameter]
@@ -114,7 +112,7 @@ _CURRENT: ContextVar[Scope | None] = ContextVar("kernelyard_nn_scope", default=N
 
 
 def current() -> Scope:
-    """The function that is being traced. Raises: FrontendError outside of an export."""
+    """Return the function that is being traced. Raises: FrontendError outside of an export."""
     scope = _CURRENT.get()
     if scope is None:
         raise FrontendError(

@@ -15,8 +15,8 @@ from kernelyard.dims import Dim, Shape
 from kernelyard.errors import FrontendError, KernelyardError
 
 if TYPE_CHECKING:
-    from kernelyard.ir import IRModule
     from kernelyard.nn.module import Module
+    from kernelyard.plugins.api import IRModule
 
 
 class Tensor:
@@ -105,7 +105,7 @@ class ModuleSpec:
     allow_extern: bool = False
 
     def to_ir(self) -> IRModule:
-        """The module as IR, its parameters as constants unless a method's `param_mode` says something else.
+        """Return the module as IR, its parameters as constants unless a method's `param_mode` says something else.
 
         Raises: FrontendError, also when a parameter has no numbers yet; ToolchainError.
         """

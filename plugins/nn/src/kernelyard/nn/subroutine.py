@@ -11,11 +11,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kernelyard.errors import FrontendError
-from kernelyard.ir import Expr, Function, FunctionBuilder, Tuple, Var, operands
-from kernelyard.ir.module import PRIVATE
 from kernelyard.nn import scope
 from kernelyard.nn.scope import Scope
 from kernelyard.nn.tensor import Tensor
+from kernelyard.plugins.api import PRIVATE, Expr, Function, FunctionBuilder, Tuple, Var, operands
 
 if TYPE_CHECKING:
     from kernelyard.nn.effect import Effect
@@ -72,7 +71,7 @@ class _Inner(Scope):
     _first: dict[Effect, dict[str, Tensor]] = field(default_factory=dict)
 
     def take(self, value: Tensor, name: str = "x") -> Tensor:
-        """A parameter that stands for a value of the caller."""
+        """Return a parameter that stands for a value of the caller."""
         with scope.tracing(self.outer):
             self.arguments.append(value.expr)
         return Tensor(self.builder.parameter(value.type, name))
@@ -89,7 +88,7 @@ class _Inner(Scope):
         return self.states[effect]
 
     def replaced(self) -> list[tuple[Effect, str, Tensor]]:
-        """The states that are not what they were."""
+        """Return the states that are not what they were."""
         return [
             (effect, name, now)
             for effect, states in self.states.items()
@@ -99,7 +98,7 @@ class _Inner(Scope):
 
 
 def _map_tensors(value: Any, change: Callable[[Tensor], Any]) -> Any:
-    """A value with each tensor in it replaced, through tuples, lists and dictionaries."""
+    """Return a value with each tensor in it replaced, through tuples, lists and dictionaries."""
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, (tuple, list)):

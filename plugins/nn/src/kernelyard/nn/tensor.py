@@ -11,9 +11,9 @@ import kernelyard.ops  # noqa: F401  the vocabulary must be declared before it i
 from kernelyard import dims, dtypes
 from kernelyard.dims import Dim, Shape
 from kernelyard.errors import FrontendError
-from kernelyard.ir import Call, Constant, Expr, TensorType, Var, get_op
 from kernelyard.nn import scope
-from kernelyard.runtime.tensor import as_array
+from kernelyard.plugins.api import Call, Constant, Expr, TensorType, Var, get_op
+from kernelyard.runtime.api import as_array
 
 Operand: TypeAlias = "Tensor | np.ndarray | float | int | bool"
 
@@ -29,7 +29,7 @@ class Tensor:
 
     @staticmethod
     def placeholder(shape: Sequence[Dim], dtype: str) -> Tensor:
-        """A tensor of which only shape and dtype are known: what inference functions of extern symbols return."""
+        """Return a tensor of which only shape and dtype are known: what inference functions of extern symbols return."""
         return Tensor(Var("placeholder", TensorType(tuple(shape), dtype)))
 
     @property
@@ -59,11 +59,11 @@ class Tensor:
         return emit("reshape", self, shape=completed(shape, sizes))
 
     def permute_dims(self, *axes: int) -> Tensor:
-        """The axes in another order."""
+        """Return the axes in another order."""
         return emit("permute_dims", self, axes=tuple(axis % self.ndim for axis in axes))
 
     def astype(self, dtype: str) -> Tensor:
-        """The values in another dtype."""
+        """Return the values in another dtype."""
         return emit("astype", self, dtype=dtype)
 
     def __add__(self, other: Operand) -> Tensor:
@@ -192,7 +192,7 @@ def emit_call(name: str, *operands: Operand, **attrs: Any) -> Var:
 
 
 def to_expr(value: Operand, dtype: str = "float32") -> Expr:
-    """An operand in the IR. Raises: FrontendError for what is none, and for 1.5 among integers."""
+    """Return an operand in the IR. Raises: FrontendError for what is none, and for 1.5 among integers."""
     if isinstance(value, Tensor):
         return value.expr
     if isinstance(value, (np.ndarray, np.generic)):
@@ -205,7 +205,7 @@ def to_expr(value: Operand, dtype: str = "float32") -> Expr:
 
 
 def completed(shape: Sequence[Dim], numel: Dim) -> Shape:
-    """A shape in which -1, once at most, is replaced by what is left of the elements."""
+    """Return a shape in which -1, once at most, is replaced by what is left of the elements."""
     given = tuple(shape)
     if sum(dim == -1 for dim in given) > 1:
         raise FrontendError("only one size can be left open", found=given)

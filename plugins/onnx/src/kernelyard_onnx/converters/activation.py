@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kernelyard.dims import product
-from kernelyard.ir import Expr
+from kernelyard.plugins.api import Expr
 from kernelyard_onnx.node import Node
 from kernelyard_onnx.registry import Converter, converter, register
 
@@ -97,7 +97,7 @@ def _softmax_name(node: Node) -> str:
 
 
 def as_matrix(node: Node, x: Expr, axis: int) -> Expr:
-    """A tensor as a matrix: sizes before `axis` are its rows, the rest its columns."""
+    """Return a tensor as a matrix: sizes before `axis` are its rows, the rest its columns."""
     shape = node.shape(x)
     return node.reshape(x, (product(shape[:axis]), product(shape[axis:])))
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kernelyard.ir import Expr, TensorType
-from kernelyard.ir.control_flow import as_one
+from kernelyard.plugins.api import Expr, TensorType, as_one
 from kernelyard_onnx.node import Node
 
 
 def run_time_if(node: Node, condition: Expr) -> Sequence[Expr]:
-    """The results of one of the two branches; sizes that differ between them are known once it has run."""
+    """Return the results of one of the two branches; sizes that differ between them are known once it has run."""
     importer = node.importer
     branches = [importer.outline(node.required_attr(name), node.scope) for name in ("then_branch", "else_branch")]
     then_types, else_types = ([result.tensor_type for result in branch.results] for branch in branches)
@@ -28,7 +27,7 @@ def run_time_if(node: Node, condition: Expr) -> Sequence[Expr]:
 
 
 def common_type(node: Node, left: TensorType, right: TensorType) -> TensorType:
-    """The type of what may have either type: sizes that differ are sizes of their own.
+    """Return the type of what may have either type: sizes that differ are sizes of their own.
 
     Raises: RejectedError for different dtypes or ranks.
     """

@@ -6,7 +6,7 @@ import numpy as np
 
 from kernelyard import dims
 from kernelyard.dims import SymbolicDim
-from kernelyard.ir import Constant, Expr
+from kernelyard.plugins.api import Constant, Expr
 from kernelyard_onnx.bounds import maximum
 from kernelyard_onnx.converters.text import known_text
 from kernelyard_onnx.known_values import MAX_ELEMENTS

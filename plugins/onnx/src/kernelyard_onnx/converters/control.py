@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kernelyard.dims import Dim
-from kernelyard.ir import Constant, Expr, Var
+from kernelyard.plugins.api import Constant, Expr, RejectedError, Var
 from kernelyard_onnx.converters.branches import run_time_if
 from kernelyard_onnx.converters.loops import Loop
 from kernelyard_onnx.graph_builder import GraphBuilder
-from kernelyard_onnx.node import Node, RejectedError
+from kernelyard_onnx.node import Node
 from kernelyard_onnx.outlined_graph import OutlinedGraph
 from kernelyard_onnx.registry import converter
 from kernelyard_onnx.values import Value
@@ -31,7 +31,7 @@ MAX_UNROLLED_NODES = 4096
 
 @converter("If")
 def conditional(node: Node) -> Sequence[Value | None]:
-    """The branch that is taken stands in place of the node, where the condition does not depend on data."""
+    """Return the branch that is taken stands in place of the node, where the condition does not depend on data."""
     taken = _decided(node, node.input(0))
     if taken is None:
         try:
@@ -70,7 +70,7 @@ def loop(node: Node) -> Sequence[Value | None]:
 def _unrolled(
     node: Node, body: onnx.GraphProto, limit: Expr | None, condition: Expr | None
 ) -> Sequence[Value | None] | None:
-    """The loop as so many copies of its body; None where data decides, or where they would be too many."""
+    """Return the loop as so many copies of its body; None where data decides, or where they would be too many."""
     most = np.array(MAX_TURNS) if limit is None else node.builder.known.constant(limit)
     goes_on = True if condition is None else _decided(node, condition)
     if most is None or goes_on is None or not _may_unroll(body, int(most.reshape(-1)[0])):
@@ -94,7 +94,7 @@ def _unrolled(
 
 
 def _decided(node: Node, condition: Expr) -> bool | None:
-    """The truth of a condition; None where data decides it."""
+    """Return the truth of a condition; None where data decides it."""
     value = node.builder.known.constant(condition)
     return None if value is None else bool(value.reshape(-1)[0])
 
@@ -209,7 +209,7 @@ class _Scan:
             graph = node.importer.outline(self.body, node.scope, params, inputs)
             return OutlinedGraph(graph.builder, graph.params, [Constant(np.array(True)), *graph.results])
 
-        results = Loop(node, node.number(turns, "int64"), Constant(np.array(True)), self.states, turn).run()
+        results = Loop(node, node.expr(turns, "int64"), Constant(np.array(True)), self.states, turn).run()
         count = len(self.states)
         stacks = zip(results[count:], self.targets, strict=True)
         return [*results[:count], *(self._placed(stack, axis, backwards) for stack, (axis, backwards) in stacks)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kernelyard import dims
 from kernelyard.dims import Dim
-from kernelyard.ir import Expr
+from kernelyard.plugins.api import Expr
 from kernelyard_onnx.converters.windows import Window, pad_explicitly, read_window
 from kernelyard_onnx.node import Node
 from kernelyard_onnx.registry import converter
@@ -35,13 +35,13 @@ def convolve(node: Node, x: Expr, weight: Expr, bias: Expr | None) -> Expr:
 
 
 def spatial_rank(node: Node, x: Expr) -> int:
-    """The number of spatial axes, which must be 1, 2 or 3."""
+    """Return the number of spatial axes, which must be 1, 2 or 3."""
     rank = node.rank(x) - 2
     return rank if rank in (1, 2, 3) else node.reject(f"it works on {rank} spatial axes; 1, 2 and 3 are supported")
 
 
 def kernel_of(node: Node, weight: Expr) -> tuple[int, ...]:
-    """The kernel's size, from the weight's shape."""
+    """Return the kernel's size, from the weight's shape."""
     sizes = node.shape(weight)[2:]
     numbers = tuple(size for size in sizes if isinstance(size, int))
     if len(numbers) != len(sizes):

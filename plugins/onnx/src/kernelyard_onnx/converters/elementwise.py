@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 
 from kernelyard.dtypes import is_float, is_integer, itemsize
-from kernelyard.ir import Expr
+from kernelyard.plugins.api import Expr
 from kernelyard_onnx.converters.random import uniform
 from kernelyard_onnx.converters.text import numbers_as_text
 from kernelyard_onnx.element_types import NARROW
@@ -88,7 +88,7 @@ def _binary_by_attribute(name: str) -> Converter:
 
 
 def along_axes(node: Node, y: Expr, rank: int) -> Expr:
-    """An operand laid out along the axes of another from the attribute `axis` on."""
+    """Return an operand laid out along the axes of another from the attribute `axis` on."""
     first = node.attr("axis")
     behind = 0 if first is None else rank - first - node.rank(y)
     return node.reshape(y, (*node.shape(y), *(1,) * behind)) if behind > 0 else y
@@ -257,7 +257,7 @@ def narrow(node: Node, x: Expr, data_type: int) -> Expr:
 
 
 def convert_to(node: Node, x: Expr, dtype: str) -> Expr:
-    """A cast; to 8-bit floats, numbers beyond the largest become the largest (unless `saturate` is off)."""
+    """Return a cast; to 8-bit floats, numbers beyond the largest become the largest (unless `saturate` is off)."""
     if dtype in LARGEST and node.dtype(x) not in LARGEST and node.attr("saturate", 1):
         wide = x if is_float(node.dtype(x)) else node.cast(x, "float32")
         for name, limit in (("greater", LARGEST[dtype]), ("less", -LARGEST[dtype])):  # NaN stays NaN

@@ -8,7 +8,7 @@ import numpy as np
 
 from kernelyard.dims import product
 from kernelyard.dtypes import is_float
-from kernelyard.ir import Constant, Expr, TensorType, TupleType
+from kernelyard.plugins.api import Constant, Expr, TensorType, TupleType
 from kernelyard_onnx.node import Node
 from kernelyard_onnx.registry import converter
 
@@ -61,7 +61,7 @@ def one_hot(node: Node) -> Expr:
 
 @converter("TensorScatter", since=24)
 def tensor_scatter(node: Node) -> Expr:
-    """A cache with an update written to it, at a position of its own in each batch."""
+    """Return a cache with an update written to it, at a position of its own in each batch."""
     cache, update, begins = node.input(0), node.input(1), node.optional(2)
     rank = node.rank(cache)
     axis = node.axis(node.attr("axis", -2), rank)
@@ -70,7 +70,7 @@ def tensor_scatter(node: Node) -> Expr:
     if begins is not None:
         places = node.op("add", places, node.along(node.cast(begins, "int64"), 0, rank))
     if node.attr("mode", "linear") == "circular":
-        places = node.op("mod", places, node.number(node.shape(cache)[axis], "int64"))
+        places = node.op("mod", places, node.expr(node.shape(cache)[axis], "int64"))
     return node.op("scatter_elements", cache, node.broadcast_to(places, node.shape(update)), update, axis=axis)
 
 

@@ -51,7 +51,7 @@ def interpolation_matrix(
     antialias: bool,
     exclude_outside: bool,
 ) -> np.ndarray:
-    """The matrix (out, size), float64, whose product with a signal of `size` samples is the resized signal."""
+    """Return the matrix (out, size), float64, whose product with a signal of `size` samples is the resized signal."""
     kernel, reach = KERNELS[method]
     stretch = min(scale, 1.0) if antialias else 1.0
     matrix = np.zeros((out, size))
@@ -76,7 +76,7 @@ def crop_positions(size: int, out: int, begin: float, end: float) -> np.ndarray:
 
 
 def sampling_matrix(positions: np.ndarray, size: int, method: str, cubic_coeff_a: float) -> np.ndarray:
-    """The matrix (positions, size) that samples a signal; positions outside of it give 0."""
+    """Return the matrix (positions, size) that samples a signal; positions outside of it give 0."""
     matrix = np.zeros((len(positions), size))
     for row, centre in enumerate(positions):
         if not 0 <= centre <= size - 1:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kernelyard import dims
-from kernelyard.ir import Expr
+from kernelyard.plugins.api import Expr
 from kernelyard_onnx.converters.convolution import subtract_zero_point
 from kernelyard_onnx.node import Node
 from kernelyard_onnx.registry import converter
@@ -103,7 +103,7 @@ def _among(labels: list[str], chosen: set[str]) -> list[str]:
 def _contract(
     node: Node, a: Expr, a_labels: list[str], b: Expr, b_labels: list[str], needed: set[str]
 ) -> tuple[Expr, list[str]]:
-    """One product: labels of both that are needed later are batch axes, those of both that are not are summed."""
+    """Return one product: labels of both that are needed later are batch axes, those of both that are not are summed."""
     a, a_labels = _sum_out(node, a, a_labels, needed | set(b_labels))
     b, b_labels = _sum_out(node, b, b_labels, needed | set(a_labels))
     shared = set(a_labels) & set(b_labels)

@@ -9,9 +9,18 @@ import numpy as np
 
 from kernelyard.dims import Dim
 from kernelyard.dims import symbols_of as symbols_of_dim
-from kernelyard.ir import Constant, Expr, Function, FunctionBuilder, TensorType, TupleType, Type, Var
-from kernelyard.ir.module import PRIVATE
-from kernelyard.ir.types import symbols_of
+from kernelyard.plugins.api import (
+    PRIVATE,
+    Constant,
+    Expr,
+    Function,
+    FunctionBuilder,
+    TensorType,
+    TupleType,
+    Type,
+    Var,
+    symbols_of,
+)
 from kernelyard_onnx.node import Node
 from kernelyard_onnx.outlined_graph import OutlinedGraph
 
@@ -38,7 +47,7 @@ class Loop:
     _opened: set[Dim] = field(default_factory=set)
 
     def run(self) -> list[Expr]:
-        """The states after the last turn, then what the turns gave, each stacked along a new first axis.
+        """Return the states after the last turn, then what the turns gave, each stacked along a new first axis.
 
         Raises: RejectedError when the types of the states never settle.
         """
@@ -65,7 +74,7 @@ class Loop:
         return [] if self.limit is None else [self.node.cast(self.node.reshape(self.limit, ()), "int64")]
 
     def _settled(self) -> tuple[OutlinedGraph, list[Var], list[Var]]:
-        """The body, over states whose types hold before every turn: sizes that a turn changes are opened."""
+        """Return the body, over states whose types hold before every turn: sizes that a turn changes are opened."""
         types = [start.tensor_type for start in self.starts]
         problems = self.node.importer.problems
         listed = len(problems)

@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 
 from kernelyard.dims import floordiv, product
-from kernelyard.ir import Constant, Expr
+from kernelyard.plugins.api import Constant, Expr
 from kernelyard_onnx.converters.constant import number_range
 from kernelyard_onnx.converters.convolution import convolve, transposed_convolution
 from kernelyard_onnx.converters.indexing import gather_nd, triangle, unique
@@ -127,7 +127,7 @@ def transposed_convolution_with_pads(node: Node) -> Expr:
 
 @microsoft("UnfoldTensor")
 def windows_of(node: Node) -> Expr:
-    """A last axis with the elements of each window along an axis."""
+    """Return a last axis with the elements of each window along an axis."""
     x, size, step = node.input(0), node.required_attr("size"), node.attr("step", 1)
     axis = node.axis(node.attr("dim", -1), node.rank(x))
     count = floordiv(node.shape(x)[axis] - size, step) + 1
@@ -216,13 +216,13 @@ def convolution_of_channels_last(node: Node) -> Expr:
 
 
 def channels_second(node: Node, x: Expr) -> Expr:
-    """The last axis put behind the first."""
+    """Return the last axis put behind the first."""
     rank = node.rank(x)
     return node.permute(x, (0, rank - 1, *range(1, rank - 1)))
 
 
 def channels_last(node: Node, x: Expr) -> Expr:
-    """The second axis put last."""
+    """Return the second axis put last."""
     return node.permute(x, (0, *range(2, node.rank(x)), 1))
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from kernelyard import dims
 from kernelyard.dims import Dim
-from kernelyard.ir import Expr
+from kernelyard.plugins.api import Expr
 from kernelyard_onnx.converters.convolution import subtract_zero_point
 from kernelyard_onnx.node import Node
 from kernelyard_onnx.registry import MICROSOFT, converter
@@ -56,9 +56,9 @@ class Weighing:
 
 
 def attend(node: Node, q: Expr, k: Expr, v: Expr, how: Weighing) -> Expr:
-    """The weighted mean of values, per head; fewer heads of keys and values are shared by neighbouring queries."""
+    """Return the weighted mean of values, per head; fewer heads of keys and values are shared by neighbouring queries."""
     size = node.fixed(node.shape(q)[3], "size of its heads")
-    k, v = (_repeated(node, x, node.shape(q)[1]) for x in (k, v))
+    k, v = (node.repeat_heads(x, node.shape(q)[1]) for x in (k, v))
     scores = node.op("matmul", q, node.permute(k, (0, 1, 3, 2)))
     scores = node.op("multiply", scores, how.scale or 1 / math.sqrt(size))
     if how.softcap:
@@ -80,18 +80,9 @@ def _weights(node: Node, scores: Expr, sink: Expr | None) -> Expr:
     return node.slice(node.op("nn.softmax", node.op("concat", scores, column, axis=3), axis=3), 3, 0, keys)
 
 
-def _repeated(node: Node, x: Expr, wanted: Dim) -> Expr:
-    batch, count, length, size = node.shape(x)
-    if count == wanted:
-        return x
-    times = dims.floordiv(wanted, count)
-    spread = node.broadcast_to(node.reshape(x, (batch, count, 1, length, size)), (batch, count, times, length, size))
-    return node.reshape(spread, (batch, wanted, length, size))
-
-
 def _causal(node: Node, rows: Dim, keys: Dim) -> Expr:
-    """The last row sees all keys, the one before all but the last."""
-    last = node.op("add", steps(node, rows, 0, 2), node.number(keys - rows, "int64"))
+    """Return the last row sees all keys, the one before all but the last."""
+    last = node.op("add", steps(node, rows, 0, 2), node.expr(keys - rows, "int64"))
     return node.op("less_equal", steps(node, keys, 1, 2), last)
 
 
@@ -244,7 +235,7 @@ def rotary_embedding(node: Node) -> Expr:
 
 
 def rotated(node: Node, x: Expr, positions: Expr, tables: tuple[Expr, Expr], width: int, interleaved: bool) -> Expr:
-    """The first `width` elements of each head turned in pairs: neighbours, or those of the two halves.
+    """Return the first `width` elements of each head turned in pairs: neighbours, or those of the two halves.
 
     positions: (batch, sequence). tables: cosines and sines (positions, width / 2).
     """
@@ -285,10 +276,8 @@ def group_query_attention(node: Node) -> Sequence[Expr | None]:
     batch, _, rows, _ = node.shape(q)
     count = node.reshape(node.cast(node.input(5), "int64"), (batch, 1))  # of keys, less one
     total = node.reshape(node.cast(node.input(6), "int64"), (1, 1))
-    behind = node.op("subtract", node.op("add", count, 1), node.number(rows, "int64"))
-    is_first = node.op(
-        "equal", total, node.number(rows, "int64")
-    )  # then the rows behind a sequence's end are there too
+    behind = node.op("subtract", node.op("add", count, 1), node.expr(rows, "int64"))
+    is_first = node.op("equal", total, node.expr(rows, "int64"))  # then the rows behind a sequence's end are there too
     past = node.op("where", is_first, node.full(0, (), "int64"), behind)
     if node.attr("do_rotary", 0):
         given = node.optional(9)
@@ -341,7 +330,7 @@ def _sink(node: Node) -> Expr | None:
 
 
 def _written(node: Node, state: Expr | None, x: Expr, past: Expr, total: Dim) -> Expr:
-    """The state with new rows written behind the first `past` of each sequence, and nothing behind these."""
+    """Return the state with new rows written behind the first `past` of each sequence, and nothing behind these."""
     batch, _, rows, _ = node.shape(x)
     if state is None:
         return x
@@ -349,10 +338,10 @@ def _written(node: Node, state: Expr | None, x: Expr, past: Expr, total: Dim) ->
     length = dims.maximum(total, known)
     both = node.permute(node.op("concat", state, x, axis=2), (0, 2, 1, 3))  # (batch, known + rows, heads, size)
     number = steps(node, length, 1, 2)
-    new = node.op("add", node.op("subtract", number, past), node.number(known, "int64"))
+    new = node.op("add", node.op("subtract", number, past), node.expr(known, "int64"))
     from_ = node.op("where", node.op("less", number, past), number, new)
-    from_ = node.op("minimum", from_, node.number(known + rows - 1, "int64"))
+    from_ = node.op("minimum", from_, node.expr(known + rows - 1, "int64"))
     picked = node.op("gather_nd", both, node.reshape(from_, (batch, length, 1)), batch_dims=1)
-    is_there = node.op("less", number, node.op("add", past, node.number(rows, "int64")))
+    is_there = node.op("less", number, node.op("add", past, node.expr(rows, "int64")))
     is_there = node.reshape(is_there, (batch, 1, length, 1))
     return node.op("where", is_there, node.permute(picked, (0, 2, 1, 3)), node.full(0, (), node.dtype(x)))

@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 
 from kernelyard.dims import Dim, ceildiv, product
-from kernelyard.ir import Expr
+from kernelyard.plugins.api import Expr
 from kernelyard_onnx.converters.convolution import subtract_zero_point
 from kernelyard_onnx.converters.microsoft import channels_last, channels_second, embed
 from kernelyard_onnx.converters.pooling import average_pool, max_pool
@@ -109,7 +109,9 @@ Quantized = tuple[Expr, Expr, Expr | None]
 
 
 def _integer_product(node: Node, left: Quantized, right: Quantized, bias: Expr | None) -> Expr:
-    """The exact product of stored numbers, then scales (one number, or one per column of the right side), then bias."""
+    """Return the exact product of stored numbers, then scales (one number, or one per column of the right side), then
+    bias.
+    """
     (a, a_scale, a_zero), (b, b_scale, b_zero) = left, right
     columns = node.rank(b) - 1
     x = subtract_zero_point(node, node.cast(a, "int32"), a_zero, None)
@@ -227,7 +229,9 @@ def _real_of(node: Node, stored: int, scale: int, zero: int) -> Expr:
 # --- weights of a few bits in blocks ----------------------------------------------------------------------------------
 @microsoft("MatMulNBits")
 def matrix_product_of_few_bits(node: Node) -> Expr:
-    """A (.., K) times a weight that is stored by column: (N, blocks, bytes), with a scale for each block of rows."""
+    """Return a (.., K) times a weight that is stored by column: (N, blocks, bytes), with a scale for each block of
+    rows.
+    """
     a, packed, scales, zeros = node.input(0), node.input(1), node.input(2), node.optional(3)
     n, k, block = (int(node.required_attr(name)) for name in ("N", "K", "block_size"))
     bits, blocks = int(node.attr("bits", 4)), ceildiv(k, block)
@@ -254,7 +258,7 @@ def _zero_points(node: Node, zeros: Expr | None, bits: int, n: Dim, blocks: Dim,
 
 
 def _unpacked(node: Node, packed: Expr, bits: int, count: Dim) -> Expr:
-    """The numbers of a few bits that lie in bytes along the last axis, the lowest bits first."""
+    """Return the numbers of a few bits that lie in bytes along the last axis, the lowest bits first."""
     if bits == 8:
         return packed
     if bits not in (2, 4):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kernelyard import dims
-from kernelyard.ir import Expr
+from kernelyard.plugins.api import Expr
 from kernelyard_onnx.node import Node
 from kernelyard_onnx.registry import converter
 
@@ -25,9 +25,7 @@ def batch_normalization_with_statistics(node: Node) -> Sequence[Expr]:
     x, momentum = node.input(0), float(node.attr("momentum", 0.9))
     axes = (0, *range(2, node.rank(x)))
     wide = node.cast(x, "float32") if node.dtype(x) in HALF else x
-    mean = node.op("mean", wide, axes=axes, keepdims=True)
-    centred = node.op("subtract", wide, mean)
-    variance = node.op("mean", node.op("multiply", centred, centred), axes=axes, keepdims=True)
+    mean, centred, variance = node.moments(wide, axes)
     scale, shift = (node.cast(node.along(node.input(i), 1, node.rank(x)), node.dtype(wide)) for i in (1, 2))
     unit = node.op("divide", centred, node.op("sqrt", node.op("add", variance, float(node.attr("epsilon", 1e-5)))))
     results = [node.cast(node.op("add", node.op("multiply", unit, scale), shift), node.dtype(x))]
@@ -64,9 +62,7 @@ def layer_normalization(node: Node) -> Sequence[Expr]:
     y = node.cast(node.op("nn.layer_norm", wide, scale, shift, axes=axes, epsilon=epsilon), dtype)
     if not (node.has_output(1) or node.has_output(2)):
         return [y]
-    mean = node.op("mean", wide, axes=axes, keepdims=True)
-    centred = node.op("subtract", wide, mean)
-    variance = node.op("mean", node.op("multiply", centred, centred), axes=axes, keepdims=True)
+    mean, _, variance = node.moments(wide, axes)
     return [y, mean, node.op("rsqrt", node.op("add", variance, epsilon))]
 
 
@@ -80,7 +76,7 @@ def rms_normalization(node: Node) -> Expr:
 
 
 def _over(node: Node, x: Expr, axes: tuple[int, ...], index: int, default: int) -> Expr:
-    """A scale or shift over the normalized axes; what the model leaves out or lets broadcast is filled in."""
+    """Return a scale or shift over the normalized axes; what the model leaves out or lets broadcast is filled in."""
     shape = tuple(node.shape(x)[axis] for axis in axes)
     given = node.optional(index)
     if given is None:
@@ -158,7 +154,5 @@ def lp_normalization(node: Node) -> Expr:
 @converter("MeanVarianceNormalization")
 def mean_variance_normalization(node: Node) -> Expr:
     x = node.input(0)
-    axes = tuple(sorted(node.axes(node.attr("axes", (0, 2, 3)), node.rank(x))))
-    centred = node.op("subtract", x, node.op("mean", x, axes=axes, keepdims=True))
-    variance = node.op("mean", node.op("multiply", centred, centred), axes=axes, keepdims=True)
+    _, centred, variance = node.moments(x, sorted(node.axes(node.attr("axes", (0, 2, 3)), node.rank(x))))
     return node.op("divide", centred, node.op("add", node.op("sqrt", variance), 1e-9))

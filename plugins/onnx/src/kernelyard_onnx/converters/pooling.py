@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from kernelyard.ir import Expr
+from kernelyard.plugins.api import Expr
 from kernelyard_onnx.converters.convolution import spatial_rank
 from kernelyard_onnx.converters.regions import places_of_maxima
-from kernelyard_onnx.converters.slicing import lowest
 from kernelyard_onnx.converters.windows import Window, pad_explicitly, read_window
 from kernelyard_onnx.node import Node
 from kernelyard_onnx.registry import converter
@@ -40,7 +39,7 @@ def max_pool(node: Node) -> Sequence[Expr]:
 def _max_pool(node: Node, x: Expr) -> Expr:
     window = _window(node, x)
     if window.static_padding is None:
-        x, window = pad_explicitly(node, x, window, lowest(node.dtype(x)))
+        x, window = pad_explicitly(node, x, window, float(node.neutral("max", node.dtype(x))))
     return _pool(node, "max", x, window)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from kernelyard import dims
 from kernelyard.dtypes import is_float, to_numpy
-from kernelyard.ir import Expr
+from kernelyard.plugins.api import Expr
 from kernelyard_onnx.converters.convolution import add_bias, convolve, subtract_zero_point
 from kernelyard_onnx.converters.elementwise import convert_to, narrow
 from kernelyard_onnx.element_types import NARROW
@@ -61,7 +61,7 @@ def dequantize_linear(node: Node) -> Expr:
 
 
 def _spread(node: Node, parameter: Expr, x: Expr) -> Expr:
-    """A scale or zero point laid out to broadcast with `x`: one number, one per axis index, or one per block."""
+    """Return a scale or zero point laid out to broadcast with `x`: one number, one per axis index, or one per block."""
     block = node.attr("block_size", 0)
     if node.rank(parameter) == 0 or (dims.product(node.shape(parameter)) == 1 and not block):
         return node.reshape(parameter, ())

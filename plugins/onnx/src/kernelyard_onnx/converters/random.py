@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from kernelyard.dims import Shape
-from kernelyard.ir import Expr
+from kernelyard.plugins.api import Expr
 from kernelyard_onnx.node import Node
 from kernelyard_onnx.registry import converter
 from kernelyard_onnx.tensors import DTYPES, type_name
@@ -17,7 +17,7 @@ def uniform(node: Node, shape: Shape, dtype: str, low: float = 0.0, high: float 
 
 
 def seed_of(value: float | None) -> int | None:
-    """The seed that a node's attribute stands for: each float has its own."""
+    """Return the seed that a node's attribute stands for: each float has its own."""
     return None if value is None else int.from_bytes(np.float32(value).tobytes(), "little")
 
 
@@ -64,5 +64,5 @@ def multinomial(node: Node) -> Expr:
     drawn = uniform(node, (rows, count, 1), node.dtype(x))
     below = node.op("less", node.reshape(sums, (rows, 1, classes)), drawn)
     number = node.op("sum", node.cast(below, "int64"), axes=(2,), keepdims=False)
-    last = node.op("subtract", node.number(classes, "int64"), 1)
+    last = node.op("subtract", node.expr(classes, "int64"), 1)
     return node.cast(node.op("minimum", number, last), DTYPES.get(node.attr("dtype", 6), "int32"))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kernelyard.dims import Dim
-from kernelyard.ir import Constant, Expr, Var
+from kernelyard.plugins.api import Constant, Expr, Var
 from kernelyard_onnx.converters.loops import Loop
 from kernelyard_onnx.graph_builder import GraphBuilder
 from kernelyard_onnx.node import Node
@@ -161,7 +161,7 @@ def _cell(node: Node, x: Expr, index: int, gates: int, hidden: int, activations:
 
 
 def _unrolled(cell: Cell, step: Step, states: States, backward: bool) -> tuple[Expr, States]:
-    """The outputs (steps, batch, hidden) in the order of time, and the last states."""
+    """Return the outputs (steps, batch, hidden) in the order of time, and the last states."""
     node = cell.node
     count = node.fixed(node.shape(cell.given)[0], "length of its sequence")
     if count == 0:
@@ -182,14 +182,14 @@ def _looped(cell: Cell, step: Step, states: States, backward: bool) -> tuple[Exp
     def turn(params: Sequence[Var], number: Var, before: Sequence[Var]) -> OutlinedGraph:
         around, node.builder = node.builder, GraphBuilder(node.builder)
         try:
-            t = node.op("subtract", node.number(steps - 1, "int64"), number) if backward else number
+            t = node.op("subtract", node.expr(steps - 1, "int64"), number) if backward else number
             new = step(cell, node.op("take", cell.given, t, axis=0), tuple(before))
             after, output = _masked(cell, t, new, tuple(before))
             return OutlinedGraph(node.builder, tuple(params), [Constant(np.array(True)), *after, output])
         finally:
             node.builder = around
 
-    limit, goes_on = node.number(steps, "int64"), Constant(np.array(True))
+    limit, goes_on = node.expr(steps, "int64"), Constant(np.array(True))
     *last, track = Loop(node, limit, goes_on, states, turn).run()
     track = node.reshape(track, (steps, *node.shape(track)[1:]))
     return node.op("flip", track, axes=(0,)) if backward else track, tuple(last)
@@ -247,7 +247,7 @@ _TAKES_BETA = ("hardsigmoid", "affine", "scaledtanh")
 
 
 def _activations(node: Node, defaults: tuple[str, ...], directions: int) -> list[Activation]:
-    """One function per activation; alphas and betas are handed out, in order, to those that take them."""
+    """Return one function per activation; alphas and betas are handed out, in order, to those that take them."""
     names = [name.lower() for name in node.attr("activations") or defaults * directions]
     unknown = [name for name in names if name not in _ACTIVATIONS]
     if unknown or len(names) != len(defaults) * directions:

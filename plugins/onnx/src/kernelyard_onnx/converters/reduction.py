@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-import numpy as np
-
-from kernelyard.dims import Dim
-from kernelyard.dtypes import is_float, to_numpy
-from kernelyard.ir import Expr
+from kernelyard.plugins.api import Expr
 from kernelyard_onnx.node import Node
 from kernelyard_onnx.registry import Converter, converter, register
 
@@ -28,18 +24,10 @@ def _plain(name: str) -> Reduce:
             return node.op(ON_BOOL[name], x, axes=axes, keepdims=keepdims)
         if name in ON_BOOL and any(shape[axis] == 0 for axis in axes):
             left = [1 if axis in axes else dim for axis, dim in enumerate(shape) if keepdims or axis not in axes]
-            return _of_nothing(node, name, left, node.dtype(x))
+            return node.full(node.neutral(name, node.dtype(x)), left, node.dtype(x))
         return node.op(name, x, axes=axes, keepdims=keepdims)
 
     return reduce
-
-
-def _of_nothing(node: Node, name: str, shape: Sequence[Dim], dtype: str) -> Expr:
-    """The maximum or minimum of no elements: what leaves the other operand as it is."""
-    if is_float(dtype):
-        return node.full(float("-inf") if name == "max" else float("inf"), shape, dtype)
-    limits = np.iinfo(to_numpy(dtype))
-    return node.full(int(limits.min if name == "max" else limits.max), shape, dtype)
 
 
 def _l1(node: Node, x: Expr, axes: tuple[int, ...], keepdims: bool) -> Expr:

@@ -8,7 +8,7 @@ import numpy as np
 
 from kernelyard import dims
 from kernelyard.dtypes import to_numpy
-from kernelyard.ir import Constant, Expr
+from kernelyard.plugins.api import Expr, window_table
 from kernelyard_onnx.converters.convolution import add_bias, kernel_of, spatial_rank
 from kernelyard_onnx.converters.spatial import linear_taps, sampled
 from kernelyard_onnx.converters.windows import read_window
@@ -141,26 +141,11 @@ def places_of_maxima(node: Node, x: Expr, pooled: Expr) -> Expr:
     made = [node.fixed(size, "size of its result") for size in node.shape(pooled)[2:]]
     window = read_window(node, spatial, tuple(node.required_attr("kernel_shape")))
     pads = tuple(node.fixed(pad, "padding") for pad in window.padding)
-    elements, outputs, whole = math.prod(window.kernel), math.prod(made), math.prod(spatial)
-    node.affordable(elements * outputs, "table of places")
-    places = [
-        _places(window.strides[axis], window.dilation[axis], pads[axis], axis, window.kernel, made).T
-        for axis in range(len(spatial))
-    ]
-    inside = np.all([(at >= 0) & (at < size) for at, size in zip(places, spatial, strict=True)], axis=0)
-    table = np.ravel_multi_index([np.where(inside, at, 0) for at in places], spatial)
-    order = "F" if node.attr("storage_order", 0) else "C"
-    names = np.ravel_multi_index([np.where(inside, at, 0) for at in places], spatial, order=order)
+    node.affordable(math.prod(window.kernel) * math.prod(made), "table of places")
+    how = spatial, made, window.kernel, window.strides, pads[: len(spatial)], window.dilation
+    names = window_table(*how, order="F" if node.attr("storage_order", 0) else "C")
+    found = node.places_of_maxima(x, window_table(*how), names)
     batch, channels = node.shape(x)[:2]
-    rows = node.reshape(x, (batch, channels, whole))
-    values = node.op("take", rows, Constant(np.ascontiguousarray(table.reshape(-1))), axis=2)
-    windows = node.reshape(values, (batch, channels, outputs, elements))
-    # Padding is never the largest, and the first of equal elements counts.
-    best = node.reshape(pooled, (batch, channels, outputs, 1))
-    same = node.op("logical_and", node.op("equal", windows, best), Constant(inside))
-    which = node.op("argmax", node.cast(same, "int32"), axis=3, keepdims=False, select_last_index=False)
-    flat = node.op("add", which, Constant(np.arange(outputs) * elements))
-    found = node.op("take", Constant(np.ascontiguousarray(names.reshape(-1))), flat, axis=0)
     image = node.op("arange", start=0, step=1, count=dims.product((batch, channels)), dtype="int64")
-    begins = node.reshape(node.op("multiply", image, whole), (batch, channels, 1))
-    return node.reshape(node.op("add", found, begins), node.shape(pooled))
+    first = node.reshape(node.op("multiply", image, math.prod(spatial)), (batch, channels, 1))
+    return node.reshape(node.op("add", found, first), node.shape(pooled))

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from kernelyard.dims import Dim
-from kernelyard.dtypes import to_numpy
-from kernelyard.ir import Constant, Expr
+from kernelyard.plugins.api import Constant, Expr
 from kernelyard_onnx.bounds import at_least
 from kernelyard_onnx.converters.interpolation import KERNELS, crop_positions, interpolation_matrix, sampling_matrix
 from kernelyard_onnx.node import Node
@@ -66,7 +65,7 @@ def resize(node: Node) -> Expr:
 
 
 def _crop_and_resize(node: Node, sizes: Sequence[Dim], axes: Sequence[int]) -> Expr:
-    """The part of the image that `roi` names, sampled; what lies outside of the image has a value of its own."""
+    """Return the part of the image that `roi` names, sampled; what lies outside of the image has a value of its own."""
     x = node.input(0)
     method = METHODS.get(node.attr("mode", "nearest")) or node.reject("its mode is unknown")
     roi = node.constant(node.input(1), "roi").reshape(-1)
@@ -82,7 +81,7 @@ def _crop_and_resize(node: Node, sizes: Sequence[Dim], axes: Sequence[int]) -> E
         node.affordable(have * want, "matrix")
         at = crop_positions(have, want, begin, end)
         matrix = sampling_matrix(at, have, method, float(node.attr("cubic_coeff_a", -0.75)))
-        x = _times(node, x, axis, matrix)
+        x = node.times_matrix(x, axis, matrix.T)
         spread = [1] * node.rank(x)
         spread[axis] = want
         outside = outside | ((at < 0) | (at > have - 1)).reshape(spread)
@@ -92,15 +91,8 @@ def _crop_and_resize(node: Node, sizes: Sequence[Dim], axes: Sequence[int]) -> E
     return node.op("where", Constant(np.ascontiguousarray(outside)), value, x)
 
 
-def _times(node: Node, x: Expr, axis: int, matrix: np.ndarray) -> Expr:
-    """The product of a matrix with a tensor along one axis."""
-    order = [a for a in range(node.rank(x)) if a != axis] + [axis]
-    product = node.op("matmul", node.permute(x, order), np.ascontiguousarray(matrix.T.astype(to_numpy(node.dtype(x)))))
-    return node.permute(product, [order.index(a) for a in range(node.rank(x))])
-
-
 def _needs_matrices(node: Node, sizes: Sequence[Dim]) -> bool:
-    """True where the node shrinks with antialias, or leaves out what lies outside: the op has neither."""
+    """Return True where the node shrinks with antialias, or leaves out what lies outside: the op has neither."""
     if METHODS.get(node.attr("mode", "nearest")) not in KERNELS:
         return False
     pairs = zip(node.shape(node.input(0)), sizes, strict=True)
@@ -109,7 +101,7 @@ def _needs_matrices(node: Node, sizes: Sequence[Dim]) -> bool:
 
 
 def _by_matrices(node: Node, sizes: Sequence[Dim], scales: Sequence[float] | None, coordinates: str) -> Expr:
-    """One matrix product per axis that changes; sizes must be fixed."""
+    """Return one matrix product per axis that changes; sizes must be fixed."""
     x = node.input(0)
     for axis, (size, new) in enumerate(zip(node.shape(x), sizes, strict=True)):
         if size == new:
@@ -126,7 +118,7 @@ def _by_matrices(node: Node, sizes: Sequence[Dim], scales: Sequence[float] | Non
             antialias=bool(node.attr("antialias", 0)),
             exclude_outside=bool(node.attr("exclude_outside", 0)),
         )
-        x = _times(node, x, axis, matrix)
+        x = node.times_matrix(x, axis, matrix.T)
     return x
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kernelyard.ir import Constant, Expr
+from kernelyard.plugins.api import Constant, Expr
 from kernelyard_onnx.node import Node
 from kernelyard_onnx.registry import converter
 from kernelyard_onnx.values import Nothing, TensorSequence, Value
@@ -97,7 +97,7 @@ def concat_from_sequence(node: Node) -> Expr:
 
 @converter("SequenceMap", since=17)
 def sequence_map(node: Node) -> Sequence[Value]:
-    """A graph for each element; inputs that are tensors are the same for all."""
+    """Return a graph for each element; inputs that are tensors are the same for all."""
     body: onnx.GraphProto = node.required_attr("body")
     made: list[list[Expr]] = [[] for _ in body.output]
     for index in range(len(node.sequence(0).items)):

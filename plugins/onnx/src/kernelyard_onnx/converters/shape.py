@@ -8,7 +8,7 @@ import numpy as np
 
 from kernelyard import dims
 from kernelyard.dims import Dim, Shape
-from kernelyard.ir import Expr
+from kernelyard.plugins.api import Expr
 from kernelyard_onnx.node import Node
 from kernelyard_onnx.registry import converter
 
@@ -50,7 +50,7 @@ def _completed(node: Node, x: Expr, target: Expr) -> Expr:
 
 
 def _rest(node: Node, shape: Shape, known: Sequence[Dim]) -> Dim:
-    """The product of `shape` divided by that of `known`; equal sizes are cancelled first, to divide exactly."""
+    """Return the product of `shape` divided by that of `known`; equal sizes are cancelled first, to divide exactly."""
     numerator, denominator = list(shape), []
     for size in known:
         if size in numerator:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from kernelyard.dtypes import to_numpy
-from kernelyard.ir import Constant, Expr
+from kernelyard.plugins.api import Constant, Expr
 from kernelyard_onnx.node import Node
 from kernelyard_onnx.registry import converter
 from kernelyard_onnx.tensors import DTYPES
@@ -23,7 +23,7 @@ def fourier(node: Node) -> Expr:
 
 
 def _fourier(node: Node, axis: int) -> Expr:
-    """One matrix product per part: the transform of fixed length is a matrix.
+    """Return one matrix product per part: the transform of fixed length is a matrix.
 
     X: (..., length, 1 or 2) real or complex numbers -> (..., bins, 2).
     """
@@ -51,7 +51,9 @@ def _fourier(node: Node, axis: int) -> Expr:
 
 
 def _real_signal(node: Node, parts: list[Expr], used: int, points: int) -> Expr:
-    """The inverse of a one-sided transform: the bins that are left out are the conjugates of those that are there."""
+    """Return the inverse of a one-sided transform: the bins that are left out are the conjugates of those that are
+    there.
+    """
     node.affordable(used * points, "matrix")
     angle = 2 * np.pi * np.outer(np.arange(used), np.arange(points)) / points
     bins = np.arange(used)
@@ -122,7 +124,7 @@ def mel_weight_matrix(node: Node) -> Expr:
 
 @converter("HannWindow", "HammingWindow", "BlackmanWindow", since=17)
 def window(node: Node) -> Expr:
-    """A window of fixed length, in closed form."""
+    """Return a window of fixed length, in closed form."""
     size = int(node.scalar(node.input(0), "size"))
     node.affordable(size, "result")
     terms = {"HannWindow": (0.5, 0.5), "HammingWindow": (25 / 46, 21 / 46), "BlackmanWindow": (0.42, 0.5, 0.08)}

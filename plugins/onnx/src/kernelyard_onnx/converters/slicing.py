@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from kernelyard.dims import Dim
-from kernelyard.dtypes import is_float, to_numpy
-from kernelyard.ir import Expr
+from kernelyard.plugins.api import Expr
 from kernelyard_onnx.bounds import at_least, maximum, minimum
 from kernelyard_onnx.node import Node
 from kernelyard_onnx.registry import converter
@@ -39,7 +38,7 @@ def slice_by_inputs(node: Node) -> Expr:
 
 
 def _slice_by_data(node: Node, axes: Expr | None, steps: Expr | None) -> Expr:
-    """A slice whose bounds are brought inside their axes by the program."""
+    """Return a slice whose bounds are brought inside their axes by the program."""
     x = node.input(0)
     starts, ends = (node.cast(node.input(index), "int64") for index in (1, 2))
     count = node.fixed(node.shape(starts)[0], "number of its axes")
@@ -109,7 +108,7 @@ def _bounds(node: Node, start: Dim, end: Dim, stride: int, size: Dim) -> tuple[D
 
 
 def _from_front(node: Node, index: Dim, size: Dim) -> Dim:
-    """An index counted from the front; those far outside become the nearest end."""
+    """Return an index counted from the front; those far outside become the nearest end."""
     if isinstance(index, int) and abs(index) >= TO_THE_END:
         return size if index > 0 else -1
     if at_least(index, 0):
@@ -155,8 +154,3 @@ def pad(node: Node, x: Expr, pads: Sequence[Dim], value: float) -> Expr:
             x = node.slice(x, axis, -before, node.shape(x)[axis] + behind)
     amounts = tuple(amount if not isinstance(amount, int) else max(amount, 0) for amount in pads)
     return x if not any(amounts) else node.op("pad", x, pads=amounts, mode=mode, value=value)
-
-
-def lowest(dtype: str) -> float:
-    """The value that a maximum over padding ignores."""
-    return float("-inf") if is_float(dtype) else float(np.iinfo(to_numpy(dtype)).min)

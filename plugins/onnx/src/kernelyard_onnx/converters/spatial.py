@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from kernelyard import dims
 from kernelyard.dims import Dim
-from kernelyard.ir import Expr
+from kernelyard.plugins.api import Expr
 from kernelyard_onnx.node import Node
 from kernelyard_onnx.registry import converter
 
@@ -54,14 +54,14 @@ def sampled(
 
 
 def linear_taps(node: Node, coordinate: Expr, size: Dim) -> list[Tap]:
-    """The two elements around each position along an axis, in elements."""
+    """Return the two elements around each position along an axis, in elements."""
     return _taps(node, coordinate, size, "linear")
 
 
 def _coordinate(node: Node, flat: Expr, index: int, size: Dim) -> Expr:
     """Positions along one axis, in elements: (N, count)."""
     unit = node.select(flat, 2, index)
-    length = node.number(size, node.dtype(unit))
+    length = node.expr(size, node.dtype(unit))
     if node.attr("align_corners", 0):  # -1 and 1 are the centres of the first and last element
         return node.op("multiply", node.op("add", unit, 1), node.op("multiply", node.op("subtract", length, 1), 0.5))
     scaled = node.op("multiply", node.op("add", unit, 1), length)
@@ -95,7 +95,7 @@ def _cubic(node: Node, t: Expr, step: int) -> Expr:
 
 def _inside(node: Node, position: Expr, size: Dim, padding: str) -> Expr:
     """Positions moved onto the data: to the nearest edge, or mirrored at the edges."""
-    last = node.op("subtract", node.number(size, node.dtype(position)), 1)
+    last = node.op("subtract", node.expr(size, node.dtype(position)), 1)
     if padding == "reflection":
         half = 0.0 if node.attr("align_corners", 0) else 0.5
         # Mirrored between low = -half and low + span: a triangle wave.
@@ -113,20 +113,20 @@ def _modulo(node: Node, value: Expr, span: Expr) -> Expr:
 
 
 def _weighted(node: Node, data: Expr, corner: Sequence[Tap], spatial: Sequence[Dim], shape: Sequence[Dim]) -> Expr:
-    """The elements at one corner of each cell, times its weight, 0 outside."""
+    """Return the elements at one corner of each cell, times its weight, 0 outside."""
     dtype = node.dtype(data)
     padding = node.attr("padding_mode", "zeros")
     index: Expr | None = None
     weight: Expr | None = None
     for tap, size in zip(corner, spatial, strict=True):
-        position, length = tap.position, node.number(size, "int64")
+        position, length = tap.position, node.expr(size, "int64")
         if padding != "zeros":
             position = _inside(node, position, size, padding)
         else:
             outside = node.op(
                 "logical_or",
                 node.op("less", position, 0),
-                node.op("greater_equal", position, node.number(size, node.dtype(position))),
+                node.op("greater_equal", position, node.expr(size, node.dtype(position))),
             )
             own = node.full(1, (), node.dtype(position)) if tap.weight is None else tap.weight
             tap = Tap(_inside(node, position, size, "border"), node.op("where", outside, node.full(0, (), dtype), own))

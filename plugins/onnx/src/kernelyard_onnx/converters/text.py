@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from kernelyard.dtypes import to_numpy
-from kernelyard.ir import Constant, Expr
+from kernelyard.plugins.api import Constant, Expr
 from kernelyard_onnx.node import Node
 from kernelyard_onnx.registry import TEXT, converter
 from kernelyard_onnx.tensors import DTYPES, type_name
@@ -22,7 +22,7 @@ from kernelyard_onnx.values import StringTensor
 
 
 def text_of(node: Node, index: int) -> np.ndarray:
-    """The text of an input: an array of `str` objects.
+    """Return the text of an input: an array of `str` objects.
 
     Raises: RejectedError when it is no text.
     """
@@ -92,7 +92,7 @@ def string_concat(node: Node) -> StringTensor:
 
 @converter("StringSplit", since=20)
 def string_split(node: Node) -> tuple[StringTensor, Expr]:
-    """The parts along a new last axis, filled up with empty text, and how many there are."""
+    """Return the parts along a new last axis, filled up with empty text, and how many there are."""
     data, delimiter = text_of(node, 0), node.attr("delimiter", "") or None
     most = node.attr("maxsplit", -1)
     parts = [item.split(delimiter, most) for item in data.reshape(-1)]
@@ -151,7 +151,7 @@ def count_words(node: Node) -> Expr:
 
 
 def _weighted(node: Node, x: Expr, pool: np.ndarray) -> Expr:
-    """How often each n-gram of the pool occurs in each row, in its column of the result, weighted."""
+    """Return how often each n-gram of the pool occurs in each row, in its column of the result, weighted."""
     rank = node.rank(x)
     length = node.fixed(node.shape(x)[-1], "length of its rows") if rank else 1
     rows = node.reshape(x, (node.shape(x)[0] if rank == 2 else 1, length))
@@ -198,7 +198,7 @@ def _occurrences(node: Node, rows: Expr, grams: np.ndarray, length: int, step: i
 
 
 def known_text(texts: Sequence[str]) -> StringTensor:
-    """A vector of text."""
+    """Return a vector of text."""
     data = np.empty(len(texts), object)
     data[:] = list(texts)
     return StringTensor(data)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from kernelyard import dims
 from kernelyard.dims import Dim
-from kernelyard.ir import Expr
+from kernelyard.plugins.api import Expr
 from kernelyard_onnx.bounds import maximum
 from kernelyard_onnx.node import Node
 
@@ -34,7 +34,7 @@ class Window:
 
 
 def read_window(node: Node, spatial: Sequence[Dim], kernel: Sequence[int]) -> Window:
-    """The window of a convolution or pooling node.
+    """Return the window of a convolution or pooling node.
 
     Raises: RejectedError.
     """
@@ -74,7 +74,7 @@ def _same_total(size: Dim, reach: int, stride: int) -> Dim:
 
 
 def pad_explicitly(node: Node, x: Expr, window: Window, value: float) -> tuple[Expr, Window]:
-    """The input with padding that depends on sizes applied by an op of its own, and the window without padding."""
+    """Return the input with padding that depends on sizes applied by an op of its own, and the window without padding."""
     rank = len(window.kernel)
     pads = (0, 0, *window.padding[:rank], 0, 0, *window.padding[rank:])
     padded = node.op("pad", x, pads=pads, mode="constant", value=value)

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kernelyard.runtime.executable import Executable
-from kernelyard.runtime.vm import VirtualMachine
+from kernelyard.runtime.execute.executable import Executable
+from kernelyard.runtime.execute.virtual_machine import VirtualMachine
 from kernelyard.testing.assertions import relative_error
 
 

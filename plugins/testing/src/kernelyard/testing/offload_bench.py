@@ -23,8 +23,8 @@ from kernelyard import dims, dtypes
 from kernelyard.dims import Dim
 from kernelyard.errors import DeviceError
 from kernelyard.ir import FunctionBuilder, IRModule, Var
-from kernelyard.runtime.device import Device
-from kernelyard.runtime.executable import Executable
+from kernelyard.runtime.device.device import Device
+from kernelyard.runtime.execute.executable import Executable
 from kernelyard.runtime.report import VIEW
 from kernelyard.testing.assertions import assert_allclose, assert_declined
 from kernelyard.testing.conformance.place import device_of

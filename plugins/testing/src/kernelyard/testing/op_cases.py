@@ -61,7 +61,7 @@ class OpCase:
         return list(result) if isinstance(result, tuple) else [result]
 
     def module(self, constants: Sequence[int] = (), dim_of: DimOf | None = None) -> IRModule:
-        """One call of the operator on parameters; operands in `constants` become constants.
+        """Return one call of the operator on parameters; operands in `constants` become constants.
 
         dim_of: gives parameters other dims than their sizes, symbolic ones for instance (see `one_symbol_per_size`).
         Raises: TypeInferenceError when the operator needs to know a dim that `dim_of` made symbolic.
@@ -78,14 +78,14 @@ class OpCase:
         return self.call(builder, args)
 
     def call(self, builder: FunctionBuilder, args: Sequence[Expr]) -> IRModule:
-        """A module whose results are those of the operator on these operands, with the sample's attributes."""
+        """Return a module whose results are those of the operator on these operands, with the sample's attributes."""
         result = builder.bind(Call(self.op, args, self.sample.attributes))
         fields = len(result.type.fields) if isinstance(result.type, TupleType) else 0
         results = [builder.bind(TupleGetItem(result, i)) for i in range(fields)] or [result]
         return IRModule({"main": builder.function(*results)})
 
     def inputs(self, constants: Sequence[int] = ()) -> list[np.ndarray]:
-        """The arrays for the parameters of `module(constants)`."""
+        """Return the arrays for the parameters of `module(constants)`."""
         return [array for number, array in enumerate(self.sample.inputs) if number not in constants]
 
 

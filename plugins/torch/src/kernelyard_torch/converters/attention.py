@@ -6,8 +6,7 @@ import math
 
 import numpy as np
 
-from kernelyard import dims
-from kernelyard.ir import Expr
+from kernelyard.plugins.api import Expr
 from kernelyard_torch.node import Node
 from kernelyard_torch.registry import converter
 
@@ -27,7 +26,7 @@ def attention(
     if dropout:
         node.reject("it drops out: call model.eval()")
     if enable_gqa or node.shape(keys)[-3:-2] not in (node.shape(queries)[-3:-2], (1,)):
-        keys, values = _shared_heads(node, keys, queries), _shared_heads(node, values, queries)
+        keys, values = (node.repeat_heads(each, node.shape(queries)[-3]) for each in (keys, values))
     if scale is None:
         scale = 1 / math.sqrt(node.fixed(node.shape(queries)[-1], "the size of a head"))
     rank = node.rank(keys)
@@ -52,16 +51,6 @@ def flash_attention(
     scale: float | None = None,
 ) -> list[Expr | None]:
     return [attention(node, queries, keys, values, mask, dropout, causal, scale), None]
-
-
-def _shared_heads(node: Node, x: Expr, queries: Expr) -> Expr:
-    """Each head of keys or values once for every head of queries that shares it."""
-    *batch, heads, rows, size = node.shape(x)
-    times = dims.floordiv(node.shape(queries)[-3], heads)
-    spread = node.reshape(x, (*batch, heads, 1, rows, size))
-    return node.reshape(
-        node.broadcast_to(spread, (*batch, heads, times, rows, size)), (*batch, heads * times, rows, size)
-    )
 
 
 def _causal_mask(node: Node, scores: Expr) -> Expr:

@@ -9,12 +9,12 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from kernelyard.dims import Dim
-from kernelyard.ir import Expr
+from kernelyard.plugins.api import Expr, Operand
 from kernelyard_torch import registry
 from kernelyard_torch.complex_numbers import Complex
 from kernelyard_torch.converters import indexing, reduction, shape, slicing, unary  # noqa: F401  # used by name
 from kernelyard_torch.converters.elementwise import atan2
-from kernelyard_torch.node import Node, Operand
+from kernelyard_torch.node import Node
 from kernelyard_torch.registry import Converter, converter, register
 
 Value: TypeAlias = "Complex | complex | Operand"
@@ -62,7 +62,7 @@ for _names, _make in ((LINEAR, _by_parts), (("cat.default", "stack.default"), _j
 
 
 def as_complex(node: Node, value: Value) -> Complex:
-    """A complex tensor; the imaginary part of a real one is zero."""
+    """Return a complex tensor; the imaginary part of a real one is zero."""
     if isinstance(value, Complex):
         return value.map(lambda part: node.cast(part, node.result.dtype))
     dtype = node.result.dtype
@@ -208,7 +208,7 @@ def fft_of_real(node: Node, x: Expr, axes: Sequence[int], normalization: int, on
     *rest, last = (node.axis(axis, node.rank(x)) for axis in axes)
     size = node.fixed(node.shape(x)[last], "the size of a transformed axis")
     matrix = _matrix(size, size // 2 + 1 if onesided else size, -1)
-    result = Complex(*(_along(node, x, part, last) for part in matrix))
+    result = Complex(*(node.times_matrix(x, last, part) for part in matrix))
     return _scaled(node, _transformed(node, result, rest, -1), _count(node, x, axes), normalization)
 
 
@@ -229,7 +229,7 @@ def fft_to_real(node: Node, x: Complex, axes: Sequence[int], normalization: int,
     frequencies = np.arange(count)[:, None]
     weights = np.where((frequencies == 0) | (2 * frequencies == width), 1.0, 2.0)
     cosines, sines = (part.T * weights for part in _matrix(width, count, 1))
-    result = node.op("subtract", _along(node, x.real, cosines, last), _along(node, x.imag, sines, last))
+    result = node.op("subtract", node.times_matrix(x.real, last, cosines), node.times_matrix(x.imag, last, sines))
     return _scaled(node, Complex(result, result), _count(node, result, axes), normalization).real
 
 
@@ -244,20 +244,10 @@ def _transformed(node: Node, x: Complex, axes: Sequence[int], sign: int) -> Comp
         size = node.fixed(node.shape(x.real)[axis], "the size of a transformed axis")
         cosines, sines = _matrix(size, size, sign)
         x = Complex(
-            node.op("subtract", _along(node, x.real, cosines, axis), _along(node, x.imag, sines, axis)),
-            node.op("add", _along(node, x.real, sines, axis), _along(node, x.imag, cosines, axis)),
+            node.op("subtract", node.times_matrix(x.real, axis, cosines), node.times_matrix(x.imag, axis, sines)),
+            node.op("add", node.times_matrix(x.real, axis, sines), node.times_matrix(x.imag, axis, cosines)),
         )
     return x
-
-
-def _along(node: Node, x: Expr, matrix: np.ndarray, axis: int) -> Expr:
-    """A product with a matrix along one axis."""
-    others = [i for i in range(node.rank(x)) if i != axis]
-    weights = node.cast(node.expr(np.ascontiguousarray(matrix), "float64"), node.dtype(x))
-    product = node.op("matmul", node.permute(x, [*others, axis]), weights)
-    back = list(range(len(others)))
-    back.insert(axis, len(others))
-    return node.permute(product, back)
 
 
 def _count(node: Node, x: Expr, axes: Sequence[int]) -> int:

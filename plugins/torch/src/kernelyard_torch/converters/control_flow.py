@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch.fx import GraphModule
 
-from kernelyard.ir import Expr, Function, TensorType, TupleType, Type
+from kernelyard.plugins.api import Expr, Function, TensorType, TupleType, Type
 from kernelyard_torch.node import Node
 from kernelyard_torch.registry import converter
 
@@ -49,12 +49,12 @@ def while_loop(
 
 
 def _tensors(operands: Sequence[Any]) -> list[Expr]:
-    """The operands without sizes, which functions share with their callers."""
+    """Return the operands without sizes, which functions share with their callers."""
     return [operand for operand in operands if isinstance(operand, Expr)]
 
 
 def _graph(node: Node, module: GraphModule, operands: Sequence[Any]) -> GraphImporter:
-    """A graph read as a function of the tensors among the operands."""
+    """Return a graph read as a function of the tensors among the operands."""
     inner = node.importer.nested(module)
     for placeholder, operand in zip(inner.placeholders, operands, strict=True):
         if isinstance(operand, Expr):

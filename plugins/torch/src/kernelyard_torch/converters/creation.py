@@ -6,8 +6,8 @@ import numpy as np
 
 from kernelyard.dims import Dim
 from kernelyard.dtypes import is_float
-from kernelyard.ir import Expr
-from kernelyard_torch.node import Node, Operand
+from kernelyard.plugins.api import Expr, Operand
+from kernelyard_torch.node import Node
 from kernelyard_torch.registry import converter
 
 

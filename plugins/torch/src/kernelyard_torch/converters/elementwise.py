@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from kernelyard.dtypes import is_float
-from kernelyard.ir import Expr
-from kernelyard_torch.node import Node, Operand
+from kernelyard.plugins.api import Expr, Operand
+from kernelyard_torch.node import Node
 from kernelyard_torch.promotion import promoted
 from kernelyard_torch.registry import Converter, converter, register
 
@@ -36,7 +36,7 @@ LOGICAL = {"logical_and": "logical_and", "logical_or": "logical_or", "logical_xo
 
 
 def arithmetic(node: Node, name: str, a: Operand, b: Operand) -> Expr:
-    """An operator on numbers; truth values count as 0 and 1."""
+    """Return an operator on numbers; truth values count as 0 and 1."""
     a, b = promoted(node, a, b)
     if node.dtype(a) == "bool":
         a, b = node.cast(a, "uint8"), node.cast(b, "uint8")
@@ -219,6 +219,6 @@ def atan2(node: Node, y: Expr, x: Expr) -> Expr:
 
 
 def _is_negative(node: Node, x: Expr) -> Expr:
-    """Whether the sign is minus, that of zero included."""
+    """Return whether the sign is minus, that of zero included."""
     minus_zero = node.op("logical_and", node.op("equal", x, 0), node.op("less", node.op("reciprocal", x), 0))
     return node.op("logical_or", node.op("less", x, 0), minus_zero)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kernelyard.ir import Expr
-from kernelyard_torch.converters.pooling import mean_matrix
+from kernelyard.plugins.api import Expr
+from kernelyard_torch.converters.pooling import mean_matrix, per_axis
 from kernelyard_torch.node import Node
 from kernelyard_torch.registry import converter
 
@@ -31,10 +31,9 @@ def avg_pool2d_backward(
     divisor: int | None = None,
 ) -> Expr:
     sizes, parts = _planes(node, x), _planes(node, gradient)
-    matrices = [
-        _windows(size, part, _at(kernel, i), _at(strides or kernel, i), _at(padding, i), count_include_pad)
-        for i, (size, part) in enumerate(zip(sizes, parts, strict=True))
-    ]
+    kernels, steps, pads = (per_axis(each, 2) for each in (kernel, strides or kernel, padding))
+    axes = zip(sizes, parts, kernels, steps, pads, strict=True)
+    matrices = [_windows(*axis, count_include_pad) for axis in axes]
     if divisor is None:
         return _spread(node, gradient, matrices)
     inside = [(matrix != 0).astype(np.float64) for matrix in matrices]
@@ -43,10 +42,6 @@ def avg_pool2d_backward(
 
 def _planes(node: Node, x: Expr) -> tuple[int, ...]:
     return node.fixed_all(node.shape(x)[-2:], "the size of a plane")
-
-
-def _at(values: Sequence[int], axis: int) -> int:
-    return values[axis if len(values) > 1 else 0]
 
 
 def _windows(size: int, parts: int, kernel: int, stride: int, pad: int, padding_counts: bool) -> np.ndarray:
@@ -84,9 +79,9 @@ def convolution_backward(
 ) -> list[Expr | None]:
     rank = node.rank(weight) - 2
     attrs = {
-        "strides": tuple(_at(strides, i) for i in range(rank)),
-        "padding": tuple(_at(padding, i) for i in range(rank)) * 2,
-        "dilation": tuple(_at(dilation, i) for i in range(rank)),
+        "strides": per_axis(strides, rank),
+        "padding": per_axis(padding, rank) * 2,
+        "dilation": per_axis(dilation, rank),
     }
     inner, outer = (gradient, x) if transposed else (x, gradient)
     over = (0, *range(2, rank + 2))
@@ -126,7 +121,7 @@ def _of_input(
 def _of_weight(
     node: Node, inner: Expr, outer: Expr, weight: Expr, attrs: dict[str, tuple[int, ...]], groups: int
 ) -> Expr:
-    """The convolution of one side with the other, where examples take the place of channels."""
+    """Return the convolution of one side with the other, where examples take the place of channels."""
     rank = node.rank(weight) - 2
     batch, channels, *planes = node.shape(inner)
     part = node.fixed(channels, "the number of channels") // groups

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kernelyard.dims import Dim
-from kernelyard.ir import Expr, TensorType
-from kernelyard.ops.type_rules import broadcast_shapes
+from kernelyard.plugins.api import Expr, TensorType, broadcast_shapes
 from kernelyard_torch.node import Node
 from kernelyard_torch.registry import converter
 

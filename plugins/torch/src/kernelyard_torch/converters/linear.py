@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from kernelyard.dtypes import is_float
-from kernelyard.ir import Expr
+from kernelyard.plugins.api import Expr
 from kernelyard_torch.node import Node
 from kernelyard_torch.promotion import promoted
 from kernelyard_torch.registry import converter
@@ -29,7 +29,7 @@ def addmm(node: Node, bias: Expr, a: Expr, b: Expr, beta: float, alpha: float) -
 
 
 def scaled(node: Node, x: Expr, factor: float) -> Expr:
-    """A tensor times a number, which is cut to an integer for tensors of integers."""
+    """Return a tensor times a number, which is cut to an integer for tensors of integers."""
     if factor == 1:
         return x
     return node.op("multiply", x, factor if is_float(node.dtype(x)) else int(factor))
@@ -43,7 +43,7 @@ def cdist(node: Node, a: Expr, b: Expr, p: float, mode: int | None) -> Expr:
 
 
 def norm(node: Node, x: Expr, p: float) -> Expr:
-    """The p-norm over the last axis."""
+    """Return the p-norm over the last axis."""
     last, size = (node.rank(x) - 1,), node.op("abs", x)
     if node.shape(x)[-1] == 0:
         return node.full(0, node.shape(x)[:-1], node.dtype(x))

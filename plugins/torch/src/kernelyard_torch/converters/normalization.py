@@ -8,7 +8,7 @@ import torch
 
 from kernelyard import dims
 from kernelyard.dims import Dim
-from kernelyard.ir import Expr
+from kernelyard.plugins.api import Expr
 from kernelyard_torch.converters.reduction import variance
 from kernelyard_torch.node import Node
 from kernelyard_torch.registry import converter
@@ -60,7 +60,7 @@ def native_layer_norm(
 
 
 def _statistics(node: Node, x: Expr, axes: Sequence[int], epsilon: float) -> tuple[Expr | None, Expr | None]:
-    """The mean and one over the deviation, where something reads them."""
+    """Return the mean and one over the deviation, where something reads them."""
     if not node.is_used(1) and not node.is_used(2):
         return None, None
     spread = node.op("add", variance(node, x, axes, 0, True), float(epsilon))
@@ -143,7 +143,7 @@ def batch_norm_of_data(
 
 
 def _batch_statistics(node: Node, x: Expr) -> tuple[Expr, Expr]:
-    """The mean and the variance of each channel."""
+    """Return the mean and the variance of each channel."""
     over = [axis for axis in range(node.rank(x)) if axis != 1]
     return node.op("mean", x, axes=tuple(over)), variance(node, x, over, 0, False)
 
@@ -172,6 +172,6 @@ def batch_norm_with_new_statistics(
 
 
 def _moved(node: Node, old: Expr, new: Expr, momentum: float) -> Expr:
-    """A running average that has gone on."""
+    """Return a running average that has gone on."""
     new = node.cast(new, node.dtype(old))
     return node.op("add", node.op("multiply", old, 1 - momentum), node.op("multiply", new, momentum))

@@ -8,12 +8,13 @@ import numpy as np
 
 from kernelyard.dims import Dim
 from kernelyard.dtypes import is_float
-from kernelyard.ir import Expr
+from kernelyard.plugins.api import Expr, window_table
 from kernelyard_torch.node import Node
 from kernelyard_torch.registry import Converter, converter, register
 
 
-def _per_axis(values: Sequence[int], rank: int) -> tuple[int, ...]:
+def per_axis(values: Sequence[int], rank: int) -> tuple[int, ...]:
+    """Return one number for every spatial axis."""
     return tuple(values) if len(values) == rank else tuple(values) * rank
 
 
@@ -31,7 +32,7 @@ def _max_pool(rank: int) -> Converter:
         pads = attrs["padding"]
         batched = _batched(node, x, rank)
         values = node.op(f"nn.max_pool{rank}d", batched, **{**attrs, "padding": (*pads, *pads)}, ceil_mode=ceil_mode)
-        places = _places(node, batched, node.shape(values)[2:], attrs) if node.is_used(1) else None
+        places = _places(node, batched, values, attrs) if node.is_used(1) else None
         results = node.results
         return [
             None if each is None or type_ is None else node.reshape(each, type_.shape)
@@ -44,12 +45,12 @@ def _max_pool(rank: int) -> Converter:
 def _window(
     rank: int, kernel: Sequence[int], strides: Sequence[int], padding: Sequence[int], dilation: Sequence[int]
 ) -> dict[str, tuple[int, ...]]:
-    size = _per_axis(kernel, rank)
+    size = per_axis(kernel, rank)
     return {
         "pool_size": size,
-        "strides": _per_axis(strides, rank) if strides else size,
-        "padding": _per_axis(padding, rank),
-        "dilation": _per_axis(dilation, rank),
+        "strides": per_axis(strides, rank) if strides else size,
+        "padding": per_axis(padding, rank),
+        "dilation": per_axis(dilation, rank),
     }
 
 
@@ -57,38 +58,12 @@ def _batched(node: Node, x: Expr, rank: int) -> Expr:
     return x if node.rank(x) == rank + 2 else node.reshape(x, (1, *node.shape(x)))
 
 
-def _places(node: Node, x: Expr, out: Sequence[Dim], attrs: dict[str, tuple[int, ...]]) -> Expr:
+def _places(node: Node, x: Expr, pooled: Expr, attrs: dict[str, tuple[int, ...]]) -> Expr:
     """Where in its plane the largest element of each window lies; planes must have known sizes."""
     sizes = node.fixed_all(node.shape(x)[2:], "the size of a plane")
-    table = window_table(sizes, node.fixed_all(out, "the size of the result"), attrs)
-    planes = node.reshape(x, (*node.shape(x)[:2], int(np.prod(sizes))))
-    lowest = -float("inf") if is_float(node.dtype(x)) else float(np.iinfo(node.dtype(x)).min)
-    taken = node.op("take", planes, np.maximum(table, 0), axis=2)
-    hidden = node.full(lowest, (), node.dtype(x))
-    taken = node.op("where", table >= 0, taken, hidden)
-    chosen = node.op("argmax", taken, axis=3)
-    at = node.op("add", node.op("multiply", node.op("arange", count=table.shape[0]), table.shape[1]), chosen)
-    return node.reshape(node.op("take", table.reshape(-1), at), (*node.shape(x)[:2], *out))
-
-
-def window_table(sizes: Sequence[int], out: Sequence[int], attrs: dict[str, tuple[int, ...]]) -> np.ndarray:
-    """For each window (row) the places in the plane that it covers, -1 for padding."""
-    axes = [
-        np.arange(count)[:, None] * stride - pad + np.arange(kernel) * dilation
-        for count, stride, pad, kernel, dilation in zip(
-            out, attrs["strides"], attrs["padding"], attrs["pool_size"], attrs["dilation"], strict=True
-        )
-    ]
-    rank = len(sizes)
-    flat = np.zeros((1,) * (2 * rank), np.int64)
-    inside = np.ones((1,) * (2 * rank), bool)
-    for axis, (places, size) in enumerate(zip(axes, sizes, strict=True)):
-        shape = [1] * (2 * rank)
-        shape[axis], shape[rank + axis] = places.shape
-        spread = places.reshape(shape)
-        flat = flat * size + spread
-        inside = inside & (spread >= 0) & (spread < size)
-    return np.where(inside, flat, -1).reshape(int(np.prod(out)), -1)
+    out = node.fixed_all(node.shape(pooled)[2:], "the size of the result")
+    table = window_table(sizes, out, *attrs.values())
+    return node.reshape(node.places_of_maxima(x, table, table), node.shape(pooled))
 
 
 def _avg_pool(rank: int) -> Converter:
@@ -119,11 +94,11 @@ def _avg_pool(rank: int) -> Converter:
 
 
 def _sums(node: Node, x: Expr, attrs: dict[str, tuple[int, ...]], divisor: int) -> Expr:
-    """The sum of each window over a given divisor; planes must have known sizes."""
+    """Return the sum of each window over a given divisor; planes must have known sizes."""
     rank = len(attrs["pool_size"])
     sizes = node.fixed_all(node.shape(x)[2:], "the size of a plane")
     out = node.fixed_all(node.result.shape[-rank:], "the size of the result")
-    table = window_table(sizes, out, attrs)
+    table = window_table(sizes, out, *attrs.values())
     planes = node.reshape(x, (*node.shape(x)[:2], int(np.prod(sizes))))
     taken = node.op("take", planes, np.maximum(table, 0), axis=2)
     zero = node.full(0, (), node.dtype(x))
@@ -152,17 +127,13 @@ def adaptive_avg_pool(node: Node, x: Expr, sizes: Sequence[Dim]) -> Expr:
         return node.reshape(pooled, node.result.shape)
     for axis, part in zip(axes, sizes, strict=True):
         size = node.fixed(node.shape(x)[axis], "a size of its input")
-        weights = mean_matrix(size, node.fixed(part, "a size of its result")).astype(np.float64)
-        others = [other for other in range(node.rank(x)) if other != axis]
-        moved = node.to_front(x, others)
-        product = node.op("matmul", moved, node.cast(node.expr(weights.T, "float64"), node.dtype(x)))
-        x = node.from_front(product, others)
+        x = node.times_matrix(x, axis, mean_matrix(size, node.fixed(part, "a size of its result")).T)
     return x
 
 
 @converter("aten.adaptive_max_pool2d.default", "aten.adaptive_max_pool3d.default")
 def adaptive_max_pool(node: Node, x: Expr, sizes: Sequence[Dim]) -> list[Expr | None]:
-    """The largest elements of whole planes, or of even parts."""
+    """Return the largest elements of whole planes, or of even parts."""
     rank = len(sizes)
     if node.is_used(1):
         node.reject("the places of the largest elements are read")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernelyard.ir import Expr
+from kernelyard.plugins.api import Expr
 from kernelyard_torch.node import Node
 from kernelyard_torch.registry import converter
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from kernelyard import dims
 from kernelyard.dims import Dim
-from kernelyard.ir import Constant, Expr
+from kernelyard.plugins.api import Constant, Expr
 from kernelyard_torch.node import Node
 from kernelyard_torch.registry import converter
 
@@ -14,7 +14,7 @@ Axes = int | Sequence[int] | None
 
 
 def reduced(node: Node, name: str, x: Expr, axes: Axes, keepdims: bool) -> Expr:
-    """A reduction over some axes; over none of a tensor of rank 0."""
+    """Return a reduction over some axes; over none of a tensor of rank 0."""
     return node.op(name, x, axes=node.axes(axes, node.rank(x)), keepdims=keepdims)
 
 
@@ -69,7 +69,7 @@ def min_all(node: Node, x: Expr) -> Expr:
 
 
 def extremum(node: Node, name: str, x: Expr, axes: Axes, keepdims: bool) -> Expr:
-    """The largest or smallest element; of truth values too."""
+    """Return the largest or smallest element; of truth values too."""
     if node.dtype(x) == "bool":
         name = {"max": "any", "min": "all"}[name]
     return reduced(node, name, x, axes, keepdims)
@@ -146,7 +146,7 @@ def var_mean(node: Node, x: Expr, axes: Axes, correction: float | None = None, k
 
 
 def variance(node: Node, x: Expr, axes: Axes, correction: float, keepdims: bool) -> Expr:
-    """The mean square of the distance from the mean, over the count less `correction`."""
+    """Return the mean square of the distance from the mean, over the count less `correction`."""
     over = node.axes(axes, node.rank(x))
     distance = node.op("subtract", x, node.op("mean", x, axes=over, keepdims=True))
     squares = node.op("sum", node.op("square", distance), axes=over, keepdims=keepdims)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kernelyard.dims import Dim
-from kernelyard.ir import Expr
+from kernelyard.plugins.api import Expr
 from kernelyard_torch.node import Node
 from kernelyard_torch.registry import converter
 

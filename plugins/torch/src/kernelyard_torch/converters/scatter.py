@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kernelyard.dtypes import is_float, to_numpy
-from kernelyard.ir import Expr
-from kernelyard_torch.converters.pooling import window_table
-from kernelyard_torch.node import Node, Operand
+from kernelyard.dtypes import is_float
+from kernelyard.plugins.api import Expr, Operand, window_table
+from kernelyard_torch.node import Node
 from kernelyard_torch.registry import converter
 
 REDUCTIONS = {"sum": "add", "prod": "mul", "amax": "max", "amin": "min", "mean": "add"}
+REDUCERS = {"add": "sum", "mul": "prod"}  # what loop-level code calls these
 
 
 @converter("aten.scatter.src", "aten.scatter.value")
@@ -31,7 +31,8 @@ def scatter_reduce(node: Node, x: Expr, axis: int, indices: Expr, source: Expr, 
     start = x
     if not include_self:
         # What is written to starts from what changes nothing.
-        start = _scatter(node, x, axis, indices, _neutral(how, dtype), "none")
+        neutral = node.neutral(REDUCERS.get(REDUCTIONS[how], REDUCTIONS[how]), dtype)
+        start = _scatter(node, x, axis, indices, neutral, "none")
     result = _scatter(node, start, axis, indices, source, REDUCTIONS[how])
     if how != "mean":
         return result
@@ -41,19 +42,6 @@ def scatter_reduce(node: Node, x: Expr, axis: int, indices: Expr, source: Expr, 
     if is_float(dtype):
         return node.op("divide", result, count)
     return node.op("divide", node.op("subtract", result, node.op("mod", result, count)), count)
-
-
-def _neutral(how: str, dtype: str) -> float | int | bool:
-    if how in ("sum", "mean"):
-        return 0
-    if how == "prod":
-        return 1
-    if dtype == "bool":
-        return how == "amin"
-    if is_float(dtype):
-        return -float("inf") if how == "amax" else float("inf")
-    limits = np.iinfo(to_numpy(dtype))
-    return int(limits.min if how == "amax" else limits.max)
 
 
 def _scatter(node: Node, x: Expr, axis: int, indices: Expr, source: Operand, reduction: str) -> Expr:
@@ -76,7 +64,7 @@ def _scatter(node: Node, x: Expr, axis: int, indices: Expr, source: Operand, red
 
 
 def _as_large(node: Node, source: Operand, indices: Expr, dtype: str) -> Expr:
-    """The part of the source that the indices are for, or one number for all of them."""
+    """Return the part of the source that the indices are for, or one number for all of them."""
     if not isinstance(source, Expr):
         return node.full(source, node.shape(indices), dtype)
     source = node.cast(source, dtype)
@@ -102,8 +90,7 @@ def col2im(
     out = [
         (planes[i] + 2 * padding[i] - dilation[i] * (kernel[i] - 1) - 1) // strides[i] + 1 for i in range(len(planes))
     ]
-    attrs = {"pool_size": kernel, "strides": strides, "padding": padding, "dilation": dilation}
-    table = window_table(planes, out, {name: tuple(value) for name, value in attrs.items()})
+    table = window_table(planes, out, kernel, strides, padding, dilation)
     *batch, rows, columns = node.shape(x)
     taps = int(np.prod(kernel))
     channels = node.fixed(rows, "the number of rows") // taps
@@ -118,7 +105,7 @@ def col2im(
 
 @converter("aten.masked_scatter.default")
 def masked_scatter(node: Node, x: Expr, mask: Expr, source: Expr) -> Expr:
-    """The n-th place where the mask holds takes the n-th element of the source."""
+    """Return the n-th place where the mask holds takes the n-th element of the source."""
     shape = node.result.shape
     x, mask = node.broadcast_to(x, shape), node.broadcast_to(mask, shape)
     order = node.op("cumsum", node.flat(node.cast(mask, "int64")), axis=0, exclusive=True)
@@ -164,7 +151,7 @@ def embedding_bag(
 
 
 def _bag_of(node: Node, indices: Expr, offsets: Expr) -> Expr:
-    """The bag of each index, (indices, 1): how many bags have begun by then, less one."""
+    """Return the bag of each index, (indices, 1): how many bags have begun by then, less one."""
     (count,) = node.shape(indices)
     marks = node.full(0, (count + 1,), "int64")  # the last bags may be empty, and begin behind all indices
     ones, places = node.full(1, node.shape(offsets), "int64"), node.reshape(offsets, (*node.shape(offsets), 1))

@@ -8,7 +8,7 @@ import numpy as np
 
 from kernelyard import dims
 from kernelyard.dims import Dim
-from kernelyard.ir import Expr
+from kernelyard.plugins.api import Expr
 from kernelyard_torch.node import Node
 from kernelyard_torch.registry import converter
 
@@ -126,7 +126,7 @@ def as_strided(node: Node, x: Expr, size: Sequence[Dim], stride: Sequence[Dim], 
 
 
 def _dense_order(shape: Sequence[Dim], strides: Sequence[Dim]) -> list[int] | None:
-    """The axes as they lie in memory, outermost first; None where elements overlap or there are gaps."""
+    """Return the axes as they lie in memory, outermost first; None where elements overlap or there are gaps."""
     inner: list[int] = []
     step: Dim = 1
     waiting = [axis for axis, size in enumerate(shape) if size != 1]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from kernelyard.dims import Dim
-from kernelyard.ir import Expr
+from kernelyard.plugins.api import Expr
 from kernelyard_torch.node import Node
 from kernelyard_torch.registry import converter
 
@@ -53,7 +53,7 @@ def select_scatter(node: Node, x: Expr, part: Expr, axis: int, index: Dim) -> Ex
 
 
 def _start(start: Dim | None, size: Dim) -> Dim:
-    """A begin as Python's slices understand it: negative ones count from the end, far ones are cut."""
+    """Return a begin as Python's slices understand it: negative ones count from the end, far ones are cut."""
     if start is None:
         return 0
     if not isinstance(start, int):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from kernelyard.dtypes import is_float
-from kernelyard.ir import Expr
+from kernelyard.plugins.api import Expr
 from kernelyard_torch.node import Node
 from kernelyard_torch.registry import Converter, converter, register
 

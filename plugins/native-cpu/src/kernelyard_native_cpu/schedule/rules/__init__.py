@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kernelyard.tir import Buffer
-from kernelyard.tir.schedule import Declined, first_that_applies
-from kernelyard.tir.stages import Stage
+from kernelyard.plugins.codegen_api import Buffer, Declined, Stage, first_that_applies
 from kernelyard_native_cpu.machine import Machine
 from kernelyard_native_cpu.schedule.loops import Loops, loops_of
 from kernelyard_native_cpu.schedule.plan import Plan
@@ -25,6 +23,8 @@ RULES: tuple[Rule, ...] = (decoded, gemv, matmul, conv, general_reduction, reduc
 
 
 def make_plan(stage: Stage, outer: frozenset[str], private: dict[Buffer, int], machine: Machine) -> Plan:
-    """The plan of a stage inside loops over the `outer` axes; `private`: leading axes that buffers are kept without."""
+    """Return the plan of a stage inside loops over the `outer` axes; `private`: leading axes that buffers are kept
+    without.
+    """
     plan, _ = first_that_applies(RULES, loops_of(stage, outer, private, machine))
     return plan

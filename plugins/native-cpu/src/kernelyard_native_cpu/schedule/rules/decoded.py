@@ -6,9 +6,7 @@ from dataclasses import replace
 from functools import reduce as fold
 
 from kernelyard import dtypes
-from kernelyard.tir import Binary, Buffer, Expr, Load
-from kernelyard.tir.analysis import axes_of, offset_of, used_as_values
-from kernelyard.tir.schedule import Declined
+from kernelyard.plugins.codegen_api import Binary, Buffer, Declined, Expr, Load, axes_of, offset_of, used_as_values
 from kernelyard_native_cpu.schedule.loops import Loops, even_parts
 from kernelyard_native_cpu.schedule.plan import Factored, Panel, Plan, Stream, size_of
 from kernelyard_native_cpu.schedule.tiling import best_tile
@@ -43,7 +41,7 @@ def decoded(loops: Loops) -> Plan | Declined:
 
 
 def _tiled(loops: Loops, plan: Plan, vector: str, weight: Expr, factored: Factored | None) -> Plan:
-    """The plan with tiles of as many rows as there are; more than registers hold take what was decoded once."""
+    """Return the plan with tiles of as many rows as there are; more than registers hold take what was decoded once."""
     axis = next((name for name in reversed(loops.others(vector)) if name not in axes_of(weight)), None)
     rows = size_of(loops.extents[axis]) if axis else 1
     most = _MOST_SUMS[loops.machine.vector_registers]
@@ -67,13 +65,13 @@ def _tiled(loops: Loops, plan: Plan, vector: str, weight: Expr, factored: Factor
 
 
 def _stored(loops: Loops) -> Load | None:
-    """The largest operand of integers."""
+    """Return the largest operand of integers."""
     integers = [load for load in loops.stage.first.loads if not dtypes.is_float(load.dtype)]
     return max(integers, key=lambda load: size_of(load.buffer.numel), default=None)
 
 
 def _axis_along(loops: Loops, stored: Load) -> str | None:
-    """The axis along which stored numbers lie side by side."""
+    """Return the axis along which stored numbers lie side by side."""
     offset = offset_of(stored.buffer, stored.indices)
     return next((name for name in loops.spatial if offset.coefficient(name) == 1), None)
 
@@ -107,7 +105,7 @@ def _factored(loops: Loops) -> Factored | None:
 
 
 def _weight(loops: Loops, vector: str) -> Expr | None:
-    """The side of the product that runs along the vectors."""
+    """Return the side of the product that runs along the vectors."""
     body = loops.stage.first.body
     if not isinstance(body, Binary) or body.op != "mul":
         return None
@@ -121,7 +119,7 @@ def _panel(loops: Loops, weight: Expr, width: int) -> Panel:
 
 
 def _stream(loops: Loops, stored: Load, written_out: tuple[str, ...]) -> Stream:
-    """The stored numbers, asked for ahead."""
+    """Return the stored numbers, asked for ahead."""
     axis = [name for name in loops.reduce if name not in written_out][-1]
     step = offset_of(stored.buffer, stored.indices).coefficient(axis)
     is_aligned = isinstance(step, int) and step * dtypes.itemsize(stored.dtype) % _CACHE_LINE == 0

@@ -18,7 +18,7 @@ _LEAST_OF_LOW = 2
 
 
 def with_few_rows(loops: Loops, plan: Plan) -> Plan:
-    """The plan, a lower tile for where that takes less time, and one of a single row."""
+    """Return the plan, a lower tile for where that takes less time, and one of a single row."""
     rows = next((name for name, _ in plan.tiles if not isinstance(loops.extents[name], int)), None)
     if rows is None or plan.vector is None or not isinstance(loops.extents[plan.vector], int) or plan.masked:
         return plan

@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kernelyard import dtypes
-from kernelyard.tir import Buffer, Load
-from kernelyard.tir.analysis import axes_of, offset_of
-from kernelyard.tir.schedule import Declined
+from kernelyard.plugins.codegen_api import Buffer, Declined, Load, axes_of, offset_of
 from kernelyard_native_cpu.schedule.loops import Loops
 from kernelyard_native_cpu.schedule.plan import Parts, Plan, Stream, size_of
 from kernelyard_native_cpu.schedule.tiling import FEW_ROWS, Tiles, best_tile, dot_products
@@ -22,7 +20,7 @@ _DEPTH = 64
 
 
 def gemv(loops: Loops) -> Plan | Declined:
-    """All rows at once, so that the matrix is read once; as much of each of its rows as registers allow."""
+    """Return all rows at once, so that the matrix is read once; as much of each of its rows as registers allow."""
     vector = loops.vector
     if loops.in_order or vector is None or len(loops.reduce) != 1 or loops.is_masked(vector):
         return Declined("the stage does not reduce one axis, or has no axis for whole vectors")
@@ -41,7 +39,9 @@ def gemv(loops: Loops) -> Plan | Declined:
 
 
 def _tiled(loops: Loops, plan: Plan, rows: Tiles) -> Plan | Declined:
-    """All rows in one tile, or in several that take the matrix part by part; declined where it is in cache anyway."""
+    """Return all rows in one tile, or in several that take the matrix part by part; declined where it is in cache
+    anyway.
+    """
     count = rows[0][1] if rows else 1
     height, width = best_tile(count, loops.vectors(str(plan.vector)), loops.machine.vector_registers)
     plan = replace(plan, tiles=tuple((name, height) for name, _ in rows), unroll=width)
@@ -56,7 +56,7 @@ def _tiled(loops: Loops, plan: Plan, rows: Tiles) -> Plan | Declined:
 
 
 def _matrix(loops: Loops, vector: str) -> Load | None:
-    """The largest operand of a sum of products that is read along the vectors, each element once."""
+    """Return the largest operand of a sum of products that is read along the vectors, each element once."""
     first = loops.stage.first
     if first.reducer != "sum":
         return None
@@ -70,7 +70,7 @@ def _reduced(loops: Loops) -> set[str]:
 
 
 def _rows(loops: Loops, matrix: Load) -> Tiles | None:
-    """The axes along which the matrix is used again, those of the vectors, and how often.
+    """Return the axes along which the matrix is used again, those of the vectors, and how often.
 
     None where the stage is no such product, or how often is not known.
     """
@@ -95,7 +95,7 @@ def _dot_products(loops: Loops, plan: Plan, matrix: Load) -> Plan:
 
 
 def _stream(loops: Loops, matrix: Load) -> Stream | None:
-    """The matrix, where it is too large to be in cache."""
+    """Return the matrix, where it is too large to be in cache."""
     (reduced,) = loops.reduce
     if not _is_large(matrix):
         return None
@@ -105,7 +105,7 @@ def _stream(loops: Loops, matrix: Load) -> Stream | None:
 
 
 def matrix_stream(loops: Loops, vector: str) -> Stream | None:
-    """The matrix of a product along its vectors, to be asked for ahead where it is too large to be in cache."""
+    """Return the matrix of a product along its vectors, to be asked for ahead where it is too large to be in cache."""
     matrix = _matrix(loops, vector) if len(loops.reduce) == 1 else None
     return _stream(loops, matrix) if matrix else None
 
@@ -115,7 +115,7 @@ def _is_large(matrix: Load) -> bool:
 
 
 def _is_read_once(load: Load) -> bool:
-    """True when different points of its axes read different elements."""
+    """Return True when different points of its axes read different elements."""
     found: set[str] = set()
     for index in load.indices:
         axes = axes_of(index)

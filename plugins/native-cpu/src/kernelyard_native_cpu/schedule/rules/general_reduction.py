@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernelyard.tir.schedule import Declined
+from kernelyard.plugins.codegen_api import Declined
 from kernelyard_native_cpu.schedule.loops import Loops
 from kernelyard_native_cpu.schedule.plan import Plan
 from kernelyard_native_cpu.schedule.rules.elementwise import elementwise

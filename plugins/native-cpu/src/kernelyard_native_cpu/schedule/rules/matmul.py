@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kernelyard.tir import Buffer
-from kernelyard.tir.analysis import offset_of, unconditional_loads
-from kernelyard.tir.schedule import Declined
+from kernelyard.plugins.codegen_api import Buffer, Declined, offset_of, unconditional_loads
 from kernelyard_native_cpu.schedule.loops import Loops, is_turned
 from kernelyard_native_cpu.schedule.plan import Panel, Plan, size_of
 from kernelyard_native_cpu.schedule.rules.few_rows import with_few_rows
@@ -59,7 +57,7 @@ def _is_stored_along(loops: Loops, axis: str) -> bool:
 
 
 def _panel(loops: Loops, vector: str, width: int, tiles: Tiles) -> Panel | None:
-    """The operand that every tile reads again, row by row, where its rows are far apart in memory."""
+    """Return the operand that every tile reads again, row by row, where its rows are far apart in memory."""
     if len(tiles) != 1:
         return None
     (tile, height), (reduced,) = tiles[0], loops.reduce

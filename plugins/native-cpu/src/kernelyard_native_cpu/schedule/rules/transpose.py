@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kernelyard.tir.schedule import Declined
+from kernelyard.plugins.codegen_api import Declined
 from kernelyard_native_cpu.schedule.loops import Loops, is_turned
 from kernelyard_native_cpu.schedule.plan import Plan
 
@@ -12,7 +12,7 @@ _LEAST_LANES = 4
 
 
 def transpose(loops: Loops) -> Plan | Declined:
-    """A square of as many rows as there are lanes, where a load has its neighbours along another axis."""
+    """Return a square of as many rows as there are lanes, where a load has its neighbours along another axis."""
     vector = loops.vector
     if loops.in_order or loops.stage.reduce or vector is None or loops.is_masked(vector):
         return Declined("the stage is no map, or has no axis for whole vectors")

@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kernelyard.errors import FrontendError
-from kernelyard.ir import Call, Expr, ExternFunc, GlobalVar, TensorType, TupleType, Type, get_op
 from kernelyard.nn.op.reduction import fields
 from kernelyard.nn.scope import current
 from kernelyard.nn.tensor import Operand, Tensor, to_expr
-from kernelyard.runtime.extern_library import SYMBOL
+from kernelyard.plugins.api import Call, Expr, ExternFunc, GlobalVar, TensorType, TupleType, Type, get_op
+from kernelyard.runtime.api import SYMBOL
 
 if TYPE_CHECKING:
-    from kernelyard.tir import PrimFunc
+    from kernelyard.plugins.codegen_api import PrimFunc
 
 __all__ = ["extern", "tensor_ir_op"]
 
 
 def extern(name: str, args: Sequence[Operand], out: Tensor | Sequence[Tensor]) -> Tensor | tuple[Tensor, ...]:
-    """A function that fills its outputs, by its symbol; `out` says what these are (`Tensor.placeholder`).
+    """Return a function that fills its outputs, by its symbol; `out` says what these are (`Tensor.placeholder`).
 
     Whoever compiles the export attaches a module that has it (`transform.AttachExternModules`); `nn.SourceModule` and
     `nn.ObjectModule` do so themselves. Raises: FrontendError for what is no name of a C function, and unless the export
@@ -73,7 +73,7 @@ def as_tensors(name: str, args: Sequence[Operand]) -> list[Tensor]:
 
 
 def _type_of(inferred: Any, symbol: str) -> Type:
-    """The type of what an inference function answered."""
+    """Return the type of what an inference function answered."""
     if isinstance(inferred, Tensor):
         return inferred.type
     if isinstance(inferred, (tuple, list)) and inferred and all(isinstance(each, Tensor) for each in inferred):

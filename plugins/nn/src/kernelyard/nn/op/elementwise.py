@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from kernelyard.ir.op import get_op
 from kernelyard.nn.tensor import Operand, Tensor, emit, to_expr
+from kernelyard.plugins.api import get_op
 
 __all__ = [
     "abs",
@@ -174,17 +174,17 @@ subtract = _binary("subtract")
 
 
 def astype(x: Tensor, dtype: str) -> Tensor:
-    """The values in another dtype."""
+    """Return the values in another dtype."""
     return emit("astype", x, dtype=dtype)
 
 
 def clip(x: Tensor, min: float | None = None, max: float | None = None) -> Tensor:  # noqa: A002  as the attributes
-    """The values limited to [min, max]; None is no limit."""
+    """Return the values limited to [min, max]; None is no limit."""
     return emit("clip", x, min=min, max=max)
 
 
 def relu6(x: Tensor) -> Tensor:
-    """The values limited to [0, 6]."""
+    """Return the values limited to [0, 6]."""
     return clip(x, 0.0, 6.0)
 
 
@@ -227,7 +227,7 @@ def leaky_relu(x: Tensor, alpha: float = 0.01) -> Tensor:
 
 
 def gelu(x: Tensor, approximate: bool = False) -> Tensor:
-    """The Gaussian error linear unit; `approximate` takes the form with tanh."""
+    """Return the Gaussian error linear unit; `approximate` takes the form with tanh."""
     return emit("nn.gelu_tanh" if approximate else "nn.gelu", x)
 
 
@@ -246,5 +246,5 @@ def where(condition: Tensor, x: Operand, y: Operand) -> Tensor:
 
 
 def _like(value: Operand, other: Tensor | None) -> Operand:
-    """A number in the dtype of a tensor, not in that of the condition beside it."""
+    """Return a number in the dtype of a tensor, not in that of the condition beside it."""
     return value if isinstance(value, Tensor) else Tensor(to_expr(value, "float32" if other is None else other.dtype))

@@ -40,7 +40,7 @@ Sizes = int | Sequence[int]
 
 # --- products ---------------------------------------------------------------------------------------------------------
 def matmul(a: Operand, b: Operand, out_dtype: str | None = None) -> Tensor:
-    """The matrix product, broadcast over leading axes. out_dtype: what it is computed in, where that is wider."""
+    """Return the matrix product, broadcast over leading axes. out_dtype: what it is computed in, where that is wider."""
     if out_dtype is None:
         return emit("matmul", a, b)
     operands = [each if isinstance(each, Tensor) else Tensor(to_expr(each)) for each in (a, b)]
@@ -172,7 +172,7 @@ def _per_axis(value: Sizes, rank: int) -> tuple[int, ...]:
 
 # --- pooling ----------------------------------------------------------------------------------------------------------
 def max_pool(x: Tensor, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0) -> Tensor:
-    """The largest of each window of x (N, C, and one to three spatial axes); by default windows do not overlap."""
+    """Return the largest of each window of x (N, C, and one to three spatial axes); by default windows do not overlap."""
     rank = x.ndim - 2
     size = _per_axis(kernel_size, rank)
     strides = size if stride is None else _per_axis(stride, rank)
@@ -182,7 +182,7 @@ def max_pool(x: Tensor, kernel_size: Sizes, stride: Sizes | None = None, padding
 def avg_pool(
     x: Tensor, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0, count_include_pad: bool = True
 ) -> Tensor:
-    """The mean of each window of x (N, C, and one to three spatial axes); by default windows do not overlap."""
+    """Return the mean of each window of x (N, C, and one to three spatial axes); by default windows do not overlap."""
     rank = x.ndim - 2
     size = _per_axis(kernel_size, rank)
     strides = size if stride is None else _per_axis(stride, rank)
@@ -242,7 +242,7 @@ def softmax(x: Tensor, axis: int = -1) -> Tensor:
 
 
 def log_softmax(x: Tensor, axis: int = -1) -> Tensor:
-    """The logarithm of `softmax`."""
+    """Return the logarithm of `softmax`."""
     return emit("nn.log_softmax", x, axis=axis % x.ndim)
 
 

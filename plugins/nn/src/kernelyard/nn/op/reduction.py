@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kernelyard.dims import Dim
-from kernelyard.ir import TupleType, Var
 from kernelyard.nn.scope import current
 from kernelyard.nn.tensor import Tensor, emit, emit_call
+from kernelyard.plugins.api import TupleType, Var
 
 __all__ = ["all", "any", "argmax", "argmin", "argsort", "cumsum", "max", "mean", "min", "prod", "sort", "sum", "topk"]
 
@@ -20,37 +20,37 @@ def _reduce(name: str, x: Tensor, axis: Axes, keepdims: bool) -> Tensor:
 
 
 def sum(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:  # noqa: A001  the operators have the field's names
-    """The sum over some axes, None for all."""
+    """Return the sum over some axes, None for all."""
     return _reduce("sum", x, axis, keepdims)
 
 
 def mean(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
-    """The mean over some axes, None for all."""
+    """Return the mean over some axes, None for all."""
     return _reduce("mean", x, axis, keepdims)
 
 
 def max(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:  # noqa: A001
-    """The largest element over some axes, None for all."""
+    """Return the largest element over some axes, None for all."""
     return _reduce("max", x, axis, keepdims)
 
 
 def min(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:  # noqa: A001
-    """The smallest element over some axes, None for all."""
+    """Return the smallest element over some axes, None for all."""
     return _reduce("min", x, axis, keepdims)
 
 
 def prod(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
-    """The product over some axes, None for all."""
+    """Return the product over some axes, None for all."""
     return _reduce("prod", x, axis, keepdims)
 
 
 def all(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:  # noqa: A001
-    """Whether every element over some axes is true, None for all."""
+    """Return whether every element over some axes is true, None for all."""
     return _reduce("all", x, axis, keepdims)
 
 
 def any(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:  # noqa: A001
-    """Whether an element over some axes is true, None for all."""
+    """Return whether an element over some axes is true, None for all."""
     return _reduce("any", x, axis, keepdims)
 
 
@@ -70,13 +70,13 @@ def cumsum(x: Tensor, axis: int = -1, exclusive: bool = False) -> Tensor:
 
 
 def topk(x: Tensor, k: Dim, axis: int = -1, largest: bool = True) -> tuple[Tensor, Tensor]:
-    """The k largest (or smallest) elements along an axis in order, and where they are (int64)."""
+    """Return the k largest (or smallest) elements along an axis in order, and where they are (int64)."""
     values, indices = fields(emit_call("topk", x, k=k, axis=axis % x.ndim, largest=largest))
     return values, indices
 
 
 def sort(x: Tensor, axis: int = -1, descending: bool = False) -> Tensor:
-    """The elements in order along an axis."""
+    """Return the elements in order along an axis."""
     return topk(x, x.shape[axis], axis, descending)[0]
 
 
@@ -86,7 +86,7 @@ def argsort(x: Tensor, axis: int = -1, descending: bool = False) -> Tensor:
 
 
 def fields(value: Var) -> tuple[Tensor, ...]:
-    """The tensors of a tuple."""
+    """Return the tensors of a tuple."""
     assert isinstance(value.type, TupleType)
     builder = current().builder
     return tuple(Tensor(builder.get(value, index)) for index in range(len(value.type.fields)))

@@ -52,7 +52,9 @@ def renormalize_top_p_top_k_prob(prob: Tensor, sorted_prob: Tensor, top_p: Tenso
 
 
 def _is_kept(sorted_prob: Tensor, top_p: Tensor, top_k: Tensor) -> Tensor:
-    """Whether a token is among the first whose probabilities reach top_p, and among the first top_k; the first is."""
+    """Return whether a token is among the first whose probabilities reach top_p, and among the first top_k; the first
+    is.
+    """
     before = reduction.cumsum(sorted_prob, 1, exclusive=True)
     place = shape.arange(sorted_prob.shape[1]).reshape(1, sorted_prob.shape[1])
     among = elementwise.logical_and(before < top_p, place < top_k.astype("int64"))
@@ -64,7 +66,9 @@ def _of_rows(x: Tensor, rows: Tensor | None) -> Tensor:
 
 
 def _first_beyond(sums: Tensor, wanted: Tensor) -> Tensor:
-    """The first place (n, 1) in each row at which the sums are more than what is wanted; rounding leaves the last."""
+    """Return the first place (n, 1) in each row at which the sums are more than what is wanted; rounding leaves the
+    last.
+    """
     passed = reduction.sum((sums <= wanted).astype("int64"), 1, keepdims=True)
     last = shape.arange(sums.shape[1] - 1, sums.shape[1]).reshape(1, 1)
     return elementwise.minimum(passed, last)

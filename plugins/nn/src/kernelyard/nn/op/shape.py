@@ -44,17 +44,17 @@ __all__ = [
 
 
 def reshape(x: Tensor, shape: Sequence[Dim]) -> Tensor:
-    """The elements in another shape, one of whose sizes may be -1: what is left."""
+    """Return the elements in another shape, one of whose sizes may be -1: what is left."""
     return x.reshape(*shape)
 
 
 def flatten(x: Tensor, start: int = 0) -> Tensor:
-    """All axes from `start` on as one."""
+    """Return all axes from `start` on as one."""
     return x.reshape(*x.shape[: start % x.ndim], dims.product(x.shape[start % x.ndim :]))
 
 
 def permute_dims(x: Tensor, axes: Sequence[int] | None = None) -> Tensor:
-    """The axes in another order, None for the reverse."""
+    """Return the axes in another order, None for the reverse."""
     return x.permute_dims(*(reversed(range(x.ndim)) if axes is None else axes))
 
 
@@ -67,7 +67,7 @@ def broadcast_to(x: Tensor, shape: Sequence[Dim]) -> Tensor:
 
 
 def unsqueeze(x: Tensor, axis: int) -> Tensor:
-    """A new axis of size 1."""
+    """Return a new axis of size 1."""
     place = axis % (x.ndim + 1)
     return x.reshape(*x.shape[:place], 1, *x.shape[place:])
 
@@ -128,12 +128,12 @@ def take(x: Tensor, indices: Operand, axis: int | None = None) -> Tensor:
 
 
 def gather(x: Tensor, indices: Tensor, axis: int = -1) -> Tensor:
-    """The element of x at each index along an axis, at the index's own place along the others."""
+    """Return the element of x at each index along an axis, at the index's own place along the others."""
     return emit("gather_elements", x, indices, axis=axis % x.ndim)
 
 
 def flip(x: Tensor, axis: int | Sequence[int]) -> Tensor:
-    """The elements in reverse order along some axes."""
+    """Return the elements in reverse order along some axes."""
     return emit("flip", x, axes=tuple(each % x.ndim for each in ((axis,) if isinstance(axis, int) else axis)))
 
 
@@ -183,22 +183,22 @@ def tril(x: Tensor, diagonal: int = 0) -> Tensor:
 
 
 def full(shape: Sequence[Dim], value: float | int | bool, dtype: str = "float32") -> Tensor:
-    """A tensor of one number."""
+    """Return a tensor of one number."""
     return emit("broadcast_to", np.asarray(value, dtypes.to_numpy(dtype)), shape=tuple(shape))
 
 
 def zeros(shape: Sequence[Dim], dtype: str = "float32") -> Tensor:
-    """A tensor of zeros."""
+    """Return a tensor of zeros."""
     return full(shape, 0, dtype)
 
 
 def empty(shape: Sequence[Dim], dtype: str = "float32") -> Tensor:
-    """A tensor whose numbers nobody reads. They are zeros: a function gives the same results every time."""
+    """Return a tensor whose numbers nobody reads. They are zeros: a function gives the same results every time."""
     return zeros(shape, dtype)
 
 
 def ones(shape: Sequence[Dim], dtype: str = "float32") -> Tensor:
-    """A tensor of ones."""
+    """Return a tensor of ones."""
     return full(shape, 1, dtype)
 
 

@@ -15,9 +15,9 @@ import kernelyard as ky
 from kernelyard.errors import PerformanceWarning, PluginContractError
 from kernelyard.ir import IRModule
 from kernelyard.plugins.worker_process import Worker
-from kernelyard.runtime.executable import Executable
+from kernelyard.runtime.device.tensor import as_array
+from kernelyard.runtime.execute.executable import Executable
 from kernelyard.runtime.report import VIEW, Report
-from kernelyard.runtime.tensor import as_array
 from kernelyard.testing.assertions import assert_allclose
 from kernelyard.testing.conformance.layouts import in_memory
 from kernelyard.testing.conformance.place import device_of
@@ -53,7 +53,7 @@ class Bench:
 
     # --- compiling ----------------------------------------------------------------------------------------------------
     def compile(self, module: IRModule) -> Executable:
-        """A program whose backend kept its word; what it does not take runs on NumPy.
+        """Return a program whose backend kept its word; what it does not take runs on NumPy.
 
         Raises: PluginContractError.
         """
@@ -65,7 +65,7 @@ class Bench:
         return exe
 
     def taken(self, module: IRModule, added: Collection[str] = ()) -> Executable:
-        """A program all of whose operators run on the backend; `added`: those that may run elsewhere.
+        """Return a program all of whose operators run on the backend; `added`: those that may run elsewhere.
 
         Raises: Declined, NothingToRun.
         """
@@ -90,7 +90,7 @@ class Bench:
         return self._kept[1:]
 
     def taken_as_one(self, module: IRModule) -> Executable:
-        """A program that is one composite.
+        """Return a program that is one composite.
 
         Raises: Declined, NothingToRun.
         """
@@ -101,7 +101,8 @@ class Bench:
         return exe
 
     def taken_or_refused(self, module: IRModule, ops: Collection[str]) -> Executable:
-        """A program in which each of these operators runs on the backend, or has its reason for running elsewhere.
+        """Return a program in which each of these operators runs on the backend, or has its reason for running
+        elsewhere.
 
         Raises: Declined.
         """
@@ -113,7 +114,7 @@ class Bench:
         return exe
 
     def taken_among_others(self, module: IRModule, ops: Sequence[str]) -> Executable:
-        """A program in which some of these operators run on the backend.
+        """Return a program in which some of these operators run on the backend.
 
         Raises: Declined.
         """
@@ -135,7 +136,7 @@ class Bench:
         self.compare(self.outputs(exe, given), evaluate(module, feeds))
 
     def outputs(self, exe: Executable, feeds: Feeds) -> list[np.ndarray]:
-        """The results of one call as arrays."""
+        """Return the results of one call as arrays."""
         result = self._entry(exe)(*feeds)
         return [as_array(tensor) for tensor in (result if isinstance(result, tuple) else (result,))]
 

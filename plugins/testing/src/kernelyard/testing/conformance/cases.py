@@ -59,13 +59,13 @@ class Claimed:
     dtype: str
 
     def name(self, form: str, chain: Chain = ()) -> str:
-        """The sample as part of a case's name."""
+        """Return the sample as part of a case's name."""
         ops = ", ".join(chain) or self.case.op.name
         return f"{ops}: {self.case.sample.label} ({self.dtype}, {form})"
 
 
 def all_cases(backend: str, claims: Claims) -> dict[str, Case]:
-    """The cases of a backend by name, lowest level first."""
+    """Return the cases of a backend by name, lowest level first."""
     cases: dict[str, Case] = {}
     for case in _cases(claims):
         if case.name in cases:
@@ -106,7 +106,7 @@ def _of(sample: Claimed, name: str, run: Run) -> Case:
 
 # --- samples ----------------------------------------------------------------------------------------------------------
 def _claimed_samples(op: str, claimed: Sequence[str]) -> Iterator[Claimed]:
-    """The samples of these dtypes; a floating-point dtype with no samples of its own gets those of float32."""
+    """Yield the samples of these dtypes; a floating-point dtype with no samples of its own gets those of float32."""
     cases = op_cases([op])
     own = {dtype: [case for case in cases if _dtype(case) == dtype] for dtype in claimed}
     for dtype in claimed:
@@ -116,7 +116,7 @@ def _claimed_samples(op: str, claimed: Sequence[str]) -> Iterator[Claimed]:
 
 
 def _dtype(case: OpCase) -> str:
-    """The dtype that a sample is about: that of its first floating-point operand, else of the first."""
+    """Return the dtype that a sample is about: that of its first floating-point operand, else of the first."""
     found = [type_.dtype for type_ in case.types]
     return next((dtype for dtype in found if dtypes.is_float(dtype)), found[0] if found else RECAST_FROM)
 
@@ -138,7 +138,7 @@ def _without_gaps(samples: Sequence[Claimed], claims: Claims) -> list[Claimed]:
 
 
 def _others(sample: Claimed) -> range:
-    """All operands but the first."""
+    """Return all operands but the first."""
     return range(1, len(sample.case.sample.inputs))
 
 
@@ -178,7 +178,7 @@ def _with_constants(sample: Claimed, bench: Bench) -> None:
 
 # --- L2 ---------------------------------------------------------------------------------------------------------------
 def _fused(chain: Chain, claims: Claims) -> Iterator[Case]:
-    """A chain as one composite; then its forms in a larger graph, for the first sample."""
+    """Yield a chain as one composite; then its forms in a larger graph, for the first sample."""
     samples = list(_claimed_samples(chain[0], claims.ops.get(chain[0], (RECAST_FROM,))))
     usable = [s for s in _without_gaps(samples, claims) if isinstance(_result_type(s), TensorType)]
     for sample in usable:
@@ -204,7 +204,7 @@ class _ChainBuilder:
         self.x = self.builder.input("x", first.shape, sample.case.types[0].dtype)
 
     def anchor(self, factor: int = 1) -> Var:
-        """The sample's operator; operands but the first are constants, multiplied by `factor`."""
+        """Return the sample's operator; operands but the first are constants, multiplied by `factor`."""
         rest = [array * np.asarray(factor, array.dtype) for array in self.sample.case.sample.inputs[1:]]
         attributes = self.sample.case.sample.attributes
         return self.builder.op(self.sample.case.op.name, self.x, *map(Constant, rest), **attributes)
@@ -233,7 +233,7 @@ class _ChainBuilder:
         return self.builder.input(f"r{len(self.feeds)}", sizes, dtype)
 
     def module(self, *results: Var) -> IRModule:
-        """The module with these results."""
+        """Return the module with these results."""
         return IRModule({"main": self.builder.function(*results)})
 
 

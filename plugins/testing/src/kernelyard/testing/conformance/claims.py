@@ -14,7 +14,7 @@ from kernelyard.errors import PluginError, UnknownBackendError, UnknownOpError
 from kernelyard.ir import get_op
 from kernelyard.plugins.manager import GROUP
 from kernelyard.plugins.manifest import manifest_path
-from kernelyard.runtime.entry_points import find
+from kernelyard.runtime.installed.entry_points import find
 from kernelyard.testing.conformance.layouts import LAYOUTS
 
 FILE_NAME = "conformance.toml"
@@ -53,7 +53,7 @@ class Claims:
     layouts: tuple[str, ...] = LAYOUTS
 
     def gap_of(self, case: str) -> Gap | None:
-        """The gap that excuses a case."""
+        """Return the gap that excuses a case."""
         return next((gap for gap in self.gaps if fnmatchcase(case, gap.cases)), None)
 
 

@@ -40,7 +40,7 @@ def _strided(array: np.ndarray) -> np.ndarray:
 
 
 def _reversed(array: np.ndarray) -> np.ndarray:
-    """The last element first in memory, as `x[::-1]` leaves it."""
+    """Return the last element first in memory, as `x[::-1]` leaves it."""
     backwards = tuple(slice(None, None, -1) for _ in array.shape)
     return array[backwards].copy()[backwards]
 
@@ -74,12 +74,12 @@ IN_MEMORY: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 
 def in_memory(layout: str, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """The same tensors, laid out otherwise; what has but one element or none stays as it is."""
+    """Return the same tensors, laid out otherwise; what has but one element or none stays as it is."""
     return [IN_MEMORY[layout](array) if array.size > 1 else array for array in arrays]
 
 
 def changes(layout: str, arrays: Sequence[np.ndarray]) -> bool:
-    """True where any of these tensors does not lie as it would anyway."""
+    """Return True where any of these tensors does not lie as it would anyway."""
     return not all(map(_is_plain, in_memory(layout, arrays)))
 
 
@@ -107,7 +107,7 @@ def _reordered(builder: FunctionBuilder, name: str, array: np.ndarray, order: Se
 
 
 def _sliced(builder: FunctionBuilder, name: str, array: np.ndarray) -> tuple[Var, np.ndarray] | None:
-    """A part of a larger tensor, away from all its edges."""
+    """Return a part of a larger tensor, away from all its edges."""
     if not array.ndim:
         return None
     given = np.full([size + 2 * MARGIN for size in array.shape], OUTSIDE).astype(array.dtype)
@@ -132,7 +132,7 @@ LAYOUTS = (*IN_MEMORY, *IN_GRAPH)
 
 
 def in_graph(layout: str, case: OpCase) -> LaidOut | None:
-    """The case with every operand that can come about so; None where there is no such operand."""
+    """Return the case with every operand that can come about so; None where there is no such operand."""
     added, make = _IN_GRAPH[layout]
     builder = FunctionBuilder()
     args: list[Var] = []

@@ -8,14 +8,16 @@ import kernelyard as ky
 from kernelyard.errors import PluginError
 from kernelyard.plugins.hookspecs import PROJECT
 from kernelyard.plugins.manifest import Manifest, read_manifest
-from kernelyard.runtime.device import CPU, Device
-from kernelyard.runtime.entry_points import find
+from kernelyard.runtime.device.device import CPU, Device
+from kernelyard.runtime.installed.entry_points import find
 
 FIRST = {"cuda": "emulator"}  # the device of a kind to try things on, where it is not number 0
 
 
 def device_of(backend: str, index: str = "") -> Device:
-    """The CPU, where the backend is for it; otherwise the first device, CUDA's emulator, or one named by its number."""
+    """Return the CPU, where the backend is for it; otherwise the first device, CUDA's emulator, or one named by its
+    number.
+    """
     manifest = _manifests().get(backend)
     return device_for(manifest.targets if manifest else (), index)
 
@@ -33,8 +35,8 @@ def device_for(targets: Sequence[str], index: str = "") -> Device:
 
 
 def plugins_for(backend: str) -> tuple[str, ...]:
-    """The plugins of the process that tries a backend: itself, and for another device than the CPU its code generators,
-    or those of the host where it has none.
+    """Return the plugins of the process that tries a backend: itself, and for another device than the CPU its code
+    generators, or those of the host where it has none.
 
     Programs for the CPU run without one; those for others do not.
     """

@@ -65,6 +65,6 @@ def _programs(ops: frozenset[str], symbolic: bool) -> list[RandomProgram]:
 
 
 def _calls(module: IRModule) -> set[str]:
-    """The operators that are left of a module once it is simplified."""
+    """Return the operators that are left of a module once it is simplified."""
     main = get_pipeline("simplify")(module).graph_functions()["main"]
     return {binding.value.op_name for binding in main.bindings if isinstance(binding.value, Call)}

@@ -17,7 +17,7 @@ os.dup2(2, 1)  # whatever a library prints is no answer
 import numpy as np
 import kernelyard as ky
 from kernelyard import dtypes
-from kernelyard.runtime.device import Device
+from kernelyard.runtime.device.device import Device
 COMPILER = ("ir", "ops", "tir", "legalize", "patterns", "transform", "plugins", "placement", "driver", "testing")
 
 def array(value):
@@ -45,13 +45,13 @@ for line in sys.stdin:
 
 
 def to_json(array: np.ndarray) -> dict[str, Any]:
-    """A tensor as JSON."""
+    """Return a tensor as JSON."""
     data = base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()
     return {"shape": list(array.shape), "dtype": dtypes.from_numpy(array.dtype), "data": data}
 
 
 def from_json(value: dict[str, Any]) -> np.ndarray:
-    """A tensor that `to_json` wrote."""
+    """Return a tensor that `to_json` wrote."""
     count = math.prod(value["shape"])
     data = base64.b64decode(value["data"])
     return np.frombuffer(data, dtypes.to_numpy(value["dtype"]), count).reshape(value["shape"])

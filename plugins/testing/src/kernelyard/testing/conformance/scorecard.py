@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernelyard import __version__
 from kernelyard.plugins.hookspecs import API_VERSION, PROJECT
-from kernelyard.runtime.entry_points import distribution_of, find
+from kernelyard.runtime.installed.entry_points import distribution_of, find
 from kernelyard.testing.conformance.cases import LEVELS
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Scorecard:
     lines: list[Line] = field(default_factory=list)
 
     def counts(self, lines: list[Line] | None = None) -> dict[str, int]:
-        """How many cases there are of each result."""
+        """Return how many cases there are of each result."""
         counted = Counter(line.result for line in (self.lines if lines is None else lines))
         return {result: counted[result] for result in RESULTS}
 
@@ -59,7 +59,7 @@ class Scorecard:
         return {level: self.counts([line for line in self.lines if line.level == level]) for level in LEVELS}
 
     def to_json(self) -> dict[str, Any]:
-        """The card as JSON data."""
+        """Return the card as JSON data."""
         return {
             "schema": SCHEMA,
             "backend": self.backend,
@@ -74,7 +74,7 @@ class Scorecard:
         }
 
     def to_markdown(self) -> str:
-        """The card as tables: levels, operators, failures and gaps."""
+        """Return the card as tables: levels, operators, failures and gaps."""
         total = self.counts()
         verdict = "conforms" if self.to_json()["conforms"] else "does not conform"
         lines = [f"# {self.backend} ({self.dist} {self.version}) {verdict}", ""]

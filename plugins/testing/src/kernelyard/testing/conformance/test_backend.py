@@ -34,7 +34,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="session")
 def ask(request: pytest.FixtureRequest) -> Iterator[Callable[[str], dict[str, Any]]]:
-    """The verdict on a case, from a process that has the backend and no other plugin that it does not need."""
+    """Yield the verdict on a case, from a process that has the backend and no other plugin that it does not need."""
     options = request.config.option
     timeout = options.kernelyard_case_timeout
     module = "kernelyard.testing.conformance.worker"

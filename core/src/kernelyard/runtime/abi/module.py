@@ -1,0 +1,213 @@
+"""RuntimeModule: the runtime half of a backend, and what it gives the virtual machine to run.
+
+A module holds compiled functions. They can be called from Python in destination-passing style (inputs, then outputs:
+`get_function`), and they can be bound to memory that is known beforehand (`bind`), which gives native calls that run
+without Python in between.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
+
+import numpy as np
+
+from kernelyard import dtypes
+from kernelyard.errors import ExecutionError
+from kernelyard.runtime.abi import memory
+
+if TYPE_CHECKING:
+    from kernelyard.runtime.abi.native_unit import NativeUnit
+    from kernelyard.runtime.device.driver import DeviceDriver
+
+
+class NativeCall(NamedTuple):
+    """A call of the C function `int32_t f(void* a, void* b, int32_t n, void* d)` at an address; 0 means success."""
+
+    function: int
+    a: int = 0
+    b: int = 0
+    n: int = 0
+    d: int = 0
+
+
+Step: TypeAlias = "NativeCall | Callable[[], None]"
+
+
+class BoundTensor(NamedTuple):
+    """Memory of a dense row-major tensor; the address is a multiple of 64."""
+
+    address: int
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def nbytes(self) -> int:
+        return memory.nbytes_of(self.shape, self.dtype)
+
+    def as_array(self) -> np.ndarray:
+        """Return the memory as a NumPy array; the caller keeps the memory alive."""
+        return array_at(self.address, self.shape, self.dtype)
+
+
+class Part(NamedTuple):
+    """What one of the steps of a bound call is, for profiles.
+
+    label: what it computes, for people. implementation: the library's name of the code. nbytes: what it reads and
+    writes, weights included. flops: None where they are not known.
+    """
+
+    label: str
+    implementation: str = ""
+    nbytes: int = 0
+    flops: int | None = None
+
+
+@dataclass
+class BoundCall:
+    """One call of a module's function over fixed memory.
+
+    steps: what to run, in order. keep: objects that must live as long as the steps.
+    rebind: for arguments (by their number) that may move: a function that takes the new address (aligned to 16 bytes)
+      for the next runs. Arguments without one stay where they were bound.
+    describe: what each of the steps is, in order, for whoever asks; None where the call is one thing.
+    slots: for arguments (by their number) whose address the steps read in one word of memory: where this word is.
+    """
+
+    steps: list[Step]
+    keep: list[object] = field(default_factory=list)
+    rebind: Mapping[int, Callable[[int], None]] = field(default_factory=dict)
+    describe: Callable[[], Sequence[Part]] | None = None
+    slots: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class BindContext:
+    """What a module may use when it binds: the number of threads, scratch memory, and the device.
+
+    workspace(nbytes) -> address: 64-byte aligned, valid only while the bound call runs, shared with other calls.
+    device: None for the CPU; otherwise the addresses of arguments and workspace are the device's, and the last
+    `num_outputs` arguments are what the function writes.
+    """
+
+    threads: int
+    workspace: Callable[[int], int]
+    device: DeviceDriver | None = None
+    num_outputs: int = 0
+
+
+class RuntimeModule(ABC):
+    """Compiled functions of one kind, loadable from bytes.
+
+    A subclass overrides `get_function`, or `bind` by way of `BindableModule`. The distribution that defines it has an
+    entry point of the group `kernelyard.runtime`, named as its `kind`:
+    `load(data: bytes, constants: Mapping[str, numpy.ndarray]) -> RuntimeModule`.
+    """
+
+    kind: ClassVar[str]
+    # True where functions give the same bits for whatever number of threads they are bound, always. Programs that are
+    # compiled for `Target("cpu", deterministic=True)` bind other modules for one thread.
+    is_thread_invariant: ClassVar[bool] = False
+    # The kind of device whose memory its functions work on. In a program for another device a module of the CPU is
+    # bound to host memory, and its arguments are copied there and back.
+    device_kind: ClassVar[str] = "cpu"
+    # True where all that a bound call does on a device is to put work on the device's stream: it neither waits nor
+    # allocates, so that the device may capture it and replay it.
+    is_capturable: ClassVar[bool] = False
+    # For modules without a `native_unit`: how to compile a model so that C programs can run it all the same.
+    native_hint: ClassVar[str] = "leave this backend out (backends=[...]), or kernelyard.load the library in Python"
+
+    @abstractmethod
+    def symbols(self) -> tuple[str, ...]:
+        """Names of the functions, in order."""
+
+    @abstractmethod
+    def get_function(self, symbol: str) -> Callable[..., Any]:
+        """Return the function of that name: called with input and then output tensors (anything with `__dlpack__`), it
+        writes the outputs. Keyword `symbols` gives the values of symbolic dims, where the function takes it.
+
+        Raises: ExecutionError for an unknown name (`unknown_symbol`).
+        """
+
+    def evaluate(self, symbol: str, arrays: Sequence[np.ndarray], symbols: Mapping[str, int]) -> Sequence[np.ndarray]:
+        """Return the results of a function that decides their sizes itself, as new arrays.
+
+        Only modules that have such functions override it. Raises: ExecutionError.
+        """
+        raise ExecutionError(f"{symbol} of a {self.kind} module does not make its results itself")
+
+    @abstractmethod
+    def save_to_bytes(self) -> bytes:
+        """Return the module without its constants; equal modules give equal bytes."""
+
+    def constants(self) -> Mapping[str, np.ndarray]:
+        """Return the constants the functions need, by content digest."""
+        return {}
+
+    @property
+    def needs(self) -> str:
+        """What a machine must be or have to run this, in a few words, saved with the artifact; "" for nothing."""
+        return ""
+
+    def inspect(self) -> str:
+        """Return the module as text for people."""
+        return f"{self.kind}: {', '.join(self.symbols())}"
+
+    def native_unit(self) -> NativeUnit | None:
+        """Return the functions as C source and object code, which a program of another language can run; None where
+        running them takes Python.
+        """
+        return None
+
+    def bind(
+        self, symbol: str, args: Sequence[BoundTensor], values: Mapping[str, int], context: BindContext
+    ) -> BoundCall:
+        """Prepare a call of `symbol` over fixed memory: `args` are inputs then outputs, `values` the symbolic dims.
+
+        This default calls `get_function(symbol)` as a Python step.
+        Raises: ExecutionError for an unknown name; NoImplementationError for a region that the backend `may_refuse`,
+          where the library has no implementation for these sizes.
+        """
+        function = self.get_function(symbol)
+        if accepts_symbols(function):
+            return BoundCall([partial(function, *(arg.as_array() for arg in args), symbols=dict(values))])
+        return BoundCall([partial(function, *map(_exchangeable, args))])
+
+    def unknown_symbol(self, symbol: str) -> ExecutionError:
+        """Return the error for a function that the module does not have."""
+        return ExecutionError(
+            f"the {self.kind} module has no function {symbol!r}", expected=", ".join(self.symbols()) or "no functions"
+        )
+
+
+def accepts_symbols(function: Callable[..., Any]) -> bool:
+    """Return True when a function takes the keyword `symbols`; functions of the foreign ABI never do."""
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return False
+    return "symbols" in parameters
+
+
+def _exchangeable(tensor: BoundTensor) -> Any:
+    # NumPy cannot export the ml_dtypes types through DLPack; our Tensor can.
+    array = tensor.as_array()
+    if array.dtype.isbuiltin == 1:
+        return array
+    from kernelyard.runtime.device.tensor import Tensor
+
+    return Tensor(array)
+
+
+def array_at(address: int, shape: Sequence[int], dtype: str) -> np.ndarray:
+    """Return a NumPy view of dense memory; the caller keeps the memory alive."""
+    nbytes = memory.nbytes_of(shape, dtype)
+    if not nbytes:
+        return np.empty(shape, dtypes.to_numpy(dtype))
+    buffer = np.frombuffer(memoryview((ctypes.c_uint8 * nbytes).from_address(address)), np.uint8)
+    return memory.view_of(buffer, shape, dtype)

@@ -1,0 +1,289 @@
+"""The `.kyar` container: a manifest and named members, every byte of the file checked when it is read.
+
+Layout, integers little-endian: a header of 64 bytes, the manifest (JSON), the members; each starts at a multiple of 64,
+the bytes between are zero, the file ends with the last member.
+
+    0   8  magic "KYAR\\r\\n\\x1a\\n": fails at once where a transfer changed line ends
+    8   4  schema
+    12  4  zero
+    16  8  length of the manifest
+    24 32  SHA-256 of bytes 0 to 24 and the manifest
+    56  8  zero
+
+The manifest lists the members with lengths and SHA-256. The header keeps its meaning in all schemas, so that a newer
+file is told from a damaged one. A shared library that `export_library` made holds the same bytes in an ELF section.
+
+A file is mapped, not read: members are views of its pages, which processes share and the system may drop and fetch
+again. Files are replaced by renaming, never written in place, so a mapping keeps what it was made of.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+import os
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from threading import Thread
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+
+from kernelyard.errors import ArtifactCorruptedError, ArtifactError, ArtifactVersionError
+from kernelyard.runtime.abi import memory
+from kernelyard.runtime.abi.spec import Fields, corrupted, read_json, write_json
+from kernelyard.runtime.artifact import elf
+
+SCHEMA = 1
+MAGIC = b"KYAR\r\n\x1a\n"
+HEADER = struct.Struct("<8sIIQ")
+HEADER_NBYTES = 64
+SECTION = ".kyar"
+MAX_MANIFEST = 1 << 30
+_PIECE_NBYTES = 1 << 24
+_LARGE_NBYTES = 1 << 20  # from here on a thread is worth its start
+
+
+class Member(NamedTuple):
+    """A member to be written, in parts."""
+
+    name: str
+    parts: Sequence[bytes | memoryview]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(memoryview(part).nbytes for part in self.parts)
+
+    def sha256(self) -> str:
+        """Return the digest of the content."""
+        digest = hashlib.sha256()
+        for part in self.parts:
+            digest.update(part)
+        return digest.hexdigest()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the member's line in the manifest."""
+        return {"name": self.name, "nbytes": self.nbytes, "sha256": self.sha256()}
+
+
+class Contents(NamedTuple):
+    """A file: the manifest, and the members as read-only uint8 arrays over the mapped file, 64-byte aligned.
+
+    Large members are still being checked: what is in them may be read, and nothing of it given to anybody, before
+    `check` has returned. library: the path of the file, where that is a shared library.
+    """
+
+    manifest: Fields
+    members: Mapping[str, np.ndarray]
+    library: str | None = None
+    pending: Sequence[Callable[[], None]] = ()
+
+    def member(self, name: str, where: str) -> np.ndarray:
+        """Return the member of that name.
+
+        Raises: ArtifactCorruptedError.
+        """
+        if name not in self.members:
+            raise corrupted(where, name, f"one of the members {', '.join(self.members)}")
+        return self.members[name]
+
+    def check(self) -> None:
+        """Wait until every byte of the file is checked.
+
+        Raises: ArtifactCorruptedError.
+        """
+        for wait in self.pending:
+            wait()
+
+
+def write_container(path: str | os.PathLike[str], manifest: Mapping[str, Any], members: Sequence[Member]) -> None:
+    """Write a file whole or not at all: it is written beside its place and renamed when it is complete.
+
+    Raises: ArtifactError when the place cannot be written.
+    """
+    target = Path(path)
+    text = write_json({**manifest, "members": [member.to_json() for member in members]})
+    temporary = target.parent / f".{target.name}.{os.urandom(6).hex()}.tmp"
+    try:
+        with open(temporary, "xb") as file:
+            _write(file, text, members)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+    except OSError as error:
+        raise ArtifactError(f"cannot write {target}", found=error.strerror or str(error)) from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _write(file: BinaryIO, text: bytes, members: Sequence[Member]) -> None:
+    start = HEADER.pack(MAGIC, SCHEMA, 0, len(text))
+    file.write((start + hashlib.sha256(start + text).digest()).ljust(HEADER_NBYTES, b"\0"))
+    for parts in ([text], *(member.parts for member in members)):
+        file.write(bytes(_padding(file.tell())))
+        for part in parts:
+            file.write(part)
+
+
+def _padding(position: int) -> int:
+    return memory.align(position) - position
+
+
+def read_container(path: str | os.PathLike[str]) -> Contents:
+    """Read a file and check every byte of it.
+
+    Raises: ArtifactError when there is none, ArtifactCorruptedError, ArtifactVersionError.
+    """
+    contents = open_container(path)
+    contents.check()
+    return contents
+
+
+def open_container(path: str | os.PathLike[str]) -> Contents:
+    """Read a file; every byte of it is checked once the `check` of the contents has returned.
+
+    Raises: as `read_container`.
+    """
+    name = os.fspath(path)
+    try:
+        with open(path, "rb") as file:
+            data = _map(file)
+    except OSError as error:
+        raise ArtifactError(f"cannot read {name}", found=error.strerror or str(error)) from error
+    is_library = elf.is_elf(data)
+    if is_library:
+        section = elf.find_section(data, SECTION)
+        if section is None:
+            raise ArtifactCorruptedError(
+                f"{name} is a library without a Kernelyard artifact",
+                expected=f"a section {SECTION}",
+                hint="make it with kernelyard.compile(model).export_library(path)",
+            )
+        data = section
+    return _Reader(data, name).read(os.path.abspath(name) if is_library else None)
+
+
+def is_container(path: str | os.PathLike[str]) -> bool:
+    """Return True for a file that begins as an artifact or as a shared library does, whatever it is called.
+
+    Raises: ArtifactError for a file that cannot be read.
+    """
+    try:
+        with open(path, "rb") as file:
+            start = np.frombuffer(file.read(len(MAGIC)), np.uint8)
+    except OSError as error:
+        raise ArtifactError(f"cannot read {os.fspath(path)}", found=error.strerror or str(error)) from error
+    return start.tobytes() == MAGIC or elf.is_elf(start)
+
+
+def _map(file: BinaryIO) -> np.ndarray:
+    """Return the file's bytes, read-only."""
+    if not os.fstat(file.fileno()).st_size:  # which cannot be mapped
+        return np.empty(0, np.uint8)
+    return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
+
+
+def _digest_of(member: np.ndarray) -> str:
+    """Return the digest of a member's content, which is in memory piece by piece."""
+    digest = hashlib.sha256()
+    for start in range(0, member.nbytes, _PIECE_NBYTES):
+        piece = member[start : start + _PIECE_NBYTES]
+        digest.update(piece.data)
+        memory.give_back_pages(piece)
+    return digest.hexdigest()
+
+
+def _digest_beside(member: np.ndarray) -> Callable[[], str]:
+    """Begins to compute a member's digest in a thread; gives what waits for it."""
+    found: list[str] = []
+    thread = Thread(target=lambda: found.append(_digest_of(member)), name="kernelyard artifact", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:  # the system has no further thread
+        return partial(_digest_of, member)
+
+    def result() -> str:
+        thread.join()
+        return found[0]
+
+    return result
+
+
+class _Reader:
+    def __init__(self, data: np.ndarray, path: str) -> None:
+        self._data = data
+        self._position = 0
+        self._path = path
+
+    @property
+    def _left(self) -> int:
+        return self._data.nbytes - self._position
+
+    def read(self, library: str | None) -> Contents:
+        manifest = self._read_manifest()
+        members: dict[str, np.ndarray] = {}
+        pending: list[Callable[[], None]] = []
+        for item, where in manifest.items("members"):
+            fields = Fields(item, where)
+            name = fields.text("name")
+            if name in members:
+                raise corrupted(where, name, "names that differ")
+            self._skip_padding()
+            member = members[name] = self._take(fields.integer("nbytes"), f"member {name!r}")
+            digest = fields.digest("sha256")
+            if member.nbytes < _LARGE_NBYTES:
+                self._check(name, digest, _digest_of(member))
+            else:
+                pending.append(partial(self._wait, name, digest, _digest_beside(member)))
+        if self._left:
+            raise self._damaged("end of file", f"{self._left} bytes too many")
+        return Contents(manifest, members, library, pending)
+
+    def _wait(self, name: str, digest: str, found: Callable[[], str]) -> None:
+        self._check(name, digest, found())
+
+    def _check(self, name: str, digest: str, found: str) -> None:
+        if found != digest:
+            raise self._damaged(f"member {name!r}", "its content is not what was written")
+
+    def _read_manifest(self) -> Fields:
+        header = self._take(HEADER_NBYTES, "header").tobytes()
+        magic, schema, zero, length = HEADER.unpack_from(header)
+        if magic != MAGIC:
+            raise ArtifactCorruptedError(
+                f"{self._path} is no Kernelyard artifact",
+                found=repr(magic),
+                expected=repr(MAGIC),
+                hint="compile the model first: kernelyard.compile(model).save(path)",
+            )
+        if length > MAX_MANIFEST:
+            raise self._damaged("header", f"a manifest of {length} bytes")
+        text = self._take(length, "manifest").tobytes()
+        digest, rest = header[HEADER.size : HEADER.size + 32], header[HEADER.size + 32 :]
+        if hashlib.sha256(header[: HEADER.size] + text).digest() != digest or zero or any(rest):
+            raise self._damaged("header or manifest", "its content is not what was written")
+        if schema > SCHEMA:
+            raise ArtifactVersionError(
+                f"{self._path} was written by a newer release",
+                found=f"schema {schema}",
+                expected=f"at most {SCHEMA}",
+                hint="pip install --upgrade kernelyard",
+            )
+        return Fields(read_json(text, "manifest"), "manifest")
+
+    def _take(self, nbytes: int, what: str) -> np.ndarray:
+        if nbytes > self._left:
+            raise self._damaged(what, f"the file ends {nbytes - self._left} bytes too early")
+        start, self._position = self._position, self._position + nbytes
+        return self._data[start : self._position]
+
+    def _skip_padding(self) -> None:
+        if self._take(_padding(self._position), "padding").any():
+            raise self._damaged("padding", "bytes that are not zero")
+
+    def _damaged(self, where: str, found: str) -> ArtifactCorruptedError:
+        return ArtifactCorruptedError(
+            f"{self._path} is damaged", where=where, found=found, hint="copy the file again, or compile the model again"
+        )

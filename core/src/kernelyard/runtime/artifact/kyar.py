@@ -1,0 +1,177 @@
+"""The artifact: an Executable as one `.kyar` file, and back.
+
+Manifest: programs, vm_functions, fallbacks, modules (kind, member, the distribution that loads them, digests of their
+constants), metadata, report, target, precision. Members: one blob per module, and `constants.safetensors`. Nothing in a
+file is executed, imported or unpickled because the file says so: a module's kind only chooses among the loaders that
+are installed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kernelyard.errors import ArtifactError, BackendUnavailableError
+from kernelyard.runtime.abi.module import RuntimeModule
+from kernelyard.runtime.abi.spec import DIGEST, Fields, corrupted
+from kernelyard.runtime.artifact import loader, safetensors_format
+from kernelyard.runtime.artifact.container import SCHEMA, Contents, Member, open_container, write_container
+from kernelyard.runtime.execute.executable import Executable
+from kernelyard.runtime.program.program import Program
+
+if TYPE_CHECKING:
+    from kernelyard.runtime.program.vm_function import VMFunction
+
+CONSTANTS = "constants.safetensors"
+# Names and versions end up in a `pip install` line that people copy: nothing else may be in them.
+_DISTRIBUTION = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,98}[A-Za-z0-9])?\Z")
+_VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+!-]{0,98}\Z")
+
+
+def write(executable: Executable, path: str | os.PathLike[str]) -> None:
+    """Save an executable; the file is complete or not there, and the same executable gives the same bytes.
+
+    Raises: ArtifactError when a module's kind has no installed loader, its loader does not take what was saved, or the
+    place cannot be written.
+    """
+    modules = [_module_entry(number, module) for number, module in enumerate(executable.modules)]
+    manifest = {
+        "schema": SCHEMA,
+        "target": executable.target,
+        "precision": executable.precision,
+        "metadata": executable.metadata,
+        "report": executable.report_json,
+        "programs": [program.to_json() for program in executable.programs.values()],
+        "modules": [entry for entry, _ in modules],
+    }
+    if executable.vm_functions:
+        manifest["routines"] = [vm_function.to_json() for vm_function in executable.vm_functions.values()]
+    if executable.fallbacks:
+        manifest["fallbacks"] = [fallback.to_json() for fallback in executable.fallbacks.values()]
+    members = [member for _, member in modules]
+    members.append(Member(CONSTANTS, safetensors_format.to_parts(_all_constants(executable))))
+    write_container(path, manifest, members)
+
+
+def _module_entry(number: int, module: RuntimeModule) -> tuple[dict[str, Any], Member]:
+    requires = loader.requirement(module.kind)
+    if requires is None:
+        raise ArtifactError(
+            f"a module of kind {module.kind!r} cannot be saved: nothing installed could load it again",
+            hint=f"its distribution needs an entry point {module.kind!r} in the group {loader.GROUP!r}",
+        )
+    data = module.save_to_bytes()
+    _try_to_load(module, data, requires)
+    name = f"modules/{number}-{module.kind}"
+    entry = {
+        "kind": module.kind,
+        "member": name,
+        "requires": {"distribution": requires.distribution, "version": requires.version},
+        "needs": module.needs,
+        "constants": sorted(module.constants()),
+    }
+    return entry, Member(name, [data])
+
+
+def _try_to_load(module: RuntimeModule, data: bytes, requires: loader.Requirement) -> None:
+    """Make sure that `load` takes what is saved: an error says more here than on another machine.
+
+    A library that this machine lacks is none: the one that runs the artifact may have it.
+    """
+    constants = {digest: array.view() for digest, array in module.constants().items()}
+    for array in constants.values():
+        array.flags.writeable = False  # as those of a file are
+    with suppress(BackendUnavailableError):
+        loader.find_loader(module.kind, requires, loader.runtime_entry_points())(data, constants)
+
+
+def _all_constants(executable: Executable) -> dict[str, np.ndarray]:
+    functions = (*executable.programs.values(), *executable.vm_functions.values(), *executable.fallbacks.values())
+    constants = {digest: executable.constants[digest] for function in functions for digest in function.digests()}
+    for module in executable.modules:
+        constants.update(module.constants())
+    for digest in constants:
+        if not DIGEST.match(digest):
+            raise ArtifactError("a constant is not named by its digest", found=repr(digest))
+    return constants
+
+
+def read(path: str | os.PathLike[str], threads: int | None = None) -> Executable:
+    """Load an executable with the runtime halves that are installed.
+
+    Raises: ArtifactError, ArtifactCorruptedError, ArtifactVersionError, MissingRuntimeError, BackendUnavailableError.
+    """
+    contents = open_container(path)
+    try:
+        return _executable(contents, threads)
+    finally:
+        contents.check()  # before anything is computed from it; damage is why, where something else was wrong
+
+
+def _executable(contents: Contents, threads: int | None) -> Executable:
+    manifest = contents.manifest
+    modules = manifest.each("modules", lambda item, where: Fields(item, where))
+    installed = loader.runtime_entry_points()
+    loaders = [loader.find_loader(fields.text("kind"), _requirement(fields), installed) for fields in modules]
+    constants = safetensors_format.from_bytes(contents.member(CONSTANTS, "manifest"), CONSTANTS)
+    programs = manifest.each("programs", Program.from_json)
+    vm_functions = _vm_functions(manifest) if "routines" in manifest else ()
+    fallbacks = manifest.each("fallbacks", Program.from_json) if "fallbacks" in manifest else ()
+    names = [function.name for function in (*programs, *vm_functions)]
+    if len(set(names)) != len(names):
+        raise corrupted("manifest.programs", names, "names that differ")
+    return Executable(
+        programs={program.name: program for program in programs},
+        modules=[_load_module(f, load, contents, constants) for f, load in zip(modules, loaders, strict=True)],
+        constants=constants,
+        metadata=manifest.strings("metadata"),
+        report_json=_report(manifest),
+        target=manifest.text("target"),
+        precision=manifest.text("precision"),
+        threads=threads,
+        vm_functions={vm_function.name: vm_function for vm_function in vm_functions},
+        fallbacks={fallback.name: fallback for fallback in fallbacks},
+    )
+
+
+def _vm_functions(manifest: Fields) -> tuple[VMFunction, ...]:
+    from kernelyard.runtime.program.vm_function import VMFunction  # few models have any
+
+    return manifest.each("routines", VMFunction.from_json)
+
+
+def _requirement(fields: Fields) -> loader.Requirement:
+    requires = Fields(fields.any("requires"), f"{fields.where}.requires")
+    distribution, version = requires.text("distribution"), requires.text("version")
+    if not _DISTRIBUTION.match(distribution) or not _VERSION.match(version):
+        raise corrupted(requires.where, requires.value, "the name and version of a distribution")
+    return loader.Requirement(distribution, version)
+
+
+def _load_module(
+    fields: Fields, load: loader.ModuleLoader, contents: Contents, constants: Mapping[str, np.ndarray]
+) -> RuntimeModule:
+    digests = fields.texts("constants")
+    missing = [digest for digest in digests if digest not in constants]
+    if missing:
+        raise corrupted(f"{fields.where}.constants", missing[0], "a constant that is there")
+    data = contents.member(fields.text("member"), fields.where).tobytes()
+    module = load(data, {digest: constants[digest] for digest in digests})
+    if contents.library is not None:
+        from kernelyard.runtime.modules.c_source import CSourceModule  # only libraries need it: it takes long to import
+
+        if isinstance(module, CSourceModule):
+            module.library = contents.library
+    return module
+
+
+def _report(manifest: Fields) -> dict[str, Any] | None:
+    report = manifest.any("report")
+    if report is not None and not isinstance(report, dict):
+        raise corrupted("manifest.report", report, "an object or null")
+    return report

@@ -1,0 +1,142 @@
+"""Loading: an artifact becomes an Executable with the runtime halves of plugins that are installed here.
+
+The runtime half of a plugin is an entry point of the group `kernelyard.runtime`, named as the kind of its modules:
+`load(data: bytes, constants: Mapping[str, numpy.ndarray]) -> RuntimeModule`. The compiler is not needed. One that is
+older than what the artifact was compiled with, or that was written for another runtime API, is refused before anything
+of it runs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from kernelyard.errors import (
+    ArtifactError,
+    ArtifactVersionError,
+    KernelyardError,
+    MissingRuntimeError,
+    PluginContractError,
+)
+from kernelyard.runtime.abi.api_range import check_runtime_api
+from kernelyard.runtime.installed.distributions import normalized
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from kernelyard.runtime.abi.module import RuntimeModule
+    from kernelyard.runtime.execute.executable import Executable
+    from kernelyard.runtime.installed.entry_points import EntryPoint
+
+    ModuleLoader = Callable[[bytes, Mapping[str, np.ndarray]], RuntimeModule]
+
+GROUP = "kernelyard.runtime"
+
+
+class Requirement(NamedTuple):
+    """The distribution whose runtime half a module needs, at the version it was compiled with."""
+
+    distribution: str
+    version: str
+
+    @property
+    def wanted(self) -> str:
+        """The distributions that will do, for messages."""
+        return f"{self.distribution} {self.version} or newer"
+
+    @property
+    def pip_line(self) -> str:
+        """The command that installs one."""
+        return f"pip install '{self.distribution}>={self.version}'"
+
+
+def load(path: str | os.PathLike[str], threads: int | None = None) -> Executable:
+    """Load a saved executable. threads: how many a run may use (None: the processors).
+
+    Raises: ArtifactError (no such file), ArtifactCorruptedError, ArtifactVersionError (names the plugin to upgrade),
+    MissingRuntimeError (names the plugin to install), BackendUnavailableError (its library cannot be loaded here).
+    """
+    from kernelyard.runtime.artifact import kyar
+
+    return kyar.read(path, threads)
+
+
+def runtime_entry_points() -> tuple[EntryPoint, ...]:
+    """Return the installed runtime halves, by kind and distribution."""
+    from kernelyard.runtime.installed.entry_points import find
+
+    return find(GROUP).entries
+
+
+def requirement(kind: str) -> Requirement | None:
+    """Return the distribution that loads modules of a kind, None when nothing installed does."""
+    for entry in runtime_entry_points():
+        if entry.name == kind and entry.dist is not None:
+            return Requirement(entry.dist.name, entry.dist.version)
+    return None
+
+
+def find_loader(kind: str, requires: Requirement, installed: Sequence[EntryPoint]) -> ModuleLoader:
+    """Return the loader of a kind, of `runtime_entry_points`; the required distribution's where several have one.
+
+    Raises: MissingRuntimeError, ArtifactVersionError, BackendUnavailableError (made for another runtime API).
+    """
+    fitting = [entry for entry in installed if entry.name == kind]
+    required = normalized(requires.distribution)
+    fitting.sort(key=lambda entry: entry.dist is None or entry.dist.key != required)
+    if not fitting:
+        raise MissingRuntimeError(
+            f"the artifact needs the runtime {kind!r} of {requires.distribution}, which is not installed",
+            found=f"installed runtimes: {', '.join(dict.fromkeys(entry.name for entry in installed)) or 'none'}",
+            expected=requires.wanted,
+            hint=requires.pip_line,
+        )
+    entry = fitting[0]
+    if entry.dist is not None and entry.dist.key == required:
+        _check_version(kind, requires, entry.dist.version)
+    check_runtime_api(entry)
+    return lambda data, constants: _load_module(entry, kind, data, constants)
+
+
+def _check_version(kind: str, requires: Requirement, version: str) -> None:
+    """Refuse an older runtime half: it may not know, or may misread, what the newer compile half wrote."""
+    if version == requires.version or _is_newer(version, requires.version):
+        return
+    raise ArtifactVersionError(
+        f"the artifact was compiled with a newer {requires.distribution} than is installed",
+        where=f"runtime {kind!r}",
+        found=f"{requires.distribution} {version or 'of an unknown version'}",
+        expected=requires.wanted,
+        hint=f"{requires.pip_line}, or compile the model again",
+    )
+
+
+def _is_newer(version: str, other: str) -> bool:
+    from packaging.version import InvalidVersion, Version  # takes 5 ms: mostly the versions are the same
+
+    try:
+        return Version(version) >= Version(other)
+    except InvalidVersion:
+        return False
+
+
+def _load_module(entry: EntryPoint, kind: str, data: bytes, constants: Mapping[str, np.ndarray]) -> RuntimeModule:
+    from kernelyard.runtime.abi.module import RuntimeModule
+
+    owner = f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.value
+    try:
+        module = entry.load()(data, constants)
+    except KernelyardError:
+        raise
+    except Exception as error:
+        raise ArtifactError(
+            f"the runtime {kind!r} could not load its part of the artifact",
+            where=owner,
+            found=f"{type(error).__name__}: {error}",
+        ) from error
+    if not isinstance(module, RuntimeModule) or module.kind != kind:
+        raise PluginContractError(
+            f"the loader of {kind!r} gave something else", where=owner, found=repr(module), expected="a RuntimeModule"
+        )
+    return module

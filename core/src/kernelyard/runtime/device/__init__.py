@@ -1,0 +1,1 @@
+"""Devices and tensors on them: drivers, DLPack, arrays in memory of a device."""

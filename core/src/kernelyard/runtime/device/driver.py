@@ -1,0 +1,110 @@
+"""DeviceDriver: what running programs takes of a device with memory of its own."""
+
+from __future__ import annotations
+
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from kernelyard.runtime.abi import memory
+from kernelyard.runtime.device.device import Device
+
+
+class DeviceDriver(ABC):
+    """An open device: its memory, copies, and waiting. Safe to use from many threads.
+
+    Work is done in the order in which it was asked for, on one stream. Addresses are numbers, which only the driver may
+    follow. dlpack_type: what DLPack calls its memory (dlpack.h, `DLDeviceType`).
+    """
+
+    kind: str
+    index: int | str = 0
+    dlpack_type: int
+
+    @property
+    def device(self) -> Device:
+        """The device by kind and index."""
+        return Device(self.kind, self.index)
+
+    def devices(self) -> Sequence[Device]:
+        """Return the devices of this kind that can be opened here, in order; by default this one alone."""
+        return (self.device,)
+
+    @abstractmethod
+    def allocate(self, nbytes: int) -> int:
+        """Return the address of new, uninitialised memory, a multiple of 64.
+
+        Raises: DeviceError when there is none left.
+        """
+
+    @abstractmethod
+    def free(self, address: int, is_shared: bool = False) -> None:
+        """Give back what `allocate` gave, once all work before is done: on all streams, where it was shared."""
+
+    @abstractmethod
+    def upload(self, address: int, array: np.ndarray) -> None:
+        """Copy a dense array to the device; the array may change once this returns."""
+
+    @abstractmethod
+    def download(self, address: int, array: np.ndarray) -> None:
+        """Copy from the device into a dense array, once all work before is done."""
+
+    @abstractmethod
+    def copy(self, to: int, source: int, nbytes: int) -> None:
+        """Copy from one place of the device to another."""
+
+    @abstractmethod
+    def synchronize(self) -> None:
+        """Wait until all work is done."""
+
+    def share_with(self, stream: int | None) -> None:
+        """Make work of others on a stream wait for the work before: they are about to read the device's memory.
+
+        stream: as DLPack's `__dlpack__(stream=...)` numbers them.
+        """
+        self.synchronize()
+
+    @property
+    def dlpack_stream(self) -> int | None:
+        """The stream of this device as DLPack numbers it: what others are to wait for; None where there are none."""
+        return None
+
+    def capture(self, run: Callable[[], None]) -> Callable[[], None] | None:
+        """What replays all work that `run` asks for, at the same addresses, in one call; None where nothing does.
+
+        `run` may be called, and its work be done or not. Raises: ExecutionError where the work cannot be captured;
+        the device stays usable.
+        """
+        return None
+
+
+class DeviceMemory:
+    """Memory of a device, given back with the object."""
+
+    def __init__(self, driver: DeviceDriver, nbytes: int) -> None:
+        self.nbytes = nbytes
+        self.address = driver.allocate(memory.align(max(nbytes, 1)))
+        self._driver = driver
+        self._finalizer = weakref.finalize(self, driver.free, self.address)
+
+    def mark_shared(self) -> None:
+        """Others read it from now on, in an order that the driver does not know."""
+        if self._finalizer.detach() is not None:
+            self._finalizer = weakref.finalize(self, self._driver.free, self.address, True)
+
+
+class DeviceWorkspace:
+    """`kernelyard.runtime.abi.memory.Workspace`, in a device's memory."""
+
+    def __init__(self, driver: DeviceDriver) -> None:
+        self._driver = driver
+        self._buffers: list[DeviceMemory] = []
+
+    def __call__(self, nbytes: int) -> int:
+        """Return the address of at least `nbytes`; addresses handed out before stay valid."""
+        largest = self._buffers[-1].nbytes if self._buffers else 0
+        if nbytes > largest or not self._buffers:
+            self._buffers.append(DeviceMemory(self._driver, max(nbytes, 2 * largest)))
+        return self._buffers[-1].address

@@ -1,0 +1,1 @@
+"""Run an Executable: the virtual machine, execution contexts, programs bound to memory, profiling."""

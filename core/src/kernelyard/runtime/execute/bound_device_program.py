@@ -1,0 +1,319 @@
+"""DeviceInstance: a plan bound to a device's memory; feeds are copied there, and results stay there.
+
+Modules whose functions work on host memory take part too: their arguments are copied to the host and back around them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property, partial
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kernelyard import dtypes
+from kernelyard.errors import DeviceError, KernelyardError, NoImplementationError
+from kernelyard.runtime.abi import memory
+from kernelyard.runtime.abi.memory import REBIND_ALIGNMENT, Workspace
+from kernelyard.runtime.abi.module import BindContext, BoundCall, BoundTensor, RuntimeModule
+from kernelyard.runtime.device.array import AnyArray, DeviceArray, write
+from kernelyard.runtime.device.driver import DeviceDriver, DeviceMemory, DeviceWorkspace
+from kernelyard.runtime.device.tensor import Tensor
+from kernelyard.runtime.execute.bound_program import REBIND_BYTES, StepHook
+from kernelyard.runtime.execute.call_table import CallTable
+from kernelyard.runtime.execute.device_graph import CapturedProgram
+from kernelyard.runtime.execute.execution_context import MIN_ARENA_NBYTES, ExecutionContext
+from kernelyard.runtime.execute.fallback import RefusedError, fall_back
+from kernelyard.runtime.execute.step_errors import bind_error, label_of
+from kernelyard.runtime.program.execution_plan import ExecutionPlan
+from kernelyard.runtime.program.program import Step
+
+if TYPE_CHECKING:
+    from kernelyard.runtime.execute.executable import Executable
+
+
+class DeviceConstants:
+    """An executable's constants on a device, each copied when it is first asked for."""
+
+    def __init__(self, driver: DeviceDriver, executable: Executable) -> None:
+        self._driver = driver
+        self._executable = executable
+        self._resident: dict[str, DeviceArray] = {}
+        self._lock = Lock()
+
+    def address(self, digest: str) -> int:
+        """Where a constant is."""
+        return self.array(digest).address
+
+    def array(self, digest: str) -> DeviceArray:
+        """Return a constant."""
+        with self._lock:
+            if digest not in self._resident:
+                self._resident[digest] = DeviceArray.of(self._driver, self._executable.resident(digest))
+            return self._resident[digest]
+
+
+class DeviceExecutionContext(ExecutionContext):
+    """A context whose arena and scratch memory are the device's."""
+
+    def __init__(self, driver: DeviceDriver, constants: DeviceConstants, is_temporary: bool) -> None:
+        super().__init__(is_temporary)
+        self._driver = driver
+        self._constants = constants
+        self._device_arena: DeviceMemory | None = None
+        self._device_scratch = DeviceWorkspace(driver)
+
+    def _bind(self, plan: ExecutionPlan, executable: Executable, threads: int) -> BoundDeviceProgram:
+        held = self._device_arena.nbytes if self._device_arena else 0
+        if self._device_arena is None or plan.arena_nbytes > held:
+            self._device_arena = DeviceMemory(self._driver, max(plan.arena_nbytes, 2 * held, MIN_ARENA_NBYTES))
+            self.forget()  # what is bound to the old arena would keep it
+        binder = Binder(self._driver, threads, self._device_scratch, self._scratch)
+        try:
+            return BoundDeviceProgram(plan, executable, binder, self._constants, self._device_arena)
+        except RefusedError as refused:
+            plan = fall_back(plan, refused, executable)
+        return self._bind(plan, executable, threads)
+
+
+class Binder:
+    """Binds functions of modules to a device's memory; those of the host by way of copies."""
+
+    def __init__(self, driver: DeviceDriver, threads: int, scratch: DeviceWorkspace, host_scratch: Workspace) -> None:
+        self.driver = driver
+        self._on_device = BindContext(threads, scratch, driver)
+        self._on_host = BindContext(threads, host_scratch)
+
+    def may_capture(self, module: RuntimeModule) -> bool:
+        """Return whether the steps of a module may be captured."""
+        return module.is_capturable and module.device_kind == self.driver.kind
+
+    def bind(
+        self,
+        module: RuntimeModule,
+        step: Step,
+        args: Sequence[BoundTensor],
+        values: dict[str, int],
+        constants: Mapping[int, np.ndarray],
+    ) -> BoundCall:
+        """Return a call of a step's function on tensors of the device; `constants` are those of its arguments that are
+        on the host too, by number.
+
+        Raises: DeviceError for a module of another kind of device, ExecutionError.
+        """
+        if module.device_kind == self.driver.kind:
+            context = replace(self._on_device, num_outputs=len(step.outputs))
+            return module.bind(step.symbol, args, values, context)
+        if module.device_kind != "cpu":
+            raise DeviceError(
+                f"the {module.kind} module does not run here", found=module.device_kind, expected=self.driver.kind
+            )
+        copies = [
+            constants[number] if number in constants else memory.aligned_empty(arg.shape, arg.dtype)
+            for number, arg in enumerate(args)
+        ]
+        on_host = [BoundTensor(memory.address_of(c), c.shape, a.dtype) for c, a in zip(copies, args, strict=True)]
+        call = module.bind(step.symbol, on_host, values, self._on_host)
+        moved = [(number, arg.address, copy) for number, (arg, copy) in enumerate(zip(args, copies, strict=True))]
+        inputs, outputs = moved[: len(step.inputs)], moved[len(step.inputs) :]
+        down = [partial(self.driver.download, at, copy) for number, at, copy in inputs if number not in constants]
+        up = [partial(self.driver.upload, at, copy) for _, at, copy in outputs]
+        return BoundCall([*down, *call.steps, *up], [*call.keep, call, copies, self._on_host])
+
+
+class DeviceIOBinding:
+    """Where an input enters: a place in the arena, and the functions that move the steps off it.
+
+    Without rebinders the array is copied there.
+    """
+
+    def __init__(self, driver: DeviceDriver, home: BoundTensor, rebinders: Sequence[Callable[[int], None]]) -> None:
+        self._driver = driver
+        self._home = home
+        self._rebinders = tuple(rebinders)
+        self.address = home.address
+
+    def fill(self, array: AnyArray) -> None:
+        """Make the steps read an array, from wherever it lies."""
+        is_near = self._rebinders and isinstance(array, DeviceArray) and array.address % REBIND_ALIGNMENT == 0
+        self._move(array.address if is_near and isinstance(array, DeviceArray) else self._home.address)
+        if not is_near:
+            write(self._driver, self._home.address, array)
+
+    def _move(self, address: int) -> None:
+        if address != self.address:
+            for rebinder in self._rebinders:
+                rebinder(address)
+            self.address = address
+
+
+class BoundDeviceProgram:
+    """A plan bound to an arena in a device's memory. Feeds may lie there or on the host; results are `DeviceArray`s.
+
+    Raises: RefusedError where functions that have fallbacks cannot be bound.
+    """
+
+    def __init__(
+        self,
+        plan: ExecutionPlan,
+        executable: Executable,
+        binder: Binder,
+        constants: DeviceConstants,
+        arena: DeviceMemory,
+    ) -> None:
+        self._plan = plan
+        self._driver = binder.driver
+        self._memory = (arena, constants, executable)  # what the steps' addresses lie in
+        self._tensors = self._place(arena, constants)
+        steps = plan.program.steps
+        self._calls = self._bind_all(executable, binder)
+        self._labels = [label_of(step, executable.modules) for step in steps]
+        capturable = [binder.may_capture(executable.modules[step.module]) for step in steps]
+        counts = [len(call.steps) for call in self._calls]
+        self._whole = CapturedProgram(
+            self._driver,
+            [step for call in self._calls for step in call.steps],
+            [label for label, count in zip(self._labels, counts, strict=True) for _ in range(count)],
+            [each for each, count in zip(capturable, counts, strict=True) for _ in range(count)],
+        )
+        self._bindings = self._make_bindings()
+        self._results = [self._tensors[number] for number in plan.program.results]
+        self._expected = [
+            (shape, dtypes.to_numpy(spec.dtype))
+            for shape, spec in zip(plan.input_shapes, plan.program.inputs, strict=True)
+        ]
+
+    def _place(self, arena: DeviceMemory, constants: DeviceConstants) -> list[BoundTensor]:
+        plan = self._plan
+        tensors: list[BoundTensor] = []
+        for number, register in enumerate(plan.program.registers):
+            if register.kind == "alias":
+                address = tensors[register.source].address
+            elif register.kind == "constant":
+                address = constants.address(register.digest)
+            else:
+                address = arena.address + plan.offsets.get(number, 0)
+            tensors.append(BoundTensor(address, plan.shapes[number], register.dtype))
+        return tensors
+
+    def _bind_all(self, executable: Executable, binder: Binder) -> list[BoundCall]:
+        calls: list[BoundCall] = []
+        refused: dict[str, NoImplementationError] = {}
+        with executable.lock:
+            for step in self._plan.program.steps:
+                try:
+                    calls.append(self._bind(step, executable, binder))
+                except NoImplementationError as error:
+                    if step.symbol not in executable.fallbacks:
+                        raise
+                    refused[step.symbol] = error
+        if refused:
+            raise RefusedError(refused)
+        return calls
+
+    def _bind(self, step: Step, executable: Executable, binder: Binder) -> BoundCall:
+        module = executable.modules[step.module]
+        args = [self._tensors[register] for register in step.inputs + step.outputs]
+        registers = [self._plan.program.registers[register] for register in step.inputs]
+        constants = {n: executable.resident(each.digest) for n, each in enumerate(registers) if each.kind == "constant"}
+        try:
+            return binder.bind(module, step, args, self._plan.values, constants)
+        except KernelyardError as error:
+            error.where = error.where or step.label or None
+            raise
+        except Exception as error:
+            raise bind_error(step.symbol, label_of(step, executable.modules), error) from error
+
+    def _make_bindings(self) -> list[tuple[int, DeviceIOBinding]]:
+        """Return a binding for every input that has a register, with the input's number."""
+        plan, program = self._plan, self._plan.program
+        results = {plan.roots[result] for result in program.results}
+        return [
+            (
+                register.index,
+                DeviceIOBinding(self._driver, self._tensors[n], () if n in results else self._rebinders(n)),
+            )
+            for n, register in enumerate(program.registers)
+            if register.kind == "input"
+        ]
+
+    def _rebinders(self, root: int) -> Sequence[Callable[[int], None]]:
+        """What moves every use of a register; nothing when some use cannot be moved."""
+        if self._tensors[root].nbytes < REBIND_BYTES:
+            return ()
+        rebinders: list[Callable[[int], None]] = []
+        for step, call in zip(self._plan.program.steps, self._calls, strict=True):
+            for position, register in enumerate(step.inputs + step.outputs):
+                if self._plan.roots[register] == root:
+                    if position not in call.rebind:
+                        return ()
+                    rebinders.append(call.rebind[position])
+        return rebinders
+
+    def try_fast_path(self, *values: Any) -> Sequence[DeviceArray] | None:
+        """Return the results, or None where a value is no array of the very shape and dtype, of the host or of this
+        device.
+        """
+        arrays: list[AnyArray] = []
+        for value, (shape, dtype) in zip(values, self._expected, strict=True):
+            array = value.array if type(value) is Tensor else value
+            is_here = type(array) is np.ndarray or (type(array) is DeviceArray and array.driver is self._driver)
+            if not is_here or array.dtype != dtype or array.shape != shape:
+                return None
+            arrays.append(array)
+        return self.run(arrays)
+
+    def run(self, arrays: Sequence[AnyArray]) -> list[DeviceArray]:
+        """See `AnyBoundProgram.run`."""
+        self._fill(arrays)
+        self._whole.run(tuple(binding.address for _, binding in self._bindings))
+        results = self._copies()
+        if any(isinstance(array, DeviceArray) and not isinstance(array.owner, DeviceMemory) for array in arrays):
+            self._driver.synchronize()  # whose memory it is may write to it, or give it back, once this returns
+        return results
+
+    def _fill(self, arrays: Sequence[AnyArray]) -> None:
+        for index, binding in self._bindings:
+            binding.fill(arrays[index])
+
+    def _copies(self) -> list[DeviceArray]:
+        copies: list[DeviceArray] = []
+        for tensor in self._results:
+            copies.append(DeviceArray.empty(self._driver, tensor.shape, dtypes.to_numpy(tensor.dtype)))
+            self._driver.copy(copies[-1].address, tensor.address, tensor.nbytes)
+        return copies
+
+    @cached_property
+    def _parts(self) -> list[tuple[Step, CallTable]]:
+        return [
+            (step, CallTable(call.steps, [label] * len(call.steps)))
+            for step, label, call in zip(self._plan.program.steps, self._labels, self._calls, strict=True)
+        ]
+
+    def run_stepwise(self, arrays: Sequence[AnyArray], hook: StepHook) -> list[DeviceArray]:
+        """See `AnyBoundProgram.run_stepwise`; the hook sees copies on the host, or no values: `StepHook.reads`."""
+        self._fill([array if isinstance(array, np.ndarray) else array.numpy() for array in arrays])
+        bring = self._download if hook.reads else self._unread
+        for step, table in self._parts:
+            inputs = [bring(self._tensors[register]) for register in step.inputs]
+            tensors = [self._tensors[register] for register in step.outputs]
+            outputs = list(map(bring, tensors))
+            run = partial(self._run_part, table, tensors, outputs if hook.reads else ())
+            hook.decide(step, run, inputs, outputs)
+        return self._copies()
+
+    def _run_part(self, table: CallTable, tensors: Sequence[BoundTensor], outputs: Sequence[np.ndarray]) -> None:
+        table.run()
+        self._driver.synchronize()
+        for tensor, array in zip(tensors, outputs, strict=False):
+            self._driver.download(tensor.address, array)
+
+    def _download(self, tensor: BoundTensor) -> np.ndarray:
+        array = self._unread(tensor)
+        self._driver.download(tensor.address, array)
+        return array
+
+    def _unread(self, tensor: BoundTensor) -> np.ndarray:
+        return np.empty(tensor.shape, dtypes.to_numpy(tensor.dtype))

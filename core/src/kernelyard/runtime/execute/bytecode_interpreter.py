@@ -1,0 +1,235 @@
+"""BytecodeInterpreter: run a VM function on a virtual machine; its blocks run as programs do.
+
+A VM function without loops is one program (`flatten_control_flow`), which takes its place from the second call with the
+same shapes on: to prepare it is to prepare all branches, also those that are never taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import cached_property, partial
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kernelyard.errors import ExecutionError, KernelyardError
+from kernelyard.runtime.abi.shapes import SymbolSolver, stacked
+from kernelyard.runtime.abi.spec import TensorSpec
+from kernelyard.runtime.execute.program_runner import MAX_PLANS, ProgramRunner
+from kernelyard.runtime.lru import LRU
+from kernelyard.runtime.program import vm_function as bytecode
+from kernelyard.runtime.program.execution_plan import Shapes
+from kernelyard.runtime.program.flatten_control_flow import flatten_control_flow
+from kernelyard.runtime.program.vm_function import Closure, ClosureSpec, Instruction, VMFunction
+
+if TYPE_CHECKING:
+    from kernelyard.runtime.execute.virtual_machine import VirtualMachine
+
+MAX_DEPTH = 100
+Arrays = Sequence[Any]
+"""NumPy's, or a device's: `AnyArray`."""
+Symbols = Mapping[str, int]
+
+
+class BytecodeInterpreter:
+    """Carries out a VM function's bytecode."""
+
+    def __init__(self, machine: VirtualMachine, vm_function: VMFunction) -> None:
+        self._machine = machine
+        self._vm_function = vm_function
+        self._blocks = [ProgramRunner(machine, block) for block in vm_function.blocks]
+        self._inputs = tuple(range(len(vm_function.inputs)))
+        self._solvers = {numbers: SymbolSolver(specs) for numbers, specs in _bound(vm_function, self._inputs).items()}
+        self._readers = [_reader(instruction.inputs) for instruction in vm_function.code]
+        resident = machine.executable.resident if machine.constants is None else machine.constants.array
+        constants = {number: resident(digest) for number, digest in vm_function.constants.items()}
+        self._values = [constants.get(number) for number in range(len(vm_function.values))]
+        self._constants = tuple(constants.values())
+
+        self._seen: LRU[Shapes, None] = LRU(MAX_PLANS)
+        self._fitting: LRU[Shapes, bool] = LRU(MAX_PLANS)
+        self._stack: Callable[[Arrays], Any] = np.stack
+        if machine.driver is not None:
+            from kernelyard.runtime.device.array import stack
+
+            self._stack = partial(stack, machine.driver)
+
+    def _near(self, arrays: Arrays) -> Arrays:
+        """Arrays where the machine computes: blocks read them there again and again."""
+        driver = self._machine.driver
+        if driver is None:
+            return arrays
+        from kernelyard.runtime.device.array import DeviceArray
+
+        return [DeviceArray.of(driver, array) if isinstance(array, np.ndarray) else array for array in arrays]
+
+    @cached_property
+    def _whole(self) -> ProgramRunner | None:
+        """What runs the VM function as one program; None where it is none."""
+        if self._machine.driver is not None:
+            return None
+        program = flatten_control_flow(self._vm_function, self._machine.executable.vm_functions)
+        return ProgramRunner(self._machine, program) if program else None
+
+    def _fits_whole(self, whole: ProgramRunner, arrays: Arrays) -> bool:
+        """Return whether shapes, which came before, are prepared for the VM function as one program."""
+        shapes: Shapes = tuple([array.shape for array in arrays])
+        if self._machine.step_hook is not None:
+            return False
+        if shapes not in self._seen:
+            self._seen.get_or_make(shapes, lambda: None)
+            return False
+
+        def prepare() -> bool:
+            with suppress(KernelyardError):  # some branch cannot work on these sizes, or not without Python
+                whole.prepare(shapes)
+                return True
+            return False
+
+        return self._fitting.get_or_make(shapes, prepare)
+
+    def try_fast_path(self, values: Sequence[Any]) -> Arrays | None:
+        """Run the function as one program, where that ran before on such values; None, with nothing done, else."""
+        return self._whole.try_fast_path(values) if self._whole else None
+
+    def run(self, arrays: Arrays) -> Arrays:
+        """Return the results, which are the caller's own, for arrays of the inputs' dtypes."""
+        whole = self._whole
+        arrays = self._near(arrays)
+        if whole and self._fits_whole(whole, arrays):
+            return whole.run(arrays)
+        handed_on = {id(array) for array in (*arrays, *self._constants)}
+        own: list[Any] = []
+        for array in self._near(self.carry_out(arrays, {}, 0)):
+            # Callers may write to a result: it is neither a feed, nor a constant, nor another result.
+            own.append(array.copy() if id(array) in handed_on else array)
+            handed_on.add(id(array))
+        return own
+
+    def carry_out(self, arrays: Arrays, symbols: Symbols, depth: int) -> Arrays:
+        """Run on inputs and the sizes that the caller knows, of which the function sees those that it shares.
+
+        Raises: ExecutionError when functions call each other without end, and what blocks raise.
+        """
+        if depth > MAX_DEPTH:
+            raise ExecutionError(
+                "functions call each other too deeply",
+                where=self._vm_function.name,
+                expected=f"at most {MAX_DEPTH} calls",
+            )
+        frame = self._frame(arrays, symbols)
+        values, instructions, readers, position = frame.values, self._vm_function.code, self._readers, 0
+        while True:
+            instruction, inputs = instructions[position], readers[position](values)
+            position += 1
+            if instruction.name == bytecode.RUN:
+                frame.write(instruction, self._blocks[instruction.target].run(inputs, frame.symbols))
+            elif instruction.name == bytecode.BIND:
+                self._bind(instruction.inputs, inputs, frame)
+            elif instruction.name == bytecode.RETURN:
+                return inputs
+            elif instruction.name == bytecode.GOTO:
+                position = instruction.target
+            elif instruction.name == bytecode.IF:
+                position = position if inputs[0].item() else instruction.target
+            elif instruction.name == bytecode.COLLECT:
+                frame.collect(instruction, inputs)
+            elif instruction.name == bytecode.STACK:
+                frame.write(instruction, self._stacked(instruction, frame))
+            else:
+                frame.write(instruction, self._outputs(instruction, inputs, frame, depth))
+
+    def _frame(self, arrays: Arrays, symbols: Symbols) -> Frame:
+        values = list(self._values)
+        values[: len(arrays)] = arrays
+        vm_function = self._vm_function
+        frame = Frame(vm_function, values, {name: symbols[name] for name in vm_function.symbols if name in symbols})
+        _check_kinds(vm_function.inputs, arrays, vm_function.name)
+        self._bind(self._inputs, arrays, frame)
+        return frame
+
+    def _bind(self, numbers: tuple[int, ...], arrays: Arrays, frame: Frame) -> None:
+        """Read new symbols off some values, and check the sizes that were known. Raises: InputShapeError."""
+        self._solvers[numbers]([array.shape for array in arrays], frame.symbols)
+
+    def _stacked(self, instruction: Instruction, frame: Frame) -> Arrays:
+        """What was collected for the outputs. Raises: ShapeError when its shapes differ."""
+        specs = self._vm_function.values
+        return [stacked(frame.collected(n), specs[n], frame.symbols, self._stack) for n in instruction.outputs]
+
+    def _on_host(self, arrays: Arrays) -> Arrays:
+        return [array if isinstance(array, np.ndarray) else array.numpy() for array in arrays]
+
+    def _outputs(self, instruction: Instruction, inputs: Arrays, frame: Frame, depth: int) -> Arrays:
+        if instruction.name == bytecode.MOVE:
+            return inputs
+        if instruction.name == bytecode.EVALUATE:
+            module = self._machine.executable.modules[instruction.target]
+            return self._near(module.evaluate(instruction.symbol, self._on_host(inputs), frame.symbols))
+        if instruction.name == bytecode.CLOSE:
+            return [Closure(instruction.symbol, tuple(inputs), dict(frame.symbols))]
+        if instruction.name == bytecode.INVOKE:
+            closure, *args = inputs
+            called = self._machine.vm_function(closure.function)
+            return called.carry_out([*closure.captured, *args], closure.symbols, depth + 1)
+        return self._machine.vm_function(instruction.symbol).carry_out(inputs, frame.symbols, depth + 1)
+
+
+class Frame:
+    """The values and sizes of one call of a VM function."""
+
+    def __init__(self, vm_function: VMFunction, values: list[Any], symbols: dict[str, int]) -> None:
+        self.values = values
+        self.symbols = symbols
+        self._vm_function = vm_function
+        self._collected: dict[int, list[Any]] = {}
+
+    def write(self, instruction: Instruction, arrays: Arrays) -> None:
+        """The outputs of an instruction. Raises: ExecutionError when there are not as many."""
+        outputs, vm_function = instruction.outputs, self._vm_function
+        if len(arrays) != len(outputs):
+            raise ExecutionError(
+                "an instruction has another number of results",
+                where=f"{vm_function.name}, {instruction}",
+                found=len(arrays),
+            )
+        if vm_function.has_closures:
+            _check_kinds([vm_function.values[number] for number in outputs], arrays, vm_function.name)
+        for number, array in zip(outputs, arrays, strict=True):
+            self.values[number] = array
+
+    def collect(self, instruction: Instruction, arrays: Arrays) -> None:
+        """Keep arrays for the outputs beside them."""
+        for number, array in zip(instruction.outputs, arrays, strict=True):
+            self._collected.setdefault(number, []).append(array)
+
+    def collected(self, number: int) -> Arrays:
+        """What was kept for a value, which is forgotten."""
+        return self._collected.pop(number, ())
+
+
+def _reader(numbers: tuple[int, ...]) -> Callable[[Sequence[Any]], Arrays]:
+    """Return a function that picks some values; `itemgetter` alone would give a single one without a tuple around it."""
+    if len(numbers) > 1:
+        return itemgetter(*numbers)
+    return itemgetter(slice(numbers[0], numbers[0] + 1)) if numbers else itemgetter(slice(0))
+
+
+def _bound(vm_function: VMFunction, inputs: tuple[int, ...]) -> dict[tuple[int, ...], list[TensorSpec]]:
+    """Return the values whose sizes are read together: the inputs, and those of each such instruction."""
+    groups = [inputs, *(instruction.inputs for instruction in vm_function.code if instruction.name == bytecode.BIND)]
+    return {numbers: [vm_function.values[number] for number in numbers] for numbers in groups}
+
+
+def _check_kinds(specs: Sequence[TensorSpec], values: Arrays, where: str) -> None:
+    """Tensors stand for tensors, and closures for closures. Raises: ExecutionError."""
+    if len(specs) != len(values):
+        raise ExecutionError(
+            "a function is given another number of values", where=where, found=len(values), expected=len(specs)
+        )
+    for spec, value in zip(specs, values, strict=True):
+        if isinstance(spec, ClosureSpec) != isinstance(value, Closure):
+            found = "a closure" if isinstance(value, Closure) else "a tensor"
+            raise ExecutionError("a value is of the wrong kind", where=where, found=found, expected=repr(spec))

@@ -1,0 +1,200 @@
+"""CallTable: a program's steps as one table of native calls, walked by one fixed dispatch loop (`jit.dispatch_loop`).
+
+Without llvmlite the same table is walked through ctypes. The interpreter lock is free while native calls run.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from itertools import groupby
+from typing import NoReturn, TypeAlias
+
+from kernelyard.errors import ExecutionError
+from kernelyard.runtime.abi.ffi_error import take_raised
+from kernelyard.runtime.abi.module import NativeCall, Part, Step
+from kernelyard.runtime.execute.step_errors import StepLabel, step_error
+from kernelyard.runtime.jit.dispatch_loop import TABLE_WORDS, dispatch_loop
+
+_ERROR_RAISED = -1  # the status of a function of tvm-ffi that left an error behind
+_PROTOTYPE = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32, ctypes.c_void_p)
+
+Run: TypeAlias = Callable[[], None]
+
+
+@cache
+def table_walker() -> Callable[[ctypes.c_void_p], int]:
+    """Return the process's function that walks a table, given a pointer to it."""
+    compiled = dispatch_loop()
+    if compiled is None:
+        return _walk_with_ctypes
+    return ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(compiled.run_table)
+
+
+@cache
+def table_timer() -> Callable[[int, int], int]:
+    """Return the same with a place for the times."""
+    compiled = dispatch_loop()
+    if compiled is None:
+        return _time_with_ctypes
+    return ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p)(compiled.time_table)
+
+
+def _time_with_ctypes(table: int, times: int) -> int:
+    count, size = ctypes.c_int64.from_address(table).value, 8 * TABLE_WORDS
+    stamps = (ctypes.c_int64 * (2 * (count + 1))).from_address(times)
+    for record in range(count):
+        stamps[2 * record : 2 * record + 2] = divmod(time.perf_counter_ns(), 1_000_000_000)
+        one = (ctypes.c_int64 * (1 + TABLE_WORDS))(1)
+        ctypes.memmove(ctypes.addressof(one) + 8, table + 8 + size * record, size)
+        answer = _walk_with_ctypes(ctypes.c_void_p(ctypes.addressof(one)))
+        if answer:
+            return answer + (record << 32)
+    stamps[2 * count :] = divmod(time.perf_counter_ns(), 1_000_000_000)
+    return 0
+
+
+def _walk_with_ctypes(table: ctypes.c_void_p) -> int:
+    address, size = table.value or 0, TABLE_WORDS
+    count = ctypes.c_int64.from_address(address).value
+    words = (ctypes.c_int64 * (1 + size * count)).from_address(address)
+    record = 0
+    while record < count:
+        function, a, b, n, d = words[1 + size * record : 1 + size * (record + 1)]
+        if not function:
+            record = record + 1 if a and ctypes.c_bool.from_address(a).value else n
+            continue
+        status = _PROTOTYPE(function)(a, b, n, d)
+        if status:
+            return (record + 1) << 32 | (status & 0xFFFFFFFF)
+        record += 1
+    return 0
+
+
+class CallTable:
+    """Steps in order; runs of native calls become tables, Python steps run between them.
+
+    labels: what each step is, for messages. A native call without a function is a jump (see `dispatch_loop`).
+    Raises: ExecutionError for jumps among steps that are not native; when run, one naming the step that failed.
+    """
+
+    def __init__(self, steps: Sequence[Step], labels: Sequence[StepLabel] | None = None) -> None:
+        numbers = range(len(steps))
+        self._labels = tuple(labels) if labels is not None else tuple(StepLabel(f"step {i}") for i in numbers)
+        if len(self._labels) != len(steps):
+            raise ValueError(f"{len(self._labels)} labels for {len(steps)} steps")
+        self._steps = tuple(steps)
+        self.is_native = all(isinstance(step, NativeCall) for step in steps)
+        if not self.is_native and any(isinstance(step, NativeCall) and not step.function for step in steps):
+            raise ExecutionError("steps that Python runs cannot be jumped over", expected="native steps")
+        self._tables: list[ctypes.Array[ctypes.c_int64]] = []
+        self._segments = self._make_segments(steps)
+        # The usual program is one table: then running is this one call.
+        self.run: Run = self._segments[0] if len(self._segments) == 1 else self._run_segments
+
+    def _make_segments(self, steps: Sequence[Step]) -> list[Run]:
+        if not steps:
+            return [self._native_segment((), 0)]
+        segments: list[Run] = []
+        numbered = groupby(enumerate(steps), key=lambda item: isinstance(item[1], NativeCall))
+        for is_native, group in numbered:
+            members = list(group)
+            if is_native:
+                calls = [step for _, step in members if isinstance(step, NativeCall)]
+                segments.append(self._native_segment(calls, members[0][0]))
+            else:
+                segments += [
+                    partial(self._run_python, step, number)
+                    for number, step in members
+                    if not isinstance(step, NativeCall)
+                ]
+        return segments
+
+    def _native_segment(self, calls: Sequence[NativeCall], first: int) -> Run:
+        words = [len(calls), *(_signed(word) for call in calls for word in call)]
+        table = (ctypes.c_int64 * len(words))(*words)
+        self._tables.append(table)
+        # A pointer object made once: making one from an integer takes longer than the call itself.
+        walk, pointer, fail = table_walker(), ctypes.c_void_p(ctypes.addressof(table)), self.fail
+
+        def run_native() -> None:
+            answer = walk(pointer)
+            if answer:
+                fail(answer, first)
+
+        return run_native
+
+    @property
+    def address(self) -> int | None:
+        """Where the table lies when all steps are native: the program is one call of the dispatch loop with it."""
+        if not self.is_native or len(self._tables) != 1:
+            return None
+        return ctypes.addressof(self._tables[0])
+
+    def fail(self, answer: int, first: int = 0) -> NoReturn:
+        """Raise what the dispatch loop's answer says; `first` is the number of the table's first step."""
+        status = ctypes.c_int32(answer & 0xFFFFFFFF).value
+        said = take_raised() if status == _ERROR_RAISED else None
+        raise step_error("a native step failed", self._labels[first + (answer >> 32) - 1], said or f"status {status}")
+
+    def run_timed(self) -> list[float]:
+        """Run, and give the seconds that each step took."""
+        tables, seconds = iter(self._tables), list[float]()
+        for is_native, group in groupby(self._steps, key=lambda step: isinstance(step, NativeCall)):
+            if is_native:
+                seconds += self._time_native(next(tables), len(seconds))
+                continue
+            for step in group:
+                start = time.perf_counter()
+                if not isinstance(step, NativeCall):
+                    self._run_python(step, len(seconds))
+                seconds.append(time.perf_counter() - start)
+        return seconds
+
+    def _time_native(self, table: ctypes.Array[ctypes.c_int64], first: int) -> list[float]:
+        count = table[0]
+        stamps = (ctypes.c_int64 * (2 * (count + 1)))()
+        answer = table_timer()(ctypes.addressof(table), ctypes.addressof(stamps))
+        if answer:
+            self.fail(answer, first)
+        return [
+            (stamps[2 * n + 2] - stamps[2 * n]) + 1e-9 * (stamps[2 * n + 3] - stamps[2 * n + 1]) for n in range(count)
+        ]
+
+    def _run_python(self, step: Run, number: int) -> None:
+        try:
+            step()
+        except ExecutionError:
+            raise
+        except Exception as error:
+            raise step_error("a step failed", self._labels[number], f"{type(error).__name__}: {error}") from error
+
+    def _run_segments(self) -> None:
+        for segment in self._segments:
+            segment()
+
+
+class TimedStep:
+    """Runs a step of a program when it is called; `timed` does, and says where the time went.
+
+    describe: what each of the table's steps is, where a step of the program consists of several.
+    """
+
+    def __init__(self, table: CallTable, describe: Callable[[], Sequence[Part]] | None = None) -> None:
+        self._table = table
+        self._describe = describe
+
+    def __call__(self) -> None:
+        self._table.run()
+
+    def timed(self) -> tuple[float, Sequence[tuple[Part, float]]]:
+        """Return the seconds, and those of each part where they are known."""
+        seconds = self._table.run_timed()
+        parts = self._describe() if self._describe is not None else ()
+        return sum(seconds), tuple(zip(parts, seconds, strict=True)) if parts else ()
+
+
+def _signed(word: int) -> int:
+    return word - (1 << 64) if word >= 1 << 63 else word

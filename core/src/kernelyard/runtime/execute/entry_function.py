@@ -1,0 +1,145 @@
+"""EntryFunction: call a function of a virtual machine with arrays of any framework, and get Tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+
+import numpy as np
+
+from kernelyard import dtypes
+from kernelyard.errors import DeviceError, InputNameError, InputTypeError
+from kernelyard.runtime.device.tensor import Tensor, as_array
+
+if TYPE_CHECKING:
+    from kernelyard.runtime.device.array import AnyArray, DeviceArray
+    from kernelyard.runtime.execute.virtual_machine import VirtualMachine
+    from kernelyard.runtime.program.program import Program
+    from kernelyard.runtime.program.vm_function import VMFunction
+
+
+class FunctionRunner(Protocol):
+    """Runs a function on values: a `ProgramRunner` for a Program, a `BytecodeInterpreter` for a VM function."""
+
+    def try_fast_path(self, values: Sequence[Any]) -> Sequence[AnyArray] | None:
+        """Return the results where the values fit what ran last; None, with nothing done, where they do not."""
+        ...
+
+    def run(self, arrays: Sequence[AnyArray]) -> Sequence[AnyArray]:
+        """Return the results, which are the caller's own, for arrays of the inputs' dtypes."""
+        ...
+
+
+class EntryFunction:
+    """Checks feeds, runs the function, and names the results."""
+
+    def __init__(self, machine: VirtualMachine, function: Program | VMFunction, runner: FunctionRunner) -> None:
+        self._machine = machine
+        self._function = function
+        self._runner = runner
+        self._names = tuple(spec.name for spec in function.inputs)
+        self._dtypes = tuple(dtypes.to_numpy(spec.dtype) for spec in function.inputs)
+        self._result_names = tuple(spec.name for spec in function.outputs)
+
+    def __call__(self, *args: Any) -> Tensor | tuple[Tensor, ...]:
+        """Run on arguments in the order of the inputs; a single result comes by itself, several as a tuple.
+
+        Raises: InputNameError for a wrong number, InputTypeError, InputShapeError, ShapeError, ExecutionError.
+        """
+        if len(args) != len(self._names):
+            self._fail_count(args)
+        results = self._results(args)
+        return Tensor(results[0]) if len(results) == 1 else tuple(map(Tensor, results))
+
+    def run(self, feeds: Mapping[str, Any]) -> dict[str, Tensor]:
+        """Run on feeds by name; the results are by name, too. Raises: as calling it."""
+        results, names = self._results(self.in_order(feeds)), self._result_names
+        if len(names) == 1:  # as it mostly is: a third of the time
+            return {names[0]: Tensor(results[0])}
+        return dict(zip(names, map(Tensor, results), strict=True))
+
+    def in_order(self, feeds: Mapping[str, Any], first: Sequence[Any] = ()) -> list[Any]:
+        """Return feeds by name in the order of the inputs, after the `first` by position. Raises: InputNameError."""
+        if type(feeds) is not dict and not isinstance(feeds, Mapping):  # dict first: the other question takes longer
+            raise InputNameError(
+                "the feeds have no names",
+                where=self._function.name,
+                found=type(feeds).__name__,
+                expected=f"a dictionary of {', '.join(map(repr, self._function.inputs))}",
+                hint="call the executable itself to give inputs by position",
+            )
+        names = self._names[len(first) :] if first else self._names
+        if len(feeds) != len(names):
+            self._fail_names(feeds, names)
+        try:
+            values = [feeds[name] for name in names]
+        except KeyError:
+            self._fail_names(feeds, names)
+        return [*first, *values] if first else values
+
+    def take(self, values: Sequence[Any]) -> list[AnyArray]:
+        """Convert a value for each input to an array of its dtype: what lies on the machine's device stays there.
+
+        Raises: InputNameError, InputTypeError, DeviceError.
+        """
+        if len(values) != len(self._names):
+            self._fail_count(values)
+        return list(map(self._take_one, self._names, values, self._dtypes))
+
+    def _take_one(self, name: str, value: Any, dtype: np.dtype) -> AnyArray:
+        if type(value) is np.ndarray and value.dtype is dtype and self._machine.driver is None:
+            return value  # as it mostly is
+        try:
+            array = self._on_device(value)
+            array = as_array(value, dtype.name) if array is None else array
+        except (InputTypeError, DeviceError) as error:
+            error.where = f"input {name!r}"
+            raise
+        if array.dtype != dtype and array.dtype != dtype.newbyteorder():
+            raise InputTypeError(
+                "a feed has the wrong dtype",
+                where=f"input {name!r}",
+                found=array.dtype.name,
+                expected=dtype.name,
+                hint=f"convert it: numpy.asarray(x, {dtype.name!r})",
+            )
+        return array
+
+    def _on_device(self, value: Any) -> DeviceArray | None:
+        if self._machine.driver is None:
+            return None
+        from kernelyard.runtime.device.array import taken_in
+
+        return taken_in(self._machine.driver, value)
+
+    def _fail_count(self, values: Sequence[Any]) -> NoReturn:
+        raise InputNameError(
+            f"{self._function.name} takes {len(self._names)} inputs",
+            found=f"{len(values)} arguments",
+            expected=", ".join(map(repr, self._function.inputs)),
+        )
+
+    def _fail_names(self, feeds: Mapping[str, Any], names: Sequence[str]) -> NoReturn:
+        missing = [name for name in names if name not in feeds]
+        unknown = [name for name in feeds if name not in names]
+        parts = [f"no feed is called {name!r}" for name in missing] + [f"{name!r} is no input" for name in unknown]
+        hint = next(filter(None, (did_you_mean(name, missing or names) for name in unknown)), None)
+        raise InputNameError(
+            "the feeds are not the program's inputs",
+            where=self._function.name,
+            found="; ".join(parts),
+            expected=", ".join(map(repr, self._function.inputs)) or "no feeds",
+            hint=hint,
+        )
+
+    def _results(self, values: Sequence[Any]) -> Sequence[AnyArray]:
+        results = self._runner.try_fast_path(values)
+        return self._runner.run(self.take(values)) if results is None else results
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str | None:
+    """Return a hint for a name that is nearly one of the known, or None."""
+    import difflib  # only for messages: it takes long to import
+
+    close = difflib.get_close_matches(str(name), list(known), 1)
+    return f"did you mean {close[0]!r}?" if close else None

@@ -1,0 +1,267 @@
+"""Executable: a compiled model. Programs, the modules they call, constants, and what is known about the model."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from threading import RLock
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from kernelyard import dtypes
+from kernelyard.errors import ExecutionError
+from kernelyard.runtime.abi import memory
+from kernelyard.runtime.abi.module import RuntimeModule
+from kernelyard.runtime.abi.spec import TensorSpec, corrupted, shape_to_json
+from kernelyard.runtime.abi.threads import default_threads
+from kernelyard.runtime.program.program import Program, Register, Step
+
+if TYPE_CHECKING:
+    from kernelyard.runtime.device.device import Device
+    from kernelyard.runtime.device.tensor import Tensor
+    from kernelyard.runtime.execute.entry_function import EntryFunction
+    from kernelyard.runtime.execute.profile import Profile
+    from kernelyard.runtime.execute.virtual_machine import VirtualMachine
+    from kernelyard.runtime.program.vm_function import VMFunction
+    from kernelyard.runtime.report import Report
+
+__all__ = ["Executable", "Program", "Register", "Step", "TensorInfo", "TensorSpec"]
+
+MAIN = "main"
+
+
+class TensorInfo(NamedTuple):
+    """What callers see of an input or output: symbolic dims are texts.
+
+    Example:
+        >>> TensorInfo("x", ("batch", 3), "float32").shape
+        ('batch', 3)
+    """
+
+    name: str
+    shape: tuple[int | str, ...]
+    dtype: str
+
+
+class Executable:
+    """A compiled model: run it, save it.
+
+    programs: entry functions by name; `run` and `__call__` use "main", or the only one. vm_functions: functions with
+    branches or loops, and those that they call.
+    precision: what it was compiled in. fallbacks: programs that stand in for functions of modules, by symbol, where
+    these raise NoImplementationError on a device.
+    constants: arrays by digest, those of the modules included. threads: how many a run may use (None: the processors).
+    Raises: ArtifactCorruptedError when programs, modules and constants do not fit together.
+    """
+
+    def __init__(
+        self,
+        programs: Mapping[str, Program],
+        modules: Sequence[RuntimeModule],
+        constants: Mapping[str, np.ndarray],
+        metadata: Mapping[str, str] | None = None,
+        report_json: dict[str, Any] | None = None,
+        target: str = "cpu",
+        threads: int | None = None,
+        vm_functions: Mapping[str, VMFunction] | None = None,
+        precision: str = "float32",
+        fallbacks: Mapping[str, Program] | None = None,
+    ) -> None:
+        self.programs = dict(programs)
+        self.vm_functions = dict(vm_functions or {})
+        self.fallbacks = dict(fallbacks or {})
+        self.warned_of: set[str] = set()  # functions whose fallbacks have run
+        self.modules = tuple(modules)
+        self.constants = dict(constants)
+        self.metadata = dict(metadata or {})
+        self._report_json = report_json
+        self.target = target
+        self.precision = precision
+        self.lock = RLock()  # held while modules bind: they need not be safe against that themselves
+        self._threads = threads
+        self._report: Report | None = None
+        self._resident: dict[str, np.ndarray] = {}
+        own = (*self.programs.values(), *(b for each in self.vm_functions.values() for b in each.blocks))
+        for program in (*own, *self.fallbacks.values()):
+            self._link(program)
+        if self.fallbacks:
+            from kernelyard.runtime.execute.fallback import check_fallbacks  # few models have any
+
+            check_fallbacks(own, self.fallbacks)
+        for vm_function in self.vm_functions.values():
+            vm_function.check_links(self)
+
+    def _link(self, program: Program) -> None:
+        symbols = [set(module.symbols()) for module in self.modules]
+        for step in program.steps:
+            if step.module >= len(symbols) or step.symbol not in symbols[step.module]:
+                found = f"function {step.symbol!r} of module {step.module}"
+                raise corrupted(f"program {program.name!r}, step {step.label!r}", found, "a function that is there")
+        for number, register in enumerate(program.registers):
+            array = self.constants.get(register.digest) if register.kind == "constant" else None
+            if array is not None and (array.shape, dtypes.from_numpy(array.dtype)) == (register.shape, register.dtype):
+                continue
+            if register.kind == "constant":
+                found = "no constant" if array is None else f"{array.shape} {array.dtype}"
+                raise corrupted(f"program {program.name!r}, register {number}", found, repr(register.spec))
+
+    @property
+    def entries(self) -> dict[str, Program | VMFunction]:
+        """What callers may run, by name: programs, and those vm_functions that are not private."""
+        return {**self.programs, **{name: each for name, each in self.vm_functions.items() if not each.private}}
+
+    @property
+    def main(self) -> Program | VMFunction:
+        """The entry function that `run` and `__call__` use.
+
+        Raises: ExecutionError when there are several and none is "main".
+        """
+        entries = self.entries
+        if MAIN in entries:
+            return entries[MAIN]
+        if len(entries) != 1:
+            raise ExecutionError(
+                "the executable has several entry functions and no main",
+                found=", ".join(entries),
+                hint="choose one: VirtualMachine(exe)[name](...)",
+            )
+        return next(iter(entries.values()))
+
+    @property
+    def inputs(self) -> tuple[TensorInfo, ...]:
+        """The feeds of the main program, in order."""
+        return tuple(map(_info, self.main.inputs))
+
+    @property
+    def outputs(self) -> tuple[TensorInfo, ...]:
+        """The results of the main program, in order."""
+        return tuple(map(_info, self.main.outputs))
+
+    @property
+    def threads(self) -> int:
+        """How many threads a run may use; setting it takes effect with the next run."""
+        return self._threads or default_threads()
+
+    @threads.setter
+    def threads(self, count: int | None) -> None:
+        if count is not None and count < 1:
+            raise ExecutionError("a run needs at least one thread", found=count)
+        self._threads = count
+        for name in ("_machine", "_entry"):
+            self.__dict__.pop(name, None)
+
+    @property
+    def is_deterministic(self) -> bool:
+        """Whether it was compiled for a target with `deterministic=True`: see `kernelyard.Target`."""
+        return "deterministic=True" in self.target.split()
+
+    def binds_for_one_thread(self, module: RuntimeModule) -> bool:
+        """Return whether a module gets one thread alone, whatever number a run may use."""
+        return self.is_deterministic and not module.is_thread_invariant
+
+    @property
+    def report(self) -> Report:
+        """What was offloaded, what was declined and why.
+
+        Raises: ExecutionError when the executable was made without a report.
+        """
+        if self._report is None:
+            if self._report_json is None:
+                raise ExecutionError("this executable carries no report")
+            from kernelyard.runtime.report import Report
+
+            self._report = Report.from_json(self._report_json)
+        return self._report
+
+    @report.setter
+    def report(self, report: Report) -> None:
+        self._report, self._report_json = report, None
+
+    @property
+    def report_json(self) -> dict[str, Any] | None:
+        """The report as JSON data, None where there is none; written when it is first asked for."""
+        if self._report_json is None and self._report is not None:
+            self._report_json = self._report.to_json()
+        return self._report_json
+
+    @report_json.setter
+    def report_json(self, value: dict[str, Any] | None) -> None:
+        self._report, self._report_json = None, value
+
+    @cached_property
+    def _machine(self) -> VirtualMachine:
+        from kernelyard.runtime.execute.virtual_machine import VirtualMachine
+
+        return VirtualMachine(self)
+
+    @cached_property
+    def _entry(self) -> EntryFunction:
+        return self._machine.function(self.main.name)
+
+    def run(self, feeds: Mapping[str, Any]) -> dict[str, Tensor]:
+        """Run the main program by names: NumPy, torch, JAX, ... arrays in, Tensors out.
+
+        Safe to call from many threads. Raises: InputNameError, InputTypeError, InputShapeError, ShapeError.
+        """
+        return self._entry.run(feeds)
+
+    def __call__(self, *args: Any) -> Tensor | tuple[Tensor, ...]:
+        """Run the main program by position; a single result comes as it is, several as a tuple."""
+        return self._entry.__call__(*args)  # quicker than calling the object
+
+    def profile(
+        self, feeds: Mapping[str, Any] | Sequence[Any], calls: int = 10, device: Device | None = None
+    ) -> Profile:
+        """Where the time of the main program goes, step by step: a table (`print` it) and `save_trace(path)`.
+
+        feeds: by name, or in the order of the inputs. device: as `VirtualMachine` takes it. Raises: as `run`.
+        """
+        from kernelyard.runtime.execute.profile import profile
+
+        return profile(self, feeds, calls, device)
+
+    def resident(self, digest: str) -> np.ndarray:
+        """Return a constant where programs can read it: dense, 64-byte aligned, made once."""
+        with self.lock:
+            if digest not in self._resident:
+                self._resident[digest] = memory.aligned_copy(self.constants[digest])
+            return self._resident[digest]
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the executable to one `.kyar` file; on failure nothing is left behind.
+
+        Raises: ArtifactError, OSError.
+        """
+        from kernelyard.runtime.artifact import kyar
+
+        kyar.write(self, path)
+
+    def export_library(self, path: str | os.PathLike[str], standalone: bool | None = None) -> None:
+        """Write the executable to one shared library, compiled by the C compiler of this machine.
+
+        `kernelyard.load` loads it like an artifact. An entry function whose steps are all native code is called by C
+        programs too, without Python (`kernelyard.h`); `ky_run` of another says which step needs Python.
+        standalone: make that an error here (True), or say nothing of it here (False).
+        Libraries of backends are linked by the paths that they have on this machine.
+        Raises: ToolchainError (no C compiler), ArtifactError, BackendUnavailableError. Warns: LibraryWarning.
+        """
+        from kernelyard.runtime.export.library import export_library
+
+        export_library(self, path, standalone)
+
+    def inspect(self) -> str:
+        """Programs and modules as text for people."""
+        parts = [str(each) for each in (*self.programs.values(), *self.vm_functions.values())]
+        parts += [f"fallback {each}" for each in self.fallbacks.values()]
+        parts += [f"module {number}, {module.inspect()}" for number, module in enumerate(self.modules)]
+        return "\n\n".join(parts)
+
+    def __repr__(self) -> str:
+        inputs, outputs = (", ".join(map(repr, specs)) for specs in (self.main.inputs, self.main.outputs))
+        return f"Executable(({inputs}) -> ({outputs}))"
+
+
+def _info(spec: TensorSpec) -> TensorInfo:
+    return TensorInfo(spec.name, tuple(shape_to_json(spec.shape)), spec.dtype)

@@ -1,0 +1,125 @@
+"""ExecutionContext: the memory that one running call has to itself; ContextPool: how many of them there may be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from threading import Condition, get_ident
+from typing import TYPE_CHECKING
+
+from kernelyard.runtime.abi import memory
+from kernelyard.runtime.abi.memory import Workspace
+from kernelyard.runtime.execute.bound_program import AnyBoundProgram, BoundProgram
+from kernelyard.runtime.lru import LRU
+from kernelyard.runtime.program.execution_plan import ExecutionPlan
+
+if TYPE_CHECKING:
+    from kernelyard.runtime.execute.executable import Executable
+
+MAX_BOUND_PROGRAMS = 16
+MIN_ARENA_NBYTES = 1 << 16
+
+
+class ExecutionContext:
+    """Memory that one running call uses at a time, and the programs that are bound to it.
+
+    latest: by function, the bound program that ran its last call here, and the sizes that were known then.
+    is_temporary: no pool has it.
+    """
+
+    def __init__(self, is_temporary: bool = False, bound_program_type: type[BoundProgram] = BoundProgram) -> None:
+        self.is_temporary = is_temporary
+        self._bound_program_type = bound_program_type
+        self.owner_thread: int | None = None
+        self.latest: dict[object, tuple[tuple[int | None, ...], AnyBoundProgram]] = {}
+        self._arena = memory.aligned_bytes(0)
+        self._scratch = Workspace()
+        self._bound_programs: dict[int, LRU[ExecutionPlan, AnyBoundProgram]] = {}  # by the program's identity
+
+    def bind(self, plan: ExecutionPlan, executable: Executable, threads: int) -> AnyBoundProgram:
+        """Return the program of a plan bound to this context's memory; the last 16 of each program are kept."""
+        kept = self._bound_programs.setdefault(id(plan.program), LRU(MAX_BOUND_PROGRAMS))
+        return kept.get_or_make(plan, lambda: self._bind(plan, executable, threads))
+
+    def forget(self) -> None:
+        """Bind everything anew when it is next called."""
+        for kept in self._bound_programs.values():
+            kept.clear()
+        self.latest.clear()
+
+    def _bind(self, plan: ExecutionPlan, executable: Executable, threads: int) -> AnyBoundProgram:
+        if plan.arena_nbytes > self._arena.nbytes:
+            # Room to grow costs addresses only: pages that no plan touches are never there.
+            self._arena = memory.aligned_bytes(max(plan.arena_nbytes, 2 * self._arena.nbytes, MIN_ARENA_NBYTES))
+            self.forget()  # what is bound to the old arena would keep it
+        return self._bound_program_type(plan, executable, self._arena, self._scratch, threads)
+
+
+class ContextPool:
+    """At most `size` contexts. A call acquires one and releases it; while all are taken, others wait.
+
+    A thread that has a context already (an instrument or a Python step that calls the program again) does not wait: it
+    might wait for itself. It gets a temporary one.
+
+    Example:
+        >>> pool = ContextPool(2)
+        >>> first = pool.acquire()
+        >>> pool.release(first)
+        >>> pool.acquire() is first
+        True
+    """
+
+    def __init__(self, size: int, make_context: Callable[[bool], ExecutionContext] = ExecutionContext) -> None:
+        self.size = size
+        self._make_context = make_context  # of whether it is a temporary one
+        self._contexts: list[ExecutionContext] = []
+        self._idle: list[ExecutionContext] = []
+        self._handed: list[ExecutionContext] = []  # for those who wait, so that nobody overtakes them for ever
+        self._waiting = 0
+        self._changed = Condition()
+
+    def __len__(self) -> int:
+        """Return how many contexts there are: as many as were ever in use at the same time."""
+        return len(self._contexts)
+
+    def acquire(self) -> ExecutionContext:
+        """Return a context that nobody else uses until `release`: the one released last, where there is one."""
+        try:
+            context = self._idle.pop()
+        except IndexError:
+            context = self._make_or_wait()
+        context.owner_thread = get_ident()
+        return context
+
+    def release(self, context: ExecutionContext) -> None:
+        """Let others have a context."""
+        context.owner_thread = None
+        if context.is_temporary:
+            return
+        if not self._waiting:  # whoever begins to wait raises this first, and looks at the idle contexts afterwards
+            self._idle.append(context)
+            return
+        with self._changed:
+            self._handed.append(context)
+            self._changed.notify()
+
+    def _make_or_wait(self) -> ExecutionContext:
+        me = get_ident()
+        with self._changed:
+            if self._handed:
+                return self._handed.pop()
+            if len(self._contexts) < self.size:
+                self._contexts.append(self._make_context(False))
+                return self._contexts[-1]
+            if any(context.owner_thread == me for context in self._contexts):
+                return self._make_context(True)
+            self._waiting += 1
+            try:
+                while True:
+                    if self._handed:
+                        return self._handed.pop()
+                    with suppress(IndexError):
+                        return self._idle.pop()
+                    self._changed.wait()
+            finally:
+                self._waiting -= 1

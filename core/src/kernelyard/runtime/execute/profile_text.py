@@ -1,0 +1,108 @@
+"""A profile as a table for people, and as a trace for Perfetto or Chrome."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kernelyard.runtime.text_table import aligned, amount
+
+if TYPE_CHECKING:
+    from kernelyard.runtime.execute.profile import Profile, StepTime
+
+MAX_PARTS_SHOWN = 60  # characters
+MAX_ROWS = 60  # that the table shows; `steps` has all
+_HEAD = ("time", "share", "bytes", "GB/s", "FLOPs", "GFLOP/s", "module", "function", "label", "parts")
+OVERHEAD = "feeds in, results out"
+
+
+class _Row(NamedTuple):
+    seconds: float
+    nbytes: int | None
+    flops: int | None
+    names: tuple[str, str, str, str]
+
+    def cells(self, call_seconds: float) -> tuple[str, ...]:
+        share = f"{100 * self.seconds / call_seconds:.1f} %" if call_seconds else ""
+        rates = [
+            cell
+            for number in (self.nbytes, self.flops)
+            for cell in (("", "") if number is None else (amount(number), _rate(number, self.seconds)))
+        ]
+        return (_duration(self.seconds), share, *rates, *self.names)
+
+
+def table_lines(of: Profile) -> list[str]:
+    """What took longest first, as shares of a call: steps, or what they consist of where that is known."""
+    rows = sorted(_rows(of), key=lambda row: -row.seconds)
+    more = [f"... and {len(rows) - MAX_ROWS} more"] if len(rows) > MAX_ROWS else []
+    shown = [_HEAD, *(row.cells(of.call_seconds) for row in rows[:MAX_ROWS])]
+    modules: dict[str, float] = {}
+    for step in of.steps:
+        modules[step.module] = modules.get(step.module, 0.0) + step.seconds
+    sums = " · ".join(
+        f"{module} {_duration(seconds)} ({100 * seconds / of.seconds if of.seconds else 0:.1f} %)"
+        for module, seconds in sorted(modules.items(), key=lambda item: -item[1])
+    )
+    counted = f"{len(of.steps)} steps {_duration(of.seconds)}; a whole call {_duration(of.call_seconds)}"
+    overhead = f" and {OVERHEAD} {_duration(of.overhead_seconds)}" if of.overhead_seconds else ""
+    told = f"steps{overhead} explain {100 * of.explained:.1f} % of a call"
+    return [*aligned(shown), *more, f"{counted}; medians of {of.calls} calls", sums, told]
+
+
+def _rows(of: Profile) -> Iterator[_Row]:
+    for step in of.steps:
+        for part in step.inside:
+            names = (step.module, step.symbol, part.label, part.implementation)
+            yield _Row(part.seconds, part.nbytes or None, part.flops, names)
+        if not step.inside:
+            names = (step.module, step.symbol, step.label, _counted(step.parts))
+            yield _Row(step.seconds, step.nbytes, step.flops, names)
+    if of.overhead_seconds:
+        yield _Row(of.overhead_seconds, None, None, ("", "", OVERHEAD, ""))
+
+
+def trace_events(of: Profile) -> list[dict[str, Any]]:
+    """Steps one after the other, and what they consist of below them."""
+    modules = list(dict.fromkeys(step.module for step in of.steps))
+    events: list[dict[str, Any]] = [{"ph": "M", "pid": 1, "name": "process_name", "args": {"name": "kernelyard"}}]
+    events += [
+        {"ph": "M", "pid": 1, "tid": number, "name": "thread_name", "args": {"name": module}}
+        for number, module in enumerate(modules, start=1)
+    ]
+    start = 0.0
+    for step in of.steps:
+        events += _step_events(of, step, start, 1 + modules.index(step.module))
+        start += step.seconds
+    return events
+
+
+def _step_events(of: Profile, step: StepTime, start: float, thread: int) -> list[dict[str, Any]]:
+    def event(name: str, category: str, start: float, seconds: float, facts: dict[str, Any]) -> dict[str, Any]:
+        place = {"ph": "X", "pid": 1, "tid": thread, "name": name, "cat": category}
+        return {**place, "ts": start * 1e6, "dur": seconds * 1e6, "args": facts}
+
+    facts = {"symbol": step.symbol, "bytes": step.nbytes, "flops": step.flops, "share": of.share(step)}
+    facts["parts"] = list(step.parts)
+    events = [event(step.label or step.symbol, step.module, start, step.seconds, facts)]
+    for part in step.inside:
+        inside = {"implementation": part.implementation, "bytes": part.nbytes, "flops": part.flops}
+        events.append(event(part.label, f"{step.module} part", start, part.seconds, inside))
+        start += part.seconds
+    return events
+
+
+def _counted(parts: Sequence[str]) -> str:
+    text = " ".join(part if count == 1 else f"{part}×{count}" for part, count in Counter(parts).items())
+    return text if len(text) <= MAX_PARTS_SHOWN else f"{text[: MAX_PARTS_SHOWN - 3]}..."
+
+
+def _rate(number: int, seconds: float) -> str:
+    return f"{number / seconds / 1e9:.3g}" if seconds else ""
+
+
+def _duration(seconds: float) -> str:
+    if seconds >= 1:
+        return f"{seconds:.3g} s"
+    return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} µs"

@@ -1,0 +1,72 @@
+"""ProgramRunner: run a program on arrays; VM functions run their blocks by it, too."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from kernelyard.runtime.lru import LRU
+from kernelyard.runtime.program.execution_plan import NOTHING, ExecutionPlan, Shapes
+from kernelyard.runtime.program.program import Program
+
+if TYPE_CHECKING:
+    from kernelyard.runtime.device.array import AnyArray
+    from kernelyard.runtime.execute.virtual_machine import VirtualMachine
+
+MAX_PLANS = 16
+Sizes = tuple[int | None, ...]
+"""Of a program's symbols, as a VM function knows them; none where the shapes of the inputs say them all."""
+
+
+class ProgramRunner:
+    """Finds the execution plan for the shapes of some arrays, and an execution context to run it in.
+
+    A call of a small program takes about a microsecond. So the bound program that ran last is tried first
+    (`try_fast_path`): it knows whether the values are NumPy arrays of its shapes and dtypes, as they usually are.
+    """
+
+    def __init__(self, machine: VirtualMachine, program: Program) -> None:
+        self._machine = machine
+        self._contexts = machine.contexts
+        self._program = program
+        self._plans: LRU[tuple[Shapes, Sizes], ExecutionPlan] = LRU(MAX_PLANS)
+
+    def try_fast_path(self, values: Sequence[Any], sizes: Sizes = ()) -> Sequence[AnyArray] | None:
+        """Return the results where the values and the sizes fit the call before; else None."""
+        machine, contexts = self._machine, self._contexts
+        context = contexts.acquire()
+        try:
+            latest = context.latest.get(self)
+            if latest is None or latest[0] != sizes or machine.step_hook is not None:
+                return None
+            return latest[1].try_fast_path(*values)
+        finally:
+            contexts.release(context)
+
+    def run(self, arrays: Sequence[AnyArray], symbols: Mapping[str, int] = NOTHING) -> Sequence[AnyArray]:
+        """Return the results for arrays of the inputs' dtypes; `symbols`: sizes that no shape of theirs tells."""
+        sizes = tuple(map(symbols.get, self._program.symbols)) if symbols else ()
+        results = self.try_fast_path(arrays, sizes)
+        return self._prepared(arrays, symbols, sizes) if results is None else results
+
+    def prepare(self, shapes: Shapes) -> None:
+        """Do what the first call with such shapes does before it runs. Raises: ShapeError, ExecutionError."""
+        context = self._contexts.acquire()
+        try:
+            context.bind(self._plan(shapes, NOTHING, ()), self._machine.executable, self._machine.threads)
+        finally:
+            self._contexts.release(context)
+
+    def _plan(self, shapes: Shapes, symbols: Mapping[str, int], sizes: Sizes) -> ExecutionPlan:
+        return self._plans.get_or_make((shapes, sizes), lambda: ExecutionPlan(self._program, shapes, symbols))
+
+    def _prepared(self, arrays: Sequence[AnyArray], symbols: Mapping[str, int], sizes: Sizes) -> Sequence[AnyArray]:
+        machine = self._machine
+        plan = self._plan(tuple([array.shape for array in arrays]), symbols, sizes)
+        context = self._contexts.acquire()
+        try:
+            bound = context.bind(plan, machine.executable, machine.threads)
+            context.latest[self] = sizes, bound
+            return bound.run(arrays) if machine.step_hook is None else bound.run_stepwise(arrays, machine.step_hook)
+        finally:
+            self._contexts.release(context)

@@ -1,0 +1,92 @@
+"""Memory of large results: what callers have let go of is handed out again.
+
+The system zeroes each page of new memory when it is first touched. For results of megabytes, such as the caches of a
+decoder, that takes longer than computing them. So blocks that nobody sees any more are kept for later calls.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import weakref
+from collections.abc import Sequence
+from functools import cache, partial
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from kernelyard.runtime.abi.memory import address_of, align, aligned_bytes
+
+# What a process keeps idle, at most.
+KEPT_BYTES = 128 << 20
+# Sizes between two powers of two are rounded up to one of so many, so that results that grow from call to call share.
+_STEPS = 8
+
+
+class ResultMemory:
+    """Blocks that are lent as arrays and come back by themselves; may be used from many threads.
+
+    Example:
+        >>> blocks = ResultMemory()
+        >>> first = blocks.empty((1000, 100), np.dtype(np.float32))
+        >>> address = address_of(first)
+        >>> del first
+        >>> address_of(blocks.empty((100, 1000), np.dtype(np.float32))) == address
+        True
+    """
+
+    def __init__(self, kept_bytes: int = KEPT_BYTES) -> None:
+        self._kept_bytes = kept_bytes
+        self._idle: dict[int, list[np.ndarray]] = {}
+        self.idle_nbytes = 0
+        # What is lent comes back in whatever thread lets go of it, and in the midst of anything when the garbage
+        # collector does: so the lock is one that a thread may take again, and nothing below waits while it is held.
+        self._lock = threading.RLock()
+        self._lent: dict[int, Any] = {}  # weak references by identity: arrays of ctypes have no hash
+
+    def empty(self, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
+        """Return an uninitialised dense array, 64-byte aligned; its memory comes back when no view of it is left.
+
+        Raises: ExecutionError when there is not enough memory.
+        """
+        size = size_class(prod(shape) * dtype.itemsize)
+        block = self._take(size)
+        if block is None:
+            block = aligned_bytes(size)
+        # The array and its views keep the lease alive, and nothing else does.
+        lease = _lease_type(size).from_address(address_of(block))
+        watch = weakref.ref(lease, partial(self._come_back, block))
+        self._lent[id(watch)] = watch
+        return np.ndarray(shape, dtype, memoryview(lease))
+
+    def _take(self, size: int) -> np.ndarray | None:
+        with self._lock:
+            blocks = self._idle.get(size)
+            if not blocks:
+                return None
+            self.idle_nbytes -= size
+            return blocks.pop()
+
+    def _come_back(self, block: np.ndarray, watch: Any) -> None:
+        del self._lent[id(watch)]
+        with self._lock:
+            if self.idle_nbytes + block.nbytes <= self._kept_bytes:
+                self.idle_nbytes += block.nbytes
+                self._idle.setdefault(block.nbytes, []).append(block)
+
+
+def size_class(nbytes: int) -> int:
+    """Return a size that is at least `nbytes`, and at most an eighth more.
+
+    Example:
+        >>> size_class(100_000), size_class(1 << 20), size_class((1 << 20) + 1)
+        (106496, 1048576, 1179648)
+    """
+    step = max(1 << max(nbytes - 1, 1).bit_length() - 1, _STEPS * align(1)) // _STEPS
+    return -(-nbytes // step) * step
+
+
+@cache
+def _lease_type(size: int) -> type[ctypes.Array[ctypes.c_uint8]]:
+    return ctypes.c_uint8 * size

@@ -1,0 +1,55 @@
+"""Errors of the code that a program's steps run: each names the step, the plugin with its version, and a way out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from kernelyard.errors import ExecutionError
+
+if TYPE_CHECKING:
+    from kernelyard.runtime.abi.module import RuntimeModule
+    from kernelyard.runtime.program.program import Step
+
+
+class StepLabel(NamedTuple):
+    """A step of a program, for messages.
+
+    step: what it runs. kind: that of its module, "" where no module runs it.
+    """
+
+    step: str
+    kind: str = ""
+
+
+def label_of(step: Step, modules: Sequence[RuntimeModule]) -> StepLabel:
+    """Return the label of a program's step."""
+    return StepLabel(step.label or step.symbol, modules[step.module].kind)
+
+
+def step_error(message: str, label: StepLabel, found: str) -> ExecutionError:
+    """Return the error for a step whose code failed; who owns the code is looked up here, as no run needs to know it.
+
+    Example:
+        >>> print(step_error("a step failed", StepLabel("node 'Add_1'", "zeus"), "status 1"))
+        [KY500] a step failed
+          where: node 'Add_1', run by zeus
+          found: status 1
+    """
+    if not label.kind:
+        return ExecutionError(message, where=label.step, found=found)
+    from kernelyard.runtime.artifact import loader
+
+    owner = loader.requirement(label.kind)
+    where = f"{label.step}, run by {label.kind}" + (f" of {owner.distribution} {owner.version}" if owner else "")
+    hint = None
+    if owner is not None and owner.distribution != "kernelyard":
+        without = f"backends that leave {label.kind} out, or kernelyard -p no:{label.kind}"
+        hint = f"pip install --upgrade {owner.distribution}, or compile the model again without it ({without})"
+    return ExecutionError(message, where=where, found=found, hint=hint)
+
+
+def bind_error(symbol: str, label: StepLabel, error: Exception) -> ExecutionError:
+    """Return the error for a module that cannot bind one of its functions."""
+    message = f"the {label.kind} module cannot prepare {symbol} for these shapes"
+    return step_error(message, label, f"{type(error).__name__}: {error}")

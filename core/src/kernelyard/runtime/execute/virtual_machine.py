@@ -1,0 +1,221 @@
+"""VirtualMachine: runs the entry functions of an Executable on a device."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from enum import IntEnum
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
+
+import numpy as np
+
+from kernelyard.errors import DeviceError, ExecutionError
+from kernelyard.runtime.abi.threads import processors
+from kernelyard.runtime.device.device import Device
+from kernelyard.runtime.device.tensor import Tensor
+from kernelyard.runtime.execute.bound_program import BoundProgram, StepHook
+from kernelyard.runtime.execute.entry_function import EntryFunction, did_you_mean
+from kernelyard.runtime.execute.execution_context import ContextPool, ExecutionContext
+from kernelyard.runtime.execute.program_runner import ProgramRunner
+from kernelyard.runtime.program.program import Step
+
+if TYPE_CHECKING:
+    from kernelyard.runtime.execute.bound_device_program import DeviceConstants
+    from kernelyard.runtime.execute.bytecode_interpreter import BytecodeInterpreter
+    from kernelyard.runtime.execute.executable import Executable
+
+
+class VMInstrumentReturnKind(IntEnum):
+    """What an instrument may return from its call before a step."""
+
+    NO_OP = 0
+    SKIP_RUN = 1
+
+
+Instrument: TypeAlias = Callable[..., Any]
+"""`instrument(step, name, before_run, ret_value, *args)`; see `VirtualMachine.set_instrument`."""
+
+
+class BenchmarkResult(NamedTuple):
+    """Seconds per call, one number per repetition."""
+
+    results: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        return sum(self.results) / len(self.results)
+
+    @property
+    def median(self) -> float:
+        return float(np.median(self.results))
+
+    @property
+    def min(self) -> float:
+        return min(self.results)
+
+    @property
+    def max(self) -> float:
+        return max(self.results)
+
+    @property
+    def std(self) -> float:
+        return float(np.std(self.results))
+
+
+class VirtualMachine:
+    """An executable on a device: the first of the kind that it was compiled for, unless said otherwise.
+
+    On a device with memory of its own, feeds may lie there (whatever exports DLPack) or on the host, and results stay
+    there: `Tensor.numpy()` waits and copies, DLPack hands them on.
+
+    Plans (shapes, memory, bound steps) are kept for the last 16 sets of input shapes of each entry function. Calls from
+    many threads run at the same time, each on memory of its own: as many as `contexts` (the processors, unless said
+    otherwise); more wait.
+
+    Example:
+        vm = VirtualMachine(exe)
+        y = vm["main"](x)
+    """
+
+    bound_program_type: ClassVar[type[BoundProgram]] = BoundProgram  # of the CPU
+
+    def __init__(
+        self,
+        executable: Executable,
+        device: Device | None = None,
+        threads: int | None = None,
+        contexts: int | None = None,
+    ) -> None:
+        self.executable = executable
+        self.device = device or Device(executable.target.split()[0])
+        if executable.target.split()[0] != self.device.kind:
+            raise DeviceError(
+                f"a program compiled for {executable.target} cannot run on {self.device}", expected=executable.target
+            )
+        self.driver = self.device.open()
+        self.threads = threads or executable.threads
+        if contexts is not None and contexts < 1:
+            raise ExecutionError("a machine needs at least one context", found=contexts)
+        self.constants: DeviceConstants | None = None  # on a device
+        make_context: Callable[[bool], ExecutionContext] = partial(
+            ExecutionContext, bound_program_type=self.bound_program_type
+        )
+        if self.driver is not None:
+            from kernelyard.runtime.execute.bound_device_program import (  # never for the CPU
+                DeviceConstants,
+                DeviceExecutionContext,
+            )
+
+            self.constants = DeviceConstants(self.driver, executable)
+            make_context = partial(DeviceExecutionContext, self.driver, self.constants)
+        self.contexts = ContextPool(contexts or processors(), make_context)
+        self.step_hook: StepHook | None = None  # what `set_instrument` made of the instrument
+        self._instrument: Instrument | None = None
+        self._functions: dict[str, EntryFunction] = {
+            name: EntryFunction(self, program, ProgramRunner(self, program))
+            for name, program in executable.programs.items()
+        }
+        self._vm_functions = _vm_functions(self, executable) if executable.vm_functions else {}
+        for name, each in executable.vm_functions.items():
+            if not each.private:
+                self._functions[name] = EntryFunction(self, each, self._vm_functions[name])
+        self._saved: dict[str, Callable[[], Any]] = {}
+
+    def __getitem__(self, name: str) -> Callable[..., Any]:
+        """Return the entry function of that name (or saved under it): arrays in, a Tensor or a tuple of Tensors out.
+
+        Raises: ExecutionError.
+        """
+        return self._saved.get(name) or self.function(name)
+
+    def function(self, name: str) -> EntryFunction:
+        """Return the entry function of that name. Raises: ExecutionError."""
+        function = self._functions.get(name)
+        if function is None:
+            raise ExecutionError(
+                f"the executable has no entry function {name!r}",
+                expected=", ".join(self._functions),
+                hint=did_you_mean(name, self._functions),
+            )
+        return function
+
+    def wait(self, results: object = None) -> Any:
+        """Return the results, once the device has computed them; on the CPU they are there."""
+        if self.driver is not None:
+            self.driver.synchronize()
+        return results
+
+    def vm_function(self, name: str) -> BytecodeInterpreter:
+        """Return a function with control flow, private ones included, for those that call it."""
+        return self._vm_functions[name]
+
+    def run(self, name: str, feeds: Mapping[str, Any]) -> dict[str, Tensor]:
+        """Call an entry function by the names of its inputs; the results by name."""
+        return self.function(name).run(feeds)
+
+    def set_instrument(self, instrument: Instrument | None) -> None:
+        """Call `instrument(step, name, before_run, ret_value, *args)` before and after every step; None takes it away.
+
+        step: the program's Step (label, symbol, ...). name: its symbol. ret_value: None before, the outputs after.
+        args: the inputs. Tensors are views that hold only during the call. Returning `SKIP_RUN` before a step skips it.
+        """
+        self._instrument = instrument
+        self.step_hook = _step_hook(instrument) if instrument is not None else None
+
+    @property
+    def instrument(self) -> Instrument | None:
+        """What `set_instrument` set."""
+        return self._instrument
+
+    def save_function(self, name: str, saved_name: str, /, *args: Any, **feeds: Any) -> None:
+        """Bind arguments, in order or by name: afterwards `vm[saved_name]()` calls entry function `name` with them.
+
+        Raises: ExecutionError for a name that is taken, InputNameError, InputTypeError.
+        """
+        function = self.function(name)
+        if saved_name in self._functions:
+            raise ExecutionError(f"{saved_name!r} is an entry function already", hint="save it under another name")
+        arrays = function.take(function.in_order(feeds, args) if feeds else args)
+        self._saved[saved_name] = lambda: function(*arrays)
+
+    def time_evaluator(self, name: str, number: int = 10, repeat: int = 1) -> Callable[..., BenchmarkResult]:
+        """Return a function that takes the arguments of `vm[name]` and measures it: `repeat` times the mean of `number`
+        calls.
+
+        One call is made beforehand, so that preparing a plan is not measured.
+        """
+        if number < 1 or repeat < 1:
+            raise ExecutionError("nothing to measure", found=f"number={number}, repeat={repeat}", expected="at least 1")
+        function = self[name]
+
+        def evaluate(*args: Any) -> BenchmarkResult:
+            self.wait(function(*args))
+            results: list[float] = []
+            for _ in range(repeat):
+                start = time.perf_counter()
+                for _ in range(number):
+                    function(*args)
+                self.wait()
+                results.append((time.perf_counter() - start) / number)
+            return BenchmarkResult(tuple(results))
+
+        return evaluate
+
+
+def _vm_functions(machine: VirtualMachine, executable: Executable) -> dict[str, BytecodeInterpreter]:
+    from kernelyard.runtime.execute.bytecode_interpreter import BytecodeInterpreter  # few models have any
+
+    return {name: BytecodeInterpreter(machine, vm_function) for name, vm_function in executable.vm_functions.items()}
+
+
+def _step_hook(instrument: Instrument) -> StepHook:
+    def decide(
+        step: Step, run: Callable[[], None], inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]
+    ) -> None:
+        args = tuple(map(Tensor, inputs))
+        if instrument(step, step.symbol, True, None, *args) != VMInstrumentReturnKind.SKIP_RUN:
+            run()
+        instrument(step, step.symbol, False, tuple(map(Tensor, outputs)), *args)
+
+    return StepHook(decide)

@@ -1,0 +1,99 @@
+"""export_library: an executable as one shared library, for `kernelyard.load` and for programs in C.
+
+The library holds the artifact's bytes in a section of its own. Where every step of an entry function has native code
+(`RuntimeModule.native_unit`), it holds that code too, and C programs call the function without Python.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import warnings
+from collections.abc import Mapping
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kernelyard.dims.c_text import C_FUNCTIONS
+from kernelyard.errors import ArtifactError, LibraryWarning
+from kernelyard.runtime.abi.native_unit import NativeUnit
+from kernelyard.runtime.artifact import kyar
+from kernelyard.runtime.artifact.container import SECTION
+from kernelyard.runtime.export.tables import write_tables
+from kernelyard.runtime.jit.c_compiler import compile_library
+from kernelyard.runtime.program.program import Program
+from kernelyard.runtime.program.vm_function import VMFunction
+
+if TYPE_CHECKING:
+    from kernelyard.runtime.execute.executable import Executable
+
+EXPORTS = "{ global: ky_*; kyc_*; local: *; };\n"
+_EMBED = f"""
+__asm__(".section {SECTION},\\"a\\",%progbits\\n.balign 4096\\n.global ky_artifact\\n.hidden ky_artifact\\n"
+        "ky_artifact:\\n.incbin \\"model.kyar\\"\\n.previous\\n");
+"""
+# -Bsymbolic: a process may have several libraries, each with functions of the same names.
+_FLAGS = ("-pthread", "-Wl,--version-script=exports.map", "-Wl,-Bsymbolic")
+
+
+def export_library(executable: Executable, path: str | os.PathLike[str], standalone: bool | None = None) -> None:
+    """See `Executable.export_library`."""
+    units = {number: module.native_unit() for number, module in enumerate(executable.modules)}
+    native = {number: unit for number, unit in units.items() if unit is not None}
+    reasons = {
+        entry.name: reason
+        for entry in executable.entries.values()
+        if (reason := _needs_python(executable, entry, native))
+    }
+    if standalone:
+        _refuse(reasons)
+    with tempfile.TemporaryDirectory(prefix="kernelyard-") as folder:
+        saved = Path(folder, "model.kyar")
+        kyar.write(executable, saved)
+        _compile(Path(path), saved, write_tables(executable, native, saved, reasons), list(native.values()))
+    if standalone is None and reasons:
+        found = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+        warnings.warn(f"C programs cannot call all of {os.fspath(path)}. {found}", LibraryWarning, stacklevel=3)
+
+
+def _refuse(reasons: Mapping[str, str]) -> None:
+    for name, reason in reasons.items():
+        raise ArtifactError(
+            "the model cannot run without Python",
+            where=f"entry function {name!r}",
+            found=reason,
+            hint="compile it as found says, or leave out standalone=True: kernelyard.load loads the library then",
+        )
+
+
+def _compile(path: Path, saved: Path, tables: str, units: list[NativeUnit]) -> None:
+    program = ('#include "tables.h"', tables, _EMBED, _text("program.c"), _text("model.c"))
+    sources = {name: _text(name) for name in ("kernelyard.h", "tables.h")}
+    sources |= {"sizes.h": f"#include <stdint.h>\n{C_FUNCTIONS}", "model.c": "\n".join(program), "exports.map": EXPORTS}
+    sources |= {f"unit{number}.c": unit.source for number, unit in enumerate(units)}
+    compile_library(
+        sources,
+        path,
+        [data for unit in units for data in unit.objects],
+        [library for unit in units for library in unit.libraries],
+        _FLAGS,
+        {"model.kyar": saved},
+    )
+
+
+def _text(name: str) -> str:
+    return files("kernelyard.runtime.export").joinpath(name).read_text("utf-8")
+
+
+def _needs_python(executable: Executable, entry: Program | VMFunction, native: Mapping[int, NativeUnit]) -> str:
+    """Why an entry function cannot run without Python, and what to do about it; empty where it can."""
+    if not executable.target.startswith("cpu"):
+        return f"the model was compiled for {executable.target}; C programs run models for the CPU"
+    if isinstance(entry, VMFunction):
+        return "it has branches, loops, or sizes that depend on values: kernelyard.load runs it in Python"
+    for step in entry.steps:
+        if step.module not in native:
+            module = executable.modules[step.module]
+            place = f"the step {step.label or step.symbol}"
+            return f"{place} is run by {module.kind!r}, which needs Python: {module.native_hint}"
+    return ""

@@ -1,0 +1,185 @@
+"""What compilers made, kept between processes: files named by what they were made from.
+
+All of it is in one folder: `KERNELYARD_CACHE_DIR`, else `kernelyard` in the user's cache folder. `KERNELYARD_CACHE_MB`
+bounds each cache in it; 0 turns them off. Deleting the folder is always safe.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from logging import Logger
+
+DEFAULT_MB = 512
+_MAGIC = b"KYCACHE1"
+_DIGEST = hashlib.sha256().digest_size
+_ABANDONED_SECONDS = 3600  # a temporary file this old belongs to a process that was killed
+_KEPT_FRACTION = 0.75  # of the bound, once the oldest entries are dropped
+
+
+def cache_folder() -> Path:
+    """Where everything is kept."""
+    given = os.environ.get("KERNELYARD_CACHE_DIR")
+    if given:
+        return Path(given)
+    home, chosen = os.environ.get("HOME", ""), os.environ.get("XDG_CACHE_HOME", "")
+    if sys.platform == "linux" and home.startswith("/"):  # what platformdirs says, whose import takes long
+        return Path(chosen if chosen.startswith("/") else f"{home}/.cache", "kernelyard")
+    from platformdirs import user_cache_dir
+
+    return Path(user_cache_dir("kernelyard", appauthor=False))
+
+
+def own_folder(name: str) -> Path | None:
+    """Return the folder of that name in the cache folder, made if need be; None where others could write to it.
+
+    Code is loaded from such folders: what somebody else can write there would run as us.
+    """
+    folder = cache_folder() / name
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = folder.stat()
+    except OSError:
+        return None
+    is_ours = found.st_uid == os.getuid() and not stat.S_IMODE(found.st_mode) & (stat.S_IWGRP | stat.S_IWOTH)
+    return folder if is_ours and os.access(folder, os.W_OK) else None
+
+
+def max_bytes() -> int:
+    """Return the bound of each cache, from `KERNELYARD_CACHE_MB`; what is no number counts as not set."""
+    text = os.environ.get("KERNELYARD_CACHE_MB", "")
+    return (int(text) if text.isdecimal() else DEFAULT_MB) * 1_000_000
+
+
+class CacheUse(NamedTuple):
+    """Where a cache is, and how much is in it; folder: None where it is off or cannot be used."""
+
+    folder: Path | None
+    entries: int
+    nbytes: int
+    max_bytes: int
+
+    def __str__(self) -> str:
+        if self.folder is None:
+            return "off"
+        return (
+            f"{self.folder}, {self.entries} entries, {self.nbytes / 1e6:.1f} of at most {self.max_bytes / 1e6:.0f} MB"
+        )
+
+
+class DiskCache:
+    """Bytes by the digest of what they were made from; for many processes at once.
+
+    An entry appears complete or not at all, and holds a digest of its bytes: one that was damaged is dropped and
+    counts as missing. Nothing here raises for a full disk or a folder that cannot be used: then nothing is kept.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> from unittest.mock import patch
+        >>> with TemporaryDirectory() as folder:
+        ...     with patch.dict(os.environ, KERNELYARD_CACHE_DIR=folder, KERNELYARD_CACHE_MB="1"):
+        ...         cache = DiskCache("example")
+        ...         cache.put("text that was compiled", b"code")
+        ...         cache.get("text that was compiled"), cache.get("another text")
+        (b'code', None)
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._nbytes: int | None = None  # about how much is there; None: not counted yet
+
+    def get(self, key: str) -> bytes | None:
+        """What was put there, None when nothing was."""
+        path = self._path(key)
+        if path is None:
+            return None
+        try:
+            data = path.read_bytes()
+        except OSError:
+            return None
+        payload = data[len(_MAGIC) + _DIGEST :]
+        if data != _framed(payload):
+            _log().warning("a damaged entry of the cache is dropped: %s", path)
+            _delete(path)
+            return None
+        with suppress(OSError):
+            os.utime(path)  # what is used stays longest
+        return payload
+
+    def put(self, key: str, payload: bytes) -> None:
+        """Keep bytes; the entries that were not used for longest go where the bound is passed."""
+        path = self._path(key)
+        data = _framed(payload)
+        if path is None or len(data) > max_bytes():
+            return
+        temporary = path.with_name(f".{path.name}.{os.urandom(6).hex()}.tmp")
+        try:
+            temporary.write_bytes(data)
+            os.replace(temporary, path)
+        except OSError as error:
+            _log().info("nothing is kept in %s: %s", path.parent, error)
+            _delete(temporary)
+            return
+        self._nbytes = None if self._nbytes is None else self._nbytes + len(data)
+        if self._nbytes is None or self._nbytes > max_bytes():
+            self._nbytes = _tidy(path.parent, max_bytes())
+
+    def use(self) -> CacheUse:
+        """Where the cache is, and how much is in it."""
+        folder = self._folder()
+        sizes = [] if folder is None else [status.st_size for _, status in _files(folder)]
+        return CacheUse(folder, len(sizes), sum(sizes), max_bytes())
+
+    def _folder(self) -> Path | None:
+        return own_folder(self.name) if max_bytes() else None
+
+    def _path(self, key: str) -> Path | None:
+        folder = self._folder()
+        return None if folder is None else folder / hashlib.sha256(key.encode()).hexdigest()
+
+
+def _log() -> Logger:
+    import logging  # takes long, for what hardly ever happens
+
+    return logging.getLogger(__name__)
+
+
+def _framed(payload: bytes) -> bytes:
+    return b"".join((_MAGIC, hashlib.sha256(payload).digest(), payload))
+
+
+def _delete(path: Path) -> None:
+    with suppress(OSError):
+        path.unlink(missing_ok=True)
+
+
+def _files(folder: Path) -> list[tuple[Path, os.stat_result]]:
+    """Entries, and what other processes are writing, oldest first; files may go at any time."""
+    files: list[tuple[Path, os.stat_result]] = []
+    with suppress(OSError), os.scandir(folder) as found:
+        for entry in found:
+            with suppress(OSError):
+                files.append((Path(entry.path), entry.stat(follow_symlinks=False)))
+    return sorted(files, key=lambda file: (file[1].st_mtime, file[0]))
+
+
+def _tidy(folder: Path, bound: int) -> int:
+    """Delete abandoned files and, where entries pass the bound, the oldest; returns how many bytes are left."""
+    now = time.time()
+    files = _files(folder)
+    nbytes = sum(status.st_size for _, status in files)
+    most = bound if nbytes <= bound else int(bound * _KEPT_FRACTION)
+    for path, status in files:
+        is_temporary = path.suffix == ".tmp"
+        if now - status.st_mtime > _ABANDONED_SECONDS if is_temporary else nbytes > most:
+            _delete(path)
+            nbytes -= status.st_size
+    return nbytes

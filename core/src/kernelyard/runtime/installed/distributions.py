@@ -1,0 +1,140 @@
+"""Distributions that pip installed, found by the names of their metadata folders.
+
+`importlib.metadata` says the same, but its import and its reading of headers take longer than many a program takes to
+load. It is asked where archives or finders of their own hold distributions. Source of the layout: packaging.python.org,
+"Recording installed projects" and "Core metadata specifications".
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from importlib import metadata
+
+CORE = "kernelyard"
+_SUFFIXES = (".dist-info", ".egg-info")
+
+
+class Distribution:
+    """What is installed under one name.
+
+    key: the name as far as names are told apart. site: the folder that its files are named from. folder: that of its
+    metadata.
+
+    Example:
+        >>> next(each.name for each in installed() if each.key == "numpy")
+        'numpy'
+    """
+
+    def __init__(self, key: str, site: str, folder: str = "") -> None:
+        self.key = key
+        self.site = site
+        self.folder = folder
+
+    def read(self, file: str) -> str:
+        """Return a file of the metadata, "" where there is none that can be read."""
+        try:
+            with open(os.path.join(self.folder, file), encoding="utf-8", errors="replace") as opened:
+                return opened.read()
+        except OSError:
+            return ""
+
+    @property
+    def name(self) -> str:
+        """The name as its metadata spells it, "unknown" where that cannot be read."""
+        return self._header("Name") or "unknown"
+
+    @property
+    def version(self) -> str:
+        """The version, "" where its metadata cannot be read."""
+        return self._header("Version")
+
+    def files(self, name: str) -> list[str]:
+        """Return the paths of its files of that name, as its record has them."""
+        lines = [line for line in self.read("RECORD").splitlines() if name in line]
+        recorded = [line.rsplit(",", 2)[0].strip('"') for line in lines]
+        return [os.path.normpath(os.path.join(self.site, path)) for path in recorded if os.path.basename(path) == name]
+
+    @property
+    def extras(self) -> list[str]:
+        """The names of its extras (`Provides-Extra`)."""
+        return self._headers("Provides-Extra")
+
+    def _header(self, field: str) -> str:
+        return next(iter(self._headers(field)), "")
+
+    def _headers(self, field: str) -> list[str]:
+        headers = (self.read("METADATA") or self.read("PKG-INFO")).partition("\n\n")[0]
+        return re.findall(rf"^{field}:[ \t]*(.*\S)", headers, re.MULTILINE | re.IGNORECASE)
+
+
+class _Other(Distribution):
+    """One that lies elsewhere than in a folder on `sys.path`."""
+
+    def __init__(self, found: metadata.Distribution) -> None:
+        super().__init__(normalized(found.name), str(found.locate_file("")))
+        self._found = found
+
+    def read(self, file: str) -> str:
+        return self._found.read_text(file) or ""
+
+
+def normalized(name: str) -> str:
+    """Return a distribution's name as far as names are told apart.
+
+    Example:
+        >>> normalized("Kernelyard-fast.NPU")
+        'kernelyard_fast_npu'
+    """
+    return re.sub(r"[-_.]+", "_", name).lower()
+
+
+def installed() -> Iterator[Distribution]:
+    """Each distribution once: of several with one name that which comes first on `sys.path`, as imports see it."""
+    seen: set[str] = set()
+    for each in _all():
+        if each.key not in seen:
+            seen.add(each.key)
+            yield each
+
+
+def find_distribution(name: str) -> Distribution | None:
+    """Return the distribution of that name, None where it is not installed."""
+    key = normalized(name)
+    return next((each for each in installed() if each.key == key), None)
+
+
+def install_line(extra: str) -> str | None:
+    """Return the pip line for an extra of Kernelyard, None where it has none of that name."""
+    core = find_distribution(CORE)
+    return f"pip install '{CORE}[{extra}]'" if core is not None and extra in core.extras else None
+
+
+def _all() -> Iterator[Distribution]:
+    others = any(hasattr(finder, "find_distributions") for finder in sys.meta_path if not _is_of_python(finder))
+    for site in sys.path:
+        try:
+            names = sorted(os.listdir(site or "."))
+        except NotADirectoryError:
+            others = True
+        except OSError:  # what is not there
+            continue
+        else:
+            others = others or site.endswith(".egg")
+            for name in names:
+                if name.endswith(_SUFFIXES):
+                    key = normalized(name.rpartition(".")[0].partition("-")[0])
+                    yield Distribution(key, site, os.path.join(site, name))
+    if others:
+        from importlib import metadata
+
+        yield from map(_Other, metadata.distributions())
+
+
+def _is_of_python(finder: object) -> bool:
+    return getattr(finder, "__module__", "") == "_frozen_importlib_external"

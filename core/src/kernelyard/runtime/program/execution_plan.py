@@ -1,0 +1,104 @@
+"""Plan: the shapes and the memory layout of a program's registers, for one set of input shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+from kernelyard import dims
+from kernelyard.errors import ShapeError
+from kernelyard.runtime.abi import memory
+from kernelyard.runtime.abi.shapes import DimValues, solve_symbols
+from kernelyard.runtime.program.memory_plan import Lifetime, plan_memory
+from kernelyard.runtime.program.program import Program
+
+Shapes = tuple[tuple[int, ...], ...]
+NOTHING: Mapping[str, int] = MappingProxyType({})
+
+
+class ExecutionPlan:
+    """What is known about a program once the shapes of its inputs are.
+
+    known: sizes of symbols that do not follow from the inputs alone. values: of the symbolic dims. shapes: one per
+    register. offsets: where inputs and buffers lie, by register, in an arena of `arena_nbytes`; registers whose
+    lifetimes are disjoint share bytes.
+    Raises: InputShapeError for shapes that the inputs cannot have, ShapeError naming the step that cannot work on them.
+    """
+
+    def __init__(self, program: Program, shapes: Shapes, known: Mapping[str, int] = NOTHING) -> None:
+        self.program = program
+        self.input_shapes = shapes
+        self.roots = tuple(map(program.root, range(len(program.registers))))
+        self.values: dict[str, int] = {name: known[name] for name in program.symbols if name in known}
+        solve_symbols(program.inputs, shapes, self.values)
+        _check_sizes(program, self.values)
+        self.shapes = _register_shapes(program, self.values)
+        self.offsets, self.arena_nbytes = self._lay_out()
+
+    def _lay_out(self) -> tuple[dict[int, int], int]:
+        spans = spans_of(self.program)
+        plan = plan_memory([Lifetime(self._nbytes(r), first, last) for r, (first, last) in spans.items()])
+        return dict(zip(spans, plan.offsets, strict=True)), plan.nbytes
+
+    def _nbytes(self, register: int) -> int:
+        return memory.nbytes_of(self.shapes[register], self.program.registers[register].dtype)
+
+
+def spans_of(program: Program) -> dict[int, tuple[int, int]]:
+    """First and last time, in steps, at which inputs and buffers are needed, by register: inputs exist before the first
+    step, results until after the last."""
+    roots = tuple(map(program.root, range(len(program.registers))))
+    kinds = [register.kind for register in program.registers]
+    spans = {number: [-1, -1] for number, kind in enumerate(kinds) if kind == "input"}
+    for now, step in enumerate(program.steps):
+        for register in step.outputs:  # a step that is jumped over may have written it before
+            spans.setdefault(roots[register], [now, now])[1] = now
+        for register in step.inputs:
+            if roots[register] in spans:
+                spans[roots[register]][1] = now
+    for number, jump in enumerate(program.jumps):
+        span = spans.get(roots[jump.condition]) if jump.condition >= 0 else None
+        if span is not None:
+            span[1] = max(span[1], jump.place - number - 1)  # the step before it
+    for register in program.results:
+        if roots[register] in spans:
+            spans[roots[register]][1] = len(program.steps)
+    return {register: (first, last) for register, (first, last) in spans.items()}
+
+
+def _check_sizes(program: Program, values: Mapping[str, int]) -> None:
+    known = DimValues(values)
+    for check in program.checks:
+        try:
+            left, right = known(check.left), known(check.right)
+        except ShapeError as error:
+            raise _misfit(check.where, values, error.message) from error
+        if left != right:
+            raise _misfit(check.where, values, f"{check.left} is {left}, but {check.right} is {right}")
+
+
+def _register_shapes(program: Program, values: Mapping[str, int]) -> list[tuple[int, ...]]:
+    known = DimValues(values)
+    shapes: list[tuple[int, ...]] = []
+    for number, register in enumerate(program.registers):
+        try:
+            shape = known.shape(register.shape)
+        except ShapeError as error:
+            raise _shape_error(program, number, values, error.message) from error
+        if any(dim < 0 for dim in shape):
+            raise _shape_error(program, number, values, f"the shape {shape} has a negative size")
+        if register.kind == "alias" and dims.product(shape) != dims.product(shapes[register.source]):
+            raise _shape_error(program, number, values, f"{shapes[register.source]} cannot be reshaped to {shape}")
+        shapes.append(shape)
+    return shapes
+
+
+def _shape_error(program: Program, register: int, values: Mapping[str, int], message: str) -> ShapeError:
+    root = program.root(register)
+    makers: Sequence[str] = [step.label or step.symbol for step in program.steps if root in step.outputs]
+    return _misfit(next(iter(makers), None), values, message)
+
+
+def _misfit(where: str | None, values: Mapping[str, int], message: str) -> ShapeError:
+    given = ", ".join(f"{name} = {value}" for name, value in sorted(values.items()))
+    return ShapeError(f"inputs of these sizes do not fit: {message}", where=where, found=given or None)

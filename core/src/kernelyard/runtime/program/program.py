@@ -1,0 +1,260 @@
+"""Program: what the virtual machine runs for one entry function. Registers, and steps over them, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from kernelyard import dims
+from kernelyard.dims import Dim, Shape
+from kernelyard.runtime.abi.spec import Fields, TensorSpec, corrupted, shape_to_json
+
+REGISTER_KINDS = ("input", "constant", "buffer", "alias")
+
+
+@dataclass(frozen=True)
+class Register:
+    """A tensor of a program.
+
+    kind: "input" (number `index` of the inputs), "constant" (`digest`), "buffer" (written by one step), or "alias"
+      (the bytes of register `source`, which comes before, in another shape).
+    """
+
+    shape: Shape
+    dtype: str
+    kind: str
+    index: int = -1
+    digest: str = ""
+    source: int = -1
+
+    @property
+    def spec(self) -> TensorSpec:
+        return TensorSpec(self.shape, self.dtype)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the register as JSON data."""
+        own = {"input": ("index", self.index), "constant": ("digest", self.digest), "alias": ("source", self.source)}
+        extra = dict([own[self.kind]]) if self.kind in own else {}
+        return {"kind": self.kind, "shape": shape_to_json(self.shape), "dtype": self.dtype, **extra}
+
+
+@dataclass(frozen=True)
+class Step:
+    """A call of function `symbol` of module number `module`: reads registers `inputs`, writes registers `outputs`."""
+
+    module: int
+    symbol: str
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    label: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the step as JSON data."""
+        return {
+            "module": self.module,
+            "symbol": self.symbol,
+            "inputs": list(self.inputs),
+            "outputs": list(self.outputs),
+            "label": self.label,
+        }
+
+
+class Jump(NamedTuple):
+    """The program goes on at `target` where register `condition` is false; always, where that is -1.
+
+    place, target: positions among steps and jumps, counted together; the target comes later, or is the end.
+    """
+
+    place: int
+    target: int
+    condition: int = -1
+
+
+class SizeCheck(NamedTuple):
+    """Two dims that must be equal once the sizes are known; `where` says what needs it."""
+
+    left: Dim
+    right: Dim
+    where: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the check as JSON data."""
+        return {"dims": shape_to_json((self.left, self.right)), "where": self.where}
+
+
+@dataclass(frozen=True)
+class Program:
+    """One entry function, checked when it is made.
+
+    inputs: the feeds, in order. outputs: names of the results; `results` are their registers.
+    symbols: names of the symbolic dims; the shapes of the inputs give their values. checks: what these must satisfy.
+    jumps: over steps; programs that are saved have none (see `flatten_control_flow`).
+    Raises: ArtifactCorruptedError when the parts do not fit together.
+    """
+
+    name: str
+    symbols: tuple[str, ...]
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    registers: tuple[Register, ...]
+    steps: tuple[Step, ...]
+    results: tuple[int, ...]
+    checks: tuple[SizeCheck, ...] = ()
+    jumps: tuple[Jump, ...] = ()
+
+    def __post_init__(self) -> None:
+        where = f"program {self.name!r}"
+        _check_registers(self, where)
+        _check_steps(self, where)
+        _check_results(self, where)
+
+    def digests(self) -> tuple[str, ...]:
+        """Digests of the constants that registers hold, each once."""
+        return tuple(dict.fromkeys(register.digest for register in self.registers if register.kind == "constant"))
+
+    def root(self, register: int) -> int:
+        """Return the register whose bytes this one shows: itself, unless it is an alias."""
+        while self.registers[register].kind == "alias":
+            register = self.registers[register].source
+        return register
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the program as JSON data."""
+        return {
+            "name": self.name,
+            "symbols": list(self.symbols),
+            "inputs": [spec.to_json() for spec in self.inputs],
+            "outputs": [spec.to_json() for spec in self.outputs],
+            "registers": [register.to_json() for register in self.registers],
+            "steps": [step.to_json() for step in self.steps],
+            "results": list(self.results),
+            "checks": [check.to_json() for check in self.checks],
+        }
+
+    @staticmethod
+    def from_json(value: Any, where: str = "program") -> Program:
+        """Read a program back.
+
+        Raises: ArtifactCorruptedError.
+        """
+        fields = Fields(value, where)
+        registers = fields.each("registers", lambda item, place: _read_register(Fields(item, place)))
+        count = len(registers)
+        return Program(
+            name=fields.text("name"),
+            symbols=fields.texts("symbols"),
+            inputs=fields.each("inputs", lambda item, place: Fields(item, place).tensor()),
+            outputs=fields.each("outputs", lambda item, place: Fields(item, place).tensor()),
+            registers=registers,
+            steps=fields.each("steps", lambda item, place: _read_step(Fields(item, place), count)),
+            results=fields.indices("results", count),
+            checks=fields.each("checks", lambda item, place: _read_check(Fields(item, place))),
+        )
+
+    def __str__(self) -> str:
+        lines = [f"{self.name}({', '.join(map(repr, self.inputs))})"]
+        for step in self.steps:
+            outputs = ", ".join(f"r{r}: {self.registers[r].spec!r}" for r in step.outputs)
+            inputs = ", ".join(f"r{r}" for r in step.inputs)
+            lines.append(f"  {outputs} = {step.module}.{step.symbol}({inputs})")
+        return "\n".join([*lines, f"  return {', '.join(f'r{r}' for r in self.results)}"])
+
+
+def _read_register(fields: Fields) -> Register:
+    kind = fields.text("kind")
+    if kind not in REGISTER_KINDS:
+        raise corrupted(f"{fields.where}.kind", kind, ", ".join(REGISTER_KINDS))
+    return Register(
+        shape=fields.shape(),
+        dtype=fields.dtype(),
+        kind=kind,
+        index=fields.integer("index") if kind == "input" else -1,
+        digest=fields.digest() if kind == "constant" else "",
+        source=fields.integer("source") if kind == "alias" else -1,
+    )
+
+
+def _read_step(fields: Fields, registers: int) -> Step:
+    return Step(
+        module=fields.integer("module"),
+        symbol=fields.text("symbol"),
+        inputs=fields.indices("inputs", registers),
+        outputs=fields.indices("outputs", registers),
+        label=fields.text("label"),
+    )
+
+
+def _read_check(fields: Fields) -> SizeCheck:
+    pair = fields.shape("dims")
+    if len(pair) != 2:
+        raise corrupted(f"{fields.where}.dims", pair, "two dims")
+    return SizeCheck(pair[0], pair[1], fields.text("where"))
+
+
+def _check_registers(program: Program, where: str) -> None:
+    known = set(program.symbols)
+    for spec in program.inputs:
+        missing = {name for dim in spec.shape for name in dims.symbols_of(dim)} - known
+        if missing:
+            raise corrupted(f"{where}, input {spec.name!r}", sorted(missing), f"symbols of {sorted(known)}")
+    for check in program.checks:
+        if not dims.symbols_of(check.left) | dims.symbols_of(check.right) <= known:
+            raise corrupted(f"{where}, check", f"{check.left} = {check.right}", f"symbols of {sorted(known)}")
+    for number, register in enumerate(program.registers):
+        place = f"{where}, register {number}"
+        if not {name for dim in register.shape for name in dims.symbols_of(dim)} <= known:
+            raise corrupted(place, register.shape, f"symbols of {sorted(known)}")
+        if register.kind == "input":
+            _check_input(program, register, place)
+        if register.kind == "alias":
+            _check_alias(program, register, number, place)
+
+
+def _check_input(program: Program, register: Register, place: str) -> None:
+    if not 0 <= register.index < len(program.inputs):
+        raise corrupted(place, register.index, f"one of {len(program.inputs)} inputs")
+    spec = program.inputs[register.index]
+    if (spec.shape, spec.dtype) != (register.shape, register.dtype):
+        raise corrupted(place, register.spec, repr(spec))
+
+
+def _check_alias(program: Program, register: Register, number: int, place: str) -> None:
+    if not 0 <= register.source < number:
+        raise corrupted(place, register.source, "a register that comes before")
+    if program.registers[register.source].dtype != register.dtype:
+        raise corrupted(place, register.dtype, f"dtype {program.registers[register.source].dtype}")
+
+
+def _check_steps(program: Program, where: str) -> None:
+    """Every buffer is written by exactly one step, and before it is read; where there are jumps, by one on each way."""
+    unwritten = {number for number, register in enumerate(program.registers) if register.kind == "buffer"}
+    buffers = frozenset(unwritten)
+    for number, step in enumerate(program.steps):
+        place = f"{where}, step {number} ({step.label or step.symbol})"
+        _check_read(program, step.inputs, unwritten, place)
+        for register in map(program.root, step.outputs):
+            if register not in (buffers if program.jumps else unwritten):
+                raise corrupted(place, f"writes register {register}", "a buffer that nothing has written")
+            unwritten.discard(register)
+    _check_read(program, program.results, unwritten, f"{where}, results")
+
+
+def _check_read(program: Program, registers: Sequence[int], unwritten: set[int], place: str) -> None:
+    for register in registers:
+        if not 0 <= register < len(program.registers):
+            raise corrupted(place, register, f"one of {len(program.registers)} registers")
+        if program.root(register) in unwritten:
+            raise corrupted(place, f"reads register {register}", "a register that holds a value")
+
+
+def _check_results(program: Program, where: str) -> None:
+    if len(program.results) != len(program.outputs):
+        raise corrupted(where, f"{len(program.results)} results", f"{len(program.outputs)} outputs")
+    for spec, result in zip(program.outputs, program.results, strict=True):
+        register = program.registers[result]
+        if (spec.shape, spec.dtype) != (register.shape, register.dtype):
+            raise corrupted(f"{where}, output {spec.name!r}", register.spec, repr(spec))
+    names = [spec.name for spec in program.inputs]
+    if len(set(names)) != len(names):
+        raise corrupted(where, names, "input names that differ")

@@ -1,0 +1,1 @@
+"""What plugins for GPUs of NVIDIA share: driver, libraries, compilers."""

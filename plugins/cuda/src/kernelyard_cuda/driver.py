@@ -1,0 +1,112 @@
+"""CudaDriver: what a device with CUDA kernels gives beside its memory, to code generators and libraries alike."""
+
+from __future__ import annotations
+
+import ctypes
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
+
+from kernelyard.errors import DeviceError
+from kernelyard.runtime.device.driver import DeviceDriver
+
+DRIVER = "libcuda.so.1"
+
+
+@cache
+def gpu_is_here() -> bool:
+    """Return True where NVIDIA's driver finds a GPU: what is compiled there is to run there, with its libraries."""
+    try:
+        driver = ctypes.CDLL(DRIVER)
+    except OSError:
+        return False
+    count = ctypes.c_int()
+    return driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0 and count.value > 0
+
+
+class Launch(ABC):
+    """A kernel with its arguments: calling it puts the kernel on the device's stream. Raises: ExecutionError."""
+
+    @abstractmethod
+    def __call__(self) -> None: ...
+
+    @abstractmethod
+    def move(self, place: int, address: int) -> None:
+        """Give the tensor in that place of the arguments another address, for the next calls."""
+
+
+@dataclass(frozen=True)
+class Image:
+    """Kernels by name, as CUDA text, and compiled for some GPUs.
+
+    cubins: by arch, such as "sm_90".
+    """
+
+    source: str
+    kernels: tuple[str, ...]
+    cubins: Mapping[str, bytes]
+
+
+class Argument(NamedTuple):
+    """What a kernel gets in one place: a number, or the address of a tensor of `nbytes`."""
+
+    value: int
+    nbytes: int = 0
+
+
+class Grid(NamedTuple):
+    """How a kernel is started: blocks and threads of a block along x, y and z, and bytes of dynamic shared memory."""
+
+    blocks: tuple[int, int, int]
+    threads: tuple[int, int, int]
+    shared_nbytes: int = 0
+
+
+class LoadedKernels(ABC):
+    """An image on a device."""
+
+    @abstractmethod
+    def prepare(self, kernel: str, grid: Grid, arguments: Sequence[Argument]) -> Launch:
+        """What runs a kernel; the arguments, eight bytes each, are packed now, once."""
+
+
+class CudaDriver(DeviceDriver):
+    """A device that CUDA kernels run on.
+
+    capability: of the GPU, such as (9, 0); the emulator has the newest one that generated kernels use.
+    is_emulator: addresses are the host's, and no library of NVIDIA runs: a plugin computes by what stands in for it.
+    """
+
+    kind = "cuda"
+    capability: tuple[int, int]
+    is_emulator: bool = False
+
+    @property
+    def stream(self) -> int:
+        """The `CUstream` for the work of libraries: ask for it at each call, as it differs while work is captured."""
+        return 0
+
+    @abstractmethod
+    def enter(self) -> None:
+        """Make the device the calling thread's own, before a library is called."""
+
+    @abstractmethod
+    def load(self, image: Image) -> LoadedKernels:
+        """Kernels ready to run. Raises: DeviceError where none of the image's code is for this device."""
+
+
+def require_cuda(device: DeviceDriver | None, where: str) -> CudaDriver:
+    """Return the device that a function of a CUDA module is bound for.
+
+    Raises: DeviceError for another kind of memory.
+    """
+    if not isinstance(device, CudaDriver):
+        raise DeviceError(
+            "CUDA kernels cannot run in host memory",
+            where=where,
+            expected="a CUDA device",
+            hint='kernelyard.VirtualMachine(exe, kernelyard.cuda(0)), or kernelyard.cuda("emulator")',
+        )
+    return device

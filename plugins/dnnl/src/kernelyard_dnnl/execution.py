@@ -1,0 +1,198 @@
+"""Plan graphs for known sizes, and bind plans to addresses: arrays of native calls, with no Python in between.
+
+A graph is lowered once per sizes and thread count to a plan (layouts chosen, constants packed, memory placed), and
+bound once per call's memory.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import groupby
+from typing import NamedTuple
+
+import numpy as np
+
+from kernelyard.runtime.api import (
+    LRU,
+    BindContext,
+    BoundCall,
+    BoundTensor,
+    JSONGraph,
+    NativeCall,
+    Part,
+    Step,
+    address_of,
+)
+from kernelyard_dnnl import _enums as enums
+from kernelyard_dnnl._native import Handle, Library, load_library
+from kernelyard_dnnl.layout import MemoryDescriptor
+from kernelyard_dnnl.lowering import Lowering
+from kernelyard_dnnl.native_kernel import NativeKernel
+from kernelyard_dnnl.packing import PackedConstants, memory_object
+from kernelyard_dnnl.plan import Plan, make_plan
+from kernelyard_dnnl.primitive import Primitive, execution_arguments
+from kernelyard_dnnl.thread_scope import scoped
+from kernelyard_dnnl.values import Buffer, Operation, Value
+
+KEPT_PLANS = 64
+
+
+class GraphPlans:
+    """The plans of a module's graphs, and its packed constants; safe to use from many threads.
+
+    constants: by digest.
+    """
+
+    def __init__(self, constants: Mapping[str, np.ndarray]) -> None:
+        self._constants = constants
+        self.packed = PackedConstants()
+        self.kept: LRU[object, Plan] = LRU(KEPT_PLANS)
+        self._lock = threading.Lock()
+
+    def plan(self, graph: JSONGraph, values: Mapping[str, int], threads: int) -> Plan:
+        """Return the plan of a graph for these values of its symbolic dims; made once, kept while it is in use.
+
+        Raises: StatusError, CodegenError.
+        """
+        with self._lock:
+            key = (graph.symbol, tuple(sorted(values.items())), threads)
+            return self.kept.get_or_make(key, lambda: self._made(graph, values, threads))
+
+    def _made(self, graph: JSONGraph, values: Mapping[str, int], threads: int) -> Plan:
+        begin = self.packed.preparation.begin
+        try:
+            return _prepared(Lowering(graph, values, self._constants, self.packed, threads, begin=begin))
+        except Exception:
+            self.packed = PackedConstants()  # some may have nothing in them
+            raise
+
+    def bind(
+        self, graph: JSONGraph, args: Sequence[BoundTensor], values: Mapping[str, int], context: BindContext
+    ) -> BoundCall:
+        """Bind a graph to the addresses of its arguments. Raises: as `plan`."""
+        return _Binding(load_library(), self.plan(graph, values, context.threads), args, context).call()
+
+
+class _Binding:
+    """Binds a plan to addresses; owns the memory objects and argument arrays of one bound call."""
+
+    def __init__(self, library: Library, plan: Plan, args: Sequence[BoundTensor], context: BindContext) -> None:
+        self._library = library
+        self._plan = plan
+        self._args = args
+        self._context = context  # its workspace must live as long as the call
+        self._base = context.workspace(plan.nbytes)
+        self._memories: dict[tuple[Buffer, int, MemoryDescriptor], Handle] = {}
+        self._arrays: list[object] = []
+        self._addresses: list[_Address] = []
+
+    def call(self) -> BoundCall:
+        """Return the native calls, and what keeps them alive."""
+        stream = self._library.new_stream()
+        steps: list[Step] = []
+        parts: list[Operation | Part] = []
+        for threads, operations in groupby(self._plan.operations, key=lambda each: each.code.threads):
+            group = list(operations)
+            part, saved = scoped(self._library, threads, [self._execution(each, stream) for each in group])
+            steps += part
+            parts += [Part("threads are set"), *group, Part("threads are reset")] if len(part) > len(group) else group
+            self._arrays.append(saved)
+        keep = [self._plan, self._context, stream, self._memories, self._arrays]
+        return BoundCall(steps, keep, self._rebind(), partial(_described, parts))
+
+    def _execution(self, operation: Operation, stream: Handle) -> NativeCall:
+        if isinstance(operation.code, NativeKernel):
+            return self._kernel_call(operation.code, operation.arguments)
+        return self._primitive_call(operation.code, operation.arguments, stream)
+
+    def _kernel_call(self, kernel: NativeKernel, arguments: Mapping[int, Value]) -> NativeCall:
+        record = (ctypes.c_int64 * len(kernel.record))(*kernel.record)
+        for index, value in arguments.items():
+            place = kernel.places[index]
+            record[place] = self._address(value.buffer) + value.nbytes_before
+            if value.buffer.argument is not None:
+                self._addresses.append(_Address(value.buffer.argument, record, place, value.nbytes_before))
+        record[kernel.scratch_place] = self._base + self._plan.scratch
+        self._arrays.append(record)
+        return NativeCall(kernel.function, ctypes.addressof(record), 0, kernel.threads)
+
+    def _primitive_call(self, primitive: Primitive, arguments: Mapping[int, Value], stream: Handle) -> NativeCall:
+        memories = {index: self._memory(value) for index, value in arguments.items()}
+        scratchpad = primitive.scratchpad
+        if scratchpad is not None:
+            scratch = memory_object(scratchpad, self._base + self._plan.scratch)
+            memories[enums.ARG["scratchpad"]] = scratch
+            self._arrays.append(scratch)
+        array = execution_arguments(memories)
+        self._arrays.append(array)
+        execute = self._library.execute_address
+        return NativeCall(execute, primitive.handle.address, stream.address, len(memories), ctypes.addressof(array))
+
+    def _memory(self, value: Value) -> Handle:
+        key = (value.buffer, value.nbytes_before, value.descriptor)
+        if key not in self._memories:
+            address = self._address(value.buffer) + value.nbytes_before
+            self._memories[key] = memory_object(value.descriptor.native, address)
+        return self._memories[key]
+
+    def _address(self, buffer: Buffer) -> int:
+        if buffer.argument is not None:
+            return self._args[buffer.argument].address
+        if buffer.constant is not None:
+            return address_of(buffer.constant)
+        return self._base + self._plan.offsets[buffer]
+
+    def _rebind(self) -> dict[int, partial[None]]:
+        """For each argument, what moves its memory objects, and its addresses in records, to another address."""
+        memories: dict[int, list[tuple[Handle, int]]] = {number: [] for number in range(len(self._args))}
+        for (buffer, nbytes_before, _), memory in self._memories.items():
+            if buffer.argument is not None:
+                memories[buffer.argument].append((memory, nbytes_before))
+        moving: dict[int, partial[None]] = {}
+        for number, handles in memories.items():
+            addresses = tuple(each for each in self._addresses if each.argument == number)
+            moving[number] = partial(_move, self._library, tuple(handles), addresses)
+        return moving
+
+
+def _described(parts: Sequence[Operation | Part]) -> list[Part]:
+    return [part if isinstance(part, Part) else part.describe() for part in parts]
+
+
+class _Address(NamedTuple):
+    """Where a record holds the address of an argument of the call."""
+
+    argument: int
+    record: ctypes.Array[ctypes.c_int64]
+    place: int
+    nbytes_before: int
+
+
+def _move(
+    library: Library, memories: Sequence[tuple[Handle, int]], addresses: Sequence[_Address], address: int
+) -> None:
+    for memory, nbytes_before in memories:
+        library.call("dnnl_memory_set_data_handle", memory.address, address + nbytes_before)
+    for _, record, place, nbytes_before in addresses:
+        record[place] = address + nbytes_before
+
+
+def _prepared(lowering: Lowering) -> Plan:
+    """Return the plan of a graph, with its constants packed."""
+    try:
+        return make_plan(lowering)
+    finally:
+        lowering.packed.preparation.finish()
+
+
+def implementations(
+    graph: JSONGraph, values: Mapping[str, int], constants: Mapping[str, np.ndarray], threads: int
+) -> list[tuple[str, str]]:
+    """Return what oneDNN would run for a graph at these values of its symbolic dims: (node, implementation) in order.
+
+    Raises: StatusError or CodegenError where oneDNN has nothing.
+    """
+    return _prepared(Lowering(graph, values, constants, PackedConstants(), threads)).implementations

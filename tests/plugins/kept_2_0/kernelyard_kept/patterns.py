@@ -1,0 +1,20 @@
+"""What the library can do: a matrix product, then a constant bias, then relu, the last two where they are there."""
+
+from kernelyard.plugins.api import Accept, Decline, FusionPattern, is_const, is_op, wildcard
+
+
+def check(match):
+    dtype = match.captures["data"].tensor_type.dtype
+    return Accept() if dtype == "float32" else Decline("dtype", f"The library computes in float32, this is {dtype}")
+
+
+def attributes(match):
+    """What codegen must know about a match: kept with the composite, so that nothing is read from a name."""
+    return {"kernel": "linear", "arguments": {"activation": "relu" if match.call.op_name == "nn.relu" else "none"}}
+
+
+def fusion_patterns():
+    linear = is_op("matmul")(wildcard().capture("data"), wildcard().capture("weight"))
+    linear = linear.optional(lambda product: is_op("add")(product, is_const().capture("bias")))
+    linear = linear.optional(lambda total: is_op("nn.relu")(total))
+    return [FusionPattern("kept.linear", linear, check, attributes)]

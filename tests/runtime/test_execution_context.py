@@ -1,0 +1,127 @@
+"""The pool of contexts: bounded, whoever waits gets one, nested calls do not wait for themselves."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from kernelyard import errors
+from kernelyard.runtime.execute.execution_context import ContextPool
+from kernelyard.runtime.execute.virtual_machine import VirtualMachine
+
+
+def test_the_context_released_last_is_acquired_first():
+    pool = ContextPool(3)
+    first, second = pool.acquire(), pool.acquire()
+    assert first is not second
+    pool.release(first)
+    pool.release(second)
+    assert pool.acquire() is second
+    assert len(pool) == 2
+
+
+def test_no_more_lanes_than_the_bound_are_made_and_never_is_one_shared():
+    pool, in_use, mistakes = ContextPool(3), set(), []
+    start = threading.Barrier(12)
+
+    def work(_):
+        start.wait(timeout=30)
+        for number in range(200):
+            context = pool.acquire()
+            if id(context) in in_use or len(in_use) >= 3:
+                mistakes.append(context)
+            in_use.add(id(context))
+            if number % 10 == 0:
+                time.sleep(0)  # another thread's turn
+            in_use.discard(id(context))
+            pool.release(context)
+
+    with ThreadPoolExecutor(12) as threads:
+        list(threads.map(work, range(12)))
+    assert not mistakes
+    assert len(pool) <= 3
+
+
+def test_who_waits_is_handed_a_context():
+    pool = ContextPool(1)
+    context = pool.acquire()
+    got = []
+    waiting = threading.Thread(target=lambda: got.append(pool.acquire()))
+    waiting.start()
+    while not pool._waiting:
+        time.sleep(0.001)
+    pool.release(context)
+    assert not pool._idle  # it went to the one who waits, past whoever comes now
+    waiting.join(timeout=30)
+    assert got == [context]
+
+
+def test_a_thread_that_holds_a_context_does_not_wait_for_itself():
+    pool = ContextPool(1)
+    outer = pool.acquire()
+    inner = pool.acquire()
+    assert inner is not outer
+    assert inner.is_temporary
+    pool.release(inner)
+    pool.release(outer)
+    assert pool.acquire() is outer
+    assert len(pool) == 1
+
+
+def test_an_instrument_may_call_the_program(executable):
+    machine = VirtualMachine(executable, contexts=1)
+    x = np.ones((2, 4), np.float32)
+    seen = []
+
+    def instrument(step, name, before_run, ret_value, *args):
+        if not seen:
+            seen.append(None)
+            seen.append(machine["main"](x)[0].numpy())
+
+    machine.set_instrument(instrument)
+    y, _ = machine["main"](x)
+    np.testing.assert_array_equal(seen[1], y.numpy())
+
+
+@pytest.mark.parametrize("contexts", [1, 2, 5])
+def test_results_of_many_threads_are_those_of_one(executable, contexts):
+    machine = VirtualMachine(executable, contexts=contexts)
+    rng = np.random.default_rng(contexts)
+    feeds = [rng.standard_normal((int(rng.integers(1, 6)), 4), dtype=np.float32) for _ in range(20)]
+    serial = [machine["main"](x)[0].numpy().tobytes() for x in feeds]
+    start = threading.Barrier(8)
+
+    def work(_):
+        start.wait(timeout=30)
+        return [machine["main"](x)[0].numpy().tobytes() for x in feeds * 5]
+
+    with ThreadPoolExecutor(8) as threads:
+        assert all(results == serial * 5 for results in threads.map(work, range(8)))
+    assert len(machine.contexts) <= contexts
+
+
+def test_memory_that_has_grown_too_small_is_given_back_at_once(executable):
+    """Nothing that is bound to it keeps it, nor does it wait for the garbage collector."""
+    machine = VirtualMachine(executable, contexts=1)
+    machine["main"](np.ones((1, 4), np.float32))
+    context = machine.contexts.acquire()
+    machine.contexts.release(context)
+    small = weakref.ref(context._arena)
+    gc.disable()
+    try:
+        machine["main"](np.ones((100_000, 4), np.float32))
+        assert small() is None
+    finally:
+        gc.enable()
+    assert machine["main"](np.ones((1, 4), np.float32))[0].shape == (1, 3)
+
+
+def test_a_machine_needs_a_context(executable):
+    with pytest.raises(errors.ExecutionError, match="at least one context"):
+        VirtualMachine(executable, contexts=0)
