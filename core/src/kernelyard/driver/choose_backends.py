@@ -122,7 +122,8 @@ def choose_code_generator(
 
 
 def _host_generators(manager: PluginManager, target: Target) -> list[CodeGenerator]:
-    """Return the CPU's code generators, for a device that is driven and has none of its own, not even one out of order."""
+    """Return the CPU's code generators, for a device that is driven and has none of its own, not even one out of
+    order."""
     if target.kind not in device_kinds() or manager.providers("code_generator", target.kind):
         return []
     return manager.active("code_generator", CPU)

@@ -103,7 +103,10 @@ def _short(text: str) -> str:
 
 # --- the drawing ------------------------------------------------------------------------------------------------------
 def draw(nodes: Sequence[Node], boxes: Sequence[Box], colours: Mapping[str, str]) -> str:
-    """Return the SVG element; an op's group has its number in `data-node`, a box's the first and last in `data-nodes`."""
+    """Return the SVG element.
+
+    An op's group has its number in `data-node`, a box's the first and last in `data-nodes`.
+    """
     edges = _edges(nodes, boxes)
     layout = layered_layout([box.size for box in boxes], edges)
     width, height = layout.width + 2 * MARGIN, layout.height + 2 * MARGIN

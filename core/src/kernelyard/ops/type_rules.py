@@ -140,7 +140,10 @@ def _is_plain_polynomial(dim: SymbolicDim) -> bool:
 
 
 def _is_positive(dim: Dim) -> bool:
-    """Return True when a polynomial is proved positive: in n' = n - 1 the constant and all coefficients are positive."""
+    """Return True when a polynomial is proved positive.
+
+    In n' = n - 1 the constant and all coefficients are positive.
+    """
     shifted = dims.substitute(dim, {name: dims.symbol(name) + 1 for name in dims.symbols_of(dim)})
     if isinstance(shifted, int):
         return shifted > 0

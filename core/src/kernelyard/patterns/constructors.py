@@ -57,7 +57,10 @@ def is_expr(expr: Expr) -> Pattern:
 
 
 def is_gv(name: str = "") -> Pattern:
-    """Return a GlobalVar, of exactly this name when one is given; call it for calls of the function: `is_gv("f")(x)`."""
+    """Return a GlobalVar, of exactly this name when one is given.
+
+    Call it for calls of the function: `is_gv("f")(x)`.
+    """
     return GlobalVarPattern(name)
 
 

@@ -37,7 +37,10 @@ class Pattern:
         record(self)
 
     def __call__(self, *args: Pattern, varargs: bool = False) -> Pattern:
-        """Return a call of a module's function that this pattern matches; `varargs`: operands beyond `args` are free."""
+        """Return a call of a module's function that this pattern matches.
+
+        `varargs`: operands beyond `args` are free.
+        """
         return FunctionCallPattern(self, checked_operands(args, "a function"), varargs)
 
     def __or__(self, other: Pattern) -> Pattern:

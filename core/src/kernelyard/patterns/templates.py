@@ -75,7 +75,7 @@ def matmul_dequantize(transposed_rhs: bool = False) -> Pattern:
 
 
 def matmul_multiply(transposed_rhs: bool = False) -> Pattern:
-    """Return a product scaled by two numbers, "scale_a" and "scale_b" of shape (1,), and converted: a product of fp8."""
+    """Return a product scaled by two numbers, "scale_a" and "scale_b" of shape (1,), and converted (fp8)."""
     scales = [wildcard().has_shape(1).capture(name) for name in ("scale_a", "scale_b")]
     scale = is_op("multiply")(*scales)
     return is_op("astype")(is_op("multiply")(matmul(transposed_rhs), scale))

@@ -96,7 +96,10 @@ class _Walk:
         return sources
 
     def _originals(self, region: Function, results: Sequence[Var | None]) -> dict[Var, Var]:
-        """Return the model's variables behind those of a region, which several places may share; from its results back."""
+        """Return the model's variables behind those of a region, which several places may share.
+
+        From its results back.
+        """
         found: dict[Expr, Var] = {}
         for result, original in zip(_fields(region.result), results, strict=True):
             if original is not None:

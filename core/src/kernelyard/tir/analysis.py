@@ -76,7 +76,10 @@ def affine_of(expr: Expr) -> Affine:
 
 
 def offset_of(buffer: Buffer, indices: Sequence[Expr], dropped: int = 0) -> Affine:
-    """Return the flat offset of an element; the first `dropped` indices do not count (the buffer is kept without them)."""
+    """Return the flat offset of an element.
+
+    The first `dropped` indices do not count (the buffer is kept without them).
+    """
     total = _ZERO
     for expr, stride in list(zip(indices, buffer.strides, strict=True))[dropped:]:
         total = total.plus(affine_of(expr), stride)

@@ -148,7 +148,10 @@ class IndexAlgebra:
         return Binary(atom.name, self.to_expr(atom.left), self.to_expr(atom.right))
 
     def is_nonnegative(self, dim: Dim) -> bool:
-        """Return True when `dim >= 0` is proved for all axis values in range and all sizes >= 1; False proves nothing."""
+        """Return True when `dim >= 0` is proved for all axis values in range and all sizes >= 1.
+
+        False proves nothing.
+        """
         if isinstance(dim, int):
             return dim >= 0
         for name in self._falling_axes(dim):

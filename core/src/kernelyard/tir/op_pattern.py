@@ -93,7 +93,10 @@ def reads_prefix(load: Load, axes: Sequence[Axis]) -> bool:
 
 
 def reads_once(load: Load, block: ComputeBlock) -> bool:
-    """Return True when different points of a block read different elements: every axis is an index (perhaps shifted)."""
+    """Return True when different points of a block read different elements.
+
+    Every axis is an index (perhaps shifted).
+    """
     found: frozenset[str] = frozenset()
     for index in load.indices:
         axes = axes_of(index)

@@ -110,7 +110,10 @@ class _Hoister:
         return Function(function.params, self._bindings, function.result, function.attrs)
 
     def _rewritten(self, value: Expr, wanted: Strides | None) -> Call | None:
-        """Return the call that makes the wanted pixels alone, or reads an image that has no others; None for any other."""
+        """Return the call that makes the wanted pixels alone, or reads an image that has no others.
+
+        None for any other.
+        """
         if not _is_operator(value):
             return None
         is_window = value.op_name in CONVOLUTIONS or (value.op_name in POOLS and not value.attrs["ceil_mode"])

@@ -28,7 +28,10 @@ def callee(value: Expr, module: IRModule) -> PrimFunc | None:
 
 
 def group_function(bindings: Sequence[Binding], results: Sequence[Var]) -> tuple[Function, list[Expr]]:
-    """Return the bindings as a function of what they read from outside, and what that is; several results are a tuple."""
+    """Return the bindings as a function of what they read from outside, and what that is.
+
+    Several results are a tuple.
+    """
     params: dict[Expr, Var] = {o: Var(f"p{number}", o.type) for number, o in enumerate(free_operands(bindings))}
     body = [Binding(b.var, replace_operands(b.value, params)) for b in bindings]
     result = results[0] if len(results) == 1 else Tuple(results)

@@ -52,7 +52,8 @@ def multiply(left: Polynomial, right: Polynomial) -> Polynomial:
 
 
 def is_close(found: Polynomial | None, expected: Polynomial, dtype: str) -> bool:
-    """Return True when both have the same monomials, and coefficients that agree to the accuracy of written constants."""
+    """Return True when both have the same monomials, and coefficients that agree to the accuracy of written
+    constants."""
     if found is None or found.keys() != expected.keys():
         return False
     tolerance = TOLERANCES.get(dtype, 0.0)

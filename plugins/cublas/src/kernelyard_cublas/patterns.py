@@ -25,7 +25,10 @@ def _turned(operand: Pattern) -> Pattern:
 
 
 def _operand(name: str, transposed: bool) -> Pattern:
-    """Return an operand that is read with its last two axes exchanged, or as it lies; perhaps wider than it is stored."""
+    """Return an operand that is read with its last two axes exchanged, or as it lies.
+
+    Perhaps wider than it is stored.
+    """
     stored = wildcard().capture(name)
     if transposed:
         return _cast(_turned(stored)) | _turned(_cast(stored)) | _turned(stored)

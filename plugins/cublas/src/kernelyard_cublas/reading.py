@@ -94,7 +94,8 @@ def _reading(lhs: Operand, rhs: Operand, root: Call, dtype: str, activation: str
 
 
 def _narrowed(rhs: Operand, dtype: str) -> Operand:
-    """Return a constant that was widened to be multiplied, and folded, as narrow as the other side, if nothing is lost."""
+    """Return a constant that was widened to be multiplied, and folded, as narrow as the other side, if nothing is
+    lost."""
     if not isinstance(rhs.expr, Constant) or dtypes.itemsize(dtype) >= dtypes.itemsize(rhs.dtype):
         return rhs
     array = rhs.expr.data

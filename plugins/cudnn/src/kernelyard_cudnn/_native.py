@@ -25,7 +25,10 @@ EMULATOR_HINT = f'{INSTALL_HINT}; or run on kernelyard.cuda("emulator")'
 
 
 def wheel_majors() -> tuple[int, ...]:
-    """Return the major versions of CUDA for which a wheel of cuDNN is installed: its library is called alike for each."""
+    """Return the major versions of CUDA for which a wheel of cuDNN is installed.
+
+    Its library is called alike for each.
+    """
     return tuple(major for major in MAJORS if _version_of(f"nvidia-cudnn-cu{major}"))
 
 

@@ -12,7 +12,8 @@ MOST_TAPS = 32  # of a window's row and column, for which there are bits where p
 
 
 def describe_conv2d(match: Match, settings: Settings) -> Description | Decline:
-    """Return a convolution between the permutations that make images with channels last of it, with what follows on it."""
+    """Return a convolution between the permutations that make images with channels last of it, with what follows on
+    it."""
     call = match.call_of("root")
     data, weight = match["data"].tensor_type, call.args[1].tensor_type
     objection = check_dtypes([match["data"], call.args[1]])

@@ -136,7 +136,7 @@ def gemm(call: Call) -> list[Step]:
 
 
 def product(call: Call, lhs: BoundTensor, rhs: BoundTensor, column_major: bool) -> Choice:
-    """Return the launches of a product whose right side is stored as (..., K, N), or column by column as (..., N, K)."""
+    """Return the launches of a product whose right side is stored (..., K, N), or column by column as (..., N, K)."""
     k, n = (rhs.shape[-1], rhs.shape[-2]) if column_major else rhs.shape[-2:]
     m, batch, stride_a, stride_b = _batches(lhs.shape, rhs.shape, k, n)
     itemsize = dtypes.itemsize(lhs.dtype)
@@ -214,7 +214,10 @@ def decode_matmul(call: Call) -> list[Step]:
 
 # --- convolutions -----------------------------------------------------------------------------------------------------
 def conv2d(call: Call) -> list[Step]:
-    """Return a convolution of images with channels last; weights that are not (K, R, S, C) yet are brought there first."""
+    """Return a convolution of images with channels last.
+
+    Weights that are not (K, R, S, C) yet are brought there first.
+    """
     x, weight, y = call["x"], call["weight"], call.output
     (n, h, w, c), (_, p, q, k) = x.shape, y.shape
     before: list[Step] = []

@@ -238,7 +238,7 @@ def _reshaped_strides(shape: Shape, strides: Shape, target: Shape) -> Shape | No
 
 
 def _runs_of_reshape(shape: Shape, target: Shape) -> list[list[int]]:
-    """Return the dims of `shape` above 1 in groups, each with as many elements as some neighbouring dims of `target`."""
+    """Return the dims of `shape` above 1 in groups, each with as many elements as neighbouring dims of `target`."""
     sizes = iter(target)
     runs: list[list[int]] = []
     found = wanted = 1

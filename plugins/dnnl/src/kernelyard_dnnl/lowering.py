@@ -186,7 +186,10 @@ class Lowering:
         return self.plain(value) if descriptor.strides is None else self.reordered(value, descriptor.canonical)
 
     def viewable(self, value: Value) -> Value:
-        """Return the tensor in a layout that strides can tell, gaps or not: as it is where it has one, else row-major."""
+        """Return the tensor in a layout that strides can tell, gaps or not.
+
+        As it is where it has one, else row-major.
+        """
         return self.plain(value) if value.descriptor.strides is None else value
 
     def channels_last(self, value: Value) -> Value:
@@ -219,7 +222,8 @@ class Lowering:
         )
 
     def last_maker(self, value: Value) -> Node | None:
-        """Return the node of the last operation, where that made this tensor and nobody reads it but the node to come."""
+        """Return the node of the last operation, where that made this tensor and nobody reads it but the node to
+        come."""
         is_last = bool(self.operations) and self.operations[-1].writes is value.buffer
         return self._makers.get(value.buffer) if is_last and self.may_overwrite(value) else None
 

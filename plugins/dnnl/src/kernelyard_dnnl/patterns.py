@@ -107,7 +107,10 @@ def _anchors(kind: PrimitiveKind) -> Iterator[tuple[str, Pattern]]:
 
 @cache
 def fusion_patterns() -> tuple[FusionPattern, ...]:
-    """Return every pattern, in the order of `primitives.MODULES`; made once per process, since patterns never change."""
+    """Return every pattern, in the order of `primitives.MODULES`.
+
+    Made once per process, since patterns never change.
+    """
     found: dict[str, FusionPattern] = {}
     for kind in all_kinds():
         for name, anchor in _anchors(kind):

@@ -213,9 +213,7 @@ class FunctionEmitter:
         return self.pure(text, vector.type, vector.lanes, [vector, scalar])
 
     def transpose(self, rows: Sequence[Value]) -> list[Value]:
-        """Return a square of values, as vectors of its columns: each round interleaves the halves, log2(n) rounds turn
-        it.
-        """
+        """Transpose a square of values, given as columns: each of log2(n) rounds interleaves the halves."""
         current, count = list(rows), len(rows)
         orders = [[n // 2 + (n % 2) * count + half * count // 2 for n in range(count)] for half in (0, 1)]
         for _ in range(count.bit_length() - 1):

@@ -91,7 +91,10 @@ def settle(dim: Dim) -> Dim:
 
 
 def is_cut_of(dim: Dim, whole: Dim) -> bool:
-    """Return True when `dim` is `min(whole, c)` with `c` at least 2: it broadcasts with `whole` only when it equals it."""
+    """Return True when `dim` is `min(whole, c)` with `c` at least 2.
+
+    It broadcasts with `whole` only when it equals it.
+    """
     found = lone(dim, "min")
     if found is None:
         return False

@@ -291,8 +291,7 @@ class Importer:
 
     # --- the result ---------------------------------------------------------------------------------------------------
     def finish(self, graph: onnx.GraphProto, scope: Scope) -> tuple[Function, tuple[ModelOutput, ...]]:
-        """Return the function whose results are the graph's outputs, the elements of sequences one by one; and the
-        outputs.
+        """Return the function that gives the graph's outputs, the elements of sequences one by one; and the outputs.
 
         Raises: UnsupportedOperatorError, UndecidedInputsError, ModelFormatError.
         """

@@ -33,7 +33,10 @@ class KnownValues:
         self._values[expr] = value
 
     def get(self, expr: Expr) -> Array | None:
-        """Return the value of an expression: numbers, or Rationals in an array of objects; None when it is not known."""
+        """Return the value of an expression.
+
+        Numbers, or Rationals in an array of objects; None when it is not known.
+        """
         return expr.data if isinstance(expr, Constant) else self._values.get(expr)
 
     def constant(self, expr: Expr) -> Array | None:

@@ -25,7 +25,7 @@ class OutlinedGraph:
         return list(dict.fromkeys(o for o in (*read, *self.results) if isinstance(o, Var) and o not in own))
 
     def function(self, captured: Sequence[Var], results: Sequence[Expr] | None = None) -> Function:
-        """Return the private function that takes `params` and `captured` and gives `results`, by default the graph's."""
+        """Build the private function of `params` and `captured` that gives `results`, by default the graph's."""
         wanted = list(self.results if results is None else results)
         inner: dict[Expr, Var] = {var: Var(var.name, var.type, var.origin) for var in captured}
         bindings = [Binding(b.var, _renamed(b.value, inner)) for b in self.builder.live_bindings(wanted)]

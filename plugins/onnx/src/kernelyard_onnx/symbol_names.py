@@ -32,7 +32,10 @@ class SymbolNames:
             )
 
     def of_label(self, label: str, input_name: str, axis: int) -> Dim:
-        """Return the size that a `dim_param` stands for: one label is one symbol, those that mean "unknown" all differ."""
+        """Return the size that a `dim_param` stands for.
+
+        One label is one symbol, those that mean "unknown" all differ.
+        """
         if label.strip() in self.ANONYMOUS:
             return self._new(f"{input_name}_{axis}")
         if label not in self._by_label:

@@ -211,7 +211,10 @@ class Frame:
 
 
 def _reader(numbers: tuple[int, ...]) -> Callable[[Sequence[Any]], Arrays]:
-    """Return a function that picks some values; `itemgetter` alone would give a single one without a tuple around it."""
+    """Return a function that picks some values.
+
+    `itemgetter` alone would give a single one without a tuple around it.
+    """
     if len(numbers) > 1:
         return itemgetter(*numbers)
     return itemgetter(slice(numbers[0], numbers[0] + 1)) if numbers else itemgetter(slice(0))

@@ -113,7 +113,8 @@ class _Packing:
         return _Placed(order, offsets, nbytes)
 
     def improve(self, best: _Placed, enough: float) -> _Placed:
-        """Return the best plan found by placing buffers earlier that reach the arena's end, or that such ones stand on."""
+        """Return the best plan found by placing buffers earlier that reach the arena's end, or that such ones stand
+        on."""
         from random import Random  # few plans need it
 
         chance = Random(0)  # any fixed sequence

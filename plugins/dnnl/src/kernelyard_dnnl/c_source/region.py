@@ -241,7 +241,10 @@ C_TYPES: Mapping[type, str] = {
 
 
 def _prototype(recipe: Recipe) -> str:
-    """Return the declaration of the function that makes the primitive's descriptor; a text may have it several times."""
+    """Return the declaration of the function that makes the primitive's descriptor.
+
+    A text may have it several times.
+    """
     types = ", ".join(C_TYPES[type(argument)] for argument in recipe.arguments)
     return f"int dnnl_{recipe.kind}_primitive_desc_create(void**, void*, {types}, void*);"
 

@@ -37,7 +37,7 @@ def check_reorder(reorder: Candidate) -> Refusal | None:
 
 
 def check_view(view: Candidate) -> Refusal | None:
-    """Return the same bytes seen otherwise, where tensors of oneDNN stand on both sides: their region then stays one."""
+    """Refuse a view of the same bytes unless oneDNN has tensors on both sides: their region then stays one."""
     if not all(any(map(view.may_be_ours, side)) for side in (view.makers, view.users)):
         return Refusal("neighbours", f"{view.op_name} with nothing of oneDNN before it or after it")
     return None

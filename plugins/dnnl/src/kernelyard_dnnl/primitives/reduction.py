@@ -64,7 +64,8 @@ def lower_reduce(node: Node, graph: Lowering) -> Value:
 
 
 def _is_global_pooling(x: Value, axes: Shape, algorithm: str) -> bool:
-    """Return True for a mean or maximum over space with the channels innermost, where rows would need a transposition."""
+    """Return True for a mean or maximum over space with the channels innermost, where rows would need a
+    transposition."""
     rank = len(x.shape)
     spatial = 2 < rank <= 5 and axes == tuple(range(2, rank)) and algorithm in _AS_POOLING
     return spatial and not x.descriptor.is_plain and x.descriptor.order == channels_last_order(rank)

@@ -16,7 +16,10 @@ Transform = Callable[[FunctionEmitter, Matrix, Sequence[Value]], list[Value]]
 
 
 def transformed(f: FunctionEmitter, matrix: Matrix, values: Sequence[Value]) -> list[Value]:
-    """Return the matrix times a column of vectors; rows 1 and 2, 3 and 4, ... are of pairs, the first and last are not."""
+    """Return the matrix times a column of vectors.
+
+    Rows 1 and 2, 3 and 4, ... are of pairs, the first and last are not.
+    """
     results = [combination(f, matrix[0], values)]
     for row in range(1, len(matrix) - 1, 2):
         shared = _part(matrix[row], matrix[row + 1], same=True)

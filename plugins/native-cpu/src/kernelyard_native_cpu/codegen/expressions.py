@@ -165,7 +165,7 @@ class Expressions:
         return self.memory.gather(buffer, self.affine(offset), count, mask)
 
     def _read_either(self, buffer: Buffer, offset: Affine, choice: Select) -> Value:
-        """Return an index that is the same choice for all points (a broadcast known only now) is decided by a branch."""
+        """Decide by a branch on an index that is the same choice for all points (a broadcast known only now)."""
         assert self.lanes is not None
         count = self.lanes.count
 
@@ -185,7 +185,10 @@ class Expressions:
         return [decode(self.e, column, load.dtype, self.memory.has_half) for column in self.e.transpose(rows)]
 
     def _is_uniform(self, offset: Affine) -> bool:
-        """Return True when all lanes load one address, whatever conditions hold: under a condition it may be invalid."""
+        """Return True when all lanes load one address, whatever conditions hold.
+
+        Under a condition it may be invalid.
+        """
         return self.mask is None and self._is_alike(offset)
 
     def _is_alike(self, offset: Affine) -> bool:
@@ -253,7 +256,10 @@ class Expressions:
         return self._branch(expr, lanes, self.value)
 
     def _branch(self, choice: Select, lanes: int, evaluate: Callable[[Expr], Value]) -> Value:
-        """Return one side or the other, as a vector of `lanes`; what is known from within a side is forgotten after it."""
+        """Return one side or the other, as a vector of `lanes`.
+
+        What is known from within a side is forgotten after it.
+        """
         condition = self.value(choice.condition)
 
         def arm(side: Expr) -> list[Value]:

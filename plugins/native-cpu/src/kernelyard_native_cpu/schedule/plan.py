@@ -134,7 +134,10 @@ class Plan:
         return next(name for name, _ in self.tiles if not isinstance(self.extents[name], int))
 
     def least(self) -> int:
-        """Return how long a symbolic axis must be for this plan; a shorter vector axis would be computed several times."""
+        """Return how long a symbolic axis must be for this plan.
+
+        A shorter vector axis would be computed several times.
+        """
         if self.least_rows:
             return self.least_rows
         if self.vector is None or self.masked or isinstance(self.extents[self.vector], int):

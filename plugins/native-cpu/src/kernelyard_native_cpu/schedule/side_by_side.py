@@ -86,7 +86,8 @@ def _lies_far_apart(load: Load, row: IterVar, steps: Steps) -> bool:
 
 
 def _multiplies_wide_matrix(block: ComputeBlock, load: Load, row: IterVar, steps: Steps) -> bool:
-    """Return True when what a load is multiplied by has many columns, is read along them, and is the same for all rows."""
+    """Return True when what a load is multiplied by has many columns, is read along them, and is the same for all
+    rows."""
     columns = {axis.name: size_of(axis.extent) for axis in block.spatial_axes if axis.extent != 1 and axis != row}
     others = [each for each in block.loads if each != load]
     if len(columns) != 1 or max(columns.values()) < _LEAST_COLUMNS or not others:

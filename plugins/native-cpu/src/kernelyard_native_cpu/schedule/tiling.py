@@ -93,7 +93,10 @@ def with_tiles(loops: Loops, plan: Plan, tiles: Tiles, width: int) -> Plan:
 
 
 def dot_products(loops: Loops, vector: str) -> Tiles:
-    """Return a tile of sums, each along the lanes of a vector of its own: of rows of one operand by rows of the other."""
+    """Return a tile of sums, each along the lanes of a vector of its own.
+
+    Of rows of one operand by rows of the other.
+    """
     axes = reused_axes(loops, vector)[:2]
     if len(axes) < 2:
         return tuple((name, min(_MOST_UNTILED, size_of(loops.extents[name]))) for name in axes)

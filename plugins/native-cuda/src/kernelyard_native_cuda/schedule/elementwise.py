@@ -43,7 +43,10 @@ def _applies(stage: Stage) -> bool:
 
 
 def _lanes_across(stage: Stage) -> int:
-    """Return how many neighbours can be made at once of a map that reads some tensors by rows or by columns; 1: none."""
+    """Return how many neighbours can be made at once of a map that reads some tensors by rows or by columns.
+
+    1: none.
+    """
     if stage.reduce or any(block.output in block.reads for block in stage.blocks):
         return 1
     last = [axis.name for axis in stage.spatial if axis.extent != 1][-1:]

@@ -29,7 +29,10 @@ class Tensor:
 
     @staticmethod
     def placeholder(shape: Sequence[Dim], dtype: str) -> Tensor:
-        """Return a tensor of which only shape and dtype are known: what inference functions of extern symbols return."""
+        """Return a tensor of which only shape and dtype are known.
+
+        What inference functions of extern symbols return.
+        """
         return Tensor(Var("placeholder", TensorType(tuple(shape), dtype)))
 
     @property

@@ -103,7 +103,7 @@ def _among(labels: list[str], chosen: set[str]) -> list[str]:
 def _contract(
     node: Node, a: Expr, a_labels: list[str], b: Expr, b_labels: list[str], needed: set[str]
 ) -> tuple[Expr, list[str]]:
-    """Return one product: labels of both that are needed later are batch axes, those of both that are not are summed."""
+    """Multiply once: labels of both that are needed later are batch axes, those of both that are not are summed."""
     a, a_labels = _sum_out(node, a, a_labels, needed | set(b_labels))
     b, b_labels = _sum_out(node, b, b_labels, needed | set(a_labels))
     shared = set(a_labels) & set(b_labels)

@@ -56,7 +56,10 @@ class Weighing:
 
 
 def attend(node: Node, q: Expr, k: Expr, v: Expr, how: Weighing) -> Expr:
-    """Return the weighted mean of values, per head; fewer heads of keys and values are shared by neighbouring queries."""
+    """Return the weighted mean of values, per head.
+
+    Fewer heads of keys and values are shared by neighbouring queries.
+    """
     size = node.fixed(node.shape(q)[3], "size of its heads")
     k, v = (node.repeat_heads(x, node.shape(q)[1]) for x in (k, v))
     scores = node.op("matmul", q, node.permute(k, (0, 1, 3, 2)))

@@ -74,7 +74,8 @@ def _same_total(size: Dim, reach: int, stride: int) -> Dim:
 
 
 def pad_explicitly(node: Node, x: Expr, window: Window, value: float) -> tuple[Expr, Window]:
-    """Return the input with padding that depends on sizes applied by an op of its own, and the window without padding."""
+    """Return the input with padding that depends on sizes applied by an op of its own, and the window without
+    padding."""
     rank = len(window.kernel)
     pads = (0, 0, *window.padding[:rank], 0, 0, *window.padding[rank:])
     padded = node.op("pad", x, pads=pads, mode="constant", value=value)

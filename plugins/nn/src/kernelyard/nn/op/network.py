@@ -40,7 +40,10 @@ Sizes = int | Sequence[int]
 
 # --- products ---------------------------------------------------------------------------------------------------------
 def matmul(a: Operand, b: Operand, out_dtype: str | None = None) -> Tensor:
-    """Return the matrix product, broadcast over leading axes. out_dtype: what it is computed in, where that is wider."""
+    """Return the matrix product, broadcast over leading axes. out_dtype.
+
+    What it is computed in, where that is wider.
+    """
     if out_dtype is None:
         return emit("matmul", a, b)
     operands = [each if isinstance(each, Tensor) else Tensor(to_expr(each)) for each in (a, b)]
@@ -172,7 +175,10 @@ def _per_axis(value: Sizes, rank: int) -> tuple[int, ...]:
 
 # --- pooling ----------------------------------------------------------------------------------------------------------
 def max_pool(x: Tensor, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0) -> Tensor:
-    """Return the largest of each window of x (N, C, and one to three spatial axes); by default windows do not overlap."""
+    """Return the largest of each window of x (N, C, and one to three spatial axes).
+
+    By default windows do not overlap.
+    """
     rank = x.ndim - 2
     size = _per_axis(kernel_size, rank)
     strides = size if stride is None else _per_axis(stride, rank)
