@@ -152,7 +152,7 @@ def _is_lower(match: Match) -> bool:
 
 
 def _causal() -> Rewriter:
-    """A bias that hides the keys after a query, and is 0 for the others, is the attribute `causal`.
+    """Make a bias that hides the keys after a query, and is 0 for the others, the attribute `causal`.
 
     The lowest number of its dtype hides a key like -inf where another one is seen: its share is 0.
     """
@@ -216,7 +216,7 @@ def _repeated_heads(name: str) -> Rewriter:
 
 
 def _scaled_operand(name: str, role: str) -> Rewriter:
-    """A number that queries or keys are multiplied by is a part of the scale."""
+    """Make a number that queries or keys are multiplied by a part of the scale."""
 
     def pattern() -> Pattern:
         operands = {each: wildcard().capture(each) for each in ROLES}

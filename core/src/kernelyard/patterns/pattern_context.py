@@ -43,11 +43,11 @@ class PatternSeq:
     patterns: tuple[Pattern, ...]
 
     def used_by(self, other: Sequenced, index: int | None = None) -> PatternSeq:
-        """The last pattern is used by the first of `other`."""
+        """Say that the last pattern is used by the first of `other`."""
         return self._then(other, False, index)
 
     def only_used_by(self, other: Sequenced, index: int | None = None) -> PatternSeq:
-        """The last pattern is used by the first of `other`, and by nothing else."""
+        """Say that the last pattern is used by the first of `other`, and by nothing else."""
         return self._then(other, True, index)
 
     __xor__ = used_by

@@ -198,7 +198,7 @@ def _clip_of_clip(mutator: FunctionMutator, call: Call) -> Expr | None:
 
 # --- conversions ------------------------------------------------------------------------------------------------------
 def _astype(mutator: FunctionMutator, call: Call) -> Expr | None:
-    """A conversion to the same dtype goes; so does a first conversion that loses nothing."""
+    """Remove a conversion to the same dtype, and a first conversion that loses nothing."""
     x = call.args[0]
     if x.tensor_type.dtype == call.attrs["dtype"]:
         return x

@@ -15,7 +15,7 @@ def _same_shape(mutator: FunctionMutator, call: Call) -> Expr | None:
 
 
 def _nested(*inner_ops: str) -> Rule:
-    """The outer shape alone counts: reshape(reshape(x)), broadcast_to(broadcast_to(x))."""
+    """Keep the outer shape alone: reshape(reshape(x)), broadcast_to(broadcast_to(x))."""
 
     def rule(mutator: FunctionMutator, call: Call) -> Expr | None:
         inner = defining_call(mutator, call.args[0], *inner_ops)
@@ -101,7 +101,7 @@ def _reduced_axes(call: Call) -> tuple[int, ...]:
 
 
 def _reduce_ones(mutator: FunctionMutator, call: Call) -> Expr | None:
-    """A reduction over axes of size 1 is a reshape."""
+    """Replace a reduction over axes of size 1 by a reshape."""
     x = call.args[0].tensor_type
     is_trivial = all(x.shape[axis] == 1 for axis in _reduced_axes(call))
     return make("reshape", call.args[0], shape=call.tensor_type.shape) if is_trivial else None

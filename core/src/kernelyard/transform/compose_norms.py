@@ -75,7 +75,7 @@ class Statistics:
         return None if name is None else multiply({(name,): 1.0}, scalar(factor))
 
     def _limited(self, call: Call) -> Polynomial | None:
-        """A variance is not negative but for rounding, so a limit at zero does not change it."""
+        """Look through a limit at zero: a variance is not negative but for rounding."""
         is_at_zero = call.op_name == "nn.relu" or (call.attrs["min"] == 0.0 and call.attrs["max"] is None)
         inner = self.read(call.args[0])
         dtype = call.tensor_type.dtype

@@ -155,7 +155,7 @@ def _multiple(size: Dim, of: int, what: str) -> Decline | None:
 
 
 def _int8(reading: Reading, gemm: Gemm) -> Decline | None:
-    """The right operand lies along the summed axis or along the columns, which are asked about anyway.
+    """Check that the right operand lies along the summed axis or along the columns, which are asked about anyway.
 
     Rows that are not known now may be too few: the library says so once they are (`CublasBackend.may_refuse`).
     """

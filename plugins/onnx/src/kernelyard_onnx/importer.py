@@ -11,7 +11,18 @@ import onnx
 
 import kernelyard.ops  # noqa: F401  # declares the operators
 from kernelyard.errors import IRError, KernelyardError, ModelFormatError, ShapeError, UnsupportedOperatorError
-from kernelyard.plugins.api import Constant, Expr, Function, IRModule, Problem, RejectedError, Tuple, Var, unsupported
+from kernelyard.plugins.api import (
+    Constant,
+    Expr,
+    FreshNames,
+    Function,
+    IRModule,
+    Problem,
+    RejectedError,
+    Tuple,
+    Var,
+    unsupported,
+)
 from kernelyard_onnx import converters, registry
 from kernelyard_onnx.attributes import decode, resolve_references
 from kernelyard_onnx.element_types import NARROW
@@ -73,6 +84,7 @@ class Importer:
         self.builder = GraphBuilder()
         self.symbols = SymbolNames()
         self.private: dict[str, Function] = {}
+        self._names = FreshNames([MAIN])
         self.files = files
         self.problems: list[Problem] = []
         self.element_types: dict[Value, int] = {}  # where it is narrower than what carries it
@@ -282,10 +294,7 @@ class Importer:
 
     def add_private(self, wanted: str, function: Function) -> str:
         """Add a function that only the model's own functions call; its name."""
-        name, count = wanted, 0
-        while name in self.private or name == MAIN:
-            count += 1
-            name = f"{wanted}_{count}"
+        name = self._names.unique(wanted)
         self.private[name] = function
         return name
 
@@ -356,7 +365,7 @@ def import_model(model: onnx.ModelProto, options: Mapping[str, Any], files: Weig
 
 
 def normal_domain(domain: str) -> str:
-    """The standard domain has two spellings."""
+    """Normalize the standard domain, which has two spellings."""
     return "" if domain == "ai.onnx" else domain
 
 

@@ -6,6 +6,7 @@ import re
 
 from kernelyard.dims import Dim, SymbolicDim, symbol
 from kernelyard.errors import FrontendError
+from kernelyard.plugins.api import FreshNames
 
 _UNFIT = re.compile(r"[^A-Za-z0-9_.]+")
 
@@ -17,7 +18,7 @@ class SymbolNames:
 
     def __init__(self) -> None:
         self._by_label: dict[str, Dim] = {}
-        self._taken: set[str] = set()
+        self._names = FreshNames([])
 
     def fix(self, label: str, size: int) -> None:
         """Let a label stand for a number.
@@ -50,9 +51,4 @@ class SymbolNames:
         stem = _UNFIT.sub("_", wanted).strip("_.") or "size"
         if stem[0].isdigit() or stem in ("max", "min", "broadcast"):
             stem = f"size_{stem}"
-        name, count = stem, 0
-        while name in self._taken:
-            count += 1
-            name = f"{stem}_{count}"
-        self._taken.add(name)
-        return symbol(name)
+        return symbol(self._names.unique(stem))

@@ -14,7 +14,7 @@ from torch.fx import Node as FxNode
 import kernelyard
 from kernelyard import IRModule
 from kernelyard.dims import as_symbol
-from kernelyard.plugins.api import Expr, Function, RejectedError, TensorType, Tuple
+from kernelyard.plugins.api import Expr, Function, RejectedError, TensorType
 from kernelyard.runtime.api import Executable
 from kernelyard_torch.complex_numbers import Complex, is_complex
 from kernelyard_torch.converters import random
@@ -107,8 +107,7 @@ def _main(importer: GraphImporter, results: Sequence[Expr]) -> Function:
         "input_names": tuple(param.name for param in builder.params),
         "output_names": tuple(f"output_{index}" for index in range(len(results))),
     }
-    result = results[0] if len(results) == 1 else Tuple(results)
-    return Function(builder.params, builder.bindings, result, names)
+    return builder.function(*results, attrs=names)
 
 
 def _frozen(inputs: Sequence[Any]) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 from torch.utils import _pytree as pytree
 
 from kernelyard.errors import FrontendError, UnsupportedOperatorError
-from kernelyard.plugins.api import Expr, Function, IRModule, RejectedError, Tuple
+from kernelyard.plugins.api import Expr, IRModule, RejectedError
 from kernelyard_torch.decompositions import decompositions
 from kernelyard_torch.importer import MAIN, GraphImporter, Shared
 from kernelyard_torch.sizes import Sizes
@@ -34,11 +34,8 @@ def import_program(program: ExportedProgram, options: Mapping[str, Any]) -> IRMo
     graph.run()
     outputs = _outputs(graph, program)
     shared.check()
-    results = list(outputs.values())
     names = {"input_names": tuple(input_names), "output_names": tuple(outputs)}
-    main = Function(
-        graph.builder.params, graph.builder.bindings, results[0] if len(results) == 1 else Tuple(results), names
-    )
+    main = graph.builder.function(*outputs.values(), attrs=names)
     return IRModule({MAIN: main, **shared.private}, {"metadata": _ranges(shared.sizes, program)})
 
 

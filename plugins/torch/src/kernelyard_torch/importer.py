@@ -19,12 +19,12 @@ from kernelyard.plugins.api import (
     PRIVATE,
     Constant,
     Expr,
+    FreshNames,
     Function,
     FunctionBuilder,
     Problem,
     RejectedError,
     TensorType,
-    Tuple,
     unsupported,
 )
 from kernelyard_torch import converters, registry
@@ -61,6 +61,7 @@ class Shared:
     problems: list[Problem] = field(default_factory=list)
     scalars: dict[sympy.Symbol, Expr] = field(default_factory=dict)
     _constants: dict[tuple[Any, ...], Constant] = field(default_factory=dict)
+    _names: FreshNames = field(default_factory=lambda: FreshNames([MAIN]))
 
     def type_of(self, tensor: torch.Tensor, parts: bool = False) -> TensorType:
         """Return the type of a (fake) tensor, or of the parts of complex ones.
@@ -89,10 +90,7 @@ class Shared:
 
     def add_private(self, wanted: str, function: Function) -> str:
         """Add a function that only the program's own functions call; its name."""
-        name, count = wanted, 0
-        while name in self.private or name == MAIN:
-            count += 1
-            name = f"{wanted}_{count}"
+        name = self._names.unique(wanted)
         self.private[name] = function
         return name
 
@@ -179,8 +177,7 @@ class GraphImporter:
 
     def function(self, results: Sequence[Expr]) -> Function:
         """Return the private function that this graph is."""
-        result = results[0] if len(results) == 1 else Tuple(results)
-        return Function(self.builder.params, self.builder.bindings, result, {PRIVATE: True})
+        return self.builder.function(*results, attrs={PRIVATE: True})
 
     # --- nodes --------------------------------------------------------------------------------------------------------
     def _get_attribute(self, node: FxNode) -> None:

@@ -13,6 +13,7 @@ from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 from kernelyard import dims
 from kernelyard.dims import Dim, symbol
+from kernelyard.plugins.api import FreshNames
 
 _RESERVED = ("max", "min", "broadcast")
 _UNFIT = re.compile(r"\W+")
@@ -29,19 +30,14 @@ class Sizes:
     """
 
     def __init__(self, names: Mapping[str, str]) -> None:
-        self._names: dict[str, str] = {}
-        for own, wanted in names.items():
-            self._names[own] = self._free(wanted)
+        self._taken = FreshNames([])
+        self._names = {own: self._free(wanted) for own, wanted in names.items()}
 
     def _free(self, wanted: str) -> str:
         stem = _UNFIT.sub("_", wanted).strip("_") or "size"
         if stem[0].isdigit() or stem in _RESERVED:
             stem = f"size_{stem}"
-        name, count = stem, 0
-        while name in self._names.values():
-            count += 1
-            name = f"{stem}_{count}"
-        return name
+        return self._taken.unique(stem)
 
     def dim(self, size: Any) -> Dim:
         """What an int, a SymInt or a SymPy integer is.
@@ -58,9 +54,7 @@ class Sizes:
 
     def fresh(self, wanted: str) -> Dim:
         """Return a size that nothing else has."""
-        name = self._free(wanted)
-        self._names[name] = name
-        return symbol(name)
+        return symbol(self._free(wanted))
 
     def _of(self, expr: Any) -> Dim:
         if isinstance(expr, sympy.Integer):

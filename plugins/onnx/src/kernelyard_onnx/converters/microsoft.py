@@ -148,7 +148,7 @@ def fused_matrix_product(node: Node) -> Expr:
 
 
 def _transposed(node: Node, x: Expr, side: str) -> Expr:
-    """The first axis is the one before the last after transBatch; then trans swaps the last two."""
+    """Undo transBatch, after which the first axis is the one before the last; then trans swaps the last two."""
     axes = list(range(node.rank(x)))
     if node.attr(f"transBatch{side}", 0):
         axes = [*axes[1:-1], 0, axes[-1]]

@@ -120,7 +120,7 @@ def imag(node: Node, x: Complex) -> Expr:
 
 @converter("aten.abs.default", complex_numbers=True)
 def abs_(node: Node, x: Complex) -> Expr:
-    """The larger part comes out of the root, so that no square overflows."""
+    """Compute the absolute value; the larger part comes out of the root, so that no square overflows."""
     parts = x.map(lambda part: node.op("abs", part))
     large, small = node.op("maximum", parts.real, parts.imag), node.op("minimum", parts.real, parts.imag)
     ratio = node.op(
@@ -221,7 +221,7 @@ def fft(node: Node, x: Complex, axes: Sequence[int], normalization: int, forward
 
 @converter("aten._fft_c2r.default", complex_numbers=True)
 def fft_to_real(node: Node, x: Complex, axes: Sequence[int], normalization: int, size: Dim) -> Expr:
-    """The last axis has half of the frequencies: those that are in both halves count twice."""
+    """Weigh the last axis, which has half of the frequencies: those that are in both halves count twice."""
     *rest, last = (node.axis(axis, node.rank(x.real)) for axis in axes)
     width = node.fixed(size, "the size of a transformed axis")
     count = width // 2 + 1

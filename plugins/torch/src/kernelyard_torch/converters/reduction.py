@@ -8,7 +8,7 @@ from kernelyard import dims
 from kernelyard.dims import Dim
 from kernelyard.plugins.api import Constant, Expr
 from kernelyard_torch.node import Node
-from kernelyard_torch.registry import converter
+from kernelyard_torch.registry import Converter, converter, register
 
 Axes = int | Sequence[int] | None
 
@@ -18,71 +18,11 @@ def reduced(node: Node, name: str, x: Expr, axes: Axes, keepdims: bool) -> Expr:
     return node.op(name, x, axes=node.axes(axes, node.rank(x)), keepdims=keepdims)
 
 
-@converter("aten.sum.dim_IntList")
-def sum_(node: Node, x: Expr, axes: Axes, keepdims: bool, *_: object) -> Expr:
-    return reduced(node, "sum", node.cast(x, node.result.dtype), axes, keepdims)
-
-
-@converter("aten.sum.default")
-def sum_all(node: Node, x: Expr, *_: object) -> Expr:
-    return sum_(node, x, None, False)
-
-
-@converter("aten.mean.dim")
-def mean(node: Node, x: Expr, axes: Axes, keepdims: bool, *_: object) -> Expr:
-    return reduced(node, "mean", node.cast(x, node.result.dtype), axes, keepdims)
-
-
-@converter("aten.mean.default")
-def mean_all(node: Node, x: Expr, *_: object) -> Expr:
-    return mean(node, x, None, False)
-
-
-@converter("aten.prod.dim_int")
-def prod(node: Node, x: Expr, axis: int, keepdims: bool, *_: object) -> Expr:
-    return reduced(node, "prod", node.cast(x, node.result.dtype), axis, keepdims)
-
-
-@converter("aten.prod.default")
-def prod_all(node: Node, x: Expr, *_: object) -> Expr:
-    return reduced(node, "prod", node.cast(x, node.result.dtype), None, False)
-
-
-@converter("aten.amax.default")
-def amax(node: Node, x: Expr, axes: Axes, keepdims: bool) -> Expr:
-    return extremum(node, "max", x, axes, keepdims)
-
-
-@converter("aten.amin.default")
-def amin(node: Node, x: Expr, axes: Axes, keepdims: bool) -> Expr:
-    return extremum(node, "min", x, axes, keepdims)
-
-
-@converter("aten.max.default")
-def max_all(node: Node, x: Expr) -> Expr:
-    return extremum(node, "max", x, None, False)
-
-
-@converter("aten.min.default")
-def min_all(node: Node, x: Expr) -> Expr:
-    return extremum(node, "min", x, None, False)
-
-
 def extremum(node: Node, name: str, x: Expr, axes: Axes, keepdims: bool) -> Expr:
     """Return the largest or smallest element; of truth values too."""
     if node.dtype(x) == "bool":
         name = {"max": "any", "min": "all"}[name]
     return reduced(node, name, x, axes, keepdims)
-
-
-@converter("aten.max.dim")
-def max_with_index(node: Node, x: Expr, axis: int, keepdims: bool) -> list[Expr | None]:
-    return _with_index(node, "max", x, axis, keepdims)
-
-
-@converter("aten.min.dim")
-def min_with_index(node: Node, x: Expr, axis: int, keepdims: bool) -> list[Expr | None]:
-    return _with_index(node, "min", x, axis, keepdims)
 
 
 def _with_index(node: Node, name: str, x: Expr, axis: int, keepdims: bool) -> list[Expr | None]:
@@ -97,36 +37,56 @@ def _place(node: Node, name: str, x: Expr, axis: int, keepdims: bool) -> Expr:
     return node.op(name, x, axis=node.axis(axis, node.rank(x)), keepdims=keepdims)
 
 
-@converter("aten.argmax.default")
-def argmax(node: Node, x: Expr, axis: int | None, keepdims: bool) -> Expr:
-    return _index_of(node, "argmax", x, axis, keepdims)
-
-
-@converter("aten.argmin.default")
-def argmin(node: Node, x: Expr, axis: int | None, keepdims: bool) -> Expr:
-    return _index_of(node, "argmin", x, axis, keepdims)
-
-
 def _index_of(node: Node, name: str, x: Expr, axis: int | None, keepdims: bool) -> Expr:
     if axis is None:
         return node.reshape(_place(node, name, node.flat(x), 0, False), node.result.shape)
     return _place(node, name, x, axis, keepdims)
 
 
-@converter("aten.any.default", "aten.any.dim", "aten.any.dims")
-def any_(node: Node, x: Expr, axes: Axes = None, keepdims: bool = False) -> Expr:
-    return _test(node, "any", x, axes, keepdims)
-
-
-@converter("aten.all.default", "aten.all.dim", "aten.all.dims")
-def all_(node: Node, x: Expr, axes: Axes = None, keepdims: bool = False) -> Expr:
-    return _test(node, "all", x, axes, keepdims)
-
-
-def _test(node: Node, name: str, x: Expr, axes: Axes, keepdims: bool) -> Expr:
+def _test(node: Node, name: str, x: Expr, axes: Axes = None, keepdims: bool = False) -> Expr:
     x = node.cast(x, "bool")
     given_none = isinstance(axes, (list, tuple)) and not axes
     return x if given_none else reduced(node, name, x, axes, keepdims)
+
+
+def _sum(node: Node, name: str, x: Expr, axes: Axes, keepdims: bool, *_: object) -> Expr:
+    return reduced(node, name, node.cast(x, node.result.dtype), axes, keepdims)
+
+
+def _sum_of_all(node: Node, name: str, x: Expr, *_: object) -> Expr:
+    return _sum(node, name, x, None, False)
+
+
+def _extremum_of_all(node: Node, name: str, x: Expr) -> Expr:
+    return extremum(node, name, x, None, False)
+
+
+# By the operators' names: what converts them, and the name of the reduction.
+_NAMED: dict[str, tuple[Converter, str]] = {
+    "sum.dim_IntList": (_sum, "sum"),
+    "sum.default": (_sum_of_all, "sum"),
+    "mean.dim": (_sum, "mean"),
+    "mean.default": (_sum_of_all, "mean"),
+    "prod.dim_int": (_sum, "prod"),
+    "prod.default": (_sum_of_all, "prod"),
+    "amax.default": (extremum, "max"),
+    "amin.default": (extremum, "min"),
+    "max.default": (_extremum_of_all, "max"),
+    "min.default": (_extremum_of_all, "min"),
+    "max.dim": (_with_index, "max"),
+    "min.dim": (_with_index, "min"),
+    "argmax.default": (_index_of, "argmax"),
+    "argmin.default": (_index_of, "argmin"),
+    **{f"{name}.{overload}": (_test, name) for name in ("any", "all") for overload in ("default", "dim", "dims")},
+}
+
+
+def _of(function: Converter, name: str) -> Converter:
+    return lambda node, *args: function(node, name, *args)
+
+
+for _name, _how in _NAMED.items():
+    register(f"aten.{_name}", _of(*_how))
 
 
 @converter("aten.var.correction")

@@ -64,6 +64,23 @@ def _test(name: str) -> Converter:
     return lambda node, x: node.op(name, x) if is_float(node.dtype(x)) else node.full(False, node.shape(x), "bool")
 
 
+# What takes an op or two.
+SHORT: dict[str, Converter] = {
+    "bitwise_not": lambda node, x: node.op("logical_not" if node.dtype(x) == "bool" else "bitwise_not", x),
+    "exp2": lambda node, x: node.op("power", node.full(2, (), node.result.dtype), node.cast(x, node.result.dtype)),
+    "gelu": lambda node, x, approximate: node.op("nn.gelu" if approximate == "none" else "nn.gelu_tanh", x),
+    "hardsigmoid": lambda node, x: node.op("nn.hard_sigmoid", x, alpha=1 / 6, beta=0.5),
+    "hardswish": lambda node, x: node.op("nn.hard_swish", x, alpha=1 / 6, beta=0.5),
+    "hardtanh": lambda node, x, low, high: node.op("clip", x, min=float(low), max=float(high)),
+    "leaky_relu": lambda node, x, slope: node.op("nn.leaky_relu", x, alpha=float(slope)),
+    "log2": lambda node, x: node.op("multiply", node.op("log", node.cast(x, node.result.dtype)), 1 / math.log(2)),
+    "log10": lambda node, x: node.op("multiply", node.op("log", node.cast(x, node.result.dtype)), 1 / math.log(10)),
+    "logical_not": lambda node, x: node.op("logical_not", node.cast(x, "bool")),
+    "relu": lambda node, x: node.op("nn.relu", x) if is_float(node.dtype(x)) else node.op("maximum", x, 0),
+    "relu6": lambda node, x: node.op("clip", x, min=0.0, max=6.0),
+}
+for _aten, _convert in SHORT.items():
+    register(f"aten.{_aten}.default", _convert)
 for _table, _make in ((TO_FLOAT, _to_float), (ROUNDING, _rounding), (SAME, _same), (TESTS, _test)):
     for _aten, _name in _table.items():
         register(f"aten.{_aten}.default", _make(_name))
@@ -97,73 +114,12 @@ def copy(node: Node, x: Expr, source: Expr, *_: object) -> Expr:
     return node.broadcast_to(node.cast(source, node.dtype(x)), node.shape(x))
 
 
-@converter("aten.logical_not.default")
-def logical_not(node: Node, x: Expr) -> Expr:
-    return node.op("logical_not", node.cast(x, "bool"))
-
-
-@converter("aten.bitwise_not.default")
-def bitwise_not(node: Node, x: Expr) -> Expr:
-    return node.op("logical_not" if node.dtype(x) == "bool" else "bitwise_not", x)
-
-
-@converter("aten.log2.default")
-def log2(node: Node, x: Expr) -> Expr:
-    return node.op("multiply", node.op("log", node.cast(x, node.result.dtype)), 1 / math.log(2))
-
-
-@converter("aten.log10.default")
-def log10(node: Node, x: Expr) -> Expr:
-    return node.op("multiply", node.op("log", node.cast(x, node.result.dtype)), 1 / math.log(10))
-
-
-@converter("aten.exp2.default")
-def exp2(node: Node, x: Expr) -> Expr:
-    base = node.full(2, (), node.result.dtype)
-    return node.op("power", base, node.cast(x, node.result.dtype))
-
-
-@converter("aten.relu.default")
-def relu(node: Node, x: Expr) -> Expr:
-    return node.op("nn.relu", x) if is_float(node.dtype(x)) else node.op("maximum", x, 0)
-
-
-@converter("aten.relu6.default")
-def relu6(node: Node, x: Expr) -> Expr:
-    return node.op("clip", x, min=0.0, max=6.0)
-
-
-@converter("aten.hardtanh.default")
-def hardtanh(node: Node, x: Expr, low: float, high: float) -> Expr:
-    return node.op("clip", x, min=float(low), max=float(high))
-
-
-@converter("aten.hardswish.default")
-def hardswish(node: Node, x: Expr) -> Expr:
-    return node.op("nn.hard_swish", x, alpha=1 / 6, beta=0.5)
-
-
-@converter("aten.hardsigmoid.default")
-def hardsigmoid(node: Node, x: Expr) -> Expr:
-    return node.op("nn.hard_sigmoid", x, alpha=1 / 6, beta=0.5)
-
-
-@converter("aten.leaky_relu.default")
-def leaky_relu(node: Node, x: Expr, slope: float) -> Expr:
-    return node.op("nn.leaky_relu", x, alpha=float(slope))
-
-
 @converter("aten.elu.default")
 def elu(node: Node, x: Expr, alpha: float, scale: float, input_scale: float) -> Expr:
     if scale == 1 and input_scale == 1:
         return node.op("nn.elu", x, alpha=float(alpha))
     below = node.op("multiply", node.op("expm1", node.op("multiply", x, input_scale)), alpha * scale)
     return node.op("where", node.op("greater", x, 0), node.op("multiply", x, scale), below)
-
-
-@converter("aten.gelu.default")
-def gelu(node: Node, x: Expr, approximate: str) -> Expr:
-    return node.op("nn.gelu" if approximate == "none" else "nn.gelu_tanh", x)
 
 
 @converter("aten.softplus.default")

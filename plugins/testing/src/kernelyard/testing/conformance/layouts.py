@@ -94,7 +94,7 @@ def _permuted(builder: FunctionBuilder, name: str, array: np.ndarray) -> tuple[V
 
 
 def _transposed(builder: FunctionBuilder, name: str, array: np.ndarray) -> tuple[Var, np.ndarray] | None:
-    """The last two axes are the other way round in memory, of more than two."""
+    """Return True when the last two axes, of more than two, are the other way round in memory."""
     rank = array.ndim
     return _reordered(builder, name, array, [*range(rank - 2), rank - 1, rank - 2]) if rank > 2 else None
 
