@@ -100,8 +100,7 @@ class InferenceSession:
                 raise InputNameError(f"the model has no output {name!r}", found=name, expected=", ".join(known))
         types = {each.name: each.type for each in self._session.inputs}
         feeds = {name: _value(value, types.get(name)) for name, value in input_feed.items()}
-        required = [name for name, type_ in types.items() if type_.WhichOneof("value") != "optional_type"]
-        missing = [name for name in required if name not in feeds]
+        missing = [name for name, t in types.items() if name not in feeds and t.WhichOneof("value") != "optional_type"]
         if missing:
             raise MissingInputError(f"the input {missing[0]!r} is missing", found=", ".join(feeds), expected=missing)
         if self._options.enable_profiling:
