@@ -126,7 +126,8 @@ class Importer:
     def run_node(self, proto: onnx.NodeProto, scope: Scope) -> bool:
         """Convert one node; False when one of its inputs is not there yet."""
         if any(scope.has_failed(name) for name in proto.input):
-            self._fail(proto, "" if self._is_known(proto, scope) else NO_CONVERTER, proto.output, scope)
+            why = RejectedError("" if self._is_known(proto, scope) else NO_CONVERTER)
+            self._fail(proto, proto.output, scope, why)
             return True
         inputs = [scope.find(name) if name else None for name in proto.input]
         if any(value is None and name for value, name in zip(inputs, proto.input, strict=True)):
@@ -139,7 +140,7 @@ class Importer:
         try:
             results = self._convert(proto, inputs, scope)
         except RejectedError as rejected:
-            self._fail(proto, str(rejected), proto.output, scope, rejected.inputs)
+            self._fail(proto, proto.output, scope, rejected)
             return True
         self._define_outputs(proto, results, scope)
         return True
@@ -151,18 +152,13 @@ class Importer:
             if name and value is not None:
                 scope.values[name] = value
             elif name:
-                self._fail(proto, f"its output {index} is not supported", [name], scope)
+                self._fail(proto, [name], scope, RejectedError(f"its output {index} is not supported"))
 
-    def _fail(
-        self,
-        proto: onnx.NodeProto,
-        reason: str,
-        outputs: Iterable[str],
-        scope: Scope,
-        inputs: frozenset[str] = frozenset(),
-    ) -> None:
-        if reason:  # without one, the nodes inside it have been listed
-            self.problems.append(Problem(_full_name(proto), origin_of(proto), reason, inputs))
+    def _fail(self, proto: onnx.NodeProto, outputs: Iterable[str], scope: Scope, why: RejectedError) -> None:
+        if str(why):  # without a reason, the nodes inside it have been listed
+            domain = normal_domain(proto.domain)
+            name = f"{domain}.{proto.op_type}" if domain else proto.op_type
+            self.problems.append(Problem(name, origin_of(proto), str(why), why.inputs))
         scope.failed.update(outputs)
 
     def _is_known(self, proto: onnx.NodeProto, scope: Scope) -> bool:
@@ -343,7 +339,8 @@ def import_structured(
     finally:
         files.close()
     main, outputs = importer.finish(model.graph, scope)
-    return ImportedModel(IRModule({MAIN: main, **importer.private}, {"metadata": _metadata(model)}), outputs)
+    metadata = {entry.key: entry.value for entry in model.metadata_props}
+    return ImportedModel(IRModule({MAIN: main, **importer.private}, {"metadata": metadata}), outputs)
 
 
 def import_model(model: onnx.ModelProto, options: Mapping[str, Any], files: WeightFiles | None = None) -> IRModule:
@@ -376,15 +373,6 @@ def _results(scope: Scope, names: Iterable[str]) -> Sequence[Value | None]:
     if any(scope.has_failed(name) for name in wanted):
         raise RejectedError("")
     return [scope.find(name) for name in wanted]
-
-
-def _metadata(model: onnx.ModelProto) -> dict[str, str]:
-    return {entry.key: entry.value for entry in model.metadata_props}
-
-
-def _full_name(proto: onnx.NodeProto) -> str:
-    domain = normal_domain(proto.domain)
-    return f"{domain}.{proto.op_type}" if domain else proto.op_type
 
 
 def _unsupported(problems: Sequence[Problem]) -> UnsupportedOperatorError:

@@ -100,7 +100,7 @@ class InferenceSession:
                 raise InputNameError(f"the model has no output {name!r}", found=name, expected=", ".join(known))
         types = {each.name: each.type for each in self._session.inputs}
         feeds = {name: _value(value, types.get(name)) for name, value in input_feed.items()}
-        missing = [each.name for each in self._session.inputs if each.name not in feeds and not _is_optional(each)]
+        missing = [name for name, t in types.items() if name not in feeds and t.WhichOneof("value") != "optional_type"]
         if missing:
             raise MissingInputError(f"the input {missing[0]!r} is missing", found=", ".join(feeds), expected=missing)
         if self._options.enable_profiling:
@@ -221,10 +221,6 @@ def _value(value: Any, type_: onnx.TypeProto | None) -> Any:
     if isinstance(value, (list, int, float)) and type_ is not None and type_.WhichOneof("value") == "tensor_type":
         return np.array(value, helper.tensor_dtype_to_np_dtype(type_.tensor_type.elem_type))
     return value
-
-
-def _is_optional(info: onnx.ValueInfoProto) -> bool:
-    return info.type.WhichOneof("value") == "optional_type"
 
 
 def _node_arg(info: onnx.ValueInfoProto, found: Sequence[int | str] = ()) -> NodeArg:

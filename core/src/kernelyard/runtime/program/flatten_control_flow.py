@@ -69,23 +69,21 @@ class _Inliner:
 
     def inline(self, vm_function: VMFunction, inputs: Sequence[int], callers: tuple[str, ...]) -> list[int]:
         """Return the registers of a VM function's results, after its code on some registers. callers: who called it."""
-        if vm_function.name in callers or not set(vm_function.symbols) <= self._symbols:
+        is_known = set(vm_function.symbols) <= self._symbols
+        if vm_function.name in callers or not is_known or not _goes_forward(vm_function.code):
             raise _NoProgramError
-        values = dict(enumerate(inputs))
         self._check_types(vm_function.inputs, inputs)
-        constants = vm_function.constants.items()
-        values |= {n: self._add_buffer(vm_function.values[n], "constant", digest) for n, digest in constants}
-        writers = Counter(number for instruction in vm_function.code for number in instruction.outputs)
-        shared = {n: self._add_buffer(vm_function.values[n]) for n, times in writers.items() if times > 1}
+        values = dict(enumerate(inputs))
+        for number, digest in vm_function.constants.items():
+            values[number] = self._add_buffer(vm_function.values[number], "constant", digest)
+        shared = self._add_shared(vm_function)
         values |= shared
         places: list[int] = []
         pending: list[tuple[int, Instruction, int]] = []  # jumps, with what decides
-        for position, instruction in enumerate(vm_function.code):
+        for instruction in vm_function.code:
             places.append(self._place)
             read = [values[number] for number in instruction.inputs]
             if instruction.name in (bytecode.IF, bytecode.GOTO):
-                if instruction.target <= position:
-                    raise _NoProgramError  # a loop
                 pending.append((len(self.jumps), instruction, read[0] if read else -1))
                 self.jumps.append(Jump(self._place, -1))
             elif instruction.name == bytecode.BIND:
@@ -94,13 +92,16 @@ class _Inliner:
                 first = len(self.registers)
                 results = self._results(vm_function, instruction, read, callers)
                 self._write(instruction, results, first, values, shared)
-            elif position < len(vm_function.code) - 1:
-                raise _NoProgramError
         for number, instruction, condition in pending:
             self.jumps[number] = Jump(self.jumps[number].place, places[instruction.target], condition)
         results = [values[number] for number in vm_function.code[-1].inputs]
         self._check_types(vm_function.outputs, results)
         return results
+
+    def _add_shared(self, vm_function: VMFunction) -> dict[int, int]:
+        """Add a register for each value that several instructions write."""
+        writers = Counter(number for instruction in vm_function.code for number in instruction.outputs)
+        return {n: self._add_buffer(vm_function.values[n]) for n, times in writers.items() if times > 1}
 
     def _add_buffer(self, spec: TensorSpec, kind: str = "buffer", digest: str = "") -> int:
         return self.add(Register(spec.shape, spec.dtype, kind, digest=digest))
@@ -167,3 +168,12 @@ class _Inliner:
             self.steps.append(replace(step, inputs=read, outputs=written))
         self.checks += block.checks
         return [numbers[number] for number in block.results]
+
+
+def _goes_forward(code: Sequence[Instruction]) -> bool:
+    """Return True for code without loops that returns at its end alone."""
+    jumps = (bytecode.IF, bytecode.GOTO)
+    return not any(
+        each.name == bytecode.RETURN or (each.name in jumps and each.target <= number)
+        for number, each in enumerate(code[:-1])
+    )

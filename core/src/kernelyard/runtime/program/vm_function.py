@@ -248,39 +248,47 @@ def _check_written(vm_function: VMFunction, where: str) -> None:
 
 
 def _check(vm_function: VMFunction, instruction: Instruction, place: str) -> None:
-    """An instruction is known, and has as many operands as what it does needs."""
+    """Check that an instruction is known, goes on where there is something, and has operands as it needs them."""
     if instruction.name not in INSTRUCTIONS:
         raise corrupted(place, instruction.name, ", ".join(INSTRUCTIONS))
-    given = len(instruction.inputs), len(instruction.outputs)
-    expected: dict[str, tuple[int, int]] = {
-        MOVE: (len(instruction.inputs), len(instruction.inputs)),
-        COLLECT: (len(instruction.inputs), len(instruction.inputs)),
-        STACK: (0, len(instruction.outputs)),
-        BIND: (len(instruction.inputs), 0),
-        IF: (1, 0),
-        GOTO: (0, 0),
-        RETURN: (len(vm_function.outputs), 0),
-        CLOSE: (len(instruction.inputs), 1),
-        INVOKE: (max(len(instruction.inputs), 1), len(instruction.outputs)),
-    }
     limit = len(vm_function.blocks) if instruction.name == RUN else len(vm_function.code)
     if instruction.name in (RUN, *_JUMPS) and not 0 <= instruction.target < limit:
         raise corrupted(place, instruction.target, f"a number below {limit}")
+    given, expected = (len(instruction.inputs), len(instruction.outputs)), _operand_counts(vm_function, instruction)
+    if given != expected:
+        raise corrupted(place, f"{given} operands", f"{expected}")
+    _check_kinds(vm_function, instruction, place)
+
+
+def _operand_counts(vm_function: VMFunction, instruction: Instruction) -> tuple[int, int]:
+    """Return how many inputs and outputs an instruction needs; those that it has where any number will do."""
+    inputs, outputs = len(instruction.inputs), len(instruction.outputs)
     if instruction.name == RUN:
         block = vm_function.blocks[instruction.target]
-        expected[RUN] = len(block.inputs), len(block.results)
-    if given != expected.get(instruction.name, given):
-        raise corrupted(place, f"{given} operands", f"{expected[instruction.name]}")
-    closures = [
-        isinstance(vm_function.values[number], ClosureSpec) for number in (*instruction.inputs, *instruction.outputs)
-    ]
+        return len(block.inputs), len(block.results)
+    counts = {
+        MOVE: (inputs, inputs),
+        COLLECT: (inputs, inputs),
+        STACK: (0, outputs),
+        BIND: (inputs, 0),
+        IF: (1, 0),
+        GOTO: (0, 0),
+        RETURN: (len(vm_function.outputs), 0),
+        CLOSE: (inputs, 1),
+        INVOKE: (max(inputs, 1), outputs),
+    }
+    return counts.get(instruction.name, (inputs, outputs))
+
+
+def _check_kinds(vm_function: VMFunction, instruction: Instruction, place: str) -> None:
+    """Check that the operands of an instruction are tensors and closures as it needs them."""
+    operands = [vm_function.values[number] for number in (*instruction.inputs, *instruction.outputs)]
+    closures = [isinstance(spec, ClosureSpec) for spec in operands]
     if instruction.name in _ON_TENSORS and any(closures):
         raise corrupted(place, "a closure", "tensors")
     if instruction.name == RETURN and closures != [isinstance(spec, ClosureSpec) for spec in vm_function.outputs]:
-        raise corrupted(place, [vm_function.values[number] for number in instruction.inputs], repr(vm_function.outputs))
+        raise corrupted(place, operands, repr(vm_function.outputs))
     if (instruction.name == INVOKE and not closures[0]) or (instruction.name == CLOSE and not closures[-1]):
         raise corrupted(place, "a tensor", "a closure")
-    if instruction.name == IF:
-        condition = vm_function.values[instruction.inputs[0]]
-        if (condition.shape, condition.dtype) != ((), "bool"):
-            raise corrupted(place, condition, "a truth value")
+    if instruction.name == IF and (operands[0].shape, operands[0].dtype) != ((), "bool"):
+        raise corrupted(place, operands[0], "a truth value")

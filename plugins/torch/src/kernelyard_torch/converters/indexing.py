@@ -112,14 +112,7 @@ def index(node: Node, x: Expr, indices: Sequence[Expr | None]) -> Expr:
     if len(selection.axes) == 1:
         return node.op("take", x, node.reshape(selection.vectors, selection.shape), axis=selection.axes[0])
     taken = node.op("gather_nd", node.to_front(x, selection.axes), selection.vectors)
-    return _moved(node, taken, len(selection.shape), selection.position)
-
-
-def _moved(node: Node, x: Expr, count: int, position: int) -> Expr:
-    """Return the first `count` axes behind `position` others."""
-    rank = node.rank(x)
-    rest = list(range(count, rank))
-    return node.permute(x, [*rest[:position], *range(count), *rest[position:]])
+    return node.from_front(taken, range(selection.position, selection.position + len(selection.shape)))
 
 
 @converter("aten.index_put.default", "aten._unsafe_index_put.default")
