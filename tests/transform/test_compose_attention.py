@@ -47,7 +47,7 @@ def repeated(b: FunctionBuilder, x: Var, columns: Dim, group: int) -> Var:
 def composed(function: Function, sizes: dict[str, int] | None = None) -> list[Call]:
     """The calls of a function for GPUs, which means the same, rows that see nothing included."""
     before = get_pipeline("simplify")(IRModule({"main": function}))
-    after = verify(get_pipeline("simplify_cuda")(before))
+    after = verify(get_pipeline("compose_attention")(before))
     random = np.random.default_rng(0)
     feeds: list[np.ndarray] = []
     for param in function.params:

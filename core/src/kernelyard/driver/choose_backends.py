@@ -13,7 +13,7 @@ from kernelyard.errors import (
     PluginTimeoutError,
     UnknownBackendError,
 )
-from kernelyard.placement.policy import order_backends
+from kernelyard.placement.backend_order import order_backends
 from kernelyard.plugins.backend import Backend
 from kernelyard.plugins.code_generator import CodeGenerator
 from kernelyard.plugins.guard import within_time

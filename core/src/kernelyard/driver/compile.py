@@ -34,8 +34,6 @@ from kernelyard.transform.run_codegen import EXTERNAL_MODULES
 
 log = logging.getLogger("kernelyard")
 
-SIMPLIFY_FOR = {"cuda": "simplify_cuda"}  # pipelines that follow "simplify", by the target's kind
-
 
 def compile(  # noqa: A001  the public name, as `re.compile`
     model: object,
@@ -126,8 +124,9 @@ def explain(
 def simplify(session: CompileSession, module: IRModule) -> IRModule:
     """Bring a module into the form that backends like to see, in the precision asked for, for the kind of target."""
     in_precision = session.precision.apply(get_pipeline("simplify")(module))
-    name = SIMPLIFY_FOR.get(session.target.kind)
-    return get_pipeline(name)(in_precision) if name is not None else in_precision
+    generator = session.generator
+    composes_attention = generator is not None and generator.composes_attention
+    return get_pipeline("compose_attention")(in_precision) if composes_attention else in_precision
 
 
 def place(session: CompileSession, module: IRModule) -> IRModule:

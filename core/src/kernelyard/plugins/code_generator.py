@@ -16,10 +16,15 @@ from kernelyard.transform.run_codegen import Region
 
 
 class CodeGenerator(ABC):
-    """A target's own kernels: what no library takes."""
+    """A target's own kernels: what no library takes.
+
+    composes_attention: attention is one kernel on its targets, so that matmuls and softmax are composed into it before
+    backends are asked; on CPUs these are faster by themselves.
+    """
 
     name: str
     targets: tuple[str, ...]
+    composes_attention: bool = False
 
     def probe(self) -> Unavailable | None:
         """Return None when kernels can be generated here."""

@@ -165,9 +165,9 @@ def int4_weights() -> Sequence[Pass]:
     return [QuantizeWeights(4), *clean().passes]
 
 
-@pipeline("simplify_cuda")
-def simplify_cuda() -> Sequence[Pass]:
-    """Compose what GPUs do in one kernel: on CPUs, products and softmax by themselves are quicker."""
+@pipeline("compose_attention")
+def compose_attention() -> Sequence[Pass]:
+    """Compose attention into one operator, for targets whose code generator computes it in one kernel."""
     return [ComposeAttention(), *clean().passes, SimplifyAttention(), *clean().passes]
 
 

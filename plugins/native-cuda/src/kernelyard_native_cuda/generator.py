@@ -32,6 +32,7 @@ class NativeCudaGenerator(CodeGenerator):
 
     name = "native-cuda"
     targets = ("cuda",)
+    composes_attention = True
 
     def facts(self) -> Mapping[str, str]:
         """See `CodeGenerator.facts`."""

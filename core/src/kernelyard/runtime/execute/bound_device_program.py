@@ -1,4 +1,4 @@
-"""DeviceInstance: a plan bound to a device's memory; feeds are copied there, and results stay there.
+"""BoundDeviceProgram: an execution plan bound to a device's memory; feeds are copied there, and results stay there.
 
 Modules whose functions work on host memory take part too: their arguments are copied to the host and back around them.
 """

@@ -1,4 +1,4 @@
-"""Instance: a plan bound to memory, and the bindings where tensors enter and leave it."""
+"""BoundProgram: an execution plan bound to memory; IOBinding: how a tensor enters or leaves it."""
 
 from __future__ import annotations
 

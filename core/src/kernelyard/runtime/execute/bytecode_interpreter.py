@@ -1,4 +1,4 @@
-"""BytecodeInterpreter: run a VM function on a virtual machine; its blocks run as programs do.
+"""BytecodeInterpreter: run a VM function, with its branches and loops (`if`, `while`); its blocks run as programs do.
 
 A VM function without loops is one program (`flatten_control_flow`), which takes its place from the second call with the
 same shapes on: to prepare it is to prepare all branches, also those that are never taken.

@@ -1,4 +1,4 @@
-"""Replay: steps of a device that run as one call once they ran before, as CUDA graphs do.
+"""CapturedGraph: steps of a device, captured and replayed as one call, as CUDA graphs are.
 
 Source: CUDA C++ Programming Guide, "CUDA Graphs".
 """

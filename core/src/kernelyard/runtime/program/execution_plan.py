@@ -1,4 +1,4 @@
-"""Plan: the shapes and the memory layout of a program's registers, for one set of input shapes."""
+"""ExecutionPlan: the shapes and the memory layout of a program's registers, for one set of input shapes."""
 
 from __future__ import annotations
 

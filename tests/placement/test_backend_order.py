@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernelyard.placement.policy import order_backends
+from kernelyard.placement.backend_order import order_backends
 
 PRIORITIES = {"cublas": 10, "cudnn": 20, "cutlass": 10}
 
