@@ -339,7 +339,8 @@ def import_structured(
     finally:
         files.close()
     main, outputs = importer.finish(model.graph, scope)
-    return ImportedModel(IRModule({MAIN: main, **importer.private}, {"metadata": _metadata(model)}), outputs)
+    metadata = {entry.key: entry.value for entry in model.metadata_props}
+    return ImportedModel(IRModule({MAIN: main, **importer.private}, {"metadata": metadata}), outputs)
 
 
 def import_model(model: onnx.ModelProto, options: Mapping[str, Any], files: WeightFiles | None = None) -> IRModule:
@@ -372,10 +373,6 @@ def _results(scope: Scope, names: Iterable[str]) -> Sequence[Value | None]:
     if any(scope.has_failed(name) for name in wanted):
         raise RejectedError("")
     return [scope.find(name) for name in wanted]
-
-
-def _metadata(model: onnx.ModelProto) -> dict[str, str]:
-    return {entry.key: entry.value for entry in model.metadata_props}
 
 
 def _full_name(proto: onnx.NodeProto) -> str:

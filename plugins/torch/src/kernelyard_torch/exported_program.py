@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch.export import ExportedProgram
-from torch.export.graph_signature import InputKind, OutputKind, OutputSpec
+from torch.export.graph_signature import InputKind, OutputKind
 from torch.utils import _pytree as pytree
 
 from kernelyard.errors import FrontendError, UnsupportedOperatorError
@@ -125,16 +125,12 @@ def _outputs(graph: GraphImporter, program: ExportedProgram) -> dict[str, Expr]:
         result = graph.tensor(given)
         if spec.kind in _MUTATING:
             if result is not None:
-                late[f"new_{_target(spec)}"] = result
+                late[f"new_{spec.target or spec.arg.name}"] = result
             continue
         name = next(own)
         if result is not None:
             named[name] = result
     return named | late
-
-
-def _target(spec: OutputSpec) -> str:
-    return str(spec.target or spec.arg.name)
 
 
 def output_names(spec: pytree.TreeSpec | None) -> list[str]:
@@ -149,7 +145,8 @@ def output_names(spec: pytree.TreeSpec | None) -> list[str]:
         return []
     tree = pytree.tree_unflatten([0] * spec.num_leaves, spec)
     paths, _ = pytree.tree_flatten_with_path(tree)
-    return ["_".join(map(_key, path)) if _starts_with_name(path) else _numbered(path) for path, _ in paths]
+    named = [[*([] if _starts_with_name(path) else ["output"]), *map(_key, path)] for path, _ in paths]
+    return ["_".join(names) for names in named]
 
 
 def _key(entry: Any) -> str:
@@ -162,10 +159,6 @@ def _key(entry: Any) -> str:
 def _starts_with_name(path: Iterable[Any]) -> bool:
     first = next(iter(path), None)
     return first is not None and not hasattr(first, "idx")
-
-
-def _numbered(path: Iterable[Any]) -> str:
-    return "_".join(["output", *map(_key, path)])
 
 
 def _ranges(sizes: Sizes, program: ExportedProgram) -> dict[str, str]:

@@ -150,17 +150,14 @@ def _attention(
     parts = [node.slice(product, 2, end - width, end) for end, width in zip(ends, widths, strict=True)]
     q, k, v = (heads_of(node, part, node.required_attr("num_heads")) for part in parts)
     if past is not None:
-        k, v = (_after(node, _state(node, past, index), x) for index, x in enumerate((k, v)))
+        states = (node.reshape(node.slice(past, 0, n, n + 1), node.shape(past)[1:]) for n in (0, 1))
+        k, v = (_after(node, state, x) for state, x in zip(states, (k, v), strict=True))
     how = _weighing(node, mask, bias, node.shape(q)[2], node.shape(k)[2])
     y = joined(node, attend(node, q, k, v, how))
     if not node.has_output(1):
         return [y]
     states = [node.reshape(x, (1, *node.shape(x))) for x in (k, v)]
     return [y, node.op("concat", *states, axis=0)]
-
-
-def _state(node: Node, past: Expr, index: int) -> Expr:
-    return node.reshape(node.slice(past, 0, index, index + 1), node.shape(past)[1:])
 
 
 def _after(node: Node, past: Expr | None, x: Expr) -> Expr:

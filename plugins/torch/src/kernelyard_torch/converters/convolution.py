@@ -34,8 +34,4 @@ def convolution(
     if transposed:
         name, attrs["output_padding"] = f"{name}_transpose", per_axis(output_padding, rank)
     result = node.cast(node.op(name, x, weight, groups=groups, **attrs), dtype)
-    return result if bias is None else node.op("add", result, _channels(node, bias, rank))
-
-
-def _channels(node: Node, bias: Expr, rank: int) -> Expr:
-    return node.reshape(bias, (node.shape(bias)[0], *(1,) * rank))
+    return result if bias is None else node.op("add", result, node.along(bias, 0, rank + 1))

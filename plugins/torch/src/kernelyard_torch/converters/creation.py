@@ -52,13 +52,9 @@ def arange(node: Node, start: Dim | float, end: Dim | float, step: Dim | float, 
     if not isinstance(start, (int, float)) or not isinstance(step, (int, float)):
         node.reject("it counts by steps that are not fixed")
     if isinstance(count, int):
-        return _counted(node, start, step, count)
+        return node.expr(np.asarray(start + np.arange(count) * step), node.result.dtype)
     numbers = node.op("arange", count=count, dtype="float64")
     return node.op("add", node.op("multiply", numbers, float(step)), float(start))
-
-
-def _counted(node: Node, start: float, step: float, count: int) -> Expr:
-    return node.expr(np.asarray(start + np.arange(count) * step), node.result.dtype)
 
 
 @converter("aten.arange.default")
