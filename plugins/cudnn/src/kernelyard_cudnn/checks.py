@@ -114,7 +114,7 @@ class Checks:
             if stage.operand is not None:
                 tensors.append((f"an operand of {stage.call.op_name}", stage.order, _stored(stage)))
         for name, order, sizes in tensors:
-            if not _is_channels_last(order, sizes):
+            if not is_same_memory(order, channels_last(len(order)), sizes):
                 raise Refusal("layout", f"{what}: {name} must be channels-last, as `layout` of its options makes it")
         if read.rank == 3 and read.call.tensor_type.dtype == "float32" and not self._tf32:
             raise Refusal("attribute", f"{what} over volumes of float32; cuDNN has it for tf32 alone")
@@ -165,10 +165,6 @@ def _known_layout(name: str, expr: Expr, order: Ints) -> Shape:
     if not any(is_same_memory(order, each(len(order)), sizes) for each in (channels_first, channels_last)):
         raise Refusal("layout", f"{name} lies in the order {order}; taken are channels-first and channels-last", expr)
     return sizes
-
-
-def _is_channels_last(order: Ints, sizes: Shape) -> bool:
-    return is_same_memory(order, channels_last(len(order)), sizes)
 
 
 def _check_float8(read: ReadConvolution, x: Shape, w: Shape) -> None:

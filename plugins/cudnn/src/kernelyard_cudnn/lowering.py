@@ -139,7 +139,8 @@ def _convolved(lowering: Lowering, kind: Any, size_of: Callable[..., int] | None
     dims = images.result_dims
     _require(len(window.padding) == len(dims) - 2, f"{len(window.padding)} spatial axes of {len(dims) - 2}")
     if size_of is not None:
-        wanted = tuple(size_of(*sizes) for sizes in zip(x.dims[2:], w.dims[2:], *_fields(window), strict=True))
+        moves = window.padding, window.strides, window.dilation
+        wanted = tuple(size_of(*sizes) for sizes in zip(x.dims[2:], w.dims[2:], *moves, strict=True))
         _require(dims[2:] == wanted, f"a result of {dims} over space of {wanted}")
     _check_channels(kind, x, w, dims)
     stages = attrs["stages"]
@@ -156,7 +157,7 @@ class _Images:
         self._lowering = lowering
         self._orders = {name: _order(order) for name, order in orders.items()}
         self._rank = len(self._orders["y"])
-        self._usual = channels_first(_wide_rank(self._rank))
+        self._usual = channels_first(max(self._rank, 4))
         data = lowering.given["x"].shape
         dims, order = self._wide(sizes_in(self._orders["x"], data), self._orders["x"])
         if is_same_memory(order, channels_last(len(dims)), dims):
@@ -204,10 +205,6 @@ def _window(attrs: Mapping[str, Any]) -> Window:
         padding, strides, dilation = (0, *padding), (1, *strides), (1, *dilation)
     _require(len(padding) == len(strides) == len(dilation) in (2, 3), "one number for each of two or three axes")
     return Window(padding, strides, dilation)
-
-
-def _fields(window: Window) -> tuple[Ints, Ints, Ints]:
-    return window.padding, window.strides, window.dilation
 
 
 def _convolved_size(size: int, kernel: int, padding: int, stride: int, dilation: int) -> int:
@@ -335,7 +332,3 @@ def _order(value: Sequence[int]) -> Ints:
 def _flag(value: Any) -> bool:
     _require(isinstance(value, bool), f"{value!r} is neither true nor false")
     return value
-
-
-def _wide_rank(rank: int) -> int:
-    return max(rank, 4)

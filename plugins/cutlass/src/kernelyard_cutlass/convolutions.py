@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from kernelyard import dims
-from kernelyard.dims import Dim
 from kernelyard.plugins.api import Constant, Decline, Match
 from kernelyard_cutlass.description import Description, Settings, check_dtypes, following
 from kernelyard_cutlass.tiles import alignment_of
@@ -39,6 +38,7 @@ def describe_conv2d(match: Match, settings: Settings) -> Description | Decline:
         "weight_channels_first": not (turned or is_packed),
         "tune": settings.tune,
     }
+    is_short = all(isinstance(taps, int) and taps <= MOST_TAPS for taps in window)
     choices = {
         "family": "conv2d",
         "dtype": data.dtype,
@@ -51,13 +51,9 @@ def describe_conv2d(match: Match, settings: Settings) -> Description | Decline:
         "combine": behind.epilogue.combine,
         "final": behind.epilogue.final,
         "problem": (batch * height * width, filters, dims.product(weight.shape[1:]), 1),
-        "algorithm": "kOptimized" if all(_is_short(taps) for taps in window) else "kAnalytic",
+        "algorithm": "kOptimized" if is_short else "kAnalytic",
         "transposes": not (turned or is_packed),
         "archs": settings.archs,
         "tune": settings.tune,
     }
     return Description("conv2d", roles, arguments, choices)
-
-
-def _is_short(taps: Dim) -> bool:
-    return isinstance(taps, int) and taps <= MOST_TAPS

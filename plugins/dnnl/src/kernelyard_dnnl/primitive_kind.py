@@ -52,10 +52,6 @@ class MemoryOrder(Enum):
     OPEN = "row-major where the operand is, else unknown"
 
 
-def _nothing(composite: Composite) -> Mapping[str, Any]:
-    return {}
-
-
 def _no_objection(candidate: Candidate) -> Refusal | None:
     return None
 
@@ -79,7 +75,7 @@ class PrimitiveKind(NamedTuple):
     ops: tuple[str, ...]
     operands: tuple[str, ...]
     lower: Lower
-    attributes: Callable[[Composite], Mapping[str, Any]] = _nothing
+    attributes: Callable[[Composite], Mapping[str, Any]] = lambda _: {}
     check: Check = _no_objection
     check_surroundings: Check = _no_objection
     follows: Follows = Follows.NOTHING

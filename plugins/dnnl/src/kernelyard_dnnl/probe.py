@@ -26,12 +26,9 @@ SYMBOL = "probe"
 def objection(composite: Composite) -> Refusal | None:
     """Why the library should not run this group, None when it has a real implementation."""
     graph = _graph_of(node_of(composite), composite)
-    reason = _objection(json.dumps(graph.to_json(), sort_keys=True), _symbols(composite))
+    symbols = symbols_of(operand.type for call in composite.calls for operand in (*call.args, call))
+    reason = _objection(json.dumps(graph.to_json(), sort_keys=True), tuple(sorted(symbols)))
     return None if reason is None else Refusal("reference-implementation", reason)
-
-
-def _symbols(composite: Composite) -> tuple[str, ...]:
-    return tuple(sorted(symbols_of(operand.type for call in composite.calls for operand in (*call.args, call))))
 
 
 def _graph_of(node: KernelNode, composite: Composite) -> JSONGraph:

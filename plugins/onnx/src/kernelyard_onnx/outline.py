@@ -65,7 +65,7 @@ def _message(data: Any, descriptor: Any, start: int, end: int, depth: int) -> by
         if field.kind != _BYTES or field.end - field.start < LARGE or field.number not in inner:
             continue  # what is small has no large weight in it
         body = _message(data, inner[field.number], field.start, field.end, depth - 1)
-        parts += [data[copied : field.tag], _bytes_field(field.number, body)]
+        parts += [data[copied : field.tag], encoded(field.number << 3 | _BYTES), encoded(len(body)), body]
         copied = field.end
     return b"".join([*parts, data[copied:end]])
 
@@ -122,10 +122,6 @@ def _varint(data: Any, at: int, end: int) -> tuple[int, int]:
         if byte < 0x80:
             return result, place + 1
     raise MalformedError
-
-
-def _bytes_field(number: int, body: bytes) -> bytes:
-    return encoded(number << 3 | _BYTES) + encoded(len(body)) + body
 
 
 def encoded(value: int) -> bytes:

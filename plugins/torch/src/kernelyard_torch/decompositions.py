@@ -33,12 +33,9 @@ def _own() -> Table:
         torch.ops.aten.rand_like.default: _like(torch.rand),
         torch.ops.aten.randn_like.default: _like(torch.randn),
     }
-    rest = {op: how for op, how in decomposition_table.items() if _is_core(op) and registry.find(op) is None}
+    core = [op for op in decomposition_table if isinstance(op, torch._ops.OpOverload) and torch.Tag.core in op.tags]
+    rest = {op: decomposition_table[op] for op in core if registry.find(op) is None}
     return rest | own | {op: decomposition_table[op] for op in FURTHER}
-
-
-def _is_core(op: Any) -> bool:
-    return isinstance(op, torch._ops.OpOverload) and torch.Tag.core in op.tags
 
 
 def _like(draw: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:

@@ -30,18 +30,14 @@ MULTIPLE_SOURCE = enums.ARG["multiple_src"]
 def check(concat: Candidate) -> Refusal | None:
     """Any number of tensors along one axis, unless they would be interleaved a few elements at a time."""
     composite = concat.composite
-    if _is_stack(composite) and any(map(concat.may_be_ours, (*concat.makers, *concat.users))):
+    is_stack = all(operand.tensor_type.shape[axis_of(composite)] == 1 for operand in composite.operands)
+    if is_stack and any(map(concat.may_be_ours, (*concat.makers, *concat.users))):
         return None  # the runtime lays whole tensors one after the other, and leaves the rest to who reads them
     orders = [concat.order_of(operand) for operand in composite.operands]
     length = _run_length(composite, max((order for order in orders if order is not None), default=None))
     if length is None or length >= MIN_RUN:
         return None
     return Refusal("slow", f"oneDNN would copy {length:g} elements at a time; below {MIN_RUN} a kernel is faster")
-
-
-def _is_stack(composite: Composite) -> bool:
-    """Return True where each operand is one element thick along the axis."""
-    return all(operand.tensor_type.shape[axis_of(composite)] == 1 for operand in composite.operands)
 
 
 def _run_length(composite: Composite, order: tuple[int, ...] | None) -> float | None:

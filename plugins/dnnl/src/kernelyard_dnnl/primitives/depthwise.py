@@ -71,7 +71,7 @@ def _is_pointwise(node: Node) -> bool:
 def _is_depthwise(node: Node) -> bool:
     """Return a window of 3 x 3 for each channel, as oneDNN has it as a post-op, in float32."""
     attrs, channels, weight = node.attrs, node.shape[1], node.operands["weight"]
-    strides, begin = tuple(attrs["strides"]), node.sizes("padding_begin")
+    strides, begin, image = tuple(attrs["strides"]), node.sizes("padding_begin"), node.operands["data"].shape[2:]
     dtypes = {node.dtype, *(value.descriptor.dtype for value in node.operands.values())}
     return (
         weight.shape == (channels, 1, *WINDOW)
@@ -81,12 +81,8 @@ def _is_depthwise(node: Node) -> bool:
         and strides[0] in STRIDES
         and begin == (1, 1)
         and tuple(attrs["dilation"]) == (1, 1)
-        and all((size - 1) // strides[0] + 1 == made for size, made in zip(_image(node), node.shape[2:], strict=True))
+        and all((size - 1) // strides[0] + 1 == made for size, made in zip(image, node.shape[2:], strict=True))
     )
-
-
-def _image(node: Node) -> tuple[int, ...]:
-    return node.operands["data"].shape[2:]
 
 
 def _vector(bias: Value | None, graph: Lowering) -> Value | None:

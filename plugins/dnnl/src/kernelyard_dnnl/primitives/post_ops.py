@@ -96,7 +96,8 @@ def execute(
             primitive = create(epilogue.post_ops)
         except StatusError:
             continue
-        if speed(primitive.implementation) == 2 or speed(primitive.implementation) >= _bare_speed(create):
+        fused = speed(primitive.implementation)
+        if fused == 2 or fused >= speed(create(()).implementation):
             return _emit(graph, primitive, arguments, epilogue, view)
     result = _emit(graph, create(()), arguments, Epilogue(_target(graph, destination, reuse)), view)
     return apply_steps(graph, steps, result)
@@ -115,10 +116,6 @@ def _fused(steps: list[Step], width: int) -> tuple[list[Step], list[Step]]:
     costly = (i for i, step in enumerate(steps) if step.eltwise is not None and step.eltwise.algorithm not in CHEAP)
     first = next(costly, len(steps))
     return steps[:first], steps[first:]
-
-
-def _bare_speed(create: Create) -> int:
-    return speed(create(()).implementation)
 
 
 def _emit(

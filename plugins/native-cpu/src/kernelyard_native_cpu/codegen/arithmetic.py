@@ -78,10 +78,6 @@ def _sign(e: FunctionEmitter, x: Value, dtype: str) -> Value:
     return e.select(e.compare("slt", x, 0), -1, positive)
 
 
-def _is_infinite(e: FunctionEmitter, x: Value, dtype: str) -> Value:
-    return e.compare("oeq", magnitude(e, x), float("inf"))
-
-
 _UNARY: dict[str, Callable[[FunctionEmitter, Value, str], Value]] = {
     "neg": _neg,
     "abs": _abs,
@@ -89,7 +85,7 @@ _UNARY: dict[str, Callable[[FunctionEmitter, Value, str], Value]] = {
     "not": lambda e, x, dtype: _all_ones(e, x),
     "bitnot": lambda e, x, dtype: _all_ones(e, x),
     "isnan": lambda e, x, dtype: e.compare("uno", x, x),
-    "isinf": _is_infinite,
+    "isinf": lambda e, x, dtype: e.compare("oeq", magnitude(e, x), float("inf")),
 }
 
 

@@ -150,7 +150,7 @@ class Expressions:
 
     def _read(self, buffer: Buffer, offset: Affine) -> Value:
         step = offset.coefficient(self.lanes.axis) if self.lanes else 0
-        if step == 0 and self._is_uniform(offset):
+        if step == 0 and self.mask is None and self._is_alike(offset):  # under a condition it may be invalid
             return self.memory.load(buffer, self.first(offset))
         assert self.lanes is not None
         mask, count = self._whole_mask(), self.lanes.count
@@ -183,13 +183,6 @@ class Expressions:
         places = [self.e.add(start, self.e.mul(row, n)) for n in range(self.lanes.count)]
         rows = [self.memory.load(load.buffer, place, self.lanes.count) for place in places]
         return [decode(self.e, column, load.dtype, self.memory.has_half) for column in self.e.transpose(rows)]
-
-    def _is_uniform(self, offset: Affine) -> bool:
-        """Return True when all lanes load one address, whatever conditions hold.
-
-        Under a condition it may be invalid.
-        """
-        return self.mask is None and self._is_alike(offset)
 
     def _is_alike(self, offset: Affine) -> bool:
         """Return True when lanes differ by their axis alone: what is loaded under a condition may differ otherwise."""

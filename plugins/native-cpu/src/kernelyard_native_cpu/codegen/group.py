@@ -83,11 +83,9 @@ class GroupWriter:
         if len(versions) == 1:
             run(versions[0])
         else:
-            enough = self._is_long_enough(versions[0])
+            extent = self.memory.dim(versions[0].extents[str(versions[0].measured)])
+            enough = self.e.compare("sge", extent, versions[0].least())
             self.e.branch(enough, lambda: run(versions[0]), lambda: self._choose(versions[1:], run) or [])
-
-    def _is_long_enough(self, plan: Plan) -> Value:
-        return self.e.compare("sge", self.memory.dim(plan.extents[str(plan.measured)]), plan.least())
 
     def _nest(self, number: int, plan: Plan, axes: Mapping[str, Value]) -> Nest:
         return Nest(self.memory, self.group.stages[number], plan, axes, self.stored[number])

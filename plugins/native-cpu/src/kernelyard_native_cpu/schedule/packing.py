@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator
 
 from kernelyard import dims
 from kernelyard.plugins.codegen_api import (
     Axis,
     Buffer,
-    Load,
     Packing,
     PrimFunc,
     Stage,
@@ -83,14 +83,11 @@ def _own_axes(stage: Stage, buffer: Buffer, constants: Collection[Buffer]) -> It
     if others:
         return
     elsewhere = frozenset[str]().union(*(axes_of(each) for each in operands if each.buffer not in constants))
+    times_used = Counter(axis for index in load.indices for axis in axes_of(index))
     for place, index in enumerate(load.indices):
         names = {axis.name for axis in stage.spatial} - elsewhere
-        if isinstance(index, Axis) and index.name in names and _times_used(load, index.name) == 1:
+        if isinstance(index, Axis) and index.name in names and times_used[index.name] == 1:
             yield index.name, place
-
-
-def _times_used(load: Load, axis: str) -> int:
-    return sum(axis in axes_of(index) for index in load.indices)
 
 
 def _has_few_rows(stage: Stage, axis: str, matrix: Buffer) -> bool:

@@ -34,6 +34,4 @@ def convolution(
     if transposed:
         name, attrs["output_padding"] = f"{name}_transpose", per_axis(output_padding, rank)
     result = node.cast(node.op(name, x, weight, groups=groups, **attrs), dtype)
-    if bias is None:
-        return result
-    return node.op("add", result, node.reshape(bias, (node.shape(bias)[0], *(1,) * rank)))
+    return result if bias is None else node.op("add", result, node.along(bias, 0, rank + 1))

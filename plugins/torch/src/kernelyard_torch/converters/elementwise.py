@@ -165,7 +165,8 @@ def masked_fill(node: Node, x: Expr, mask: Expr, value: Operand) -> Expr:
 def clamp(node: Node, x: Expr, low: Operand | None = None, high: Operand | None = None) -> Expr:
     dtype = node.result.dtype
     x = node.cast(x, dtype)
-    if is_float(dtype) and all(bound is None or _is_number(bound) for bound in (low, high)):
+    given = [bound for bound in (low, high) if bound is not None]
+    if is_float(dtype) and all(isinstance(bound, (int, float)) and not math.isnan(bound) for bound in given):
         return node.op("clip", x, min=_float(low), max=_float(high))
     work = "uint8" if dtype == "bool" else dtype
     for name, bound in (("maximum", low), ("minimum", high)):
@@ -182,10 +183,6 @@ def clamp_min(node: Node, x: Expr, low: Operand) -> Expr:
 @converter("aten.clamp_max.default", "aten.clamp_max.Tensor")
 def clamp_max(node: Node, x: Expr, high: Operand) -> Expr:
     return clamp(node, x, None, high)
-
-
-def _is_number(bound: Operand) -> bool:
-    return isinstance(bound, (int, float)) and not math.isnan(bound)
 
 
 def _float(bound: Operand | None) -> float | None:

@@ -16,7 +16,9 @@ from kernelyard_torch.registry import converter
 def slice_(node: Node, x: Expr, axis: int, start: Dim | None, end: Dim | None, step: int) -> Expr:
     at = node.axis(axis, node.rank(x))
     begin = _start(start, node.shape(x)[at])
-    return node.slice(x, at, begin, _stop(begin, node.result.shape[at], step), step)
+    count = node.result.shape[at]
+    length = count if step == 1 or count == 0 else (count - 1) * step + 1
+    return node.slice(x, at, begin, begin + length, step)
 
 
 @converter("aten.select.int")
@@ -63,11 +65,6 @@ def _start(start: Dim | None, size: Dim) -> Dim:
         begin = max(begin, 0)
         return min(begin, size) if isinstance(size, int) else begin
     return begin
-
-
-def _stop(begin: Dim, count: Dim, step: int) -> Dim:
-    """Where a slice of `count` elements ends."""
-    return begin + count if step == 1 else begin + (count - 1) * step + 1 if count != 0 else begin
 
 
 def _replaced(node: Node, x: Expr, part: Expr, axis: int, begin: Dim) -> Expr:
