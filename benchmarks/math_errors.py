@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from kernelyard.runtime.api import Code
 from kernelyard_llvm.emitter import FunctionEmitter, module_text
 from kernelyard_llvm.values import Value, registers
 from kernelyard_native_cpu import _native
@@ -47,7 +48,7 @@ BLOCK = 1 << 20
 class MathLibrary:
     """Every function of `EMITTERS` as a loop over arrays, for one machine and one float type."""
 
-    linked: _native.LinkedObjects
+    linked: Code
     machine: Machine
 
     def __call__(self, name: str, *operands: np.ndarray) -> np.ndarray:
@@ -81,7 +82,7 @@ def compile_functions(mcpu: str | None, type_: str) -> MathLibrary:
     texts = [write_loop(f"ky_{name}", function, type_, lanes, machine, used) for name, function in EMITTERS.items()]
     text = module_text([f'target triple = "{_native.triple(machine)}"', *texts], used, machine.vector_bits)
     symbols = [f"ky_{name}" for name in EMITTERS]
-    return MathLibrary(_native.LinkedObjects([_native.compile_object(text, machine)], symbols), machine)
+    return MathLibrary(_native.link_objects([_native.compile_object(text, machine)], symbols), machine)
 
 
 def all_floats(stride: int) -> Iterator[np.ndarray]:

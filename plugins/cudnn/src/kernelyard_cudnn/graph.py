@@ -23,10 +23,6 @@ class Tensor:
     """A tensor of a graph; `uid` tells it from the others.
 
     is_virtual: only between operations, never in memory; it is float32 then.
-
-    Example:
-        >>> Tensor(1, (2, 8, 5, 5), (200, 1, 40, 8), "float16").is_channels_last
-        True
     """
 
     uid: int
@@ -41,11 +37,6 @@ class Tensor:
         if 0 in self.dims:
             return 0
         return 1 + sum((size - 1) * stride for size, stride in zip(self.dims, self.strides, strict=True))
-
-    @property
-    def is_channels_last(self) -> bool:
-        """Whether axis 1 is the innermost in memory."""
-        return self.strides[1] == 1 and any(stride != 1 for stride in self.strides[2:])
 
 
 @dataclass(frozen=True)

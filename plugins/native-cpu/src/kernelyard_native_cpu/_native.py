@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernelyard.errors import BackendUnavailableError, CodegenError
-from kernelyard.runtime.api import DiskCache, link
+from kernelyard.runtime.api import Code, DiskCache, link
 from kernelyard_native_cpu.library import LIBRARY_FUNCTIONS, OPENMP_FUNCTIONS
 from kernelyard_native_cpu.machine import Machine
 
@@ -110,16 +110,6 @@ def compile_object(text: str, machine: Machine) -> bytes:
     return target_machine.emit_object(module)
 
 
-def compile_assembly(text: str, machine: Machine) -> str:
-    """Return the same as assembly, for people."""
-    import llvmlite.binding as llvm
-
-    target_machine = _target_machine(machine)
-    module = llvm.parse_assembly(text)
-    module.verify()
-    return target_machine.emit_assembly(module)
-
-
 @cache
 def openmp() -> dict[str, int] | None:
     """Addresses of the OpenMP pool's functions, None where libgomp is missing."""
@@ -143,20 +133,15 @@ def _address(library: ctypes.CDLL, name: str) -> int:
     return address
 
 
-class LinkedObjects:
-    """Code in memory; `addresses` of the symbols stay valid for as long as this object lives.
+def link_objects(objects: Sequence[bytes], symbols: Sequence[str]) -> Code:
+    """Link kernels with the functions that they call.
 
     Raises: BackendUnavailableError when a symbol is missing or an object is malformed.
     """
-
-    def __init__(self, objects: Sequence[bytes], symbols: Sequence[str]) -> None:
-        imports = {**library_functions(), **(openmp() or _without_openmp())}
-        try:
-            code = link(objects, imports, symbols)
-        except (RuntimeError, ImportError) as error:
-            raise BackendUnavailableError("kernels cannot be linked", where="native-cpu", found=error) from error
-        self._owner = code.owner
-        self.addresses = code.addresses
+    try:
+        return link(objects, {**library_functions(), **(openmp() or _without_openmp())}, symbols)
+    except (RuntimeError, ImportError) as error:
+        raise BackendUnavailableError("kernels cannot be linked", where="native-cpu", found=error) from error
 
 
 def _without_openmp() -> dict[str, int]:

@@ -15,6 +15,7 @@ from kernelyard.runtime.api import (
     BindContext,
     BoundCall,
     BoundTensor,
+    Code,
     NativeCall,
     Signature,
     pack_module,
@@ -47,7 +48,7 @@ class NativeCpuModule(BindableModule):
         self.machine = machine
         self.llvm_version = llvm_version
         self._lock = Lock()
-        self._linked: _native.LinkedObjects | None = None
+        self._linked: Code | None = None
 
     def symbols(self) -> tuple[str, ...]:
         return tuple(self._kernels)
@@ -69,7 +70,7 @@ class NativeCpuModule(BindableModule):
             if self._linked is None:
                 check_host_runs(self.machine)
                 entries = tuple(map(entry_symbol, self._kernels))
-                self._linked = _native.LinkedObjects(self._objects, entries)
+                self._linked = _native.link_objects(self._objects, entries)
             return self._linked.addresses[entry_symbol(symbol)]
 
     def bind(
