@@ -141,6 +141,25 @@ class OpEmitter(ABC):
         shape[axis] = dims.product(self.shape(expr))
         return self.reshape(expr, shape)
 
+    def select(self, expr: Expr, axis: int, index: Dim) -> Expr:
+        """Take the part at one index of an axis, without that axis."""
+        part = self.slice(expr, axis, index, index + 1)
+        shape = self.shape(part)
+        return self.reshape(part, (*shape[:axis], *shape[axis + 1 :]))
+
+    def unsqueeze(self, expr: Expr, axis: int) -> Expr:
+        """Give `expr` a new axis of size 1."""
+        shape = self.shape(expr)
+        return self.reshape(expr, (*shape[:axis], 1, *shape[axis:]))
+
+    def concat(self, parts: Sequence[Expr], axis: int) -> Expr:
+        """Join tensors along an axis."""
+        return parts[0] if len(parts) == 1 else self.op("concat", *parts, axis=axis)
+
+    def stack(self, parts: Sequence[Expr], axis: int) -> Expr:
+        """Join tensors along a new axis."""
+        return self.concat([self.unsqueeze(part, axis) for part in parts], axis)
+
     # --- compositions -------------------------------------------------------------------------------------------------
     def times_matrix(self, expr: Expr, axis: int, matrix: np.ndarray) -> Expr:
         """Multiply with a matrix (size, new size) along one axis."""

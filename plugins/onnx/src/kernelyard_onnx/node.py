@@ -231,25 +231,6 @@ class Node(OpEmitter):
                     shape[-back] = whole
         return self.reshape(operand, shape)
 
-    def select(self, expr: Expr, axis: int, index: int) -> Expr:
-        """Return the part of a tensor at one index of an axis, without that axis."""
-        part = self.slice(expr, axis, index, index + 1)
-        shape = self.shape(part)
-        return self.reshape(part, (*shape[:axis], *shape[axis + 1 :]))
-
-    def unsqueeze(self, expr: Expr, axis: int) -> Expr:
-        """`expr` with a new axis of size 1."""
-        shape = self.shape(expr)
-        return self.reshape(expr, (*shape[:axis], 1, *shape[axis:]))
-
-    def concat(self, parts: Sequence[Expr], axis: int) -> Expr:
-        """Tensors one after another along an axis; a single one as it is."""
-        return parts[0] if len(parts) == 1 else self.op("concat", *parts, axis=axis)
-
-    def stack(self, parts: Sequence[Expr], axis: int) -> Expr:
-        """Tensors one after another along a new axis."""
-        return self.concat([self.unsqueeze(part, axis) for part in parts], axis)
-
 
 def origin_of(proto: onnx.NodeProto) -> str:
     """Return how messages name a node: by its name, or by its first output when it has none."""

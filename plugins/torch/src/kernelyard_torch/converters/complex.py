@@ -81,8 +81,7 @@ def view_as_complex(node: Node, x: Expr) -> Complex:
 
 @converter("aten.view_as_real.default", complex_numbers=True)
 def view_as_real(node: Node, x: Complex) -> Expr:
-    last = (*node.shape(x.real), 1)
-    return node.op("concat", node.reshape(x.real, last), node.reshape(x.imag, last), axis=len(last) - 1)
+    return node.stack([x.real, x.imag], node.rank(x.real))
 
 
 @converter("aten.complex.default", complex_numbers=True)

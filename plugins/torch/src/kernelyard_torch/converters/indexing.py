@@ -83,7 +83,7 @@ def _selection(node: Node, x: Expr, indices: Sequence[Expr | None]) -> Selection
             count = node.importer.mask_size(node, [node.shape(each) for each in indices if each is not None])
             found = _positions(node, node.cast(index, "bool"), count)
             for column in range(node.rank(index)):
-                parts.append(node.reshape(node.slice(found, 1, column, column + 1), (count,)))
+                parts.append(node.select(found, 1, column))
                 axes.append(axis)
                 axis += 1
         else:
@@ -98,8 +98,7 @@ def _stacked(node: Node, axes: Sequence[int], parts: Sequence[Expr]) -> Selectio
     for part in parts[1:]:  # for its shape alone
         whole = node.op("add", whole, part)
     shape = node.shape(whole)
-    columns = [node.reshape(node.broadcast_to(part, shape), (*shape, 1)) for part in parts]
-    vectors = columns[0] if len(columns) == 1 else node.op("concat", *columns, axis=len(shape))
+    vectors = node.stack([node.broadcast_to(part, shape) for part in parts], len(shape))
     adjacent = list(axes) == list(range(axes[0], axes[0] + len(axes)))
     return Selection(tuple(axes), vectors, shape, axes[0] if adjacent else 0)
 

@@ -37,8 +37,8 @@ def scaled(node: Node, x: Expr, factor: float) -> Expr:
 
 @converter("aten._cdist_forward.default")
 def cdist(node: Node, a: Expr, b: Expr, p: float, mode: int | None) -> Expr:
-    left = node.reshape(a, (*node.shape(a)[:-1], 1, node.shape(a)[-1]))
-    right = node.reshape(b, (*node.shape(b)[:-2], 1, *node.shape(b)[-2:]))
+    left = node.unsqueeze(a, node.rank(a) - 1)
+    right = node.unsqueeze(b, node.rank(b) - 2)
     return norm(node, node.op("subtract", left, right), p)
 
 

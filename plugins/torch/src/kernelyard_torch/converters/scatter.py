@@ -134,16 +134,16 @@ def embedding_bag(
     rows, dtype = node.op("take", table, indices), node.dtype(table)
     kept = node.op("not_equal", indices, padding)
     if weights is not None:
-        rows = node.op("multiply", rows, node.reshape(weights, (*node.shape(weights), 1)))
+        rows = node.op("multiply", rows, node.unsqueeze(weights, 1))
     neutral = -float("inf") if mode == 2 else 0
-    rows = node.op("where", node.reshape(kept, (*node.shape(kept), 1)), rows, node.full(neutral, (), dtype))
+    rows = node.op("where", node.unsqueeze(kept, 1), rows, node.full(neutral, (), dtype))
     bag = _bag_of(node, indices, offsets)
     start, how = node.full(neutral, (bags, width), dtype), "max" if mode == 2 else "add"
     result = node.op("scatter_nd", start, bag, rows, reduction=how)
     if mode == 0:
         return [result, None, None, None]
     none = node.full(0, (bags, 1), dtype)
-    ones = node.reshape(node.cast(kept, dtype), (*node.shape(kept), 1))
+    ones = node.unsqueeze(node.cast(kept, dtype), 1)
     count = node.op("scatter_nd", none, bag, ones, reduction="add")
     if mode == 1:
         return [node.op("divide", result, node.op("maximum", count, 1)), None, None, None]
@@ -154,6 +154,6 @@ def _bag_of(node: Node, indices: Expr, offsets: Expr) -> Expr:
     """Return the bag of each index, (indices, 1): how many bags have begun by then, less one."""
     (count,) = node.shape(indices)
     marks = node.full(0, (count + 1,), "int64")  # the last bags may be empty, and begin behind all indices
-    ones, places = node.full(1, node.shape(offsets), "int64"), node.reshape(offsets, (*node.shape(offsets), 1))
+    ones, places = node.full(1, node.shape(offsets), "int64"), node.unsqueeze(offsets, 1)
     begun = node.op("cumsum", node.op("scatter_nd", marks, places, ones, reduction="add"), axis=0)
     return node.reshape(node.op("subtract", node.slice(begun, 0, 0, count), 1), (count, 1))

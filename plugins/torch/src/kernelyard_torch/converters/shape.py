@@ -63,7 +63,7 @@ def concat(node: Node, parts: Sequence[Expr], axis: int) -> Expr:
     kept = [node.cast(part, type_.dtype) for part in parts if node.shape(part) != (0,) or type_.rank == 1]
     if not kept:
         return node.full(0, type_.shape, type_.dtype)
-    return kept[0] if len(kept) == 1 else node.op("concat", *kept, axis=node.axis(axis, type_.rank))
+    return node.concat(kept, node.axis(axis, type_.rank))
 
 
 @converter("aten.stack.default")

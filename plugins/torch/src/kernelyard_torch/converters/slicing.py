@@ -71,7 +71,7 @@ def _replaced(node: Node, x: Expr, part: Expr, axis: int, begin: Dim) -> Expr:
     size, length = node.shape(x)[axis], node.shape(part)[axis]
     pieces: Sequence[tuple[Expr | None, Dim, Dim]] = ((x, 0, begin), (None, 0, length), (x, begin + length, size))
     kept = [part if x is None else node.slice(x, axis, low, high) for x, low, high in pieces if low != high]
-    return kept[0] if len(kept) == 1 else node.op("concat", *kept, axis=axis)
+    return node.concat(kept, axis)
 
 
 def _scattered(node: Node, x: Expr, part: Expr, axis: int, begin: Dim, step: int) -> Expr:
