@@ -13,7 +13,7 @@ _KIND = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 
 @dataclass(frozen=True)
 class Target:
-    """What to compile for; compiling needs no device of that kind.
+    """Compilation target; compiling needs no device of that kind.
 
     kind: "cpu", or what plugins call their devices, such as "cuda": letters, digits, "_" and "-". `compile` asks
     whether there is such a plugin. arch: a GPU architecture such as "sm_90"; several, "sm_80,sm_90", get code for each.

@@ -1,4 +1,4 @@
-"""Which backends take part in a compile, in which order; and which code generator."""
+"""Selection and order of the backends of a compile, and of its code generator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which target a program is compiled for: one that something installed here is for."""
+"""Default target: one that an installed backend or code generator supports."""
 
 from __future__ import annotations
 

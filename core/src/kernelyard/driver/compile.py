@@ -102,7 +102,7 @@ def explain(
     exclude_patterns: Sequence[str] = (),
     precision: str = DEFAULT,
 ) -> Report:
-    """What `compile` would offload and what not, with reasons; no code is generated.
+    """Report what `compile` would offload and what not, with reasons, without generating code.
 
     Raises: as `compile`.
     """

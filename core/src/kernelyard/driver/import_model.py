@@ -77,8 +77,8 @@ def _unknown_model(model: object, frontends: Sequence[str]) -> UnknownModelError
 
 
 def _read(frontend: Frontend, label: str, model: object, options: Mapping[str, Any]) -> IRModule:
-    """What the frontend makes of the model; errors that are no KernelyardErrors, and results that are no well-formed
-    modules, are the plugin's fault and say so."""
+    """Import the model with the frontend; other errors than KernelyardErrors, and results that are no well-formed
+    modules, are reported as the plugin's fault."""
     try:
         module = frontend.import_model(model, options)
     except KernelyardError:

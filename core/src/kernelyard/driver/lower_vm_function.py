@@ -235,7 +235,7 @@ class _VMFunctionLowering(OperandTable):
 
     # --- blocks -------------------------------------------------------------------------------------------------------
     def _flush(self, end: int) -> None:
-        """What has gathered up to binding number `end` becomes a block."""
+        """Emit the pending bindings before number `end` as one block."""
         bindings, self._pending = self._pending, []
         results = [binding.var for binding in bindings if self._last_use.get(binding.var, -1) >= end]
         if not results:

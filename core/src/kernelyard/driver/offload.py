@@ -88,7 +88,7 @@ def _asked_for_refusals(backend: Backend, refusable: dict[str, Region]) -> Codeg
 
 
 def _limited(backend: Backend) -> Callable[[IRModule], IRModule]:
-    """What a backend does to a region of its own, for a limited time."""
+    """Wrap the `optimize` of a backend, which rewrites its own regions, in a time limit."""
 
     def optimize(region: IRModule) -> IRModule:
         count = sum(len(function.bindings) for function in region.graph_functions().values())

@@ -53,7 +53,7 @@ def colours_of(report: Report) -> dict[str, str]:
 
 
 def page_data(report: Report) -> dict[str, list]:
-    """What the page's script reads: each text and each reason is there once, nodes have their numbers.
+    """Encode a report for the page's script: texts and reasons are deduplicated, nodes refer to them by index.
 
     A node: name, op, type, backend, pattern, function, entry (texts), FLOPs, bytes, inputs (nodes), reasons.
     A reason: backend, code, pattern, message (texts).

@@ -1,4 +1,4 @@
-"""What a caller requires of a placement: shares of the work that backends must run."""
+"""Requirements on a placement: shares of the FLOPs that backends must run."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ Options = Mapping[str, Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class CompileSession:
-    """What a compile works with.
+    """State of one compile: its target, backends, code generator and options.
 
     backends: in the order in which they are offered the model, each configured. choice: the code generator for the
     rest, and its target. options: {plugin: {option: value}}. required: {backend: the least share of FLOPs}. rival: the
@@ -55,7 +55,7 @@ class CompileSession:
 
     @property
     def placement(self) -> PlacementSettings:
-        """What placement needs to know of it."""
+        """The settings of the session that placement reads."""
         return PlacementSettings(self.target, self.recorder, self.strict, self.exclude_patterns, self.rival)
 
     def report(

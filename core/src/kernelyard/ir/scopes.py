@@ -93,7 +93,7 @@ def fits(declared: Type, given: Type, known: Collection[str], bound: dict[str, D
 
 
 def _without_sizes(type_: Type) -> object:
-    """Return what types must have in common that differ in sizes alone; closures are compared apart."""
+    """Return a key that is equal for types that differ in sizes alone; closures are compared apart."""
     leaves = [(leaf.dtype, leaf.rank) if isinstance(leaf, TensorType) else FunctionType for leaf in leaves_of(type_)]
     return type(type_), leaves
 

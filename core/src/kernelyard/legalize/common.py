@@ -13,7 +13,7 @@ Source = Operand | Buffer
 
 
 def broadcast_index(shape: Shape, target: Shape, at: Sequence[Expr]) -> tuple[Expr, ...]:
-    """Where the element of a tensor of `shape` is that broadcasts to index `at` of `target`.
+    """Map index `at` of the broadcast shape `target` to the index of the element of a tensor of `shape`.
 
     A dim that may turn out to be 1 at run time chooses then.
     """

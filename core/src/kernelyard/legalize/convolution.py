@@ -78,7 +78,7 @@ def _phases(size: Dim, kernel: int, stride: int, begin: int, dilation: int) -> l
 
 
 def _overhang(phases: Sequence[_Phase], size: Dim) -> tuple[int, Dim]:
-    """Return how far an output axis reaches before and behind the `size` elements of the input's axis."""
+    """Return the padding of an output axis before and after the `size` elements of the input's axis."""
     reading = [phase for phase in phases if phase.steps]
     before = max([0, *(-phase.places[0] for phase in reading)])
     return before, reduce(dims.maximum, (phase.count + phase.places[1] - size for phase in reading), 0)

@@ -185,7 +185,7 @@ _EXPLAINERS |= dict.fromkeys((OrPattern, OptionalPattern), NearMisses._either)  
 
 
 def describe(pattern: Pattern) -> str:
-    """What a pattern asks of a value, in a few words.
+    """Describe in a few words what a pattern matches.
 
     Example:
         >>> from kernelyard.patterns import is_const, is_op

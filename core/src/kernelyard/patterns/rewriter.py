@@ -33,7 +33,7 @@ ReplaceGraph: TypeAlias = Callable[[Match], "Mapping[Var, Expr] | None"]
 
 @dataclass(frozen=True, eq=False)
 class RewriteRule:
-    """What to put in place of a match.
+    """Rewrite rule: a pattern, and the replacement of a match.
 
     replace(match, emit) returns the new value of `match.root`, of the same type: a call, whose operands may be calls
     in turn, or an operand that is there already. `emit` binds intermediate values in front of it. None, or the value
@@ -46,7 +46,7 @@ class RewriteRule:
 
 @dataclass(frozen=True, eq=False)
 class GraphRewriteRule:
-    """What to put in place of a match of a graph of patterns.
+    """Rewrite rule of a graph of patterns, which may have several roots.
 
     replace(match) returns new values by variable; None or no values leave the match as it is.
     whole: only where nothing but the replaced values is used outside the match, so that nothing is computed twice.

@@ -11,7 +11,7 @@ from kernelyard.target import Target
 
 @dataclass(frozen=True)
 class PlacementSettings:
-    """What `partition` is told beside the module and the backends.
+    """Settings of `partition`, beside the module and the backends.
 
     recorder: is told what is taken, declined and broken. strict: raise where a backend breaks its word, instead of
     going on without it. exclude_patterns: names of patterns that no backend may use. rival: a code generator that is

@@ -105,7 +105,7 @@ class Worker:
 
 
 def cause(status: int) -> str:
-    """What an exit status says, for people.
+    """Describe an exit status: the signal that ended the process, else its number.
 
     Example:
         >>> cause(-11), cause(3)

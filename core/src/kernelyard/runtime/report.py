@@ -54,7 +54,7 @@ class DeclinedMatch:
 
 @dataclass(frozen=True)
 class Placed:
-    """How many calls of an op run on a backend, and their estimated work in FLOPs and in bytes read and written."""
+    """The number of calls of an op on a backend, and their estimated FLOPs and bytes read and written."""
 
     backend: str
     op: str
@@ -122,7 +122,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Report:
-    """What was placed where.
+    """Report of a compile: the backend of every op, and the reasons.
 
     placed: every op of the model by backend, library backends first and views last. nodes: every op by itself, in the
     order in which they run. precision: what `compile` was asked for. Estimates take each symbolic dim as 64.
@@ -311,7 +311,7 @@ def _coverage_lines(report: Report, width: int | None) -> list[str]:
 
 
 def _host_lines(report: Report, width: int | None) -> list[str]:
-    """Return how many ops run on the host of the device, and why."""
+    """List the ops that run on the host of the device: their number by reason."""
     why = Counter(reason.message for node in report.nodes for reason in node.reasons if reason.code == ON_HOST)
     lines = [fold(f"{_counted(count, 'op')} on the host: {message}", width) for message, count in why.items()]
     return ["", *(part for line in lines for part in line)] if lines else []

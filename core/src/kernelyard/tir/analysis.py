@@ -87,7 +87,7 @@ def offset_of(buffer: Buffer, indices: Sequence[Expr], dropped: int = 0) -> Affi
 
 
 def step_along(load: Load, axis: str) -> Dim | None:
-    """Return how far apart in memory the elements are that neighbours along an axis read; None where that varies."""
+    """Return the stride of a load along an axis, in elements; None where it varies."""
     return offset_of(load.buffer, load.indices).coefficient(axis)
 
 

@@ -172,7 +172,7 @@ def walk(*roots: Expr) -> Iterator[Expr]:
 
 
 def neutral_element(reducer: str, dtype: str) -> Const:
-    """What a reducer starts from when a block has no `init` (for argmax and argmin: the value to be beaten).
+    """Return the identity element of a reducer, its initial value (for argmax and argmin: the value to beat).
 
     Raises: IRError for an unknown reducer.
     """

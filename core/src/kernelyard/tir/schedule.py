@@ -29,7 +29,7 @@ Reasons = tuple[tuple[str, str], ...]
 
 
 def first_that_applies(rules: Sequence[Callable[..., Made | Declined]], *asked: object) -> tuple[Made, Reasons]:
-    """Return what the first rule makes that applies to what is asked, and the reasons of all up to it.
+    """Apply the first schedule rule that matches; return its result, and the reasons of all rules tried.
 
     Raises: CodegenError where none applies.
     """

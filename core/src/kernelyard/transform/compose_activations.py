@@ -81,7 +81,7 @@ def _agree(call: Call, *pairs: tuple[Polynomial | None, Polynomial]) -> bool:
 
 
 def _bases(mutator: FunctionMutator, argument: Expr, call: Expr) -> Iterator[Var]:
-    """What the formula may be a function of: any value of the right type that the gate's argument is computed from."""
+    """Yield the candidates for the activation's input: values of its type that the gate's argument is computed from."""
     inner, leaves = arithmetic_leaves(mutator, (argument,))
     return (var for var in inner + leaves if var.type == call.type)
 
@@ -139,7 +139,7 @@ def _clip_of_line(mutator: FunctionMutator, call: Call) -> Expr | None:
 
 # --- quotients and logarithms of 1 + exp and 1 + abs ------------------------------------------------------------------
 def _one_plus(mutator: FunctionMutator, expr: Expr, op: str) -> Expr | None:
-    """What `op` is applied to in `1 + op(...)`."""
+    """Return the operand of `op` in `1 + op(...)`; None where there is no such form."""
     value = mutator.value_of(expr)
     if not isinstance(value, Call) or value.op_name != "add":
         return None

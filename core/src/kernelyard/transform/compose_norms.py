@@ -214,7 +214,7 @@ def _normalized(
 
 
 def _epsilon(statistics: Statistics, quotient: _Quotient, is_centred: bool) -> float | None:
-    """What is added to the variance (or to q) of the statistics; None when the deviation is of something else."""
+    """Return the epsilon added to the variance (or mean square) of the statistics; None without a match."""
     deviation = quotient.squared_deviation
     found = statistics.read(deviation) if deviation is not None and statistics.is_aligned(deviation) else None
     if found is None or found.get(ONE, 0.0) < 0:
@@ -274,7 +274,7 @@ def _squared_deviation(mutator: FunctionMutator, expr: Expr, inverse: bool) -> E
 
 
 def _bases(mutator: FunctionMutator, quotient: _Quotient) -> list[tuple[Expr, tuple[int, ...], bool]]:
-    """What may be normalised, over which axes, and whether the numerator is centred."""
+    """List the candidates for the normalized value, each with its axes and true if the numerator is centred."""
     numerator = quotient.numerator
     assert numerator is not None
     assert quotient.squared_deviation is not None

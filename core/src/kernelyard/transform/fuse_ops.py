@@ -143,7 +143,7 @@ class _Grouping:
 
 
 def _budget(consumers: Sequence[_Node], reads: Sequence[tuple[_Node, ComputeBlock, Load]]) -> float:
-    """Return how many operations a call may cost that consumers read so: without limit where none is repeated."""
+    """Return the cost limit, in operations, of a call fused into its consumers: infinite if none repeats it."""
     budget = min(user.budget for user in consumers)
     is_repeated = not all(reads_once(load, block) or _shares_rows(user, block, load) for user, block, load in reads)
     return min(budget, CHEAP) if is_repeated else budget

@@ -98,7 +98,7 @@ class _Kernel:
 
     @cached_property
     def points(self) -> Shape | None:
-        """What the blocks are maps over, if they are."""
+        """The iteration space of the blocks, if all are elementwise maps over the same one."""
         return points_of(self.blocks)
 
     @cached_property

@@ -56,7 +56,7 @@ class _Gatherer(FunctionMutator):
         return Call(value.op, operands, value.attrs)
 
     def _scaled(self, operand: Expr) -> tuple[Expr, np.generic | None]:
-        """What is multiplied by a number, and the number; the operand and None where nothing is."""
+        """Split a product with a scalar constant into operand and scale; the scale is None for all else."""
         call = defining_call(self, operand, "multiply") if operand in self._read_once else None
         number = uniform_value(call.args[1]) if call else None
         if call is None or number is None or call.args[0].type != call.type:
@@ -65,7 +65,7 @@ class _Gatherer(FunctionMutator):
 
 
 def _place(x: Expr, y: Expr) -> int | None:
-    """Which of two operands is known to have fewer elements; None for neither."""
+    """Return the position of the operand that is known to have fewer elements; None for neither."""
     return 0 if _is_smaller(x, y) else 1 if _is_smaller(y, x) else None
 
 

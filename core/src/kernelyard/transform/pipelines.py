@@ -104,7 +104,7 @@ def pipeline_names() -> tuple[str, ...]:
 
 
 def purpose_of(name: str) -> str:
-    """Return what a pipeline is for, in a line. Raises: PassError as `get_pipeline`."""
+    """Return the one-line summary of a pipeline. Raises: PassError as `get_pipeline`."""
     get_pipeline(name)
     return (_PIPELINES[name].__doc__ or "").partition("\n")[0]
 

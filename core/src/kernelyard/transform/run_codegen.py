@@ -171,7 +171,7 @@ class RunCodegen(Pass):
             self.recorder.violated(backend, symbols, _violation(backend, regions, error).message)
 
     def _generate(self, regions: list[Region]) -> RuntimeModule:
-        """What the backend makes of regions of one module, checked.
+        """Run the backend's codegen on regions of one module, and check the result.
 
         Raises: what its code raises, PluginContractError.
         """

@@ -42,7 +42,7 @@ class StoredWeights:
 
 
 def stored_weights(matrix: Expr, value_of: Values) -> StoredWeights | None:
-    """What a matrix (K, N) of float32 is decoded from; None where it is not of this form.
+    """Return the quantized weights that a float32 matrix (K, N) dequantizes; None where it is not of this form.
 
     matrix: see `kernelyard.patterns.decoded.is_decoded`. value_of: what a variable is bound to.
     """
@@ -66,7 +66,7 @@ def stored_weights(matrix: Expr, value_of: Values) -> StoredWeights | None:
 
 
 def _named(value: Expr) -> StoredWeights | None:
-    """What `dequantize` restores with a scale for each column, which need not be evaluated."""
+    """Match `dequantize` of int8 with a scale for each column, which needs no evaluation."""
     if not isinstance(value, Call) or value.op_name != "dequantize" or value.attrs["axis"] != 1:
         return None
     if not all(isinstance(arg, Constant) for arg in value.args):
@@ -98,7 +98,7 @@ def _evaluated(expr: Expr, encoded: Constant, stored: np.ndarray, value_of: Valu
 
 
 def _affine(weights: np.ndarray, zero: np.ndarray, one: np.ndarray) -> StoredWeights | None:
-    """What weights `(stored - z) * scale` are made of, where those with 0 and 1 in the place of `stored` are known."""
+    """Recover scales and zero points of `(stored - z) * scale` from its values at stored = 0 and 1."""
     scales, zeros, whole = (np.empty(weights.shape, np.float32) for _ in range(3))
     rows = max(1, _AT_A_TIME // weights.shape[1])
     for start in range(0, len(weights), rows):

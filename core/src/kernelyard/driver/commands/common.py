@@ -1,4 +1,4 @@
-"""What several commands need: options, feeds for a model, and printing for people or for machines."""
+"""Helpers shared by the commands: options, feeds for a model, and output as text or JSON."""
 
 from __future__ import annotations
 
@@ -288,7 +288,7 @@ def _finite(value: Any) -> Any:
 
 
 def terminal_width() -> int | None:
-    """Return how many columns people see; None where what is printed goes elsewhere, which needs whole lines."""
+    """Return the width of the terminal in columns; None when the output is no terminal, where lines stay whole."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 

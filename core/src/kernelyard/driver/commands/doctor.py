@@ -65,7 +65,7 @@ def command(ctx: click.Context, retry: bool, as_json: bool) -> None:
 
 
 def _faults(infos: Sequence[BackendInfo], runtimes: Mapping[str, Mapping[str, str]]) -> list[str]:
-    """Return what is to mend, a line each."""
+    """List the faults of plugins and device runtimes, a line each."""
     active = [info for info in infos if info.state == "active"]
     return [
         *(f"{info.name} ({info.dist}): {info.state}" for info in infos if info.state in FAULTS),
@@ -102,13 +102,13 @@ def _print_table(rows: Sequence[Sequence[str]]) -> None:
 
 
 def _way_to(part: str, extra: str, infos: Sequence[BackendInfo]) -> str:
-    """Return how to have a plugin that provides a part: what is wrong with an installed one, else what to install."""
+    """Return a hint to get a plugin that provides a part: the fault of an installed one, else an install command."""
     installed = [f"{info.name} is {info.state}: {info.hint or info.reason}" for info in infos if part in info.provides]
     return "; ".join(installed) or f"pip install 'kernelyard[{extra}]'"
 
 
 def _facts_of(part: str) -> dict[str, dict[str, str]]:
-    """What each usable code generator, or backend, says of itself."""
+    """Collect the facts that each usable code generator or backend reports."""
     found: dict[str, dict[str, str]] = {}
     for each in get_manager().active(part):
         try:

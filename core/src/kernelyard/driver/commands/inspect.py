@@ -37,7 +37,7 @@ def command(artifact: Path, code: bool, as_json: bool) -> None:
 
 
 def read_facts(artifact: Path) -> dict[str, Any]:
-    """What an artifact says of itself; the whole file is checked, nothing in it is loaded.
+    """Read the metadata of an artifact: the whole file is checked, no code in it is loaded.
 
     Raises: ArtifactError, ArtifactCorruptedError, ArtifactVersionError.
     """

@@ -80,7 +80,7 @@ def template() -> Path:
 
 
 def _words(name: str) -> dict[str, str]:
-    """What the template's words become: in the name of a Python package, in prose, in class names, elsewhere."""
+    """Map the template's names to those of the new backend: package, upper case, class names, plain."""
     package = name.replace("-", "_")
     return {
         f"kernelyard_{TEMPLATE_NAME}": f"kernelyard_{package}",

@@ -21,7 +21,7 @@ SLOW_SECONDS = 2.0  # that import, hooks and probe may take together; every comp
 
 
 def faults_of(info: BackendInfo) -> list[str]:
-    """Return what keeps an active plugin from ever doing what it is for, a sentence each."""
+    """List the faults that make an active plugin useless, a sentence each."""
     faults = [] if info.provides else ["its manifest provides nothing: it is never asked"]
     if "backend" in info.provides:
         faults += _pattern_faults(info)
@@ -30,7 +30,7 @@ def faults_of(info: BackendInfo) -> list[str]:
 
 
 def notes_of(info: BackendInfo, runtime_halves: Sequence[EntryPoint]) -> list[str]:
-    """Return what the people of a plugin had better know, a sentence each."""
+    """List warnings for the authors of a plugin, a sentence each."""
     notes: list[str] = []
     if info.seconds > SLOW_SECONDS:
         notes.append(f"its import took {info.seconds:.1f} s, more than {SLOW_SECONDS:g} s: import libraries when used")

@@ -56,7 +56,7 @@ class BoundTensor(NamedTuple):
 
 
 class Part(NamedTuple):
-    """What one of the steps of a bound call is, for profiles.
+    """One step of a bound call, described for profiles.
 
     label: what it computes, for people. implementation: the library's name of the code. nbytes: what it reads and
     writes, weights included. flops: None where they are not known.
@@ -88,7 +88,7 @@ class BoundCall:
 
 @dataclass(frozen=True)
 class BindContext:
-    """What a module may use when it binds: the number of threads, scratch memory, and the device.
+    """Resources that a module may use when it binds: threads, workspace memory, and the device.
 
     workspace(nbytes) -> address: 64-byte aligned, valid only while the bound call runs, shared with other calls.
     device: None for the CPU; otherwise the addresses of arguments and workspace are the device's, and the last
@@ -151,7 +151,7 @@ class RuntimeModule(ABC):
 
     @property
     def needs(self) -> str:
-        """What a machine must be or have to run this, in a few words, saved with the artifact; "" for nothing."""
+        """Requirements on the machine that runs this, in a few words, saved with the artifact; "" for none."""
         return ""
 
     def inspect(self) -> str:

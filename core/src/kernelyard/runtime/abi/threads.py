@@ -1,4 +1,4 @@
-"""How many threads a run may use unless it is told."""
+"""Default number of threads of a run."""
 
 from __future__ import annotations
 

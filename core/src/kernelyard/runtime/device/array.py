@@ -96,7 +96,7 @@ def write(driver: DeviceDriver, address: int, source: AnyArray) -> None:
 
 
 def taken_in(driver: DeviceDriver, value: Any) -> DeviceArray | None:
-    """What another library, or a call before, has in this very device's memory, without a copy; None for all else.
+    """Import an array that lies in this device's memory without a copy, through DLPack; None for all else.
 
     Its producer makes our stream wait for what fills it. Raises: InputTypeError for what is not dense.
     """

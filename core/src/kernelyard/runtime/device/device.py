@@ -39,7 +39,7 @@ class Device:
         self.open()
 
     def open(self) -> DeviceDriver | None:
-        """What moves data to and from the device and waits for it; None for the CPU, which needs nothing of the sort.
+        """Open the driver, which copies data to and from the device and synchronizes; None for the CPU.
 
         Raises: DeviceError with the reason, and with what to install.
         """

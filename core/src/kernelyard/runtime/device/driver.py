@@ -72,7 +72,7 @@ class DeviceDriver(ABC):
         return None
 
     def capture(self, run: Callable[[], None]) -> Callable[[], None] | None:
-        """What replays all work that `run` asks for, at the same addresses, in one call; None where nothing does.
+        """Capture the work that `run` enqueues as a graph to replay at the same addresses; None where unsupported.
 
         `run` may be called, and its work be done or not. Raises: ExecutionError where the work cannot be captured;
         the device stays usable.

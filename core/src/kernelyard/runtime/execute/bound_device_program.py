@@ -44,7 +44,7 @@ class DeviceConstants:
         self._lock = Lock()
 
     def address(self, digest: str) -> int:
-        """Where a constant is."""
+        """Return the device address of a constant."""
         return self.array(digest).address
 
     def array(self, digest: str) -> DeviceArray:
@@ -87,7 +87,7 @@ class Binder:
         self._on_host = BindContext(threads, host_scratch)
 
     def may_capture(self, module: RuntimeModule) -> bool:
-        """Return whether the steps of a module may be captured."""
+        """Tell if the steps of a module may be captured."""
         return module.is_capturable and module.device_kind == self.driver.kind
 
     def bind(
@@ -124,7 +124,7 @@ class Binder:
 
 
 class DeviceIOBinding:
-    """Where an input enters: a place in the arena, and the functions that move the steps off it.
+    """Binding of an input: its place in the arena, and the functions that rebind the steps to another address.
 
     Without rebinders the array is copied there.
     """
@@ -240,7 +240,7 @@ class BoundDeviceProgram:
         ]
 
     def _rebinders(self, root: int) -> Sequence[Callable[[int], None]]:
-        """What moves every use of a register; nothing when some use cannot be moved."""
+        """Return the functions that rebind every use of a register; none when some use cannot be rebound."""
         if self._tensors[root].nbytes < REBIND_BYTES:
             return ()
         rebinders: list[Callable[[int], None]] = []

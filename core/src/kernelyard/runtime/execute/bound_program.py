@@ -61,7 +61,7 @@ class AnyBoundProgram(Protocol):
 
 
 class IOBinding:
-    """Where an input or result enters or leaves: a buffer of ours, and the functions that move the steps off it.
+    """Binding of an input or output: its own buffer, and the functions that rebind the steps to another one.
 
     Without rebinders every tensor is copied through the buffer. slots: what the rebinders write, where that is all they
     do; a fast call writes there, too.
@@ -218,7 +218,7 @@ class BoundProgram:
         ]
 
     def _rebinders(self, root: int) -> Sequence[Rebinder]:
-        """What moves every use of a register; nothing when it is small or some use cannot be moved."""
+        """Return the functions that rebind every use of a register; none if it is small or a use cannot be rebound."""
         if self._arrays[root].nbytes < REBIND_BYTES:
             return ()
         uses = self._uses(root)
@@ -232,7 +232,7 @@ class BoundProgram:
         return [call.slots[position] for call, position in uses] if is_known else ()
 
     def _uses(self, root: int) -> list[tuple[BoundCall, int]]:
-        """Where a register is an argument: the calls, and the numbers of the arguments."""
+        """List the uses of a register as an argument: the calls, and the positions of the arguments."""
         return [
             (call, position)
             for step, call in zip(self._plan.program.steps, self._calls, strict=True)

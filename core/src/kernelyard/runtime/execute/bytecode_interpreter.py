@@ -67,14 +67,14 @@ class BytecodeInterpreter:
 
     @cached_property
     def _whole(self) -> ProgramRunner | None:
-        """What runs the VM function as one program; None where it is none."""
+        """The runner of the VM function as one flattened program; None where it cannot be flattened."""
         if self._machine.driver is not None:
             return None
         program = flatten_control_flow(self._vm_function, self._machine.executable.vm_functions)
         return ProgramRunner(self._machine, program) if program else None
 
     def _fits_whole(self, whole: ProgramRunner, arrays: Arrays) -> bool:
-        """Return whether shapes, which came before, are prepared for the VM function as one program."""
+        """Tell if the flattened program is prepared for shapes, which it is when they come a second time."""
         shapes: Shapes = tuple([array.shape for array in arrays])
         if self._machine.step_hook is not None:
             return False
@@ -155,7 +155,7 @@ class BytecodeInterpreter:
         self._solvers[numbers]([array.shape for array in arrays], frame.symbols)
 
     def _stacked(self, instruction: Instruction, frame: Frame) -> Arrays:
-        """What was collected for the outputs. Raises: ShapeError when its shapes differ."""
+        """Stack the values collected for each output. Raises: ShapeError when their shapes differ."""
         specs = self._vm_function.values
         return [stacked(frame.collected(n), specs[n], frame.symbols, self._stack) for n in instruction.outputs]
 
@@ -206,7 +206,7 @@ class Frame:
             self._collected.setdefault(number, []).append(array)
 
     def collected(self, number: int) -> Arrays:
-        """What was kept for a value, which is forgotten."""
+        """Pop the arrays that were collected for a value."""
         return self._collected.pop(number, ())
 
 

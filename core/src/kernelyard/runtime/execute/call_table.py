@@ -128,7 +128,7 @@ class CallTable:
 
     @property
     def address(self) -> int | None:
-        """Where the table lies when all steps are native: the program is one call of the dispatch loop with it."""
+        """The address of the table when all steps are native: one call of the dispatch loop runs the program."""
         if not self.is_native or len(self._tables) != 1:
             return None
         return ctypes.addressof(self._tables[0])

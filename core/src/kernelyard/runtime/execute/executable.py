@@ -33,7 +33,7 @@ MAIN = "main"
 
 
 class TensorInfo(NamedTuple):
-    """What callers see of an input or output: symbolic dims are texts.
+    """Name, shape and dtype of an input or output; symbolic dims are texts.
 
     Example:
         >>> TensorInfo("x", ("batch", 3), "float32").shape
@@ -109,7 +109,7 @@ class Executable:
 
     @property
     def entries(self) -> dict[str, Program | VMFunction]:
-        """What callers may run, by name: programs, and those vm_functions that are not private."""
+        """The entry functions by name: programs, and the VM functions that are not private."""
         return {**self.programs, **{name: each for name, each in self.vm_functions.items() if not each.private}}
 
     @property
@@ -141,7 +141,7 @@ class Executable:
 
     @property
     def threads(self) -> int:
-        """How many threads a run may use; setting it takes effect with the next run."""
+        """The number of threads that a run may use; a change takes effect with the next run."""
         return self._threads or default_threads()
 
     @threads.setter
@@ -154,16 +154,16 @@ class Executable:
 
     @property
     def is_deterministic(self) -> bool:
-        """Whether it was compiled for a target with `deterministic=True`: see `kernelyard.Target`."""
+        """True if it was compiled for a target with `deterministic=True`: see `kernelyard.Target`."""
         return "deterministic=True" in self.target.split()
 
     def binds_for_one_thread(self, module: RuntimeModule) -> bool:
-        """Return whether a module gets one thread alone, whatever number a run may use."""
+        """Tell if a module is bound with a single thread, whatever number a run may use."""
         return self.is_deterministic and not module.is_thread_invariant
 
     @property
     def report(self) -> Report:
-        """What was offloaded, what was declined and why.
+        """The report of the compile: what was offloaded, and what was declined and why.
 
         Raises: ExecutionError when the executable was made without a report.
         """
@@ -214,7 +214,7 @@ class Executable:
     def profile(
         self, feeds: Mapping[str, Any] | Sequence[Any], calls: int = 10, device: Device | None = None
     ) -> Profile:
-        """Where the time of the main program goes, step by step: a table (`print` it) and `save_trace(path)`.
+        """Profile the main program step by step: a table (`print` it) and `save_trace(path)`.
 
         feeds: by name, or in the order of the inputs. device: as `VirtualMachine` takes it. Raises: as `run`.
         """

@@ -79,7 +79,7 @@ class ContextPool:
         self._changed = Condition()
 
     def __len__(self) -> int:
-        """Return how many contexts there are: as many as were ever in use at the same time."""
+        """Return the number of contexts: as many as were ever in use at the same time."""
         return len(self._contexts)
 
     def acquire(self) -> ExecutionContext:

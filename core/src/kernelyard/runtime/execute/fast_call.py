@@ -25,8 +25,10 @@ FastCall = Callable[..., "Sequence[np.ndarray] | None"]
 
 
 class FastCallInput(NamedTuple):
-    """What an argument must be, and where it is copied to; None for one that nothing reads. slots: where its address is
-    written instead."""
+    """Required shape and dtype of an argument, and the buffer it is copied to; None for one that nothing reads.
+
+    slots: where its address is written instead.
+    """
 
     shape: tuple[int, ...]
     dtype: np.dtype
@@ -83,9 +85,7 @@ def _builtin(function: int, record: int, keep: object) -> FastCall:
 
 @cache
 def _structs_are_known() -> bool:
-    """Return whether objects and arrays lie in memory as the dispatch loop takes them to: looked up in arrays that we
-    know.
-    """
+    """Check on known arrays that CPython's and NumPy's structs have the layout that the dispatch loop reads."""
     if sys.implementation.name != "cpython" or sysconfig.get_config_var("Py_GIL_DISABLED"):
         return False
     if object.__basicsize__ != 16 or ctypes.sizeof(ctypes.c_void_p) != 8:

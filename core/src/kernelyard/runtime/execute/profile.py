@@ -91,7 +91,7 @@ class Profile:
 
     @property
     def table(self) -> str:
-        """What took longest first, and the modules' sums."""
+        """The steps, slowest first, and the sums of the modules, as a table."""
         from kernelyard.runtime.execute.profile_text import table_lines
 
         return "\n".join(table_lines(self))
@@ -209,7 +209,7 @@ def _seconds(function: Callable[[], object]) -> float:
 
 
 class _Known:
-    """What the report knows of steps."""
+    """Lookup of the steps of a run in the compile's report."""
 
     def __init__(self, executable: Executable) -> None:
         self._kinds = [module.kind for module in executable.modules]

@@ -34,7 +34,7 @@ class _Row(NamedTuple):
 
 
 def table_lines(of: Profile) -> list[str]:
-    """What took longest first, as shares of a call: steps, or what they consist of where that is known."""
+    """Format the steps, or their parts where known, slowest first, as shares of a call."""
     rows = sorted(_rows(of), key=lambda row: -row.seconds)
     more = [f"... and {len(rows) - MAX_ROWS} more"] if len(rows) > MAX_ROWS else []
     shown = [_HEAD, *(row.cells(of.call_seconds) for row in rows[:MAX_ROWS])]

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class VMInstrumentReturnKind(IntEnum):
-    """What an instrument may return from its call before a step."""
+    """Return value of an instrument's call before a step."""
 
     NO_OP = 0
     SKIP_RUN = 1
@@ -165,7 +165,7 @@ class VirtualMachine:
 
     @property
     def instrument(self) -> Instrument | None:
-        """What `set_instrument` set."""
+        """The instrument that `set_instrument` set."""
         return self._instrument
 
     def save_function(self, name: str, saved_name: str, /, *args: Any, **feeds: Any) -> None:

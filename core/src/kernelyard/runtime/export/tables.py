@@ -121,7 +121,7 @@ class _Writer:
 
     # --- one entry function ---------------------------------------------------------------------------------------
     def _program(self, entry: Program | VMFunction) -> Program | None:
-        """What C runs of it."""
+        """Return the program that C runs for an entry; None where it cannot be exported."""
         return entry if isinstance(entry, Program) and entry.name not in self._reasons else None
 
     def _tables_of(self, entry: Program | VMFunction, number: int) -> str:

@@ -1,4 +1,4 @@
-"""What compilers made, kept between processes: files named by what they were made from.
+"""Persistent cache of compiled code on disk, shared by processes and keyed by a digest of the source.
 
 All of it is in one folder: `KERNELYARD_CACHE_DIR`, else `kernelyard` in the user's cache folder. `KERNELYARD_CACHE_MB`
 bounds each cache in it; 0 turns them off. Deleting the folder is always safe.
@@ -26,7 +26,7 @@ _KEPT_FRACTION = 0.75  # of the bound, once the oldest entries are dropped
 
 
 def cache_folder() -> Path:
-    """Where everything is kept."""
+    """Return the folder of all caches."""
     given = os.environ.get("KERNELYARD_CACHE_DIR")
     if given:
         return Path(given)
@@ -60,7 +60,7 @@ def max_bytes() -> int:
 
 
 class CacheUse(NamedTuple):
-    """Where a cache is, and how much is in it; folder: None where it is off or cannot be used."""
+    """Location and size of a cache; folder: None where it is off or cannot be used."""
 
     folder: Path | None
     entries: int
@@ -97,7 +97,7 @@ class DiskCache:
         self._nbytes: int | None = None  # about how much is there; None: not counted yet
 
     def get(self, key: str) -> bytes | None:
-        """What was put there, None when nothing was."""
+        """Return the cached data of a key; None on a miss."""
         path = self._path(key)
         if path is None:
             return None
@@ -133,7 +133,7 @@ class DiskCache:
             self._nbytes = _tidy(path.parent, max_bytes())
 
     def use(self) -> CacheUse:
-        """Where the cache is, and how much is in it."""
+        """Return the location and the size of the cache."""
         folder = self._folder()
         sizes = [] if folder is None else [status.st_size for _, status in _files(folder)]
         return CacheUse(folder, len(sizes), sum(sizes), max_bytes())

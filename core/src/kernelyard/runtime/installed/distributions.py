@@ -21,7 +21,7 @@ _SUFFIXES = (".dist-info", ".egg-info")
 
 
 class Distribution:
-    """What is installed under one name.
+    """One installed distribution.
 
     key: the name as far as names are told apart. site: the folder that its files are named from. folder: that of its
     metadata.

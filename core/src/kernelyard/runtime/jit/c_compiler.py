@@ -88,7 +88,7 @@ def compile_library(
 
 
 def _linked(libraries: Sequence[SharedLibrary]) -> list[str]:
-    """What the linker needs to find libraries now, and when the result is loaded."""
+    """Return the linker flags that find libraries now, and when the result is loaded."""
     words: list[str] = []
     for library in dict.fromkeys(libraries):
         path = library.locate()

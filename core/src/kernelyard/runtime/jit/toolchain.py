@@ -44,7 +44,7 @@ class Toolchain:
         )
 
     def run(self, command: Sequence[str], folder: Path, hint: str | None = None) -> str:
-        """What a command of this toolchain prints, run in `folder`.
+        """Run a command of this toolchain in `folder`, and return its output.
 
         Raises: ToolchainError with what it said when it failed; `hint` is how to go on then.
         """

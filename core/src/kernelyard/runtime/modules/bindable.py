@@ -15,7 +15,7 @@ class BindableModule(RuntimeModule):
 
     @abstractmethod
     def signature(self, symbol: str) -> Signature:
-        """What the function takes and gives. Raises: ExecutionError for an unknown name."""
+        """Return the types of a function's inputs and outputs. Raises: ExecutionError for an unknown name."""
 
     @abstractmethod
     def bind(

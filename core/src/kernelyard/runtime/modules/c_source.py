@@ -149,7 +149,7 @@ class CSourceModule(BindableModule):
 
 
 class _Shared:
-    """What `NAME_prepare` made, released once neither this object nor a call bound to it is left.
+    """Reference-counted result of `NAME_prepare`, released with its last owner: this object or a bound call.
 
     The garbage collector may end both in any order, so the calls are counted.
     """
@@ -179,7 +179,7 @@ class _Shared:
 
 
 class _Call:
-    """What `NAME_bind` made."""
+    """Result of `NAME_bind`, which keeps that of `NAME_prepare` alive."""
 
     def __init__(self, address: int, unbind: Callable[[int], object], shared: _Shared) -> None:
         self.address = address

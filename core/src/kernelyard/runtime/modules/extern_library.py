@@ -111,7 +111,7 @@ class ExternLibrary(RuntimeModule):
 
 
 def _exportable(tensor: Any) -> Any:
-    """What DLPack can hand over: read-only arrays as copies, since it cannot say that they are."""
+    """Return a tensor that DLPack can export: a copy of a read-only array, since DLPack has no flag for it."""
     if isinstance(tensor, np.ndarray):
         array = tensor if tensor.flags.writeable else tensor.copy()
         return array if array.dtype.isbuiltin == 1 else Tensor(array)

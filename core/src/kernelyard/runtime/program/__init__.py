@@ -1,1 +1,1 @@
-"""What is executed: Programs (straight-line code), VM functions (bytecode), and plans of their memory."""
+"""Executed code: Programs (straight-line code), VM functions (bytecode), and plans of their memory."""

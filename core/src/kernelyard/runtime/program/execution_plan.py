@@ -17,7 +17,7 @@ NOTHING: Mapping[str, int] = MappingProxyType({})
 
 
 class ExecutionPlan:
-    """What is known about a program once the shapes of its inputs are.
+    """Specialization of a program for concrete input shapes: symbol values, shapes, memory offsets.
 
     known: sizes of symbols that do not follow from the inputs alone. values: of the symbolic dims. shapes: one per
     register. offsets: where inputs and buffers lie, by register, in an arena of `arena_nbytes`; registers whose

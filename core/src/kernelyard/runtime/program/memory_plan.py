@@ -29,14 +29,14 @@ class Lifetime(NamedTuple):
 
 
 class MemoryPlan(NamedTuple):
-    """Where each buffer starts, in one arena of `nbytes`."""
+    """Offsets of the buffers in one arena of `nbytes`."""
 
     offsets: tuple[int, ...]
     nbytes: int
 
 
 def least_nbytes(lifetimes: Sequence[Lifetime]) -> int:
-    """What lives at the same time, at most: no arena can be smaller.
+    """Return the peak of live bytes: the lower bound of the arena's size.
 
     Example:
         >>> least_nbytes([Lifetime(64, 0, 1), Lifetime(64, 1, 2), Lifetime(64, 2, 3)])

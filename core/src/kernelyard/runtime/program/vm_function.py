@@ -124,7 +124,7 @@ class VMFunction:
 
     @cached_property
     def has_closures(self) -> bool:
-        """Whether some value is a closure."""
+        """True if some value is a closure."""
         return any(isinstance(spec, ClosureSpec) for spec in self.values)
 
     def digests(self) -> tuple[str, ...]:
