@@ -66,7 +66,7 @@ def _start(start: Dim | None, size: Dim) -> Dim:
 
 
 def _stop(begin: Dim, count: Dim, step: int) -> Dim:
-    """Where a slice of `count` elements ends."""
+    """Return the end of a slice of `count` elements."""
     return begin + count if step == 1 else begin + (count - 1) * step + 1 if count != 0 else begin
 
 
