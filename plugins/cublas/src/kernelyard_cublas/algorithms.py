@@ -20,7 +20,7 @@ MEASURED = 16  # how many of the library's proposals are tried where they are to
 
 @dataclass(frozen=True, order=True)
 class Use:
-    """What an algorithm was chosen for: a kind of device ("sm_90"), a version of the library, and a problem."""
+    """The key of a chosen algorithm: a kind of device ("sm_90"), a version of the library, and a problem."""
 
     device: str
     library: int
@@ -120,7 +120,7 @@ def _proposals(api: LtApi, problem: Problem, descriptors: Descriptors, count: in
 
 
 def timed(api: LtApi, prepare: Callable[[Heuristic], Run], stream: int) -> Callable[[Heuristic], float]:
-    """What measures an algorithm: the seconds of one call; one that turns out not to serve comes last."""
+    """Return a timer of algorithms: the seconds of one call; an algorithm that fails comes last."""
 
     def measure(heuristic: Heuristic) -> float:
         try:

@@ -1,4 +1,4 @@
-"""What cuBLASLt can do: each check answers for a match, with the reason where the library cannot.
+"""Checks of matches against what cuBLASLt supports; each declines with the reason.
 
 The library reads a bias, a batch or an alignment without looking: what is accepted here is right in every size.
 """
@@ -90,7 +90,7 @@ class Checks:
         return self.refusal(read_call(call)) or Accept()
 
     def refusal(self, reading: Reading) -> Decline | None:
-        """Why a product cannot be one call, whatever follows it."""
+        """Return the reason why a matmul cannot be one call, whatever follows it."""
         lhs, rhs = reading.lhs, reading.rhs
         if lhs.dtype != rhs.dtype or (lhs.dtype, reading.dtype) not in PRODUCTS:
             return Decline("dtype", f"{lhs.dtype} @ {rhs.dtype} -> {reading.dtype} is no product of cuBLASLt")
@@ -127,7 +127,7 @@ class Checks:
 
 
 def _inner(match: Match) -> Decline | None:
-    """What the library reads must be there before: y + y has no residual, but twice the product."""
+    """Check that operands come from before the matmul: y + y has no residual, but twice the product."""
     for name in ROLES:
         operand = match.get(name)
         if operand is not None and operand in match.members:
@@ -184,7 +184,7 @@ def _one_number(expr: Expr | None) -> float | None:
 
 
 def alpha_of(match: Match) -> float:
-    """What the product is multiplied by."""
+    """Return alpha, the scale of the matmul."""
     number = _one_number(match.get("scale"))
     if number is None:
         return 1.0

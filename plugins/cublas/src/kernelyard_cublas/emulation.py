@@ -44,7 +44,7 @@ _SCRIBBLE = 0xA5
 
 
 class Supported(NamedTuple):
-    """What the library can do with a combination of types: types of a bias, and whether there may be an activation."""
+    """The library's support of a combination of types: dtypes of a bias, and whether an activation is possible."""
 
     biases: tuple[DataType, ...] = ()
     activations: bool = False
@@ -92,7 +92,7 @@ class EmulatedLt(LtApi):
 
     @property
     def live(self) -> int:
-        """How many descriptors there are."""
+        """The number of live descriptors."""
         return len(self._descriptors)
 
     def _create(self, kind: type[Attribute], values: Values) -> int:
@@ -231,7 +231,7 @@ class Matrix:
 
 
 class Product:
-    """What descriptors say of a product."""
+    """A matmul as its descriptors describe it."""
 
     def __init__(self, values: Values, a: Matrix, b: Matrix, c: Matrix, d: Matrix) -> None:
         self.values = values
@@ -257,7 +257,7 @@ class Product:
 
     @property
     def is_supported(self) -> bool:
-        """Whether the library has this: types, epilogue, sizes."""
+        """True if the library supports this: types, epilogue, sizes."""
         compute, scale = self.values[MatmulAttribute.COMPUTE_TYPE], self.values[MatmulAttribute.SCALE_TYPE]
         types = ComputeType(compute), DataType(scale), self.a.dtype, self.c.dtype, self.d.dtype
         entry = SUPPORTED.get(types) if self.a.dtype == self.b.dtype else None
@@ -279,7 +279,7 @@ class Product:
         return same and len({x.batch for x in matrices}) == 1 and all(x.is_column_major for x in matrices)
 
     def _is_aligned(self) -> bool:
-        """What integer and 8-bit float products ask of their operands."""
+        """Check the alignment that int8 and float8 matmuls require of their operands."""
         if self.a.dtype == DataType.R_8I:
             return all(x.leading % 4 == 0 for x in (self.a, self.b))
         if self.a.dtype == DataType.R_8F_E4M3:

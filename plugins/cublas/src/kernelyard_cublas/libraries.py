@@ -10,7 +10,7 @@ INSTALL_HINT = "pip install 'kernelyard-cublas[cu12]' or 'kernelyard-cublas[cu13
 
 
 def refusal() -> BackendUnavailableError | None:
-    """Why the library here cannot be used, if so; that there is none is no obstacle to compiling."""
+    """Return the reason why the installed library is unusable; a missing one does not prevent compiling."""
     major, _ = major_in_use()
     # In order, and no further than needed: the last place loads what it looks for.
     if any(not major or each.major in (0, major) for each in candidates(CUBLASLT)):

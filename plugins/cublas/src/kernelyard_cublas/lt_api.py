@@ -38,7 +38,7 @@ class Layouts(NamedTuple):
 
 
 class Addresses(NamedTuple):
-    """Where the four matrices are."""
+    """The addresses of the four matrices."""
 
     a: int
     b: int
@@ -114,8 +114,8 @@ class LtApi(ABC):
 
     @abstractmethod
     def prepare(self, call: MatmulCall) -> Run:
-        """What carries out a call; its arguments are packed now, once."""
+        """Prepare a call for execution; its arguments are packed once, now."""
 
     @abstractmethod
     def seconds(self, run: Run, stream: int) -> float:
-        """Return how long a call takes on the device."""
+        """Measure a call on the device, in seconds."""

@@ -1,4 +1,4 @@
-"""What is offered to cuBLASLt: a product, and what its epilogue does after it, the longest chain first.
+"""Fusion patterns of cuBLASLt: a matmul and its epilogue, the longest chain first.
 
 Operands are read through casts that widen them and through transpositions. Names say what a pattern is; what a match is
 made of is read from the match.

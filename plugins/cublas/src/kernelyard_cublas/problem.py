@@ -25,7 +25,7 @@ COMPUTE = ("default", TF32)
 
 @dataclass(frozen=True)
 class Attributes:
-    """What a node says of its product, beside the shapes and types of its operands.
+    """The attributes of a matmul node, beside the shapes and dtypes of its operands.
 
     transpose_lhs, transpose_rhs: the operand is stored with its last two axes exchanged. alpha: what the product is
     multiplied by. tune: measure algorithms instead of trusting the library's first choice.
@@ -44,7 +44,7 @@ class Attributes:
 
 
 def read_attributes(node: JSONNode, where: str) -> Attributes:
-    """What a node of a file says, checked.
+    """Read and validate a node's attributes.
 
     Raises: ArtifactCorruptedError.
     """
@@ -132,7 +132,7 @@ def problem_of(attributes: Attributes, shapes: Mapping[str, Shape], dtypes: Mapp
 
 
 def _product(dtypes: Mapping[str, str]) -> ProductType:
-    """What the library does with operands of these types: it reads each as the type that it must have."""
+    """Return the library's compute type for operands of these dtypes: it reads each as the type that it must have."""
     operands, result = dtypes["lhs"], dtypes["out"]
     product = PRODUCTS.get((operands, result))
     if product is None:
@@ -160,7 +160,7 @@ def _epilogue(attributes: Attributes, has_bias: bool) -> Epilogue:
 
 @dataclass(frozen=True)
 class _Batches:
-    """How the axes before the last two become one batch.
+    """The batch of a matmul: the axes before the last two, merged into one.
 
     flat: all of them are rows of the left operand, which one right operand serves.
     """

@@ -1,4 +1,4 @@
-"""How a match reads: the product's operands as they are stored, and what is done to the result."""
+"""Structure of a match: the matmul's operands as they are stored, and its epilogue."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Reading:
     pack_rhs: bool = False
 
     def attributes(self) -> dict[str, Any]:
-        """What a composite keeps of this, for codegen."""
+        """Return the attributes of the composite, for codegen."""
         return {
             "transpose_lhs": self.lhs.transposed,
             "transpose_rhs": self.rhs.transposed or self.pack_rhs,

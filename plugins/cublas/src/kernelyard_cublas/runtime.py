@@ -40,7 +40,7 @@ from kernelyard_cuda.driver import CudaDriver, require_cuda
 
 @cache
 def api_of(device: CudaDriver) -> LtApi:
-    """What computes on a device: the library, with a handle for it, or NumPy in the emulator.
+    """Return a device's cuBLASLt API: the library with a handle for the device, or NumPy in the emulator.
 
     Raises: BackendUnavailableError with the line that installs the library.
     """
@@ -130,7 +130,7 @@ class CublasRuntime(JSONRuntime):
         return BoundTensor(self._address(device, node.digest, array), array.shape, node.outputs[0].dtype)
 
     def _address(self, device: CudaDriver, digest: str, array: np.ndarray) -> int:
-        """Where a constant is on a device; copied there when it is first asked for."""
+        """Return the device address of a constant, copied to the device at its first use."""
         with self._lock:
             if (device, digest) not in self._resident:
                 held = self._resident[device, digest] = DeviceMemory(device, array.nbytes)

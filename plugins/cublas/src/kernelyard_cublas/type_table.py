@@ -1,4 +1,4 @@
-"""Which element types cuBLASLt multiplies, and what it can do to the product: read by checks and at run time alike.
+"""Element types and epilogues that cuBLASLt's matmul supports: read by checks and at run time alike.
 
 Source: cuBLAS documentation, "cublasLtMatmul", tables of supported types and epilogues.
 """
@@ -24,7 +24,7 @@ REFUSABLE = ("int8", FP8)  # what the library has no algorithm for at some sizes
 
 @dataclass(frozen=True)
 class ProductType:
-    """How a product of two operands of one type is made.
+    """The compute type and epilogues of a matmul with operands of one dtype.
 
     compute: what is summed up in. bias: the element type of a bias, None where it can have none. activations, residual:
     whether it can have one. scales: whether operands have scales on the device.
@@ -66,7 +66,7 @@ def c_type(result: str) -> DataType:
 
 
 def alignment_of_columns(result: str) -> int:
-    """What the columns of a product of float8 must be a multiple of: 16 bytes of the result.
+    """Return the required multiple of a float8 matmul's columns: 16 bytes of the result.
 
     Example:
         >>> alignment_of_columns("float32"), alignment_of_columns(FP8)

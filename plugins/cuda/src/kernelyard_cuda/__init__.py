@@ -1,1 +1,1 @@
-"""What plugins for GPUs of NVIDIA share: driver, libraries, compilers."""
+"""CUDA support shared by plugins for NVIDIA's GPUs: driver, libraries, compilers."""

@@ -61,7 +61,7 @@ def _by_nvcc(command: Sequence[str], source: str, arch: str, words: Sequence[str
 
 @dataclass(frozen=True)
 class KernelCompiler:
-    """What compiles text that needs no headers of its own; its cubins are kept in the cache of this machine.
+    """A compiler of kernels without headers of their own; its cubins are kept in the cache of this machine.
 
     name: the compiler, with its version. nvcc: the words that call it; none for NVRTC.
     """

@@ -50,14 +50,14 @@ class Image:
 
 
 class Argument(NamedTuple):
-    """What a kernel gets in one place: a number, or the address of a tensor of `nbytes`."""
+    """A kernel argument: a number, or the address of a tensor of `nbytes`."""
 
     value: int
     nbytes: int = 0
 
 
 class Grid(NamedTuple):
-    """How a kernel is started: blocks and threads of a block along x, y and z, and bytes of dynamic shared memory."""
+    """A launch configuration: blocks and threads of a block along x, y and z, and bytes of dynamic shared memory."""
 
     blocks: tuple[int, int, int]
     threads: tuple[int, int, int]
@@ -69,7 +69,7 @@ class LoadedKernels(ABC):
 
     @abstractmethod
     def prepare(self, kernel: str, grid: Grid, arguments: Sequence[Argument]) -> Launch:
-        """What runs a kernel; the arguments, eight bytes each, are packed now, once."""
+        """Prepare a kernel launch; the arguments, eight bytes each, are packed once, now."""
 
 
 class CudaDriver(DeviceDriver):

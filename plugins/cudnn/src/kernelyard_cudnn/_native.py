@@ -33,7 +33,7 @@ def wheel_majors() -> tuple[int, ...]:
 
 
 def refusal() -> BackendUnavailableError | None:
-    """Why what is installed here cannot be used together, if so; nothing is loaded."""
+    """Return the reason why the installed libraries are incompatible, if so; nothing is loaded."""
     wheels = wheel_majors()
     major, reason = major_in_use()
     if len(wheels) > 1:
@@ -114,7 +114,7 @@ def load_for_planning() -> ModuleType:
 
 
 def facts() -> dict[str, str]:
-    """What is to be said of the libraries here."""
+    """Return the versions and paths of the libraries, for `kernelyard doctor`."""
     try:
         module = load()
     except BackendUnavailableError as error:

@@ -27,7 +27,7 @@ def with_plans(
 
 
 def is_static(graph: JSONGraph) -> bool:
-    """Return whether all sizes are known."""
+    """Return True if all sizes are known."""
     return all(spec.is_static for node in graph.nodes for spec in node.outputs)
 
 

@@ -1,4 +1,4 @@
-"""What cuDNN can and cannot do, asked of each legal match; every no has a code and a sentence.
+"""Checks of legal matches against what cuDNN supports; each declines with a code and a message.
 
 The rules are those of cuDNN 9 on GPUs of 8.0 and later. A test puts them to cuDNN itself, without a device: what is
 accepted here cuDNN has a plan for.

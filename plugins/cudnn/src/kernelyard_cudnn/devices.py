@@ -17,7 +17,7 @@ FOLDER = Path(__file__).with_name("devices")
 
 @dataclass(frozen=True)
 class DeviceProperties:
-    """What cuDNN must know of a GPU. text: all of it, as JSON."""
+    """The properties of a GPU that cuDNN needs. text: all of it, as JSON."""
 
     text: str
     name: str
@@ -25,7 +25,7 @@ class DeviceProperties:
     processors: int
 
     def runs_on(self, other: DeviceProperties) -> bool:
-        """Return whether a plan that was made for this GPU is one for another: it is of the same kind."""
+        """Return True if a plan for this GPU also runs on another: they are of the same kind."""
         return (self.capability, self.processors) == (other.capability, other.processors)
 
 

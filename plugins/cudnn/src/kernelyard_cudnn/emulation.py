@@ -1,4 +1,4 @@
-"""What stands in for cuDNN on the emulator: a graph computed with NumPy on the very dims and strides that it describes.
+"""Emulation of cuDNN: a graph computed with NumPy on the very dims and strides that it describes.
 
 Sums are float32, as cuDNN's are; so is what lies between operations; float8 is cut to its range when it is written.
 """
@@ -87,7 +87,7 @@ def _multiplied(tensor: Tensor, values: Values, graph: Graph) -> Array:
 
 @singledispatch
 def compute(node: Node, values: Values, graph: Graph) -> Array:
-    """What an operation makes of the values so far."""
+    """Compute an operation from the values so far."""
     raise TypeError(f"no cuDNN operation for {node!r}")
 
 
@@ -200,7 +200,7 @@ def _(node: Attention, values: Values, graph: Graph) -> Array:
 
 
 def _visible(node: Attention, values: Values) -> Array:
-    """Which keys each query sees: (B, 1, S, T)."""
+    """Return the attention mask, the keys visible to each query: (B, 1, S, T)."""
     batch, rows, columns = node.q.dims[0], node.q.dims[2], node.k.dims[2]
     of_q, of_k = (
         _count(tensor, size, batch, values) for tensor, size in ((node.lengths_q, rows), (node.lengths_kv, columns))

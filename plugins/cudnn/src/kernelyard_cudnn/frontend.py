@@ -57,7 +57,7 @@ class Builder:
         return self._tensors[tensor.uid]
 
     def optional(self, **tensors: Tensor | None) -> dict[str, Any]:
-        """Those that are there."""
+        """Return the tensors that are not None."""
         return {name: self.of(tensor) for name, tensor in tensors.items() if tensor is not None}
 
     def made(self, tensor: Tensor, value: Any) -> None:

@@ -33,7 +33,7 @@ class Tensor:
 
     @property
     def extent(self) -> int:
-        """How many elements lie from the first to the last, both counted; 0 of an empty tensor."""
+        """The extent in memory, in elements, from the first to the last inclusive; 0 for an empty tensor."""
         if 0 in self.dims:
             return 0
         return 1 + sum((size - 1) * stride for size, stride in zip(self.dims, self.strides, strict=True))
@@ -41,7 +41,7 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Window:
-    """How a kernel moves over space, one number for each spatial axis; padding is the same on both sides."""
+    """The window of a convolution, one value per spatial axis; padding is the same on both sides."""
 
     padding: Ints
     strides: Ints
@@ -134,7 +134,7 @@ class Graph:
 
     @property
     def result(self) -> Tensor:
-        """What the last operation writes."""
+        """The result of the last operation."""
         return self.nodes[-1].y
 
 

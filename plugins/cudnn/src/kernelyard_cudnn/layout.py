@@ -65,7 +65,7 @@ def strides_in(order: Sequence[int], dims: Sequence[int]) -> Ints:
 
 
 def is_same_memory(order: Sequence[int], other: Sequence[int], dims: Sequence[Any]) -> bool:
-    """Return whether a tensor lies alike in two orders: axes of one element lie anywhere.
+    """Return True if two axis orders are one memory layout: axes of one element may be anywhere.
 
     Example:
         >>> is_same_memory((0, 1, 2, 3), (0, 2, 3, 1), (1, 8, 1, 1))

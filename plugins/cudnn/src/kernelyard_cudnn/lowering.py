@@ -182,7 +182,7 @@ class _Images:
         return self._lowering.operand(role, dims, strides_in(self._order_of(dims, wide), dims))
 
     def made(self, is_last: bool) -> Tensor:
-        """What an operation makes: the result, or something in between."""
+        """Return the tensor of an operation's result: the output, or an intermediate."""
         dims = self.result_dims
         strides = strides_in(self._order_of(dims, self._result_order), dims)
         return self._lowering.tensor(dims, strides, self._lowering.result.dtype if is_last else WIDE, not is_last)
@@ -269,7 +269,7 @@ def _bias(lowering: Lowering, scores: Ints) -> Tensor:
 
 
 def _lengths(lowering: Lowering, batch: int, rows: int) -> tuple[Tensor, Tensor]:
-    """Return how many rows of queries there are: all; and of keys: what the operand says."""
+    """Return the sequence lengths: of queries, all rows; of keys, the operand."""
     shape = lowering.given["lengths"].shape
     _require(prod(shape) == batch, f"lengths of {shape} for {batch} examples")
     of_keys = lowering.operand("lengths", (batch, 1, 1, 1), (1, 1, 1, 1))

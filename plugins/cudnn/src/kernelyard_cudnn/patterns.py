@@ -1,4 +1,4 @@
-"""What is offloaded to cuDNN: convolutions with what follows them, attention, and norms.
+"""Fusion patterns of cuDNN: convolutions and their epilogues, attention, and norms.
 
 A convolution reads `[permute] conv [permute | stage]*`: permutations are strides to cuDNN, and stages its epilogue.
 """

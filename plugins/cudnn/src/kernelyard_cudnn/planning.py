@@ -64,7 +64,7 @@ def plan_for(cudnn: ModuleType, graph: Graph, device: DeviceProperties) -> Any:
 
 
 def without_device(cudnn: ModuleType, device: DeviceProperties) -> dict[str, Any]:
-    """What tells a graph of the frontend which GPU it is planned for."""
+    """Return the arguments of a frontend graph that name the GPU to plan for without having one."""
     major, minor = device.capability
     return {
         "device_property": cudnn.create_device_properties(device.text),
@@ -119,7 +119,7 @@ Runner = Callable[[Any, int], None]
 
 
 def seconds(run: Callable[[int], None]) -> float:
-    """Return how long one of many calls takes: the least of some rounds."""
+    """Measure one of many calls, in seconds: the minimum of some rounds."""
     run(WARM_UP)
     times: list[float] = []
     for _ in range(ROUNDS):

@@ -1,4 +1,4 @@
-"""What a match, or the composite that it became, is: a convolution and its stages, an attention, a norm.
+"""Structure of a match, or of the composite made of it: a convolution and its epilogue, an attention, a norm.
 
 A reading is made of bindings alone, so that a check and codegen read the same. `Refusal` says why there is none.
 """
@@ -40,7 +40,7 @@ PLAIN = (0, 2, 1, 3)
 
 
 class Refusal(Exception):  # noqa: N818  # an answer, not an error
-    """Why a match cannot be read."""
+    """The reason why a match is not supported."""
 
     def __init__(self, code: str, message: str, at: Expr | None = None) -> None:
         super().__init__(message)
@@ -73,7 +73,7 @@ class ReadConvolution:
 
     @property
     def is_transposed(self) -> bool:
-        """Whether it is a transposed convolution."""
+        """True for a transposed convolution."""
         return self.call.op_name in TRANSPOSED
 
     @property
@@ -236,7 +236,7 @@ def _taken_apart(reshape: Call) -> tuple[int, int]:
 
 
 def _piece(value: Expr, chain: Chain) -> tuple[Expr, int, int]:
-    """What a piece of a stacked tensor is cut from, where it begins on the last axis, and how wide it is."""
+    """Return the source of a piece of a stacked tensor, its begin on the last axis, and its width."""
     if isinstance(value, TupleGetItem):
         split = chain.made.get(value.tuple_value)
         assert isinstance(split, Call)

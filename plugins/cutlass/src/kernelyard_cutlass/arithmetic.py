@@ -56,7 +56,7 @@ _COMBINATIONS: Mapping[str, Callable[[Array, Array], Array]] = {"add": np.add, "
 
 
 def finished(total: Array, epilogue: Epilogue, residual: Array | None) -> Array:
-    """What the activations and the residual make of a product to which the bias has been added."""
+    """Apply the epilogue, activations and residual, to a matmul to which the bias has been added."""
     total = _ACTIVATIONS[epilogue.activation](total)
     if epilogue.combine == NONE or residual is None:
         return total

@@ -122,7 +122,7 @@ def _check_bias(match: Match, full: Shape) -> Decline | None:
 
 
 def _is_whole(size: Dim, whole: Dim) -> bool:
-    """Return whether they are the same, by proof or as a program checks it: a known size that is not 1 cannot
+    """Return True if two sizes are equal, by proof or by a check in the program: a known size that is not 1 cannot
     broadcast.
     """
     return size == whole or (isinstance(size, int) and size != 1 and not isinstance(whole, int))

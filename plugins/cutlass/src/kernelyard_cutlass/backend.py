@@ -122,7 +122,7 @@ class CutlassBackend(Backend):
         return CutlassBackend(f32, tune)
 
     def probe(self) -> Unavailable | None:
-        """Return whether kernels can be compiled: CUTLASS's headers, CUDA's headers, and NVRTC."""
+        """Look for CUTLASS's headers, CUDA's headers, and NVRTC; return the reason if one is missing."""
         try:
             find_toolchain()
         except BackendUnavailableError as error:

@@ -1,4 +1,4 @@
-"""Which kernels a composite needs, by what they are for: from what its check wrote down."""
+"""Candidate kernels of a composite, by purpose, from the attributes that its check recorded."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class Code:
 
     @property
     def image(self) -> Image:
-        """What a driver loads."""
+        """The image that a driver loads."""
         return Image("", (entry_of(self.kernel),), self.cubins)
 
 
@@ -89,7 +89,7 @@ def pack(graphs: bytes, codes: Sequence[Code]) -> bytes:
 
 
 def unpack(data: bytes) -> tuple[bytes, list[Code]]:
-    """What `pack` wrote.
+    """Read what `pack` wrote.
 
     Raises: ArtifactCorruptedError.
     """

@@ -34,14 +34,14 @@ DECODED = "decoded"  # the role of a weight that codegen decodes: the one operan
 
 @dataclass(frozen=True)
 class Settings:
-    """What a compile says. archs: of the target. f32: how float32 is multiplied, "3xtf32" or "tf32"."""
+    """Settings of a compile. archs: of the target. f32: how float32 is multiplied, "3xtf32" or "tf32"."""
 
     archs: tuple[str, ...] = ()
     f32: str = "3xtf32"
     tune: bool = False
 
     def math(self, dtype: str) -> str:
-        """Return how a dtype is multiplied."""
+        """Return the math mode of a dtype."""
         return self.f32 if dtype == "float32" else dtype
 
 
@@ -105,7 +105,7 @@ def text(shape: Shape) -> str:
 
 
 def is_row(shape: Shape, result: Shape) -> bool:
-    """Return whether a tensor has one number for each column of the result, the same in all rows."""
+    """Return True for a row vector: one value for each column of the result, the same in all rows."""
     if not shape:
         return result[-1] == 1
     return len(shape) <= len(result) and shape[-1] == result[-1] and all(size == 1 for size in shape[:-1])
@@ -121,8 +121,8 @@ class Following:
 
 
 def following(match: Match, result: Shape) -> Following | Decline:
-    """What stands behind a product of shape `result`, from the captures "bias", "activation", "residual", "combined"
-    and "final".
+    """Return the epilogue of a matmul with a result of shape `result`, from the captures "bias", "activation",
+    "residual", "combined" and "final".
 
     A first addend is a bias (one number for each column), or a whole matrix. What is combined later is a whole matrix
     or one row.
@@ -161,13 +161,13 @@ def _combination(match: Match) -> str | None:
 
 
 def _is_number(operand: Expr, result: Shape) -> bool:
-    """Return whether a constant is one number, which fills a row of a known length."""
+    """Return True for a scalar constant, which fills a row of a known length."""
     fills = isinstance(operand, Constant) and operand.data.size == 1 and operand.data.ndim <= len(result)
     return fills and isinstance(result[-1], int) and result[-1] > 1
 
 
 def _first_addend(match: Match, capture: str, result: Shape) -> str | Decline:
-    """Return whether what is added first is a "bias" or, as large as the product, an "addend"."""
+    """Classify the first addend: a "bias" or, as large as the matmul's result, an "addend"."""
     shape = match[capture].tensor_type.shape
     if _is_number(match[capture], result):
         return f"bias{NUMBER}"

@@ -1,4 +1,4 @@
-"""What stands in for the kernels on the emulator: NumPy, told what the kernels are told and nothing else.
+"""Emulation of the kernels with NumPy, from the kernels' own arguments and nothing else.
 
 Each function gets the kernel's parameters, the grid, and the arguments of its entry. It computes what the grid covers,
 from the addresses, sizes and strides that are given, with the kernel's own precision; a wrong argument gives a wrong
@@ -113,7 +113,7 @@ class EmulatedLaunch(Launch):
 
 # --- products ---------------------------------------------------------------------------------------------------------
 def _epilogue(given: Arguments, total: Array, source: Callable[[], Array], vector: Callable[[], Array]) -> Array:
-    """What the epilogue of a product makes of accumulators, in the precision of these."""
+    """Apply a matmul's epilogue to the accumulators, in their precision."""
     kernel: GemmKernel | Conv2dKernel = given.kernel
     alpha, beta = total.dtype.type(given.float("alpha")), total.dtype.type(given.float("beta"))
     scaled = alpha * total

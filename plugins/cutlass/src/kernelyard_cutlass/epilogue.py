@@ -29,7 +29,7 @@ class Epilogue:
     final: str = NONE
 
     def defines(self) -> dict[str, str]:
-        """What the templates read. With a combination all three functors are named."""
+        """Return the macros that the templates read. With a combination all three functors are named."""
         if self.combine == NONE:
             return {} if self.activation == NONE else {"KY_ACTIVATION": ACTIVATIONS[self.activation]}
         return {

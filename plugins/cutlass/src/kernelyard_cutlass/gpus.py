@@ -1,4 +1,4 @@
-"""What the choice of tiles needs to know of GPUs, by their compute capability.
+"""GPU properties for the choice of tiles, by compute capability.
 
 Source: CUDA C++ Programming Guide, "Compute Capabilities", and NVIDIA's white papers of the A100, L40 and H100.
 """

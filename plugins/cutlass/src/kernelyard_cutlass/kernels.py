@@ -1,4 +1,4 @@
-"""What a kernel is made from: a template, and typed parameters of it. Both halves know these.
+"""Kernel descriptions: a template and its typed parameters, known to compiler and runtime.
 
 A parameter that is not here does not exist: the text, the entry of the cache, and what stands in for the kernel on the
 emulator all follow from these values alone.
@@ -30,7 +30,7 @@ LEAST_COPY_NBYTES = 4
 
 @dataclass(frozen=True)
 class Math:
-    """How operands of a dtype are multiplied. instruction: rows, columns and depth of one instruction."""
+    """The math mode of a dtype's matmul. instruction: rows, columns and depth of one instruction."""
 
     accumulator: str
     operator: str
@@ -49,7 +49,7 @@ MATHS = {
 
 @dataclass(frozen=True)
 class Tile:
-    """What a block of threads computes at a time: rows, columns and depth; those of a warp; steps held in memory."""
+    """The tile sizes of a kernel: rows, columns and depth of a thread block and of a warp; stages in shared memory."""
 
     m: int
     n: int
@@ -73,7 +73,7 @@ class Tile:
 
 @dataclass(frozen=True)
 class _Product:
-    """What a matrix product and a convolution have in common.
+    """Parameters common to matmul and convolution kernels.
 
     dtype: of the operands; output: of the result, and of what is added to it. math: of `MATHS`. Alignments are in
     elements.
@@ -147,7 +147,7 @@ class AttentionKernel:
 
     @property
     def needs_accumulators(self) -> bool:
-        """Whether the result is gathered in float memory of its own: values wider than a block, narrower than float."""
+        """True if the result is accumulated in a float workspace: values wider than a block, narrower than float."""
         return self.most_size > self.keys and self.dtype != "float32"
 
     @property

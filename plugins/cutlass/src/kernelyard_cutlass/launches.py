@@ -168,7 +168,7 @@ def _batches(left: Sequence[int], right: Sequence[int], k: int, n: int) -> tuple
 
 
 def _epilogue(call: Call, kernel: GemmKernel | Conv2dKernel, m: int, n: int, start: int) -> dict[str, Any]:
-    """What is added and combined: a source matrix, rows of which may be one, and a vector."""
+    """Return the epilogue's arguments: a source matrix, possibly with one row, and a vector."""
     has_residual = kernel.epilogue.combine != "none"
     source = call.tensors.get("residual" if has_residual else "addend" if "addend" in call.tensors else "bias")
     is_row = source is None or math.prod(source.shape) == n

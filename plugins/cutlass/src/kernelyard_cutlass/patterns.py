@@ -1,4 +1,4 @@
-"""What is offered to match: one pattern for each family, whatever follows on it; the rest is typed attributes."""
+"""Fusion patterns of CUTLASS: one for each family with any epilogue; the rest is typed attributes."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def checked_gemm(match: Match) -> Gemm | Decline:
 def gemm_choices(
     match: Match, gemm: Gemm, column_major: bool, epilogue: Epilogue, settings: Settings
 ) -> dict[str, Any]:
-    """What the kernels of a product are chosen by."""
+    """Return the attributes by which a matmul's kernels are chosen."""
     dtype, output = match["lhs"].tensor_type.dtype, match.root.tensor_type.dtype
     return {
         "family": "gemm",

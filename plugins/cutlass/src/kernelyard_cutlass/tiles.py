@@ -1,4 +1,4 @@
-"""Which tile for which sizes: what there is, and a model of how long each takes, for where nothing can be measured."""
+"""Tile selection: the available tiles, and a cost model for when nothing can be measured."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def tiles_for(multiplication: str, copied_nbytes: int, gpu: Gpu, itemsize: int) 
 
 
 def clocks(tile: Tile, problem: Problem, multiplication: str, gpu: Gpu) -> float:
-    """Return how long the model takes a product to be, in clocks.
+    """Estimate the time of a matmul by the cost model, in clock cycles.
 
     Blocks run in waves, as many at a time as shared memory, threads and registers allow. Within a wave a block is
     bound by the tensor cores that it shares with its neighbours, or by reading its operands.

@@ -1,4 +1,4 @@
-"""Where CUTLASS's headers, CUDA's headers and NVRTC are: found without importing a package, and without a GPU."""
+"""Discovery of CUTLASS's headers, CUDA's headers and NVRTC, without importing a package and without a GPU."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LEAST_CUTLASS = (4, 0)
 
 @dataclass(frozen=True)
 class Toolchain:
-    """What kernels are compiled with. folders: where headers are looked for, in order."""
+    """The toolchain that compiles kernels. folders: the include path, in order."""
 
     nvrtc: str
     nvrtc_version: str
@@ -44,7 +44,7 @@ class Toolchain:
 
 @cache
 def find_toolchain() -> Toolchain:
-    """What is here.
+    """Find the installed toolchain.
 
     Raises: BackendUnavailableError with what is missing, or does not fit together, and the line that installs it.
     """

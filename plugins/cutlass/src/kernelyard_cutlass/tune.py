@@ -19,7 +19,7 @@ Run = Callable[[], None]
 
 
 def key_of(problem: Problem, kernels: Sequence[GemmKernel | Conv2dKernel], device: str) -> str:
-    """What a measurement depends on: sizes, dtype, layout, alignments, epilogue, the kernels compared, the device."""
+    """Return the key of a measurement: sizes, dtype, layout, alignments, epilogue, the kernels compared, the device."""
     family = to_json(replace(kernels[0], tile=_ANY_TILE))
     compared = sorted(str(kernel.tile) for kernel in kernels)
     return json.dumps([asdict(problem), family, compared, device], sort_keys=True)

@@ -235,7 +235,7 @@ def _check_status(status: int, function: Any, arguments: tuple[Any, ...]) -> int
 
 
 def candidates() -> Iterator[tuple[str, str]]:
-    """Where a library may be, best first: (path, where it comes from)."""
+    """Yield the paths at which to look for libdnnl, best first, each with the source it comes from."""
     path = os.environ.get(LIBRARY_VARIABLE)
     if path:
         yield path, LIBRARY_VARIABLE

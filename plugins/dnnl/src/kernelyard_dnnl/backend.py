@@ -80,7 +80,7 @@ class DnnlBackend(Backend):
         return DnnlBackend(form, prune, winograd)
 
     def probe(self) -> Unavailable | None:
-        """Return whether libdnnl can be loaded."""
+        """Try to load libdnnl; return the reason if it cannot be loaded."""
         try:
             load_library()
         except BackendUnavailableError as error:

@@ -42,7 +42,7 @@ class Candidate:
 
     @property
     def operands(self) -> tuple[Expr, ...]:
-        """What the primitive reads, in the operator's order."""
+        """The operands of the primitive, in the operator's order."""
         return self.composite.operands
 
     @property
@@ -52,12 +52,12 @@ class Candidate:
 
     @property
     def makers(self) -> list[Expr]:
-        """What the operator's operands are bound to."""
+        """The values bound to the operator's operands."""
         return [self.match.value_of(arg) for arg in self.call.args]
 
     @property
     def users(self) -> list[Expr]:
-        """What reads the match's result."""
+        """The users of the match's result."""
         return [self.match.value_of(user) for user in self.match.users(self.match.root)]
 
     def may_be_ours(self, value: Expr) -> bool:

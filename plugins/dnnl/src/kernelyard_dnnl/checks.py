@@ -1,4 +1,4 @@
-"""What oneDNN can and cannot do, asked of each legal match; every no has a code and a sentence.
+"""Checks of legal matches against what oneDNN supports; each returns a decline code and a message.
 
 Codes: dtype, rank, attribute, dynamic-shape, operand, neighbours, numbers, slow, reference-implementation, light.
 """

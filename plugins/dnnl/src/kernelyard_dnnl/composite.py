@@ -1,4 +1,4 @@
-"""How a matched group reads: an anchor (the operator that names the primitive) and the stages applied to its result.
+"""Composites: an anchor (the operator that names the primitive) and the post-op stages applied to its result.
 
 Checks read a match with it, codegen a composite function: one reading for both.
 """

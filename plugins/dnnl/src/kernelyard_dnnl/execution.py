@@ -163,7 +163,7 @@ def _described(parts: Sequence[Operation | Part]) -> list[Part]:
 
 
 class _Address(NamedTuple):
-    """Where a record holds the address of an argument of the call."""
+    """The slot of an argument's address in an execution record."""
 
     argument: int
     record: ctypes.Array[ctypes.c_int64]
@@ -191,7 +191,7 @@ def _prepared(lowering: Lowering) -> Plan:
 def implementations(
     graph: JSONGraph, values: Mapping[str, int], constants: Mapping[str, np.ndarray], threads: int
 ) -> list[tuple[str, str]]:
-    """Return what oneDNN would run for a graph at these values of its symbolic dims: (node, implementation) in order.
+    """Return the oneDNN implementations of a graph at these values of its symbolic dims: (node, implementation).
 
     Raises: StatusError or CodegenError where oneDNN has nothing.
     """

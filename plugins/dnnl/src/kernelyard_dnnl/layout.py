@@ -51,7 +51,7 @@ class MemoryDescriptor:
 
     @property
     def address(self) -> int:
-        """What the C functions take."""
+        """The `dnnl_memory_desc_t` handle for C functions."""
         return self.native.address
 
     @cached_property

@@ -45,7 +45,7 @@ class PackedConstants:
             return packed
 
     def derived(self, value: Value, form: str, make: Callable[[str], Value]) -> Value:
-        """What `make` makes of a constant, called at first need with a key for the result; `form` says what it is."""
+        """Return a constant derived by `make`, called at first use with a key for the result; `form` names the form."""
         with self._lock:
             key = f"{value.buffer.key}/{form}/{value.offset} {value.shape} {value.descriptor.strides}"
             if key not in self._derived:

@@ -1,4 +1,4 @@
-"""What is offloaded to oneDNN: the patterns of each kind of primitive, followed by up to `MAX_STAGES` post-ops.
+"""Fusion patterns of oneDNN: one group per kind of primitive, each followed by up to `MAX_STAGES` post-ops.
 
 A group reads `anchor [stage]*`: matmul [+ bias] [activation] [+ residual] is one pattern, not one per combination.
 """

@@ -25,7 +25,7 @@ class Plan(NamedTuple):
 
     @property
     def implementations(self) -> list[tuple[str, str]]:
-        """What runs, in order: the node, and the implementation, by oneDNN's name or ours."""
+        """The nodes in execution order, each with the name of its implementation, oneDNN's or ours."""
         return [(operation.label, operation.code.implementation) for operation in self.operations]
 
 

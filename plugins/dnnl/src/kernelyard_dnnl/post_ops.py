@@ -1,4 +1,4 @@
-"""Which operators oneDNN runs as post-ops, and how: tables from operator names to oneDNN algorithms.
+"""Post-ops: tables from operator names to oneDNN algorithms.
 
 Source: the oneDNN developer guide, "Primitive Attributes: Post-ops", "Eltwise" and "Binary".
 """

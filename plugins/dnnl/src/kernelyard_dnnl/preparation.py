@@ -1,4 +1,4 @@
-"""What must be done before a plan first runs, and can be done beside its making: code generated, constants packed.
+"""Preparation of a plan before its first run: code generation and constant packing, possibly beside planning.
 
 All of it is native code that lets Python go on, and a plan consists of many such pieces: further processors take them
 while one chooses layouts and primitives.

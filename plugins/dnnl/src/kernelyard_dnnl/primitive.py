@@ -81,8 +81,8 @@ class Descriptors(NamedTuple):
 
 
 class Recipe(NamedTuple):
-    """What a primitive is made of: `dnnl_<kind>_primitive_desc_create` with these arguments (engine and attributes
-    aside) and post-ops; of the implementations that oneDNN then has, best first, the one after `skipped` others."""
+    """The recipe of a primitive: the arguments of `dnnl_<kind>_primitive_desc_create` (engine and attributes aside),
+    its post-ops, and how many of oneDNN's implementations, best first, are skipped."""
 
     kind: str
     arguments: tuple[Argument, ...]
@@ -125,7 +125,7 @@ class Primitive:
 
     @property
     def is_generated(self) -> bool:
-        """Whether the executable object is there."""
+        """True once the executable primitive has been created."""
         return self._handle is not None
 
     def generate(self) -> Handle:
@@ -240,9 +240,7 @@ def create_reorder(source: MemoryDescriptor, destination: MemoryDescriptor, *, t
 
 
 def speed(implementation: str) -> int:
-    """Return how good an implementation is: 0 for a reference loop, 1 for a plain loop or GEMM, 2 for code made to
-    measure.
-    """
+    """Rank an implementation: 0 for a reference loop, 1 for a plain loop or GEMM, 2 for specialized code."""
     if REFERENCE.search(implementation):
         return 0
     return 1 if PLAIN.search(implementation) else 2
@@ -290,7 +288,7 @@ def _attributes(post_ops: PostOps) -> Handle:
 
 
 def depthwise_arguments(post_op: Depthwise) -> tuple[int, ...]:
-    """What `dnnl_post_ops_append_dw` takes: the dtypes of weights, bias and result, and the window."""
+    """Return the arguments of `dnnl_post_ops_append_dw`: the dtypes of weights, bias and result, and the window."""
     dtype = enums.DATA_TYPE["float32"]
     return dtype, dtype if post_op.has_bias else enums.DATA_TYPE_UNDEFINED, dtype, 3, post_op.stride, 1
 

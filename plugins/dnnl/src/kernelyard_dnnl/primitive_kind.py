@@ -22,7 +22,7 @@ FLOAT, NARROW = "float32", "bfloat16"
 
 
 class Refusal(NamedTuple):
-    """Why oneDNN does not take a group: the fields of `kernelyard.patterns.Decline`."""
+    """A reason why oneDNN declines a group: the fields of `kernelyard.patterns.Decline`."""
 
     code: str
     message: str
@@ -33,7 +33,7 @@ Check: TypeAlias = "Callable[[Candidate], Refusal | None]"
 
 
 class Follows(Enum):
-    """What may follow the operator in its group."""
+    """The kinds of operators that may follow the anchor in its group."""
 
     NOTHING = ""
     CAST = "a cast"

@@ -24,7 +24,7 @@ SYMBOL = "probe"
 
 
 def objection(composite: Composite) -> Refusal | None:
-    """Why the library should not run this group, None when it has a real implementation."""
+    """Ask oneDNN for an implementation of this group; return a refusal unless it has an optimized one."""
     graph = _graph_of(node_of(composite), composite)
     symbols = symbols_of(operand.type for call in composite.calls for operand in (*call.args, call))
     reason = _objection(json.dumps(graph.to_json(), sort_keys=True), tuple(sorted(symbols)))

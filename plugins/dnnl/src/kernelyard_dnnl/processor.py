@@ -1,4 +1,4 @@
-"""What the processor does with vectors of 512 bits, which decides between implementations for AVX2 and AVX-512."""
+"""Throughput of 512-bit vectors on this processor, which decides between implementations for AVX2 and AVX-512."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ HALVING = ("AuthenticAMD", "25")
 
 @cache
 def has_half_wide_units() -> bool:
-    """Return whether two products of 256 bits take no longer than one of 512; False where Linux does not say."""
+    """Return whether two 256-bit FMAs take no longer than a 512-bit one; False where Linux does not report the CPU."""
     try:
         with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
             facts = dict(map(_fact, file.read().partition("\n\n")[0].splitlines()))

@@ -1,4 +1,4 @@
-"""How an operator after a primitive is applied to its result: as post-ops.
+"""Stages: operators after a primitive, applied to its result as post-ops.
 
 One operator may be several: `c / x` is a reciprocal, then a multiplication by c.
 """
@@ -26,7 +26,7 @@ def exponent_of(power: Call) -> float:
 
 
 def stages_of(call: Call, x: Expr) -> tuple[Stage, ...]:
-    """Return how `call`, one of whose arguments is `x`, is applied to x."""
+    """Return the post-op stages that apply `call`, one of whose arguments is `x`, to x."""
     if call.op_name == "astype":
         return ()  # the primitive stores its result in that dtype
     if call.op_name == "power":
@@ -46,7 +46,7 @@ def stages_of(call: Call, x: Expr) -> tuple[Stage, ...]:
 
 
 def functions_of(call: Call, x: Expr) -> list[Eltwise]:
-    """Return how a function of x alone is applied to it."""
+    """Return the eltwise post-ops that compute a function of x alone."""
     return [stage for stage in stages_of(call, x) if isinstance(stage, Eltwise)]
 
 

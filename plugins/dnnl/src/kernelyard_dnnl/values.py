@@ -1,4 +1,4 @@
-"""What a lowering works on: buffers, the tensors in them, and the operations that read and write these."""
+"""The intermediate form of a lowering: buffers, the tensors in them, and the operations that read and write these."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ class Operation:
     reads: list[Buffer] = field(init=False)
 
     def describe(self) -> Part:
-        """What it is, for profiles."""
+        """Describe the operation for profiles."""
         nbytes = sum(value.descriptor.nbytes for value in self.arguments.values())
         if isinstance(self.code, NativeKernel):
             work = self.code.flops

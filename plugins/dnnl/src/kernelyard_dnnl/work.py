@@ -1,4 +1,4 @@
-"""How long a primitive takes, roughly: whether sharing its work among threads pays.
+"""Cost estimate of a primitive, which decides whether multi-threading pays.
 
 Waking threads and waiting for the last of them takes some microseconds, and far longer where others use the cores.
 """
@@ -51,5 +51,5 @@ def flops(kind: str, layouts: Sequence[MemoryDescriptor]) -> float:
 
 
 def fitting_threads(kind: str, arguments: Sequence[Argument], threads: int) -> int:
-    """Return how many of the threads a primitive gets: all or one."""
+    """Return the number of threads for a primitive: one or all of them."""
     return threads if threads == 1 or seconds(kind, arguments) >= WORTHWHILE_SECONDS else 1

@@ -353,7 +353,7 @@ class FunctionEmitter:
 
     @contextmanager
     def when(self, condition: Value) -> Iterator[None]:
-        """What is done only where the condition holds."""
+        """Emit a conditional block: its body runs only if the condition holds."""
         label, done = self.fresh("then"), self.fresh("done")
         scope = self._open(label, guarded=True)
         yield

@@ -44,7 +44,7 @@ _VERSIONS = DiskCache("llvm")
 
 
 def _library_state(folder: Path) -> list[tuple[str, int, int]]:
-    """What changes with each installation of llvmlite's own libraries."""
+    """Return a fingerprint of llvmlite's shared libraries, which changes with each installation."""
     files = sorted(path for path in folder.glob("*llvmlite*") if path.suffix in (".so", ".dylib", ".dll"))
     states = [(path, path.stat()) for path in files]
     return [(str(path), state.st_size, state.st_mtime_ns) for path, state in states]
@@ -65,7 +65,7 @@ _PASSES = ("instruction_combine", "simplify_cfg")
 
 
 def compilation_key(machine: Machine) -> str:
-    """What object code depends on besides the text it is made of."""
+    """Return the cache key of object code, its LLVM text aside: versions and target machine."""
     import llvmlite
 
     how = (llvmlite.__version__, llvm_version(), triple(machine), machine, _OPTIONS, _SPEED_LEVEL, _PASSES)

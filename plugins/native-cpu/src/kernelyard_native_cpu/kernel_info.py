@@ -1,4 +1,4 @@
-"""What binding a kernel needs to know: a header that is saved beside the object code, and read back with checks."""
+"""Metadata for binding a kernel: a header saved beside the object code, and validated when read back."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class GroupInfo(NamedTuple):
         return 0
 
     def threads(self, values: Mapping[str, int], most: int, tasks: int) -> int:
-        """Return how many threads are worth waking."""
+        """Return the number of threads worth waking."""
         total = sum(dims.evaluate(points, values) * time for points, time in self.work)
         return max(1, min(most, tasks, int(total / NANOSECONDS_PER_THREAD)))
 
@@ -55,7 +55,7 @@ class Binding(NamedTuple):
 
 
 def entry_symbol(kernel: str) -> str:
-    """What a kernel is called in object code: never as a C function, which `floor` alone would be."""
+    """Return a kernel's symbol in object code: never that of a C function, which `floor` alone would be."""
     return f"kernel.{kernel}"
 
 

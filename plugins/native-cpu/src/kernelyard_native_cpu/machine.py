@@ -1,4 +1,4 @@
-"""Which CPU code is generated for, and whether this one can run it."""
+"""The target CPU of generated code, and whether this host can run it."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def features_of_level(level: str) -> tuple[str, ...]:
 
 @cache
 def host_features() -> frozenset[str]:
-    """What this CPU has, by LLVM's names."""
+    """Return the CPU features of this host, by LLVM's names."""
     told = _linux_flags()
     if told is not None:
         return frozenset(name for name in _KNOWN_FEATURES if _LINUX_NAMES.get(name, name.replace(".", "_")) in told)
@@ -105,7 +105,7 @@ def host_features() -> frozenset[str]:
 
 
 def _linux_flags() -> frozenset[str] | None:
-    """What Linux says of an x86-64 CPU; None elsewhere. LLVM says the same, but loading it takes much longer."""
+    """Return the flags of an x86-64 CPU in /proc/cpuinfo; None elsewhere. LLVM has them too, but loads much slower."""
     try:
         with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
             flags = next((line for line in file if line.startswith("flags")), "")

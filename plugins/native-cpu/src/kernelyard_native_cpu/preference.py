@@ -1,4 +1,4 @@
-"""What of a library's work had better be kernels of ours.
+"""Preference for generated kernels over a library's primitives.
 
 What was measured (benchmarks/models.py and kernels.py; float32, vectors of 512 bits): products of matrices are as quick
 as a library's, and take with them what follows (bias, activation, residual, norm) without going through memory. So are
@@ -33,7 +33,7 @@ MOST_BYTES = 1 << 16
 
 
 def preference(work: Match | Region, machine: Machine) -> str | None:
-    """Why a match or a region had better be ours; None where it had not."""
+    """Return the reason why a match or a region is faster as generated kernels; None if it is not."""
     if machine.vector_bits < VECTOR_BITS:
         return None
     return _of_match(work) if isinstance(work, Match) else _of_region(work)

@@ -54,7 +54,7 @@ class NativeCpuModule(BindableModule):
         return tuple(self._kernels)
 
     def kernel(self, symbol: str) -> KernelInfo:
-        """What is known of a kernel. Raises: ExecutionError for an unknown name."""
+        """Return the metadata of a kernel. Raises: ExecutionError for an unknown name."""
         if symbol not in self._kernels:
             raise self.unknown_symbol(symbol)
         return self._kernels[symbol]
@@ -65,7 +65,7 @@ class NativeCpuModule(BindableModule):
         return Signature(kernel.params[:count], kernel.params[count:])
 
     def _address(self, symbol: str) -> int:
-        """Where a kernel starts; all are linked when the first is asked for, and live as long as the module."""
+        """Return the address of a kernel; all are linked at the first request, and live as long as the module."""
         with self._lock:
             if self._linked is None:
                 check_host_runs(self.machine)

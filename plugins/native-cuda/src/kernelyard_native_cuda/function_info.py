@@ -1,4 +1,4 @@
-"""What binding a function needs to know: saved beside the code, and read back with checks."""
+"""Metadata for binding a function: saved beside the code, and validated when read back."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class LaunchInfo:
     numbers: tuple[Dim, ...]
 
     def grid(self, values: Mapping[str, int]) -> Grid | None:
-        """Return how the kernel is started; None where there is nothing to do.
+        """Return the launch grid; None if it is empty.
 
         Raises: ExecutionError for too many blocks.
         """
@@ -92,7 +92,7 @@ class FunctionInfo:
 
 
 def arguments(launch: LaunchInfo, tensors: Sequence[Argument], values: Mapping[str, int]) -> list[Argument]:
-    """What a kernel gets. tensors: the function's parameters and locals."""
+    """Return a launch's kernel arguments. tensors: the function's parameters and locals."""
     numbers = [Argument(dims.evaluate(dim, values)) for dim in launch.numbers]
     return [*(tensors[number] for number in launch.tensors), *numbers]
 

@@ -87,7 +87,7 @@ def _option(options: Mapping[str, Any], name: str, default: bool) -> bool:
 
 
 def compiler_is_here() -> bool:
-    """Return whether cubins can be made: by nvcc or NVRTC."""
+    """Return True if nvcc or NVRTC can compile cubins."""
     return find_kernel_compiler() is not None
 
 

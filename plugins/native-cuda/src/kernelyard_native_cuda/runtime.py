@@ -46,7 +46,7 @@ class NativeCudaModule(BindableModule):
         return tuple(self._functions)
 
     def function(self, symbol: str) -> FunctionInfo:
-        """What is known of a function. Raises: ExecutionError for an unknown name."""
+        """Return the metadata of a function. Raises: ExecutionError for an unknown name."""
         if symbol not in self._functions:
             raise self.unknown_symbol(symbol)
         return self._functions[symbol]
@@ -112,7 +112,7 @@ class NativeCudaModule(BindableModule):
 
 
 def _mover(launches: Sequence[tuple[LaunchInfo, Launch]], number: int) -> Callable[[int], None]:
-    """What moves a parameter in all launches that take it."""
+    """Return a setter of a parameter's address in all launches that take it."""
     places = [(step, n) for launch, step in launches for n, tensor in enumerate(launch.tensors) if tensor == number]
 
     def move(address: int) -> None:

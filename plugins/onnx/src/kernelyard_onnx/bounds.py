@@ -1,4 +1,4 @@
-"""What can be said of a dim whose symbols are sizes of at least 1."""
+"""Bounds of symbolic dims whose symbols are at least 1."""
 
 from __future__ import annotations
 

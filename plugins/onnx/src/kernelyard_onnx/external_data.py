@@ -58,7 +58,7 @@ class OwnFile:
 
 
 class WeightFiles:
-    """Where a model's weights lie: its own file, where it came from one, and files of its folder, where that is known.
+    """The files of a model's weights: its own file if it came from one, and those of its folder if that is known.
 
     Those of its own file are read into memory of their own. Files beside it are mapped: their pages are shared with
     all who read them, and must stay as they are while the weights are in use.

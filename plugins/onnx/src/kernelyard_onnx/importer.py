@@ -100,7 +100,7 @@ class Importer:
             scope.values[sparse.values.name] = Constant(from_sparse(sparse, self.files))
 
     def constant(self, tensor: onnx.TensorProto) -> Value:
-        """What a tensor of the model stands for."""
+        """Convert a tensor of the model to a constant."""
         if tensor.data_type == onnx.TensorProto.STRING:
             return to_text(tensor)
         constant = Constant(to_array(tensor, self.files))
@@ -162,7 +162,7 @@ class Importer:
         scope.failed.update(outputs)
 
     def _is_known(self, proto: onnx.NodeProto, scope: Scope) -> bool:
-        """Return whether anything converts a node's operator, so that all that are unknown are listed at once."""
+        """Return whether a node's operator has a converter, so that all unknown ones are reported at once."""
         domain, opset = normal_domain(proto.domain), scope.opsets.get(normal_domain(proto.domain), 1)
         schema = schema_of(proto, opset)
         has_body = schema is not None and (schema.has_function or schema.has_context_dependent_function)
@@ -203,7 +203,7 @@ class Importer:
     def _keep_element_types(
         self, proto: onnx.NodeProto, opset: int, inputs: Sequence[Value | None], made: Sequence[Value | None]
     ) -> None:
-        """What the standard gives the type of an input has its narrow element type too."""
+        """Propagate narrow element types from an input to the outputs that share its type in the standard."""
         narrow = [self.element_types.get(value) if value is not None else None for value in inputs]
         if not any(narrow):
             return

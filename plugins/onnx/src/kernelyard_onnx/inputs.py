@@ -46,7 +46,7 @@ def add_parameters(
 
 @dataclass(frozen=True)
 class _Parameters:
-    """What inputs stand for: parameters, sequences of parameters, constants."""
+    """The values of graph inputs: parameters, sequences of parameters, constants."""
 
     builder: FunctionBuilder
     options: ImportOptions
@@ -54,7 +54,7 @@ class _Parameters:
     element_types: dict[Value, int]
 
     def value_of(self, value: onnx.ValueInfoProto) -> Value:
-        """What an input stands for."""
+        """Return the value of a graph input."""
         type_, name = value.type, value.name
         fixed, shapes = self.options.values, self.options.shapes
         if type_.WhichOneof("value") == "optional_type":

@@ -233,6 +233,6 @@ class Node(OpEmitter):
 
 
 def origin_of(proto: onnx.NodeProto) -> str:
-    """Return how messages name a node: by its name, or by its first output when it has none."""
+    """Return the name of a node in messages: its own, or that of its first output if it has none."""
     label = repr(proto.name) if proto.name else f"that makes {next(iter(proto.output), '')!r}"
     return f"node {label} ({proto.op_type})"

@@ -1,4 +1,4 @@
-"""What the ONNX standard says of an operator: the types of its attributes, its default values, its body."""
+"""ONNX operator schemas: the types of attributes, default values, function bodies."""
 
 from __future__ import annotations
 

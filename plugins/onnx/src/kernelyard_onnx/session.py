@@ -149,7 +149,7 @@ def flattened(feeds: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def carried_value(value: Any, type_: onnx.TypeProto) -> Any:
-    """What a caller gives for an input of a type, as the program takes it.
+    """Convert a caller's value for an input of a type to the program's form.
 
     Raises: InputTypeError.
     """
@@ -168,7 +168,7 @@ def _is_text(type_: onnx.TypeProto) -> bool:
 
 
 def _is_open(type_: onnx.TypeProto) -> bool:
-    """Return whether the program differs with what is given: how many tensors, or of which rank."""
+    """Return whether the program is specialized to the value: the number of tensors, or their rank, is open."""
     return type_.WhichOneof("value") != "tensor_type" or not type_.tensor_type.HasField("shape") or _is_text(type_)
 
 
@@ -179,7 +179,7 @@ def _shape_of(value: Any) -> Any:
 
 
 def _empty_sizes(given: Mapping[str, Any]) -> dict[str, tuple[int | None, ...]]:
-    """Where tensors are empty, such as the state before the first word: sizes of programs are 1 or more otherwise."""
+    """Return the sizes of empty tensors, such as the state before the first token: programs have sizes of 1 or more."""
     shapes = {
         name: np.shape(value) for name, value in given.items() if value is not None and not isinstance(value, list)
     }

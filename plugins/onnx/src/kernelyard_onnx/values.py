@@ -1,4 +1,4 @@
-"""What a name of a model can stand for: a tensor, a sequence of tensors, text, or an optional that holds nothing."""
+"""Values that a name of a model is bound to: a tensor, a sequence of tensors, text, or an empty optional."""
 
 from __future__ import annotations
 
@@ -33,5 +33,5 @@ Value: TypeAlias = "Expr | TensorSequence | StringTensor | Nothing"
 
 
 def item_name(name: str, index: int) -> str:
-    """Return how an element of a sequence is called among the inputs and outputs of the program."""
+    """Return the name of a sequence's element among the inputs and outputs of the program."""
     return f"{name}[{index}]"

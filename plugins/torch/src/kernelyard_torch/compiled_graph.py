@@ -119,7 +119,7 @@ def _frozen(inputs: Sequence[Any]) -> tuple[int, ...]:
 
 
 def _state(tensor: torch.Tensor) -> tuple[int, int]:
-    """What changes when a tensor is written to or replaced."""
+    """Return a fingerprint of a tensor, which changes when it is written to or replaced."""
     return tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version
 
 
@@ -167,7 +167,7 @@ def _add_parameter(importer: GraphImporter, node: FxNode) -> TensorType | None:
 
 
 def _as_feeds(value: Any) -> list[np.ndarray]:
-    """What an argument is for the program: one array, or the parts of a complex tensor."""
+    """Convert an argument to the program's inputs: one array, or the parts of a complex tensor."""
     if not isinstance(value, torch.Tensor):
         return [np.array([value])]
     if is_complex(value):
@@ -176,7 +176,7 @@ def _as_feeds(value: Any) -> list[np.ndarray]:
 
 
 def _kind(given: Any) -> torch.dtype | type:
-    """What a result is given back as: a tensor of a dtype, or a number."""
+    """Return the form in which a result is given back: the dtype of a tensor, or the type of a number."""
     value = given.meta.get("val") if isinstance(given, FxNode) else given
     return value.dtype if isinstance(value, torch.Tensor) else int
 

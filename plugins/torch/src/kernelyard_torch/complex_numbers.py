@@ -22,17 +22,17 @@ class Complex:
     imag: Expr
 
     def map(self, function: Callable[[Expr], Expr]) -> Complex:
-        """What a function makes of each part."""
+        """Apply a function to the real and the imaginary part."""
         return Complex(function(self.real), function(self.imag))
 
 
 def is_complex(value: Any) -> bool:
-    """Return whether a (fake) tensor has complex elements."""
+    """Return True for a (fake) tensor with complex elements."""
     return isinstance(value, torch.Tensor) and value.dtype.is_complex
 
 
 def takes_part(node: FxNode) -> bool:
-    """Return whether a node takes or gives complex tensors."""
+    """Return True for a node with complex operands or results."""
     given = [read.meta.get("val") for read in node.all_input_nodes]
     found = node.meta.get("val")
     return any(map(is_complex, [*given, *(found if isinstance(found, (tuple, list)) else [found])]))

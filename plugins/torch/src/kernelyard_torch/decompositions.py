@@ -1,4 +1,4 @@
-"""Which operators are taken apart before they are read: those that have no converter, where torch can."""
+"""Decompositions of operators that have no converter, by torch's own rules where it has them."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _encoder_layer(
     mask: torch.Tensor | None = None,
     mask_type: int | None = None,
 ) -> torch.Tensor:
-    """What `nn.TransformerEncoderLayer` calls for inference: attention and two products, each with norm and sum."""
+    """Decompose `nn.TransformerEncoderLayer`'s inference operator: attention and an MLP, each with norm and sum."""
 
     def norm(y: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
         return functional.layer_norm(y, (size,), weight, bias, epsilon)

@@ -54,7 +54,7 @@ converters.load()
 
 @dataclass
 class Shared:
-    """What the graphs of one program have in common."""
+    """State shared by the graphs of one program."""
 
     sizes: Sizes
     private: dict[str, Function] = field(default_factory=dict)
@@ -168,7 +168,7 @@ class GraphImporter:
         node.decided("tensor_to_shape", vector, type_=TensorType((dim,), "bool"))
 
     def mask_size(self, node: Node, others: Sequence[Sequence[Any]]) -> Any:
-        """Return how many elements a mask lets through: the size of the node's result that its inputs do not have."""
+        """Return the number of a mask's true elements: the size of the node's result that its inputs do not have."""
         known = {size for shape in others for size in shape}
         given = [a for a in node.fx_node.all_input_nodes if isinstance(a.meta.get("val"), torch.Tensor)]
         known |= {size for a in given for size in self.shared.sizes.shape(a.meta["val"])}

@@ -48,7 +48,7 @@ class Node(OpEmitter):
 
     @property
     def gives_complex(self) -> bool:
-        """Whether the first result is complex."""
+        """True if the first result is complex."""
         value = self.fx_node.meta.get("val")
         return is_complex(value[0] if isinstance(value, (tuple, list)) else value)
 
@@ -59,7 +59,7 @@ class Node(OpEmitter):
         return self.reject("it gives no tensor") if first is None else first
 
     def is_used(self, index: int) -> bool:
-        """Return whether anything reads one of several results."""
+        """Return True if one of several results has a user."""
         return any(user.args[1] == index for user in self.fx_node.users if user.users and len(user.args) > 1)
 
     # --- types --------------------------------------------------------------------------------------------------------
@@ -126,7 +126,7 @@ class Node(OpEmitter):
 
 
 def origin_of(fx_node: FxNode) -> str:
-    """Return how messages name a node."""
+    """Return the name of a node in messages."""
     return f"node {fx_node.name!r} ({fx_node.target})"
 
 

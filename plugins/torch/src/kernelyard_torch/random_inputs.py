@@ -11,7 +11,7 @@ from torch.fx import Node as FxNode
 
 
 def is_random(node: FxNode) -> bool:
-    """Return whether a node draws random numbers."""
+    """Return True for a node that draws random numbers."""
     return isinstance(node.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
 
 
@@ -31,7 +31,7 @@ class RandomInputs:
 
 
 def _is_size(node: FxNode) -> bool:
-    """Return whether a node is made of the graph's sizes alone."""
+    """Return True for a node computed from the graph's sizes alone."""
     if isinstance(node.meta.get("val"), torch.Tensor):
         return False
     return all(_is_size(given) or given.op == "placeholder" for given in node.all_input_nodes)

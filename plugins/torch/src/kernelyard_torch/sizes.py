@@ -40,7 +40,7 @@ class Sizes:
         return self._taken.unique(stem)
 
     def dim(self, size: Any) -> Dim:
-        """What an int, a SymInt or a SymPy integer is.
+        """Convert an int, a SymInt or a SymPy integer to a dim.
 
         Raises: NotASizeError.
         """

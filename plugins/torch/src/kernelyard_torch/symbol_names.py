@@ -1,4 +1,4 @@
-"""What people call torch's symbols: the names of `torch.export.Dim`, else the first input and axis that has one."""
+"""User-facing names of torch's symbols: those of `torch.export.Dim`, else the first input and axis that has one."""
 
 from __future__ import annotations
 

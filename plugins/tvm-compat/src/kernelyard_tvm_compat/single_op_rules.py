@@ -61,7 +61,7 @@ def unregister_op_rules(target: str) -> None:
 
 
 def ask_op_rule(call: Call, target: str) -> Answer:
-    """What the rule of `target` says of a call; `NO_RULE` where it has none.
+    """Return the answer of the `target`'s rule for a call; `NO_RULE` if it has none.
 
     A rule that raises, or answers something else, declines: it is a vendor's code.
     """

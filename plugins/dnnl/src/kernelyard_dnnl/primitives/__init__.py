@@ -55,5 +55,5 @@ def kinds_by_operator() -> Mapping[str, PrimitiveKind]:
 
 
 def lowering_of(node: str) -> Lower | None:
-    """Return what lowers a kind of node; None for one that oneDNN has no primitive for."""
+    """Return the lowering of a kind of node; None if oneDNN has no primitive for it."""
     return kind_of(node).lower if node in MODULES else None

@@ -41,7 +41,7 @@ def check(concat: Candidate) -> Refusal | None:
 
 
 def _run_length(composite: Composite, order: tuple[int, ...] | None) -> float | None:
-    """Return how many elements lie side by side in an operand, on average; None where that is not known."""
+    """Return the average length of an operand's contiguous runs, in elements; None if it is not known."""
     if order is None:
         return None
     shape = composite.anchor.tensor_type.shape

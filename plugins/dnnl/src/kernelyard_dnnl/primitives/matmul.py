@@ -37,12 +37,12 @@ def check(product: Candidate) -> Refusal | None:
 
 
 def attributes(group: Composite) -> dict[str, bool]:
-    """Which sides are read transposed."""
+    """Return which sides are transposed."""
     return {"transpose_a": 0 in group.readers, "transpose_b": 1 in group.readers}
 
 
 class Form(NamedTuple):
-    """How the product is shown to oneDNN: the result's shape as the node has it, with M and N, and as shown.
+    """The view of a matmul as oneDNN gets it: the result's shape as the node has it, with M and N, and as shown.
 
     folded: the batches count as rows of one matrix.
     """

@@ -51,7 +51,7 @@ def check_slice(view: Candidate) -> Refusal | None:
 
 
 def slice_attributes(group: Composite) -> dict[str, Any]:
-    """Where it begins and how it goes on; where it ends follows from the result's shape."""
+    """Return the begin and the strides of a slice; its end follows from the result's shape."""
     return {name: list(group.anchor.attrs[name]) for name in ("axes", "begin", "strides")}
 
 

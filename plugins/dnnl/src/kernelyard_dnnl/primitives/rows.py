@@ -1,4 +1,4 @@
-"""What works on the rows of a matrix, whatever the layout of the operand."""
+"""Row-wise primitives over the innermost axes of a matrix, whatever the layout of the operand."""
 
 from __future__ import annotations
 

@@ -160,7 +160,7 @@ def _stages(steps: Sequence[Step], operands: dict[int, Value]) -> tuple[Stage, .
 def _destination(
     graph: Lowering, layout: MemoryDescriptor, operands: dict[int, Value], others: Sequence[Value]
 ) -> Value:
-    """Where the result goes: over an operand that nobody else reads, as each pixel is read before it is written."""
+    """Choose the destination: in place of an operand with no other reader, as each pixel is read before the write."""
     for number, operand in operands.items():
         busy = [*others, *(other for key, other in operands.items() if key != number)]
         if operand.descriptor.same_layout(layout) and graph.may_overwrite(operand, busy):

@@ -1,4 +1,4 @@
-"""Which convolutions gain by Winograd's algorithm, and with which tiles: an estimate of what bounds each way.
+"""Choice of Winograd's algorithm and its tiles for a convolution, by a roofline estimate of each way.
 
 Multiplications are bound by the processor; a tile's transformed pixels and products are written to the second-level
 cache and read again; transformed weights, 16/9 or 4 times as many as there were, come from further away. Images that

@@ -18,7 +18,7 @@ GAP = 16  # floats between matrices: the columns of one tile would else meet in 
 
 
 class Layout(NamedTuple):
-    """How a tensor (images, channels, height, width) of floats lies in memory; strides count floats."""
+    """The layout of a float tensor (images, channels, height, width) in memory; strides count floats."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
@@ -108,7 +108,7 @@ def _sizes(convolution: Convolution, lanes: int) -> dict[int, int]:
 
 
 def _memory(convolution: Convolution, lanes: int, threads: int) -> dict[int, int]:
-    """Return how tiles are shared out, and where in scratch memory each thread works."""
+    """Return the partition of tiles among threads, and each thread's offset in scratch memory."""
     shape, places = convolution.shape, algorithm.size_of_tile(convolution.m) ** 2
     down, across = shape.tiles(convolution.m)
     tiles = shape.images * down * across

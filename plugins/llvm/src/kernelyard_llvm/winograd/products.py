@@ -143,7 +143,7 @@ def _work(used: dict[str, str]) -> str:
 
 
 def _meet(f: FunctionEmitter, has_others: Value) -> None:
-    """Those who share a block wait for each other."""
+    """Emit a barrier between the threads that share a block."""
     with f.when(has_others):
         f.line(f.call("GOMP_barrier", "void"))
 

@@ -65,5 +65,5 @@ def address(f: FunctionEmitter, field: int) -> Value:
 
 
 def strides_of(tensor: int) -> range:
-    """Where a tensor's strides are; 0 is the source, 1 the result, the operands follow."""
+    """Return the slots of a tensor's strides; 0 is the source, 1 the result, the operands follow."""
     return range(Field.STRIDES + AXES * tensor, Field.STRIDES + AXES * (tensor + 1))

@@ -94,7 +94,7 @@ class Expressions:
         raise CodegenError("an expression of an unknown kind", found=type(expr).__name__)
 
     def _looked_up(self, expr: Expr) -> Value | None:
-        """What depends on four bits alone, where an instruction looks up sixteen entries at once."""
+        """Emit a table lookup for an expression of four bits, if one instruction can look up sixteen entries."""
         if self.lanes is None or expr.dtype != "float32" or not self.e.has_look_up(self.lanes.count):
             return None
         bits = four_bits(expr)

@@ -147,7 +147,7 @@ class GroupWriter:
         return dims.product(counts)
 
     def _chunk_of_last(self, plan: Plan, loops: Sequence[OuterLoop], flat: Sequence[OuterLoop]) -> int:
-        """Return how many iterations of the innermost flattened loop one task takes; 0: it is one of the task's own."""
+        """Return the chunk of innermost flattened iterations per task; 0 if that loop is a task axis of its own."""
         if plan.panel:
             return TILES_PER_PANEL
         if plan.parts:

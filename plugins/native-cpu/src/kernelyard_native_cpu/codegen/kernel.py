@@ -93,7 +93,7 @@ class _KernelWriter:
         return GroupWriter(memory, group, plans, stored, self.machine)
 
     def _pointers(self, e: FunctionEmitter, memory: Memory) -> dict[Buffer, Value]:
-        """Where every buffer starts."""
+        """Load the base pointer of every buffer."""
         found: dict[Buffer, Value] = {}
         for index, buffer in enumerate(self.function.params):
             place = e.element(ARGS, index, "ptr")

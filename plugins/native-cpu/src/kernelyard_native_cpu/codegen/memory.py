@@ -27,7 +27,7 @@ class DimTable:
 
 
 class Memory:
-    """What one generated function knows of its buffers.
+    """The buffers of one generated function: their pointers, strides and loads.
 
     pointers: the start of each buffer. private: how many leading indices do not count, for buffers kept per row.
     packed: what is read from a panel instead.
@@ -122,7 +122,7 @@ class Memory:
 
     @staticmethod
     def _lane(element: int, lane: int, starts: list[int], k: int, lanes: int) -> int:
-        """Where a lane comes from when vector `k` is merged: from it, or from what was merged before."""
+        """Return the shuffle index of a lane when vector `k` is merged: from it, or from the vectors merged before."""
         if k * lanes <= element < (k + 1) * lanes:
             return lanes + element - starts[k]
         # The first merge takes lanes of the first vector from their places, later ones find them where they belong.

@@ -23,7 +23,7 @@ Ahead = Callable[[Axes], None]  # of a step: ask for what a later one reads
 
 
 class Reducer(ABC):
-    """What is kept of the elements seen so far, for one point (or one per lane)."""
+    """The accumulator of a reduction, for one point (or one per lane)."""
 
     def __init__(self, memory: Memory, block: ComputeBlock, plan: Plan, lanes_at: LanesAt) -> None:
         self.memory = memory
@@ -35,7 +35,7 @@ class Reducer(ABC):
         self.dtype = block.body.dtype
 
     def neutral(self) -> Value:
-        """What changes nothing, in every lane."""
+        """Return the identity element, in every lane."""
         element = neutral_element(self.name, self.dtype)
         return self.e.broadcast(arithmetic.constant(element.value, element.dtype), self.plan.lanes)
 
@@ -151,13 +151,13 @@ class ReductionLoops:
         return [self.reducer.finish(axes, states[n :: len(points)]) for n, axes in enumerate(points)]
 
     def start(self, points: Sequence[Axes]) -> list[Value]:
-        """What is kept of each point before the first element."""
+        """Return the initial accumulators of the points."""
         return _flatten([self.reducer.start(axes) for axes in points])
 
     def advance(
         self, points: Sequence[Axes], kept: Sequence[Value], begin: Value, end: Value, ahead: Ahead | None
     ) -> list[Value]:
-        """What is kept after the elements of a part of the only reduced axis; no lanes lie along it."""
+        """Accumulate a range of the only reduced axis; no lanes lie along it."""
         (reduced,) = self.plan.reduce
 
         with self.e.loop(begin, end, kept, runs=True) as (i, carried):

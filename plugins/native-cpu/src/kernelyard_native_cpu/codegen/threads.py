@@ -1,4 +1,4 @@
-"""How the threads of a pool share a group's tasks, as LLVM text.
+"""Multi-threading of kernels as LLVM text: the threads of a pool share a group's tasks.
 
 Each thread has a range of its own, and takes half of what is left of it, again and again; when nothing is left it goes
 on with the others' ranges. So a thread finds in its cache what it worked on in the group before, and none waits long
@@ -24,7 +24,7 @@ DECLARATIONS = {
 
 
 def _places() -> str:
-    """Where the fields of `%context` are."""
+    """Return the LLVM text that computes the addresses of `%context`'s fields."""
     return "\n".join(f"  %{name}.at = getelementptr i64, ptr %context, i64 {n}" for n, name in enumerate(FIELDS))
 
 
@@ -107,7 +107,7 @@ finished:
 
 
 def member(name: str) -> str:
-    """What each thread of the pool runs of a group."""
+    """Return the LLVM text of the function that each thread of the pool runs for a group."""
     return f"""define internal void @{name}.thread(ptr %context) #0 {{
   call void @take_tasks(ptr %context, ptr @{name})
   ret void

@@ -89,7 +89,7 @@ class Loops:
         return total * waste / lanes
 
     def vectors(self, axis: str) -> int:
-        """Return how many vectors the axis takes."""
+        """Return the number of vectors along an axis."""
         return -(-size_of(self.extents[axis]) // self.lanes(axis))
 
     def others(self, vector: str) -> list[str]:
@@ -97,7 +97,7 @@ class Loops:
         return [name for name in self.spatial if name != vector and self.extents[name] != 1]
 
     def reuse(self, axis: str, vector: str) -> int:
-        """Return how many loads are the same for every value of an axis; loads of whole vectors count more."""
+        """Count the loads that are invariant along an axis; loads of whole vectors count more."""
         score = 0
         for access in self.accesses:
             if access.is_inner and not access.is_store and access.offset.coefficient(axis) == 0:

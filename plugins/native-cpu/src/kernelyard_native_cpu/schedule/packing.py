@@ -1,4 +1,4 @@
-"""Which constant operands of sums of products are kept in blocks, so that a kernel reads them from front to back."""
+"""Packing of constant matmul operands into blocks, so that a kernel reads them sequentially."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How one stage is run: which axis lies along vector lanes, and which tile of the output stays in registers."""
+"""Schedule of one stage: the axis along vector lanes, and the tile of the output that stays in registers."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ class Parts:
 
 @dataclass(frozen=True)
 class Factored:
-    """What a sum is of, where it is a product of `factor`, which stays the same along all reduced axes but the first,
-    and `rest`: the sums of `rest` along these axes are multiplied by it."""
+    """A summand split into `factor`, which is invariant along all reduced axes but the first, and `rest`: the sums of
+    `rest` along these axes are multiplied by it."""
 
     factor: Expr
     rest: Expr
@@ -95,7 +95,7 @@ class Plan:
 
     @property
     def reason(self) -> str:
-        """What was chosen, for people."""
+        """The chosen schedule as text, for reports."""
         if self.vector is None:
             return "scalars"
         what = [f"{self.unroll} vectors of {self.lanes} along {self.vector}"]
@@ -134,7 +134,7 @@ class Plan:
         return next(name for name, _ in self.tiles if not isinstance(self.extents[name], int))
 
     def least(self) -> int:
-        """Return how long a symbolic axis must be for this plan.
+        """Return the minimum extent of a symbolic axis for this plan.
 
         A shorter vector axis would be computed several times.
         """

@@ -54,7 +54,7 @@ def with_rows_side_by_side(function: PrimFunc) -> PrimFunc:
 
 
 def _operand(block: ComputeBlock) -> tuple[Expr, IterVar, Steps] | None:
-    """What the rows give per step, widened where it is used so, with the axes of rows and of steps."""
+    """Return the value of the rows per step, widened where it is used so, with the axes of rows and of steps."""
     spatial = {axis.name: axis for axis in block.spatial_axes if axis.extent != 1}
     steps = tuple(axis for axis in block.reduce_axes if axis.extent != 1)
     if block.reducer != "sum" or not steps:

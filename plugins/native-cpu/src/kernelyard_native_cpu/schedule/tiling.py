@@ -64,7 +64,7 @@ def outer_product(loops: Loops, vector: str) -> tuple[Tiles, int]:
 
 
 def _rows(loops: Loops, axis: str) -> int:
-    """Return how many rows tiles are made for: many where the number is open."""
+    """Return the number of rows to tile for: many if it is symbolic."""
     extent = loops.extents[axis]
     return size_of(extent) if isinstance(extent, int) else max(size_of(extent), TYPICAL_EXTENT)
 

@@ -31,7 +31,7 @@ _INDEX_INFIX = {"add": "+", "sub": "-", "mul": "*"}
 
 
 class Parameters(Protocol):
-    """What a kernel is given."""
+    """The parameters of a kernel."""
 
     def dim(self, dim: Dim) -> str:
         """Return the text of a dim, which may be symbolic."""
@@ -87,7 +87,7 @@ class Expressions:
         return name
 
     def offset(self, buffer: Buffer, indices: Sequence[Expr]) -> str:
-        """Where an element lies, counted in elements."""
+        """Return the offset of an element, counted in elements."""
         terms: list[str] = []
         for index, stride in zip(indices, buffer.strides, strict=True):
             if isinstance(index, Const) and index.value == 0:

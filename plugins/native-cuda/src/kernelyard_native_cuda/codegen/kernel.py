@@ -67,7 +67,7 @@ class Kernel:
         known: Mapping[Expr, str] | None = None,
         kept: Mapping[Buffer, Keeper] | None = None,
     ) -> Expressions:
-        """What writes expressions into the kernel."""
+        """Return the generator of expressions in the kernel."""
         return Expressions(self.writer, self, axes, known, kept)
 
     def axes_at(self, point: str, axes: Sequence[IterVar]) -> dict[str, str]:

@@ -77,7 +77,7 @@ def combined(reducer: str, total: str, value: str, dtype: str) -> str:
 
 
 def neutral(reducer: str, dtype: str) -> str:
-    """What a reduction starts from."""
+    """Return the identity element of a reduction."""
     return literal(neutral_element(reducer, dtype).value, dtype)
 
 

@@ -39,7 +39,7 @@ class Writer:
 
     @contextmanager
     def block(self, head: str) -> Iterator[None]:
-        """What is written meanwhile stands in braces behind `head`."""
+        """Write a block in braces behind `head`; its body is what is written inside of the context."""
         self.line(f"{head} {{".lstrip())
         self._depth += 1
         yield

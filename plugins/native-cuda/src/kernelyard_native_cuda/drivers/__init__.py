@@ -1,4 +1,4 @@
-"""What kernels run on: a GPU through cuda-bindings, or the emulator."""
+"""CUDA drivers for kernels: a GPU through cuda-bindings, or the emulator."""
 
 from __future__ import annotations
 

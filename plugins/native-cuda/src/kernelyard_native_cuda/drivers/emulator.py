@@ -44,7 +44,7 @@ RACES_VARIABLE = "KERNELYARD_EMULATOR_RACES"
 
 
 class Checks(NamedTuple):
-    """How kernels run that the emulator starts from now on.
+    """Checking options of the emulator, for kernels launched from now on.
 
     tensors: whether each access of a tensor is recorded, so that races between threads or blocks are found, and tensors
     that overlap. order: of blocks: 0 as they are numbered, 1 the last first, any other a seed to shuffle them by.

@@ -88,7 +88,7 @@ class Gpu(CudaDriver):
         self._staging = Staging(self)
 
     def call(self, name: str, *args: Any) -> Any:
-        """What a function of the driver API gives. Raises: ExecutionError naming it and its error."""
+        """Call a function of the driver API. Raises: ExecutionError naming it and its error."""
         status, *results = getattr(self.api, name)(*args)
         if int(status) != 0:
             found, hint = getattr(status, "name", str(status)), SYNC_HINT if int(status) in KERNEL_FAULTS else None

@@ -54,8 +54,8 @@ def is_multiple(dim: Dim, number: int) -> bool:
 
 
 def lanes_along(access: Access, axes: Sequence[IterVar], extents: Mapping[str, Dim], most: int) -> int:
-    """Return how many elements, at most `most`, can be taken at once that are neighbours along axes counted with the
-    last one fastest: a power of two; 0 where neighbours do not lie side by side, 1 where they do but are not aligned.
+    """Return the vector width, at most `most`, of an access whose neighbours lie along axes counted with the last one
+    fastest: a power of two; 0 where neighbours are not contiguous, 1 where they are but not aligned.
 
     The first of them is at a multiple of that number.
     """
@@ -71,7 +71,7 @@ def lanes_along(access: Access, axes: Sequence[IterVar], extents: Mapping[str, D
 
 
 def lanes_in(dtype: str, nbytes: int) -> int:
-    """Return how many elements so many bytes have; at least one."""
+    """Return how many elements fit in `nbytes`; at least one."""
     return max(nbytes // dtypes.itemsize(dtype), 1)
 
 
@@ -88,7 +88,7 @@ def _run(load: Load, axes: Sequence[IterVar], fixed: frozenset[str] = frozenset(
 
 
 def _offset(buffer: Buffer, indices: Sequence[Expr], extents: Mapping[str, Dim], zero: Sequence[str]) -> Dim:
-    """Where an element lies, as a polynomial in which some axes are 0."""
+    """Return an element's offset as a polynomial in which some axes are 0."""
     algebra = IndexAlgebra(dict(extents))
     total: Dim = 0
     for at, stride in zip(indices, buffer.strides, strict=True):

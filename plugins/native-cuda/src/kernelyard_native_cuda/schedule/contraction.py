@@ -47,7 +47,7 @@ class Operand:
 
     @property
     def extent(self) -> Dim:
-        """How many rows it has."""
+        """The number of rows."""
         return extent_of(self.own)
 
 
@@ -67,7 +67,7 @@ class Contraction:
 
     @property
     def depth(self) -> Dim:
-        """How many products a sum has."""
+        """The length of the contraction: the number of products per sum."""
         return extent_of(self.reduce)
 
     @property

@@ -43,7 +43,7 @@ def _applies(stage: Stage) -> bool:
 
 
 def _lanes_across(stage: Stage) -> int:
-    """Return how many neighbours can be made at once of a map that reads some tensors by rows or by columns.
+    """Return the vector width of an elementwise kernel that reads some tensors by rows or by columns.
 
     1: none.
     """

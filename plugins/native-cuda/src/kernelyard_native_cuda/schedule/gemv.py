@@ -62,7 +62,7 @@ def gemv(stages: Sequence[Stage], name: str, machine: Machine) -> Schedule | Dec
 
 
 def product_of(it: Product) -> Product | Declined:
-    """Return how the matrix is read; that it cannot be read well."""
+    """Match a matrix-vector product; decline where the matrix cannot be read coalesced."""
     depth = it.it.depth
     if isinstance(depth, int) and depth < LEAST_DEPTH:
         return Declined(f"the sums are of fewer than {LEAST_DEPTH} products")
@@ -91,7 +91,7 @@ def product_in(it: Contraction) -> Product | Declined:
 
 
 def blocks_of(it: Product, machine: Machine) -> Dim:
-    """Return how many blocks of threads make the product."""
+    """Return the number of thread blocks."""
     a_block = THREADS // _group(it, machine) if it.along_sum else WARP * _lanes_at_once(it, machine)
     return dims.ceildiv(it.many.extent, a_block) * it.it.batches
 
@@ -103,7 +103,7 @@ def write_product(it: Product, name: str, machine: Machine) -> WrittenKernel:
 
 # --- along the sum ----------------------------------------------------------------------------------------------------
 def _group(it: Product, machine: Machine) -> int:
-    """Return how many threads make a result: enough to be busy, and all of a block where results are few and sums are
+    """Return the number of threads per result: enough to be busy, and a whole block where results are few and sums are
     long.
     """
     depth = it.it.depth
@@ -204,7 +204,7 @@ def _lanes_at_once(it: Product, machine: Machine) -> int:
 
 
 def _fills(it: Product, lanes: int, machine: Machine) -> bool:
-    """Return whether there are blocks for all multiprocessors, or threads read no more than they must at once."""
+    """Return True if blocks fill all multiprocessors, or each thread has no more than one round of loads."""
     results: Dim = it.many.extent * it.it.batches
     is_least = lanes * dtypes.itemsize(loads_of(it.many.expr)[0].dtype) <= 4
     return is_least or not isinstance(results, int) or results >= machine.multiprocessors * WARP * lanes

@@ -168,7 +168,7 @@ def _keeper(row: Buffer, shared: int) -> Keeper:
 
 
 def _read_from_memory(stage: Stage, later: Sequence[Stage]) -> frozenset[Buffer]:
-    """What later stages read elsewhere than where a stage has just written it."""
+    """Return the buffers that later stages read at other points than where a stage has just written them."""
     places = {element_at_zeros(block) for block in stage.blocks}
     return frozenset(load.buffer for each in later for load in each.loads if load not in places)
 

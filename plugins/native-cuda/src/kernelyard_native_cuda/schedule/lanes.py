@@ -24,7 +24,7 @@ MOST_LANES = 8
 
 
 def lanes_of(stage: Stage, along: Sequence[IterVar]) -> int:
-    """Return how many neighbours along axes can be stored at once; 1 where they cannot."""
+    """Return the width of vectorized stores along axes; 1 where they must be scalar."""
     extents = {axis.name: axis.extent for axis in stage.first.axes}
     lanes = MOST_LANES
     for block in stage.blocks:

@@ -42,7 +42,7 @@ ANY_MACHINE = Machine(108, 100 * KIB)
 
 
 def machine_of(archs: Sequence[str], allows_tf32: bool = False) -> Machine:
-    """What all of some architectures can do; of one that is not known, what the one before it can.
+    """Return the features common to some architectures; an unknown one has those of the newest known before it.
 
     Example:
         >>> machine_of(["sm_90a"]).multiprocessors, machine_of(["sm_103", "sm_80"]).multiprocessors

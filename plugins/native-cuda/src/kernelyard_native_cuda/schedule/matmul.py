@@ -45,7 +45,7 @@ class TensorShape:
 
     @property
     def efficiency(self) -> float:
-        """How near to the best the work on an element is: it grows with how often a warp uses what it loads."""
+        """Relative efficiency of the work on an element: it grows with how often a warp uses what it loads."""
         return _reuse(self.rows // self.warps_down, self.columns // self.warps_across) / 32
 
 
@@ -205,7 +205,7 @@ def _write_sum(kernel: Kernel, it: Contraction, a: Side, b: Side, stages: int, b
 
 
 def _write_slabs(kernel: Kernel, it: Contraction, a: Side, b: Side, batch: dict[str, str]) -> None:
-    """What follows the sum: the tile goes through shared memory, so that neighbours in memory are one thread's."""
+    """Write the epilogue through shared memory, so that neighbours in memory belong to one thread."""
     writer, lanes = kernel.writer, lanes_of(it.stage, it.b.own)
     writer.line("#pragma unroll")
     with writer.block("for (int slab = 0; slab < Tile::DOWN; ++slab)"):
@@ -258,7 +258,7 @@ def _inside(kernel: Kernel, it: Contraction, a: Side, b: Side) -> str:
 
 
 def _finish(kernel: Kernel, it: Contraction, batch: dict[str, str], lanes: int, total: str) -> None:
-    """What follows the sum at neighbours along b's rows. total: the text of the sum, {} being the lane."""
+    """Write the epilogue at neighbours along b's rows. total: the text of the sum, {} being the lane."""
     block = it.stage.first
     dtype = block.output.dtype
     axes = {**batch, **kernel.axes_at("a_own", it.a.own)}

@@ -79,7 +79,7 @@ def _piece_of(block: ComputeBlock) -> Piece | None:
 
 
 def _start(at: Expr, axis: Axis) -> Dim | None:
-    """What is added to an axis; None where an index is something else."""
+    """Return the offset that an index adds to an axis; None if the index has another form."""
     if at == axis:
         return 0
     if isinstance(at, Binary) and at.op == "add" and at.a == axis:

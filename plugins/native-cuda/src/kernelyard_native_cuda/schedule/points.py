@@ -1,4 +1,4 @@
-"""What several schedules write alike: the loops of a reduction, and what is done with a point's value."""
+"""Code shared by schedules: the loops of a reduction, and the store of a point's value."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def reduced(kernel: Kernel, outer: Expressions, block: ComputeBlock) -> str:
 
 
 def _extreme(kernel: Kernel, outer: Expressions, block: ComputeBlock) -> str:
-    """What `arg` is at the first point whose body is extreme, or no number."""
+    """Return `arg` at the first point whose body is extreme, or NaN."""
     assert block.arg is not None
     writer = kernel.writer
     best, found, is_first = writer.fresh("best"), writer.fresh("found"), writer.fresh("first")

@@ -36,7 +36,7 @@ def _is_worth_it(block: ComputeBlock) -> bool:
 
 
 def threads_for(extent: Dim) -> int:
-    """Return how many threads share out that many elements."""
+    """Return the number of threads that share that many elements."""
     if not isinstance(extent, int):
         return MOST_THREADS // 2
     threads = 32

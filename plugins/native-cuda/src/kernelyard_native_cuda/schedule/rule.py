@@ -1,4 +1,4 @@
-"""What a schedule rule is."""
+"""The interface of a schedule rule."""
 
 from __future__ import annotations
 

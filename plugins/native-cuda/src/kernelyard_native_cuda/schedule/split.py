@@ -53,7 +53,7 @@ def split_sum(stage: Stage, name: str, machine: Machine) -> tuple[Stage, Stage, 
 
 
 def _blocks(it: Contraction, machine: Machine) -> tuple[Dim, int]:
-    """Return how many blocks of threads make it, and how many would keep the machine busy."""
+    """Return the number of thread blocks, and the number that would keep the GPU busy."""
     product = product_in(it)
     if isinstance(product, Declined):
         return (tiles_of(it, machine), machine.multiprocessors) if it.a.own else (1, 0)

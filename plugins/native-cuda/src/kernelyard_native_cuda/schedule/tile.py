@@ -1,5 +1,4 @@
-"""What kernels that multiply tile by tile have in common: which tile a block makes, how operands get to shared memory,
-and what follows the sum."""
+"""Code shared by tiled matmul kernels: each block's tile, copies of operands to shared memory, and the epilogue."""
 
 from __future__ import annotations
 
@@ -40,7 +39,7 @@ class Side:
 
     @property
     def tiles(self) -> Dim:
-        """How many tiles its rows make."""
+        """The number of tiles along the rows."""
         return dims.ceildiv(self.operand.extent, self.tile)
 
 
@@ -59,7 +58,7 @@ def extents_of(it: Contraction) -> dict[str, Dim]:
 
 
 def write_place(kernel: Kernel, it: Contraction, a: Side, b: Side) -> dict[str, str]:
-    """Which tile the block makes: `a_start` and `b_start`; the texts of the batch axes."""
+    """Write the block's tile origin, `a_start` and `b_start`; return the texts of the batch axes."""
     writer = kernel.writer
     tiles_a, tiles_b = kernel.dim(a.tiles), kernel.dim(b.tiles)
     writer.line(f"const long long tile = blockIdx.x % ({tiles_a} * {tiles_b}), band = tile / ({BAND} * {tiles_b});")
@@ -96,7 +95,7 @@ def write_fill(kernel: Kernel, it: Contraction, side: Side, base: str, threads: 
 
 
 def _unit(side: Side, along_sum: bool, lanes: int) -> tuple[str, str]:
-    """What a unit's copy is of: where in a line of memory, and which line.
+    """Return the source of a unit's copy: the offset in a line of memory, and which line.
 
     Where the tile's lines run the other way, a warp takes 8 neighbours of 4 lines: whole sectors of memory, and places
     that lie in different banks.
@@ -114,7 +113,7 @@ def inside(kernel: Kernel, name: str, extent: Dim, tile: int) -> list[str]:
 
 
 def _lanes(it: Contraction, side: Side) -> int:
-    """Return how many elements are copied at once, asynchronously; 0 where they are not."""
+    """Return the width of asynchronous copies in elements; 0 where copies are synchronous."""
     access = access_of(side.expr)
     if access is None:
         return 0

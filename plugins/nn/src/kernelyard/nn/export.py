@@ -162,7 +162,7 @@ def _trace(model: _Model, name: str, method: specs.MethodSpec) -> Function:
 
 
 def _states(model: _Model, method: specs.MethodSpec, inputs: _Inputs) -> dict[Effect, dict[str, Tensor]]:
-    """What each effect's states are when the method begins."""
+    """Return the initial states of each effect in a method."""
     if method.effect_mode == "none":
         values: Sequence[Expr] = list(map(Constant, model.initial().values()))
     else:
@@ -231,7 +231,7 @@ class _Inputs:
     sizes: list[str] = field(default_factory=list)
 
     def of(self, value: specs.Argument, name: str) -> Any:
-        """What the method gets for an argument."""
+        """Return the traced value of an argument."""
         if isinstance(value, specs.Tensor):
             self.names.append(name)
             return Tensor(self.builder.input(name, value.shape, value.dtype))

@@ -1,4 +1,4 @@
-"""What attention has seen, as effects: a cache that grows, and one of a fixed size that forgets."""
+"""KV caches as effects: one that grows, and a sliding window of a fixed size."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kernelyard.nn.tensor import Tensor
 
 
 class KVCache(Effect):
-    """What attention has seen: rows (length, *unit_shape), to which each call adds some. It begins empty.
+    """A growing KV cache: rows (length, *unit_shape), to which each call appends. It begins empty.
 
     max_length: the most rows that there may be; a call that would have more is a ShapeError before anything runs.
     slots: the symbol of `length + 1` at the beginning of a call (a size is at least 1); all caches that grow together
@@ -39,7 +39,7 @@ class KVCache(Effect):
 
     @property
     def length(self) -> Dim:
-        """How many rows there are now."""
+        """The number of cached rows."""
         return self.read("rows").shape[0]
 
     def append(self, rows: Tensor) -> None:
@@ -75,7 +75,7 @@ class WindowKVCache(Effect):
 
     @property
     def length(self) -> Tensor:
-        """How many rows there have been, those that are forgotten included: (), int64."""
+        """The number of rows appended so far, evicted ones included: (), int64."""
         return self.read("length")
 
     def append(self, rows: Tensor) -> None:
@@ -91,7 +91,7 @@ class WindowKVCache(Effect):
         return self.read("rows")
 
     def mask(self) -> Tensor:
-        """What is added to scores of attention (batch, heads, queries, window): 0, and minus infinity for no row."""
+        """Return the additive mask of scores (batch, heads, queries, window): 0, or minus infinity for empty rows."""
         dtype = dtypes.to_numpy(self.states["rows"].dtype)
         is_row = arange(self.window) >= self.window - self.length
         return where(is_row, np.zeros((), dtype), np.asarray(-np.inf, dtype)).reshape(1, 1, 1, self.window)

@@ -12,7 +12,7 @@ from kernelyard.nn.tensor import Parameter, Tensor
 
 
 class Identity(Module):
-    """What comes in goes out."""
+    """The identity layer."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x
@@ -65,7 +65,7 @@ class Linear(Module):
 
 
 class _Conv(Module):
-    """What convolutions share. weight: (out_channels, in_channels / groups, kernel); bias: (out_channels,)."""
+    """Base of convolutions. weight: (out_channels, in_channels / groups, kernel); bias: (out_channels,)."""
 
     rank: int
 

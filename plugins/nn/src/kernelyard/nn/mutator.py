@@ -29,7 +29,7 @@ class Mutator:
         self._visited: dict[Module | Parameter, Module | Parameter] = {}
 
     def visit(self, name: str, node: Module | Parameter) -> Module | Parameter:
-        """What is to be in the place of a node; `name` is its path, "" for the model itself."""
+        """Return the replacement of a node; `name` is its path, "" for the model itself."""
         if node not in self._visited:
             self._visited[node] = node
             if isinstance(node, Parameter):

@@ -94,7 +94,7 @@ class Scope:
         return self.parameters[parameter]
 
     def state(self, effect: Effect) -> dict[str, Tensor]:
-        """What an effect's state is now, to be read and replaced. Raises: FrontendError as `variable`."""
+        """Return an effect's current state, to be read and replaced. Raises: FrontendError as `variable`."""
         if effect not in self.states:
             raise self._unknown("an effect", type(effect).__name__)
         return self.states[effect]

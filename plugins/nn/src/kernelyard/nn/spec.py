@@ -1,4 +1,4 @@
-"""What the inputs of a module's methods are: tensors with sizes that may be symbolic, numbers, tuples.
+"""Specs of the inputs of a module's methods: tensors with sizes that may be symbolic, numbers, tuples.
 
 A spec maps each method that becomes an entry function to the kinds of its arguments:
 `{"forward": {"x": spec.Tensor(["n", 784], "float32")}}`.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def call_subroutine(function: Callable[..., Any], args: Any, kwargs: Any, name: str) -> Any:
-    """What `function(*args, **kwargs)` returns, computed by a call of a function of the module, called `name` or so.
+    """Trace `function(*args, **kwargs)` as a subroutine and call it: a function of the module, named after `name`.
 
     Raises: FrontendError when it returns no tensors.
     """

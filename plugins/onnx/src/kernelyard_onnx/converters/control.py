@@ -215,7 +215,7 @@ class _Scan:
         return [*results[:count], *(self._placed(stack, axis, backwards) for stack, (axis, backwards) in stacks)]
 
     def _placed(self, stack: Expr, axis: int, backwards: int) -> Expr:
-        """What is stacked along the first axis, along another one, and the other way round where that is asked for."""
+        """Move the stacked axis from the front to its place, reversed if the direction asks for it."""
         turned = self.node.op("flip", stack, axes=(0,)) if backwards else stack
         rank = self.node.rank(stack)
         to = self.node.axis(axis, rank)

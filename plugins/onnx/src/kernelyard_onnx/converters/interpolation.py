@@ -69,7 +69,7 @@ def interpolation_matrix(
 
 
 def crop_positions(size: int, out: int, begin: float, end: float) -> np.ndarray:
-    """Where `out` samples lie that are spread over a part of the signal, from `begin` to `end` (0 and 1: its ends)."""
+    """Return the positions of `out` samples over the crop from `begin` to `end` of a signal (0 and 1: its ends)."""
     if out == 1:
         return np.array([(begin + end) / 2 * (size - 1)])
     return begin * (size - 1) + np.arange(out) * (end - begin) * (size - 1) / (out - 1)

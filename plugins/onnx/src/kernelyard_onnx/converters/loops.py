@@ -103,7 +103,7 @@ class Loop:
         return opened
 
     def _stack_type(self, item: Expr, outside: frozenset[str]) -> TensorType:
-        """What is collected; sizes that only the body knows are known after the loop."""
+        """Return the type of a scan output; sizes that only the body knows become known after the loop."""
         shape = [dim if symbols_of_dim(dim) <= outside else self.node.new_size() for dim in item.tensor_type.shape]
         return TensorType((self.node.new_size(), *shape), item.tensor_type.dtype)
 

@@ -45,8 +45,8 @@ def steps(node: Node, count: Dim, axis: int, rank: int) -> Expr:
 
 @dataclass(frozen=True)
 class Weighing:
-    """How scores become weights. biases: added to the scores. visible: where a key may be looked at at all. sink: a
-    score that is in no key's favour, one per head."""
+    """The softmax of attention. biases: added to the scores. visible: the mask of keys that may be attended to. sink:
+    an extra logit per head that belongs to no key."""
 
     scale: float | None = None
     softcap: float = 0.0
@@ -90,8 +90,8 @@ def _causal(node: Node, rows: Dim, keys: Dim) -> Expr:
 
 
 def _bias_of_mask(node: Node, mask: Expr, rows: Dim, keys: Dim) -> Expr:
-    """What a mask adds to the scores: of keys (batch, keys), of rows and keys (batch, rows, keys), both for all heads,
-    of whole sequences (batch, 1, most, most), or how many keys there are (batch,), or where they end and begin
+    """Return the bias of a mask on the scores. The mask is of keys (batch, keys), of rows and keys (batch, rows, keys)
+    for all heads, of whole sequences (batch, 1, most, most), or sequence lengths (batch,), or ends and begins
     (2 * batch,)."""
     shape, dtype = node.shape(mask), "float32"
     if len(shape) == 1:
@@ -107,7 +107,7 @@ def _bias_of_mask(node: Node, mask: Expr, rows: Dim, keys: Dim) -> Expr:
 
 
 def _between(node: Node, ends: Expr, keys: Dim) -> Expr:
-    """Which keys lie before the end of their sequence, and not before its beginning where that is given too."""
+    """Mask the keys beyond the end of their sequence, and those before its begin if that is given too."""
     batch = node.shape(node.input(0))[0]
     count = node.shape(ends)[0]
     number = steps(node, keys, 3, 4)

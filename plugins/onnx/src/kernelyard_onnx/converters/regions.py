@@ -136,7 +136,7 @@ def max_unpool(node: Node) -> Expr:
 
 
 def places_of_maxima(node: Node, x: Expr, pooled: Expr) -> Expr:
-    """Where the elements of a maximum pooling come from: indices into the whole of `x`, of fixed sizes."""
+    """Return the argmax indices of a maximum pooling: flat into the whole of `x`, of fixed sizes."""
     spatial = [node.fixed(size, "size of its image") for size in node.shape(x)[2:]]
     made = [node.fixed(size, "size of its result") for size in node.shape(pooled)[2:]]
     window = read_window(node, spatial, tuple(node.required_attr("kernel_shape")))

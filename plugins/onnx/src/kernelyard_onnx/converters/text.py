@@ -31,7 +31,7 @@ def text_of(node: Node, index: int) -> np.ndarray:
 
 
 def each(data: np.ndarray, function: Callable[..., object], *others: np.ndarray) -> np.ndarray:
-    """What a function gives for each element, as an array of objects."""
+    """Map a function over the elements, to an array of objects."""
     arrays = np.broadcast_arrays(data, *others)
     result = np.empty(arrays[0].shape, object)
     result.reshape(-1)[:] = [function(*items) for items in zip(*(a.reshape(-1) for a in arrays), strict=True)]
@@ -151,7 +151,7 @@ def count_words(node: Node) -> Expr:
 
 
 def _weighted(node: Node, x: Expr, pool: np.ndarray) -> Expr:
-    """Return how often each n-gram of the pool occurs in each row, in its column of the result, weighted."""
+    """Count each n-gram of the pool in each row, in its column of the result, weighted."""
     rank = node.rank(x)
     length = node.fixed(node.shape(x)[-1], "length of its rows") if rank else 1
     rows = node.reshape(x, (node.shape(x)[0] if rank == 2 else 1, length))

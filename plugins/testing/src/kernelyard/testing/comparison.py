@@ -60,7 +60,7 @@ class _Result(NamedTuple):
 def _results(
     executable: Executable, feeds: Mapping[str, Any], function: str | None
 ) -> tuple[dict[str, _Result], dict[str, np.ndarray]]:
-    """What each node's last step writes, in order, and the outputs."""
+    """Run a program; return the result of each node's last step, in order, and the outputs."""
     machine = VirtualMachine(executable, contexts=1)
     results: dict[str, _Result] = {}
 

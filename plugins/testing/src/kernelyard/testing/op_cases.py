@@ -55,7 +55,7 @@ class OpCase:
         return [TensorType(array.shape, dtypes.from_numpy(array.dtype)) for array in self.sample.inputs]
 
     def expected(self) -> list[np.ndarray]:
-        """What the reference gives."""
+        """Compute the result with the reference."""
         assert self.op.reference is not None
         result = self.op.reference(*self.sample.inputs, **self.sample.attributes)
         return list(result) if isinstance(result, tuple) else [result]

@@ -65,7 +65,7 @@ def _graph(node: Node, module: GraphModule, operands: Sequence[Any]) -> GraphImp
 
 
 def _results(node: Node, inner: GraphImporter) -> list[Expr]:
-    """What a graph gives; what it could not express has been listed."""
+    """Import the results of a graph; unsupported nodes have been recorded."""
     results = [inner.tensor(given) for given in inner.outputs()]
     return [node.reject("") if result is None else result for result in results]
 

@@ -29,7 +29,7 @@ def scalar_tensor(node: Node, value: Operand, *_: object) -> Expr:
 @converter("aten.empty.memory_format", "aten.empty_strided.default", "aten.empty_like.default", "aten.zeros.default")
 @converter("aten.zeros_like.default", "aten.new_zeros.default", "aten.new_empty.default", "aten.empty_permuted.default")
 def zeros(node: Node, *_: object) -> Expr:
-    """What is left open is zero too, so that the same program gives the same result."""
+    """Create zeros, also for uninitialized tensors (aten.empty), so that results are deterministic."""
     return _filled(node, 0)
 
 

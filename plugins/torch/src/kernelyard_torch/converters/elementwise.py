@@ -216,6 +216,6 @@ def atan2(node: Node, y: Expr, x: Expr) -> Expr:
 
 
 def _is_negative(node: Node, x: Expr) -> Expr:
-    """Return whether the sign is minus, that of zero included."""
+    """Return the sign bit, that of negative zero included."""
     minus_zero = node.op("logical_and", node.op("equal", x, 0), node.op("less", node.op("reciprocal", x), 0))
     return node.op("logical_or", node.op("less", x, 0), minus_zero)

@@ -1,4 +1,4 @@
-"""What core operators compute for gradients, as ordinary operators on tensors."""
+"""Backward operators of core ATen, as ordinary operators on tensors."""
 
 from __future__ import annotations
 

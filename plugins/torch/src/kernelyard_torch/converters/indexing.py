@@ -40,7 +40,7 @@ def masked_select(node: Node, x: Expr, mask: Expr) -> Expr:
 
 
 def _places_in(node: Node, mask: Expr) -> Expr:
-    """Where a mask holds, counted through all its elements."""
+    """Return the flat indices at which a mask is true."""
     (count,) = node.result.shape
     return node.reshape(_positions(node, node.flat(mask), count), (count,))
 
@@ -52,7 +52,7 @@ def nonzero(node: Node, x: Expr) -> Expr:
 
 
 def _positions(node: Node, x: Expr, count: Dim) -> Expr:
-    """Where x is not zero: (count, rank)."""
+    """Return the indices of x's nonzero elements: (count, rank)."""
     found = node.decided("nonzero", x, type_=TensorType((max(node.rank(x), 1), count), "int64"))
     if not node.rank(x):
         return node.full(0, (count, 0), "int64")
@@ -61,7 +61,7 @@ def _positions(node: Node, x: Expr, count: Dim) -> Expr:
 
 @dataclass(frozen=True)
 class Selection:
-    """What an index of torch selects: along which axes, by vectors (..., len(axes)), and where these axes go."""
+    """The selection of a torch index: axes, index vectors (..., len(axes)), and where these axes go in the result."""
 
     axes: tuple[int, ...]
     vectors: Expr

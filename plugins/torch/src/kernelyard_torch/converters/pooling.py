@@ -59,7 +59,7 @@ def _batched(node: Node, x: Expr, rank: int) -> Expr:
 
 
 def _places(node: Node, x: Expr, pooled: Expr, attrs: dict[str, tuple[int, ...]]) -> Expr:
-    """Where in its plane the largest element of each window lies; planes must have known sizes."""
+    """Return the index of each window's maximum within its plane; planes must have known sizes."""
     sizes = node.fixed_all(node.shape(x)[2:], "the size of a plane")
     out = node.fixed_all(node.shape(pooled)[2:], "the size of the result")
     table = window_table(sizes, out, *attrs.values())

@@ -26,7 +26,7 @@ def _drawn(node: Node, name: str) -> Expr:
 
 @converter("aten.randperm.default")
 def permutation(node: Node, count: object, *_: object) -> Expr:
-    """Where sorted random numbers come from."""
+    """Draw a random permutation: the argsort of random numbers."""
     size = node.result.shape[0]
     numbers = node.op("random.uniform", shape=(size,), dtype="float64")
     return node.ops("topk", numbers, k=size, axis=0)[1]

@@ -84,7 +84,7 @@ def _written_out(loops: Loops) -> tuple[str, ...]:
 
 
 def _factors(expr: Expr) -> list[Expr]:
-    """What a product is of."""
+    """Return the factors of a product."""
     if isinstance(expr, Binary) and expr.op == "mul":
         return [*_factors(expr.a), *_factors(expr.b)]
     return [expr]
@@ -95,7 +95,7 @@ def _product(factors: list[Expr]) -> Expr:
 
 
 def _factored(loops: Loops) -> Factored | None:
-    """What stays the same along all reduced axes but the first."""
+    """Factor out what is invariant along all reduced axes but the first."""
     inner = set(loops.reduce[1:])
     factors = _factors(loops.stage.first.body)
     outside = [factor for factor in factors if not axes_of(factor) & inner]

@@ -1,4 +1,4 @@
-"""What no other rule takes: scans, scatters, and what changes a buffer in place; scalars where nothing else is safe."""
+"""Fallback rule: scans, scatters and in-place updates; scalar loops where nothing else is safe."""
 
 from __future__ import annotations
 

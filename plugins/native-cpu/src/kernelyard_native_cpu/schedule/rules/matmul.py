@@ -31,8 +31,8 @@ def matmul(loops: Loops) -> Plan | Declined:
 
 
 def _turned(loops: Loops, plan: Plan) -> Plan | None:
-    """Where both operands run along the reduced axis: one is turned as it is packed, for tiles of whole vectors. A dot
-    product takes two loads for each multiplication of vectors, such a tile less than one for two."""
+    """Transpose one operand in packing if both run along the reduced axis, for tiles of whole vectors. A dot product
+    takes two loads for each FMA of vectors, such a tile less than one for two."""
     (reduced,), first = loops.reduce, loops.stage.first
     for load in unconditional_loads(first.body):
         offset = offset_of(load.buffer, load.indices)

@@ -44,7 +44,7 @@ def call_extern(name: str, args: Sequence[Operand], out: Any) -> Tensor | tuple[
 
 
 def tensor_ir_op(func: PrimFunc, name_hint: str, args: Sequence[Operand]) -> Tensor | tuple[Tensor, ...]:
-    """What a loop-level function computes, whose buffers have the very shapes of `args`, symbols included.
+    """Call a PrimFunc whose buffers have exactly the shapes of `args`, symbols included.
 
     The function gets the name `name_hint`, or one like it. Raises: FrontendError for arguments of other types.
     """

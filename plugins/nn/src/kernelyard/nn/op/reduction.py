@@ -45,22 +45,22 @@ def prod(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
 
 
 def all(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:  # noqa: A001
-    """Return whether every element over some axes is true, None for all."""
+    """Reduce with logical and over some axes, None for all."""
     return _reduce("all", x, axis, keepdims)
 
 
 def any(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:  # noqa: A001
-    """Return whether an element over some axes is true, None for all."""
+    """Reduce with logical or over some axes, None for all."""
     return _reduce("any", x, axis, keepdims)
 
 
 def argmax(x: Tensor, axis: int = -1, keepdims: bool = False) -> Tensor:
-    """Where the first of the largest elements is along an axis, int64."""
+    """Return the index of the first maximum along an axis, int64."""
     return emit("argmax", x, axis=axis % x.ndim, keepdims=keepdims)
 
 
 def argmin(x: Tensor, axis: int = -1, keepdims: bool = False) -> Tensor:
-    """Where the first of the smallest elements is along an axis, int64."""
+    """Return the index of the first minimum along an axis, int64."""
     return emit("argmin", x, axis=axis % x.ndim, keepdims=keepdims)
 
 
@@ -81,7 +81,7 @@ def sort(x: Tensor, axis: int = -1, descending: bool = False) -> Tensor:
 
 
 def argsort(x: Tensor, axis: int = -1, descending: bool = False) -> Tensor:
-    """Where the elements in order come from along an axis (int64)."""
+    """Return the indices that sort along an axis (int64)."""
     return topk(x, x.shape[axis], axis, descending)[1]
 
 

@@ -52,9 +52,7 @@ def renormalize_top_p_top_k_prob(prob: Tensor, sorted_prob: Tensor, top_p: Tenso
 
 
 def _is_kept(sorted_prob: Tensor, top_p: Tensor, top_k: Tensor) -> Tensor:
-    """Return whether a token is among the first whose probabilities reach top_p, and among the first top_k; the first
-    is.
-    """
+    """Mask the tokens among the first whose probabilities reach top_p, and among the first top_k; the first is kept."""
     before = reduction.cumsum(sorted_prob, 1, exclusive=True)
     place = shape.arange(sorted_prob.shape[1]).reshape(1, sorted_prob.shape[1])
     among = elementwise.logical_and(before < top_p, place < top_k.astype("int64"))

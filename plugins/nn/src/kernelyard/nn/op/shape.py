@@ -116,7 +116,7 @@ def split(x: Tensor, indices_or_sections: int | Sequence[int], axis: int = 0) ->
 
 
 def chunk(x: Tensor, chunks: int, axis: int = 0) -> tuple[Tensor, ...]:
-    """That many equal pieces along an axis."""
+    """Split along an axis into a number of equal pieces."""
     return split(x, chunks, axis)
 
 

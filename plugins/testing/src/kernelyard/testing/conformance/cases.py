@@ -132,7 +132,7 @@ def _sample_as(sample: Sample, dtype: str) -> Sample:
 
 
 def _without_gaps(samples: Sequence[Claimed], claims: Claims) -> list[Claimed]:
-    """Those that the backend takes with parameters and with constant operands."""
+    """Return the samples that the backend takes with parameters and with constant operands."""
     forms = ("parameters", "constants")
     return [s for s in samples if not any(claims.gap_of(f"L1 {s.name(form)}") for form in forms)]
 
@@ -210,7 +210,7 @@ class _ChainBuilder:
         return self.builder.op(self.sample.case.op.name, self.x, *map(Constant, rest), **attributes)
 
     def extend(self, value: Var, pieces: Chain) -> Var:
-        """What the chain does with the anchor's result."""
+        """Apply the chain to the anchor's result."""
         for number, piece in enumerate(pieces):
             op, *operand = piece.split()
             value = self.builder.op(op, value, *(self._operand(value, kind, number) for kind in operand))

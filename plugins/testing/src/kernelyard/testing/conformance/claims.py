@@ -38,7 +38,7 @@ class Gap:
 
 @dataclass(frozen=True)
 class Claims:
-    """What the backend takes.
+    """The claims of a backend: the operators, dtypes and fusions that it takes.
 
     ops: operators with their dtypes: every sample of these dtypes, with parameters and constant operands.
     layouts: how operands may lie in memory and come about, of `kernelyard.testing.conformance.layouts`. fused: chains
@@ -125,7 +125,7 @@ def _gap(entry: Any, where: str) -> Gap:
 
 
 def claims_path(backend: str) -> Path:
-    """Where the claims of an installed plugin are expected; nothing of it is imported.
+    """Return the expected path of an installed plugin's claims; nothing of it is imported.
 
     Raises: UnknownBackendError.
     """
@@ -138,7 +138,7 @@ def claims_path(backend: str) -> Path:
 
 
 def read_claims(backend: str) -> Claims:
-    """What an installed plugin claims.
+    """Read the claims of an installed plugin.
 
     Raises: UnknownBackendError, PluginError.
     """

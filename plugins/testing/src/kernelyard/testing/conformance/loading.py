@@ -63,7 +63,7 @@ def _runtime_half_stands_alone(bench: Bench, claims: Claims) -> None:
 
 
 def _python(code: str) -> str:
-    """What a fresh process prints; it must succeed."""
+    """Run code in a fresh Python process, which must succeed; return its output."""
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, timeout=IMPORT_SECONDS, check=False)
     assert done.returncode == 0, done.stderr.strip().splitlines()[-1:] or f"exit status {done.returncode}"

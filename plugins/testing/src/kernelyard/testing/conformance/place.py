@@ -1,4 +1,4 @@
-"""Where a backend is tried: on the device that its manifest names, beside the plugins that programs for it need."""
+"""Target and plugins of a conformance run: the device of the backend's manifest, and the plugins that programs need."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _generators(kind: str) -> list[str]:
 
 
 def _manifests() -> dict[str, Manifest]:
-    """What installed plugins say of themselves; nothing of them is imported."""
+    """Return the manifests of installed plugins; nothing of them is imported."""
     found: dict[str, Manifest] = {}
     for entry in find(PROJECT).entries:
         try:

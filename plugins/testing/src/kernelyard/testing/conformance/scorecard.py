@@ -49,7 +49,7 @@ class Scorecard:
     lines: list[Line] = field(default_factory=list)
 
     def counts(self, lines: list[Line] | None = None) -> dict[str, int]:
-        """Return how many cases there are of each result."""
+        """Count the cases by result."""
         counted = Counter(line.result for line in (self.lines if lines is None else lines))
         return {result: counted[result] for result in RESULTS}
 

@@ -1,4 +1,4 @@
-"""What `pytest --pyargs kernelyard.testing --backend NAME` collects: one test for each case."""
+"""Tests collected by `pytest --pyargs kernelyard.testing --backend NAME`: one for each case."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ OUTCOME_OF = {Declined: "declined", Differs: "differs", NothingToRun: "nothing"}
 
 
 def examine(case: Case, bench: Bench) -> dict[str, Any]:
-    """What came of a case: its outcome (passed, declined, differs, nothing, error), a message and seconds."""
+    """Run a case; return its outcome (passed, declined, differs, nothing, error), a message and seconds."""
     start = time.perf_counter()
     outcome, message = "passed", ""
     try:
