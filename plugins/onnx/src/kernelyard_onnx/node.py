@@ -139,6 +139,11 @@ class Node(OpEmitter):
         """Return a constant vector of whole numbers."""
         return tuple(int(item) for item in self.constant(expr, what).reshape(-1))
 
+    def attr_or_input(self, name: str, index: int) -> tuple[int, ...] | None:
+        """Whole numbers that older opsets have as an attribute and newer ones as an input; None where left out."""
+        given = self.optional(index)
+        return self.attr(name) if given is None else self.ints(given, name)
+
     def scalar(self, expr: Expr, what: str) -> Any:
         """Return a constant number, as a Python number."""
         value = self.constant(expr, what)

@@ -49,11 +49,6 @@ def constant_of_shape(node: Node) -> Expr:
 
 @converter("Shape")
 def shape(node: Node) -> Expr:
-    return node.op("shape_tensor", dims=node.shape(node.input(0)))
-
-
-@converter("Shape", since=15)
-def shape_between(node: Node) -> Expr:
     sizes = node.shape(node.input(0))
     return node.op("shape_tensor", dims=sizes[slice(node.attr("start", 0), node.attr("end"))])
 

@@ -92,27 +92,19 @@ def _cumulative(node: Node, name: str) -> Expr:
 
 
 @converter("TopK")
-def top_k_by_attribute(node: Node) -> Sequence[Expr]:
-    return _top_k(node, int(node.required_attr("k")))
-
-
-@converter("TopK", since=10)
 def top_k(node: Node) -> Sequence[Expr]:
-    known = node.builder.known.constant(node.input(1))
+    x, k = node.input(0), node.attr("k")
+    axis = node.axis(node.attr("axis", -1), node.rank(x))
+    known = None if k is not None else node.builder.known.constant(node.input(1))
     if known is not None:
-        return _top_k(node, int(known.reshape(-1)[0]))
-    x = node.input(0)
-    axis = node.axis(node.attr("axis", -1), node.rank(x))
-    everything = _top_k(node, node.fixed(node.shape(x)[axis], "axis that it looks at"))
-    (k,) = node.sizes(node.input(1), "k")
-    return [node.slice(part, axis, 0, k) for part in everything]
-
-
-def _top_k(node: Node, k: int) -> Sequence[Expr]:
-    x = node.input(0)
-    axis = node.axis(node.attr("axis", -1), node.rank(x))
+        k = int(known.reshape(-1)[0])
+    count = node.fixed(node.shape(x)[axis], "axis that it looks at") if k is None else k
     largest, ordered = bool(node.attr("largest", 1)), bool(node.attr("sorted", 1))
-    return node.ops("topk", x, k=k, axis=axis, largest=largest, sorted=ordered)
+    parts = node.ops("topk", x, k=count, axis=axis, largest=largest, sorted=ordered)
+    if k is not None:
+        return parts
+    (size,) = node.sizes(node.input(1), "k")
+    return [node.slice(part, axis, 0, size) for part in parts]
 
 
 @converter("Trilu", since=14)

@@ -17,7 +17,7 @@ from kernelyard_onnx.converters.convolution import convolve, transposed_convolut
 from kernelyard_onnx.converters.indexing import gather_nd, triangle, unique
 from kernelyard_onnx.converters.linear import general_matrix_product
 from kernelyard_onnx.converters.normalization import layer_normalization
-from kernelyard_onnx.converters.slicing import pad_by_inputs
+from kernelyard_onnx.converters.slicing import pad_node
 from kernelyard_onnx.converters.spatial import grid_sample
 from kernelyard_onnx.node import Node
 from kernelyard_onnx.registry import MICROSOFT, converter
@@ -101,7 +101,7 @@ def numbers_in_range(node: Node) -> Expr:
 @microsoft("Pad")
 def padded(node: Node) -> Expr:
     pads = node.reshape(node.input(1), (product(node.shape(node.input(1))),))
-    return pad_by_inputs(node.like("Pad", [node.input(0), pads, node.value(2)]))
+    return pad_node(node.like("Pad", [node.input(0), pads, node.value(2)]))
 
 
 @microsoft("Unique")

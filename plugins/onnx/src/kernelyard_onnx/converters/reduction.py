@@ -72,33 +72,19 @@ REDUCTIONS: dict[str, Reduce] = {
 }
 
 
-def _by_attribute(reduce: Reduce) -> Converter:
+def _reduction(reduce: Reduce) -> Converter:
     def convert(node: Node) -> Expr:
-        x = node.input(0)
-        given = node.attr("axes") or range(node.rank(x))
-        return reduce(node, x, _sorted(node, x, given), bool(node.attr("keepdims", 1)))
-
-    return convert
-
-
-def _by_input(reduce: Reduce) -> Converter:
-    def convert(node: Node) -> Expr:
-        x, given = node.input(0), node.optional(1)
-        axes = () if given is None else node.ints(given, "axes")
+        x, axes = node.input(0), node.attr_or_input("axes", 1) or ()
         if not axes and not node.attr("noop_with_empty_axes", 0):
             axes = tuple(range(node.rank(x)))
-        return reduce(node, x, _sorted(node, x, axes), bool(node.attr("keepdims", 1)))
+        over = tuple(sorted(set(node.axes(axes, node.rank(x)))))
+        return reduce(node, x, over, bool(node.attr("keepdims", 1)))
 
     return convert
-
-
-def _sorted(node: Node, x: Expr, axes: tuple[int, ...] | range) -> tuple[int, ...]:
-    return tuple(sorted(set(node.axes(tuple(axes), node.rank(x)))))
 
 
 for _op_type, _reduce in REDUCTIONS.items():
-    register(_op_type, _by_attribute(_reduce))
-    register(_op_type, _by_input(_reduce), since=13 if _op_type == "ReduceSum" else 18)
+    register(_op_type, _reduction(_reduce))
 
 
 @converter("ArgMax", "ArgMin")

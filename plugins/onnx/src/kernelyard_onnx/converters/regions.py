@@ -17,16 +17,8 @@ from kernelyard_onnx.registry import converter
 
 
 @converter("RoiAlign", since=10)
-def roi_align_unshifted(node: Node) -> Expr:
-    return _roi_align(node, False)
-
-
-@converter("RoiAlign", since=16)
 def roi_align(node: Node) -> Expr:
-    return _roi_align(node, node.attr("coordinate_transformation_mode", "half_pixel") == "half_pixel")
-
-
-def _roi_align(node: Node, half_pixel: bool) -> Expr:
+    mode = node.attr("coordinate_transformation_mode", "half_pixel" if node.opset >= 16 else "output_half_pixel")
     return node.op(
         "image.roi_align",
         *(node.input(index) for index in range(3)),
@@ -34,7 +26,7 @@ def _roi_align(node: Node, half_pixel: bool) -> Expr:
         sampling_ratio=int(node.attr("sampling_ratio", 0)),
         spatial_scale=float(node.attr("spatial_scale", 1.0)),
         mode=node.attr("mode", "avg"),
-        half_pixel=half_pixel,
+        half_pixel=mode == "half_pixel",
     )
 
 

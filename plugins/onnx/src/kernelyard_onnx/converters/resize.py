@@ -19,21 +19,9 @@ KEEP_RATIO = {"not_larger": min, "not_smaller": max}
 
 
 @converter("Upsample", since=7)
-def upsample_by_attribute(node: Node) -> Expr:
-    return _by_scales(node, tuple(node.required_attr("scales")))
-
-
-@converter("Upsample", since=9)
-def upsample(node: Node) -> Expr:
-    return _by_scales(node, _numbers(node, node.input(1), "scales"))
-
-
 @converter("Resize", since=10)
 def resize_by_scales(node: Node) -> Expr:
-    return _by_scales(node, _numbers(node, node.input(1), "scales"))
-
-
-def _by_scales(node: Node, scales: Sequence[Rational | float]) -> Expr:
+    scales = node.attr("scales") or _numbers(node, node.input(1), "scales")
     sizes, factors = _scaled(node, node.shape(node.input(0)), scales)
     return _resize(node, sizes, factors, "asymmetric", "floor")
 

@@ -81,17 +81,7 @@ def transpose(node: Node) -> Expr:
 
 @converter("Squeeze")
 def squeeze(node: Node) -> Expr:
-    return _squeeze(node, node.attr("axes"))
-
-
-@converter("Squeeze", since=13)
-def squeeze_by_input(node: Node) -> Expr:
-    axes = node.optional(1)
-    return _squeeze(node, None if axes is None else node.ints(axes, "axes"))
-
-
-def _squeeze(node: Node, axes: Sequence[int] | None) -> Expr:
-    x = node.input(0)
+    x, axes = node.input(0), node.attr_or_input("axes", 1)
     shape = node.shape(x)
     if axes is None:
         if any(not isinstance(dim, int) for dim in shape):
@@ -107,16 +97,7 @@ def _squeeze(node: Node, axes: Sequence[int] | None) -> Expr:
 
 @converter("Unsqueeze")
 def unsqueeze(node: Node) -> Expr:
-    return _unsqueeze(node, node.required_attr("axes"))
-
-
-@converter("Unsqueeze", since=13)
-def unsqueeze_by_input(node: Node) -> Expr:
-    return _unsqueeze(node, node.ints(node.input(1), "axes"))
-
-
-def _unsqueeze(node: Node, axes: Sequence[int]) -> Expr:
-    x = node.input(0)
+    x, axes = node.input(0), node.attr_or_input("axes", 1) or ()
     rank = node.rank(x) + len(axes)
     added, rest = set(node.axes(axes, rank)), iter(node.shape(x))
     if len(added) != len(axes):
@@ -157,17 +138,8 @@ def tile(node: Node) -> Expr:
 
 @converter("Split")
 def split(node: Node) -> Sequence[Expr]:
-    return _split(node, node.attr("split"))
-
-
-@converter("Split", since=13)
-def split_by_input(node: Node) -> Sequence[Expr]:
-    sizes = node.optional(1)
-    return _split(node, None if sizes is None else node.sizes(sizes, "split"))
-
-
-def _split(node: Node, sizes: Sequence[Dim] | None) -> Sequence[Expr]:
-    x = node.input(0)
+    x, given = node.input(0), node.optional(1)
+    sizes = node.attr("split") if given is None else node.sizes(given, "split")
     axis = node.axis(node.attr("axis", 0), node.rank(x))
     count = node.attr("num_outputs", len(node.proto.output))
     sections = _equal_parts(node, node.shape(x)[axis], count) if sizes is None else tuple(sizes)

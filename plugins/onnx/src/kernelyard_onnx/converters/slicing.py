@@ -123,15 +123,10 @@ def _clamp(index: Dim, low: Dim, high: Dim) -> Dim:
 
 
 @converter("Pad")
-def pad_by_attributes(node: Node) -> Expr:
-    return pad(node, node.input(0), node.required_attr("pads"), float(node.attr("value", 0.0)))
-
-
-@converter("Pad", since=11)
-def pad_by_inputs(node: Node) -> Expr:
+def pad_node(node: Node) -> Expr:
     x, value, axes = node.input(0), node.optional(2), node.optional(3)
-    given = node.sizes(node.input(1), "pads")
-    number = 0.0 if value is None else float(node.scalar(value, "constant_value"))
+    given = node.attr("pads") if "pads" in node.attributes else node.sizes(node.input(1), "pads")
+    number = float(node.attr("value", 0.0) if value is None else node.scalar(value, "constant_value"))
     if axes is None:
         return pad(node, x, given, number)
     rank, count = node.rank(x), len(given) // 2
