@@ -152,7 +152,7 @@ def test_wrong_inputs_are_refused_with_a_message(tmp_path):
     assert "x0: rank 1, expected 2" in model.refuses([feed(3), feed(3, 8)], out)
     assert "x0: dtype float64 with 1 lanes, expected float32" in model.refuses([np.zeros((3, 8)), feed(3, 8)], out)
     assert "x0: axis 0 is empty" in model.refuses([feed(0, 8), feed(0, 8)], out)
-    assert "not dense" in model.refuses([np.asfortranarray(feed(3, 8)), feed(3, 8)], out)
+    assert "not contiguous" in model.refuses([np.asfortranarray(feed(3, 8)), feed(3, 8)], out)
     assert "output_0: axis 0 has 2 elements, expected 3" in model.refuses(good, [feed(2, 8)])
     np.testing.assert_array_equal(model.run(good)[0], good[0] + good[1])
 

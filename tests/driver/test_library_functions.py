@@ -109,12 +109,12 @@ def test_functions_with_control_flow_are_described_and_run_in_python(tmp_path):
     x = TensorSpec((N, 8), "float32", "x")
     vm_function = VMFunction("again", ("n",), (x,), (_named(x, "y"),), (x,), (), (Instruction("ret", (0,)),))
     both = Executable(exe.programs, exe.modules, exe.constants, vm_functions={"again": vm_function})
-    with pytest.warns(LibraryWarning, match="again: it has branches, loops"):
+    with pytest.warns(LibraryWarning, match="again: it has control flow"):
         both.export_library(tmp_path / "m.so")
     model, fed = Model(tmp_path / "m.so"), feed(3, 8)
     assert model.c.ky_function_signature(1) == b"again(x: (n, 8) float32) -> (y: (n, 8) float32)"
     np.testing.assert_array_equal(model.run([fed])[0], exe(fed).numpy())
-    assert "again: it has branches" in model.refuses([fed], [feed(3, 8)], NEEDS_PYTHON, "again")
+    assert "again: it has control flow" in model.refuses([fed], [feed(3, 8)], NEEDS_PYTHON, "again")
     np.testing.assert_array_equal(ky.VirtualMachine(ky.load(tmp_path / "m.so"))["again"](fed).numpy(), fed)
 
 
@@ -141,7 +141,7 @@ def test_sizes_that_are_no_axis_by_themselves(tmp_path, shapes, fed):
     model = Model(path)
     if fed is None:
         inputs = [feed(5, 3), feed(4, 3)]
-        assert "which does not say what m and n are" in model.refuses(inputs, [feed(3)])
+        assert "which does not determine m and n" in model.refuses(inputs, [feed(3)])
         with pytest.raises(InputShapeError):
             exe(*inputs)
         return
@@ -222,7 +222,7 @@ def test_sizes_that_overflow_are_refused(tmp_path):
     for size in (1 << 16, 1 << 31, (1 << 63) - 1):
         tensor[0].shape = (ctypes.c_int64 * 2)(size, size)
         assert model.c.ky_output_shape(0, tensor, 1, 0, shape) == BAD_TENSOR
-        assert "y: inputs of these sizes do not fit" in model.error
+        assert "y: the sizes of the inputs are inconsistent" in model.error
 
 
 def test_what_is_written_in_c_compiles_without_warnings(tmp_path, monkeypatch):

@@ -99,16 +99,16 @@ TWO = FunctionType((ROW, ROW), ROW)
 @pytest.mark.parametrize(
     ("match", "build"),
     [
-        ("only private functions take and give closures", lambda b, x: b.make_closure("add_x", [x], MAP)),
+        ("only private functions take and return closures", lambda b, x: b.make_closure("add_x", [x], MAP)),
         ("no graph-level function", lambda b, x: b.invoke_closure(b.make_closure("missing", [], MAP), [x])),
         ("is no private function", lambda b, x: b.invoke_closure(b.make_closure("public", [], MAP), [x])),
         ("cannot capture", lambda b, x: b.invoke_closure(b.make_closure("add_x", [b.op("greater", x, 0.0)], MAP), [x])),
         ("cannot capture", lambda b, x: b.invoke_closure(b.make_closure("add_x", [x, x, x], MAP), [x])),
-        ("something else than stated", lambda b, x: b.invoke_closure(b.make_closure("add_x", [x], TWO), [x, x])),
-        ("is no closure", lambda b, x: b.invoke_closure(x, [x], ROW)),
-        ("does not take", lambda b, x: b.invoke_closure(b.make_closure("add_x", [x], MAP), [x, x])),
-        ("returns another type", lambda b, x: b.invoke_closure(b.make_closure("add_x", [x], MAP), [x], FLAG)),
-        ("has the type of a function", lambda b, x: b.make_closure("add_x", [x], ROW)),  # pyright: ignore[reportArgumentType]
+        ("another signature than the", lambda b, x: b.invoke_closure(b.make_closure("add_x", [x], TWO), [x, x])),
+        ("be a closure", lambda b, x: b.invoke_closure(x, [x], ROW)),
+        ("wrong types", lambda b, x: b.invoke_closure(b.make_closure("add_x", [x], MAP), [x, x])),
+        ("must return the type", lambda b, x: b.invoke_closure(b.make_closure("add_x", [x], MAP), [x], FLAG)),
+        ("must have a function type", lambda b, x: b.make_closure("add_x", [x], ROW)),  # pyright: ignore[reportArgumentType]
     ],
 )
 def test_the_verifier_refuses(match, build):
@@ -130,5 +130,5 @@ def test_a_branch_that_gives_another_function_type():
     functions = dict(from_a_branch().functions)
     b = FunctionBuilder()
     functions["add_"] = b.function(b.input("x", (N,)), attrs=PRIVATE)
-    with pytest.raises(VerifyError, match="returns another type"):
+    with pytest.raises(VerifyError, match="must return the type"):
         verify(IRModule(functions))

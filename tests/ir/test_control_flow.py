@@ -62,10 +62,10 @@ def with_if(condition: TensorType, then: str, result: TensorType) -> IRModule:
 @pytest.mark.parametrize(
     ("module", "message"),
     [
-        (with_if(TensorType((), "float32"), "half", rows(2)), "no truth value"),
+        (with_if(TensorType((), "float32"), "half", rows(2)), "must be a bool scalar"),
         (with_if(FLAG, "missing", rows(2)), "no graph-level function @missing"),
-        (with_if(FLAG, "other", rows(2)), "arguments that it does not take"),
-        (with_if(FLAG, "half", rows(3)), "returns another type"),
+        (with_if(FLAG, "other", rows(2)), "arguments of the wrong types"),
+        (with_if(FLAG, "half", rows(3)), "must return the type of the call"),
     ],
 )
 def test_a_branch_that_does_not_fit_is_refused(module: IRModule, message: str) -> None:
@@ -83,7 +83,7 @@ def test_a_body_gives_what_it_takes() -> None:
     condition = b.function(b.op("all", b.op("less", b.params[0], 1.0), axes=(0, 1)), attrs=PRIVATE)
     b = FunctionBuilder()
     main = b.function(b.while_("condition", "body", [b.input("x", (2, 4))], rows(2)))
-    with pytest.raises(VerifyError, match="does not give what it takes"):
+    with pytest.raises(VerifyError, match="must return the types of its parameters"):
         verify(IRModule({"main": main, "body": body, "condition": condition}))
 
 
@@ -155,5 +155,5 @@ def test_a_result_with_one_value_is_no_tuple() -> None:
     module = verify(IRModule({"main": main, "condition": condition, "body": body}))
     assert run(module, [np.array(0)])[0] == 12
     wrapped = b.while_("condition", "body", [b.params[0]], TupleType((type_,)))
-    with pytest.raises(VerifyError, match="another type than stated"):
+    with pytest.raises(VerifyError, match="must return the type of the call"):
         verify(module.with_functions({"main": b.function(wrapped)}))

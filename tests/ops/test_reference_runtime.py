@@ -67,9 +67,9 @@ def test_it_binds_to_memory(module: ReferenceModule) -> None:
 
 
 def test_outputs_must_fit(module: ReferenceModule) -> None:
-    with pytest.raises(ExecutionError, match="do not fit"):
+    with pytest.raises(ExecutionError, match="do not match"):
         module.get_function("clip_0")(np.ones((2, 3), np.float32), np.ones((2, 3), np.float64))
-    with pytest.raises(ExecutionError, match="do not fit"):
+    with pytest.raises(ExecutionError, match="do not match"):
         module.get_function("clip_0")(np.ones((2, 3), np.float32))
     with pytest.raises(ExecutionError, match="no function 'other'"):
         module.get_function("other")

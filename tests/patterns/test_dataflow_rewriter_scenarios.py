@@ -189,7 +189,7 @@ def test_rewrite_only_introduces_private_subroutines_when_required() -> None:
 
 
 def test_rewriter_may_not_introduce_public_subroutines() -> None:
-    with pytest.raises(PatternError, match="called from outside"):
+    with pytest.raises(PatternError, match="must not add entry functions"):
         rewriter_from_module(pair(twice, scaled, (16,), helper=function(scaled, (16,))))
 
 

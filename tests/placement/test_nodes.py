@@ -108,7 +108,7 @@ def test_what_must_be_one_value_and_is_not() -> None:
     report = report_of(
         module, InterpretedBackend("acme", patterns=[FusionPattern("acme.twice", is_op("add")(same, same))])
     )
-    assert reasons(report, "add")["acme"][1].startswith("each part fits, but not together")
+    assert reasons(report, "add")["acme"][1].startswith("each operand matches by itself")
 
 
 def test_refusals_of_others_and_who_came_first() -> None:

@@ -74,14 +74,14 @@ LATE: dict[str, tuple[tuple[str, str], str]] = {
     "symbols raises": (module_with("symbols", "1 / 0"), "division by zero"),
     "symbols hangs": (module_with("symbols", "time.sleep(60)"), "did not finish within 2.2 s"),
     "symbols twice": (module_with("symbols", "return tuple(self.regions) * 2"), "two functions 'bad_0'"),
-    "symbols of others": (module_with("symbols", "return (*self.regions, 'next_0')"), "'next_0' that nobody asked for"),
+    "symbols of others": (module_with("symbols", "return (*self.regions, 'next_0')"), "'next_0' that was not requested"),
     "symbols lacking": (module_with("symbols", "return ()"), "lacks regions"),
     "symbols are garbage": (module_with("symbols", "return 3"), "not iterable"),
     "constants raises": (module_with("constants", "1 / 0"), "division by zero"),
     "constants are a list": (module_with("constants", "return [1]"), "are no mapping"),
     "constants are garbage": (module_with("constants", "return {'weight': 1}"), "a constant that is none"),
     "save_to_bytes raises": (module_with("save_to_bytes", "1 / 0"), "division by zero"),
-    "save_to_bytes gives text": (module_with("save_to_bytes", "return 'text'"), "does not become bytes"),
+    "save_to_bytes gives text": (module_with("save_to_bytes", "return 'text'"), "cannot be serialized"),
     "changes its regions": ((CODEGEN, "regions[0].function.bindings[0].var.type = None; return Module(regions)"), "it changed the module"),
 }  # fmt: skip
 # These fail while the backend is offered the model.
@@ -89,7 +89,7 @@ EARLY: dict[str, tuple[tuple[str, str], str]] = {
     "check hangs": ((CHECK, "time.sleep(60)"), "it is in kernelyard_backend.<locals>.check"),
     "check raises": ((CHECK, "1 / 0"), "division by zero"),
     "check exits": ((CHECK, "raise SystemExit(3)"), "SystemExit: 3"),
-    "check answers garbage": ((CHECK, "return 'yes'"), "a check must answer Accept()"),
+    "check answers garbage": ((CHECK, "return 'yes'"), "a check must return Accept()"),
     "check changes the model": ((CHECK, f"{MUTATION}; return Accept()"), "it changed the module"),
     "check writes weights": ((CHECK, "match.call.args[0].data[...] = 0"), "read-only"),
     "attributes raises": ((ATTRIBUTES, "1 / 0"), "division by zero"),
@@ -100,10 +100,10 @@ EARLY: dict[str, tuple[tuple[str, str], str]] = {
     "prepare hangs": ((PREPARE, "time.sleep(60)"), "it is in kernelyard_backend.<locals>.Honest.prepare"),
     "prepare returns garbage": ((PREPARE, "return 3"), "no IRModule"),
     "prepare changes the model": ((PREPARE, "module['main'].params[0].type = None; return module"), "it changed the module"),
-    "prepare drops the model": ((PREPARE, "return IRModule()"), "prepare changed what @main takes and gives"),
+    "prepare drops the model": ((PREPARE, "return IRModule()"), "prepare changed the signature of @main"),
     "check of regions raises": (at_regions("1 / 0"), "division by zero"),
     "check of regions hangs": (at_regions("time.sleep(60)"), "it is in kernelyard_backend.<locals>.Honest.check_region"),
-    "check of regions answers garbage": (at_regions("return 3"), "a check must answer Accept()"),
+    "check of regions answers garbage": (at_regions("return 3"), "a check must return Accept()"),
     "patterns are garbage": (("return [FusionPattern(", "return 3 or [FusionPattern("), "not iterable"),
 }  # fmt: skip
 

@@ -75,7 +75,7 @@ def test_a_plugin_in_order(tmp_path: Path) -> None:
     ("code", "fault"),
     [
         (plugin("bad.relu", "bad.other", "bad.relu"), "2 patterns for cpu are called 'bad.relu': reports cannot tell them apart"),
-        (plugin(), "it has no patterns for cpu: it is never asked"),
+        (plugin(), "it has no patterns for cpu: it is never used"),
         (GOOD_PLUGIN.replace("return []", "return 1 / 0"), "asking for patterns for cpu raised ZeroDivisionError: division by zero"),
     ],
 )  # fmt: skip
@@ -90,7 +90,7 @@ def test_patterns(tmp_path: Path, code: str, fault: str) -> None:
 def test_a_plugin_that_provides_nothing(tmp_path: Path) -> None:
     empty = "from kernelyard.plugins import hookimpl\n"
     install_bad(tmp_path, empty, HALF, manifest=MANIFEST.replace('["backend"]', "[]"))
-    assert facts(tmp_path)["faults"] == ["bad (kernelyard-bad): its manifest provides nothing: it is never asked"]
+    assert facts(tmp_path)["faults"] == ["bad (kernelyard-bad): its manifest provides nothing: it is never used"]
 
 
 @pytest.mark.parametrize(

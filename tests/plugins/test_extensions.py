@@ -81,7 +81,7 @@ def test_the_cores_passes_stay_its_own(site: Path) -> None:
 def test_a_pass_of_two_distributions_is_refused(site: Path) -> None:
     for name in ("acme", "bolt"):
         install(site, name, plugin=SOURCE, others={PASSES: "RemoveFloor = RemoveFloor"})
-    with pytest.raises(PluginError, match="several distributions bring 'RemoveFloor'") as caught:
+    with pytest.raises(PluginError, match="several distributions provide 'RemoveFloor'") as caught:
         getattr(transform, "RemoveFloor")  # noqa: B009
     assert caught.value.found == "kernelyard-acme 1.0, kernelyard-bolt 1.0"
     assert "uninstall" in (caught.value.hint or "")
@@ -90,7 +90,7 @@ def test_a_pass_of_two_distributions_is_refused(site: Path) -> None:
 @pytest.mark.parametrize("source", ["import no_such_library", "raise SystemExit(3)", "x = 1 / 0", "x = 1"])
 def test_a_pass_that_cannot_be_imported_names_its_distribution(site: Path, source: str) -> None:
     install(site, "acme", plugin=source, others={PASSES: "RemoveFloor = RemoveFloor"})
-    with pytest.raises(PluginError, match="brings 'RemoveFloor', which cannot be imported"):
+    with pytest.raises(PluginError, match="provides 'RemoveFloor', which cannot be imported"):
         getattr(transform, "RemoveFloor")  # noqa: B009
     assert transform.FuseOps.name == "fuse_ops"
 
@@ -124,7 +124,7 @@ def test_a_broken_command_is_named_and_the_others_work(site: Path, source: str, 
     assert "  tune " in run("--help").output
     result = run("tune")
     assert result.exit_code == 1
-    assert f"kernelyard-acme 1.0 brings 'tune', which {message}" in result.stderr
+    assert f"kernelyard-acme 1.0 provides 'tune', which {message}" in result.stderr
     assert run("inspect", "--help").exit_code == 0
 
 
@@ -134,4 +134,4 @@ def test_a_command_of_two_distributions_is_refused(site: Path) -> None:
     assert "Comes with kernelyard-acme, kernelyard-bolt." in " ".join(run("--help").output.split())
     result = run("tune")
     assert result.exit_code == 1
-    assert "several distributions bring 'tune'" in result.stderr
+    assert "several distributions provide 'tune'" in result.stderr

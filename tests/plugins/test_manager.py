@@ -122,7 +122,7 @@ def test_broken_plugin_is_named_and_the_rest_works(site: Path, name: str) -> Non
     ("module", "hint"),
     [
         ("acme_sdk.blas", "install the library that has the module 'acme_sdk'; kernelyard-lacking 1.0 imports it"),
-        ("fake_kernelyard_lacking.codegen", "the installation is not whole: pip install --force-reinstall kernelyard-lacking"),
+        ("fake_kernelyard_lacking.codegen", "the installation is incomplete: pip install --force-reinstall kernelyard-lacking"),
         ("kernelyard.gone", "it was made for another release: pip install --upgrade kernelyard kernelyard-lacking"),
     ],
 )  # fmt: skip
@@ -243,7 +243,7 @@ def test_every_hook_gives_its_part(part: str) -> None:
     manager.register(plugin, Manifest("acme", ">=2.0,<3", (part,), ("cpu",)))
     assert manager.get("acme", part) is made
     assert manager.active(part) == [made]
-    with pytest.raises(PluginError, match="already there"):
+    with pytest.raises(PluginError, match="already registered"):
         manager.register(plugin, Manifest("acme", ">=2.0,<3", (part,)))
     manager.unregister("acme")
     with pytest.raises(UnknownBackendError):

@@ -202,7 +202,7 @@ def test_a_fallback_runs_where_the_library_refuses(refusing):
     (only,) = caught
     assert only.category is errors.PerformanceWarning
     assert str(only.message) == (
-        "acme does not run acme_0 (linear): acme multiplies two rows, n = 3; these kernels do: acme_1, acme_1"
+        "acme does not run acme_0 (linear): acme multiplies two rows, n = 3; these kernels run instead: acme_1, acme_1"
     )
 
 

@@ -123,5 +123,5 @@ def test_memory_that_has_grown_too_small_is_given_back_at_once(executable):
 
 
 def test_a_machine_needs_a_context(executable):
-    with pytest.raises(errors.ExecutionError, match="at least one context"):
+    with pytest.raises(errors.ExecutionError, match="at least one execution context"):
         VirtualMachine(executable, contexts=0)

@@ -116,8 +116,8 @@ def test_objects_call_each_other_and_have_data_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("objects", "given_imports", "symbols", "said"),
     [
-        ((TEXT,), (), SYMBOLS, "nothing is called"),
-        ((TEXT,), ("labs", "elsewhere"), ("absent",), "nothing is called 'absent'"),
+        ((TEXT,), (), SYMBOLS, "undefined symbol"),
+        ((TEXT,), ("labs", "elsewhere"), ("absent",), "undefined symbol 'absent'"),
         ((TEXT, TEXT), ("labs", "elsewhere"), SYMBOLS, "defined twice"),
     ],
 )

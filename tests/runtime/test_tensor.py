@@ -78,9 +78,9 @@ def test_what_cannot_be_taken_in_is_refused():
         as_array(OnAnotherDevice())
     with pytest.raises(errors.InputTypeError, match="DLPack"):
         as_array(Hesitant())
-    with pytest.raises(errors.InputTypeError, match="no tensor"):
+    with pytest.raises(errors.InputTypeError, match="not an array"):
         as_array({"a": 1})
-    with pytest.raises(errors.InputTypeError, match="no numbers"):
+    with pytest.raises(errors.InputTypeError, match="not numbers"):
         as_array([["a"]])
 
 

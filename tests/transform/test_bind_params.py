@@ -86,7 +86,7 @@ def test_a_parameter_given_twice_is_refused():
     ids=["a fixed size", "a size that another constant gave", "a rank"],
 )
 def test_shapes_that_do_not_fit_are_refused(shapes, given, found):
-    with pytest.raises(PassError, match="do not fit") as info:
+    with pytest.raises(PassError, match="do not match") as info:
         BindParams("main", given)(linear(*shapes))
     assert found in str(info.value.found)
 

@@ -201,8 +201,8 @@ def test_a_declined_long_chain_is_offered_shorter() -> None:
     ("check_", "getter", "message"),
     [
         (lambda match: 1 / 0, None, "ZeroDivisionError"),
-        (lambda match: True, None, "must answer"),
-        (lambda match: None, None, "must answer"),
+        (lambda match: True, None, "must return"),
+        (lambda match: None, None, "must return"),
         (None, lambda match: {"Composite": "x"}, "is the core's"),
         (None, lambda match: {"weights": np.ones(3)}, "no text form"),
         (None, lambda match: {}["missing"], "KeyError"),

@@ -56,19 +56,19 @@ def _configured(backend: Backend, options: Mapping[str, Any]) -> Backend | Plugi
     Raises: OptionError and the like, which it means.
     """
     try:
-        result = within_time(f"giving {backend.name} its options", lambda: backend.configured(options))
+        result = within_time(f"configuring {backend.name}", lambda: backend.configured(options))
     except Exception as error:  # a vendor's code
         if isinstance(error, KernelyardError) and not isinstance(error, PluginTimeoutError):
             raise
         return PluginContractError(
-            f"the backend {backend.name} failed when it was given its options",
+            f"the backend {backend.name} failed to be configured",
             found=error.message if isinstance(error, KernelyardError) else repr(error),
             hint="report this to the plugin's authors; leave the backend out to go on",
         )
     if isinstance(result, Backend) and result.name == backend.name:
         return result
     return PluginContractError(
-        f"the backend {backend.name} configured itself to something else", found=repr(result), expected=backend.name
+        f"configured() of {backend.name} returned another object", found=repr(result), expected=backend.name
     )
 
 
@@ -95,7 +95,7 @@ class GeneratorChoice(NamedTuple):
         """Return why work of the generator is not on the program's device, by its name; nothing where it is."""
         if self.generator is None or self.target.kind == program.kind:
             return {}
-        message = f"{program.kind} has no code generator here; kernels of {self.generator.name} run on copies"
+        message = f"{program.kind} has no code generator here; kernels of {self.generator.name} run on the host"
         return {self.generator.name: Reason(program.kind, "", ON_HOST, message)}
 
     def rival_in(self, program: Target, wanted: Sequence[str] | str) -> CodeGenerator | None:
@@ -134,11 +134,11 @@ def _no_generator(manager: PluginManager, target: Target) -> BackendUnavailableE
     missing = CPU if not own and target.kind in device_kinds() else target.kind
     unusable = manager.providers("code_generator", missing)
     found = [f"{plugin.label} is {plugin.state}: {plugin.reason}" for plugin in unusable]
-    hints = [plugin.hint for plugin in unusable] + [install_line(missing), "`kernelyard doctor` says more"]
+    hints = [plugin.hint for plugin in unusable] + [install_line(missing), "run `kernelyard doctor` for details"]
     return BackendUnavailableError(
         f"no code generator for target {target.kind!r} is usable",
         found="; ".join(found) or "none",
-        expected=f"one for {target.kind}, or a driver of such devices and a code generator for {CPU}",
+        expected=f"one for {target.kind}, or a device driver for it and a code generator for {CPU}",
         hint=next(hint for hint in hints if hint),
     )
 
@@ -147,6 +147,6 @@ def _names(wanted: Sequence[str] | str) -> tuple[str, ...]:
     if not isinstance(wanted, (list, tuple)) or not all(isinstance(name, str) for name in wanted):
         example, hint = (f'["{wanted}"]', "add brackets") if isinstance(wanted, str) else ('["dnnl"]', None)
         raise UnknownBackendError(
-            "backends is a list of names", found=repr(wanted), expected=f'{example}, "{AUTO}" or []', hint=hint
+            "backends must be a list of names", found=repr(wanted), expected=f'{example}, "{AUTO}" or []', hint=hint
         )
     return order_backends({}, wanted)

@@ -21,9 +21,9 @@ def choose_target(manager: PluginManager, wanted: Target | str) -> Target:
     if target.kind in known:
         return target
     close = difflib.get_close_matches(target.kind, known, 1)
-    install = install_line(target.kind) or "install the plugin that is for it"
+    install = install_line(target.kind) or "install a plugin that supports it"
     raise TargetError(
-        f"no installed plugin is for the target {target.kind!r}",
+        f"no installed plugin supports the target {target.kind!r}",
         expected=", ".join(known),
         hint=f"did you mean {close[0]!r}?" if close else install,
     )

@@ -21,13 +21,13 @@ from kernelyard.errors import KernelyardError
 from kernelyard.runtime.installed.entry_points import distribution_of, find, load_named
 
 COMMANDS = {
-    "backends": "List the installed plugins, their states and what is wrong with one.",
+    "backends": "List the installed plugins with their states and faults.",
     "bench": "Time a model or an artifact.",
     "compile": "Compile a model and save it as one .kyar file.",
-    "doctor": "Examine the environment; exit with 1 if something is to mend.",
-    "explain": "Show what would run where, and why something would not.",
-    "inspect": "Show what is in an artifact.",
-    "new-backend": "Write the package of a new backend.",
+    "doctor": "Check the environment; exit with 1 if it has faults.",
+    "explain": "Show the backend of each op, and why ops are not offloaded.",
+    "inspect": "Show the contents of an artifact.",
+    "new-backend": "Create the package of a new backend.",
     "run": "Run a model or an artifact once.",
 }
 GROUP = "kernelyard.commands"

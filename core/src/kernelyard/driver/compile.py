@@ -137,7 +137,7 @@ def place(session: CompileSession, module: IRModule) -> IRModule:
 def link(session: CompileSession, generated: Generated, checks: Mapping[str, tuple[SizeCheck, ...]]) -> Executable:
     """Put programs, kernels, external modules and constants together; `checks` are those of each entry function.
 
-    Raises: PluginContractError when two modules answer to one symbol.
+    Raises: PluginContractError when two modules define one symbol.
     """
     module = without_fallbacks(generated.module)
     modules: list[RuntimeModule] = [*module.attrs.get(EXTERNAL_MODULES, ()), *generated.kernel_modules]
@@ -183,6 +183,6 @@ def _home(modules: Sequence[RuntimeModule]) -> dict[str, int]:
         for symbol in each.symbols():
             if symbol in home:
                 kinds = f"{modules[home[symbol]].kind} and {each.kind}"
-                raise PluginContractError(f"two modules answer to {symbol!r}", found=kinds, expected="one")
+                raise PluginContractError(f"two modules define the symbol {symbol!r}", found=kinds, expected="one")
             home[symbol] = number
     return home

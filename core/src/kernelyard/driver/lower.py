@@ -93,9 +93,9 @@ def _names(names: Sequence[str], count: int, function: str, side: str) -> Sequen
     """Return the names, which callers use as keys: as many as there are values, each once."""
     if len(names) != count or len(set(names)) != count:
         raise IRError(
-            f"the {side} names of @{function} do not fit",
+            f"the {side} names of @{function} do not match its values",
             found=", ".join(names) or "no names",
-            expected=f"{count} names that differ, in the attribute {side}_names",
+            expected=f"{count} distinct names, in the attribute {side}_names",
         )
     return names
 

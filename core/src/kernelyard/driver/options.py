@@ -16,7 +16,7 @@ def check_options(manager: PluginManager, options: Mapping[str, Mapping[str, Any
     Raises: OptionError for an unknown plugin, an unknown option, a value of the wrong type.
     """
     if not isinstance(options or {}, Mapping):
-        raise OptionError("options is no dictionary", found=repr(options), expected="{plugin: {option: value}}")
+        raise OptionError("options must be a dictionary", found=repr(options), expected="{plugin: {option: value}}")
     known = manager.option_names()
     checked: dict[str, dict[str, Any]] = {}
     for name, values in (options or {}).items():
@@ -24,7 +24,7 @@ def check_options(manager: PluginManager, options: Mapping[str, Mapping[str, Any
             raise _unknown(f"options are given for {name!r}, which is not installed", name, known)
         if not isinstance(values, Mapping):
             raise OptionError(
-                f"the options of {name!r} are no dictionary", found=repr(values), expected="{option: value}"
+                f"the options of {name!r} must be a dictionary", found=repr(values), expected="{option: value}"
             )
         for option in values:
             if option not in known[name]:

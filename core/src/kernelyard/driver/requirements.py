@@ -20,12 +20,12 @@ def check_requirements(manager: PluginManager, require: Mapping[str, float] | No
     """
     wanted: Any = {} if require is None else require
     if not isinstance(wanted, Mapping):
-        raise OptionError("require is no dictionary", found=repr(wanted), expected='{"dnnl": 0.9}')
+        raise OptionError("require must be a dictionary", found=repr(wanted), expected='{"dnnl": 0.9}')
     for backend, share in wanted.items():
         manager.get_any(backend, ("backend", "code_generator"))
         if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 <= share <= 1:
             raise OptionError(
-                f"require asks {backend} for no share of the work",
+                f"the required share of {backend} is out of range",
                 found=repr(share),
                 expected="a number from 0 to 1, such as 0.9",
             )

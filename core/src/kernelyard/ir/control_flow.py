@@ -70,12 +70,12 @@ def misfit_of(call: Call, module: IRModule, known: Collection[str]) -> Misfit | 
 def _if(call: Call, branches: Sequence[Function], known: Collection[str]) -> Misfit | None:
     condition, *args = call.args[2:]
     if condition.type != BOOL:
-        return Misfit("the condition is no truth value", repr(condition.type), repr(BOOL))
+        return Misfit("the condition must be a bool scalar", repr(condition.type), repr(BOOL))
     for name, branch in zip(call.args, branches, strict=False):
         bound: dict[str, Dim] = {}
         misfit = _arguments(repr(name), branch, args, known, bound)
         if misfit is None and not _fits(call.type, substitute(branch.result_type, bound), known):
-            misfit = Misfit(f"{name!r} returns another type than stated", repr(branch.result_type), repr(call.type))
+            misfit = Misfit(f"{name!r} must return the type of the call", repr(branch.result_type), repr(call.type))
         if misfit is not None:
             return misfit
     return None
@@ -87,16 +87,16 @@ def _while(call: Call, functions: Sequence[Function], known: Collection[str]) ->
     results = body.result_type.fields if isinstance(body.result_type, TupleType) else (body.result_type,)
     if not 0 <= call.attrs[COLLECTED] == len(results) - len(params):
         found = f"{len(params)} parameters, {len(results)} results"
-        return Misfit(f"{call.args[1]!r} gives not as many values as stated", found, f"{call.attrs[COLLECTED]} more")
+        return Misfit(f"{call.args[1]!r} returns the wrong number of values", found, f"{call.attrs[COLLECTED]} more")
     items = [tensor for item in results[len(params) :] for tensor in tensors_of(item)]
     for name, function in zip(call.args, functions, strict=False):
         misfit = _arguments(repr(name), function, call.args[2:], known, {})
         if misfit is not None:
             return misfit
     if condition.result_type != BOOL:
-        return Misfit(f"{call.args[0]!r} gives no truth value", repr(condition.result_type), repr(BOOL))
+        return Misfit(f"{call.args[0]!r} must return a bool scalar", repr(condition.result_type), repr(BOOL))
     if not _fits(as_one(params), as_one(results[: len(params)]), known):
-        return Misfit(f"{call.args[1]!r} does not give what it takes", repr(body.result_type), repr(params))
+        return Misfit(f"{call.args[1]!r} must return the types of its parameters", repr(body.result_type), repr(params))
     return _stacks(call, as_one([*params, *items]), len(items), known)
 
 
@@ -109,13 +109,13 @@ def _stacks(call: Call, given: Type, collected: int, known: Collection[str]) -> 
         one = TupleType((*stated[: len(stated) - collected], *flat))
         if all(t.rank for t in stated[len(stated) - collected :]) and _fits(one, TupleType(expected), known):
             return None
-    return Misfit(f"{call.args[1]!r} gives another type than stated", repr(call.type), repr(given))
+    return Misfit(f"{call.args[1]!r} must return the type of the call", repr(call.type), repr(given))
 
 
 def _make_closure(call: Call, functions: Sequence[Function], known: Collection[str]) -> Misfit | None:
     (function,) = functions
     if not isinstance(call.type, FunctionType):
-        return Misfit("a closure has the type of a function", repr(call.type))
+        return Misfit("a closure must have a function type", repr(call.type))
     if not function.attrs.get(PRIVATE):
         return Misfit(f"{call.args[0]!r} is no private function", expected=f"the attribute {PRIVATE!r}")
     captured, params = call.args[1:], [param.type for param in function.params]
@@ -123,22 +123,22 @@ def _make_closure(call: Call, functions: Sequence[Function], known: Collection[s
     given, taken = (TupleType(tuple(types)) for types in ((a.type for a in captured), params[: len(captured)]))
     bound: dict[str, Dim] = {}
     if len(captured) > len(params) or not _fits(taken, given, known, bound):
-        return Misfit(f"{call.args[0]!r} cannot capture these", repr(given.fields), repr(taken.fields))
+        return Misfit(f"{call.args[0]!r} cannot capture values of these types", repr(given.fields), repr(taken.fields))
     if substitute(own, bound) != call.type:
-        return Misfit(f"{call.args[0]!r} takes or returns something else than stated", repr(own), repr(call.type))
+        return Misfit(f"{call.args[0]!r} has another signature than the closure", repr(own), repr(call.type))
     return None
 
 
 def _invoke_closure(call: Call, functions: Sequence[Function], known: Collection[str]) -> Misfit | None:
     closure = call.args[0].type if call.args else None
     if not isinstance(closure, FunctionType):
-        return Misfit("what is invoked is no closure", repr(closure), "a value of a function type")
+        return Misfit("the callee of invoke_closure must be a closure", repr(closure), "a value of a function type")
     given, taken = TupleType(tuple(arg.type for arg in call.args[1:])), TupleType(closure.params)
     bound: dict[str, Dim] = {}
     if not _fits(taken, given, known, bound):
-        return Misfit("the closure is given arguments that it does not take", repr(given.fields), repr(taken.fields))
+        return Misfit("the closure is called with arguments of the wrong types", repr(given.fields), repr(taken.fields))
     if not _fits(call.type, substitute(closure.result, bound), known):
-        return Misfit("the closure returns another type than stated", repr(closure.result), repr(call.type))
+        return Misfit("the closure must return the type of the call", repr(closure.result), repr(call.type))
     return None
 
 
@@ -148,7 +148,7 @@ def _arguments(
     given, taken = TupleType(tuple(a.type for a in args)), TupleType(tuple(p.type for p in function.params))
     if len(given.fields) == len(taken.fields) and _fits(taken, given, known, bound):
         return None
-    return Misfit(f"{name} is given arguments that it does not take", repr(given.fields), repr(taken.fields))
+    return Misfit(f"{name} is called with arguments of the wrong types", repr(given.fields), repr(taken.fields))
 
 
 def _fits(declared: Type, given: Type, known: Collection[str], bound: dict[str, Dim] | None = None) -> bool:

@@ -122,7 +122,7 @@ class TupleGetItem(Expr):
 
     def __init__(self, tuple_value: Expr, index: int) -> None:
         if not isinstance(tuple_value.type, TupleType) or not 0 <= index < len(tuple_value.type.fields):
-            raise IRError("a tuple has no such field", found=f"index {index} of {tuple_value.type!r}")
+            raise IRError("the index is out of the tuple's range", found=f"index {index} of {tuple_value.type!r}")
         self.tuple_value = tuple_value
         self.index = index
         self.type = tuple_value.type.fields[index]
@@ -151,7 +151,7 @@ class Call(Expr):
         else:
             self.attrs = MappingProxyType(dict(attrs))
         if type_ is None:
-            raise IRError("the result type of this call must be stated", where=repr(op))
+            raise IRError("the result type of this call must be given", where=repr(op))
         self.type = type_
 
     @property

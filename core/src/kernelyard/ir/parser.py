@@ -88,7 +88,7 @@ class _Parser(ValueParser):
             return name, self.function()
         syntax = function_syntax(keyword.text)
         if syntax is None:
-            raise self.scanner.error("no function is written with this keyword", keyword)
+            raise self.scanner.error("unknown keyword for a function", keyword)
         return name, syntax.parse_function(self.body())
 
     def body(self) -> str:
@@ -173,7 +173,7 @@ class _Parser(ValueParser):
         token = self.scanner.peek()
         blob = self.base64(self.scanner.string())
         if self.load_external is None:
-            raise self.scanner.error(f"the text has a module of the runtime {kind!r}; give load_external", token)
+            raise self.scanner.error(f"the text has a module of the runtime {kind!r}; pass load_external", token)
         return self.load_external(kind, blob, constants)
 
     # --- expressions --------------------------------------------------------------------------------------------------

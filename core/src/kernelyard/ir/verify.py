@@ -125,7 +125,7 @@ class _FunctionVerifier:
         else:
             of = value.tuple_value.type
             if not isinstance(of, TupleType) or not 0 <= value.index < len(of.fields):
-                raise self.fault("a tuple has no such field", found=f"index {value.index} of {of!r}")
+                raise self.fault("the index is out of the tuple's range", found=f"index {value.index} of {of!r}")
             expected = of.fields[value.index]
         self.check_type(value.type, expected)
 
@@ -163,7 +163,7 @@ class _FunctionVerifier:
     def check_type(self, stated: Type, inferred: Type) -> None:
         if stated != inferred:
             raise self.fault(
-                "the stated type is not the inferred one",
+                "the declared type differs from the inferred type",
                 found=repr(stated),
                 expected=repr(inferred),
                 hint="rebuild the call, or run the pass infer_types",
@@ -182,7 +182,7 @@ class _FunctionVerifier:
             self.check_loop_function(callee, function, call, arguments)
         else:
             wanted = "call_tir" if isinstance(call.op, GlobalVar) else "a plain call"
-            raise self.fault(f"{callee!r} is called in the wrong way", expected=wanted)
+            raise self.fault(f"{callee!r} is called with the wrong kind of call", expected=wanted)
 
     def check_signature(
         self, callee: GlobalVar, params: list[Type], result: Type, call: Call, arguments: Sequence[Expr]
@@ -190,11 +190,11 @@ class _FunctionVerifier:
         given = [argument.type for argument in arguments]
         if given != params:
             raise self.fault(
-                f"{callee!r} is given arguments that it does not take", found=repr(given), expected=repr(params)
+                f"{callee!r} is called with arguments of the wrong types", found=repr(given), expected=repr(params)
             )
         if call.type != result:
             raise self.fault(
-                f"{callee!r} returns another type than stated", found=repr(call.type), expected=repr(result)
+                f"{callee!r} must return the type of the call", found=repr(call.type), expected=repr(result)
             )
 
     def check_loop_function(
@@ -207,7 +207,7 @@ class _FunctionVerifier:
         for found, expected in pairs:
             if len(found) != len(expected) or not all(map(_may_be_equal, found, expected)):
                 raise self.fault(
-                    f"{callee!r} does not take or return what is stated", found=repr(found), expected=repr(expected)
+                    f"{callee!r} has another signature than its call", found=repr(found), expected=repr(expected)
                 )
 
     # --- results ------------------------------------------------------------------------------------------------------
@@ -230,9 +230,9 @@ class _FunctionVerifier:
         for value in values:
             if any(isinstance(leaf, FunctionType) for leaf in leaves_of(value.type)):
                 raise self.fault(
-                    "only private functions take and give closures",
+                    "only private functions take and return closures",
                     found=repr(value.type),
-                    hint="invoke the closure, and return what it gives",
+                    hint="invoke the closure, and return its result",
                 )
 
     def check_symbols(self) -> None:

@@ -111,7 +111,7 @@ def legalize_call(
         function = _narrow_outputs(function, builder.results)
     if tensors_of(function.result_type) != builder.results:
         raise LegalizeError(
-            "a rule computes another type than the op's", where=name, found=function.result_type, expected=result
+            "a rule returns another type than the op", where=name, found=function.result_type, expected=result
         )
     function = simplify(function)
     verify(function, name)

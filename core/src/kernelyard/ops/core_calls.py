@@ -43,7 +43,7 @@ IF_OP = register_op(
         stated,
         opaque_type=True,
         introduces_symbols=True,
-        summary="the result of one of two functions of the module, which one a truth value decides",
+        summary="the result of one of two functions of the module, chosen by a bool condition",
     )
 )
 WHILE_OP = register_op(
@@ -54,8 +54,8 @@ WHILE_OP = register_op(
         attributes={COLLECTED: Attribute("int", 0)},
         opaque_type=True,
         introduces_symbols=True,
-        summary="the operands, replaced by what a function makes of them for as long as another one holds for them; "
-        "then what that function gives beside them, each stacked along a new first axis",
+        summary="the operands, updated by the body function while the condition function returns true; "
+        "then the body's further results, stacked over the iterations along a new first axis",
     )
 )
 MAKE_CLOSURE_OP = register_op(
@@ -75,7 +75,7 @@ INVOKE_CLOSURE_OP = register_op(
         opaque_type=True,
         introduces_symbols=True,
         pure=False,  # which function it is, is not known before
-        summary="what a closure gives for the arguments that it was not made with",
+        summary="the result of a closure, given its remaining arguments",
     )
 )
 

@@ -14,7 +14,7 @@ from kernelyard.ops.core_calls import stated
 
 def _tensor_to_shape(x: np.ndarray) -> np.ndarray:
     if (x < 0).any():
-        raise ExecutionError("a size that was computed is negative", found=x.tolist())
+        raise ExecutionError("a data-dependent size is negative", found=x.tolist())
     return np.broadcast_to(np.False_, tuple(x.tolist()))
 
 
@@ -43,7 +43,7 @@ NONZERO = register_op(
         reference=_nonzero,
         opaque_type=True,
         introduces_symbols=True,
-        summary="the indices of the elements that are not zero: int64 of shape (rank, how many), in row-major order",
+        summary="the indices of the elements that are not zero: int64 of shape (rank, count), in row-major order",
     )
 )
 
@@ -74,7 +74,7 @@ UNIQUE = register_op(
         attributes={"axis": Attribute("int", None), "sorted": Attribute("bool", True)},
         opaque_type=True,
         introduces_symbols=True,
-        summary="the different elements (or slices along an axis); where each is first, which it is, how many",
+        summary="the unique elements (or slices along an axis), their first indices, inverse indices and counts",
     )
 )
 
@@ -135,6 +135,6 @@ NON_MAX_SUPPRESSION = register_op(
         attributes={"center_point_box": Attribute("bool", False)},
         opaque_type=True,
         introduces_symbols=True,
-        summary="(batch, class, box) of the boxes that overlap no better box of their class, as rows of int64",
+        summary="(batch, class, box) of the boxes that remain for each class, as rows of int64",
     )
 )

@@ -51,7 +51,7 @@ declare(
     attributes={"dtype": Attribute("dtype")},
     samples=_reinterpret_samples,
     flops=no_flops,
-    summary="the same bits as elements of another dtype of the same size",
+    summary="bit cast: the same bits as elements of another dtype of the same size",
 )
 
 

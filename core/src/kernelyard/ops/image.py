@@ -168,5 +168,5 @@ declare(
     },
     samples=_samples,
     flops=_resize_flops,
-    summary="x (N, C, spatial...) sampled anew to other spatial sizes",
+    summary="x (N, C, spatial...) resampled to other spatial sizes",
 )

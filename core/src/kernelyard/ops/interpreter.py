@@ -166,7 +166,7 @@ class _Frame:
             return expr.data
         if isinstance(expr, Tuple):
             return tuple(map(self.operand, expr.fields))
-        raise ExecutionError("an expression of this kind has no value", found=repr(expr))
+        raise ExecutionError("expressions of this class cannot be evaluated", found=repr(expr))
 
     def evaluate(self, value: Expr, var: Var) -> Value:
         if isinstance(value, TupleGetItem):
@@ -278,7 +278,7 @@ class _Frame:
             shape = tuple(dims.evaluate(dim, self.symbols) for dim in type_.shape)
             if array.shape != shape or array.dtype != dtypes.to_numpy(type_.dtype):
                 raise ExecutionError(
-                    f"{call.op_name} computed something else than its type says",
+                    f"{call.op_name} computed a result that does not match its type",
                     where=var.origin or f"%{var.name}",
                     found=f"{array.shape} {array.dtype.name}",
                     expected=f"{shape} {type_.dtype}",

@@ -22,7 +22,7 @@ def _check_parameters(types: Sequence[TensorType], axis: int | None) -> None:
     for type_, name in zip(types[1:], ("the scale", "the zero point"), strict=True):
         require(type_.rank <= 1, f"{name} must be a number or a vector", found=repr(type_))
         if type_.rank:
-            require(axis is not None, f"{name} is a vector: along which axis?", hint="give the attribute axis")
+            require(axis is not None, f"{name} is a vector and needs an axis", hint="give the attribute axis")
             along = types[0].shape[require_axis(axis or 0, types[0].rank)]
             unify(type_.shape[0], along, f"{name} and the axis")
 
@@ -31,7 +31,7 @@ def _quantize_type(types: Sequence[TensorType], attrs: Attributes) -> Type:
     require_dtype(types[0], FLOATS)
     require_dtype(types[1], FLOATS, "the scale")
     require_dtype(types[2], INTEGERS, "the zero point")
-    require(attrs["dtype"] in STORED, "this dtype stores no quantized numbers", found=attrs["dtype"])
+    require(attrs["dtype"] in STORED, "quantized values cannot have this dtype", found=attrs["dtype"])
     _check_parameters(types, attrs["axis"])
     return TensorType(types[0].shape, attrs["dtype"])
 
@@ -40,7 +40,7 @@ def _dequantize_type(types: Sequence[TensorType], attrs: Attributes) -> Type:
     require_dtype(types[0], STORED)
     require_dtype(types[1], FLOATS, "the scale")
     require_dtype(types[2], INTEGERS, "the zero point")
-    require(attrs["dtype"] in FLOATS, "numbers are restored as floats", found=attrs["dtype"])
+    require(attrs["dtype"] in FLOATS, "dequantize returns a float dtype", found=attrs["dtype"])
     _check_parameters(types, attrs["axis"])
     return TensorType(types[0].shape, attrs["dtype"])
 

@@ -20,7 +20,7 @@ _ATTRIBUTES = {
 
 
 def _type(types: Sequence[TensorType], attrs: Attributes) -> Type:
-    require(attrs["dtype"] in FLOATS, "random numbers are floats", found=attrs["dtype"], expected=", ".join(FLOATS))
+    require(attrs["dtype"] in FLOATS, "random numbers must be floats", found=attrs["dtype"], expected=", ".join(FLOATS))
     return TensorType(attrs["shape"], attrs["dtype"])
 
 

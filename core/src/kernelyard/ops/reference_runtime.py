@@ -108,7 +108,7 @@ def load(data: bytes, constants: Mapping[str, np.ndarray]) -> ReferenceModule:
 def _fill(outputs: Sequence[np.ndarray], results: Sequence[np.ndarray], symbol: str) -> None:
     given, computed = ([(array.shape, array.dtype.name) for array in arrays] for arrays in (outputs, results))
     if given != computed:
-        raise ExecutionError("the outputs do not fit what was computed", where=symbol, found=given, expected=computed)
+        raise ExecutionError("the outputs do not match the results", where=symbol, found=given, expected=computed)
     for output, result in zip(outputs, results, strict=True):
         output[...] = result
 

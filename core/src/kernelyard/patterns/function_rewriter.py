@@ -148,7 +148,7 @@ class _PairRule:
         if values is None:
             return None
         if not isinstance(values, tuple) or len(values) != len(roots):
-            raise PatternError("a replacement must give as many values as its pattern", found=repr(values))
+            raise PatternError("a replacement must return as many values as its pattern", found=repr(values))
         return {match[root]: value for root, value in zip(roots, values, strict=True)}  # pyright: ignore
 
 

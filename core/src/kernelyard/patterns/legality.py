@@ -43,7 +43,7 @@ def _stays_outside(match: Match) -> Decline | None:
         if is_control_flow(call):
             return Decline(CONTROL_FLOW, f"{call.op_name} calls functions of the module", at=binding.var)
         if call.op.introduces_symbols:
-            return Decline(OWN_SIZE, f"{call.op_name} decides the size of its result while it runs", at=binding.var)
+            return Decline(OWN_SIZE, f"{call.op_name} has a result of data-dependent size", at=binding.var)
     return None
 
 

@@ -53,7 +53,7 @@ class ModuleRule:
         public = [name for name in others if name in module.public_functions()]
         if public:
             raise PatternError(
-                "a rewriter must not bring functions that can be called from outside",
+                "a rewriter must not add entry functions",
                 found=", ".join(f"@{name}" for name in public),
                 expected="loop-level functions, composites, regions or private functions",
             )

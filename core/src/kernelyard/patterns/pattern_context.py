@@ -114,7 +114,7 @@ def current_context() -> PatternContext:
     context = _CURRENT.get()
     if context is None:
         raise PatternError(
-            "edges between patterns belong to a context", expected="the statement inside `with PatternContext():`"
+            "edges between patterns need a PatternContext", expected="the statement inside `with PatternContext():`"
         )
     return context
 

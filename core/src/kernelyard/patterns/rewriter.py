@@ -87,7 +87,7 @@ def rewrite(function: Function, rules: Sequence[Rule], module: IRModule | None =
         if rewritten is None:
             return function
         function = rewritten
-    raise PatternError(f"the rewrite rules still apply after {rounds} rounds", hint="does a rule match what it makes?")
+    raise PatternError(f"the rewrite rules still apply after {rounds} rounds", hint="does a rule match its own result?")
 
 
 def rewrite_call(pattern: Pattern, rewriter: Callable[[Call, Match], Expr], function: Function) -> Function:

@@ -13,7 +13,7 @@ from kernelyard.runtime.report import Reason
 
 NO_MATCH = "no-match"
 EXCLUDED = "excluded"
-NOT_TOGETHER = "each part fits, but not together: what must be the same value, or shape, is not"
+NOT_TOGETHER = "each operand matches by itself, but values or shapes that must be equal differ"
 
 
 def record_near_misses(

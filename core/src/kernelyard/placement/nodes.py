@@ -183,7 +183,7 @@ class _Walk:
             elif owner in self.recorder.offers:
                 yield Reason(backend, "", TAKEN, f"{owner} comes first")
             else:
-                yield Reason(backend, "", NO_MATCH, "none of its patterns fits here")
+                yield Reason(backend, "", NO_MATCH, "none of its patterns matches here")
 
 
 def _fields(result: Expr) -> tuple[Expr, ...]:

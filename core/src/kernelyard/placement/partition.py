@@ -144,7 +144,7 @@ def _check_interface(before: IRModule, after: IRModule) -> None:
     if found != expected:
         name = next(name for name in {**expected, **found} if expected.get(name) != found.get(name))
         raise PluginContractError(
-            f"prepare changed what @{name} takes and gives",
+            f"prepare changed the signature of @{name}",
             found=found.get(name, "no such function"),
             expected=expected.get(name, "no such function"),
         )

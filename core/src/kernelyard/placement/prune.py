@@ -93,7 +93,7 @@ def _ask(backend: Backend, region: Region) -> Answer:
         answer = backend.check_region(region)
         if isinstance(answer, (Accept, Decline)):
             return answer
-        raise PatternError("a check must answer Accept() or Decline(code, message)", found=repr(answer))
+        raise PatternError("a check must return Accept() or Decline(code, message)", found=repr(answer))
     except Exception as error:  # a vendor's code: whatever it raises declines this region and nothing else
         log.warning("the check of a region by %s failed", backend.name, exc_info=True)
         return FailedCheck(CHECK_ERROR, f"the check of a region by {backend.name} failed: {error!r}")

@@ -113,7 +113,7 @@ class PluginManager:
         Raises: PluginError when the name is taken.
         """
         if any(plugin.name == manifest.name and plugin.state != "broken" for plugin in self.plugins):
-            raise PluginError(f"a plugin named {manifest.name!r} is already there")
+            raise PluginError(f"a plugin named {manifest.name!r} is already registered")
         plugin = Plugin(manifest.name, dist, version, lambda: module, manifest)
         self._check_manifest(plugin)
         self.plugins.append(plugin)
@@ -296,7 +296,7 @@ def _unknown_name(name: str, known: Iterable[str]) -> UnknownBackendError:
 
 
 def _manifest_of(plugin: Plugin) -> Manifest:
-    assert plugin.manifest is not None, "a plugin without a manifest is broken, and is not asked"
+    assert plugin.manifest is not None, "a plugin without a manifest is broken, and is never used"
     return plugin.manifest
 
 
@@ -330,7 +330,7 @@ def _hint_for_missing_module(plugin: Plugin, error: BaseException | None) -> str
         return None
     package = error.name.partition(".")[0]
     if package == plugin.entry.module.partition(".")[0]:
-        return f"the installation is not whole: pip install --force-reinstall {plugin.dist}"
+        return f"the installation is incomplete: pip install --force-reinstall {plugin.dist}"
     if package == PROJECT:
         return f"it was made for another release: pip install --upgrade {PROJECT} {plugin.dist}"
     return f"install the library that has the module {error.name!r}; {plugin.dist} {plugin.version} imports it"

@@ -161,5 +161,5 @@ def manifest_path(module: str) -> Path:
     folder = EntryPoint("", module).folder
     if folder is None:
         package = module.partition(".")[0]
-        raise PluginError(f"the entry point names a package {package!r} that is not there", found=module)
+        raise PluginError(f"the entry point names a package {package!r} that does not exist", found=module)
     return Path(folder, FILE_NAME)

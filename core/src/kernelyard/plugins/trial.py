@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 VARIABLE = "KERNELYARD_PLUGIN_TRIAL"
 STEPS = {"load": "import", "make": "hooks", "probe": "probe"}  # what a person calls each
-RETRY_HINT = "leave it out with -p no:{name} or mend it; `kernelyard doctor --retry` tries it again"
+RETRY_HINT = "leave it out with -p no:{name} or fix it; `kernelyard doctor --retry` tries it again"
 PASSED, UNKNOWN = b"passed", b""
 # Ended by somebody else: the user, the system's lack of memory. Says nothing of the plugin the next time.
 _FROM_OUTSIDE = {-signal.SIGINT, -signal.SIGTERM, -signal.SIGKILL, -signal.SIGHUP}
@@ -89,14 +89,14 @@ def _tried(entry: EntryPoint, hooks: Sequence[str]) -> tuple[str, bool]:
                 break
     except Crashed as crash:
         if not step:
-            log.warning("no plugin can be tried out in a process of its own: %s", crash)
+            log.warning("plugins cannot be loaded in a trial process: %s", crash)
             return "", False
-        log.warning("%s ended the process in which it was tried out:\n%s", entry.value, crash.last_words)
+        log.warning("%s ended its trial process:\n%s", entry.value, crash.last_words)
         return f"ended the process with {cause(crash.status)} in its {STEPS[step]}", crash.status not in _FROM_OUTSIDE
     except Hung:
         return (f"its {STEPS[step]} did not finish within {seconds:g} s", True) if step else ("", False)
     except OSError as error:
-        log.warning("no plugin can be tried out in a process of its own: %s", error)
+        log.warning("plugins cannot be loaded in a trial process: %s", error)
         return "", False
     finally:
         worker.close()

@@ -297,7 +297,7 @@ def load(buffer: Buffer, indices: Sequence[ExprLike]) -> Load:
     """
     if len(indices) != buffer.rank:
         raise IRError(
-            f"buffer {buffer.name!r} takes another number of indices", found=len(indices), expected=buffer.rank
+            f"buffer {buffer.name!r} has the wrong number of indices", found=len(indices), expected=buffer.rank
         )
     return Load(buffer, tuple(map(index, indices)))
 

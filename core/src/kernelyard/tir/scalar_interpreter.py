@@ -50,7 +50,7 @@ def evaluate_scalar(
 
 def _written(element: Number | None, buffer: Buffer) -> Number:
     if element is None:
-        raise ExecutionError(f"an element of buffer {buffer.name!r} is read that nobody wrote")
+        raise ExecutionError(f"an uninitialized element of buffer {buffer.name!r} is read")
     return element
 
 
@@ -102,7 +102,7 @@ class _Block:
                 best, found = body, self.value(arg)
         self.axes = outer
         if found is None:
-            raise ExecutionError("the extreme of nothing", where=f"block {self.block.name!r}")
+            raise ExecutionError("the maximum or minimum of an empty range", where=f"block {self.block.name!r}")
         return found
 
     # --- expressions --------------------------------------------------------------------------------------------------

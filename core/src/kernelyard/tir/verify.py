@@ -23,7 +23,7 @@ def verify(function: PrimFunc, name: str = "primfunc") -> None:
     Raises: VerifyError naming the function, the block and the fault.
     """
     where = f"@{name}"
-    _check(0 < function.num_outputs <= len(function.params), "a PrimFunc has outputs", where, function.num_outputs)
+    _check(0 < function.num_outputs <= len(function.params), "a PrimFunc needs an output", where, function.num_outputs)
     _check_unique((buffer.name for buffer in (*function.params, *function.locals)), "a buffer", where)
     _check_unique((block.name for block in function.blocks), "a block", where)
     for buffer in (*function.params, *function.locals):
@@ -82,7 +82,7 @@ def _check_operation(expr: Unary | Binary | Select, where: str) -> None:
 def _check_indices(buffer: Buffer, indices: tuple[Expr, ...], where: str) -> None:
     _check(
         len(indices) == buffer.rank,
-        f"buffer {buffer.name!r} has another number of indices",
+        f"buffer {buffer.name!r} has the wrong number of indices",
         where,
         len(indices),
         buffer.rank,
@@ -95,7 +95,7 @@ def _check_write(block: ComputeBlock, where: str) -> None:
     _check_indices(block.output, block.indices, where)
     reducer = block.reducer
     if reducer is None:
-        _check(block.init is None and block.arg is None, "init and arg belong to reducers", where)
+        _check(block.init is None and block.arg is None, "init and arg need a reducer", where)
         _check_dtype(block.body, block.output.dtype, where)
         return
     _check(reducer in REDUCERS, "unknown reducer", where, reducer, ", ".join(REDUCERS))
@@ -116,7 +116,7 @@ def _check_write(block: ComputeBlock, where: str) -> None:
 
 
 def _check_dtype(expr: Expr, dtype: str, where: str) -> None:
-    _check(expr.dtype == dtype, "what is written has another dtype than its buffer", where, expr.dtype, dtype)
+    _check(expr.dtype == dtype, "the value written has another dtype than its buffer", where, expr.dtype, dtype)
 
 
 def _check_unique(names: Iterable[str], what: str, where: str) -> None:

@@ -65,7 +65,7 @@ def _check_symbols(new: RuntimeModule, attached: Sequence[RuntimeModule]) -> Non
         other = next((each for each in attached if symbol in each.symbols()), None)
         if other is not None:
             raise PassError(
-                f"two modules answer to {symbol!r}",
+                f"two modules define the symbol {symbol!r}",
                 found=f"{other.kind} and {new.kind}",
                 expected="each symbol once",
             )

@@ -104,7 +104,7 @@ class BindParams(Pass):
             solve_symbols(specs, [constant.data.shape for constant in constants.values()], values)
         except KernelyardError as error:
             raise PassError(
-                f"the constants do not fit the parameters of @{self._function}: {error.message}",
+                f"the constants do not match the parameters of @{self._function}: {error.message}",
                 where=error.where,
                 found=error.found,
                 expected=error.expected,

@@ -77,7 +77,7 @@ def _with_callees(module: IRModule, entry: str) -> set[str]:
     shared = sorted(name for name in names & others if name in module.graph_functions())
     if shared:
         raise PassError(
-            "sizes are bound in one function, and another entry function calls what it calls",
+            "binding sizes in one function would change functions that another entry function calls",
             where=f"@{entry}",
             found=", ".join(f"@{name}" for name in shared),
             hint="bind before functions are shared, or in all functions",

@@ -181,7 +181,7 @@ def _decide(pattern: FusionPattern, match: Match) -> Group | Decline:
         if isinstance(answer, Decline):
             return answer
         if not isinstance(answer, Accept):
-            raise PatternError("a check must answer Accept() or Decline(code, message)", found=repr(answer))
+            raise PatternError("a check must return Accept() or Decline(code, message)", found=repr(answer))
         return Group(pattern, match, _attributes(pattern, match))
     except Exception as error:  # a vendor's code: whatever it raises declines this match and nothing else
         log.warning("the check of pattern %s failed", pattern.name, exc_info=True)

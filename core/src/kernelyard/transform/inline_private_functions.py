@@ -46,7 +46,7 @@ def _check_ends(left: dict[str, set[str]]) -> None:
     while left:
         leaves = {name for name, callees in left.items() if not callees}
         if not leaves:
-            raise PassError("private functions call each other in a circle", found=", ".join(sorted(left)))
+            raise PassError("private functions are recursive", found=", ".join(sorted(left)))
         left = {name: callees - leaves for name, callees in left.items() if name not in leaves}
 
 

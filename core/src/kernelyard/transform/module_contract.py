@@ -26,7 +26,7 @@ def check_module(made: object, wanted: Sequence[str]) -> RuntimeModule:
     _check_constants(made.constants())
     saved = made.save_to_bytes()
     if not isinstance(saved, bytes):
-        raise PluginContractError("its RuntimeModule does not become bytes", found=type(saved).__name__)
+        raise PluginContractError("its RuntimeModule cannot be serialized", found=type(saved).__name__)
     return made
 
 
@@ -38,12 +38,12 @@ def _check_symbols(symbols: Sequence[object], wanted: Sequence[str]) -> None:
     found = ", ".join(map(str, symbols)) or "no functions"
     if missing:
         raise PluginContractError(
-            "its RuntimeModule lacks regions that it was asked for", found=found, expected=", ".join(missing)
+            "its RuntimeModule lacks regions that were requested", found=found, expected=", ".join(missing)
         )
     others = [symbol for symbol in symbols if symbol not in wanted]
     if others:  # they could be somebody else's
         raise PluginContractError(
-            f"its RuntimeModule has a function {others[0]!r} that nobody asked for", expected=", ".join(wanted)
+            f"its RuntimeModule has a function {others[0]!r} that was not requested", expected=", ".join(wanted)
         )
 
 

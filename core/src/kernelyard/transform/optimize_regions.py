@@ -70,14 +70,14 @@ class OptimizeRegions(Pass):
         backend = region.attrs[CODEGEN]
         reason = error.message if isinstance(error, KernelyardError) else repr(error)
         violation = PluginContractError(
-            f"what {backend} does to the region {region.attrs.get(GLOBAL_SYMBOL, name)} failed: {reason}",
+            f"the optimization by {backend} of the region {region.attrs.get(GLOBAL_SYMBOL, name)} failed: {reason}",
             found=getattr(error, "found", None),
             expected=getattr(error, "expected", None),
             hint="report this to the plugin's authors; leave the backend out to go on",
         )
         if self.strict:
             raise violation from error
-        log.warning("what %s does to its regions failed; they stay as they were", backend, exc_info=True)
+        log.warning("the optimization by %s of its regions failed; they stay unchanged", backend, exc_info=True)
         if self.recorder is not None:
             self.recorder.violated(backend, (), violation.message)
 

@@ -18,7 +18,7 @@ COLORS = {"active": "green", "unavailable": "yellow", "blocked": "yellow", "inco
 @click.command("backends")
 @json_option
 def command(as_json: bool) -> None:
-    """List the installed plugins, their states and what is wrong with one."""
+    """List the installed plugins with their states and faults."""
     infos = backends()
     if as_json:
         print_json([asdict(info) for info in infos])

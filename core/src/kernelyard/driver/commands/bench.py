@@ -26,10 +26,8 @@ PERCENTILES = (10, 50, 90, 99)
 @click.argument("model", type=click.Path(path_type=Path))
 @click.option("--repeat", default=100, show_default=True, type=click.IntRange(1), help="Timed runs.")
 @click.option("--warm-up", default=10, show_default=True, type=click.IntRange(0), help="Runs before that.")
-@click.option("--profile", "with_profile", is_flag=True, help="Also show where the time goes, step by step.")
-@click.option(
-    "--trace", type=click.Path(path_type=Path, dir_okay=False), help="Write the steps for Perfetto or Chrome."
-)
+@click.option("--profile", "with_profile", is_flag=True, help="Also print a profile of the steps.")
+@click.option("--trace", type=click.Path(path_type=Path, dir_okay=False), help="Write a trace for Perfetto or Chrome.")
 @dim_option
 @threads_option
 @compile_options

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 ARTIFACT_SUFFIX = ".kyar"
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 dim_option = click.option(
     "--dim", "dim_values", multiple=True, metavar="NAME=N", help="Size of a symbolic dimension (default: 1)."
 )
@@ -68,13 +68,13 @@ class CompileOptions:
         given |= {"--precision": self.precision}
         for name, value in given.items():
             if value:
-                raise click.UsageError(f"{name} is for compiling, and {artifact} is compiled already")
+                raise click.UsageError(f"{name} is an option of compilation, and {artifact} is compiled already")
 
 
 def compile_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of `CompileOptions`; the function gets them as `how: CompileOptions`."""
 
-    @click.option("--target", metavar="NAME", help="cpu, cuda, or another that a plugin is for (default: cpu).")
+    @click.option("--target", metavar="NAME", help="cpu, cuda, or another that a plugin supports (default: cpu).")
     @click.option(
         "--backends", metavar="LIST", help="Names in order of preference, auto or none: a,b,c (default: auto)."
     )
@@ -82,7 +82,7 @@ def compile_options(function: Callable[..., Any]) -> Callable[..., Any]:
     @click.option(
         "--require", multiple=True, metavar="BACKEND=SHARE", help="Fail if BACKEND runs less of the FLOPs: dnnl=0.9."
     )
-    @click.option("--strict", is_flag=True, help="Fail where a plugin breaks its word.")
+    @click.option("--strict", is_flag=True, help="Fail where a plugin violates its contract.")
     @click.option(
         "--exclude-pattern", "exclude_patterns", multiple=True, metavar="NAME", help="Do not offload this pattern."
     )

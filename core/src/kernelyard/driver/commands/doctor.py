@@ -25,14 +25,14 @@ from kernelyard.runtime.text_table import aligned
 FAULTS = ("broken", "incompatible", "unavailable")
 # Parts of which one should be usable: the extra that installs it, and the consequence of having none.
 NEEDED_PARTS = {
-    "code_generator": ("cpu", "what no library takes runs on the slow reference interpreter"),
+    "code_generator": ("cpu", "ops that no library supports run on the slow reference interpreter"),
     "frontend": ("onnx", "only IRModules can be compiled"),
 }
 LIBRARIES = ("numpy", "apache-tvm-ffi", "pluggy", "ml_dtypes")
 
 
 @click.command("doctor")
-@click.option("--retry", is_flag=True, help="Try every plugin out anew, whatever is remembered of it.")
+@click.option("--retry", is_flag=True, help="Load every plugin in a trial process again, and ignore cached results.")
 @json_option
 @click.pass_context
 def command(ctx: click.Context, retry: bool, as_json: bool) -> None:

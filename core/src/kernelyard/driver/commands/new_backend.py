@@ -62,9 +62,9 @@ def check_name(name: str) -> None:
 
     if not NAME.fullmatch(name):
         expected = "lower-case letters and digits, beginning with a letter, words joined by single hyphens"
-        raise PluginError(f"{name!r} is no name for a backend", expected=expected)
+        raise PluginError(f"{name!r} is not a valid backend name", expected=expected)
     if name in RESERVED:
-        raise PluginError(f"the name {name!r} has a meaning already", expected=f"none of {', '.join(RESERVED)}")
+        raise PluginError(f"the name {name!r} is reserved", expected=f"none of {', '.join(RESERVED)}")
     taken = [" ".join(distribution_of(entry)) for entry in find(GROUP).entries if entry.name == name]
     if taken:
         raise PluginError(f"the name {name!r} is taken by an installed plugin", found=taken[0], hint="choose another")

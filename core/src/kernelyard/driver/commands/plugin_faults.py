@@ -22,7 +22,7 @@ SLOW_SECONDS = 2.0  # that import, hooks and probe may take together; every comp
 
 def faults_of(info: BackendInfo) -> list[str]:
     """List the faults that make an active plugin useless, a sentence each."""
-    faults = [] if info.provides else ["its manifest provides nothing: it is never asked"]
+    faults = [] if info.provides else ["its manifest provides nothing: it is never used"]
     if "backend" in info.provides:
         faults += _pattern_faults(info)
     undriven = [kind for kind in info.targets if kind not in device_kinds()]
@@ -101,4 +101,4 @@ def _pattern_faults(info: BackendInfo) -> Iterator[str]:
         for name in [name for name, count in counts.items() if count > 1]:
             yield f"{counts[name]} patterns for {kind} are called {name!r}: reports cannot tell them apart"
     if not has_any:
-        yield f"it has no patterns for {', '.join(info.targets) or 'any target'}: it is never asked"
+        yield f"it has no patterns for {', '.join(info.targets) or 'any target'}: it is never used"

@@ -51,12 +51,12 @@ def aligned_bytes(nbytes: int) -> np.ndarray:
     """Return an uninitialised uint8 array of `nbytes`, 64-byte aligned; the system commits its pages when they are
     touched.
 
-    Raises: ExecutionError when there is not enough memory.
+    Raises: ExecutionError when out of memory.
     """
     try:
         buffer = np.empty(nbytes + ALIGNMENT, np.uint8)
     except (MemoryError, ValueError, OverflowError) as error:
-        raise ExecutionError("there is not enough memory", found=f"{nbytes} bytes are needed") from error
+        raise ExecutionError("out of memory", found=f"{nbytes} bytes are needed") from error
     offset = -address_of(buffer) % ALIGNMENT
     return buffer[offset : offset + nbytes]
 

@@ -139,7 +139,7 @@ class RuntimeModule(ABC):
 
         Only modules that have such functions override it. Raises: ExecutionError.
         """
-        raise ExecutionError(f"{symbol} of a {self.kind} module does not make its results itself")
+        raise ExecutionError(f"{symbol} of a {self.kind} module does not allocate its results")
 
     @abstractmethod
     def save_to_bytes(self) -> bytes:

@@ -93,7 +93,7 @@ def stacked(
     """
     shapes = {item.shape for item in items}
     if len(shapes) > 1:
-        raise ShapeError("what a loop collects changes its shape", found=" and ".join(map(str, sorted(shapes))))
+        raise ShapeError("the values that a loop stacks differ in shape", found=" and ".join(map(str, sorted(shapes))))
     if items:
         return stack(items)
     known = [dims.evaluate(dim, values) if dims.symbols_of(dim) <= values.keys() else 0 for dim in spec.shape[1:]]
@@ -128,7 +128,7 @@ def _check(spec: TensorSpec, axis: int, dim: Dim, size: int, values: dict[str, i
         expected = dims.evaluate(dim, values)
     except ShapeError as error:
         raise InputShapeError(
-            f"the size of axis {axis} cannot be", where=_place(spec), found=size, expected=f"{dim}: {error.message}"
+            f"axis {axis} has an impossible size", where=_place(spec), found=size, expected=f"{dim}: {error.message}"
         ) from error
     if expected != size:
         known = ", ".join(f"{name} = {values[name]}" for name in sorted(dims.symbols_of(dim)))

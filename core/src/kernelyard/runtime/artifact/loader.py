@@ -137,6 +137,6 @@ def _load_module(entry: EntryPoint, kind: str, data: bytes, constants: Mapping[s
         ) from error
     if not isinstance(module, RuntimeModule) or module.kind != kind:
         raise PluginContractError(
-            f"the loader of {kind!r} gave something else", where=owner, found=repr(module), expected="a RuntimeModule"
+            f"the {kind!r} loader returned another object", where=owner, found=repr(module), expected="a RuntimeModule"
         )
     return module

@@ -106,13 +106,13 @@ def import_dense(value: Any, stream: int | None) -> tuple[int, tuple[int, ...], 
         tensor = tvm_ffi.from_dlpack(Producer())
     except Exception as error:
         raise InputTypeError(
-            "a feed cannot be taken in through DLPack", found=f"{type(value).__name__}: {error}"
+            "a feed cannot be imported through DLPack", found=f"{type(value).__name__}: {error}"
         ) from error
     if not tensor.is_contiguous():
         raise InputTypeError(
-            "a feed on a device is not dense",
+            "a feed on a device is not contiguous",
             found=f"strides {tuple(tensor.strides)}",
-            expected="rows one after the other",
-            hint="make it dense first: x.contiguous()",
+            expected="a contiguous array in row-major order",
+            hint="make it contiguous first: x.contiguous()",
         )
     return tensor.data_ptr(), tuple(tensor.shape), str(tensor.dtype), tensor

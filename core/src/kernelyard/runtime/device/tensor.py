@@ -103,17 +103,17 @@ def as_array(value: Any, dtype: str | None = None) -> np.ndarray:
         return _from_dlpack(value)
     if hasattr(value, "__array__"):
         return np.asarray(value)
-    raise InputTypeError("a feed is no tensor", found=type(value).__name__, expected="an array, or nested lists")
+    raise InputTypeError("a feed is not an array", found=type(value).__name__, expected="an array, or nested lists")
 
 
 def _from_numbers(value: Any, dtype: str | None) -> np.ndarray:
     try:
         array = np.asarray(value)
         if array.dtype.kind not in "biuf":
-            raise InputTypeError("a feed has elements that are no numbers", found=str(array.dtype))
+            raise InputTypeError("a feed has elements that are not numbers", found=str(array.dtype))
         return array if dtype is None else array.astype(dtypes.to_numpy(dtype))
     except (ValueError, TypeError, OverflowError) as error:
-        raise InputTypeError("a nested list is no tensor", found=str(error), expected="equally long rows") from error
+        raise InputTypeError("a nested list is not an array", found=str(error), expected="equally long rows") from error
 
 
 def _from_dlpack(value: Any) -> np.ndarray:
@@ -140,10 +140,10 @@ def _through_ffi(value: Any) -> np.ndarray:
         dtype = dtypes.to_numpy(str(tensor.dtype))
     except Exception as error:
         raise InputTypeError(
-            "a feed cannot be taken in through DLPack", found=f"{type(value).__name__}: {error}"
+            "a feed cannot be imported through DLPack", found=f"{type(value).__name__}: {error}"
         ) from error
     if not tensor.is_contiguous():
-        raise InputTypeError("a feed of this type must be dense", found=f"{dtype.name}, strides {tensor.strides}")
+        raise InputTypeError("a feed of this type must be contiguous", found=f"{dtype.name}, strides {tensor.strides}")
     count = int(np.prod(tensor.shape)) * dtype.itemsize
     if not count:
         return np.empty(tuple(tensor.shape), dtype)

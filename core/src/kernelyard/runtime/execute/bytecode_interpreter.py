@@ -115,7 +115,7 @@ class BytecodeInterpreter:
         """
         if depth > MAX_DEPTH:
             raise ExecutionError(
-                "functions call each other too deeply",
+                "the maximum call depth is exceeded",
                 where=self._vm_function.name,
                 expected=f"at most {MAX_DEPTH} calls",
             )
@@ -191,7 +191,7 @@ class Frame:
         outputs, vm_function = instruction.outputs, self._vm_function
         if len(arrays) != len(outputs):
             raise ExecutionError(
-                "an instruction has another number of results",
+                "an instruction returns the wrong number of results",
                 where=f"{vm_function.name}, {instruction}",
                 found=len(arrays),
             )
@@ -230,7 +230,7 @@ def _check_kinds(specs: Sequence[TensorSpec], values: Arrays, where: str) -> Non
     """Tensors stand for tensors, and closures for closures. Raises: ExecutionError."""
     if len(specs) != len(values):
         raise ExecutionError(
-            "a function is given another number of values", where=where, found=len(values), expected=len(specs)
+            "a function is called with the wrong number of values", where=where, found=len(values), expected=len(specs)
         )
     for spec, value in zip(specs, values, strict=True):
         if isinstance(spec, ClosureSpec) != isinstance(value, Closure):

@@ -62,7 +62,7 @@ class EntryFunction:
         """Return feeds by name in the order of the inputs, after the `first` by position. Raises: InputNameError."""
         if type(feeds) is not dict and not isinstance(feeds, Mapping):  # dict first: the other question takes longer
             raise InputNameError(
-                "the feeds have no names",
+                "the feeds must be given by name",
                 where=self._function.name,
                 found=type(feeds).__name__,
                 expected=f"a dictionary of {', '.join(map(repr, self._function.inputs))}",
@@ -122,10 +122,10 @@ class EntryFunction:
     def _fail_names(self, feeds: Mapping[str, Any], names: Sequence[str]) -> NoReturn:
         missing = [name for name in names if name not in feeds]
         unknown = [name for name in feeds if name not in names]
-        parts = [f"no feed is called {name!r}" for name in missing] + [f"{name!r} is no input" for name in unknown]
+        parts = [f"the feed {name!r} is missing" for name in missing] + [f"{name!r} is no input" for name in unknown]
         hint = next(filter(None, (did_you_mean(name, missing or names) for name in unknown)), None)
         raise InputNameError(
-            "the feeds are not the program's inputs",
+            "the feeds do not match the program's inputs",
             where=self._function.name,
             found="; ".join(parts),
             expected=", ".join(map(repr, self._function.inputs)) or "no feeds",

@@ -169,7 +169,7 @@ class Executable:
         """
         if self._report is None:
             if self._report_json is None:
-                raise ExecutionError("this executable carries no report")
+                raise ExecutionError("this executable has no report")
             from kernelyard.runtime.report import Report
 
             self._report = Report.from_json(self._report_json)

@@ -53,7 +53,7 @@ def _message(plan: ExecutionPlan, step: Step, error: NoImplementationError, exec
     sizes = ", ".join(f"{name} = {value}" for name, value in sorted(plan.values.items()))
     kernels = ", ".join(each.symbol for each in executable.fallbacks[step.symbol].steps)
     reason = f"{error.message}{f', {sizes}' if sizes else ''}"
-    return f"{label.kind} does not run {step.symbol}{of_node}: {reason}; these kernels do: {kernels}"
+    return f"{label.kind} does not run {step.symbol}{of_node}: {reason}; these kernels run instead: {kernels}"
 
 
 def replace_steps(program: Program, fallbacks: Mapping[str, Program]) -> Program:

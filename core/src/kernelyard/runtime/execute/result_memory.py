@@ -48,7 +48,7 @@ class ResultMemory:
     def empty(self, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
         """Return an uninitialised dense array, 64-byte aligned; its memory comes back when no view of it is left.
 
-        Raises: ExecutionError when there is not enough memory.
+        Raises: ExecutionError when out of memory.
         """
         size = size_class(prod(shape) * dtype.itemsize)
         block = self._take(size)

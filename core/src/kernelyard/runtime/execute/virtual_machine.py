@@ -96,7 +96,7 @@ class VirtualMachine:
         self.driver = self.device.open()
         self.threads = threads or executable.threads
         if contexts is not None and contexts < 1:
-            raise ExecutionError("a machine needs at least one context", found=contexts)
+            raise ExecutionError("a virtual machine needs at least one execution context", found=contexts)
         self.constants: DeviceConstants | None = None  # on a device
         make_context: Callable[[bool], ExecutionContext] = partial(
             ExecutionContext, bound_program_type=self.bound_program_type

@@ -62,7 +62,7 @@ def _refuse(reasons: Mapping[str, str]) -> None:
             "the model cannot run without Python",
             where=f"entry function {name!r}",
             found=reason,
-            hint="compile it as found says, or leave out standalone=True: kernelyard.load loads the library then",
+            hint="compile it as stated in found, or leave out standalone=True: kernelyard.load loads the library then",
         )
 
 
@@ -90,7 +90,7 @@ def _needs_python(executable: Executable, entry: Program | VMFunction, native: M
     if not executable.target.startswith("cpu"):
         return f"the model was compiled for {executable.target}; C programs run models for the CPU"
     if isinstance(entry, VMFunction):
-        return "it has branches, loops, or sizes that depend on values: kernelyard.load runs it in Python"
+        return "it has control flow or data-dependent sizes: kernelyard.load runs it in Python"
     for step in entry.steps:
         if step.module not in native:
             module = executable.modules[step.module]

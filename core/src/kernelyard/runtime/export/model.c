@@ -11,7 +11,7 @@ static int32_t ky_place_constants(ky_model* model) {
     model->constants[i] = (void*)bytes;
     if ((uintptr_t)bytes % KY_ALIGNMENT == 0) continue;
     model->constants[i] = model->owned[i] = ky_allocate(ky_constants[i].nbytes);
-    if (!model->owned[i]) return ky_fail(KY_NO_MEMORY, "there is not enough memory");
+    if (!model->owned[i]) return ky_fail(KY_NO_MEMORY, "out of memory");
     memcpy(model->owned[i], bytes, (size_t)ky_constants[i].nbytes);
   }
   return KY_OK;
@@ -21,7 +21,7 @@ static int32_t ky_prepare_kernels(ky_model* model) {
   for (int32_t i = 0; i < KY_KERNELS; i++) {
     const ky_kernel* kernel = &ky_kernels[i];
     model->given[i] = calloc((size_t)kernel->num_constants + 1, sizeof(void*));
-    if (!model->given[i]) return ky_fail(KY_NO_MEMORY, "there is not enough memory");
+    if (!model->given[i]) return ky_fail(KY_NO_MEMORY, "out of memory");
     for (int32_t k = 0; k < kernel->num_constants; k++) model->given[i][k] = model->constants[kernel->constants[k]];
     int32_t status = kernel->prepare(model->given[i], ky_threads_of(model, kernel), &model->shared[i]);
     if (status == KY_WRONG_CPU)
@@ -73,7 +73,7 @@ ky_model* ky_create(int32_t threads) {
   }
   ky_model* model = calloc(1, sizeof *model);
   if (!model) {
-    ky_fail(KY_NO_MEMORY, "there is not enough memory");
+    ky_fail(KY_NO_MEMORY, "out of memory");
     return NULL;
   }
   pthread_mutex_init(&model->lock, NULL);

@@ -131,7 +131,7 @@ static int32_t ky_check_output(const ky_program* program, int32_t output, const 
 static int32_t ky_output_sizes(const ky_program* program, const int64_t* sizes, int32_t output, int64_t* shape) {
   program->output_dims(sizes, output, shape);
   for (int32_t axis = 0; axis < program->outputs[output].rank; axis++)
-    if (shape[axis] < 0) return ky_fail(KY_BAD_TENSOR, "%s: inputs of these sizes do not fit", program->outputs[output].name);
+    if (shape[axis] < 0) return ky_fail(KY_BAD_TENSOR, "%s: the sizes of the inputs are inconsistent", program->outputs[output].name);
   return KY_OK;
 }
 
@@ -159,7 +159,7 @@ static int32_t ky_grow(char** memory, int64_t* has, int64_t nbytes) {
   free(*memory);
   *memory = ky_allocate(nbytes);
   *has = *memory ? nbytes : 0;
-  return *memory ? KY_OK : ky_fail(KY_NO_MEMORY, "there is not enough memory: %lld bytes are needed", (long long)nbytes);
+  return *memory ? KY_OK : ky_fail(KY_NO_MEMORY, "out of memory: %lld bytes are needed", (long long)nbytes);
 }
 
 static int ky_overlap(const ky_register* a, const ky_register* b) { return a->first <= b->last && b->first <= a->last; }
@@ -186,7 +186,7 @@ static int32_t ky_lay_out(ky_plan* plan, int32_t* placed, char* done) {
       if (!done[r] && registers[r].first <= registers[r].last && (next < 0 || plan->nbytes[r] > plan->nbytes[next])) next = r;
     if (next < 0) return KY_OK;
     int64_t offset = ky_first_gap(plan, placed, count, next), end = offset + ky_aligned(plan->nbytes[next]);
-    if (end > KY_MOST_BYTES) return ky_fail(KY_NO_MEMORY, "there is not enough memory");
+    if (end > KY_MOST_BYTES) return ky_fail(KY_NO_MEMORY, "out of memory");
     for (; place > 0 && plan->offsets[placed[place - 1]] > offset; place--) placed[place] = placed[place - 1];
     placed[place] = next;
     plan->offsets[next] = offset;
@@ -225,7 +225,7 @@ static int32_t ky_fill_plan(ky_model* model, ky_plan* plan) {
   size_t registers = (size_t)plan->program->num_registers + 1;
   int32_t* placed = calloc(registers, sizeof *placed);
   char* done = calloc(registers, 1);
-  status = placed && done ? ky_lay_out(plan, placed, done) : ky_fail(KY_NO_MEMORY, "there is not enough memory");
+  status = placed && done ? ky_lay_out(plan, placed, done) : ky_fail(KY_NO_MEMORY, "out of memory");
   free(placed), free(done);
   if (status) return status;
   pthread_mutex_lock(&ky_binding);
@@ -270,7 +270,7 @@ static int32_t ky_find_plan(ky_model* model, ky_lane* lane, const ky_program* pr
     }
   }
   ky_plan* made = ky_new_plan(program, sizes);
-  if (!made) return ky_fail(KY_NO_MEMORY, "there is not enough memory");
+  if (!made) return ky_fail(KY_NO_MEMORY, "out of memory");
   int32_t status = ky_fill_plan(model, made);
   if (status) {
     ky_free_plan(made);
@@ -385,7 +385,7 @@ int32_t ky_run(ky_model* model, int32_t function, const DLTensor* inputs, int32_
   int32_t status = ky_check_call(program, inputs, outputs, sizes);
   if (status) return status;
   ky_lane* lane = ky_take_lane(model);
-  if (!lane) return ky_fail(KY_NO_MEMORY, "there is not enough memory");
+  if (!lane) return ky_fail(KY_NO_MEMORY, "out of memory");
   status = ky_run_on(model, lane, program, sizes, inputs, outputs);
   ky_give_back(model, lane);
   return status;

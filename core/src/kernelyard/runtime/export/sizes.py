@@ -89,7 +89,7 @@ class SizeFunctions:
             if register.kind == "alias":
                 misfit += f" || nbytes[{number}] != nbytes[{register.source}]"
             if any(isinstance(dim, dims.SymbolicDim) for dim in register.shape) or register.kind == "alias":
-                yield f"  if ({misfit}) return {_fail(f'{where}: inputs of these sizes do not fit')};"
+                yield f"  if ({misfit}) return {_fail(f'{where}: the sizes of the inputs are inconsistent')};"
 
     def _nbytes(self, register: Register) -> str:
         shape = array("int64_t", map(self._c, register.shape))
@@ -107,7 +107,7 @@ def _place(spec: TensorSpec, axis: int, dim: Dim) -> str:
 
 def _undecided(spec: TensorSpec, axis: int, dim: Dim, unknown: Sequence[str]) -> str:
     names = " and ".join(unknown)
-    return _fail(f"{spec.name}: axis {axis} is {dim}, which does not say what {names} are")
+    return _fail(f"{spec.name}: axis {axis} is {dim}, which does not determine {names}")
 
 
 def _checked(call: str) -> str:

@@ -101,6 +101,6 @@ static inline int32_t ky_expect(int64_t found, int64_t expected, const char* nam
 static inline int32_t ky_equal(int64_t left, int64_t right, const char* where, const char* left_dim, const char* right_dim) {
   if (left != KY_NONE && left == right) return KY_OK;
   if (ky_lacks(left, right))
-    return ky_fail(KY_BAD_TENSOR, "%s: inputs of these sizes do not fit: %s or %s has no value", where, left_dim, right_dim);
-  return ky_fail(KY_BAD_TENSOR, "%s: inputs of these sizes do not fit: %s is %lld, but %s is %lld", where, left_dim, (long long)left, right_dim, (long long)right);
+    return ky_fail(KY_BAD_TENSOR, "%s: the sizes of the inputs are inconsistent: %s or %s has no value", where, left_dim, right_dim);
+  return ky_fail(KY_BAD_TENSOR, "%s: the sizes of the inputs are inconsistent: %s is %lld, but %s is %lld", where, left_dim, (long long)left, right_dim, (long long)right);
 }

@@ -81,7 +81,7 @@ def load_named(group: str, name: str, kind: type = object) -> Any:
         return None
     if len(fitting) > 1:
         raise PluginError(
-            f"several distributions bring {name!r}",
+            f"several distributions provide {name!r}",
             where=f"entry points of {group}",
             found=", ".join(map(_origin, fitting)),
             hint="pip uninstall all but one of them",
@@ -92,13 +92,13 @@ def load_named(group: str, name: str, kind: type = object) -> Any:
         loaded = entry.load()
     except (Exception, SystemExit) as error:
         raise PluginError(
-            f"{_origin(entry)} brings {name!r}, which cannot be imported",
+            f"{_origin(entry)} provides {name!r}, which cannot be imported",
             where=where,
             found=f"{type(error).__name__}: {error}",
             hint=f"pip install --upgrade {distribution_of(entry)[0]}",
         ) from error
     if not isinstance(loaded, kind):
-        message = f"{_origin(entry)} brings {name!r}, which is something else"
+        message = f"{_origin(entry)} provides {name!r}, which is something else"
         raise PluginContractError(message, where=where, found=repr(loaded), expected=f"a {kind.__name__}")
     return loaded
 

@@ -205,7 +205,7 @@ class _Linking:
         if name in self._globals:
             return self._defined(*self._globals[name])
         if name not in self._imports:
-            raise UnlinkableError(f"nothing is called {name!r}")
+            raise UnlinkableError(f"undefined symbol {name!r}")
         return self._imports[name]
 
     def _defined(self, each: _Object, symbol: _Symbol) -> int:
@@ -221,7 +221,7 @@ class _Linking:
         protect = ctypes.CDLL(None, use_errno=True).mprotect
         protect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
         if protect(self._base, self._protected, mmap.PROT_READ | mmap.PROT_EXEC):
-            raise UnlinkableError(f"the system does not run code in memory (error {ctypes.get_errno()})")
+            raise UnlinkableError(f"the system does not allow executable memory (error {ctypes.get_errno()})")
 
 
 def _global_symbols(objects: Sequence[_Object]) -> dict[str, tuple[_Object, _Symbol]]:

@@ -38,7 +38,7 @@ class Toolchain:
                 return (found, *words[1:])
         kind = f"{self.language} compiler"
         raise ToolchainError(
-            f"there is no {kind} called {chosen}" if chosen else f"there is no {kind} here",
+            f"there is no {kind} called {chosen}" if chosen else f"no {kind} was found",
             expected=None if chosen else ", ".join(self.names),
             hint=self.install_hint,
         )

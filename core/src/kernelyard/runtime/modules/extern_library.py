@@ -146,6 +146,6 @@ def load(data: bytes, constants: Mapping[str, np.ndarray]) -> RuntimeModule:
     """
     fields, code = unpack_module(data, b"", SCHEMA, KIND)
     if "target" in fields:
-        message = "the module holds CUDA kernels in the form of kernelyard 0.1, which are a kind of their own now"
+        message = "the module holds CUDA kernels in the format of kernelyard 0.1, which is no longer supported"
         raise ArtifactVersionError(message, where=KIND, hint="compile the model again")
     return ExternLibrary(bytes(code), fields.texts("symbols"))

@@ -101,4 +101,4 @@ def _shape_error(program: Program, register: int, values: Mapping[str, int], mes
 
 def _misfit(where: str | None, values: Mapping[str, int], message: str) -> ShapeError:
     given = ", ".join(f"{name} = {value}" for name, value in sorted(values.items()))
-    return ShapeError(f"inputs of these sizes do not fit: {message}", where=where, found=given or None)
+    return ShapeError(f"the sizes of the inputs are inconsistent: {message}", where=where, found=given or None)

@@ -257,4 +257,4 @@ def _check_results(program: Program, where: str) -> None:
             raise corrupted(f"{where}, output {spec.name!r}", register.spec, repr(spec))
     names = [spec.name for spec in program.inputs]
     if len(set(names)) != len(names):
-        raise corrupted(where, names, "input names that differ")
+        raise corrupted(where, names, "distinct input names")
