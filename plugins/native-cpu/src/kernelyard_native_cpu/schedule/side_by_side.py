@@ -65,9 +65,13 @@ def _operand(block: ComputeBlock) -> tuple[Expr, IterVar, Steps] | None:
         if row not in spatial or not _lies_far_apart(load, spatial[row], steps):
             continue
         if _multiplies_wide_matrix(block, load, spatial[row], steps):
-            used = next((e for e in walk(block.body) if isinstance(e, Cast) and e.x == load), load)
-            return used, spatial[row], steps
+            return _as_used(load, block), spatial[row], steps
     return None
+
+
+def _as_used(load: Load, block: ComputeBlock) -> Expr:
+    """Return a load as the block uses it: cast, or as it is."""
+    return next((e for e in walk(block.body) if isinstance(e, Cast) and e.x == load), load)
 
 
 def _lies_far_apart(load: Load, row: IterVar, steps: Steps) -> bool:
