@@ -108,7 +108,7 @@ def test_state_that_does_not_fit_changes_nothing() -> None:
     with pytest.raises(FrontendError, match="does not fit the module") as error:
         net.load_state_dict({**{n: a for n, a in state.items() if n != "extra.0"}, "extra.1": state["extra.0"]})
     assert error.value.hint == "did you mean 'extra.0'?"
-    with pytest.raises(FrontendError, match="do not match the parameter") as error:
+    with pytest.raises(FrontendError, match="do not fit the parameter") as error:
         net.load_state_dict({**state, "extra.0": np.ones(5, np.float32)})
     assert error.value.where == "extra.0"
     assert net.state_dict() == {}
