@@ -55,9 +55,7 @@ def loop(node: Node) -> Sequence[Value | None]:
     starts: list[Expr] = []
     for value in node.inputs[2:]:
         if not isinstance(value, Expr):
-            node.undecided(
-                "it carries something that is not a tensor", *(e for e in (limit, condition) if e is not None)
-            )
+            node.undecided("a loop-carried value is not a tensor", *(e for e in (limit, condition) if e is not None))
         starts.append(value)
     goes_on = Constant(np.array(True)) if condition is None else condition
 
@@ -104,7 +102,7 @@ def _may_unroll(body: onnx.GraphProto, turns: int) -> bool:
 
 
 def _tensor(node: Node, value: Value | None) -> Expr:
-    return value if isinstance(value, Expr) else node.reject("its body makes something that is not a tensor")
+    return value if isinstance(value, Expr) else node.reject("its body returns a value that is not a tensor")
 
 
 def _append(node: Node, stacks: Sequence[list[Expr]], values: Sequence[Value | None]) -> None:
@@ -114,7 +112,7 @@ def _append(node: Node, stacks: Sequence[list[Expr]], values: Sequence[Value | N
 
 def _stacked(node: Node, items: Sequence[Expr], axis: int) -> Expr:
     if not items:
-        node.reject("it takes no turn, so that the type of what it collects is not known")
+        node.reject("it runs no iteration, so that the type of its scan outputs is unknown")
     return node.stack(items, node.axis(axis, node.rank(items[0]) + 1))
 
 
@@ -149,7 +147,7 @@ def scan_of_batches(node: Node) -> Sequence[Value | None]:
     batch = node.fixed(node.shape(inputs[0])[0], "size of its batch")
     turns = node.fixed(_length(node, inputs[number:], [1] * count), "length of its sequences")
     if batch * turns * len(body.node) > MAX_UNROLLED_NODES:
-        node.reject("it takes too many turns")
+        node.reject("its unrolled iterations have too many nodes")
     directions = node.attr("directions") or (0,) * count
     targets = [(0, 0)] * (len(body.output) - number)
     made: list[list[Expr]] = [[] for _ in body.output]
@@ -161,7 +159,7 @@ def scan_of_batches(node: Node) -> Sequence[Value | None]:
 
 
 def _length(node: Node, scanned: Sequence[Expr], axes: Sequence[int]) -> Dim:
-    return node.shape(scanned[0])[axes[0]] if scanned else node.reject("it scans over nothing")
+    return node.shape(scanned[0])[axes[0]] if scanned else node.reject("it has no scan input")
 
 
 @dataclass(frozen=True)

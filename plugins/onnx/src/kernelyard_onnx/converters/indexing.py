@@ -103,7 +103,7 @@ def top_k(node: Node) -> Sequence[Expr]:
         return _top_k(node, int(known.reshape(-1)[0]))
     x = node.input(0)
     axis = node.axis(node.attr("axis", -1), node.rank(x))
-    everything = _top_k(node, node.fixed(node.shape(x)[axis], "axis that it looks at"))
+    everything = _top_k(node, node.fixed(node.shape(x)[axis], "size of its axis"))
     (k,) = node.sizes(node.input(1), "k")
     return [node.slice(part, axis, 0, k) for part in everything]
 

@@ -88,11 +88,11 @@ class Loop:
                 return graph, header, states
             del problems[listed:]
             types = wider
-        return self.node.reject("the types of what it carries never settle")
+        return self.node.reject("the types of its loop-carried values do not converge")
 
     def _wider(self, old: TensorType, new: TensorType) -> TensorType:
         if old.dtype != new.dtype or old.rank != new.rank:
-            self.node.reject(f"it carries {old!r} into a turn, and {new!r} out of it")
+            self.node.reject(f"a loop-carried value is {old!r} before an iteration, and {new!r} after it")
         return TensorType(tuple(map(self._wider_size, old.shape, new.shape)), old.dtype)
 
     def _wider_size(self, old: Dim, new: Dim) -> Dim:
