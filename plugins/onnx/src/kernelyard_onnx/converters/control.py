@@ -24,7 +24,7 @@ from kernelyard_onnx.values import Value
 if TYPE_CHECKING:
     import onnx
 
-# Unrolled code grows with every turn: loops beyond this stay loops.
+# Unrolled code grows with every iteration: loops beyond this stay loops.
 MAX_TURNS = 64
 MAX_UNROLLED_NODES = 4096
 
@@ -46,7 +46,7 @@ def conditional(node: Node) -> Sequence[Value | None]:
 
 @converter("Loop")
 def loop(node: Node) -> Sequence[Value | None]:
-    """Unrolled where few turns are certain when the model is compiled; else a loop of the program."""
+    """Unrolled where few iterations are certain when the model is compiled; else a loop of the program."""
     body: onnx.GraphProto = node.required_attr("body")
     limit, condition = node.optional(0), node.optional(1)
     unrolled = _unrolled(node, body, limit, condition)
@@ -118,7 +118,7 @@ def _stacked(node: Node, items: Sequence[Expr], axis: int) -> Expr:
 
 @converter("Scan", since=9)
 def scan(node: Node) -> Sequence[Value | None]:
-    """Unrolled along an axis of fixed size, where few turns are taken; else a loop of the program."""
+    """Unrolled along an axis of fixed size, where few iterations are taken; else a loop of the program."""
     body: onnx.GraphProto = node.required_attr("body")
     inputs = node.required_inputs()
     states = inputs[: len(inputs) - int(node.required_attr("num_scan_inputs"))]
@@ -167,7 +167,7 @@ class _Scan:
     """A body that is repeated along axes of tensors.
 
     sources: the tensors, each with its axis and whether it is read backwards. targets: the axis along which each result
-    of the turns is collected, and whether backwards.
+    of the iterations is collected, and whether backwards.
     """
 
     node: Node

@@ -238,7 +238,7 @@ def rotary_embedding(node: Node) -> Expr:
 
 
 def rotated(node: Node, x: Expr, positions: Expr, tables: tuple[Expr, Expr], width: int, interleaved: bool) -> Expr:
-    """Return the first `width` elements of each head turned in pairs: neighbours, or those of the two halves.
+    """Return the first `width` elements of each head rotated in pairs: neighbours, or those of the two halves.
 
     positions: (batch, sequence). tables: cosines and sines (positions, width / 2).
     """
