@@ -216,7 +216,7 @@ def test_a_refusal_says_what_was_found_and_is_in_the_summary(offloading):
     report = ky.explain(module, backends=["dnnl"])
     (entry,) = report.declined
     assert (entry.backend, entry.pattern, entry.op, entry.code) == ("dnnl", "dnnl.matmul", "matmul", "dtype")
-    assert entry.message == "matmul of Tensor[(3, 4), float64]; taken are float32 or bfloat16"
+    assert entry.message == "matmul of Tensor[(3, 4), float64]; supported are float32 or bfloat16"
     assert report.summary.endswith("declined 1: dtype×1")
 
 

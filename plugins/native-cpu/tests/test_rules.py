@@ -258,5 +258,5 @@ def test_rules_say_why():
     (group,) = make_groups(function_of(module_of("permute_dims", (64, 96), axes=(1, 0))))
     plan, reasons = first_that_applies(RULES, loops_of(group.stages[-1], frozenset(), {}, WIDE))
     assert [name for name, _ in reasons] == [rule.__name__ for rule in RULES[: len(reasons)]]
-    assert dict(reasons)["reduction"].startswith("the stage reduces nothing")
+    assert dict(reasons)["reduction"].startswith("the stage has no reduction")
     assert reasons[-1] == ("transpose", f"1 vectors of 16 along {plan.vector}, 16 of {plan.turned} at a time")

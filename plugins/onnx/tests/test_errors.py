@@ -132,7 +132,7 @@ def test_many_nodes_of_one_operator_are_summed_up(make) -> None:
         ("Reshape", {}, "number of elements of its shape is not fixed|rank"),
         ("Cast", {"to": onnx.TensorProto.STRING}, "its input is not a constant"),
         ("Cast", {"to": onnx.TensorProto.COMPLEX64}, "casts to COMPLEX64"),
-        ("If", {"then_branch": None}, "give 0 and 0 results"),
+        ("If", {"then_branch": None}, "return 0 and 0 results"),
     ],
 )
 def test_reasons(op, attrs, reason, make) -> None:
@@ -221,7 +221,7 @@ def test_weights_of_negative_size(dims) -> None:
     model = small()
     del model.graph.initializer[0].dims[:]
     model.graph.initializer[0].dims.extend(dims)
-    with pytest.raises(ModelFormatError, match="makes no sense"):
+    with pytest.raises(ModelFormatError, match="invalid shape"):
         read(model)
 
 
@@ -231,7 +231,7 @@ def test_a_sparse_weight_of_absurd_size() -> None:
     values = helper.make_tensor("s", onnx.TensorProto.FLOAT, [1], [1.0])
     indices = helper.make_tensor("i", onnx.TensorProto.INT64, [1], [0])
     model.graph.sparse_initializer.append(helper.make_sparse_tensor(values, indices, [2**30, 2**10]))
-    with pytest.raises(ModelFormatError, match="makes no sense"):
+    with pytest.raises(ModelFormatError, match="invalid shape"):
         read(model)
 
 

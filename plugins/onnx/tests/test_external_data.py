@@ -77,8 +77,8 @@ def test_models_from_memory_need_the_folder(folder: Path) -> None:
         ("\\\\server\\share\\w.bin", "absolute"),
         ("", "empty"),
         ("w.bin\0", "null character"),
-        ("absent.bin", "not there"),
-        ("sub", "no regular file"),
+        ("absent.bin", "does not exist"),
+        ("sub", "does not name a regular file"),
     ],
 )
 def test_paths_that_are_refused(location, reason, folder: Path) -> None:
@@ -107,19 +107,19 @@ def test_links_are_refused(target, folder: Path) -> None:
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
 def test_a_pipe_is_refused_and_does_not_hang(folder: Path) -> None:
     os.mkfifo(folder / "pipe.bin")
-    with pytest.raises(ExternalDataError, match="no regular file"):
+    with pytest.raises(ExternalDataError, match="does not name a regular file"):
         weight_of(write(folder, "pipe.bin"))
 
 
 @pytest.mark.parametrize(
     ("offset", "length", "reason"),
     [
-        ("65", None, "too short"),
-        ("9" * 30, None, "too short"),
-        ("-1", None, "no number"),
-        ("x", None, "no number"),
+        ("65", None, "truncated"),
+        ("9" * 30, None, "truncated"),
+        ("-1", None, "not a number"),
+        ("x", None, "not a number"),
         ("64", "47", "does not fit its shape"),
-        ("64", "1e3", "no number"),
+        ("64", "1e3", "not a number"),
     ],
 )
 def test_ranges_that_do_not_fit(offset, length, reason, folder: Path) -> None:
@@ -131,7 +131,7 @@ def test_a_model_behind_a_link_reads_the_folder_that_it_was_asked_in(folder: Pat
     other = tmp_path / "other"
     other.mkdir()
     (other / "model.onnx").symlink_to(write(folder, "w.bin", "64"))
-    with pytest.raises(ExternalDataError, match="not there"):
+    with pytest.raises(ExternalDataError, match="does not exist"):
         weight_of(other / "model.onnx")
 
 

@@ -519,9 +519,9 @@ def test_attention_of_open_sizes(op, make) -> None:
 
 
 REFUSED = {
-    "shares the buffer": ("Attention", {"past_present_share_buffer": 1}),
-    "it gives its scores": ("GroupQueryAttention", {"qk_output": 1, "kv_num_heads": 1}),
-    "its state is quantized": ("GroupQueryAttention", {"k_quant_type": "PER_TENSOR", "kv_num_heads": 1}),
+    "past_present_share_buffer": ("Attention", {"past_present_share_buffer": 1}),
+    "qk_output": ("GroupQueryAttention", {"qk_output": 1, "kv_num_heads": 1}),
+    "a quantized KV cache": ("GroupQueryAttention", {"k_quant_type": "PER_TENSOR", "kv_num_heads": 1}),
     "cannot be shared by": ("MultiHeadAttention", {"num_heads": 5}),
 }
 

@@ -144,7 +144,7 @@ def test_chains_of_identities_vanish(make, agree) -> None:
 
 
 def test_a_missing_output_is_named(make, import_main) -> None:
-    with pytest.raises(ModelFormatError, match="nothing produces the output 'nowhere'"):
+    with pytest.raises(ModelFormatError, match="no node produces the output 'nowhere'"):
         import_main(make([node("Relu", ["x"])], {"x": f(2)}, ["nowhere"]))
 
 
@@ -284,7 +284,7 @@ def test_options_turn_inputs_into_constants(make, import_main) -> None:
         ({"shape": {}}, "no option 'shape'"),
         ({"shapes": {"aa": (1, 2)}}, "an input 'aa'"),
         ({"shapes": {"a": (1,)}}, "wrong rank"),
-        ({"shapes": {"a": (1, -3)}}, "makes no sense"),
+        ({"shapes": {"a": (1, -3)}}, "an invalid size"),
         ({"shapes": {"b": (1, 2)}}, "contradicts"),
         ({"shapes": {"a": (1, 2), "b": (3, 1)}}, "two sizes"),
         ({"values": {"c": 1}}, "an input 'c'"),

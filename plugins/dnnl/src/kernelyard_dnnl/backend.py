@@ -72,11 +72,15 @@ class DnnlBackend(Backend):
         form = options.get("codegen", JSON)
         prune, winograd = options.get("prune", False), options.get("winograd", True)
         if form not in FORMS:
-            raise OptionError("dnnl has no such codegen", found=repr(form), expected=" or ".join(map(repr, FORMS)))
+            raise OptionError(
+                "dnnl: unknown value of the option codegen", found=repr(form), expected=" or ".join(map(repr, FORMS))
+            )
         if not isinstance(prune, bool):
-            raise OptionError("dnnl cannot be told to prune so", found=repr(prune), expected="True or False")
+            raise OptionError("dnnl: the option prune must be a boolean", found=repr(prune), expected="True or False")
         if not isinstance(winograd, bool):
-            raise OptionError("dnnl has no such winograd", found=repr(winograd), expected="True or False")
+            raise OptionError(
+                "dnnl: the option winograd must be a boolean", found=repr(winograd), expected="True or False"
+            )
         return DnnlBackend(form, prune, winograd)
 
     def probe(self) -> Unavailable | None:

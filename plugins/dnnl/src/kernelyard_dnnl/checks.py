@@ -26,7 +26,7 @@ def check(match: Match) -> Answer:
 
 
 def _refusals(candidate: Candidate) -> Iterator[Refusal]:
-    """Objections, those that are quick to find first."""
+    """Yield the reasons to decline, those that are quick to find first."""
     composite = candidate.composite
     kind = composite.kind
     rules = (
@@ -54,12 +54,12 @@ def _inner_operands(candidate: Candidate) -> Refusal | None:
 
 def _decoding(candidate: Candidate) -> Refusal | None:
     if candidate.is_decoded(candidate.match.root):
-        return Refusal("slow", "it decodes weights, which a generated kernel does as it reads them")
+        return Refusal("slow", "it dequantizes weights, which a generated kernel fuses into its loads")
     return None
 
 
 def _dtypes(composite: Composite) -> Refusal | None:
-    """Return one dtype for the whole group up to a cast; sums are float32 in between, whatever it is."""
+    """Check for one dtype in the whole group up to a cast; sums are float32 in between, whatever it is."""
     taken = composite.kind.dtypes
     first = composite.anchor.tensor_type.dtype
     for call in composite.calls:
@@ -69,7 +69,7 @@ def _dtypes(composite: Composite) -> Refusal | None:
             dtype = operand.type.dtype if isinstance(operand.type, TensorType) else None
             if dtype not in taken or dtype != first:
                 return Refusal(
-                    "dtype", f"{call.op_name} of {operand.type!r}; taken are {' or '.join(taken)}", at=operand
+                    "dtype", f"{call.op_name} of {operand.type!r}; supported are {' or '.join(taken)}", at=operand
                 )
             if operand.tensor_type.rank > MAX_RANK:
                 return Refusal("rank", f"rank {operand.tensor_type.rank} is above {MAX_RANK}", at=operand)
@@ -77,7 +77,7 @@ def _dtypes(composite: Composite) -> Refusal | None:
 
 
 def _stages(composite: Composite) -> Refusal | None:
-    """Return a post-op keeps the shape of what the primitive computes, and its operand comes from outside the group."""
+    """Check that post-ops keep the shape of the primitive's result, and that their operands broadcast to it."""
     shape = composite.anchor.tensor_type.shape
     for call in composite.following:
         if call.tensor_type.shape != shape:
@@ -111,9 +111,9 @@ def _text(shape: Shape) -> str:
 
 # --- whole regions ----------------------------------------------------------------------------------------------------
 def prune(region: Region) -> Answer:
-    """Declines regions that compute element by element, or move elements, alone."""
+    """Decline regions of nothing but elementwise operators and data movement."""
     anchors = [read_composite(composite.bindings) for _, composite in region.composites()]
     if not all(anchor.kind.is_light for anchor in anchors):
         return Accept()
     names = dict.fromkeys(each.anchor.op_name for each in anchors)
-    return Decline("light", f"a region of {', '.join(names)}, which a generated kernel does on its way")
+    return Decline("light", f"a region of {', '.join(names)}, which generated kernels fuse into their loops")

@@ -93,11 +93,11 @@ class Lowering:
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             # Nodes come from files too: what their attributes say need not make sense.
             raise CodegenError(
-                f"the {node.op} node does not make sense", where=place, found=f"{type(error).__name__}: {error}"
+                f"the {node.op} node is malformed", where=place, found=f"{type(error).__name__}: {error}"
             ) from error
         if result.shape != node.shape:
             raise CodegenError(
-                f"the {node.op} node has another shape", where=place, found=node.shape, expected=result.shape
+                f"the {node.op} node has the wrong shape", where=place, found=node.shape, expected=result.shape
             )
         return result
 
@@ -205,7 +205,7 @@ class Lowering:
         if view is None:
             view = self.reordered(value, value.descriptor.viewable_as(shape)).reshaped(shape)
         if view is None:
-            raise ShapeError("a tensor cannot be reshaped", found=value.shape, expected=shape)
+            raise ShapeError("a reshape changes the number of elements", found=value.shape, expected=shape)
         return view
 
     def may_overwrite(self, value: Value, busy: Iterable[Value] = ()) -> bool:

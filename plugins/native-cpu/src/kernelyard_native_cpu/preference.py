@@ -52,7 +52,7 @@ def _product(call: Call) -> str | None:
     rows = dims.product(left.tensor_type.shape[:-1])
     is_large = isinstance(right, Constant) and right.data.nbytes >= LEAST_BYTES
     if is_large and right.tensor_type.dtype == DTYPE and isinstance(rows, int) and rows <= MOST_ROWS:
-        return "few rows meet a large constant matrix, which is read in the order in which it lies"
+        return "a matmul of few rows with a large constant matrix, which a generated kernel streams in storage order"
     return None
 
 
@@ -63,9 +63,7 @@ def _short_convolution(call: Call) -> str | None:
     is_small = isinstance(weights, Constant) and weights.data.nbytes <= MOST_BYTES
     if call.tensor_type.dtype != DTYPE or call.attrs["groups"] != 1 or not all(isinstance(n, int) for n in places):
         return None
-    return (
-        "a convolution along one axis has a small filter, and is done before a library gets to it" if is_small else None
-    )
+    return "a library's call overhead is large beside a 1-D convolution with a small filter" if is_small else None
 
 
 def _transposed_convolution(call: Call) -> str | None:
@@ -77,7 +75,7 @@ def _transposed_convolution(call: Call) -> str | None:
     )
     if call.tensor_type.dtype != DTYPE or (is_whole and attrs["groups"] == 1 and set(attrs["dilation"]) == {1}):
         return None
-    return "libraries compute such a transposed convolution as the gradient of one"
+    return "libraries compute this transposed convolution by the slower backward-data primitive"
 
 
 RULES: Mapping[str, Callable[[Call], str | None]] = {
@@ -95,4 +93,4 @@ def _of_region(region: Region) -> str | None:
             values = (binding.var, *operands(binding.value))
             if any(isinstance(each.type, TensorType) and each.type.dtype != DTYPE for each in values):
                 return None
-    return "nothing in the region is a convolution or a pool, and what follows a product is part of its kernel"
+    return "the region has no convolution and no pooling, and generated matmul kernels fuse their epilogues"

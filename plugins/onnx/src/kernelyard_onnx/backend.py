@@ -50,7 +50,7 @@ class KernelyardRep(BackendRep):
         values = inputs if isinstance(inputs, Sequence) else [inputs]
         names = [info.name for info in self.session.inputs]
         if len(values) > len(names):
-            raise InputTypeError("there are more inputs than the model has", found=len(values), expected=len(names))
+            raise InputTypeError("more inputs than the model has", found=len(values), expected=len(names))
         return tuple(self.session.run(dict(zip(names, values, strict=False))))
 
 

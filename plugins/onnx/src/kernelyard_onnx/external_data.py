@@ -124,7 +124,7 @@ class WeightFiles:
         path, whole = self._mapped[location]
         if offset + length > whole.nbytes:
             raise ExternalDataError(
-                "the file of external weights is too short",
+                "the file of external weights is truncated",
                 where=f"{where} in {path.name!r}",
                 found=f"{whole.nbytes} bytes",
                 expected=f"{offset + length}",
@@ -180,11 +180,11 @@ def resolve(location: str, folder: Path, where: str, store: Path | None = None) 
     for part in PurePosixPath(location).parts:
         path = path / part
         if path.is_symlink() and (store is None or path.resolve().parent != store):
-            raise refuse("goes through a link", "copy the file to where the link is")
+            raise refuse("contains a symbolic link", "replace the link by a copy of the file")
     if not path.exists():
-        raise refuse("names a file that is not there", "keep the weights beside the .onnx file")
+        raise refuse("names a file that does not exist", "keep the weights beside the .onnx file")
     if not path.is_file():
-        raise refuse("names no regular file")
+        raise refuse("does not name a regular file")
     real = path.resolve()
     if not real.is_relative_to(folder.resolve()) and real.parent != store:
         raise refuse("leaves the folder")
@@ -199,6 +199,6 @@ def _number(entries: dict[str, str], key: str, default: int, where: str) -> int:
         return default
     if not (text.isascii() and text.isdigit()):
         raise ExternalDataError(
-            f"the {key} of an external weight is no number", where=where, found=repr(text), expected="digits"
+            f"the {key} of an external weight is not a number", where=where, found=repr(text), expected="digits"
         )
     return int(text)

@@ -281,7 +281,7 @@ class Importer:
             results = self.run_subgraph(graph, around, inputs(self.builder))
             tensors = [result for result in results if isinstance(result, Expr)]
             if len(tensors) != len(results):
-                raise RejectedError("its graph gives something that is not a tensor")
+                raise RejectedError("its subgraph returns a value that is not a tensor")
             return OutlinedGraph(self.builder, tuple(params), tensors)
         finally:
             self.builder = outer
@@ -380,9 +380,9 @@ def _unsupported(problems: Sequence[Problem]) -> UnsupportedOperatorError:
     parts = unsupported("model", problems)
     if all(problem.inputs for problem in problems):
         inputs = frozenset().union(*(problem.inputs for problem in problems))
-        hint = f"fix the inputs that decide (option values): {', '.join(sorted(inputs))}"
+        hint = f"give constant values for the inputs that shapes depend on (option values): {', '.join(sorted(inputs))}"
         return UndecidedInputsError(**parts, inputs=inputs, hint=hint)
-    hint = "export the model without these, fix sizes (option shapes), or fix an input that decides (option values)"
+    hint = "export the model without these operators, fix sizes (option shapes) or values of inputs (option values)"
     return UnsupportedOperatorError(**parts, hint=hint)
 
 

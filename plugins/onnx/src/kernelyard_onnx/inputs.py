@@ -110,7 +110,7 @@ def _check_decided(value: onnx.ValueInfoProto, decided: bool) -> None:
             where=f"input {value.name!r}",
             found=value.type.WhichOneof("value"),
             expected="a tensor of numbers",
-            hint="give what it holds (option values), or the shapes of its tensors (option shapes); "
+            hint="give its value (option values), or the shapes of its tensors (option shapes); "
             "kernelyard_onnx.session does that for each call",
         )
 

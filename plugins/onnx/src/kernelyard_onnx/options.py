@@ -59,8 +59,8 @@ def _shape(name: str, shape: Any) -> Any:
     for size in sizes:
         if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size < 0):
             raise FrontendError(
-                f"the option shapes has a size that makes no sense for input {name!r}",
+                f"the option shapes has an invalid size for input {name!r}",
                 found=repr(size),
-                expected="a number, or None for a size that stays open",
+                expected="a number, or None for a dynamic size",
             )
     return sizes

@@ -34,6 +34,6 @@ def model_output(declared: onnx.ValueInfoProto, value: Value | None, element_typ
     Raises: ModelFormatError when nothing produces it.
     """
     if value is None:
-        raise ModelFormatError(f"nothing produces the output {declared.name!r}", where="the graph's outputs")
+        raise ModelFormatError(f"no node produces the output {declared.name!r}", where="the graph's outputs")
     first = value.items[0] if isinstance(value, TensorSequence) and value.items else value
     return ModelOutput(declared.name, value, element_types.get(first, 0))

@@ -158,7 +158,7 @@ def carried_value(value: Any, type_: onnx.TypeProto) -> Any:
         return None if value is None else carried_value(value, type_.optional_type.elem_type)
     if kind == "sequence_type":
         if not isinstance(value, (list, tuple)):
-            raise InputTypeError("the input is no sequence", found=type(value).__name__, expected="a list of arrays")
+            raise InputTypeError("the input is not a sequence", found=type(value).__name__, expected="a list of arrays")
         return [carried_value(item, type_.sequence_type.elem_type) for item in value]
     return carried(value, type_.tensor_type.elem_type)
 

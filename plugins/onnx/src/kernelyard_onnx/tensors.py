@@ -119,7 +119,7 @@ def _checked_shape(name: str, dims: Iterable[int], most: int | None = None) -> t
     if any(size < 0 for size in shape) or (most is not None and math.prod(shape) > most):
         expected = "sizes of 0 or more" + ("" if most is None else f", at most {most} elements")
         raise ModelFormatError(
-            "the shape of a weight makes no sense", where=f"weight {name!r}", found=shape, expected=expected
+            "a weight has an invalid shape", where=f"weight {name!r}", found=shape, expected=expected
         )
     return shape
 

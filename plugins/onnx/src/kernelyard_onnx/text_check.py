@@ -14,7 +14,7 @@ def check_texts(model: onnx.ModelProto, where: str) -> None:
     for text in _texts_of_model(model):
         if not isinstance(text, str):
             raise ModelFormatError(
-                "the model is damaged: a name in it is not valid UTF-8", where=where, found=repr(text)
+                "the model is corrupt: a name in it is not valid UTF-8", where=where, found=repr(text)
             )
 
 

@@ -82,7 +82,7 @@ class CompiledGraph:
         count = len(importer.placeholders)
         for node in self._graph.graph.nodes:
             if str(node.target) in random.OPERATORS and node not in self._random.nodes:
-                importer.fail(node, "how many random numbers it draws is known only when the graph runs")
+                importer.fail(node, "the number of random values that it draws depends on run-time data")
         return [count + index for index, node in enumerate(self._random.nodes) if _add_parameter(importer, node)]
 
     def __call__(self, *arguments: Any) -> list[Any]:

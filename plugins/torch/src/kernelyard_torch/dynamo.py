@@ -33,7 +33,9 @@ def kernelyard(graph: GraphModule, inputs: Sequence[Any], *, options: Mapping[st
     unknown = sorted(set(chosen) - set(NAMES))
     if unknown:
         raise OptionError(
-            f"the backend kernelyard has no option {unknown[0]!r}", found=", ".join(unknown), expected=", ".join(NAMES)
+            f"the torch.compile backend kernelyard has no option {unknown[0]!r}",
+            found=", ".join(unknown),
+            expected=", ".join(NAMES),
         )
     compiler = aot_autograd(
         fw_compiler=_left_for_gradients,
@@ -47,13 +49,13 @@ def _compiled(graph: GraphModule, inputs: Sequence[Any], options: Mapping[str, A
     try:
         return _boxed(CompiledGraph(graph, inputs, options))
     except KernelyardError as error:
-        _warn(f"a graph of {len(graph.graph.nodes)} nodes is left to PyTorch: {error}")
+        _warn(f"a graph of {len(graph.graph.nodes)} nodes falls back to eager PyTorch: {error}")
         return _eager(graph)
 
 
 def _left_for_gradients(graph: GraphModule, inputs: Sequence[Any]) -> Compiled:
     """Return the forward and backward graphs of training."""
-    _warn("gradients are wanted of a graph, which is left to PyTorch: use torch.no_grad() or torch.inference_mode()")
+    _warn("a graph that requires gradients falls back to eager PyTorch: use torch.no_grad() or torch.inference_mode()")
     return _eager(graph)
 
 

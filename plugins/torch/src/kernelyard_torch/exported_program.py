@@ -47,7 +47,9 @@ def _checked(options: Mapping[str, Any]) -> str:
         )
     mutations = options.get("mutations", MUTATIONS[0])
     if mutations not in MUTATIONS:
-        raise FrontendError("the option mutations is unknown", found=repr(mutations), expected=" or ".join(MUTATIONS))
+        raise FrontendError(
+            "unknown value of the option mutations", found=repr(mutations), expected=" or ".join(MUTATIONS)
+        )
     return mutations
 
 
@@ -55,11 +57,11 @@ def _check_mutations(program: ExportedProgram, mutations: str) -> None:
     written = [spec.target for spec in program.graph_signature.output_specs if spec.kind in _MUTATING]
     if written and mutations == "refuse":
         raise UnsupportedOperatorError(
-            "the program writes to its buffers or inputs, and a compiled program keeps no state",
+            "the program mutates its buffers or inputs, but compiled programs are stateless",
             where=", ".join(map(str, written)),
-            found=f"{len(written)} tensors that are written to",
-            hint='model.eval() before the export, or options={"torch": {"mutations": "outputs"}} to get the new values '
-            "as outputs",
+            found=f"{len(written)} mutated tensors",
+            hint='model.eval() before the export, or options={"torch": {"mutations": "outputs"}} to return the '
+            "new values as outputs",
         )
 
 
@@ -102,7 +104,7 @@ def _add_parameter(graph: GraphImporter, placeholder: torch.fx.Node, name: str) 
     value = placeholder.meta.get("val")
     if isinstance(value, torch.SymInt):
         type_ = graph.shared.sizes.dim(value)
-        graph.fail(placeholder, f"an input that is a size, {type_}, is not supported: give the number as a tensor")
+        graph.fail(placeholder, f"a symbolic integer input, {type_}, is not supported: pass the number as a tensor")
         return False
     if not isinstance(value, torch.Tensor):
         return False

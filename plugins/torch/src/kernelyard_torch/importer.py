@@ -74,7 +74,7 @@ class Shared:
             dtype = PARTS.get(tensor.dtype, tensor.dtype) if parts else tensor.dtype
             return TensorType(self.sizes.shape(tensor), dtype_of(dtype))
         except NotASizeError as error:
-            raise RejectedError(f"it gives a size that is not supported: {error}") from error
+            raise RejectedError(f"the size of its result is not supported: {error}") from error
 
     def constant(self, tensor: torch.Tensor) -> Constant | Complex:
         """Return the constant of a weight: a view of it, and one for all names of the same weight."""
@@ -141,7 +141,7 @@ class GraphImporter:
             elif node.op == "call_function":
                 self._run_node(node)
             elif node.op not in ("placeholder", "output"):
-                self.fail(node, f"a graph of ATen operators has no {node.op!r}")
+                self.fail(node, f"an ATen graph cannot contain {node.op!r}")
 
     def outputs(self) -> list[Any]:
         """Return the arguments of the graph's output node, flattened."""
@@ -155,7 +155,7 @@ class GraphImporter:
             return None
         value = self.resolve(given)
         if isinstance(value, Complex):
-            self.fail(given, "it is complex where a result has to be real: give torch.view_as_real of it")
+            self.fail(given, "a result must be real, but is complex: return torch.view_as_real of it")
             return None
         if value is None or isinstance(value, Expr):
             return value
@@ -269,7 +269,7 @@ def _fit(node: Node, result: Expr | Complex | None, type_: TensorType | None) ->
 def _fitted(node: Node, result: Expr, type_: TensorType) -> Expr:
     if result.tensor_type.rank != type_.rank:
         raise ModelFormatError(
-            "a node gives a tensor of another rank than stated",
+            "a node's result has another rank than its metadata states",
             where=node.origin,
             found=repr(result.type),
             expected=repr(type_),

@@ -56,7 +56,7 @@ class Node(OpEmitter):
     def result(self) -> TensorType:
         """The type of the first result. Raises: RejectedError."""
         first = self.results[0]
-        return self.reject("it gives no tensor") if first is None else first
+        return self.reject("its result is not a tensor") if first is None else first
 
     def is_used(self, index: int) -> bool:
         """Return True if one of several results has a user."""
@@ -140,5 +140,5 @@ def source_of(fx_node: FxNode) -> str:
 def dtype_of(dtype: torch.dtype) -> str:
     """Our name of an element type. Raises: RejectedError."""
     if dtype not in DTYPES:
-        raise RejectedError(f"{dtype} is no element type of a program")
+        raise RejectedError(f"{dtype} is not a supported element type")
     return DTYPES[dtype]

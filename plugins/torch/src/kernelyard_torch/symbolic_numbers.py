@@ -70,7 +70,7 @@ def _computed(node: Node, expr: Any) -> Expr:
         return real(args[0])
     combine = _combination(node, expr, kind)
     if combine is None:
-        return node.reject(f"it computes with a number in a way that is not supported: {expr}")
+        return node.reject(f"it computes an unsupported expression of a number: {expr}")
     if kind in ("And", "Or"):
         return reduce(combine, args)
     return reduce(combine, [real(arg) for arg in args])

@@ -38,7 +38,7 @@ def to_array(tensor: torch.Tensor) -> np.ndarray:
     Raises: TypeError for tensors elsewhere, sparse ones, and dtypes that we do not have.
     """
     if tensor.dtype not in DTYPES:
-        raise TypeError(f"{tensor.dtype} is no element type of a program")
+        raise TypeError(f"{tensor.dtype} is not a supported element type")
     detached = tensor.detach().resolve_neg()
     bits = _BITS.get(detached.dtype)
     if bits is None:

@@ -37,7 +37,7 @@ def check(concat: Candidate) -> Refusal | None:
     length = _run_length(composite, max((order for order in orders if order is not None), default=None))
     if length is None or length >= MIN_RUN:
         return None
-    return Refusal("slow", f"oneDNN would copy {length:g} elements at a time; below {MIN_RUN} a kernel is faster")
+    return Refusal("slow", f"contiguous runs of {length:g} elements; below {MIN_RUN} a generated kernel copies faster")
 
 
 def _run_length(composite: Composite, order: tuple[int, ...] | None) -> float | None:

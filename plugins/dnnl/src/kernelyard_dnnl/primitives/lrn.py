@@ -24,7 +24,7 @@ def check(lrn: Candidate) -> Refusal | None:
     """Over an odd number of channels; oneDNN has fast code for the exponent 0.75 alone, as it says itself."""
     size = lrn.attrs["size"]
     if size % 2 == 0:
-        return Refusal("attribute", f"lrn over {size} channels; oneDNN takes as many on both sides")
+        return Refusal("attribute", f"lrn over {size} channels; oneDNN's window is symmetric, and its size odd")
     return lrn.known("the number of channels", lrn.result.shape[1])
 
 

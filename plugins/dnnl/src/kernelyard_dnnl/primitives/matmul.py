@@ -29,11 +29,11 @@ WEIGHTS, BIAS = enums.ARG["weights"], enums.ARG["bias"]
 def check(product: Candidate) -> Refusal | None:
     """Any rank from 1, any batch broadcasting, any size symbolic; vectors that make a scalar are not worth a call."""
     if product.result.rank == 0:
-        return Refusal("rank", "a product of two vectors")
+        return Refusal("rank", "a matmul of two vectors")
     weight = product.call.args[1]
     if not product.is_decoded(weight):
         return None
-    return Refusal("slow", "its weights are decoded, which a generated kernel does as it reads them", at=weight)
+    return Refusal("slow", "its weights are dequantized, which a generated kernel fuses into its loads", at=weight)
 
 
 def attributes(group: Composite) -> dict[str, bool]:

@@ -25,9 +25,9 @@ def check_cast(cast: Candidate) -> Refusal | None:
     if {source.dtype, target.dtype} != {FLOAT, NARROW}:
         return Refusal("dtype", f"a cast from {source.dtype} to {target.dtype}; oneDNN casts {FLOAT} and {NARROW}")
     if not all(cast.is_unmade(maker) or cast.may_be_ours(maker) for maker in cast.makers):
-        return Refusal("neighbours", "a cast of what a kernel makes")
+        return Refusal("neighbours", "a generated kernel computes the operand, and fuses the cast")
     if not all(map(cast.may_be_ours, cast.users)):
-        return Refusal("neighbours", "a cast for a kernel")
+        return Refusal("neighbours", "a generated kernel reads the result, and fuses the cast")
     return None
 
 
@@ -39,7 +39,7 @@ def check_reorder(reorder: Candidate) -> Refusal | None:
 def check_view(view: Candidate) -> Refusal | None:
     """Refuse a view of the same bytes unless oneDNN has tensors on both sides: their region then stays one."""
     if not all(any(map(view.may_be_ours, side)) for side in (view.makers, view.users)):
-        return Refusal("neighbours", f"{view.op_name} with nothing of oneDNN before it or after it")
+        return Refusal("neighbours", f"{view.op_name} without oneDNN primitives on both sides")
     return None
 
 

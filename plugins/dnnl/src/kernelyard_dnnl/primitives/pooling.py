@@ -36,7 +36,7 @@ def check(pool: Candidate) -> Refusal | None:
     if pool.op_name in AVG_POOLS and any(step != 1 for step in attrs["dilation"]):
         return Refusal("attribute", f"an average pool with dilation {attrs['dilation']}")
     if attrs["ceil_mode"] and attrs.get("count_include_pad") and not _ceil_is_floor(pool.call):
-        return Refusal("attribute", "ceil_mode, padding counted, and windows that reach past the padding")
+        return Refusal("attribute", "ceil_mode with count_include_pad, and windows that reach past the padding")
     return pool.known("the number of channels", data.shape[1])
 
 

@@ -36,7 +36,7 @@ def check(reduction: Candidate) -> Refusal | None:
         return None
     refusal = check_rows(reduction, reduced)
     if refusal is None and name in ("max", "min"):  # masks of attention have rows of -inf alone
-        return Refusal("numbers", f"oneDNN's {name} of infinities alone is a finite number, and it passes NaN over")
+        return Refusal("numbers", f"oneDNN's {name} ignores NaN, and is finite for infinities alone")
     return refusal
 
 

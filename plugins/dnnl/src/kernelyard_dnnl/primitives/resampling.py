@@ -38,7 +38,7 @@ def check(resize: Candidate) -> Refusal | None:
     if attrs["method"] == "linear" and attrs["coordinate_transformation_mode"] == "half_pixel":
         return None
     how = f"{attrs['method']}, {attrs['coordinate_transformation_mode']}, {attrs['nearest_mode']}"
-    return Refusal("attribute", f"resizing by {how}; oneDNN has half-pixel linear and whole-number nearest")
+    return Refusal("attribute", f"resizing by {how}; oneDNN has half-pixel linear, and nearest by integer factors")
 
 
 def _scales_follow_sizes(call: Call) -> bool:
@@ -84,7 +84,7 @@ def lower_resample(node: Node, graph: Lowering) -> Value:
 
 RESAMPLE = PrimitiveKind(
     node="resample",
-    summary="`image.resize`: linear on the half-pixel grid, nearest by whole numbers",
+    summary="`image.resize`: linear on the half-pixel grid, nearest by integer factors",
     ops=("image.resize",),
     operands=("x",),
     attributes=lambda group: {"algorithm": group.anchor.attrs["method"]},

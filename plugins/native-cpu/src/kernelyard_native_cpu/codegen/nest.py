@@ -210,7 +210,7 @@ class Nest:
                 self._each_row(names[1:], {**row, names[0]: step}, copy)
 
     def _pack_turned(self, panel: Panel, indices: tuple[Expr, ...], points: Points) -> None:
-        """Square by square: what a load reads along the reduced axis is turned in registers."""
+        """Square by square: what a load reads along the reduced axis is transposed in registers."""
         (reduced,), lanes, load = self.plan.reduce, self.plan.lanes, panel.operand
         assert isinstance(load, Load)
         offset = self.memory.offset(load.buffer, load.indices)
@@ -253,7 +253,7 @@ class Nest:
         self._finish(axes, lanes, expressions.known, first_done=True)
 
     def _finish_turned(self, points: Points, values: Sequence[Value], square: Buffer) -> None:
-        """Finish a tile with lanes along its rows' axis: it is written down, and turned square by square. Loops keep
+        """Finish a tile with lanes along its rows' axis: it is stored, and transposed square by square. Loops keep
         the code short: what follows the reduction is written once."""
         plan, first = self.plan, points[0]
         vector, turned = str(plan.vector), str(plan.turned)

@@ -1,6 +1,6 @@
 """Groups: each is one parallel loop, over the tasks of one stage, or over rows that several stages share.
 
-Stages share rows where what they hand over stays in its row, and so in cache: the reductions and maps of softmax and of
+Stages share rows where what they hand over stays in its row, and so in cache: the blocks of softmax and of
 norms.
 """
 
@@ -79,7 +79,7 @@ def _share_rows(stages: tuple[Stage, ...], shared: int) -> bool:
     if any(extents_of(stage.spatial[:shared]) != leading for stage in stages):
         return False
     if all(len(stage.spatial) == shared and not stage.reduce for stage in stages):
-        return False  # maps over equal axes: the last axis is left for vectors
+        return False  # elementwise over equal axes: the last axis is left for vectors
     if any(block.indices[:shared] != row for stage in stages for block in stage.blocks):
         return False
     written = frozenset[Buffer]().union(*(stage.outputs for stage in stages))

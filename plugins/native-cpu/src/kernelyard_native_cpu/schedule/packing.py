@@ -28,13 +28,13 @@ _LEAST_ELEMENTS = 4096
 _LEAST_PADDED_BYTES = 1 << 20
 _MOST_ROWS_PADDED = 16
 _MOST_WASTE = 0.02
-# What is computed in float32: weights, and what they are decoded from.
+# What is computed in float32: weights, and what they are dequantized from.
 _PACKED_DTYPES = ("float32", "bfloat16", "float16", "int8", "int32")
 
 
 def choose_packings(function: PrimFunc, constants: Collection[int], machine: Machine) -> dict[int, Packing]:
-    """Return the packing of each operand along whose own axis vectors are best taken; what weights are decoded with is
-    cut as they are.
+    """Return the packing of each operand along whose own axis vectors are best taken; scales and zero points are cut
+    as they are.
     """
     chosen: dict[int, Packing] = {}
     for position in constants:

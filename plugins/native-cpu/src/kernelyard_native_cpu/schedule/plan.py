@@ -22,7 +22,7 @@ TILES_PER_PANEL = 16
 class Panel:
     """An operand of a contraction, copied for one step of the vector axis, so that its rows lie side by side.
 
-    operand: what is copied, a load or what is decoded from loads; buffer: rows of the reduced axes, each as long as the
+    operand: the copied value, a load or what is made of loads; buffer: rows of the reduced axes, each as long as the
     step. is_turned: the neighbours of a load in memory lie along the reduced axis.
     """
 
@@ -33,7 +33,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Stream:
-    """A load that is asked for ahead of its use, where it is so many steps of an axis later: its next row is too far
+    """A load that is prefetched, where it is so many steps of an axis later: its next row is too far
     away for the processor to see it coming. is_aligned: a tile's row begins where a cache line does, or is one line."""
 
     load: Load
@@ -67,9 +67,9 @@ class Plan:
     vector: the axis along lanes, None for scalar code; lanes: how many; unroll: vectors of it per step.
     masked: lanes beyond the end of the axis are left out; without it, the last step is moved back to end there.
     turned: an axis along which memory has the neighbours; squares of it and the vector axis are transposed in
-      registers: of loads in a map, of results in a reduction (it is the only tile axis then).
-    stream: what is asked for ahead. parts: of the reduced axis (with one tile axis).
-    panel: what is packed before a tile axis is walked. square: where a tile of results lies while it is turned.
+      registers: of loads in an elementwise kernel, of results in a reduction (it is the only tile axis then).
+    stream: what is prefetched. parts: of the reduced axis (with one tile axis).
+    panel: what is packed before a tile axis is walked. square: where a tile of results lies while it is transposed.
     tiles: axes of which several values are computed at once, with how many.
     written_out: reduced axes of which every step is written by itself. factored: what is summed, where that is split.
     least_rows: how long a symbolic tile axis must be for this plan; for_fewer_rows: others, where it is shorter.

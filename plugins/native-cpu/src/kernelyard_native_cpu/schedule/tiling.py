@@ -70,7 +70,7 @@ def _rows(loops: Loops, axis: str) -> int:
 
 
 def with_tiles(loops: Loops, plan: Plan, tiles: Tiles, width: int) -> Plan:
-    """Return the plan with tiles so many vectors wide, turned where results lie side by side along their rows' axis in
+    """Return the plan with tiles so many vectors wide, transposed if results lie side by side along their rows' axis in
     memory, and far apart along the vector axis.
     """
     plan = replace(plan, tiles=tiles, unroll=width)
@@ -86,7 +86,7 @@ def with_tiles(loops: Loops, plan: Plan, tiles: Tiles, width: int) -> Plan:
     first = loops.stage.first
     if first.body.dtype not in _KEPT_AS_THEY_ARE:
         return plan
-    # The tile as it comes, and one square of it turned.
+    # The tile as it comes, and one square of it transposed.
     size = height * width * plan.lanes + plan.lanes * plan.lanes
     square = Buffer(f"tile of {first.name}", (size,), first.body.dtype, "local")
     return replace(plan, turned=rows, square=square)

@@ -14,7 +14,7 @@ def run_time_if(node: Node, condition: Expr) -> Sequence[Expr]:
     branches = [importer.outline(node.required_attr(name), node.scope) for name in ("then_branch", "else_branch")]
     then_types, else_types = ([result.tensor_type for result in branch.results] for branch in branches)
     if not len(then_types) == len(else_types) == len(node.proto.output):
-        node.reject(f"its branches give {len(then_types)} and {len(else_types)} results")
+        node.reject(f"its branches return {len(then_types)} and {len(else_types)} results")
     types = [common_type(node, a, b) for a, b in zip(then_types, else_types, strict=True)]
     captured = list(dict.fromkeys(var for branch in branches for var in branch.captured()))
     names = [
@@ -32,6 +32,6 @@ def common_type(node: Node, left: TensorType, right: TensorType) -> TensorType:
     Raises: RejectedError for different dtypes or ranks.
     """
     if left.dtype != right.dtype or left.rank != right.rank:
-        node.reject(f"it may give {left!r} or {right!r}")
+        node.reject(f"its branches return {left!r} or {right!r}")
     shape = [a if a == b else node.new_size() for a, b in zip(left.shape, right.shape, strict=True)]
     return TensorType(tuple(shape), left.dtype)

@@ -38,7 +38,7 @@ def constant(node: Node) -> Value:
     for name, dtype in _CONSTANT_TYPES.items():
         if name in node.attributes:
             return Constant(np.asarray(node.attributes[name], dtype))
-    return node.reject(f"it holds {', '.join(node.attributes) or 'nothing'}")
+    return node.reject(f"its value attribute is {', '.join(node.attributes) or 'missing'}")
 
 
 @converter("ConstantOfShape", since=9)
@@ -95,7 +95,7 @@ def eye_like(node: Node) -> Expr:
     data_type = node.attr("dtype")
     dtype = node.dtype(x)
     if data_type is not None:
-        dtype = DTYPES.get(data_type) or node.reject(f"it makes {type_name(data_type)}")
+        dtype = DTYPES.get(data_type) or node.reject(f"its element type is {type_name(data_type)}")
     rows, columns = node.shape(x)
     offset = int(node.attr("k", 0))
     down = node.op("arange", start=offset, step=1, count=rows, dtype="int64")

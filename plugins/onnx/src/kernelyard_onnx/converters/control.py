@@ -24,7 +24,7 @@ from kernelyard_onnx.values import Value
 if TYPE_CHECKING:
     import onnx
 
-# Unrolled code grows with every turn: loops beyond this stay loops.
+# Unrolled code grows with every iteration: loops beyond this stay loops.
 MAX_TURNS = 64
 MAX_UNROLLED_NODES = 4096
 
@@ -46,7 +46,7 @@ def conditional(node: Node) -> Sequence[Value | None]:
 
 @converter("Loop")
 def loop(node: Node) -> Sequence[Value | None]:
-    """Unrolled where few turns are certain when the model is compiled; else a loop of the program."""
+    """Unrolled where few iterations are certain when the model is compiled; else a loop of the program."""
     body: onnx.GraphProto = node.required_attr("body")
     limit, condition = node.optional(0), node.optional(1)
     unrolled = _unrolled(node, body, limit, condition)
@@ -55,9 +55,7 @@ def loop(node: Node) -> Sequence[Value | None]:
     starts: list[Expr] = []
     for value in node.inputs[2:]:
         if not isinstance(value, Expr):
-            node.undecided(
-                "it carries something that is not a tensor", *(e for e in (limit, condition) if e is not None)
-            )
+            node.undecided("a loop-carried value is not a tensor", *(e for e in (limit, condition) if e is not None))
         starts.append(value)
     goes_on = Constant(np.array(True)) if condition is None else condition
 
@@ -104,7 +102,7 @@ def _may_unroll(body: onnx.GraphProto, turns: int) -> bool:
 
 
 def _tensor(node: Node, value: Value | None) -> Expr:
-    return value if isinstance(value, Expr) else node.reject("its body makes something that is not a tensor")
+    return value if isinstance(value, Expr) else node.reject("its body returns a value that is not a tensor")
 
 
 def _append(node: Node, stacks: Sequence[list[Expr]], values: Sequence[Value | None]) -> None:
@@ -114,13 +112,13 @@ def _append(node: Node, stacks: Sequence[list[Expr]], values: Sequence[Value | N
 
 def _stacked(node: Node, items: Sequence[Expr], axis: int) -> Expr:
     if not items:
-        node.reject("it takes no turn, so that the type of what it collects is not known")
+        node.reject("it runs no iteration, so that the type of its scan outputs is unknown")
     return node.stack(items, node.axis(axis, node.rank(items[0]) + 1))
 
 
 @converter("Scan", since=9)
 def scan(node: Node) -> Sequence[Value | None]:
-    """Unrolled along an axis of fixed size, where few turns are taken; else a loop of the program."""
+    """Unrolled along an axis of fixed size, where few iterations are taken; else a loop of the program."""
     body: onnx.GraphProto = node.required_attr("body")
     inputs = node.required_inputs()
     states = inputs[: len(inputs) - int(node.required_attr("num_scan_inputs"))]
@@ -149,7 +147,7 @@ def scan_of_batches(node: Node) -> Sequence[Value | None]:
     batch = node.fixed(node.shape(inputs[0])[0], "size of its batch")
     turns = node.fixed(_length(node, inputs[number:], [1] * count), "length of its sequences")
     if batch * turns * len(body.node) > MAX_UNROLLED_NODES:
-        node.reject("it takes too many turns")
+        node.reject("its unrolled iterations have too many nodes")
     directions = node.attr("directions") or (0,) * count
     targets = [(0, 0)] * (len(body.output) - number)
     made: list[list[Expr]] = [[] for _ in body.output]
@@ -161,7 +159,7 @@ def scan_of_batches(node: Node) -> Sequence[Value | None]:
 
 
 def _length(node: Node, scanned: Sequence[Expr], axes: Sequence[int]) -> Dim:
-    return node.shape(scanned[0])[axes[0]] if scanned else node.reject("it scans over nothing")
+    return node.shape(scanned[0])[axes[0]] if scanned else node.reject("it has no scan input")
 
 
 @dataclass(frozen=True)
@@ -169,7 +167,7 @@ class _Scan:
     """A body that is repeated along axes of tensors.
 
     sources: the tensors, each with its axis and whether it is read backwards. targets: the axis along which each result
-    of the turns is collected, and whether backwards.
+    of the iterations is collected, and whether backwards.
     """
 
     node: Node

@@ -37,7 +37,7 @@ def convolve(node: Node, x: Expr, weight: Expr, bias: Expr | None) -> Expr:
 def spatial_rank(node: Node, x: Expr) -> int:
     """Return the number of spatial axes, which must be 1, 2 or 3."""
     rank = node.rank(x) - 2
-    return rank if rank in (1, 2, 3) else node.reject(f"it works on {rank} spatial axes; 1, 2 and 3 are supported")
+    return rank if rank in (1, 2, 3) else node.reject(f"it has {rank} spatial axes; 1, 2 and 3 are supported")
 
 
 def kernel_of(node: Node, weight: Expr) -> tuple[int, ...]:
@@ -48,7 +48,9 @@ def kernel_of(node: Node, weight: Expr) -> tuple[int, ...]:
         node.reject("the size of its kernel is not fixed")
     stated = tuple(node.attr("kernel_shape") or numbers)
     return (
-        numbers if stated == numbers else node.reject(f"its kernel_shape {stated} is not that of its weight {numbers}")
+        numbers
+        if stated == numbers
+        else node.reject(f"its kernel_shape {stated} differs from that of its weight, {numbers}")
     )
 
 

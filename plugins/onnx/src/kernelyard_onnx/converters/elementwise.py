@@ -277,8 +277,8 @@ def cast_like(node: Node) -> Value:
 @converter("BitCast", since=26)
 def bit_cast(node: Node) -> Expr:
     data_type = node.required_attr("to")
-    dtype = DTYPES.get(data_type) or node.reject(f"it reads bits as {type_name(data_type)}")
+    dtype = DTYPES.get(data_type) or node.reject(f"it bitcasts to {type_name(data_type)}")
     x = node.input(0)
     if x in node.importer.element_types or itemsize(dtype) != itemsize(node.dtype(x)):
-        node.reject("its elements are not of the same size")
+        node.reject("its element types differ in size")
     return node.op("reinterpret", x, dtype=dtype)

@@ -98,7 +98,7 @@ def top_k(node: Node) -> Sequence[Expr]:
     known = None if k is not None else node.builder.known.constant(node.input(1))
     if known is not None:
         k = int(known.reshape(-1)[0])
-    count = node.fixed(node.shape(x)[axis], "axis that it looks at") if k is None else k
+    count = node.fixed(node.shape(x)[axis], "size of its axis") if k is None else k
     largest, ordered = bool(node.attr("largest", 1)), bool(node.attr("sorted", 1))
     parts = node.ops("topk", x, k=count, axis=axis, largest=largest, sorted=ordered)
     if k is not None:

@@ -112,7 +112,7 @@ def _contract(
     a_sizes = dict(zip(a_labels, node.shape(a), strict=True))
     b_sizes = dict(zip(b_labels, node.shape(b), strict=True))
     if any(a_sizes[label] != b_sizes[label] for label in summed):
-        node.reject("it sums over an axis of size 1 that is broadcast")
+        node.reject("it contracts an axis of size 1 that is broadcast")
     sizes = {**a_sizes, **b_sizes, **{label: dims.broadcast(a_sizes[label], b_sizes[label]) for label in batch}}
 
     def matrices(x: Expr, labels: list[str], first: list[str], second: list[str]) -> Expr:

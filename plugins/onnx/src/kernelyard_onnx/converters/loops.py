@@ -1,4 +1,4 @@
-"""Loops whose number of turns depends on data: the body becomes a function, and the program repeats it."""
+"""Loops whose number of iterations depends on data: the body becomes a function, and the program repeats it."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ COUNT, FLAG = TensorType((), "int64"), TensorType((), "bool")
 MAX_ROUNDS = 8
 
 Body = Callable[[Sequence[Var], Var, Sequence[Var]], OutlinedGraph]
-"""`body(params, turn, states)`: a function body with those parameters, the turn and the states among them. Its results
-are whether to go on, the next states, and what to collect."""
+"""`body(params, turn, states)`: a function body with those parameters, the iteration index and the states among them. Its
+results are the condition to continue, the next states, and the scan outputs."""
 
 
 @dataclass
 class Loop:
     """One loop of a program.
 
-    limit: the most turns, or None. goes_on: whether to begin. starts: the states before the first turn.
+    limit: the most iterations, or None. goes_on: whether to begin. starts: the states before the first iteration.
     """
 
     node: Node
@@ -47,7 +47,7 @@ class Loop:
     _opened: set[Dim] = field(default_factory=set)
 
     def run(self) -> list[Expr]:
-        """Return the states after the last turn, then what the turns gave, each stacked along a new first axis.
+        """Return the states after the last iteration, then what the iterations gave, each stacked along a new first axis.
 
         Raises: RejectedError when the types of the states never settle.
         """
@@ -74,7 +74,7 @@ class Loop:
         return [] if self.limit is None else [self.node.cast(self.node.reshape(self.limit, ()), "int64")]
 
     def _settled(self) -> tuple[OutlinedGraph, list[Var], list[Var]]:
-        """Return the body, over states whose types hold before every turn: sizes that a turn changes are opened."""
+        """Return the body, over states whose types are loop-invariant: sizes that an iteration changes become dynamic."""
         types = [start.tensor_type for start in self.starts]
         problems = self.node.importer.problems
         listed = len(problems)
@@ -88,11 +88,11 @@ class Loop:
                 return graph, header, states
             del problems[listed:]
             types = wider
-        return self.node.reject("the types of what it carries never settle")
+        return self.node.reject("the types of its loop-carried values do not converge")
 
     def _wider(self, old: TensorType, new: TensorType) -> TensorType:
         if old.dtype != new.dtype or old.rank != new.rank:
-            self.node.reject(f"it carries {old!r} into a turn, and {new!r} out of it")
+            self.node.reject(f"a loop-carried value is {old!r} before an iteration, and {new!r} after it")
         return TensorType(tuple(map(self._wider_size, old.shape, new.shape)), old.dtype)
 
     def _wider_size(self, old: Dim, new: Dim) -> Dim:

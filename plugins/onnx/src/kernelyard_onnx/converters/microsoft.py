@@ -351,7 +351,7 @@ def embed(
     """given: words, segments, positions, a mask. tables: of words, positions, segments. norm: factors and shifts."""
     words, segments, positions, mask = given
     if words is None or tables[0] is None or tables[1] is None:
-        node.reject("its words, or a table, are missing")
+        node.reject("its input_ids or an embedding table is missing")
     batch, length = node.shape(words)
     if positions is None:
         positions = node.op("arange", start=0, step=1, count=length, dtype="int64")

@@ -114,7 +114,7 @@ def _between(node: Node, ends: Expr, keys: Dim) -> Expr:
     if count == batch:
         return node.op("less", number, node.reshape(ends, (batch, 1, 1, 1)))
     if count != 2 * batch:
-        node.reject("its mask is neither of keys, nor of rows and keys, nor lengths")
+        node.reject("its mask is neither a key padding mask, nor an attention mask, nor sequence lengths")
     end, begin = (node.reshape(node.slice(ends, 0, i * batch, (i + 1) * batch), (batch, 1, 1, 1)) for i in (0, 1))
     inside = node.op("less", number, end)
     return node.op("logical_and", inside, node.op("greater_equal", number, begin))
@@ -144,7 +144,7 @@ def _attention(
     node: Node, product: Expr, mask: Expr | None, past: Expr | None, bias: Expr | None
 ) -> Sequence[Expr | None]:
     if node.attr("do_rotary", 0) or node.attr("past_present_share_buffer", 0):
-        node.reject("it rotates its inputs, or shares the buffer of its state; that is not supported")
+        node.reject("do_rotary and past_present_share_buffer are not supported")
     whole = node.fixed(node.shape(product)[2], "number of columns of its weights")
     widths = tuple(node.attr("qkv_hidden_sizes") or (whole // 3,) * 3)
     if len(widths) != 3 or sum(widths) != whole:
@@ -180,7 +180,7 @@ def quantized_attention(node: Node) -> Sequence[Expr | None]:
 def multi_head_attention(node: Node) -> Sequence[Expr | None]:
     """Outputs: the result, keys and values so far."""
     if node.optional(8) is not None or node.optional(9) is not None or node.has_output(3):
-        node.reject("it shares the buffer of its state, searches beams, or gives its scores; that is not supported")
+        node.reject("past_sequence_length, cache_indirection and the output qk are not supported")
     q, k, v = _given_heads(node)
     k, v = _after(node, node.optional(6), k), _after(node, node.optional(7), v)
     how = _weighing(node, node.optional(4), node.optional(5), node.shape(q)[2], node.shape(k)[2])
@@ -222,7 +222,7 @@ def _unpacked(node: Node, x: Expr, index: int) -> Expr:
 def rotary_embedding(node: Node) -> Expr:
     x, positions, cosines, sines = node.required_inputs()
     if node.attr("is_packed_batching", 0) or node.attr("scale", 1.0) != 1:
-        node.reject("its batches are packed, or it has a scale; that is not supported")
+        node.reject("is_packed_batching and scale are not supported")
     width = node.attr("rotary_embedding_dim", 0) or 2 * node.fixed(node.shape(cosines)[1], "size of its cache")
     is_flat = node.rank(x) == 3
     if is_flat:
@@ -238,7 +238,7 @@ def rotary_embedding(node: Node) -> Expr:
 
 
 def rotated(node: Node, x: Expr, positions: Expr, tables: tuple[Expr, Expr], width: int, interleaved: bool) -> Expr:
-    """Return the first `width` elements of each head turned in pairs: neighbours, or those of the two halves.
+    """Return the first `width` elements of each head rotated in pairs: neighbours, or those of the two halves.
 
     positions: (batch, sequence). tables: cosines and sines (positions, width / 2).
     """
@@ -272,9 +272,9 @@ def group_query_attention(node: Node) -> Sequence[Expr | None]:
     Outputs: the result, and the states, as long as the text so far or as the state given, whichever is longer.
     """
     if node.attr("k_quant_type", "NONE") != "NONE" or node.attr("v_quant_type", "NONE") != "NONE":
-        node.reject("its state is quantized; that is not supported")
+        node.reject("a quantized KV cache is not supported")
     if node.attr("qk_output", 0) or node.attr("sliding_window_cache", 0) or not node.attr("causal", 1):
-        node.reject("it gives its scores, has a state that slides, or looks ahead; that is not supported")
+        node.reject("qk_output, sliding_window_cache and causal = 0 are not supported")
     q, k, v = _grouped_heads(node)
     batch, _, rows, _ = node.shape(q)
     count = node.reshape(node.cast(node.input(5), "int64"), (batch, 1))  # of keys, less one

@@ -88,7 +88,7 @@ def quantized_global_average_pool(node: Node) -> Expr:
 def quantized_concat(node: Node) -> Expr:
     parts = [_real(node, first) for first in range(2, len(node.inputs), 3)]
     if not parts:
-        node.reject("it joins nothing")
+        node.reject("it has no inputs to concatenate")
     axis = node.axis(node.required_attr("axis"), node.rank(parts[0]))
     return _stored(node, node.op("concat", *parts, axis=axis), 0, node.dtype(node.input(2)))
 
@@ -236,7 +236,7 @@ def matrix_product_of_few_bits(node: Node) -> Expr:
     n, k, block = (int(node.required_attr(name)) for name in ("N", "K", "block_size"))
     bits, blocks = int(node.attr("bits", 4)), ceildiv(k, block)
     if node.optional(4) is not None or node.attr("weight_prepacked", 0):
-        node.reject("its weight is in an order of its own (g_idx, weight_prepacked); that is not supported")
+        node.reject("its weight is reordered (g_idx, weight_prepacked); that is not supported")
     stored = _unpacked(node, node.reshape(packed, (n, blocks, ceildiv(block * bits, 8))), bits, block)
     dtype = node.dtype(scales)
     zero = _zero_points(node, zeros, bits, n, blocks, dtype)
@@ -262,7 +262,7 @@ def _unpacked(node: Node, packed: Expr, bits: int, count: Dim) -> Expr:
     if bits == 8:
         return packed
     if bits not in (2, 4):
-        node.reject(f"its numbers have {bits} bits; 2, 4 and 8 are supported")
+        node.reject(f"its weights have {bits} bits; 2, 4 and 8 are supported")
     *outer, width = node.shape(packed)
     shifts = np.arange(0, 8, bits).astype(np.uint8)
     parts = node.op("right_shift", node.reshape(packed, (*outer, width, 1)), shifts)
@@ -280,7 +280,7 @@ def rows_of_few_bits(node: Node) -> Expr:
     axis, along = (node.axis(node.attr(n, d), rank) for n, d in (("gather_axis", 0), ("quantize_axis", 1)))
     is_packed = node.dtype(data) == "uint8" and data not in node.importer.element_types and bits < 8
     if not along > axis or (is_packed and along != rank - 1) or not block:
-        node.reject("its blocks do not lie behind the axis that it picks along; that is not supported")
+        node.reject("its quantize_axis must come after its gather_axis, and be the last of packed weights")
     at = along + node.rank(indices) - 1  # the axis of blocks, where several axes may have taken the place of one
 
     def picked(table: Expr) -> Expr:

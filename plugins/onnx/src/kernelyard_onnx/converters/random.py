@@ -23,7 +23,11 @@ def seed_of(value: float | None) -> int | None:
 
 def _dtype(node: Node, like: str) -> str:
     data_type = node.attr("dtype")
-    return like if data_type is None else DTYPES.get(data_type) or node.reject(f"it makes {type_name(data_type)}")
+    return (
+        like
+        if data_type is None
+        else DTYPES.get(data_type) or node.reject(f"its element type is {type_name(data_type)}")
+    )
 
 
 def _uniform(node: Node, shape: Shape, like: str) -> Expr:

@@ -79,7 +79,7 @@ def _sections(node: Node, whole: int | None, sizes: Expr | None) -> Sequence[int
     if sizes is not None and node.rank(sizes) == 1:
         return node.ints(sizes, "split")
     if whole is None:
-        node.reject("the axis that it splits has no fixed size")
+        node.reject("the size of its split axis is not fixed")
     part = 1 if sizes is None else int(node.scalar(sizes, "split"))
     full, rest = divmod(whole, part)
     return [part] * full + [rest] * bool(rest)
@@ -89,7 +89,7 @@ def _sections(node: Node, whole: int | None, sizes: Expr | None) -> Sequence[int
 def concat_from_sequence(node: Node) -> Expr:
     items = node.sequence(0).items
     if not items:
-        node.reject("it joins an empty sequence")
+        node.reject("it concatenates an empty sequence")
     new_axis = bool(node.attr("new_axis", 0))
     axis = node.axis(node.required_attr("axis"), node.rank(items[0]) + new_axis)
     return node.stack(items, axis) if new_axis else node.concat(items, axis)
@@ -103,7 +103,7 @@ def sequence_map(node: Node) -> Sequence[Value]:
     for index in range(len(node.sequence(0).items)):
         values = [v.items[index] if isinstance(v, TensorSequence) else v for v in node.inputs]
         for items, value in zip(made, node.importer.run_subgraph(body, node.scope, values), strict=True):
-            items.append(value if isinstance(value, Expr) else node.reject("its graph gives no tensor"))
+            items.append(value if isinstance(value, Expr) else node.reject("its body returns no tensor"))
     return [TensorSequence(tuple(items)) for items in made]
 
 
@@ -122,4 +122,4 @@ def has_element(node: Node) -> Expr:
 @converter("OptionalGetElement", since=15)
 def get_element(node: Node) -> Value:
     value = node.value(0)
-    return node.reject("its optional holds nothing") if value is None or isinstance(value, Nothing) else value
+    return node.reject("its optional is empty") if value is None or isinstance(value, Nothing) else value

@@ -27,7 +27,11 @@ def _complete(node: Node, shape: Shape, target: Sequence[Dim], allow_zero: bool)
     sizes = list(target)
     for axis, size in enumerate(sizes):
         if size == 0 and not allow_zero:
-            sizes[axis] = shape[axis] if axis < len(shape) else node.reject("it takes over a size that is not there")
+            sizes[axis] = (
+                shape[axis]
+                if axis < len(shape)
+                else node.reject("a 0 in its shape copies a dimension that its input does not have")
+            )
     unknown = [axis for axis, size in enumerate(sizes) if size == -1]
     if len(unknown) > 1:
         node.reject("its shape has more than one -1")
@@ -59,7 +63,7 @@ def _rest(node: Node, shape: Shape, known: Sequence[Dim]) -> Dim:
             denominator.append(size)
     divisor = dims.product(denominator)
     if divisor == 0:
-        node.reject("a size of 0 leaves -1 open")
+        node.reject("a size of 0 makes its -1 ambiguous")
     return dims.floordiv(dims.product(numerator), divisor)
 
 
@@ -85,13 +89,15 @@ def squeeze(node: Node) -> Expr:
     shape = node.shape(x)
     if axes is None:
         if any(not isinstance(dim, int) for dim in shape):
-            node.undecided("it names no axes, and the sizes of its input are not fixed", *node.builder.deciding(shape))
+            node.undecided(
+                "it has no axes input, and the sizes of its input are not fixed", *node.builder.deciding(shape)
+            )
         removed = {axis for axis, dim in enumerate(shape) if dim == 1}
     else:
         removed = set(node.axes(axes, len(shape)))
     wrong = [axis for axis in removed if isinstance(shape[axis], int) and shape[axis] != 1]
     if wrong:
-        node.reject(f"it removes axis {wrong[0]}, whose size is {shape[wrong[0]]}")
+        node.reject(f"it squeezes axis {wrong[0]}, whose size is {shape[wrong[0]]}")
     return node.reshape(x, [dim for axis, dim in enumerate(shape) if axis not in removed])
 
 
@@ -101,7 +107,7 @@ def unsqueeze(node: Node) -> Expr:
     rank = node.rank(x) + len(axes)
     added, rest = set(node.axes(axes, rank)), iter(node.shape(x))
     if len(added) != len(axes):
-        node.reject("it names an axis twice")
+        node.reject("its axes have duplicates")
     return node.reshape(x, [1 if axis in added else next(rest) for axis in range(rank)])
 
 
@@ -109,7 +115,7 @@ def unsqueeze(node: Node) -> Expr:
 def concat(node: Node) -> Expr:
     parts = node.required_inputs()
     if not parts:
-        node.reject("it joins nothing")
+        node.reject("it has no inputs to concatenate")
     return node.concat(parts, node.axis(node.attr("axis", 1), node.rank(parts[0])))
 
 

@@ -75,7 +75,7 @@ def _slice(
     if not len(starts) == len(ends) == len(where) == len(strides):
         node.reject("its starts, ends, axes and steps have different lengths")
     if len(set(where)) != len(where) or 0 in strides:
-        node.reject("it names an axis twice or has a step of 0")
+        node.reject("its axes have duplicates, or a step is 0")
     shape = node.shape(x)
     cuts: list[tuple[int, Dim, Dim, int]] = []
     for axis, start, end, stride in sorted(zip(where, starts, ends, strides, strict=True)):
@@ -115,7 +115,7 @@ def _from_front(node: Node, index: Dim, size: Dim) -> Dim:
         return index
     if at_least(index * -1, 1):
         return index + size
-    return node.reject(f"it cannot be decided whether its bound {index} is negative")
+    return node.reject(f"the sign of its bound {index} is not known")
 
 
 def _clamp(index: Dim, low: Dim, high: Dim) -> Dim:

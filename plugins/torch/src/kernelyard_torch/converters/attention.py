@@ -24,7 +24,7 @@ def attention(
     enable_gqa: bool = False,
 ) -> Expr:
     if dropout:
-        node.reject("it drops out: call model.eval()")
+        node.reject("dropout is active: call model.eval()")
     if enable_gqa or node.shape(keys)[-3:-2] not in (node.shape(queries)[-3:-2], (1,)):
         keys, values = (node.repeat_heads(each, node.shape(queries)[-3]) for each in (keys, values))
     if scale is None:

@@ -32,7 +32,7 @@ def while_loop(
     node: Node, condition: GraphModule, body: GraphModule, carried: Sequence[Any], additional: Sequence[Any]
 ) -> list[Expr]:
     if not all(isinstance(value, Expr) for value in carried):
-        node.reject("it carries a number: make it a tensor")
+        node.reject("a loop-carried value is a Python number: make it a tensor")
     operands = [*carried, *additional]
     tensors = _tensors(operands)
     test = _graph(node, condition, operands)
@@ -75,7 +75,7 @@ def _add(node: Node, kind: str, function: Function) -> str:
 
 
 def _required(node: Node, type_: TensorType | None) -> TensorType:
-    return node.reject("it gives a number: make it a tensor") if type_ is None else type_
+    return node.reject("its subgraph returns a Python number: make it a tensor") if type_ is None else type_
 
 
 def _as_one(types: Sequence[Type]) -> Type:

@@ -50,7 +50,7 @@ def arange(node: Node, start: Dim | float, end: Dim | float, step: Dim | float, 
     if isinstance(step, int) and not isinstance(start, float) and not is_float(type_.dtype):
         return node.op("arange", start=start, step=step, count=count, dtype=type_.dtype)
     if not isinstance(start, (int, float)) or not isinstance(step, (int, float)):
-        node.reject("it counts by steps that are not fixed")
+        node.reject("its step is not fixed")
     if isinstance(count, int):
         return node.expr(np.asarray(start + np.arange(count) * step), type_.dtype)
     numbers = node.op("arange", count=count, dtype="float64")
@@ -97,7 +97,7 @@ def local_scalar(node: Node, x: Expr) -> None:
     if isinstance(value, (int, float, bool)):
         return
     if not hasattr(value, "node") or not value.node.expr.is_symbol:
-        node.reject("the number that it reads takes part in a way that is not supported")
+        node.reject("an expression of the scalar that it reads is not supported")
     if not is_float(node.dtype(x)) and node.dtype(x) != "bool":
         node.importer.decide(value, node.cast(node.reshape(x, (1,)), "int64"), node)
     else:

@@ -79,7 +79,7 @@ def _selection(node: Node, x: Expr, indices: Sequence[Expr | None]) -> Selection
             axis += 1
         elif node.dtype(index) in ("bool", "uint8"):
             if masks > 1:
-                node.reject("it selects by several masks")
+                node.reject("it indexes by several boolean masks")
             count = node.importer.mask_size(node, [node.shape(each) for each in indices if each is not None])
             found = _positions(node, node.cast(index, "bool"), count)
             for column in range(node.rank(index)):

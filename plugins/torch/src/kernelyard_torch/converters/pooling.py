@@ -136,7 +136,7 @@ def adaptive_max_pool(node: Node, x: Expr, sizes: Sequence[Dim]) -> list[Expr | 
     """Return the largest elements of whole planes, or of even parts."""
     rank = len(sizes)
     if node.is_used(1):
-        node.reject("the places of the largest elements are read")
+        node.reject("its indices output is used, which is not supported")
     axes = range(node.rank(x) - rank, node.rank(x))
     if all(size == 1 for size in sizes):
         return [node.op("max", x, axes=tuple(axes), keepdims=True), None]

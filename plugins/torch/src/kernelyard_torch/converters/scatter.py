@@ -129,7 +129,7 @@ def embedding_bag(
 ) -> list[Expr | None]:
     """Sums (mode 0), means (1) or maxima (2) of rows; a bag goes from one offset to the next."""
     if any(node.is_used(index) for index in (1, 2, 3)):
-        node.reject("results that only gradients need are read")
+        node.reject("an output for the backward pass is used, which is not supported")
     bags, width = node.result.shape
     rows, dtype = node.op("take", table, indices), node.dtype(table)
     kept = node.op("not_equal", indices, padding)

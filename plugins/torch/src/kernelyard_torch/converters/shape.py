@@ -121,7 +121,7 @@ def as_strided(node: Node, x: Expr, size: Sequence[Dim], stride: Sequence[Dim], 
     for count, step in zip(node.fixed_all(size, "a size"), node.fixed_all(stride, "a stride"), strict=True):
         places = places[..., None] + np.arange(count) * step
     if places.size and not 0 <= places.min() <= places.max() < node.fixed(x.tensor_type.numel, "the input's size"):
-        node.reject("it reads memory beside its input")
+        node.reject("it reads memory outside of its input")
     return node.op("take", node.flat(stored), places, axis=0)
 
 

@@ -15,7 +15,7 @@ def conv(loops: Loops) -> Plan | Declined:
     """For every sum of products; vectors along places or along filters, whichever costs less."""
     vector = loops.vector
     if loops.in_order or vector is None or not loops.stage.is_contraction:
-        return Declined("the stage is no sum of products whose operands are used again, or has no axis for vectors")
+        return Declined("the stage is not a contraction with operand reuse, or has no vectorizable axis")
     plan = replace(loops.scalar(), vector=vector, lanes=loops.lanes(vector), masked=loops.is_masked(vector))
     if vector in loops.reduce:
         return with_few_rows(loops, replace(plan, tiles=dot_products(loops, vector)))

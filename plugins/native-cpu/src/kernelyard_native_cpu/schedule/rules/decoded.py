@@ -1,4 +1,4 @@
-"""Products with weights of few bits: they are decoded on the way, or once for all tiles where there are many rows."""
+"""Matmul with quantized weights: dequantized in registers, or once for all tiles where there are many rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CACHE_LINE = 64
 _MOST_WRITTEN_OUT = 8
 # With more rows in a tile, decoding is a small part of the work, and registers are short.
 _MOST_FACTORED_ROWS = 4
-# Sums of a tile: as many registers are left for what is decoded, and for sums along the inner axes.
+# Sums of a tile: as many registers are left for what is dequantized, and for sums along the inner axes.
 _MOST_SUMS = {32: 16, 16: 6}
 _WIDEST = 4
 
@@ -25,23 +25,23 @@ _WIDEST = 4
 def decoded(loops: Loops) -> Plan | Declined:
     """For sums over groups that share a scale, and over numbers in a word."""
     if loops.in_order or len(loops.reduce) < 2 or loops.stage.first.reducer != "sum":
-        return Declined("the stage is no sum over groups, or over numbers in a word")
+        return Declined("the stage is not a sum over quantization groups, or over values packed in a word")
     stored = _stored(loops)
     vector = _axis_along(loops, stored) if stored else None
     if stored is None or vector is None or loops.is_masked(vector) or not isinstance(loops.extents[vector], int):
-        return Declined("no operand has stored integers side by side along an axis of known size")
+        return Declined("no operand has contiguous integers along an axis of known size")
     written_out = _written_out(loops)
     factored = _factored(loops)
     weight = _weight(loops, vector)
     if weight is None or not (written_out or factored):
-        return Declined("neither numbers in a word nor a scale that a group shares")
+        return Declined("neither values packed in a word nor a scale shared by a group")
     stream = _stream(loops, stored, written_out)
     plan = replace(loops.scalar(), vector=vector, lanes=loops.lanes(vector), written_out=written_out, stream=stream)
     return _tiled(loops, plan, vector, weight, factored)
 
 
 def _tiled(loops: Loops, plan: Plan, vector: str, weight: Expr, factored: Factored | None) -> Plan:
-    """Return the plan with tiles of as many rows as there are; more than registers hold take what was decoded once."""
+    """Return the plan with tiles of as many rows as there are; more than registers hold share dequantized weights."""
     axis = next((name for name in reversed(loops.others(vector)) if name not in axes_of(weight)), None)
     rows = size_of(loops.extents[axis]) if axis else 1
     most = _MOST_SUMS[loops.machine.vector_registers]
@@ -119,7 +119,7 @@ def _panel(loops: Loops, weight: Expr, width: int) -> Panel:
 
 
 def _stream(loops: Loops, stored: Load, written_out: tuple[str, ...]) -> Stream:
-    """Return the stored numbers, asked for ahead."""
+    """Return the stored integers, prefetched."""
     axis = [name for name in loops.reduce if name not in written_out][-1]
     step = offset_of(stored.buffer, stored.indices).coefficient(axis)
     is_aligned = isinstance(step, int) and step * dtypes.itemsize(stored.dtype) % _CACHE_LINE == 0

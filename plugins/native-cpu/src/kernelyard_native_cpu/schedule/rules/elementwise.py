@@ -1,4 +1,4 @@
-"""Maps: every element by itself, whole vectors of neighbours at a time."""
+"""Elementwise kernels: every element by itself, whole vectors of neighbours at a time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def elementwise(loops: Loops) -> Plan | Declined:
     """Along the axis where most loads and stores are of neighbours."""
     vector = loops.vector
     if loops.in_order or loops.stage.reduce or vector is None:
-        return Declined("the stage reduces, depends on the order of its points, or has no axis for vectors")
+        return Declined("the stage has a reduction or a loop-carried dependence, or no vectorizable axis")
     unroll = even_parts(loops.vectors(vector), _UNROLL)
     return replace(
         loops.scalar(),

@@ -23,17 +23,17 @@ def gemv(loops: Loops) -> Plan | Declined:
     """Return all rows at once, so that the matrix is read once; as much of each of its rows as registers allow."""
     vector = loops.vector
     if loops.in_order or vector is None or len(loops.reduce) != 1 or loops.is_masked(vector):
-        return Declined("the stage does not reduce one axis, or has no axis for whole vectors")
+        return Declined("the stage does not reduce exactly one axis, or has no axis of whole vectors")
     matrix = _matrix(loops, vector)
     rows = _rows(loops, matrix) if matrix else None
     if matrix is None or rows is None:
-        return Declined("the stage is no product of a matrix and a known number of vectors")
+        return Declined("the stage is not a product of a matrix and a known number of vectors")
     if len(rows) > 1 or (rows and rows[0][1] > FEW_ROWS):
         return Declined(f"there are more than {FEW_ROWS} vectors, or they have several axes")
     plan = replace(loops.scalar(), vector=vector, lanes=loops.lanes(vector))
     if vector in loops.reduce:
         if not loops.stage.is_contraction:
-            return Declined("vectors lie along the sum, and the matrix is multiplied by one vector")
+            return Declined("lanes lie along the reduced axis, and the matrix is multiplied by one vector")
         return _dot_products(loops, plan, matrix)
     return _tiled(loops, replace(plan, stream=_stream(loops, matrix)), rows)
 
@@ -50,7 +50,9 @@ def _tiled(loops: Loops, plan: Plan, rows: Tiles) -> Plan | Declined:
     (reduced,), first = plan.reduce, loops.stage.first
     stores = [access.offset.coefficient(str(plan.vector)) for access in loops.accesses if access.is_store]
     if plan.stream is None or size_of(plan.extents[reduced]) < 2 * _DEPTH or stores != [1] * len(stores):
-        return Declined("registers do not hold all vectors, and the matrix is in cache, short, or not stored along")
+        return Declined(
+            "registers do not hold all accumulators, and the matrix is in cache or short, or stores are strided"
+        )
     size = -(-count // height) * height * width * plan.lanes
     return replace(plan, parts=Parts(_DEPTH, Buffer(f"sums of {first.name}", (size,), first.body.dtype, "local")))
 
@@ -105,7 +107,7 @@ def _stream(loops: Loops, matrix: Load) -> Stream | None:
 
 
 def matrix_stream(loops: Loops, vector: str) -> Stream | None:
-    """Return the matrix of a product along its vectors, to be asked for ahead where it is too large to be in cache."""
+    """Return the matrix of a product along its vectors, to be prefetched where it is too large to be in cache."""
     matrix = _matrix(loops, vector) if len(loops.reduce) == 1 else None
     return _stream(loops, matrix) if matrix else None
 

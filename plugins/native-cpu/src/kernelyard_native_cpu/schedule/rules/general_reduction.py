@@ -1,4 +1,4 @@
-"""Chains of reductions and maps over common rows (softmax, norms): one kernel, row by row (see `groups.py`)."""
+"""Chains of reductions and elementwise blocks over common rows (softmax, norms): one kernel (see `groups.py`)."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ from kernelyard_native_cpu.schedule.rules.reduction import reduction
 def general_reduction(loops: Loops) -> Plan | Declined:
     """Each stage along the axis inside of the row that costs least; what it hands on is kept for one row only."""
     if not loops.in_rows:
-        return Declined("no other stages run in the same loop over rows")
+        return Declined("no other stage shares the loop over rows")
     found = reduction(loops)
     return elementwise(loops) if isinstance(found, Declined) else found

@@ -1,4 +1,4 @@
-"""Products of matrices: a tile of the result stays in registers, the operand that every tile reads is packed."""
+"""Matmul: a tile of the result stays in registers, the operand that every tile reads is packed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def matmul(loops: Loops) -> Plan | Declined:
     """For sums of products over one axis."""
     vector = loops.vector
     if loops.in_order or vector is None or not loops.stage.is_contraction or len(loops.reduce) != 1:
-        return Declined("the stage is no sum over one axis of products whose operands are used again")
+        return Declined("the stage is not a contraction over one axis with operand reuse")
     lanes = loops.lanes(vector)
     plan = replace(loops.scalar(), vector=vector, lanes=lanes, masked=loops.is_masked(vector))
     if vector in loops.reduce:

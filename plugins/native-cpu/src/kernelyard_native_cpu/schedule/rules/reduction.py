@@ -16,7 +16,7 @@ def reduction(loops: Loops) -> Plan | Declined:
     """Along the reduced axis with several partial results, or along another one with a result per lane."""
     vector = loops.vector
     if loops.in_order or not loops.stage.reduce or vector is None:
-        return Declined("the stage reduces nothing, depends on the order of its points, or has no axis for vectors")
+        return Declined("the stage has no reduction, a loop-carried dependence, or no vectorizable axis")
     return replace(
         loops.scalar(),
         vector=vector,

@@ -1,4 +1,4 @@
-"""Maps that read along one axis and write along another: squares are turned in registers."""
+"""Elementwise kernels that read along one axis and write along another: squares are transposed in registers."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ def transpose(loops: Loops) -> Plan | Declined:
     """Return a square of as many rows as there are lanes, where a load has its neighbours along another axis."""
     vector = loops.vector
     if loops.in_order or loops.stage.reduce or vector is None or loops.is_masked(vector):
-        return Declined("the stage is no map, or has no axis for whole vectors")
+        return Declined("the stage is not elementwise, or has no axis of whole vectors")
     lanes = loops.lanes(vector)
     turned = _turned_axis(loops, vector, lanes)
     if turned is None:
-        return Declined("no load has its neighbours along another axis that is long enough")
+        return Declined("no load is contiguous along another axis that is long enough")
     return replace(loops.scalar(), vector=vector, lanes=lanes, tiles=((turned, lanes),), turned=turned)
 
 
