@@ -28,8 +28,8 @@ COUNT, FLAG = TensorType((), "int64"), TensorType((), "bool")
 MAX_ROUNDS = 8
 
 Body = Callable[[Sequence[Var], Var, Sequence[Var]], OutlinedGraph]
-"""`body(params, turn, states)`: a function body with those parameters, the iteration index and the states among them. Its
-results are the condition to continue, the next states, and the scan outputs."""
+"""`body(params, turn, states)`: a function body with those parameters, the iteration index and the states among them.
+Its results are the condition to continue, the next states, and the scan outputs."""
 
 
 @dataclass
@@ -47,7 +47,7 @@ class Loop:
     _opened: set[Dim] = field(default_factory=set)
 
     def run(self) -> list[Expr]:
-        """Return the states after the last iteration, then what the iterations gave, each stacked along a new first axis.
+        """Return the states after the last iteration, then the scan outputs, each stacked along a new first axis.
 
         Raises: RejectedError when the types of the states never settle.
         """
@@ -74,7 +74,7 @@ class Loop:
         return [] if self.limit is None else [self.node.cast(self.node.reshape(self.limit, ()), "int64")]
 
     def _settled(self) -> tuple[OutlinedGraph, list[Var], list[Var]]:
-        """Return the body, over states whose types are loop-invariant: sizes that an iteration changes become dynamic."""
+        """Return the body, over states whose types are loop-invariant: sizes that an iteration changes are dynamic."""
         types = [start.tensor_type for start in self.starts]
         problems = self.node.importer.problems
         listed = len(problems)
