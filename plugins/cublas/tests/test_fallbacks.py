@@ -95,7 +95,7 @@ def test_each_region_warns_once(products, picky):
     for text, name in zip(sorted(texts), ("cublas_0", "cublas_1"), strict=True):
         kernels = ", ".join(step.symbol for step in exe.fallbacks[name].steps)
         assert text.startswith(f"cublas does not run {name}")
-        assert text.endswith(f"cuBLASLt has no algorithm for a product, n = 2; these kernels run instead: {kernels}")
+        assert text.endswith(f"cuBLASLt has no algorithm for a matmul, n = 2; these kernels run instead: {kernels}")
     other = ky.VirtualMachine(exe, ky.cuda(products.emulator.index))
     for again in (machine, other):
         assert run_quietly(again["main"], *feeds_of(module, n=3))[1] == []

@@ -95,14 +95,14 @@ def test_integers_restored_by_a_scale(gpu):
 @pytest.mark.parametrize("result", ["float32", "float16", "bfloat16", FP8])
 def test_products_of_float8(result, gpu):
     if gpu.capability < FP8_CAPABILITY:
-        pytest.skip("this GPU has no products of float8")
+        pytest.skip("this GPU has no float8 matmul")
     taken("matmul_transposed", *case((16, 32), (32, 16), True, "", FP8, cast=None if result == FP8 else result))
 
 
 @pytest.mark.parametrize("result", ["float16", "bfloat16", "float32"])
 def test_scales_of_float8(result, gpu):
     if gpu.capability < FP8_CAPABILITY:
-        pytest.skip("this GPU has no products of float8")
+        pytest.skip("this GPU has no float8 matmul")
     taken("matmul_transposed_multiply", *scaled_by_two(result), a=16)
 
 

@@ -104,7 +104,7 @@ def test_without_a_driver_one_error_says_what_is_missing(tmp_path):
     run = [sys.executable, "-c", NO_DRIVER, str(tmp_path / "m.kyar")]
     done = subprocess.run(run, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "CUDA devices cannot be used" in done.stdout
+    assert "CUDA devices are unavailable" in done.stdout
     assert "pip install" in done.stdout
     with pytest.raises(DeviceError):
         ky.VirtualMachine(exe, ky.cpu())

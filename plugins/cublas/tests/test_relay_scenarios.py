@@ -124,10 +124,10 @@ def test_products_that_cublas_has_no_types_for(products):
     """The rule of the operator and the check of the pattern say the same."""
     b = FunctionBuilder()
     exe, reasons = run(products, b, b.op("matmul", b.input("x", (4, 4), "uint8"), b.input("y", (4, 4), "uint8")))
-    assert set(reasons) == {("dtype", "uint8 @ uint8 -> uint8 is no product of cuBLASLt")}
+    assert set(reasons) == {("dtype", "uint8 @ uint8 -> uint8 is not a matmul of cuBLASLt")}
     assert "cublas" not in {node.backend for node in exe.report.nodes}
     _, reasons = run(products, *product((4, 4), (4, 4), ("float32", "float64"), False, False))
-    assert ("dtype", "float32 @ float32 -> float64 is no product of cuBLASLt") in reasons
+    assert ("dtype", "float32 @ float32 -> float64 is not a matmul of cuBLASLt") in reasons
 
 
 def test_an_operator_by_itself_in_a_region(products):

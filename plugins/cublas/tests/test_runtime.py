@@ -271,7 +271,7 @@ def test_float8_on_an_older_gpu(products):
     old.__dict__.update(vars(products.emulator))
     old.capability = (8, 0)
     runtime = runtime_of(exe)
-    with pytest.raises(DeviceError, match="no products of float8"):
+    with pytest.raises(DeviceError, match="no float8 matmul"):
         Placed(runtime, old, runtime.symbols()[0], (), {})
 
 
@@ -341,7 +341,7 @@ def test_operands_that_do_not_go_together_are_refused_before_they_are_read(produ
     exe = compiled(module_of(lambda b, x, w: b.op("matmul", x, w), ((4, 8), "float32"), ((8, 6), "float32")))
     text = runtime_of(exe).save_to_bytes().decode()
     changed = load(text.replace('"transpose_rhs":false', '"transpose_rhs":true').encode(), {})
-    with pytest.raises(ArtifactCorruptedError, match="sizes of a product"):
+    with pytest.raises(ArtifactCorruptedError, match="sizes of a matmul"):
         Placed(changed, products.emulator, changed.symbols()[0], (), {})
 
 

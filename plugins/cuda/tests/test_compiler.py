@@ -66,7 +66,7 @@ def test_nvcc_is_used_where_nvrtc_cannot_compile(broken: str, nvcc: Path, caplog
 
 def test_without_nvcc_the_error_names_both(broken: str) -> None:
     for compile_ in (cuda_compiler.find_kernel_compiler, lambda: cuda_compiler.compile_cubin(KERNEL, "sm_90")):
-        with pytest.raises(ToolchainError, match="no CUDA compiler here can compile") as caught:
+        with pytest.raises(ToolchainError, match="no CUDA compiler is usable") as caught:
             compile_()
         assert "failed to open libnvrtc-builtins" in str(caught.value.found)
         assert "nvcc: there is no CUDA compiler here" in str(caught.value.found)

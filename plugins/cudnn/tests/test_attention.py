@@ -105,7 +105,7 @@ def test_padding_masks_are_lengths(machine: Any, causal: str) -> None:
     ("build", "reason"),
     [
         (lambda b: padded(b, least=-1e4), "not 0 and minus infinity"),
-        (lambda b: padded(b, start=1), "do not count from 0"),
+        (lambda b: padded(b, start=1), "do not start at 0"),
         (lambda b: padded(b, dtype="int64"), "int32 of (b, 1, 1, 1) are needed"),
         (lambda b: padded(b, causal="bottom_right"), "together with a bias or with lengths"),
     ],
@@ -122,7 +122,7 @@ def plain(**given: Any) -> Any:
 @pytest.mark.parametrize(
     ("build", "code", "reason"),
     [
-        (plain(dtype="float32"), "dtype", "taken are float16 and bfloat16"),
+        (plain(dtype="float32"), "dtype", "supported are float16 and bfloat16"),
         (plain(size=12), "attribute", "heads of 12 elements"),
         (plain(wide=20), "attribute", "heads of 20 elements"),
         (plain(size=symbol("h")), "dynamic-shape", "found h, h"),

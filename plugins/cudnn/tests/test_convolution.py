@@ -157,7 +157,7 @@ def with_operand(shape: tuple[Any, ...]) -> Any:
 @pytest.mark.parametrize(
     ("build", "code", "reason"),
     [
-        (lambda b: conv(b, "float64"), "dtype", "taken are float32 or float16 or bfloat16"),
+        (lambda b: conv(b, "float64"), "dtype", "supported are float32 or float16 or bfloat16"),
         (
             lambda b: conv(b, padding=(0, 1, 1, 1)),
             "attribute",
@@ -213,7 +213,7 @@ def test_a_bias_that_is_none_is_not_taken_for_one(machine: Any) -> None:
         ("sm_75", "float32", "GPUs of sm_75; cuDNN's rules here are those of sm_80 and later"),
         ("sm_80", "float8_e4m3fn", "float8_e4m3fn on sm_80; it needs sm_90"),
         ("sm_80,sm_90", "float8_e4m3fn", "float8_e4m3fn on sm_80; it needs sm_90"),
-        (None, "float8_e4m3fn", "float8_e4m3fn on a target that says nothing of its GPU; it needs sm_90"),
+        (None, "float8_e4m3fn", "float8_e4m3fn on a target without the arch of its GPU; it needs sm_90"),
     ],
 )
 def test_what_the_arch_has_not(arch: str | None, dtype: str, answer: str) -> None:

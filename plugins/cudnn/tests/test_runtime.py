@@ -122,7 +122,7 @@ def attribute(name: str, value: Any) -> Any:
     ],
 )
 def test_nodes_that_make_no_sense_are_errors(change: Any) -> None:
-    with pytest.raises(CodegenError, match="does not make sense"):
+    with pytest.raises(CodegenError, match="is malformed"):
         damaged(change).lowered("cudnn_0", {"n": 2})
 
 
@@ -279,7 +279,7 @@ def test_without_the_frontend_the_error_says_what_to_install(monkeypatch: pytest
     with pytest.raises(BackendUnavailableError) as caught:
         _native.load()
     assert "kernelyard-cudnn[cu12]" in str(caught.value)
-    assert "none, which programs on a GPU need" in _native.facts()["cuDNN"]
+    assert "none, which GPU programs need" in _native.facts()["cuDNN"]
     with pytest.raises(BackendUnavailableError):
         gpu.gpu_of(FakeDevice())  # pyright: ignore[reportArgumentType]
     _native.load.cache_clear()
@@ -288,7 +288,7 @@ def test_without_the_frontend_the_error_says_what_to_install(monkeypatch: pytest
 @pytest.mark.parametrize("version", ["1.27.0", "1.29.1"])
 def test_other_frontends_are_refused(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
     monkeypatch.setattr(_native, "_version_of", lambda _: version)
-    with pytest.raises(BackendUnavailableError, match="another version"):
+    with pytest.raises(BackendUnavailableError, match="unsupported version"):
         _native.frontend_version()
 
 
@@ -302,7 +302,7 @@ def test_without_the_frontend_the_backend_is_unavailable_where_a_gpu_is(
     found = CudnnBackend().probe()
     assert (found is not None) == has_gpu
     if found is not None:
-        assert "cuDNN's frontend is not here" in found.reason
+        assert "cuDNN's frontend is not installed" in found.reason
         assert "pip install 'kernelyard-cudnn" in str(found.hint)
 
 
@@ -316,7 +316,7 @@ def test_mixed_majors_are_refused_with_the_way_out(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(_native, "wheel_majors", lambda: (13, 12))
     refusal = _native.refusal()
     assert refusal is not None
-    assert "fill one folder" in str(refusal)
+    assert "in one folder" in str(refusal)
 
 
 @pytest.mark.parametrize(
@@ -332,5 +332,5 @@ def test_gpus_are_named_or_files(tmp_path: Any) -> None:
     path.write_text(properties_of("a100").text.replace("108", "96"))
     assert properties_of(str(path)).processors == 96
     for name in ("b300", str(tmp_path)):
-        with pytest.raises(OptionError, match="knows no such GPU"):
+        with pytest.raises(OptionError, match="unknown GPU"):
             properties_of(name)

@@ -96,7 +96,7 @@ def test_a_pointer_that_is_not_aligned_stops_the_kernel(name, at):
     shifted = at(np.zeros(4096))._replace(shape=(4000,))
     shifted = shifted._replace(address=shifted.address + 2)
     launch, *_ = gemm_launch(at, **{name: shifted})
-    with pytest.raises(ExecutionError, match="not aligned") as caught:
+    with pytest.raises(ExecutionError, match="misaligned") as caught:
         EmulatedLaunch(launch)()
     assert name in caught.value.where
 
@@ -104,7 +104,7 @@ def test_a_pointer_that_is_not_aligned_stops_the_kernel(name, at):
 @pytest.mark.parametrize(("name", "value"), [("lda", 12), ("ldb", 17), ("ldd", 20), ("stride_a", 4), ("ld_source", 1)])
 def test_a_stride_that_is_not_aligned_stops_the_kernel(name, value, at):
     launch, *_ = gemm_launch(at, **{name: value})
-    with pytest.raises(ExecutionError, match="not aligned"):
+    with pytest.raises(ExecutionError, match="misaligned"):
         EmulatedLaunch(launch)()
 
 
@@ -113,16 +113,16 @@ def test_rows_that_are_not_aligned_stop_the_kernel(size, at):
     launch, *_ = gemm_launch(
         at, **{size: 12}, **{"lda": 16, "ldb": 16, "ldd": 16} if size == "k" else {"ldb": 16, "ldd": 16}
     )
-    with pytest.raises(ExecutionError, match="not aligned"):
+    with pytest.raises(ExecutionError, match="misaligned"):
         EmulatedLaunch(launch)()
 
 
 def test_reading_outside_of_a_tensor_stops_the_kernel(at):
     launch, *_ = gemm_launch(at, lda=64)
-    with pytest.raises(ExecutionError, match="outside of a tensor"):
+    with pytest.raises(ExecutionError, match="out of bounds"):
         EmulatedLaunch(launch)()
     launch, *_ = gemm_launch(at, beta=1.0)
-    with pytest.raises(ExecutionError, match="outside of a tensor") as caught:
+    with pytest.raises(ExecutionError, match="out of bounds") as caught:
         EmulatedLaunch(launch)()
     assert "source" in caught.value.where
 
@@ -182,16 +182,16 @@ def attention(at, kernel, size=8, value_size=8, **changed):
 def test_attention_asks_for_what_its_template_asks_for(at):
     kernel = AttentionKernel("float16", True, False, 64, 64, 64)
     EmulatedLaunch(attention(at, kernel))()
-    with pytest.raises(ExecutionError, match="not aligned"):
+    with pytest.raises(ExecutionError, match="misaligned"):
         EmulatedLaunch(attention(at, kernel, size=4))()
-    with pytest.raises(ExecutionError, match="what it cannot do"):
+    with pytest.raises(ExecutionError, match="unsupported arguments"):
         EmulatedLaunch(attention(at, kernel, value_size=128))()
-    with pytest.raises(ExecutionError, match="what it cannot do"):
+    with pytest.raises(ExecutionError, match="unsupported arguments"):
         EmulatedLaunch(attention(at, kernel, bias=at(numbers(4, 8))))()
-    with pytest.raises(ExecutionError, match="what it cannot do"):
+    with pytest.raises(ExecutionError, match="unsupported arguments"):
         EmulatedLaunch(attention(at, AttentionKernel("float16", True, False, 32, 128, 65536)))()
     biased = AttentionKernel("float16", True, True, 64, 64, 64)
-    with pytest.raises(ExecutionError, match="not aligned"):
+    with pytest.raises(ExecutionError, match="misaligned"):
         EmulatedLaunch(attention(at, biased, bias=at(numbers(4, 4)), bias_row=4))()
 
 
@@ -201,7 +201,7 @@ def test_norms_and_transpositions(at):
     given = {"x": x, "gamma": gamma, "beta": None, "y": y, "epsilon": 1e-6}
     EmulatedLaunch(PlannedLaunch(kernel, (3, 1, 1), arguments("norm", columns=16, **given)))()
     np.testing.assert_allclose((y.as_array().astype(np.float32) ** 2).mean(1), 1, rtol=1e-2)
-    with pytest.raises(ExecutionError, match="not aligned"):
+    with pytest.raises(ExecutionError, match="misaligned"):
         EmulatedLaunch(PlannedLaunch(kernel, (3, 1, 1), arguments("norm", columns=12, **given)))()
     turned = at(np.zeros((16, 3)))
     EmulatedLaunch(

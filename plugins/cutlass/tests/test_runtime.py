@@ -288,7 +288,7 @@ def cuda_at(path, version):
 
 def test_without_headers_the_reason_has_the_pip_line(nothing_found, tmp_path):
     nothing_found.setenv("CUTLASS_PATH", str(tmp_path))
-    with pytest.raises(BackendUnavailableError, match="CUTLASS's headers are not here") as caught:
+    with pytest.raises(BackendUnavailableError, match="CUTLASS's headers are not installed") as caught:
         toolchain.find_toolchain()
     assert "pip install --no-deps nvidia-cutlass" in caught.value.hint
     facts = CutlassBackend().facts()
@@ -298,7 +298,7 @@ def test_without_headers_the_reason_has_the_pip_line(nothing_found, tmp_path):
 def test_without_nvrtc(nothing_found, tmp_path):
     nothing_found.setenv("CUTLASS_PATH", str(cutlass_at(tmp_path)))
     nothing_found.setattr(toolchain, "usable", lambda *args: [])
-    with pytest.raises(BackendUnavailableError, match="no NVRTC") as caught:
+    with pytest.raises(BackendUnavailableError, match="NVRTC, which compiles CUTLASS") as caught:
         toolchain.find_toolchain()
     assert "nvidia-cuda-nvrtc-cu12" in caught.value.hint
 
@@ -334,7 +334,7 @@ def test_majors_do_not_mix(headers, is_right, nothing_found, tmp_path):
         assert (found.nvrtc_version, found.cutlass_version) == ("12.9", "4.2.0")
         assert found.folders[0] == toolchain.STAND_INS
         return
-    with pytest.raises(BackendUnavailableError, match="do not go together") as caught:
+    with pytest.raises(BackendUnavailableError, match="have different versions") as caught:
         toolchain.find_toolchain()
     assert "CUDA 13" in caught.value.found
     assert "nvidia-cuda-runtime-cu12" in caught.value.hint
@@ -344,7 +344,7 @@ def test_what_cannot_be_compiled_breaks_the_contract_and_runs_elsewhere(monkeypa
     """With an arch, kernels are compiled; the compiler's failure is said, and the rest of the program goes on."""
 
     def fail(kernel, arch):
-        raise BackendUnavailableError("there is no NVRTC to compile CUTLASS with", hint=toolchain.INSTALL_HINT)
+        raise BackendUnavailableError("NVRTC, which compiles CUTLASS, is not installed", hint=toolchain.INSTALL_HINT)
 
     monkeypatch.setattr(backend.compiler, "compile_kernel", fail)
     target = ky.Target("cuda", arch="sm_90")

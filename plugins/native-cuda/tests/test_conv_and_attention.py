@@ -133,7 +133,7 @@ def test_rows_that_see_nothing_are_no_numbers(emulator):
 @pytest.mark.parametrize(
     ("q", "k", "dtype", "words"),
     [
-        ((1, 20, 2, 32), (1, 40, 2, 32), "float32", "tensor cores do not multiply"),
+        ((1, 20, 2, 32), (1, 40, 2, 32), "float32", "tensor cores do not support"),
         ((1, 20, 2, 160), (1, 40, 2, 160), "float16", "more than 128 elements"),
         ((1, 4, 2, 32), (1, 40, 2, 32), "float16", "fewer than 16 queries"),
     ],

@@ -106,7 +106,7 @@ def test_a_compiler_that_cannot_compile_is_not_reported_as_usable(monkeypatch, t
     monkeypatch.delenv("NVCC", raising=False)
     monkeypatch.setattr(cuda_compiler.nvrtc, "find", lambda: (str(tmp_path / "libnvrtc.so.13"), ()))
     said = NativeCudaGenerator().facts()["CUDA compiler"]
-    assert said.startswith("unusable: no CUDA compiler here can compile: NVRTC: NVRTC cannot be loaded")
+    assert said.startswith("unusable: no CUDA compiler is usable: NVRTC: NVRTC cannot be loaded")
     assert "pip install" in said
 
 

@@ -159,8 +159,8 @@ def test_copies_of_symbolic_sizes_are_wide_where_they_are_multiples():
         ("bfloat16", False, "tensor cores of bfloat16"),
         ("int8", False, "tensor cores of int8"),
         ("float32", True, "tensor cores of tf32"),
-        ("float32", False, "plain cores"),
-        ("float64", True, "plain cores"),
+        ("float32", False, "CUDA cores"),
+        ("float64", True, "CUDA cores"),
     ],
 )
 def test_the_reason_names_the_cores(dtype, tf32, words):

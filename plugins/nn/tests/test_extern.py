@@ -281,7 +281,7 @@ class ByHand(nn.Module):
 
 def test_a_module_may_be_attached_at_any_stage() -> None:
     spec = {"forward": {"a": nn.spec.Tensor([2, 3, 1]), "b": nn.spec.Tensor([3, 4, 5])}}
-    with pytest.raises(FrontendError, match="compiled code of its own"):
+    with pytest.raises(FrontendError, match="its own compiled code"):
         ByHand().export(spec)
     module, _ = ByHand().export(spec, allow_extern=True)
     assert "external_modules" not in module.attrs
@@ -299,10 +299,10 @@ def test_an_object_file_that_lacks_a_symbol(source: nn.SourceModule, tmp_path: P
 
 
 def test_external_code_must_be_allowed(source: nn.SourceModule) -> None:
-    with pytest.raises(FrontendError, match="compiled code of its own") as error:
+    with pytest.raises(FrontendError, match="its own compiled code") as error:
         Net(source).export(SPEC)
     assert "allow_extern=True" in str(error.value.hint)
-    with pytest.raises(FrontendError, match="compiled code of its own"):
+    with pytest.raises(FrontendError, match="its own compiled code"):
         ky.compile(nn.ModuleSpec(Net(source), SPEC))
 
 
@@ -345,9 +345,9 @@ def test_a_symbol_that_is_not_exported() -> None:
 
 @pytest.mark.parametrize("symbol", ["", "a-b", "1a", "a b"])
 def test_symbols_are_names_of_c_functions(symbol: str) -> None:
-    with pytest.raises(FrontendError, match="no name of a C function"):
+    with pytest.raises(FrontendError, match="invalid name of a C function"):
         nn.SourceModule({symbol: same}, "")
-    with pytest.raises(FrontendError, match="no name of a C function"):
+    with pytest.raises(FrontendError, match="invalid name of a C function"):
         Calling(lambda x: nn.op.extern(symbol, [x], x)).export({"forward": {"x": X}}, allow_extern=True)
 
 
@@ -362,9 +362,9 @@ class Calling(nn.Module):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda e, x: e["g"](x), "no symbol is called 'g'"),
+        (lambda e, x: e["g"](x), "no symbol 'g'"),
         (lambda e, x: e["f"](1.0), "take tensors"),
-        (lambda e, x: e["nothing"](x), "does not say what comes out"),
+        (lambda e, x: e["nothing"](x), "returns no placeholders"),
     ],
 )
 def test_calls_that_are_refused(call, message: str) -> None:

@@ -166,7 +166,7 @@ def test_gaps_excuse_what_they_name_until_they_close(site: Path, tmp_path: Path)
     ("text", "fault"),
     [
         ("ops = ", "not valid TOML"),
-        ('ops = ["matmul"]', "no operators or no dtypes"),
+        ('ops = ["matmul"]', "lack operators or dtypes"),
         ('ops = ["matmull"]\ndtypes = ["float32"]', "unknown operator"),
         ('ops = ["matmul"]\ndtypes = ["float31"]', "unknown entry"),
         ('ops = ["matmul"]\ndtypes = "float32"', "wrong type"),

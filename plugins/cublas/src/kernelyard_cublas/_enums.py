@@ -49,7 +49,7 @@ DATA_TYPES = {
 
 
 class ComputeType(IntEnum):
-    """`cublasComputeType_t`: what products are summed up in."""
+    """`cublasComputeType_t`: what matmuls are summed up in."""
 
     C_32F = 68
     C_64F = 70

@@ -60,7 +60,7 @@ class _HeuristicResult(ctypes.Structure):
 
 
 class LtLibrary(LtApi):
-    """One loaded libcublasLt. Descriptors need no GPU; algorithms and products do.
+    """One loaded libcublasLt. Descriptors need no GPU; algorithms and matmuls do.
 
     Raises: OSError when the file cannot be loaded, AttributeError when it lacks a function that we need.
     """

@@ -112,7 +112,7 @@ def _proposals(api: LtApi, problem: Problem, descriptors: Descriptors, count: in
     found = list(api.heuristics(descriptors.matmul, descriptors.layouts, descriptors.preference, count))
     if not found:
         raise NoImplementationError(
-            "cuBLASLt has no algorithm for a product",
+            "cuBLASLt has no algorithm for a matmul",
             found=problem.key(),
             hint='compile with exclude_patterns=[...] for the pattern that the report names, or without "cublas"',
         )

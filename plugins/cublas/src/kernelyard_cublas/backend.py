@@ -1,4 +1,4 @@
-"""CublasBackend: the compile half. Regions become JSON graphs of one product each for `kernelyard_cublas.runtime`."""
+"""CublasBackend: the compile half. Regions become JSON graphs of one matmul each for `kernelyard_cublas.runtime`."""
 
 from __future__ import annotations
 
@@ -52,21 +52,21 @@ class ProductNode(KernelNode):
 
 @dataclass
 class CublasSerializer(JSONSerializer):
-    """Writes a region as a graph of one product. tf32, tune: see `CublasBackend.configured`."""
+    """Writes a region as a graph of one matmul. tf32, tune: see `CublasBackend.configured`."""
 
     tf32: bool = False
     tune: bool = False
     constants: dict[str, np.ndarray] = field(default_factory=dict)
 
     def visit_composite(self, composite: Function, call: Call) -> ProductNode:
-        """Return the product of a composite."""
+        """Return the matmul of a composite."""
         operands = captured_operands(composite)
         node = self._node(composite.attrs["product"], {role: operands[role] for role in ROLES if role in operands})
         _check_packed(node, dict(zip(composite.params, call.args, strict=True)))
         return node
 
     def visit_call(self, call: Call) -> ProductNode:
-        """Return a product that a rule of single operators put into a region."""
+        """Return a matmul that a rule of single operators put into a region."""
         lhs, rhs = call.args
         return self._node({**read_call(call).attributes(), "alpha": 1.0}, {"lhs": lhs, "rhs": rhs})
 
@@ -92,14 +92,14 @@ def _check_packed(node: ProductNode, given: Mapping[Expr, Expr]) -> None:
     rhs = given.get(rhs, rhs)
     if not isinstance(rhs, Constant) and (node.pack_rhs or rhs.tensor_type.dtype != node.rhs_dtype):
         raise CodegenError(
-            "the right operand of a product was a constant when it was accepted",
+            "the right operand of a matmul, accepted as a constant, is now a variable",
             found=repr(rhs),
             hint="bind constants into composites: FuseOpsByPattern(..., bind_constants=True)",
         )
 
 
 class CublasBackend(Backend):
-    """cuBLASLt on NVIDIA's GPUs. Each product is a region of its own; compiling needs neither library nor GPU."""
+    """cuBLASLt on NVIDIA's GPUs. Each matmul is a region of its own; compiling needs neither library nor GPU."""
 
     name = "cublas"
 
@@ -107,14 +107,16 @@ class CublasBackend(Backend):
         self._approximate_gelu = approximate_gelu
 
     def configured(self, options: Mapping[str, Any]) -> CublasBackend:
-        """`approximate_gelu`: compute nn.gelu by its approximation with tanh. `tf32`: round operands of products of
+        """`approximate_gelu`: compute nn.gelu by its approximation with tanh. `tf32`: round operands of matmuls of
         float32 to 10 bits of mantissa. `tune`: measure algorithms on the device. All False by default.
 
         Raises: OptionError.
         """
         for name in OPTIONS:
             if not isinstance(options.get(name, False), bool):
-                raise OptionError(f"cublas: {name} is on or off", found=repr(options[name]), expected="True or False")
+                raise OptionError(
+                    f"cublas: option {name} must be True or False", found=repr(options[name]), expected="True or False"
+                )
         return CublasBackend(options.get("approximate_gelu", False))
 
     def probe(self) -> Unavailable | None:
@@ -141,7 +143,7 @@ class CublasBackend(Backend):
         return fusion_patterns(Checks(target, self._approximate_gelu))
 
     def may_refuse(self, region: Region) -> bool:
-        """Return True for products whose algorithms depend on the sizes and the GPU."""
+        """Return True for matmuls whose algorithms depend on the sizes and the GPU."""
         return any(each.attrs["product"]["rhs_dtype"] in REFUSABLE for _, each in region.composites())
 
     def codegen(self, regions: Sequence[Region], options: Mapping[str, Any]) -> RuntimeModule:

@@ -69,7 +69,7 @@ class BoundMatmul:
         self._run = self._prepare(self._heuristic)
 
     def __call__(self) -> None:
-        """Start the product. Raises: LtError."""
+        """Start the matmul. Raises: LtError."""
         assert self._run is not None
         self._device.enter()
         self._run(self._device.stream)

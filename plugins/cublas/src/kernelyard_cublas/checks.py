@@ -49,7 +49,7 @@ class Checks:
         self._approximate_gelu = approximate_gelu
 
     def product(self, match: Match) -> Answer:
-        """Return a product, and what follows it: a number that it is multiplied by, bias, residual, activation."""
+        """Return a matmul, and what follows it: a scale, bias, residual, activation."""
         reading = read_match(match)
         return (
             _inner(match)
@@ -62,7 +62,7 @@ class Checks:
         )
 
     def dequantize(self, match: Match) -> Answer:
-        """Return a product of integers restored to floats by one number."""
+        """Return a matmul of integers restored to floats by one number."""
         reading = read_match(match)
         scale, zero_point = match["scale"], match["zero_point"]
         for code, number in (("scale", scale), ("zero-point", zero_point)):
@@ -73,32 +73,32 @@ class Checks:
         return _inner(match) or self.refusal(reading) or _scale(match, reading) or Accept()
 
     def multiply(self, match: Match) -> Answer:
-        """Return a product of float8 multiplied by two numbers that are on the device."""
+        """Return a matmul of float8 multiplied by two numbers that are on the device."""
         reading = read_match(match)
         refused = _inner(match) or self.refusal(reading)
         if refused is not None:
             return refused
         if not _product_type(reading).scales:
-            return Decline("dtype", f"operands of {reading.lhs.dtype} have no scales on the device, as {FP8} has")
+            return Decline("dtype", f"operands of {reading.lhs.dtype} have no scales on the device; {FP8} has")
         for name in ("scale_a", "scale_b"):
             if match[name].tensor_type.dtype != "float32":
                 return Decline("scale", f"a scale of {match[name].tensor_type.dtype}, not float32", at=match[name])
         return Accept()
 
     def call(self, call: Call) -> Answer:
-        """Return a product by itself, for rules of single operators."""
+        """Return a matmul by itself, for rules of single operators."""
         return self.refusal(read_call(call)) or Accept()
 
     def refusal(self, reading: Reading) -> Decline | None:
         """Return the reason why a matmul cannot be one call, whatever follows it."""
         lhs, rhs = reading.lhs, reading.rhs
         if lhs.dtype != rhs.dtype or (lhs.dtype, reading.dtype) not in PRODUCTS:
-            return Decline("dtype", f"{lhs.dtype} @ {rhs.dtype} -> {reading.dtype} is no product of cuBLASLt")
+            return Decline("dtype", f"{lhs.dtype} @ {rhs.dtype} -> {reading.dtype} is not a matmul of cuBLASLt")
         gemm = gemm_of_shapes(reading.left, reading.right)
         if isinstance(gemm, Decline):
             return gemm
         if not _is_positive(gemm.inner):
-            return Decline("dynamic-shape", f"the summed axis is {gemm.inner}, which is not known to be 1 or more")
+            return Decline("dynamic-shape", f"the contraction axis is {gemm.inner}, which is not known to be 1 or more")
         if lhs.dtype == "int8":
             return _int8(reading, gemm)
         if lhs.dtype == FP8:
@@ -109,14 +109,14 @@ class Checks:
         for arch in self._target.archs:
             found = re.match(r"sm_(\d+)(\d)", arch)
             if found is not None and (int(found[1]), int(found[2])) < FP8_CAPABILITY:
-                return Decline("arch", f"{arch} has no products of {FP8}; sm_89 and later have")
+                return Decline("arch", f"{arch} has no {FP8} matmul; sm_89 and later have")
         return None
 
     def _activation(self, match: Match, reading: Reading) -> Decline | None:
         if reading.activation == "none":
             return None
         if not _product_type(reading).activations:
-            return Decline("activation", f"no activation follows a product {reading.lhs.dtype} -> {reading.dtype}")
+            return Decline("activation", f"no activation can follow a matmul {reading.lhs.dtype} -> {reading.dtype}")
         if match.call_of("activation").op_name == "nn.gelu" and not self._approximate_gelu:
             return Decline(
                 "approximation",
@@ -127,11 +127,11 @@ class Checks:
 
 
 def _inner(match: Match) -> Decline | None:
-    """Check that operands come from before the matmul: y + y has no residual, but twice the product."""
+    """Check that operands come from before the matmul: y + y has no residual, but twice the matmul's result."""
     for name in ROLES:
         operand = match.get(name)
         if operand is not None and operand in match.members:
-            return Decline("operand", f"{name} is made by the group itself", at=operand)
+            return Decline("operand", f"{name} is computed inside of the group", at=operand)
     return None
 
 
@@ -155,14 +155,14 @@ def _multiple(size: Dim, of: int, what: str) -> Decline | None:
 
 
 def _int8(reading: Reading, gemm: Gemm) -> Decline | None:
-    """Check that the right operand lies along the summed axis or along the columns, which are asked about anyway.
+    """Check that the right operand lies along the contraction axis or along the columns, which are asked about anyway.
 
     Rows that are not known now may be too few: the library says so once they are (`CublasBackend.may_refuse`).
     """
     if isinstance(gemm.rows, int) and gemm.rows < INT8_LEAST_ROWS:
         return Decline("rows", f"the number of rows is {gemm.rows}; it must be at least {INT8_LEAST_ROWS}")
     return (
-        _multiple(gemm.inner, INT8_MULTIPLE, "the summed axis")
+        _multiple(gemm.inner, INT8_MULTIPLE, "the contraction axis")
         or _multiple(gemm.columns, INT8_MULTIPLE, "the number of columns")
         or _multiple(
             reading.lhs.shape[-1], INT8_LEADING_MULTIPLE, "the last axis of the left operand, as it is stored,"
@@ -172,9 +172,11 @@ def _int8(reading: Reading, gemm: Gemm) -> Decline | None:
 
 def _fp8(reading: Reading) -> Decline | None:
     if reading.lhs.transposed or not (reading.rhs.transposed or reading.pack_rhs):
-        return Decline("layout", f"operands of {FP8} must both lie along the summed axis: x @ permute_dims(w)")
+        return Decline(
+            "layout", f"operands of {FP8} must both be contiguous along the contraction axis: x @ permute_dims(w)"
+        )
     multiple = alignment_of_columns(reading.dtype)
-    return _multiple(reading.left[-1], FP8_ALIGNMENT, "the summed axis") or _multiple(
+    return _multiple(reading.left[-1], FP8_ALIGNMENT, "the contraction axis") or _multiple(
         reading.right[-1], multiple, "the number of columns"
     )
 
@@ -198,13 +200,13 @@ def _scale(match: Match, reading: Reading) -> Decline | None:
     if scale is None:
         return None
     if reading.dtype == "int32":
-        return Decline("scale", f"a product that is {reading.dtype} cannot be multiplied", at=scale)
+        return Decline("scale", f"a {reading.dtype} matmul cannot be scaled", at=scale)
     if _one_number(scale) is None:
-        return Decline("scale", f"the product is multiplied by {scale.type!r}, not by one number", at=scale)
+        return Decline("scale", f"the matmul is scaled by {scale.type!r}, which is not a scalar", at=scale)
     if not math.isfinite(alpha_of(match)):
-        return Decline("scale", f"the product is multiplied by {alpha_of(match)}, which is not finite", at=scale)
+        return Decline("scale", f"the matmul is scaled by {alpha_of(match)}, which is not finite", at=scale)
     if scale.tensor_type.rank > len(match["root"].tensor_type.shape):
-        return Decline("scale", f"{scale.type!r} has more axes than the product", at=scale)
+        return Decline("scale", f"{scale.type!r} has more axes than the matmul's result", at=scale)
     return None
 
 
@@ -215,7 +217,7 @@ def _bias(match: Match, reading: Reading) -> Decline | None:
     wanted = _product_type(reading).bias
     if wanted != bias.tensor_type.dtype:
         expected = f"has a bias of {wanted}" if wanted else "has none"
-        return Decline("bias", f"a product {reading.lhs.dtype} -> {reading.dtype} {expected}", at=bias)
+        return Decline("bias", f"a matmul {reading.lhs.dtype} -> {reading.dtype} {expected}", at=bias)
     return check_bias(match)
 
 
@@ -224,7 +226,9 @@ def _residual(match: Match, reading: Reading) -> Decline | None:
     if residual is None:
         return None
     if not _product_type(reading).residual:
-        return Decline("residual", f"nothing is added to a product {reading.lhs.dtype} -> {reading.dtype}", at=residual)
+        return Decline(
+            "residual", f"no residual can be added to a matmul {reading.lhs.dtype} -> {reading.dtype}", at=residual
+        )
     product, shape = match["root"].tensor_type.shape, residual.tensor_type.shape
     is_one = shape[-2:] == product[-2:] and all(size == 1 for size in shape[:-2])
     is_whole = len(shape) >= 2 and _without_ones(shape) == _without_ones(product)

@@ -27,7 +27,7 @@ _ALIGNMENTS = (
 
 
 class Descriptors:
-    """The description of a product, of its four matrices, and of what is asked of algorithms.
+    """The description of a matmul, of its four matrices, and of what is asked of algorithms.
 
     addresses: of the operands that descriptors name: "bias", "scale_a", "scale_b", where the problem has them.
     """

@@ -1,6 +1,6 @@
 """EmulatedLt: cuBLASLt on the host's memory, computed by NumPy; it stands in where the emulator stands in for a GPU.
 
-It knows of a product what the library is told, and nothing else: column-major matrices, leading dimensions, strides of
+It knows of a matmul what the library is told, and nothing else: column-major matrices, leading dimensions, strides of
 batches, operations, types, the epilogue and its pointers are read out of the descriptors. What the library's
 documentation does not list is refused, and what a descriptor says wrongly gives wrong numbers.
 """

@@ -1,4 +1,4 @@
-"""LtApi: the part of cuBLASLt that products need, with two implementations: the library, and NumPy in its place.
+"""LtApi: the part of cuBLASLt that matmuls need, with two implementations: the library, and NumPy in its place.
 
 Both are driven by the same descriptors, so that a test with NumPy finds a wrong one.
 """
@@ -14,7 +14,7 @@ from kernelyard.errors import ExecutionError
 from kernelyard_cublas._enums import Attribute, ComputeType, DataType, Status
 
 Run = Callable[[int], None]
-"""Puts a product on a stream: on another one while work is captured."""
+"""Puts a matmul on a stream: on another one while work is captured."""
 
 
 class LtError(ExecutionError):
@@ -82,7 +82,7 @@ class LtApi(ABC):
 
     @abstractmethod
     def create_matmul(self, compute: ComputeType, scale_type: DataType) -> int:
-        """Return a new description of a product."""
+        """Return a new description of a matmul."""
 
     @abstractmethod
     def create_layout(self, dtype: DataType, rows: int, columns: int, leading: int) -> int:

@@ -1,4 +1,4 @@
-"""Problem: a product as cuBLASLt takes it, column by column, made of row-major operands of known sizes.
+"""Problem: a matmul as cuBLASLt takes it, column by column, made of row-major operands of known sizes.
 
 A row-major matrix is the transpose of a column-major one, and (x @ w).T is w.T @ x.T: so the library's A is the right
 operand, its B the left one, and what it calls rows are our columns.
@@ -27,7 +27,7 @@ COMPUTE = ("default", TF32)
 class Attributes:
     """The attributes of a matmul node, beside the shapes and dtypes of its operands.
 
-    transpose_lhs, transpose_rhs: the operand is stored with its last two axes exchanged. alpha: what the product is
+    transpose_lhs, transpose_rhs: the operand is stored with its last two axes exchanged. alpha: what the matmul is
     multiplied by. tune: measure algorithms instead of trusting the library's first choice.
     """
 
@@ -95,7 +95,7 @@ class Problem:
         return not self.d.rows or not self.d.columns or not self.d.batch
 
     def key(self) -> str:
-        """Equal for problems that one algorithm serves: what the product is multiplied by does not matter."""
+        """Equal for problems that one algorithm serves: what the matmul is multiplied by does not matter."""
         return write_json({**asdict(self), "alpha": None}).decode()
 
 
@@ -108,7 +108,7 @@ def problem_of(attributes: Attributes, shapes: Mapping[str, Shape], dtypes: Mapp
     product = _product(dtypes)
     lhs, rhs, out = shapes["lhs"], shapes["rhs"], shapes["out"]
     if min(map(len, (lhs, rhs, out))) < 2:
-        raise corrupted("ranks of a product", f"{lhs} @ {rhs} -> {out}", "matrices")
+        raise corrupted("ranks of a matmul", f"{lhs} @ {rhs} -> {out}", "matrices")
     batches = _Batches.of(lhs, rhs, out, shapes.get("residual"), attributes.transpose_lhs)
     dtype = DATA_TYPES[dtypes["lhs"]]
     columns, residual = out[-1], shapes.get("residual", out)
@@ -136,13 +136,13 @@ def _product(dtypes: Mapping[str, str]) -> ProductType:
     operands, result = dtypes["lhs"], dtypes["out"]
     product = PRODUCTS.get((operands, result))
     if product is None:
-        raise corrupted("types of a product", f"{operands} -> {result}", "types that cuBLASLt multiplies")
+        raise corrupted("types of a matmul", f"{operands} -> {result}", "types that cuBLASLt multiplies")
     residual = result if product.residual else None
     scale = "float32" if product.scales else None
     of_role = {"rhs": operands, "bias": product.bias, "residual": residual, "scale_a": scale, "scale_b": scale}
     for role, expected in of_role.items():
         if dtypes.get(role, expected) != expected:
-            raise corrupted(f"type of {role}", dtypes[role], expected or f"none, of a product {operands} -> {result}")
+            raise corrupted(f"type of {role}", dtypes[role], expected or f"none, for a matmul {operands} -> {result}")
     return product
 
 
@@ -193,7 +193,7 @@ def _check(problem: Problem, shapes: Mapping[str, Shape]) -> None:
     k_too, n = (b.columns, b.rows) if problem.transpose_b else (b.rows, b.columns)
     found = {role: list(shape) for role, shape in shapes.items()}
     if (m, n, k) != (d.rows, d.columns, k_too):
-        raise corrupted("sizes of a product", found, "columns, rows and a summed axis that agree")
+        raise corrupted("sizes of a matmul", found, "M, N and K that agree")
     elements = {"lhs": b, "rhs": a, "out": d, "residual": problem.c}
     for role, matrix in elements.items():
         last = (matrix.batch - 1) * matrix.stride + matrix.rows * matrix.columns

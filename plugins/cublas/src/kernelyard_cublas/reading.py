@@ -34,7 +34,7 @@ class Operand:
 
 @dataclass(frozen=True)
 class Reading:
-    """A product and what follows it.
+    """A matmul and what follows it.
 
     left, right: shapes of what is multiplied. dtype: of the result. pack_rhs: the right operand is a constant, which
     is to be stored with its last two axes exchanged.
@@ -69,7 +69,7 @@ def read_match(match: Match) -> Reading:
 
 
 def read_call(call: Call) -> Reading:
-    """Return the reading of a product by itself."""
+    """Return the reading of a matmul by itself."""
     lhs, rhs = (Operand(each, each.tensor_type.dtype, False) for each in call.args)
     return _reading(lhs, rhs, call, call.tensor_type.dtype)
 
@@ -87,7 +87,7 @@ def _stored(match: Match, operand: Expr) -> Operand:
 def _reading(lhs: Operand, rhs: Operand, root: Call, dtype: str, activation: str = "none") -> Reading:
     rhs = _narrowed(rhs, lhs.dtype)
     is_constant = isinstance(rhs.expr, Constant)
-    # Products of 8 bits are quickest, and of float8 possible, where both operands lie along the summed axis.
+    # Matmuls of 8 bits are quickest, and of float8 possible, where both operands lie along the contraction axis.
     packs = is_constant and not rhs.transposed and rhs.dtype in ("int8", FP8) and len(rhs.shape) >= 2
     left, right = (arg.tensor_type.shape for arg in root.args)
     return Reading(lhs, rhs, left, right, dtype, activation, packs)

@@ -1,4 +1,4 @@
-"""The runtime half of the cublas backend: JSON graphs of one product each become calls of cuBLASLt.
+"""The runtime half of the cublas backend: JSON graphs of one matmul each become calls of cuBLASLt.
 
 Descriptors and algorithms are made when a graph is bound; a call of it makes nothing. The node is "matmul", with
 operands "lhs", "rhs" and perhaps "bias", "residual", "scale_a" and "scale_b"; its attributes are `problem.Attributes`.
@@ -60,7 +60,7 @@ def device_label(device: CudaDriver) -> str:
 
 
 class CublasRuntime(JSONRuntime):
-    """Graphs of one product each, and the algorithms that were chosen for them."""
+    """Graphs of one matmul each, and the algorithms that were chosen for them."""
 
     kind: ClassVar[str] = "cublas"
     device_kind: ClassVar[str] = "cuda"
@@ -104,7 +104,7 @@ class CublasRuntime(JSONRuntime):
     def build(
         self, graph: JSONGraph, args: Sequence[BoundTensor], values: Mapping[str, int], context: BindContext
     ) -> BoundCall:
-        """Return the call of a graph's product, on memory of the device.
+        """Return the call of a graph's matmul, on memory of the device.
 
         Raises: DeviceError, BackendUnavailableError, ExecutionError.
         """
@@ -139,10 +139,10 @@ class CublasRuntime(JSONRuntime):
 
 
 def _only_kernel(graph: JSONGraph) -> JSONNode:
-    """Return the product of a graph: it is all that the graph computes, and gives."""
+    """Return the matmul of a graph: it is all that the graph computes, and gives."""
     kernels = [number for number, node in enumerate(graph.nodes) if node.kind == "kernel"]
     if len(kernels) != 1 or graph.outputs != ((kernels[0], 0),):
-        raise corrupted(graph.symbol, f"{len(kernels)} kernels, results {graph.outputs}", "one product and its result")
+        raise corrupted(graph.symbol, f"{len(kernels)} kernels, results {graph.outputs}", "one matmul and its result")
     node = graph.nodes[kernels[0]]
     roles = [role for role, _ in node.inputs]
     if node.op != KERNEL or roles != [role for role in ROLES if role in roles] or roles[:2] != ["lhs", "rhs"]:
@@ -164,7 +164,7 @@ def _movable(graph: JSONGraph, node: JSONNode, matmul: BoundMatmul) -> dict[int,
 def _check_device(problem: Problem, device: CudaDriver) -> None:
     if problem.a.dtype == DataType.R_8F_E4M3 and device.capability < FP8_CAPABILITY:
         raise DeviceError(
-            "this GPU has no products of float8",
+            "this GPU has no float8 matmul",
             found=device_label(device),
             expected="sm_{}{} or later".format(*FP8_CAPABILITY),
         )

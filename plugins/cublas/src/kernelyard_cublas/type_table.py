@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from kernelyard import dtypes
 from kernelyard_cublas._enums import DATA_TYPES, ComputeType, DataType
 
-# Products of integers. cuBLAS documents that leading dimensions, and what is summed and the columns of a result, are
+# Matmuls of integers. cuBLAS documents that leading dimensions, and what is summed and the columns of a result, are
 # multiples of 4. On several GPUs it has no algorithm for some that are no multiples of 8, nor for few rows, which
 # PyTorch's torch._int_mm refuses therefore (pytorch#94339, #106840, #169956).
 INT8_LEADING_MULTIPLE = 4
@@ -52,7 +52,7 @@ PRODUCTS: dict[tuple[str, str], ProductType] = {
     ("float64", "float64"): ProductType(ComputeType.C_64F, DataType.R_64F, residual=True),
     ("int8", "int32"): ProductType(ComputeType.C_32I, DataType.R_32I),
     ("int8", "float32"): _in_float32(None, activations=False, residual=False),
-    # A bias of a product that is float32 would be bfloat16.
+    # A bias of a matmul that is float32 would be bfloat16.
     (FP8, "float32"): _in_float32(None, scales=True),
     (FP8, "float16"): _in_float32("float16", scales=True),
     (FP8, "bfloat16"): _in_float32("bfloat16", scales=True),

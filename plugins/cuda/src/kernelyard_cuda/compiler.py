@@ -117,7 +117,7 @@ def _unusable(failure: ToolchainError, missing: ToolchainError | None = None) ->
     """Name each compiler that was tried: NVRTC, and nvcc unless it was not to be used."""
     tried = f"NVRTC: {failure.message}: {' '.join(str(failure.found).split())}"
     return ToolchainError(
-        "no CUDA compiler here can compile",
+        "no CUDA compiler is usable",
         where=failure.where,
         found=tried if missing is None else f"{tried}; nvcc: {missing.message}",
         hint=INSTALL_HINT,

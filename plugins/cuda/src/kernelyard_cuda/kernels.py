@@ -65,7 +65,7 @@ class CudaKernels(RuntimeModule):
         if symbol not in self._symbols:
             raise self.unknown_symbol(symbol)
         raise DeviceError(
-            "CUDA kernels cannot be called with arrays of the host",
+            "CUDA kernels cannot be called with host arrays",
             where=symbol,
             expected=f"a program on a CUDA device of {self.arch}, or on the emulator",
         )

@@ -141,7 +141,7 @@ def usable(library: CudaLibrary, install_hint: str) -> Sequence[Candidate]:
     known = [each for each in found if each.source != SYSTEM]
     if known and not any(each in fitting for each in known):
         raise BackendUnavailableError(
-            "two major versions of CUDA do not mix in one process",
+            "two major versions of CUDA cannot be mixed in one process",
             where=library.name,
             found=f"{known[0].path} ({known[0].source}), but {reason}",
             expected=f"{library.name} for CUDA {major}",

@@ -38,7 +38,7 @@ def refusal() -> BackendUnavailableError | None:
     major, reason = major_in_use()
     if len(wheels) > 1:
         return BackendUnavailableError(
-            "two cuDNN wheels fill one folder",
+            "two cuDNN wheels are installed in one folder",
             where=WHERE,
             found=" and ".join(f"nvidia-cudnn-cu{each}" for each in wheels),
             expected="one",
@@ -46,7 +46,7 @@ def refusal() -> BackendUnavailableError | None:
         )
     if wheels and major and wheels[0] != major:
         return BackendUnavailableError(
-            "two major versions of CUDA do not mix in one process",
+            "two major versions of CUDA cannot be mixed in one process",
             where=WHERE,
             found=f"nvidia-cudnn-cu{wheels[0]}, but {reason}",
             expected=f"cuDNN for CUDA {major}",
@@ -64,7 +64,7 @@ def frontend_version() -> str:
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
     if not LEAST <= numbers < BELOW:
         raise BackendUnavailableError(
-            "cuDNN's frontend is not here" if not version else "cuDNN's frontend is of another version",
+            "cuDNN's frontend is not installed" if not version else "cuDNN's frontend has an unsupported version",
             where=WHERE,
             found=version or "no package nvidia-cudnn-frontend",
             expected=f"{FRONTEND}>={LEAST[0]}.{LEAST[1]},<{BELOW[0]}.{BELOW[1]}",
@@ -104,7 +104,7 @@ def load_for_planning() -> ModuleType:
         ctypes.CDLL(DRIVER, mode=ctypes.RTLD_GLOBAL)
     except OSError as error:
         raise BackendUnavailableError(
-            "cuDNN makes no plans without the driver's library",
+            "cuDNN cannot plan without the CUDA driver's library",
             where=WHERE,
             found=str(error),
             expected=DRIVER,
@@ -118,7 +118,7 @@ def facts() -> dict[str, str]:
     try:
         module = load()
     except BackendUnavailableError as error:
-        return {"cuDNN": f"none, which programs on a GPU need: {error.found}; {error.hint}"}
+        return {"cuDNN": f"none, which GPU programs need: {error.found}; {error.hint}"}
     path = next((each.path for each in usable(CUDNN, INSTALL_HINT)), "where the frontend found it")
     major = next(iter(wheel_majors()), major_in_use()[0])
     version = f"{module.backend_version_string()}{f' (CUDA {major})' if major else ''}"

@@ -83,7 +83,7 @@ class CudnnSerializer(JSONSerializer):
             else:
                 node = convolution_node(read_convolution(composite.bindings), given, self._options.tf32)
         except Refusal as refusal:
-            raise CodegenError("a composite of cudnn cannot be read", found=str(refusal)) from refusal
+            raise CodegenError("a composite of cudnn is malformed", found=str(refusal)) from refusal
         return KernelNode(node.op, node.inputs, {**node.attrs, "tune": self._options.tune})
 
     def visit_call(self, call: Call) -> KernelNode:
@@ -167,7 +167,7 @@ class CudnnBackend(Backend):
         self._options = options or Options()
 
     def configured(self, options: Mapping[str, Any]) -> CudnnBackend:
-        """`tf32`: round operands of products of float32 to 10 bits of mantissa; False by default. `tune`: measure
+        """`tf32`: round operands of matmuls of float32 to 10 bits of mantissa; False by default. `tune`: measure
         plans on the device, instead of asking cuDNN's heuristics; False. `layout`: "first" or "last", where channels of
         images lie between convolutions; "auto" puts those of float16 and narrower last. `plan_for`: GPUs ("a100",
         "h100", "h200", or files of properties) for which plans are made now and saved; none by default.
@@ -176,12 +176,14 @@ class CudnnBackend(Backend):
         """
         for name in ("tf32", "tune"):
             if not isinstance(options.get(name, False), bool):
-                raise OptionError(f"cudnn: {name} is on or off", found=repr(options[name]), expected="True or False")
+                raise OptionError(
+                    f"cudnn: option {name} must be True or False", found=repr(options[name]), expected="True or False"
+                )
         layout, devices = options.get("layout", AUTO), options.get("plan_for", ())
         if layout not in LAYOUTS:
-            raise OptionError("cudnn: no such layout", found=repr(layout), expected=", ".join(map(repr, LAYOUTS)))
+            raise OptionError("cudnn: unknown layout", found=repr(layout), expected=", ".join(map(repr, LAYOUTS)))
         if not isinstance(devices, (list, tuple)) or not all(isinstance(each, str) for each in devices):
-            raise OptionError("cudnn: plan_for is a list of GPUs", found=repr(devices), expected='["h200"]')
+            raise OptionError("cudnn: option plan_for must be a list of GPUs", found=repr(devices), expected='["h200"]')
         if devices:
             _native.load_for_planning()
         planned = tuple(properties_of(each) for each in devices)

@@ -41,7 +41,7 @@ HEAD_MULTIPLE = 8
 
 
 class Checks:
-    """The checks for a target. tf32: whether products of float32 may round their operands."""
+    """The checks for a target. tf32: whether matmuls of float32 may round their operands."""
 
     def __init__(self, target: Target, tf32: bool = False) -> None:
         self._capabilities = [capability_of(arch) for arch in target.archs]
@@ -96,10 +96,10 @@ class Checks:
         taken = FLOATS if read.is_transposed else (*FLOATS, *FLOAT8)
         for expr in (read.x, read.w, *(stage.operand for stage in read.stages if stage.operand is not None)):
             if expr.tensor_type.dtype != dtype or dtype not in taken:
-                raise Refusal("dtype", f"{expr.type!r}; taken are {' or '.join(taken)}, one for all", expr)
+                raise Refusal("dtype", f"{expr.type!r}; supported are {' or '.join(taken)}, one for all", expr)
         slow = [each for each in self._capabilities if each < FLOAT8_CAPABILITY]
         if dtype in FLOAT8 and (slow or not self._capabilities):
-            found = ", ".join(map(_arch, slow)) or "a target that says nothing of its GPU"
+            found = ", ".join(map(_arch, slow)) or "a target without the arch of its GPU"
             raise Refusal("arch", f"{dtype} on {found}; it needs {_arch(FLOAT8_CAPABILITY)}")
         return dtype
 
@@ -156,14 +156,14 @@ def _check_window(read: ReadConvolution) -> None:
     if before != after:
         raise Refusal("attribute", f"padding {padding}; cuDNN's is the same on both sides")
     if any(amount < 0 for amount in padding):
-        raise Refusal("attribute", f"padding {padding}; cuDNN cuts nothing off")
+        raise Refusal("attribute", f"padding {padding}; cuDNN does not crop")
 
 
 def _known_layout(name: str, expr: Expr, order: Ints) -> Shape:
     """Return the sizes of an image or a kernel by cuDNN's axes."""
     sizes = sizes_in(order, expr.tensor_type.shape)
     if not any(is_same_memory(order, each(len(order)), sizes) for each in (channels_first, channels_last)):
-        raise Refusal("layout", f"{name} lies in the order {order}; taken are channels-first and channels-last", expr)
+        raise Refusal("layout", f"{name} has the layout {order}; supported are channels-first and channels-last", expr)
     return sizes
 
 
@@ -178,7 +178,7 @@ def _attention(read: ReadAttention) -> None:
     queries, keys, values = (operand.tensor_type for operand in call.args[:3])
     for operand in call.args[:3]:
         if operand.tensor_type.dtype not in HALVES:
-            raise Refusal("dtype", f"attention of {operand.type!r}; taken are {' and '.join(HALVES)}", operand)
+            raise Refusal("dtype", f"attention of {operand.type!r}; supported are {' and '.join(HALVES)}", operand)
     _require_known("heads and their sizes", *queries.shape[2:], *keys.shape[2:], *values.shape[2:])
     for size in (queries.shape[3], values.shape[3]):
         assert isinstance(size, int)
@@ -220,7 +220,7 @@ def _norm(match: Match) -> None:
     call = match.call_of("root")
     for operand in call.args:
         if operand.tensor_type.dtype not in FLOATS:
-            raise Refusal("dtype", f"{call.op_name} of {operand.type!r}; taken are {' or '.join(FLOATS)}", operand)
+            raise Refusal("dtype", f"{call.op_name} of {operand.type!r}; supported are {' or '.join(FLOATS)}", operand)
     rank, axes = call.tensor_type.rank, call.attrs["axes"]
     if tuple(axes) != tuple(range(rank - len(axes), rank)):
         raise Refusal("attribute", f"{call.op_name} over axes {axes} of {rank}; cuDNN normalises the last ones")
@@ -242,7 +242,7 @@ def capability_of(arch: str) -> tuple[int, int]:
     """
     found = re.fullmatch(r"sm_([0-9]+)([0-9])[a-z]?", arch)
     if found is None:
-        raise Refusal("arch", f"the arch {arch!r} is no GPU of NVIDIA's")
+        raise Refusal("arch", f"the arch {arch!r} is not a GPU of NVIDIA")
     return int(found[1]), int(found[2])
 
 

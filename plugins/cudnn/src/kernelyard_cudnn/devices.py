@@ -53,7 +53,7 @@ def properties_of(name: str) -> DeviceProperties:
         return parse(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, ValueError, LookupError, TypeError) as error:
         raise OptionError(
-            "cudnn knows no such GPU",
+            "unknown GPU",
             found=f"{name}: {type(error).__name__}",
             expected=", ".join(shipped()),
             hint="or the path of a file: see kernelyard_cudnn/devices.py",

@@ -46,7 +46,10 @@ class CudnnGpu:
             self._properties = parse(cudnn.create_device_properties(device.index).serialize())
         except RuntimeError as error:
             raise DeviceError(
-                "cuDNN cannot use the GPU", where="backend 'cudnn'", found=str(error), expected="a GPU of its versions"
+                "cuDNN does not support this GPU",
+                where="backend 'cudnn'",
+                found=str(error),
+                expected="a GPU of its versions",
             ) from error
         self._plans: LRU[object, Any] = LRU(KEPT_PLANS)
         self._use = RLock()  # a handle is for one thread at a time

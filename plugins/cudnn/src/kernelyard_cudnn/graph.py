@@ -120,7 +120,7 @@ Node: TypeAlias = Convolution | ConvolutionTranspose | Pointwise | Norm | Attent
 class Graph:
     """Operations in order; the last one's y is the result.
 
-    tf32: whether products of float32 may round their operands to 10 bits of mantissa.
+    tf32: whether matmuls of float32 may round their operands to 10 bits of mantissa.
     """
 
     nodes: tuple[Node, ...]

@@ -84,7 +84,7 @@ def lower(node: JSONNode, operands: Mapping[str, Shaped], result: Shaped, where:
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         # Nodes come from files too: what their attributes say need not make sense.
         raise CodegenError(
-            f"the {node.op} node does not make sense", where=where, found=f"{type(error).__name__}: {error}"
+            f"the {node.op} node is malformed", where=where, found=f"{type(error).__name__}: {error}"
         ) from error
     return lowered
 

@@ -203,7 +203,7 @@ def read_attention(bindings: Sequence[Binding]) -> ReadAttention:
     for _, call in chain.following:
         order = tuple(order[axis] for axis in call.attrs["axes"])
     if any(each[-1] != PLAIN[-1] for each in (order, *(view.order for view in views.values()))):
-        raise Refusal("layout", "the elements of a head do not lie side by side")
+        raise Refusal("layout", "the elements of a head are not contiguous")
     lengths = _lengths(bias[0], chain) if bias and bias[0] in chain.made else None
     return ReadAttention(chain.anchor, views, order, bias[0] if bias and lengths is None else None, lengths)
 
@@ -231,7 +231,7 @@ def _taken_apart(reshape: Call) -> tuple[int, int]:
     if not isinstance(heads, int) or not isinstance(size, int):
         raise Refusal("dynamic-shape", f"heads and their size must be known, found {heads} and {size}", reshape)
     if before != (*after[:-2], heads * size):
-        raise Refusal("layout", f"a reshape from {before} to {after} does more than to take rows apart", reshape)
+        raise Refusal("layout", f"a reshape from {before} to {after} does more than to split rows", reshape)
     return heads, size
 
 
@@ -255,7 +255,7 @@ def _piece(value: Expr, chain: Chain) -> tuple[Expr, int, int]:
             "attribute", f"pieces along axis {axis} of {rank} with step {step}; the last one is needed", source
         )
     if not isinstance(begin, int) or not isinstance(width, int):
-        raise Refusal("dynamic-shape", f"where pieces begin must be known, found {begin} and {width}", source)
+        raise Refusal("dynamic-shape", f"the bounds of a slice must be known, found {begin} and {width}", source)
     return source, begin, width
 
 
@@ -269,11 +269,11 @@ def _lengths(mask: Expr, chain: Chain) -> Expr:
     kept, masked = where.args[1:]
     constants = (positions, kept, masked)
     if not all(isinstance(each, Constant) for each in constants):
-        raise Refusal("operand", "a mask of values that are not known", mask)
+        raise Refusal("operand", "a mask whose values are not constant", mask)
     counted, zero, least = (each.data for each in constants if isinstance(each, Constant))
     columns = counted.size
     if counted.shape[-1:] != (columns,) or not np.array_equal(counted.reshape(-1), np.arange(columns)):
-        raise Refusal("operand", "positions that do not count from 0", positions)
+        raise Refusal("operand", "positions that do not start at 0", positions)
     if np.any(zero != 0) or not np.all(np.isneginf(least.astype(np.float32))):
         raise Refusal("operand", "a mask that is not 0 and minus infinity", mask)
     return lengths

@@ -53,7 +53,7 @@ def describe_stacked(match: Match, settings: Settings) -> Description | Decline:
     if axis not in (2, -1):
         return Decline("layout", "queries, keys and values are not thirds of the last axis, one after the other")
     if any(match[role].tensor_type.shape != query.shape for role in ROLES) or query.shape[:2] != stacked.shape[:2]:
-        return Decline("layout", "the thirds are not taken apart into heads alone")
+        return Decline("layout", "the thirds are not just split into heads")
     roles = {name: name for name in ("stacked", "bias") if name in match.captures}
     arguments = {**_arguments(match), "heads": query.shape[2]}
     return Description("stacked_attention", roles, arguments, _choices(match, settings))

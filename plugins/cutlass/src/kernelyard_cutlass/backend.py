@@ -88,7 +88,7 @@ def _stored(role: str, operand: Expr, composite: Function, call: Call) -> list[t
         bound = {binding.var: binding.value for binding in composite.bindings}
         weight = weight_of(operand, captured_operands(composite)["encoded"], lambda expr: bound.get(expr, expr))  # pyright: ignore[reportArgumentType, reportCallIssue]
         if isinstance(weight, str):
-            raise CodegenError("a weight cannot be decoded", found=weight)
+            raise CodegenError("a weight cannot be dequantized", found=weight)
         scales = weight.scales.astype(dtypes.to_numpy(operand.tensor_type.dtype))
         return [("weights", Constant(weight.packed())), ("scales", Constant(scales))]
     return [(role, operand)]
@@ -110,15 +110,15 @@ class CutlassBackend(Backend):
 
     def configured(self, options: Mapping[str, Any]) -> CutlassBackend:
         """`f32`: how float32 is multiplied, "3xtf32" (about as exact) or "tf32" (ten bits of fraction, faster).
-        `tune`: several tiles are compiled for each product, and the quickest is found by measuring on the device.
+        `tune`: several tiles are compiled for each matmul, and the quickest is found by measuring on the device.
 
         Raises: OptionError.
         """
         f32, tune = options.get("f32", F32[0]), options.get("tune", False)
         if f32 not in F32:
-            raise OptionError("cutlass does not multiply float32 so", found=repr(f32), expected=" or ".join(F32))
+            raise OptionError("cutlass: unknown value of the option f32", found=repr(f32), expected=" or ".join(F32))
         if not isinstance(tune, bool):
-            raise OptionError("cutlass cannot be told to tune so", found=repr(tune), expected="True or False")
+            raise OptionError("cutlass: the option tune must be a boolean", found=repr(tune), expected="True or False")
         return CutlassBackend(f32, tune)
 
     def probe(self) -> Unavailable | None:

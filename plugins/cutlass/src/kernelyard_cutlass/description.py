@@ -29,7 +29,7 @@ _HARD_SWISH = {"alpha": 1 / 6, "beta": 0.5}  # the only one that CUTLASS has
 
 
 NUMBER = "_number"  # behind a role: a constant of one number, which codegen spreads to a row
-DECODED = "decoded"  # the role of a weight that codegen decodes: the one operand that is inside of the composite
+DECODED = "decoded"  # the role of a weight that codegen dequantizes: the one operand that is inside of the composite
 
 
 @dataclass(frozen=True)
@@ -85,14 +85,14 @@ def check_dtypes(operands: Sequence[Expr], allowed: Sequence[str] = FLOATS) -> D
     for operand in operands:
         dtype = operand.tensor_type.dtype
         if dtype not in allowed:
-            return Decline("dtype", f"an operand of {dtype}; {', '.join(allowed)} are what the templates take", operand)
+            return Decline("dtype", f"an operand of {dtype}; the templates support {', '.join(allowed)}", operand)
         if dtype != operands[0].tensor_type.dtype:
             return Decline("dtype", f"operands of {operands[0].tensor_type.dtype} and {dtype}", operand)
     return None
 
 
 def check_outside(match: Match, description: Description) -> Decline | None:
-    """Return None where all operands come from outside: a residual made of the product itself is there too late."""
+    """Return None where all operands come from outside: a residual made of the matmul itself is there too late."""
     for capture, role in description.roles.items():
         if match[capture] in match.members and role != DECODED:
             return Decline("operand", f"the {role} is computed inside of the group", match[capture])
@@ -111,7 +111,7 @@ def is_row(shape: Shape, result: Shape) -> bool:
     return len(shape) <= len(result) and shape[-1] == result[-1] and all(size == 1 for size in shape[:-1])
 
 
-# --- what follows a product -------------------------------------------------------------------------------------------
+# --- what follows a matmul --------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Following:
     """The epilogue, and the roles of the operands that it reads."""
@@ -175,7 +175,7 @@ def _first_addend(match: Match, capture: str, result: Shape) -> str | Decline:
         return "bias"
     if shape == result:
         return "addend"
-    wanted = f"neither one number for each of {result[-1]} columns nor {text(result)}"
+    wanted = f"neither a vector of {result[-1]} columns nor {text(result)}"
     return Decline("bias", f"what is added is {text(shape)}, {wanted}", match[capture])
 
 
@@ -184,7 +184,9 @@ def _activation(match: Match, name: str) -> str | Decline:
         return NONE
     call = match.call_of(name)
     if call.op_name == "nn.hard_swish" and any(abs(call.attrs[k] - v) > 1e-7 for k, v in _HARD_SWISH.items()):
-        return Decline("attribute", f"hard_swish with {dict(call.attrs)}; CUTLASS has the usual one alone", match[name])
+        return Decline(
+            "attribute", f"hard_swish with {dict(call.attrs)}; CUTLASS has the default attributes only", match[name]
+        )
     return ACTIVATIONS[call.op_name]
 
 

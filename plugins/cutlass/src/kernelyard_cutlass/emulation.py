@@ -64,7 +64,7 @@ class Arguments:
         for name, unit in (*((name, nbytes) for name in names), *((name, elements) for name in strides)):
             if self[name] % unit:
                 raise ExecutionError(
-                    "a kernel would read memory that is not aligned",
+                    "a kernel would read misaligned memory",
                     where=f"{self.kernel.template}, argument {name}",
                     found=self[name],
                     expected=f"a multiple of {unit}",
@@ -84,7 +84,7 @@ class Arguments:
         last = sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
         if not address or last >= held:
             raise ExecutionError(
-                "a kernel would read outside of a tensor",
+                "a kernel would read out of bounds",
                 where=f"{self.kernel.template}, argument {name}",
                 found=f"element {last}",
                 expected=f"at most {held} elements",
@@ -111,7 +111,7 @@ class EmulatedLaunch(Launch):
         self._planned = replace(self._planned, arguments=tuple(arguments))
 
 
-# --- products ---------------------------------------------------------------------------------------------------------
+# --- matmuls ----------------------------------------------------------------------------------------------------------
 def _epilogue(given: Arguments, total: Array, source: Callable[[], Array], vector: Callable[[], Array]) -> Array:
     """Apply a matmul's epilogue to the accumulators, in their precision."""
     kernel: GemmKernel | Conv2dKernel = given.kernel
@@ -171,7 +171,7 @@ def _check_product(
     for size, alignment in ((a, kernel.alignment_a), (b, kernel.alignment_b), (c, kernel.alignment_c)):
         if size % alignment:
             raise ExecutionError(
-                "a kernel would read memory that is not aligned",
+                "a kernel would read misaligned memory",
                 where=kernel.template,
                 found=f"rows of {size} elements",
                 expected=f"a multiple of {alignment}",
@@ -241,7 +241,7 @@ def _attention(kernel: AttentionKernel, given: Arguments) -> None:
 def _require(holds: bool, kernel: Kernel, name: str, found: object, expected: str) -> None:
     if not holds:
         raise ExecutionError(
-            "a kernel got what it cannot do",
+            "a kernel got unsupported arguments",
             where=f"{kernel.template}, argument {name}",
             found=found,
             expected=expected,

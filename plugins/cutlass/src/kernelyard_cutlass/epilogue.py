@@ -1,4 +1,4 @@
-"""Epilogue: what a product goes through before it is stored, and what CUTLASS calls the parts of it."""
+"""Epilogue: what a matmul goes through before it is stored, and what CUTLASS calls the parts of it."""
 
 from __future__ import annotations
 

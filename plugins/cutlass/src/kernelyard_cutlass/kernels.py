@@ -110,7 +110,7 @@ class _Product:
 
 @dataclass(frozen=True)
 class GemmKernel(_Product):
-    """A product of matrices, the left one row by row. column_major: the right one is stored column by column."""
+    """A matmul, the left one row by row. column_major: the right one is stored column by column."""
 
     template: ClassVar[str] = "gemm"
     column_major: bool
@@ -214,7 +214,7 @@ class DequantizeKernel:
 
 @dataclass(frozen=True)
 class DecodeRowsKernel(DequantizeKernel):
-    """A product of few rows with weights of `bits` bits; rows: those that a warp computes."""
+    """A matmul of few rows with weights of `bits` bits; rows: those that a warp computes."""
 
     template: ClassVar[str] = "decode_rows"
     output: str

@@ -48,11 +48,11 @@ _PARAMETERS = {
     "pad": "rows columns wide x y",
 }
 SIGNATURES = {template: tuple(names.split()) for template, names in _PARAMETERS.items()}
-RUN = 16  # elements of a weight that a thread decodes at a time
+RUN = 16  # elements of a weight that a thread dequantizes at a time
 MOST_BLOCKS = ((1 << 31) - 1, 65535, 65535)
 MOST_WINDOW = 1 << 16
 MASKS = {"none": 0, "top_left": 1, "bottom_right": 2}
-FEW_ROWS = 16  # up to here weights are decoded as they are multiplied, and beyond into memory first
+FEW_ROWS = 16  # up to here weights are dequantized as they are multiplied, and beyond into memory first
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ def blocks(x: int, y: int = 1, z: int = 1) -> tuple[int, int, int]:
     for size, most in zip((x, y, z), MOST_BLOCKS, strict=True):
         if size > most:
             raise ExecutionError(
-                "a kernel would need too many blocks", found=(x, y, z), expected=f"at most {MOST_BLOCKS}"
+                "the launch grid of a kernel is too large", found=(x, y, z), expected=f"at most {MOST_BLOCKS}"
             )
     return x, y, z
 
@@ -129,14 +129,14 @@ def swizzled(kernel: GemmKernel | Conv2dKernel, m: int, n: int, batch: int) -> t
     return blocks(down << log, math.ceil(across / (1 << log)), batch)
 
 
-# --- products ---------------------------------------------------------------------------------------------------------
+# --- matmuls ----------------------------------------------------------------------------------------------------------
 def gemm(call: Call) -> list[Step]:
-    """Return a matrix product, or many, with what follows on it."""
+    """Return a matmul, or many, with what follows on it."""
     return [product(call, call["lhs"], call["rhs"], call.attrs.any("column_major") is True)]
 
 
 def product(call: Call, lhs: BoundTensor, rhs: BoundTensor, column_major: bool) -> Choice:
-    """Return the launches of a product whose right side is stored (..., K, N), or column by column as (..., N, K)."""
+    """Return the launches of a matmul whose right side is stored (..., K, N), or column by column as (..., N, K)."""
     k, n = (rhs.shape[-1], rhs.shape[-2]) if column_major else rhs.shape[-2:]
     m, batch, stride_a, stride_b = _batches(lhs.shape, rhs.shape, k, n)
     itemsize = dtypes.itemsize(lhs.dtype)
@@ -190,7 +190,7 @@ def _behind(tensor: BoundTensor, elements: int) -> BoundTensor:
 
 # --- weights of few bits ----------------------------------------------------------------------------------------------
 def decode_matmul(call: Call) -> list[Step]:
-    """Return a product with weights of 8 or 4 bits: decoded as they are read for few rows, else into memory first."""
+    """Return a matmul with weights of 8 or 4 bits: dequantized in registers for few rows, else into memory."""
     lhs, scales = call["lhs"], call["scales"]
     k, n = lhs.shape[-1], scales.shape[-1]
     m, group = math.prod(lhs.shape[:-1]), k // scales.shape[0]

@@ -19,7 +19,7 @@ def describe_norm(match: Match, settings: Settings) -> Description | Decline:
     if objection:
         return objection
     if call.attrs["axes"] != (type_.rank - 1,):
-        return Decline("attribute", f"normalised over the axes {call.attrs['axes']}; rows are the last axis alone")
+        return Decline("attribute", f"normalised over the axes {call.attrs['axes']}; only the last axis is supported")
     columns = type_.shape[-1]
     alignment = alignment_of(columns, type_.dtype)
     known = columns if isinstance(columns, int) else SYMBOL_COLUMNS

@@ -68,12 +68,12 @@ def _fusion_pattern(name: str, pattern: Pattern, describe: Describe, settings: S
 
 
 def with_bias(product: Pattern) -> Pattern:
-    """Return the product, and what is added to it first."""
+    """Return the matmul, and what is added to it first."""
     return product.optional(lambda p: is_op("add")(p, wildcard().capture("bias")))
 
 
 def with_epilogue(product: Pattern) -> Pattern:
-    """Return the product with a bias, an activation, a residual and another activation, each where it is there.
+    """Return the matmul with a bias, an activation, a residual and another activation, each where it is there.
 
     It may be made float32 before all that: the accumulators are.
     """
@@ -92,7 +92,7 @@ def _matmul() -> Pattern:
 
 
 def _int8_matmul() -> Pattern:
-    """Return a product of int8 that are made int32 first; the right side may be transposed before or after that."""
+    """Return a matmul of int8 that are made int32 first; the right side may be transposed before or after that."""
 
     def wide(x: Pattern) -> Pattern:
         return is_op("astype")(x).has_attr(dtype="int32")

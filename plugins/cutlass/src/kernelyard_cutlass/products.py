@@ -1,4 +1,4 @@
-"""Matrix products: what is taken, and as what."""
+"""Supported matmuls, and the kernels they become."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LEAST_BYTE_ALIGNMENT = 4  # elements of int8 that are brought at once
 
 
 def describe_matmul(match: Match, settings: Settings) -> Description | Decline:
-    """Return a product of floats, perhaps of a right side that is stored transposed, with what follows on it."""
+    """Return a matmul of floats, perhaps of a right side that is stored transposed, with what follows on it."""
     gemm = check_dtypes([match["lhs"], match["rhs"]]) or checked_gemm(match)
     if isinstance(gemm, Decline):
         return gemm
@@ -27,14 +27,16 @@ def describe_matmul(match: Match, settings: Settings) -> Description | Decline:
 
 
 def checked_gemm(match: Match) -> Gemm | Decline:
-    """Return the product as one call, or why it is none: rows of an unknown length would have to be read one by one."""
+    """Return the matmul as one call, or why it is none: rows of an unknown length would have to be read one by one."""
     gemm = gemm_of(match)
     if isinstance(gemm, Decline):
         return gemm
     if not isinstance(gemm.inner, int):
-        return Decline("dynamic-shape", f"the summed size {gemm.inner} is not known, so that no alignment is")
+        return Decline(
+            "dynamic-shape", f"the contraction size {gemm.inner} is not known, and so neither is its alignment"
+        )
     if gemm.inner == 0:
-        return Decline("attribute", "nothing is summed")
+        return Decline("attribute", "the contraction size is 0")
     return gemm
 
 
@@ -62,15 +64,15 @@ def gemm_choices(
 
 
 def describe_int8_matmul(match: Match, settings: Settings) -> Description | Decline:
-    """Return a product of int8 gathered in int32. The tensor cores read both sides along what is summed."""
+    """Return a matmul of int8 gathered in int32. The tensor cores read both sides along what is summed."""
     gemm = check_dtypes([match["lhs"], match["rhs"]], ("int8",)) or checked_gemm(match)
     if isinstance(gemm, Decline):
         return gemm
     if alignment_of(gemm.inner, "int8") < LEAST_BYTE_ALIGNMENT:
-        return Decline("alignment", f"{gemm.inner} elements of int8 are summed; a multiple of 4 is needed")
+        return Decline("alignment", f"the contraction size of int8 is {gemm.inner}; a multiple of 4 is needed")
     is_turned = "turned" in match.captures
     if not is_turned and not isinstance(match["rhs"], Constant):
-        message = "the right side is stored row by row, and int8 is read along what is summed"
+        message = "the right operand is row-major, but int8 must be contiguous along the contraction axis"
         return Decline("layout", f"{message}: transpose it, or make it a constant", match["rhs"])
     behind = following(match, match["root"].tensor_type.shape)
     if isinstance(behind, Decline):

@@ -38,7 +38,7 @@ class Toolchain:
 
     @property
     def folders(self) -> tuple[Path, ...]:
-        """Our stand-ins come first: what they stand for is not to be found behind them."""
+        """Our stubs come first: what they stand for is not to be found behind them."""
         return (STAND_INS, self.cutlass / "include", self.cutlass / ATTENTION, *self.cuda_headers)
 
 
@@ -58,7 +58,7 @@ def find_toolchain() -> Toolchain:
 def _nvrtc() -> str:
     found = next(iter(usable(NVRTC, INSTALL_HINT)), None)
     if found is None:
-        raise BackendUnavailableError("there is no NVRTC to compile CUTLASS with", hint=INSTALL_HINT)
+        raise BackendUnavailableError("NVRTC, which compiles CUTLASS, is not installed", hint=INSTALL_HINT)
     error = nvrtc.failure(found.path)
     if error is not None:
         raise BackendUnavailableError(error.message, where=found.path, found=error.found, hint=INSTALL_HINT) from error
@@ -76,7 +76,7 @@ def _cutlass_source() -> Path:
         if (place / "include/cutlass/cutlass.h").is_file() and (place / ATTENTION / "kernel_forward.h").is_file():
             return place
     raise BackendUnavailableError(
-        "CUTLASS's headers are not here",
+        "CUTLASS's headers are not installed",
         found=f"CUTLASS_PATH={given}" if given else f"no package {CUTLASS_PACKAGE} with headers",
         expected="nvidia-cutlass, or a checkout of CUTLASS in CUTLASS_PATH",
         hint=INSTALL_HINT,
@@ -113,7 +113,9 @@ def _cuda_headers(major: int, library: str) -> tuple[Path, ...]:
         others.append(f"CUDA {found} in {runtime}")
     suffix = "-cu12" if major == 12 else ""
     raise BackendUnavailableError(
-        f"the headers of CUDA {major} are not here" if not others else "NVRTC and CUDA's headers do not go together",
+        f"the headers of CUDA {major} are not installed"
+        if not others
+        else "NVRTC and CUDA's headers have different versions",
         where=library,
         found=", ".join(others) or "none",
         expected=f"cuda_runtime_api.h and cuda/std of CUDA {major}, as NVRTC is",

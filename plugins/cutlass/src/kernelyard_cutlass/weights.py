@@ -1,7 +1,7 @@
-"""Weights of few bits: recognising how they are decoded, whatever it is spelled like, and packing them.
+"""Weights of few bits: recognising how they are dequantized, whatever it is spelled like, and packing them.
 
-What decodes a weight here reads constants alone. It is evaluated: for the stored numbers, which gives the weight, and
-for ones, which gives the scale of each element where decoding is a product; whether it is one is seen by multiplying.
+What dequantizes a weight here reads constants alone. It is evaluated: for the stored numbers, which gives the weight,
+and for ones, which gives the scale of each element where it is a product; whether it is one is seen by multiplying.
 So one home serves all spellings.
 """
 
@@ -67,7 +67,7 @@ class DecodedWeight:
 
 
 def describe_decode_matmul(match: Match, settings: Settings) -> Description | Decline:
-    """Return a product with a weight that is decoded first."""
+    """Return a matmul with a weight that is dequantized first."""
     gemm = check_dtypes([match["lhs"], match["rhs"]]) or checked_gemm(match)
     if isinstance(gemm, Decline):
         return gemm
@@ -81,7 +81,7 @@ def describe_decode_matmul(match: Match, settings: Settings) -> Description | De
         return behind
     if "addend" in behind.roles.values():
         return Decline(
-            "bias", "a matrix is added before the activation; the kernel for few rows adds one number for each column"
+            "bias", "a matrix is added before the activation; the kernel for few rows adds a row vector only"
         )
     choices = gemm_choices(match, gemm, True, behind.epilogue, settings)
     choices = {**choices, "family": "decode", "bits": weight.bits}
@@ -90,7 +90,7 @@ def describe_decode_matmul(match: Match, settings: Settings) -> Description | De
 
 
 def weight_of(rhs: Expr, encoded: Expr, values: Values) -> DecodedWeight | str:
-    """Return the weight that `rhs` (K, N) decodes from the constant `encoded`, or why it is none.
+    """Return the weight that `rhs` (K, N) dequantizes from the constant `encoded`, or why it is none.
 
     values: what a variable is bound to.
     """
@@ -106,17 +106,15 @@ def _decode(rhs: Expr, encoded: Expr, values: Values) -> DecodedWeight | str:
 
     each, weight = decoded(np.ones_like(encoded.data)), decoded(encoded.data)
     if weight.shape[1] % RUN:
-        return f"{weight.shape[1]} elements are summed; a multiple of {RUN} is needed"
+        return f"the contraction size is {weight.shape[1]}; a multiple of {RUN} is needed"
     with np.errstate(all="ignore"):
         stored = np.where(each == 0, 0, np.rint(weight / each))
     is_product = np.allclose(stored * each, weight, rtol=2**-7, atol=0)
     if not is_product or stored.min(initial=0) < -128 or stored.max(initial=0) > 127:
-        return (
-            "it is not decoded to bytes times scales: there is a zero point, or scales are too small to tell them apart"
-        )
+        return "it is not int8 values times scales: there is a zero point, or scales are too small to tell them apart"
     group = _group(each)
     if group is None:
-        return f"fewer than {RUN} elements side by side share a scale"
+        return f"fewer than {RUN} contiguous elements share a scale"
     return DecodedWeight(stored.astype(np.int8), np.ascontiguousarray(each[:, ::group].T))
 
 

@@ -41,7 +41,7 @@ class LaunchInfo:
         x, y, z = (dims.evaluate(count, values) for count in self.blocks)
         if any(count > most for count, most in zip((x, y, z), MOST_BLOCKS, strict=True)):
             raise ExecutionError(
-                "a kernel would need too many blocks",
+                "the launch grid of a kernel is too large",
                 where=self.kernel,
                 found=(x, y, z),
                 expected=f"at most {MOST_BLOCKS}",

@@ -42,7 +42,7 @@ class NativeCudaGenerator(CodeGenerator):
         """See `CodeGenerator.generate`. Without an arch, or where no CUDA compiler is, there is text alone.
 
         Option "text": whether the module carries the text beside the cubins, which the emulator needs (True). Option
-        "tf32": whether products of float32 may be rounded to tf32, for tensor cores (False).
+        "tf32": whether matmuls of float32 may be rounded to tf32, for tensor cores (False).
         """
         for arch in target.archs:
             _check_arch(arch)
@@ -72,7 +72,7 @@ def _keeps_text(options: Mapping[str, Any], cubins: Mapping[str, bytes]) -> bool
     keeps = _option(options, "text", True)
     if not keeps and not cubins:
         raise OptionError(
-            "a program without CUDA text needs compiled code",
+            "a program without CUDA source needs cubins",
             found="no arch in the target, or no CUDA compiler",
             expected='Target("cuda", arch="sm_90") where NVRTC is installed',
         )
@@ -82,7 +82,7 @@ def _keeps_text(options: Mapping[str, Any], cubins: Mapping[str, bytes]) -> bool
 def _option(options: Mapping[str, Any], name: str, default: bool) -> bool:
     value = options.get(name, default)
     if not isinstance(value, bool):
-        raise OptionError(f"native-cuda's option {name} is True or False", found=repr(value))
+        raise OptionError(f"native-cuda's option {name} must be True or False", found=repr(value))
     return value
 
 
@@ -124,7 +124,7 @@ def _compiler() -> str:
         compiler = find_kernel_compiler()
     except ToolchainError as error:
         return f"unusable: {error.message}: {error.found}; {error.hint}"
-    return compiler.name if compiler is not None else f"none: kernels stay text; {CUDA.install_hint}"
+    return compiler.name if compiler is not None else f"none: kernels are kept as CUDA source; {CUDA.install_hint}"
 
 
 def _state(index: int | str) -> str:

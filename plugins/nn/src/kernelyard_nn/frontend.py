@@ -30,7 +30,7 @@ class NnFrontend(Frontend):
         if isinstance(model, ModuleSpec):
             return model.to_ir()
         raise UnknownModelError(
-            "the inputs of this module are not known",
+            "this module has no spec of its inputs",
             found=type(model).__name__,
             expected="the module with a spec",
             hint='nn.ModuleSpec(module, {"forward": {"x": nn.spec.Tensor(["n", 784], "float32")}})',

@@ -20,11 +20,11 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
         return
     group = parser.getgroup("kernelyard", "conformance of Kernelyard backends")
     group.addoption("--backend", dest="kernelyard_backend", metavar="NAME", help="the backend to examine")
-    device = "the number of the device to run on (default: the first; of CUDA the emulator)"
+    device = "the index of the device to run on (default: the first; of CUDA the emulator)"
     group.addoption("--device", dest="kernelyard_device", metavar="N", default="", help=device)
     scorecard = "write FILE.json and FILE.md: every case, and sums by level"
     group.addoption("--scorecard", dest="kernelyard_scorecard", metavar="FILE", help=scorecard)
-    timeout = "seconds that a case may take (default: 60)"
+    timeout = "timeout of a case in seconds (default: 60)"
     group.addoption(
         "--case-timeout", dest="kernelyard_case_timeout", metavar="N", type=float, default=60.0, help=timeout
     )

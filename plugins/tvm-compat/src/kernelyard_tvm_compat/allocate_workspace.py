@@ -31,7 +31,7 @@ class AllocateWorkspace(Pass):
         entries = module.entry_functions()
         for name in sizes:
             if name in entries:
-                raise PassError("an entry function is called by users, who give it no workspace", where=f"@{name}")
+                raise PassError("an entry function cannot take a workspace: its callers pass none", where=f"@{name}")
         needing = _with_callers(functions, set(sizes), set(entries))
         type_ = TensorType((max(sizes.values()),), "uint8")
         changed = {name: _with_parameter(functions[name], needing, type_) for name in functions if name in needing}
@@ -44,7 +44,9 @@ class AllocateWorkspace(Pass):
 def _size(name: str, function: Function) -> int:
     size = function.attrs[WORKSPACE_SIZE]
     if isinstance(size, bool) or not isinstance(size, int) or size < 0:
-        raise PassError("a workspace has a number of bytes", where=f"@{name}", found=repr(size), expected="an int")
+        raise PassError(
+            "the size of a workspace must be a number of bytes", where=f"@{name}", found=repr(size), expected="an int"
+        )
     return size
 
 

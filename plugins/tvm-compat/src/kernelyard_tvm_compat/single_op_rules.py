@@ -75,4 +75,6 @@ def ask_op_rule(call: Call, target: str) -> Answer:
         return Decline(CHECK_ERROR, f"the rule of {target} for {call.op_name} failed: {error!r}")
     if isinstance(answer, (Accept, Decline)):
         return answer
-    return Decline(CHECK_ERROR, f"the rule of {target} for {call.op_name} answered {answer!r}, no Accept or Decline")
+    return Decline(
+        CHECK_ERROR, f"the rule of {target} for {call.op_name} returned {answer!r}, which is neither Accept nor Decline"
+    )

@@ -56,5 +56,5 @@ def transform_weights(m: int, lanes: int) -> Callable[..., None]:
 
 def _compiled(text: str, imports: Mapping[str, int], names: Sequence[str], lanes: int) -> Code:
     code = compile_text(text, imports, names, FEATURES[lanes])
-    assert code is not None, "who asks has llvmlite"
+    assert code is not None, "callers have checked for llvmlite"
     return code

@@ -1,4 +1,4 @@
-"""The code between the transforms: products of matrices, and how threads share a convolution."""
+"""The code between the transforms: matmuls, and how threads share a convolution."""
 
 from __future__ import annotations
 

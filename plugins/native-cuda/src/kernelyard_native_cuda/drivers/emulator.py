@@ -61,7 +61,7 @@ def emulator() -> Emulator:
         return Emulator(CPP.find())
     except ToolchainError as error:
         raise DeviceError(
-            "the CUDA emulator cannot be used", found=error.message, expected="a C++ compiler", hint=error.hint
+            "the CUDA emulator is unavailable", found=error.message, expected="a C++ compiler", hint=error.hint
         ) from error
 
 
@@ -113,7 +113,7 @@ class Emulator(CudaDriver):
         """
         if not image.source:
             raise DeviceError(
-                "the program has no CUDA text, which the emulator runs",
+                "the program has no CUDA source, which the emulator needs",
                 found=f"compiled code for {', '.join(image.cubins)}",
                 hint='compile it without options={"native-cuda": {"text": False}}',
             )
@@ -195,7 +195,7 @@ class EmulatedLaunch(Launch):
         with self._lock:
             message = self._function(how, self._slots)
         if message is not None:
-            raise ExecutionError("the emulator stopped a kernel", where=self._kernel, found=message.decode())
+            raise ExecutionError("a kernel failed in the emulator", where=self._kernel, found=message.decode())
 
     def move(self, place: int, address: int) -> None:
         self._slots[2 * place] = address

@@ -31,7 +31,7 @@ INSTALL_HINT = "pip install 'kernelyard-native-cuda[cuda]', or run on kernelyard
 UNASKED_SHARED_NBYTES = 48 << 10
 LEGACY_STREAM = 1  # the handle CU_STREAM_LEGACY
 SYNC_VARIABLE = "KERNELYARD_CUDA_SYNC"
-SYNC_HINT = f"a kernel failed, maybe before this call: set {SYNC_VARIABLE}=1 to wait for each launch and have it named"
+SYNC_HINT = f"a kernel failed, possibly an earlier one: set {SYNC_VARIABLE}=1 to synchronize after each launch"
 # Illegal address, hardware stack error, illegal instruction, misaligned address, invalid address space, invalid program
 # counter, launch failed: a later call than the launch may give them.
 KERNEL_FAULTS = frozenset((700, 714, 715, 716, 717, 718, 719))
@@ -44,7 +44,7 @@ def bindings() -> ModuleType:
         return importlib.import_module("cuda.bindings.driver")
     except ImportError as error:
         raise DeviceError(
-            "CUDA devices cannot be used", found=str(error), expected="the package cuda-bindings", hint=INSTALL_HINT
+            "CUDA devices are unavailable", found=str(error), expected="the package cuda-bindings", hint=INSTALL_HINT
         ) from error
 
 
@@ -133,7 +133,7 @@ class Gpu(CudaDriver):
             return int(self.call("cuMemAllocFromPoolAsync", nbytes, self._pool, self._stream))
         except ExecutionError as error:
             raise DeviceError(
-                "the device has not enough memory", found=f"{nbytes} bytes are needed: {error.found}"
+                "not enough memory on the device", found=f"{nbytes} bytes are needed: {error.found}"
             ) from error
 
     def free(self, address: int, is_shared: bool = False) -> None:

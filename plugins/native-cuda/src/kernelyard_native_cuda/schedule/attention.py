@@ -75,22 +75,22 @@ def attention(stages: Sequence[Stage], name: str, machine: Machine) -> Schedule 
 # --- recognition ------------------------------------------------------------------------------------------------------
 def _found(stages: Sequence[Stage]) -> Attention | Declined:
     if len(stages) < COUNT:
-        return Declined(f"an attention has {COUNT} stages")
+        return Declined(f"the group does not have the {COUNT} stages of an attention")
     first, largest, powers, total, last = stages[:COUNT]
     products, weighted = contraction_of(first), contraction_of(last)
     if products is None or weighted is None or not all(it.a.own and it.b.own for it in (products, weighted)):
-        return Declined("the stages do not begin and end with products of matrices")
+        return Declined("the first and the last stage are not matmuls")
     score = element_at_zeros(first.blocks[-1])
     if not _is_softmax(score, largest, powers, total) or any(b.output not in first.inside for b in first.blocks[:-1]):
-        return Declined("no softmax follows the products")
+        return Declined("no softmax follows the first matmul")
     column = f"s{largest.first.loads[0].indices.index(Axis('r0'))}"
     keys, queries = (products.a, products.b) if products.a.own[0].name == column else (products.b, products.a)
     factors = _weight_and_values(weighted, powers)
     if factors is None:
-        return Declined("the softmax does not weigh the last product")
+        return Declined("the softmax is not an operand of the last matmul")
     power, values = factors
     if _is_used_elsewhere(stages):
-        return Declined("what is between is used elsewhere")
+        return Declined("an intermediate result has other users")
     found = Attention(products, queries, keys, weighted, values, score, power, largest.first, total.first)
     return _why_not(found) or found
 
@@ -134,12 +134,12 @@ def _is_softmax(score: Load, largest: Stage, powers: Stage, total: Stage) -> boo
 
 def _why_not(it: Attention) -> Declined | None:
     if any(len(axes) != 1 for axes in (it.keys.own, it.values.own, it.products.reduce)):
-        return Declined("keys or values are of several axes")
+        return Declined("keys or values have several axes")
     depths = (it.products.depth, it.values.extent)
     if not all(isinstance(depth, int) and depth <= MOST_DEPTH for depth in depths):
         return Declined(f"queries or values have more than {MOST_DEPTH} elements")
     if {it.queries.narrow.dtype, it.keys.narrow.dtype, it.values.narrow.dtype} not in ({"float16"}, {"bfloat16"}):
-        return Declined("tensor cores do not multiply their dtypes")
+        return Declined("tensor cores do not support the dtypes")
     if isinstance(it.queries.extent, int) and it.queries.extent < LEAST_ROWS:
         return Declined(f"there are fewer than {LEAST_ROWS} queries")
     rows = it.power.indices[:-1]
@@ -147,7 +147,7 @@ def _why_not(it: Attention) -> Declined | None:
     for block in it.weighted.stage.blocks[1:]:
         if any(load.buffer in statistics and load.indices != rows for load in block.loads):
             return Declined("a row's result depends on another row's scores")
-    return Declined("the products start from something") if it.products.stage.first.init else None
+    return Declined("the matmuls have initial accumulators") if it.products.stage.first.init else None
 
 
 # --- the kernel -------------------------------------------------------------------------------------------------------

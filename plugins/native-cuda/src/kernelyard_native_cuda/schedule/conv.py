@@ -1,4 +1,4 @@
-"""Conv: contractions one of whose operands is read in windows. They are matrix products whose operand is never stored
+"""Conv: contractions one of whose operands is read in windows. They are matmuls whose operand is never stored
 (implicit GEMM): a tile's elements are found by their place in the window, and padding is a condition."""
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ def conv(stages: Sequence[Stage], name: str, machine: Machine) -> Schedule | Dec
     """Return a kernel for a first stage that multiplies windows by filters."""
     it = contraction_of(stages[0])
     if it is None or not _has_windows(it):
-        return Declined("no operand of a product is read in windows")
+        return Declined("no operand is read in windows")
     if not it.a.own or not it.b.own:
-        return Declined("every filter has windows of its own: nothing is used again")
+        return Declined("each filter has windows of its own (depthwise): there is no data reuse")
     made = contracted(it, name, machine)
     return replace(made, reason=f"implicit GEMM on {made.reason}")
 

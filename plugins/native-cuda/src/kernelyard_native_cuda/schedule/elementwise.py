@@ -1,4 +1,4 @@
-"""Elementwise: maps that read every tensor at the point they write, or at one place; four elements at a time."""
+"""Elementwise: kernels that read every tensor at the point they write, or at one place; four elements at a time."""
 
 from __future__ import annotations
 
@@ -22,11 +22,13 @@ def elementwise(stages: Sequence[Stage], name: str, machine: Machine) -> Schedul
     """Return a kernel for a first stage that reads where it writes."""
     stage = stages[0]
     if _applies(stage):
-        return Schedule(1, _write(stage, name), f"{LANES} neighbours for each thread")
+        return Schedule(1, _write(stage, name), f"{LANES} contiguous elements per thread")
     lanes = _lanes_across(stage)
     if lanes > 1:
-        return Schedule(1, _write_lanes(stage, lanes, name), f"{lanes} neighbours for each thread, which read one row")
-    return Declined("neighbours do not all read neighbours, or one place")
+        return Schedule(
+            1, _write_lanes(stage, lanes, name), f"{lanes} contiguous elements per thread, which read one row"
+        )
+    return Declined("loads are neither all contiguous nor uniform")
 
 
 def _applies(stage: Stage) -> bool:

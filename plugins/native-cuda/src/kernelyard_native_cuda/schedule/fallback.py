@@ -16,7 +16,7 @@ THREADS = 256
 
 def fallback(stages: Sequence[Stage], name: str, machine: Machine) -> Schedule:
     """Return a kernel for the first stage."""
-    return Schedule(1, _write(stages[0], name), "a thread for each point")
+    return Schedule(1, _write(stages[0], name), "one thread per point")
 
 
 def _write(stage: Stage, name: str) -> WrittenKernel:

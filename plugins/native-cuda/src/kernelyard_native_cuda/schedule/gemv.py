@@ -47,14 +47,15 @@ class Product:
 
     @property
     def description(self) -> str:
-        return f"the matrix runs along the {'sum' if self.along_sum else 'results'}, {self.lanes} elements at once"
+        along = "sum" if self.along_sum else "results"
+        return f"the matrix is contiguous along the {along}, {self.lanes} elements per load"
 
 
 def gemv(stages: Sequence[Stage], name: str, machine: Machine) -> Schedule | Declined:
     """Return a kernel for a first stage that multiplies a vector by a matrix."""
     it = contraction_of(stages[0])
     if it is None or it.a.own:
-        return Declined("the stage is no product of one vector and a matrix")
+        return Declined("the stage is not a product of one vector and a matrix")
     product = product_in(it)
     if isinstance(product, Declined):
         return product
@@ -65,7 +66,7 @@ def product_of(it: Product) -> Product | Declined:
     """Match a matrix-vector product; decline where the matrix cannot be read coalesced."""
     depth = it.it.depth
     if isinstance(depth, int) and depth < LEAST_DEPTH:
-        return Declined(f"the sums are of fewer than {LEAST_DEPTH} products")
+        return Declined(f"the reduced axis is shorter than {LEAST_DEPTH}")
     extents = {axis.name: axis.extent for axis in it.it.stage.first.axes}
     for axes, along_sum in ((it.it.reduce, True), (it.many.own, False)):
         lanes = 0
@@ -75,7 +76,7 @@ def product_of(it: Product) -> Product | Declined:
                 lanes = max(lanes, lanes_along(access, axes, extents, lanes_in(load.dtype, PIECE)))
         if lanes:
             return replace(it, along_sum=along_sum, lanes=lanes)
-    return Declined("the matrix runs neither along the sum nor along the results")
+    return Declined("the matrix is contiguous neither along the sum nor along the results")
 
 
 def product_in(it: Contraction) -> Product | Declined:

@@ -1,4 +1,4 @@
-"""GeneralReduction: chains of reductions and maps over the same rows, such as softmax and norms.
+"""GeneralReduction: chains of reductions and elementwise blocks over the same rows, such as softmax and norms.
 
 A block of threads makes a row. What is reduced of a row stays in registers, where every thread has it. Rows handed from
 stage to stage lie in shared memory where they are known to be short, else in the workspace.
@@ -62,8 +62,8 @@ def general_reduction(stages: Sequence[Stage], name: str, machine: Machine) -> S
     """Return a kernel for the first stages that share rows; at least two, one of which reduces."""
     chain = _chain(stages)
     if chain is None:
-        return Declined("no stages follow that share rows with the first, or none of them reduces")
-    reason = f"{len(chain.stages)} stages over the same rows, a block of threads for each row"
+        return Declined("no later stage shares rows with the first, or none has a reduction")
+    reason = f"{len(chain.stages)} stages over the same rows, one thread block per row"
     return Schedule(len(chain.stages), _write(chain, stages[len(chain.stages) :], name), reason)
 
 

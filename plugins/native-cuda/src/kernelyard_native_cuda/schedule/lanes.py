@@ -45,7 +45,7 @@ def finish_lanes(
     lanes: int,
     first: Callable[[str], str] | None = None,
 ) -> None:
-    """Compute the stage's maps at `lanes` neighbours from point `start` of `along` on, and store them.
+    """Compute the stage's elementwise blocks at `lanes` neighbours from point `start` of `along` on, and store them.
 
     axes: texts of the other axes. first: the text of the first block's value at a lane, where it is known.
     """

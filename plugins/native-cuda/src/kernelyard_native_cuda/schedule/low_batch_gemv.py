@@ -23,7 +23,7 @@ def low_batch_gemv(stages: Sequence[Stage], name: str, machine: Machine) -> Sche
     """Return a kernel for a first stage that multiplies a few vectors by a matrix."""
     it = contraction_of(stages[0])
     if it is None or not it.a.own or not it.b.own:
-        return Declined("the stage is no product of several vectors and a matrix")
+        return Declined("the stage is not a product of several vectors and a matrix")
     product = _of_unknown(it) or product_in(it)
     if isinstance(product, Declined):
         return product

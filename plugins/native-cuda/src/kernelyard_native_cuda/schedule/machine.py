@@ -12,7 +12,7 @@ KIB = 1 << 10
 @dataclass(frozen=True)
 class Machine:
     """multiprocessors: of a usual GPU of the architecture. shared: bytes of shared memory of a multiprocessor, of which
-    a block may have all but one KiB. allows_tf32: products of float32 may be rounded to tf32, for tensor cores.
+    a block may have all but one KiB. allows_tf32: matmuls of float32 may be rounded to tf32, for tensor cores.
     """
 
     multiprocessors: int

@@ -1,4 +1,4 @@
-"""Matmul: sums of products of two operands whose elements are used again and again: matrix products and convolutions.
+"""Matmul: sums of products of two operands whose elements are used again and again: matmuls and convolutions.
 
 A block of threads makes a tile of the result: on tensor cores where the operands' dtype has them, else on plain cores.
 What the tile needs of both operands is copied to shared memory step by step, ahead of use. Operands are expressions: a
@@ -102,9 +102,9 @@ def matmul(stages: Sequence[Stage], name: str, machine: Machine) -> Schedule | D
     """Return a kernel for a first stage that contracts two operands."""
     it = contraction_of(stages[0])
     if it is None:
-        return Declined("the stage is no sum of products of two operands")
+        return Declined("the stage is not a contraction of two operands")
     if not it.a.own or not it.b.own:
-        return Declined("an operand has no rows of its own, so that nothing is used again")
+        return Declined("an operand has no axis of its own, so that there is no data reuse")
     return contracted(it, name, machine)
 
 
@@ -113,9 +113,7 @@ def contracted(it: Contraction, name: str, machine: Machine) -> Schedule:
     dtype = tensor_dtype(it, machine)
     if dtype is None:
         plain = _choose(it, PLAIN_SHAPES, machine)
-        return Schedule(
-            1, _write_plain(it, plain, name, machine), f"plain cores, tiles of {plain.rows}x{plain.columns}"
-        )
+        return Schedule(1, _write_plain(it, plain, name, machine), f"CUDA cores, tiles of {plain.rows}x{plain.columns}")
     tensor = _choose(it, TENSOR_SHAPES, machine)
     reason = f"tensor cores of {dtype}, tiles of {tensor.rows}x{tensor.columns}"
     return Schedule(1, _write_tensor(it, tensor, name, machine), reason)

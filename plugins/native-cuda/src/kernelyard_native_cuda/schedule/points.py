@@ -70,7 +70,7 @@ def _extreme(kernel: Kernel, outer: Expressions, block: ComputeBlock) -> str:
 def finish_point(
     kernel: Kernel, here: Expressions, stage: Stage, first: str | None = None, store: Store | None = None
 ) -> None:
-    """Compute the stage's maps at a point and store what is needed later.
+    """Compute the stage's elementwise blocks at a point and store what is needed later.
 
     first: the value of the first block, where it is known. store: what writes a block's value, given its name.
     """

@@ -23,8 +23,8 @@ def reduction(stages: Sequence[Stage], name: str, machine: Machine) -> Schedule 
     stage = stages[0]
     block = stage.first
     if block.reducer not in operations.REDUCERS or not block.reduce_axes or not _is_worth_it(block):
-        return Declined("the stage reduces nothing, too little, or not along memory")
-    return Schedule(1, _write(stage, name), f"{threads_for(extent_of(stage.reduce))} threads for each result")
+        return Declined("the stage has no reduction, a short one, or one along a strided axis")
+    return Schedule(1, _write(stage, name), f"{threads_for(extent_of(stage.reduce))} threads per result")
 
 
 def _is_worth_it(block: ComputeBlock) -> bool:

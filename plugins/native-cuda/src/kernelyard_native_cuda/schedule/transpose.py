@@ -1,4 +1,4 @@
-"""Transpose: a map that reads one tensor across.
+"""Transpose: an elementwise kernel that reads one tensor across.
 
 Squares of it go through shared memory, so that reads and writes both run along memory.
 """
@@ -44,8 +44,8 @@ def transpose(stages: Sequence[Stage], name: str, machine: Machine) -> Schedule 
     """Return a kernel for a first stage that reads one tensor across."""
     found = _crossing(stages[0])
     if found is None:
-        return Declined("the stage reads no tensor across its memory")
-    return Schedule(1, _write(found, name), f"squares of {SIDE} by {SIDE} elements through shared memory")
+        return Declined("no operand is read transposed")
+    return Schedule(1, _write(found, name), f"tiles of {SIDE} by {SIDE} elements through shared memory")
 
 
 def _crossing(stage: Stage) -> Crossing | None:

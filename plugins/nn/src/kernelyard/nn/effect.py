@@ -63,7 +63,7 @@ class Effect(Module):
             or any(isinstance(size, int) and size != given for size, given in sizes)
         ):
             raise FrontendError(
-                f"this cannot be the state {name!r}",
+                f"a value of another type is assigned to the state {name!r}",
                 where=scope.current().origin or None,
                 found=f"{value.shape}, {value.dtype!r}",
                 expected=f"{kind.shape}, {kind.dtype!r}",
@@ -86,5 +86,5 @@ def _least(kind: specs.Tensor) -> tuple[int, ...]:
     """Return the shape in which each symbol is 1, the least that it can be."""
     sizes = tuple(dims.evaluate(size, dict.fromkeys(dims.symbols_of(size), 1)) for size in kind.shape)
     if any(size < 0 for size in sizes):
-        raise FrontendError("a state has no first shape", found=repr(kind), hint="override initial()")
+        raise FrontendError("a state has no initial shape", found=repr(kind), hint="override initial()")
     return sizes

@@ -53,7 +53,7 @@ def _export(
     """param_mode: that of the methods which do not say."""
     if not isinstance(methods, Mapping) or not methods:
         raise FrontendError(
-            "a spec names methods and their inputs",
+            "a spec must map methods to their inputs",
             found=repr(methods),
             expected='such as {"forward": {"x": nn.spec.Tensor(["n", 784], "float32")}}',
         )
@@ -80,7 +80,7 @@ def _method_spec(name: str, given: Mapping[str, Any] | specs.MethodSpec, param_m
     if not isinstance(method.inputs, Mapping):
         found = type(method.inputs).__name__
         raise FrontendError(
-            f"the spec of {name} names no arguments", found=found, expected='{"x": nn.spec.Tensor(...)}'
+            f"the spec of {name} must map arguments to their specs", found=found, expected='{"x": nn.spec.Tensor(...)}'
         )
     return method if method.param_mode else replace(method, param_mode=param_mode)
 
@@ -89,7 +89,7 @@ def _constants(parameters: Mapping[str, Parameter]) -> dict[str, Constant]:
     unset = [name for name, parameter in parameters.items() if parameter.data is None]
     if unset:
         raise FrontendError(
-            "parameters have no numbers yet",
+            "parameters have no values yet",
             found=", ".join(unset),
             hint="load_state_dict(...), or leave them open: nn.MethodSpec(inputs, param_mode='plain')",
         )
@@ -117,7 +117,9 @@ class _Model:
         first = {effect: effect.initial() for _, effect, _ in self.states}
         for path, effect, name in self.states:
             if name not in first[effect]:
-                raise FrontendError(f"there is no first state {path!r}", found=", ".join(first[effect]), expected=name)
+                raise FrontendError(
+                    f"there is no initial state {path!r}", found=", ".join(first[effect]), expected=name
+                )
             array = np.asarray(first[effect][name])
             kind = effect.states[name]
             fits = len(array.shape) == len(kind.shape) and all(
@@ -126,7 +128,7 @@ class _Model:
             )
             if not fits or Constant(array).tensor_type.dtype != kind.dtype:
                 raise FrontendError(
-                    f"the first state {path!r} does not fit",
+                    f"the initial state {path!r} does not fit",
                     found=f"{array.shape}, {array.dtype.name!r}",
                     expected=f"{kind.shape}, {kind.dtype!r}",
                 )
@@ -213,7 +215,7 @@ def _check_names(method: Callable[..., Any], name: str, given: Mapping[str, Any]
 
 def _hint_for(unknown: list[str], arguments: Iterable[str]) -> str | None:
     if "$" in unknown:
-        return "modes are said by nn.MethodSpec(inputs, param_mode=..., effect_mode=...)"
+        return "modes are set by nn.MethodSpec(inputs, param_mode=..., effect_mode=...)"
     return _did_you_mean(unknown[0], arguments) if unknown else None
 
 
@@ -243,7 +245,7 @@ class _Inputs:
         if value is None or isinstance(value, (bool, int, float, str)):
             return value
         raise FrontendError(
-            "this says nothing of an input",
+            "an argument has an invalid spec",
             where=f"argument {name!r}",
             found=type(value).__name__,
             expected="spec.Tensor, spec.Int, spec.Tuple or a plain value",
@@ -270,7 +272,7 @@ class _Inputs:
         for name in self.sizes:
             if name not in known:
                 raise FrontendError(
-                    f"the size {name!r} cannot be known",
+                    f"the size {name!r} cannot be inferred",
                     where=f"method {method}",
                     expected="a size of one of the input tensors",
                 )
@@ -293,7 +295,7 @@ def _flat(value: Any) -> list[Any]:
 def _result(value: Any, method: str) -> Expr:
     if not isinstance(value, Tensor):
         raise FrontendError(
-            f"the method {method} returns something else than tensors",
+            f"the method {method} returns a value that is not a tensor",
             found=type(value).__name__,
             expected="a tensor, a tuple of tensors, or a dictionary of tensors",
         )

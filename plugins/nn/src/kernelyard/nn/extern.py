@@ -48,7 +48,7 @@ class ExternModule(ABC):
     def __getitem__(self, symbol: str) -> Callable[..., Any]:
         """Return the function of that name. Raises: FrontendError."""
         if symbol not in self.symbols:
-            raise FrontendError(f"no symbol is called {symbol!r}", expected=", ".join(self.symbols))
+            raise FrontendError(f"there is no symbol {symbol!r}", expected=", ".join(self.symbols))
         return partial(self._call, symbol)
 
     def _call(self, symbol: str, *args: Operand) -> Tensor | tuple[Tensor, ...]:
@@ -118,7 +118,7 @@ class SourceModule(ExternModule):
         if isinstance(source, Path) and not source.is_file():
             raise FrontendError("there is no such source file", where=str(source))
         if source_format not in ("cpp", "cu"):
-            raise FrontendError("sources are not of this format", found=repr(source_format), expected="cpp, cu")
+            raise FrontendError("the source format is unknown", found=repr(source_format), expected="cpp, cu")
         self._arch = _checked_arch(arch, source_format == "cu")
         self._source, self._compiler = source, compiler
         self._compile_options, self._link_options = tuple(compile_options), tuple(link_options)
@@ -148,9 +148,11 @@ class SourceModule(ExternModule):
 
 def _checked_arch(arch: str | None, is_needed: bool) -> str | None:
     if is_needed and (arch is None or not ARCH.match(arch)):
-        raise FrontendError("CUDA code is compiled for some GPUs", found=f"arch={arch!r}", expected="such as 'sm_90'")
+        raise FrontendError("CUDA code needs the arch of a GPU", found=f"arch={arch!r}", expected="such as 'sm_90'")
     if arch is not None and not is_needed:
-        raise FrontendError("C++ code has no arch", found=f"arch={arch!r}", hint='source_format="cu" for CUDA code')
+        raise FrontendError(
+            "the option arch is for CUDA code alone", found=f"arch={arch!r}", hint='source_format="cu" for CUDA code'
+        )
     return arch
 
 
@@ -158,7 +160,7 @@ def _checked_kernels(kernels: CudaKernels) -> CudaKernels:
     missing = kernels.missing()
     if missing:
         raise ToolchainError(
-            "the compiled code has not the kernels that are its symbols",
+            "the compiled code lacks the kernels of its symbols",
             found=f"no {', '.join(missing)}",
             hint=f'extern "C" __global__ void {missing[0]}(...) is one',
         )

@@ -100,14 +100,14 @@ class WindowKVCache(Effect):
 def _check_sizes(*sizes: object) -> None:
     for size in sizes:
         if not isinstance(size, int) or size < 1:
-            raise FrontendError("the sizes of a cache are positive numbers", found=repr(size))
+            raise FrontendError("the sizes of a cache must be positive integers", found=repr(size))
 
 
 def _check_rows(cache: KVCache | WindowKVCache, rows: Tensor) -> None:
     dtype = cache.states["rows"].dtype
     if rows.ndim == 0 or rows.shape[1:] != cache.unit_shape or rows.dtype != dtype:
         raise FrontendError(
-            "these rows do not fit the cache",
+            "rows of another type are appended to the cache",
             where=scope.current().origin or None,
             found=repr(rows),
             expected=f"(count, {', '.join(map(str, cache.unit_shape))}), {dtype!r}",

@@ -30,7 +30,7 @@ class Externs:
         """Raises: FrontendError when extern functions are not allowed."""
         if not self.allowed:
             raise FrontendError(
-                "this model calls compiled code of its own",
+                "this model calls its own compiled code",
                 found=f"the extern function {symbol!r}",
                 hint="pass allow_extern=True if you trust that code",
             )
@@ -101,7 +101,7 @@ class Scope:
 
     def _unknown(self, kind: str, found: str) -> FrontendError:
         return FrontendError(
-            f"{kind} is used that the exported module does not have",
+            f"{kind} is used that is not an attribute of the exported module",
             where=self.origin or None,
             found=found,
             hint="make it, or the module that has it, an attribute",

@@ -87,7 +87,7 @@ class MethodSpec:
         for name in ("param_mode", "effect_mode"):
             mode = getattr(self, name)
             if mode not in modes and not (name == "param_mode" and mode is None):
-                raise FrontendError(f"this is no {name}", found=repr(mode), expected=", ".join(modes))
+                raise FrontendError(f"invalid {name}", found=repr(mode), expected=", ".join(modes))
 
 
 Methods: TypeAlias = "Mapping[str, Mapping[str, Argument] | MethodSpec]"
@@ -121,5 +121,5 @@ def _dim(value: Dim | str) -> Dim:
         return dims.parse(value)
     except KernelyardError as error:
         raise FrontendError(
-            "this is no size", found=repr(value), expected="a number, a name, or an expression over names"
+            "invalid size", found=repr(value), expected="a number, a name, or an expression over names"
         ) from error

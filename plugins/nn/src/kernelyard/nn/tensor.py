@@ -121,9 +121,7 @@ class Tensor:
         return emit("negative", self)
 
     def __bool__(self) -> bool:
-        raise FrontendError(
-            "a tensor that is traced has no truth value", found=repr(self), hint="op.where chooses by element"
-        )
+        raise FrontendError("a traced tensor has no truth value", found=repr(self), hint="op.where selects elementwise")
 
     # An array on the left leaves arithmetic to the tensor.
     __array_ufunc__ = None
@@ -141,7 +139,7 @@ class Parameter(Tensor):
     def __init__(self, shape: Sequence[int], dtype: str = "float32", data: Any = None) -> None:
         super().__init__(Var("parameter", TensorType(tuple(shape), dtype)))
         if not self.type.is_static:
-            raise FrontendError("the sizes of a parameter are known numbers", found=self.shape)
+            raise FrontendError("the sizes of a parameter must be known integers", found=self.shape)
         self._data: np.ndarray | None = None
         if data is not None:
             self.data = data
@@ -160,7 +158,11 @@ class Parameter(Tensor):
         array = np.array(as_array(value), order="C")
         found = array.shape, dtypes.from_numpy(array.dtype)
         if found != (self.shape, self.dtype):
-            raise FrontendError("the data do not fit the parameter", found=found, expected=(self.shape, self.dtype))
+            raise FrontendError(
+                "the data have another shape or dtype than the parameter",
+                found=found,
+                expected=(self.shape, self.dtype),
+            )
         array.flags.writeable = False
         self._data = array
 
@@ -201,9 +203,9 @@ def to_expr(value: Operand, dtype: str = "float32") -> Expr:
     if isinstance(value, (np.ndarray, np.generic)):
         return Constant(np.array(value))
     if not isinstance(value, (bool, int, float)):
-        raise FrontendError("this is no operand", found=type(value).__name__, expected="a tensor, an array or a number")
+        raise FrontendError("invalid operand", found=type(value).__name__, expected="a tensor, an array or a number")
     if isinstance(value, float) and not dtypes.is_float(dtype):
-        raise FrontendError("a fraction cannot be combined with whole numbers", found=f"{value} and {dtype}")
+        raise FrontendError("a float cannot be combined with an integer tensor", found=f"{value} and {dtype}")
     return Constant(np.asarray(value, dtypes.to_numpy(dtype)))
 
 
@@ -211,6 +213,6 @@ def completed(shape: Sequence[Dim], numel: Dim) -> Shape:
     """Return a shape in which -1, once at most, is replaced by what is left of the elements."""
     given = tuple(shape)
     if sum(dim == -1 for dim in given) > 1:
-        raise FrontendError("only one size can be left open", found=given)
+        raise FrontendError("only one size can be -1", found=given)
     rest = dims.floordiv(numel, dims.product([dim for dim in given if dim != -1])) if -1 in given else -1
     return tuple(rest if dim == -1 else dim for dim in given)

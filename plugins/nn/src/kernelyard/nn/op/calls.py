@@ -35,7 +35,7 @@ def extern(name: str, args: Sequence[Operand], out: Tensor | Sequence[Tensor]) -
 def check_symbol(name: str) -> None:
     """Raises: FrontendError for what is no name of a C function."""
     if not SYMBOL.match(name):
-        raise FrontendError("this is no name of a C function", found=repr(name))
+        raise FrontendError("invalid name of a C function", found=repr(name))
 
 
 def call_extern(name: str, args: Sequence[Operand], out: Any) -> Tensor | tuple[Tensor, ...]:
@@ -51,7 +51,7 @@ def tensor_ir_op(func: PrimFunc, name_hint: str, args: Sequence[Operand]) -> Ten
     given = [each.type for each in as_tensors(name_hint, args)]
     taken = [TensorType(tuple(buffer.shape), buffer.dtype) for buffer in func.inputs]
     if given != taken:
-        raise FrontendError(f"{name_hint} does not take these", found=repr(given), expected=repr(taken))
+        raise FrontendError(f"{name_hint} got arguments of the wrong types", found=repr(given), expected=repr(taken))
     name = current().subroutines.add_loop_function(func, name_hint)
     return _call("call_tir", GlobalVar(name), name_hint, args, func.result_type)
 
@@ -79,7 +79,7 @@ def _type_of(inferred: Any, symbol: str) -> Type:
     if isinstance(inferred, (tuple, list)) and inferred and all(isinstance(each, Tensor) for each in inferred):
         return TupleType(tuple(each.type for each in inferred))
     raise FrontendError(
-        f"the inference function of {symbol} does not say what comes out",
+        f"the inference function of {symbol} returns no placeholders",
         found=type(inferred).__name__,
         expected="Tensor.placeholder(shape, dtype), or a tuple of them",
     )

@@ -312,7 +312,9 @@ def interpolate(
     """
     if mode not in _MODES or (size is None) == (scale_factor is None):
         found = f"mode {mode!r}, size {size}, scale_factor {scale_factor}"
-        raise FrontendError("this cannot be resized", found=found, expected=f"{', '.join(_MODES)}; a size or a factor")
+        raise FrontendError(
+            "invalid arguments of interpolate", found=found, expected=f"{', '.join(_MODES)}; a size or a factor"
+        )
     spatial = x.shape[2:]
     if scale_factor is not None:
         factors = scale_factor if isinstance(scale_factor, Sequence) else (scale_factor,) * len(spatial)

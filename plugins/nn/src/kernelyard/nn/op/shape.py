@@ -82,7 +82,7 @@ def squeeze(x: Tensor, axis: int | Sequence[int] | None = None) -> Tensor:
         given = [place for place, size in enumerate(x.shape) if size == 1]
     places = {place % x.ndim for place in given}
     if any(x.shape[place] != 1 for place in places):
-        raise FrontendError("only axes of size 1 can be left out", found=f"axes {sorted(places)} of {x}")
+        raise FrontendError("only axes of size 1 can be squeezed", found=f"axes {sorted(places)} of {x}")
     return x.reshape(*(size for place, size in enumerate(x.shape) if place not in places))
 
 

@@ -110,7 +110,7 @@ class Bench:
         refused = {entry.op for entry in exe.report.declined if entry.backend == self.backend}
         for row in exe.report.placed:
             if row.op in ops and row.op not in refused and row.backend not in (self.backend, VIEW):
-                raise Declined(f"{row.op} ran on {row.backend}, and nobody said why")
+                raise Declined(f"{row.op} ran on {row.backend}, without a decline reason")
         return exe
 
     def taken_among_others(self, module: IRModule, ops: Sequence[str]) -> Executable:

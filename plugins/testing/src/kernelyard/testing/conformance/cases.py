@@ -97,7 +97,7 @@ def _cases(claims: Claims) -> Iterator[Case]:
 
 
 def _no_idle_gaps(unmatched: Sequence[str], bench: Bench) -> None:
-    assert not unmatched, f"no case is called {unmatched[0]!r}"
+    assert not unmatched, f"no case matches {unmatched[0]!r}"
 
 
 def _of(sample: Claimed, name: str, run: Run) -> Case:

@@ -72,10 +72,10 @@ def parse_claims(text: str, where: str) -> Claims:
     dtypes = _strings(table, "dtypes", where, tuple(DTYPES))
     ops = _strings(table, "ops", where)
     if not ops or not dtypes:
-        raise PluginError("the claims name no operators or no dtypes", where=where, expected="'ops' and 'dtypes'")
+        raise PluginError("the claims lack operators or dtypes", where=where, expected="'ops' and 'dtypes'")
     own = table.get("op_dtypes", {})
     if not isinstance(own, dict):
-        raise PluginError("'op_dtypes' is no table", where=where, expected='matmul = ["float32"]')
+        raise PluginError("'op_dtypes' is not a table", where=where, expected='matmul = ["float32"]')
     by_op = dict.fromkeys(ops, dtypes) | {op: _strings(own, op, where, tuple(DTYPES)) for op in own}
     fused = tuple(_chain(text, where) for text in _strings(table, "fused", where))
     for op in (*by_op, *(piece.split()[0] for chain in fused for piece in chain)):

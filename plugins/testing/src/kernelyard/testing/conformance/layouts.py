@@ -32,7 +32,7 @@ class LaidOut:
 
 # --- in memory: what a caller hands over ------------------------------------------------------------------------------
 def _strided(array: np.ndarray) -> np.ndarray:
-    """With gaps between the elements, the axes the other way round in memory."""
+    """With gaps between the elements, the axes reversed in memory."""
     memory = np.empty([2 * size for size in reversed(array.shape)], array.dtype)
     view = memory.T[tuple(slice(None, None, 2) for _ in array.shape)]
     view[...] = array
@@ -94,7 +94,7 @@ def _permuted(builder: FunctionBuilder, name: str, array: np.ndarray) -> tuple[V
 
 
 def _transposed(builder: FunctionBuilder, name: str, array: np.ndarray) -> tuple[Var, np.ndarray] | None:
-    """Return True when the last two axes, of more than two, are the other way round in memory."""
+    """Return True when the last two axes, of more than two, are transposed in memory."""
     rank = array.ndim
     return _reordered(builder, name, array, [*range(rank - 2), rank - 1, rank - 2]) if rank > 2 else None
 

@@ -22,7 +22,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """The cases that follow from the backend's claims."""
     backend = metafunc.config.option.kernelyard_backend
     if not backend:
-        raise pytest.UsageError("which backend? pytest --pyargs kernelyard.testing --backend NAME")
+        raise pytest.UsageError("no backend given: run pytest --pyargs kernelyard.testing --backend NAME")
     try:
         claims = read_claims(backend)
     except KernelyardError as error:
