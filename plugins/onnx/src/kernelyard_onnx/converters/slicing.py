@@ -125,7 +125,8 @@ def _clamp(index: Dim, low: Dim, high: Dim) -> Dim:
 @converter("Pad")
 def pad_node(node: Node) -> Expr:
     x, value, axes = node.input(0), node.optional(2), node.optional(3)
-    given = node.attr("pads") if "pads" in node.attributes else node.sizes(node.input(1), "pads")
+    has_attr = "pads" in node.attributes
+    given: Sequence[Dim] = node.required_attr("pads") if has_attr else node.sizes(node.input(1), "pads")
     number = float(node.attr("value", 0.0) if value is None else node.scalar(value, "constant_value"))
     if axes is None:
         return pad(node, x, given, number)
