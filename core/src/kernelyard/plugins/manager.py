@@ -22,7 +22,7 @@ import pluggy
 
 from kernelyard.errors import BackendUnavailableError, PluginError, UnknownBackendError
 from kernelyard.plugins import hookspecs
-from kernelyard.plugins.backend import Backend
+from kernelyard.plugins.backend import Backend, Unavailable
 from kernelyard.plugins.code_generator import CodeGenerator
 from kernelyard.plugins.frontend import Frontend
 from kernelyard.plugins.guard import guarded
@@ -322,8 +322,14 @@ def _may_provide(plugin: Plugin, part: str, target: str | None) -> bool:
     return manifest is not None and part in manifest.provides and (target is None or target in manifest.targets)
 
 
-def _probe(plugin: Plugin, part: Any) -> Any:
-    return guarded(f"probing {plugin.label}", part.probe) if hasattr(part, "probe") else None
+def _probe(plugin: Plugin, part: Any) -> Unavailable | None:
+    def probe() -> Unavailable | None:
+        try:
+            return part.probe()
+        except BackendUnavailableError as error:
+            return Unavailable(error.message, error.hint)
+
+    return guarded(f"probing {plugin.label}", probe) if hasattr(part, "probe") else None
 
 
 def _hint_for_missing_module(plugin: Plugin, error: BaseException | None) -> str | None:

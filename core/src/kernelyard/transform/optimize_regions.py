@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
-from kernelyard.errors import KernelyardError, PassError, PluginContractError
+from kernelyard.errors import PassError, PluginContractError, describe
 from kernelyard.ir import BaseFunction, Call, Expr, Function, FunctionMutator, GlobalVar, IRModule, Var, verify
 from kernelyard.ir.visitor import RewriteWith, reachable_functions
 from kernelyard.patterns.composite import CODEGEN, COMPOSITE, GLOBAL_SYMBOL
@@ -68,9 +68,8 @@ class OptimizeRegions(Pass):
 
     def _failed(self, region: Function, name: str, error: Exception) -> None:
         backend = region.attrs[CODEGEN]
-        reason = error.message if isinstance(error, KernelyardError) else repr(error)
         violation = PluginContractError(
-            f"what {backend} does to the region {region.attrs.get(GLOBAL_SYMBOL, name)} failed: {reason}",
+            f"what {backend} does to the region {region.attrs.get(GLOBAL_SYMBOL, name)} failed: {describe(error)}",
             found=getattr(error, "found", None),
             expected=getattr(error, "expected", None),
             hint="report this to the plugin's authors; leave the backend out to go on",

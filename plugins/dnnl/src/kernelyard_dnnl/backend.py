@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from kernelyard.errors import BackendUnavailableError, OptionError
+from kernelyard.errors import OptionError
 from kernelyard.plugins.api import (
     Accept,
     Answer,
@@ -20,7 +20,6 @@ from kernelyard.plugins.api import (
     Match,
     Region,
     Target,
-    Unavailable,
     operands,
     symbols_of,
 )
@@ -79,13 +78,9 @@ class DnnlBackend(Backend):
             raise OptionError("dnnl has no such winograd", found=repr(winograd), expected="True or False")
         return DnnlBackend(form, prune, winograd)
 
-    def probe(self) -> Unavailable | None:
-        """Whether libdnnl can be loaded."""
-        try:
-            load_library()
-        except BackendUnavailableError as error:
-            return Unavailable(error.message, error.hint)
-        return None
+    def probe(self) -> None:
+        """Load libdnnl. Raises: BackendUnavailableError."""
+        load_library()
 
     def patterns(self, target: Target) -> Sequence[FusionPattern]:
         """The patterns; they do not depend on the target's details."""
