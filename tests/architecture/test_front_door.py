@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from distributions import Distribution
-from repository import PLUGINS, TEMPLATE
+from repository import EXAMPLES, PLUGINS
 
 DOORS = ("kernelyard.plugins.api", "kernelyard.plugins.codegen_api", "kernelyard.runtime.api")
 BESIDE = {"kernelyard", "kernelyard.errors", "kernelyard.dims", "kernelyard.dtypes", "kernelyard.ops"}
@@ -23,8 +23,8 @@ INSIDERS = {"tvm-compat"}
 
 
 def held() -> list[Distribution]:
-    """The plugins that are held to the front doors, the template included: all that register something."""
-    return [*(each for each in PLUGINS if each.manifest and each.folder.name not in INSIDERS), TEMPLATE]
+    """The plugins that are held to the front doors, template and examples included: all that register something."""
+    return [*(each for each in PLUGINS if each.manifest and each.folder.name not in INSIDERS), *EXAMPLES]
 
 
 def imported(path: Path) -> Iterator[str]:
@@ -94,6 +94,12 @@ def test_the_promise_of_a_front_door(door: str, golden: Any) -> None:
     """A change of these texts is one of the API: docs/compatibility.md says which of the version's numbers it raises."""
     names = names_of(importlib.import_module(door))
     golden.check("\n".join(line for name in sorted(names) for line in promise(name, names[name])) + "\n")
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_people_at_a_prompt_see_all_of_it(door: str) -> None:
+    module = importlib.import_module(door)
+    assert set(names_of(module)) <= set(dir(module))
 
 
 @pytest.mark.parametrize("door", DOORS)

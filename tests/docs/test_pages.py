@@ -20,7 +20,14 @@ from kernelyard import transform
 from kernelyard.driver import cli
 from kernelyard.driver.cli import COMMANDS
 
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("plugins/*/README.md")])
+PAGES = sorted(
+    [
+        *ROOT.glob("*.md"),
+        *ROOT.glob("docs/*.md"),
+        *ROOT.glob("plugins/*/README.md"),
+        *ROOT.glob("examples/**/README.md"),
+    ]
+)
 CODE_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)|src=\"([^\"]+)\"")
 CODE_SPAN = re.compile(r"`([^`\n]+)`")

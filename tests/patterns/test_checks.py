@@ -52,6 +52,10 @@ def test_a_bias_of_one_number_is_no_bias_of_a_gemm() -> None:
     assert check_bias(biased((2, 8), (8, 1), (1,))) is None, "one column has one number"
 
 
+def test_a_product_without_a_bias_passes() -> None:
+    assert check_bias(product((2, 8), (8, 5))) is None
+
+
 def test_a_bias_that_is_wider_than_the_product_widens_it() -> None:
     for bias in ((7,), (3, 1, 1), (A,), (4, 2, 1)):
         assert refusal(check_bias(biased((2, 8), (8, 1), bias))) == "bias"

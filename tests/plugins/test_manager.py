@@ -95,6 +95,15 @@ BROKEN = {
         "unavailable",
         "libacme.so is missing",
     ),
+    "library-is-missing": (
+        GOOD_PLUGIN.replace(
+            "def patterns",
+            "def probe(self):\n            from kernelyard.runtime.api import SharedLibrary\n            SharedLibrary('libacme.so', ('acme',)).locate()\n\n        def patterns",
+        ),
+        MANIFEST,
+        "unavailable",
+        "libacme.so is not here",
+    ),
     "probe-raises": (
         GOOD_PLUGIN.replace(
             "def patterns", "def probe(self):\n            raise OSError('broken library')\n\n        def patterns"

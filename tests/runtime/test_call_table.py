@@ -96,7 +96,8 @@ def test_errors_of_python_steps_are_named():
 
     with pytest.raises(errors.ExecutionError) as caught:
         CallTable([fail], [StepLabel("node 'A'")]).run()
-    assert (caught.value.where, caught.value.found) == ("node 'A'", "KeyError: 'gone'")
+    place = f"test_call_table.py:{fail.__code__.co_firstlineno + 1}"
+    assert (caught.value.where, caught.value.found) == ("node 'A'", f"KeyError at {place}: 'gone'")
 
 
 def test_an_empty_table_runs():

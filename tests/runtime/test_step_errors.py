@@ -22,17 +22,23 @@ def error_of(executable) -> errors.ExecutionError:
     return caught.value
 
 
+def place_of(function):
+    return f"test_step_errors.py:{function.__code__.co_firstlineno}"
+
+
 def test_a_graph_that_cannot_be_built(executable, acme, monkeypatch):
     monkeypatch.setattr(acme.AcmeRuntime, "build", lambda self, graph, *args: {}["relu"])
     error = error_of(executable)
     assert error.message == "the acme module cannot prepare acme_0 for these shapes"
-    assert (error.where, error.found, error.hint) == (OWNER, "KeyError: 'relu'", HINT)
+    found = f"KeyError at {place_of(acme.AcmeRuntime.build)}: 'relu'"
+    assert (error.where, error.found, error.hint) == (OWNER, found, HINT)
 
 
 def test_a_step_in_python_that_raises(executable, acme, monkeypatch):
     monkeypatch.setattr(acme.AcmeRuntime, "build", lambda self, graph, *args: BoundCall([lambda: 1 / 0]))
     error = error_of(executable)
-    assert (error.where, error.found, error.hint) == (OWNER, "ZeroDivisionError: division by zero", HINT)
+    found = f"ZeroDivisionError at {place_of(acme.AcmeRuntime.build)}: division by zero"
+    assert (error.where, error.found, error.hint) == (OWNER, found, HINT)
 
 
 def test_a_native_step_that_says_no(executable, acme, monkeypatch):

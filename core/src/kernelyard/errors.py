@@ -6,6 +6,10 @@ these gives the parts by keyword, so that the command line and `--json` show the
 
 from __future__ import annotations
 
+import os
+
+_CORE = os.path.dirname(__file__)
+
 
 class KernelyardError(Exception):
     """Base of every error we raise; `code` is stable across releases.
@@ -53,6 +57,28 @@ class KernelyardError(Exception):
             "expected": None if self.expected is None else str(self.expected),
             "hint": self.hint,
         }
+
+
+def describe(error: BaseException) -> str:
+    """Return an error that other people's code raised as text: ours by its message, others by type, place and message.
+
+    The place is the innermost one in the folder of the code that was called.
+
+    Example:
+        >>> describe(PassError("it broke")), describe(KeyError("bias"))
+        ('it broke', "KeyError: 'bias'")
+    """
+    if isinstance(error, KernelyardError):
+        return error.message
+    place, folder, traceback = "", None, error.__traceback__
+    while traceback is not None:
+        file = traceback.tb_frame.f_code.co_filename
+        if folder is None and not file.startswith(_CORE):
+            folder = os.path.dirname(file)
+        if folder is not None and file.startswith(folder):
+            place = f" at {os.path.basename(file)}:{traceback.tb_lineno}"
+        traceback = traceback.tb_next
+    return f"{type(error).__name__}{place}: {error}"
 
 
 # --- the compiler's own representation -------------------------------------------------------------------------------

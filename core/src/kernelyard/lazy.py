@@ -9,7 +9,7 @@ from typing import Any
 
 
 def lazy_names(module: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return the `__getattr__` of a module that gives names of other modules.
+    """Return the `__getattr__` of a module that gives names of other modules; its `__dir__` is set to list them.
 
     homes: for each module, the names that it has, separated by spaces.
 
@@ -28,4 +28,6 @@ def lazy_names(module: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
         setattr(sys.modules[module], name, value)  # the next use finds it without this function
         return value
 
+    names = vars(sys.modules[module])
+    names["__dir__"] = lambda: sorted({*names, *home_of})  # what completion and help() show
     return get

@@ -2,7 +2,7 @@ import numpy as np
 
 import kernelyard as ky
 from kernelyard.dims import symbol
-from kernelyard.ir import FunctionBuilder, IRModule
+from kernelyard.plugins.api import FunctionBuilder, IRModule
 from kernelyard.testing import assert_allclose, assert_conforms, assert_declined, assert_offloaded, evaluate, op_cases
 
 

@@ -100,6 +100,7 @@ LIES: dict[str, tuple[str, str, str, str, str, str]] = {
     "refuses what others made": ("patterns.py", 'dtype == "float32"', 'dtype == "float32" and not hasattr(match.value_of(match.captures["data"]), "op")', "L1 matmul: matrices (float32, sliced)", "declined", "matmul ran on reference"),
     "is wrong": ("runtime.py", "np.maximum(total, 0)", "np.maximum(total, 1)", FUSED, "differs", "Mismatched"),
     "breaks its word": ("codegen.py", "serializer = AcmeSerializer()", "serializer = 1 / 0", MATMUL, "error", "ZeroDivisionError"),
+    "has a check that raises": ("patterns.py", "def check(match):\n", 'def check(match):\n    match["nothing"]\n', MATMUL, "error", "the check of acme.linear failed: KeyError at patterns.py:7: 'nothing'"),
     "fuses less than it claims": ("patterns.py", 'linear = linear.optional(lambda total: is_op("nn.relu")(total))', "", FUSED, "declined", "nn.relu ran on reference"),
     "claims too much": ("conformance.toml", '["matmul"]', '["matmul", "abs"]', "L1 abs: matrix (float32, parameters)", "declined", "abs ran on reference"),
     "prints": ("plugin.py", "@hookimpl", 'print("hello")\n\n\n@hookimpl', HOOKS, "error", "prints 'hello"),

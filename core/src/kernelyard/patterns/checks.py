@@ -67,9 +67,12 @@ def check_bias(match: Match) -> Decline | None:
     not.
 
     What also broadcasts in another way (one number for all, one for each row, more rows than the product has) is
-    declined.
+    declined. None for a match without a "bias".
     """
-    bias, product = match["bias"].tensor_type.shape, match["root"].tensor_type.shape
+    added, product = match.get("bias"), match["root"].tensor_type.shape
+    if added is None:
+        return None
+    bias = added.tensor_type.shape
     if 1 <= len(bias) <= len(product) and bias[-1] == product[-1] and _is_one(bias[:-1]):
         return None
     return Decline("bias", f"what is added is {_text(bias)}, not one number for each of {product[-1]} columns")

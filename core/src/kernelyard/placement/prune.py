@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from kernelyard.errors import PatternError
+from kernelyard.errors import PatternError, describe
 from kernelyard.ir import Binding, Function, IRModule
 from kernelyard.ir.visitor import reachable_functions
 from kernelyard.patterns.composite import COMPOSITE
@@ -96,7 +96,7 @@ def _ask(backend: Backend, region: Region) -> Answer:
         raise PatternError("a check must return Accept() or Decline(code, message)", found=repr(answer))
     except Exception as error:  # a vendor's code: whatever it raises declines this region and nothing else
         log.warning("the check of a region by %s failed", backend.name, exc_info=True)
-        return FailedCheck(CHECK_ERROR, f"the check of a region by {backend.name} failed: {error!r}")
+        return FailedCheck(CHECK_ERROR, f"the check of a region by {backend.name} failed: {describe(error)}")
 
 
 def _released(

@@ -35,7 +35,10 @@ class Backend(ABC):
     yields_to_generator: bool = False
 
     def probe(self) -> Unavailable | None:
-        """Return None when the library and device are there; asked once, before anything else."""
+        """Return None when the library and device are there; asked once, before anything else.
+
+        Raises: BackendUnavailableError, which is taken as `Unavailable`.
+        """
         return None
 
     def facts(self) -> Mapping[str, str]:

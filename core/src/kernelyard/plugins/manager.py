@@ -22,7 +22,7 @@ import pluggy
 
 from kernelyard.errors import BackendUnavailableError, PluginError, UnknownBackendError
 from kernelyard.plugins import hookspecs
-from kernelyard.plugins.backend import Backend
+from kernelyard.plugins.backend import Backend, Unavailable
 from kernelyard.plugins.code_generator import CodeGenerator
 from kernelyard.plugins.frontend import Frontend
 from kernelyard.plugins.guard import guarded
@@ -162,9 +162,7 @@ class PluginManager:
             self._register_hooks(plugin, module)
             for part in _manifest_of(plugin).provides:
                 plugin.parts[part] = self._make_part(plugin, part)
-            probes = [part.probe for part in plugin.parts.values() if hasattr(part, "probe")]
-            answers = (guarded(f"probing {plugin.label}", probe) for probe in probes)
-            unavailable = next(filter(None, answers), None)
+            unavailable = next(filter(None, (_probe(plugin, part) for part in plugin.parts.values())), None)
         except PluginError as error:
             hint = error.hint or _hint_for_missing_module(plugin, error.__cause__)
             plugin.fail("broken", error.message if error.where is None else str(error), hint)
@@ -322,6 +320,16 @@ def _hook_problem(manifest: Manifest, own: Sequence[str]) -> tuple[str, str | No
 def _may_provide(plugin: Plugin, part: str, target: str | None) -> bool:
     manifest = plugin.manifest
     return manifest is not None and part in manifest.provides and (target is None or target in manifest.targets)
+
+
+def _probe(plugin: Plugin, part: Any) -> Unavailable | None:
+    def probe() -> Unavailable | None:
+        try:
+            return part.probe()
+        except BackendUnavailableError as error:
+            return Unavailable(error.message, error.hint)
+
+    return guarded(f"probing {plugin.label}", probe) if hasattr(part, "probe") else None
 
 
 def _hint_for_missing_module(plugin: Plugin, error: BaseException | None) -> str | None:

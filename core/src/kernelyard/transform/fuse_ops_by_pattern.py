@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple
 
-from kernelyard.errors import PatternError, PerformanceWarning
+from kernelyard.errors import PatternError, PerformanceWarning, describe
 from kernelyard.ir import Binding, Call, Expr, Function, GlobalVar, IRModule, Op, TupleGetItem, Var
 from kernelyard.ir.printer import attribute_text
 from kernelyard.patterns.composite import (
@@ -185,7 +185,7 @@ def _decide(pattern: FusionPattern, match: Match) -> Group | Decline:
         return Group(pattern, match, _attributes(pattern, match))
     except Exception as error:  # a vendor's code: whatever it raises declines this match and nothing else
         log.warning("the check of pattern %s failed", pattern.name, exc_info=True)
-        return FailedCheck(CHECK_ERROR, f"the check of {pattern.name} failed: {error!r}")
+        return FailedCheck(CHECK_ERROR, f"the check of {pattern.name} failed: {describe(error)}")
 
 
 def _attributes(pattern: FusionPattern, match: Match) -> Mapping[str, Any]:

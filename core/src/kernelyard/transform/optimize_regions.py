@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
-from kernelyard.errors import KernelyardError, PassError, PluginContractError
+from kernelyard.errors import PassError, PluginContractError, describe
 from kernelyard.ir import BaseFunction, Call, Expr, Function, FunctionMutator, GlobalVar, IRModule, Var, verify
 from kernelyard.ir.visitor import RewriteWith, reachable_functions
 from kernelyard.patterns.composite import CODEGEN, COMPOSITE, GLOBAL_SYMBOL
@@ -67,10 +67,9 @@ class OptimizeRegions(Pass):
             return module
 
     def _failed(self, region: Function, name: str, error: Exception) -> None:
-        backend = region.attrs[CODEGEN]
-        reason = error.message if isinstance(error, KernelyardError) else repr(error)
+        backend, symbol = region.attrs[CODEGEN], region.attrs.get(GLOBAL_SYMBOL, name)
         violation = PluginContractError(
-            f"the optimization by {backend} of the region {region.attrs.get(GLOBAL_SYMBOL, name)} failed: {reason}",
+            f"the optimization by {backend} of the region {symbol} failed: {describe(error)}",
             found=getattr(error, "found", None),
             expected=getattr(error, "expected", None),
             hint="report this to the plugin's authors; leave the backend out to go on",

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
-from kernelyard.errors import KernelyardError, PassError, PluginContractError, PluginTimeoutError, UnknownBackendError
+from kernelyard.errors import PassError, PluginContractError, PluginTimeoutError, UnknownBackendError, describe
 from kernelyard.ir import Binding, Call, Expr, ExternFunc, Function, GlobalVar, IRModule, Type, Var, get_op
 from kernelyard.ir.visitor import FunctionMutator, RewriteWith, callees, reachable_functions
 from kernelyard.patterns.composite import CODEGEN, COMPOSITE, GLOBAL_SYMBOL, op_names
@@ -188,9 +188,8 @@ class RunCodegen(Pass):
 
 
 def _violation(backend: str, regions: Sequence[Region], error: Exception) -> PluginContractError:
-    reason = error.message if isinstance(error, KernelyardError) else repr(error)
     return PluginContractError(
-        f"{backend} accepted these ops but its codegen failed: {reason}",
+        f"{backend} accepted these ops but its codegen failed: {describe(error)}",
         where=f"regions {', '.join(region.symbol for region in regions)}",
         found=getattr(error, "found", None),
         expected=getattr(error, "expected", None),

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from kernelyard.errors import BackendUnavailableError, OptionError
+from kernelyard.errors import OptionError
 from kernelyard.plugins.api import (
     Accept,
     Answer,
@@ -20,7 +20,6 @@ from kernelyard.plugins.api import (
     Match,
     Region,
     Target,
-    Unavailable,
     operands,
     symbols_of,
 )
@@ -83,13 +82,9 @@ class DnnlBackend(Backend):
             )
         return DnnlBackend(form, prune, winograd)
 
-    def probe(self) -> Unavailable | None:
-        """Try to load libdnnl; return the reason if it cannot be loaded."""
-        try:
-            load_library()
-        except BackendUnavailableError as error:
-            return Unavailable(error.message, error.hint)
-        return None
+    def probe(self) -> None:
+        """Load libdnnl. Raises: BackendUnavailableError."""
+        load_library()
 
     def patterns(self, target: Target) -> Sequence[FusionPattern]:
         """Return the patterns; they do not depend on the target's details."""

@@ -12,7 +12,7 @@ from functools import cache, partial
 from itertools import groupby
 from typing import NoReturn, TypeAlias
 
-from kernelyard.errors import ExecutionError
+from kernelyard.errors import ExecutionError, describe
 from kernelyard.runtime.abi.ffi_error import take_raised
 from kernelyard.runtime.abi.module import NativeCall, Part, Step
 from kernelyard.runtime.execute.step_errors import StepLabel, step_error
@@ -169,7 +169,7 @@ class CallTable:
         except ExecutionError:
             raise
         except Exception as error:
-            raise step_error("a step failed", self._labels[number], f"{type(error).__name__}: {error}") from error
+            raise step_error("a step failed", self._labels[number], describe(error)) from error
 
     def _run_segments(self) -> None:
         for segment in self._segments:

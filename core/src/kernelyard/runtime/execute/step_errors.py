@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from kernelyard.errors import ExecutionError
+from kernelyard.errors import ExecutionError, describe
 
 if TYPE_CHECKING:
     from kernelyard.runtime.abi.module import RuntimeModule
@@ -52,4 +52,4 @@ def step_error(message: str, label: StepLabel, found: str) -> ExecutionError:
 def bind_error(symbol: str, label: StepLabel, error: Exception) -> ExecutionError:
     """Return the error for a module that cannot bind one of its functions."""
     message = f"the {label.kind} module cannot prepare {symbol} for these shapes"
-    return step_error(message, label, f"{type(error).__name__}: {error}")
+    return step_error(message, label, describe(error))

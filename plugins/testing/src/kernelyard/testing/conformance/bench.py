@@ -61,7 +61,8 @@ class Bench:
             warnings.simplefilter("ignore", PerformanceWarning)
             exe = ky.compile(module, target=self.device.kind, backends=[self.backend])
         for violation in exe.report.violations:
-            raise PluginContractError(f"it accepted {', '.join(violation.functions)}, then: {violation.message}")
+            accepted = f"it accepted {', '.join(violation.functions)}, then: " if violation.functions else ""
+            raise PluginContractError(accepted + violation.message)
         return exe
 
     def taken(self, module: IRModule, added: Collection[str] = ()) -> Executable:

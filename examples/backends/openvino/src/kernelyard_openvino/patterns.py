@@ -1,0 +1,44 @@
+"""What OpenVINO takes: each operator that `operators` can write, wherever its check accepts the operands."""
+
+from kernelyard.plugins.api import Accept, Decline, FusionPattern, is_op
+from kernelyard_openvino.operators import KERNELS
+
+FLOAT, INDEX, BOOL = ("float32",), ("int32", "int64"), ("bool",)
+DTYPES = {  # of the operands; float32 for all others. OpenVINO computes in 32 bits, which is enough for an index
+    "astype": [("bool", "int32")],
+    "logical_and": [BOOL, BOOL],
+    "logical_not": [BOOL],
+    "logical_or": [BOOL, BOOL],
+    "logical_xor": [BOOL, BOOL],
+    "take": [FLOAT, INDEX],
+    "where": [BOOL, FLOAT, FLOAT],
+}
+COORDINATES = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric")
+VALUES = {  # of attributes, where OpenVINO lacks some
+    "astype": {"dtype": ("float32",)},
+    "image.resize": {"coordinate_transformation_mode": COORDINATES},
+    "nn.attention": {"causal": ("none", "top_left")},
+    "nn.attention_bias": {"causal": ("none",)},
+    "nn.avg_pool1d": {"dilation": ((1,),)},
+    "nn.avg_pool2d": {"dilation": ((1, 1),)},
+    "nn.avg_pool3d": {"dilation": ((1, 1, 1),), "ceil_mode": (False,)},
+    "nn.lrn": {"size": range(1, 100, 2)},
+    "pad": {"mode": ("constant", "edge", "reflect")},
+}
+
+
+def check(match):
+    call = match.call
+    for i, operand in enumerate(call.args):
+        dtype = operand.tensor_type.dtype
+        expected = DTYPES[call.op_name][i] if call.op_name in DTYPES else FLOAT
+        if dtype not in expected:
+            return Decline("dtype", f"operand {i} of {call.op_name} is {dtype}, not {' or '.join(expected)}", operand)
+    for name, values in VALUES.get(call.op_name, {}).items():
+        if call.attrs[name] not in values:
+            return Decline("attribute", f"{name} of {call.op_name} is {call.attrs[name]}, not one of {values}")
+    return Accept()
+
+
+def fusion_patterns():
+    return [FusionPattern(f"openvino.{name}", is_op(name)(varargs=True), check) for name in KERNELS]

@@ -1,0 +1,79 @@
+"""The runtime half: one OpenVINO model for each graph and set of sizes. It imports nothing of the compiler."""
+
+from functools import cache, partial
+
+from kernelyard import dtypes
+from kernelyard.dims import evaluate
+from kernelyard.runtime.api import LRU, BoundCall, JSONRuntime, array_at, read_dim
+
+SIZES = ("begin", "end", "pads", "sections", "shape", "sizes")  # attributes that may be symbolic
+
+
+@cache
+def core():
+    from openvino import Core
+
+    return Core()
+
+
+def attributes(node, values):
+    """A kernel's attributes with its sizes as numbers; symbolic ones are text in the graph."""
+
+    def number(size, where):
+        return size if isinstance(size, int) else evaluate(read_dim(size, where), values)
+
+    return {name: [number(n, name) for n in value] if name in SIZES else value for name, value in node.attrs.items()}
+
+
+def model_of(graph, values, constants):
+    from openvino import Model
+    from openvino import opset15 as ops
+
+    from kernelyard_openvino.operators import KERNELS
+
+    parameters = [ops.parameter(spec.evaluate(values), dtypes.to_numpy(spec.dtype)) for spec in graph.inputs]
+    results = {}
+    for number, node in enumerate(graph.nodes):
+        if node.kind == "input":
+            results[number, 0] = parameters[node.index]
+        elif node.kind == "constant":
+            results[number, 0] = ops.constant(constants[node.digest])
+        else:
+            operands = [results[entry] for _, entry in node.inputs]
+            outputs = KERNELS[node.op](*operands, **attributes(node, values)).outputs()
+            results |= {(number, i): outputs[i] for i in range(len(node.outputs))}
+    return Model([results[entry] for entry in graph.outputs], parameters)
+
+
+class OpenVINORuntime(JSONRuntime):
+    kind = "openvino"
+
+    def __init__(self, graphs, constants):
+        super().__init__(graphs, constants)
+        self._compiled = LRU(16)
+
+    def compiled(self, graph, values, threads):
+        """The compiled model, which bindings of the same sizes share."""
+        config = {"INFERENCE_NUM_THREADS": threads, "NUM_STREAMS": 1, "INFERENCE_PRECISION_HINT": "f32"}
+        return self._compiled.get_or_make(
+            (graph.symbol, *values.items(), threads),
+            lambda: core().compile_model(model_of(graph, values, self.constants()), "CPU", config),
+        )
+
+    def build(self, graph, args, values, context):
+        from openvino import Tensor
+
+        request = self.compiled(graph, values, context.threads).create_infer_request()
+
+        def bind(set_tensor, place, arg, address):
+            set_tensor(place, Tensor(array_at(address, arg.shape, arg.dtype), shared_memory=True))
+
+        places = [(request.set_input_tensor, i) for i in range(len(graph.inputs))]
+        places += [(request.set_output_tensor, i) for i in range(len(graph.outputs))]
+        rebind = {n: partial(bind, *place, arg) for n, (place, arg) in enumerate(zip(places, args, strict=True))}
+        for number, arg in enumerate(args):
+            rebind[number](arg.address)
+        return BoundCall([partial(request.infer, share_outputs=True)], rebind=rebind)
+
+
+load = OpenVINORuntime.load_from_bytes

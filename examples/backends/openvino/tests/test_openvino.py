@@ -1,0 +1,48 @@
+import importlib.util
+
+import numpy as np
+import pytest
+
+import kernelyard as ky
+from kernelyard.dims import symbol
+from kernelyard.plugins.api import FunctionBuilder, IRModule
+from kernelyard.testing import assert_allclose, assert_declined, assert_offloaded, evaluate
+
+pytestmark = pytest.mark.skipif(not importlib.util.find_spec("openvino"), reason="no OpenVINO: pip install openvino")
+random = np.random.default_rng(0)
+
+
+def network():
+    """Images -> classes: a convolution, pooling, a linear layer; of any number of images."""
+    b = FunctionBuilder()
+    x = b.input("x", (symbol("n"), 3, 8, 8))
+    x = b.op("nn.conv2d", x, random.normal(size=(4, 3, 3, 3)).astype(np.float32), padding=(1, 1, 1, 1))
+    x = b.op("nn.max_pool2d", b.op("nn.relu", x), pool_size=(2, 2), strides=(2, 2))
+    x = b.op("reshape", x, shape=(symbol("n"), 64))
+    x = b.op("matmul", x, random.normal(size=(64, 5)).astype(np.float32))
+    return IRModule({"main": b.function(b.op("nn.softmax", x, axis=1))})
+
+
+def test_a_network_is_one_region_and_survives_saving(tmp_path):
+    module = network()
+    exe = ky.compile(module, backends=["openvino"], strict=True)
+    assert exe.report.coverage["openvino"]["ops"] == 6
+    assert len(exe.modules) == 1
+    assert_offloaded(exe, "openvino", "openvino.nn.conv2d", count=1)
+    exe.save(tmp_path / "network.kyar")
+    loaded = ky.load(tmp_path / "network.kyar")
+    loaded.threads = 2
+    for n in (2, 1, 2):
+        x = random.normal(size=(n, 3, 8, 8)).astype(np.float32)
+        assert_allclose(loaded(x), evaluate(module, [x])[0])
+
+
+def explained(op, *operands, **attributes):
+    b = FunctionBuilder()
+    y = b.op(op, *(b.input(f"x{i}", *operand) for i, operand in enumerate(operands)), **attributes)
+    return ky.explain(IRModule({"main": b.function(y)}), backends=["openvino"])
+
+
+def test_what_openvino_lacks_is_declined():
+    assert_declined(explained("exp", ((2, 3), "float64")), "openvino", "dtype")
+    assert_declined(explained("pad", ((2, 3), "float32"), pads=(1, 0, 1, 0), mode="wrap"), "openvino", "attribute")
