@@ -124,7 +124,7 @@ def test_names_of_inputs_and_outputs_are_the_models() -> None:
     ("attrs", "fact"),
     [
         ({"output_names": ("a", "a")}, "output names of @main"),
-        ({"output_names": ("a",)}, "2 names that differ"),
+        ({"output_names": ("a",)}, "2 distinct names"),
         ({"input_names": ("a", "b")}, "input names of @main"),
     ],
 )

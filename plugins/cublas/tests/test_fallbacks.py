@@ -12,6 +12,7 @@ import pytest
 import kernelyard as ky
 from kernelyard.dims import symbol
 from kernelyard.errors import NoImplementationError, PerformanceWarning
+from kernelyard.runtime.api import DeviceArray
 from kernelyard.testing import assert_allclose, evaluate
 from kernelyard.testing.offload_bench import feeds_of, module_of, values
 
@@ -107,7 +108,7 @@ def test_feeds_may_move(products, picky):
     machine = ky.VirtualMachine(compiled(module), ky.cuda(products.emulator.index))
     for seed in (0, 1, 0, 1, 0, 1):
         feeds = [values(shape, "int8", seed + n) for n, shape in enumerate([(16, 512), (512, 8)])]
-        placed = [ky.runtime.device_array.DeviceArray.of(products.emulator, feed) for feed in feeds]
+        placed = [DeviceArray.of(products.emulator, feed) for feed in feeds]
         result, _ = run_quietly(machine["main"], *placed)
         np.testing.assert_array_equal(result, evaluate(module, feeds)[0])
 
@@ -127,6 +128,7 @@ FRESH = """
 import sys
 import numpy as np
 import kernelyard as ky
+from kernelyard.runtime.api import DeviceArray
 from kernelyard_cublas.emulation import EmulatedLt
 EmulatedLt.heuristics = lambda *args: []
 exe = ky.load(sys.argv[1])

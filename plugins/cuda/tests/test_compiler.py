@@ -69,7 +69,7 @@ def test_without_nvcc_the_error_names_both(broken: str) -> None:
         with pytest.raises(ToolchainError, match="no CUDA compiler is usable") as caught:
             compile_()
         assert "failed to open libnvrtc-builtins" in str(caught.value.found)
-        assert "nvcc: there is no CUDA compiler here" in str(caught.value.found)
+        assert "nvcc: no CUDA compiler was found" in str(caught.value.found)
         assert "pip install" in str(caught.value.hint)
 
 

@@ -25,9 +25,9 @@ def test_calls_of_either_way_see_their_own_feeds() -> None:
     arrays += [np.asfortranarray(arrays[0]), arrays[0]]
     for array in (*arrays, *reversed(arrays)):
         np.testing.assert_allclose(vm["main"](array), (array * np.exp(array)).sum(1), rtol=1e-4, atol=1e-3)
-    (lane,) = vm.lanes._lanes
-    ((_, instance),) = lane.latest.values()
-    assert isinstance(instance.attempt, types.BuiltinFunctionType)
+    (context,) = vm.contexts._contexts
+    ((_, bound_program),) = context.latest.values()
+    assert isinstance(bound_program.try_fast_path, types.BuiltinFunctionType)
     vm.set_instrument(lambda *_: None)
     np.testing.assert_allclose(vm["main"](arrays[1]), (arrays[1] * np.exp(arrays[1])).sum(1), rtol=1e-4, atol=1e-3)
     vm.set_instrument(None)

@@ -61,7 +61,7 @@ def test_a_program_without_its_text_is_smaller_and_the_emulator_says_why_it_cann
         sizes.append((tmp_path / "m.kyar").stat().st_size)
     assert sizes[1] < sizes[0]
     machine = ky.VirtualMachine(ky.load(tmp_path / "m.kyar"), ky.cuda("emulator"))
-    with pytest.raises(DeviceError, match="no CUDA text") as caught:
+    with pytest.raises(DeviceError, match="no CUDA source") as caught:
         machine["main"](random(3, 20))
     assert "text" in str(caught.value.hint)
 

@@ -10,11 +10,20 @@ import pytest
 
 import kernelyard as ky
 from kernelyard import nn
-from kernelyard.errors import ArtifactCorruptedError, DeviceError, ExecutionError, FrontendError, ToolchainError
+from kernelyard.errors import (
+    ArtifactCorruptedError,
+    ArtifactVersionError,
+    DeviceError,
+    ExecutionError,
+    FrontendError,
+    ToolchainError,
+)
+from kernelyard.runtime.api import pack_module
 from kernelyard.runtime.modules import extern_library
 from kernelyard_cuda import compiler as cuda_compiler
 from kernelyard_cuda import nvrtc
 from kernelyard_cuda.kernels import CudaKernels
+from kernelyard_cuda.kernels import load as load_kernels
 
 SOURCE = """
 #ifdef FACTOR_HEADER
@@ -118,7 +127,7 @@ def test_no_compiler_has_the_install_line(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.delenv("NVCC", raising=False)
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setattr(nvrtc, "find", lambda: None)
-    with pytest.raises(ToolchainError, match="no CUDA compiler here") as error:
+    with pytest.raises(ToolchainError, match="no CUDA compiler was found") as error:
         source().load()
     assert "pip install nvidia-cuda-nvrtc-cu12" in str(error.value.hint)
 
@@ -155,15 +164,18 @@ def test_sources_that_are_refused(options, message: str) -> None:
 def test_kernels_from_bytes() -> None:
     kernels = CudaKernels(b"\x7fELF", ("f",), "sm_90a")
     data = kernels.save_to_bytes()
-    loaded = extern_library.load(data, {})
+    loaded = load_kernels(data, {})
     assert isinstance(loaded, CudaKernels)
     assert (loaded.arch, loaded.symbols(), loaded.save_to_bytes()) == ("sm_90a", ("f",), data)
     with pytest.raises(ExecutionError, match="no function 'g'"):
         loaded.get_function("g")
     with pytest.raises(DeviceError):
         loaded.get_function("f")
-    for damaged in (data.replace(b"sm_90a", b"am_90a"), data.replace(b"cuda", b"rocm"), data.replace(b'"f"', b'"-"')):
+    for damaged in (data.replace(b"sm_90a", b"am_90a"), data.replace(b'"f"', b'"-"')):
         with pytest.raises(ArtifactCorruptedError):
-            extern_library.load(damaged, {})
+            load_kernels(damaged, {})
+    fields = {"symbols": ["f"], "target": "cuda", "arch": "sm_90a", "source": ""}
+    with pytest.raises(ArtifactVersionError, match="CUDA kernels in the format of"):
+        extern_library.load(pack_module(b"", 1, fields, (b"\x7fELF",)), {})
     with pytest.raises(ArtifactCorruptedError):
         kernels.missing()

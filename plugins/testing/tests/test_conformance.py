@@ -104,7 +104,7 @@ LIES: dict[str, tuple[str, str, str, str, str, str]] = {
     "fuses less than it claims": ("patterns.py", 'linear = linear.optional(lambda total: is_op("nn.relu")(total))', "", FUSED, "declined", "nn.relu ran on reference"),
     "claims too much": ("conformance.toml", '["matmul"]', '["matmul", "abs"]', "L1 abs: matrix (float32, parameters)", "declined", "abs ran on reference"),
     "prints": ("plugin.py", "@hookimpl", 'print("hello")\n\n\n@hookimpl', HOOKS, "error", "prints 'hello"),
-    "has an idle gap": ("conformance.toml", "symbolic", '[[gaps]]\ncases = "L9 *"\nreason = "none"\n#', "L0 every gap is about a case", "error", "no case is called 'L9 *'"),
+    "has an idle gap": ("conformance.toml", "symbolic", '[[gaps]]\ncases = "L9 *"\nreason = "none"\n#', "L0 every gap is about a case", "error", "no case matches 'L9 *'"),
     "needs the compiler to run": ("runtime.py", "import numpy as np", "import numpy as np\nimport kernelyard.ir", "L0 its runtime half stands alone", "error", "it imports kernelyard.ir"),
     "trusts the next API": ("manifest.toml", ">=2.0,<3", ">=2.0", "L0 it fits this plugin API, and no untested one", "error", 'add "<3"'),
 }  # fmt: skip

@@ -115,7 +115,7 @@ static int32_t ky_check_tensor(const DLTensor* tensor, const ky_spec* spec) {
   if (tensor->dtype.code != spec->dtype.code || tensor->dtype.bits != spec->dtype.bits || tensor->dtype.lanes != 1)
     return ky_fail(KY_BAD_TENSOR, "%s: dtype %s%d with %d lanes, expected %s%d with 1", spec->name, ky_kind(tensor->dtype.code),
                    tensor->dtype.bits, tensor->dtype.lanes, ky_kind(spec->dtype.code), spec->dtype.bits);
-  if (!ky_is_dense(tensor)) return ky_fail(KY_BAD_TENSOR, "%s: the tensor is not dense and row-major", spec->name);
+  if (!ky_is_dense(tensor)) return ky_fail(KY_BAD_TENSOR, "%s: the tensor is not contiguous in row-major order", spec->name);
   if (!tensor->data && ky_nbytes(1, tensor->ndim, tensor->shape)) return ky_fail(KY_BAD_TENSOR, "%s: the data is NULL", spec->name);
   return KY_OK;
 }
