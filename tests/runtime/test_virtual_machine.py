@@ -215,7 +215,9 @@ def test_a_failing_step_is_named():
 
     with pytest.raises(errors.ExecutionError) as caught:
         one_step(function)(np.ones(3, np.float32))
-    assert (caught.value.where, caught.value.found) == ("node 'Sqrt_1', run by operations", "ValueError: no such luck")
+    assert caught.value.where == "node 'Sqrt_1', run by operations"
+    place = f"test_virtual_machine.py:{function.__code__.co_firstlineno + 1}"
+    assert caught.value.found == f"ValueError at {place}: no such luck"
 
 
 def test_sizes_that_cannot_be_name_the_step():
