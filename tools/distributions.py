@@ -69,7 +69,7 @@ class Distribution:
 
     @property
     def manifest(self) -> dict[str, Any] | None:
-        """What `manifest.toml` says; None for a distribution that is no plugin.
+        """The manifest (`manifest.toml`); None for a distribution that is no plugin.
 
         That of a kit says which runtime API its modules work with, and nothing else.
         """

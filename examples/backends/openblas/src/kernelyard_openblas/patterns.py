@@ -1,4 +1,4 @@
-"""What OpenBLAS takes: a matrix product, or a batch of them, then maybe a bias, then maybe relu."""
+"""Patterns of OpenBLAS: a matmul, or a batch of them, then maybe a bias, then maybe relu."""
 
 from kernelyard.plugins.api import Accept, Decline, FusionPattern, check_bias, gemm_of, is_const, is_op, wildcard
 

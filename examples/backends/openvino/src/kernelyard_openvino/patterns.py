@@ -1,4 +1,4 @@
-"""What OpenVINO takes: each operator that `operators` can write, wherever its check accepts the operands."""
+"""Patterns of OpenVINO: each operator that `operators` can write, wherever its check accepts the operands."""
 
 from kernelyard.plugins.api import Accept, Decline, FusionPattern, is_op
 from kernelyard_openvino.operators import KERNELS
