@@ -59,6 +59,8 @@ if TYPE_CHECKING:
     from kernelyard.runtime.jit.linking import Code as Code
     from kernelyard.runtime.jit.linking import compile_text as compile_text
     from kernelyard.runtime.jit.linking import link as link
+    from kernelyard.runtime.jit.shared_pool import share_thread_pool as share_thread_pool
+    from kernelyard.runtime.jit.thread_pool import thread_pool as thread_pool
     from kernelyard.runtime.jit.toolchain import Toolchain as Toolchain
     from kernelyard.runtime.lru import LRU as LRU
     from kernelyard.runtime.modules.bindable import BindableModule as BindableModule
@@ -94,6 +96,8 @@ _HOME = {
     "kernelyard.runtime.installed.disk_cache": "DiskCache",
     "kernelyard.runtime.installed.distributions": "find_distribution",
     "kernelyard.runtime.jit.linking": "Code compile_text link",
+    "kernelyard.runtime.jit.shared_pool": "share_thread_pool",
+    "kernelyard.runtime.jit.thread_pool": "thread_pool",
     "kernelyard.runtime.jit.toolchain": "Toolchain",
     "kernelyard.runtime.lru": "LRU",
     "kernelyard.runtime.modules.bindable": "BindableModule",

@@ -15,7 +15,7 @@ from functools import cache, cached_property
 from typing import Any
 
 from kernelyard.errors import BackendUnavailableError, ExecutionError
-from kernelyard.runtime.api import find_distribution
+from kernelyard.runtime.api import find_distribution, share_thread_pool, thread_pool
 from kernelyard_dnnl import _enums as enums
 
 LIBRARY_VARIABLE = "KERNELYARD_DNNL_LIBRARY"
@@ -125,6 +125,7 @@ class Library:
     def __init__(self, path: str) -> None:
         self.path = path
         self._library = ctypes.CDLL(path)
+        self._shares_pool = share_thread_pool(self._library)
         version = self._library.dnnl_version
         version.argtypes, version.restype = (), POINTER(Version)
         found = version().contents
@@ -133,7 +134,8 @@ class Library:
         for name, (result, types) in QUERIES.items():
             self._functions[name] = self._plain_function(name, result, types)
         self.engine = self.create("dnnl_engine_create", "dnnl_engine_destroy", enums.ENGINE_CPU, 0)
-        os.register_at_fork(before=self._rest_threads)
+        if not self._shares_pool:
+            os.register_at_fork(before=self._rest_threads)
 
     def _plain_function(self, name: str, result: Any, types: tuple[Any, ...] | None) -> Callable[..., Any]:
         function = getattr(self._library, name)
@@ -193,20 +195,24 @@ class Library:
     @cached_property
     def openmp(self) -> tuple[Any, Any] | None:
         """`omp_get_max_threads` and `omp_set_num_threads` of the OpenMP runtime that the library uses, if it does."""
-        try:
-            functions = self._library.omp_get_max_threads, self._library.omp_set_num_threads
-        except AttributeError:
+        addresses = self._openmp_functions(("omp_get_max_threads", "omp_set_num_threads"))
+        if addresses is None:
             return None
-        for function, types, result in zip(functions, ((), (c_int,)), (c_int, None), strict=True):
-            function.argtypes, function.restype = types, result
-        return functions
+        get, put = addresses.values()
+        return ctypes.CFUNCTYPE(c_int)(get), ctypes.CFUNCTYPE(None, c_int)(put)
 
     @cached_property
     def team_functions(self) -> dict[str, int] | None:
         """Addresses of the functions by which compiled code starts parallel regions in the OpenMP runtime that the
         library uses; None where that has no GNU interface."""
+        return self._openmp_functions(TEAM_FUNCTIONS)
+
+    def _openmp_functions(self, names: tuple[str, ...]) -> dict[str, int] | None:
+        pool = thread_pool() if self._shares_pool else None
+        if pool is not None:
+            return {name: pool.for_kernels[name] for name in names}
         try:
-            functions = {name: getattr(self._library, name) for name in TEAM_FUNCTIONS}
+            functions = {name: getattr(self._library, name) for name in names}
         except AttributeError:
             return None
         return {name: ctypes.cast(function, c_void_p).value or 0 for name, function in functions.items()}

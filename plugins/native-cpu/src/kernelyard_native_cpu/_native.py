@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernelyard.errors import BackendUnavailableError, CodegenError
-from kernelyard.runtime.api import Code, DiskCache, link
+from kernelyard.runtime.api import Code, DiskCache, link, thread_pool
 from kernelyard_native_cpu.library import LIBRARY_FUNCTIONS, OPENMP_FUNCTIONS
 from kernelyard_native_cpu.machine import Machine
 
@@ -112,7 +112,10 @@ def compile_object(text: str, machine: Machine) -> bytes:
 
 @cache
 def openmp() -> dict[str, int] | None:
-    """Addresses of the OpenMP pool's functions, None where libgomp is missing."""
+    """Return the addresses of the thread pool's functions; libgomp's where there is no pool; None without either."""
+    pool = thread_pool()
+    if pool is not None:
+        return {name: pool.for_kernels[name] for name in OPENMP_FUNCTIONS}
     try:
         library = ctypes.CDLL("libgomp.so.1")
     except OSError:

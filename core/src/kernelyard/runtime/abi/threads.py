@@ -1,8 +1,17 @@
-"""Default number of threads of a run."""
+"""Count the processors that a process may use; the default number of threads of a run.
+
+Source: sched_getaffinity(2), and the kernel's documentation of cgroups: "CPU" (v2, `cpu.max`) and "CFS Bandwidth
+Control" (v1, `cpu.cfs_quota_us`).
+"""
 
 from __future__ import annotations
 
+import math
 import os
+from collections.abc import Callable, Iterator
+from pathlib import Path, PurePosixPath
+
+_CGROUPS, _OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
 def default_threads() -> int:
@@ -14,5 +23,42 @@ def default_threads() -> int:
 
 
 def processors() -> int:
-    """Count the processors that this process may use: its affinity, where the system has that."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Count the processors that this process may use: its affinity, limited by its container's quota, rounded up."""
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min([count, *(math.ceil(quota) for quota in _quotas(_CGROUPS, _OWN_CGROUPS))]))
+
+
+def _quotas(cgroups: Path, own_cgroups: Path) -> Iterator[float]:
+    """Yield the quotas of this process's control groups and of those that they are in, in processors."""
+    try:
+        lines = own_cgroups.read_text().splitlines()
+    except OSError:  # not Linux, or no /proc
+        return
+    for line in lines:
+        number, controllers, path = line.split(":", 2)
+        if number == "0":
+            yield from _each_quota(cgroups, path, _quota_v2)
+        elif "cpu" in controllers.split(","):
+            yield from _each_quota(cgroups / controllers, path, _quota_v1)
+
+
+def _each_quota(root: Path, path: str, read: Callable[[Path], float]) -> Iterator[float]:
+    # A container may see its own group as the root of the file system, under whatever path the host has for it.
+    inner = PurePosixPath(path.lstrip("/"))
+    for group in (inner, *inner.parents):
+        try:
+            yield read(root / group)
+        except (OSError, ValueError):  # no such file, or "max"
+            continue
+
+
+def _quota_v2(group: Path) -> float:
+    quota, period = (group / "cpu.max").read_text().split()
+    return int(quota) / int(period)
+
+
+def _quota_v1(group: Path) -> float:
+    quota = int((group / "cpu.cfs_quota_us").read_text())
+    if quota <= 0:  # none
+        raise ValueError(quota)
+    return quota / int((group / "cpu.cfs_period_us").read_text())

@@ -1,0 +1,92 @@
+"""Have a loaded library that was built for GNU OpenMP run its parallel regions on the process's thread pool.
+
+A library with threads of its own beside those of generated kernels takes twice as many as there are processors. What
+it imports of libgomp stands in a table of addresses that the dynamic linker has filled in; they are replaced there, for
+this library alone.
+
+Source: System V ABI, "Dynamic Linking", sections "Dynamic Section", "Symbol Table" and "Relocation"; dlinfo(3).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import platform
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from kernelyard.runtime.jit.thread_pool import thread_pool
+
+_RTLD_DI_LINKMAP = 2
+# Tags of the dynamic section.
+_STRTAB, _SYMTAB, _PLTRELSZ, _RELA, _RELASZ, _JMPREL, _RELACOUNT = 5, 6, 2, 7, 8, 23, 0x6FFFFFF9
+# By machine: relocations whose word is a symbol's address (GLOB_DAT and JUMP_SLOT).
+_ADDRESSES = {"x86_64": (6, 7), "aarch64": (1025, 1026)}
+_RELOCATION = np.dtype([("offset", "<u8"), ("type", "<u4"), ("symbol", "<u4"), ("addend", "<i8")])
+_SYMBOL_NBYTES = 24
+
+
+class _LinkMap(ctypes.Structure):
+    """`struct link_map`: where a library was loaded, and its dynamic section."""
+
+    _fields_ = [("base", ctypes.c_void_p), ("name", ctypes.c_char_p), ("dynamic", ctypes.c_void_p)]
+
+
+def share_thread_pool(library: ctypes.CDLL) -> bool:
+    """Return True when the parallel regions of a library run on the process's thread pool from now on.
+
+    library: none of its parallel regions may be running. False, and nothing is changed, where there is no pool, and for
+    a library that imports nothing of GNU OpenMP, or more of it than the pool has.
+
+    Example:
+        >>> share_thread_pool(ctypes.CDLL("libm.so.6"))
+        False
+    """
+    pool = thread_pool()
+    if pool is None:
+        return False
+    places = dict(_openmp_imports(library))
+    if not places or not set(places.values()) <= set(pool.for_libraries):
+        return False
+    _write({place: pool.for_libraries[name] for place, name in places.items()})
+    return True
+
+
+def _openmp_imports(library: ctypes.CDLL) -> Iterator[tuple[int, str]]:
+    """Yield the place of the address of each function of GNU OpenMP that a library imports, and its name."""
+    linked = ctypes.POINTER(_LinkMap)()
+    dlinfo: Any = ctypes.CDLL(None).dlinfo
+    dlinfo.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p]
+    if dlinfo(library._handle, _RTLD_DI_LINKMAP, ctypes.byref(linked)):
+        return
+    base, tags = linked.contents.base or 0, _dynamic_tags(linked.contents.dynamic or 0)
+    tables = ((_JMPREL, _PLTRELSZ, 0), (_RELA, _RELASZ, tags.get(_RELACOUNT, 0)))  # those without a symbol come first
+    for table, nbytes, without_symbol in tables:
+        if table not in tags:
+            continue
+        relocations = np.frombuffer(ctypes.string_at(tags[table], tags[nbytes]), _RELOCATION)[without_symbol:]
+        for each in relocations[np.isin(relocations["type"], _ADDRESSES[platform.machine()])]:
+            symbol = tags[_SYMTAB] + int(each["symbol"]) * _SYMBOL_NBYTES
+            name = ctypes.string_at(tags[_STRTAB] + ctypes.c_uint32.from_address(symbol).value)
+            if name.startswith((b"GOMP_", b"omp_")):
+                yield base + int(each["offset"]), name.decode()
+
+
+def _dynamic_tags(address: int) -> Mapping[int, int]:
+    """Return the values of a dynamic section by their tags; addresses in it are relocated already."""
+    tags: dict[int, int] = {}
+    while tag := ctypes.c_int64.from_address(address).value:
+        tags[tag] = ctypes.c_uint64.from_address(address + 8).value
+        address += 16
+    return tags
+
+
+def _write(words: Mapping[int, int]) -> None:
+    protect: Any = ctypes.CDLL(None).mprotect
+    protect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    for place, address in words.items():
+        # The page may have been made read-only after the library was loaded.
+        protect(place // mmap.PAGESIZE * mmap.PAGESIZE, mmap.PAGESIZE, mmap.PROT_READ | mmap.PROT_WRITE)
+        ctypes.c_uint64.from_address(place).value = address
