@@ -16,7 +16,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from string import Template
 
 from kernelyard.runtime.abi.threads import default_threads, processors
@@ -101,5 +101,5 @@ def thread_pool() -> ThreadPool | None:
 
 def _text() -> str:
     pause, futex = _MACHINES[platform.machine()]
-    text = Template(files("kernelyard.runtime.jit").joinpath("thread_pool.ll").read_text())
+    text = Template(Path(__file__).with_suffix(".ll").read_text())
     return text.substitute(_CONSTANTS, PAUSE=pause, PAUSE_DECLARED=pause.replace(" 1", ""), FUTEX=futex)
