@@ -1,0 +1,245 @@
+"""Whole models beside other work: how engines share processors with busy processes.
+
+    python benchmarks/loads.py [NAME ...] [--threads 1 2 4] [--rounds 5] [--seconds 0.4] [--python ENGINE=PATH ...]
+                               [--results FOLDER]
+
+n is the number of processors. While a condition holds, engines take turns, each with the same model in a process of its
+own. The ratio is the time of the best of onnxruntime and OpenVINO over ours in the same condition: above 1, Kernelyard
+is faster. Writes loads.json and loads.png into the folder of results; `performance_page.py` puts them on
+docs/performance.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from models import HERE, machine, model_file
+from peers.page import COLOURS, LINE, geometric_mean
+from peers.start import OURS, REFERENCE
+from peers.worker import Worker
+from rich.console import Console
+
+ENGINES = (OURS, REFERENCE, "openvino")
+MODELS = (
+    *("mlp_b32", "squeezenet11", "mobilenetv2", "resnet18", "minilm_s128"),
+    *("gpt2_step_kv256", "ppocr_det", "ppocr_rec", "basic_pitch", "magika"),
+)
+PROCESSORS = len(os.sched_getaffinity(0))
+_BUSY = "while True: pass"
+_FOREVER = 10**9
+
+
+class Row(NamedTuple):
+    """The calls of an engine in a condition: the median and the 99th percentile, in milliseconds."""
+
+    model: str
+    condition: str
+    threads: int
+    engine: str
+    median_ms: float
+    p99_ms: float
+
+
+class Case(NamedTuple):
+    """A model that engines run with a number of threads."""
+
+    model: Path
+    threads: int
+    pythons: Mapping[str, str]
+    folder: Path
+
+
+def busy(count: int) -> list[subprocess.Popen[Any]]:
+    """Start so many processes that do nothing but take processor time."""
+    return [subprocess.Popen([sys.executable, "-c", _BUSY]) for _ in range(count)]
+
+
+def beside(case: Case, engine: str, count: int) -> list[subprocess.Popen[Any]]:
+    """Start so many further processes of an engine, which run the same model without a pause."""
+    workers = [Worker.start(engine, case.pythons[engine], case.model, case.threads, case.folder) for _ in range(count)]
+    for worker in workers:
+        assert worker.process.stdin is not None
+        worker.process.stdin.write(f"{_FOREVER}\n")
+        worker.process.stdin.flush()
+    return [worker.process for worker in workers]
+
+
+# What else runs while an engine has its turn.
+CONDITIONS: Mapping[str, Callable[[Case, str], list[subprocess.Popen[Any]]]] = {
+    "idle": lambda case, engine: [],
+    "n busy loops": lambda case, engine: busy(PROCESSORS),
+    "2n busy loops": lambda case, engine: busy(2 * PROCESSORS),
+    "onnxruntime beside": lambda case, engine: beside(case, REFERENCE, 1),
+    "8 processes": lambda case, engine: beside(case, engine, 7),
+}
+
+
+@contextmanager
+def others(case: Case, condition: str) -> Iterator[Mapping[str, list[subprocess.Popen[Any]]]]:
+    """Start what runs beside each engine, stopped; `running` lets it run."""
+    started: dict[str, list[subprocess.Popen[Any]]] = {}
+    try:
+        for engine in case.pythons:
+            started[engine] = CONDITIONS[condition](case, engine)
+            for each in started[engine]:
+                each.send_signal(signal.SIGSTOP)
+        yield started
+    finally:
+        for each in (process for group in started.values() for process in group):
+            each.kill()
+            each.wait()
+
+
+@contextmanager
+def running(processes: Sequence[subprocess.Popen[Any]]) -> Iterator[None]:
+    """Let stopped processes run."""
+    for each in processes:
+        each.send_signal(signal.SIGCONT)
+    try:
+        yield
+    finally:
+        for each in processes:
+            each.send_signal(signal.SIGSTOP)
+
+
+def measure(case: Case, conditions: Sequence[str], rounds: int, seconds: float) -> Iterator[Row]:
+    """Yield the rows of a case. A turn lasts `seconds`, or a call where that is longer."""
+    workers = {
+        engine: Worker.start(engine, python, case.model, case.threads, case.folder)
+        for engine, python in case.pythons.items()
+    }
+    try:
+        counts = {engine: max(1, int(seconds / min(worker.run(5)))) for engine, worker in workers.items()}
+        for condition in conditions:
+            calls: dict[str, list[float]] = {engine: [] for engine in workers}
+            with others(case, condition) as started:
+                for engine in [engine for _ in range(rounds) for engine in workers]:
+                    with running(started[engine]):
+                        calls[engine] += _turn(workers[engine], counts[engine], seconds)
+            for engine, found in calls.items():
+                p99 = sorted(found)[min(len(found) - 1, int(0.99 * len(found)))]
+                yield Row(case.model.stem, condition, case.threads, engine, 1e3 * statistics.median(found), 1e3 * p99)
+    finally:
+        for worker in workers.values():
+            worker.close()
+
+
+def _turn(worker: Worker, count: int, seconds: float) -> list[float]:
+    """Return the seconds of calls, as many as fit; beside other work they take longer than alone."""
+    worker.run(1)
+    found: list[float] = []
+    while sum(found) < seconds:
+        found += worker.run(max(1, count // 8))
+    return found
+
+
+def ratios(rows: Sequence[Row], condition: str, threads: int, figure: str = "median_ms") -> dict[str, float]:
+    """Return the time of the best other engine over ours, by model."""
+    times = {
+        (row.model, row.engine): getattr(row, figure)
+        for row in rows
+        if (row.condition, row.threads) == (condition, threads)
+    }
+    models = dict.fromkeys(model for model, engine in times if engine == OURS)
+    return {
+        model: min(time for (name, engine), time in times.items() if name == model and engine != OURS)
+        / times[model, OURS]
+        for model in models
+    }
+
+
+def markdown(rows: Sequence[Row]) -> Iterator[str]:
+    """Yield the table: for each condition and number of threads, geometric means and the least ratio."""
+    yield "| condition | threads | median: best of the others / ours | least | 99th percentile | least |"
+    yield f"|---|{'---:|' * 5}"
+    for condition, threads in dict.fromkeys((row.condition, row.threads) for row in rows):
+        cells: list[str] = []
+        for figure in ("median_ms", "p99_ms"):
+            found = ratios(rows, condition, threads, figure)
+            worst = min(found, key=lambda model: found[model])
+            cells += [f"{geometric_mean(list(found.values())):.2f}", f"{found[worst]:.2f} {worst}"]
+        yield f"| {condition} | {threads} | {' | '.join(cells)} |"
+
+
+def chart(rows: Sequence[Row], path: Path) -> None:
+    """Draw the geometric means as bars, one colour for each number of threads; a dot is a model."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    conditions = list(dict.fromkeys(row.condition for row in rows))
+    threads = sorted({row.threads for row in rows})
+    figure, axes = plt.subplots(figsize=(8.5, 3.2), constrained_layout=True)
+    width = 0.8 / len(threads)
+    for number, count in enumerate(threads):
+        places = [place + (number + 0.5) * width - 0.4 for place in range(len(conditions))]
+        found = [list(ratios(rows, condition, count).values()) for condition in conditions]
+        label = f"{count} thread{'s' if count > 1 else ''}"
+        means = [geometric_mean(values) for values in found]
+        bars = axes.bar(places, means, 0.9 * width, color=COLOURS[number], label=label, zorder=2)
+        axes.bar_label(bars, [f"{mean:.2f}" for mean in means], padding=1, fontsize=7, color=LINE, zorder=4)
+        for place, values in zip(places, found, strict=True):
+            axes.scatter([place] * len(values), values, s=5, color=LINE, alpha=0.5, zorder=3)
+    axes.axhline(1, color=LINE, linewidth=1.2, zorder=3)
+    axes.set_yscale("log", base=2)
+    axes.set_yticks([0.5, 1, 2, 4], ["0.5", "1", "2", "4"])
+    axes.set_xticks(range(len(conditions)), conditions, fontsize=9)
+    axes.grid(axis="y", color="#e6e6e6", linewidth=0.8, zorder=0)
+    axes.tick_params(axis="both", length=0)
+    axes.spines[:].set_visible(False)
+    others = " and ".join(engine for engine in ENGINES if engine != OURS)
+    axes.set_title(
+        f"Best of {others} / Kernelyard, median call (above 1: Kernelyard is faster)", fontsize=9, loc="left"
+    )
+    axes.legend(frameon=False, fontsize=8, ncols=len(threads))
+    figure.savefig(path, dpi=140)
+    plt.close(figure)
+
+
+def main() -> None:
+    """See the module's text."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", default=MODELS)
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, PROCESSORS, 2 * PROCESSORS])
+    parser.add_argument("--conditions", nargs="+", default=list(CONDITIONS), choices=CONDITIONS)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=0.4)
+    parser.add_argument("--engines", nargs="+", default=ENGINES)
+    parser.add_argument("--python", action="append", default=[], metavar="ENGINE=PATH")
+    parser.add_argument("--models", type=Path, default=HERE / "build" / "models")
+    parser.add_argument("--results", type=Path, default=HERE / "results")
+    args = parser.parse_args()
+    given = dict(text.split("=", 1) for text in args.python)
+    pythons = {engine: given.get(engine, sys.executable) for engine in args.engines}
+    console = Console(stderr=True)
+    rows: list[Row] = []
+    for name in args.names:
+        path = model_file(name, args.models, given.get("torch", sys.executable)).absolute()
+        for threads in args.threads:
+            with tempfile.TemporaryDirectory(prefix="kernelyard-bench-") as folder:
+                case = Case(path, threads, pythons, Path(folder))
+                rows += measure(case, args.conditions, args.rounds, args.seconds)
+            line = ", ".join(f"{c} {ratios(rows, c, threads).get(name, math.nan):.2f}" for c in args.conditions)
+            console.print(f"{name}, {threads} threads: {line}", highlight=False, soft_wrap=True)
+        args.results.mkdir(parents=True, exist_ok=True)
+        facts = {"machine": machine(), "rows": [row._asdict() for row in rows]}
+        (args.results / "loads.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+        chart(rows, args.results / "loads.png")
+    print("\n".join(markdown(rows)))
+
+
+if __name__ == "__main__":
+    main()
