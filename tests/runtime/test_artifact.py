@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
+import multiprocessing
 import os
+import pickle
 import struct
 import subprocess
 import sys
@@ -44,6 +47,42 @@ def test_the_same_executable_gives_the_same_bytes(make_executable, tmp_path):
     for name in "ab":
         make_executable().save(tmp_path / name)
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def test_bytes_are_those_of_the_file(executable, saved):
+    assert executable.to_bytes() == saved.read_bytes()
+
+
+@pytest.mark.parametrize("form", [bytes, bytearray, memoryview])
+def test_load_takes_bytes(executable, form):
+    data = executable.to_bytes()
+    loaded = loader.load(form(data), threads=1)
+    del data
+    np.testing.assert_array_equal(loaded.run({"x": X})["y"], executable.run({"x": X})["y"])
+
+
+def test_damaged_bytes_are_found(executable):
+    data = bytearray(executable.to_bytes())
+    data[len(data) // 2] ^= 1
+    with pytest.raises(errors.ArtifactCorruptedError):
+        loader.load(data)
+    with pytest.raises(errors.ArtifactCorruptedError):
+        loader.load(b"")
+
+
+def test_an_executable_is_pickled_by_value(executable):
+    executable.threads = 1
+    loaded = pickle.loads(pickle.dumps(executable))
+    assert loaded.threads == 1
+    np.testing.assert_array_equal(loaded.run({"x": X})["y"], executable.run({"x": X})["y"])
+    assert copy.deepcopy(executable).inputs == executable.inputs
+
+
+def test_a_process_pool_takes_an_executable(executable):
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        found = pool.map(executable.run, [{"x": X}, {"x": 2 * X}])
+    for results, scale in zip(found, (1, 2), strict=True):
+        np.testing.assert_array_equal(results["y"], executable.run({"x": scale * X})["y"])
 
 
 def test_a_loaded_executable_can_be_saved_again(saved, tmp_path):

@@ -25,9 +25,10 @@ import os
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from io import BytesIO
 from pathlib import Path
 from threading import Thread
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -44,6 +45,9 @@ SECTION = ".kyar"
 MAX_MANIFEST = 1 << 30
 _PIECE_NBYTES = 1 << 24
 _LARGE_NBYTES = 1 << 20  # from here on a thread is worth its start
+
+
+Source: TypeAlias = str | os.PathLike[str] | bytes | bytearray | memoryview  # a path, or the bytes of a file
 
 
 class Member(NamedTuple):
@@ -104,11 +108,10 @@ def write_container(path: str | os.PathLike[str], manifest: Mapping[str, Any], m
     Raises: ArtifactError when the place cannot be written.
     """
     target = Path(path)
-    text = write_json({**manifest, "members": [member.to_json() for member in members]})
     temporary = target.parent / f".{target.name}.{os.urandom(6).hex()}.tmp"
     try:
         with open(temporary, "xb") as file:
-            _write(file, text, members)
+            _write(file, manifest, members)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, target)
@@ -118,7 +121,15 @@ def write_container(path: str | os.PathLike[str], manifest: Mapping[str, Any], m
         temporary.unlink(missing_ok=True)
 
 
-def _write(file: BinaryIO, text: bytes, members: Sequence[Member]) -> None:
+def pack_container(manifest: Mapping[str, Any], members: Sequence[Member]) -> bytes:
+    """Return the bytes of the file that `write_container` writes."""
+    file = BytesIO()
+    _write(file, manifest, members)
+    return file.getvalue()
+
+
+def _write(file: BinaryIO, manifest: Mapping[str, Any], members: Sequence[Member]) -> None:
+    text = write_json({**manifest, "members": [member.to_json() for member in members]})
     start = HEADER.pack(MAGIC, SCHEMA, 0, len(text))
     file.write((start + hashlib.sha256(start + text).digest()).ljust(HEADER_NBYTES, b"\0"))
     for parts in ([text], *(member.parts for member in members)):
@@ -131,8 +142,8 @@ def _padding(position: int) -> int:
     return memory.align(position) - position
 
 
-def read_container(path: str | os.PathLike[str]) -> Contents:
-    """Read a file and check every byte of it.
+def read_container(path: Source) -> Contents:
+    """Read a file, or its bytes, and check every byte of it.
 
     Raises: ArtifactError when there is none, ArtifactCorruptedError, ArtifactVersionError.
     """
@@ -141,14 +152,16 @@ def read_container(path: str | os.PathLike[str]) -> Contents:
     return contents
 
 
-def open_container(path: str | os.PathLike[str]) -> Contents:
-    """Read a file; every byte of it is checked once the `check` of the contents has returned.
+def open_container(source: Source) -> Contents:
+    """Read a file by its path, or its bytes; all are checked once the `check` of the contents has returned.
 
     Raises: as `read_container`.
     """
-    name = os.fspath(path)
+    if isinstance(source, bytes | bytearray | memoryview):
+        return _Reader(_map_bytes(source), "the artifact").read(None)
+    name = os.fspath(source)
     try:
-        with open(path, "rb") as file:
+        with open(source, "rb") as file:
             data = _map(file)
     except OSError as error:
         raise ArtifactError(f"cannot read {name}", found=error.strerror or str(error)) from error
@@ -183,6 +196,20 @@ def _map(file: BinaryIO) -> np.ndarray:
     if not os.fstat(file.fileno()).st_size:  # which cannot be mapped
         return np.empty(0, np.uint8)
     return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
+
+
+def _map_bytes(data: bytes | bytearray | memoryview) -> np.ndarray:
+    """Return a copy of the bytes that is mapped as a file is: pages of it can be given back, and are read again."""
+    with os.fdopen(os.memfd_create("kernelyard"), "w+b") if hasattr(os, "memfd_create") else _temporary_file() as file:
+        file.write(data)
+        file.flush()
+        return _map(file)
+
+
+def _temporary_file() -> Any:
+    from tempfile import TemporaryFile  # only systems other than Linux need it
+
+    return TemporaryFile()
 
 
 def _digest_of(member: np.ndarray) -> str:

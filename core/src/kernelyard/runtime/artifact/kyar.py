@@ -20,7 +20,15 @@ from kernelyard.errors import ArtifactError, BackendUnavailableError
 from kernelyard.runtime.abi.module import RuntimeModule
 from kernelyard.runtime.abi.spec import DIGEST, Fields, corrupted
 from kernelyard.runtime.artifact import loader, safetensors_format
-from kernelyard.runtime.artifact.container import SCHEMA, Contents, Member, open_container, write_container
+from kernelyard.runtime.artifact.container import (
+    SCHEMA,
+    Contents,
+    Member,
+    Source,
+    open_container,
+    pack_container,
+    write_container,
+)
 from kernelyard.runtime.execute.executable import Executable
 from kernelyard.runtime.program.program import Program
 
@@ -39,6 +47,15 @@ def write(executable: Executable, path: str | os.PathLike[str]) -> None:
     Raises: ArtifactError when a module's kind has no installed loader, its loader does not take what was saved, or the
     place cannot be written.
     """
+    write_container(path, *_content(executable))
+
+
+def to_bytes(executable: Executable) -> bytes:
+    """Return what `write` would put into a file. Raises: ArtifactError."""
+    return pack_container(*_content(executable))
+
+
+def _content(executable: Executable) -> tuple[dict[str, Any], list[Member]]:
     modules = [_module_entry(number, module) for number, module in enumerate(executable.modules)]
     manifest = {
         "schema": SCHEMA,
@@ -55,7 +72,7 @@ def write(executable: Executable, path: str | os.PathLike[str]) -> None:
         manifest["fallbacks"] = [fallback.to_json() for fallback in executable.fallbacks.values()]
     members = [member for _, member in modules]
     members.append(Member(CONSTANTS, safetensors_format.to_parts(_all_constants(executable))))
-    write_container(path, manifest, members)
+    return manifest, members
 
 
 def _module_entry(number: int, module: RuntimeModule) -> tuple[dict[str, Any], Member]:
@@ -101,12 +118,12 @@ def _all_constants(executable: Executable) -> dict[str, np.ndarray]:
     return constants
 
 
-def read(path: str | os.PathLike[str], threads: int | None = None) -> Executable:
-    """Load an executable with the runtime halves that are installed.
+def read(source: Source, threads: int | None = None) -> Executable:
+    """Load an executable from a file, or from its bytes, with the runtime halves that are installed.
 
     Raises: ArtifactError, ArtifactCorruptedError, ArtifactVersionError, MissingRuntimeError, BackendUnavailableError.
     """
-    contents = open_container(path)
+    contents = open_container(source)
     try:
         return _executable(contents, threads)
     finally:

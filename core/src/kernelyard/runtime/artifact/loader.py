@@ -8,7 +8,6 @@ of it runs.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from kernelyard.runtime.abi.module import RuntimeModule
+    from kernelyard.runtime.artifact.container import Source
     from kernelyard.runtime.execute.executable import Executable
     from kernelyard.runtime.installed.entry_points import EntryPoint
 
@@ -51,15 +51,18 @@ class Requirement(NamedTuple):
         return f"pip install '{self.distribution}>={self.version}'"
 
 
-def load(path: str | os.PathLike[str], threads: int | None = None) -> Executable:
-    """Load a saved executable. threads: how many a run may use (None: the processors).
+def load(source: Source, threads: int | None = None) -> Executable:
+    """Load a saved executable.
+
+    source: the path of an artifact or a library, or the bytes of an artifact (`Executable.to_bytes`). threads: how many
+    a run may use (None: the processors).
 
     Raises: ArtifactError (no such file), ArtifactCorruptedError, ArtifactVersionError (names the plugin to upgrade),
     MissingRuntimeError (names the plugin to install), BackendUnavailableError (its library cannot be loaded here).
     """
     from kernelyard.runtime.artifact import kyar
 
-    return kyar.read(path, threads)
+    return kyar.read(source, threads)
 
 
 def runtime_entry_points() -> tuple[EntryPoint, ...]:

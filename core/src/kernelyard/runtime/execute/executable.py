@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from threading import RLock
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -237,6 +237,18 @@ class Executable:
         from kernelyard.runtime.artifact import kyar
 
         kyar.write(self, path)
+
+    def to_bytes(self) -> bytes:
+        """Return what `save` writes; `kernelyard.load` takes it. Raises: ArtifactError."""
+        from kernelyard.runtime.artifact import kyar
+
+        return kyar.to_bytes(self)
+
+    def __reduce__(self) -> tuple[Callable[..., Executable], tuple[bytes, int | None]]:
+        """Pickle by the artifact: processes of a pool get it by value. Raises: ArtifactError."""
+        from kernelyard.runtime.artifact.loader import load
+
+        return load, (self.to_bytes(), self._threads)
 
     def export_library(self, path: str | os.PathLike[str], standalone: bool | None = None) -> None:
         """Write the executable to one shared library, compiled by the C compiler of this machine.
