@@ -17,7 +17,7 @@ from kernelyard.runtime.execute.bound_device_program import Binder, DeviceConsta
 from kernelyard.runtime.execute.call_table import CallTable
 from kernelyard.runtime.program.execution_plan import ExecutionPlan
 from kernelyard.runtime.program.program import Program
-from kernelyard_cuda.driver import CudaDriver
+from kernelyard_cuda.driver_api import CudaDriver
 
 
 class Shared:

@@ -22,7 +22,7 @@ from kernelyard.runtime.abi.spec import corrupted
 from kernelyard.runtime.artifact import elf
 from kernelyard.runtime.modules.extern_library import SYMBOL
 from kernelyard.runtime.modules.packed_module import pack_module, unpack_module
-from kernelyard_cuda.driver import Argument, CudaDriver, Grid, Image, LoadedKernels, require_cuda
+from kernelyard_cuda.driver_api import Argument, CudaDriver, Grid, Image, LoadedKernels, require_cuda
 
 KIND = "cuda_kernels"
 SCHEMA = 1

@@ -19,7 +19,7 @@ import numpy as np
 from kernelyard import dtypes
 from kernelyard.errors import ExecutionError
 from kernelyard.runtime.api import array_at
-from kernelyard_cuda.driver import Argument, Launch
+from kernelyard_cuda.driver_api import Argument, Launch
 from kernelyard_cutlass.arithmetic import F32, Array, finished, multiplied, store
 from kernelyard_cutlass.epilogue import NONE
 from kernelyard_cutlass.kernels import (

@@ -14,7 +14,7 @@ from typing import Any
 from kernelyard import dtypes
 from kernelyard.errors import ExecutionError
 from kernelyard.runtime.api import BoundTensor, Fields, align
-from kernelyard_cuda.driver import Argument
+from kernelyard_cuda.driver_api import Argument
 from kernelyard_cutlass.kernels import (
     AttentionKernel,
     Conv2dKernel,

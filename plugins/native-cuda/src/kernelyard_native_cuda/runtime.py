@@ -19,7 +19,7 @@ from kernelyard.runtime.api import (
     split_code,
     unpack_module,
 )
-from kernelyard_cuda.driver import Argument, CudaDriver, Image, Launch, LoadedKernels, require_cuda
+from kernelyard_cuda.driver_api import Argument, CudaDriver, Image, Launch, LoadedKernels, require_cuda
 from kernelyard_native_cuda.function_info import FunctionInfo, LaunchInfo, arguments, read_function_info
 
 KIND = "native-cuda"

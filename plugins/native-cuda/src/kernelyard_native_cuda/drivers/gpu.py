@@ -23,7 +23,7 @@ import numpy as np
 
 from kernelyard.errors import DeviceError, ExecutionError
 from kernelyard.runtime.api import address_of
-from kernelyard_cuda.driver import Argument, CudaDriver, Grid, Image, Launch, LoadedKernels
+from kernelyard_cuda.driver_api import Argument, CudaDriver, Grid, Image, Launch, LoadedKernels
 from kernelyard_native_cuda.drivers.staging import Staging
 
 INSTALL_HINT = "pip install 'kernelyard-native-cuda[cuda]', or run on kernelyard.cuda(\"emulator\")"
