@@ -32,7 +32,7 @@ from kernelyard.errors import ShapeError
 from kernelyard.ir import Call, Constant, Function, GlobalVar, IRModule, Op
 from kernelyard.placement.nodes import tensors_of
 from kernelyard.plugins.manager import get_manager
-from kernelyard.runtime.abi.shapes import solve_symbols
+from kernelyard.runtime.abi.solve_symbols import solve_symbols
 from kernelyard.transform.pipelines import get_pipeline
 
 LOOKUPS = ("take", "gather", "gather_nd")  # of these only what is looked up moves
