@@ -1,6 +1,6 @@
-"""Matmul: sums of products of two operands whose elements are used again and again: matmuls and convolutions.
+"""Matmul: contractions of two operands with data reuse: matmuls and convolutions.
 
-A block of threads makes a tile of the result: on tensor cores where the operands' dtype has them, else on plain cores.
+A block of threads makes a tile of the result: on tensor cores where they have the operands' dtype, else on CUDA cores.
 What the tile needs of both operands is copied to shared memory step by step, ahead of use. Operands are expressions: a
 convolution's padding is a condition in one (implicit GEMM).
 """
@@ -176,7 +176,7 @@ def _write_tensor(it: Contraction, shape: TensorShape, name: str, machine: Machi
     sides: list[Side] = []
     for side, operand, own in (("a", it.a, shape.rows), ("b", it.b, shape.columns)):
         along = dtypes.itemsize(dtype) != 2 or runs_along_sum(operand, it)
-        type_ = f"TurnedTile<{stored(dtype)}, {own}, {depth}, {'true' if along else 'false'}>"
+        type_ = f"SwizzledTile<{stored(dtype)}, {own}, {depth}, {'true' if along else 'false'}>"
         sides.append(Side(side, operand, operand.narrow, own, depth, along, type_))
     a, b = sides
     writer = kernel.writer
