@@ -64,7 +64,7 @@ def test_tiles_of_tensor_cores_meet_no_bank_twice(emulator, monkeypatch, shape, 
 
 @pytest.mark.parametrize("order", ORDERS, ids="_".join)
 @pytest.mark.parametrize("shape", PLAIN, ids=lambda shape: f"{shape.rows}x{shape.columns}")
-def test_tiles_of_plain_cores_meet_no_bank_twice(emulator, monkeypatch, shape, order: tuple[str, str]):
+def test_tiles_of_cuda_cores_meet_no_bank_twice(emulator, monkeypatch, shape, order: tuple[str, str]):
     module = tiled(monkeypatch, shape, order, "float32")
     assert conflicts_of(emulator, module, inputs_of(order, "float32", SIZES))[0] == 0
 

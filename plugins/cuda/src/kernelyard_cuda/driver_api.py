@@ -42,7 +42,7 @@ class Launch(ABC):
 
 @dataclass(frozen=True)
 class Image:
-    """Kernels by name, as CUDA text, and compiled for some GPUs.
+    """Kernels by name, as CUDA source, and compiled for some GPUs.
 
     cubins: by arch, such as "sm_90".
     """

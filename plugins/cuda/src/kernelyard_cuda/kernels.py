@@ -33,7 +33,7 @@ THREADS = 256
 class CudaKernels(RuntimeModule):
     """Kernels of a cubin by symbol, compiled for GPUs of `arch` ("sm_90").
 
-    source: the CUDA text that it was compiled from, for the emulator; it may be missing. It can be made, saved and
+    source: the CUDA source that it was compiled from, for the emulator; it may be missing. It can be made, saved and
     loaded anywhere. Raises: ArtifactCorruptedError for what is no C identifier, or no arch.
     """
 

@@ -1,4 +1,4 @@
-"""NativeCudaGenerator: loop-level functions -> CUDA text -> cubins."""
+"""NativeCudaGenerator: loop-level functions -> CUDA source -> cubins."""
 
 from __future__ import annotations
 

@@ -242,7 +242,7 @@ template <class Queries_, class Keys_, class Values_, int WARPS> struct Attentio
   }
 };
 
-// --- plain cores ------------------------------------------------------------------------------------------------------
+// --- CUDA cores -------------------------------------------------------------------------------------------------------
 // Lines run along the rows, with a gap behind each: a warp that writes across lines meets few banks twice.
 template <class Type, int OWN_, int DEPTH_> struct PlainTile {
   typedef Type T;

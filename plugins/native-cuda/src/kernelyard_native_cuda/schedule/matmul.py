@@ -51,7 +51,7 @@ class TensorShape:
 
 @dataclass(frozen=True)
 class PlainShape:
-    """A tile on plain cores: rows and columns, and how many of each a thread has."""
+    """A tile on CUDA cores: rows and columns, and how many of each a thread has."""
 
     rows: int
     columns: int
@@ -219,7 +219,7 @@ def _write_slabs(kernel: Kernel, it: Contraction, a: Side, b: Side, batch: dict[
         writer.line("__syncthreads();")
 
 
-# --- plain cores ------------------------------------------------------------------------------------------------------
+# --- CUDA cores -------------------------------------------------------------------------------------------------------
 def _write_plain(it: Contraction, shape: PlainShape, name: str, machine: Machine) -> WrittenKernel:
     dtype = it.stage.first.output.dtype
     size = 4 if dtypes.is_float(dtype) and dtype != "float64" else dtypes.itemsize(dtype)
