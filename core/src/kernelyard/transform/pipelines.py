@@ -129,8 +129,8 @@ def settle_calls() -> Sequence[Pass]:
 def simplify() -> Sequence[Pass]:
     """Turn what a frontend imported into what backends like to see.
 
-    Constants come first, because rules look at their values. Spelled-out operators are composed before scales are
-    folded into weights: the products inside a spelled-out gelu must not be taken for scales. What they leave over must
+    Constants come first, because rules look at their values. Decomposed operators are composed before scales are
+    folded into weights: the products inside a decomposed gelu must not be taken for scales. What they leave over must
     not be taken for readers.
     """
     return [
