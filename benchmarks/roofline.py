@@ -58,12 +58,12 @@ class Bound:
 
     @property
     def bound(self) -> str:
-        """What takes longer at least."""
+        """The binding limit of the roofline, "arithmetic" or "bytes"."""
         return "arithmetic" if self.arithmetic_ms >= self.reading_ms else "bytes"
 
     @property
     def bound_ms(self) -> float:
-        """What a call takes at least."""
+        """The lower bound of the time of a call, in milliseconds."""
         return max(self.arithmetic_ms, self.reading_ms)
 
     @property

@@ -21,7 +21,7 @@ from kernelyard_cuda.driver_api import CudaDriver
 
 
 class Shared:
-    """What bindings of a program to one device share."""
+    """State that bindings of a program to one device share."""
 
     def __init__(self, exe: ky.Executable, driver: CudaDriver) -> None:
         self.constants = DeviceConstants(driver, exe)
@@ -83,7 +83,7 @@ class BoundProgram:
 
 
 def replayed(driver: CudaDriver, programs: Sequence[BoundProgram]) -> tuple[Callable[[], None], bool]:
-    """What runs programs one after the other, and whether as one graph: then launching costs next to nothing."""
+    """Return a function that runs programs in order, and whether it replays a CUDA graph, without launch overhead."""
 
     def run() -> None:
         for program in programs:
