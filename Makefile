@@ -30,7 +30,7 @@ help:  ## list the commands
 install: $(VENV)/installed  ## the core and every plugin in .venv, PyTorch included
 	$(PIP) torch==2.13.0 . $(ALL_PLUGINS)
 
-demo: $(VENV)/demo  ## read a drawn page of text with three compiled networks
+demo: $(VENV)/demo  ## read a rendered page of text with three compiled networks
 	$(BIN)/python examples/read_page/demo.py
 
 test: $(VENV)/test lint  ## the whole test suite

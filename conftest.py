@@ -29,7 +29,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture(scope="session", autouse=True)
 def _compiled_ahead() -> Iterator[None]:
     """Programs for GPUs are compiled as where there is none: libraries of CUDA may be missing here."""
-    from kernelyard_cuda import driver as cuda_driver
+    from kernelyard_cuda import driver_api as cuda_driver
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cuda_driver, "gpu_is_here", lambda: False)

@@ -84,7 +84,7 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def measurement(args: argparse.Namespace, stage: Stage) -> Callable[[str], list[Row]]:
-    """What gives the rows of a model, or of a case of kernels."""
+    """Return the function that measures the rows of a model, or of a case of kernels."""
     turns = Turns(stage.is_emulator, 2 if args.quick else args.rounds, 0.01 if args.quick else 0.2)
     table: Mapping[str, Any] = args.table
     if args.kernels:

@@ -22,7 +22,7 @@ from kernelyard_llvm.emitter import FunctionEmitter, module_text
 from kernelyard_llvm.values import Value, registers
 from kernelyard_native_cpu import _native
 from kernelyard_native_cpu.codegen import elementary
-from kernelyard_native_cpu.codegen import math as functions
+from kernelyard_native_cpu.codegen.unary_functions import UNARY_FUNCTIONS
 from kernelyard_native_cpu.machine import Machine, resolve_machine
 
 # name: (float64 reference, most units of the last place that float32 results may be off)
@@ -40,7 +40,7 @@ CASES: dict[str, tuple[Callable[..., Any], float]] = {
     **{name: (getattr(np, f"arc{name[1:]}"), 1.0) for name in ("asin", "acos", "atan", "asinh", "acosh", "atanh")},
     "pow": (np.power, 1.0),
 }
-EMITTERS: dict[str, Callable[..., Value]] = {**functions.UNARY, "pow": elementary.power}
+EMITTERS: dict[str, Callable[..., Value]] = {**UNARY_FUNCTIONS, "pow": elementary.power}
 BLOCK = 1 << 20
 
 

@@ -1,4 +1,4 @@
-"""What a run with sizes that were not seen before costs, beside one with sizes that were.
+"""Measure a run with new sizes beside one with sizes that were run before.
 
     python benchmarks/new_sizes.py model.onnx INPUT AXIS SIZE [SIZE ...] [--threads 1 2] [--rounds 5]
 

@@ -1,4 +1,4 @@
-"""What a call costs beyond its kernels: two small programs beside onnxruntime, their turns interleaved in one run.
+"""Measure the overhead of a call beyond its kernels: two small programs beside onnxruntime, interleaved in one run.
 
     python benchmarks/overhead.py [--rounds 300] [--json FILE]
 

@@ -1,4 +1,4 @@
-"""What a core of this machine can do at most: multiply-adds in registers, and bytes read from memory."""
+"""Measure the peaks of a core: multiply-adds in registers, and bytes read from memory."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def _comparisons(results: Path) -> list[Comparison]:
 
 
 def roofline_table(results: Path) -> str:
-    """What the machine could do at most, and what is reached."""
+    """Return the table of the machine's limits, and how near each model comes."""
     facts = json.loads((results / "roofline.json").read_text(encoding="utf-8"))
     return "\n".join([f"{facts['machine']}.", "", *_rows([Bound(**each) for each in facts["models"]])])
 

@@ -1,4 +1,4 @@
-"""What each precision costs and gives: whole models, their errors against float32 beside their speed.
+"""Measure the precisions: errors of whole models against float32, beside their speed.
 
     python benchmarks/precision.py [NAME ...] [--precisions bf16 ...] [--threads 1 2] [--page docs/precision.md]
 

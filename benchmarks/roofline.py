@@ -32,7 +32,7 @@ from kernelyard.errors import ShapeError
 from kernelyard.ir import Call, Constant, Function, GlobalVar, IRModule, Op
 from kernelyard.placement.nodes import tensors_of
 from kernelyard.plugins.manager import get_manager
-from kernelyard.runtime.abi.shapes import solve_symbols
+from kernelyard.runtime.abi.solve_symbols import solve_symbols
 from kernelyard.transform.pipelines import get_pipeline
 
 LOOKUPS = ("take", "gather", "gather_nd")  # of these only what is looked up moves
@@ -58,12 +58,12 @@ class Bound:
 
     @property
     def bound(self) -> str:
-        """What takes longer at least."""
+        """The binding limit of the roofline, "arithmetic" or "bytes"."""
         return "arithmetic" if self.arithmetic_ms >= self.reading_ms else "bytes"
 
     @property
     def bound_ms(self) -> float:
-        """What a call takes at least."""
+        """The lower bound of the time of a call, in milliseconds."""
         return max(self.arithmetic_ms, self.reading_ms)
 
     @property

@@ -1,4 +1,4 @@
-"""What it costs to start a model: time to the first result, time to get ready, memory; ours beside onnxruntime's.
+"""Measure the start of a model: time to the first result, time to get ready, memory; ours beside onnxruntime's.
 
     python benchmarks/start.py model.onnx [...] [--times 5] [--threads 1] [--json out.json]
 

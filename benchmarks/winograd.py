@@ -64,7 +64,7 @@ LAYERS = (
 
 
 def chosen(exe: ky.Executable, threads: int) -> str:
-    """What runs the convolution: "4x4", "2x2" or "direct"."""
+    """Return the algorithm that runs the convolution: "4x4", "2x2" or "direct"."""
     (runtime,) = [module for module in exe.modules if isinstance(module, DnnlRuntime)]
     (symbol,) = runtime.symbols()
     names = [name for label, name in runtime.plan(symbol, {}, threads).implementations if label.startswith("conv")]

@@ -38,7 +38,7 @@ class Distribution:
 
     @property
     def entry_points(self) -> dict[str, dict[str, str]]:
-        """What the distribution registers, by group and name."""
+        """The entry points that the distribution registers, by group and name."""
         return self.project.get("entry-points", {})
 
     @property

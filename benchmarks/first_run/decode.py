@@ -24,7 +24,7 @@ import torch
 import kernelyard as ky
 from kernelyard.errors import KernelyardError
 from kernelyard.runtime.device.array import DeviceArray
-from kernelyard_cuda.driver import CudaDriver, require_cuda
+from kernelyard_cuda.driver_api import CudaDriver, require_cuda
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 

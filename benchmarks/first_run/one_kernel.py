@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 import kernelyard as ky
-from kernelyard_cuda.driver import require_cuda
+from kernelyard_cuda.driver_api import require_cuda
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 

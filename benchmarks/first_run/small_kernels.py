@@ -20,7 +20,7 @@ import kernelyard as ky
 from kernelyard.errors import KernelyardError
 from kernelyard.ir import FunctionBuilder, IRModule
 from kernelyard.testing import assert_allclose, evaluate
-from kernelyard_cuda.driver import require_cuda
+from kernelyard_cuda.driver_api import require_cuda
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 

@@ -1,4 +1,4 @@
-"""What one measurement is: a small module, what it is given, and the same in torch."""
+"""One case of the kernel benchmark: a small module, its feeds, and the same in torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What needs a whole row before it gives an element: softmax and norms."""
+"""Row-wise kernels: softmax and norms."""
 
 from __future__ import annotations
 

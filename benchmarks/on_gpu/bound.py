@@ -17,11 +17,11 @@ from kernelyard.runtime.execute.bound_device_program import Binder, DeviceConsta
 from kernelyard.runtime.execute.call_table import CallTable
 from kernelyard.runtime.program.execution_plan import ExecutionPlan
 from kernelyard.runtime.program.program import Program
-from kernelyard_cuda.driver import CudaDriver
+from kernelyard_cuda.driver_api import CudaDriver
 
 
 class Shared:
-    """What bindings of a program to one device share."""
+    """State that bindings of a program to one device share."""
 
     def __init__(self, exe: ky.Executable, driver: CudaDriver) -> None:
         self.constants = DeviceConstants(driver, exe)
@@ -83,7 +83,7 @@ class BoundProgram:
 
 
 def replayed(driver: CudaDriver, programs: Sequence[BoundProgram]) -> tuple[Callable[[], None], bool]:
-    """What runs programs one after the other, and whether as one graph: then launching costs next to nothing."""
+    """Return a function that runs programs in order, and whether it replays a CUDA graph, without launch overhead."""
 
     def run() -> None:
         for program in programs:

@@ -39,7 +39,7 @@ class Stage:
 
     @property
     def target(self) -> ky.Target:
-        """What to compile for."""
+        """The target of the device."""
         capability = (9, 0) if self.is_emulator else torch.cuda.get_device_capability()
         return ky.Target("cuda", arch="sm_{}{}".format(*capability))
 

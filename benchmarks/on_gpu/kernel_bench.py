@@ -14,7 +14,7 @@ from kernel_cases.case import Case
 from kernels import tensor
 
 import kernelyard as ky
-from kernelyard_cuda.driver import require_cuda
+from kernelyard_cuda.driver_api import require_cuda
 from on_gpu.bench import made_or_failed
 from on_gpu.bound import BoundProgram, Shared, replayed
 from on_gpu.engines import Backends, Stage, as_tuple, tuning

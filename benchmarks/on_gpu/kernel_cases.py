@@ -1,4 +1,4 @@
-"""What kernels are measured on: operators at the sizes that large networks have, and the same in PyTorch."""
+"""Cases of the kernel benchmark: operators at the sizes that large networks have, and the same in PyTorch."""
 
 from __future__ import annotations
 

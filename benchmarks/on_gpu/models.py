@@ -1,4 +1,4 @@
-"""What is measured: networks with their feeds, as large as a GPU wants them, and as small as the emulator does."""
+"""Networks with their feeds, at sizes for a GPU, and at small ones for the emulator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is kept of a run: rows, as JSON and as a table; on disk as soon as they are known."""
+"""Results of a run: rows, as JSON and as a table; on disk as soon as they are known."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ class Comparison:
 
     @classmethod
     def from_json(cls, facts: Mapping[str, Any]) -> Comparison:
-        """What `to_json` gave."""
+        """Return the comparison that `to_json` wrote."""
         starts = facts["starts"]
         return cls(
             facts["model"],

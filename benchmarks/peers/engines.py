@@ -62,7 +62,7 @@ def openvino(model: Path, feeds: Feeds, threads: int, precision: str | None = "f
 
 
 def torch(model: Path, feeds: Feeds, threads: int, is_compiled: bool = False) -> Run:
-    """What `torch.export` wrote beside the model; is_compiled: by torch.compile, with frozen weights."""
+    """Run what `torch.export` wrote beside the model; is_compiled: by torch.compile, with frozen weights."""
     os.environ["OMP_NUM_THREADS"] = str(threads)
     if is_compiled:
         os.environ["TORCHINDUCTOR_FREEZING"] = "1"

@@ -1,4 +1,4 @@
-"""What it costs to start: time to the first result, time to get ready, memory. Each start is a process of its own."""
+"""Measure the start: time to the first result, time to get ready, memory. Each start is a process of its own."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ class Worker:
         return worker
 
     def answer(self) -> Any:
-        """What the process says next. Raises: RuntimeError where it ended, failed, or takes too long."""
+        """Return the next message of the process. Raises: RuntimeError where it ended, failed, or takes too long."""
         assert self.process.stdout is not None
         if not select.select([self.process.stdout], [], [], self.patience)[0]:
             self.process.kill()

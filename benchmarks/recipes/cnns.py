@@ -28,7 +28,7 @@ def convolution(
 
 
 class Residual(nn.Module):
-    """What a block computes, and its input: as it is, or projected."""
+    """A residual block: its body plus its input, as it is or projected."""
 
     def __init__(self, body: nn.Module, shortcut: nn.Module | None = None, activation: bool = True) -> None:
         super().__init__()

@@ -16,7 +16,7 @@ def heads_of(x: torch.Tensor, heads: int) -> torch.Tensor:
 
 
 def merged(x: torch.Tensor) -> torch.Tensor:
-    """What `heads_of` took apart."""
+    """Merge the heads that `heads_of` split."""
     return x.transpose(1, 2).flatten(2)
 
 
@@ -141,6 +141,6 @@ class LargeBlock(nn.Module):
 
 
 def rotated(x: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:
-    """Rotary places: halves of each head turned by the angles."""
+    """Apply rotary position embeddings: the halves of each head are rotated by the angles."""
     first, second = x.chunk(2, -1)
     return x * angles.cos() + torch.cat([-second, first], -1) * angles.sin()

@@ -41,14 +41,14 @@ def random_model(seed: int = 0) -> MLP:
 
 
 def in_numpy(model: MLP, x: np.ndarray) -> np.ndarray:
-    """What the model computes."""
+    """Compute the model with NumPy."""
     state = model.state_dict()
     hidden = np.maximum(x @ state["fc1.weight"].T + state["fc1.bias"], 0)
     return hidden @ state["fc2.weight"].T + state["fc2.bias"]
 
 
 def compiled_by_hand(model: MLP, backends: list[str]) -> ky.Executable:
-    """What `ky.compile` does, a stage at a time; any of them can be printed, changed or left out."""
+    """Compile as `ky.compile` does, a stage at a time; any of them can be printed, changed or left out."""
     module, _ = model.export({name: nn.MethodSpec(inputs, param_mode="none") for name, inputs in SPEC.items()})
     module = get_pipeline("simplify")(module)
     for name in backends:

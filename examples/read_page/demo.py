@@ -1,4 +1,4 @@
-"""The demo: draw a page, compile three networks, read the page, show what ran where, save a picture.
+"""The demo: render a page, compile three networks, read the page, show what ran where, save a picture.
 
 python examples/read_page/demo.py [--output FOLDER] [--backends dnnl,native-cpu]
 """
@@ -25,7 +25,7 @@ REPEATS = 10
 
 
 def main() -> int:
-    """Read the drawn page; exit with 1 if a line was read wrongly."""
+    """Read the rendered page; exit with 1 if a line was read wrongly."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, default=Path("demo-output"), help="folder for the picture")
     parser.add_argument("--backends", default="dnnl,native-cpu", help="backends in order of preference")

@@ -95,7 +95,7 @@ def family(op: Op) -> str:
 
 
 def runner(op: Op) -> str:
-    """Who runs what no library takes."""
+    """Return who runs an operator that no library accepts."""
     if op.name in ALIASES:
         return "nothing: an alias"
     return "native-cpu" if has_rule(op.name) else "reference"

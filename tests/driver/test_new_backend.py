@@ -40,3 +40,8 @@ def test_no_word_of_the_template_is_left(tmp_path: Path) -> None:
     for path in written:
         assert "acme" not in str(path.relative_to(tmp_path)).lower()
         assert "acme" not in path.read_text(encoding="utf-8").lower()
+
+
+def test_prose_has_the_name_as_it_was_given(tmp_path: Path) -> None:
+    new_backend("my-lib", tmp_path / "new")
+    assert 'summary = "my-lib: linear layers' in (tmp_path / "new/src/kernelyard_my_lib/manifest.toml").read_text()

@@ -1,4 +1,4 @@
-"""The main job: a drawn page is read exactly, through compiled networks."""
+"""The main job: a rendered page is read exactly, through compiled networks."""
 
 from __future__ import annotations
 

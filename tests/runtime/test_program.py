@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernelyard import dims, errors
-from kernelyard.runtime.abi.shapes import solve_symbols
+from kernelyard.runtime.abi.solve_symbols import solve_symbols
 from kernelyard.runtime.abi.spec import TensorSpec
 from kernelyard.runtime.program.program import Program, Register, Step
 

@@ -1,4 +1,4 @@
-"""Weights in few bits: what is stored, how far off it may be, and what stays as it is."""
+"""Weight-only quantization: what is stored, its errors, and what stays as it is."""
 
 from __future__ import annotations
 

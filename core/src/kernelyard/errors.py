@@ -258,7 +258,7 @@ class InputNameError(ExecutionError):
 
 
 class InputTypeError(ExecutionError):
-    """A feed has the wrong dtype, or is no tensor."""
+    """A feed is not an array, or has the wrong dtype."""
 
     code = "KY502"
 

@@ -10,7 +10,7 @@ from kernelyard.runtime.report import PlacedRegion
 from kernelyard.testing.offload_bench import OffloadBench, skip_without
 from kernelyard_cublas.emulation import EmulatedLt
 from kernelyard_cublas.runtime import CublasRuntime, api_of
-from kernelyard_cuda.driver import CudaDriver
+from kernelyard_cuda.driver_api import CudaDriver
 
 APPROXIMATE = {"approximate_gelu": True}
 

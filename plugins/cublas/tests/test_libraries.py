@@ -14,7 +14,7 @@ from kernelyard.testing.offload_bench import module_of
 from kernelyard_cublas.backend import CublasBackend
 from kernelyard_cublas.libraries import load_library, refusal, version_text
 from kernelyard_cublas.runtime import api_of
-from kernelyard_cuda import driver as cuda_driver
+from kernelyard_cuda import driver_api as cuda_driver
 from kernelyard_cuda import libraries as cuda_libraries
 from kernelyard_cuda.libraries import CUBLASLT, NVRTC
 

@@ -15,7 +15,7 @@ from kernelyard.testing import assert_allclose, evaluate
 from kernelyard.testing.offload_bench import feeds_of, module_of, values
 from kernelyard_cublas.runtime import api_of
 from kernelyard_cublas.type_table import FP8, FP8_CAPABILITY
-from kernelyard_cuda.driver import CudaDriver
+from kernelyard_cuda.driver_api import CudaDriver
 
 from .conftest import compiled, region_of, runtime_of
 from .test_tvm_scenarios import INTEGERS, OFFLOADED, SIZES, case, pattern, scaled_by_two, transposed

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kernelyard_cuda.driver import DRIVER, gpu_is_here
+from kernelyard_cuda.driver_api import DRIVER, gpu_is_here
 
 NO_DEVICE = 100
 

@@ -18,7 +18,7 @@ from kernelyard.runtime.abi.module import BindContext, BoundTensor
 from kernelyard.runtime.device.driver import DeviceMemory, DeviceWorkspace
 from kernelyard.runtime.execute.call_table import CallTable
 from kernelyard.testing import assert_allclose, evaluate
-from kernelyard_cuda import driver as cuda_driver
+from kernelyard_cuda import driver_api as cuda_driver
 from kernelyard_cudnn import _native, gpu, planning
 from kernelyard_cudnn.backend import CudnnBackend
 from kernelyard_cudnn.blobs import Blob

@@ -93,8 +93,8 @@ def wide(b, x):
 @pytest.mark.parametrize("is_first", [True, False])
 def test_int8_is_read_along_what_is_summed(is_first, programs):
     def build(b, x, w, bias):
-        turned = b.op("permute_dims", w, axes=(1, 0)) if is_first else w
-        w = wide(b, turned)
+        transposed = b.op("permute_dims", w, axes=(1, 0)) if is_first else w
+        w = wide(b, transposed)
         w = w if is_first else b.op("permute_dims", w, axes=(1, 0))
         return b.op("add", b.op("matmul", wide(b, x), w), bias)
 
@@ -193,7 +193,7 @@ def test_convolutions(attrs, channels, programs):
     programs.taken("conv2d", build, ((2, 9, 10, channels), F16), ((12, 3, 2, channels), F16))
 
 
-def test_weights_are_packed_or_turned():
+def test_weights_are_packed_or_transposed():
     """Constants when the model is compiled, parameters with channels first by a kernel, those with channels last not."""
     weight = values((8, 4, 3, 3), F16)
     constant = runtime_of(compiled(module_of(lambda b, x: b.op("nn.conv2d", x, weight), ((1, 4, 8, 8), F16))))
@@ -204,7 +204,7 @@ def test_weights_are_packed_or_turned():
     assert templates == {"conv2d", "transpose"}
 
 
-def test_images_with_channels_first_are_turned_at_the_ends_of_a_chain(programs):
+def test_images_with_channels_first_are_permuted_at_the_ends_of_a_chain(programs):
     def build(b, x):
         y = b.op("nn.relu", b.op("nn.conv2d", x, values((8, 4, 3, 3), F16), padding=(1, 1, 1, 1)))
         z = b.op("nn.conv2d", y, values((8, 8, 3, 3), F16, 1), padding=(1, 1, 1, 1))
@@ -309,7 +309,7 @@ def test_norms_of_any_width(columns, programs):
     )
 
 
-# --- weights of few bits ----------------------------------------------------------------------------------------------
+# --- weight-only quantization -----------------------------------------------------------------------------------------
 def weight(most=7, k=512, n=256):
     rng = np.random.default_rng(3)
     return rng.integers(-most, most + 1, (k, n)).astype(np.int8), (rng.integers(8, 16, n) / 1024).astype(np.float16)
@@ -326,8 +326,8 @@ def spelling(name, b, stored, scales):
         whole = b.op("astype", b.op("astype", stored, dtype="int32"), dtype="float32")
         return b.op("astype", b.op("multiply", whole, scales.astype(np.float32)), dtype=F16)
     if name == "transposed":
-        turned = b.op("multiply", b.op("astype", np.ascontiguousarray(stored.T), dtype=F16), scales[:, None])
-        return b.op("permute_dims", turned, axes=(1, 0))
+        transposed = b.op("multiply", b.op("astype", np.ascontiguousarray(stored.T), dtype=F16), scales[:, None])
+        return b.op("permute_dims", transposed, axes=(1, 0))
     spread = b.op("broadcast_to", scales.reshape(1, 1, n), shape=(k // 32, 32, n))  # blocks, as ONNX has them
     return b.op("multiply", b.op("astype", stored, dtype=F16), b.op("reshape", spread, shape=(k, n)))
 

@@ -10,7 +10,7 @@ from kernelyard.dims import symbol
 from kernelyard.errors import DeviceError
 from kernelyard.testing import assert_allclose, evaluate
 from kernelyard.testing.offload_bench import feeds_of, module_of
-from kernelyard_cuda.driver import CudaDriver
+from kernelyard_cuda.driver_api import CudaDriver
 from kernelyard_cutlass.backend import CutlassBackend
 
 from .conftest import composites

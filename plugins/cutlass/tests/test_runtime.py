@@ -19,7 +19,7 @@ from kernelyard.runtime.device.driver import DeviceWorkspace
 from kernelyard.testing.offload_bench import feeds_of, module_of
 from kernelyard_cuda import libraries as cuda_libraries
 from kernelyard_cuda import nvrtc
-from kernelyard_cuda.driver import CudaDriver, Image
+from kernelyard_cuda.driver_api import CudaDriver, Image
 from kernelyard_cutlass import backend, code, toolchain, tune
 from kernelyard_cutlass.backend import CutlassBackend
 from kernelyard_cutlass.code import Code

@@ -477,7 +477,7 @@ def test_rms_norm(dtype, programs):
     programs.taken("rms_norm", build, ((A, 4, 96), dtype), ((96,), dtype), **SIZES)
 
 
-# --- weights of few bits ----------------------------------------------------------------------------------------------
+# --- weight-only quantization -----------------------------------------------------------------------------------------
 def decoded(b, stored, scales, group=None):
     """A constant weight (K, N) of int8 times the scale of its column, or of its group of rows."""
     k, n = stored.shape

@@ -186,9 +186,9 @@ def test_gather_reverse_and_transpose(check):
     rows = b.compute((30, 24), lambda i, j: x[i_[i], j])
     columns = b.compute((40, 30), lambda i, j: x[i, select(i_[j] < 20, i_[j], 3)])
     backwards = b.compute((40, 24), lambda i, j: x[i, index(23) - j])
-    turned = b.compute((24, 40), lambda i, j: x[j, i])
+    transposed = b.compute((24, 40), lambda i, j: x[j, i])
     strided = b.compute((40, 8), lambda i, j: x[i, j * 3 + 1])
-    check(b.finish((rows, columns, backwards, turned, strided)), normal(40, 24), RNG.integers(0, 40, 30))
+    check(b.finish((rows, columns, backwards, transposed, strided)), normal(40, 24), RNG.integers(0, 40, 30))
 
 
 def test_scan_runs_in_order(check):
@@ -301,7 +301,7 @@ def test_rows_keep_axis_names_apart(check):
 @pytest.mark.parametrize("size", [(16, 16), (17, 35), (40, 100), (64, 3)])
 @pytest.mark.parametrize("dtype", ["float32", "int64", "bfloat16"])
 @pytest.mark.parametrize("mcpu", [None, "x86-64-v3"])
-def test_transposed_squares(run, size, dtype, mcpu):
+def test_transposed_tiles(run, size, dtype, mcpu):
     b = PrimFuncBuilder()
     x = b.input("x", TensorType((3, *size), dtype))
     y = b.input("y", TensorType((3, *size[::-1]), dtype))

@@ -1,4 +1,4 @@
-"""Which schedule rule takes what, and that packed operands and turned results are right."""
+"""Which schedule rule takes what, and that packed operands and transposed results are right."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from kernelyard.transform.fuse_transpose_matmul import FuseTransposeMatmul
 from kernelyard.transform.pipelines import get_pipeline
 from kernelyard_native_cpu.machine import Machine, features_of_level, resolve_machine
 from kernelyard_native_cpu.schedule.groups import Group, make_groups
+from kernelyard_native_cpu.schedule.interleave_rows import with_interleaved_rows
 from kernelyard_native_cpu.schedule.loops import Loops, loops_of
 from kernelyard_native_cpu.schedule.packing import choose_packings
 from kernelyard_native_cpu.schedule.plan import Plan
 from kernelyard_native_cpu.schedule.rules import RULES, make_plan
-from kernelyard_native_cpu.schedule.side_by_side import with_rows_side_by_side
 
 RNG = np.random.default_rng(5)
 WIDE = Machine("x86_64", features_of_level("x86-64-v4"))
@@ -179,7 +179,7 @@ def test_products_of_a_few_rows_with_large_matrices(mcpu, rows, depth, columns, 
     check_program(module, *feeds, mcpu=mcpu, packed=columns % 64 == 0 or rows <= 16)
 
 
-def test_rows_of_products_are_laid_side_by_side():
+def test_rows_of_skinny_gemm_are_interleaved():
     """One cache line per step holds what all rows give; not for a few columns, nor for rows that are near."""
     for shapes, is_changed in (
         (((8, 300), (300, 512)), True),
@@ -188,7 +188,7 @@ def test_rows_of_products_are_laid_side_by_side():
         (((300, 8), (8, 512)), False),
     ):
         function = function_of(module_of("matmul", *shapes))
-        changed = with_rows_side_by_side(function)
+        changed = with_interleaved_rows(function)
         assert (changed is not function) == is_changed
         operands = [normal(*shape) for shape in shapes]
         np.testing.assert_array_equal(interpret(changed, operands, {})[0], interpret(function, operands, {})[0])
@@ -207,7 +207,7 @@ def test_a_transposed_matrix_is_turned_as_it_is_packed(machine):
     """Where enough rows share it; few rows take dot products with its rows as they lie."""
     panel = plan_of(turned_product(128, 64, 96), machine).panel
     assert panel is not None
-    assert panel.is_turned
+    assert panel.is_transposed
     few = plan_of(turned_product(4, 600, 512), machine)
     assert (few.panel, few.vector) == (None, "r0")
     assert few.stream is not None
@@ -259,4 +259,4 @@ def test_rules_say_why():
     plan, reasons = first_that_applies(RULES, loops_of(group.stages[-1], frozenset(), {}, WIDE))
     assert [name for name, _ in reasons] == [rule.__name__ for rule in RULES[: len(reasons)]]
     assert dict(reasons)["reduction"].startswith("the stage has no reduction")
-    assert reasons[-1] == ("transpose", f"1 vectors of 16 along {plan.vector}, 16 of {plan.turned} at a time")
+    assert reasons[-1] == ("transpose", f"1 vectors of 16 along {plan.vector}, 16 of {plan.transposed_axis} at a time")

@@ -15,7 +15,7 @@ from kernelyard.runtime.execute.call_table import CallTable
 from kernelyard.target import Target
 from kernelyard.tir import PrimFunc
 from kernelyard.tir.interpreter import evaluate
-from kernelyard_cuda.driver import CudaDriver
+from kernelyard_cuda.driver_api import CudaDriver
 from kernelyard_native_cuda.drivers import EMULATOR, open_device
 from kernelyard_native_cuda.generator import NativeCudaGenerator
 from kernelyard_native_cuda.runtime import NativeCudaModule

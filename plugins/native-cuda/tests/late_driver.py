@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from kernelyard.errors import DeviceError
-from kernelyard_cuda.driver import Image
+from kernelyard_cuda.driver_api import Image
 from kernelyard_native_cuda import generator
 from kernelyard_native_cuda.drivers import gpu as gpus
 from kernelyard_native_cuda.drivers import open_device

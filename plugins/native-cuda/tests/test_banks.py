@@ -64,16 +64,16 @@ def test_tiles_of_tensor_cores_meet_no_bank_twice(emulator, monkeypatch, shape, 
 
 @pytest.mark.parametrize("order", ORDERS, ids="_".join)
 @pytest.mark.parametrize("shape", PLAIN, ids=lambda shape: f"{shape.rows}x{shape.columns}")
-def test_tiles_of_plain_cores_meet_no_bank_twice(emulator, monkeypatch, shape, order: tuple[str, str]):
+def test_tiles_of_cuda_cores_meet_no_bank_twice(emulator, monkeypatch, shape, order: tuple[str, str]):
     module = tiled(monkeypatch, shape, order, "float32")
     assert conflicts_of(emulator, module, inputs_of(order, "float32", SIZES))[0] == 0
 
 
 @pytest.mark.parametrize(
     ("old", "new"),
-    [("line & 7", "0"), ("(piece ^ turn)", "piece"), ("B::OWN + 8", "B::OWN")],
+    [("line & 7", "0"), ("(piece ^ swizzle)", "piece"), ("B::OWN + 8", "B::OWN")],
 )
-def test_a_tile_that_is_not_turned_has_conflicts(emulator, monkeypatch, old, new):
+def test_a_tile_that_is_not_swizzled_has_conflicts(emulator, monkeypatch, old, new):
     module = tiled(monkeypatch, matmul.TENSOR_SHAPES[0], ("mk", "kn"), "float16")
     worse = mutated(module, old, 1, new, "// --- tensor cores")
     assert conflicts_of(emulator, worse, inputs_of(("mk", "kn"), "float16", SIZES))[0] > 0

@@ -10,7 +10,7 @@ from kernelyard.ir import TensorType
 from kernelyard.runtime.abi import memory
 from kernelyard.runtime.device.device import cuda
 from kernelyard.runtime.device.driver import DeviceMemory
-from kernelyard_cuda.driver import Argument, Grid, Image
+from kernelyard_cuda.driver_api import Argument, Grid, Image
 from kernelyard_native_cuda.drivers import open_device
 from kernelyard_native_cuda.generator import PRELUDE, TILES
 

@@ -17,7 +17,7 @@ from kernelyard.runtime.abi import memory
 from kernelyard.runtime.device.array import DeviceArray, taken_in
 from kernelyard.runtime.device.device import cuda
 from kernelyard.runtime.device.tensor import Tensor
-from kernelyard_cuda.driver import Argument, Grid, Image
+from kernelyard_cuda.driver_api import Argument, Grid, Image
 from kernelyard_native_cuda.drivers import gpu as gpus
 from kernelyard_native_cuda.drivers.gpu import Gpu, fitting_cubin
 

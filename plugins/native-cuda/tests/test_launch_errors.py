@@ -7,7 +7,7 @@ import pytest
 
 from kernelyard.errors import ExecutionError
 from kernelyard.runtime.device.array import DeviceArray
-from kernelyard_cuda.driver import Argument, Grid, Image, Launch
+from kernelyard_cuda.driver_api import Argument, Grid, Image, Launch
 from kernelyard_native_cuda.drivers.gpu import SYNC_VARIABLE, Gpu
 
 from .test_gpu import RecordedApi

@@ -1,4 +1,4 @@
-"""Mutants: generated kernels with a barrier, a bound, a wait or a turn taken away; each one is found by running it."""
+"""Mutants: generated kernels with a barrier, a bound, a wait or a swizzle taken away; each one is found by running it."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ FUNCTIONS = {
     ),
     "sum": (lower("sum", f32(3, 200), axes=(1,)), (random(3, 200),)),
 }
-STAGES, TENSOR, PLAIN, REDUCERS = "// A sum in steps", "// --- tensor cores", "// --- plain cores", "// --- reducers"
+STAGES, TENSOR, PLAIN, REDUCERS = "// A sum in steps", "// --- tensor cores", "// --- CUDA cores", "// --- reducers"
 WAIT = "cp_async_wait<STAGES - 2>();"
 # Of what; what is replaced, at which occurrence behind which text, by what.
 MUTANTS = [
@@ -78,7 +78,7 @@ MUTANTS = [
     ("tensor", "fill(free, step + STAGES - 1)", 1, "fill(now, step + STAGES - 1)", STAGES),
     ("tensor", "base + piece(own", 1, "base + 16 + piece(own", TENSOR),
     ("tensor", "lane % 8 + along_own * 8", 1, "lane % 8 + along_sum * 8", TENSOR),
-    ("tensor", "(piece ^ turn)", 1, "((piece ^ turn) & 6)", TENSOR),
+    ("tensor", "(piece ^ swizzle)", 1, "((piece ^ swizzle) & 6)", TENSOR),
     ("tensor", "line & 7", 1, "threadIdx.x & 7", TENSOR),
     ("tensor", BARRIER, 1, "", GENERATED),
     ("tensor", BARRIER, 2, "", GENERATED),

@@ -21,7 +21,7 @@ from kernelyard.runtime.device import dlpack
 from kernelyard.runtime.device.array import DeviceArray
 from kernelyard.runtime.device.driver import DeviceMemory
 from kernelyard.testing import evaluate
-from kernelyard_cuda.driver import Argument, Grid, Image, Launch
+from kernelyard_cuda.driver_api import Argument, Grid, Image, Launch
 from kernelyard_native_cuda.drivers.gpu import LEGACY_STREAM, Gpu
 from kernelyard_native_cuda.generator import PRELUDE, TILES
 from kernelyard_native_cuda.runtime import NativeCudaModule

@@ -1,4 +1,4 @@
-"""Products on tensor cores and on plain cores: every tile, dtype, order of memory and size gives exactly what it must.
+"""Products on tensor cores and on CUDA cores: every tile, dtype, order of memory and size gives exactly what it must.
 
 Operands are small whole numbers, so that sums are exact in any order and results are compared bit by bit.
 """

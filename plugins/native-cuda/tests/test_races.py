@@ -7,7 +7,7 @@ import pytest
 
 from kernelyard.errors import ExecutionError
 from kernelyard.runtime.device.driver import DeviceMemory
-from kernelyard_cuda.driver import Argument, Grid, Image
+from kernelyard_cuda.driver_api import Argument, Grid, Image
 from kernelyard_native_cuda.drivers.emulator import RACES_VARIABLE, Checks, Emulator
 from kernelyard_native_cuda.generator import GENERATED
 

@@ -273,7 +273,7 @@ def _last_uses(function: Function) -> dict[Var, int]:
 
 
 def _parameters(read: Sequence[Var]) -> tuple[list[Var], list[Binding]]:
-    """Parameters for variables from outside a block; tuples are taken apart, and bound again in it."""
+    """Parameters for variables from outside a block; tuples are flattened, and bound again in it."""
     params: list[Var] = []
     bindings: list[Binding] = []
     for var in read:

@@ -36,7 +36,7 @@ from kernelyard.ir.op import Attributes
 from kernelyard.ir.scopes import Scopes, introduces_symbols
 from kernelyard.ir.types import tensors_of
 from kernelyard.runtime.abi.module import RuntimeModule, accepts_symbols
-from kernelyard.runtime.abi.shapes import solve_symbols, stacked
+from kernelyard.runtime.abi.solve_symbols import solve_symbols, stacked
 from kernelyard.runtime.abi.spec import TensorSpec
 
 Value: TypeAlias = "np.ndarray | tuple[Value, ...] | Closure"

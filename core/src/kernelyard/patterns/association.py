@@ -1,6 +1,6 @@
 """A product over a number, however it is put together: `(a * b) / c`, `a * (b / c)` and `(a / c) * b` are one value.
 
-Patterns and values are taken apart in the same way, so that a pattern of one spelling finds the others.
+Patterns and values are decomposed in the same way, so that a pattern of one form finds the others.
 """
 
 from __future__ import annotations

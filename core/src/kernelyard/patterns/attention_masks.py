@@ -25,7 +25,7 @@ NAMES = ("attention", "attention_bias")
 
 
 def before_recognition() -> Rewriter:
-    """Return the rewriters that normalize spelled-out attention for `attention_rewriters`."""
+    """Return the rewriters that normalize decomposed attention for `attention_rewriters`."""
     return _selected_scores() | _selected_rows() | _rows_without_numbers() | _transposed_heads()
 
 

@@ -1,4 +1,4 @@
-"""Templates of attention, plain and stacked, and the rewriters that recognise it where it is spelled out.
+"""Templates of attention, plain and stacked, and the rewriters that compose it where it is decomposed.
 
 Captures: "query", "key", "value", "bias", and "root" (the attention itself). Sizes are called B (batch), S (queries),
 T (keys), N (heads), H (size of a head).
@@ -39,7 +39,7 @@ def attention(with_bias: bool = False, var_len: bool = False) -> Pattern:
 def stacked_attention(start: str = "split", with_bias: bool = False, layout: str = "BS3NH") -> Pattern:
     """Attention of queries, keys and values that are thirds of one tensor, captured as "stacked".
 
-    start: how it is taken apart, "split" or "strided_slice" (pieces captured as "query_slice", ...: see
+    start: how it is sliced, "split" or "strided_slice" (pieces captured as "query_slice", ...: see
     `are_thirds`). layout: "BS3NH" (each piece is reshaped to four axes: "query_reshape", ...) or "SBN3H" (each piece,
     and the result, has its first two axes swapped).
     """
@@ -75,11 +75,11 @@ def _three_equal(sections: tuple[Any, ...]) -> bool:
     return len(sections) == 3 and len(set(sections)) == 1
 
 
-# --- recognising what is spelled out ----------------------------------------------------------------------------------
+# --- composing decomposed attention -----------------------------------------------------------------------------------
 def attention_rewriter(
     layout: str = "BSNH", with_bias: bool = False, with_cast: bool = False, with_kv_repeat: bool = False
 ) -> Rewriter:
-    """A rewriter from spelled-out attention to nn.attention or nn.attention_bias.
+    """A rewriter from decomposed attention to nn.attention or nn.attention_bias.
 
     layout: "BSNH" (queries, keys and values of four axes are brought to (B * N, S, H) and the result back) or "BSH"
     (one head). with_cast: the scores are converted around the softmax. with_kv_repeat: heads of keys and values are
@@ -98,7 +98,7 @@ def attention_rewriter(
 
 
 def attention_rewriters() -> Rewriter:
-    """All of the family, the longest spelling first."""
+    """All of the family, the longest form first."""
     choices = product(("BSNH", "BSH"), (True, False), (True, False), (True, False))
     kinds = [kind for kind in choices if not (kind[0] == "BSH" and kind[3])]
     heads_first = (heads_first_rewriter(*kind) for kind in product((True, False), (True, False)))
@@ -106,7 +106,7 @@ def attention_rewriters() -> Rewriter:
 
 
 def heads_first_rewriter(with_bias: bool = False, with_cast: bool = False) -> Rewriter:
-    """A rewriter from attention that is spelled out with four axes: queries and values (B, N, S, H), keys (B, N, H, T).
+    """A rewriter from attention that is decomposed with four axes: queries and values (B, N, S, H), keys (B, N, H, T).
 
     Models of ONNX are written so. Scores may be scaled by a number; a bias is whatever is added without making them
     larger. Permutations are put around the operator, which cancel those of the model.
@@ -123,7 +123,7 @@ def heads_first_rewriter(with_bias: bool = False, with_cast: bool = False) -> Re
 
 
 class _Parts:
-    """The pieces of one spelling, as patterns."""
+    """The pieces of one form, as patterns."""
 
     def __init__(self, layout: str, with_cast: bool, with_kv_repeat: bool) -> None:
         self.layout = layout

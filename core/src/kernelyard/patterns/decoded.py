@@ -1,4 +1,4 @@
-"""Weights that are stored in few bits, and decoded by operators before they are used."""
+"""Quantized weights: constants that operators dequantize before they are used."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _DECODING = frozenset(
         *("reshape", "permute_dims", "broadcast_to", "strided_slice", "full"),
     )
 )
-_MOST_VALUES = 64  # what decodes is short; the answer takes no longer in a long chain of other operators
+_MOST_VALUES = 64  # a dequantization is short; the answer takes no longer in a long chain of other operators
 
 
 def is_decoded(expr: Expr, value_of: Values) -> bool:
-    """Return True for what is computed from constants alone, by operators that decode: each run would compute it again.
+    """Return True for a value that dequantizing operators compute from constants alone: each run would do it again.
 
     value_of: what a variable is bound to.
 

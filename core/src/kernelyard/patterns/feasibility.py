@@ -61,7 +61,7 @@ from kernelyard.patterns.pattern import (
 class Way(NamedTuple):
     """Patterns of operands, each with the operand that it is to match.
 
-    inner: the other call, where a product over a number is spelled in another way than the pattern spells it.
+    inner: the other call, where a product over a number has another form than in the pattern.
     """
 
     patterns: Sequence[Pattern]
@@ -130,11 +130,11 @@ class Feasibility:
             for operands in operand_orders(call, len(pattern.args)):
                 yield Way(pattern.args, operands)
         if pattern.quotients and isinstance(call.type, TensorType) and dtypes.is_float(call.type.dtype):
-            # Integers are rounded after each step, so there the spelling counts.
+            # Integers are rounded after each step, so there the form counts.
             yield from self._reassociated(pattern, call)
 
     def _reassociated(self, pattern: CallPattern, call: Call) -> Iterator[Way]:
-        """Yield the ways that only another spelling allows."""
+        """Yield the ways that only another form allows."""
         is_as_written = call.op_name in pattern.ops
         if is_as_written and call.op_name == DIVIDE:
             return  # the factors of the product inside may be swapped anyway

@@ -44,7 +44,7 @@ class Match:
 
     root: the variable bound to the last value of the group. captures: captured operands (Var or Constant) by name;
     names of alternatives not taken are absent. bindings: what moves into the group (calls, tuples and their items
-    that the pattern spells out; wildcards and constants stay outside), in order. values: what each pattern that took
+    that the pattern names; wildcards and constants stay outside), in order. values: what each pattern that took
     part stands for.
     """
 

@@ -189,7 +189,7 @@ class ConstantPattern(Pattern):
 class CallPattern(Pattern):
     """A call of one of `ops`. With `varargs` the call may have more operands than `args`, which are free.
 
-    The two operands of a commutative op are tried in both orders, and of a product over a number the other spellings.
+    The two operands of a commutative op are tried in both orders, and of a product over a number the other forms.
     """
 
     ops: tuple[str, ...]
@@ -198,7 +198,7 @@ class CallPattern(Pattern):
 
     @cached_property
     def quotients(self) -> tuple[Quotient[Pattern], ...]:
-        """The ways to read this as a product over a number, where the inner call is spelled out without a name."""
+        """The ways to read this as a product over a number, where the pattern has the inner call, without a name."""
         return quotients(self.ops[0], self.args, _operands_of) if len(self.ops) == 1 else ()
 
     def _root_ops(self) -> RootOps:

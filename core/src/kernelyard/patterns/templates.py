@@ -82,9 +82,9 @@ def matmul_multiply(transposed_rhs: bool = False) -> Pattern:
 
 
 def decode_matmul(transposed_rhs: bool = False, decode: Pattern | None = None) -> Pattern:
-    """Return a product whose weight is stored in few bits and decoded first.
+    """Return a matmul whose weight is quantized, and dequantized first.
 
-    decode: what decodes it, default dequantize of "encoded" by "scale" and "zero_point"; for a loop-level function
+    decode: what dequantizes it, default dequantize of "encoded" by "scale" and "zero_point"; for a loop-level function
     write `is_call_tir("decode", [...])`.
     """
     if decode is None:

@@ -16,7 +16,7 @@ from kernelyard.transform.run_codegen import Region
 
 
 class CodeGenerator(ABC):
-    """A target's own kernels: what no library takes.
+    """A target's own kernels, for operators that no library accepts.
 
     composes_attention: attention is one kernel on its targets, so that matmuls and softmax are composed into it before
     backends are asked; on CPUs these are faster by themselves.

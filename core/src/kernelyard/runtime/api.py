@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from kernelyard.runtime.abi.native_unit import NativeUnit as NativeUnit
     from kernelyard.runtime.abi.native_unit import SharedLibrary as SharedLibrary
     from kernelyard.runtime.abi.native_unit import c_name as c_name
-    from kernelyard.runtime.abi.shapes import DimValues as DimValues
-    from kernelyard.runtime.abi.shapes import solve_symbols as solve_symbols
+    from kernelyard.runtime.abi.solve_symbols import DimValues as DimValues
+    from kernelyard.runtime.abi.solve_symbols import solve_symbols as solve_symbols
     from kernelyard.runtime.abi.spec import Fields as Fields
     from kernelyard.runtime.abi.spec import Signature as Signature
     from kernelyard.runtime.abi.spec import TensorSpec as TensorSpec
@@ -83,7 +83,7 @@ _HOME = {
     "aligned_bytes aligned_copy aligned_empty give_back_pages nbytes_of",
     "kernelyard.runtime.abi.module": "BindContext BoundCall BoundTensor NativeCall Part RuntimeModule Step array_at",
     "kernelyard.runtime.abi.native_unit": "NativeFunction NativeUnit SharedLibrary WRONG_CPU c_name",
-    "kernelyard.runtime.abi.shapes": "DimValues solve_symbols",
+    "kernelyard.runtime.abi.solve_symbols": "DimValues solve_symbols",
     "kernelyard.runtime.abi.spec": "Fields Signature TensorSpec corrupted read_dim read_json write_json",
     "kernelyard.runtime.abi.threads": "processors",
     "kernelyard.runtime.artifact.elf": "find_section",

@@ -37,9 +37,9 @@ def with_common_axes(block: ComputeBlock) -> ComputeBlock:
     return replace(rewrite_block(block, renaming), axes=axes)
 
 
-# --- maps over the same points ------------------------------------------------------------------------------------
+# --- elementwise blocks over the same points ----------------------------------------------------------------------
 def points_of(blocks: Blocks) -> Shape | None:
-    """Return the extents of the axes when all blocks are maps over the same points that hand on, if anything, the
+    """Return the extents of the axes when all blocks are elementwise over the same points and hand on, if anything, the
     element just written; None otherwise.
     """
     extents = _extents(blocks[0])
@@ -57,7 +57,7 @@ def points_of(blocks: Blocks) -> Shape | None:
 
 
 def run_well_together(first: Blocks, second: Blocks) -> bool:
-    """Return True when the loop nest of maps over the same points is as good for both as their own were.
+    """Return True when one loop nest of elementwise blocks is as good for both as their own were.
 
     Neighbours must lie along the same axis for both, and where one is walked as a single long axis, so must the other,
     if the last axis alone does not fill vectors; elements of 8 bytes halve the lanes of narrower ones.
@@ -74,8 +74,8 @@ def run_well_together(first: Blocks, second: Blocks) -> bool:
 
 
 def shares_loads(first: Blocks, second: Blocks) -> bool:
-    """Return True when maps over the same points read the same elements, or the second those that the first has just
-    written: one for each point.
+    """Return True when elementwise blocks read the same elements, or the second those that the first has just written:
+    one for each point.
     """
     mine = {load for block in first for load in block.loads} | {Load(b.output, b.indices) for b in first}
     return any(

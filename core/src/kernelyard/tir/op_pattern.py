@@ -26,7 +26,7 @@ def classify(function: PrimFunc) -> str:
     if len(writers) != 1 or function.num_outputs != 1 or not is_pure(writers[0]):
         return OPAQUE
     if any(block.reducer is not None for block in function.blocks):
-        return ANCHOR if any(map(sums_products, function.blocks)) else REDUCTION
+        return ANCHOR if any(map(is_contraction, function.blocks)) else REDUCTION
     inputs = set(function.inputs)
     if len(function.blocks) > 1:
         return INJECTIVE
@@ -41,8 +41,8 @@ def is_pure(block: ComputeBlock) -> bool:
     return block.writes_spatial_axes and not ordered and block.output not in block.reads
 
 
-def sums_products(block: ComputeBlock) -> bool:
-    """Return True for a sum of products of two different buffers' elements, each read again and again."""
+def is_contraction(block: ComputeBlock) -> bool:
+    """Return True for a contraction of two different buffers with data reuse of each."""
     if block.reducer != "sum" or not block.reduce_axes:
         return False
     spatial = {axis.name for axis in block.spatial_axes if axis.extent != 1}

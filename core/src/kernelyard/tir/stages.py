@@ -1,4 +1,4 @@
-"""Group the blocks of a PrimFunc into stages: a first block, and the maps that take its elements from registers."""
+"""Group the blocks of a PrimFunc into stages: a first block, and elementwise blocks that read it in registers."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def make_stages(
 ) -> list[Stage]:
     """Group blocks that are named `with_common_axes` into stages, in order.
 
-    locals_: the function's own buffers. element: how others load the element that a block writes. moves: a map that
+    locals_: the function's own buffers. element: how others load the element that a block writes. moves: a block that
     takes an element from a register may write it to another point than its own.
     """
     groups: list[list[ComputeBlock]] = []
@@ -166,7 +166,7 @@ def make_stages(
 def _continues(
     group: Sequence[ComputeBlock], block: ComputeBlock, element: Callable[[ComputeBlock], Load], moves: bool
 ) -> bool:
-    """Return True for a map over the group's axes that reads what the group writes only where it is just written."""
+    """Return True for an elementwise block over the group's axes that reads each written element at its own point."""
     stage = Stage(tuple(group))
     if block.reduce_axes or stage.is_ordered or extents_of(block.spatial_axes) != extents_of(stage.spatial):
         return False

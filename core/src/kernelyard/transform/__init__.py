@@ -58,7 +58,7 @@ _HOME = {
     "RunCodegen": "run_codegen",
     # to loop-level functions
     "AnnotateTIROpPattern": "annotate_tir_op_pattern",
-    "FuseDecodedMatmul": "fuse_decoded_matmul",
+    "FuseDequantizeMatmul": "fuse_dequantize_matmul",
     "FuseOps": "fuse_ops",
     "FuseSiblings": "fuse_siblings",
     "FuseTIR": "fuse_tir",

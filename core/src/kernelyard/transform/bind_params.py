@@ -10,7 +10,7 @@ import numpy as np
 
 from kernelyard.errors import KernelyardError, PassError
 from kernelyard.ir import Constant, Function, IRModule, TensorType, Var
-from kernelyard.runtime.abi.shapes import solve_symbols
+from kernelyard.runtime.abi.solve_symbols import solve_symbols
 from kernelyard.runtime.abi.spec import TensorSpec
 from kernelyard.runtime.device.tensor import as_array
 from kernelyard.transform.bind_symbolic_vars import BindSymbolicVars, bound_function

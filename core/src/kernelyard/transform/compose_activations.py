@@ -1,4 +1,4 @@
-"""Activation functions that are spelled out in arithmetic: gelu, silu, mish, hard_swish, softplus, sigmoid and kin."""
+"""Compose activation functions from arithmetic: gelu, silu, mish, hard_swish, softplus, sigmoid and kin."""
 
 from __future__ import annotations
 

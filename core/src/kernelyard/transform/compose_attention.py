@@ -1,4 +1,4 @@
-"""Recognise attention that a model spells out in products and a softmax, and what it does by itself."""
+"""Compose attention that a model has decomposed into matmuls and a softmax."""
 
 from __future__ import annotations
 

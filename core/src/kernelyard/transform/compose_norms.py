@@ -1,7 +1,7 @@
-"""Normalisations that are spelled out: layer norm and RMS norm, and the scale and shift that follow them.
+"""Compose decomposed normalisations: layer norm and RMS norm, and the scale and shift that follow them.
 
 Statistics (a mean, a variance) are read as polynomials of m = mean(x), q = mean(x^2) and v = mean((x - mean(x))^2), so
-it does not matter how they are spelled: mean or sum / n, `v`, or `q - m * m` with or without a limit at zero, with the
+their form does not matter: mean or sum / n, `v`, or `q - m * m` with or without a limit at zero, with the
 reduced axes kept, dropped, or brought back by a reshape.
 """
 

@@ -1,4 +1,4 @@
-"""Recognise operators that a model spells out in simpler ones, so that backends and kernels see them whole."""
+"""Compose operators that a model has decomposed into simpler ones, so that backends and kernels see them whole."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kernelyard.transform.pass_base import FunctionPass, PassContext
 
 
 class ComposeOps(FunctionPass):
-    """Replace spelled-out operators by the operator: gelu (erf and tanh), silu, mish, hard_swish, hard_sigmoid,
+    """Replace decomposed operators by the operator: gelu (erf and tanh), silu, mish, hard_swish, hard_sigmoid,
     sigmoid, softplus, softsign, softmax, log_softmax, layer_norm and rms_norm.
 
     Runs after canonicalize, fold_constants and eliminate_common_subexpr, whose forms it expects; the parts that nobody

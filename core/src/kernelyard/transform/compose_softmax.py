@@ -1,4 +1,4 @@
-"""Softmax and log-softmax that are spelled out, with or without the maximum subtracted."""
+"""Compose decomposed softmax and log-softmax, with or without the maximum subtracted."""
 
 from __future__ import annotations
 

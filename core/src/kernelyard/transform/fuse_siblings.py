@@ -51,7 +51,7 @@ from kernelyard.tir.common_loops import (
     shares_loads,
     with_common_axes,
 )
-from kernelyard.tir.op_pattern import sums_products
+from kernelyard.tir.op_pattern import is_contraction
 from kernelyard.tir.primfunc import ComputeBlock, PrimFunc
 from kernelyard.tir.visitor import rename_buffers
 from kernelyard.transform.fresh_names import FreshNames
@@ -98,7 +98,7 @@ class _Kernel:
 
     @cached_property
     def points(self) -> Shape | None:
-        """The iteration space of the blocks, if all are elementwise maps over the same one."""
+        """The iteration space of the blocks, if all are elementwise over the same one."""
         return points_of(self.blocks)
 
     @cached_property
@@ -264,10 +264,10 @@ class _Buffers:
         return _Kernel((function,), tuple(rename_buffers(block, new) for block in blocks))
 
     def _blocks_of(self, function: PrimFunc) -> tuple[ComputeBlock, ...] | None:
-        """Return the blocks with their axes by position; None for sums of products, which stay alone."""
+        """Return the blocks with their axes by position; None for contractions, which stay alone."""
         if id(function) not in self._blocks:
-            is_product = any(map(sums_products, function.blocks))
-            self._blocks[id(function)] = None if is_product else tuple(map(with_common_axes, function.blocks))
+            has_contraction = any(map(is_contraction, function.blocks))
+            self._blocks[id(function)] = None if has_contraction else tuple(map(with_common_axes, function.blocks))
         return self._blocks[id(function)]
 
     def _buffer(self, expr: Expr) -> Buffer:

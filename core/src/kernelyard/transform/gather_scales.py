@@ -13,17 +13,17 @@ from kernelyard.patterns.decoded import is_decoded
 from kernelyard.transform.canonical_rule import defining_call, uniform_value
 from kernelyard.transform.pass_base import FunctionPass, PassContext
 
-# Numbers of 16 bits stay as they are spelled: where each product is rounded is part of what a model says.
+# 16-bit scales stay where they are: where each product is rounded is part of what a model says.
 _DTYPES = ("float32", "float64")
 
 
 class GatherScales(FunctionPass):
     """`matmul(x * a, y * b)` becomes `matmul(x * (a * b), y)`, or `matmul(x, y * (a * b))` where y is smaller.
 
-    a, b: numbers, as attention has them that is spelled out with a scale on queries and on keys. One alone moves to the
-    other operand where that has fewer elements. The larger operand is then as it was made, often a transposed copy that
-    the product can do without. Products that are read elsewhere stay, and so do numbers whose product is no normal
-    number, numbers of 16 bits, and scales of weights of few bits: kernels decode those on the way.
+    a, b: scalars, as decomposed attention has them on queries and on keys. One alone moves to the other operand where
+    that has fewer elements. The larger operand is then as it was made, often a transposed copy that the matmul can do
+    without. Scaled operands with other users stay, and so do scalars whose product is no normal number, 16-bit scalars,
+    and scales of quantized weights: kernels dequantize those on the way.
     """
 
     name = "gather_scales"

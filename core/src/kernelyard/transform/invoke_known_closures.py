@@ -10,8 +10,8 @@ from kernelyard.transform.pass_base import FunctionPass, PassContext
 class InvokeKnownClosures(FunctionPass):
     """Replaces `invoke_closure` of what `make_closure` made in the same function by a plain call.
 
-    With InlinePrivateFunctions, in turns, this reaches closures that are handed to functions, too. Those that come from
-    branches and loops stay values.
+    Repeated with InlinePrivateFunctions, this reaches closures that are handed to functions, too. Those that come
+    from branches and loops stay values.
 
     Example:
         >>> import kernelyard.ops

@@ -23,7 +23,7 @@ from kernelyard.transform.eliminate_common_subexpr import EliminateCommonSubexpr
 from kernelyard.transform.flatten_entry_tuples import FlattenEntryTuples
 from kernelyard.transform.fold_batch_norm import FoldBatchNorm
 from kernelyard.transform.fold_constants import FoldConstants
-from kernelyard.transform.fuse_decoded_matmul import FuseDecodedMatmul
+from kernelyard.transform.fuse_dequantize_matmul import FuseDequantizeMatmul
 from kernelyard.transform.fuse_ops import FuseOps
 from kernelyard.transform.fuse_ops_by_pattern import FuseOpsByPattern
 from kernelyard.transform.fuse_siblings import FuseSiblings
@@ -129,8 +129,8 @@ def settle_calls() -> Sequence[Pass]:
 def simplify() -> Sequence[Pass]:
     """Turn what a frontend imported into what backends like to see.
 
-    Constants come first, because rules look at their values. Spelled-out operators are composed before scales are
-    folded into weights: the products inside a spelled-out gelu must not be taken for scales. What they leave over must
+    Constants come first, because rules look at their values. Decomposed operators are composed before scales are
+    folded into weights: the products inside a decomposed gelu must not be taken for scales. What they leave over must
     not be taken for readers.
     """
     return [
@@ -203,13 +203,13 @@ def codegen(
 
 @pipeline("legalize")
 def legalize() -> Sequence[Pass]:
-    """Turn the ops that no library took into fused loop-level functions: along what is handed on, then across.
+    """Turn the ops that no library took into loop-level functions, fused vertically, then horizontally.
 
-    Products read a transposed operand as it lies, and weights of few bits as they are stored: kernels turn and decode
-    what they need of it, in registers.
+    A matmul reads a transposed operand as it lies in memory, and quantized weights as they are stored: kernels
+    transpose and dequantize in registers.
     """
     return [
-        FuseDecodedMatmul(),
+        FuseDequantizeMatmul(),
         FuseTransposeMatmul(),
         DeadCodeElimination(),
         LegalizeOps(),

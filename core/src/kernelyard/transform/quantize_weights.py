@@ -1,4 +1,4 @@
-"""Weights of matrix products in few bits: what is stored is decoded again in front of each product."""
+"""Weight-only quantization: integers and scales are stored, and dequantized in front of each matmul."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class _Quantizer(FunctionMutator):
             matrix = weight.data.T if is_turned else weight.data
             codes, scales = quantized(matrix, self._bits)
             self._stored[key] = Constant(codes), Constant(scales)
-        return Call(value.op, [left, self._decoded(*self._stored[key], right)], value.attrs)
+        return Call(value.op, [left, self._dequantized(*self._stored[key], right)], value.attrs)
 
     def _weight(self, right: Expr) -> tuple[Constant | None, bool]:
         """Return the constant that a right side is, or is the transpose of."""
@@ -69,7 +69,7 @@ class _Quantizer(FunctionMutator):
             return (below, True) if isinstance(below, Constant) else (None, True)
         return (value, False) if isinstance(value, Constant) else (None, False)
 
-    def _decoded(self, codes: Constant, scales: Constant, like: Expr) -> Expr:
+    def _dequantized(self, codes: Constant, scales: Constant, like: Expr) -> Expr:
         if self._bits == 8:
             zero = Constant(np.zeros((), np.int8))
             return self.emit(Call(get_op("dequantize"), [codes, scales, zero], {"axis": 1}))

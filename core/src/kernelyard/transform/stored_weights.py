@@ -1,8 +1,8 @@
-"""Weights of few bits, whatever the operators that decode them are: integers, scales, zero points.
+"""Integers, scales and zero points of quantized weights, whatever operators dequantize them.
 
-What decodes a weight reads constants alone. It is evaluated: for the stored numbers, which gives the weights, and for
-stored numbers that are all 0 and all 1, which gives the zero point and the scale of each. So one home serves all
-spellings, those of importers included.
+A dequantization reads constants alone. It is evaluated: for the stored integers, which gives the weights, and for
+integers that are all 0 and all 1, which gives the zero point and the scale of each. So one home serves all forms of
+dequantization, those of importers included.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What ACME can do: a matrix product, then a constant bias, then relu, the last two where they are there."""
+"""Patterns of ACME: matmul with an optional constant bias and an optional relu."""
 
 from kernelyard.plugins.api import Accept, Decline, FusionPattern, is_const, is_op, wildcard
 
@@ -9,7 +9,7 @@ def check(match):
 
 
 def attributes(match):
-    """What codegen must know about a match: kept with the composite, so that nothing is read from a name."""
+    """Return the composite's attributes, from which codegen reads what to call: nothing is read from a name."""
     return {"kernel": "linear", "arguments": {"activation": "relu" if match.call.op_name == "nn.relu" else "none"}}
 
 

@@ -32,7 +32,7 @@ from kernelyard_cublas.problem import KERNEL, ROLES, TF32, Attributes
 from kernelyard_cublas.reading import read_call
 from kernelyard_cublas.runtime import CublasRuntime
 from kernelyard_cublas.type_table import REFUSABLE
-from kernelyard_cuda import driver as cuda_driver
+from kernelyard_cuda import driver_api as cuda_driver
 
 OPTIONS = ("approximate_gelu", "tf32", "tune")
 

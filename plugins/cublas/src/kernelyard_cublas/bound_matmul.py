@@ -8,7 +8,7 @@ from kernelyard_cublas.algorithms import Algorithms, timed
 from kernelyard_cublas.descriptors import POINTERS, Descriptors
 from kernelyard_cublas.lt_api import Addresses, Heuristic, LtApi, MatmulCall, Run
 from kernelyard_cublas.problem import Problem
-from kernelyard_cuda.driver import CudaDriver
+from kernelyard_cuda.driver_api import CudaDriver
 
 
 class BoundMatmul:

@@ -20,7 +20,7 @@ def _cast(operand: Pattern) -> Pattern:
     return is_op("astype")(operand)
 
 
-def _turned(operand: Pattern) -> Pattern:
+def _transposed(operand: Pattern) -> Pattern:
     return is_op("permute_dims")(operand).has_attr(axes=templates.swaps_last_two)
 
 
@@ -31,7 +31,7 @@ def _operand(name: str, transposed: bool) -> Pattern:
     """
     stored = wildcard().capture(name)
     if transposed:
-        return _cast(_turned(stored)) | _turned(_cast(stored)) | _turned(stored)
+        return _cast(_transposed(stored)) | _transposed(_cast(stored)) | _transposed(stored)
     return _cast(stored) | stored
 
 

@@ -73,7 +73,7 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Problem:
-    """D = epilogue(alpha * op(A) @ op(B) + beta * C), of matrices whose columns lie side by side."""
+    """D = epilogue(alpha * op(A) @ op(B) + beta * C), of column-major matrices."""
 
     a: Matrix
     b: Matrix

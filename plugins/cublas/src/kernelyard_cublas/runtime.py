@@ -35,7 +35,7 @@ from kernelyard_cublas.bound_matmul import BoundMatmul
 from kernelyard_cublas.lt_api import LtApi
 from kernelyard_cublas.problem import KERNEL, ROLES, Problem, problem_of, read_attributes
 from kernelyard_cublas.type_table import FP8_CAPABILITY
-from kernelyard_cuda.driver import CudaDriver, require_cuda
+from kernelyard_cuda.driver_api import CudaDriver, require_cuda
 
 
 @cache

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from ctypes import POINTER, c_float, c_uint, c_void_p
 
 from kernelyard.errors import ExecutionError
-from kernelyard_cuda.driver import DRIVER
+from kernelyard_cuda.driver_api import DRIVER
 
 WARM_UP = 3
 ROUNDS = 3

@@ -1,1 +1,1 @@
-"""CUDA support shared by plugins for NVIDIA's GPUs: driver, libraries, compilers."""
+"""CUDA support shared by plugins for NVIDIA GPUs: an abstract driver, libraries, compilers."""

@@ -22,7 +22,7 @@ from kernelyard.runtime.abi.spec import corrupted
 from kernelyard.runtime.artifact import elf
 from kernelyard.runtime.modules.extern_library import SYMBOL
 from kernelyard.runtime.modules.packed_module import pack_module, unpack_module
-from kernelyard_cuda.driver import Argument, CudaDriver, Grid, Image, LoadedKernels, require_cuda
+from kernelyard_cuda.driver_api import Argument, CudaDriver, Grid, Image, LoadedKernels, require_cuda
 
 KIND = "cuda_kernels"
 SCHEMA = 1
@@ -33,7 +33,7 @@ THREADS = 256
 class CudaKernels(RuntimeModule):
     """Kernels of a cubin by symbol, compiled for GPUs of `arch` ("sm_90").
 
-    source: the CUDA text that it was compiled from, for the emulator; it may be missing. It can be made, saved and
+    source: the CUDA source that it was compiled from, for the emulator; it may be missing. It can be made, saved and
     loaded anywhere. Raises: ArtifactCorruptedError for what is no C identifier, or no arch.
     """
 

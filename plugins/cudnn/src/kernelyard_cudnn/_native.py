@@ -14,7 +14,7 @@ from types import ModuleType
 
 from kernelyard.errors import BackendUnavailableError, ToolchainError
 from kernelyard_cuda import nvrtc
-from kernelyard_cuda.driver import DRIVER
+from kernelyard_cuda.driver_api import DRIVER
 from kernelyard_cuda.libraries import CUBLASLT, CUDNN, MAJORS, NVRTC, CudaLibrary, major_in_use, usable
 
 FRONTEND, MODULE = "nvidia-cudnn-frontend", "cudnn"

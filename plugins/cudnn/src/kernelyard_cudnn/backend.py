@@ -29,7 +29,7 @@ from kernelyard.plugins.api import (
     Unavailable,
 )
 from kernelyard.runtime.api import RuntimeModule
-from kernelyard_cuda import driver as cuda_driver
+from kernelyard_cuda import driver_api as cuda_driver
 from kernelyard_cudnn import _native
 from kernelyard_cudnn.ahead import with_plans
 from kernelyard_cudnn.checks import FLOAT8, HALVES, Checks

@@ -209,10 +209,10 @@ def _check_lengths(lengths: Expr, scores: Shape) -> None:
 def _check_bottom_right(read: ReadAttention, scores: Shape) -> None:
     rows, columns = scores[2:]
     if read.bias is not None or read.lengths is not None:
-        raise Refusal("attribute", "a causal mask from the end together with a bias or with lengths")
+        raise Refusal("attribute", "a bottom-right causal mask together with a bias or with lengths")
     if rows != 1 and dims.maximum(rows, columns) != columns:
         found = f"{rows} queries and {columns} keys"
-        raise Refusal("attribute", f"a causal mask from the end: {found}, where there may be more queries than keys")
+        raise Refusal("attribute", f"a bottom-right causal mask: {found}, where there may be more queries than keys")
 
 
 # --- norms ------------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import numpy as np
 
 from kernelyard.errors import DeviceError, ExecutionError
 from kernelyard.runtime.api import LRU, DiskCache
-from kernelyard_cuda.driver import CudaDriver
+from kernelyard_cuda.driver_api import CudaDriver
 from kernelyard_cudnn import planning
 from kernelyard_cudnn._native import load
 from kernelyard_cudnn.blobs import read_blob

@@ -9,7 +9,7 @@ Orders are those of `kernelyard_cudnn.layout`, over the axes that cuDNN knows: (
 
 A stage: mode, parameters; where it has an operand: its role, and the order of the result's axes as the operand, whose
 axes are the last of these, has them. A view: role, order, begin (elements before the first one) and size (of a row that
-it takes of the last axis; or heads, size where that row is taken apart).
+it takes of the last axis; or heads, size where that row is split into heads).
 """
 
 from __future__ import annotations

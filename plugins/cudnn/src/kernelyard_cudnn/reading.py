@@ -84,7 +84,7 @@ class ReadConvolution:
 
 @dataclass(frozen=True)
 class View:
-    """Queries, keys or values: a tensor, or columns of its last axis; heads and size: that row taken apart."""
+    """Queries, keys or values: a tensor, or columns of its last axis; heads and size: that row split into heads."""
 
     stored: Expr
     order: Ints

@@ -24,7 +24,7 @@ from kernelyard.runtime.api import (
     corrupted,
     nbytes_of,
 )
-from kernelyard_cuda.driver import CudaDriver, require_cuda
+from kernelyard_cuda.driver_api import CudaDriver, require_cuda
 from kernelyard_cudnn.emulation import EmulatedPlan
 from kernelyard_cudnn.lowering import LOWERINGS, Lowered, Shaped, lower
 

@@ -35,7 +35,7 @@ from kernelyard.runtime.api import RuntimeModule
 from kernelyard_cutlass import compiler
 from kernelyard_cutlass.candidates import kernels_of
 from kernelyard_cutlass.code import Code
-from kernelyard_cutlass.description import DECODED, NUMBER, Settings
+from kernelyard_cutlass.description import DEQUANTIZED, NUMBER, Settings
 from kernelyard_cutlass.kernels import Kernel
 from kernelyard_cutlass.patterns import fusion_patterns
 from kernelyard_cutlass.runtime import CutlassModule
@@ -84,7 +84,7 @@ def _stored(role: str, operand: Expr, composite: Function, call: Call) -> list[t
         return [("rhs", _constant(operand, lambda data: data.swapaxes(-1, -2)))]
     if role == "encoded":
         return []
-    if role == DECODED:
+    if role == DEQUANTIZED:
         bound = {binding.var: binding.value for binding in composite.bindings}
         weight = weight_of(operand, captured_operands(composite)["encoded"], lambda expr: bound.get(expr, expr))  # pyright: ignore[reportArgumentType, reportCallIssue]
         if isinstance(weight, str):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from kernelyard.runtime.api import Fields, corrupted, find_section, read_json, write_json
-from kernelyard_cuda.driver import Image
+from kernelyard_cuda.driver_api import Image
 from kernelyard_cuda.kernels import ARCH
 from kernelyard_cutlass.kernels import Kernel, entry_of, read_kernel, to_json
 

@@ -28,14 +28,14 @@ def describe_conv2d(match: Match, settings: Settings) -> Description | Decline:
     if isinstance(behind, Decline):
         return behind
     batch, height, width, _ = match["image"].tensor_type.shape
-    turned = "turned" in match.captures
-    is_packed = isinstance(match["weight"], Constant) and not turned
+    transposed = "transposed" in match.captures
+    is_packed = isinstance(match["weight"], Constant) and not transposed
     roles = {"data": "x", "weight": "weight_first" if is_packed else "weight", **behind.roles}
     arguments = {
         "padding": call.attrs["padding"][:2],
         "strides": call.attrs["strides"],
         "dilation": call.attrs["dilation"],
-        "weight_channels_first": not (turned or is_packed),
+        "weight_channels_first": not (transposed or is_packed),
         "tune": settings.tune,
     }
     is_short = all(isinstance(taps, int) and taps <= MOST_TAPS for taps in window)
@@ -52,7 +52,7 @@ def describe_conv2d(match: Match, settings: Settings) -> Description | Decline:
         "final": behind.epilogue.final,
         "problem": (batch * height * width, filters, dims.product(weight.shape[1:]), 1),
         "algorithm": "kOptimized" if is_short else "kAnalytic",
-        "transposes": not (turned or is_packed),
+        "transposes": not (transposed or is_packed),
         "archs": settings.archs,
         "tune": settings.tune,
     }

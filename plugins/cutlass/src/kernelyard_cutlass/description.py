@@ -29,7 +29,9 @@ _HARD_SWISH = {"alpha": 1 / 6, "beta": 0.5}  # the only one that CUTLASS has
 
 
 NUMBER = "_number"  # behind a role: a constant of one number, which codegen spreads to a row
-DECODED = "decoded"  # the role of a weight that codegen dequantizes: the one operand that is inside of the composite
+DEQUANTIZED = (
+    "decoded"  # the role of a weight that codegen dequantizes: the one operand that is inside of the composite
+)
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,7 @@ def check_dtypes(operands: Sequence[Expr], allowed: Sequence[str] = FLOATS) -> D
 def check_outside(match: Match, description: Description) -> Decline | None:
     """Return None where all operands come from outside: a residual made of the matmul itself is there too late."""
     for capture, role in description.roles.items():
-        if match[capture] in match.members and role != DECODED:
+        if match[capture] in match.members and role != DEQUANTIZED:
             return Decline("operand", f"the {role} is computed inside of the group", match[capture])
     return None
 

@@ -19,7 +19,7 @@ import numpy as np
 from kernelyard import dtypes
 from kernelyard.errors import ExecutionError
 from kernelyard.runtime.api import array_at
-from kernelyard_cuda.driver import Argument, Launch
+from kernelyard_cuda.driver_api import Argument, Launch
 from kernelyard_cutlass.arithmetic import F32, Array, finished, multiplied, store
 from kernelyard_cutlass.epilogue import NONE
 from kernelyard_cutlass.kernels import (
@@ -300,11 +300,11 @@ def _weights(kernel: DequantizeKernel, given: Arguments) -> tuple[Array, Array]:
 
 
 def _dequantize(kernel: DequantizeKernel, given: Arguments) -> None:
-    given.aligned(8, kernel.dtype, "decoded")
+    given.aligned(8, kernel.dtype, "dequantized")
     stored, scales = _weights(kernel, given)
-    decoded = given.view("decoded", kernel.dtype, (given["n"] * given["k"],))
+    dequantized = given.view("dequantized", kernel.dtype, (given["n"] * given["k"],))
     reached = given.blocks[0] * kernel.threads * RUN
-    store(decoded[:reached], (stored * scales).reshape(-1)[:reached])
+    store(dequantized[:reached], (stored * scales).reshape(-1)[:reached])
 
 
 def _decode_rows(kernel: DecodeRowsKernel, given: Arguments) -> None:

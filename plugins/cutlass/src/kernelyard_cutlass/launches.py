@@ -14,7 +14,7 @@ from typing import Any
 from kernelyard import dtypes
 from kernelyard.errors import ExecutionError
 from kernelyard.runtime.api import BoundTensor, Fields, align
-from kernelyard_cuda.driver import Argument
+from kernelyard_cuda.driver_api import Argument
 from kernelyard_cutlass.kernels import (
     AttentionKernel,
     Conv2dKernel,
@@ -43,7 +43,7 @@ _PARAMETERS = {
     """,
     "norm": "columns x gamma beta y epsilon",
     "decode_rows": "m n k group a weights scales bias residual d ld_residual",
-    "dequantize": "n k group weights scales decoded",
+    "dequantize": "n k group weights scales dequantized",
     "transpose": "rows columns x y",
     "pad": "rows columns wide x y",
 }
@@ -188,7 +188,7 @@ def _behind(tensor: BoundTensor, elements: int) -> BoundTensor:
     return BoundTensor(tensor.address + elements * itemsize, (math.prod(tensor.shape) - elements,), tensor.dtype)
 
 
-# --- weights of few bits ----------------------------------------------------------------------------------------------
+# --- weight-only quantization -----------------------------------------------------------------------------------------
 def decode_matmul(call: Call) -> list[Step]:
     """Return a matmul with weights of 8 or 4 bits: dequantized in registers for few rows, else into memory."""
     lhs, scales = call["lhs"], call["scales"]
@@ -206,10 +206,10 @@ def decode_matmul(call: Call) -> list[Step]:
         return [PlannedLaunch(few, blocks(math.ceil(n / columns), math.ceil(m / few.rows)), given)]
     decoder: DequantizeKernel = call.kernels["dequantize"][0]
     nbytes = n * k * dtypes.itemsize(lhs.dtype)
-    decoded = BoundTensor(call.workspace(nbytes), (n, k), lhs.dtype)
-    given = arguments("dequantize", n=n, k=k, group=group, weights=weights, scales=scales, decoded=decoded)
+    dequantized = BoundTensor(call.workspace(nbytes), (n, k), lhs.dtype)
+    given = arguments("dequantize", n=n, k=k, group=group, weights=weights, scales=scales, dequantized=dequantized)
     first = PlannedLaunch(decoder, blocks(math.ceil(n * k / (decoder.threads * RUN))), given)
-    return [first, product(call, lhs, decoded, column_major=True)]
+    return [first, product(call, lhs, dequantized, column_major=True)]
 
 
 # --- convolutions -----------------------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ from kernelyard_cutlass.description import (
 )
 from kernelyard_cutlass.norms import describe_norm
 from kernelyard_cutlass.products import describe_int8_matmul, describe_matmul
-from kernelyard_cutlass.weights import decoded_weight, describe_decode_matmul
+from kernelyard_cutlass.weights import dequantized_weight, describe_decode_matmul
 
 
 def fusion_patterns(settings: Settings) -> list[FusionPattern]:
@@ -97,26 +97,26 @@ def _int8_matmul() -> Pattern:
     def wide(x: Pattern) -> Pattern:
         return is_op("astype")(x).has_attr(dtype="int32")
 
-    def turned(x: Pattern) -> Pattern:
-        return is_op("permute_dims")(x).has_attr(axes=templates.swaps_last_two).capture("turned")
+    def transposed(x: Pattern) -> Pattern:
+        return is_op("permute_dims")(x).has_attr(axes=templates.swaps_last_two).capture("transposed")
 
     lhs, rhs = (wildcard().has_dtype("int8").capture(name) for name in ("lhs", "rhs"))
-    right = turned(wide(rhs)) | wide(turned(rhs)) | wide(rhs)
+    right = transposed(wide(rhs)) | wide(transposed(rhs)) | wide(rhs)
     return is_op("matmul")(wide(lhs), right).capture("root")
 
 
 def _decode_matmul() -> Pattern:
-    decoded = decoded_weight()
-    turned = is_op("permute_dims")(decoded).has_attr(axes=templates.swaps_last_two)
-    return is_op("matmul")(wildcard().capture("lhs"), (turned | decoded).capture("rhs")).capture("root")
+    weight = dequantized_weight()
+    transposed = is_op("permute_dims")(weight).has_attr(axes=templates.swaps_last_two)
+    return is_op("matmul")(wildcard().capture("lhs"), (transposed | weight).capture("rhs")).capture("root")
 
 
 def _conv2d() -> Pattern:
     """Return a convolution as `ConvertLayout` writes it; weights may be stored with their channels last as well."""
     data = is_op("permute_dims")(wildcard().capture("data")).has_attr(axes=to_first(4))
     weight = wildcard().capture("weight")
-    turned = is_op("permute_dims")(weight).has_attr(axes=to_first(4)).capture("turned")
-    convolution = is_op("nn.conv2d")(data, turned | weight).capture("root")
+    transposed = is_op("permute_dims")(weight).has_attr(axes=to_first(4)).capture("transposed")
+    convolution = is_op("nn.conv2d")(data, transposed | weight).capture("root")
     return is_op("permute_dims")(convolution).has_attr(axes=to_last(4)).capture("image")
 
 

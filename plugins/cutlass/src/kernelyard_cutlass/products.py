@@ -70,13 +70,13 @@ def describe_int8_matmul(match: Match, settings: Settings) -> Description | Decl
         return gemm
     if alignment_of(gemm.inner, "int8") < LEAST_BYTE_ALIGNMENT:
         return Decline("alignment", f"the contraction size of int8 is {gemm.inner}; a multiple of 4 is needed")
-    is_turned = "turned" in match.captures
-    if not is_turned and not isinstance(match["rhs"], Constant):
+    is_transposed = "transposed" in match.captures
+    if not is_transposed and not isinstance(match["rhs"], Constant):
         message = "the right operand is row-major, but int8 must be contiguous along the contraction axis"
         return Decline("layout", f"{message}: transpose it, or make it a constant", match["rhs"])
     behind = following(match, match["root"].tensor_type.shape)
     if isinstance(behind, Decline):
         return behind
-    roles = {"lhs": "lhs", "rhs": "rhs" if is_turned else "rhs_rows", **behind.roles}
+    roles = {"lhs": "lhs", "rhs": "rhs" if is_transposed else "rhs_rows", **behind.roles}
     choices = gemm_choices(match, gemm, True, behind.epilogue, settings)
     return Description("gemm", roles, {"column_major": True, "tune": settings.tune}, choices)

@@ -22,7 +22,7 @@ from kernelyard.runtime.api import (
     corrupted,
     read_json,
 )
-from kernelyard_cuda.driver import CudaDriver, Grid, Launch, LoadedKernels, require_cuda
+from kernelyard_cuda.driver_api import CudaDriver, Grid, Launch, LoadedKernels, require_cuda
 from kernelyard_cutlass import tune
 from kernelyard_cutlass.code import Code, pack, unpack
 from kernelyard_cutlass.emulation import EmulatedLaunch

@@ -1,8 +1,8 @@
-"""Weights of few bits: recognising how they are dequantized, whatever it is spelled like, and packing them.
+"""Weight-only quantization: match a dequantization, whatever its operators, and pack the integers.
 
-What dequantizes a weight here reads constants alone. It is evaluated: for the stored numbers, which gives the weight,
-and for ones, which gives the scale of each element where it is a product; whether it is one is seen by multiplying.
-So one home serves all spellings.
+A dequantization here reads constants alone. It is evaluated: for the stored integers, which gives the weight, and for
+ones, which gives the scale of each element where it is a product; whether it is one is seen by multiplying. So one home
+serves all forms.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ import numpy as np
 
 from kernelyard.plugins.api import Call, Constant, Decline, Expr, Match, Op, Pattern, is_const, is_op
 from kernelyard.runtime.api import LRU
-from kernelyard_cutlass.description import DECODED, Description, Settings, check_dtypes, following
+from kernelyard_cutlass.description import DEQUANTIZED, Description, Settings, check_dtypes, following
 from kernelyard_cutlass.launches import RUN
 from kernelyard_cutlass.products import checked_gemm, gemm_choices
 
 MOST_WEIGHTS = 8
 LEAST_HALF, MOST_HALF = -8, 7
-_WEIGHTS: LRU[object, DecodedWeight | str] = LRU(MOST_WEIGHTS)
+_WEIGHTS: LRU[object, QuantizedWeight | str] = LRU(MOST_WEIGHTS)
 
 Values = Callable[[Expr], Expr]
 
 
-def decoded_weight() -> Pattern:
-    """Stored integers, a constant "encoded", times constant scales, in the spellings of models and importers."""
+def dequantized_weight() -> Pattern:
+    """Stored integers, a constant "encoded", times constant scales, in the forms of models and importers."""
     stored = is_const().has_dtype("int8").capture("encoded")
     wide = _upto(stored, 2, "astype", least=1)
     scales = _upto(is_const(), 4, "reshape", "broadcast_to", "astype")
-    spelled = _upto(is_op("multiply")(wide, scales), 2, "reshape", "astype")
+    decomposed = _upto(is_op("multiply")(wide, scales), 2, "reshape", "astype")
     named = is_op("dequantize")(stored, is_const(), is_const())
-    return spelled | _upto(named, 1, "reshape")
+    return decomposed | _upto(named, 1, "reshape")
 
 
 def _upto(pattern: Pattern, count: int, *ops: str, least: int = 0) -> Pattern:
@@ -46,7 +46,7 @@ def _upto(pattern: Pattern, count: int, *ops: str, least: int = 0) -> Pattern:
 
 
 @dataclass(frozen=True, eq=False)
-class DecodedWeight:
+class QuantizedWeight:
     """Integers (N, K) column by column, and the scales (K / group, N)."""
 
     stored: np.ndarray
@@ -85,26 +85,26 @@ def describe_decode_matmul(match: Match, settings: Settings) -> Description | De
         )
     choices = gemm_choices(match, gemm, True, behind.epilogue, settings)
     choices = {**choices, "family": "decode", "bits": weight.bits}
-    roles = {"lhs": "lhs", "rhs": DECODED, "encoded": "encoded", **behind.roles}
+    roles = {"lhs": "lhs", "rhs": DEQUANTIZED, "encoded": "encoded", **behind.roles}
     return Description("decode_matmul", roles, {"tune": settings.tune}, choices)
 
 
-def weight_of(rhs: Expr, encoded: Expr, values: Values) -> DecodedWeight | str:
+def weight_of(rhs: Expr, encoded: Expr, values: Values) -> QuantizedWeight | str:
     """Return the weight that `rhs` (K, N) dequantizes from the constant `encoded`, or why it is none.
 
     values: what a variable is bound to.
     """
     key = _key(rhs, values)
-    return _WEIGHTS.get_or_make(key, lambda: _decode(rhs, encoded, values))
+    return _WEIGHTS.get_or_make(key, lambda: _quantized_weight(rhs, encoded, values))
 
 
-def _decode(rhs: Expr, encoded: Expr, values: Values) -> DecodedWeight | str:
+def _quantized_weight(rhs: Expr, encoded: Expr, values: Values) -> QuantizedWeight | str:
     assert isinstance(encoded, Constant)
 
-    def decoded(stored: np.ndarray) -> np.ndarray:
+    def dequantized(stored: np.ndarray) -> np.ndarray:
         return _evaluate(rhs, encoded, stored, values).astype(np.float32).T
 
-    each, weight = decoded(np.ones_like(encoded.data)), decoded(encoded.data)
+    each, weight = dequantized(np.ones_like(encoded.data)), dequantized(encoded.data)
     if weight.shape[1] % RUN:
         return f"the contraction size is {weight.shape[1]}; a multiple of {RUN} is needed"
     with np.errstate(all="ignore"):
@@ -115,7 +115,7 @@ def _decode(rhs: Expr, encoded: Expr, values: Values) -> DecodedWeight | str:
     group = _group(each)
     if group is None:
         return f"fewer than {RUN} contiguous elements share a scale"
-    return DecodedWeight(stored.astype(np.int8), np.ascontiguousarray(each[:, ::group].T))
+    return QuantizedWeight(stored.astype(np.int8), np.ascontiguousarray(each[:, ::group].T))
 
 
 def _group(each: np.ndarray) -> int | None:

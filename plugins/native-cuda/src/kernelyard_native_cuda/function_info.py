@@ -11,7 +11,7 @@ from kernelyard import dims
 from kernelyard.dims import Dim
 from kernelyard.errors import ExecutionError
 from kernelyard.runtime.api import Fields, TensorSpec, align, corrupted, read_dim
-from kernelyard_cuda.driver import Argument, Grid
+from kernelyard_cuda.driver_api import Argument, Grid
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 MOST_BLOCKS = ((1 << 31) - 1, 65535, 65535)  # along x, y and z

@@ -1,4 +1,4 @@
-"""NativeCudaGenerator: loop-level functions -> CUDA text -> cubins."""
+"""NativeCudaGenerator: loop-level functions -> CUDA source -> cubins."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class NativeCudaGenerator(CodeGenerator):
 
 
 def _cubins(source: str, archs: Sequence[str]) -> dict[str, bytes]:
-    """Return the code for each architecture, compiled side by side; none without a compiler."""
+    """Return the cubin for each architecture, compiled in parallel; none without a compiler."""
     compiler = find_kernel_compiler() if archs else None
     if compiler is None:
         return {}

@@ -1,4 +1,4 @@
-"""The runtime half: CUDA text and cubins are loaded on a device, and bound to its memory."""
+"""The runtime half: CUDA source and cubins are loaded on a device, and bound to its memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kernelyard.runtime.api import (
     split_code,
     unpack_module,
 )
-from kernelyard_cuda.driver import Argument, CudaDriver, Image, Launch, LoadedKernels, require_cuda
+from kernelyard_cuda.driver_api import Argument, CudaDriver, Image, Launch, LoadedKernels, require_cuda
 from kernelyard_native_cuda.function_info import FunctionInfo, LaunchInfo, arguments, read_function_info
 
 KIND = "native-cuda"
@@ -28,7 +28,7 @@ _MAGIC = b"KYNCUDA1"
 
 
 class NativeCudaModule(BindableModule):
-    """Functions as kernels in CUDA text, and as cubins for the GPUs that they were compiled for."""
+    """Functions as kernels in CUDA source, and as cubins for the GPUs that they were compiled for."""
 
     kind: ClassVar[str] = KIND
     device_kind: ClassVar[str] = "cuda"
@@ -140,4 +140,4 @@ def _text(data: bytes) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError as error:
-        raise corrupted(KIND, str(error), "CUDA text") from error
+        raise corrupted(KIND, str(error), "CUDA source") from error

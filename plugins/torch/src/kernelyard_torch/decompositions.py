@@ -15,7 +15,7 @@ from kernelyard_torch import converters, registry
 
 converters.load()  # which says what has a converter
 Table = dict[Any, Callable[..., Any]]
-# Not of torch's core set, and not taken apart by itself either.
+# Not of torch's core set, and not decomposed by default either.
 FURTHER = (
     torch.ops.aten.bucketize.Tensor,
     torch.ops.aten.copysign.Tensor,

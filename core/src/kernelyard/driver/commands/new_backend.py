@@ -80,11 +80,11 @@ def template() -> Path:
 
 
 def _words(name: str) -> dict[str, str]:
-    """Map the template's names to those of the new backend: package, upper case, class names, plain."""
+    """Map the template's names to those of the new backend: package, in prose, class names, plain."""
     package = name.replace("-", "_")
     return {
         f"kernelyard_{TEMPLATE_NAME}": f"kernelyard_{package}",
-        TEMPLATE_NAME.upper(): name.upper(),
+        TEMPLATE_NAME.upper(): name,
         TEMPLATE_NAME.capitalize(): "".join(word.capitalize() for word in name.split("-")),
         TEMPLATE_NAME: name,
     }

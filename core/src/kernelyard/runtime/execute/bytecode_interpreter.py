@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kernelyard.errors import ExecutionError, KernelyardError
-from kernelyard.runtime.abi.shapes import SymbolSolver, stacked
+from kernelyard.runtime.abi.solve_symbols import SymbolSolver, stacked
 from kernelyard.runtime.abi.spec import TensorSpec
 from kernelyard.runtime.execute.program_runner import MAX_PLANS, ProgramRunner
 from kernelyard.runtime.lru import LRU

@@ -1,4 +1,4 @@
-"""Sizes of an entry function in C: solved from shapes as `kernelyard.runtime.abi.shapes` does, checked, evaluated."""
+"""Sizes of an entry function in C: symbols solved as in `kernelyard.runtime.abi.solve_symbols`, checked, evaluated."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import numpy as np
 from kernelyard.errors import InputShapeError, InputTypeError
 from kernelyard.runtime.abi import memory
 from kernelyard.runtime.abi.module import BindContext, BoundCall, BoundTensor, RuntimeModule
-from kernelyard.runtime.abi.shapes import solve_symbols
+from kernelyard.runtime.abi.solve_symbols import solve_symbols
 from kernelyard.runtime.abi.spec import Signature
 from kernelyard.runtime.abi.threads import default_threads
 from kernelyard.runtime.device.tensor import as_array

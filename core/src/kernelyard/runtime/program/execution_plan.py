@@ -8,7 +8,7 @@ from types import MappingProxyType
 from kernelyard import dims
 from kernelyard.errors import ShapeError
 from kernelyard.runtime.abi import memory
-from kernelyard.runtime.abi.shapes import DimValues, solve_symbols
+from kernelyard.runtime.abi.solve_symbols import DimValues, solve_symbols
 from kernelyard.runtime.program.memory_plan import Lifetime, plan_memory
 from kernelyard.runtime.program.program import Program
 

@@ -1,4 +1,4 @@
-// D = activation(A @ decoded weights + bias), combined with a residual, for few rows: what takes time is reading the
+// D = activation(A @ dequantized weights + bias), combined with a residual, for few rows: what takes time is reading the
 // weights, once. They are stored in KY_BITS bits, column by column (N, K), with a scale for every `group` of a column's
 // elements (K / group, N). A warp for each column; KY_ROWS rows at a time.
 #include <cuda/std/cstdint>
@@ -10,7 +10,7 @@
 #include "cutlass/numeric_conversion.h"
 #include "cutlass/numeric_types.h"
 
-constexpr int kRun = 16;  // elements that a lane decodes at a time; they are of one group
+constexpr int kRun = 16;  // elements that a lane dequantizes at a time; they are of one group
 using Stored = cutlass::AlignedArray<KY_WEIGHT, kRun>;
 using Half = cutlass::AlignedArray<KY_INPUT, 16 / sizeof(KY_INPUT)>;
 

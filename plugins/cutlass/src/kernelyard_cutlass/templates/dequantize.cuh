@@ -10,19 +10,19 @@
 
 constexpr int kRun = 16;
 using Stored = cutlass::AlignedArray<KY_WEIGHT, kRun>;
-using Decoded = cutlass::AlignedArray<KY_INPUT, kRun>;
+using Dequantized = cutlass::AlignedArray<KY_INPUT, kRun>;
 
 extern "C" __global__ void __launch_bounds__(KY_THREADS) KY_ENTRY(
-    long long n, long long k, long long group, char* weights, KY_INPUT* scales, KY_INPUT* decoded) {
+    long long n, long long k, long long group, char* weights, KY_INPUT* scales, KY_INPUT* dequantized) {
   long long const at = (blockIdx.x * (long long)KY_THREADS + threadIdx.x) * kRun;
   if (at >= n * k) return;
   long long const column = at / k, i = at % k;
   Stored stored = *reinterpret_cast<Stored const*>(weights + at * KY_BITS / 8);
   cutlass::Array<KY_INPUT, kRun> whole = cutlass::NumericArrayConverter<KY_INPUT, KY_WEIGHT, kRun>()(stored);
   float const scale = float(scales[i / group * n + column]);
-  Decoded result;
+  Dequantized result;
   for (int j = 0; j < kRun; ++j) result[j] = KY_INPUT(float(whole[j]) * scale);
-  *reinterpret_cast<Decoded*>(decoded + at) = result;
+  *reinterpret_cast<Dequantized*>(dequantized + at) = result;
 }
 
 extern "C" __device__ const int ky_threads = KY_THREADS;

@@ -85,7 +85,7 @@ def _computed(operands: list[Value], epsilon: float, graph: Lowering) -> tuple[V
 
 BATCH_NORM = PrimitiveKind(
     node="batch_norm",
-    summary="over axis 1, statistics that are no constants; constant ones are folded by the core",
+    summary="over axis 1, non-constant statistics; constant ones are folded by the core",
     ops=("nn.batch_norm",),
     operands=("x", *STATISTICS),
     attributes=lambda group: {"epsilon": group.anchor.attrs["epsilon"]},

@@ -74,7 +74,7 @@ def _concat_order(operands: list[Value], axis: int) -> Shape:
     order = _common_order(operands)
     inner = math.prod(operands[0].shape[other] for other in order[order.index(axis) + 1 :])
     if inner * itemsize(operands[0].descriptor.dtype) < CACHE_LINE and all(x.shape[axis] == 1 for x in operands):
-        # Whole tensors one after the other; who needs the elements side by side gets a fast transposition.
+        # Whole tensors one after the other; a reader that needs the elements interleaved gets a fast transposition.
         return (axis, *(other for other in order if other != axis))
     return order
 

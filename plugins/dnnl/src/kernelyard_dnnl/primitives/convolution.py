@@ -305,8 +305,8 @@ def _layout_choices(
 CONVOLUTION = PrimitiveKind(
     node="conv",
     summary=(
-        "convolutions: strided, dilated, grouped, depthwise, any padding; weights constant or not; with zeros "
-        "put around by `pad` before, the amounts may be symbolic"
+        "convolutions: strided, dilated, grouped, depthwise, any padding; weights constant or not; a preceding "
+        "`pad` with zeros folded in, of symbolic amounts too"
     ),
     ops=("nn.conv1d", "nn.conv2d", "nn.conv3d"),
     operands=("data", "weight"),

@@ -21,10 +21,10 @@ ACROSS_CHANNELS = 2815
 
 
 def check(lrn: Candidate) -> Refusal | None:
-    """Over an odd number of channels; oneDNN has fast code for the exponent 0.75 alone, as it says itself."""
+    """Require an odd window, as oneDNN does; it has fast code for the exponent 0.75 alone, as it says itself."""
     size = lrn.attrs["size"]
     if size % 2 == 0:
-        return Refusal("attribute", f"lrn over {size} channels; oneDNN's window is symmetric, and its size odd")
+        return Refusal("attribute", f"lrn with a window of {size}; oneDNN's is symmetric, and its size odd")
     return lrn.known("the number of channels", lrn.result.shape[1])
 
 
@@ -43,7 +43,7 @@ def lower_lrn(node: Node, graph: Lowering) -> Value:
 
 LRN = PrimitiveKind(
     node="lrn",
-    summary="over an odd number of channels with the exponent 0.75",
+    summary="across channels, a window of odd size, the exponent 0.75",
     ops=("nn.lrn",),
     operands=("x",),
     attributes=lambda group: dict(group.anchor.attrs),

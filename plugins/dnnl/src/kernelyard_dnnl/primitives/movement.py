@@ -84,8 +84,8 @@ def lower_reshape(node: Node, graph: Lowering) -> Value:
 CAST = PrimitiveKind(
     node="cast",
     summary=(
-        "`astype` between float32 and bfloat16, where a tensor enters or leaves what oneDNN computes; in one "
-        "step with a change of layout"
+        "`astype` between float32 and bfloat16 where a tensor enters or leaves oneDNN primitives; one reorder "
+        "with a change of layout"
     ),
     ops=("astype",),
     operands=("x",),
@@ -109,7 +109,7 @@ REORDER = PrimitiveKind(
 )
 RESHAPE = PrimitiveKind(
     node="reshape",
-    summary="a view between tensors of oneDNN, so that layouts flow through",
+    summary="a view between oneDNN primitives, so that layouts propagate",
     ops=("reshape",),
     operands=("x",),
     check_surroundings=check_view,

@@ -133,7 +133,7 @@ def _layout(descriptor: MemoryDescriptor) -> Layout:
 
 
 def _with_channels_inside(value: Value, graph: Lowering) -> Value:
-    """Return the tensor with the channels of a pixel side by side; rows and pixels may have gaps between them."""
+    """Return the tensor with the channels of a pixel contiguous; rows and pixels may have gaps between them."""
     strides = value.descriptor.strides
     return value if strides is not None and strides[1] == 1 else graph.channels_last(value)
 

@@ -40,7 +40,7 @@ class Kernel(NamedTuple):
 
 
 class Convolution(NamedTuple):
-    """A convolution at known shapes: F(m x m, 3 x 3) of tensors that lie with their channels side by side.
+    """A convolution at known shapes: F(m x m, 3 x 3) of channels-last tensors.
 
     padding: rows above and columns to the left of the image. operands: layouts of the post-ops' operands by number.
     """

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from kernelyard import dtypes
 from kernelyard_llvm.emitter import FunctionEmitter
 from kernelyard_llvm.values import BITS, Value, literal, literal_int
-from kernelyard_native_cpu.codegen import math
 from kernelyard_native_cpu.codegen.elementary import magnitude, power
 from kernelyard_native_cpu.codegen.types import compute_type
+from kernelyard_native_cpu.codegen.unary_functions import UNARY_FUNCTIONS
 
 # operator: (predicate of floats, of signed integers, of unsigned integers and bools)
 _PREDICATES = {
@@ -34,8 +34,8 @@ def constant(value: bool | int | float, dtype: str) -> Value:
 
 def unary(e: FunctionEmitter, op: str, x: Value, dtype: str) -> Value:
     """`op` of a value of a dtype."""
-    if op in math.UNARY:
-        return math.UNARY[op](e, x)
+    if op in UNARY_FUNCTIONS:
+        return UNARY_FUNCTIONS[op](e, x)
     if op in _ROUNDING:
         return e.intrinsic(_ROUNDING[op], x)
     return _UNARY[op](e, x, dtype)

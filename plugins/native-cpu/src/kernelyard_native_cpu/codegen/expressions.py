@@ -174,8 +174,8 @@ class Expressions:
 
         return self._branch(choice, count, read)
 
-    def load_square(self, load: Load, offset: Affine) -> list[Value]:
-        """Return the load at as many consecutive points as there are lanes, where these lie side by side."""
+    def load_transposed(self, load: Load, offset: Affine) -> list[Value]:
+        """Return the load at as many consecutive points as there are lanes, where these are contiguous."""
         assert self.lanes is not None
         step = offset.coefficient(self.lanes.axis)
         assert step is not None
@@ -272,7 +272,7 @@ class Expressions:
 
 
 def _needs_guard(expr: Expr) -> bool:
-    """Return True when the expression loads something: only where it is asked for, the load is safe."""
+    """Return True when the expression has a load, which is safe only where its condition holds."""
     return any(isinstance(e, Load) for e in walk(expr))
 
 

@@ -7,7 +7,7 @@ from functools import lru_cache
 from kernelyard.plugins.codegen_api import Binary, Cast, Const, Expr, ExprRewriter, Simplifier, Unary
 
 _MASK = Const(15, "int32")
-_MOST_NODES = 64  # what decodes four bits is short
+_MOST_NODES = 64  # a dequantization is short
 
 
 @lru_cache(maxsize=1 << 12)

@@ -75,7 +75,7 @@ class GroupWriter:
     def _begin(self, number: int) -> None:
         written = (block.output for block in self.group.stages[number].blocks)
         plan = self.plans[number]
-        kept = plan.square, plan.parts and plan.parts.sums
+        kept = plan.tile_scratch, plan.parts and plan.parts.sums
         self.memory.begin_stage(frozenset((*written, *(buffer for buffer in kept if buffer))))
 
     def _choose(self, versions: Sequence[Plan], run: Callable[[Plan], list[Value]]) -> None:
@@ -153,7 +153,7 @@ class GroupWriter:
         if plan.parts:
             return 0
         is_long = len(loops) == len(flat) > 1 and size_of(flat[-1].count) > _CHUNK
-        return _CHUNK if is_long and not self.group.stages[0].reduce and not plan.turned else 0
+        return _CHUNK if is_long and not self.group.stages[0].reduce and not plan.transposed_axis else 0
 
     def _run_chunk(self, nest: Nest, loop: OuterLoop, number: Value, chunk: int, points: Points) -> None:
         begin = self.e.mul(number, chunk)

@@ -20,9 +20,9 @@ from kernelyard_native_cpu.codegen.threads import entry_function, member
 from kernelyard_native_cpu.kernel_info import GroupInfo, KernelInfo, LocalInfo, entry_symbol
 from kernelyard_native_cpu.machine import Machine
 from kernelyard_native_cpu.schedule.groups import Group, make_groups
+from kernelyard_native_cpu.schedule.interleave_rows import with_interleaved_rows
 from kernelyard_native_cpu.schedule.plan import Plan
 from kernelyard_native_cpu.schedule.rules import make_plan
-from kernelyard_native_cpu.schedule.side_by_side import with_rows_side_by_side
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class _KernelWriter:
     def __init__(self, name: str, function: PrimFunc, machine: Machine, declarations: dict[str, str]) -> None:
         self.symbol = name
         self.name = entry_symbol(name)
-        self.function = function = with_rows_side_by_side(function)
+        self.function = function = with_interleaved_rows(function)
         self.machine = machine
         self.declarations = declarations
         self.groups = make_groups(function)

@@ -14,7 +14,7 @@ from kernelyard_native_cpu.codegen.expressions import Expressions, Lanes
 from kernelyard_native_cpu.codegen.memory import Memory
 from kernelyard_native_cpu.codegen.parts import PartsLoops
 from kernelyard_native_cpu.codegen.reduction import ReductionLoops
-from kernelyard_native_cpu.schedule.loops import is_turned
+from kernelyard_native_cpu.schedule.loops import is_transposed
 from kernelyard_native_cpu.schedule.plan import Panel, Plan
 
 Axes = dict[str, Value]
@@ -124,20 +124,20 @@ class Nest:
         elif self.stage.reduce or self.stage.first.reducer:
             self._reduce(points)
         else:
-            for axes, known in zip(points, self._turned_loads(points), strict=True):
+            for axes, known in zip(points, self._transposed_loads(points), strict=True):
                 self._finish(axes, self.lanes_at(axes), known)
 
-    def _turned_loads(self, points: Points) -> list[dict[Expr, Value]]:
-        """For each point, the loads that a transposed square gives: a row per lane is loaded, a column is a vector."""
+    def _transposed_loads(self, points: Points) -> list[dict[Expr, Value]]:
+        """For each point, the loads that a transposed tile gives: a row per lane is loaded, a column is a vector."""
         plan = self.plan
         known: list[dict[Expr, Value]] = [{} for _ in points]
-        if plan.turned is None or len(points) != plan.lanes or plan.vector is None:
+        if plan.transposed_axis is None or len(points) != plan.lanes or plan.vector is None:
             return known
         first = Expressions(self.memory, points[0], self.lanes_at(points[0]))
         for load in dict.fromkeys(load for block in self.stage.blocks for load in unconditional_loads(block.body)):
             offset = self.memory.offset(load.buffer, load.indices)
-            if is_turned(offset, plan.vector, plan.turned):
-                columns = first.load_square(load, offset)
+            if is_transposed(offset, plan.vector, plan.transposed_axis):
+                columns = first.load_transposed(load, offset)
                 for values, column in zip(known, columns, strict=True):
                     values[load] = column
         return known
@@ -189,8 +189,8 @@ class Nest:
                 expressions = Expressions(self.memory, {**axes, **row}, self.lanes_at(axes))
                 expressions.store(panel.buffer, indices, expressions.value(panel.operand))
 
-        if panel.is_turned:
-            self._pack_turned(panel, indices, points)
+        if panel.is_transposed:
+            self._pack_transposed(panel, indices, points)
         else:
             self._each_row(self.plan.reduce, {}, copy)
         self.memory.packed[panel.operand] = Load(panel.buffer, indices)
@@ -200,7 +200,7 @@ class Nest:
         """Loops over reduced axes, one inside the other."""
         if not names:
             copy(row)
-        elif names[0] in self.plan.written_out:
+        elif names[0] in self.plan.unrolled_axes:
             extent = self._extent(names[0])
             assert isinstance(extent, int)
             for step in range(extent):
@@ -209,8 +209,8 @@ class Nest:
             with self._loop(self._extent(names[0])) as (step, _):
                 self._each_row(names[1:], {**row, names[0]: step}, copy)
 
-    def _pack_turned(self, panel: Panel, indices: tuple[Expr, ...], points: Points) -> None:
-        """Square by square: what a load reads along the reduced axis is transposed in registers."""
+    def _pack_transposed(self, panel: Panel, indices: tuple[Expr, ...], points: Points) -> None:
+        """Pack an operand that is contiguous along the reduced axis: square tiles are transposed in registers."""
         (reduced,), lanes, load = self.plan.reduce, self.plan.lanes, panel.operand
         assert isinstance(load, Load)
         offset = self.memory.offset(load.buffer, load.indices)
@@ -219,15 +219,15 @@ class Nest:
             first = self._at_most(self.e.mul(step, lanes), self._extent(reduced) - lanes)
             for axes in points:
                 here = Expressions(self.memory, {**axes, reduced: first}, self.lanes_at(axes))
-                for n, column in enumerate(here.load_square(load, offset)):
+                for n, column in enumerate(here.load_transposed(load, offset)):
                     at = {**axes, reduced: self.e.add(first, n)}
                     Expressions(self.memory, at, self.lanes_at(axes)).store(panel.buffer, indices, column)
 
     def _reduce(self, points: Points) -> None:
         loops = ReductionLoops(self.memory, self.stage.first, self.plan, self.lanes_at)
         values = loops.run(points)
-        if self.plan.square:
-            self._finish_turned(points, values, self.plan.square)
+        if self.plan.tile_scratch:
+            self._finish_transposed(points, values, self.plan.tile_scratch)
             return
         for axes, value in zip(points, values, strict=True):
             self._finish_reduced(axes, None if self.plan.vector_is_reduced else self.lanes_at(axes), value)
@@ -252,25 +252,25 @@ class Nest:
         self._keep(expressions, self.stage.first, value)
         self._finish(axes, lanes, expressions.known, first_done=True)
 
-    def _finish_turned(self, points: Points, values: Sequence[Value], square: Buffer) -> None:
-        """Finish a tile with lanes along its rows' axis: it is stored, and transposed square by square. Loops keep
-        the code short: what follows the reduction is written once."""
+    def _finish_transposed(self, points: Points, values: Sequence[Value], scratch: Buffer) -> None:
+        """Finish a tile with lanes along its rows' axis: it is stored, and transposed in square parts. Loops keep
+        the code short: what follows the reduction is emitted once."""
         plan, first = self.plan, points[0]
-        vector, turned = str(plan.vector), str(plan.turned)
+        vector, along = str(plan.vector), str(plan.transposed_axis)
         width, height = plan.lanes * plan.unroll, len(points) // plan.unroll
         for n, value in enumerate(values):
-            self.memory.store(square, int_literal(n * plan.lanes), value)
+            self.memory.store(scratch, int_literal(n * plan.lanes), value)
         used = 1 << (height - 1).bit_length()
-        lanes = Lanes(turned, used, int_literal(height) if height < used else None)
+        lanes = Lanes(along, used, int_literal(height) if height < used else None)
 
         with self.e.loop(0, plan.unroll, runs=True) as (column, _):
             start = self.e.mul(column, plan.lanes)
             places = [self.e.add(start, row * width) for row in range(height)]
-            rows = [self.memory.load(square, place, plan.lanes) for place in places]
+            rows = [self.memory.load(scratch, place, plan.lanes) for place in places]
             rows += [rows[0]._replace(ref="poison", depth=0)] * (plan.lanes - height)
             for n, row in enumerate(self.e.transpose(rows)):
-                self.memory.store(square, int_literal(height * width + n * plan.lanes), row)
+                self.memory.store(scratch, int_literal(height * width + n * plan.lanes), row)
             with self.e.loop(0, plan.lanes, runs=True) as (n, _):
                 place = self.e.add(self.e.mul(n, plan.lanes), height * width)
                 at = {**first, vector: self.e.add(first[vector], self.e.add(start, n))}
-                self._finish_reduced(at, lanes, self.memory.load(square, place, used))
+                self._finish_reduced(at, lanes, self.memory.load(scratch, place, used))

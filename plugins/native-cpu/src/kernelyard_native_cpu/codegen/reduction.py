@@ -185,7 +185,7 @@ class ReductionLoops:
 
         def body(i: Value, states: list[State]) -> list[State]:
             inside = [{**axes, name: i} for axes in points]
-            if name not in self.plan.written_out and all(each in self.plan.written_out for each in names[1:]):
+            if name not in self.plan.unrolled_axes and all(each in self.plan.unrolled_axes for each in names[1:]):
                 self._ask_ahead(inside)
             if self.plan.factored is None or name != self.plan.reduce[0]:
                 return self._nested(names[1:], inside, states, innermost)
@@ -194,7 +194,7 @@ class ReductionLoops:
             assert isinstance(self.reducer, Combine), "only sums have factors"
             return [self.reducer.add(*each) for each in zip(inside, states, parts, strict=True)]
 
-        if name in self.plan.written_out:
+        if name in self.plan.unrolled_axes:
             assert isinstance(extent, int)
             for step in range(extent):
                 # It belongs here, so that addresses have it as a displacement: sums with it need no register each.
@@ -235,7 +235,7 @@ class ReductionLoops:
 
     # --- the vector axis is reduced -----------------------------------------------------------------------------------
     def _along_lanes(self, points: Sequence[Axes], states: list[State]) -> list[State]:
-        """Wide steps over several copies of the states, single vectors, and what is left over."""
+        """Emit an unrolled loop over several copies of the states, a loop of single vectors, and the remainder loop."""
         plan = self.plan
         extent, lanes = plan.extents[str(plan.vector)], plan.lanes
         if plan.masked:

@@ -44,9 +44,9 @@ def _sin_and_cos(e: FunctionEmitter, x: Value) -> tuple[Value, Value]:
     sine = e.fma(e.mul(r, z), polynomial(e, z, SIN), r)
     cosine = e.fma(e.mul(z, z), polynomial(e, z, COS), e.fma(z, -0.5, 1.0))
     odd = e.compare("ne", e.binary("and", quadrant, 1), 0)
-    turned = e.compare("ne", e.binary("and", quadrant, 2), 0)
+    negated = e.compare("ne", e.binary("and", quadrant, 2), 0)
     sine, cosine = e.select(odd, cosine, sine), e.select(odd, e.neg(sine), cosine)
-    return e.select(turned, e.neg(sine), sine), e.select(turned, e.neg(cosine), cosine)
+    return e.select(negated, e.neg(sine), sine), e.select(negated, e.neg(cosine), cosine)
 
 
 def _by_double(name: str, formula: Callable[[FunctionEmitter, Value], Value], needs_fma: bool = False) -> Emit:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from kernelyard import dims
 from kernelyard.dims import Dim
 from kernelyard.plugins.codegen_api import Binary, ComputeBlock, Expr, Load, Unary, walk
-from kernelyard_native_cpu.codegen import math
+from kernelyard_native_cpu.codegen.unary_functions import UNARY_FUNCTIONS
 from kernelyard_native_cpu.schedule.plan import Plan
 
 # Nanoseconds on one lane, measured: an operation, a load, and what each point costs besides.
@@ -30,7 +30,7 @@ def nanoseconds(block: ComputeBlock, plan: Plan) -> tuple[Dim, float]:
 def _weight(expr: Expr) -> float:
     if isinstance(expr, Load):
         return 1.0
-    if isinstance(expr, Unary) and expr.op in math.UNARY:
+    if isinstance(expr, Unary) and expr.op in UNARY_FUNCTIONS:
         return _WEIGHT_OF_FUNCTION
     if isinstance(expr, Binary):
         return _WEIGHT_OF_DIVISION if expr.op in ("div", "mod", "fmod", "floordiv", "truncdiv", "pow") else 1.0

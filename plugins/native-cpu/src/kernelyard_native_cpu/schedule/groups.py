@@ -87,7 +87,7 @@ def _share_rows(stages: tuple[Stage, ...], shared: int) -> bool:
 
 
 def _needs_last_for_lanes(stages: tuple[Stage, ...], shared: int) -> bool:
-    """Return True when neighbours lie side by side along the last shared axis, and along no axis inside the rows."""
+    """Return True when loads are contiguous along the last shared axis, and along no axis inside the rows."""
     last, inside = f"s{shared - 1}", False
     found = False
     for stage in stages:

@@ -133,8 +133,8 @@ def _accesses(stage: Stage, private: dict[Buffer, int]) -> list[Access]:
     return found
 
 
-def is_turned(offset: Affine, vector: str, neighbours: str) -> bool:
-    """Return True for a load that would be gathered along one axis and lies side by side along another."""
+def is_transposed(offset: Affine, vector: str, neighbours: str) -> bool:
+    """Return True for a load that would be gathered along one axis and is contiguous along another."""
     step = offset.coefficient(vector)
     far = step is not None and (not isinstance(step, int) or abs(step) > MOST_STRIDE)
     return far and offset.coefficient(neighbours) == 1

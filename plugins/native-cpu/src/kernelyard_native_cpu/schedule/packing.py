@@ -50,7 +50,7 @@ def choose_packings(function: PrimFunc, constants: Collection[int], machine: Mac
 
 
 def _stage_that_multiplies(function: PrimFunc, buffer: Buffer) -> Stage | None:
-    """Return the stage whose sum of products reads a buffer, where no other block does."""
+    """Return the stage whose contraction reads a buffer, where no other block does."""
     stages = [stage for group in make_groups(function) for stage in group.stages]
     readers = [(stage, block) for stage in stages for block in stage.blocks if buffer in block.reads]
     if len(readers) != 1:

@@ -20,15 +20,15 @@ TILES_PER_PANEL = 16
 
 @dataclass(frozen=True)
 class Panel:
-    """An operand of a contraction, copied for one step of the vector axis, so that its rows lie side by side.
+    """An operand of a contraction, packed for one step of the vector axis: its rows are contiguous.
 
     operand: the copied value, a load or what is made of loads; buffer: rows of the reduced axes, each as long as the
-    step. is_turned: the neighbours of a load in memory lie along the reduced axis.
+    step. is_transposed: the load is contiguous along the reduced axis.
     """
 
     operand: Expr
     buffer: Buffer
-    is_turned: bool = False
+    is_transposed: bool = False
 
 
 @dataclass(frozen=True)
@@ -66,12 +66,12 @@ class Plan:
 
     vector: the axis along lanes, None for scalar code; lanes: how many; unroll: vectors of it per step.
     masked: lanes beyond the end of the axis are left out; without it, the last step is moved back to end there.
-    turned: an axis along which memory has the neighbours; squares of it and the vector axis are transposed in
+    transposed_axis: the contiguous axis of memory; square tiles of it and the vector axis are transposed in
       registers: of loads in an elementwise kernel, of results in a reduction (it is the only tile axis then).
     stream: what is prefetched. parts: of the reduced axis (with one tile axis).
-    panel: what is packed before a tile axis is walked. square: where a tile of results lies while it is transposed.
+    panel: what is packed before a tile axis is walked. tile_scratch: holds a tile of results while it is transposed.
     tiles: axes of which several values are computed at once, with how many.
-    written_out: reduced axes of which every step is written by itself. factored: what is summed, where that is split.
+    unrolled_axes: reduced axes that are fully unrolled. factored: what is summed, where that is split.
     least_rows: how long a symbolic tile axis must be for this plan; for_fewer_rows: others, where it is shorter.
     """
 
@@ -83,12 +83,12 @@ class Plan:
     unroll: int = 1
     tiles: tuple[tuple[str, int], ...] = ()
     masked: bool = False
-    turned: str | None = None
+    transposed_axis: str | None = None
     panel: Panel | None = None
-    square: Buffer | None = None
+    tile_scratch: Buffer | None = None
     stream: Stream | None = None
     parts: Parts | None = None
-    written_out: tuple[str, ...] = ()
+    unrolled_axes: tuple[str, ...] = ()
     factored: Factored | None = None
     least_rows: int = 0
     for_fewer_rows: tuple[Plan, ...] = ()
@@ -106,7 +106,7 @@ class Plan:
     @property
     def scratch(self) -> tuple[Buffer, ...]:
         """Buffers of a thread's own."""
-        own = self.panel and self.panel.buffer, self.square, self.parts and self.parts.sums
+        own = self.panel and self.panel.buffer, self.tile_scratch, self.parts and self.parts.sums
         return tuple(buffer for buffer in own if buffer)
 
     def narrowed(self, lanes: int) -> Plan:

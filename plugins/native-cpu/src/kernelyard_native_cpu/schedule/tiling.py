@@ -1,11 +1,11 @@
-"""Tiles of the output of a sum of products that stay in registers."""
+"""Tiles of the output of a contraction that stay in registers."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from kernelyard.plugins.codegen_api import Buffer
-from kernelyard_native_cpu.schedule.loops import Loops, even_parts, is_turned
+from kernelyard_native_cpu.schedule.loops import Loops, even_parts, is_transposed
 from kernelyard_native_cpu.schedule.plan import TYPICAL_EXTENT, Plan, size_of
 
 Tiles = tuple[tuple[str, int], ...]
@@ -70,8 +70,8 @@ def _rows(loops: Loops, axis: str) -> int:
 
 
 def with_tiles(loops: Loops, plan: Plan, tiles: Tiles, width: int) -> Plan:
-    """Return the plan with tiles so many vectors wide, transposed if results lie side by side along their rows' axis in
-    memory, and far apart along the vector axis.
+    """Return the plan with tiles so many vectors wide, transposed if results are contiguous along their rows' axis in
+    memory, and strided along the vector axis.
     """
     plan = replace(plan, tiles=tiles, unroll=width)
     if len(tiles) != 1 or plan.masked or plan.vector is None:
@@ -81,15 +81,15 @@ def with_tiles(loops: Loops, plan: Plan, tiles: Tiles, width: int) -> Plan:
     stores = [access.offset for access in loops.accesses if access.is_store]
     if not isinstance(across, int) or not isinstance(along, int) or not 1 < height <= min(plan.lanes, along):
         return plan
-    if across < plan.lanes * width or not any(is_turned(store, plan.vector, rows) for store in stores):
+    if across < plan.lanes * width or not any(is_transposed(store, plan.vector, rows) for store in stores):
         return plan
     first = loops.stage.first
     if first.body.dtype not in _KEPT_AS_THEY_ARE:
         return plan
-    # The tile as it comes, and one square of it transposed.
+    # The tile as it comes, and one square part of it transposed.
     size = height * width * plan.lanes + plan.lanes * plan.lanes
-    square = Buffer(f"tile of {first.name}", (size,), first.body.dtype, "local")
-    return replace(plan, turned=rows, square=square)
+    scratch = Buffer(f"tile of {first.name}", (size,), first.body.dtype, "local")
+    return replace(plan, transposed_axis=rows, tile_scratch=scratch)
 
 
 def dot_products(loops: Loops, vector: str) -> Tiles:

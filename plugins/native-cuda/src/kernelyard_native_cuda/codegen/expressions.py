@@ -1,4 +1,4 @@
-"""Scalar expressions of loop-level code as CUDA text, for one point."""
+"""Scalar expressions of loop-level code as CUDA source, for one point."""
 
 from __future__ import annotations
 

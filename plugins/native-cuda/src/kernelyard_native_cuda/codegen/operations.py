@@ -1,4 +1,4 @@
-"""Operations of loop-level code as CUDA text."""
+"""Operations of loop-level code as CUDA source."""
 
 from __future__ import annotations
 

@@ -78,16 +78,16 @@ __device__ void in_stages(long long steps, Fill fill, Multiply multiply) {
 
 // --- tensor cores -----------------------------------------------------------------------------------------------------
 // `OWN` rows of an operand, `DEPTH` elements of the sum each. Lines run along the sum, or along the rows, in pieces of 16
-// bytes whose order is turned from line to line, so that eight lines' pieces at one place lie in different banks.
-template <class Type, int OWN_, int DEPTH_, bool ALONG_SUM_> struct TurnedTile {
+// bytes, swizzled by an xor with the line, so that the pieces of eight lines at one place lie in different banks.
+template <class Type, int OWN_, int DEPTH_, bool ALONG_SUM_> struct SwizzledTile {
   typedef Type T;
   static const int OWN = OWN_, DEPTH = DEPTH_;
   static const bool ALONG_SUM = ALONG_SUM_;
   static const int LINE = ALONG_SUM ? DEPTH : OWN, PER_PIECE = 16 / sizeof(T), PIECES = LINE / PER_PIECE;
   static const unsigned BYTES = OWN * DEPTH * sizeof(T);
   static __device__ unsigned piece(int line, int piece) {
-    const int turn = PIECES >= 8 ? line & 7 : line / (8 / PIECES) & (PIECES - 1);
-    return (line * PIECES + (piece ^ turn)) * 16;
+    const int swizzle = PIECES >= 8 ? line & 7 : line / (8 / PIECES) & (PIECES - 1);
+    return (line * PIECES + (piece ^ swizzle)) * 16;
   }
   static __device__ unsigned place(int own, int k) {
     const int line = ALONG_SUM ? own : k, at = ALONG_SUM ? k : own;
@@ -242,7 +242,7 @@ template <class Queries_, class Keys_, class Values_, int WARPS> struct Attentio
   }
 };
 
-// --- plain cores ------------------------------------------------------------------------------------------------------
+// --- CUDA cores -------------------------------------------------------------------------------------------------------
 // Lines run along the rows, with a gap behind each: a warp that writes across lines meets few banks twice.
 template <class Type, int OWN_, int DEPTH_> struct PlainTile {
   typedef Type T;

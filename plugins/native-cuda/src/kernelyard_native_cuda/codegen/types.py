@@ -1,4 +1,4 @@
-"""Element types in CUDA text: what memory holds, what is computed with, and literals."""
+"""Element types in CUDA source: what memory holds, what is computed with, and literals."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kernelyard.errors import DeviceError
-from kernelyard_cuda.driver import CudaDriver
+from kernelyard_cuda.driver_api import CudaDriver
 
 EMULATOR = "emulator"
 

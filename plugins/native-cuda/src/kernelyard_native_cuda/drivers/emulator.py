@@ -20,7 +20,7 @@ import numpy as np
 
 from kernelyard.errors import DeviceError, ExecutionError, ToolchainError
 from kernelyard.runtime.api import DLPACK_CPU, DiskCache, Toolchain, address_of, aligned_bytes
-from kernelyard_cuda.driver import Argument, CudaDriver, Grid, Image, Launch, LoadedKernels
+from kernelyard_cuda.driver_api import Argument, CudaDriver, Grid, Image, Launch, LoadedKernels
 
 CPP = Toolchain("C++", "CXX", ("g++", "c++"), "apt install g++ (Debian, Ubuntu), or set CXX to a C++ compiler")
 HEADER = Path(__file__).with_name("emulation.h")

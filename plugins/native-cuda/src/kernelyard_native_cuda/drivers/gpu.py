@@ -23,7 +23,7 @@ import numpy as np
 
 from kernelyard.errors import DeviceError, ExecutionError
 from kernelyard.runtime.api import address_of
-from kernelyard_cuda.driver import Argument, CudaDriver, Grid, Image, Launch, LoadedKernels
+from kernelyard_cuda.driver_api import Argument, CudaDriver, Grid, Image, Launch, LoadedKernels
 from kernelyard_native_cuda.drivers.staging import Staging
 
 INSTALL_HINT = "pip install 'kernelyard-native-cuda[cuda]', or run on kernelyard.cuda(\"emulator\")"
@@ -250,7 +250,7 @@ def fitting_cubin(image: Image, capability: tuple[int, int]) -> bytes:
         wanted = f"sm_{capability[0]}{capability[1]}"
         raise DeviceError(
             "the program has no code for this GPU",
-            found=", ".join(image.cubins) or "CUDA text alone: there was no CUDA compiler where it was compiled",
+            found=", ".join(image.cubins) or "CUDA source alone: there was no CUDA compiler where it was compiled",
             expected=wanted,
             hint=f'compile for Target("cuda", arch="{wanted}") where NVRTC is installed',
         )

@@ -160,7 +160,7 @@ def _write(it: Attention, name: str) -> WrittenKernel:
     keys = Side("b", it.keys, it.keys.narrow, COLUMNS, depth, True, "Tile::Keys")
     values = Side("v", it.values, it.values.narrow, wide, COLUMNS, along == "true", "Tile::Values")
     types = (f"{ROWS}, {depth}, true", f"{COLUMNS}, {depth}, true", f"{wide}, {COLUMNS}, {along}")
-    tiles = ", ".join(f"TurnedTile<{type_}, {each}>" for each in types)
+    tiles = ", ".join(f"SwizzledTile<{type_}, {each}>" for each in types)
     writer.line(f"typedef AttentionTile<{tiles}, {WARPS}> Tile;")
     rows = kernel.dim(queries.tiles)
     writer.line(f"const long long a_start = blockIdx.x % {rows} * {ROWS}, v_start = 0;")

@@ -1,4 +1,4 @@
-"""Contractions: sums of products of two operands, of which each has rows that the other does not pick from."""
+"""Contractions of two operands, each of which has spatial axes that the other lacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups: an axis from which one operand picks only which group it is in is taken apart into groups and members.
+"""Groups: an axis of which one operand uses only the quotient by a group size is split into groups and members.
 
 Grouped convolutions and attention with fewer heads of keys than of queries are contractions of a batch of groups then.
 """

@@ -96,7 +96,7 @@ def _at_lane(
 
 
 def _wide_loads(stage: Stage, along: Sequence[IterVar], lanes: int, is_first_known: bool) -> list[Load]:
-    """Loads that are made at every point and lie side by side there."""
+    """Return the unconditional loads that are contiguous along the lanes."""
     extents = {axis.name: axis.extent for axis in stage.first.axes}
     blocks = stage.blocks[1:] if is_first_known else stage.blocks
     found: list[Load] = []

@@ -1,6 +1,6 @@
-"""Matmul: sums of products of two operands whose elements are used again and again: matmuls and convolutions.
+"""Matmul: contractions of two operands with data reuse: matmuls and convolutions.
 
-A block of threads makes a tile of the result: on tensor cores where the operands' dtype has them, else on plain cores.
+A block of threads makes a tile of the result: on tensor cores where they have the operands' dtype, else on CUDA cores.
 What the tile needs of both operands is copied to shared memory step by step, ahead of use. Operands are expressions: a
 convolution's padding is a condition in one (implicit GEMM).
 """
@@ -51,7 +51,7 @@ class TensorShape:
 
 @dataclass(frozen=True)
 class PlainShape:
-    """A tile on plain cores: rows and columns, and how many of each a thread has."""
+    """A tile on CUDA cores: rows and columns, and how many of each a thread has."""
 
     rows: int
     columns: int
@@ -176,7 +176,7 @@ def _write_tensor(it: Contraction, shape: TensorShape, name: str, machine: Machi
     sides: list[Side] = []
     for side, operand, own in (("a", it.a, shape.rows), ("b", it.b, shape.columns)):
         along = dtypes.itemsize(dtype) != 2 or runs_along_sum(operand, it)
-        type_ = f"TurnedTile<{stored(dtype)}, {own}, {depth}, {'true' if along else 'false'}>"
+        type_ = f"SwizzledTile<{stored(dtype)}, {own}, {depth}, {'true' if along else 'false'}>"
         sides.append(Side(side, operand, operand.narrow, own, depth, along, type_))
     a, b = sides
     writer = kernel.writer
@@ -219,7 +219,7 @@ def _write_slabs(kernel: Kernel, it: Contraction, a: Side, b: Side, batch: dict[
         writer.line("__syncthreads();")
 
 
-# --- plain cores ------------------------------------------------------------------------------------------------------
+# --- CUDA cores -------------------------------------------------------------------------------------------------------
 def _write_plain(it: Contraction, shape: PlainShape, name: str, machine: Machine) -> WrittenKernel:
     dtype = it.stage.first.output.dtype
     size = 4 if dtypes.is_float(dtype) and dtype != "float64" else dtypes.itemsize(dtype)

@@ -16,8 +16,7 @@ from kernelyard_native_cuda.schedule.contraction import Contraction, Operand, lo
 
 PIECE = 16  # the most bytes that are copied at once
 LEAST_PIECE = 4
-MOST_UNROLLED = 8  # copies of a thread that are written out: each holds registers
-MOST_UNROLLED = 8  # copies of a thread that are written out: each holds registers
+MOST_UNROLLED = 8  # copies by a thread that are unrolled: each holds registers
 BAND = 8  # tiles of a column that neighbouring blocks make, so that they find the same rows of b in the cache
 
 

@@ -1,6 +1,6 @@
 """Transpose: an elementwise kernel that reads one tensor across.
 
-Squares of it go through shared memory, so that reads and writes both run along memory.
+Square tiles go through shared memory, so that reads and writes are both coalesced.
 """
 
 from __future__ import annotations

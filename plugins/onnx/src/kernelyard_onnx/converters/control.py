@@ -214,7 +214,7 @@ class _Scan:
 
     def _placed(self, stack: Expr, axis: int, backwards: int) -> Expr:
         """Move the stacked axis from the front to its place, reversed if the direction asks for it."""
-        turned = self.node.op("flip", stack, axes=(0,)) if backwards else stack
+        flipped = self.node.op("flip", stack, axes=(0,)) if backwards else stack
         rank = self.node.rank(stack)
         to = self.node.axis(axis, rank)
-        return self.node.permute(turned, [*range(1, to + 1), 0, *range(to + 1, rank)])
+        return self.node.permute(flipped, [*range(1, to + 1), 0, *range(to + 1, rank)])

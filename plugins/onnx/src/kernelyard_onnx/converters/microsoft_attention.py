@@ -233,8 +233,8 @@ def rotary_embedding(node: Node) -> Expr:
     if dims.product(node.shape(positions)) == 1:  # where the first element is
         first = node.reshape(node.cast(positions, "int64"), (1, 1))
         positions = node.broadcast_to(node.op("add", steps(node, length, 1, 2), first), (batch, length))
-    turned = rotated(node, x, positions, (cosines, sines), width, bool(node.attr("interleaved", 0)))
-    return joined(node, turned) if is_flat else turned
+    result = rotated(node, x, positions, (cosines, sines), width, bool(node.attr("interleaved", 0)))
+    return joined(node, result) if is_flat else result
 
 
 def rotated(node: Node, x: Expr, positions: Expr, tables: tuple[Expr, Expr], width: int, interleaved: bool) -> Expr:
@@ -258,10 +258,10 @@ def rotated(node: Node, x: Expr, positions: Expr, tables: tuple[Expr, Expr], wid
     second = node.op("add", node.op("multiply", b, cosine), node.op("multiply", a, sine))
     if interleaved:
         columns = [node.reshape(y, (batch, count, length, half, 1)) for y in (first, second)]
-        turned = node.reshape(node.op("concat", *columns, axis=4), (batch, count, length, width))
+        rotary = node.reshape(node.op("concat", *columns, axis=4), (batch, count, length, width))
     else:
-        turned = node.op("concat", first, second, axis=3)
-    return turned if size == width else node.op("concat", turned, node.slice(x, 3, width, size), axis=3)
+        rotary = node.op("concat", first, second, axis=3)
+    return rotary if size == width else node.op("concat", rotary, node.slice(x, 3, width, size), axis=3)
 
 
 # --- grouped queries --------------------------------------------------------------------------------------------------

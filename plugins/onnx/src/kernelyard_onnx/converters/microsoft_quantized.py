@@ -193,7 +193,7 @@ def product_of_short_integers(node: Node) -> Expr:
 
 @microsoft("DynamicQuantizeLSTM")
 def dynamically_quantized_lstm(node: Node) -> Sequence[Expr]:
-    """With the weights' real numbers, and states that are not quantized."""
+    """Convert to an LSTM with dequantized weights, and states that are not quantized."""
     weights = [_real_weight(node, index, scale) for index, scale in ((1, 8), (2, 10))]
     others = [node.value(index) for index in range(3, 8)]
     return recurrent(node.like("LSTM", [node.input(0), *weights, *others]))
@@ -226,7 +226,7 @@ def _real_of(node: Node, stored: int, scale: int, zero: int) -> Expr:
     return node.op("multiply", node.cast(whole, "float32"), node.reshape(node.input(scale), ()))
 
 
-# --- weights of a few bits in blocks ----------------------------------------------------------------------------------
+# --- blockwise quantized weights --------------------------------------------------------------------------------------
 @microsoft("MatMulNBits")
 def matrix_product_of_few_bits(node: Node) -> Expr:
     """Return a (.., K) times a weight that is stored by column: (N, blocks, bytes), with a scale for each block of
@@ -258,7 +258,7 @@ def _zero_points(node: Node, zeros: Expr | None, bits: int, n: Dim, blocks: Dim,
 
 
 def _unpacked(node: Node, packed: Expr, bits: int, count: Dim) -> Expr:
-    """Return the numbers of a few bits that lie in bytes along the last axis, the lowest bits first."""
+    """Return the integers of `bits` that are packed in bytes along the last axis, the lowest bits first."""
     if bits == 8:
         return packed
     if bits not in (2, 4):

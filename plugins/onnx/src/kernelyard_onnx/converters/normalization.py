@@ -1,4 +1,4 @@
-"""Normalization."""
+"""Normalization, softmax and hardmax."""
 
 from __future__ import annotations
 
@@ -156,3 +156,52 @@ def mean_variance_normalization(node: Node) -> Expr:
     x = node.input(0)
     _, centred, variance = node.moments(x, sorted(node.axes(node.attr("axes", (0, 2, 3)), node.rank(x))))
     return node.op("divide", centred, node.op("add", node.op("sqrt", variance), 1e-9))
+
+
+# --- softmax, hardmax -------------------------------------------------------------------------------------------------
+@converter("Softmax", "LogSoftmax", since=13)
+def softmax(node: Node) -> Expr:
+    x = node.input(0)
+    return node.op(_softmax_name(node), x, axis=node.axis(node.attr("axis", -1), node.rank(x)))
+
+
+@converter("Softmax", "LogSoftmax")
+def softmax_of_matrix(node: Node) -> Expr:
+    """Before opset 13 the tensor is seen as a matrix, split at `axis`, and softmax is taken over its rows."""
+    x = node.input(0)
+    axis = node.axis(node.attr("axis", 1), node.rank(x))
+    if axis == node.rank(x) - 1:
+        return node.op(_softmax_name(node), x, axis=axis)
+    rows = node.op(_softmax_name(node), as_matrix(node, x, axis), axis=1)
+    return node.reshape(rows, node.shape(x))
+
+
+def _softmax_name(node: Node) -> str:
+    return "nn.log_softmax" if node.proto.op_type == "LogSoftmax" else "nn.softmax"
+
+
+def as_matrix(node: Node, x: Expr, axis: int) -> Expr:
+    """Return a tensor as a matrix: sizes before `axis` are its rows, the rest its columns."""
+    shape = node.shape(x)
+    return node.reshape(x, (dims.product(shape[:axis]), dims.product(shape[axis:])))
+
+
+@converter("Hardmax", since=13)
+def hardmax(node: Node) -> Expr:
+    x = node.input(0)
+    return _hardmax(node, x, node.axis(node.attr("axis", -1), node.rank(x)))
+
+
+@converter("Hardmax")
+def hardmax_of_matrix(node: Node) -> Expr:
+    x = node.input(0)
+    matrix = as_matrix(node, x, node.axis(node.attr("axis", 1), node.rank(x)))
+    return node.reshape(_hardmax(node, matrix, 1), node.shape(x))
+
+
+def _hardmax(node: Node, x: Expr, axis: int) -> Expr:
+    depth = node.shape(x)[axis]
+    if not isinstance(depth, int):
+        node.reject("the size of its axis is not fixed")
+    winners = node.op("argmax", x, axis=axis, keepdims=False, select_last_index=False)
+    return node.op("one_hot", winners, depth=depth, axis=axis, on_value=1.0, off_value=0.0, dtype=node.dtype(x))

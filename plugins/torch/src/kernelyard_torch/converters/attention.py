@@ -1,4 +1,4 @@
-"""Scaled dot-product attention, spelled out: backends know it by its products and softmax."""
+"""Scaled dot-product attention, decomposed into matmuls and a softmax, which patterns of attention match."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def attention(
     if scale is None:
         scale = 1 / math.sqrt(node.fixed(node.shape(queries)[-1], "the size of a head"))
     rank = node.rank(keys)
-    turned = node.permute(keys, [*range(rank - 2), rank - 1, rank - 2])
-    scores = node.op("matmul", queries, turned)
+    transposed = node.permute(keys, [*range(rank - 2), rank - 1, rank - 2])
+    scores = node.op("matmul", queries, transposed)
     scores = node.op("multiply", scores, node.cast(node.expr(scale, node.dtype(scores)), node.dtype(scores)))
     visible = _causal_mask(node, scores) if causal else mask
     if visible is None:

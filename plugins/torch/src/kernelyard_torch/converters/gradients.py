@@ -128,10 +128,10 @@ def _of_weight(
     spatial = list(range(3, rank + 3))
     grouped = node.permute(node.reshape(inner, (batch, groups, part, *planes)), [2, 1, 0, *spatial])
     data = node.reshape(grouped, (part, groups * batch, *planes))
-    turned = node.permute(outer, [1, 0, *range(2, rank + 2)])
+    permuted = node.permute(outer, [1, 0, *range(2, rank + 2)])
     result = node.op(
         f"nn.conv{rank}d",
-        *(data, turned),
+        *(data, permuted),
         groups=groups,
         strides=attrs["dilation"],
         dilation=attrs["strides"],

@@ -9,7 +9,7 @@ from kernelyard_native_cpu.machine import Machine
 from kernelyard_native_cpu.schedule.loops import Loops, loops_of
 from kernelyard_native_cpu.schedule.plan import Plan
 from kernelyard_native_cpu.schedule.rules.conv import conv
-from kernelyard_native_cpu.schedule.rules.decoded import decoded
+from kernelyard_native_cpu.schedule.rules.dequantize_matmul import dequantize_matmul
 from kernelyard_native_cpu.schedule.rules.elementwise import elementwise
 from kernelyard_native_cpu.schedule.rules.fallback import fallback
 from kernelyard_native_cpu.schedule.rules.gemv import gemv
@@ -19,7 +19,17 @@ from kernelyard_native_cpu.schedule.rules.reduction import reduction
 from kernelyard_native_cpu.schedule.rules.transpose import transpose
 
 Rule = Callable[[Loops], Plan | Declined]
-RULES: tuple[Rule, ...] = (decoded, gemv, matmul, conv, general_reduction, reduction, transpose, elementwise, fallback)
+RULES: tuple[Rule, ...] = (
+    dequantize_matmul,
+    gemv,
+    matmul,
+    conv,
+    general_reduction,
+    reduction,
+    transpose,
+    elementwise,
+    fallback,
+)
 
 
 def make_plan(stage: Stage, outer: frozenset[str], private: dict[Buffer, int], machine: Machine) -> Plan:

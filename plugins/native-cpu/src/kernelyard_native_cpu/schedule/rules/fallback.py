@@ -9,7 +9,7 @@ from kernelyard_native_cpu.schedule.plan import Plan
 
 
 def fallback(loops: Loops) -> Plan:
-    """Vectors along an axis that they divide, where neighbours lie side by side; else scalars."""
+    """Vectors along a contiguous axis that they divide; else scalars."""
     scalar = loops.scalar()
     if not loops.in_order:
         return scalar

@@ -1,4 +1,4 @@
-"""Sums of products over rows of which the number is open: versions for when they turn out to be few.
+"""Contractions with a symbolic number of rows: versions for few of them.
 
 A tile that has more rows than there are computes some again, which one row would pay many times over.
 """

@@ -1,4 +1,4 @@
-"""Products of a matrix with one vector or a few: each element of the matrix is read once, and that takes the time."""
+"""GEMV and skinny GEMM: each element of the matrix is read once, and memory bandwidth bounds the time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kernelyard_native_cpu.schedule.loops import Loops
 from kernelyard_native_cpu.schedule.plan import Parts, Plan, Stream, size_of
 from kernelyard_native_cpu.schedule.tiling import FEW_ROWS, Tiles, best_tile, dot_products
 
-# How far ahead the matrix is asked for, in steps of the reduced axis: about what arrives while memory answers.
+# The prefetch distance in steps of the reduced axis: about the latency of memory.
 _STEPS_AHEAD = 48
 # A smaller matrix may be in cache, and is there soon.
 _LEAST_BYTES = 1 << 20
@@ -58,7 +58,7 @@ def _tiled(loops: Loops, plan: Plan, rows: Tiles) -> Plan | Declined:
 
 
 def _matrix(loops: Loops, vector: str) -> Load | None:
-    """Return the largest operand of a sum of products that is read along the vectors, each element once."""
+    """Return the largest operand of a contraction that is read along the vectors, each element once."""
     first = loops.stage.first
     if first.reducer != "sum":
         return None
@@ -88,7 +88,7 @@ def _rows(loops: Loops, matrix: Load) -> Tiles | None:
 
 
 def _dot_products(loops: Loops, plan: Plan, matrix: Load) -> Plan:
-    """Rows of the matrix are read from front to back; the rows of the next tile are asked for meanwhile."""
+    """Return tiles of dot products: rows of the matrix are read in order, those of the next tile prefetched."""
     tiles = dot_products(loops, str(plan.vector))
     heights = [(name, height) for name, height in tiles if name in axes_of(matrix)]
     if not _is_large(matrix) or len(heights) != 1:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kernelyard.plugins.codegen_api import Buffer, Declined, offset_of, unconditional_loads
-from kernelyard_native_cpu.schedule.loops import Loops, is_turned
+from kernelyard_native_cpu.schedule.loops import Loops, is_transposed
 from kernelyard_native_cpu.schedule.plan import Panel, Plan, size_of
 from kernelyard_native_cpu.schedule.rules.few_rows import with_few_rows
 from kernelyard_native_cpu.schedule.tiling import Tiles, dot_products, outer_product, with_tiles
@@ -17,27 +17,27 @@ _LEAST_DISTANCE = 128
 
 
 def matmul(loops: Loops) -> Plan | Declined:
-    """For sums of products over one axis."""
+    """For contractions over one axis."""
     vector = loops.vector
     if loops.in_order or vector is None or not loops.stage.is_contraction or len(loops.reduce) != 1:
         return Declined("the stage is not a contraction over one axis with operand reuse")
     lanes = loops.lanes(vector)
     plan = replace(loops.scalar(), vector=vector, lanes=lanes, masked=loops.is_masked(vector))
     if vector in loops.reduce:
-        return _turned(loops, plan) or with_few_rows(loops, replace(plan, tiles=dot_products(loops, vector)))
+        return _packed_transposed(loops, plan) or with_few_rows(loops, replace(plan, tiles=dot_products(loops, vector)))
     tiles, width = outer_product(loops, vector)
     panel = None if plan.masked else _panel(loops, vector, lanes * width, tiles)
     return with_few_rows(loops, replace(with_tiles(loops, plan, tiles, width), panel=panel))
 
 
-def _turned(loops: Loops, plan: Plan) -> Plan | None:
+def _packed_transposed(loops: Loops, plan: Plan) -> Plan | None:
     """Transpose one operand in packing if both run along the reduced axis, for tiles of whole vectors. A dot product
     takes two loads for each FMA of vectors, such a tile less than one for two."""
     (reduced,), first = loops.reduce, loops.stage.first
     for load in unconditional_loads(first.body):
         offset = offset_of(load.buffer, load.indices)
         for axis in loops.spatial:
-            if not is_turned(offset, axis, reduced) or not _is_stored_along(loops, axis):
+            if not is_transposed(offset, axis, reduced) or not _is_stored_along(loops, axis):
                 continue
             tiles, width = outer_product(loops, axis)
             lanes, extent, depth = loops.full_lanes, loops.extents[axis], loops.extents[reduced]
@@ -48,7 +48,7 @@ def _turned(loops: Loops, plan: Plan) -> Plan | None:
             if offset.coefficient(tiles[0][0]) == 0:
                 buffer = Buffer(f"panel of {first.name}", (depth, lanes * width), load.dtype, "local")
                 found = replace(plan, vector=axis, lanes=lanes, tiles=tiles, unroll=width)
-                return replace(found, panel=Panel(load, buffer, is_turned=True))
+                return replace(found, panel=Panel(load, buffer, is_transposed=True))
     return None
 
 

@@ -8,12 +8,12 @@ from kernelyard.plugins.codegen_api import Declined
 from kernelyard_native_cpu.schedule.loops import Loops, even_parts
 from kernelyard_native_cpu.schedule.plan import Plan, size_of
 
-# Independent partial results: enough to hide how long one addition takes.
+# Independent accumulators: enough to hide the latency of an addition.
 _UNROLL = 4
 
 
 def reduction(loops: Loops) -> Plan | Declined:
-    """Along the reduced axis with several partial results, or along another one with a result per lane."""
+    """Vectorize the reduced axis with several accumulators, or another one with a result per lane."""
     vector = loops.vector
     if loops.in_order or not loops.stage.reduce or vector is None:
         return Declined("the stage has no reduction, a loop-carried dependence, or no vectorizable axis")

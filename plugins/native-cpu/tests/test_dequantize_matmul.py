@@ -1,4 +1,4 @@
-"""Products with weights of few bits: one kernel reads what is stored, and gives what the decoded weights give."""
+"""Weight-only quantized matmul: one kernel reads the stored integers, and gives what dequantized weights give."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from kernelyard_native_cpu.schedule.groups import make_groups
 from kernelyard_native_cpu.schedule.loops import loops_of
 from kernelyard_native_cpu.schedule.packing import choose_packings
 from kernelyard_native_cpu.schedule.plan import Plan
-from kernelyard_native_cpu.schedule.rules.decoded import decoded
+from kernelyard_native_cpu.schedule.rules.dequantize_matmul import dequantize_matmul
 
 RNG = np.random.default_rng(9)
 WIDE = Machine("x86_64", features_of_level("x86-64-v4"))
@@ -37,11 +37,11 @@ def normal(*shape: int) -> np.ndarray:
     return RNG.standard_normal(shape).astype(np.float32)
 
 
-def layer(left: tuple[Dim, ...], k: int, n: int, is_turned: bool = False) -> IRModule:
+def layer(left: tuple[Dim, ...], k: int, n: int, is_transposed: bool = False) -> IRModule:
     """A product with a constant, a bias and an activation."""
     b = FunctionBuilder()
     x = b.input("x", (*left, k))
-    right = b.op("permute_dims", normal(n, k), axes=(1, 0)) if is_turned else normal(k, n)
+    right = b.op("permute_dims", normal(n, k), axes=(1, 0)) if is_transposed else normal(k, n)
     return IRModule({"main": b.function(b.op("nn.relu", b.op("add", b.op("matmul", x, right), normal(n))))})
 
 
@@ -51,7 +51,7 @@ def close(found: np.ndarray, expected: np.ndarray) -> None:
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize(
-    ("left", "k", "n", "is_turned"),
+    ("left", "k", "n", "is_transposed"),
     [
         ((), 512, 640, False),
         ((1,), 512, 640, True),
@@ -66,9 +66,9 @@ def close(found: np.ndarray, expected: np.ndarray) -> None:
     ],
 )
 def test_one_kernel_reads_what_is_stored(
-    left: tuple[int, ...], k: int, n: int, is_turned: bool, precision: str, tmp_path: Path
+    left: tuple[int, ...], k: int, n: int, is_transposed: bool, precision: str, tmp_path: Path
 ) -> None:
-    module = layer(left, k, n, is_turned)
+    module = layer(left, k, n, is_transposed)
     exe = ky.compile(module, backends=[], precision=precision, strict=True)
     (kernel,) = exe.report.kernels
     assert {"dequantize", "matmul", "add", "relu"} == {op.rpartition(".")[2] for op in kernel.ops}
@@ -110,15 +110,17 @@ def test_rows_of_a_size_that_is_known_only_then(precision: str) -> None:
 @pytest.mark.parametrize(
     ("rows", "has_panel", "is_factored"), [(1, False, True), (9, False, False), (100, True, False)]
 )
-def test_weights_are_decoded_on_the_way_or_once_for_all_tiles(rows: int, has_panel: bool, is_factored: bool) -> None:
+def test_weights_are_dequantized_on_the_way_or_once_for_all_tiles(
+    rows: int, has_panel: bool, is_factored: bool
+) -> None:
     module = get_precision("int4_weights").apply(get_pipeline("simplify")(layer((rows,), 512, 640)))
     (function,) = (f for f in get_pipeline("legalize")(module).functions.values() if isinstance(f, PrimFunc))
     assert choose_packings(function, (1, 2), WIDE).keys() == {1, 2}, "scales lie as the weights do"
     (stage, *_) = (stage for group in make_groups(function) for stage in group.stages)
-    plan = decoded(loops_of(stage, frozenset(), {}, WIDE))
+    plan = dequantize_matmul(loops_of(stage, frozenset(), {}, WIDE))
     assert isinstance(plan, Plan)
     assert (plan.panel is not None, plan.factored is not None) == (has_panel, is_factored)
-    assert plan.written_out == (plan.reduce[-1],)
+    assert plan.unrolled_axes == (plan.reduce[-1],)
 
 
 def test_what_depends_on_four_bits_is_a_table() -> None:

@@ -1,4 +1,7 @@
-"""CudaDriver: what a device with CUDA kernels gives beside its memory, to code generators and libraries alike."""
+"""The abstract CUDA driver, for code generators and libraries alike, and a probe for a GPU.
+
+`kernelyard_native_cuda.drivers` implements it, for GPUs (`gpu.py`) and for the emulator.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ DRIVER = "libcuda.so.1"
 
 @cache
 def gpu_is_here() -> bool:
-    """Return True where NVIDIA's driver finds a GPU: what is compiled there is to run there, with its libraries."""
+    """Return True where NVIDIA's driver finds a GPU: a model compiled there is to run there, with its libraries."""
     try:
         driver = ctypes.CDLL(DRIVER)
     except OSError:
@@ -39,7 +42,7 @@ class Launch(ABC):
 
 @dataclass(frozen=True)
 class Image:
-    """Kernels by name, as CUDA text, and compiled for some GPUs.
+    """Kernels by name, as CUDA source, and compiled for some GPUs.
 
     cubins: by arch, such as "sm_90".
     """

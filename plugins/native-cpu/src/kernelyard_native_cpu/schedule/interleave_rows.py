@@ -1,7 +1,7 @@
-"""Products of a few rows: elements of the rows that are used together are laid side by side first.
+"""Skinny GEMM: the rows of the small operand are interleaved first.
 
 A tile that holds all rows takes one element of each per step. Far apart, they are as many cache lines per step, which
-fall into the same places of the cache where their distance is a large power of two; side by side they are one.
+map to the same cache sets where their distance is a large power of two; interleaved they are one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _LEAST_DISTANCE = 256
 Steps = tuple[IterVar, ...]
 
 
-def with_rows_side_by_side(function: PrimFunc) -> PrimFunc:
+def with_interleaved_rows(function: PrimFunc) -> PrimFunc:
     """Return the function with a copy of each such operand, made before the block that multiplies it."""
     blocks: list[ComputeBlock] = []
     copies: list[Buffer] = []

@@ -11,32 +11,32 @@ from kernelyard_native_cpu.schedule.loops import Loops, even_parts
 from kernelyard_native_cpu.schedule.plan import Factored, Panel, Plan, Stream, size_of
 from kernelyard_native_cpu.schedule.tiling import best_tile
 
-# How far ahead stored numbers are asked for, in steps of the last axis that is not written out.
+# The prefetch distance of stored integers, in steps of the last axis that is not unrolled.
 _STEPS_AHEAD = 48
 _CACHE_LINE = 64
-_MOST_WRITTEN_OUT = 8
-# With more rows in a tile, decoding is a small part of the work, and registers are short.
+_MOST_UNROLLED = 8
+# With more rows in a tile, dequantizing is a small part of the work, and registers are short.
 _MOST_FACTORED_ROWS = 4
 # Sums of a tile: as many registers are left for what is dequantized, and for sums along the inner axes.
 _MOST_SUMS = {32: 16, 16: 6}
 _WIDEST = 4
 
 
-def decoded(loops: Loops) -> Plan | Declined:
-    """For sums over groups that share a scale, and over numbers in a word."""
+def dequantize_matmul(loops: Loops) -> Plan | Declined:
+    """For contractions over groups that share a scale, and over packed integers."""
     if loops.in_order or len(loops.reduce) < 2 or loops.stage.first.reducer != "sum":
         return Declined("the stage is not a sum over quantization groups, or over values packed in a word")
     stored = _stored(loops)
     vector = _axis_along(loops, stored) if stored else None
     if stored is None or vector is None or loops.is_masked(vector) or not isinstance(loops.extents[vector], int):
         return Declined("no operand has contiguous integers along an axis of known size")
-    written_out = _written_out(loops)
+    unrolled_axes = _unrolled_axes(loops)
     factored = _factored(loops)
     weight = _weight(loops, vector)
-    if weight is None or not (written_out or factored):
+    if weight is None or not (unrolled_axes or factored):
         return Declined("neither values packed in a word nor a scale shared by a group")
-    stream = _stream(loops, stored, written_out)
-    plan = replace(loops.scalar(), vector=vector, lanes=loops.lanes(vector), written_out=written_out, stream=stream)
+    stream = _stream(loops, stored, unrolled_axes)
+    plan = replace(loops.scalar(), vector=vector, lanes=loops.lanes(vector), unrolled_axes=unrolled_axes, stream=stream)
     return _tiled(loops, plan, vector, weight, factored)
 
 
@@ -71,16 +71,16 @@ def _stored(loops: Loops) -> Load | None:
 
 
 def _axis_along(loops: Loops, stored: Load) -> str | None:
-    """Return the axis along which stored numbers lie side by side."""
+    """Return the axis along which stored integers are contiguous."""
     offset = offset_of(stored.buffer, stored.indices)
     return next((name for name in loops.spatial if offset.coefficient(name) == 1), None)
 
 
-def _written_out(loops: Loops) -> tuple[str, ...]:
-    """Short reduced axes that tell numbers in a word apart: their values are literals then."""
+def _unrolled_axes(loops: Loops) -> tuple[str, ...]:
+    """Short reduced axes over packed integers: their values are literals then."""
     values = used_as_values([loops.stage.first.body])
     short = ((name, loops.extents[name]) for name in loops.reduce if name in values)
-    return tuple(name for name, extent in short if isinstance(extent, int) and extent <= _MOST_WRITTEN_OUT)
+    return tuple(name for name, extent in short if isinstance(extent, int) and extent <= _MOST_UNROLLED)
 
 
 def _factors(expr: Expr) -> list[Expr]:
@@ -118,9 +118,9 @@ def _panel(loops: Loops, weight: Expr, width: int) -> Panel:
     return Panel(weight, Buffer(f"panel of {loops.stage.first.name}", shape, weight.dtype, "local"))
 
 
-def _stream(loops: Loops, stored: Load, written_out: tuple[str, ...]) -> Stream:
+def _stream(loops: Loops, stored: Load, unrolled_axes: tuple[str, ...]) -> Stream:
     """Return the stored integers, prefetched."""
-    axis = [name for name in loops.reduce if name not in written_out][-1]
+    axis = [name for name in loops.reduce if name not in unrolled_axes][-1]
     step = offset_of(stored.buffer, stored.indices).coefficient(axis)
     is_aligned = isinstance(step, int) and step * dtypes.itemsize(stored.dtype) % _CACHE_LINE == 0
     return Stream(stored, axis, _STEPS_AHEAD, is_aligned)

@@ -1,4 +1,4 @@
-"""Matrix products with weights of few bits: one loop-level function reads what is stored, and decodes it on the way."""
+"""Weight-only quantized matmul: one loop-level function reads the stored integers and dequantizes them on the way."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from kernelyard.transform.legalize_ops import PrimFuncTable, call_tir
 from kernelyard.transform.pass_base import Pass, PassContext
 from kernelyard.transform.stored_weights import StoredWeights, stored_weights
 
-PER_WORD = 8  # numbers of 4 bits in an int32, the first in the lowest bits
-COLUMNS = 64  # columns are filled up to a multiple of so many, which vectors and tiles of any machine divide
+PER_WORD = 8  # 4-bit integers in an int32, the first in the lowest bits
+COLUMNS = 64  # columns are padded to a multiple of so many, which vectors and tiles of any machine divide
 
 
-class FuseDecodedMatmul(Pass):
-    """`matmul(x, w)`, where `w` is decoded from constants, becomes one function that reads integers and scales.
+class FuseDequantizeMatmul(Pass):
+    """Fuse `matmul(x, w)` with the dequantization of a constant `w`: one function reads integers and scales.
 
-    Whatever the operators that decode are: see `kernelyard.transform.stored_weights`. Integers of 4 bits lie eight in
-    an int32, along the summed axis. What decodes and is not read elsewhere is left for dead-code elimination. Libraries
-    come first: run it after the partition, on what they did not take.
+    Whatever operators dequantize it: see `kernelyard.transform.stored_weights`. 4-bit integers are packed eight to an
+    int32 along K, the reduction axis. A dequantization without other users is left to dead-code elimination. Libraries
+    come first: run it after partitioning, on the matmuls that they declined.
     """
 
-    name = "fuse_decoded_matmul"
+    name = "fuse_dequantize_matmul"
 
     def run(self, module: IRModule, context: PassContext) -> IRModule:
         functions = PrimFuncTable(module)
@@ -47,11 +47,11 @@ class FuseDecodedMatmul(Pass):
 
 @dataclass(frozen=True, eq=False)
 class _Operands:
-    """The constants that a function reads, filled up to whole groups and `COLUMNS`. words: see `FuseDecodedMatmul`;
-    of 8 bits the integers themselves."""
+    """The constants that a function reads, padded to whole groups and `COLUMNS`. words: packed integers, see
+    `FuseDequantizeMatmul`; of 8 bits the integers themselves."""
 
     bits: int
-    depth: int  # elements that are summed, filled up
+    depth: int  # K, padded
     group: int
     words: Constant
     scales: Constant
@@ -90,7 +90,7 @@ class _Fuser(FunctionMutator):
         if operands is None:
             return value
         function = _function(left.tensor_type, value.tensor_type, operands)
-        name = self.functions.name_of(function, "decoded_matmul")
+        name = self.functions.name_of(function, "dequantize_matmul")
         return call_tir(name, [left, *operands.constants], value.type)
 
 
@@ -117,12 +117,12 @@ def _function(left: TensorType, result: TensorType, operands: _Operands) -> Prim
     words, *others = (
         b.input(name, constant.tensor_type) for name, constant in zip("wsz", operands.constants, strict=False)
     )
-    x = _filled(b, x, operands.depth)
+    x = _padded(b, x, operands.depth)
     shape: Shape = (*left.shape[:-1], operands.columns)
     if operands.is_whole:
-        total = _sum_of_products(b, x, shape, operands, words, [])
+        total = _contraction(b, x, shape, operands, words, [])
     else:
-        total = _sum_of_products(b, x, shape, operands, words, others)
+        total = _contraction(b, x, shape, operands, words, others)
     if operands.is_whole:
         scales = others[0]
         y = b.compute(result.shape, lambda *at: total[at] * cast(scales[0, at[-1]], "float32"))
@@ -131,12 +131,12 @@ def _function(left: TensorType, result: TensorType, operands: _Operands) -> Prim
     else:
         y = total
     function = simplify(b.finish((y,), {"ops": ("dequantize", "matmul")}))
-    verify(function, "decoded_matmul")
+    verify(function, "dequantize_matmul")
     return function
 
 
-def _filled(b: PrimFuncBuilder, x: Buffer, depth: int) -> Buffer:
-    """Return the left side with zeros behind each row, where weights are filled up."""
+def _padded(b: PrimFuncBuilder, x: Buffer, depth: int) -> Buffer:
+    """Return the left side with zeros behind each row, where weights are padded."""
     size = x.shape[-1]
     if size == depth:
         return x
@@ -147,10 +147,10 @@ def _filled(b: PrimFuncBuilder, x: Buffer, depth: int) -> Buffer:
     return b.compute((*x.shape[:-1], depth), body)
 
 
-def _sum_of_products(
+def _contraction(
     b: PrimFuncBuilder, x: Buffer, shape: Shape, operands: _Operands, words: Buffer, parameters: Sequence[Buffer]
 ) -> Buffer:
-    """Over groups, where there are several, words of a group, and numbers in a word."""
+    """Contract over groups, where there are several, the words of a group, and the packed integers of a word."""
     has_groups = bool(parameters)
     inner = (operands.group // PER_WORD, PER_WORD) if operands.bits == 4 else (operands.group,)
     extents = (operands.depth // operands.group, *inner) if has_groups else inner

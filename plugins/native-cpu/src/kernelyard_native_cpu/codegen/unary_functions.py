@@ -1,11 +1,11 @@
-"""The functions of one operand, by their names in loop-level code."""
+"""The code of each unary function of the loop-level IR, by its name."""
 
 from __future__ import annotations
 
 from kernelyard_native_cpu.codegen import elementary, erf_table, trigonometric
 from kernelyard_native_cpu.codegen.elementary import Emit
 
-UNARY: dict[str, Emit] = {
+UNARY_FUNCTIONS: dict[str, Emit] = {
     "exp": elementary.exp,
     "expm1": elementary.expm1,
     "log": elementary.log,

@@ -1,4 +1,4 @@
-"""Products that read weights of few bits as they are stored, whatever the operators are that decode them."""
+"""Weight-only quantized matmul reads its weights as they are stored, whatever operators dequantize them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kernelyard.ir import Constant, Expr, FunctionBuilder, IRModule, verify
 from kernelyard.testing import evaluate
 from kernelyard.tir import PrimFunc
 from kernelyard.transform.dead_code_elimination import DeadCodeElimination
-from kernelyard.transform.fuse_decoded_matmul import COLUMNS, FuseDecodedMatmul
+from kernelyard.transform.fuse_dequantize_matmul import COLUMNS, FuseDequantizeMatmul
 
 RNG = np.random.default_rng(3)
 Build = Callable[[FunctionBuilder, int, int], Expr]
@@ -75,7 +75,7 @@ def product(form: Build, left: tuple, k: int, n: int) -> IRModule:
 
 
 def fused(module: IRModule) -> IRModule:
-    return verify(DeadCodeElimination()(FuseDecodedMatmul()(module)))
+    return verify(DeadCodeElimination()(FuseDequantizeMatmul()(module)))
 
 
 def assert_same(before: IRModule, after: IRModule, x: np.ndarray) -> None:
@@ -135,4 +135,4 @@ def test_other_right_sides_stay() -> None:
     wide = b.op("astype", x, dtype="float64")
     products = [b.op("matmul", x, w) for w in (given_per_call, irregular, batch, scales(8, 4))]
     module = IRModule({"main": b.function(*products, b.op("matmul", wide, float64))})
-    assert FuseDecodedMatmul()(module) is module
+    assert FuseDequantizeMatmul()(module) is module
