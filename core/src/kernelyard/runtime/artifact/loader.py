@@ -51,18 +51,18 @@ class Requirement(NamedTuple):
         return f"pip install '{self.distribution}>={self.version}'"
 
 
-def load(source: Source, threads: int | None = None) -> Executable:
+def load(path: Source, threads: int | None = None) -> Executable:
     """Load a saved executable.
 
-    source: the path of an artifact or a library, or the bytes of an artifact (`Executable.to_bytes`). threads: how many
-    a run may use (None: the processors).
+    path: that of an artifact or a library, or the bytes of an artifact (`Executable.to_bytes`). threads: how many a run
+    may use (None: the processors).
 
     Raises: ArtifactError (no such file), ArtifactCorruptedError, ArtifactVersionError (names the plugin to upgrade),
     MissingRuntimeError (names the plugin to install), BackendUnavailableError (its library cannot be loaded here).
     """
     from kernelyard.runtime.artifact import kyar
 
-    return kyar.read(source, threads)
+    return kyar.read(path, threads)
 
 
 def runtime_entry_points() -> tuple[EntryPoint, ...]:

@@ -246,9 +246,9 @@ class Executable:
 
     def __reduce__(self) -> tuple[Callable[..., Executable], tuple[bytes, int | None]]:
         """Pickle by the artifact: processes of a pool get it by value. Raises: ArtifactError."""
-        from kernelyard.runtime.artifact.loader import load
+        from kernelyard.runtime.artifact import kyar
 
-        return load, (self.to_bytes(), self._threads)
+        return kyar.read, (kyar.to_bytes(self), self._threads)
 
     def export_library(self, path: str | os.PathLike[str], standalone: bool | None = None) -> None:
         """Write the executable to one shared library, compiled by the C compiler of this machine.
