@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kernelyard import dims, dtypes
 from kernelyard.errors import ExecutionError, VerifyError
-from kernelyard.ir import TensorType
+from kernelyard.ir import TensorType, get_op
 from kernelyard.tir import PrimFunc, parse_primfunc, print_primfunc
 from kernelyard.tir.builder import PrimFuncBuilder
 from kernelyard.tir.expr import Axis, Expr, index
@@ -48,6 +48,15 @@ def test_ties_keep_their_order_and_nan_is_the_greatest(descending, expected):
     np.testing.assert_array_equal(found, [expected] * 3)
     (scalar,) = evaluate_scalar(argsort(7, descending=descending), [x.ravel().tolist()], {"n": 7})
     assert scalar == expected * 3
+
+
+@pytest.mark.parametrize("dtype", dtypes.FLOATS)
+def test_nan_of_each_dtype(dtype):
+    x = np.array([[NAN, 1, NAN, -1]] * 3).astype(dtypes.to_numpy(dtype))
+    assert evaluate(argsort(4, dtype), [x])[0].tolist() == [[3, 1, 0, 2]] * 3
+    values, places = get_op("topk").reference(x, k=4, axis=1, largest=True, sorted=True)
+    assert places.tolist() == [[0, 2, 1, 3]] * 3
+    assert values.astype(np.float64)[0, 2:].tolist() == [1, -1]
 
 
 @given(st.data())

@@ -143,6 +143,8 @@ def _sort_rows(block: ComputeBlock, arrays: Arrays, values: Mapping[str, int]) -
 
 def _stable_order(bodies: np.ndarray, *, descending: bool) -> np.ndarray:
     """Return the places of each row's bodies in order, by their ranks: these can be negated, whatever the dtype."""
+    if bodies.dtype.isbuiltin != 1:  # NumPy does not sort the NaN of a float that it does not know
+        bodies = bodies.astype(np.float32)
     ranks = np.unique(bodies, return_inverse=True)[1].reshape(bodies.shape)
     return np.argsort(-ranks if descending else ranks, axis=1, kind="stable")
 
