@@ -14,6 +14,7 @@ from kernelyard_native_cpu.codegen.expressions import Expressions, Lanes
 from kernelyard_native_cpu.codegen.memory import Memory
 from kernelyard_native_cpu.codegen.parts import PartsLoops
 from kernelyard_native_cpu.codegen.reduction import ReductionLoops
+from kernelyard_native_cpu.codegen.sorting import SortedRow
 from kernelyard_native_cpu.schedule.loops import is_turned
 from kernelyard_native_cpu.schedule.plan import Panel, Plan
 
@@ -121,6 +122,9 @@ class Nest:
         """All that is done for some points of the outer loops."""
         if self.stage.is_ordered:
             self._run_in_order(self.plan.reduce, points)
+        elif self.plan.sort:
+            for axes in points:
+                SortedRow(self.memory, self.stage.first, self.plan, axes).run(self._finish_reduced)
         elif self.stage.reduce or self.stage.first.reducer:
             self._reduce(points)
         else:

@@ -61,6 +61,25 @@ class Factored:
 
 
 @dataclass(frozen=True)
+class Sort:
+    """Rows are sorted, of which the first `wanted` places are handed on.
+
+    position: the axis that counts these; None where each point wants one place, of a row of its own. lanes,
+    result_lanes: elements of a row, and places, that are worked on at once. fill: so many records are sorted
+    together; is_whole: these are all of a row. records: room for two times that; counters: of digits.
+    """
+
+    position: str | None
+    wanted: Dim
+    lanes: int
+    result_lanes: int
+    fill: Dim
+    is_whole: bool
+    records: Buffer
+    counters: Buffer
+
+
+@dataclass(frozen=True)
 class Plan:
     """spatial, reduce: axes to loop over, outermost first; extents: of these (other axes of the stage stand at 0).
 
@@ -72,6 +91,7 @@ class Plan:
     panel: what is packed before a tile axis is walked. square: where a tile of results lies while it is transposed.
     tiles: axes of which several values are computed at once, with how many.
     written_out: reduced axes of which every step is written by itself. factored: what is summed, where that is split.
+    sort: how rows are sorted.
     least_rows: how long a symbolic tile axis must be for this plan; for_fewer_rows: others, where it is shorter.
     """
 
@@ -90,12 +110,15 @@ class Plan:
     parts: Parts | None = None
     written_out: tuple[str, ...] = ()
     factored: Factored | None = None
+    sort: Sort | None = None
     least_rows: int = 0
     for_fewer_rows: tuple[Plan, ...] = ()
 
     @property
     def reason(self) -> str:
         """The chosen schedule as text, for reports."""
+        if self.sort is not None:
+            return "rows sorted by digits" if self.sort.is_whole else "the first of a row selected by a threshold"
         if self.vector is None:
             return "scalars"
         what = [f"{self.unroll} vectors of {self.lanes} along {self.vector}"]
@@ -107,7 +130,8 @@ class Plan:
     def scratch(self) -> tuple[Buffer, ...]:
         """Buffers of a thread's own."""
         own = self.panel and self.panel.buffer, self.square, self.parts and self.parts.sums
-        return tuple(buffer for buffer in own if buffer)
+        of_sort = (self.sort.records, self.sort.counters) if self.sort else ()
+        return (*(buffer for buffer in own if buffer), *of_sort)
 
     def narrowed(self, lanes: int) -> Plan:
         """Return the same loops with fewer lanes; scalar code has no tiles either."""

@@ -16,10 +16,22 @@ from kernelyard_native_cpu.schedule.rules.gemv import gemv
 from kernelyard_native_cpu.schedule.rules.general_reduction import general_reduction
 from kernelyard_native_cpu.schedule.rules.matmul import matmul
 from kernelyard_native_cpu.schedule.rules.reduction import reduction
+from kernelyard_native_cpu.schedule.rules.sort import sort
 from kernelyard_native_cpu.schedule.rules.transpose import transpose
 
 Rule = Callable[[Loops], Plan | Declined]
-RULES: tuple[Rule, ...] = (decoded, gemv, matmul, conv, general_reduction, reduction, transpose, elementwise, fallback)
+RULES: tuple[Rule, ...] = (
+    sort,
+    decoded,
+    gemv,
+    matmul,
+    conv,
+    general_reduction,
+    reduction,
+    transpose,
+    elementwise,
+    fallback,
+)
 
 
 def make_plan(stage: Stage, outer: frozenset[str], private: dict[Buffer, int], machine: Machine) -> Plan:
