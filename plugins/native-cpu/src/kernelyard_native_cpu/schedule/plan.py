@@ -80,6 +80,18 @@ class Sort:
 
 
 @dataclass(frozen=True)
+class Scan:
+    """Along `axis`, each total is `op` of the one before it and `item`; that at 0 is `first`. lanes: items of the axis
+    that are scanned in a register."""
+
+    axis: str
+    op: str
+    first: Expr
+    item: Expr
+    lanes: int = 1
+
+
+@dataclass(frozen=True)
 class Plan:
     """spatial, reduce: axes to loop over, outermost first; extents: of these (other axes of the stage stand at 0).
 
@@ -91,7 +103,7 @@ class Plan:
     panel: what is packed before a tile axis is walked. square: where a tile of results lies while it is transposed.
     tiles: axes of which several values are computed at once, with how many.
     written_out: reduced axes of which every step is written by itself. factored: what is summed, where that is split.
-    sort: how rows are sorted.
+    sort: how rows are sorted. scan: what is carried along the reduced axis.
     least_rows: how long a symbolic tile axis must be for this plan; for_fewer_rows: others, where it is shorter.
     """
 
@@ -111,6 +123,7 @@ class Plan:
     written_out: tuple[str, ...] = ()
     factored: Factored | None = None
     sort: Sort | None = None
+    scan: Scan | None = None
     least_rows: int = 0
     for_fewer_rows: tuple[Plan, ...] = ()
 
@@ -120,7 +133,7 @@ class Plan:
         if self.sort is not None:
             return "rows sorted by digits" if self.sort.is_whole else "the first of a row selected by a threshold"
         if self.vector is None:
-            return "scalars"
+            return f"totals of {self.scan.lanes} along {self.scan.axis} at once" if self.scan else "scalars"
         what = [f"{self.unroll} vectors of {self.lanes} along {self.vector}"]
         what += [f"{count} of {name} at a time" for name, count in self.tiles]
         what += ["an operand packed in panels"] if self.panel else []
