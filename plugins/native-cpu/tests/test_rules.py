@@ -76,11 +76,19 @@ def rules_of(function: PrimFunc, machine: Machine = WIDE) -> list[str]:
         ("transpose", module_of("permute_dims", (32, 64), axes=(1, 0))),
         ("elementwise", module_of("nn.gelu", (8, 64))),
         ("elementwise", module_of("add", (N, 64), (64,))),
-        ("fallback", module_of("cumsum", (64,), axis=0)),
+        ("scan", module_of("cumsum", (64,), axis=0)),
+        ("scan", module_of("cumprod", (N, 7, 5), axis=1)),
+        ("sort", module_of("topk", (8, N), axis=1, k=5)),
     ],
 )
 def test_the_rule_for_each_class(rule, module, machine):
     assert set(rules_of(function_of(module), machine)) == {rule}
+
+
+def test_the_rule_for_a_scatter():
+    indices = np.array([[1], [0]], np.int64)
+    module = module_of("scatter_nd", (4, 5), weights=(indices, normal(2, 5)))
+    assert rules_of(function_of(module)) == ["elementwise", "fallback"]
 
 
 CONV = {"strides": (1, 1), "padding": (1, 1, 1, 1), "dilation": (1, 1), "groups": 1}

@@ -42,6 +42,15 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]] =
     "norms": (lambda x: (F.normalize(x), x.norm(dim=1), x.std(-1), x.logsumexp(1)), lambda: (draw(3, 4),)),
     "running": (lambda x: (x.cumsum(0), x.cumprod(1), x.roll(1, 0)), lambda: (draw(3, 4),)),
     "order": (lambda x: (x.argsort(1), x.topk(2, 0).values), lambda: (draw(3, 4),)),
+    "stable order": (
+        lambda x: (*x.sort(stable=True, dim=1), *x.sort(stable=True, dim=0, descending=True), x.msort()),
+        lambda: (torch.tensor([[1.0, 0.0, -0.0, 3.0, 1.0], [2.0, 2.0, 7.0, -2.0, 2.0]]),),
+    ),
+    "k-th values": (lambda x: (*x.kthvalue(3, 1), x.kthvalue(1, 0, keepdim=True).values), lambda: (draw(4, 9),)),
+    "places in a sorted sequence": (
+        lambda s, x: (torch.searchsorted(s, x), torch.searchsorted(s[0], x, right=True, out_int32=True)),
+        lambda: (torch.tensor([[0.0, 1.0, 1.0, 2.0, 5.0]] * 2), torch.tensor([[1.0, -1.0, 9.0], [2.0, 1.5, 5.0]])),
+    ),
     "bags": (
         lambda i, o, t: (
             F.embedding_bag(i, t, o),

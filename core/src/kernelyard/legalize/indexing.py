@@ -16,16 +16,13 @@ from kernelyard.tir.expr import (
     INDEX,
     Axis,
     Expr,
-    ExprLike,
     binary,
     cast,
     const,
-    equal,
     index,
     maximum,
     minimum,
     select,
-    unary,
 )
 
 ACCUMULATE = {"add": "add", "mul": "mul", "max": "max", "min": "min"}
@@ -154,33 +151,19 @@ def _cumulative(
 
 @legalize("topk")
 def topk(b: RuleBuilder, x: Operand, *, k: int, axis: int, largest: bool, sorted: bool) -> tuple[Buffer, Buffer]:  # noqa: A002
-    """By counting, for each element, those that come before it: quadratic, but without branches."""
     axis %= x.rank
-
-    def along(at: Sequence[Expr], value: ExprLike) -> tuple[ExprLike, ...]:
-        return (*at[:axis], value, *at[axis + 1 :])
-
-    def precedes(at: Sequence[Axis], point: Sequence[Axis]) -> Expr:
-        here, other = x[tuple(at)], x[along(at, point[0])]
-        first = _greater(other, here) if largest else _greater(here, other)
-        return cast(first | (_same(other, here) & (point[0] < at[axis])), INDEX)
-
-    rank = b.reduce("sum", x.shape, (x.shape[axis],), precedes, name="rank")
-    order = b.buffer(x.shape, INDEX, "order")
-    b.store(order, x.shape, lambda *at: along(at, rank[at]), lambda *at: at[axis])
     shape = b.results[0].shape
-    indices = b.compute(shape, lambda *at: order[at], "indices")
-    values = b.compute(shape, lambda *at: x[along(at, order[at])], "values")
+
+    def along(at: Sequence[Expr], place: Expr) -> tuple[Expr, ...]:
+        return (*at[:axis], place, *at[axis + 1 :])
+
+    indices = b.reduce(
+        "argsort_descending" if largest else "argsort",
+        shape,
+        (x.shape[axis],),
+        lambda at, point: x[along(at, point[0])],
+        arg=lambda at, _: at[axis],
+        name="indices",
+    )
+    values = b.compute(shape, lambda *at: x[along(at, indices[at])], "values")
     return values, indices
-
-
-def _greater(a: Expr, b: Expr) -> Expr:
-    if not dtypes.is_float(a.dtype):
-        return a > b
-    return (a > b) | (unary("isnan", a) & ~unary("isnan", b))  # NaN is above everything
-
-
-def _same(a: Expr, b: Expr) -> Expr:
-    if not dtypes.is_float(a.dtype):
-        return equal(a, b)
-    return equal(a, b) | (unary("isnan", a) & unary("isnan", b))

@@ -310,7 +310,9 @@ def _topk_type(types: Sequence[TensorType], attrs: Attributes) -> Type:
 
 def _topk(x: np.ndarray, *, k: int, axis: int, largest: bool, sorted: bool) -> tuple[np.ndarray, np.ndarray]:  # noqa: A002
     # Ranks keep ties in index order for any dtype, unsigned ones too; a sorted result is a valid unsorted one.
-    ranks = np.unique(x, return_inverse=True)[1].reshape(x.shape)
+    # NumPy does not sort the NaN of a float that it does not know.
+    numbers = x if x.dtype.isbuiltin == 1 else x.astype(np.float32)
+    ranks = np.unique(numbers, return_inverse=True)[1].reshape(x.shape)
     order = np.argsort(-ranks if largest else ranks, axis=axis, kind="stable")
     indices = np.take(order, np.arange(k), axis)
     return np.take_along_axis(x, indices, axis), indices.astype(np.int64)

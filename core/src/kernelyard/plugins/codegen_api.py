@@ -54,6 +54,11 @@ if TYPE_CHECKING:
     from kernelyard.tir.schedule import first_that_applies as first_that_applies
     from kernelyard.tir.simplify import Simplifier as Simplifier
     from kernelyard.tir.simplify import simplify_block as simplify_block
+    from kernelyard.tir.sorting import position_axis as position_axis
+    from kernelyard.tir.sorting import positions_used as positions_used
+    from kernelyard.tir.sorting import rows_of as rows_of
+    from kernelyard.tir.sorting import sorts as sorts
+    from kernelyard.tir.sorting import work_of as work_of
     from kernelyard.tir.stages import Stage as Stage
     from kernelyard.tir.stages import element_at_zeros as element_at_zeros
     from kernelyard.tir.stages import extent_of as extent_of
@@ -79,6 +84,7 @@ _HOME = {
     "kernelyard.tir.primfunc": "ComputeBlock IterVar PrimFunc REDUCE SPATIAL neutral_element walk",
     "kernelyard.tir.schedule": "Declined Reasons first_that_applies",
     "kernelyard.tir.simplify": "Simplifier simplify_block",
+    "kernelyard.tir.sorting": "position_axis positions_used rows_of sorts work_of",
     "kernelyard.tir.stages": "Stage element_at_zeros extent_of extents_of make_stages with_zeros without_single_steps",
     "kernelyard.tir.visitor": "ExprRewriter rewrite_block substitute_axes",
 }

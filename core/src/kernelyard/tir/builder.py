@@ -56,7 +56,8 @@ class PrimFuncBuilder:
     ) -> Buffer:
         """Return a buffer whose element at each index combines `body(index, point)` over all points of `extents`.
 
-        arg: for "argmax" and "argmin", what to store of the point that won.
+        arg: for "argmax" and "argmin", what to store of the point that won; for "argsort" and "argsort_descending",
+          the position asked for.
         """
         spatial, reduced = _axes("i", shape, SPATIAL), _axes("k", extents, REDUCE)
         at, point = _values(spatial), _values(reduced)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from kernelyard import dims
 from kernelyard.dims import Dim
 from kernelyard.tir.buffer import Buffer
 from kernelyard.tir.expr import Expr, Load
@@ -12,6 +11,7 @@ from kernelyard.tir.index_algebra import IndexAlgebra
 from kernelyard.tir.op_pattern import cost
 from kernelyard.tir.primfunc import ComputeBlock, PrimFunc
 from kernelyard.tir.simplify import simplify_block
+from kernelyard.tir.sorting import work_of
 from kernelyard.tir.visitor import ExprRewriter, rewrite_block, substitute_axes
 
 CHEAP = 4  # operations that may be repeated rather than stored
@@ -62,7 +62,7 @@ def _inlined(block: ComputeBlock, users: dict[int, ComputeBlock]) -> dict[int, C
     work: Dim = 0
     for user in users.values():
         reads = sum(load.buffer == block.output for load in user.loads)
-        work = work + reads * dims.product(axis.extent for axis in user.axes)
+        work = work + reads * work_of(user)
     repeats = not IndexAlgebra({}).is_nonnegative(block.output.numel - work)
     if repeats and cost(block.body) > CHEAP:
         return None

@@ -13,9 +13,11 @@ from kernelyard import dims, dtypes
 from kernelyard.errors import ExecutionError, ShapeError
 from kernelyard.ir import IRModule
 from kernelyard.ops.interpreter import Symbols, Value, call_function
+from kernelyard.tir.analysis import axes_of
 from kernelyard.tir.buffer import Buffer
 from kernelyard.tir.expr import Axis, Binary, Cast, Const, DimValue, Expr, Load, Select, Unary
 from kernelyard.tir.primfunc import ComputeBlock, IterVar, PrimFunc, neutral_element
+from kernelyard.tir.sorting import sorts
 
 Arrays = dict[str, np.ndarray]
 
@@ -95,6 +97,9 @@ def _run_block(block: ComputeBlock, arrays: Arrays, values: Mapping[str, int]) -
             point = _Points(block, arrays, values, {**spatial, **here}, count)
             point.store(point.value(block.body))
         return
+    if sorts(block):
+        _sort_rows(block, arrays, values)
+        return
     repeated = {name: np.repeat(grid, steps) for name, grid in spatial.items()}
     tiled = {name: np.tile(grid, count) for name, grid in reduced.items()}
     points = _Points(block, arrays, values, {**repeated, **tiled}, count * steps)
@@ -109,6 +114,39 @@ def _run_block(block: ComputeBlock, arrays: Arrays, values: Mapping[str, int]) -
     init = outer.value(block.init or neutral_element(block.reducer, block.output.dtype))
     combine = _REDUCERS[block.reducer]
     outer.store(combine(init, combine.reduce(body, axis=1, dtype=body.dtype)) if steps else init)
+
+
+def _sort_rows(block: ComputeBlock, arrays: Arrays, values: Mapping[str, int]) -> None:
+    """Sort a row for each point of the axes that the body uses, and store the places at the positions asked for."""
+    assert block.arg is not None
+    rows = tuple(axis for axis in block.spatial_axes if axis.name in axes_of(block.body))
+    extents = [max(dims.evaluate(axis.extent, values), 0) for axis in (*rows, *block.reduce_axes)]
+    points = _Points(block, arrays, values, *_points((*rows, *block.reduce_axes), values))
+    spatial, count = _points(block.spatial_axes, values)
+    outer = _Points(block, arrays, values, spatial, count)
+    if not count:
+        return
+    position = outer.value(block.arg)
+    outside = (position < 0) | (position >= extents[-1])
+    if outside.any():
+        raise ExecutionError(
+            "a position is outside the sorted row",
+            where=f"block {block.name!r}",
+            found=position[outside][0],
+            expected=f"0 to {extents[-1] - 1}",
+        )
+    bodies = points.value(block.body).reshape(-1, extents[-1])
+    order = _stable_order(bodies, descending=block.reducer == "argsort_descending")
+    row = np.ravel_multi_index([spatial[axis.name] for axis in rows], extents[:-1]) if rows else 0
+    outer.store(order[row, position])
+
+
+def _stable_order(bodies: np.ndarray, *, descending: bool) -> np.ndarray:
+    """Return the places of each row's bodies in order, by their ranks: these can be negated, whatever the dtype."""
+    if bodies.dtype.isbuiltin != 1:  # NumPy does not sort the NaN of a float that it does not know
+        bodies = bodies.astype(np.float32)
+    ranks = np.unique(bodies, return_inverse=True)[1].reshape(bodies.shape)
+    return np.argsort(-ranks if descending else ranks, axis=1, kind="stable")
 
 
 class _Points:

@@ -23,7 +23,8 @@ from kernelyard.tir.expr import Axis, Const, DimValue, Expr, Load
 from kernelyard.tir.rounding import integer_range
 
 SPATIAL, REDUCE = "spatial", "reduce"
-REDUCERS = ("sum", "prod", "max", "min", "argmax", "argmin", "any", "all")
+SORTS = ("argsort", "argsort_descending")
+REDUCERS = ("sum", "prod", "max", "min", "argmax", "argmin", "any", "all", *SORTS)
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,9 @@ class ComputeBlock:
     reducer: with one, the bodies of all reduce points are combined into the element, starting from `init` (None: the
       reducer's neutral element), which may use the spatial axes; `indices` use only these then.
       "argmax" and "argmin" store `arg` (int64) of the first point whose body is extreme; a NaN is extreme.
+      "argsort" and "argsort_descending" sort the bodies along their only reduce axis, and store (int64) the place on it
+      of the body at position `arg`, which may use the spatial axes. Equal bodies keep their order; a NaN is equal to
+      another and greater than any number. `kernelyard.tir.sorting` says which points share a sorted row.
       Without a reducer, reduce axes only order the writes: a scan may read what earlier points wrote, and of a
       scatter's writes to one element the last stays.
     """

@@ -17,6 +17,7 @@ from kernelyard.tir.buffer import Buffer
 from kernelyard.tir.expr import Axis, Binary, Cast, Const, DimValue, Expr, Load, Select, Unary
 from kernelyard.tir.primfunc import ComputeBlock, IterVar, PrimFunc, neutral_element
 from kernelyard.tir.rounding import Number, fitted
+from kernelyard.tir.sorting import sorts
 
 Memory: TypeAlias = dict[str, "list[Number | None]"]  # elements in row-major order; None: not written yet
 
@@ -71,6 +72,8 @@ class _Block:
                 for point in self._points(self.block.reduce_axes):
                     self.axes |= point
                     self._store(self.value(self.block.body))
+            elif self.block.arg is not None and sorts(self.block):
+                self._store(self._place_of_sorted(self.block.arg))
             elif self.block.arg is not None:
                 self._store(self._extreme(self.block.reducer, self.block.arg))
             else:
@@ -104,6 +107,25 @@ class _Block:
         if found is None:
             raise ExecutionError("the maximum or minimum of an empty range", where=f"block {self.block.name!r}")
         return found
+
+    def _place_of_sorted(self, position: Expr) -> Number:
+        """Return where on the reduce axis the body lies that sorting puts at a position."""
+        outer, bodies = dict(self.axes), list[Number]()
+        for point in self._points(self.block.reduce_axes):
+            self.axes = {**outer, **point}
+            bodies.append(self.value(self.block.body))
+        self.axes = outer
+        wanted = self.value(position)
+        if not 0 <= wanted < len(bodies):
+            raise ExecutionError("a position is outside the sorted row", where=f"block {self.block.name!r}")
+
+        def key(place: int) -> tuple[bool, Number]:
+            body = bodies[place]
+            return (True, 0) if body != body else (False, body)
+
+        # Reversed or not, equal keys keep their order.
+        descending = self.block.reducer == "argsort_descending"
+        return sorted(range(len(bodies)), key=key, reverse=descending)[int(wanted)]
 
     # --- expressions --------------------------------------------------------------------------------------------------
     def value(self, expr: Expr) -> Number:

@@ -9,9 +9,9 @@ from kernelyard.dims import IDENTIFIER
 from kernelyard.errors import IRError, VerifyError
 from kernelyard.tir.buffer import Buffer
 from kernelyard.tir.expr import INDEX, Axis, Binary, Expr, Load, Select, Unary, binary, select, unary
-from kernelyard.tir.primfunc import REDUCE, REDUCERS, SPATIAL, ComputeBlock, PrimFunc, walk
+from kernelyard.tir.primfunc import REDUCE, REDUCERS, SORTS, SPATIAL, ComputeBlock, PrimFunc, walk
 
-_ARG_REDUCERS = ("argmax", "argmin")
+_ARG_REDUCERS = ("argmax", "argmin", *SORTS)
 _LOGICAL_REDUCERS = ("any", "all")
 
 
@@ -100,13 +100,14 @@ def _check_write(block: ComputeBlock, where: str) -> None:
         return
     _check(reducer in REDUCERS, "unknown reducer", where, reducer, ", ".join(REDUCERS))
     reduced = {axis.name for axis in block.reduce_axes}
-    outside = (*block.indices, block.init) if block.init is not None else block.indices
-    for expr in walk(*outside):
+    outside = [*block.indices, block.init, block.arg if reducer in SORTS else None]
+    for expr in walk(*(expr for expr in outside if expr is not None)):
         _check(not (isinstance(expr, Axis) and expr.name in reduced), "a reduce axis is used outside the body", where)
     if reducer in _ARG_REDUCERS:
         _check(block.arg is not None and block.init is None, f"{reducer} takes arg and no init", where)
         _check(block.arg is None or block.arg.dtype == INDEX, "arg is an int64", where)
         _check(block.output.dtype == INDEX, f"{reducer} writes int64", where, block.output.dtype)
+        _check(reducer not in SORTS or len(reduced) == 1, f"{reducer} needs one reduce axis", where, len(reduced), 1)
         return
     _check(block.arg is None, f"{reducer} takes no arg", where)
     _check(reducer not in _LOGICAL_REDUCERS or block.output.dtype == "bool", f"{reducer} works on bools", where)

@@ -30,6 +30,8 @@ def _own() -> Table:
     """Beyond torch's core set: what torch's core has as it is, and we do not."""
     own: Table = {
         torch.ops.aten._transformer_encoder_layer_fwd.default: _encoder_layer,
+        torch.ops.aten.kthvalue.default: _kth_value,
+        torch.ops.aten.searchsorted.Tensor: _search_sorted,
         torch.ops.aten.rand_like.default: _like(torch.rand),
         torch.ops.aten.randn_like.default: _like(torch.randn),
     }
@@ -45,6 +47,42 @@ def _like(draw: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
         return draw(x.shape, dtype=dtype or x.dtype, device=x.device)
 
     return drawn
+
+
+def _kth_value(x: torch.Tensor, k: int, dim: int = -1, keepdim: bool = False) -> tuple[torch.Tensor, ...]:
+    """The last of the k smallest along an axis, and where it is."""
+    if x.dim() == 0:
+        return x.clone(), torch.zeros_like(x, dtype=torch.int64)
+    last = [each.narrow(dim, k - 1, 1) for each in torch.topk(x, k, dim, largest=False)]
+    return tuple(last if keepdim else [each.squeeze(dim) for each in last])
+
+
+_MOST_STEPS = 32  # of a search in a sequence of unknown length
+
+
+def _search_sorted(
+    sequence: torch.Tensor,
+    values: torch.Tensor,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Binary search of all values at once: a gather for each step."""
+    sequence = sequence if sorter is None else sequence.gather(-1, sorter)
+    length = sequence.shape[-1]
+    low = torch.zeros_like(values, dtype=torch.int64)
+    high = low + length
+    for _ in range(length.bit_length() if isinstance(length, int) else _MOST_STEPS):
+        middle = (low + high) // 2
+        place = middle.clamp(max=length - 1)
+        found = sequence[place] if sequence.dim() == 1 else sequence.gather(-1, place)
+        is_behind = found > values if right or side == "right" else found >= values
+        is_open = low < high
+        low = torch.where(is_open & ~is_behind, middle + 1, low)
+        high = torch.where(is_open & is_behind, middle, high)
+    return low.to(torch.int32) if out_int32 else low
 
 
 def _encoder_layer(

@@ -212,6 +212,9 @@ class Expressions:
         if offset.coefficient(self.lanes.axis) == 1:
             self.memory.store(buffer, self.first(offset), stored, self.lanes_in_use())
             return
+        if offset.coefficient(self.lanes.axis) == -1 and self.lanes.used is None:
+            self.memory.store_reversed(buffer, self.first(offset), stored)
+            return
         self.memory.scatter(
             buffer, self.e.broadcast(self.affine(offset), self.lanes.count), stored, self.lanes_in_use()
         )

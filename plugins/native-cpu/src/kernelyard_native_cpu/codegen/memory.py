@@ -157,6 +157,11 @@ class Memory:
         """Write an element, or a vector of neighbours; lanes that the mask excludes are not written."""
         self.emitter.store(value, self._address(buffer, offset), mask)
 
+    def store_reversed(self, buffer: Buffer, offset: Value, value: Value) -> None:
+        """Write the lanes to offset, offset - 1, ..."""
+        turned = self.emitter.shuffle(value, value, list(reversed(range(value.lanes))))
+        self.store(buffer, self.emitter.sub(offset, value.lanes - 1), turned)
+
     def scatter(self, buffer: Buffer, offsets: Value, values: Value, mask: Value | None) -> None:
         """Write each lane to its own offset."""
         e = self.emitter

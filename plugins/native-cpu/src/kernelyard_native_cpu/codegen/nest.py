@@ -14,6 +14,8 @@ from kernelyard_native_cpu.codegen.expressions import Expressions, Lanes
 from kernelyard_native_cpu.codegen.memory import Memory
 from kernelyard_native_cpu.codegen.parts import PartsLoops
 from kernelyard_native_cpu.codegen.reduction import ReductionLoops
+from kernelyard_native_cpu.codegen.scans import ScanLoop
+from kernelyard_native_cpu.codegen.sorting import SortedRow
 from kernelyard_native_cpu.schedule.loops import is_transposed
 from kernelyard_native_cpu.schedule.plan import Panel, Plan
 
@@ -119,8 +121,13 @@ class Nest:
     # --- the innermost step -----------------------------------------------------------------------------------------
     def step(self, points: Points) -> None:
         """All that is done for some points of the outer loops."""
-        if self.stage.is_ordered:
+        if self.plan.scan:
+            ScanLoop(self.memory, self.stage.first, self.plan, self.lanes_at).run(points)
+        elif self.stage.is_ordered:
             self._run_in_order(self.plan.reduce, points)
+        elif self.plan.sort:
+            for axes in points:
+                SortedRow(self.memory, self.stage.first, self.plan, axes).run(self._finish_reduced)
         elif self.stage.reduce or self.stage.first.reducer:
             self._reduce(points)
         else:

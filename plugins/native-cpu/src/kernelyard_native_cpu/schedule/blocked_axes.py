@@ -16,6 +16,7 @@ from kernelyard.plugins.codegen_api import (
     IterVar,
     Stage,
     index,
+    position_axis,
     rewrite_block,
     walk,
 )
@@ -23,7 +24,8 @@ from kernelyard.plugins.codegen_api import (
 
 def split_blocked_axes(stage: Stage) -> Stage:
     """Return the stage with its blocked spatial axes split, so that offsets are sums over axes again."""
-    for axis in stage.spatial:
+    position = position_axis(stage.first)
+    for axis in (axis for axis in stage.spatial if axis != position):
         size = _block_of(stage, axis)
         if size is not None:
             stage = _split(stage, axis, size)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kernelyard import dims
 from kernelyard.dims import Dim
-from kernelyard.plugins.codegen_api import Binary, ComputeBlock, Expr, Load, Unary, walk
+from kernelyard.plugins.codegen_api import Binary, ComputeBlock, Expr, Load, Unary, walk, work_of
 from kernelyard_native_cpu.codegen.unary_functions import UNARY_FUNCTIONS
 from kernelyard_native_cpu.schedule.plan import Plan
 
@@ -12,6 +12,8 @@ from kernelyard_native_cpu.schedule.plan import Plan
 _OPERATION = 0.15
 _LOAD = 0.25
 _POINT = 0.5
+# A record that is sorted, and an element that is compared with the last one wanted.
+_SORTED, _SELECTED = 12.0, 0.3
 # Tiles in registers use each operand several times.
 _SHARE_IN_TILE = 0.15
 _WEIGHT_OF_FUNCTION = 12.0
@@ -20,6 +22,8 @@ _WEIGHT_OF_DIVISION = 4.0
 
 def nanoseconds(block: ComputeBlock, plan: Plan) -> tuple[Dim, float]:
     """Return the number of points of a block, and the time that each takes."""
+    if plan.sort is not None:
+        return work_of(block), _SORTED if plan.sort.is_whole else _SELECTED
     points = dims.product(axis.extent for axis in block.axes)
     operations = sum(map(_weight, walk(*block.expressions)))
     time = (operations * _OPERATION + len(block.loads) * _LOAD + _POINT) / plan.lanes

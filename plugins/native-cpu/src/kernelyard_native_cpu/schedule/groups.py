@@ -21,6 +21,7 @@ from kernelyard.plugins.codegen_api import (
     extents_of,
     make_stages,
     offset_of,
+    position_axis,
     with_common_axes,
     without_single_steps,
 )
@@ -62,7 +63,7 @@ def _join(group: Group, stage: Stage) -> Group | None:
         return None
     stages = (*group.stages, stage)
     limit = group.shared if len(group.stages) > 1 else len(stage.spatial)
-    shared = min(limit, *(len(member.spatial) for member in stages))
+    shared = min(limit, *map(_leading_axes, stages))
     while shared and (not _share_rows(stages, shared) or _needs_last_for_lanes(stages, shared)):
         shared -= 1
     # Fewer shared axes than before would widen what the earlier stages hand over.
@@ -70,6 +71,12 @@ def _join(group: Group, stage: Stage) -> Group | None:
         return None
     joined = Group(stages, shared)
     return None if joined.rows == 1 else joined
+
+
+def _leading_axes(stage: Stage) -> int:
+    """Return how many axes may be shared: a row that is sorted is not sorted again for each position in it."""
+    position = position_axis(stage.first)
+    return len(stage.spatial) if position is None else stage.spatial.index(position)
 
 
 def _share_rows(stages: tuple[Stage, ...], shared: int) -> bool:

@@ -61,6 +61,37 @@ class Factored:
 
 
 @dataclass(frozen=True)
+class Sort:
+    """Rows are sorted, of which the first `wanted` places are handed on.
+
+    position: the axis that counts these; None where each point wants one place, of a row of its own. lanes,
+    result_lanes: elements of a row, and places, that are worked on at once. fill: so many records are sorted
+    together; is_whole: these are all of a row. records: room for two times that; counters: of digits.
+    """
+
+    position: str | None
+    wanted: Dim
+    lanes: int
+    result_lanes: int
+    fill: Dim
+    is_whole: bool
+    records: Buffer
+    counters: Buffer
+
+
+@dataclass(frozen=True)
+class Scan:
+    """Along `axis`, each total is `op` of the one before it and `item`; that at 0 is `first`. lanes: items of the axis
+    that are scanned in a register."""
+
+    axis: str
+    op: str
+    first: Expr
+    item: Expr
+    lanes: int = 1
+
+
+@dataclass(frozen=True)
 class Plan:
     """spatial, reduce: axes to loop over, outermost first; extents: of these (other axes of the stage stand at 0).
 
@@ -72,6 +103,7 @@ class Plan:
     panel: what is packed before a tile axis is walked. tile_scratch: holds a tile of results while it is transposed.
     tiles: axes of which several values are computed at once, with how many.
     unrolled_axes: reduced axes that are fully unrolled. factored: what is summed, where that is split.
+    sort: how rows are sorted. scan: what is carried along the reduced axis.
     least_rows: how long a symbolic tile axis must be for this plan; for_fewer_rows: others, where it is shorter.
     """
 
@@ -90,14 +122,18 @@ class Plan:
     parts: Parts | None = None
     unrolled_axes: tuple[str, ...] = ()
     factored: Factored | None = None
+    sort: Sort | None = None
+    scan: Scan | None = None
     least_rows: int = 0
     for_fewer_rows: tuple[Plan, ...] = ()
 
     @property
     def reason(self) -> str:
         """The chosen schedule as text, for reports."""
+        if self.sort is not None:
+            return "rows sorted by digits" if self.sort.is_whole else "the first of a row selected by a threshold"
         if self.vector is None:
-            return "scalars"
+            return f"totals of {self.scan.lanes} along {self.scan.axis} at once" if self.scan else "scalars"
         what = [f"{self.unroll} vectors of {self.lanes} along {self.vector}"]
         what += [f"{count} of {name} at a time" for name, count in self.tiles]
         what += ["an operand packed in panels"] if self.panel else []
@@ -107,7 +143,8 @@ class Plan:
     def scratch(self) -> tuple[Buffer, ...]:
         """Buffers of a thread's own."""
         own = self.panel and self.panel.buffer, self.tile_scratch, self.parts and self.parts.sums
-        return tuple(buffer for buffer in own if buffer)
+        of_sort = (self.sort.records, self.sort.counters) if self.sort else ()
+        return (*(buffer for buffer in own if buffer), *of_sort)
 
     def narrowed(self, lanes: int) -> Plan:
         """Return the same loops with fewer lanes; scalar code has no tiles either."""

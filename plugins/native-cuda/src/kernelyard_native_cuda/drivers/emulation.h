@@ -23,6 +23,7 @@ static inline double rsqrt(double x) { return 1.0 / sqrt(x); }
 template <class To, class From> static To emulation_bits(From x) { To to; memcpy(&to, &x, sizeof to); return to; }
 static inline float __int_as_float(int x) { return emulation_bits<float>(x); }
 static inline int __float_as_int(float x) { return emulation_bits<int>(x); }
+static inline long long __double_as_longlong(double x) { return emulation_bits<long long>(x); }
 static inline double __longlong_as_double(long long x) { return emulation_bits<double>(x); }
 template <class T, int N> struct Pack;
 

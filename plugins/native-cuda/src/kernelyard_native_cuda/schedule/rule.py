@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from kernelyard.plugins.codegen_api import Declined, Stage
+from kernelyard.plugins.codegen_api import Buffer, Declined, Stage
 from kernelyard_native_cuda.codegen.kernel import WrittenKernel
 from kernelyard_native_cuda.schedule.machine import Machine
 
@@ -15,12 +15,14 @@ class Schedule:
     """A kernel, how many of the stages offered it does, and why it is made so.
 
     others: kernels that do the same at other sizes; each is started with no blocks where it is not wanted.
+    scratch: locals that the kernel needs besides the function's.
     """
 
     stages: int
     kernel: WrittenKernel
     reason: str
     others: tuple[WrittenKernel, ...] = ()
+    scratch: tuple[Buffer, ...] = ()
 
 
 # `rule(stages, name, machine)`: a kernel of that name for the first stage, or for it and some that follow.

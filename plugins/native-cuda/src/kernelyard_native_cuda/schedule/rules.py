@@ -29,10 +29,12 @@ from kernelyard_native_cuda.schedule.matmul import matmul
 from kernelyard_native_cuda.schedule.padding import inline_padding
 from kernelyard_native_cuda.schedule.reduction import reduction
 from kernelyard_native_cuda.schedule.rule import Rule
+from kernelyard_native_cuda.schedule.sort import sort
 from kernelyard_native_cuda.schedule.split import split_sum
 from kernelyard_native_cuda.schedule.transpose import transpose
 
 RULES: tuple[Rule, ...] = (
+    sort,
     attention,
     gemv,
     low_batch_gemv,
@@ -73,6 +75,7 @@ def schedule(function: PrimFunc, name: str, machine: Machine) -> Scheduled:
         made, reasons = first_that_applies(RULES, stages, f"{name}_{len(kernels)}", machine)
         rule, reason = reasons[-1]
         kernels += [replace(made.kernel, text=f"// {rule}: {reason}\n{made.kernel.text}"), *made.others]
+        scratch += made.scratch
         choices.append(reasons)
         stages = stages[made.stages :]
     needed = PrimFunc(

@@ -16,10 +16,14 @@ from kernelyard_native_cpu.schedule.rules.gemv import gemv
 from kernelyard_native_cpu.schedule.rules.general_reduction import general_reduction
 from kernelyard_native_cpu.schedule.rules.matmul import matmul
 from kernelyard_native_cpu.schedule.rules.reduction import reduction
+from kernelyard_native_cpu.schedule.rules.scan import scan
+from kernelyard_native_cpu.schedule.rules.sort import sort
 from kernelyard_native_cpu.schedule.rules.transpose import transpose
 
 Rule = Callable[[Loops], Plan | Declined]
 RULES: tuple[Rule, ...] = (
+    sort,
+    scan,
     dequantize_matmul,
     gemv,
     matmul,

@@ -1,0 +1,87 @@
+"""Scans: totals carried in registers from step to step, or from vector to vector of the scanned axis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from kernelyard.plugins.codegen_api import ComputeBlock, Expr, neutral_element
+from kernelyard_llvm.values import Value, int_literal
+from kernelyard_native_cpu.codegen import arithmetic
+from kernelyard_native_cpu.codegen.expressions import Expressions, Lanes
+from kernelyard_native_cpu.codegen.memory import Memory
+from kernelyard_native_cpu.schedule.plan import Plan
+
+Axes = dict[str, Value]
+LanesAt = Callable[[Axes], Lanes | None]
+_REDUCERS = {"add": "sum", "mul": "prod", "min": "min", "max": "max"}
+
+
+class ScanLoop:
+    """The loop of a plan over the scanned axis, for a tile of points."""
+
+    def __init__(self, memory: Memory, block: ComputeBlock, plan: Plan, lanes_at: LanesAt) -> None:
+        assert plan.scan is not None
+        self.memory = memory
+        self.e = memory.emitter
+        self.block = block
+        self.scan = plan.scan
+        self.lanes_at = lanes_at
+        self.dtype = block.body.dtype
+        self.length = memory.dim(plan.extents[self.scan.axis])
+
+    def run(self, points: Sequence[Axes]) -> None:
+        """Write all totals of the points."""
+        e = self.e
+        with e.when(e.compare("sgt", self.length, 0)):
+            totals = [
+                self._store(axes, int_literal(0), self._item(axes, int_literal(0), self.scan.first)) for axes in points
+            ]
+            begin = int_literal(1)
+            if self.scan.lanes > 1:
+                (axes,) = points
+                begin, totals = self._along_lanes(axes, totals[0])
+            with e.loop(begin, self.length, totals) as (at, now):
+                for number, axes in enumerate(points):
+                    total = self._combine(now[number], self._item(axes, at, self.scan.item))
+                    now[number] = self._store(axes, at, total)
+
+    def _item(self, axes: Axes, at: Value, expr: Expr) -> Value:
+        lanes = self.lanes_at(axes)
+        value = Expressions(self.memory, {**axes, self.scan.axis: at}, lanes).value(expr)
+        return self.e.broadcast(value, lanes.count if lanes else 1)
+
+    def _store(self, axes: Axes, at: Value, total: Value) -> Value:
+        here = Expressions(self.memory, {**axes, self.scan.axis: at}, self.lanes_at(axes))
+        here.store(self.block.output, self.block.indices, total)
+        return total
+
+    def _combine(self, a: Value, b: Value) -> Value:
+        return arithmetic.binary(self.e, self.scan.op, a, b, self.dtype)
+
+    # --- lanes along the scanned axis ---------------------------------------------------------------------------------
+    def _along_lanes(self, axes: Axes, first: Value) -> tuple[Value, list[Value]]:
+        """Scan whole vectors from the second element on; return where they end, and the total there."""
+        e, lanes = self.e, self.scan.lanes
+        rest = e.sub(self.length, 1)
+        end = e.add(e.binary("and", rest, -lanes), 1)
+        along = Lanes(self.scan.axis, lanes)
+        with e.loop(1, end, [e.broadcast(first, lanes)], lanes) as (at, carried):
+            here = Expressions(self.memory, {**axes, self.scan.axis: at}, along)
+            within = self._within(e.broadcast(here.value(self.scan.item), lanes))
+            here.store(self.block.output, self.block.indices, self._combine(carried[0], within))
+            # The chain from vector to vector is this one operation.
+            carried[0] = self._combine(carried[0], e.shuffle(within, within, [lanes - 1] * lanes))
+        return end, [e.extract(carried[0], 0)]
+
+    def _within(self, items: Value) -> Value:
+        """Return the running totals of the lanes: after the n-th round, of 2^n items (Hillis and Steele, 1986)."""
+        lanes, step = self.scan.lanes, 1
+        while step < lanes:
+            order = [lane - step if lane >= step else lanes for lane in range(lanes)]
+            items = self._combine(self.e.shuffle(items, self._neutral(), order), items)
+            step *= 2
+        return items
+
+    def _neutral(self) -> Value:
+        element = neutral_element(_REDUCERS[self.scan.op], self.dtype)
+        return self.e.broadcast(arithmetic.constant(element.value, element.dtype), self.scan.lanes)

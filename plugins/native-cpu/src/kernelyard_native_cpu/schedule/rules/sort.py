@@ -1,0 +1,45 @@
+"""Sort rule: rows sorted as a whole, or, where few of their elements are wanted, read once and selected from."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kernelyard import dims
+from kernelyard.plugins.codegen_api import Buffer, Declined, position_axis, positions_used, sorts
+from kernelyard_native_cpu.codegen.radix_sort import counters_of
+from kernelyard_native_cpu.codegen.sort_keys import RecordLayout, key_type
+from kernelyard_native_cpu.schedule.loops import Loops
+from kernelyard_native_cpu.schedule.plan import Plan, Sort
+
+# Records that are collected beside the wanted ones before these are found anew: as many as are wanted, and some.
+_SPARE = 128
+# What a vector may write beyond the last record, and read.
+_MARGIN = 64
+
+
+def sort(loops: Loops) -> Plan | Declined:
+    """One row after the other, each in memory of its thread's own."""
+    block = loops.stage.first
+    if not sorts(block):
+        return Declined("the stage does not sort")
+    position = position_axis(block)
+    (row,) = loops.reduce
+    length, wanted = loops.extents[row], positions_used(block)
+    fill = dims.minimum(length, 2 * wanted + _SPARE)
+    layout = RecordLayout(key_type(block.body.dtype))
+    capacity = fill + _MARGIN
+    records = Buffer(f"records of {block.name}", (2, layout.words, capacity), "int64", "local")
+    counters = Buffer(f"digits of {block.name}", (counters_of(layout),), "int64", "local")
+    bits = loops.machine.vector_bits
+    found = Sort(
+        position.name if position else None,
+        wanted,
+        lanes=bits // (32 * layout.words),
+        result_lanes=bits // 64,
+        fill=fill,
+        is_whole=fill == length,
+        records=records,
+        counters=counters,
+    )
+    outer = tuple(name for name in loops.spatial if position is None or name != position.name)
+    return replace(loops.scalar(), spatial=outer, sort=found)

@@ -1,0 +1,151 @@
+"""Kernels that sort: against the interpreter, whole rows and a few of many."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kernelyard import dims, dtypes
+from kernelyard.ir import TensorType
+from kernelyard.tir import PrimFunc
+from kernelyard.tir.builder import PrimFuncBuilder
+from kernelyard.tir.expr import Axis, Expr
+from kernelyard.tir.interpreter import evaluate
+from kernelyard_native_cpu.codegen.radix_sort import MOST_RANKED
+from kernelyard_native_cpu.runtime import NativeCpuModule
+
+from .conftest import compile_one, run_module
+
+N, K = dims.symbol("n"), dims.symbol("k")
+MACHINES = (None, "x86-64-v2", "x86-64-v3")
+
+
+def argsort(
+    shape: tuple[dims.Dim, ...], axis: int, count: dims.Dim, dtype: str = "float32", *, descending: bool = False
+) -> PrimFunc:
+    """The first places along an axis, and the values there."""
+    b = PrimFuncBuilder()
+    x = b.input("x", TensorType(shape, dtype))
+    result = (*shape[:axis], count, *shape[axis + 1 :])
+
+    def along(at: tuple[Axis, ...], place: Expr) -> tuple[Expr, ...]:
+        return (*at[:axis], place, *at[axis + 1 :])
+
+    reducer = "argsort_descending" if descending else "argsort"
+    body = lambda at, p: x[along(at, p[0])]  # noqa: E731
+    places = b.reduce(reducer, result, (shape[axis],), body, arg=lambda at, _: at[axis])
+    values = b.compute(result, lambda *at: x[along(at, places[at])])
+    return b.finish((values, places))
+
+
+def numbers(shape: tuple[int, ...], dtype: str, seed: int = 0, special: bool = True) -> np.ndarray:
+    """Numbers with many ties; of floats, with NaN, infinities and both zeros."""
+    rng = np.random.default_rng(seed)
+    if dtype == "bool":
+        return rng.integers(0, 2, shape).astype(bool)
+    if not dtypes.is_float(dtype):
+        limits = np.iinfo(dtypes.to_numpy(dtype))
+        found = rng.integers(limits.min, limits.max, shape, dtype=dtypes.to_numpy(dtype), endpoint=True)
+        return np.where(rng.random(shape) < 0.3, found, found % np.array(7, found.dtype))
+    found = rng.standard_normal(shape)
+    if special:
+        chosen = rng.integers(0, 40, shape)
+        for code, value in enumerate((np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, -np.nan)):
+            found = np.where(chosen == code, value, found)
+    return found.astype(dtypes.to_numpy(dtype))
+
+
+def assert_sorted(function: PrimFunc, x: np.ndarray, symbols=None, threads: int = 1, mcpu: str | None = None) -> None:
+    found = run_module(compile_one(function, mcpu), "kernel", [x], symbols, threads)
+    for actual, wanted in zip(found, evaluate(function, [x], symbols or {}), strict=True):
+        np.testing.assert_array_equal(actual.astype(np.float64), wanted.astype(np.float64))
+
+
+@pytest.mark.parametrize("dtype", dtypes.DTYPES)
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize("size", [1, 7, MOST_RANKED, MOST_RANKED + 1, 1000])
+def test_whole_rows(dtype, descending, size):
+    assert_sorted(argsort((3, size), 1, size, dtype, descending=descending), numbers((3, size), dtype))
+
+
+@pytest.mark.parametrize("dtype", dtypes.DTYPES)
+@pytest.mark.parametrize("count", [0, 1, 5, 300])
+def test_a_few_of_many(dtype, count):
+    assert_sorted(argsort((2, 5003), 1, count, dtype, descending=True), numbers((2, 5003), dtype))
+
+
+@pytest.mark.parametrize("mcpu", MACHINES)
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int64", "uint8"])
+def test_machines(mcpu, dtype):
+    assert_sorted(argsort((2, 1003), 1, 9, dtype), numbers((2, 1003), dtype), mcpu=mcpu)
+    assert_sorted(argsort((2, 203), 1, 203, dtype), numbers((2, 203), dtype), mcpu=mcpu)
+
+
+@pytest.mark.parametrize("order", ["ascending", "descending", "equal"])
+@pytest.mark.parametrize("descending", [False, True])
+def test_orders_that_fill_the_buffer_again_and_again(order, descending):
+    x = np.sort(numbers((1, 20000), "float32", special=False))
+    x = {"ascending": x, "descending": x[:, ::-1].copy(), "equal": np.ones_like(x)}[order]
+    assert_sorted(argsort((1, 20000), 1, 7, descending=descending), x)
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+@pytest.mark.parametrize("count", [2, 9])
+def test_axes(axis, count):
+    x = numbers((9, 300, 11)[-axis:] + (9, 300, 11)[:-axis], "float32")
+    assert_sorted(argsort(x.shape, axis, min(count, x.shape[axis])), x)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_threads_have_memory_of_their_own(threads):
+    assert_sorted(argsort((64, 4000), 1, 4000), numbers((64, 4000), "float32"), threads=threads)
+
+
+@pytest.fixture(scope="module")
+def symbolic_kernels() -> dict[tuple[object, ...], NativeCpuModule]:
+    return {}
+
+
+@given(st.data())
+@settings(max_examples=60)
+def test_symbolic_sizes(symbolic_kernels, data):
+    dtype = data.draw(st.sampled_from(["float32", "float64", "int8", "uint32", "int64"]))
+    descending, axis = data.draw(st.booleans()), data.draw(st.integers(0, 1))
+    size = data.draw(st.integers(0, 400))
+    count = data.draw(st.integers(0, size))
+    shape: tuple[dims.Dim, ...] = (N, dims.symbol("m")) if axis == 0 else (dims.symbol("m"), N)
+    function = argsort(shape, axis, K, dtype, descending=descending)
+    key = dtype, descending, axis
+    if key not in symbolic_kernels:
+        symbolic_kernels[key] = compile_one(function)
+    x = numbers((size, 3) if axis == 0 else (3, size), dtype, data.draw(st.integers(0, 99)))
+    symbols = {"n": size, "m": 3, "k": count}
+    found = run_module(symbolic_kernels[key], "kernel", [x], symbols)
+    for actual, wanted in zip(found, evaluate(function, [x], symbols), strict=True):
+        np.testing.assert_array_equal(actual, wanted)
+
+
+def test_one_position_of_each_row():
+    """The median: no axis counts positions."""
+    b = PrimFuncBuilder()
+    x = b.input("x", TensorType((5, N), "float32"))
+    middle = b.reduce("argsort", (5,), (N,), lambda at, p: x[at[0], p[0]], arg=lambda at, _: at[0] * 0 + 50)
+    assert_sorted(b.finish((middle,)), numbers((5, 101), "float32"), {"n": 101})
+
+
+def test_what_is_sorted_may_be_computed():
+    b = PrimFuncBuilder()
+    x, y = (b.input(name, TensorType((4, 500), "float16")) for name in "xy")
+    places = b.reduce(
+        "argsort_descending",
+        (4, 3),
+        (500,),
+        lambda at, p: x[at[0], p[0]] * y[3 - at[0], p[0]],
+        arg=lambda at, _: at[1],
+    )
+    function = b.finish((b.compute((4, 3), lambda i, j: places[i, j] * 2),))
+    inputs = [numbers((4, 500), "float16", seed) for seed in range(2)]
+    (found,) = run_module(compile_one(function), "kernel", inputs)
+    np.testing.assert_array_equal(found, evaluate(function, inputs)[0])
