@@ -40,6 +40,7 @@ _HOME = {
     "FlattenEntryTuples": "flatten_entry_tuples",
     "FoldBatchNorm": "fold_batch_norm",
     "FoldConstants": "fold_constants",
+    "FoldScaleAxis": "fold_scale_axis",
     "GatherScales": "gather_scales",
     "HoistStrides": "hoist_strides",
     "InferTypes": "infer_types",

@@ -23,6 +23,7 @@ from kernelyard.transform.eliminate_common_subexpr import EliminateCommonSubexpr
 from kernelyard.transform.flatten_entry_tuples import FlattenEntryTuples
 from kernelyard.transform.fold_batch_norm import FoldBatchNorm
 from kernelyard.transform.fold_constants import FoldConstants
+from kernelyard.transform.fold_scale_axis import FoldScaleAxis
 from kernelyard.transform.fuse_decoded_matmul import FuseDecodedMatmul
 from kernelyard.transform.fuse_ops import FuseOps
 from kernelyard.transform.fuse_ops_by_pattern import FuseOpsByPattern
@@ -140,6 +141,9 @@ def simplify() -> Sequence[Pass]:
         DeadCodeElimination(),
         SinkReshape(),
         FoldBatchNorm(),
+        DeadCodeElimination(),
+        FoldScaleAxis(),
+        DeadCodeElimination(),
         GatherScales(),
         SimplifyInference(),
         HoistStrides(),
