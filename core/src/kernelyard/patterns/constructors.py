@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import kernelyard.ops  # noqa: F401  # declares the operators
 from kernelyard.dims import Dim
 from kernelyard.errors import PatternError
 from kernelyard.ir.expr import Expr
+from kernelyard.ir.op import Op, get_op
 from kernelyard.patterns.pattern import (
     CallPattern,
     ConstantPattern,
@@ -33,9 +35,22 @@ class OpPattern:
     def __call__(self, *args: Pattern, varargs: bool = False) -> Pattern:
         """Return a call of the op; `varargs`: operands beyond `args` are free.
 
-        Raises: PatternError when an argument is not a pattern.
+        Raises: PatternError when an argument is not a pattern, and for a number of operands that none of the ops has.
         """
-        return CallPattern(self.names, checked_operands(args, "/".join(self.names)), varargs)
+        operands = checked_operands(args, "/".join(self.names))
+        if not any(_may_have(get_op(name), len(args), varargs) for name in self.names):
+            raise PatternError(
+                f"no call of {'/'.join(self.names)} has that many operands",
+                found=len(args),
+                expected=", ".join(f"{get_op(name).arity_text} of {name}" for name in self.names),
+                hint=None if varargs else "varargs=True leaves further operands free",
+            )
+        return CallPattern(self.names, operands, varargs)
+
+
+def _may_have(op: Op, count: int, varargs: bool) -> bool:
+    least, most = op.arity
+    return (varargs or count >= least) and (most is None or count <= most)
 
 
 def wildcard() -> Pattern:
@@ -86,13 +101,15 @@ def is_const(value: float | None = None, rtol: float = 1e-5) -> Pattern:
 def is_op(*names: str) -> OpPattern:
     """Return one of these ops; call the result with the patterns of its operands.
 
-    Raises: PatternError for no name at all.
+    Raises: PatternError for no name at all, UnknownOpError for one that is not in the vocabulary.
 
     Example:
         >>> pattern = is_op("add", "multiply")(wildcard(), is_const())
     """
     if not names:
         raise PatternError("is_op needs the name of an op", expected="for example is_op('nn.relu')")
+    for name in names:
+        get_op(name)
     return OpPattern(names)
 
 

@@ -23,6 +23,7 @@ from typing import Any, TypeAlias
 from kernelyard.dims import Dim
 from kernelyard.errors import PatternError
 from kernelyard.ir.expr import Expr
+from kernelyard.ir.op import get_op
 from kernelyard.ir.types import Type
 from kernelyard.patterns.association import DIVIDE, MULTIPLY, Quotient, quotients
 from kernelyard.patterns.pattern_context import PatternSeq, Sequenced, record
@@ -60,7 +61,18 @@ class Pattern:
         return TupleGetItemPattern(self, index)
 
     def has_attr(self, **attrs: Any) -> Pattern:
-        """Return a call whose attributes have these values; a callable is a predicate on the value."""
+        """Return a call whose attributes have these values; a callable is a predicate on the value.
+
+        Raises: PatternError for an attribute that no operator has which the pattern may stand for.
+        """
+        for name in attrs if self.root_ops else ():
+            if not any(name in get_op(op).attributes for op in self.root_ops or ()):
+                raise PatternError(
+                    f"no call that this pattern matches has an attribute {name!r}",
+                    found=", ".join(sorted(self.root_ops or ())),
+                    expected=", ".join(sorted({known for op in self.root_ops or () for known in get_op(op).attributes}))
+                    or "no attributes",
+                )
         return AttrPattern(self, tuple(attrs.items()))
 
     def has_dtype(self, *dtypes: str) -> Pattern:
@@ -138,7 +150,14 @@ class Pattern:
 
 @dataclass(frozen=True, eq=False)
 class WildcardPattern(Pattern):
-    """Any value."""
+    """Any value. Called, it is a call of any operator: `wildcard()(conv)` is whatever reads a convolution."""
+
+    def __call__(self, *args: Pattern, varargs: bool = True) -> Pattern:
+        """Return a call of any operator that has operands like `args`, in this order.
+
+        `varargs`: it may have others among them, which are free.
+        """
+        return CallPattern(None, checked_operands(args, "an operator"), varargs)
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,22 +206,27 @@ class ConstantPattern(Pattern):
 
 @dataclass(frozen=True, eq=False)
 class CallPattern(Pattern):
-    """A call of one of `ops`. With `varargs` the call may have more operands than `args`, which are free.
+    """A call of one of `ops`; None: of any operator. With `varargs` the call may have more operands than `args`, which
+    are free: behind these for known operators, anywhere for any.
 
     The two operands of a commutative op are tried in both orders, and of a product over a number the other spellings.
     """
 
-    ops: tuple[str, ...]
+    ops: tuple[str, ...] | None
     args: tuple[Pattern, ...]
     varargs: bool = False
+
+    def names(self, op: str) -> bool:
+        """Return True for one of the operators."""
+        return self.ops is None or op in self.ops
 
     @cached_property
     def quotients(self) -> tuple[Quotient[Pattern], ...]:
         """The ways to read this as a product over a number, where the inner call is spelled out without a name."""
-        return quotients(self.ops[0], self.args, _operands_of) if len(self.ops) == 1 else ()
+        return quotients(self.ops[0], self.args, _operands_of) if self.ops and len(self.ops) == 1 else ()
 
     def _root_ops(self) -> RootOps:
-        return frozenset((MULTIPLY, DIVIDE) if self.quotients else self.ops)
+        return None if self.ops is None else frozenset((MULTIPLY, DIVIDE) if self.quotients else self.ops)
 
 
 @dataclass(frozen=True, eq=False)
@@ -327,6 +351,10 @@ class CapturePattern(WrapperPattern):
     """Names the value."""
 
     name: str
+
+
+# What a match may move into its group.
+CALLS = (CallPattern, FunctionCallPattern, TupleGetItemPattern)
 
 
 def _operands_of(pattern: Pattern, op: str) -> tuple[Pattern, ...] | None:
