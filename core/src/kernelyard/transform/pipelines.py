@@ -177,10 +177,13 @@ def compose_attention() -> Sequence[Pass]:
 
 @pipeline("match")
 def match(
-    patterns: Sequence[PatternLike] = (), annotate_codegen: bool = False, recorder: MatchRecorder | None = None
+    patterns: Sequence[PatternLike] = (),
+    annotate_codegen: bool = False,
+    recorder: MatchRecorder | None = None,
+    bind_constants: bool = True,
 ) -> Sequence[Pass]:
     """Lift what a backend's patterns match, and its checks accept, into composites."""
-    return [FuseOpsByPattern(patterns, annotate_codegen=annotate_codegen, recorder=recorder)]
+    return [FuseOpsByPattern(patterns, bind_constants, annotate_codegen, recorder=recorder)]
 
 
 @pipeline("merge")
