@@ -9,7 +9,8 @@ import kernelyard.ops  # noqa: F401  # declares the operators
 from kernelyard.dims import Dim
 from kernelyard.errors import PatternError
 from kernelyard.ir.expr import Expr
-from kernelyard.ir.op import Op, get_op
+from kernelyard.ir.op import get_op
+from kernelyard.patterns.op_checks import check_operand_count
 from kernelyard.patterns.pattern import (
     CallPattern,
     ConstantPattern,
@@ -38,19 +39,8 @@ class OpPattern:
         Raises: PatternError when an argument is not a pattern, and for a number of operands that none of the ops has.
         """
         operands = checked_operands(args, "/".join(self.names))
-        if not any(_may_have(get_op(name), len(args), varargs) for name in self.names):
-            raise PatternError(
-                f"no call of {'/'.join(self.names)} has that many operands",
-                found=len(args),
-                expected=", ".join(f"{get_op(name).arity_text} of {name}" for name in self.names),
-                hint=None if varargs else "varargs=True leaves further operands free",
-            )
+        check_operand_count(self.names, len(args), varargs)
         return CallPattern(self.names, operands, varargs)
-
-
-def _may_have(op: Op, count: int, varargs: bool) -> bool:
-    least, most = op.arity
-    return (varargs or count >= least) and (most is None or count <= most)
 
 
 def wildcard() -> Pattern:

@@ -27,8 +27,8 @@ from kernelyard.patterns.pattern import (
     TypePattern,
     VarPattern,
     WildcardPattern,
-    walk,
 )
+from kernelyard.patterns.pattern_parts import walk
 
 MAX_NAMED = 4  # ops of an alternative that a message names
 

@@ -23,9 +23,9 @@ from typing import Any, TypeAlias
 from kernelyard.dims import Dim
 from kernelyard.errors import PatternError
 from kernelyard.ir.expr import Expr
-from kernelyard.ir.op import get_op
 from kernelyard.ir.types import Type
 from kernelyard.patterns.association import DIVIDE, MULTIPLY, Quotient, quotients
+from kernelyard.patterns.op_checks import check_attributes
 from kernelyard.patterns.pattern_context import PatternSeq, Sequenced, record
 
 RootOps: TypeAlias = "frozenset[str] | None"  # None: the root may be anything
@@ -65,14 +65,8 @@ class Pattern:
 
         Raises: PatternError for an attribute that no operator has which the pattern may stand for.
         """
-        for name in attrs if self.root_ops else ():
-            if not any(name in get_op(op).attributes for op in self.root_ops or ()):
-                raise PatternError(
-                    f"no call that this pattern matches has an attribute {name!r}",
-                    found=", ".join(sorted(self.root_ops or ())),
-                    expected=", ".join(sorted({known for op in self.root_ops or () for known in get_op(op).attributes}))
-                    or "no attributes",
-                )
+        if self.root_ops is not None:
+            check_attributes(self.root_ops, attrs)
         return AttrPattern(self, tuple(attrs.items()))
 
     def has_dtype(self, *dtypes: str) -> Pattern:
@@ -353,10 +347,6 @@ class CapturePattern(WrapperPattern):
     name: str
 
 
-# What a match may move into its group.
-CALLS = (CallPattern, FunctionCallPattern, TupleGetItemPattern)
-
-
 def _operands_of(pattern: Pattern, op: str) -> tuple[Pattern, ...] | None:
     if isinstance(pattern, CallPattern) and pattern.ops == (op,) and len(pattern.args) == 2:
         return pattern.args
@@ -375,44 +365,14 @@ def checked_operands(args: tuple[Any, ...], callee: str) -> tuple[Pattern, ...]:
     return args
 
 
-def captured_names(pattern: Pattern) -> tuple[str, ...]:
-    """Names that a match of this pattern may capture, in order of appearance, each once."""
-    names: dict[str, None] = {}
-    for part in walk(pattern):
-        if isinstance(part, CapturePattern):
-            names.setdefault(part.name)
-    return tuple(names)
-
-
-def walk(pattern: Pattern) -> tuple[Pattern, ...]:
-    """Return the pattern and its parts, each once, in order of appearance."""
-    seen: dict[Pattern, None] = {}
-    pending = [pattern]
-    while pending:
-        part = pending.pop()
-        if part not in seen:
-            seen[part] = None
-            pending += reversed(children(part))
-    return tuple(seen)
-
-
-def children(pattern: Pattern) -> list[Pattern]:
-    """Return the patterns that this one is made of; those that it is only compared with are not among them."""
-    if isinstance(pattern, SameShapePattern):
-        return [pattern.pattern]
-    parts: list[Pattern] = []
-    for value in _field_values(pattern).values():
-        parts += [part for part in (value if isinstance(value, tuple) else (value,)) if isinstance(part, Pattern)]
-    return parts
-
-
-def _field_values(pattern: Pattern) -> Mapping[str, Any]:
+def field_values(pattern: Pattern) -> Mapping[str, Any]:
+    """Return what a pattern is made of, by name."""
     return {field.name: getattr(pattern, field.name) for field in fields(pattern)}  # pyright: ignore[reportArgumentType]
 
 
 def _duplicate(pattern: Pattern, done: dict[Pattern, Pattern]) -> Pattern:
     if pattern not in done:
-        changed = {name: _duplicate_value(value, done) for name, value in _field_values(pattern).items()}
+        changed = {name: _duplicate_value(value, done) for name, value in field_values(pattern).items()}
         done[pattern] = replace(pattern, **changed)  # pyright: ignore[reportArgumentType, reportCallIssue]
     return done[pattern]
 

@@ -21,8 +21,8 @@ from kernelyard.patterns.pattern import (
     Pattern,
     TupleGetItemPattern,
     TuplePattern,
-    children,
 )
+from kernelyard.patterns.pattern_parts import children
 
 MAX_DEPTH = 16  # patterns that reach further are tested against all ops of the function
 

@@ -11,7 +11,8 @@ from kernelyard.errors import PatternError
 from kernelyard.ir.expr import Expr
 from kernelyard.patterns.matcher import Match
 from kernelyard.patterns.near_miss import describe
-from kernelyard.patterns.pattern import CALLS, Pattern, walk
+from kernelyard.patterns.pattern import Pattern
+from kernelyard.patterns.pattern_parts import computes
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ class FusionPattern:
             raise PatternError("a pattern's name lacks its backend", found=self.name, expected="<backend>.<pattern>")
         if not isinstance(self.pattern, Pattern):
             raise PatternError(f"{self.name} has no pattern", found=repr(self.pattern), expected="a Pattern")
-        if self.pattern.root_ops == frozenset() or not any(isinstance(part, CALLS) for part in walk(self.pattern)):
+        if not computes(self.pattern):
             raise PatternError(
                 f"{self.name} matches no call",
                 found=describe(self.pattern),
