@@ -12,7 +12,8 @@ from typing import Any
 from kernelyard.errors import KernelyardError, OptionError, PluginContractError
 from kernelyard.ir import IRModule
 from kernelyard.ir.verify import verify
-from kernelyard.patterns.registry import FusionPattern
+from kernelyard.patterns.op_rules import op_rule_patterns
+from kernelyard.patterns.registry import FusionPattern, get_patterns
 from kernelyard.placement.near_misses import record_near_misses
 from kernelyard.placement.prune import RegionJudge, merge_regions
 from kernelyard.placement.recorder import Recorder
@@ -65,9 +66,10 @@ def partition(module: IRModule, backends: Sequence[Backend], settings: Placement
 
 
 def _patterns(backend: Backend, target: Target) -> tuple[FusionPattern, ...]:
-    patterns = within_time(f"asking {backend.name} for patterns", lambda: tuple(backend.patterns(target)))
-    _check_owner(backend, patterns)
-    return patterns
+    """Return what scripts registered for the backend, then its own patterns, then rules for single operators."""
+    own = within_time(f"asking {backend.name} for patterns", lambda: tuple(backend.patterns(target)))
+    _check_owner(backend, own)
+    return (*get_patterns(backend.name), *own, *op_rule_patterns(backend.name))
 
 
 def _in_time(

@@ -85,7 +85,6 @@ _OF_OTHER_DISTRIBUTIONS = dict.fromkeys(
         "PartitionGraph",
         "ReorderPermuteDimsAfterConcat",
         "ReorderTakeAfterMatmul",
-        "register_op_rule",
     ),
     "kernelyard-tvm-compat",
 )
