@@ -1,4 +1,4 @@
-"""CublasBackend: the compile half. Regions become JSON graphs of one matmul each for `kernelyard_cublas.runtime`."""
+"""CublasBackend: the compile half. Regions become JSON graphs of matmuls for `kernelyard_cublas.runtime`."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class ProductNode(KernelNode):
 
 @dataclass
 class CublasSerializer(JSONSerializer):
-    """Writes a region as a graph of one matmul. tf32, tune: see `CublasBackend.configured`."""
+    """Writes a region as a graph of matmuls. tf32, tune: see `CublasBackend.configured`."""
 
     tf32: bool = False
     tune: bool = False
@@ -125,7 +125,9 @@ def _check_packed(node: ProductNode, given: Mapping[Expr, Expr]) -> None:
 
 
 class CublasBackend(Backend):
-    """cuBLASLt on NVIDIA's GPUs. Each matmul is a region of its own; compiling needs neither library nor GPU."""
+    """cuBLASLt on NVIDIA's GPUs. Each matmul is a region of its own, unless a script merges them; compiling needs
+    neither library nor GPU.
+    """
 
     name = "cublas"
 
