@@ -12,8 +12,7 @@ import numpy as np
 import kernelyard as ky
 from kernelyard import dims, nn
 from kernelyard.placement.partition import partition_for
-from kernelyard.plugins.manager import get_manager
-from kernelyard.transform import RunCodegen, get_pipeline
+from kernelyard.transform import RunCodegen
 
 PIXELS, HIDDEN, DIGITS = 784, 128, 10
 SPEC = {"forward": {"x": nn.spec.Tensor(["n", PIXELS], "float32")}}
@@ -50,10 +49,9 @@ def in_numpy(model: MLP, x: np.ndarray) -> np.ndarray:
 def compiled_by_hand(model: MLP, backends: list[str]) -> ky.Executable:
     """Compile as `ky.compile` does, a stage at a time; any of them can be printed, changed or left out."""
     module, _ = model.export({name: nn.MethodSpec(inputs, param_mode="none") for name, inputs in SPEC.items()})
-    module = get_pipeline("simplify")(module)
     for name in backends:
         module = partition_for(name, module)
-        module = RunCodegen({name: get_manager().get(name, "backend").codegen})(module)
+        module = RunCodegen()(module)
     return ky.compile(module, backends=[])
 
 

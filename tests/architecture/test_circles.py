@@ -16,6 +16,7 @@ METHOD = "a method for what is written in a file of its own"
 MAKER = "it is handed what made it, and names that for its type alone"
 PARTS = "it is handed what users hold, and reads a few fields of it"
 KINDS = "it holds what these are, or makes the one that is asked for"
+INSTALLED = "it looks at what is installed where it is handed nothing"
 DECLARED = "its checks, run by the compile half alone, are handed these, and it names them for their types"
 # Imports that close a circle, each inside a function or for types alone, and why it stays. The list is kept short: all
 # others run one way once these are left out.
@@ -45,6 +46,7 @@ ALLOWED: dict[Import, str] = {
     ("kernelyard.runtime.execute.virtual_machine", "kernelyard.runtime.execute.bound_device_program"): KINDS,
     ("kernelyard.runtime.execute.virtual_machine", "kernelyard.runtime.execute.executable"): PARTS,
     ("kernelyard.runtime.execute.virtual_machine", "kernelyard.runtime.execute.bytecode_interpreter"): KINDS,
+    ("kernelyard.transform.run_codegen", "kernelyard.plugins.manager"): INSTALLED,
     ("kernelyard.tir.buffer", "kernelyard.tir.expr"): METHOD,
     ("kernelyard_dnnl.primitive_kind", "kernelyard_dnnl.candidate"): DECLARED,
     ("kernelyard_dnnl.primitive_kind", "kernelyard_dnnl.composite"): DECLARED,

@@ -18,7 +18,8 @@ from kernelyard.patterns import (
     match_graph,
     wildcard,
 )
-from kernelyard.patterns.pattern import Pattern, walk
+from kernelyard.patterns.pattern import Pattern
+from kernelyard.patterns.pattern_parts import walk
 
 
 def packed(b: FunctionBuilder, symbol: str, *args: Var) -> Var:

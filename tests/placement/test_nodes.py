@@ -89,7 +89,7 @@ def test_a_near_miss_names_the_first_part_that_failed() -> None:
         (is_op("concat")(varargs=True).where(lambda v: False), "expected that its condition holds, found concat"),
         (is_op("concat")(is_op("exp", "tanh")(wildcard()), wildcard()),
          "operand 0 of concat: expected exp or tanh, found %x"),
-        (is_op("concat")(is_const(3.0) | is_op("exp")(), wildcard()),
+        (is_op("concat")(is_const(3.0) | is_op("exp")(wildcard()), wildcard()),
          "operand 0 of concat: expected a constant of 3 everywhere or exp, found %x"),
     ],
 )  # fmt: skip

@@ -11,17 +11,18 @@ from interpreted_backend import InterpretedBackend, called
 
 import kernelyard.ops  # noqa: F401  # declares the operators
 from kernelyard import dims, placement
-from kernelyard.errors import PluginContractError, UnknownBackendError
+from kernelyard.errors import PassError, PluginContractError, UnknownBackendError
 from kernelyard.ir import FunctionBuilder, IRModule
 from kernelyard.ir.verify import verify
 from kernelyard.patterns import FusionPattern, is_op, wildcard
+from kernelyard.patterns.composite import op_names
 from kernelyard.placement.build_report import build_report
 from kernelyard.placement.partition import partition
 from kernelyard.placement.recorder import Recorder
 from kernelyard.placement.settings import PlacementSettings
 from kernelyard.runtime.report import DeclinedMatch, Report
 from kernelyard.target import Target
-from kernelyard.testing import assert_offloaded
+from kernelyard.testing import assert_allclose, assert_offloaded, evaluate
 from kernelyard.testing.reference import assert_same_meaning
 
 X = np.random.default_rng(0).standard_normal((4, 8), dtype=np.float32)
@@ -139,6 +140,53 @@ def test_partition_for_an_installed_backend(kinds: tuple[str, ...], monkeypatch:
     assert called(placement.partition_for_my_acme(network())) == ["matmul", "nn.relu", "erf", "@my_acme_0"]
     with pytest.raises(AttributeError):
         placement.partition_with_my_acme  # noqa: B018
+
+
+@pytest.fixture
+def acme(monkeypatch: pytest.MonkeyPatch) -> InterpretedBackend:
+    """Is the one installed backend; it takes convolutions, sums and relus."""
+    backend = InterpretedBackend("acme", ["nn.conv2d", "add", "nn.relu", "multiply"])
+    manager = SimpleNamespace(infos=list, get=lambda name, part, target: backend)
+    monkeypatch.setattr("kernelyard.placement.partition.get_manager", lambda: manager)
+    return backend
+
+
+def convolution(name: str = "main") -> tuple[IRModule, dict[str, np.ndarray]]:
+    """A convolution with bias, batch norm and relu whose parameters are arguments, and arrays for them."""
+    b = FunctionBuilder()
+    x, weight, bias = b.input("x", (1, 3, 8, 8)), b.input("weight", (4, 3, 3, 3)), b.input("bias", (4, 1, 1))
+    statistics = [b.input(name, (4,)) for name in ("gamma", "beta", "mean", "variance")]
+    y = b.op("nn.batch_norm", b.op("add", b.op("nn.conv2d", x, weight), bias), *statistics, epsilon=1e-3)
+    module = verify(IRModule({name: b.function(b.op("nn.relu", y))}))
+    rng = np.random.default_rng(0)
+    params = {p.name: rng.uniform(0.5, 1, p.tensor_type.shape).astype(np.float32) for p in b.params[1:]}
+    return module, params
+
+
+def test_partition_for_binds_params_and_simplifies(acme: InterpretedBackend) -> None:
+    module, params = convolution()
+    placed = verify(placement.partition_for_acme(module, params))
+    assert called(placed) == ["@acme_0"]
+    assert [param.name for param in placed.entry_functions()["main"].params] == ["x"]
+    composites = [f for f in placed.graph_functions().values() if "Composite" in f.attrs]
+    assert [op for f in composites for op in op_names(f)] == ["nn.conv2d", "add", "nn.relu"], "no batch norm is left"
+    x = np.ones((1, 3, 8, 8), np.float32)
+    (expected,), (found,) = evaluate(module, [x, *params.values()]), evaluate(placed, [x])
+    assert_allclose(found, expected)
+
+
+def test_params_of_the_only_function_and_of_none(acme: InterpretedBackend) -> None:
+    module, params = convolution("forward")
+    assert len(placement.partition_for_acme(module, params).entry_functions()["forward"].params) == 1
+    with pytest.raises(PassError, match="no parameter 'wieght'"):
+        placement.partition_for_acme(module, {"wieght": params["weight"]})
+
+
+@pytest.mark.parametrize("bind_constants", [True, False])
+def test_partition_for_with_constants_as_arguments(acme: InterpretedBackend, bind_constants: bool) -> None:
+    placed = verify(placement.partition_for_acme(*convolution(), bind_constants=bind_constants))
+    (call,) = (binding.value for binding in placed.entry_functions()["main"].bindings)
+    assert len(call.args) == (1 if bind_constants else 3), "x, and weight and bias where they are not bound"
 
 
 def test_partition_for_an_unknown_backend_says_how_to_get_it() -> None:

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from interpreted_backend import InterpretedBackend
 
+from kernelyard.ir import get_op
 from kernelyard.ir.printer import to_text
 from kernelyard.ir.verify import verify
 from kernelyard.patterns import FusionPattern, Pattern, is_const, is_op, wildcard
@@ -34,7 +35,8 @@ def patterns(draw: st.DrawFn) -> Pattern:
         if depth == 0 or draw(st.integers(0, 3)) == 0:
             return draw(st.sampled_from([*shared, wildcard()]))
         names = draw(st.lists(st.sampled_from(OPS), min_size=1, max_size=6, unique=True))
-        args = [tree(depth - 1) for _ in range(draw(st.integers(0, 2)))]
+        most = max(get_op(name).arity[1] or 2 for name in names)
+        args = [tree(depth - 1) for _ in range(draw(st.integers(0, min(most, 2))))]
         return is_op(*names)(*args, varargs=True)
 
     names = draw(st.lists(st.sampled_from(OPS), min_size=1, max_size=8, unique=True))

@@ -12,6 +12,7 @@ from kernelyard.testing.reference import assert_same_meaning
 from kernelyard.testing.strategies import modules
 from kernelyard.transform import (
     ConvertLayout,
+    FoldScaleAxis,
     FuseTransposeMatmul,
     GatherScales,
     HoistStrides,
@@ -22,6 +23,7 @@ from kernelyard.transform.pipelines import get_pipeline
 
 PASSES = [
     ConvertLayout(),
+    FoldScaleAxis(),
     FuseTransposeMatmul(),
     GatherScales(),
     HoistStrides(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -113,6 +114,23 @@ def test_a_backend_without_codegen_is_named_with_the_way_out() -> None:
         RunCodegen({"other": backend().codegen})(partition(network(), [backend()]))
     assert "acme" in str(error.value)
     assert "pip install kernelyard-acme" in str(error.value)
+
+
+def test_codegens_of_installed_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Named by nobody: each backend's own is found."""
+    one, two = InterpretedBackend("one", ["sin"]), InterpretedBackend("two", ["tanh"])
+    found = {backend.name: backend for backend in (one, two)}
+    manager = SimpleNamespace(get=lambda name, part: found[name] if part == "backend" else None)
+    monkeypatch.setattr("kernelyard.plugins.manager.get_manager", lambda: manager)
+    module = network()
+    compiled = verify(RunCodegen()(partition(module, [one, two])))
+    assert [name for name in called(compiled) if name.startswith("extern")] == ["extern one_0", "extern two_0"]
+    assert_same_meaning(module, compiled, [X])
+
+
+def test_a_backend_that_is_not_installed_is_named_with_the_way_out() -> None:
+    with pytest.raises(UnknownBackendError, match="pip install kernelyard-acme"):
+        RunCodegen()(partition(network(), [backend()]))
 
 
 def returns(result: object) -> Any:

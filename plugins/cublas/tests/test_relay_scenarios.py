@@ -11,6 +11,7 @@ import pytest
 
 import kernelyard as ky
 from kernelyard.ir import FunctionBuilder, IRModule, Var, verify
+from kernelyard.patterns.op_rules import register_op_rule, unregister_op_rules
 from kernelyard.placement.recorder import Recorder
 from kernelyard.target import Target
 from kernelyard.testing import assert_allclose, evaluate
@@ -20,7 +21,6 @@ from kernelyard_cublas.checks import Checks
 from kernelyard_tvm_compat.annotate_target import AnnotateTarget
 from kernelyard_tvm_compat.merge_composite import MergeComposite
 from kernelyard_tvm_compat.partition_graph import PartitionGraph
-from kernelyard_tvm_compat.single_op_rules import register_op_rule, unregister_op_rules
 
 from .conftest import region_of, runtime_of
 

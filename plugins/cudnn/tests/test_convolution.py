@@ -218,7 +218,8 @@ def test_a_bias_that_is_none_is_not_taken_for_one(machine: Any) -> None:
 )
 def test_what_the_arch_has_not(arch: str | None, dtype: str, answer: str) -> None:
     recorder = Recorder()
-    placed = partition_for("cudnn", module_of(lambda b: conv(b, dtype)), ky.Target("cuda", arch=arch), recorder)
+    target = ky.Target("cuda", arch=arch)
+    placed = partition_for("cudnn", module_of(lambda b: conv(b, dtype)), target=target, recorder=recorder)
     assert list(placed.functions) == ["main"], "nothing is taken"
     assert ("arch", answer) in [(each.code, each.message) for each in recorder.declined_matches()]
 

@@ -14,6 +14,7 @@ import pytest
 
 import kernelyard as ky
 from kernelyard.ir import FunctionBuilder, IRModule, Var, verify
+from kernelyard.patterns.op_rules import register_op_rule, unregister_op_rules
 from kernelyard.placement.recorder import Recorder
 from kernelyard.testing import assert_allclose, evaluate
 from kernelyard_cudnn.backend import CudnnBackend
@@ -21,7 +22,6 @@ from kernelyard_cudnn.checks import Checks
 from kernelyard_tvm_compat.annotate_target import AnnotateTarget
 from kernelyard_tvm_compat.merge_composite import MergeComposite
 from kernelyard_tvm_compat.partition_graph import PartitionGraph
-from kernelyard_tvm_compat.single_op_rules import register_op_rule, unregister_op_rules
 
 from .conftest import H200, feeds_of
 

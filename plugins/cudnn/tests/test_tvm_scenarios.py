@@ -11,12 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-import kernelyard as ky
 from kernelyard.dims import symbol
 from kernelyard.ir import FunctionBuilder, Var
 from kernelyard.placement import partition_for_cudnn
 from kernelyard.testing import assert_allclose, evaluate
-from kernelyard.transform.pipelines import get_pipeline
 
 from .conftest import compiled, feeds_of, module_of, numbers
 
@@ -64,7 +62,7 @@ def test_conv2d_nchw_oihw_offload(check: Any, dtype: str, epilogue: tuple[str, .
 def test_cudnn_partition_conv2d_without_bias() -> None:
     """The convolution alone is taken."""
     module = module_of(lambda b: convolution(b, "float32", (), is_last=True))
-    placed = partition_for_cudnn(get_pipeline("simplify")(module), ky.Target("cuda"))
+    placed = partition_for_cudnn(module)
     composites = [f.attrs["Composite"] for f in placed.graph_functions().values() if "Composite" in f.attrs]
     assert composites == ["cudnn.conv2d"]
 

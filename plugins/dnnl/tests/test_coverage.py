@@ -10,7 +10,8 @@ import pytest
 
 import kernelyard as ky
 from kernelyard.driver.precision import cpu_flags
-from kernelyard.placement.partition import partition_for
+from kernelyard.placement.partition import partition
+from kernelyard.plugins.manager import get_manager
 from kernelyard.testing import assert_allclose, evaluate
 from kernelyard_dnnl.patterns import fusion_patterns
 from kernelyard_dnnl.post_ops import BINARY, UNARY
@@ -112,7 +113,7 @@ def test_batch_norm_whose_statistics_are_inputs(shape, offloading):
 
     module = offloading.module(build, shape, *[(6,)] * 4)
     offloading.right(module, ky.compile(module, backends=["dnnl"]), positive=True)  # the simplifier spells it out
-    placed = partition_for("dnnl", module)
+    placed = partition(module, [get_manager().get("dnnl", "backend")])
     assert [f.attrs["Composite"] for f in placed.graph_functions().values() if "Composite" in f.attrs] == [
         "dnnl.batch_norm"
     ]

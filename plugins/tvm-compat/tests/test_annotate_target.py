@@ -15,11 +15,11 @@ from kernelyard.ir import Call, Constant, Function, FunctionBuilder, IRModule, T
 from kernelyard.ir.printer import to_text
 from kernelyard.ir.verify import verify
 from kernelyard.patterns import Accept, Decline, is_op, wildcard
+from kernelyard.patterns.op_rules import accept_all, register_op_rule, unregister_op_rules
 from kernelyard.placement.recorder import Recorder
 from kernelyard.testing.reference import assert_same_meaning
 from kernelyard_tvm_compat.annotate_target import AnnotateTarget
 from kernelyard_tvm_compat.merge_composite import MergeComposite
-from kernelyard_tvm_compat.single_op_rules import accept_all, register_op_rule, unregister_op_rules
 
 X = np.random.default_rng(0).standard_normal((10, 4), dtype=np.float32)
 TARGETS = ("A", "B", "test")

@@ -14,13 +14,13 @@ from kernelyard.ir import Call, Function, FunctionBuilder, IRModule, all_ops
 from kernelyard.ir.printer import to_text
 from kernelyard.ir.verify import verify
 from kernelyard.patterns.composite import op_names
+from kernelyard.patterns.op_rules import accept_all, register_op_rule, unregister_op_rules
 from kernelyard.testing.reference import assert_same_meaning
 from kernelyard.testing.strategies import modules
 from kernelyard.transform.run_codegen import RunCodegen
 from kernelyard_tvm_compat.annotate_target import AnnotateTarget
 from kernelyard_tvm_compat.merge_compiler_regions import MergeCompilerRegions
 from kernelyard_tvm_compat.partition_graph import PartitionGraph
-from kernelyard_tvm_compat.single_op_rules import accept_all, register_op_rule, unregister_op_rules
 
 X = np.random.default_rng(0).standard_normal((10, 4), dtype=np.float32)
 

@@ -75,6 +75,24 @@ def test_reuse_call() -> None:
     assert composites(after) == [("acme.p", "add_nn.relu_multiply_")]
 
 
+def test_whatever_follows_a_convolution() -> None:
+    """The pattern "a convolution, then anything" takes what reads it, and the composite says what that was."""
+    conv = is_op("nn.conv2d")(wildcard(), wildcard())
+    table = [("acme.conv2d_with_something", wildcard()(conv))]
+    weight = np.ones((3, 3, 1, 1), np.float32)
+    followers = {
+        "nn.relu": lambda b, y: b.op("nn.relu", y),
+        "add": lambda b, y: b.op("add", np.ones((3, 1, 1), np.float32), y),
+        "concat": lambda b, y: b.op("concat", b.input("other", (1, 3, 4, 4)), y, axis=1),
+    }
+    for name, follow in followers.items():
+        b = FunctionBuilder()
+        y = b.op("nn.conv2d", b.input("x", (1, 3, 4, 4)), weight)
+        after = merged(b, [b.op("exp", follow(b, y))], table)
+        assert composites(after) == [("acme.conv2d_with_something", f"nn.conv2d_{name}_")]
+        assert outside(after)[1:] == ["exp"]
+
+
 def test_multiple_patterns() -> None:
     b = FunctionBuilder()
     x, y = inputs(b, 2)

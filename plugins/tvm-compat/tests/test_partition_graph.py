@@ -15,6 +15,7 @@ from kernelyard.ir.verify import verify
 from kernelyard.ir.visitor import RewriteWith
 from kernelyard.patterns import is_op, wildcard
 from kernelyard.patterns.composite import op_names
+from kernelyard.patterns.op_rules import accept_all, register_op_rule, unregister_op_rules
 from kernelyard.testing.reference import assert_same_meaning
 from kernelyard.transform.bind_params import BindParams
 from kernelyard.transform.fold_constants import FoldConstants
@@ -24,7 +25,6 @@ from kernelyard_tvm_compat.annotate_target import AnnotateTarget
 from kernelyard_tvm_compat.merge_compiler_regions import MergeCompilerRegions
 from kernelyard_tvm_compat.merge_composite import MergeComposite
 from kernelyard_tvm_compat.partition_graph import PartitionGraph
-from kernelyard_tvm_compat.single_op_rules import accept_all, register_op_rule, unregister_op_rules
 
 X = np.random.default_rng(0).standard_normal((10, 10), dtype=np.float32)
 TARGETS = ("ccompiler", "dnnl", "test-target", "A", "B")

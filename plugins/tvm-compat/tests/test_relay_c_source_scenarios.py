@@ -20,6 +20,7 @@ import kernelyard as ky
 from kernelyard.errors import CodegenError, ToolchainError
 from kernelyard.ir import Call, FunctionBuilder, IRModule, Var, verify
 from kernelyard.patterns import Accept, Decline
+from kernelyard.patterns.op_rules import register_op_rule, unregister_op_rules
 from kernelyard.placement.c_source import C_TYPES, CSourceCodegen
 from kernelyard.placement.json_serializer import JSONSerializer, KernelNode
 from kernelyard.plugins.backend import Backend
@@ -29,7 +30,6 @@ from kernelyard.transform import BindParams
 from kernelyard_tvm_compat.annotate_target import AnnotateTarget
 from kernelyard_tvm_compat.merge_compiler_regions import MergeCompilerRegions
 from kernelyard_tvm_compat.partition_graph import PartitionGraph
-from kernelyard_tvm_compat.single_op_rules import register_op_rule, unregister_op_rules
 
 pytestmark = pytest.mark.skipif(not any(map(shutil.which, COMPILERS)), reason="no C compiler is installed here")
 

@@ -15,11 +15,11 @@ import pytest
 import kernelyard as ky
 from kernelyard.ir import Call, FunctionBuilder, IRModule, Var, verify
 from kernelyard.patterns import Accept, Answer, Decline
+from kernelyard.patterns.op_rules import register_op_rule, unregister_op_rules
 from kernelyard.placement.recorder import Recorder
 from kernelyard.testing import assert_allclose, evaluate
 from kernelyard_tvm_compat.annotate_target import AnnotateTarget
 from kernelyard_tvm_compat.partition_graph import PartitionGraph
-from kernelyard_tvm_compat.single_op_rules import register_op_rule, unregister_op_rules
 
 from .numpy_library import Library
 

@@ -16,6 +16,7 @@ import kernelyard.ops  # noqa: F401  # declares the operators
 from kernelyard import dims
 from kernelyard.ir import FunctionBuilder, IRModule, Var
 from kernelyard.ir.verify import verify
+from kernelyard.patterns.op_rules import accept_all, register_op_rule, unregister_op_rules
 from kernelyard.plugins.manager import get_manager
 from kernelyard.target import Target
 from kernelyard.testing.reference import evaluate
@@ -27,7 +28,6 @@ from kernelyard_tvm_compat.annotate_target import AnnotateTarget
 from kernelyard_tvm_compat.merge_compiler_regions import MergeCompilerRegions
 from kernelyard_tvm_compat.merge_composite import MergeComposite
 from kernelyard_tvm_compat.partition_graph import PartitionGraph
-from kernelyard_tvm_compat.single_op_rules import accept_all, register_op_rule, unregister_op_rules
 
 pytest.importorskip("kernelyard_dnnl")
 

@@ -161,11 +161,9 @@ class Call(Expr):
 
 
 def _check_arity(op: Op, count: int) -> None:
-    most = None if op.is_variadic else len(op.inputs)
-    least = len(op.inputs) - op.optional_inputs - (1 if op.is_variadic else 0)
+    least, most = op.arity
     if count < least or (most is not None and count > most):
-        expected = f"{least} or more" if most is None else str(most) if least == most else f"{least} to {most}"
-        raise IRError(f"{op.name} has the wrong number of arguments", found=count, expected=expected)
+        raise IRError(f"{op.name} has the wrong number of arguments", found=count, expected=op.arity_text)
 
 
 class Binding:

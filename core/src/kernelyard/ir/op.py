@@ -126,6 +126,18 @@ class Op:
     def is_variadic(self) -> bool:
         return bool(self.inputs) and self.inputs[-1].endswith("*")
 
+    @property
+    def arity(self) -> tuple[int, int | None]:
+        """The least and the largest number of operands; None: any number."""
+        least = len(self.inputs) - self.optional_inputs - self.is_variadic
+        return least, None if self.is_variadic else len(self.inputs)
+
+    @property
+    def arity_text(self) -> str:
+        """The numbers of operands in words, for messages: "2", "2 to 3", "1 or more"."""
+        least, most = self.arity
+        return f"{least} or more" if most is None else str(most) if least == most else f"{least} to {most}"
+
     def check_attributes(self, given: Attributes) -> Attributes:
         """Attributes in canonical form with defaults filled in, in declaration order.
 

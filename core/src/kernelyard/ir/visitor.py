@@ -184,6 +184,12 @@ def result_vars(function: Function) -> tuple[Var, ...]:
     return tuple(operand for operand in operands(function.result) if isinstance(operand, Var))
 
 
+def read_once(function: Function) -> set[Var]:
+    """Return the variables that one binding reads and nobody else: neither another binding nor the caller."""
+    results = set(result_vars(function))
+    return {var for var, readers in uses(function).items() if len(readers) == 1 and var not in results}
+
+
 def definitions(function: Function) -> Mapping[Var, Expr]:
     """Map each bound variable to its value."""
     return {binding.var: binding.value for binding in function.bindings}

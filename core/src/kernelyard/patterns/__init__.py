@@ -25,6 +25,9 @@ from kernelyard.patterns.matcher import extract as extract
 from kernelyard.patterns.matcher import match as match
 from kernelyard.patterns.matcher import matches as matches
 from kernelyard.patterns.matcher import matches_function as matches_function
+from kernelyard.patterns.op_rules import accept_all as accept_all
+from kernelyard.patterns.op_rules import register_op_rule as register_op_rule
+from kernelyard.patterns.op_rules import unregister_op_rules as unregister_op_rules
 from kernelyard.patterns.pattern import Pattern as Pattern
 from kernelyard.patterns.pattern_context import PatternContext as PatternContext
 from kernelyard.patterns.pattern_context import PatternSeq as PatternSeq

@@ -17,6 +17,7 @@ from kernelyard.ir.printer import attribute_text
 from kernelyard.patterns.matcher import Match
 
 COMPOSITE = "Composite"
+SINGLE_OP = "single_op"  # True: one operator, which a rule accepted by itself
 CAPTURES = "captures"
 CODEGEN = "Codegen"
 GLOBAL_SYMBOL = "global_symbol"

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import kernelyard.ops  # noqa: F401  # declares the operators
 from kernelyard.dims import Dim
 from kernelyard.errors import PatternError
 from kernelyard.ir.expr import Expr
+from kernelyard.ir.op import get_op
+from kernelyard.patterns.op_checks import check_operand_count
 from kernelyard.patterns.pattern import (
     CallPattern,
     ConstantPattern,
@@ -33,9 +36,11 @@ class OpPattern:
     def __call__(self, *args: Pattern, varargs: bool = False) -> Pattern:
         """Return a call of the op; `varargs`: operands beyond `args` are free.
 
-        Raises: PatternError when an argument is not a pattern.
+        Raises: PatternError when an argument is not a pattern, and for a number of operands that none of the ops has.
         """
-        return CallPattern(self.names, checked_operands(args, "/".join(self.names)), varargs)
+        operands = checked_operands(args, "/".join(self.names))
+        check_operand_count(self.names, len(args), varargs)
+        return CallPattern(self.names, operands, varargs)
 
 
 def wildcard() -> Pattern:
@@ -86,13 +91,15 @@ def is_const(value: float | None = None, rtol: float = 1e-5) -> Pattern:
 def is_op(*names: str) -> OpPattern:
     """Return one of these ops; call the result with the patterns of its operands.
 
-    Raises: PatternError for no name at all.
+    Raises: PatternError for no name at all, UnknownOpError for one that is not in the vocabulary.
 
     Example:
         >>> pattern = is_op("add", "multiply")(wildcard(), is_const())
     """
     if not names:
         raise PatternError("is_op needs the name of an op", expected="for example is_op('nn.relu')")
+    for name in names:
+        get_op(name)
     return OpPattern(names)
 
 

@@ -7,8 +7,8 @@ once. The search never enters what cannot match, which keeps it near-linear for 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import product
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import combinations, product
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -120,14 +120,14 @@ class Feasibility:
         value = self.dataflow.value_of(expr)
         if not isinstance(value, Call) or not isinstance(value.op, Op):
             return False
-        if value.op.name not in pattern.ops and not pattern.quotients:
+        if not pattern.names(value.op.name) and not pattern.quotients:
             return False
         return any(self._all(way.patterns, way.operands) for way in self.ways(pattern, value))
 
     def ways(self, pattern: CallPattern, call: Call) -> Iterator[Way]:
         """Enumerate assignments of a call's operands to those of a pattern, best first."""
-        if call.op_name in pattern.ops and _counts_fit(pattern, call):
-            for operands in operand_orders(call, len(pattern.args)):
+        if pattern.names(call.op_name) and _counts_fit(pattern, call):
+            for operands in operand_choices(pattern, call):
                 yield Way(pattern.args, operands)
         if pattern.quotients and isinstance(call.type, TensorType) and dtypes.is_float(call.type.dtype):
             # Integers are rounded after each step, so there the form counts.
@@ -135,7 +135,7 @@ class Feasibility:
 
     def _reassociated(self, pattern: CallPattern, call: Call) -> Iterator[Way]:
         """Yield the ways that only another form allows."""
-        is_as_written = call.op_name in pattern.ops
+        is_as_written = pattern.names(call.op_name)
         if is_as_written and call.op_name == DIVIDE:
             return  # the factors of the product inside may be swapped anyway
         for wanted, found in product(pattern.quotients, quotients(call.op_name, call.args, self._operands_of)):
@@ -220,6 +220,14 @@ _TESTS: dict[type[Pattern], Callable[[Feasibility, Pattern, Expr], bool]] = {  #
     PredicatePattern: Feasibility.inner,
     CapturePattern: Feasibility.inner,
 }
+
+
+def operand_choices(pattern: CallPattern, call: Call) -> Iterable[tuple[Expr, ...]]:
+    """Return the operands of a call that a pattern's may stand for; the call has enough of them."""
+    if pattern.ops is not None:
+        return operand_orders(call, len(pattern.args))
+    orders = operand_orders(call, len(call.args))
+    return dict.fromkeys(chosen for order in orders for chosen in combinations(order, len(pattern.args)))
 
 
 def operand_orders(call: Call, count: int) -> tuple[tuple[Expr, ...], ...]:

@@ -24,8 +24,9 @@ from kernelyard.ir.module import IRModule
 from kernelyard.ir.visitor import reachable_functions
 from kernelyard.patterns.matcher import Match
 from kernelyard.patterns.module_rule import ModuleRule
-from kernelyard.patterns.pattern import Pattern, captured_names
+from kernelyard.patterns.pattern import Pattern
 from kernelyard.patterns.pattern_context import PatternContext
+from kernelyard.patterns.pattern_parts import captured_names
 from kernelyard.patterns.rewriter import GraphRewriteRule, RewriteRule, Rule, rewrite
 from kernelyard.patterns.traced import Traced, trace
 

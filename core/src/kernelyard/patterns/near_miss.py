@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from kernelyard.ir.expr import Call, Constant, Expr, Tuple, TupleGetItem
 from kernelyard.ir.op import Op
-from kernelyard.patterns.feasibility import Feasibility, operand_orders
+from kernelyard.patterns.feasibility import Feasibility, operand_choices
 from kernelyard.patterns.pattern import (
     AndPattern,
     AttrPattern,
@@ -27,8 +27,8 @@ from kernelyard.patterns.pattern import (
     TypePattern,
     VarPattern,
     WildcardPattern,
-    walk,
 )
+from kernelyard.patterns.pattern_parts import walk
 
 MAX_NAMED = 4  # ops of an alternative that a message names
 
@@ -105,12 +105,12 @@ class NearMisses:
 
     def _call(self, pattern: CallPattern, expr: Expr) -> NearMiss | None:
         value = self._value(expr)
-        if not isinstance(value, Call) or not isinstance(value.op, Op) or value.op_name not in pattern.ops:
+        if not isinstance(value, Call) or not isinstance(value.op, Op) or not pattern.names(value.op_name):
             return self._whole(pattern, expr)
         if len(value.args) < len(pattern.args) or (len(value.args) > len(pattern.args) and not pattern.varargs):
             return NearMiss(1, f"operands of {value.op_name}", str(len(pattern.args)), str(len(value.args)))
-        orders = operand_orders(value, len(pattern.args))
-        return _nearest([self._operands(pattern.args, order, value.op_name) for order in orders])
+        choices = operand_choices(pattern, value)
+        return _nearest([self._operands(pattern.args, chosen, value.op_name) for chosen in choices])
 
     def _operands(self, patterns: Sequence[Pattern], exprs: Sequence[Expr], op: str) -> NearMiss | None:
         fitted = 1
@@ -189,7 +189,7 @@ def describe(pattern: Pattern) -> str:
 
     Example:
         >>> from kernelyard.patterns import is_const, is_op
-        >>> describe(is_op("nn.relu")() | is_const())
+        >>> describe(is_op("nn.relu")(is_const()) | is_const())
         'nn.relu or a constant'
     """
     parts = list(dict.fromkeys(_parts(pattern)))
@@ -201,7 +201,7 @@ def _parts(pattern: Pattern) -> list[str]:
     if isinstance(pattern, OrPattern):
         return _parts(pattern.left) + _parts(pattern.right)
     if isinstance(pattern, CallPattern):
-        return list(pattern.ops)
+        return ["any operator"] if pattern.ops is None else list(pattern.ops)
     if isinstance(pattern, ConstantPattern):
         return ["a constant" if pattern.value is None else f"a constant of {pattern.value:g} everywhere"]
     if isinstance(pattern, DtypePattern):

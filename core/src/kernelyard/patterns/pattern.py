@@ -25,6 +25,7 @@ from kernelyard.errors import PatternError
 from kernelyard.ir.expr import Expr
 from kernelyard.ir.types import Type
 from kernelyard.patterns.association import DIVIDE, MULTIPLY, Quotient, quotients
+from kernelyard.patterns.op_checks import check_attributes
 from kernelyard.patterns.pattern_context import PatternSeq, Sequenced, record
 
 RootOps: TypeAlias = "frozenset[str] | None"  # None: the root may be anything
@@ -60,7 +61,12 @@ class Pattern:
         return TupleGetItemPattern(self, index)
 
     def has_attr(self, **attrs: Any) -> Pattern:
-        """Return a call whose attributes have these values; a callable is a predicate on the value."""
+        """Return a call whose attributes have these values; a callable is a predicate on the value.
+
+        Raises: PatternError for an attribute that no operator has which the pattern may stand for.
+        """
+        if self.root_ops is not None:
+            check_attributes(self.root_ops, attrs)
         return AttrPattern(self, tuple(attrs.items()))
 
     def has_dtype(self, *dtypes: str) -> Pattern:
@@ -138,7 +144,14 @@ class Pattern:
 
 @dataclass(frozen=True, eq=False)
 class WildcardPattern(Pattern):
-    """Any value."""
+    """Any value. Called, it is a call of any operator: `wildcard()(conv)` is whatever reads a convolution."""
+
+    def __call__(self, *args: Pattern, varargs: bool = True) -> Pattern:
+        """Return a call of any operator that has operands like `args`, in this order.
+
+        `varargs`: it may have others among them, which are free.
+        """
+        return CallPattern(None, checked_operands(args, "an operator"), varargs)
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,22 +200,27 @@ class ConstantPattern(Pattern):
 
 @dataclass(frozen=True, eq=False)
 class CallPattern(Pattern):
-    """A call of one of `ops`. With `varargs` the call may have more operands than `args`, which are free.
+    """A call of one of `ops`; None: of any operator. With `varargs` the call may have more operands than `args`, which
+    are free: behind these for known operators, anywhere for any.
 
     The two operands of a commutative op are tried in both orders, and of a product over a number the other forms.
     """
 
-    ops: tuple[str, ...]
+    ops: tuple[str, ...] | None
     args: tuple[Pattern, ...]
     varargs: bool = False
+
+    def names(self, op: str) -> bool:
+        """Return True for one of the operators."""
+        return self.ops is None or op in self.ops
 
     @cached_property
     def quotients(self) -> tuple[Quotient[Pattern], ...]:
         """The ways to read this as a product over a number, where the pattern has the inner call, without a name."""
-        return quotients(self.ops[0], self.args, _operands_of) if len(self.ops) == 1 else ()
+        return quotients(self.ops[0], self.args, _operands_of) if self.ops and len(self.ops) == 1 else ()
 
     def _root_ops(self) -> RootOps:
-        return frozenset((MULTIPLY, DIVIDE) if self.quotients else self.ops)
+        return None if self.ops is None else frozenset((MULTIPLY, DIVIDE) if self.quotients else self.ops)
 
 
 @dataclass(frozen=True, eq=False)
@@ -347,44 +365,14 @@ def checked_operands(args: tuple[Any, ...], callee: str) -> tuple[Pattern, ...]:
     return args
 
 
-def captured_names(pattern: Pattern) -> tuple[str, ...]:
-    """Names that a match of this pattern may capture, in order of appearance, each once."""
-    names: dict[str, None] = {}
-    for part in walk(pattern):
-        if isinstance(part, CapturePattern):
-            names.setdefault(part.name)
-    return tuple(names)
-
-
-def walk(pattern: Pattern) -> tuple[Pattern, ...]:
-    """Return the pattern and its parts, each once, in order of appearance."""
-    seen: dict[Pattern, None] = {}
-    pending = [pattern]
-    while pending:
-        part = pending.pop()
-        if part not in seen:
-            seen[part] = None
-            pending += reversed(children(part))
-    return tuple(seen)
-
-
-def children(pattern: Pattern) -> list[Pattern]:
-    """Return the patterns that this one is made of; those that it is only compared with are not among them."""
-    if isinstance(pattern, SameShapePattern):
-        return [pattern.pattern]
-    parts: list[Pattern] = []
-    for value in _field_values(pattern).values():
-        parts += [part for part in (value if isinstance(value, tuple) else (value,)) if isinstance(part, Pattern)]
-    return parts
-
-
-def _field_values(pattern: Pattern) -> Mapping[str, Any]:
+def field_values(pattern: Pattern) -> Mapping[str, Any]:
+    """Return what a pattern is made of, by name."""
     return {field.name: getattr(pattern, field.name) for field in fields(pattern)}  # pyright: ignore[reportArgumentType]
 
 
 def _duplicate(pattern: Pattern, done: dict[Pattern, Pattern]) -> Pattern:
     if pattern not in done:
-        changed = {name: _duplicate_value(value, done) for name, value in _field_values(pattern).items()}
+        changed = {name: _duplicate_value(value, done) for name, value in field_values(pattern).items()}
         done[pattern] = replace(pattern, **changed)  # pyright: ignore[reportArgumentType, reportCallIssue]
     return done[pattern]
 

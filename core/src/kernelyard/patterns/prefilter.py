@@ -21,8 +21,8 @@ from kernelyard.patterns.pattern import (
     Pattern,
     TupleGetItemPattern,
     TuplePattern,
-    children,
 )
+from kernelyard.patterns.pattern_parts import children
 
 MAX_DEPTH = 16  # patterns that reach further are tested against all ops of the function
 
@@ -38,7 +38,7 @@ class Prefilter:
         >>> from kernelyard.patterns import is_op, wildcard
         >>> b = FunctionBuilder()
         >>> y = b.op("nn.relu", b.op("exp", b.input("x", (2,))))
-        >>> near, far = (is_op("nn.relu")(is_op(op)(wildcard())) for op in ("exp", "matmul"))
+        >>> near, far = (is_op("nn.relu")(is_op(op)(wildcard())) for op in ("exp", "tanh"))
         >>> prefilter = Prefilter(Dataflow.of(b.function(y)), [near, far])
         >>> prefilter.may_match(near, y), prefilter.may_match(far, y)
         (True, False)
@@ -107,7 +107,7 @@ class _Reach:
             return frozenset()
         if isinstance(pattern, OrPattern):
             return self.clauses(pattern.left) & self.clauses(pattern.right)
-        own = frozenset([frozenset(pattern.ops)]) if isinstance(pattern, CallPattern) else frozenset()
+        own = frozenset([frozenset(pattern.ops)]) if isinstance(pattern, CallPattern) and pattern.ops else frozenset()
         return own.union(*(self.clauses(part) for part in children(pattern)))
 
     def depth(self, pattern: Pattern) -> int:

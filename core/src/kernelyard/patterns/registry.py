@@ -10,7 +10,9 @@ from typing import Any, Protocol, TypeAlias
 from kernelyard.errors import PatternError
 from kernelyard.ir.expr import Expr
 from kernelyard.patterns.matcher import Match
+from kernelyard.patterns.near_miss import describe
 from kernelyard.patterns.pattern import Pattern
+from kernelyard.patterns.pattern_parts import computes
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ class FusionPattern:
     check: asked for each legal match; None accepts all. attrs_getter: attributes for the composite function, plain
     values (bool, int, float, str, None, dims, and tuples or dicts of these).
 
-    Raises: PatternError when the name has no backend or pattern part.
+    Raises: PatternError when the name has no backend or pattern part, and for a pattern that no call can match.
 
     Example:
         >>> from kernelyard.patterns import is_op, wildcard
@@ -61,6 +63,12 @@ class FusionPattern:
             raise PatternError("a pattern's name lacks its backend", found=self.name, expected="<backend>.<pattern>")
         if not isinstance(self.pattern, Pattern):
             raise PatternError(f"{self.name} has no pattern", found=repr(self.pattern), expected="a Pattern")
+        if not computes(self.pattern):
+            raise PatternError(
+                f"{self.name} matches no call",
+                found=describe(self.pattern),
+                expected="a pattern of a call, such as is_op('nn.relu')(wildcard())",
+            )
 
     @property
     def backend(self) -> str:

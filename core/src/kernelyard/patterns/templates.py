@@ -6,7 +6,7 @@ operator itself), "bias", "activation", "residual", "scale", "zero_point". Those
 
 Example:
     >>> pattern = with_activation(with_bias(matmul(transposed_rhs=True)), "nn.relu", "nn.gelu")
-    >>> from kernelyard.patterns.pattern import captured_names
+    >>> from kernelyard.patterns.pattern_parts import captured_names
     >>> captured_names(pattern)
     ('activation', 'root', 'lhs', 'rhs', 'bias')
 """

@@ -12,7 +12,7 @@ from kernelyard.dims import SymbolicDim
 from kernelyard.errors import CodegenError
 from kernelyard.ir import Call, Constant, Expr, Function, Op, Tuple, TupleGetItem, Type, Var
 from kernelyard.ir.types import tensors_of
-from kernelyard.patterns.composite import COMPOSITE
+from kernelyard.patterns.composite import COMPOSITE, SINGLE_OP
 from kernelyard.runtime.abi.spec import TensorSpec
 from kernelyard.runtime.modules.json_runtime import JSONGraph, JSONNode, NodeEntry
 from kernelyard.transform.run_codegen import Region
@@ -108,7 +108,7 @@ class _GraphWriter:
             kernel = self.serializer.visit_call(call)
         else:
             composite = self.region.composite(call)
-            kernel = self.serializer.visit_composite(composite, call)
+            kernel = self._kernel_of(composite, call)
             given.update(zip(composite.params, call.args, strict=True))
         inputs: list[tuple[str, NodeEntry]] = []
         for role, operand in kernel.inputs:
@@ -118,6 +118,13 @@ class _GraphWriter:
         attrs = {name: plain(item, f"{kernel.op}.{name}") for name, item in kernel.attrs.items()}
         number, _ = self._add(JSONNode("kernel", outputs, kernel.op, tuple(inputs), attrs))
         return tuple((number, output) for output in range(len(outputs)))
+
+    def _kernel_of(self, composite: Function, call: Call) -> KernelNode:
+        if not composite.attrs.get(SINGLE_OP):
+            return self.serializer.visit_composite(composite, call)
+        (binding,) = composite.bindings
+        assert isinstance(binding.value, Call)
+        return self.serializer.visit_call(binding.value)
 
     def _visited(self, operand: Expr, role: str, kernel: KernelNode) -> Expr:
         if not isinstance(operand, Constant):

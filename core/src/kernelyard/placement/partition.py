@@ -5,13 +5,15 @@ from __future__ import annotations
 import difflib
 import gc
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from kernelyard.errors import KernelyardError, OptionError, PluginContractError
 from kernelyard.ir import IRModule
 from kernelyard.ir.verify import verify
-from kernelyard.patterns.registry import FusionPattern
+from kernelyard.patterns.op_rules import op_rule_patterns
+from kernelyard.patterns.registry import FusionPattern, get_patterns
 from kernelyard.placement.near_misses import record_near_misses
 from kernelyard.placement.prune import RegionJudge, merge_regions
 from kernelyard.placement.recorder import Recorder
@@ -20,7 +22,8 @@ from kernelyard.plugins.backend import Backend
 from kernelyard.plugins.guard import within_time
 from kernelyard.plugins.manager import get_manager
 from kernelyard.target import Target, as_target
-from kernelyard.transform.pipelines import match
+from kernelyard.transform.bind_params import BindParams
+from kernelyard.transform.pipelines import get_pipeline, match
 from kernelyard.transform.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
@@ -43,7 +46,7 @@ def partition(module: IRModule, backends: Sequence[Backend], settings: Placement
             names += [pattern.name for pattern in patterns]
             with _collector_paused():
                 judge = RegionJudge(backend, settings.rival, settings.target)
-                placed = _in_time(judge, module, patterns, frozenset(settings.exclude_patterns), attempt)
+                placed = _in_time(judge, module, patterns, settings, attempt)
             if (changed := before.violation()) is not None:
                 raise changed
             if settings.strict and len(attempt.violations) > len(recorder.violations):
@@ -63,39 +66,56 @@ def partition(module: IRModule, backends: Sequence[Backend], settings: Placement
 
 
 def _patterns(backend: Backend, target: Target) -> tuple[FusionPattern, ...]:
-    patterns = within_time(f"asking {backend.name} for patterns", lambda: tuple(backend.patterns(target)))
-    _check_owner(backend, patterns)
-    return patterns
+    """Return what scripts registered for the backend, then its own patterns, then rules for single operators."""
+    own = within_time(f"asking {backend.name} for patterns", lambda: tuple(backend.patterns(target)))
+    _check_owner(backend, own)
+    return (*get_patterns(backend.name), *own, *op_rule_patterns(backend.name))
 
 
 def _in_time(
     judge: RegionJudge,
     module: IRModule,
     patterns: Sequence[FusionPattern],
-    excluded: frozenset[str],
+    settings: PlacementSettings,
     recorder: Recorder,
 ) -> IRModule:
     """Run all of a backend's checks in one limited time: a limit for each would take longer than most checks do."""
     count = sum(len(function.bindings) for function in module.graph_functions().values())
     what = f"offering the model to {judge.backend.name}"
-    return within_time(what, lambda: _offer(module, judge, patterns, excluded, recorder), count)
+    return within_time(what, lambda: _offer(module, judge, patterns, settings, recorder), count)
 
 
 def partition_for(
-    backend: str, module: IRModule, target: Target | str | None = None, recorder: Recorder | None = None
+    backend: str,
+    module: IRModule,
+    params: Mapping[str, Any] | None = None,
+    *,
+    bind_constants: bool = True,
+    target: Target | str | None = None,
+    recorder: Recorder | None = None,
 ) -> IRModule:
     """Return the module with regions for one installed backend, for scripts that put the stages together themselves.
 
-    Call it once for each backend, most wanted first. `kernelyard.placement.partition_for_<name>(module)` is the same.
-    target: by default the first kind that the backend is for.
-    Raises: UnknownBackendError, BackendUnavailableError.
+    Parameters become constants, the module is simplified, so that a batch norm goes into the convolution before it,
+    then it is partitioned. Call it once for each backend, most wanted first.
+    `kernelyard.placement.partition_for_<name>(module)` is the same.
+    params: arrays by the name of a parameter of @main, or of the only entry function. bind_constants: False makes
+    constants arguments of the regions. target: by default the first kind that the backend is for.
+    Raises: UnknownBackendError, BackendUnavailableError, PassError for params that do not fit.
     """
     manager = get_manager()
     if target is None:
         kinds = [info.targets for info in manager.infos() if info.name == backend and info.targets]
         target = kinds[0][0] if kinds else "cpu"
-    settings = PlacementSettings(as_target(target), recorder or Recorder())
-    return partition(module, [manager.get(backend, "backend", settings.target.kind)], settings)
+    settings = PlacementSettings(as_target(target), recorder or Recorder(), bind_constants=bind_constants)
+    chosen = manager.get(backend, "backend", settings.target.kind)
+    return partition(get_pipeline("simplify")(_with_params(module, params or {})), [chosen], settings)
+
+
+def _with_params(module: IRModule, params: Mapping[str, Any]) -> IRModule:
+    entries = tuple(module.entry_functions())
+    function = entries[0] if len(entries) == 1 else "main"
+    return BindParams(function, params)(module) if params else module
 
 
 @contextmanager
@@ -114,14 +134,15 @@ def _offer(
     module: IRModule,
     judge: RegionJudge,
     patterns: Sequence[FusionPattern],
-    excluded: frozenset[str],
+    settings: PlacementSettings,
     recorder: Recorder,
 ) -> IRModule:
-    backend = judge.backend
+    backend, excluded = judge.backend, frozenset(settings.exclude_patterns)
     wanted = [pattern for pattern in patterns if pattern.name not in excluded]
     recorder.offered(backend.name, patterns)
     prepared = _prepare(backend, module)
-    fused = match(judge.contested(wanted), not backend.merge_composites, recorder)(prepared)
+    contested, annotate = judge.contested(wanted), not backend.merge_composites
+    fused = match(contested, annotate, recorder, settings.bind_constants)(prepared)
     left_out = [pattern for pattern in patterns if pattern.name in excluded]
     record_near_misses(prepared, fused, backend.name, wanted, left_out, recorder)
     return merge_regions(fused, judge, wanted, recorder) if backend.merge_composites else fused

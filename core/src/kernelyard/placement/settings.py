@@ -15,7 +15,8 @@ class PlacementSettings:
 
     recorder: is told what is taken, declined and broken. strict: raise where a backend breaks its word, instead of
     going on without it. exclude_patterns: names of patterns that no backend may use. rival: a code generator that is
-    asked whether a match or a merged region had better be its own.
+    asked whether a match or a merged region had better be its own. bind_constants: put constants into composites;
+    False makes them arguments.
     """
 
     target: Target = field(default_factory=lambda: Target("cpu"))
@@ -23,3 +24,4 @@ class PlacementSettings:
     strict: bool = False
     exclude_patterns: tuple[str, ...] = ()
     rival: CodeGenerator | None = None
+    bind_constants: bool = True

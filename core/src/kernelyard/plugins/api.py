@@ -75,6 +75,7 @@ if TYPE_CHECKING:
     from kernelyard.patterns.constructors import wildcard as wildcard
     from kernelyard.patterns.decoded import is_decoded as is_decoded
     from kernelyard.patterns.matcher import Match as Match
+    from kernelyard.patterns.matcher import match as match
     from kernelyard.patterns.pattern import Pattern as Pattern
     from kernelyard.patterns.registry import Accept as Accept
     from kernelyard.patterns.registry import Answer as Answer
@@ -133,7 +134,7 @@ _HOME = {
     "kernelyard.patterns.constructors": "is_call_dps_packed is_call_tir is_const is_expr is_extern is_function "
     "is_op is_shape is_tuple is_tuple_get_item is_var wildcard",
     "kernelyard.patterns.decoded": "is_decoded",
-    "kernelyard.patterns.matcher": "Match",
+    "kernelyard.patterns.matcher": "Match match",
     "kernelyard.patterns.pattern": "Pattern",
     "kernelyard.patterns.registry": "Accept Answer Decline FusionPattern",
     "kernelyard.placement.c_source": "CSourceCodegen CTensor static_shape",

@@ -40,6 +40,7 @@ _HOME = {
     "FlattenEntryTuples": "flatten_entry_tuples",
     "FoldBatchNorm": "fold_batch_norm",
     "FoldConstants": "fold_constants",
+    "FoldScaleAxis": "fold_scale_axis",
     "GatherScales": "gather_scales",
     "HoistStrides": "hoist_strides",
     "InferTypes": "infer_types",
@@ -84,7 +85,6 @@ _OF_OTHER_DISTRIBUTIONS = dict.fromkeys(
         "PartitionGraph",
         "ReorderPermuteDimsAfterConcat",
         "ReorderTakeAfterMatmul",
-        "register_op_rule",
     ),
     "kernelyard-tvm-compat",
 )

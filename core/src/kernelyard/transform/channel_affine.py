@@ -1,4 +1,6 @@
-"""Steps that scale and shift each channel by known numbers: `x * scale + shift`, however they are written."""
+"""The algebra of channels: steps that scale and shift each channel by known numbers, however they are written, and
+linear operators whose constant weights can take such scales.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,8 @@ import numpy as np
 from kernelyard import dtypes
 from kernelyard.ir import Call, Constant, Expr
 
+CONVOLUTIONS = ("nn.conv1d", "nn.conv2d", "nn.conv3d")
+TRANSPOSED = ("nn.conv1d_transpose", "nn.conv2d_transpose", "nn.conv3d_transpose")
 STEPS = ("nn.batch_norm", "negative", "add", "subtract", "multiply", "divide")
 
 
@@ -73,3 +77,81 @@ def channel_constant(vector: np.ndarray, rank: int, axis: int, dtype: str) -> Co
     """
     shape = (len(vector),) if axis == rank - 1 else tuple(len(vector) if i == axis else 1 for i in range(rank))
     return Constant(vector.astype(dtypes.to_numpy(dtype)).reshape(shape))
+
+
+@dataclass(frozen=True)
+class Linear:
+    """A call of a linear operator with constant weights; `axis` is the channel's in its result, `channels` its size.
+
+    Weights: matmul (..., I, O); convolutions (O, I / groups, ...); transposed ones (I, O / groups, ...).
+    """
+
+    call: Call
+    weight: np.ndarray
+    axis: int
+    channels: int
+
+    @property
+    def input_axis(self) -> int:
+        """The channel's axis in the operand."""
+        return self.call.args[0].tensor_type.rank - 1 if self.call.op_name == "matmul" else 1
+
+    @property
+    def input_channels(self) -> int:
+        """The number of channels of the operand."""
+        if self.call.op_name == "matmul":
+            return self.weight.shape[-2]
+        return self.weight.shape[1] * self.call.attrs["groups"] if self._by_output else self.weight.shape[0]
+
+    def scaling_outputs(self, scale: np.ndarray) -> Call | None:
+        """Return the call whose result is this one's times `scale`, per channel.
+
+        None where the weights would not be finite.
+        """
+        if self.call.op_name == "matmul":
+            return self._with(scale)
+        return self._with(self._along_first(scale) if self._by_output else self._along_second(scale))
+
+    def scaling_inputs(self, scale: np.ndarray) -> Call | None:
+        """Return the call that computes of x what this one computes of `x * scale`, per channel of x.
+
+        None where the weights would not be finite.
+        """
+        if self.call.op_name == "matmul":
+            return self._with(scale[:, None])
+        return self._with(self._along_second(scale) if self._by_output else self._along_first(scale))
+
+    @property
+    def _by_output(self) -> bool:
+        return self.call.op_name in CONVOLUTIONS
+
+    def _along_first(self, scale: np.ndarray) -> np.ndarray:
+        return scale.reshape(-1, *[1] * (self.weight.ndim - 1))
+
+    def _along_second(self, scale: np.ndarray) -> np.ndarray:
+        """Spread the scale over both leading axes: channels of the second belong to the group of the first."""
+        groups, first = self.call.attrs["groups"], self.weight.shape[0]
+        return np.repeat(scale.reshape(groups, -1), first // groups, axis=0).reshape(
+            first, -1, *[1] * (self.weight.ndim - 2)
+        )
+
+    def _with(self, factor: np.ndarray) -> Call | None:
+        with np.errstate(over="ignore", invalid="ignore"):
+            weight = (self.weight.astype(np.float64) * factor).astype(self.weight.dtype)
+        if not np.all(np.isfinite(weight.astype(np.float64))):
+            return None
+        return Call(self.call.op, [self.call.args[0], Constant(weight)], self.call.attrs, self.call.type)
+
+
+def as_linear(value: Expr) -> Linear | None:
+    """`value` read as a linear operator of constant floating-point weights; None for all else."""
+    if not isinstance(value, Call) or value.op_name not in ("matmul", *CONVOLUTIONS, *TRANSPOSED):
+        return None
+    weight = value.args[1]
+    if not isinstance(weight, Constant) or not dtypes.is_float(value.tensor_type.dtype):
+        return None
+    if value.op_name == "matmul" and weight.data.ndim < 2:
+        return None
+    axis = value.tensor_type.rank - 1 if value.op_name == "matmul" else 1
+    channels = value.tensor_type.shape[axis]
+    return Linear(value, weight.data, axis, channels) if isinstance(channels, int) else None

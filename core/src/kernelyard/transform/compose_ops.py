@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from kernelyard.ir import Call, Expr, Function, FunctionMutator, IRModule, Var, uses
+from kernelyard.ir import Call, Expr, Function, FunctionMutator, IRModule, Var
 from kernelyard.ir.op import Op
-from kernelyard.ir.visitor import result_vars
+from kernelyard.ir.visitor import read_once
 from kernelyard.transform.canonical_rule import Rule
 from kernelyard.transform.compose_activations import ACTIVATION_RULES
 from kernelyard.transform.compose_norms import absorb_affine, normalization, scale_and_offset
@@ -38,9 +38,7 @@ _AFFINE_ROOTS = ("multiply", "add")
 class _Composer(FunctionMutator):
     def __init__(self, function: Function) -> None:
         super().__init__()
-        results = set(result_vars(function))
-        users = uses(function)
-        self._read_once = {var for var, bindings in users.items() if len(bindings) == 1 and var not in results}
+        self._read_once = read_once(function)
 
     def rewrite(self, var: Var, value: Expr) -> Expr:
         if not isinstance(value, Call) or not isinstance(value.op, Op):

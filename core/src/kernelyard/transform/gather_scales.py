@@ -7,8 +7,8 @@ from math import prod
 import numpy as np
 
 from kernelyard import dtypes
-from kernelyard.ir import Call, Constant, Expr, Function, FunctionMutator, IRModule, Var, get_op, uses
-from kernelyard.ir.visitor import result_vars
+from kernelyard.ir import Call, Constant, Expr, Function, FunctionMutator, IRModule, Var, get_op
+from kernelyard.ir.visitor import read_once
 from kernelyard.patterns.decoded import is_decoded
 from kernelyard.transform.canonical_rule import defining_call, uniform_value
 from kernelyard.transform.pass_base import FunctionPass, PassContext
@@ -35,8 +35,7 @@ class GatherScales(FunctionPass):
 class _Gatherer(FunctionMutator):
     def __init__(self, function: Function) -> None:
         super().__init__()
-        results = set(result_vars(function))
-        self._read_once = {var for var, users in uses(function).items() if len(users) == 1 and var not in results}
+        self._read_once = read_once(function)
 
     def rewrite(self, var: Var, value: Expr) -> Expr:
         if not isinstance(value, Call) or value.op_name != "matmul":

@@ -23,6 +23,7 @@ from kernelyard.transform.eliminate_common_subexpr import EliminateCommonSubexpr
 from kernelyard.transform.flatten_entry_tuples import FlattenEntryTuples
 from kernelyard.transform.fold_batch_norm import FoldBatchNorm
 from kernelyard.transform.fold_constants import FoldConstants
+from kernelyard.transform.fold_scale_axis import FoldScaleAxis
 from kernelyard.transform.fuse_dequantize_matmul import FuseDequantizeMatmul
 from kernelyard.transform.fuse_ops import FuseOps
 from kernelyard.transform.fuse_ops_by_pattern import FuseOpsByPattern
@@ -140,6 +141,9 @@ def simplify() -> Sequence[Pass]:
         DeadCodeElimination(),
         SinkReshape(),
         FoldBatchNorm(),
+        DeadCodeElimination(),
+        FoldScaleAxis(),
+        DeadCodeElimination(),
         GatherScales(),
         SimplifyInference(),
         HoistStrides(),
@@ -173,10 +177,13 @@ def compose_attention() -> Sequence[Pass]:
 
 @pipeline("match")
 def match(
-    patterns: Sequence[PatternLike] = (), annotate_codegen: bool = False, recorder: MatchRecorder | None = None
+    patterns: Sequence[PatternLike] = (),
+    annotate_codegen: bool = False,
+    recorder: MatchRecorder | None = None,
+    bind_constants: bool = True,
 ) -> Sequence[Pass]:
     """Lift what a backend's patterns match, and its checks accept, into composites."""
-    return [FuseOpsByPattern(patterns, annotate_codegen=annotate_codegen, recorder=recorder)]
+    return [FuseOpsByPattern(patterns, bind_constants, annotate_codegen, recorder=recorder)]
 
 
 @pipeline("merge")

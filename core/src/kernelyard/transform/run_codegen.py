@@ -93,17 +93,19 @@ class RunCodegen(Pass):
 
     The RuntimeModules are added to the module attribute "external_modules", backends in order of first appearance.
     An accepted match is a promise: a codegen that fails is recorded, and its regions become plain ops again, unless
-    `strict`. codegens: by backend. target_options: {backend: {option: value}}. call: runs a codegen, perhaps for a
-    limited time; gets what it is about, for messages, what to call, and the number of composites.
+    `strict`. codegens: by backend; None: those of installed plugins. target_options: {backend: {option: value}}. call:
+    runs a codegen, perhaps for a limited time; gets what it is about, for messages, what to call, and the number of
+    composites.
 
-    Raises: UnknownBackendError for a backend without codegen; with `strict`, PluginContractError when one fails.
+    Raises: UnknownBackendError for a backend without codegen, BackendUnavailableError for an installed one that cannot
+    be used; with `strict`, PluginContractError when one fails.
     """
 
     name = "RunCodegen"
 
     def __init__(
         self,
-        codegens: Mapping[str, Codegen],
+        codegens: Mapping[str, Codegen] | None = None,
         target_options: Mapping[str, Mapping[str, Any]] | None = None,
         entry_functions: Sequence[str] | None = None,
         recorder: ViolationRecorder | None = None,
@@ -138,14 +140,9 @@ class RunCodegen(Pass):
 
     def _compile(self, backend: str, regions: list[Region]) -> tuple[RuntimeModule | None, list[Region]]:
         """Return the backend's RuntimeModule, and the regions that it failed on."""
-        if backend not in self.codegens:
-            raise UnknownBackendError(
-                f"there is no codegen for the backend {backend!r}",
-                found=", ".join(sorted(self.codegens)) or "no codegens",
-                hint=f"pip install kernelyard-{backend}",
-            )
+        codegen = self._codegen_of(backend)
         try:
-            return self._generate(regions), []
+            return self._generate(codegen, regions), []
         except Exception as error:  # a vendor's code
             if self.strict:
                 raise _violation(backend, regions, error) from error
@@ -153,14 +150,27 @@ class RunCodegen(Pass):
             if isinstance(error, PluginTimeoutError):  # asking again for each region could take as long again
                 self._record(regions, error)
                 return None, regions
-        good = [region for region in regions if self._attempt([region]) is not None]
-        made = self._attempt(good) if good else None
+        good = [region for region in regions if self._attempt(codegen, [region]) is not None]
+        made = self._attempt(codegen, good) if good else None
         return made, [region for region in regions if made is None or region not in good]
 
-    def _attempt(self, regions: list[Region]) -> RuntimeModule | None:
+    def _codegen_of(self, backend: str) -> Codegen:
+        if self.codegens is None:
+            from kernelyard.plugins.manager import get_manager  # scripts that hand codegens over need no plugins
+
+            return get_manager().get(backend, "backend").codegen
+        if backend not in self.codegens:
+            raise UnknownBackendError(
+                f"there is no codegen for the backend {backend!r}",
+                found=", ".join(sorted(self.codegens)) or "no codegens",
+                hint=f"pip install kernelyard-{backend}",
+            )
+        return self.codegens[backend]
+
+    def _attempt(self, codegen: Codegen, regions: list[Region]) -> RuntimeModule | None:
         """Their RuntimeModule; None where the codegen fails, which is recorded."""
         try:
-            return self._generate(regions)
+            return self._generate(codegen, regions)
         except Exception as error:  # a vendor's code
             self._record(regions, error)
             return None
@@ -170,13 +180,13 @@ class RunCodegen(Pass):
             backend, symbols = regions[0].backend, [region.symbol for region in regions]
             self.recorder.violated(backend, symbols, _violation(backend, regions, error).message)
 
-    def _generate(self, regions: list[Region]) -> RuntimeModule:
-        """Run the backend's codegen on regions of one module, and check the result.
+    def _generate(self, codegen: Codegen, regions: list[Region]) -> RuntimeModule:
+        """Run a backend's codegen on regions of one module, and check the result.
 
         Raises: what its code raises, PluginContractError.
         """
         backend, module = regions[0].backend, regions[0].module
-        options, codegen = self.target_options.get(backend, {}), self.codegens[backend]
+        options = self.target_options.get(backend, {})
         symbols = [region.symbol for region in regions]
         before = Snapshot(module)
         try:

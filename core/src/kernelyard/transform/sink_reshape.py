@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from kernelyard.dims import Shape
-from kernelyard.ir import Call, Constant, Expr, Function, FunctionMutator, IRModule, Op, TensorType, Var, get_op, uses
-from kernelyard.ir.visitor import result_vars
+from kernelyard.ir import Call, Constant, Expr, Function, FunctionMutator, IRModule, Op, TensorType, Var, get_op
+from kernelyard.ir.visitor import read_once
 from kernelyard.transform.elementwise import ELEMENTWISE
 from kernelyard.transform.pass_base import FunctionPass, PassContext
 
@@ -27,8 +27,7 @@ class SinkReshape(FunctionPass):
 class _Sinker(FunctionMutator):
     def __init__(self, function: Function) -> None:
         super().__init__()
-        results = set(result_vars(function))
-        self._read_once = {var for var, users in uses(function).items() if len(users) == 1 and var not in results}
+        self._read_once = read_once(function)
         self._products: set[Expr] = set()
         self._behind: dict[Expr, Var] = {}
 

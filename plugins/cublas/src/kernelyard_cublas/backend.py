@@ -1,4 +1,4 @@
-"""CublasBackend: the compile half. Regions become JSON graphs of one matmul each for `kernelyard_cublas.runtime`."""
+"""CublasBackend: the compile half. Regions become JSON graphs of matmuls for `kernelyard_cublas.runtime`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 from kernelyard import dtypes
 from kernelyard.errors import BackendUnavailableError, CodegenError, OptionError
 from kernelyard.plugins.api import (
+    Accept,
     Backend,
     Call,
     Constant,
@@ -23,6 +24,7 @@ from kernelyard.plugins.api import (
     Target,
     Unavailable,
     captured_operands,
+    match,
 )
 from kernelyard.runtime.api import RuntimeModule
 from kernelyard_cublas import libraries
@@ -52,7 +54,7 @@ class ProductNode(KernelNode):
 
 @dataclass
 class CublasSerializer(JSONSerializer):
-    """Writes a region as a graph of one matmul. tf32, tune: see `CublasBackend.configured`."""
+    """Writes a region as a graph of matmuls. tf32, tune: see `CublasBackend.configured`."""
 
     tf32: bool = False
     tune: bool = False
@@ -60,15 +62,14 @@ class CublasSerializer(JSONSerializer):
 
     def visit_composite(self, composite: Function, call: Call) -> ProductNode:
         """Return the matmul of a composite."""
-        operands = captured_operands(composite)
-        node = self._node(composite.attrs["product"], {role: operands[role] for role in ROLES if role in operands})
+        product, operands = product_of(composite)
+        node = self._node(product, {role: operands[role] for role in ROLES if role in operands})
         _check_packed(node, dict(zip(composite.params, call.args, strict=True)))
         return node
 
     def visit_call(self, call: Call) -> ProductNode:
         """Return a matmul that a rule of single operators put into a region."""
-        lhs, rhs = call.args
-        return self._node({**read_call(call).attributes(), "alpha": 1.0}, {"lhs": lhs, "rhs": rhs})
+        return self._node(*_by_itself(call))
 
     def visit_constant(self, constant: Constant, role: str, kernel: KernelNode) -> Constant:
         """Return the right operand as the library reads it."""
@@ -87,6 +88,31 @@ class CublasSerializer(JSONSerializer):
         return ProductNode(KERNEL, inputs, attributes.to_json(), product["rhs_dtype"], product["pack_rhs"])
 
 
+def product_of(composite: Function) -> tuple[Mapping[str, Any], Mapping[str, Expr]]:
+    """Return the attributes of a composite's matmul, and its operands by role.
+
+    Our patterns have written them down; of a composite that a script's pattern made, ours are asked again.
+    Raises: CodegenError for one that none of ours has.
+    """
+    if "product" in composite.attrs:
+        return composite.attrs["product"], captured_operands(composite)
+    calls = [binding.value for binding in composite.bindings]
+    if len(calls) == 1 and isinstance(calls[0], Call) and calls[0].op_name == "matmul":
+        return _by_itself(calls[0])
+    for pattern in fusion_patterns(Checks(Target("cuda"))):
+        found = match(pattern.pattern, composite.result, composite)
+        if found is None or len(found.bindings) != len(calls) or pattern.check is None or pattern.attrs_getter is None:
+            continue
+        if isinstance(pattern.check(found), Accept):
+            return pattern.attrs_getter(found)["product"], found.captures
+    raise CodegenError("cublas has no kernel for a composite", found=composite.attrs["Composite"])
+
+
+def _by_itself(call: Call) -> tuple[Mapping[str, Any], Mapping[str, Expr]]:
+    lhs, rhs = call.args
+    return {**read_call(call).attributes(), "alpha": 1.0}, {"lhs": lhs, "rhs": rhs}
+
+
 def _check_packed(node: ProductNode, given: Mapping[Expr, Expr]) -> None:
     rhs = dict(node.inputs)["rhs"]
     rhs = given.get(rhs, rhs)
@@ -99,7 +125,9 @@ def _check_packed(node: ProductNode, given: Mapping[Expr, Expr]) -> None:
 
 
 class CublasBackend(Backend):
-    """cuBLASLt on NVIDIA's GPUs. Each matmul is a region of its own; compiling needs neither library nor GPU."""
+    """cuBLASLt on NVIDIA's GPUs. Each matmul is a region of its own, unless a script merges them; compiling needs
+    neither library nor GPU.
+    """
 
     name = "cublas"
 
@@ -144,7 +172,7 @@ class CublasBackend(Backend):
 
     def may_refuse(self, region: Region) -> bool:
         """Return True for matmuls whose algorithms depend on the sizes and the GPU."""
-        return any(each.attrs["product"]["rhs_dtype"] in REFUSABLE for _, each in region.composites())
+        return any(product_of(each)[0]["rhs_dtype"] in REFUSABLE for _, each in region.composites())
 
     def codegen(self, regions: Sequence[Region], options: Mapping[str, Any]) -> RuntimeModule:
         """Return the regions as one runtime module.

@@ -1,4 +1,4 @@
-"""The runtime half of the cublas backend: JSON graphs of one matmul each become calls of cuBLASLt.
+"""The runtime half of the cublas backend: JSON graphs of matmuls become calls of cuBLASLt.
 
 Descriptors and algorithms are made when a graph is bound; a call of it makes nothing. The node is "matmul", with
 operands "lhs", "rhs" and perhaps "bias", "residual", "scale_a" and "scale_b"; its attributes are `problem.Attributes`.
@@ -22,7 +22,6 @@ from kernelyard.runtime.api import (
     Fields,
     JSONGraph,
     JSONNode,
-    JSONRuntime,
     aligned_copy,
     check_schema,
     corrupted,
@@ -36,6 +35,7 @@ from kernelyard_cublas.lt_api import LtApi
 from kernelyard_cublas.problem import KERNEL, ROLES, Problem, problem_of, read_attributes
 from kernelyard_cublas.type_table import FP8_CAPABILITY
 from kernelyard_cuda.driver_api import CudaDriver, require_cuda
+from kernelyard_cuda.kernel_sequence import KernelSequence
 
 
 @cache
@@ -59,8 +59,8 @@ def device_label(device: CudaDriver) -> str:
     return "emulator" if device.is_emulator else "sm_{}{}".format(*device.capability)
 
 
-class CublasRuntime(JSONRuntime):
-    """Graphs of one matmul each, and the algorithms that were chosen for them."""
+class CublasRuntime(KernelSequence):
+    """Graphs of matmuls, and the algorithms that were chosen for them."""
 
     kind: ClassVar[str] = "cublas"
     device_kind: ClassVar[str] = "cuda"
@@ -75,7 +75,7 @@ class CublasRuntime(JSONRuntime):
     ) -> None:
         super().__init__(graphs, constants)
         self.algorithms = algorithms or Algorithms()
-        self._nodes = {graph.symbol: _only_kernel(graph) for graph in graphs}
+        self._nodes = {graph.symbol: _only_kernel(graph) for graph in self.part_graphs()}
         self._resident: dict[tuple[CudaDriver, str], DeviceMemory] = {}
         self._lock = Lock()
 
@@ -101,7 +101,7 @@ class CublasRuntime(JSONRuntime):
         """See `RuntimeModule.needs`."""
         return "libcublasLt of cuBLAS 12 or 13, or the CUDA emulator"
 
-    def build(
+    def build_kernel(
         self, graph: JSONGraph, args: Sequence[BoundTensor], values: Mapping[str, int], context: BindContext
     ) -> BoundCall:
         """Return the call of a graph's matmul, on memory of the device.

@@ -19,16 +19,19 @@ from kernelyard_cudnn.runtime import PLAN, lowered_graph
 def with_plans(
     graphs: Sequence[JSONGraph], constants: dict[str, np.ndarray], devices: Sequence[DeviceProperties]
 ) -> list[JSONGraph]:
-    """Return the graphs whose sizes are known, each with a plan for each GPU, which is added to the constants.
+    """Return the graphs, those of one kernel whose sizes are known with a plan for each GPU, which is added to the
+    constants.
 
-    Graphs of unknown sizes are planned where they run. Raises: BackendUnavailableError, NoPlanError.
+    Graphs of unknown sizes, or of several kernels, are planned where they run.
+    Raises: BackendUnavailableError, NoPlanError.
     """
-    return [_with_plans(graph, constants, devices) if is_static(graph) else graph for graph in graphs]
+    return [_with_plans(graph, constants, devices) if is_plannable(graph) else graph for graph in graphs]
 
 
-def is_static(graph: JSONGraph) -> bool:
-    """Return True if all sizes are known."""
-    return all(spec.is_static for node in graph.nodes for spec in node.outputs)
+def is_plannable(graph: JSONGraph) -> bool:
+    """Return True for one kernel if all sizes are known."""
+    kernels = [node for node in graph.nodes if node.kind == "kernel"]
+    return len(kernels) == 1 and all(spec.is_static for node in graph.nodes for spec in node.outputs)
 
 
 def _with_plans(graph: JSONGraph, constants: dict[str, np.ndarray], devices: Sequence[DeviceProperties]) -> JSONGraph:

@@ -1,4 +1,4 @@
-"""CudnnBackend: the compile half. Regions become JSON graphs of one kernel each for `kernelyard_cudnn.runtime`."""
+"""CudnnBackend: the compile half. Regions become JSON graphs of kernels for `kernelyard_cudnn.runtime`."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Options:
 
 
 class CudnnSerializer(JSONSerializer):
-    """Writes a region as a graph of one kernel."""
+    """Writes a region as a graph of kernels."""
 
     def __init__(self, options: Options) -> None:
         super().__init__()
@@ -159,7 +159,9 @@ def norm_node(composite: Function) -> KernelNode:
 
 
 class CudnnBackend(Backend):
-    """cuDNN on NVIDIA's GPUs. Each kernel is a region of its own; compiling needs neither library nor GPU."""
+    """cuDNN on NVIDIA's GPUs. Each kernel is a region of its own, unless a script merges them; compiling needs neither
+    library nor GPU.
+    """
 
     name = "cudnn"
 

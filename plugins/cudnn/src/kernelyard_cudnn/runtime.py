@@ -19,12 +19,12 @@ from kernelyard.runtime.api import (
     DeviceMemory,
     JSONGraph,
     JSONNode,
-    JSONRuntime,
     aligned_copy,
     corrupted,
     nbytes_of,
 )
 from kernelyard_cuda.driver_api import CudaDriver, require_cuda
+from kernelyard_cuda.kernel_sequence import KernelSequence
 from kernelyard_cudnn.emulation import EmulatedPlan
 from kernelyard_cudnn.lowering import LOWERINGS, Lowered, Shaped, lower
 
@@ -42,8 +42,8 @@ class Movable(Protocol):
         ...
 
 
-class CudnnRuntime(JSONRuntime):
-    """Graphs of one kernel each.
+class CudnnRuntime(KernelSequence):
+    """Graphs of kernels.
 
     Loading it needs no library; binding it to a GPU does.
     """
@@ -55,7 +55,7 @@ class CudnnRuntime(JSONRuntime):
 
     def __init__(self, graphs: Sequence[JSONGraph], constants: Mapping[str, np.ndarray]) -> None:
         super().__init__(graphs, constants)
-        self._kernels = {graph.symbol: _only_kernel(graph) for graph in graphs}
+        self._kernels = {graph.symbol: _only_kernel(graph) for graph in self.part_graphs()}
         self._lowered: LRU[object, Lowered] = LRU(KEPT_SHAPES)
         self._resident: dict[tuple[CudaDriver, str], DeviceMemory] = {}
         self._lock = Lock()
@@ -66,16 +66,16 @@ class CudnnRuntime(JSONRuntime):
         return "cuDNN 9 and nvidia-cudnn-frontend, or the CUDA emulator"
 
     def lowered(self, symbol: str, values: Mapping[str, int]) -> Lowered:
-        """Return the graph of a function for these values of its symbolic dims; kept while it is in use.
+        """Return the graph of a kernel for these values of its symbolic dims; kept while it is in use.
 
         Raises: CodegenError for a node that makes no sense.
         """
-        graph = self.graph(symbol)
+        graph = self.part_graph(symbol)
         with self._lock:
             key = (symbol, tuple(sorted(values.items())))
             return self._lowered.get_or_make(key, lambda: lowered_graph(graph, values))
 
-    def build(
+    def build_kernel(
         self, graph: JSONGraph, args: Sequence[BoundTensor], values: Mapping[str, int], context: BindContext
     ) -> BoundCall:
         """Return the call of a graph's kernel, on memory of the device.

@@ -1,4 +1,4 @@
-"""The runtime half: graphs of one kernel node each, and the kernels that were compiled for them."""
+"""The runtime half: graphs of kernel nodes, and the kernels that were compiled for them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from kernelyard.runtime.api import (
     Fields,
     JSONGraph,
     JSONNode,
-    JSONRuntime,
     check_schema,
     corrupted,
     read_json,
 )
 from kernelyard_cuda.driver_api import CudaDriver, Grid, Launch, LoadedKernels, require_cuda
+from kernelyard_cuda.kernel_sequence import KernelSequence
 from kernelyard_cutlass import tune
 from kernelyard_cutlass.code import Code, pack, unpack
 from kernelyard_cutlass.emulation import EmulatedLaunch
@@ -34,7 +34,7 @@ from kernelyard_cutlass.tiles import ranked
 KIND = "cutlass"
 
 
-class CutlassModule(JSONRuntime):
+class CutlassModule(KernelSequence):
     """Composites as calls of CUTLASS kernels."""
 
     kind: ClassVar[str] = KIND
@@ -49,7 +49,7 @@ class CutlassModule(JSONRuntime):
         self._loaded: dict[tuple[CudaDriver, Kernel], LoadedKernels] = {}
         self._resident: dict[tuple[CudaDriver, str], DeviceMemory] = {}
         self._lock = Lock()
-        for graph in graphs:
+        for graph in self.part_graphs():
             self._check(graph)
 
     def _check(self, graph: JSONGraph) -> None:
@@ -96,7 +96,7 @@ class CutlassModule(JSONRuntime):
             )
         return "\n".join(lines)
 
-    def build(
+    def build_kernel(
         self, graph: JSONGraph, args: Sequence[BoundTensor], values: Mapping[str, int], context: BindContext
     ) -> BoundCall:
         """Return the launches of a composite's kernels. Raises: DeviceError, ExecutionError."""

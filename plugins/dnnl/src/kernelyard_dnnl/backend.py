@@ -11,6 +11,7 @@ from kernelyard.plugins.api import (
     Accept,
     Answer,
     Backend,
+    Binding,
     Call,
     Decline,
     Function,
@@ -20,13 +21,14 @@ from kernelyard.plugins.api import (
     Match,
     Region,
     Target,
+    Var,
     operands,
     symbols_of,
 )
 from kernelyard.runtime.api import RuntimeModule
 from kernelyard_dnnl._native import load_library
 from kernelyard_dnnl.checks import prune
-from kernelyard_dnnl.composite import read_composite
+from kernelyard_dnnl.composite import kind_of, read_composite
 from kernelyard_dnnl.nodes import node_of
 from kernelyard_dnnl.patterns import fusion_patterns
 from kernelyard_dnnl.runtime import DnnlRuntime
@@ -43,7 +45,16 @@ class DnnlSerializer(JSONSerializer):
 
     def visit_composite(self, composite: Function, call: Call) -> KernelNode:
         """Return the primitive of a composite."""
-        node = node_of(read_composite(composite.bindings))
+        return self._node(composite.bindings)
+
+    def visit_call(self, call: Call) -> KernelNode:
+        """Return the primitive of an operator by itself. Raises: CodegenError for one that has none."""
+        if kind_of(call) is None:
+            return super().visit_call(call)
+        return self._node([Binding(Var(call.op_name, call.type), call)])
+
+    def _node(self, bindings: Sequence[Binding]) -> KernelNode:
+        node = node_of(read_composite(bindings))
         if node.op == "conv" and not self._winograd:
             return replace(node, attrs={**node.attrs, "winograd": False})
         return node

@@ -9,22 +9,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kernelyard.ir import Binding, Call, Constant, Expr, Function, GlobalVar, IRModule, Op, Var, operands
-from kernelyard.patterns import is_op
 from kernelyard.patterns.composite import CODEGEN, GLOBAL_SYMBOL, lift, structural_key
 from kernelyard.patterns.dataflow import Dataflow, without_aliases
 from kernelyard.patterns.matcher import Matcher
-from kernelyard.patterns.registry import Accept, FusionPattern, MatchRecorder
+from kernelyard.patterns.op_rules import NO_RULE, ask_op_rule, op_rule_pattern
+from kernelyard.patterns.registry import Accept, MatchRecorder
 from kernelyard.transform.fresh_names import FreshNames
 from kernelyard.transform.merge_composite_functions import composite_backend
 from kernelyard.transform.pass_base import Pass, PassContext
-from kernelyard_tvm_compat.single_op_rules import NO_RULE, ask_op_rule
 
 
 class AnnotateTarget(Pass):
     """Give each call to the first of `targets` that takes it, in the order given.
 
     A composite belongs to the backend of its pattern; for an operator the targets' single-op rules are asked
-    (`kernelyard_tvm_compat.single_op_rules`), and what they decline goes to the recorder. What no target takes stays as
+    (`kernelyard.patterns.op_rules`), and what they decline goes to the recorder. What no target takes stays as
     it is (Relay calls that "default"). Operators with effects, and those without operands, stay too; tuples and their
     items have no target of their own and go with their producer when regions are merged. Calls that are marked already
     keep their mark, so that the pass may be run for one backend after another.
@@ -67,7 +66,7 @@ class AnnotateTarget(Pass):
         if isinstance(answer, Accept):
             return True
         if self.recorder is not None and answer is not NO_RULE:
-            pattern = FusionPattern(f"{target}.{call.op_name}", is_op(call.op_name)(varargs=True))
+            pattern = op_rule_pattern(call.op_name, target)
             match = Matcher(dataflow).match(pattern.pattern, binding.var)
             assert match is not None
             self.recorder.declined(pattern, match, function, answer)

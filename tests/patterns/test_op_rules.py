@@ -9,7 +9,7 @@ import pytest
 from kernelyard.errors import PatternError, UnknownOpError
 from kernelyard.ir import Call, FunctionBuilder, get_op
 from kernelyard.patterns import Accept, Decline
-from kernelyard_tvm_compat.single_op_rules import (
+from kernelyard.patterns.op_rules import (
     CHECK_ERROR,
     NO_RULE,
     accept_all,

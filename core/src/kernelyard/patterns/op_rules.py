@@ -1,6 +1,7 @@
 """Single-op rules: may a backend take this one call? The short way to claim operators, without patterns.
 
-A rule answers `Accept()` or `Decline(code, message)`, as the check of a pattern does. `AnnotateTarget` asks them.
+A rule answers `Accept()` or `Decline(code, message)`, as the check of a pattern does. Placement asks a backend's rules
+after its patterns; its codegen is handed what they accept as an operator by itself.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from typing import TypeAlias
 
 from kernelyard.errors import PatternError
 from kernelyard.ir import Call, get_op
-from kernelyard.patterns.registry import Accept, Answer, Decline
+from kernelyard.patterns.composite import SINGLE_OP
+from kernelyard.patterns.constructors import is_op
+from kernelyard.patterns.registry import Accept, Answer, Decline, FusionPattern
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +61,21 @@ def unregister_op_rules(target: str) -> None:
     """Forget a backend's rules."""
     for key in [key for key in _RULES if key[1] == target]:
         del _RULES[key]
+
+
+def op_rule_pattern(op: str, target: str) -> FusionPattern:
+    """Return the rule of a backend for an operator as a pattern: any call, and the rule as its check."""
+    return FusionPattern(
+        f"{target}.rule.{op}",
+        is_op(op)(varargs=True),
+        lambda match: ask_op_rule(match.call, target),
+        lambda match: {SINGLE_OP: True},
+    )
+
+
+def op_rule_patterns(target: str) -> tuple[FusionPattern, ...]:
+    """Return the rules of a backend as patterns, in order of registration."""
+    return tuple(op_rule_pattern(op, backend) for op, backend in _RULES if backend == target)
 
 
 def ask_op_rule(call: Call, target: str) -> Answer:
