@@ -16,7 +16,8 @@ class Target:
     """Compilation target; compiling needs no device of that kind.
 
     kind: "cpu", or what plugins call their devices, such as "cuda": letters, digits, "_" and "-". `compile` asks
-    whether there is such a plugin. arch: a GPU architecture such as "sm_90"; several, "sm_80,sm_90", get code for each.
+    whether there is such a plugin. arch: a GPU architecture such as "sm_90"; several, "sm_80,sm_90", get code for each;
+    by default the code generator of the kind chooses, and the report says which.
     mcpu: the least CPU that programs must run on, such as "x86-64-v3" (default: the CPU this runs on). deterministic: a
     compiled program gives the same bits for the same feeds in every run, with any number of threads and of callers, on
     one kind of CPU; what cannot promise that runs on one thread. Raises: TargetError.

@@ -31,9 +31,10 @@ Options = Mapping[str, Mapping[str, Any]]
 class CompileSession:
     """State of one compile: its target, backends, code generator and options.
 
-    backends: in the order in which they are offered the model, each configured. choice: the code generator for the
-    rest, and its target. options: {plugin: {option: value}}. required: {backend: the least share of FLOPs}. rival: the
-    code generator where it may claim what a library would take. recorder: is told what backends take and decline.
+    target: as the code generator completes it. backends: in the order in which they are offered the model, each
+    configured. choice: the code generator for the rest, and its target. options: {plugin: {option: value}}. required:
+    {backend: the least share of FLOPs}. rival: the code generator where it may claim what a library would take.
+    recorder: is told what backends take and decline.
     """
 
     manager: PluginManager
@@ -95,6 +96,7 @@ def open_session(
     chosen_precision.warn_where_slow(target)
     configured = choose_backends(manager, target, backends, checked)
     choice = choose_code_generator(manager, target, backends)
+    target = choice.target if choice.target.kind == target.kind else target
     return CompileSession(
         manager,
         target,

@@ -183,7 +183,8 @@ class Report:
 
     def text(self, width: int | None = None) -> str:
         """Summary and tables for people, folded where they are wider than `width`."""
-        parts = [lines(self, width) for lines in (_coverage_lines, _host_lines, _region_lines, _declined_lines)]
+        tables = (_target_lines, _coverage_lines, _host_lines, _region_lines, _declined_lines)
+        parts = [lines(self, width) for lines in tables]
         return "\n".join([*fold(self.summary, width), *(line for part in parts for line in part)])
 
     def kernel_text(self, width: int | None = None) -> str:
@@ -296,6 +297,11 @@ def _fraction(part: int, whole: int) -> float:
 
 
 # --- the table --------------------------------------------------------------------------------------------------------
+def _target_lines(report: Report, width: int | None) -> list[str]:
+    """Name the target where it is more than a kind of device: an architecture may be one that nobody asked for."""
+    return fold(f"for {report.target}", width) if " " in report.target else []
+
+
 def _coverage_lines(report: Report, width: int | None) -> list[str]:
     if not report.placed:
         return []
