@@ -56,7 +56,10 @@ def export_library(
         saved = Path(folder, "model.kyar")
         kyar.write(executable, saved)
         tables = write_tables(executable, native, saved, reasons)
-        _compile(Path(path), saved, tables, list(native.values()), options)
+        sources, architecture = _sources(tables), _architecture(executable.target)
+        compile_library(
+            sources, Path(path), list(native.values()), _FLAGS, {"model.kyar": saved}, options, architecture
+        )
     if standalone is None and reasons:
         found = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
         warnings.warn(f"C programs cannot call all of {os.fspath(path)}. {found}", LibraryWarning, stacklevel=3)
@@ -72,11 +75,18 @@ def _refuse(reasons: Mapping[str, str]) -> None:
         )
 
 
-def _compile(path: Path, saved: Path, tables: str, units: list[NativeUnit], options: Sequence[str]) -> None:
+def _sources(tables: str) -> dict[str, str]:
+    """Return the C sources around the modules' code, by file name."""
     program = ('#include "tables.h"', tables, _EMBED, _text("program.c"), _text("model.c"))
     sources = {name: _text(name) for name in ("kernelyard.h", "tables.h")}
-    sources |= {"sizes.h": f"#include <stdint.h>\n{C_FUNCTIONS}", "model.c": "\n".join(program), "exports.map": EXPORTS}
-    compile_library(sources, path, units, _FLAGS, {"model.kyar": saved}, options)
+    sizes = f"#include <stdint.h>\n{C_FUNCTIONS}"
+    return {**sources, "sizes.h": sizes, "model.c": "\n".join(program), "exports.map": EXPORTS}
+
+
+def _architecture(target: str) -> str | None:
+    """Return the architecture of a CPU target, by its text; None is this machine's."""
+    given = [word.removeprefix("arch=") for word in target.split() if word.startswith("arch=")]
+    return given[0] if given and target.startswith("cpu") else None
 
 
 def _text(name: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import platform
 import shutil
 import sys
 import tempfile
@@ -67,12 +68,29 @@ def _described(language: str, command: tuple[str, ...]) -> CCompiler:
     return CCompiler(command, lines[0] if lines else "")
 
 
-def compile_object(unit: NativeUnit, options: Sequence[str] = ()) -> bytes:
+def languages_for(architecture: str | None) -> Mapping[str, _Language]:
+    """Return the languages with the compilers that make code for an architecture; None is this machine's.
+
+    A compiler that `CC` or `CXX` names is taken to be one.
+    """
+    if architecture in (None, platform.machine()):
+        return LANGUAGES
+    hint = f"apt install g++-{architecture}-linux-gnu, or set CC and CXX to compilers for {architecture}"
+
+    def crossing(language: _Language, name: str) -> _Language:
+        kind = f"{architecture} {language.toolchain.language}"
+        names = (f"{architecture}-linux-gnu-{name}",)
+        return language._replace(toolchain=Toolchain(kind, language.toolchain.variable, names, hint))
+
+    return {"c": crossing(LANGUAGES["c"], "gcc"), "c++": crossing(LANGUAGES["c++"], "g++")}
+
+
+def compile_object(unit: NativeUnit, options: Sequence[str], tools: Mapping[str, _Language]) -> bytes:
     """Compile the source of a unit to a relocatable object. options: of the user, which come last.
 
     Raises: ToolchainError.
     """
-    language = LANGUAGES[unit.language]
+    language = tools[unit.language]
     found = {header: header.locate() for header in unit.headers}
     folders = dict.fromkeys(f"-I{folder}" for folder in found.values() if folder is not None)
     missing = [header.hint for header, folder in found.items() if folder is None and header.hint]
@@ -80,7 +98,7 @@ def compile_object(unit: NativeUnit, options: Sequence[str] = ()) -> bytes:
     with tempfile.TemporaryDirectory(prefix="kernelyard-") as name:
         folder = Path(name)
         (folder / f"unit.{language.suffix}").write_text(unit.source, encoding="utf-8")
-        command = (*find_compiler(unit.language).command, language.standard, "-O1", "-fPIC", *unit.options, *folders)
+        command = (*language.toolchain.find(), language.standard, "-O1", "-fPIC", *unit.options, *folders)
         language.toolchain.run((*command, *words), folder, "; ".join(missing) or FAILED_HINT)
         return (folder / "unit.o").read_bytes()
 
@@ -107,27 +125,31 @@ def compile_library(
     flags: Sequence[str] = (),
     files: Mapping[str, Path] | None = None,
     options: Sequence[str] = (),
+    architecture: str | None = None,
 ) -> None:
     """Make a shared library of C sources (by file name) and of units; complete or not there.
 
     files: further files that sources read, by the name they use. options: of the user, for the units and the linker.
+    architecture: that the library is for, such as "aarch64"; None is this machine's.
     Raises: ToolchainError, BackendUnavailableError for a library that is not here.
     """
     if sys.platform != "linux":
         raise ToolchainError("shared libraries are made on Linux only", found=sys.platform, expected="linux")
-    compiler = find_compiler()
+    tools = languages_for(architecture)
     texts, objects = dict(sources), [data for unit in units for data in unit.objects]
     for number, unit in enumerate(units):
         if options or not _is_plain(unit):
-            objects.append(compile_object(unit, options))
+            objects.append(compile_object(unit, options, tools))
         else:
             texts[f"unit{number}.c"] = unit.source
-    linked = [*_linked([each for unit in units for each in unit.libraries]), *_for_linker(units, options)]
+    libraries = [each for unit in units for each in unit.libraries]
+    linked = [*_linked(libraries, tools is not LANGUAGES), *_for_linker(units, options)]
     with tempfile.TemporaryDirectory(prefix="kernelyard-") as name:
         folder = Path(name)
         _fill(folder, texts, objects, files or {})
         inputs = [*(n for n in texts if n.endswith(".c")), *(f"object{n}.o" for n in range(len(objects)))]
-        C.run((*compiler.command, *FLAGS, *flags, "-o", "out.so", *inputs, *linked), folder, FAILED_HINT)
+        words = (*tools["c"].toolchain.find(), *FLAGS, *flags, "-o", "out.so", *inputs, *linked)
+        tools["c"].toolchain.run(words, folder, FAILED_HINT)
         temporary = output.parent / f".{output.name}.{os.urandom(6).hex()}.tmp"
         try:
             shutil.copyfile(folder / "out.so", temporary)
@@ -156,11 +178,14 @@ def _for_linker(units: Sequence[NativeUnit], options: Sequence[str]) -> list[str
     return [*words, *(["-lstdc++"] if any(unit.language == "c++" for unit in units) else [])]
 
 
-def _linked(libraries: Sequence[SharedLibrary]) -> list[str]:
-    """Return the linker flags that find libraries now, and when the result is loaded."""
+def _linked(libraries: Sequence[SharedLibrary], is_cross: bool) -> list[str]:
+    """Return the linker flags that find libraries now, and when the result is loaded.
+
+    is_cross: those of this machine are of no use; the compiler has its own, and the machine that loads it.
+    """
     words: list[str] = []
     for library in dict.fromkeys(libraries):
-        path = library.locate()
+        path = library.name if is_cross else library.locate()
         if os.path.isabs(path):
             words += [path, f"-Wl,-rpath,{os.path.dirname(path)}"]
         else:
