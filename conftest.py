@@ -17,6 +17,8 @@ GOLDEN = Path(__file__).parent / "tests" / "golden"
 os.environ["KERNELYARD_CACHE_MB"] = "0"
 # Nor is each plugin to be tried out anew, for want of a cache; tests of that turn it on.
 os.environ["KERNELYARD_PLUGIN_TRIAL"] = "0"
+# Programs for the emulator need no code for GPUs; tests of that name what they compile for.
+os.environ["KERNELYARD_CUDA_ARCHS"] = ""
 # No test depends on how busy the machine is.
 settings.register_profile("kernelyard", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("kernelyard")

@@ -152,6 +152,51 @@ def test_a_module_with_functions_of_others_is_refused(install, mlp: IRModule) ->
         ky.compile(mlp, backends=["acme", "beta"], strict=True)
 
 
+class CompletingGenerator(CodeGenerator):
+    """A code generator that completes every target by the same result."""
+
+    name = "completing"
+    targets = ("cpu",)
+
+    def __init__(self, result: object) -> None:
+        self.result = result
+
+    def complete(self, target):
+        if isinstance(self.result, Exception):
+            raise self.result
+        return self.result
+
+    def generate(self, functions, target, options):
+        raise NotImplementedError
+
+
+def test_a_code_generator_completes_the_target(install, mlp: IRModule) -> None:
+    seen: list[ky.Target] = []
+
+    class Watching(InterpretedBackend):
+        def patterns(self, target):
+            seen.append(target)
+            return super().patterns(target)
+
+    install(CompletingGenerator(ky.Target("cpu", mcpu="x86-64-v2")), priority=99)
+    install(Watching("acme", ["matmul"]))
+    assert ky.explain(mlp, backends=["acme"]).target == "cpu mcpu=x86-64-v2"
+    assert {target.mcpu for target in seen} == {"x86-64-v2"}
+
+
+@pytest.mark.parametrize("result", [ZeroDivisionError("oops"), 3, ky.Target("cuda"), errors.CodegenError("cannot")])
+def test_a_target_must_be_completed_to_one_of_its_kind(install, mlp: IRModule, result: object) -> None:
+    install(CompletingGenerator(result), priority=99)
+    with pytest.raises(errors.PluginContractError, match="completing"):
+        ky.explain(mlp, backends=[])
+
+
+def test_a_code_generator_may_refuse_a_target(install, mlp: IRModule) -> None:
+    install(CompletingGenerator(errors.TargetError("no such CPU")), priority=99)
+    with pytest.raises(errors.TargetError, match="no such CPU"):
+        ky.explain(mlp, backends=[])
+
+
 # --- without a code generator -----------------------------------------------------------------------------------------
 @pytest.fixture
 def no_generator(monkeypatch: pytest.MonkeyPatch):

@@ -24,6 +24,7 @@ __path__ += [
 _HOME = {
     "compile": "kernelyard.driver.compile",
     "explain": "kernelyard.driver.compile",
+    "get_default_pipeline": "kernelyard.driver.choose_pipeline",
     "load": "kernelyard.runtime.artifact.loader",
     "IRModule": "kernelyard.ir",
     "VirtualMachine": "kernelyard.runtime.execute.virtual_machine",
@@ -67,11 +68,13 @@ __all__ = [
     "devices",
     "errors",
     "explain",
+    "get_default_pipeline",
     "load",
 ]
 
 if TYPE_CHECKING:
     from kernelyard import errors as errors
+    from kernelyard.driver.choose_pipeline import get_default_pipeline as get_default_pipeline
     from kernelyard.driver.compile import compile as compile
     from kernelyard.driver.compile import explain as explain
     from kernelyard.ir import IRModule as IRModule

@@ -16,10 +16,12 @@ class Target:
     """Compilation target; compiling needs no device of that kind.
 
     kind: "cpu", or what plugins call their devices, such as "cuda": letters, digits, "_" and "-". `compile` asks
-    whether there is such a plugin. arch: a GPU architecture such as "sm_90"; several, "sm_80,sm_90", get code for each.
-    mcpu: the least CPU that programs must run on, such as "x86-64-v3" (default: the CPU this runs on). deterministic: a
-    compiled program gives the same bits for the same feeds in every run, with any number of threads and of callers, on
-    one kind of CPU; what cannot promise that runs on one thread. Raises: TargetError.
+    whether there is such a plugin. arch: a GPU architecture such as "sm_90"; several, "sm_80,sm_90", get code for each;
+    by default the code generator of the kind chooses, and the report says which. For CPUs "x86-64" or "aarch64". mcpu:
+    the least CPU that programs must run on, such as "x86-64-v3" or "cortex-a72" (default: the CPU this runs on, of
+    another architecture the least). deterministic: a compiled program gives the same bits for the same feeds in every
+    run, with any number of threads and of callers, on one kind of CPU; what cannot promise that runs on one thread.
+    Raises: TargetError.
 
     Example:
         >>> Target("cpu", mcpu="x86-64-v3").kind
@@ -46,7 +48,7 @@ class Target:
 
     @property
     def archs(self) -> tuple[str, ...]:
-        """The GPU architectures; none where the target says nothing of them."""
+        """The architectures; none where the target says nothing of them."""
         return tuple(name.strip() for name in self.arch.split(",")) if self.arch is not None else ()
 
     def __str__(self) -> str:

@@ -11,6 +11,7 @@ from kernelyard.errors import (
     KernelyardError,
     PluginContractError,
     PluginTimeoutError,
+    TargetError,
     UnknownBackendError,
 )
 from kernelyard.placement.backend_order import order_backends
@@ -110,7 +111,8 @@ def choose_code_generator(
     """Choose the target's code generator, of several the first that `wanted` names; for a device without any, the
     host's.
 
-    Raises: BackendUnavailableError for a device without either, whose programs cannot run on the reference interpreter.
+    Raises: BackendUnavailableError for a device without either, whose programs cannot run on the reference interpreter;
+      TargetError, PluginContractError.
     """
     own: list[CodeGenerator] = manager.active("code_generator", target.kind)
     generators = own or _host_generators(manager, target)
@@ -118,7 +120,28 @@ def choose_code_generator(
         raise _no_generator(manager, target)
     by_name = {generator.name: generator for generator in generators}
     named = [by_name[name] for name in wanted if name in by_name]
-    return GeneratorChoice(next(iter([*named, *generators]), None), target if own else target.host)
+    chosen = next(iter([*named, *generators]), None)
+    if chosen is None or not own:
+        return GeneratorChoice(chosen, target.host)
+    return GeneratorChoice(chosen, _completed(chosen, target))
+
+
+def _completed(generator: CodeGenerator, target: Target) -> Target:
+    """Return the target as its code generator completes it. Raises: TargetError, PluginContractError."""
+    try:
+        completed = within_time(f"completing the target by {generator.name}", lambda: generator.complete(target))
+    except TargetError:  # the generator means it
+        raise
+    except Exception as error:  # a vendor's code
+        raise PluginContractError(
+            f"the code generator {generator.name} failed to complete the target",
+            found=error.message if isinstance(error, KernelyardError) else repr(error),
+            hint="report this to the plugin's authors",
+        ) from error
+    if not isinstance(completed, Target) or completed.kind != target.kind:
+        message = f"complete() of {generator.name} returned another target"
+        raise PluginContractError(message, found=repr(completed), expected=f"a Target of {target.kind}")
+    return completed
 
 
 def _host_generators(manager: PluginManager, target: Target) -> list[CodeGenerator]:

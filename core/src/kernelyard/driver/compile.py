@@ -29,7 +29,9 @@ from kernelyard.runtime.execute.executable import Executable
 from kernelyard.runtime.program.program import SizeCheck
 from kernelyard.runtime.report import Report
 from kernelyard.target import Target
-from kernelyard.transform.pipelines import get_pipeline
+from kernelyard.transform.compile_pipeline import OFFLOAD, PRECISION, CompilePipeline
+from kernelyard.transform.instruments import VerifyEach
+from kernelyard.transform.pass_base import Instrument, Pass, PassContext
 from kernelyard.transform.run_codegen import EXTERNAL_MODULES
 
 log = logging.getLogger("kernelyard")
@@ -45,6 +47,8 @@ def compile(  # noqa: A001  the public name, as `re.compile`
     strict: bool = False,
     exclude_patterns: Sequence[str] = (),
     precision: str = DEFAULT,
+    pipeline: CompilePipeline | Pass | str | None = None,
+    instruments: Sequence[Instrument] = (),
 ) -> Executable:
     """Compile a model.
 
@@ -53,7 +57,9 @@ def compile(  # noqa: A001  the public name, as `re.compile`
     used, [] for none but the code generator. options: {plugin: {option: value}}. require: {backend: the least share of
     FLOPs that it must run}. strict: raise where a plugin breaks its word, instead of running its part elsewhere.
     exclude_patterns: names of patterns that are not to be offloaded. precision: "float32" computes as the model says;
-    other names of `kernelyard.driver.precision` trade accuracy for speed (docs/precision.md).
+    other names of `kernelyard.driver.precision` trade accuracy for speed (docs/precision.md). pipeline: what
+    `get_default_pipeline(target)` returns, with changes; a Pass, or the name of a pipeline, is run in place of its
+    stage "simplify". instruments: watch the passes (`kernelyard.transform.instruments`).
     Warns: PerformanceWarning where ops are left to the reference interpreter, and where the target is slow in the
       precision.
     Raises: FrontendError, UnknownBackendError, BackendUnavailableError, TargetError, OptionError, CoverageError for
@@ -76,13 +82,15 @@ def compile(  # noqa: A001  the public name, as `re.compile`
         strict=strict,
         exclude_patterns=exclude_patterns,
         precision=precision,
+        pipeline=pipeline,
     )
-    module = simplify(session, import_model(session.manager, model, session.options))
-    placed = place(session, module)
-    if session.required:  # known before the work is done
-        check_coverage(session.report(placed, session.generator), session.required)
-    placed, offloaded = offload(session, placed)
-    generated = generate(session, offloaded)
+    with watched(session, instruments):
+        module = simplify(session, import_model(session.manager, model, session.options))
+        placed = place(session, module)
+        if session.required:  # known before the work is done
+            check_coverage(session.report(placed, session.generator), session.required)
+        placed, offloaded = offload(session, placed)
+        generated = generate(session, offloaded)
     exe = link(session, generated, {name: size_checks(module, name) for name in module.entry_functions()})
     fallbacks = {symbol: tuple(step.symbol for step in each.steps) for symbol, each in exe.fallbacks.items()}
     exe.report = session.report(placed, generated.generator, generated.kernels, fallbacks)
@@ -101,6 +109,8 @@ def explain(
     strict: bool = False,
     exclude_patterns: Sequence[str] = (),
     precision: str = DEFAULT,
+    pipeline: CompilePipeline | Pass | str | None = None,
+    instruments: Sequence[Instrument] = (),
 ) -> Report:
     """Report what `compile` would offload and what not, with reasons, without generating code.
 
@@ -114,19 +124,29 @@ def explain(
         strict=strict,
         exclude_patterns=exclude_patterns,
         precision=precision,
+        pipeline=pipeline,
     )
-    placed = place(session, simplify(session, import_model(session.manager, model, session.options)))
-    report = session.report(placed, session.generator, planned_kernels(session, placed))
+    with watched(session, instruments):
+        placed = place(session, simplify(session, import_model(session.manager, model, session.options)))
+        report = session.report(placed, session.generator, planned_kernels(session, placed))
     check_coverage(report, session.required)
     return report
 
 
+def watched(session: CompileSession, instruments: Sequence[Instrument]) -> PassContext:
+    """Return the context of the compile's passes; a pipeline of the user's own is verified pass by pass."""
+    checks = [VerifyEach()] if session.pipeline.changes else []
+    return PassContext.current().extended([*checks, *instruments])
+
+
 def simplify(session: CompileSession, module: IRModule) -> IRModule:
     """Bring a module into the form that backends like to see, in the precision asked for, for the kind of target."""
-    in_precision = session.precision.apply(get_pipeline("simplify")(module))
-    generator = session.generator
-    composes_attention = generator is not None and generator.composes_attention
-    return get_pipeline("compose_attention")(in_precision) if composes_attention else in_precision
+    for stage in session.pipeline.between(None, PRECISION):
+        module = stage(module)
+    module = session.precision.apply(module)
+    for stage in session.pipeline.between(PRECISION, OFFLOAD):
+        module = stage(module)
+    return module
 
 
 def place(session: CompileSession, module: IRModule) -> IRModule:

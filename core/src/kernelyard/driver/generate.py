@@ -19,8 +19,9 @@ from kernelyard.runtime.abi.module import RuntimeModule
 from kernelyard.runtime.report import EXTERN, Kernel
 from kernelyard.target import Target
 from kernelyard.tir import PrimFunc
+from kernelyard.transform.compile_pipeline import OFFLOAD
 from kernelyard.transform.module_contract import check_module
-from kernelyard.transform.pipelines import get_pipeline, pack
+from kernelyard.transform.pipelines import pack
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +48,7 @@ def generate(session: CompileSession, module: IRModule) -> Generated:
     generator, target = session.choice
     if generator is None:
         return Generated(module)
-    legal = get_pipeline("legalize")(module)
+    legal = legalize(session, module)
     functions = {name: f for name, f in legal.functions.items() if isinstance(f, PrimFunc)}
     if not functions:
         return Generated(legal, generator, kernels=kernels_of(legal, generator.name))
@@ -67,10 +68,17 @@ def generate(session: CompileSession, module: IRModule) -> Generated:
     return Generated(legal, generator, (kernel_module,), kernels_of(legal, generator.name))
 
 
+def legalize(session: CompileSession, module: IRModule) -> IRModule:
+    """Run the stages after the backends: what no library took becomes loop-level functions. Raises: LegalizeError."""
+    for stage in session.pipeline.between(OFFLOAD, None):
+        module = stage(module)
+    return module
+
+
 def planned_kernels(session: CompileSession, module: IRModule) -> tuple[Kernel, ...]:
     """Return the kernels that `generate` would make of what no library took. Raises: LegalizeError."""
     generator = session.generator
-    return kernels_of(get_pipeline("legalize")(module), generator.name) if generator is not None else ()
+    return kernels_of(legalize(session, module), generator.name) if generator is not None else ()
 
 
 def kernels_of(module: IRModule, generator: str) -> tuple[Kernel, ...]:

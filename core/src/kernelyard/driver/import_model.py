@@ -22,16 +22,12 @@ from kernelyard.ir.verify import verify
 from kernelyard.plugins.frontend import Frontend
 from kernelyard.plugins.guard import guarded
 from kernelyard.plugins.manager import PluginManager
-from kernelyard.transform.pipelines import get_pipeline
 
 log = logging.getLogger(__name__)
 
 
 def import_model(manager: PluginManager, model: object, options: Mapping[str, Mapping[str, Any]]) -> IRModule:
     """Import a model as a verified module that has at least one entry function.
-
-    Calls of private functions are inlined, entry functions take and return tensors alone, and what depends on sizes
-    that come with a value is a function of its own.
 
     Raises: FrontendError when there is no such file, UnknownModelError with the pip line when no frontend takes the
     model, IRError when there is nothing to compile, and what the frontend raises.
@@ -48,7 +44,7 @@ def import_model(manager: PluginManager, model: object, options: Mapping[str, Ma
     if not module.public_functions():
         raise IRError("the module has no function to compile", expected='a function, usually called "main"')
     hash_ahead(module)
-    return get_pipeline("import")(module)
+    return module
 
 
 def _frontend_for(manager: PluginManager, model: object) -> Frontend:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import platform
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -45,8 +46,8 @@ class Precision:
 
 def cpu_flags(target: Target) -> frozenset[str]:
     """Return the instruction sets of the CPU that a target means, as Linux calls them; none where nobody says."""
-    if target.mcpu not in (None, "native"):
-        return frozenset()  # the x86-64 levels, which have nothing for narrow floats
+    if target.mcpu not in (None, "native") or target.arch not in (None, platform.machine()):
+        return frozenset()  # x86-64 levels have nothing for narrow floats, and of other machines nothing is known
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace").splitlines()
     except OSError:

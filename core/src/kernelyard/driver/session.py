@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
 from kernelyard.driver.choose_backends import GeneratorChoice, choose_backends, choose_code_generator
+from kernelyard.driver.choose_pipeline import choose_pipeline, pipeline_for
 from kernelyard.driver.choose_target import choose_target
 from kernelyard.driver.options import check_options
 from kernelyard.driver.precision import Precision, get_precision
@@ -23,6 +24,8 @@ from kernelyard.plugins.code_generator import CodeGenerator
 from kernelyard.plugins.manager import PluginManager, get_manager
 from kernelyard.runtime.report import Kernel, Report
 from kernelyard.target import Target
+from kernelyard.transform.compile_pipeline import CompilePipeline
+from kernelyard.transform.pass_base import Pass
 
 Options = Mapping[str, Mapping[str, Any]]
 
@@ -31,9 +34,10 @@ Options = Mapping[str, Mapping[str, Any]]
 class CompileSession:
     """State of one compile: its target, backends, code generator and options.
 
-    backends: in the order in which they are offered the model, each configured. choice: the code generator for the
-    rest, and its target. options: {plugin: {option: value}}. required: {backend: the least share of FLOPs}. rival: the
-    code generator where it may claim what a library would take. recorder: is told what backends take and decline.
+    target: as the code generator completes it. backends: in the order in which they are offered the model, each
+    configured. choice: the code generator for the rest, and its target. options: {plugin: {option: value}}. required:
+    {backend: the least share of FLOPs}. rival: the code generator where it may claim what a library would take.
+    recorder: is told what backends take and decline. pipeline: its stages.
     """
 
     manager: PluginManager
@@ -47,6 +51,7 @@ class CompileSession:
     exclude_patterns: tuple[str, ...]
     rival: CodeGenerator | None
     recorder: Recorder
+    pipeline: CompilePipeline
 
     @property
     def generator(self) -> CodeGenerator | None:
@@ -70,7 +75,8 @@ class CompileSession:
         fallbacks: kernels that run where a backend refuses a region, by the region's symbol.
         """
         rest = Rest(generator.name if generator is not None else None)
-        return build_report(placed, self.recorder, str(self.target), rest, kernels, self.precision.name, fallbacks)
+        report = build_report(placed, self.recorder, str(self.target), rest, kernels, self.precision.name, fallbacks)
+        return replace(report, pipeline=self.pipeline.changes)
 
 
 def open_session(
@@ -82,11 +88,12 @@ def open_session(
     strict: bool,
     exclude_patterns: Sequence[str],
     precision: str,
+    pipeline: CompilePipeline | Pass | str | None,
 ) -> CompileSession:
     """Settle what the arguments of `compile` mean on this machine, with the plugins that are installed.
 
     Warns: PerformanceWarning where the target is slow in the precision.
-    Raises: TargetError, OptionError, UnknownBackendError, BackendUnavailableError, PluginContractError.
+    Raises: TargetError, OptionError, UnknownBackendError, BackendUnavailableError, PluginContractError, PassError.
     """
     manager = get_manager()
     target = choose_target(manager, target)
@@ -95,6 +102,7 @@ def open_session(
     chosen_precision.warn_where_slow(target)
     configured = choose_backends(manager, target, backends, checked)
     choice = choose_code_generator(manager, target, backends)
+    target = choice.target if choice.target.kind == target.kind else target
     return CompileSession(
         manager,
         target,
@@ -107,6 +115,7 @@ def open_session(
         _names(exclude_patterns),
         rival=None if required else choice.rival_in(target, backends),
         recorder=Recorder(manager.label_of, choice.reason_in(target)),
+        pipeline=choose_pipeline(pipeline, pipeline_for(choice.generator)),
     )
 
 

@@ -7,20 +7,24 @@ weights) overrides `function`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from kernelyard import dims
+from kernelyard.dims.c_text import C_FUNCTIONS, to_c
 from kernelyard.errors import CodegenError
 from kernelyard.placement.json_serializer import JSONSerializer
 from kernelyard.runtime.abi import memory
-from kernelyard.runtime.abi.native_unit import NativeFunction, NativeUnit, SharedLibrary, c_name
+from kernelyard.runtime.abi.native_unit import Header, NativeFunction, NativeUnit, SharedLibrary, c_name
 from kernelyard.runtime.abi.spec import TensorSpec
 from kernelyard.runtime.modules.c_source import CSourceModule
 from kernelyard.runtime.modules.json_runtime import JSONGraph, JSONNode, NodeEntry
 from kernelyard.transform.run_codegen import Region
 
+_INCLUDES = ("#include <stdint.h>", "#include <stdlib.h>", "#include <string.h>")
 C_TYPES: Mapping[str, str] = {
     "float64": "double",
     "float32": "float",
@@ -37,7 +41,9 @@ C_TYPES: Mapping[str, str] = {
     "bool": "uint8_t",
 }
 
+# What of a call depends on sizes is computed once, where it is bound: places of intermediates in the workspace.
 _FUNCTION = """\
+typedef struct {{ void** constants; int64_t sizes[{num_sizes} + 1], offsets[{num_offsets} + 1]; }} {name}_call;
 int32_t {name}_prepare(const void* const* constants, int32_t threads, void** shared) {{
   (void)threads;
   *shared = malloc({count} * sizeof(void*) + 1);
@@ -46,35 +52,61 @@ int32_t {name}_prepare(const void* const* constants, int32_t threads, void** sha
   return 0;
 }}
 int32_t {name}_bind(void* shared, const int64_t* sizes, int32_t threads, void** call, int64_t* workspace_nbytes) {{
-  (void)sizes; (void)threads;
-  *call = shared;
-  *workspace_nbytes = {workspace};
+  int64_t end = 0;
+  {name}_call* made = ({name}_call*)malloc(sizeof({name}_call));
+  (void)threads; (void)sizes;
+  if (!made) return 1;
+  made->constants = (void**)shared;
+  memcpy(made->sizes, sizes, {num_sizes} * sizeof(int64_t));
+{places}
+  *call = made;
+  *workspace_nbytes = end;
   return 0;
 }}
 int32_t {name}_run(void** args, void* call, int32_t threads, void* workspace) {{
-  void** constants = call;
-  (void)args; (void)constants; (void)threads; (void)workspace;
+  void** constants = (({name}_call*)call)->constants;
+  const int64_t *sizes = (({name}_call*)call)->sizes, *offsets = (({name}_call*)call)->offsets;
+  (void)args; (void)constants; (void)sizes; (void)offsets; (void)threads; (void)workspace;
 {body}
   return 0;
 }}
-void {name}_unbind(void* call) {{ (void)call; }}
+void {name}_unbind(void* call) {{ free(call); }}
 void {name}_release(void* shared) {{ free(shared); }}
 """
 
 
 @dataclass(frozen=True)
 class CTensor:
-    """A tensor in generated C. name: of a variable that points to its elements. shape: known sizes."""
+    """A tensor in generated C.
+
+    name: of a variable that points to its elements. shape: numbers, and names of `int64_t` variables for sizes that are
+    known when the code runs.
+    """
 
     name: str
-    shape: tuple[int, ...]
+    shape: tuple[int | str, ...]
     dtype: str
+
+    @property
+    def size(self) -> str:
+        """The number of elements as a C expression.
+
+        Example:
+            >>> CTensor("x", ("x_0", 3, 2), "float32").size, CTensor("x", (4, 2), "float32").size
+            ('x_0 * 6', '8')
+        """
+        known = math.prod(dim for dim in self.shape if isinstance(dim, int))
+        names = [dim for dim in self.shape if isinstance(dim, str)]
+        return " * ".join([*names, *([str(known)] if known != 1 or not names else [])])
 
 
 class CSourceCodegen:
     """Turns regions into one CSourceModule; a backend says what each kernel is in C.
 
-    libraries: what the code is linked with. preamble: what stands before the functions, such as `#include`s.
+    libraries: what the code is linked with. preamble: what stands before the functions, such as `#include`s. headers:
+    what it includes beside the system's. language: "c" or "c++". options: of the compiler, such as "-O2", "-std=c++14",
+    "-DNAME=1", without paths. symbolic_sizes: `statement` can do with shapes that are not numbers; without it, regions
+    with such shapes are an error.
 
     Example:
         >>> class AcmeC(CSourceCodegen):
@@ -86,6 +118,10 @@ class CSourceCodegen:
 
     libraries: tuple[SharedLibrary, ...] = ()
     preamble: str = ""
+    headers: tuple[Header, ...] = ()
+    language: str = "c"
+    options: tuple[str, ...] = ()
+    symbolic_sizes: bool = False
 
     def statement(self, node: JSONNode, operands: Mapping[str, CTensor], outputs: Sequence[CTensor]) -> str:
         """C statements that compute a kernel; `return` with a status other than 0 says that it failed.
@@ -107,14 +143,27 @@ class CSourceCodegen:
         Raises: CodegenError.
         """
         known = dict(constants)
-        texts = ["#include <stdint.h>", "#include <stdlib.h>", "#include <string.h>", self.preamble]
+        texts = [*_INCLUDES, C_FUNCTIONS if self.symbolic_sizes else "", self.preamble]
         functions: list[NativeFunction] = []
+        if self.language == "c++":
+            texts.append('extern "C" {')
         for graph in graphs:
             name = c_name(graph.symbol)
             text, digests = self.function(graph, name, known)
             texts.append(text)
-            functions.append(NativeFunction(graph.symbol, name, graph.signature(), digests))
-        return CSourceModule(NativeUnit("\n".join(texts), tuple(functions), self.libraries), known)
+            sizes = _symbols(graph) if self.symbolic_sizes else ()
+            functions.append(NativeFunction(graph.symbol, name, graph.signature(), digests, sizes))
+        if self.language == "c++":
+            texts.append("}")
+        unit = NativeUnit(
+            "\n".join(texts),
+            tuple(functions),
+            self.libraries,
+            language=self.language,
+            headers=self.headers,
+            options=self.options,
+        )
+        return CSourceModule(unit, known)
 
     def function(self, graph: JSONGraph, name: str, constants: dict[str, np.ndarray]) -> tuple[str, tuple[str, ...]]:
         """Return the five C functions of a graph, and the digests of the constants that `NAME_prepare` gets.
@@ -130,7 +179,9 @@ class _GraphWriter:
         self._codegen = codegen
         self._graph = graph
         self._digests = graph.digests()
-        self._nbytes = 0
+        self._symbols = _symbols(graph) if codegen.symbolic_sizes else ()
+        self._sizes = {name: f"sizes[{number}]" for number, name in enumerate(self._symbols)}
+        self._places: list[str] = []
         self._lines: list[str] = []
         self._tensors: dict[NodeEntry, CTensor] = {}
 
@@ -142,27 +193,47 @@ class _GraphWriter:
                 self._lines.append(f"  {{ {self._codegen.statement(node, operands, outputs)} }}")
         self._copy_results()
         text = _FUNCTION.format(
-            name=name, count=len(self._digests), workspace=self._nbytes, body="\n".join(self._lines)
+            name=name,
+            count=len(self._digests),
+            num_sizes=len(self._symbols),
+            num_offsets=len(self._places),
+            places="\n".join(self._places),
+            body="\n".join(self._lines),
         )
         return text, self._digests
 
     def _declare(self, entry: NodeEntry, node: JSONNode, spec: TensorSpec) -> CTensor:
-        shape, nbytes = static_shape(spec, self._graph.symbol)
-        place = self._place(entry, node, nbytes)
-        tensor = CTensor(f"t{entry[0]}_{entry[1]}", shape, spec.dtype)
-        self._lines.append(f"  {C_TYPES[spec.dtype]}* {tensor.name} = (void*){place}; (void){tensor.name};")
+        if not self._codegen.symbolic_sizes:
+            static_shape(spec, self._graph.symbol)
+        name = f"t{entry[0]}_{entry[1]}"
+        shape: list[int | str] = []
+        for axis, dim in enumerate(spec.shape):
+            shape.append(dim if isinstance(dim, int) else f"{name}_{axis}")
+            if not isinstance(dim, int):
+                self._lines.append(f"  const int64_t {shape[-1]} = {to_c(dim, self._sizes)}; (void){shape[-1]};")
+        tensor = CTensor(name, tuple(shape), spec.dtype)
+        type_ = C_TYPES[spec.dtype]
+        self._lines.append(f"  {type_}* {name} = ({type_}*){self._place(entry, node, spec)}; (void){name};")
         self._tensors[entry] = tensor
         return tensor
 
-    def _place(self, entry: NodeEntry, node: JSONNode, nbytes: int) -> str:
+    def _place(self, entry: NodeEntry, node: JSONNode, spec: TensorSpec) -> str:
         if node.kind == "input":
             return f"args[{node.index}]"
         if node.kind == "constant":
             return f"constants[{self._digests.index(node.digest)}]"
         if entry in self._graph.outputs:
             return f"args[{len(self._graph.inputs) + self._graph.outputs.index(entry)}]"
-        offset, self._nbytes = self._nbytes, self._nbytes + memory.align(nbytes)
-        return f"((char*)workspace + {offset})"
+        number = len(self._places)
+        self._places.append(f"  made->offsets[{number}] = end; end += {self._aligned_nbytes(spec)};")
+        return f"((char*)workspace + offsets[{number}])"
+
+    def _aligned_nbytes(self, spec: TensorSpec) -> str:
+        """Return the bytes of a tensor, rounded up, as C."""
+        if all(isinstance(dim, int) for dim in spec.shape):
+            return str(memory.align(static_shape(spec, self._graph.symbol)[1]))
+        nbytes = to_c(dims.product((*spec.shape, memory.nbytes_of((), spec.dtype))), self._sizes)
+        return f"({nbytes} + {memory.ALIGNMENT - 1}) / {memory.ALIGNMENT} * {memory.ALIGNMENT}"
 
     def _copy_results(self) -> None:
         """Results that are also inputs, constants or other results are copied."""
@@ -170,8 +241,14 @@ class _GraphWriter:
             is_made = self._graph.nodes[entry[0]].kind == "kernel" and self._graph.outputs.index(entry) == number
             if not is_made:
                 tensor = self._tensors[entry]
-                nbytes = memory.nbytes_of(tensor.shape, tensor.dtype)
+                nbytes = f"{tensor.size} * {memory.nbytes_of((), tensor.dtype)}"
                 self._lines.append(f"  memcpy(args[{len(self._graph.inputs) + number}], {tensor.name}, {nbytes});")
+
+
+def _symbols(graph: JSONGraph) -> tuple[str, ...]:
+    """Return the names of the symbols in the graph's sizes, in order."""
+    found = (dims.symbols_of(dim) for node in graph.nodes for spec in node.outputs for dim in spec.shape)
+    return tuple(sorted(frozenset().union(*found)))
 
 
 def static_shape(spec: TensorSpec, where: str) -> tuple[tuple[int, ...], int]:

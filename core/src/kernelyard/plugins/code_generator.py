@@ -34,6 +34,11 @@ class CodeGenerator(ABC):
         """Return labelled facts for `kernelyard doctor`."""
         return {}
 
+    def complete(self, target: Target) -> Target:
+        """Return the target with what it leaves open settled for this machine, before backends see it; by default
+        itself. The report names the result."""
+        return target
+
     def packings(self, function: PrimFunc, constants: Collection[int], target: Target) -> Mapping[int, Packing]:
         """Choose packed layouts for inputs of a function that are constant at every call; none by default.
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from kernelyard.runtime.abi.module import Step as Step
     from kernelyard.runtime.abi.module import array_at as array_at
     from kernelyard.runtime.abi.native_unit import WRONG_CPU as WRONG_CPU
+    from kernelyard.runtime.abi.native_unit import Header as Header
     from kernelyard.runtime.abi.native_unit import NativeFunction as NativeFunction
     from kernelyard.runtime.abi.native_unit import NativeUnit as NativeUnit
     from kernelyard.runtime.abi.native_unit import SharedLibrary as SharedLibrary
@@ -82,7 +83,7 @@ _HOME = {
     "kernelyard.runtime.abi.memory": "ALIGNMENT REBIND_ALIGNMENT address_of align "
     "aligned_bytes aligned_copy aligned_empty give_back_pages nbytes_of",
     "kernelyard.runtime.abi.module": "BindContext BoundCall BoundTensor NativeCall Part RuntimeModule Step array_at",
-    "kernelyard.runtime.abi.native_unit": "NativeFunction NativeUnit SharedLibrary WRONG_CPU c_name",
+    "kernelyard.runtime.abi.native_unit": "Header NativeFunction NativeUnit SharedLibrary WRONG_CPU c_name",
     "kernelyard.runtime.abi.solve_symbols": "DimValues solve_symbols",
     "kernelyard.runtime.abi.spec": "Fields Signature TensorSpec corrupted read_dim read_json write_json",
     "kernelyard.runtime.abi.threads": "processors",

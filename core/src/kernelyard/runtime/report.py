@@ -125,7 +125,8 @@ class Report:
     """Report of a compile: the backend of every op, and the reasons.
 
     placed: every op of the model by backend, library backends first and views last. nodes: every op by itself, in the
-    order in which they run. precision: what `compile` was asked for. Estimates take each symbolic dim as 64.
+    order in which they run. precision: what `compile` was asked for. pipeline: how that of the compile differs from the
+    default. Estimates take each symbolic dim as 64.
 
     Example:
         >>> report = Report("cpu", placed=(Placed("acme", "matmul", 2, 90, 8), Placed("native-cpu", "exp", 1, 10, 8)))
@@ -143,6 +144,7 @@ class Report:
     violations: tuple[Violation, ...] = ()
     nodes: tuple[Node, ...] = ()
     precision: str = "float32"
+    pipeline: tuple[str, ...] = ()
 
     @cached_property
     def coverage(self) -> dict[str, dict[str, float]]:
@@ -183,7 +185,8 @@ class Report:
 
     def text(self, width: int | None = None) -> str:
         """Summary and tables for people, folded where they are wider than `width`."""
-        parts = [lines(self, width) for lines in (_coverage_lines, _host_lines, _region_lines, _declined_lines)]
+        tables = (_target_lines, _pipeline_lines, _coverage_lines, _host_lines, _region_lines, _declined_lines)
+        parts = [lines(self, width) for lines in tables]
         return "\n".join([*fold(self.summary, width), *(line for part in parts for line in part)])
 
     def kernel_text(self, width: int | None = None) -> str:
@@ -209,6 +212,8 @@ class Report:
             if not region["fallback"]:
                 del region["fallback"]
         head = {"target": self.target, "precision": self.precision}
+        if self.pipeline:
+            head["pipeline"] = list(self.pipeline)
         return {**head, "summary": self.summary, "coverage": self.coverage, **_with_lists(entries)}
 
     @staticmethod
@@ -222,7 +227,8 @@ class Report:
             name: fields.each(name, lambda item, where, read=read: read(Fields(item, where)))
             for name, read in _READERS.items()
         }
-        return Report(fields.text("target"), precision=fields.text("precision"), **entries)
+        pipeline = fields.texts("pipeline") if "pipeline" in fields else ()
+        return Report(fields.text("target"), precision=fields.text("precision"), pipeline=pipeline, **entries)
 
 
 _READERS: dict[str, Callable[[Fields], Any]] = {
@@ -296,6 +302,15 @@ def _fraction(part: int, whole: int) -> float:
 
 
 # --- the table --------------------------------------------------------------------------------------------------------
+def _target_lines(report: Report, width: int | None) -> list[str]:
+    """Name the target where it is more than a kind of device: an architecture may be one that nobody asked for."""
+    return fold(f"for {report.target}", width) if " " in report.target else []
+
+
+def _pipeline_lines(report: Report, width: int | None) -> list[str]:
+    return fold(f"pipeline: {'; '.join(report.pipeline)}", width) if report.pipeline else []
+
+
 def _coverage_lines(report: Report, width: int | None) -> list[str]:
     if not report.placed:
         return []

@@ -19,11 +19,17 @@ from kernelyard.runtime.installed.entry_points import find, load_named
 GROUP = "kernelyard.passes"
 _HOME = {
     # what passes are, and how they are run
+    "CompilePipeline": "compile_pipeline",
+    "DumpIR": "instruments",
     "FunctionPass": "pass_base",
+    "Instrument": "pass_base",
     "Pass": "pass_base",
-    "Repeat": "pass_base",
     "PassContext": "pass_base",
+    "PrintChanged": "instruments",
+    "Repeat": "pass_base",
     "Sequential": "pass_base",
+    "TimingInstrument": "instruments",
+    "VerifyEach": "instruments",
     "function_pass": "pass_base",
     "get_pipeline": "pipelines",
     "module_pass": "pass_base",

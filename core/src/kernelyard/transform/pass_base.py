@@ -42,6 +42,7 @@ class PassContext:
     def __init__(self, options: Mapping[str, Any] | None = None, instruments: Sequence[Instrument] = ()) -> None:
         self.options: dict[str, Any] = dict(options or {})
         self.instruments = tuple(instruments)
+        self._own = self.instruments
         self.history: list[str] = []
         self._depth = 0
         self._tokens: list[Token[PassContext | None]] = []
@@ -51,19 +52,26 @@ class PassContext:
         """Return the innermost context that is entered, or an empty one."""
         return _CURRENT.get() or PassContext()
 
+    def extended(self, instruments: Sequence[Instrument]) -> PassContext:
+        """Return a context to enter inside of this one, with more instruments; these alone are told of it."""
+        inner = PassContext(self.options, instruments)
+        inner.instruments = (*self.instruments, *instruments)
+        inner.history, inner._depth = self.history, self._depth
+        return inner
+
     def option(self, name: str, default: Any) -> Any:
         """Return the value of an option, or `default`."""
         return self.options.get(name, default)
 
     def __enter__(self) -> PassContext:
         self._tokens.append(_CURRENT.set(self))
-        for instrument in self.instruments:
+        for instrument in self._own:
             instrument.enter(self)
         return self
 
     def __exit__(self, *exception: object) -> None:
         try:
-            for instrument in self.instruments:
+            for instrument in self._own:
                 instrument.exit(self)
         finally:
             _CURRENT.reset(self._tokens.pop())

@@ -71,6 +71,12 @@ class KernelCompiler:
     headers: tuple[Path, ...] = ()
     nvcc: tuple[str, ...] = ()
 
+    def archs(self) -> tuple[str, ...]:
+        """Return the architectures that it compiles for, such as "sm_90". Raises: ToolchainError."""
+        if not self.nvcc:
+            return nvrtc.archs(self.library)
+        return tuple(CUDA.run((*self.nvcc, "--list-gpu-code"), Path.cwd()).split())
+
     def cubin(self, source: str, arch: str, options: Sequence[str] = ()) -> bytes:
         """Return the cubin of CUDA C++ text. Raises: ToolchainError with what the compiler said."""
         words = [*FLAGS, *options]

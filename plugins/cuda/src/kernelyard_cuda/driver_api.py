@@ -16,17 +16,36 @@ from kernelyard.errors import DeviceError
 from kernelyard.runtime.device.driver import DeviceDriver
 
 DRIVER = "libcuda.so.1"
+COMPUTE_CAPABILITY = (75, 76)  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR
 
 
 @cache
-def gpu_is_here() -> bool:
-    """Return True where NVIDIA's driver finds a GPU: a model compiled there is to run there, with its libraries."""
+def gpu_archs() -> tuple[str, ...]:
+    """Return the architectures of the GPUs that NVIDIA's driver finds, such as ("sm_90",), each once.
+
+    Source: CUDA Driver API documentation, "Device Management": cuDeviceGetAttribute.
+    """
     try:
         driver = ctypes.CDLL(DRIVER)
     except OSError:
-        return False
-    count = ctypes.c_int()
-    return driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0 and count.value > 0
+        return ()
+    count, device, part = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
+    if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)):
+        return ()
+    found: dict[str, None] = {}
+    for number in range(count.value):
+        arch = "sm_"
+        driver.cuDeviceGet(ctypes.byref(device), number)
+        for attribute in COMPUTE_CAPABILITY:
+            driver.cuDeviceGetAttribute(ctypes.byref(part), attribute, device)
+            arch += str(part.value)
+        found[arch] = None
+    return tuple(found)
+
+
+def gpu_is_here() -> bool:
+    """Return True where NVIDIA's driver finds a GPU: a model compiled there is to run there, with its libraries."""
+    return bool(gpu_archs())
 
 
 class Launch(ABC):

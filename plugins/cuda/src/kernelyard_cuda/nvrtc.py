@@ -29,6 +29,16 @@ def version(library: str) -> str:
     return f"{major.value}.{minor.value}"
 
 
+def archs(library: str) -> tuple[str, ...]:
+    """Return the architectures that it compiles for, such as "sm_90", oldest first. Raises: ToolchainError."""
+    count = ctypes.c_int()
+    status = _loaded(library).nvrtcGetNumSupportedArchs(ctypes.byref(count))
+    numbers = (ctypes.c_int * count.value)()
+    if status or _loaded(library).nvrtcGetSupportedArchs(numbers):
+        raise ToolchainError("NVRTC does not say what it compiles for", where=library, found=status)
+    return tuple(f"sm_{number}" for number in numbers)
+
+
 def load_builtins(library: str) -> None:
     """Load the library of builtins that lies beside an NVRTC, which opens it by name when it compiles.
 

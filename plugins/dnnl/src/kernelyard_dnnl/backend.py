@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import platform
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -98,8 +99,10 @@ class DnnlBackend(Backend):
         load_library()
 
     def patterns(self, target: Target) -> Sequence[FusionPattern]:
-        """Return the patterns; they do not depend on the target's details."""
+        """Return the patterns, none of which is taken for another machine's architecture."""
         patterns = fusion_patterns()
+        if target.arch not in (None, platform.machine()):
+            return [replace(pattern, check=_for_another_machine(target)) for pattern in patterns]
         return [with_known_sizes(pattern) for pattern in patterns] if self._form == C else patterns
 
     def check_region(self, region: Region) -> Answer:
@@ -119,6 +122,12 @@ class DnnlBackend(Backend):
             return DnnlC().generate(regions, serializer)
         graphs = serializer.serialize_all(regions)
         return DnnlRuntime(graphs, serializer.constants)
+
+
+def _for_another_machine(target: Target) -> Callable[[Match], Answer]:
+    """Primitives are chosen by the library that runs them, which is not here."""
+    message = f"the target is {target.arch}; regions are compiled by this machine's oneDNN ({platform.machine()})"
+    return lambda match: Decline("arch", message)
 
 
 def with_known_sizes(pattern: FusionPattern) -> FusionPattern:

@@ -6,6 +6,7 @@ Objects are position-independent ELF; linking resolves the few symbols below and
 from __future__ import annotations
 
 import ctypes
+import platform
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -51,11 +52,16 @@ def _library_state(folder: Path) -> list[tuple[str, int, int]]:
 
 
 @cache
-def _initialize() -> None:
+def _initialize(is_native: bool) -> None:
+    """Initialize code generation for this architecture, or for all that LLVM has, which takes longer."""
     import llvmlite.binding as llvm
 
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
+    if is_native:
+        llvm.initialize_native_target()
+        llvm.initialize_native_asmprinter()
+    else:
+        llvm.initialize_all_targets()
+        llvm.initialize_all_asmprinters()
 
 
 # How LLVM is asked to compile; with the text and the machine, all that object code depends on.
@@ -75,7 +81,7 @@ def compilation_key(machine: Machine) -> str:
 def _target_machine(machine: Machine) -> llvm.TargetMachine:
     import llvmlite.binding as llvm
 
-    _initialize()
+    _initialize(machine.architecture == platform.machine())
     try:
         target = llvm.Target.from_triple(triple(machine))
         return target.create_target_machine(cpu=machine.cpu, features=machine.feature_string, **_OPTIONS)

@@ -32,6 +32,13 @@ _ASKED = (
     "popcnt",
     "sse4.2",
 )
+# Source: the Linux kernel's documentation, "ARM64 ELF hwcaps"; the bits are those of <asm/hwcap.h>.
+_ASKED_OF_LINUX = {
+    "bf16": "(getauxval(AT_HWCAP2) & (1UL << 14)) != 0",
+    "dotprod": "(getauxval(AT_HWCAP) & (1UL << 20)) != 0",
+    "fullfp16": "(getauxval(AT_HWCAP) & (1UL << 10)) != 0",
+    "i8mm": "(getauxval(AT_HWCAP2) & (1UL << 13)) != 0",
+}
 _HEAD = f"""\
 #include <stdint.h>
 #include <stdlib.h>
@@ -95,9 +102,13 @@ def _symbols(kernel: KernelInfo) -> tuple[str, ...]:
 
 
 def _cpu_status(machine: Machine) -> str:
-    asked = [f for f in _ASKED if f in machine.features] if machine.architecture == "x86_64" else []
-    has_all = " && ".join(f'__builtin_cpu_supports("{feature}")' for feature in asked) or "1"
-    return f"static int32_t ky_cpu_status(void) {{ return {has_all} ? 0 : {WRONG_CPU}; }}\n"
+    """Return the C function that asks the CPU for the features; on ARM it asks Linux."""
+    if machine.architecture == "x86_64":
+        has = [f'__builtin_cpu_supports("{feature}")' for feature in _ASKED if feature in machine.features]
+    else:
+        has = [_ASKED_OF_LINUX[feature] for feature in machine.features]
+    include = "#include <sys/auxv.h>\n" if has and machine.architecture != "x86_64" else ""
+    return f"{include}static int32_t ky_cpu_status(void) {{ return {' && '.join(has) or '1'} ? 0 : {WRONG_CPU}; }}\n"
 
 
 def _text(kernel: KernelInfo, function: NativeFunction) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 from kernelyard.plugins.api import Match, Region, Target, Unavailable
@@ -12,7 +13,7 @@ from kernelyard_llvm.emitter import module_text
 from kernelyard_native_cpu import _native
 from kernelyard_native_cpu.codegen import threads
 from kernelyard_native_cpu.codegen.kernel import GeneratedKernel, generate_kernel
-from kernelyard_native_cpu.machine import Machine, resolve_machine
+from kernelyard_native_cpu.machine import Machine, architecture_of, resolve_machine
 from kernelyard_native_cpu.preference import preference
 from kernelyard_native_cpu.runtime import NativeCpuModule
 from kernelyard_native_cpu.schedule.packing import choose_packings
@@ -40,17 +41,22 @@ class NativeCpuGenerator(CodeGenerator):
         """See `CodeGenerator.facts`."""
         return {"kernel cache": str(CACHE.use())}
 
+    def complete(self, target: Target) -> Target:
+        """See `CodeGenerator.complete`: an architecture gets the name that Linux has for it. Raises: TargetError."""
+        resolve_machine(target.mcpu, target.arch)
+        return replace(target, arch=architecture_of(target.mcpu, target.arch)) if target.arch else target
+
     def packings(self, function: PrimFunc, constants: Collection[int], target: Target) -> Mapping[int, Packing]:
         """See `CodeGenerator.packings`."""
-        return choose_packings(function, constants, resolve_machine(target.mcpu))
+        return choose_packings(function, constants, resolve_machine(target.mcpu, target.arch))
 
     def preference(self, work: Match | Region, target: Target) -> str | None:
         """See `CodeGenerator.preference`."""
-        return preference(work, resolve_machine(target.mcpu))
+        return preference(work, resolve_machine(target.mcpu, target.arch))
 
     def generate(self, functions: Mapping[str, PrimFunc], target: Target, options: Mapping[str, Any]) -> RuntimeModule:
         """See `CodeGenerator.generate`."""
-        machine = resolve_machine(target.mcpu)
+        machine = resolve_machine(target.mcpu, target.arch)
         objects: list[bytes] = []
         kernels: list[GeneratedKernel] = []
         names = list(functions)

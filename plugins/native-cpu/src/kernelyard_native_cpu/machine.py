@@ -31,6 +31,18 @@ _LINUX_NAMES = {
     "sahf": "lahf_lm",
     "sse3": "pni",
 }
+# ARM's CPUs by LLVM's names: what they have beyond Armv8-A that changes code of numeric kernels. All have NEON, with
+# vectors of 128 bits. Source: Arm's technical reference manuals, "Instruction Set Attribute Registers".
+_V8_2 = ("dotprod", "fullfp16")
+_ARM_FEATURES: dict[str, tuple[str, ...]] = {
+    "generic": (),
+    **dict.fromkeys(("cortex-a53", "cortex-a57", "cortex-a72", "cortex-a73"), ()),
+    **dict.fromkeys(("cortex-a55", "cortex-a75", "cortex-a76", "cortex-a77", "cortex-a78", "neoverse-n1"), _V8_2),
+    **dict.fromkeys(("apple-m1",), _V8_2),
+    **dict.fromkeys(("neoverse-n2", "neoverse-v1", "neoverse-v2"), ("bf16", *_V8_2, "i8mm")),
+}
+# Names of architectures, as people, LLVM and Linux write them.
+_ARCHITECTURES = {"x86-64": "x86_64", "x86_64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
 _BASELINE = {"x86_64": "x86-64", "aarch64": "generic"}
 
 
@@ -124,20 +136,40 @@ def host_machine() -> Machine:
     return Machine(architecture, tuple(sorted(relevant & host_features())))
 
 
-def resolve_machine(mcpu: str | None) -> Machine:
-    """Return the machine of a target's `mcpu`: None or "native" is this CPU.
+def architecture_of(mcpu: str | None, arch: str | None) -> str:
+    """Return the architecture that a target means, as Linux calls it: `arch`, else that of `mcpu`, else of this host.
 
-    Raises: TargetError for a name that is not an x86-64 level.
+    Raises: TargetError.
     """
-    if mcpu is None or mcpu == "native":
-        return host_machine()
-    if mcpu not in _LEVEL_FEATURES:
+    if arch is None:
+        return "x86_64" if mcpu in LEVELS else platform.machine()
+    if arch not in _ARCHITECTURES:
         raise TargetError(
-            f"native-cpu has no CPU called {mcpu!r}",
-            expected=", ".join(("native", *LEVELS)),
-            hint="name the lowest x86-64 level that the program must run on",
+            f"native-cpu generates no code for the architecture {arch!r}",
+            expected=", ".join(_ARCHITECTURES),
+            hint="compile once for each architecture" if "," in arch else None,
         )
-    return Machine("x86_64", features_of_level(mcpu))
+    return _ARCHITECTURES[arch]
+
+
+def resolve_machine(mcpu: str | None, arch: str | None = None) -> Machine:
+    """Return the machine of a target: without `mcpu` this CPU, or of another architecture the least one.
+
+    Raises: TargetError for an architecture, or a CPU of it, that has no name here.
+    """
+    architecture = architecture_of(mcpu, arch)
+    is_here = architecture == platform.machine()
+    if mcpu in (None, "native") and is_here:
+        return host_machine()
+    known = LEVELS if architecture == "x86_64" else tuple(_ARM_FEATURES)
+    name = mcpu or known[0]
+    if name not in known:
+        raise TargetError(
+            f"native-cpu has no CPU called {mcpu!r} of {architecture}",
+            expected=", ".join(("native", *known) if is_here else known),
+            hint="name the least CPU that the program must run on; ARM's have the arch aarch64",
+        )
+    return Machine(architecture, features_of_level(name) if architecture == "x86_64" else _ARM_FEATURES[name])
 
 
 def check_host_runs(machine: Machine) -> None:
@@ -152,14 +184,15 @@ def check_host_runs(machine: Machine) -> None:
             where="native-cpu",
             found=architecture,
             expected=machine.architecture,
-            hint="compile the model anew on this machine",
+            hint=f'run them there, or compile the model with ky.Target("cpu", arch="{architecture}")',
         )
     missing = sorted(set(machine.features) - host_features())
     if missing:
+        older = 'mcpu="x86-64-v3") or "x86-64-v2"' if architecture == "x86_64" else f'arch="{architecture}")'
         raise BackendUnavailableError(
             "these kernels were compiled for a CPU with features that this one lacks",
             where="native-cpu",
             found=f"no {', '.join(missing)}",
             expected=str(machine),
-            hint='compile the model for an older CPU: ky.Target("cpu", mcpu="x86-64-v3") or "x86-64-v2"',
+            hint=f'compile the model for an older CPU: ky.Target("cpu", {older}',
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from kernelyard.plugins.api import Target
 from kernelyard.plugins.codegen_api import Buffer, CodeGenerator, PrimFunc
 from kernelyard.runtime.api import RuntimeModule, TensorSpec
 from kernelyard_cuda.compiler import CUDA, find_kernel_compiler
+from kernelyard_cuda.default_archs import default_archs
 from kernelyard_native_cuda.codegen.kernel import identifier
 from kernelyard_native_cuda.drivers import EMULATOR, open_device
 from kernelyard_native_cuda.function_info import FunctionInfo, LaunchInfo
@@ -38,8 +40,12 @@ class NativeCudaGenerator(CodeGenerator):
         """See `CodeGenerator.facts`."""
         return {"CUDA compiler": _compiler(), "cuda:0": _state(0), "cuda:emulator": _state(EMULATOR)}
 
+    def complete(self, target: Target) -> Target:
+        """See `CodeGenerator.complete`: a target without an arch gets `default_archs`."""
+        return target if target.archs else replace(target, arch=",".join(default_archs()) or None)
+
     def generate(self, functions: Mapping[str, PrimFunc], target: Target, options: Mapping[str, Any]) -> RuntimeModule:
-        """See `CodeGenerator.generate`. Without an arch, or where no CUDA compiler is, there is text alone.
+        """See `CodeGenerator.generate`. Without an arch in the target, or without a CUDA compiler, there is text alone.
 
         Option "text": whether the module carries the text beside the cubins, which the emulator needs (True). Option
         "tf32": whether matmuls of float32 may be rounded to tf32, for tensor cores (False).

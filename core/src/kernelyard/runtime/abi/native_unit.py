@@ -20,7 +20,7 @@ import hashlib
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from kernelyard.errors import BackendUnavailableError
@@ -31,6 +31,12 @@ IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,200}\Z")
 _LIBRARY_NAME = re.compile(r"[A-Za-z0-9_+-][A-Za-z0-9_.+-]{0,100}\Z")
 PARTS = ("prepare", "bind", "run", "unbind", "release")
 PREFIX = "kyc_"
+LANGUAGES = ("c", "c++")
+# Of what optimizes, defines and warns; nothing that names a file, which is another machine's.
+OPTION = re.compile(
+    r"(-O[0-3sg]?|-std=[a-z0-9+:]+|-[DU][A-Za-z_]\w*(=[\w.+-]*)?|-m[\w.,+=-]+|-f(?!plugin)[\w=,-]+|-W(?![alp],)[\w=+-]+)\Z"
+)
+_HEADER_NAME = re.compile(r"[A-Za-z0-9_+-][A-Za-z0-9_.+-]*(/[A-Za-z0-9_+-][A-Za-z0-9_.+-]*){0,8}\Z")
 # What `NAME_prepare` answers on a CPU that cannot run the code.
 WRONG_CPU = 90
 
@@ -85,12 +91,33 @@ class SharedLibrary:
 
     def to_json(self) -> dict[str, Any]:
         """Return the library as JSON data."""
-        return {
-            "name": self.name,
-            "distributions": list(self.distributions),
-            "variable": self.variable,
-            "hint": self.hint,
-        }
+        return {**asdict(self), "distributions": list(self.distributions)}
+
+
+@dataclass(frozen=True)
+class Header:
+    """A header that code includes: its name as in `#include`, the distributions that may bring it, the environment
+    variable that may give its include folder, and what to tell people who lack it."""
+
+    name: str
+    distributions: tuple[str, ...] = ()
+    variable: str = ""
+    hint: str = ""
+
+    def locate(self) -> str | None:
+        """Return the include folder, None where it is for the compiler to find."""
+        given = os.environ.get(self.variable, "") if self.variable else ""
+        if given:
+            return os.path.abspath(given)
+        for distribution in map(distributions.find_distribution, self.distributions):
+            for path in distribution.files(os.path.basename(self.name)) if distribution is not None else ():
+                if path.endswith(f"/{self.name}") and os.path.exists(path):
+                    return path.removesuffix(f"/{self.name}")
+        return None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the header as JSON data."""
+        return {**asdict(self), "distributions": list(self.distributions)}
 
 
 @dataclass(frozen=True)
@@ -118,12 +145,26 @@ class NativeFunction:
 
 @dataclass(frozen=True)
 class NativeUnit:
-    """C source, relocatable objects that it is linked with, and the libraries that both call."""
+    """C source, relocatable objects that it is linked with, and the libraries that both call.
+
+    language: "c" or "c++". headers: what the source includes beside the system's. options: of the compiler (`OPTION`).
+    Raises: ArtifactCorruptedError for another language, or an option with a path.
+    """
 
     source: str
     functions: tuple[NativeFunction, ...]
     libraries: tuple[SharedLibrary, ...] = ()
     objects: tuple[bytes, ...] = ()
+    language: str = "c"
+    headers: tuple[Header, ...] = ()
+    options: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.language not in LANGUAGES:
+            raise corrupted("language", self.language, " or ".join(LANGUAGES))
+        for option in self.options:
+            if not OPTION.match(option):
+                raise corrupted("compiler option", option, "one without a path, such as -O2, -DNAME=1 or -std=c++14")
 
 
 def read_function(value: Any, where: str) -> NativeFunction:
@@ -155,3 +196,16 @@ def read_library(value: Any, where: str) -> SharedLibrary:
     if not all(map(_LIBRARY_NAME.match, names)):
         raise corrupted(where, names, "names of a library, of distributions and of a variable")
     return library
+
+
+def read_header(value: Any, where: str) -> Header:
+    """Return a header from outside: names only, never a path.
+
+    Raises: ArtifactCorruptedError.
+    """
+    fields = Fields(value, where)
+    header = Header(fields.text("name"), fields.texts("distributions"), fields.text("variable"), fields.text("hint"))
+    names = (*header.distributions, *([header.variable] if header.variable else []))
+    if not _HEADER_NAME.match(header.name) or not all(map(_LIBRARY_NAME.match, names)):
+        raise corrupted(where, (header.name, *names), "names of a header, of distributions and of a variable")
+    return header

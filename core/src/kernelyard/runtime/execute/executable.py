@@ -250,18 +250,21 @@ class Executable:
 
         return kyar.read, (kyar.to_bytes(self), self._threads)
 
-    def export_library(self, path: str | os.PathLike[str], standalone: bool | None = None) -> None:
+    def export_library(
+        self, path: str | os.PathLike[str], standalone: bool | None = None, options: Sequence[str] = ()
+    ) -> None:
         """Write the executable to one shared library, compiled by the C compiler of this machine.
 
         `kernelyard.load` loads it like an artifact. An entry function whose steps are all native code is called by C
         programs too, without Python (`kernelyard.h`); `ky_run` of another says which step needs Python.
-        standalone: make that an error here (True), or say nothing of it here (False).
+        standalone: make that an error here (True), or say nothing of it here (False). options: of the compiler for
+        the code that backends wrote in C and C++, and of the linker, such as ["-O2", "-I/opt/acme/include", "-lacme"].
         Libraries of backends are linked by the paths that they have on this machine.
         Raises: ToolchainError (no C compiler), ArtifactError, BackendUnavailableError. Warns: LibraryWarning.
         """
         from kernelyard.runtime.export.library import export_library
 
-        export_library(self, path, standalone)
+        export_library(self, path, standalone, options)
 
     def inspect(self) -> str:
         """Programs and modules as text for people."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import tempfile
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,7 +36,12 @@ __asm__(".section {SECTION},\\"a\\",%progbits\\n.balign 4096\\n.global ky_artifa
 _FLAGS = ("-pthread", "-Wl,--version-script=exports.map", "-Wl,-Bsymbolic")
 
 
-def export_library(executable: Executable, path: str | os.PathLike[str], standalone: bool | None = None) -> None:
+def export_library(
+    executable: Executable,
+    path: str | os.PathLike[str],
+    standalone: bool | None = None,
+    options: Sequence[str] = (),
+) -> None:
     """See `Executable.export_library`."""
     units = {number: module.native_unit() for number, module in enumerate(executable.modules)}
     native = {number: unit for number, unit in units.items() if unit is not None}
@@ -50,7 +55,11 @@ def export_library(executable: Executable, path: str | os.PathLike[str], standal
     with tempfile.TemporaryDirectory(prefix="kernelyard-") as folder:
         saved = Path(folder, "model.kyar")
         kyar.write(executable, saved)
-        _compile(Path(path), saved, write_tables(executable, native, saved, reasons), list(native.values()))
+        tables = write_tables(executable, native, saved, reasons)
+        sources, architecture = _sources(tables), _architecture(executable.target)
+        compile_library(
+            sources, Path(path), list(native.values()), _FLAGS, {"model.kyar": saved}, options, architecture
+        )
     if standalone is None and reasons:
         found = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
         warnings.warn(f"C programs cannot call all of {os.fspath(path)}. {found}", LibraryWarning, stacklevel=3)
@@ -66,19 +75,18 @@ def _refuse(reasons: Mapping[str, str]) -> None:
         )
 
 
-def _compile(path: Path, saved: Path, tables: str, units: list[NativeUnit]) -> None:
+def _sources(tables: str) -> dict[str, str]:
+    """Return the C sources around the modules' code, by file name."""
     program = ('#include "tables.h"', tables, _EMBED, _text("program.c"), _text("model.c"))
     sources = {name: _text(name) for name in ("kernelyard.h", "tables.h")}
-    sources |= {"sizes.h": f"#include <stdint.h>\n{C_FUNCTIONS}", "model.c": "\n".join(program), "exports.map": EXPORTS}
-    sources |= {f"unit{number}.c": unit.source for number, unit in enumerate(units)}
-    compile_library(
-        sources,
-        path,
-        [data for unit in units for data in unit.objects],
-        [library for unit in units for library in unit.libraries],
-        _FLAGS,
-        {"model.kyar": saved},
-    )
+    sizes = f"#include <stdint.h>\n{C_FUNCTIONS}"
+    return {**sources, "sizes.h": sizes, "model.c": "\n".join(program), "exports.map": EXPORTS}
+
+
+def _architecture(target: str) -> str | None:
+    """Return the architecture of a CPU target, by its text; None is this machine's."""
+    given = [word.removeprefix("arch=") for word in target.split() if word.startswith("arch=")]
+    return given[0] if given and target.startswith("cpu") else None
 
 
 def _text(name: str) -> str:

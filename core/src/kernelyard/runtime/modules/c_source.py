@@ -12,6 +12,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from ctypes import POINTER, byref, c_int32, c_int64, c_void_p
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any, ClassVar
 
@@ -20,7 +21,14 @@ import numpy as np
 from kernelyard.errors import BackendUnavailableError, ExecutionError
 from kernelyard.runtime.abi import memory
 from kernelyard.runtime.abi.module import BindContext, BoundCall, BoundTensor, NativeCall
-from kernelyard.runtime.abi.native_unit import PARTS, NativeFunction, NativeUnit, read_function, read_library
+from kernelyard.runtime.abi.native_unit import (
+    PARTS,
+    NativeFunction,
+    NativeUnit,
+    read_function,
+    read_header,
+    read_library,
+)
 from kernelyard.runtime.abi.spec import Fields, Signature, corrupted, read_json, write_json
 from kernelyard.runtime.jit.c_compiler import cached_library
 from kernelyard.runtime.modules.bindable import BindableModule
@@ -138,14 +146,16 @@ class CSourceModule(BindableModule):
         return BoundCall([step], [pointers, call, context, self], rebinders)
 
     def save_to_bytes(self) -> bytes:
-        return write_json(
-            {
-                "schema": SCHEMA,
-                "source": self.source,
-                "libraries": [library.to_json() for library in self._unit.libraries],
-                "functions": [function.to_json() for function in self._functions.values()],
-            }
-        )
+        fields: dict[str, Any] = {
+            "schema": SCHEMA,
+            "source": self.source,
+            "libraries": [library.to_json() for library in self._unit.libraries],
+            "functions": [function.to_json() for function in self._functions.values()],
+        }
+        if self._unit.language != "c" or self._unit.headers or self._unit.options:
+            headers, options = [header.to_json() for header in self._unit.headers], list(self._unit.options)
+            fields["compiler"] = {"language": self._unit.language, "headers": headers, "options": options}
+        return write_json(fields)
 
 
 class _Shared:
@@ -207,4 +217,8 @@ def load(data: bytes, constants: Mapping[str, np.ndarray]) -> CSourceModule:
     unit = NativeUnit(
         fields.text("source"), fields.each("functions", read_function), fields.each("libraries", read_library)
     )
+    if "compiler" in fields:
+        given = Fields(fields.any("compiler"), f"{KIND} module")
+        headers, options = given.each("headers", read_header), given.texts("options")
+        unit = replace(unit, language=given.text("language"), headers=headers, options=options)
     return CSourceModule(unit, constants)

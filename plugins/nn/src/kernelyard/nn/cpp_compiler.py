@@ -1,17 +1,21 @@
 """The user's C++ compiler: from source text to an object, from an object to a shared library.
 
 It is the command in `CXX`, else the first of `c++`, `g++`, `clang++`. Headers of dlpack and of tvm-ffi, with the macro
-that exports functions, are found without further ado: the package apache-tvm-ffi has them.
+that exports functions, are found without further ado: the package apache-tvm-ffi has them. Installed distributions add
+folders of headers by entry points of the group `kernelyard.headers`.
 """
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
+from importlib.metadata import entry_points
 from pathlib import Path
 
 from kernelyard.runtime.api import Toolchain
 
+GROUP = "kernelyard.headers"
+TVM_HEADER = "tvm/runtime/packed_func.h"
 COMPILERS = ("c++", "g++", "clang++")
 INSTALL_HINT = "apt install g++ (Debian, Ubuntu), dnf install gcc-c++ (Fedora), or set CXX to a C++ compiler"
 CPP = Toolchain("C++", "CXX", COMPILERS, INSTALL_HINT)
@@ -24,7 +28,8 @@ def include_folders() -> tuple[Path, ...]:
     """Return the folders of the headers that sources may include."""
     from tvm_ffi import libinfo
 
-    return tuple(dict.fromkeys(map(Path, (libinfo.find_include_path(), libinfo.find_dlpack_include_path()))))
+    own = map(Path, (libinfo.find_include_path(), libinfo.find_dlpack_include_path()))
+    return tuple(dict.fromkeys([*own, *(Path(entry.load()) for entry in entry_points(group=GROUP))]))
 
 
 def compile_object(
@@ -40,8 +45,19 @@ def compile_object(
     with tempfile.TemporaryDirectory(prefix="kernelyard-") as name:
         folder = Path(name)
         (folder / "extern.cpp").write_text(source, encoding="utf-8")
-        CPP.run((*command, *COMPILE_FLAGS, *words, *options, "-c", "extern.cpp", "-o", "extern.o"), folder)
+        flags = (*COMPILE_FLAGS, *words, *options)
+        CPP.run((*command, *flags, "-c", "extern.cpp", "-o", "extern.o"), folder, _hint(source, includes))
         return (folder / "extern.o").read_bytes()
+
+
+def _hint(source: str, folders: Sequence[Path]) -> str | None:
+    """Return what to install for headers that a source includes, and which are not there."""
+    is_there = any((folder / TVM_HEADER).is_file() for folder in folders)
+    return (
+        f"pip install kernelyard-tvm-compat, which has {TVM_HEADER}"
+        if "tvm/runtime/" in source and not is_there
+        else None
+    )
 
 
 def link_library(object_file: bytes, options: Sequence[str] = (), compiler: str | None = None) -> bytes:

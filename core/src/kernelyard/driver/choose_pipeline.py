@@ -1,0 +1,53 @@
+"""The pipeline of a compile: the default one of its target, or one that the user gives."""
+
+from __future__ import annotations
+
+from kernelyard.driver.choose_backends import choose_code_generator
+from kernelyard.driver.choose_target import choose_target
+from kernelyard.errors import OptionError
+from kernelyard.plugins.code_generator import CodeGenerator
+from kernelyard.plugins.manager import get_manager
+from kernelyard.target import Target
+from kernelyard.transform.compile_pipeline import CompilePipeline, default_pipeline
+from kernelyard.transform.pass_base import Pass
+from kernelyard.transform.pipelines import get_pipeline
+
+
+def get_default_pipeline(target: Target | str = "cpu") -> CompilePipeline:
+    """Return the pipeline by which `compile` compiles for a target: to look at, to change and to give to it.
+
+    Raises: TargetError, BackendUnavailableError.
+
+    Example:
+        >>> from kernelyard.transform import DeadCodeElimination
+        >>> pipeline = get_default_pipeline("cpu").after("simplify", DeadCodeElimination())
+        >>> pipeline.changes
+        ('dead_code_elimination after simplify',)
+    """
+    manager = get_manager()
+    return pipeline_for(choose_code_generator(manager, choose_target(manager, target)).generator)
+
+
+def pipeline_for(generator: CodeGenerator | None) -> CompilePipeline:
+    """Return the default pipeline of the targets of a code generator."""
+    return default_pipeline(generator is not None and generator.composes_attention)
+
+
+def choose_pipeline(given: CompilePipeline | Pass | str | None, default: CompilePipeline) -> CompilePipeline:
+    """Return what `pipeline=` means: a plain pass, or a pipeline by its name, stands in place of "simplify".
+
+    Raises: PassError for the name of no pipeline, OptionError for another object.
+    """
+    if given is None:
+        return default
+    if isinstance(given, CompilePipeline):
+        return given
+    if isinstance(given, str):
+        return default.replace("simplify", get_pipeline(given))
+    if isinstance(given, Pass):
+        return default.replace("simplify", given)
+    raise OptionError(
+        "pipeline is no pipeline",
+        found=repr(given),
+        expected="a name, a Pass, or what get_default_pipeline(target) returns, with changes",
+    )

@@ -1,0 +1,200 @@
+"""Programs for ARM CPUs, compiled on another machine, and run by an emulator of that CPU."""
+
+from __future__ import annotations
+
+import io
+import platform
+import shutil
+import subprocess
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import kernelyard as ky
+from kernelyard import dims, dtypes
+from kernelyard.errors import BackendUnavailableError, LibraryWarning, TargetError, ToolchainError, TypeInferenceError
+from kernelyard.ir import FunctionBuilder, IRModule
+from kernelyard.runtime.export import get_include
+from kernelyard.testing import OpCase, assert_allclose, assert_declined, evaluate, op_cases
+from kernelyard.testing.op_cases import one_symbol_per_size
+from kernelyard_native_cpu import machine
+from kernelyard_native_cpu.runtime import NativeCpuModule
+
+COMPILER, EMULATOR, SYSTEM = "aarch64-linux-gnu-gcc", "qemu-aarch64", Path("/usr/aarch64-linux-gnu")
+RUNNER = Path(__file__).with_name("call_library.c")
+TARGET = ky.Target("cpu", arch="aarch64", mcpu="cortex-a72")
+N = dims.symbol("n")
+AARCH64_ELF = 183  # EM_AARCH64
+
+needs_emulator = pytest.mark.skipif(
+    not (shutil.which(COMPILER) and shutil.which(EMULATOR) and SYSTEM.is_dir()),
+    reason="apt install gcc-aarch64-linux-gnu qemu-user",
+)
+elsewhere = pytest.mark.skipif(platform.machine() == "aarch64", reason="this machine is one")
+
+
+def mlp(rows: dims.Dim = N) -> IRModule:
+    b = FunctionBuilder()
+    random = np.random.default_rng(0)
+    x = b.input("x", (rows, 70))
+    hidden = b.op("matmul", x, random.standard_normal((70, 33), np.float32))
+    hidden = b.op("nn.gelu", b.op("add", hidden, random.standard_normal(33, np.float32)))
+    return IRModule({"main": b.function(b.op("nn.softmax", hidden, axis=1))})
+
+
+def convolution() -> IRModule:
+    b = FunctionBuilder()
+    random = np.random.default_rng(0)
+    x = b.input("x", (1, 8, 13, 13))
+    weight = random.standard_normal((16, 8, 3, 3), np.float32)
+    result = b.op("nn.conv2d", x, weight, strides=(1, 1), padding=(1, 1, 1, 1))
+    return IRModule({"main": b.function(b.op("nn.relu", result))})
+
+
+class Emulated:
+    """An exported library, whose functions run on the emulated machine."""
+
+    def __init__(self, exe: ky.Executable, folder: Path, threads: int = 1) -> None:
+        self.exe, self.threads = exe, threads
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", LibraryWarning)  # samples that need Python answer so
+            exe.export_library(folder / "libmodel.so")
+        self.program = folder / "program"
+        command = [COMPILER, "-w", RUNNER, f"-I{get_include()}", f"-L{folder}", "-lmodel", f"-Wl,-rpath,{folder}"]
+        subprocess.run([*command, "-o", self.program], check=True)
+
+    def run(self, calls: Sequence[tuple[str, Sequence[np.ndarray]]]) -> list[list[np.ndarray] | int]:
+        """The outputs of each call, or its status."""
+        fed = io.BytesIO()
+        for name, feeds in calls:
+            fed.write(np.int64(len(name)).tobytes() + name.encode())
+            for feed in feeds:
+                fed.write(np.array(np.shape(feed), np.int64).tobytes() + np.ascontiguousarray(feed).tobytes())
+        command = [EMULATOR, "-L", SYSTEM, self.program, str(self.threads)]
+        done = subprocess.run(command, input=fed.getvalue(), capture_output=True, check=False, timeout=500)
+        assert done.returncode == 0, done.stderr.decode()
+        said = io.BytesIO(done.stdout)
+        return [self._outputs(name, said) for name, _ in calls]
+
+    def _outputs(self, name: str, said: io.BytesIO) -> list[np.ndarray] | int:
+        status = int(np.frombuffer(said.read(8), np.int64)[0])
+        return status or [self._read(said, len(o.shape), o.dtype) for o in self.exe.entries[name].outputs]
+
+    def _read(self, said: io.BytesIO, rank: int, dtype: str) -> np.ndarray:
+        shape = np.frombuffer(said.read(8 * rank), np.int64)
+        element = dtypes.to_numpy(dtype)
+        return np.frombuffer(said.read(int(np.prod(shape)) * element.itemsize), element).reshape(shape)
+
+
+# --- compiled here ----------------------------------------------------------------------------------------------------
+def test_code_is_arms_with_vectors_of_128_bits():
+    exe = ky.compile(mlp(), target=TARGET, backends=[])
+    (module,) = exe.modules
+    assert isinstance(module, NativeCpuModule)
+    assert module.machine == machine.Machine("aarch64", ())
+    assert (module.machine.vector_bits, module.machine.vector_registers) == (128, 32)
+    assert exe.report.target == "cpu arch=aarch64 mcpu=cortex-a72"
+    assert [int.from_bytes(each[18:20], "little") for each in module._objects] == [AARCH64_ELF]
+
+
+@elsewhere
+@pytest.mark.parametrize("arch", ["aarch64", "arm64"])
+def test_without_a_cpu_the_code_is_for_the_least(arch):
+    exe = ky.compile(mlp(), target=ky.Target("cpu", arch=arch), backends=[])
+    assert exe.target == "cpu arch=aarch64"
+    assert exe.modules[0].needs == "aarch64"
+
+
+def test_a_cpu_with_more_is_named():
+    exe = ky.compile(mlp(), target=ky.Target("cpu", arch="aarch64", mcpu="neoverse-n1"), backends=[])
+    assert exe.modules[0].needs == "aarch64 with dotprod, fullfp16"
+
+
+@elsewhere
+def test_this_machine_refuses_it_in_words(tmp_path):
+    exe = ky.compile(mlp(), target=TARGET, backends=[])
+    exe.save(tmp_path / "m.kyar")
+    for refused in (lambda: ky.load(tmp_path / "m.kyar"), lambda: exe(np.zeros((1, 70), np.float32))):
+        with pytest.raises(BackendUnavailableError, match="another architecture") as caught:
+            refused()
+        assert caught.value.expected == "aarch64"
+        assert caught.value.found == platform.machine()
+        assert f'arch="{platform.machine()}"' in str(caught.value.hint)
+
+
+@elsewhere
+def test_a_library_of_this_machine_takes_no_part():
+    report = ky.explain(mlp(), target=TARGET, backends=["dnnl"])
+    assert {region.backend for region in report.regions} == set()
+    assert_declined(report, "dnnl", "arch")
+
+
+@pytest.mark.parametrize(
+    ("target", "match"),
+    [
+        (ky.Target("cpu", arch="riscv64"), "architecture 'riscv64'"),
+        (ky.Target("cpu", arch="aarch64,x86-64"), "once for each"),
+        (ky.Target("cpu", arch="aarch64", mcpu="x86-64-v3"), "x86-64-v3"),
+        (ky.Target("cpu", arch="x86-64", mcpu="cortex-a72"), "cortex-a72"),
+        (ky.Target("cpu", mcpu="cortex-a72"), "aarch64"),
+    ],
+    ids=str,
+)
+@elsewhere
+def test_other_names_are_refused(target, match):
+    with pytest.raises(TargetError, match=match):
+        ky.explain(mlp(), target=target, backends=[])
+
+
+@elsewhere
+def test_without_a_compiler_for_it_the_export_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    with pytest.raises(ToolchainError, match="no aarch64 C compiler") as caught:
+        ky.compile(mlp(), target=TARGET, backends=[]).export_library(tmp_path / "libm.so")
+    assert "apt install" in str(caught.value.hint)
+
+
+# --- run on the emulator ----------------------------------------------------------------------------------------------
+@needs_emulator
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize(("module", "shapes"), [(mlp(), [(1, 70), (37, 70)]), (convolution(), [(1, 8, 13, 13)])])
+def test_networks(tmp_path, module, shapes, threads):
+    exe = ky.compile(module, target=TARGET, backends=[])
+    feeds = [np.random.default_rng(1).standard_normal(shape, np.float32) for shape in shapes]
+    results = Emulated(exe, tmp_path, threads).run([("main", [x]) for x in feeds])
+    for x, result in zip(feeds, results, strict=True):
+        assert isinstance(result, list)
+        np.testing.assert_allclose(result[0], evaluate(module, [x])[0], rtol=2e-5, atol=2e-5)
+
+
+def symbolic(case: OpCase) -> IRModule | None:
+    try:
+        return case.module(dim_of=one_symbol_per_size)
+    except TypeInferenceError:
+        return None
+
+
+@needs_emulator
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::kernelyard.errors.PerformanceWarning")
+@pytest.mark.parametrize("make", [OpCase.module, symbolic])
+def test_every_operator(tmp_path, make):
+    """All samples as the entry functions of one library; the few that need Python say so."""
+    modules = {f"case_{number}": (case, make(case)) for number, case in enumerate(op_cases())}
+    chosen = {name: (case, module) for name, (case, module) in modules.items() if module and len(module.functions) == 1}
+    whole = IRModule({name: module["main"] for name, (_, module) in chosen.items()})
+    emulated = Emulated(ky.compile(whole, target=TARGET, backends=[]), tmp_path)
+    results = emulated.run([(name, case.inputs()) for name, (case, _) in chosen.items()])
+    ran = 0
+    for (case, _), outputs in zip(chosen.values(), results, strict=True):
+        if isinstance(outputs, int):
+            assert outputs == 4, case.id  # KY_NEEDS_PYTHON
+            continue
+        ran += 1
+        for found, wanted in zip(outputs, case.expected(), strict=True):
+            assert_allclose(found, np.asarray(wanted))
+    assert ran > 0.8 * len(op_cases())
