@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+
 from kernelyard_cuda.driver_api import COMPUTE_CAPABILITY, DRIVER, gpu_archs
 
 NO_DEVICE = 100
