@@ -2,7 +2,8 @@
 
 The sort by digits is LSD radix sort (Knuth, The Art of Computer Programming 3, 5.2.5): one pass counts the digits of
 every byte of the keys, then a pass for each byte moves the records, the least significant byte first. A byte that is
-the same in all keys takes no pass.
+the same in all keys takes no pass; what counts is how far a key is above the least one, so that keys of a small range
+take few.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ class _Sort:
         self.e = e
         self.layout = layout
         self.lanes = lanes
+        self.least = int_literal(0)
         self.other = e.element(_START, e.mul(_CAPACITY, layout.words), "i64")
 
     def write(self) -> None:
@@ -85,6 +87,7 @@ class _Sort:
     # --- many records -------------------------------------------------------------------------------------------------
     def _by_digits(self) -> list[Value]:
         e = self.e
+        self.least = self._least_key()
         self._count_digits()
         first = self._load(_START, int_literal(0))
         source, target, is_moved = _START, self.other, int_literal(0)
@@ -105,7 +108,19 @@ class _Sort:
         return [is_moved]
 
     def _digit(self, record: Record, shift: int) -> Value:
-        return self.e.binary("and", self.e.binary("lshr", record[0], shift), DIGITS - 1)
+        above = self.e.sub(record[0], self.least)
+        return self.e.binary("and", self.e.binary("lshr", above, shift), DIGITS - 1)
+
+    def _least_key(self) -> Value:
+        """Return the least key, as it lies in the first word of a record."""
+        e = self.e
+        wide_end = e.binary("and", _COUNT, -self.lanes)
+        ones = e.broadcast(int_literal(-1), self.lanes)
+        with e.loop(0, wide_end, [ones], self.lanes, runs=True) as (at, least):
+            least[0] = e.intrinsic("umin", least[0], e.load(e.element(_START, at, "i64"), self.lanes, type_="i64"))
+        with e.loop(wide_end, _COUNT, [e.across_lanes("umin", least[0])]) as (at, rest):
+            rest[0] = e.intrinsic("umin", rest[0], e.load(e.element(_START, at, "i64"), type_="i64"))
+        return e.binary("and", rest[0], -1 << self.layout.digit_shifts[0])
 
     def _count_digits(self) -> None:
         e = self.e
