@@ -13,7 +13,7 @@ from kernelyard.tir import PrimFunc
 from kernelyard.tir.builder import PrimFuncBuilder
 from kernelyard.tir.expr import Axis, Expr, unary
 from kernelyard.tir.interpreter import evaluate
-from kernelyard_native_cpu.codegen.radix_sort import MOST_RANKED
+from kernelyard_native_cpu.codegen.radix_sort import LEAST_PARTED, MOST_RANKED
 from kernelyard_native_cpu.runtime import NativeCpuModule
 from kernelyard_native_cpu.schedule.groups import make_groups
 
@@ -69,6 +69,20 @@ def assert_sorted(function: PrimFunc, x: np.ndarray, symbols=None, threads: int 
 @pytest.mark.parametrize("size", [1, 7, MOST_RANKED, MOST_RANKED + 1, 1000])
 def test_whole_rows(dtype, descending, size):
     assert_sorted(argsort((3, size), 1, size, dtype, descending=descending), numbers((3, size), dtype))
+
+
+@pytest.mark.parametrize("kind", ["random", "one part", "equal", "wide"])
+@pytest.mark.parametrize("dtype", ["float32", "int64", "float64"])
+def test_rows_that_are_sorted_in_parts(dtype, kind):
+    size = LEAST_PARTED + 1001
+    x = numbers((1, size), dtype)
+    if kind == "one part":
+        x = np.concatenate([np.arange(size - 1) % 1000, [1e9]]).reshape(1, -1).astype(dtype)
+    elif kind == "equal":
+        x = np.full_like(x, 3)
+    elif kind == "wide":
+        x = (np.arange(size)[None, ::-1] * 7919).astype(dtype)
+    assert_sorted(argsort((1, size), 1, size, dtype), x)
 
 
 @pytest.mark.parametrize("dtype", dtypes.DTYPES)
