@@ -10,6 +10,7 @@ part.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from kernelyard.dims import Dim
 from kernelyard_llvm.emitter import FunctionEmitter
@@ -153,16 +154,10 @@ class _Sort:
         for number, shift in enumerate(self.layout.digit_shifts):
             counters = e.element(_COUNTERS, number * DIGITS, "i64")
             of_first = e.load(e.element(counters, self._digit(first, shift), "i64"), type_="i64")
-
-            def move(source: Value, target: Value, moved: Value, counters: Value, shift: int) -> list[Value]:
-                self._move(source, target, counters, shift)
-                return [target, source, e.sub(1, moved)]
-
-            now = source, target, is_moved
             source, target, is_moved = e.branch(
                 e.compare("eq", of_first, _COUNT),
-                lambda now=now: list(now),
-                lambda now=now, counters=counters, shift=shift: move(*now, counters, shift),
+                partial(list, (source, target, is_moved)),
+                partial(self._moved, source, target, is_moved, counters, shift),
             )
         return [is_moved]
 
@@ -194,14 +189,17 @@ class _Sort:
                 counter = e.element(_COUNTERS, e.add(self._digit(key, shift), number * DIGITS), "i64")
                 e.store(e.add(e.load(counter, type_="i64"), 1), counter)
 
-    def _move(self, source: Value, target: Value, counters: Value, shift: int) -> None:
-        """Write each record behind those of lesser digits, and of the same digit that came before it."""
+    def _moved(self, source: Value, target: Value, is_moved: Value, counters: Value, shift: int) -> list[Value]:
+        """Write each record behind those of lesser digits, and of the same digit that came before it; return where the
+        records are, where there is room, and whether they are not where they were at first.
+        """
         e = self.e
         self._turn_to_places(counters, DIGITS)
         with e.loop(0, _COUNT, runs=True) as (at, _):
             record = self._load(source, at)
             place = self._next_place(counters, self._digit(record, shift))
             self.layout.store(e, target, _CAPACITY, place, record)
+        return [target, source, e.sub(1, is_moved)]
 
     # --- counters -----------------------------------------------------------------------------------------------------
     def _clear(self, counters: Value, count: int) -> None:
