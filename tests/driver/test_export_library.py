@@ -71,6 +71,10 @@ CASES = {
         [(N, 16)],
         [(33, 16)],
     ),
+    "the first of long rows": (
+        lambda b, x: b.get(b.op("topk", b.op("cumsum", x, axis=1), k=5, axis=1), 0), [(N, M)], [(3, 900)],
+    ),
+    "whole columns": (lambda b, x: b.get(b.op("topk", x, k=N, axis=0, largest=False), 0), [(N, 3)], [(300, 3)]),
     "rank 0": (lambda b, x: b.op("sum", x, axes=(), keepdims=False), [(3, 4)], [(3, 4)]),
 }  # fmt: skip
 

@@ -11,10 +11,11 @@ from kernelyard import dims, dtypes
 from kernelyard.ir import TensorType
 from kernelyard.tir import PrimFunc
 from kernelyard.tir.builder import PrimFuncBuilder
-from kernelyard.tir.expr import Axis, Expr
+from kernelyard.tir.expr import Axis, Expr, unary
 from kernelyard.tir.interpreter import evaluate
-from kernelyard_native_cpu.codegen.radix_sort import MOST_RANKED
+from kernelyard_native_cpu.codegen.radix_sort import LEAST_PARTED, MOST_RANKED
 from kernelyard_native_cpu.runtime import NativeCpuModule
+from kernelyard_native_cpu.schedule.groups import make_groups
 
 from .conftest import compile_one, run_module
 
@@ -70,6 +71,20 @@ def test_whole_rows(dtype, descending, size):
     assert_sorted(argsort((3, size), 1, size, dtype, descending=descending), numbers((3, size), dtype))
 
 
+@pytest.mark.parametrize("kind", ["random", "one part", "equal", "wide"])
+@pytest.mark.parametrize("dtype", ["float32", "int64", "float64"])
+def test_rows_that_are_sorted_in_parts(dtype, kind):
+    size = LEAST_PARTED + 1001
+    x = numbers((1, size), dtype)
+    if kind == "one part":
+        x = np.concatenate([np.arange(size - 1) % 1000, [1e9]]).reshape(1, -1).astype(dtype)
+    elif kind == "equal":
+        x = np.full_like(x, 3)
+    elif kind == "wide":
+        x = (np.arange(size)[None, ::-1] * 7919).astype(dtype)
+    assert_sorted(argsort((1, size), 1, size, dtype), x)
+
+
 @pytest.mark.parametrize("dtype", dtypes.DTYPES)
 @pytest.mark.parametrize("count", [0, 1, 5, 300])
 def test_a_few_of_many(dtype, count):
@@ -109,9 +124,9 @@ def symbolic_kernels() -> dict[tuple[object, ...], NativeCpuModule]:
 
 
 @given(st.data())
-@settings(max_examples=60)
+@settings(max_examples=150)
 def test_symbolic_sizes(symbolic_kernels, data):
-    dtype = data.draw(st.sampled_from(["float32", "float64", "int8", "uint32", "int64"]))
+    dtype = data.draw(st.sampled_from(dtypes.DTYPES))
     descending, axis = data.draw(st.booleans()), data.draw(st.integers(0, 1))
     size = data.draw(st.integers(0, 400))
     count = data.draw(st.integers(0, size))
@@ -124,7 +139,24 @@ def test_symbolic_sizes(symbolic_kernels, data):
     symbols = {"n": size, "m": 3, "k": count}
     found = run_module(symbolic_kernels[key], "kernel", [x], symbols)
     for actual, wanted in zip(found, evaluate(function, [x], symbols), strict=True):
-        np.testing.assert_array_equal(actual, wanted)
+        np.testing.assert_array_equal(actual.astype(np.float64), wanted.astype(np.float64))
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_rows_that_are_made_sorted_and_read_in_one_loop(threads):
+    """What is sorted is kept for one row, of each thread."""
+    b = PrimFuncBuilder()
+    x = b.input("x", TensorType((96, 300), "float32"))
+    largest = b.reduce("max", (96,), (300,), lambda at, p: x[at[0], p[0]])
+    powers = b.compute((96, 300), lambda i, j: unary("exp", x[i, j] - largest[i]) + unary("sin", x[i, j]))
+    places = b.reduce("argsort_descending", (96, 4), (300,), lambda at, p: powers[at[0], p[0]], arg=lambda at, _: at[1])
+    values = b.compute((96, 4), lambda i, j: powers[i, places[i, j]])
+    function = b.finish((places, values))
+    assert len(make_groups(function)) < len(function.blocks)
+    x = numbers((96, 300), "float32", special=False)
+    found = run_module(compile_one(function), "kernel", [x], threads=threads)
+    for actual, wanted in zip(found, evaluate(function, [x]), strict=True):
+        np.testing.assert_allclose(actual, wanted, rtol=1e-5)
 
 
 def test_one_position_of_each_row():

@@ -49,7 +49,8 @@ class SortedRow:
         self.capacity = memory.dim(self.sort.records.shape[-1])
         self.records = memory.pointers[self.sort.records]
         self.counters = memory.pointers[self.sort.counters]
-        self.function = sort_function(self.layout, self.sort.result_lanes, self.e)
+        self.other = self.e.element(self.records, self.e.mul(self.capacity, self.layout.words), "i64")
+        self.function = sort_function(self.layout, self.sort.result_lanes, self.sort.fill, self.e)
 
     def run(self, finish: Finish) -> None:
         """Sort the row, and hand its first places on."""
@@ -62,7 +63,7 @@ class SortedRow:
             is_longer = e.compare("slt", filled, self.length)
             (count,) = e.branch(is_longer, lambda: [self._select(filled)], lambda: [filled])
             sorted_at = self._sorted(count)
-        self._finish(e.element(self.records, sorted_at, "i64"), finish)
+        self._finish(sorted_at, finish)
 
     # --- records ------------------------------------------------------------------------------------------------------
     def _value(self, place: Value, lanes: int) -> Value:
@@ -95,10 +96,11 @@ class SortedRow:
         self.layout.store(self.e, self.records, self.capacity, place, self._record(place, lanes))
 
     def _sorted(self, count: Value) -> Value:
-        """Sort the records; return where they begin then, counted in words."""
-        arguments = self.records, self.capacity, self.counters, count
-        self.e.line(self.e.call(self.function, "void", *arguments))
-        return self.e.mul(self.e.load(self.counters, type_="i64"), self.layout.words)
+        """Sort the records; return where they begin then."""
+        e, arguments = self.e, (self.records, self.other, self.capacity, self.counters, count)
+        e.line(e.call(self.function, "void", *arguments))
+        is_moved = e.compare("ne", e.load(self.counters, type_="i64"), 0)
+        return e.select(is_moved, self.other, self.records)
 
     # --- a few of many ------------------------------------------------------------------------------------------------
     def _select(self, filled: Value) -> Value:
@@ -114,7 +116,7 @@ class SortedRow:
     def _cut(self, count: Value) -> State:
         """Sort the records, and keep those that are wanted."""
         e = self.e
-        start = e.element(self.records, self._sorted(count), "i64")
+        start = self._sorted(count)
         last = e.intrinsic("smax", e.sub(self.wanted, 1), 0)
         with e.loop(0, self.wanted) as (at, _):
             self.layout.store(e, self.records, self.capacity, at, self.layout.load(e, start, self.capacity, at))
