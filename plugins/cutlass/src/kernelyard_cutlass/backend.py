@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from kernelyard import dtypes
-from kernelyard.errors import BackendUnavailableError, CodegenError, OptionError, ToolchainError
+from kernelyard.errors import BackendUnavailableError, CodegenError, OptionError
 from kernelyard.plugins.api import (
     Backend,
     Call,
@@ -29,9 +29,9 @@ from kernelyard.plugins.api import (
     Target,
     Unavailable,
     captured_operands,
-    progress,
 )
 from kernelyard.runtime.api import RuntimeModule
+from kernelyard_cuda.source_codegen import compiled_for
 from kernelyard_cutlass import compiler
 from kernelyard_cutlass.candidates import kernels_of
 from kernelyard_cutlass.code import Code
@@ -163,14 +163,7 @@ class CutlassBackend(Backend):
 
 def _code(kernel: Kernel, archs: Sequence[str]) -> Code:
     """Return the kernel compiled for each architecture."""
-    code = Code(kernel)
-    for arch in archs:
-        try:
-            found = compiler.compile_kernel(kernel, arch)
-        except (BackendUnavailableError, ToolchainError) as error:
-            raise CodegenError(
-                f"CUTLASS's template {kernel.template!r} cannot be compiled", where=arch, found=error, hint=error.hint
-            ) from error
-        progress()
-        code = replace(found, cubins={**code.cubins, **found.cubins})
-    return code
+    what = f"CUTLASS's template {kernel.template!r}"
+    codes = compiled_for(archs, lambda arch: compiler.compile_kernel(kernel, arch), what)
+    *_, last = Code(kernel), *codes.values()
+    return replace(last, cubins={arch: code.cubins[arch] for arch, code in codes.items()})

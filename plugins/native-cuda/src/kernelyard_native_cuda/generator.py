@@ -15,9 +15,9 @@ from kernelyard.plugins.codegen_api import Buffer, CodeGenerator, PrimFunc
 from kernelyard.runtime.api import RuntimeModule, TensorSpec
 from kernelyard_cuda.compiler import CUDA, find_kernel_compiler
 from kernelyard_cuda.default_archs import default_archs
+from kernelyard_cuda.function_info import FunctionInfo, LaunchInfo
 from kernelyard_native_cuda.codegen.kernel import identifier
 from kernelyard_native_cuda.drivers import EMULATOR, open_device
-from kernelyard_native_cuda.function_info import FunctionInfo, LaunchInfo
 from kernelyard_native_cuda.runtime import NativeCudaModule
 from kernelyard_native_cuda.schedule.machine import machine_of
 from kernelyard_native_cuda.schedule.rules import Scheduled, schedule

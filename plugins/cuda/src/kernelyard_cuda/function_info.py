@@ -23,7 +23,8 @@ MOST_SHARED_NBYTES = 227 << 10
 class LaunchInfo:
     """A kernel over blocks along x, y and z, of `threads` threads and `shared_nbytes` of dynamic shared memory.
 
-    tensors: what it takes first, by number: parameters of the function, then its locals. numbers: what follows.
+    tensors: what it takes first, by number: parameters of the function, its locals, its constants. numbers: what
+    follows.
     """
 
     kernel: str
@@ -62,13 +63,14 @@ class LaunchInfo:
 
 @dataclass(frozen=True)
 class FunctionInfo:
-    """params: inputs, then `num_outputs` outputs. locals: bytes of each. launches: in order."""
+    """params: inputs, then `num_outputs` outputs. locals: bytes of each. launches: in order. constants: digests."""
 
     symbol: str
     params: tuple[TensorSpec, ...]
     num_outputs: int
     locals: tuple[Dim, ...]
     launches: tuple[LaunchInfo, ...]
+    constants: tuple[str, ...] = ()
 
     def offsets(self, values: Mapping[str, int]) -> tuple[list[tuple[int, int]], int]:
         """Offset and size of each local in the workspace, and the workspace's size."""
@@ -82,17 +84,19 @@ class FunctionInfo:
 
     def to_json(self) -> dict[str, Any]:
         """Symbolic dims become their text."""
+        constants = {"constants": list(self.constants)} if self.constants else {}
         return {
             "symbol": self.symbol,
             "params": [spec.to_json() for spec in self.params],
             "outputs": self.num_outputs,
             "locals": [_dim_to_json(nbytes) for nbytes in self.locals],
             "launches": [launch.to_json() for launch in self.launches],
+            **constants,
         }
 
 
 def arguments(launch: LaunchInfo, tensors: Sequence[Argument], values: Mapping[str, int]) -> list[Argument]:
-    """Return a launch's kernel arguments. tensors: the function's parameters and locals."""
+    """Return a launch's kernel arguments. tensors: the function's parameters, locals and constants."""
     numbers = [Argument(dims.evaluate(dim, values)) for dim in launch.numbers]
     return [*(tensors[number] for number in launch.tensors), *numbers]
 
@@ -106,13 +110,15 @@ def read_function_info(value: Any, where: str) -> FunctionInfo:
     fields = Fields(value, where)
     params = fields.each("params", lambda item, place: Fields(item, place).tensor())
     locals_ = fields.each("locals", read_dim)
-    count = len(params) + len(locals_)
+    constants = fields.texts("constants") if "constants" in fields else ()
+    count = len(params) + len(locals_) + len(constants)
     return FunctionInfo(
         fields.text("symbol"),
         params,
         fields.integer("outputs", least=0, most=len(params)),
         locals_,
         fields.each("launches", lambda item, place: _read_launch(item, place, count)),
+        constants,
     )
 
 
