@@ -117,12 +117,13 @@ def read_function_info(value: Any, where: str) -> FunctionInfo:
         params,
         fields.integer("outputs", least=0, most=len(params)),
         locals_,
-        fields.each("launches", lambda item, place: _read_launch(item, place, count)),
+        fields.each("launches", lambda item, place: read_launch(item, place, count)),
         constants,
     )
 
 
-def _read_launch(value: Any, where: str, tensors: int) -> LaunchInfo:
+def read_launch(value: Any, where: str, tensors: int) -> LaunchInfo:
+    """Return a launch from outside. tensors: how many there are. Raises: ArtifactCorruptedError."""
     fields = Fields(value, where)
     kernel = fields.text("kernel")
     if not NAME.match(kernel):

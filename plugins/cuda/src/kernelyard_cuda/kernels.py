@@ -2,7 +2,8 @@
 
 A kernel `NAME` is `extern "C" __global__ void NAME(pointers..., sizes...)`: the data of its inputs and then of the
 outputs that it fills, dense and row-major; then the sizes of each of these tensors in turn, `long long`. It is
-started with at least as many threads as its first output has elements, in blocks of 256 along x.
+started with a grid of its own, or with at least as many threads as its first output has elements, in blocks of 256
+along x.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from kernelyard.runtime.artifact import elf
 from kernelyard.runtime.modules.extern_library import SYMBOL
 from kernelyard.runtime.modules.packed_module import pack_module, unpack_module
 from kernelyard_cuda.driver_api import Argument, CudaDriver, Grid, Image, LoadedKernels, require_cuda
+from kernelyard_cuda.function_info import LaunchInfo, read_launch
 
 KIND = "cuda_kernels"
 SCHEMA = 1
@@ -30,24 +32,35 @@ ARCH = re.compile(r"sm_[0-9]{2,3}[a-z]?\Z")
 THREADS = 256
 
 
+def size_symbol(argument: int, axis: int) -> str:
+    """Return the name of a size of an argument in grids; outputs follow inputs."""
+    return f"argument{argument}_{axis}"
+
+
 class CudaKernels(RuntimeModule):
     """Kernels of a cubin by symbol, compiled for GPUs of `arch` ("sm_90").
 
-    source: the CUDA source that it was compiled from, for the emulator; it may be missing. It can be made, saved and
-    loaded anywhere. Raises: ArtifactCorruptedError for what is no C identifier, or no arch.
+    source: the CUDA source that it was compiled from, for the emulator; it may be missing. grids: of those symbols that
+    have one of their own, over the symbolic sizes `size_symbol(argument, axis)`. It can be made, saved and loaded
+    anywhere. Raises: ArtifactCorruptedError for what is no C identifier, no arch, or a grid of no kernel.
     """
 
     kind: ClassVar[str] = KIND
     device_kind: ClassVar[str] = "cuda"
     is_capturable: ClassVar[bool] = True
 
-    def __init__(self, image: bytes, symbols: Sequence[str], arch: str, source: str = "") -> None:
+    def __init__(
+        self, image: bytes, symbols: Sequence[str], arch: str, source: str = "", grids: Sequence[LaunchInfo] = ()
+    ) -> None:
         for symbol in symbols:
             if not SYMBOL.match(symbol):
                 raise corrupted(KIND, symbol, "a C identifier")
         if not ARCH.match(arch):
             raise corrupted(KIND, arch, "an arch such as sm_90")
         self._code, self._symbols, self.arch = image, tuple(symbols), arch
+        self._grids = {grid.kernel: grid for grid in grids}
+        if not self._grids.keys() <= {*symbols}:
+            raise corrupted(KIND, f"grids of {', '.join(self._grids)}", f"grids of {', '.join(symbols)}")
         self._image = Image(source, self._symbols, {arch: image})
         self._loaded: dict[CudaDriver, LoadedKernels] = {}
         self._lock = Lock()
@@ -80,18 +93,27 @@ class CudaKernels(RuntimeModule):
         with self._lock:
             if driver not in self._loaded:
                 self._loaded[driver] = driver.load(self._image)
-        elements = math.prod(args[len(args) - context.num_outputs].shape)
-        if not elements:  # a grid of nothing is an error to the driver
+        grid = self._grid(symbol, args, context)
+        if grid is None:  # a grid of nothing is an error to the driver
             return BoundCall([])
         pointers = [Argument(arg.address, arg.nbytes) for arg in args]
         sizes = [Argument(size) for arg in args for size in arg.shape]
-        grid = Grid((-(-elements // THREADS), 1, 1), (THREADS, 1, 1))
         launch = self._loaded[driver].prepare(symbol, grid, [*pointers, *sizes])
         rebind = {number: partial(launch.move, number) for number in range(len(args))}
         return BoundCall([launch], [self], rebind)
 
+    def _grid(self, symbol: str, args: Sequence[BoundTensor], context: BindContext) -> Grid | None:
+        """Return the launch grid, None where it is empty. Raises: ExecutionError for too many blocks."""
+        if symbol not in self._grids:
+            elements = math.prod(args[len(args) - context.num_outputs].shape)
+            return Grid((-(-elements // THREADS), 1, 1), (THREADS, 1, 1)) if elements else None
+        sizes = {size_symbol(n, axis): size for n, arg in enumerate(args) for axis, size in enumerate(arg.shape)}
+        return self._grids[symbol].grid(sizes)
+
     def save_to_bytes(self) -> bytes:
-        fields = {"symbols": list(self._symbols), "arch": self.arch, "source": self._image.source}
+        fields: dict[str, Any] = {"symbols": list(self._symbols), "arch": self.arch, "source": self._image.source}
+        if self._grids:
+            fields["grids"] = [grid.to_json() for grid in self._grids.values()]
         return pack_module(b"", SCHEMA, fields, (self._code,))
 
     def inspect(self) -> str:
@@ -104,4 +126,5 @@ def load(data: bytes, constants: Mapping[str, np.ndarray]) -> RuntimeModule:
     Raises: ArtifactCorruptedError, ArtifactVersionError.
     """
     fields, code = unpack_module(data, b"", SCHEMA, KIND)
-    return CudaKernels(bytes(code), fields.texts("symbols"), fields.text("arch"), fields.text("source"))
+    grids = fields.each("grids", lambda item, where: read_launch(item, where, 0)) if "grids" in fields else ()
+    return CudaKernels(bytes(code), fields.texts("symbols"), fields.text("arch"), fields.text("source"), grids)

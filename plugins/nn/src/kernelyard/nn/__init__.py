@@ -4,6 +4,7 @@ from kernelyard.nn import op as op
 from kernelyard.nn import spec as spec
 from kernelyard.nn.effect import Effect as Effect
 from kernelyard.nn.extern import ExternModule as ExternModule
+from kernelyard.nn.extern import LaunchGrid as LaunchGrid
 from kernelyard.nn.extern import ObjectModule as ObjectModule
 from kernelyard.nn.extern import SourceModule as SourceModule
 from kernelyard.nn.kv_cache import KVCache as KVCache

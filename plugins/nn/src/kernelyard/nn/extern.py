@@ -11,17 +11,22 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
+from kernelyard import dims
+from kernelyard.dims import Dim
 from kernelyard.errors import FrontendError, KernelyardError, ToolchainError
 from kernelyard.nn import cpp_compiler, scope
 from kernelyard.nn.op.calls import as_tensors, call_extern, check_symbol
 from kernelyard.nn.tensor import Operand, Tensor
 from kernelyard.runtime.api import PREFIX, ExternLibrary, RuntimeModule
 from kernelyard_cuda import compiler as cuda_compiler
-from kernelyard_cuda.kernels import ARCH, CudaKernels
+from kernelyard_cuda.function_info import MOST_SHARED_NBYTES, MOST_THREADS, LaunchInfo
+from kernelyard_cuda.kernels import ARCH, CudaKernels, size_symbol
 
 Inference = Callable[..., "Tensor | Sequence[Tensor]"]
 
@@ -92,12 +97,23 @@ class ObjectModule(ExternModule):
         return _linked(self._path.read_bytes(), tuple(self.symbols), self._link_options, self._compiler)
 
 
+@dataclass(frozen=True)
+class LaunchGrid:
+    """The launch grid of a CUDA kernel: blocks along x, y and z, threads of a block along x, bytes of dynamic shared
+    memory."""
+
+    blocks: Sequence[Dim]
+    threads: int = 256
+    shared_nbytes: int = 0
+
+
 class SourceModule(ExternModule):
     """Functions in C++ or CUDA C++: text, or a `Path` of a file, whose folder is searched for its headers.
 
     source_format: "cpp", or "cu" for kernels (`kernelyard_cuda.kernels` says what they take), with the `arch` of the
     GPUs that they are for, such as "sm_90". No GPU is needed to compile them; the emulator runs text that includes no
-    headers of its own.
+    headers of its own. grids: for a kernel a function of its inputs and outputs that returns its LaunchGrid, whose
+    blocks are computed from their shapes; kernels without one get a thread for each element of their first output.
     compile_options: added to C++17, and for C++ -O3 and position-independent code. link_options, compiler: see
     `ObjectModule`; for "cu" a compiler is nvcc, else NVRTC.
     Raises: FrontendError for a file that is not there, another format or arch; (`load`) ToolchainError when there is no
@@ -113,6 +129,7 @@ class SourceModule(ExternModule):
         link_options: Sequence[str] = (),
         compiler: str | None = None,
         arch: str | None = None,
+        grids: Mapping[str, Callable[..., LaunchGrid]] = MappingProxyType({}),
     ) -> None:
         super().__init__(symbols)
         if isinstance(source, Path) and not source.is_file():
@@ -120,8 +137,21 @@ class SourceModule(ExternModule):
         if source_format not in ("cpp", "cu"):
             raise FrontendError("the source format is unknown", found=repr(source_format), expected="cpp, cu")
         self._arch = _checked_arch(arch, source_format == "cu")
+        for symbol in grids:
+            if symbol not in symbols or source_format != "cu":
+                raise FrontendError("a grid is given for what is no CUDA kernel here", found=symbol)
+        self._grids, self._launches = dict(grids), dict[str, LaunchInfo]()
         self._source, self._compiler = source, compiler
         self._compile_options, self._link_options = tuple(compile_options), tuple(link_options)
+
+    def _call(self, symbol: str, *args: Operand) -> Tensor | tuple[Tensor, ...]:
+        results = super()._call(symbol, *args)
+        if symbol in self._grids:
+            outputs = results if isinstance(results, tuple) else (results,)
+            launch = _launch_of(symbol, self._grids[symbol], [*as_tensors(symbol, args), *outputs])
+            if self._launches.setdefault(symbol, launch) != launch:
+                raise FrontendError("the grid of a kernel must be the same in each call", found=symbol)
+        return results
 
     def compile(self) -> bytes:
         """Return the object file, or the cubin. Raises: ToolchainError."""
@@ -142,8 +172,28 @@ class SourceModule(ExternModule):
     @cached_property
     def _library(self) -> RuntimeModule:
         if self._arch is not None:
-            return _checked_kernels(CudaKernels(self.compile(), tuple(self.symbols), self._arch, self._text))
+            missing = self._grids.keys() - self._launches.keys()
+            if missing:
+                raise FrontendError("the grid of a kernel is not known before it is called", found=", ".join(missing))
+            launches = tuple(self._launches.values())
+            return _checked_kernels(CudaKernels(self.compile(), tuple(self.symbols), self._arch, self._text, launches))
         return _linked(self.compile(), tuple(self.symbols), self._link_options, self._compiler)
+
+
+def _launch_of(symbol: str, grid_of: Callable[..., LaunchGrid], tensors: Sequence[Tensor]) -> LaunchInfo:
+    """Return the launch of a kernel, over symbols for all sizes of its arguments. Raises: FrontendError."""
+    shapes = [[dims.symbol(size_symbol(n, axis)) for axis in range(len(t.shape))] for n, t in enumerate(tensors)]
+    placeholders = [Tensor.placeholder(shape, t.dtype) for shape, t in zip(shapes, tensors, strict=True)]
+    try:
+        grid = grid_of(*placeholders)
+        x, y, z = (*grid.blocks, 1, 1)[:3] if len(grid.blocks) < 3 else grid.blocks
+    except Exception as error:  # the user's code
+        raise FrontendError(
+            f"the grid function of {symbol} failed", found=f"{type(error).__name__}: {error}"
+        ) from error
+    if not 1 <= grid.threads <= MOST_THREADS or not 0 <= grid.shared_nbytes <= MOST_SHARED_NBYTES:
+        raise FrontendError(f"the grid of {symbol} has blocks that no GPU runs", found=repr(grid))
+    return LaunchInfo(symbol, (x, y, z), grid.threads, grid.shared_nbytes, (), ())
 
 
 def _checked_arch(arch: str | None, is_needed: bool) -> str | None:
