@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import re
+import tomllib
 from collections.abc import Callable, Iterator
 from functools import cache, partial
+from pkgutil import resolve_name
 from typing import NamedTuple
 
 import pytest
@@ -199,12 +201,63 @@ def primitives_table() -> str:
     return "\n".join(rows)
 
 
+# --- TVM ---------------------------------------------------------------------------------------------------------------
+class TvmRow(NamedTuple):
+    """What TVM's documents call by one name, and what does it here.
+
+    name: a dotted name that `here` leads to, "" for what has none. differs: a line, where the difference is on purpose.
+    """
+
+    area: str
+    tvm: str
+    here: str
+    test: str
+    name: str = ""
+    differs: str = ""
+
+
+def tvm_rows() -> list[TvmRow]:
+    """Return the rows of the page, in order."""
+    data = tomllib.loads((ROOT / "tests/docs/coming_from_tvm.toml").read_text(encoding="utf-8"))
+    return [TvmRow(**row) for row in data["row"]]
+
+
+def tvm_apis() -> str:
+    """A table for each area."""
+    parts: list[str] = []
+    for area in dict.fromkeys(row.area for row in tvm_rows()):
+        table = ["| TVM | here | shown by |", "|---|---|---|"]
+        table += [f"| {row.tvm} | {row.here} | {_link(row.test)} |" for row in tvm_rows() if row.area == area]
+        parts.append("\n".join([f"### {area}", "", *table]))
+    return "\n\n".join(parts)
+
+
+def _link(test: str) -> str:
+    path, _, name = test.partition("::")
+    return f"[`{name}`](../{path})"
+
+
+def tvm_differences() -> str:
+    """A line for each difference on purpose."""
+    return "\n".join(f"- {row.tvm}: {row.differs}" for row in tvm_rows() if row.differs)
+
+
+@pytest.mark.parametrize("row", tvm_rows(), ids=lambda row: row.tvm)
+def test_a_row_about_tvm_names_what_exists(row: TvmRow) -> None:
+    path, _, name = row.test.partition("::")
+    assert re.search(rf"^def {name}\(", (ROOT / path).read_text(encoding="utf-8"), re.MULTILINE), row.test
+    if row.name:
+        resolve_name(row.name)
+
+
 # --- pages ------------------------------------------------------------------------------------------------------------
 TABLES: dict[tuple[str, str], Callable[[], str]] = {
     ("README.md", "families"): families_table,
     ("README.md", "packages"): packages_table,
     ("docs/architecture.md", "pipelines"): pipelines_table,
     ("docs/architecture.md", "plugins"): plugins_table,
+    ("docs/coming-from-tvm.md", "apis"): tvm_apis,
+    ("docs/coming-from-tvm.md", "differences"): tvm_differences,
     ("docs/errors.md", "errors"): errors_table,
     ("docs/operators.md", "operators"): operators_table,
     ("plugins/dnnl/README.md", "primitives"): primitives_table,
