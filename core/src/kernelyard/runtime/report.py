@@ -211,7 +211,7 @@ class Report:
         for region in entries["regions"]:
             if not region["fallback"]:
                 del region["fallback"]
-        head = {"target": self.target, "precision": self.precision}
+        head: dict[str, Any] = {"target": self.target, "precision": self.precision}
         if self.pipeline:
             head["pipeline"] = list(self.pipeline)
         return {**head, "summary": self.summary, "coverage": self.coverage, **_with_lists(entries)}
