@@ -8,7 +8,7 @@ import pytest
 
 import kernelyard as ky
 from kernelyard_cuda import compiler as cuda_compiler
-from kernelyard_cuda import default_archs, driver
+from kernelyard_cuda import default_archs, driver_api
 from kernelyard_cuda.compiler import KernelCompiler
 from kernelyard_native_cuda.generator import compiler_is_here
 from kernelyard_native_cuda.runtime import NativeCudaModule
@@ -27,7 +27,7 @@ def _nothing_is_listed(monkeypatch):
 
 @pytest.fixture
 def without_gpu(monkeypatch):
-    monkeypatch.setattr(driver, "gpu_archs", lambda: ())
+    monkeypatch.setattr(driver_api, "gpu_archs", lambda: ())
 
 
 def compiled_for(exe: ky.Executable) -> list[str]:
@@ -38,7 +38,7 @@ def compiled_for(exe: ky.Executable) -> list[str]:
 
 @needs_compiler
 def test_the_gpu_of_this_machine_is_compiled_for(monkeypatch):
-    monkeypatch.setattr(driver, "gpu_archs", lambda: ("sm_89",))
+    monkeypatch.setattr(driver_api, "gpu_archs", lambda: ("sm_89",))
     exe = ky.compile(module_of(mlp), target="cuda", backends=[])
     assert compiled_for(exe) == ["sm_89"]
     assert exe.target == exe.report.target == "cuda arch=sm_89"
@@ -66,7 +66,7 @@ def test_the_environment_lists_architectures(monkeypatch, listed, target):
 
 
 def test_an_architecture_that_is_named_stays(monkeypatch):
-    monkeypatch.setattr(driver, "gpu_archs", lambda: ("sm_89",))
+    monkeypatch.setattr(driver_api, "gpu_archs", lambda: ("sm_89",))
     report = ky.explain(module_of(mlp), target=ky.Target("cuda", arch="sm_80"), backends=[])
     assert report.target == "cuda arch=sm_80"
 
