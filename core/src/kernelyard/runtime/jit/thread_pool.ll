@@ -19,6 +19,7 @@
 @most_workers = internal global i32 0
 @default_threads = internal global i32 1
 @contended_until = internal global i64 0, align 64 ; nanoseconds of the monotonic clock
+@contended_period = internal global i64 0, align 8 ; doubled where preemptions go on
 @member_key = internal global i32 0               ; of this thread's member, and of its number of threads
 @threads_key = internal global i32 0
 @preemptions_key = internal global i32 0          ; how often this thread had been preempted
@@ -62,8 +63,8 @@ define internal i1 @was_preempted() {
 }
 
 ; wait(word, old, sleeping): until the word is another. It spins for as long as that pays; where it was preempted meanwhile,
-; somebody else wants the core, and for a while nobody here spins for more than a moment. Before it sleeps it counts itself
-; in `sleeping`, which who changes the word reads after.
+; somebody else wants the core, and for a while nobody here spins for more than a moment: for longer where that goes on.
+; Before it sleeps it counts itself in `sleeping`, which who changes the word reads after.
 define internal void @wait(ptr %word, i32 %old, ptr %sleeping) {
 entry:
   %begin = call i64 @now()
@@ -90,7 +91,16 @@ ask:
   %preempted = call i1 @was_preempted()
   br i1 %preempted, label %contended, label %judge
 contended:
-  %until_now = add i64 %clock, ${CONTENDED_NS}
+  %last = load atomic i64, ptr @contended_until monotonic, align 8
+  %period = load atomic i64, ptr @contended_period monotonic, align 8
+  %twice = shl i64 %period, 1
+  %near = add i64 %last, ${RECENT_NS}
+  %goes_on = icmp ult i64 %clock, %near
+  %is_short = icmp ult i64 %twice, ${MAX_CONTENDED_NS}
+  %longer = select i1 %is_short, i64 %twice, i64 ${MAX_CONTENDED_NS}
+  %next_period = select i1 %goes_on, i64 %longer, i64 ${CONTENDED_NS}
+  store atomic i64 %next_period, ptr @contended_period monotonic, align 8
+  %until_now = add i64 %clock, %next_period
   store atomic i64 %until_now, ptr @contended_until monotonic, align 8
   br label %judge
 judge:

@@ -52,10 +52,12 @@ _FROM_C = (
 _MACHINES = {"x86_64": ("@llvm.x86.sse2.pause()", 202), "aarch64": ("@llvm.aarch64.hint(i32 1)", 98)}
 _CONSTANTS = {
     "TEAMS": 256,  # regions at the same time, at most; further ones wait for one to end
-    "SPIN_NS": 100_000,  # longer than the time between two kernels, or from one call in a loop to the next
-    "CONTENDED_SPIN_NS": 2_000,
+    "SPIN_NS": 250_000,  # longer than the time between two kernels, or from one call in a loop to the next
+    "CONTENDED_SPIN_NS": 2_000,  # while others want the cores
     "GAP_NS": 20_000,  # eight pauses take less than a microsecond: who was away for longer may have lost the core
-    "CONTENDED_NS": 5_000_000,
+    "CONTENDED_NS": 1_000_000,  # after a preemption; twice as long where the last such time ended within RECENT_NS
+    "MAX_CONTENDED_NS": 16_000_000,
+    "RECENT_NS": 10_000_000,
 }
 
 
