@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from models import HERE, machine, model_file
-from peers.page import COLOURS, LINE, geometric_mean
+from peers.page import BEHIND, COLOURS, LINE, geometric_mean
 from peers.start import OURS, REFERENCE
 from peers.worker import Worker
 from rich.console import Console
@@ -190,7 +190,9 @@ def chart(rows: Sequence[Row], path: Path) -> None:
         label = f"{count} thread{'s' if count > 1 else ''}"
         means = [geometric_mean(values) for values in found]
         bars = axes.bar(places, means, 0.9 * width, color=COLOURS[number], label=label, zorder=2)
-        axes.bar_label(bars, [f"{mean:.2f}" for mean in means], padding=1, fontsize=7, color=LINE, zorder=4)
+        axes.bar_label(
+            bars, [f"{mean:.2f}" for mean in means], padding=1, fontsize=7, color=LINE, zorder=4, bbox=BEHIND
+        )
         for place, values in zip(places, found, strict=True):
             axes.scatter([place] * len(values), values, s=5, color=LINE, alpha=0.5, zorder=3)
     axes.axhline(1, color=LINE, linewidth=1.2, zorder=3)
@@ -200,10 +202,10 @@ def chart(rows: Sequence[Row], path: Path) -> None:
     axes.grid(axis="y", color="#e6e6e6", linewidth=0.8, zorder=0)
     axes.tick_params(axis="both", length=0)
     axes.spines[:].set_visible(False)
-    others = " and ".join(engine for engine in ENGINES if engine != OURS)
-    axes.set_title(
-        f"Best of {others} / Kernelyard, median call (above 1: Kernelyard is faster)", fontsize=9, loc="left"
+    title = (
+        "Best of onnxruntime and OpenVINO / Kernelyard, median call (above 1: Kernelyard is faster; a dot is a model)"
     )
+    axes.set_title(title, fontsize=9, loc="left")
     axes.legend(frameon=False, fontsize=8, ncols=len(threads))
     figure.savefig(path, dpi=140)
     plt.close(figure)

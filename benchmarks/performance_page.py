@@ -1,9 +1,9 @@
-"""Writes the tables of docs/performance.md from what `models.py` and `roofline.py` measured.
+"""Writes the tables of docs/performance.md from what `models.py`, `loads.py` and `roofline.py` measured.
 
     python benchmarks/performance_page.py [--results FOLDER]
 
-The prose between the tables is written by hand. The charts go to docs/images: performance.png, and speed.png, which
-matplotlib draws for README.md.
+The prose between the tables is written by hand. The charts go to docs/images: performance.png, loads.png, and
+speed.png, which matplotlib draws for README.md.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import loads
 from models import HERE, PEERS
 from peers.compare import Comparison
 from peers.page import markdown, overview
@@ -23,6 +24,7 @@ from roofline import Bound
 PAGE = HERE.parent / "docs" / "performance.md"
 CHART = HERE.parent / "docs" / "images" / "performance.png"
 OVERVIEW = CHART.with_name("speed.png")
+LOADS = CHART.with_name("loads.png")
 
 
 def models_table(results: Path) -> str:
@@ -40,6 +42,14 @@ def roofline_table(results: Path) -> str:
     """Return the table of the machine's limits, and how near each model comes."""
     facts = json.loads((results / "roofline.json").read_text(encoding="utf-8"))
     return "\n".join([f"{facts['machine']}.", "", *_rows([Bound(**each) for each in facts["models"]])])
+
+
+def loads_table(results: Path) -> str:
+    """Return the table of engines beside other work."""
+    facts = json.loads((results / "loads.json").read_text(encoding="utf-8"))
+    rows = [loads.Row(**row) for row in facts["rows"]]
+    models = dict.fromkeys(row.model for row in rows)
+    return "\n".join([f"{facts['machine']}; {', '.join(models)}.", "", *loads.markdown(rows)])
 
 
 def _rows(bounds: Sequence[Bound]) -> Iterator[str]:
@@ -60,7 +70,7 @@ def _rows(bounds: Sequence[Bound]) -> Iterator[str]:
         yield f"| {each.model} | {' | '.join(cells)} |"
 
 
-TABLES: dict[str, Callable[[Path], str]] = {"models": models_table, "roofline": roofline_table}
+TABLES: dict[str, Callable[[Path], str]] = {"models": models_table, "loads": loads_table, "roofline": roofline_table}
 
 
 def main() -> None:
@@ -76,6 +86,7 @@ def main() -> None:
         text = marked.sub(lambda found, table=table: f"{found[1]}\n{table(args.results)}\n{found[2]}", text)
     PAGE.write_text(text, encoding="utf-8")
     shutil.copyfile(args.results / "cpu.png", CHART)
+    shutil.copyfile(args.results / "loads.png", LOADS)
     overview(_comparisons(args.results), PEERS, OVERVIEW)
 
 
