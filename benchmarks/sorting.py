@@ -61,7 +61,7 @@ class Case:
         return onnx.parser.parse_model(text)
 
     def numpy(self, x: np.ndarray) -> Call:
-        """What NumPy has for it."""
+        """Return NumPy's form of the operator."""
         if self.op == "topk":
             return lambda: _numpy_topk(x, self.k, self.axis)
         if self.op == "argsort":

@@ -203,7 +203,7 @@ def primitives_table() -> str:
 
 # --- TVM ---------------------------------------------------------------------------------------------------------------
 class TvmRow(NamedTuple):
-    """What TVM's documents call by one name, and what does it here.
+    """A row of the table of TVM's APIs and their counterparts here.
 
     name: a dotted name that `here` leads to, "" for what has none. differs: a line, where the difference is on purpose.
     """

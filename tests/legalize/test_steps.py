@@ -68,7 +68,7 @@ def test_no_kernel_is_quadratic(op):
 
 @pytest.mark.parametrize("op", [op for op in OPS if op.name in PRODUCTS], ids=lambda op: op.name)
 def test_products_are_seen(op):
-    """What the test above leaves out would fail it."""
+    """Exceptions of the test above would fail it."""
     assert any(grows_too_fast(function) for _, function in symbolic_functions(op))
 
 

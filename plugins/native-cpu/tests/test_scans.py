@@ -69,7 +69,7 @@ def test_lanes_lie_along_another_axis_otherwise():
 
 
 def test_a_product_of_floats_is_made_in_order():
-    """Those of neighbours alone would be zero here."""
+    """Products of neighbours alone would be zero here."""
     function = cumulative("cumprod", (40,), "float32", axis=0)
     plan = plan_of(function)
     assert plan.scan is not None

@@ -144,7 +144,7 @@ def test_symbolic_sizes(symbolic_kernels, data):
 
 @pytest.mark.parametrize("threads", [1, 3])
 def test_rows_that_are_made_sorted_and_read_in_one_loop(threads):
-    """What is sorted is kept for one row, of each thread."""
+    """Each thread keeps the records of one sorted row."""
     b = PrimFuncBuilder()
     x = b.input("x", TensorType((96, 300), "float32"))
     largest = b.reduce("max", (96,), (300,), lambda at, p: x[at[0], p[0]])
