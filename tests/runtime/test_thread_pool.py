@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernelyard.runtime.jit import shared_pool
+from kernelyard.runtime.jit import thread_pool as thread_pool_module
 from kernelyard.runtime.jit.shared_pool import share_thread_pool
 from kernelyard.runtime.jit.thread_pool import ENTRY_POINTS, ThreadPool, thread_pool
 
@@ -256,6 +257,16 @@ def test_the_imports_of_a_library_are_redirected(monkeypatch: pytest.MonkeyPatch
     assert word.value == 77
 
 
+def test_a_table_that_cannot_be_written_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    word = ctypes.c_uint64(1)
+    monkeypatch.setattr(shared_pool, "thread_pool", lambda: ThreadPool({}, {"GOMP_parallel": 77, "GOMP_barrier": 78}))
+    nowhere = 1 << 20  # below what the system gives to anybody
+    imports = [(ctypes.addressof(word), "GOMP_parallel"), (nowhere, "GOMP_barrier")]
+    monkeypatch.setattr(shared_pool, "_openmp_imports", lambda library: imports)
+    assert not share_thread_pool(ctypes.CDLL(None))
+    assert word.value == 1
+
+
 def test_no_pool_on_other_systems(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
-    assert thread_pool.__wrapped__() is None
+    assert thread_pool_module._make.__wrapped__() is None

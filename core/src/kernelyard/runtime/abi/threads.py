@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path, PurePosixPath
 
 _CGROUPS, _OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
@@ -25,7 +27,13 @@ def default_threads() -> int:
 def processors() -> int:
     """Count the processors that this process may use: its affinity, limited by its container's quota, rounded up."""
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min([count, *(math.ceil(quota) for quota in _quotas(_CGROUPS, _OWN_CGROUPS))]))
+    return max(1, min(count, _most_by_quota(_CGROUPS, _OWN_CGROUPS)))
+
+
+@cache
+def _most_by_quota(cgroups: Path, own_cgroups: Path) -> int:
+    """Return the least quota, rounded up; read once, as files are slow beside what asks for it."""
+    return min((math.ceil(quota) for quota in _quotas(cgroups, own_cgroups)), default=sys.maxsize)
 
 
 def _quotas(cgroups: Path, own_cgroups: Path) -> Iterator[float]:

@@ -22,6 +22,7 @@ from kernelyard.runtime.jit.thread_pool import thread_pool
 _RTLD_DI_LINKMAP = 2
 # Tags of the dynamic section.
 _STRTAB, _SYMTAB, _PLTRELSZ, _RELA, _RELASZ, _JMPREL, _RELACOUNT = 5, 6, 2, 7, 8, 23, 0x6FFFFFF9
+_ADDRESS_TAGS = (_STRTAB, _SYMTAB, _RELA, _JMPREL)
 # By machine: relocations whose word is a symbol's address (GLOB_DAT and JUMP_SLOT).
 _ADDRESSES = {"x86_64": (6, 7), "aarch64": (1025, 1026)}
 _RELOCATION = np.dtype([("offset", "<u8"), ("type", "<u4"), ("symbol", "<u4"), ("addend", "<i8")])
@@ -37,8 +38,9 @@ class _LinkMap(ctypes.Structure):
 def share_thread_pool(library: ctypes.CDLL) -> bool:
     """Return True when the parallel regions of a library run on the process's thread pool from now on.
 
-    library: none of its parallel regions may be running. False, and nothing is changed, where there is no pool, and for
-    a library that imports nothing of GNU OpenMP, or more of it than the pool has.
+    library: none of its parallel regions may be running. False, and nothing is changed, where there is no pool, where
+    the system does not let the table be written, and for a library that imports nothing of GNU OpenMP, or more of it
+    than the pool has.
 
     Example:
         >>> share_thread_pool(ctypes.CDLL("libm.so.6"))
@@ -50,8 +52,7 @@ def share_thread_pool(library: ctypes.CDLL) -> bool:
     places = dict(_openmp_imports(library))
     if not places or not set(places.values()) <= set(pool.for_libraries):
         return False
-    _write({place: pool.for_libraries[name] for place, name in places.items()})
-    return True
+    return _write({place: pool.for_libraries[name] for place, name in places.items()})
 
 
 def _openmp_imports(library: ctypes.CDLL) -> Iterator[tuple[int, str]]:
@@ -61,7 +62,8 @@ def _openmp_imports(library: ctypes.CDLL) -> Iterator[tuple[int, str]]:
     dlinfo.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p]
     if dlinfo(library._handle, _RTLD_DI_LINKMAP, ctypes.byref(linked)):
         return
-    base, tags = linked.contents.base or 0, _dynamic_tags(linked.contents.dynamic or 0)
+    base = linked.contents.base or 0
+    tags = _dynamic_tags(linked.contents.dynamic or 0, base)
     tables = ((_JMPREL, _PLTRELSZ, 0), (_RELA, _RELASZ, tags.get(_RELACOUNT, 0)))  # those without a symbol come first
     for table, nbytes, without_symbol in tables:
         if table not in tags:
@@ -74,19 +76,24 @@ def _openmp_imports(library: ctypes.CDLL) -> Iterator[tuple[int, str]]:
                 yield base + int(each["offset"]), name.decode()
 
 
-def _dynamic_tags(address: int) -> Mapping[int, int]:
-    """Return the values of a dynamic section by their tags; addresses in it are relocated already."""
+def _dynamic_tags(address: int, base: int) -> Mapping[int, int]:
+    """Return the values of a dynamic section by their tags; glibc has relocated the addresses in it, musl has not."""
     tags: dict[int, int] = {}
     while tag := ctypes.c_int64.from_address(address).value:
         tags[tag] = ctypes.c_uint64.from_address(address + 8).value
         address += 16
-    return tags
+    moved = {tag: base + tags[tag] for tag in _ADDRESS_TAGS if tags.get(tag, base) < base}
+    return tags | moved
 
 
-def _write(words: Mapping[int, int]) -> None:
+def _write(words: Mapping[int, int]) -> bool:
+    """Write 64-bit words at their addresses: all, or none where a page cannot be made writable."""
     protect: Any = ctypes.CDLL(None).mprotect
     protect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    # Pages may have been made read-only after the library was loaded.
+    pages = {place // mmap.PAGESIZE * mmap.PAGESIZE for place in words}
+    if any(protect(page, mmap.PAGESIZE, mmap.PROT_READ | mmap.PROT_WRITE) for page in sorted(pages)):
+        return False
     for place, address in words.items():
-        # The page may have been made read-only after the library was loaded.
-        protect(place // mmap.PAGESIZE * mmap.PAGESIZE, mmap.PAGESIZE, mmap.PROT_READ | mmap.PROT_WRITE)
         ctypes.c_uint64.from_address(place).value = address
+    return True

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from string import Template
+from threading import Lock
 
 from kernelyard.runtime.abi.threads import default_threads, processors
 from kernelyard.runtime.jit.linking import compile_text
@@ -75,7 +76,9 @@ class ThreadPool:
     for_libraries: Mapping[str, int]
 
 
-@cache
+_lock = Lock()
+
+
 def thread_pool() -> ThreadPool | None:
     """Return the process's pool; None where nothing can compile it, or the system is not Linux. It starts no thread.
 
@@ -84,6 +87,12 @@ def thread_pool() -> ThreadPool | None:
         >>> pool is None or sorted(pool.for_libraries) == sorted(ENTRY_POINTS)
         True
     """
+    with _lock:  # two callers at once make one pool
+        return _make()
+
+
+@cache
+def _make() -> ThreadPool | None:
     if sys.platform != "linux" or platform.machine() not in _MACHINES:
         return None
     libc = ctypes.CDLL(None)
