@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import struct
 import subprocess
 import sys
 from contextlib import suppress
@@ -141,6 +142,28 @@ def test_damaged_objects_are_refused_or_read(changes: list[tuple[float, int]], k
     for damaged in (bytes(data), bytes(data[: int(kept * len(data))])):
         with suppress(UnlinkableError):
             assert set(ObjectCode([damaged], imports(), SYMBOLS).addresses) == set(SYMBOLS)
+
+
+NO_BITS = 8
+
+
+@pytest.mark.parametrize("nbytes", [1 << 55, (1 << 64) - 1])
+def test_a_section_of_any_size_is_refused(nbytes: int) -> None:
+    """One without data in the file can claim more memory than there is, or than an address reaches."""
+    data = bytearray(compiled())
+    (table,), (size, count) = struct.unpack_from("<Q", data, 40), struct.unpack_from("<HH", data, 58)
+    headers = [table + number * size for number in range(count)]
+    (header,) = [at for at in headers if struct.unpack_from("<I", data, at + 4) == (NO_BITS,)]
+    struct.pack_into("<Q", data, header + 32, nbytes)
+    with pytest.raises(UnlinkableError, match="bytes"):
+        ObjectCode([bytes(data)], imports(), SYMBOLS)
+
+
+def test_headers_far_outside_are_refused() -> None:
+    data = bytearray(compiled())
+    struct.pack_into("<Q", data, 40, 1 << 63)
+    with pytest.raises(UnlinkableError, match="damaged"):
+        ObjectCode([bytes(data)], imports(), SYMBOLS)
 
 
 BLOCKED = 'import sys; sys.modules["llvmlite"] = sys.modules["llvmlite.binding"] = None\n'

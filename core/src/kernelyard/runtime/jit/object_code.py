@@ -81,7 +81,7 @@ class ObjectCode:
             parsed = [_parse(memoryview(data)) for data in objects]
             linked = _Linking(parsed, imports)
             self.addresses = {name: linked.address_of_global(name) for name in symbols}
-        except (struct.error, IndexError, UnicodeDecodeError) as error:
+        except (struct.error, IndexError, OverflowError, UnicodeDecodeError) as error:
             raise UnlinkableError(f"a damaged object: {error}") from error
         linked.protect()
         self._memory = linked.memory
@@ -144,7 +144,10 @@ class _Linking:
         most = sum(s.data.nbytes // _RELOCATION.size for o in objects for s in o.sections if _relocates(o, s))
         self._protected = -(-(self._next_slot + most * _SLOT.size) // mmap.PAGESIZE) * mmap.PAGESIZE
         nbytes = self._place(writable=True, start=self._protected)
-        self.memory = mmap.mmap(-1, max(nbytes, mmap.PAGESIZE), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        try:
+            self.memory = mmap.mmap(-1, max(nbytes, mmap.PAGESIZE), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        except (OSError, OverflowError) as error:  # a section without data in the file may claim any size
+            raise UnlinkableError(f"sections of {nbytes} bytes: {error}") from error
         self._base = address_of(np.frombuffer(self.memory, np.uint8, 1))
         self._fill()
 
