@@ -65,6 +65,17 @@ def test_nonzero_and_what_follows_from_it() -> None:
     agree(nodes, {"x": x}, {"x": -x}, {"x": -np.abs(x)}, outputs=("y", "count", "at"))
 
 
+def test_sizes_that_several_results_make_up_together() -> None:
+    """What the rest of the program returns is of size `k + m`, of which its caller knows neither."""
+    names = ("x", "y", "z")
+    nodes = [node("NonZero", [name], [f"at_{name}"]) for name in names]
+    nodes += [node("Concat", [f"at_{name}" for name in names], ["all"], axis=1), node("Shape", ["all"], ["count"])]
+    nodes += [node("Shape", [f"at_{name}"], [f"count_{name}"]) for name in names]
+    outputs = ("all", "count", *(f"count_{name}" for name in names))
+    feeds = [{name: np.maximum(rng(size), 0) for name in names} for size in (7, 3, 1)]
+    agree(nodes, *feeds, outputs=outputs, shapes={name: [f"size_{name}"] for name in names})
+
+
 def test_compress() -> None:
     condition = np.array([True, False, True, False])
     feeds = [{"x": rng(3, 4), "c": c} for c in (condition, ~condition, condition & False)]

@@ -113,6 +113,17 @@ def test_ranges_and_constants_of_a_size(make, agree) -> None:
     assert "arange" in ops_of(main)
 
 
+@pytest.mark.parametrize(("components", "onesided"), [(None, 0), (None, 1), (1, 0), (1, 1), (2, 0)])
+def test_frames_of_a_signal_of_any_length(components: int | None, onesided: int, make, agree) -> None:
+    """onnxruntime and exporters leave out the axis of components, which the standard has."""
+    nodes = [node("STFT", ["x", "step", "window"], onesided=onesided)]
+    shape = (2, 19) if components is None else (2, 19, components)
+    weights = {"step": np.array(4), "window": np.hanning(8).astype(np.float32)}
+    symbolic = ["n", "w"] if components is None else ["n", "w", components]
+    main = agree(make(nodes, {"x": f(*shape)}, weights=weights, shapes={"x": symbolic}), {"x": f(*shape)})
+    assert main.result_type.shape == (N, (W - 8) // 4 + 1, 5 if onesided else 8, 2)
+
+
 def test_sizes_as_data_become_one_tensor_of_sizes(make, agree) -> None:
     nodes = [
         node("Shape", ["x"], ["s"]),

@@ -34,7 +34,7 @@ from kernelyard.ir import (
 from kernelyard.ir.control_flow import COLLECTED, IF, MAKE_CLOSURE, WHILE, is_control_flow
 from kernelyard.ir.op import Attributes
 from kernelyard.ir.scopes import Scopes, introduces_symbols
-from kernelyard.ir.types import tensors_of
+from kernelyard.ir.types import TensorType, substitute, tensors_of
 from kernelyard.runtime.abi.module import RuntimeModule, accepts_symbols
 from kernelyard.runtime.abi.solve_symbols import solve_symbols, stacked
 from kernelyard.runtime.abi.spec import TensorSpec
@@ -273,16 +273,24 @@ class _Frame:
         """Check a result against the call's type, and define the symbols of its data-dependent sizes."""
         if introduces_symbols(call):
             specs = [TensorSpec(type_.shape, type_.dtype) for type_ in tensors_of(call.type)]
-            solve_symbols(specs, [array.shape for array in _flatten(result)], self.symbols)
+            shapes = [array.shape for array in _flatten(result)]
+            solve_symbols(specs, shapes, self.symbols, may_leave_unknown=True)
         for type_, array in zip(tensors_of(call.type), _flatten(result), strict=True):
-            shape = tuple(dims.evaluate(dim, self.symbols) for dim in type_.shape)
-            if array.shape != shape or array.dtype != dtypes.to_numpy(type_.dtype):
+            if not self._has_shape(array, type_) or array.dtype != dtypes.to_numpy(type_.dtype):
                 raise ExecutionError(
                     f"{call.op_name} computed a result that does not match its type",
                     where=var.origin or f"%{var.name}",
                     found=f"{array.shape} {array.dtype.name}",
-                    expected=f"{shape} {type_.dtype}",
+                    expected=repr(substitute(type_, dict(self.symbols))),
                 )
+
+    def _has_shape(self, array: np.ndarray, type_: TensorType) -> bool:
+        """Return True when all sizes are those of the type, as far as these are known here."""
+        return array.ndim == type_.rank and all(
+            dims.evaluate(dim, self.symbols) == size
+            for dim, size in zip(type_.shape, array.shape, strict=True)
+            if dims.symbols_of(dim) <= self.symbols.keys()
+        )
 
 
 def _flatten(value: Value) -> list[np.ndarray]:

@@ -35,8 +35,17 @@ class DimValues:
         return tuple([self(dim) for dim in shape])
 
 
-def solve_symbols(specs: Sequence[TensorSpec], shapes: Sequence[tuple[int, ...]], values: dict[str, int]) -> None:
+def solve_symbols(
+    specs: Sequence[TensorSpec],
+    shapes: Sequence[tuple[int, ...]],
+    values: dict[str, int],
+    *,
+    may_leave_unknown: bool = False,
+) -> None:
     """Fill `values` with the symbols' values, and check ranks and sizes; values that are there already are kept.
+
+    may_leave_unknown: what a called function returns may have sizes that several symbols of its own make up, `n + m`;
+    from these no symbol can be read off, and nothing can be checked.
 
     Raises: InputShapeError naming the tensor, the axis and the expectation.
     """
@@ -57,14 +66,17 @@ def solve_symbols(specs: Sequence[TensorSpec], shapes: Sequence[tuple[int, ...]]
                 deferred.append((spec, axis, dim, size))
     for spec, axis, dim, size in deferred:
         _solve_affine(dim, size, values)
+        if may_leave_unknown and not dims.symbols_of(dim) <= values.keys():
+            continue
         _check(spec, axis, dim, size, values)
 
 
 class SymbolSolver:
     """`solve_symbols` for the same tensors in call after call: what it found for the last shapes is kept."""
 
-    def __init__(self, specs: Sequence[TensorSpec]) -> None:
+    def __init__(self, specs: Sequence[TensorSpec], *, may_leave_unknown: bool = False) -> None:
         self._specs = tuple(specs)
+        self._may_leave_unknown = may_leave_unknown
         self._symbols = sorted({name for spec in specs for dim in spec.shape for name in dims.symbols_of(dim)})
         self._solved: dict[tuple[object, ...], dict[str, int]] = {}
 
@@ -74,7 +86,7 @@ class SymbolSolver:
         solved = self._solved.get(key)
         if solved is None:
             found = dict(values)
-            solve_symbols(self._specs, shapes, found)
+            solve_symbols(self._specs, shapes, found, may_leave_unknown=self._may_leave_unknown)
             if len(self._solved) >= MAX_SOLVED:
                 self._solved.clear()
             solved = self._solved[key] = {name: found[name] for name in self._symbols if name in found}

@@ -41,7 +41,10 @@ class BytecodeInterpreter:
         self._vm_function = vm_function
         self._blocks = [ProgramRunner(machine, block) for block in vm_function.blocks]
         self._inputs = tuple(range(len(vm_function.inputs)))
-        self._solvers = {numbers: SymbolSolver(specs) for numbers, specs in _bound(vm_function, self._inputs).items()}
+        self._solvers = {
+            numbers: SymbolSolver(specs, may_leave_unknown=numbers != self._inputs)
+            for numbers, specs in _bound(vm_function, self._inputs).items()
+        }
         self._readers = [_reader(instruction.inputs) for instruction in vm_function.code]
         resident = machine.executable.resident if machine.constants is None else machine.constants.array
         constants = {number: resident(digest) for number, digest in vm_function.constants.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from kernelyard.dims import Dim
 from kernelyard.dtypes import to_numpy
 from kernelyard.plugins.api import Constant, Expr
 from kernelyard_onnx.node import Node
@@ -86,16 +87,25 @@ def short_time_fourier(node: Node) -> Expr:
     if length is None and window is None:
         node.reject("it has neither a window nor a frame_length")
     size = int(node.scalar(node.input(3), "frame_length")) if window is None else node.shape(window)[0]
-    size, total = node.fixed(size, "length of its frames"), node.fixed(node.shape(signal)[1], "length of its signal")
-    count = (total - size) // hop + 1
-    starts = np.arange(count, dtype=np.int64)[:, None] * hop
-    frames = node.op("take", signal, Constant(starts + np.arange(size, dtype=np.int64)), axis=1)
+    size = node.fixed(size, "length of its frames")
+    if node.rank(signal) == 2:  # without the axis of components, as onnxruntime has it
+        signal = node.reshape(signal, (*node.shape(signal), 1))
+    frames = node.op("take", signal, _frame_indices(node, node.shape(signal)[1], size, hop), axis=1)
     components = node.fixed(node.shape(frames)[-1], "number of its components")
     parts = [node.select(frames, node.rank(frames) - 1, index) for index in range(components)]
     if window is not None:
         parts = [node.op("multiply", part, window) for part in parts]
     bins = size // 2 + 1 if node.attr("onesided", 1) else size
     return node.stack(_transform(node, parts, size, size, bins, -1), 3)
+
+
+def _frame_indices(node: Node, length: Dim, size: int, hop: int) -> Expr:
+    """Return the place in a signal of each number of each of its frames: int64 (frames, size)."""
+    count = (length - size) // hop + 1
+    if isinstance(count, int):
+        return Constant(np.arange(count)[:, None] * hop + np.arange(size))
+    starts = node.op("arange", start=0, step=hop, count=count, dtype="int64")
+    return node.op("add", node.reshape(starts, (count, 1)), np.arange(size))
 
 
 @converter("MelWeightMatrix", since=17)
