@@ -34,7 +34,7 @@ from kernelyard.ir import (
 from kernelyard.ir.control_flow import COLLECTED, IF, MAKE_CLOSURE, WHILE, is_control_flow
 from kernelyard.ir.op import Attributes
 from kernelyard.ir.scopes import Scopes, introduces_symbols
-from kernelyard.ir.types import TensorType, substitute, tensors_of
+from kernelyard.ir.types import substitute, tensors_of
 from kernelyard.runtime.abi.module import RuntimeModule, accepts_symbols
 from kernelyard.runtime.abi.solve_symbols import solve_symbols, stacked
 from kernelyard.runtime.abi.spec import TensorSpec
