@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -18,7 +19,8 @@ from kernelyard.driver.offload import offload
 from kernelyard.driver.precision import DEFAULT
 from kernelyard.driver.requirements import check_coverage
 from kernelyard.driver.session import CompileSession, Options, open_session
-from kernelyard.errors import PerformanceWarning, PluginContractError
+from kernelyard.driver.specialize import specialized
+from kernelyard.errors import PerformanceWarning, PluginContractError, UnsupportedOperatorError
 from kernelyard.ir import Call, IRModule
 from kernelyard.ir.scopes import introduces_symbols
 from kernelyard.ops.reference_runtime import ReferenceModule
@@ -84,8 +86,24 @@ def compile(  # noqa: A001  the public name, as `re.compile`
         precision=precision,
         pipeline=pipeline,
     )
+    again = partial(
+        compile,
+        model,
+        target,
+        backends,
+        require=require,
+        strict=strict,
+        exclude_patterns=exclude_patterns,
+        precision=precision,
+        pipeline=pipeline,
+        instruments=instruments,
+    )
     with watched(session, instruments):
-        module = simplify(session, import_model(session.manager, model, session.options))
+        try:
+            module = import_model(session.manager, model, session.options)
+        except UnsupportedOperatorError as error:
+            return specialized(session, model, error, again)
+        module = simplify(session, module)
         placed = place(session, module)
         if session.required:  # known before the work is done
             check_coverage(session.report(placed, session.generator), session.required)

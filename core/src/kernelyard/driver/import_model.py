@@ -39,7 +39,7 @@ def import_model(manager: PluginManager, model: object, options: Mapping[str, Ma
         module = model
         verify(module)
     else:
-        frontend = _frontend_for(manager, model)
+        frontend = frontend_for(manager, model)
         module = _read(frontend, manager.label_of(frontend.name), model, options.get(frontend.name, {}))
     if not module.public_functions():
         raise IRError("the module has no function to compile", expected='a function, usually called "main"')
@@ -47,7 +47,8 @@ def import_model(manager: PluginManager, model: object, options: Mapping[str, Ma
     return module
 
 
-def _frontend_for(manager: PluginManager, model: object) -> Frontend:
+def frontend_for(manager: PluginManager, model: object) -> Frontend:
+    """Return the first installed frontend that reads a model. Raises: UnknownModelError."""
     asked: list[str] = []
     for frontend in manager.frontends(model):
         asked.append(frontend.name)

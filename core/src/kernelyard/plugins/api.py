@@ -90,6 +90,8 @@ if TYPE_CHECKING:
     from kernelyard.plugins.backend import Backend as Backend
     from kernelyard.plugins.backend import Unavailable as Unavailable
     from kernelyard.plugins.frontend import Frontend as Frontend
+    from kernelyard.plugins.frontend import ModelSpecializer as ModelSpecializer
+    from kernelyard.plugins.frontend import Specialization as Specialization
     from kernelyard.plugins.guard import progress as progress
     from kernelyard.plugins.hookspecs import hookimpl as hookimpl
     from kernelyard.plugins.op_emitter import OpEmitter as OpEmitter
@@ -140,7 +142,7 @@ _HOME = {
     "kernelyard.placement.c_source": "CSourceCodegen CTensor static_shape",
     "kernelyard.placement.json_serializer": "JSONSerializer KernelNode plain",
     "kernelyard.plugins.backend": "Backend Unavailable",
-    "kernelyard.plugins.frontend": "Frontend",
+    "kernelyard.plugins.frontend": "Frontend ModelSpecializer Specialization",
     "kernelyard.plugins.guard": "progress",
     "kernelyard.plugins.hookspecs": "hookimpl",
     "kernelyard.plugins.op_emitter": "OpEmitter Operand Problem RejectedError unsupported window_table",

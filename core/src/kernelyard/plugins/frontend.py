@@ -3,10 +3,39 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Hashable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kernelyard.ir import IRModule
+
+if TYPE_CHECKING:
+    from kernelyard.errors import FrontendError, UnsupportedOperatorError
+    from kernelyard.runtime.execute.executable import TensorInfo
+
+
+class Specialization(NamedTuple):
+    """What one program of a model is compiled for. key: equal for the same. options: those of the frontend."""
+
+    key: Hashable
+    options: Mapping[str, Any]
+
+
+class ModelSpecializer(ABC):
+    """Says which sizes and values of its inputs a model is compiled for, where no program serves them all.
+
+    inputs, outputs: names, shapes (texts where a size is open) and dtypes that the model declares.
+    """
+
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+
+    @abstractmethod
+    def specialize(self, feeds: Mapping[str, Any]) -> Specialization:
+        """Return what to fix for these inputs, NumPy arrays by name."""
+
+    @abstractmethod
+    def learn(self, error: FrontendError, feeds: Mapping[str, Any]) -> bool:
+        """Fix more from now on, as the model was refused with what is fixed so far; False where nothing is left."""
 
 
 class Frontend(ABC):
@@ -28,3 +57,12 @@ class Frontend(ABC):
 
         Raises: ModelFormatError, UnsupportedOperatorError, ExternalDataError.
         """
+
+    def specializer(
+        self, model: object, options: Mapping[str, Any], error: UnsupportedOperatorError
+    ) -> ModelSpecializer | None:
+        """Return what fixes sizes and values of a refused model's inputs; None where that cannot help, as by default.
+
+        error: what `import_model` raised.
+        """
+        return None

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from kernelyard.runtime.device.tensor import Tensor as Tensor
     from kernelyard.runtime.device.tensor import as_array as as_array
     from kernelyard.runtime.execute.executable import Executable as Executable
+    from kernelyard.runtime.execute.executable import TensorInfo as TensorInfo
     from kernelyard.runtime.installed.disk_cache import DiskCache as DiskCache
     from kernelyard.runtime.installed.distributions import find_distribution as find_distribution
     from kernelyard.runtime.jit.linking import Code as Code
@@ -93,7 +94,7 @@ _HOME = {
     "kernelyard.runtime.device.dlpack": "DLPACK_CPU",
     "kernelyard.runtime.device.driver": "DeviceDriver DeviceMemory",
     "kernelyard.runtime.device.tensor": "Tensor as_array",
-    "kernelyard.runtime.execute.executable": "Executable",
+    "kernelyard.runtime.execute.executable": "Executable TensorInfo",
     "kernelyard.runtime.installed.disk_cache": "DiskCache",
     "kernelyard.runtime.installed.distributions": "find_distribution",
     "kernelyard.runtime.jit.linking": "Code compile_text link",

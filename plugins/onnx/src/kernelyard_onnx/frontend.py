@@ -6,9 +6,12 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from kernelyard.plugins.api import Frontend, IRModule
+from kernelyard.plugins.api import Frontend, IRModule, ModelSpecializer
+
+if TYPE_CHECKING:
+    from kernelyard.errors import UnsupportedOperatorError
 
 
 class ONNXFrontend(Frontend):
@@ -51,3 +54,19 @@ class ONNXFrontend(Frontend):
 
         proto, files = read_model(model)
         return import_model(proto, options, files)
+
+    def specializer(
+        self, model: object, options: Mapping[str, Any], error: UnsupportedOperatorError
+    ) -> ModelSpecializer | None:
+        """See `Frontend.specializer`. Sizes and values that options fix are not taken from the inputs: None."""
+        from kernelyard_onnx.model_file import read_model
+        from kernelyard_onnx.specializer import is_valid, specializer_for
+
+        if options.get("shapes") or options.get("values"):
+            return None
+        proto, files = read_model(model)
+        if not is_valid(model):  # a part that no run takes would hide what is wrong with it
+            return None
+        found = specializer_for(proto, error, files.in_folder(options.get("folder")))
+        takes_tensors = found is not None and not found.needs_inputs and all(info.dtype for info in found.inputs)
+        return found if takes_tensors else None

@@ -15,13 +15,13 @@ import numpy as np
 import onnx
 
 import kernelyard as ky
-from kernelyard.errors import InputNameError, InputTypeError
-from kernelyard.runtime.api import Executable
+from kernelyard.errors import FrontendError, InputNameError, InputTypeError, UnsupportedOperatorError
+from kernelyard.runtime.api import LRU, Executable
 from kernelyard_onnx.element_types import carried, given_back
 from kernelyard_onnx.external_data import WeightFiles
 from kernelyard_onnx.importer import ImportedModel, import_structured
 from kernelyard_onnx.outputs import ModelOutput
-from kernelyard_onnx.undecided import UndecidedInputsError
+from kernelyard_onnx.specializer import Specializer, specializer_for
 from kernelyard_onnx.values import Nothing, StringTensor, TensorSequence, item_name
 
 MAX_KEPT = 16
@@ -77,22 +77,23 @@ class Session:
         self.backends = backends
         self.files = files
         self.threads = threads
-        weights = {tensor.name for tensor in model.graph.initializer}
-        weights.update(sparse.values.name for sparse in model.graph.sparse_initializer)
-        self.inputs = [info for info in model.graph.input if info.name not in weights]
-        self._decided_by_value = frozenset(info.name for info in self.inputs if _is_text(info.type))
-        self._kept: dict[Any, Compiled] = {}
-        if not any(_is_open(info.type) for info in self.inputs):
+        self._whole: Compiled | None = None
+        self._specializer = Specializer(model.graph, takes_data=True)
+        self.inputs = self._specializer.model_inputs
+        self._kept: LRU[Any, Compiled] = LRU(MAX_KEPT)
+        if not self._specializer.needs_inputs:
             try:
-                self._compiled({})
-            except UndecidedInputsError as error:
-                self._decided_by_value |= error.inputs
+                self._whole = self._compiled({})
+            except UnsupportedOperatorError as error:
+                specializer = specializer_for(model, error, files, takes_data=True)
+                if specializer is None:
+                    raise
+                self._specializer = specializer
 
     @property
     def executable(self) -> Executable | None:
         """The program that serves every input, or None where inputs decide what the program is."""
-        compiled = self._kept.get(())
-        return None if compiled is None else compiled.executable
+        return None if self._whole is None else self._whole.executable
 
     def run(self, feeds: Mapping[str, Any]) -> list[Any]:
         """Return the outputs, in order: arrays, lists of arrays for sequences, None for an optional that holds nothing.
@@ -110,23 +111,13 @@ class Session:
         while True:
             try:
                 return self._compiled(given).run(given)
-            except UndecidedInputsError as error:
-                if error.inputs <= self._decided_by_value:
+            except FrontendError as error:
+                if not self._specializer.learn(error, given):
                     raise
-                self._decided_by_value |= error.inputs
 
     def _compiled(self, given: Mapping[str, Any]) -> Compiled:
-        values = {name: given[name] for name in sorted(self._decided_by_value) if name in given}
-        open_inputs = [info.name for info in self.inputs if _is_open(info.type) and info.name in given]
-        shapes = {name: _shape_of(given[name]) for name in open_inputs if name not in values}
-        shapes.update(_empty_sizes({name: value for name, value in given.items() if name not in {*shapes, *values}}))
-        key = (tuple(map(_fingerprint, values.items())), repr(shapes)) if values or shapes else ()
-        if key not in self._kept:
-            compiled = self._compile({"shapes": shapes, "values": values})
-            while len(self._kept) >= MAX_KEPT:
-                del self._kept[next(iter(self._kept))]
-            self._kept[key] = compiled
-        return self._kept[key]
+        key, options = self._specializer.specialize(given)
+        return self._kept.get_or_make(key, lambda: self._compile(options))
 
     def _compile(self, options: Mapping[str, Any]) -> Compiled:
         imported = import_structured(self.model, options, self.files)
@@ -161,35 +152,3 @@ def carried_value(value: Any, type_: onnx.TypeProto) -> Any:
             raise InputTypeError("the input is not a sequence", found=type(value).__name__, expected="a list of arrays")
         return [carried_value(item, type_.sequence_type.elem_type) for item in value]
     return carried(value, type_.tensor_type.elem_type)
-
-
-def _is_text(type_: onnx.TypeProto) -> bool:
-    return type_.WhichOneof("value") == "tensor_type" and type_.tensor_type.elem_type == onnx.TensorProto.STRING
-
-
-def _is_open(type_: onnx.TypeProto) -> bool:
-    """Return whether the program is specialized to the value: the number of tensors, or their rank, is open."""
-    return type_.WhichOneof("value") != "tensor_type" or not type_.tensor_type.HasField("shape") or _is_text(type_)
-
-
-def _shape_of(value: Any) -> Any:
-    if value is None:
-        return None
-    return [_shape_of(item) for item in value] if isinstance(value, list) else tuple(np.shape(value))
-
-
-def _empty_sizes(given: Mapping[str, Any]) -> dict[str, tuple[int | None, ...]]:
-    """Return the sizes of empty tensors, such as the state before the first token: programs have sizes of 1 or more."""
-    shapes = {
-        name: np.shape(value) for name, value in given.items() if value is not None and not isinstance(value, list)
-    }
-    return {name: tuple(0 if size == 0 else None for size in shape) for name, shape in shapes.items() if 0 in shape}
-
-
-def _fingerprint(entry: tuple[str, Any]) -> Any:
-    name, value = entry
-    if isinstance(value, list):
-        return name, tuple(_fingerprint((name, item)) for item in value)
-    if value is None:
-        return name, None
-    return name, value.shape, value.dtype.str, tuple(value.reshape(-1)) if value.dtype == object else value.tobytes()
