@@ -88,19 +88,57 @@ def test_transposed_convolutions_that_libraries_compute_as_gradients_are_ours(we
     assert runners(module, backends=["dnnl"]) == {"dnnl"}
 
 
-def conv1d(channels, length, groups=1):
+def convolution(channels, sizes, filters=None, groups=1, window=3, stride=1):
     b = FunctionBuilder()
-    x = b.input("x", (1, channels, length))
-    y = b.op("nn.conv1d", x, weight(channels, channels // groups, 3), padding=(1, 1), groups=groups)
+    rank = len(sizes)
+    weights = weight(filters or channels, channels // groups, *[window] * rank)
+    y = b.op(
+        f"nn.conv{rank}d",
+        b.input("x", (1, channels, *sizes)),
+        weights,
+        padding=(window // 2,) * 2 * rank,
+        strides=(stride,) * rank,
+        groups=groups,
+    )
     return IRModule({"main": b.function(b.op("nn.relu", y))})
 
 
-def test_small_filters_along_one_axis_are_ours():
-    assert runners(conv1d(32, 20)) == {"native-cpu"}
-    assert runners(conv1d(32, 20), backends=["dnnl"]) == {"dnnl"}
-    for other in (conv1d(192, 20), conv1d(32, 20, groups=32), conv1d(32, symbol("n"))):
-        assert runners(other) == {"dnnl"}
-    module, x = conv1d(32, 20), weight(1, 32, 20)
+OURS = {
+    "along one axis": convolution(32, (20,)),
+    "many filters": convolution(192, (20,)),
+    "strides": convolution(64, (20,), stride=2),
+    "depthwise along one axis": convolution(32, (20,), groups=32),
+    "depthwise along an axis of open length": convolution(32, (symbol("n"),), groups=32),
+    "depthwise along three axes": convolution(8, (4, 6, 5), groups=8),
+    "an image in groups of 4 channels": convolution(32, (9, 8), groups=8),
+    "an image, 2 filters": convolution(32, (9, 8), filters=2),
+}
+THEIRS = {
+    "an axis of open length": convolution(32, (symbol("n"),)),
+    "strides over a single channel": convolution(1, (50,), filters=64, window=9, stride=4),
+    "strides over large filters": convolution(320, (20,), stride=2),
+    "long sums in groups": convolution(768, (20,), groups=2),
+    "an image": convolution(32, (9, 8)),
+    "an image, depthwise": convolution(32, (9, 8), groups=32),
+    "an image in groups of 16 channels": convolution(32, (9, 8), groups=2),
+    "an image, 2 filters of one element": convolution(32, (9, 8), filters=2, window=1),
+    "three axes": convolution(8, (4, 6, 5)),
+}
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_convolutions_of_ours(name):
+    assert runners(OURS[name]) == {"native-cpu"}
+    assert runners(OURS[name], backends=["dnnl"]) == {"dnnl"}
+
+
+@pytest.mark.parametrize("name", THEIRS)
+def test_convolutions_of_libraries(name):
+    assert runners(THEIRS[name]) == {"dnnl"}
+
+
+def test_convolutions_agree():
+    module, x = convolution(32, (20,)), weight(1, 32, 20)
     np.testing.assert_allclose(ky.compile(module)(x), ky.compile(module, backends=["dnnl"])(x), rtol=1e-4, atol=1e-5)
 
 
@@ -109,3 +147,18 @@ def test_both_ways_agree():
     ours, theirs = (ky.compile(module, backends=how).run(feeds) for how in ("auto", ["dnnl"]))
     for name, tensor in ours.items():
         np.testing.assert_allclose(tensor.numpy(), theirs[name].numpy(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("axes", [(0,), (1,), (3,), (0, 1, 2, 3)])
+@pytest.mark.parametrize("op", ["sum", "mean"])
+def test_reductions_are_ours(op, axes):
+    b = FunctionBuilder()
+    module = IRModule({"main": b.function(b.op(op, b.input("x", (2, 3, 4, 5)), axes=axes))})
+    assert runners(module) == {"native-cpu"}
+
+
+def test_a_mean_over_an_image_is_pooling():
+    b = FunctionBuilder()
+    y = b.op("nn.relu", b.op("nn.conv2d", b.input("x", (1, 8, 6, 6)), weight(16, 8, 3, 3)))
+    module = IRModule({"main": b.function(b.op("mean", y, axes=(2, 3)))})
+    assert runners(module) == {"dnnl"}
