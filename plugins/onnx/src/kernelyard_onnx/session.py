@@ -15,9 +15,16 @@ import numpy as np
 import onnx
 
 import kernelyard as ky
-from kernelyard.errors import FrontendError, InputNameError, InputTypeError, UnsupportedOperatorError
+from kernelyard.errors import (
+    FrontendError,
+    InputNameError,
+    InputTypeError,
+    KernelyardError,
+    UnsupportedOperatorError,
+)
+from kernelyard.plugins.api import Expr
 from kernelyard.runtime.api import LRU, Executable
-from kernelyard_onnx.element_types import carried, given_back
+from kernelyard_onnx.element_types import NARROW, carried, given_back
 from kernelyard_onnx.external_data import WeightFiles
 from kernelyard_onnx.importer import ImportedModel, import_structured
 from kernelyard_onnx.outputs import ModelOutput
@@ -33,6 +40,12 @@ class Compiled:
 
     imported: ImportedModel
     executable: Executable | None
+
+    @property
+    def plain(self) -> Executable | None:
+        """The executable, where its results are the outputs of the model, in order and as they are."""
+        is_plain = all(isinstance(each.value, Expr) and each.data_type not in NARROW for each in self.imported.outputs)
+        return self.executable if is_plain else None
 
     def run(self, feeds: Mapping[str, Any]) -> list[Any]:
         """Return the outputs of the model, in order."""
@@ -89,11 +102,25 @@ class Session:
                 if specializer is None:
                     raise
                 self._specializer = specializer
+        self._plain = None if self._whole is None else self._whole.plain
 
     @property
     def executable(self) -> Executable | None:
         """The program that serves every input, or None where inputs decide what the program is."""
         return None if self._whole is None else self._whole.executable
+
+    def try_plain(self, feeds: Mapping[str, Any]) -> list[np.ndarray] | None:
+        """Return the outputs, in order, where one program takes and gives tensors as they are; None, where `run` is to.
+
+        It is `run` with nothing in between: a small model takes less time than conversions do.
+        """
+        if self._plain is None or any(type(value) is not np.ndarray or not value.size for value in feeds.values()):
+            return None
+        try:
+            results = self._plain.run(feeds)
+        except KernelyardError:  # `run` says it in the words of the model
+            return None
+        return [tensor.numpy() for tensor in results.values()]
 
     def run(self, feeds: Mapping[str, Any]) -> list[Any]:
         """Return the outputs, in order: arrays, lists of arrays for sequences, None for an optional that holds nothing.
