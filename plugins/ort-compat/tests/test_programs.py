@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import subprocess
+import sys
 import threading
 import warnings
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +20,8 @@ from onnx import parser
 
 import kernelyard_ort_compat
 from kernelyard.errors import DeviceError, InputNameError, InputShapeError, OptionError
+from kernelyard_ort_compat.errors import ERRORS
+from kernelyard_ort_compat.install import NAMES
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3) - 2
 
@@ -301,3 +307,44 @@ def test_types_are_written_as_onnxruntime_does() -> None:
         wanted = onnxruntime.OrtValue.ortvalue_from_numpy(array)
         assert (found.data_type(), found.element_type()) == (wanted.data_type(), wanted.element_type())
     assert kernelyard_ort_compat.OrtValue.ortvalue_from_numpy(X).element_type() == onnx.TensorProto.FLOAT
+
+
+PROGRAM = """
+import kernelyard_ort_compat, sys
+kernelyard_ort_compat.install()
+import numpy as np
+import onnxruntime as ort
+from onnxruntime import InferenceSession
+from onnxruntime.capi import _pybind_state as C
+from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidArgument
+assert ort.__name__ == "kernelyard_ort_compat" and "CPUExecutionProvider" in C.get_available_providers()
+session = InferenceSession(sys.stdin.buffer.read(), providers=C.get_available_providers())
+x = np.arange(6, dtype=np.float32).reshape(2, 3) - 2
+print([value.tolist() for value in session.run(None, {"x": x, "bias": np.array([1, 10, 100], np.float32)})])
+try:
+    session.run(None, {"x": x[0], "bias": x[0]})
+except InvalidArgument as error:
+    assert isinstance(error, Fail)
+    print("refused")
+"""
+
+
+def test_a_program_that_is_not_changed() -> None:
+    done = subprocess.run([sys.executable, "-c", PROGRAM], input=model(), capture_output=True, check=True)
+    results, refused = done.stdout.decode().splitlines()
+    assert ast.literal_eval(results) == run_all(onnxruntime)
+    assert refused == "refused"
+
+
+def test_modules_of_onnxruntime_that_programs_import_are_there() -> None:
+    for name in NAMES:
+        theirs, ours = import_module(f"onnxruntime{name}"), import_module(f"kernelyard_ort_compat{name}")
+        missing = [each for each in ERRORS if hasattr(theirs, each) and not hasattr(ours, each)]
+        assert not missing
+
+
+def test_outputs_by_name_come_in_the_order_asked_for() -> None:
+    feeds = {"x": X, "bias": BIAS}
+    found = [ort.InferenceSession(model()).run(["z", "y"], feeds) for ort in (onnxruntime, kernelyard_ort_compat)]
+    for theirs, ours in zip(*found, strict=True):
+        np.testing.assert_array_equal(theirs, ours)

@@ -7,8 +7,6 @@ except ort.capi.onnxruntime_pybind11_state.InvalidArgument as error: ...
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 from kernelyard.errors import (
     ExecutionError,
     InputNameError,
@@ -22,13 +20,14 @@ ERRORS = {
     "RuntimeException": KernelyardError,
     "EPFail": KernelyardError,
     "InvalidArgument": ExecutionError,
+    "EngineError": KernelyardError,
+    "NotFound": KernelyardError,
     "NoSuchFile": ModelFormatError,
     "InvalidProtobuf": ModelFormatError,
     "InvalidGraph": ModelFormatError,
     "NoModel": ModelFormatError,
     "NotImplemented": UnsupportedOperatorError,
 }
-capi = SimpleNamespace(onnxruntime_pybind11_state=SimpleNamespace(**ERRORS))
 
 
 class MissingInputError(InputNameError, ValueError):
