@@ -243,6 +243,38 @@ def test_sizes_that_data_decides(graphs: list[CompiledGraph]) -> None:
     assert len(graphs) == 1
 
 
+def test_the_last_of_what_may_be_shorter(graphs: list[CompiledGraph]) -> None:
+    """A window over a cache that grows: a negative bound beyond the front is the front."""
+
+    def function(cache: Any, x: Any) -> Any:
+        return torch.cat([cache, x], 1)[:, -14:] * 2
+
+    compiled = torch.compile(function, backend="kernelyard")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", PerformanceWarning)
+        for length in (20, 25, 30, 12, 5, 13):
+            feeds = torch.randn(2, length, 4), torch.randn(2, 1, 4)
+            same(compiled(*feeds), function(*feeds))
+    assert graphs
+
+
+def test_a_call_that_does_not_work_is_left_to_pytorch(graphs: list[CompiledGraph]) -> None:
+    """Where a bound is a number that is traced as a symbol, one of 0 is a size that symbols do not have."""
+
+    def function(x: Any, begin: int) -> Any:
+        return x[:, begin : begin + 7] * 2
+
+    compiled = torch.compile(function, backend="kernelyard")
+    x = torch.randn(2, 40)
+    for begin in (5, 11, 3):
+        same(compiled(x, begin), function(x, begin))
+    with pytest.warns(PerformanceWarning, match="calls fall back to eager PyTorch"):
+        same(compiled(x, 0), function(x, 0))
+    same(compiled(x, 0), function(x, 0))
+    same(compiled(x, 2), function(x, 2))
+    assert graphs
+
+
 def test_numbers_read_from_tensors(graphs: list[CompiledGraph]) -> None:
     def function(x: Any, count: Any) -> Any:
         n = count.item()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch.fx import Node as FxNode
 import kernelyard
 from kernelyard import IRModule
 from kernelyard.dims import as_symbol
+from kernelyard.errors import KernelyardError, PerformanceWarning
 from kernelyard.plugins.api import Expr, Function, RejectedError, TensorType
 from kernelyard.runtime.api import Executable
 from kernelyard_torch.complex_numbers import Complex, is_complex
@@ -30,7 +32,7 @@ class CompiledGraph:
     """A graph, compiled when it is first called: call it with what the graph takes, it gives what the graph gives.
 
     Parameters and buffers are constants until one is written to: then that one is an input.
-    Raises: UnsupportedOperatorError when it is made, what `kernelyard.compile` raises when it is first called.
+    Raises: UnsupportedOperatorError when it is made.
     """
 
     def __init__(self, graph: GraphModule, inputs: Sequence[Any], options: Mapping[str, Any]) -> None:
@@ -39,6 +41,7 @@ class CompiledGraph:
         self._frozen = _frozen(inputs) if options.get("freeze", True) else ()
         self._random = RandomInputs(graph)
         self._states: list[tuple[int, int]] | None = None
+        self._has_warned = False
         self.executable: Executable | None = None
         self._read(inputs, frozenset())  # there are no values yet; whether all is supported is known without
 
@@ -85,7 +88,18 @@ class CompiledGraph:
                 importer.fail(node, "the number of random values that it draws depends on run-time data")
         return [count + index for index, node in enumerate(self._random.nodes) if _add_parameter(importer, node)]
 
-    def __call__(self, *arguments: Any) -> list[Any]:
+    def __call__(self, *arguments: Any) -> Sequence[Any]:
+        """Run on torch's tensors and numbers; PyTorch does where this cannot. Warns: PerformanceWarning, once."""
+        try:
+            return self._run(arguments)
+        except KernelyardError as error:
+            if not self._has_warned:
+                message = f"calls fall back to eager PyTorch where sizes are as in this one: {error}"
+                warnings.warn(message, PerformanceWarning, stacklevel=3)
+            self._has_warned = True
+        return self._graph.forward(*arguments)
+
+    def _run(self, arguments: Sequence[Any]) -> list[Any]:
         if self._states is None or [_state(arguments[position]) for position in self._frozen] != self._states:
             self._compile(arguments)
         given = (*arguments, *self._random(arguments))

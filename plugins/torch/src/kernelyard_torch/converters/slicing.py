@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kernelyard.dims import Dim
+from kernelyard.dims import Dim, maximum, minimum
 from kernelyard.plugins.api import Expr
 from kernelyard_torch.node import Node
 from kernelyard_torch.registry import converter
@@ -60,11 +60,7 @@ def _start(start: Dim | None, size: Dim) -> Dim:
         return 0
     if not isinstance(start, int):
         return start
-    begin = start + size if start < 0 else start
-    if isinstance(begin, int):
-        begin = max(begin, 0)
-        return min(begin, size) if isinstance(size, int) else begin
-    return begin
+    return maximum(start + size, 0) if start < 0 else minimum(start, size)
 
 
 def _replaced(node: Node, x: Expr, part: Expr, axis: int, begin: Dim) -> Expr:
