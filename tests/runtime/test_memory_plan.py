@@ -12,11 +12,13 @@ from kernelyard import dims
 from kernelyard.runtime.abi import memory
 from kernelyard.runtime.abi.memory import ALIGNMENT
 from kernelyard.runtime.abi.spec import TensorSpec
+from kernelyard.runtime.program import memory_plan
 from kernelyard.runtime.program.execution_plan import ExecutionPlan, spans_of
-from kernelyard.runtime.program.memory_plan import Lifetime, least_nbytes, plan_memory
+from kernelyard.runtime.program.memory_plan import Lifetime, MemoryPlanner, least_nbytes, plan_memory
 from kernelyard.runtime.program.program import Program, Register, Step
 
 N = dims.symbol("n")
+PAGES = 1 << 12  # so many bytes that it is worth some time to save a few of them
 
 lifetimes = st.builds(
     lambda nbytes, first, length: Lifetime(nbytes, first, first + length),
@@ -68,16 +70,88 @@ def test_the_bound_counts_what_lives_at_one_time():
     assert least_nbytes([Lifetime(64, 0, 0), Lifetime(64, 1, 1), Lifetime(64, -1, 5)]) == 128
 
 
+# --- one set of sizes after the other --------------------------------------------------------------------------------
+def random_lifetimes(chance: random.Random, scale: int) -> list[Lifetime]:
+    """Forty buffers; no order of sizes or durations alone makes an arena of most such sets small."""
+    firsts = [chance.randint(0, 40) for _ in range(40)]
+    return [Lifetime(scale * chance.randint(1, 5000), first, first + chance.randint(0, 12)) for first in firsts]
+
+
+@pytest.fixture
+def placed(monkeypatch) -> list[list[int]]:
+    """The orders that are tried."""
+    orders: list[list[int]] = []
+    place = memory_plan._Packing.place
+    monkeypatch.setattr(
+        memory_plan._Packing, "place", lambda packing, order: (orders.append(order), place(packing, order))[1]
+    )
+    return orders
+
+
+@given(st.lists(st.tuples(lifetimes, st.lists(st.integers(0, 10**7), min_size=4, max_size=4)), max_size=30))
+def test_a_planner_keeps_living_buffers_apart_at_every_size(drawn):
+    planner = MemoryPlanner()
+    for number in range(4):
+        buffers = [each._replace(nbytes=sizes[number]) for each, sizes in drawn]
+        plan = planner.plan(buffers)
+        assert plan.nbytes >= least_nbytes(buffers)
+        for i, (a, start) in enumerate(zip(buffers, plan.offsets, strict=True)):
+            assert start % ALIGNMENT == 0
+            assert start + a.nbytes <= plan.nbytes
+            for b, other in list(zip(buffers, plan.offsets, strict=True))[:i]:
+                if a.overlaps(b) and a.nbytes and b.nbytes:
+                    assert start + a.nbytes <= other or other + b.nbytes <= start
+
+
+def test_the_last_order_serves_the_same_buffers_when_all_grow_alike(placed):
+    planner, buffers = MemoryPlanner(), random_lifetimes(random.Random(10), PAGES)
+    first = planner.plan(buffers)
+    assert len(placed) > 3  # no order was at once good enough
+    placed.clear()
+    larger = planner.plan([each._replace(nbytes=each.nbytes * 3 // 2 // 64 * 64) for each in buffers])
+    assert len(placed) == 1
+    assert larger.nbytes <= 1.51 * first.nbytes
+
+
+def test_an_order_that_fits_worse_is_searched_anew():
+    chance = random.Random(5)
+    for _ in range(20):
+        planner, buffers = MemoryPlanner(), random_lifetimes(chance, PAGES)
+        planner.plan(buffers)
+        other = [each._replace(nbytes=other.nbytes) for each, other in zip(buffers, buffers[::-1], strict=True)]
+        assert planner.plan(other).nbytes <= 1.15 * least_nbytes(other)
+
+
+def test_saving_kilobytes_is_not_worth_a_search(placed):
+    """What a search may save bounds what it may cost: an arena of a decoder's step is planned again and again."""
+    buffers = random_lifetimes(random.Random(10), 1)
+    assert plan_memory(buffers).nbytes > memory_plan.NEAR * least_nbytes(buffers)
+    few = len(placed)
+    placed.clear()
+    plan_memory([each._replace(nbytes=PAGES * each.nbytes) for each in buffers])
+    assert few <= 5 < len(placed)
+
+
+def test_an_order_found_for_a_small_arena_does_not_bind_a_large_one():
+    """Where there was little to save nothing was searched for; megabytes are worth it."""
+    chance = random.Random(7)
+    for _ in range(20):
+        planner, buffers = MemoryPlanner(), random_lifetimes(chance, 1)
+        planner.plan(buffers)
+        large = [each._replace(nbytes=PAGES * each.nbytes) for each in buffers]
+        assert planner.plan(large).nbytes <= 1.04 * plan_memory(large).nbytes
+
+
 # --- programs ---------------------------------------------------------------------------------------------------------
 def random_program(chance: random.Random) -> Program:
     """Up to 40 steps that read up to three earlier tensors, mostly recent ones; sizes may depend on n."""
     unit = N if chance.random() < 0.5 else 1
-    registers = [Register((unit * chance.randint(1, 400),), "float32", "input", index=0)]
+    registers = [Register((unit * PAGES * chance.randint(1, 400),), "float32", "input", index=0)]
     steps: list[Step] = []
     for number in range(1, chance.randint(2, 40)):
         back = [chance.randint(1, chance.choice((1, 6, 40))) for _ in range(chance.randint(1, 3))]
         reads = tuple(sorted({max(0, number - distance) for distance in back}))
-        registers.append(Register((unit * chance.randint(1, 400),), "float32", "buffer"))
+        registers.append(Register((unit * PAGES * chance.randint(1, 400),), "float32", "buffer"))
         steps.append(Step(0, f"f{number}", reads, (number,)))
     last = len(registers) - 1
     return Program(
@@ -122,7 +196,9 @@ def test_so_do_sets_of_lifetimes_whatever_they_come_from():
     for _ in range(200):
         steps = chance.randint(1, 60)
         firsts = [chance.randint(0, steps) for _ in range(chance.randint(1, 60))]
-        buffers = [Lifetime(chance.randint(1, 5000), first, chance.randint(first, steps + 3)) for first in firsts]
+        buffers = [
+            Lifetime(PAGES * chance.randint(1, 5000), first, chance.randint(first, steps + 3)) for first in firsts
+        ]
         ratios.append(plan_memory(buffers).nbytes / least_nbytes(buffers))
     assert within(ratios, 1.05) >= 0.95
     assert max(ratios) <= 1.15

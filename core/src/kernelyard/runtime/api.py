@@ -78,6 +78,7 @@ if TYPE_CHECKING:
     from kernelyard.runtime.modules.packed_module import split_code as split_code
     from kernelyard.runtime.modules.packed_module import unpack_module as unpack_module
     from kernelyard.runtime.program.memory_plan import Lifetime as Lifetime
+    from kernelyard.runtime.program.memory_plan import MemoryPlanner as MemoryPlanner
     from kernelyard.runtime.program.memory_plan import plan_memory as plan_memory
 
 _HOME = {
@@ -106,7 +107,7 @@ _HOME = {
     "kernelyard.runtime.modules.extern_library": "ExternLibrary PREFIX SYMBOL",
     "kernelyard.runtime.modules.json_runtime": "JSONGraph JSONNode JSONRuntime NodeEntry check_schema",
     "kernelyard.runtime.modules.packed_module": "pack_module split_code unpack_module",
-    "kernelyard.runtime.program.memory_plan": "Lifetime plan_memory",
+    "kernelyard.runtime.program.memory_plan": "Lifetime MemoryPlanner plan_memory",
 }
 
 __getattr__ = lazy_names(__name__, _HOME)

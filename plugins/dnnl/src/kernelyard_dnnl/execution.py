@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import groupby
@@ -21,6 +22,7 @@ from kernelyard.runtime.api import (
     BoundCall,
     BoundTensor,
     JSONGraph,
+    MemoryPlanner,
     NativeCall,
     Part,
     Step,
@@ -50,6 +52,7 @@ class GraphPlans:
         self._constants = constants
         self.packed = PackedConstants()
         self.kept: LRU[object, Plan] = LRU(KEPT_PLANS)
+        self._planners: defaultdict[str, MemoryPlanner] = defaultdict(MemoryPlanner)  # by the graph's symbol
         self._lock = threading.Lock()
 
     def plan(self, graph: JSONGraph, values: Mapping[str, int], threads: int) -> Plan:
@@ -64,7 +67,8 @@ class GraphPlans:
     def _made(self, graph: JSONGraph, values: Mapping[str, int], threads: int) -> Plan:
         begin = self.packed.preparation.begin
         try:
-            return _prepared(Lowering(graph, values, self._constants, self.packed, threads, begin=begin))
+            lowering = Lowering(graph, values, self._constants, self.packed, threads, begin=begin)
+            return _prepared(lowering, self._planners[graph.symbol])
         except Exception:
             self.packed = PackedConstants()  # some may have nothing in them
             raise
@@ -180,10 +184,10 @@ def _move(
         record[place] = address + nbytes_before
 
 
-def _prepared(lowering: Lowering) -> Plan:
+def _prepared(lowering: Lowering, planner: MemoryPlanner) -> Plan:
     """Return the plan of a graph, with its constants packed."""
     try:
-        return make_plan(lowering)
+        return make_plan(lowering, planner)
     finally:
         lowering.packed.preparation.finish()
 
@@ -195,4 +199,5 @@ def implementations(
 
     Raises: StatusError or CodegenError where oneDNN has nothing.
     """
-    return _prepared(Lowering(graph, values, constants, PackedConstants(), threads)).implementations
+    lowering = Lowering(graph, values, constants, PackedConstants(), threads)
+    return _prepared(lowering, MemoryPlanner()).implementations

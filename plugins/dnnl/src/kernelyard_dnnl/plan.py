@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from kernelyard.runtime.api import Lifetime, align, plan_memory
+from kernelyard.runtime.api import Lifetime, MemoryPlanner, align
 from kernelyard_dnnl.layout import dense
 from kernelyard_dnnl.lowering import Lowering
 from kernelyard_dnnl.values import Buffer, Operation, Value
@@ -29,8 +29,8 @@ class Plan(NamedTuple):
         return [(operation.label, operation.code.implementation) for operation in self.operations]
 
 
-def make_plan(lowering: Lowering) -> Plan:
-    """Lowers a graph and places its buffers.
+def make_plan(lowering: Lowering, planner: MemoryPlanner) -> Plan:
+    """Lowers a graph and places its buffers; `planner` may have done so for other sizes.
 
     Raises: StatusError, CodegenError.
     """
@@ -40,7 +40,7 @@ def make_plan(lowering: Lowering) -> Plan:
     _deliver(lowering, outputs)
     operations = _needed(lowering.operations)
     lifetimes = _lifetimes(operations)
-    memory = plan_memory(list(lifetimes.values()))
+    memory = planner.plan(list(lifetimes.values()))
     scratch = max((operation.code.scratchpad_nbytes for operation in operations), default=0)
     offsets = dict(zip(lifetimes, memory.offsets, strict=True))
     return Plan(tuple(operations), offsets, align(memory.nbytes), align(memory.nbytes) + align(scratch))

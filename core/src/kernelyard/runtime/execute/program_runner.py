@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kernelyard.runtime.lru import LRU
-from kernelyard.runtime.program.execution_plan import NOTHING, ExecutionPlan, Shapes
+from kernelyard.runtime.program.execution_plan import NOTHING, ExecutionPlan, ProgramMemory, Shapes
 from kernelyard.runtime.program.program import Program
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ class ProgramRunner:
         self._machine = machine
         self._contexts = machine.contexts
         self._program = program
+        self._memory = ProgramMemory(program)
         self._plans: LRU[tuple[Shapes, Sizes], ExecutionPlan] = LRU(MAX_PLANS)
 
     def try_fast_path(self, values: Sequence[Any], sizes: Sizes = ()) -> Sequence[AnyArray] | None:
@@ -58,7 +59,9 @@ class ProgramRunner:
             self._contexts.release(context)
 
     def _plan(self, shapes: Shapes, symbols: Mapping[str, int], sizes: Sizes) -> ExecutionPlan:
-        return self._plans.get_or_make((shapes, sizes), lambda: ExecutionPlan(self._program, shapes, symbols))
+        return self._plans.get_or_make(
+            (shapes, sizes), lambda: ExecutionPlan(self._program, shapes, symbols, self._memory)
+        )
 
     def _prepared(self, arrays: Sequence[AnyArray], symbols: Mapping[str, int], sizes: Sizes) -> Sequence[AnyArray]:
         machine = self._machine

@@ -7,13 +7,31 @@ from types import MappingProxyType
 
 from kernelyard import dims
 from kernelyard.errors import ShapeError
-from kernelyard.runtime.abi import memory
+from kernelyard.runtime.abi.memory import nbytes_of
 from kernelyard.runtime.abi.solve_symbols import DimValues, solve_symbols
-from kernelyard.runtime.program.memory_plan import Lifetime, plan_memory
+from kernelyard.runtime.program.memory_plan import Lifetime, MemoryPlan, MemoryPlanner
 from kernelyard.runtime.program.program import Program
 
 Shapes = tuple[tuple[int, ...], ...]
 NOTHING: Mapping[str, int] = MappingProxyType({})
+
+
+class ProgramMemory:
+    """Places a program's inputs and buffers in an arena, for one set of sizes after the other.
+
+    roots: for each register, the one whose bytes it shows.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self.roots = tuple(map(program.root, range(len(program.registers))))
+        spans = spans_of(program)
+        self.registers = tuple(spans)
+        self._spans = tuple(spans.values())
+        self._planner = MemoryPlanner()
+
+    def plan(self, nbytes: Sequence[int]) -> MemoryPlan:
+        """Return the offsets of `registers`, which take so many bytes each."""
+        return self._planner.plan([Lifetime(size, *span) for size, span in zip(nbytes, self._spans, strict=True)])
 
 
 class ExecutionPlan:
@@ -21,27 +39,31 @@ class ExecutionPlan:
 
     known: sizes of symbols that do not follow from the inputs alone. values: of the symbolic dims. shapes: one per
     register. offsets: where inputs and buffers lie, by register, in an arena of `arena_nbytes`; registers whose
-    lifetimes are disjoint share bytes.
+    lifetimes are disjoint share bytes. memory: of the program, where it has been planned for other sizes.
     Raises: InputShapeError for shapes that the inputs cannot have, ShapeError naming the step that cannot work on them.
     """
 
-    def __init__(self, program: Program, shapes: Shapes, known: Mapping[str, int] = NOTHING) -> None:
+    def __init__(
+        self,
+        program: Program,
+        shapes: Shapes,
+        known: Mapping[str, int] = NOTHING,
+        memory: ProgramMemory | None = None,
+    ) -> None:
+        memory = memory or ProgramMemory(program)
         self.program = program
         self.input_shapes = shapes
-        self.roots = tuple(map(program.root, range(len(program.registers))))
+        self.roots = memory.roots
         self.values: dict[str, int] = {name: known[name] for name in program.symbols if name in known}
         solve_symbols(program.inputs, shapes, self.values)
         _check_sizes(program, self.values)
         self.shapes = _register_shapes(program, self.values)
-        self.offsets, self.arena_nbytes = self._lay_out()
-
-    def _lay_out(self) -> tuple[dict[int, int], int]:
-        spans = spans_of(self.program)
-        plan = plan_memory([Lifetime(self._nbytes(r), first, last) for r, (first, last) in spans.items()])
-        return dict(zip(spans, plan.offsets, strict=True)), plan.nbytes
+        placed = memory.plan(list(map(self._nbytes, memory.registers)))
+        self.offsets = dict(zip(memory.registers, placed.offsets, strict=True))
+        self.arena_nbytes = placed.nbytes
 
     def _nbytes(self, register: int) -> int:
-        return memory.nbytes_of(self.shapes[register], self.program.registers[register].dtype)
+        return nbytes_of(self.shapes[register], self.program.registers[register].dtype)
 
 
 def spans_of(program: Program) -> dict[int, tuple[int, int]]:

@@ -1,7 +1,8 @@
 """The memory plan: where buffers lie in one arena, so that those with disjoint lifetimes share bytes.
 
 Finding the smallest arena is hard (dynamic storage allocation), but how small it can be at best is plain: as much as
-lives at one time. Greedy orders nearly always reach that; where none comes near, the best is improved step by step.
+lives at one time. Greedy orders nearly always reach that; where none comes near, the best is improved step by step,
+for as long as the bytes that it may save are worth.
 """
 
 from __future__ import annotations
@@ -13,7 +14,11 @@ from kernelyard.runtime.abi.memory import align
 
 NEAR = 1.02  # of the lower bound: nearer is not worth searching
 MAX_CHANGES = 400
-MAX_WORK = 400_000  # looks at a pair of buffers, over all changes: a tenth of a second at most
+# Looks at a pair of buffers, over all changes: a tenth of a second at most. One takes as long as it takes the system to
+# zero some hundred bytes, so that more than that are to be at stake for each.
+MAX_WORK = 400_000
+BYTES_PER_LOOK = 256
+MORE_AT_STAKE = 2  # times the bytes that were at stake when an order was found: then another search may pay
 
 
 class Lifetime(NamedTuple):
@@ -62,13 +67,52 @@ def plan_memory(lifetimes: Sequence[Lifetime]) -> MemoryPlan:
         >>> plan_memory([Lifetime(64, 0, 1), Lifetime(64, 1, 2), Lifetime(64, 2, 3)])
         MemoryPlan(offsets=(0, 64, 0), nbytes=128)
     """
-    packing = _Packing(lifetimes)
-    enough = NEAR * least_nbytes(lifetimes)
-    placed = [packing.place(order) for order in packing.first_orders(enough)]
-    best = min(placed, key=lambda each: each.nbytes)
-    if best.nbytes > enough:
-        best = packing.improve(best, enough)
-    return MemoryPlan(tuple(best.offsets), best.nbytes)
+    return MemoryPlanner().plan(lifetimes)
+
+
+class MemoryPlanner:
+    """Plans the memory of one program for one set of sizes after the other; may be used from many threads.
+
+    Buffers whose sizes change together mostly fit in the same order: the order of the last plan is tried first. It is
+    taken where it comes near the lower bound, and where it wastes no larger part of an arena that is not much larger.
+
+    Example:
+        >>> planner = MemoryPlanner()
+        >>> planner.plan([Lifetime(64, 0, 1), Lifetime(64, 1, 2), Lifetime(64, 2, 3)]).nbytes
+        128
+        >>> planner.plan([Lifetime(640, 0, 1), Lifetime(640, 1, 2), Lifetime(64, 2, 3)]).nbytes
+        1280
+    """
+
+    def __init__(self) -> None:
+        self._last: _LastPlan | None = None
+
+    def plan(self, lifetimes: Sequence[Lifetime]) -> MemoryPlan:
+        """As `plan_memory`, but for the order, which may come from an earlier plan."""
+        spans = tuple([(lifetime.first, lifetime.last) for lifetime in lifetimes])
+        last = self._last if self._last is not None and self._last.spans == spans else None
+        packing = _Packing(lifetimes, last.neighbours if last else neighbours_of(spans))
+        least = least_nbytes(lifetimes)
+        best = packing.place(last.order) if last else None
+        if last is None or best is None or not last.suffices(best.nbytes, least):
+            best = packing.best(least, best)
+            self._last = _LastPlan(spans, packing.neighbours, best.order, best.nbytes, least)
+        return MemoryPlan(tuple(best.offsets), best.nbytes)
+
+
+class _LastPlan(NamedTuple):
+    """The last search of a planner: an order, and the arena that it gave, of `least` bytes at best."""
+
+    spans: tuple[tuple[int, int], ...]
+    neighbours: list[list[int]]
+    order: list[int]
+    nbytes: int
+    least: int
+
+    def suffices(self, nbytes: int, least: int) -> bool:
+        """Tell if another search is not worth its time for an arena that this order makes so large."""
+        wastes_no_more = nbytes * self.least <= self.nbytes * least
+        return nbytes <= NEAR * least or (wastes_no_more and least <= MORE_AT_STAKE * self.least)
 
 
 class _Placed(NamedTuple):
@@ -80,47 +124,53 @@ class _Placed(NamedTuple):
 class _Packing:
     """Buffers by number; a plan is an order: each in turn goes into the tightest gap that those before it leave."""
 
-    def __init__(self, lifetimes: Sequence[Lifetime]) -> None:
+    def __init__(self, lifetimes: Sequence[Lifetime], neighbours: list[list[int]]) -> None:
         self._lifetimes = lifetimes
         self._sizes = [align(lifetime.nbytes) for lifetime in lifetimes]
-        self._neighbours: list[list[int]] = [[] for _ in lifetimes]
-        living: list[int] = []
-        for number in sorted(range(len(lifetimes)), key=lambda i: lifetimes[i].first):
-            living = [other for other in living if lifetimes[other].last >= lifetimes[number].first]
-            for other in living:
-                self._neighbours[number].append(other)
-                self._neighbours[other].append(number)
-            living.append(number)
+        self.neighbours = neighbours
 
-    def first_orders(self, enough: float) -> Iterator[list[int]]:
-        """Largest first (Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference", 2020); unless
-        that is enough, also by size times duration, and by duration."""
+    def best(self, least: int, known: _Placed | None) -> _Placed:
+        """Return the best plan found, of `least` bytes at best; `known`: one that is there already."""
+        enough = NEAR * least
+        best = known
+        for order in self.first_orders():
+            placed = self.place(order)
+            best = placed if best is None or placed.nbytes < best.nbytes else best
+            if best.nbytes <= enough:
+                return best
+        assert best is not None
+        return self.improve(best, enough, int(best.nbytes - least) // BYTES_PER_LOOK)
+
+    def first_orders(self) -> Iterator[list[int]]:
+        """Largest first (Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference", 2020); by size
+        times duration; by duration."""
         sizes, numbers = self._sizes, range(len(self._sizes))
         durations = [lifetime.last - lifetime.first + 1 for lifetime in self._lifetimes]
-        by_size = sorted(numbers, key=lambda i: (-sizes[i], i))
-        yield by_size
-        if self.place(by_size).nbytes > enough:
-            yield sorted(numbers, key=lambda i: (-sizes[i] * durations[i], i))
-            yield sorted(numbers, key=lambda i: (-durations[i], -sizes[i], i))
+        yield sorted(numbers, key=lambda i: (-sizes[i], i))
+        yield sorted(numbers, key=lambda i: (-sizes[i] * durations[i], i))
+        yield sorted(numbers, key=lambda i: (-durations[i], -sizes[i], i))
 
     def place(self, order: list[int]) -> _Placed:
         """Return every buffer of an order in its place."""
         offsets, sizes, nbytes = [-1] * len(order), self._sizes, 0
         for number in order:
-            taken = [(offsets[other], offsets[other] + sizes[other]) for other in self._neighbours[number]]
+            taken = [(offsets[other], offsets[other] + sizes[other]) for other in self.neighbours[number]]
             offsets[number] = _tightest_gap(sorted(span for span in taken if span[0] >= 0), sizes[number])
             nbytes = max(nbytes, offsets[number] + sizes[number])
         return _Placed(order, offsets, nbytes)
 
-    def improve(self, best: _Placed, enough: float) -> _Placed:
+    def improve(self, best: _Placed, enough: float, work: int) -> _Placed:
         """Return the best plan found by placing buffers earlier that reach the arena's end, or that such ones stand
-        on."""
+        on. work: looks at a pair of buffers that this is worth."""
+        looks = len(self._sizes) + sum(map(len, self.neighbours))
+        changes = min(MAX_CHANGES, min(MAX_WORK, work) // looks)
+        if not changes:
+            return best
         from random import Random  # few plans need it
 
         chance = Random(0)  # any fixed sequence
-        work = len(self._sizes) + sum(map(len, self._neighbours))
         current = best
-        for _ in range(min(MAX_CHANGES, MAX_WORK // work)):
+        for _ in range(changes):
             moved = chance.choice(self._tallest_stacks(current))
             order = [number for number in current.order if number != moved]
             order.insert(chance.randrange(current.order.index(moved) + 1), moved)
@@ -136,11 +186,24 @@ class _Packing:
         found = [number for number in placed.order if offsets[number] + sizes[number] == placed.nbytes]
         known = set(found)
         for number in found:  # grows meanwhile
-            for other in self._neighbours[number]:
+            for other in self.neighbours[number]:
                 if other not in known and offsets[other] + sizes[other] == offsets[number]:
                     known.add(other)
                     found.append(other)
         return found
+
+
+def neighbours_of(spans: Sequence[tuple[int, int]]) -> list[list[int]]:
+    """For each buffer, those that exist at the same time, of the first and last times of all."""
+    neighbours: list[list[int]] = [[] for _ in spans]
+    living: list[int] = []
+    for number in sorted(range(len(spans)), key=lambda i: spans[i][0]):
+        living = [other for other in living if spans[other][1] >= spans[number][0]]
+        for other in living:
+            neighbours[number].append(other)
+            neighbours[other].append(number)
+        living.append(number)
+    return neighbours
 
 
 def _tightest_gap(taken: Sequence[tuple[int, int]], size: int) -> int:

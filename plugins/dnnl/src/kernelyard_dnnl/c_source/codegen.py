@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from kernelyard.plugins.api import Constant, CSourceCodegen, static_shape
-from kernelyard.runtime.api import JSONGraph, SharedLibrary
+from kernelyard.runtime.api import JSONGraph, MemoryPlanner, SharedLibrary
 from kernelyard_dnnl import _native
 from kernelyard_dnnl._native import load_library
 from kernelyard_dnnl.c_source.region import RegionWriter
@@ -66,7 +66,8 @@ class DnnlC(CSourceCodegen):
         for spec in (*graph.inputs, *(spec for node in graph.nodes for spec in node.outputs)):
             static_shape(spec, graph.symbol)
         packing = DeferredPacking()
-        plan = make_plan(Lowering(graph, {}, constants, packing, load_library().threads, native_kernels=False))
+        lowering = Lowering(graph, {}, constants, packing, load_library().threads, native_kernels=False)
+        plan = make_plan(lowering, MemoryPlanner())
         writer = RegionWriter(plan, packing.origins)
         text = writer.write(name)
         return text, tuple(_digest(buffer, constants) for buffer in writer.constants)
