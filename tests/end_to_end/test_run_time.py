@@ -200,4 +200,5 @@ def test_memory_is_what_lives_at_one_time(network: Network, backends: list[str])
         plan = ExecutionPlan(program, tuple(feeds[spec.name].shape for spec in program.inputs))
         sizes = [memory.nbytes_of(shape, r.dtype) for shape, r in zip(plan.shapes, program.registers, strict=True)]
         least = least_nbytes([Lifetime(sizes[register], *span) for register, span in spans_of(program).items()])
-        assert least <= plan.arena_nbytes <= 1.05 * least
+        # A search for less than some kilobytes would cost more than these.
+        assert least <= plan.arena_nbytes <= 1.05 * least + (1 << 16)

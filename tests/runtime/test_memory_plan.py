@@ -18,7 +18,7 @@ from kernelyard.runtime.program.memory_plan import Lifetime, MemoryPlanner, leas
 from kernelyard.runtime.program.program import Program, Register, Step
 
 N = dims.symbol("n")
-PAGES = 1 << 12  # so many bytes that it is worth some time to save a few of them
+MANY = 1 << 16  # so many bytes that it is worth some time to save a few of them
 
 lifetimes = st.builds(
     lambda nbytes, first, length: Lifetime(nbytes, first, first + length),
@@ -104,7 +104,7 @@ def test_a_planner_keeps_living_buffers_apart_at_every_size(drawn):
 
 
 def test_the_last_order_serves_the_same_buffers_when_all_grow_alike(placed):
-    planner, buffers = MemoryPlanner(), random_lifetimes(random.Random(10), PAGES)
+    planner, buffers = MemoryPlanner(), random_lifetimes(random.Random(10), MANY)
     first = planner.plan(buffers)
     assert len(placed) > 3  # no order was at once good enough
     placed.clear()
@@ -116,7 +116,7 @@ def test_the_last_order_serves_the_same_buffers_when_all_grow_alike(placed):
 def test_an_order_that_fits_worse_is_searched_anew():
     chance = random.Random(5)
     for _ in range(20):
-        planner, buffers = MemoryPlanner(), random_lifetimes(chance, PAGES)
+        planner, buffers = MemoryPlanner(), random_lifetimes(chance, MANY)
         planner.plan(buffers)
         other = [each._replace(nbytes=other.nbytes) for each, other in zip(buffers, buffers[::-1], strict=True)]
         assert planner.plan(other).nbytes <= 1.15 * least_nbytes(other)
@@ -128,7 +128,7 @@ def test_saving_kilobytes_is_not_worth_a_search(placed):
     assert plan_memory(buffers).nbytes > memory_plan.NEAR * least_nbytes(buffers)
     few = len(placed)
     placed.clear()
-    plan_memory([each._replace(nbytes=PAGES * each.nbytes) for each in buffers])
+    plan_memory([each._replace(nbytes=MANY * each.nbytes) for each in buffers])
     assert few <= 5 < len(placed)
 
 
@@ -138,7 +138,7 @@ def test_an_order_found_for_a_small_arena_does_not_bind_a_large_one():
     for _ in range(20):
         planner, buffers = MemoryPlanner(), random_lifetimes(chance, 1)
         planner.plan(buffers)
-        large = [each._replace(nbytes=PAGES * each.nbytes) for each in buffers]
+        large = [each._replace(nbytes=MANY * each.nbytes) for each in buffers]
         assert planner.plan(large).nbytes <= 1.04 * plan_memory(large).nbytes
 
 
@@ -146,12 +146,12 @@ def test_an_order_found_for_a_small_arena_does_not_bind_a_large_one():
 def random_program(chance: random.Random) -> Program:
     """Up to 40 steps that read up to three earlier tensors, mostly recent ones; sizes may depend on n."""
     unit = N if chance.random() < 0.5 else 1
-    registers = [Register((unit * PAGES * chance.randint(1, 400),), "float32", "input", index=0)]
+    registers = [Register((unit * MANY * chance.randint(1, 400),), "float32", "input", index=0)]
     steps: list[Step] = []
     for number in range(1, chance.randint(2, 40)):
         back = [chance.randint(1, chance.choice((1, 6, 40))) for _ in range(chance.randint(1, 3))]
         reads = tuple(sorted({max(0, number - distance) for distance in back}))
-        registers.append(Register((unit * PAGES * chance.randint(1, 400),), "float32", "buffer"))
+        registers.append(Register((unit * MANY * chance.randint(1, 400),), "float32", "buffer"))
         steps.append(Step(0, f"f{number}", reads, (number,)))
     last = len(registers) - 1
     return Program(
@@ -197,7 +197,7 @@ def test_so_do_sets_of_lifetimes_whatever_they_come_from():
         steps = chance.randint(1, 60)
         firsts = [chance.randint(0, steps) for _ in range(chance.randint(1, 60))]
         buffers = [
-            Lifetime(PAGES * chance.randint(1, 5000), first, chance.randint(first, steps + 3)) for first in firsts
+            Lifetime(MANY * chance.randint(1, 5000), first, chance.randint(first, steps + 3)) for first in firsts
         ]
         ratios.append(plan_memory(buffers).nbytes / least_nbytes(buffers))
     assert within(ratios, 1.05) >= 0.95
