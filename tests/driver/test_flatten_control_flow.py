@@ -53,8 +53,20 @@ def test_every_set_of_sizes_is_prepared_by_itself_and_checked() -> None:
         exe(X[:, :3], np.array(True))
 
 
+def test_branches_are_prepared_beforehand(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = branching(symbol("n"))
+    exe = ky.compile(module, backends=[])
+    exe.warm({exe.inputs[0].name: X.shape})
+    misses = exe.cache_info()["bound programs"].misses
+    forbid_instructions(monkeypatch)
+    (expected,) = run(module, [X, np.array(True)])
+    np.testing.assert_allclose(exe(X, np.array(True)), expected, rtol=1e-5, atol=1e-7)
+    assert exe.cache_info()["bound programs"].misses == misses
+
+
 def test_loops_are_no_programs() -> None:
     exe = ky.compile(counting(3), backends=[])
+    exe.warm({info.name: tuple(2 if isinstance(dim, str) else dim for dim in info.shape) for info in exe.inputs})
     assert flatten_control_flow(exe.vm_functions["main"], exe.vm_functions) is None
 
 

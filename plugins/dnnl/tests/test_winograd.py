@@ -230,7 +230,7 @@ def test_sizes_that_are_known_late(tile, builder):
         assert error_of(actual, data, weight) < ERROR[tile]
     places = algorithm.size_of_tile(tile) ** 2
     columns = padded(20, winograd.vector_lanes())
-    assert runtime._plans.packed.nbytes == 4 * places * 6 * columns, "weights are transformed once for all sizes"
+    assert runtime._plans.packed.info().nbytes == 4 * places * 6 * columns, "weights are transformed once for all sizes"
 
 
 def test_arguments_may_move(tile, builder):

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from kernelyard.runtime.abi.memory import aligned_empty as aligned_empty
     from kernelyard.runtime.abi.memory import give_back_pages as give_back_pages
     from kernelyard.runtime.abi.memory import nbytes_of as nbytes_of
+    from kernelyard.runtime.abi.module import DEFAULT_MAX_PLANS as DEFAULT_MAX_PLANS
     from kernelyard.runtime.abi.module import BindContext as BindContext
     from kernelyard.runtime.abi.module import BoundCall as BoundCall
     from kernelyard.runtime.abi.module import BoundTensor as BoundTensor
@@ -65,6 +66,8 @@ if TYPE_CHECKING:
     from kernelyard.runtime.jit.thread_pool import thread_pool as thread_pool
     from kernelyard.runtime.jit.toolchain import Toolchain as Toolchain
     from kernelyard.runtime.lru import LRU as LRU
+    from kernelyard.runtime.lru import CacheInfo as CacheInfo
+    from kernelyard.runtime.lru import sum_infos as sum_infos
     from kernelyard.runtime.modules.bindable import BindableModule as BindableModule
     from kernelyard.runtime.modules.extern_library import PREFIX as PREFIX
     from kernelyard.runtime.modules.extern_library import SYMBOL as SYMBOL
@@ -84,7 +87,8 @@ if TYPE_CHECKING:
 _HOME = {
     "kernelyard.runtime.abi.memory": "ALIGNMENT REBIND_ALIGNMENT address_of align "
     "aligned_bytes aligned_copy aligned_empty give_back_pages nbytes_of",
-    "kernelyard.runtime.abi.module": "BindContext BoundCall BoundTensor NativeCall Part RuntimeModule Step array_at",
+    "kernelyard.runtime.abi.module": "BindContext BoundCall BoundTensor DEFAULT_MAX_PLANS NativeCall Part "
+    "RuntimeModule Step array_at",
     "kernelyard.runtime.abi.native_unit": "Header NativeFunction NativeUnit SharedLibrary WRONG_CPU c_name",
     "kernelyard.runtime.abi.solve_symbols": "DimValues solve_symbols",
     "kernelyard.runtime.abi.spec": "Fields Signature TensorSpec corrupted read_dim read_json write_json",
@@ -102,7 +106,7 @@ _HOME = {
     "kernelyard.runtime.jit.shared_pool": "share_thread_pool",
     "kernelyard.runtime.jit.thread_pool": "thread_pool",
     "kernelyard.runtime.jit.toolchain": "Toolchain",
-    "kernelyard.runtime.lru": "LRU",
+    "kernelyard.runtime.lru": "CacheInfo LRU sum_infos",
     "kernelyard.runtime.modules.bindable": "BindableModule",
     "kernelyard.runtime.modules.extern_library": "ExternLibrary PREFIX SYMBOL",
     "kernelyard.runtime.modules.json_runtime": "JSONGraph JSONNode JSONRuntime NodeEntry check_schema",

@@ -21,6 +21,10 @@ from kernelyard_dnnl import _enums as enums
 LIBRARY_VARIABLE = "KERNELYARD_DNNL_LIBRARY"
 LIBRARY_NAME = "libdnnl.so.3"
 DISTRIBUTIONS = ("onednn-cpu-gomp", "paddlepaddle")
+PADDLE = "distribution paddlepaddle"  # it uses the library, too
+# Primitives that are kept beside those in use, by us and by oneDNN: of new sizes all the time, each with its own code.
+CACHED_PRIMITIVES = 64
+CACHE_VARIABLES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "DNNL_PRIMITIVE_CACHE_CAPACITY")
 INSTALL_HINT = "pip install 'onednn-cpu-gomp==2023.2.0', or set KERNELYARD_DNNL_LIBRARY to the path of a libdnnl.so.3"
 
 OPENMP_PAUSE_HARD = 2
@@ -63,7 +67,19 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "dnnl_primitive_execute": (c_void_p, c_void_p, c_int, c_void_p),
     "dnnl_primitive_destroy": (c_void_p,),
     "dnnl_reorder_primitive_desc_create": (_OUT, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p),
+    "dnnl_set_primitive_cache_capacity": (c_int,),
 }
+# Functions that may take longer than a microsecond or two: others run meanwhile, which costs as long to arrange.
+LENGTHY = frozenset(
+    (
+        "dnnl_engine_create",
+        "dnnl_stream_wait",
+        "dnnl_primitive_desc_next_impl",
+        "dnnl_primitive_create",
+        "dnnl_primitive_execute",
+        "dnnl_reorder_primitive_desc_create",
+    )
+)
 
 # Functions that return something else than a status.
 QUERIES: dict[str, tuple[Any, tuple[Any, ...]]] = {
@@ -125,6 +141,7 @@ class Library:
     def __init__(self, path: str) -> None:
         self.path = path
         self._library = ctypes.CDLL(path)
+        self._holding_lock = ctypes.PyDLL(path)
         self._shares_pool = share_thread_pool(self._library)
         version = self._library.dnnl_version
         version.argtypes, version.restype = (), POINTER(Version)
@@ -138,7 +155,8 @@ class Library:
             os.register_at_fork(before=self._rest_threads)
 
     def _plain_function(self, name: str, result: Any, types: tuple[Any, ...] | None) -> Callable[..., Any]:
-        function = getattr(self._library, name)
+        is_known = name in SIGNATURES or name in QUERIES
+        function = getattr(self._holding_lock if is_known and name not in LENGTHY else self._library, name)
         function.argtypes, function.restype = types, result
         return function
 
@@ -199,7 +217,7 @@ class Library:
         if addresses is None:
             return None
         get, put = addresses.values()
-        return ctypes.CFUNCTYPE(c_int)(get), ctypes.CFUNCTYPE(None, c_int)(put)
+        return ctypes.PYFUNCTYPE(c_int)(get), ctypes.PYFUNCTYPE(None, c_int)(put)
 
     @cached_property
     def team_functions(self) -> dict[str, int] | None:
@@ -266,7 +284,10 @@ def load_library() -> Library:
     reasons = []
     for path, source in candidates():
         try:
-            return Library(path)
+            library = Library(path)
+            if source != PADDLE and not any(variable in os.environ for variable in CACHE_VARIABLES):
+                library.call("dnnl_set_primitive_cache_capacity", CACHED_PRIMITIVES)
+            return library
         except (OSError, AttributeError, StatusError) as error:
             reasons.append(f"{source}: {error}")
     raise BackendUnavailableError(

@@ -17,16 +17,19 @@ from typing import NamedTuple
 import numpy as np
 
 from kernelyard.runtime.api import (
+    DEFAULT_MAX_PLANS,
     LRU,
     BindContext,
     BoundCall,
     BoundTensor,
+    CacheInfo,
     JSONGraph,
     MemoryPlanner,
     NativeCall,
     Part,
     Step,
     address_of,
+    sum_infos,
 )
 from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl._native import Handle, Library, load_library
@@ -35,11 +38,11 @@ from kernelyard_dnnl.lowering import Lowering
 from kernelyard_dnnl.native_kernel import NativeKernel
 from kernelyard_dnnl.packing import PackedConstants, memory_object
 from kernelyard_dnnl.plan import Plan, make_plan
-from kernelyard_dnnl.primitive import Primitive, execution_arguments
+from kernelyard_dnnl.primitive import Primitive, execution_arguments, primitives_info
 from kernelyard_dnnl.thread_scope import scoped
 from kernelyard_dnnl.values import Buffer, Operation, Value
 
-KEPT_PLANS = 64
+MANY_SIZES = 32  # of one graph: from here on primitives are preferred that leave nothing behind
 
 
 class GraphPlans:
@@ -51,23 +54,40 @@ class GraphPlans:
     def __init__(self, constants: Mapping[str, np.ndarray]) -> None:
         self._constants = constants
         self.packed = PackedConstants()
-        self.kept: LRU[object, Plan] = LRU(KEPT_PLANS)
-        self._planners: defaultdict[str, MemoryPlanner] = defaultdict(MemoryPlanner)  # by the graph's symbol
+        self._kept: dict[str, LRU[object, Plan]] = {}  # by the graph's symbol, as the planners are
+        self._planners: defaultdict[str, MemoryPlanner] = defaultdict(MemoryPlanner)
         self._lock = threading.Lock()
 
-    def plan(self, graph: JSONGraph, values: Mapping[str, int], threads: int) -> Plan:
-        """Return the plan of a graph for these values of its symbolic dims; made once, kept while it is in use.
+    def plan(
+        self, graph: JSONGraph, values: Mapping[str, int], threads: int, max_plans: int = DEFAULT_MAX_PLANS
+    ) -> Plan:
+        """Return the plan of a graph for these values of its symbolic dims; made once, and kept while it is in use and
+        among the last `max_plans` of the graph.
 
         Raises: StatusError, CodegenError.
         """
         with self._lock:
-            key = (graph.symbol, tuple(sorted(values.items())), threads)
-            return self.kept.get_or_make(key, lambda: self._made(graph, values, threads))
+            kept = self._kept.get(graph.symbol)
+            if kept is None or kept.info().capacity < max_plans:
+                kept = self._kept[graph.symbol] = LRU(max_plans)
+            key = (tuple(sorted(values.items())), threads)
+            return kept.get_or_make(key, lambda: self._made(graph, values, threads))
+
+    def cache_info(self) -> dict[str, CacheInfo]:
+        """Return the counts of plans, packed constants, and the primitives of the process."""
+        return {
+            "dnnl: plans": sum_infos(kept.info() for kept in list(self._kept.values())),
+            "dnnl: packed constants": self.packed.info(),
+            "dnnl: primitives": primitives_info(),
+        }
 
     def _made(self, graph: JSONGraph, values: Mapping[str, int], threads: int) -> Plan:
         begin = self.packed.preparation.begin
         try:
-            lowering = Lowering(graph, values, self._constants, self.packed, threads, begin=begin)
+            is_one_of_many = self._kept[graph.symbol].info().misses > MANY_SIZES
+            lowering = Lowering(
+                graph, values, self._constants, self.packed, threads, begin=begin, is_one_of_many=is_one_of_many
+            )
             return _prepared(lowering, self._planners[graph.symbol])
         except Exception:
             self.packed = PackedConstants()  # some may have nothing in them
@@ -77,7 +97,9 @@ class GraphPlans:
         self, graph: JSONGraph, args: Sequence[BoundTensor], values: Mapping[str, int], context: BindContext
     ) -> BoundCall:
         """Bind a graph to the addresses of its arguments. Raises: as `plan`."""
-        return _Binding(load_library(), self.plan(graph, values, context.threads), args, context).call()
+        return _Binding(
+            load_library(), self.plan(graph, values, context.threads, context.max_plans), args, context
+        ).call()
 
 
 class _Binding:

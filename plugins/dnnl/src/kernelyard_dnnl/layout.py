@@ -141,7 +141,7 @@ def dense(shape: Sequence[int], dtype: str, order: Sequence[int] | None = None) 
     return _dense(tuple(shape), dtype, tuple(range(len(shape)) if order is None else order))
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=512)
 def _dense(shape: Shape, dtype: str, order: Shape) -> MemoryDescriptor:
     strides, step = [0] * len(shape), 1
     for axis in reversed(order):
@@ -197,7 +197,7 @@ def c_dims(values: Iterable[int]) -> ctypes.Array[c_int64]:
     return Dims(*values)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=512)
 def _native_descriptor(shape: Shape, dtype: str, strides: Shape | None) -> Handle:
     if dtype not in enums.DATA_TYPE:
         raise CodegenError(f"oneDNN has no dtype {dtype}", expected=", ".join(enums.DATA_TYPE))

@@ -32,7 +32,8 @@ class Lowering:
 
     values: the symbolic dims. constants: arrays by digest. packed: where packed constants are kept.
     threads: how many a call may use. native_kernels: whether operations may be code of ours. begin: is given what can
-    be done beside the lowering; None where the operations will not run here.
+    be done beside the lowering; None where the operations will not run here. is_one_of_many: whether the graph was
+    lowered for so many sizes already that what the library does not give back counts.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class Lowering:
         threads: int,
         native_kernels: bool = True,
         begin: Callable[[Callable[[], object]], object] | None = None,
+        is_one_of_many: bool = False,
     ) -> None:
         self._begin = begin
         self.graph = graph
@@ -52,6 +54,7 @@ class Lowering:
         self.operations: list[Operation] = []
         self._values = values
         self._sizes = DimValues(values)
+        self.is_one_of_many = is_one_of_many
         self._constants = constants
         self.packed = packed
         self._tensors: dict[NodeEntry, Value] = {}

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from kernelyard.runtime.api import address_of, aligned_bytes, give_back_pages
+from kernelyard.runtime.api import CacheInfo, address_of, aligned_bytes, give_back_pages
 from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl._native import Handle, load_library
 from kernelyard_dnnl.layout import MemoryDescriptor
@@ -76,11 +76,13 @@ class PackedConstants:
 
         return Value(Buffer(data.nbytes, constant=data, key=key, fill=self.preparation.begin(work)), descriptor)
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes held."""
-        packed = [packed for forms in self._packed.values() for _, packed in forms]
-        return sum(each.buffer.nbytes for each in (*packed, *self._derived.values()))
+    def info(self) -> CacheInfo:
+        """Return what is held; constants times layouts bound it. Nothing counts look-ups."""
+        with self._lock:
+            packed = [packed for forms in self._packed.values() for _, packed in forms]
+            nbytes = sum(each.buffer.nbytes for each in (*packed, *self._derived.values()))
+        entries = len(packed) + len(self._derived)
+        return CacheInfo(0, entries, entries, entries, nbytes)
 
 
 def copy_constant(value: Value, descriptor: MemoryDescriptor, data: np.ndarray) -> None:

@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from threading import Lock
 from typing import Any, NamedTuple, TypeAlias
+from weakref import WeakValueDictionary
 
+from kernelyard.runtime.api import LRU, CacheInfo
 from kernelyard_dnnl import _enums as enums
-from kernelyard_dnnl._native import Handle, load_library
+from kernelyard_dnnl._native import CACHED_PRIMITIVES, Handle, load_library
 from kernelyard_dnnl.layout import MemoryDescriptor, c_dims, from_native
 from kernelyard_dnnl.thread_scope import thread_count
-
-# Primitives that may be alive beside those in use. oneDNN has its own cache of generated code below this one.
-CACHED_PRIMITIVES = 1024
 
 REFERENCE = re.compile(r"\bref\b|^ref")
 PLAIN = re.compile(r"\bgemm\b|^simple")
@@ -196,7 +195,41 @@ class Primitive:
         return library.create("dnnl_memory_desc_clone", "dnnl_memory_desc_destroy", lent, owner=made)
 
 
-@lru_cache(maxsize=CACHED_PRIMITIVES)
+class PrimitiveCache:
+    """The primitives of this process: those that some plan uses, and those that were asked for last.
+
+    May be used from many threads.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self._in_use: WeakValueDictionary[tuple[Recipe, int], Primitive] = WeakValueDictionary()
+        self._last: LRU[tuple[Recipe, int], Primitive] = LRU(capacity)
+
+    def get_or_make(self, recipe: Recipe, threads: int, make: Callable[[Recipe, int], Primitive]) -> Primitive:
+        """Return the primitive of a recipe for so many threads. Raises: as `make`."""
+        key = recipe, threads
+
+        def find() -> Primitive:
+            found = self._in_use.get(key)
+            if found is None:
+                found = self._in_use[key] = make(recipe, threads)
+            return found
+
+        return self._last.get_or_make(key, find)
+
+    def info(self) -> CacheInfo:
+        """Return the counts so far; the entries are all that are alive."""
+        return self._last.info()._replace(entries=len(self._in_use))
+
+
+_primitives = PrimitiveCache(CACHED_PRIMITIVES)
+
+
+def primitives_info() -> CacheInfo:
+    """Return the counts of the primitives of this process; `capacity` are kept beside those in use."""
+    return _primitives.info()
+
+
 def create_primitive(
     kind: str, arguments: tuple[Argument, ...], post_ops: PostOps = (), *, threads: int, skipped: int = 0
 ) -> Primitive:
@@ -208,24 +241,34 @@ def create_primitive(
     Raises: StatusError (status "unimplemented" where oneDNN has no implementation, "last_impl_reached" where it has no
     further one).
     """
+    return _primitives.get_or_make(Recipe(kind, arguments, post_ops, skipped), threads, _created)
+
+
+def _created(recipe: Recipe, threads: int) -> Primitive:
     library = load_library()
-    converted = [_converted(argument) for argument in arguments]
-    attributes = _attributes(post_ops)
+    converted = [_converted(argument) for argument in recipe.arguments]
+    attributes = _attributes(recipe.post_ops)
     with thread_count(library, threads):
-        descriptor = library.create_descriptor(kind, *converted, c_void_p(attributes.address))
-        for _ in range(skipped):
+        descriptor = library.create_descriptor(recipe.kind, *converted, c_void_p(attributes.address))
+        for _ in range(recipe.skipped):
             library.call("dnnl_primitive_desc_next_impl", descriptor.address)
-    return Primitive(descriptor, Recipe(kind, arguments, post_ops, skipped), threads)
+    return Primitive(descriptor, recipe, threads)
 
 
-@lru_cache(maxsize=CACHED_PRIMITIVES)
 def create_reorder(source: MemoryDescriptor, destination: MemoryDescriptor, *, threads: int) -> Primitive:
     """Return the primitive that copies a tensor into another layout (or dtype).
 
     Raises: StatusError.
     """
+    return _primitives.get_or_make(Recipe("reorder", (source, destination)), threads, _created_reorder)
+
+
+def _created_reorder(recipe: Recipe, threads: int) -> Primitive:
     library = load_library()
     engine = library.engine.address
+    source, destination = recipe.arguments
+    assert isinstance(source, MemoryDescriptor)
+    assert isinstance(destination, MemoryDescriptor)
     with thread_count(library, threads):
         descriptor = library.create(
             "dnnl_reorder_primitive_desc_create",
@@ -236,7 +279,7 @@ def create_reorder(source: MemoryDescriptor, destination: MemoryDescriptor, *, t
             engine,
             _attributes(()).address,
         )
-    return Primitive(descriptor, Recipe("reorder", (source, destination)), threads)
+    return Primitive(descriptor, recipe, threads)
 
 
 def speed(implementation: str) -> int:
@@ -263,7 +306,7 @@ def _converted(argument: Argument) -> Any:
     return argument  # an int, or NULL
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=CACHED_PRIMITIVES)
 def _attributes(post_ops: PostOps) -> Handle:
     """Attributes with a user-owned scratchpad (the library's own is not safe with several threads) and post-ops."""
     library = load_library()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kernelyard.runtime.api import BindContext, BoundCall, BoundTensor, JSONGraph, JSONRuntime
+from kernelyard.runtime.api import BindContext, BoundCall, BoundTensor, CacheInfo, JSONGraph, JSONRuntime
 from kernelyard_dnnl._native import load_library
 
 if TYPE_CHECKING:
@@ -41,6 +41,10 @@ class DnnlRuntime(JSONRuntime):
     def plan(self, symbol: str, values: Mapping[str, int], threads: int) -> Plan:
         """Return the plan of a graph for these values of its symbolic dims. Raises: StatusError, CodegenError."""
         return self._plans.plan(self.graph(symbol), values, threads)
+
+    def cache_info(self) -> Mapping[str, CacheInfo]:
+        """See `RuntimeModule.cache_info`."""
+        return self._plans.cache_info() if "_plans" in self.__dict__ else {}
 
     def build(
         self, graph: JSONGraph, args: Sequence[BoundTensor], values: Mapping[str, int], context: BindContext

@@ -24,6 +24,10 @@ from kernelyard.runtime.abi import memory
 if TYPE_CHECKING:
     from kernelyard.runtime.abi.native_unit import NativeUnit
     from kernelyard.runtime.device.driver import DeviceDriver
+    from kernelyard.runtime.lru import CacheInfo
+
+
+DEFAULT_MAX_PLANS = 16
 
 
 class NativeCall(NamedTuple):
@@ -91,6 +95,7 @@ class BindContext:
     """Resources that a module may use when it binds: threads, workspace memory, and the device.
 
     workspace(nbytes) -> address: 64-byte aligned, valid only while the bound call runs, shared with other calls.
+    max_plans: for how many sets of sizes a module may keep what it prepared for a function.
     device: None for the CPU; otherwise the addresses of arguments and workspace are the device's, and the last
     `num_outputs` arguments are what the function writes.
     """
@@ -99,6 +104,7 @@ class BindContext:
     workspace: Callable[[int], int]
     device: DeviceDriver | None = None
     num_outputs: int = 0
+    max_plans: int = DEFAULT_MAX_PLANS
 
 
 class RuntimeModule(ABC):
@@ -157,6 +163,10 @@ class RuntimeModule(ABC):
     def inspect(self) -> str:
         """Return the module as text for people."""
         return f"{self.kind}: {', '.join(self.symbols())}"
+
+    def cache_info(self) -> Mapping[str, CacheInfo]:
+        """Return what the module keeps of the sizes that it was bound for, by a name for each cache."""
+        return {}
 
     def native_unit(self) -> NativeUnit | None:
         """Return the functions as C source and object code, which a program of another language can run; None where

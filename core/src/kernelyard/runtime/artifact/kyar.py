@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kernelyard.errors import ArtifactError, BackendUnavailableError
-from kernelyard.runtime.abi.module import RuntimeModule
+from kernelyard.runtime.abi.module import DEFAULT_MAX_PLANS, RuntimeModule
 from kernelyard.runtime.abi.spec import DIGEST, Fields, corrupted
 from kernelyard.runtime.artifact import loader, safetensors_format
 from kernelyard.runtime.artifact.container import (
@@ -118,19 +118,19 @@ def _all_constants(executable: Executable) -> dict[str, np.ndarray]:
     return constants
 
 
-def read(source: Source, threads: int | None = None) -> Executable:
+def read(source: Source, threads: int | None = None, max_plans: int = DEFAULT_MAX_PLANS) -> Executable:
     """Load an executable from a file, or from its bytes, with the runtime halves that are installed.
 
     Raises: ArtifactError, ArtifactCorruptedError, ArtifactVersionError, MissingRuntimeError, BackendUnavailableError.
     """
     contents = open_container(source)
     try:
-        return _executable(contents, threads)
+        return _executable(contents, threads, max_plans)
     finally:
         contents.check()  # before anything is computed from it; damage is why, where something else was wrong
 
 
-def _executable(contents: Contents, threads: int | None) -> Executable:
+def _executable(contents: Contents, threads: int | None, max_plans: int) -> Executable:
     manifest = contents.manifest
     modules = manifest.each("modules", lambda item, where: Fields(item, where))
     installed = loader.runtime_entry_points()
@@ -151,6 +151,7 @@ def _executable(contents: Contents, threads: int | None) -> Executable:
         target=manifest.text("target"),
         precision=manifest.text("precision"),
         threads=threads,
+        max_plans=max_plans,
         vm_functions={vm_function.name: vm_function for vm_function in vm_functions},
         fallbacks={fallback.name: fallback for fallback in fallbacks},
     )

@@ -17,7 +17,7 @@ from kernelyard import dtypes
 from kernelyard.errors import DeviceError, KernelyardError, NoImplementationError
 from kernelyard.runtime.abi import memory
 from kernelyard.runtime.abi.memory import REBIND_ALIGNMENT, Workspace
-from kernelyard.runtime.abi.module import BindContext, BoundCall, BoundTensor, RuntimeModule
+from kernelyard.runtime.abi.module import DEFAULT_MAX_PLANS, BindContext, BoundCall, BoundTensor, RuntimeModule
 from kernelyard.runtime.device.array import AnyArray, DeviceArray, write
 from kernelyard.runtime.device.driver import DeviceDriver, DeviceMemory, DeviceWorkspace
 from kernelyard.runtime.device.tensor import Tensor
@@ -70,7 +70,7 @@ class DeviceExecutionContext(ExecutionContext):
         if self._device_arena is None or plan.arena_nbytes > held:
             self._device_arena = DeviceMemory(self._driver, max(plan.arena_nbytes, 2 * held, MIN_ARENA_NBYTES))
             self.forget()  # what is bound to the old arena would keep it
-        binder = Binder(self._driver, threads, self._device_scratch, self._scratch)
+        binder = Binder(self._driver, threads, self._device_scratch, self._scratch, executable.max_plans)
         try:
             return BoundDeviceProgram(plan, executable, binder, self._constants, self._device_arena)
         except RefusedError as refused:
@@ -81,10 +81,17 @@ class DeviceExecutionContext(ExecutionContext):
 class Binder:
     """Binds functions of modules to a device's memory; those of the host by way of copies."""
 
-    def __init__(self, driver: DeviceDriver, threads: int, scratch: DeviceWorkspace, host_scratch: Workspace) -> None:
+    def __init__(
+        self,
+        driver: DeviceDriver,
+        threads: int,
+        scratch: DeviceWorkspace,
+        host_scratch: Workspace,
+        max_plans: int = DEFAULT_MAX_PLANS,
+    ) -> None:
         self.driver = driver
-        self._on_device = BindContext(threads, scratch, driver)
-        self._on_host = BindContext(threads, host_scratch)
+        self._on_device = BindContext(threads, scratch, driver, max_plans=max_plans)
+        self._on_host = BindContext(threads, host_scratch, max_plans=max_plans)
 
     def may_capture(self, module: RuntimeModule) -> bool:
         """Tell if the steps of a module may be captured."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -19,6 +20,7 @@ from kernelyard.runtime.execute.call_table import CallTable, TimedStep
 from kernelyard.runtime.execute.fast_call import FastCall, FastCallInput, fast_call
 from kernelyard.runtime.execute.result_memory import ResultMemory
 from kernelyard.runtime.execute.step_errors import StepLabel, bind_error, label_of
+from kernelyard.runtime.lru import CacheInfo
 from kernelyard.runtime.program.execution_plan import ExecutionPlan
 from kernelyard.runtime.program.program import Step
 
@@ -31,6 +33,11 @@ REBIND_BYTES = 1 << 14
 
 Rebinder = Callable[[int], None]
 _RESULTS = ResultMemory()
+
+
+def idle_results() -> CacheInfo:
+    """Return what this process keeps of results that callers have let go of."""
+    return _RESULTS.info()
 
 
 class StepHook(NamedTuple):
@@ -114,7 +121,7 @@ class BoundProgram:
         self._executable = executable
         self._memory = (arena, scratch)  # what the steps' addresses lie in
         self._arrays = self._allocate(arena)
-        self._calls = self._bind_all(threads, scratch)
+        self._calls = self._bind_all(BindContext(threads, scratch, max_plans=executable.max_plans))
         self._table = self._make_table()
         inputs = self._make_inputs()
         self._moved = tuple((index, binding) for index, binding in inputs.items() if binding.rebinders)
@@ -152,20 +159,21 @@ class BoundProgram:
                 arrays.append(memory.view_of(arena[plan.offsets.get(number, 0) :], shape, register.dtype))
         return arrays
 
-    def _bind_all(self, threads: int, scratch: Workspace) -> list[BoundCall]:
+    def _bind_all(self, context: BindContext) -> list[BoundCall]:
         tensors = [
             BoundTensor(memory.address_of(array), array.shape, register.dtype)
             for array, register in zip(self._arrays, self._plan.program.registers, strict=True)
         ]
         with self._executable.lock:
-            return [self._bind(step, tensors, threads, scratch) for step in self._plan.program.steps]
+            return [self._bind(step, tensors, context) for step in self._plan.program.steps]
 
-    def _bind(self, step: Step, tensors: Sequence[BoundTensor], threads: int, scratch: Workspace) -> BoundCall:
+    def _bind(self, step: Step, tensors: Sequence[BoundTensor], context: BindContext) -> BoundCall:
         module = self._executable.modules[step.module]
         args = [tensors[register] for register in step.inputs + step.outputs]
-        threads = 1 if self._executable.binds_for_one_thread(module) else threads
+        if self._executable.binds_for_one_thread(module):
+            context = replace(context, threads=1)
         try:
-            return module.bind(step.symbol, args, self._plan.values, BindContext(threads, scratch))
+            return module.bind(step.symbol, args, self._plan.values, context)
         except KernelyardError as error:
             error.where = error.where or step.label or None
             raise

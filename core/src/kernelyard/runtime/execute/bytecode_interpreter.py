@@ -17,8 +17,8 @@ import numpy as np
 from kernelyard.errors import ExecutionError, KernelyardError
 from kernelyard.runtime.abi.solve_symbols import SymbolSolver, stacked
 from kernelyard.runtime.abi.spec import TensorSpec
-from kernelyard.runtime.execute.program_runner import MAX_PLANS, ProgramRunner
-from kernelyard.runtime.lru import LRU
+from kernelyard.runtime.execute.program_runner import ProgramRunner
+from kernelyard.runtime.lru import LRU, CacheInfo, sum_infos
 from kernelyard.runtime.program import vm_function as bytecode
 from kernelyard.runtime.program.execution_plan import Shapes
 from kernelyard.runtime.program.flatten_control_flow import flatten_control_flow
@@ -51,8 +51,8 @@ class BytecodeInterpreter:
         self._values = [constants.get(number) for number in range(len(vm_function.values))]
         self._constants = tuple(constants.values())
 
-        self._seen: LRU[Shapes, None] = LRU(MAX_PLANS)
-        self._fitting: LRU[Shapes, bool] = LRU(MAX_PLANS)
+        self._seen: LRU[Shapes, None] = LRU(machine.executable.max_plans)
+        self._fitting: LRU[Shapes, bool] = LRU(machine.executable.max_plans)
         self._stack: Callable[[Arrays], Any] = np.stack
         if machine.driver is not None:
             from kernelyard.runtime.device.array import stack
@@ -87,11 +87,26 @@ class BytecodeInterpreter:
 
         def prepare() -> bool:
             with suppress(KernelyardError):  # some branch cannot work on these sizes, or not without Python
-                whole.prepare(shapes)
+                whole.prepare([shapes])
                 return True
             return False
 
         return self._fitting.get_or_make(shapes, prepare)
+
+    def prepare(self, sets: Sequence[Shapes], callers: int = 1) -> None:
+        """As `ProgramRunner.prepare`, where the function is one flattened program; loops are prepared as they run."""
+        whole = self._whole
+        if whole is None:
+            return
+        whole.prepare(sets, callers)
+        for shapes in sets:
+            self._seen.get_or_make(shapes, lambda: None)
+            self._fitting.get_or_make(shapes, lambda: True)
+
+    def info(self) -> CacheInfo:
+        """Return the counts of the plans of all blocks, and of the flattened program."""
+        whole = self.__dict__.get("_whole")  # which looking at it would make
+        return sum_infos(each.info() for each in (*self._blocks, *([whole] if whole else ())))
 
     def try_fast_path(self, values: Sequence[Any]) -> Arrays | None:
         """Run the function as one program, where that ran before on such values; None, with nothing done, else."""

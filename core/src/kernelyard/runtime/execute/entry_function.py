@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from operator import index
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import numpy as np
 
 from kernelyard import dtypes
-from kernelyard.errors import DeviceError, InputNameError, InputTypeError
+from kernelyard.errors import DeviceError, InputNameError, InputShapeError, InputTypeError
 from kernelyard.runtime.device.tensor import Tensor, as_array
 
 if TYPE_CHECKING:
     from kernelyard.runtime.device.array import AnyArray, DeviceArray
     from kernelyard.runtime.execute.virtual_machine import VirtualMachine
+    from kernelyard.runtime.lru import CacheInfo
+    from kernelyard.runtime.program.execution_plan import Shapes
     from kernelyard.runtime.program.program import Program
     from kernelyard.runtime.program.vm_function import VMFunction
 
@@ -27,6 +30,14 @@ class FunctionRunner(Protocol):
 
     def run(self, arrays: Sequence[AnyArray]) -> Sequence[AnyArray]:
         """Return the results, which are the caller's own, for arrays of the inputs' dtypes."""
+        ...
+
+    def prepare(self, sets: Sequence[Shapes], callers: int = 1) -> None:
+        """Do what the first calls with such sets of shapes do before they run."""
+        ...
+
+    def info(self) -> CacheInfo:
+        """Return the counts of the plans."""
         ...
 
 
@@ -57,6 +68,26 @@ class EntryFunction:
         if len(names) == 1:  # as it mostly is: a third of the time
             return {names[0]: Tensor(results[0])}
         return dict(zip(names, map(Tensor, results), strict=True))
+
+    def warm(self, sizes: Sequence[Mapping[str, Sequence[int]]], callers: int = 1) -> None:
+        """Do what first runs do before they compute, for shapes by the names of inputs; see `Executable.warm`.
+
+        Raises: InputNameError, InputShapeError, ShapeError, ExecutionError.
+        """
+        self._runner.prepare([self._shapes(each) for each in sizes], callers)
+
+    def _shapes(self, given: Mapping[str, Sequence[int]]) -> Shapes:
+        # What has one shape alone need not be given.
+        fixed = {spec.name: spec.shape for spec in self._function.inputs if all(isinstance(d, int) for d in spec.shape)}
+        shapes = self.in_order({**fixed, **given})
+        try:
+            return tuple([tuple(map(index, shape)) for shape in shapes])
+        except TypeError as error:
+            raise InputShapeError("a shape consists of whole numbers", found=dict(given)) from error
+
+    def info(self) -> CacheInfo:
+        """Return the counts of the plans."""
+        return self._runner.info()
 
     def in_order(self, feeds: Mapping[str, Any], first: Sequence[Any] = ()) -> list[Any]:
         """Return feeds by name in the order of the inputs, after the `first` by position. Raises: InputNameError."""

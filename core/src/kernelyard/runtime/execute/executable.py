@@ -13,7 +13,7 @@ import numpy as np
 from kernelyard import dtypes
 from kernelyard.errors import ExecutionError
 from kernelyard.runtime.abi import memory
-from kernelyard.runtime.abi.module import RuntimeModule
+from kernelyard.runtime.abi.module import DEFAULT_MAX_PLANS, RuntimeModule
 from kernelyard.runtime.abi.spec import TensorSpec, corrupted, shape_to_json
 from kernelyard.runtime.abi.threads import default_threads
 from kernelyard.runtime.program.program import Program, Register, Step
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from kernelyard.runtime.execute.entry_function import EntryFunction
     from kernelyard.runtime.execute.profile import Profile
     from kernelyard.runtime.execute.virtual_machine import VirtualMachine
+    from kernelyard.runtime.lru import CacheInfo
     from kernelyard.runtime.program.vm_function import VMFunction
     from kernelyard.runtime.report import Report
 
@@ -53,6 +54,7 @@ class Executable:
     precision: what it was compiled in. fallbacks: programs that stand in for functions of modules, by symbol, where
     these raise NoImplementationError on a device.
     constants: arrays by digest, those of the modules included. threads: how many a run may use (None: the processors).
+    max_plans: see the property.
     Raises: ArtifactCorruptedError when programs, modules and constants do not fit together.
     """
 
@@ -68,6 +70,7 @@ class Executable:
         vm_functions: Mapping[str, VMFunction] | None = None,
         precision: str = "float32",
         fallbacks: Mapping[str, Program] | None = None,
+        max_plans: int = DEFAULT_MAX_PLANS,
     ) -> None:
         self.programs = dict(programs)
         self.vm_functions = dict(vm_functions or {})
@@ -81,6 +84,7 @@ class Executable:
         self.precision = precision
         self.lock = RLock()  # held while modules bind: they need not be safe against that themselves
         self._threads = threads
+        self._max_plans = max_plans
         self._report: Report | None = None
         self._resident: dict[str, np.ndarray] = {}
         own = (*self.programs.values(), *(b for each in self.vm_functions.values() for b in each.blocks))
@@ -149,6 +153,24 @@ class Executable:
         if count is not None and count < 1:
             raise ExecutionError("a run needs at least one thread", found=count)
         self._threads = count
+        self._forget_machine()
+
+    @property
+    def max_plans(self) -> int:
+        """For how many sets of input shapes all that is prepared is kept, for each function; 16 unless said otherwise.
+
+        The set that was used longest ago is forgotten first. A change drops what is prepared.
+        """
+        return self._max_plans
+
+    @max_plans.setter
+    def max_plans(self, count: int) -> None:
+        if count < 1:
+            raise ExecutionError("an executable keeps at least one plan", found=count)
+        self._max_plans = count
+        self._forget_machine()
+
+    def _forget_machine(self) -> None:
         for name in ("_machine", "_entry"):
             self.__dict__.pop(name, None)
 
@@ -211,6 +233,35 @@ class Executable:
         """Run the main program by position; a single result comes as it is, several as a tuple."""
         return self._entry.__call__(*args)  # quicker than calling the object
 
+    def warm(self, *sizes: Mapping[str, Sequence[int]], callers: int = 1, **shapes: Sequence[int]) -> None:
+        """Prepare runs with these shapes: plans, primitives of libraries, packed weights, memory. Nothing is computed.
+
+        sizes: sets of shapes by the names of inputs; inputs whose shape is fixed may be left out. shapes: one set, as
+        keywords. callers: how many calls at the same time find all prepared. What a loop runs is prepared when it runs.
+        Raises: InputNameError, InputShapeError, ShapeError; ExecutionError for more sets than `max_plans`.
+
+        Example:
+            exe.warm(x=(1, 3, 224, 224))
+            exe.warm({"x": (1, 3, 48, 320)}, {"x": (1, 3, 48, 640)}, callers=2)
+        """
+        sets = [*sizes, *([shapes] if shapes or not sizes else ())]
+        if len(sets) > self._max_plans:
+            raise ExecutionError(
+                "more sets of shapes are to be prepared than are kept",
+                found=len(sets),
+                expected=f"at most {self._max_plans}",
+                hint=f"exe.max_plans = {len(sets)}",
+            )
+        self._entry.warm(sets, callers)
+
+    def cache_info(self) -> dict[str, CacheInfo]:
+        """Return what is kept of earlier runs, by cache: hits, misses, entries, capacity, and bytes of tensors.
+
+        "plans": shapes and memory layouts. "bound programs": plans bound to memory, with the bytes of that memory.
+        "idle results": memory of results that callers have let go of, of this process. Backends add theirs.
+        """
+        return self._machine.cache_info()
+
     def profile(
         self, feeds: Mapping[str, Any] | Sequence[Any], calls: int = 10, device: Device | None = None
     ) -> Profile:
@@ -244,11 +295,11 @@ class Executable:
 
         return kyar.to_bytes(self)
 
-    def __reduce__(self) -> tuple[Callable[..., Executable], tuple[bytes, int | None]]:
+    def __reduce__(self) -> tuple[Callable[..., Executable], tuple[bytes, int | None, int]]:
         """Pickle by the artifact: processes of a pool get it by value. Raises: ArtifactError."""
         from kernelyard.runtime.artifact import kyar
 
-        return kyar.read, (kyar.to_bytes(self), self._threads)
+        return kyar.read, (kyar.to_bytes(self), self._threads, self._max_plans)
 
     def export_library(
         self, path: str | os.PathLike[str], standalone: bool | None = None, options: Sequence[str] = ()

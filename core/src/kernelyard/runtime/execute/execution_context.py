@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from threading import Condition, get_ident
 from typing import TYPE_CHECKING
@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING
 from kernelyard.runtime.abi import memory
 from kernelyard.runtime.abi.memory import Workspace
 from kernelyard.runtime.execute.bound_program import AnyBoundProgram, BoundProgram
-from kernelyard.runtime.lru import LRU
+from kernelyard.runtime.lru import LRU, CacheInfo, sum_infos
 from kernelyard.runtime.program.execution_plan import ExecutionPlan
 
 if TYPE_CHECKING:
     from kernelyard.runtime.execute.executable import Executable
 
-MAX_BOUND_PROGRAMS = 16
 MIN_ARENA_NBYTES = 1 << 16
 
 
@@ -37,8 +36,8 @@ class ExecutionContext:
         self._bound_programs: dict[int, LRU[ExecutionPlan, AnyBoundProgram]] = {}  # by the program's identity
 
     def bind(self, plan: ExecutionPlan, executable: Executable, threads: int) -> AnyBoundProgram:
-        """Return the program of a plan bound to this context's memory; the last 16 of each program are kept."""
-        kept = self._bound_programs.setdefault(id(plan.program), LRU(MAX_BOUND_PROGRAMS))
+        """Return the program of a plan bound to this context's memory; `max_plans` of each program are kept."""
+        kept = self._bound_programs.setdefault(id(plan.program), LRU(executable.max_plans))
         return kept.get_or_make(plan, lambda: self._bind(plan, executable, threads))
 
     def forget(self) -> None:
@@ -53,6 +52,15 @@ class ExecutionContext:
             self._arena = memory.aligned_bytes(max(plan.arena_nbytes, 2 * self._arena.nbytes, MIN_ARENA_NBYTES))
             self.forget()  # what is bound to the old arena would keep it
         return self._bound_program_type(plan, executable, self._arena, self._scratch, threads)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arena and the scratch memory."""
+        return self._arena.nbytes + self._scratch.nbytes
+
+    def info(self) -> CacheInfo:
+        """Return the counts of all bound programs."""
+        return sum_infos(kept.info() for kept in list(self._bound_programs.values()))
 
 
 class ContextPool:
@@ -81,6 +89,10 @@ class ContextPool:
     def __len__(self) -> int:
         """Return the number of contexts: as many as were ever in use at the same time."""
         return len(self._contexts)
+
+    def __iter__(self) -> Iterator[ExecutionContext]:
+        """Return the contexts, those in use included."""
+        return iter(list(self._contexts))
 
     def acquire(self) -> ExecutionContext:
         """Return a context that nobody else uses until `release`: the one released last, where there is one."""

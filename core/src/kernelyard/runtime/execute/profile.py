@@ -16,8 +16,7 @@ import numpy as np
 
 from kernelyard.dims import symbols_of
 from kernelyard.errors import ExecutionError
-from kernelyard.runtime.abi.memory import Workspace
-from kernelyard.runtime.abi.module import BoundCall, Part
+from kernelyard.runtime.abi.module import BindContext, BoundCall, Part
 from kernelyard.runtime.execute.bound_program import BoundProgram, StepHook
 from kernelyard.runtime.execute.call_table import TimedStep
 from kernelyard.runtime.execute.virtual_machine import VirtualMachine
@@ -157,8 +156,8 @@ def profile(
 
 
 class _HollowProgram(BoundProgram):
-    def _bind_all(self, threads: int, scratch: Workspace) -> list[BoundCall]:
-        return [replace(call, steps=[], describe=None) for call in super()._bind_all(threads, scratch)]
+    def _bind_all(self, context: BindContext) -> list[BoundCall]:
+        return [replace(call, steps=[], describe=None) for call in super()._bind_all(context)]
 
 
 class _HollowMachine(VirtualMachine):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kernelyard.runtime.lru import LRU
+from kernelyard.runtime.lru import LRU, CacheInfo
 from kernelyard.runtime.program.execution_plan import NOTHING, ExecutionPlan, ProgramMemory, Shapes
 from kernelyard.runtime.program.program import Program
 
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from kernelyard.runtime.device.array import AnyArray
     from kernelyard.runtime.execute.virtual_machine import VirtualMachine
 
-MAX_PLANS = 16
 Sizes = tuple[int | None, ...]
 """Of a program's symbols, as a VM function knows them; none where the shapes of the inputs say them all."""
 
@@ -30,7 +29,7 @@ class ProgramRunner:
         self._contexts = machine.contexts
         self._program = program
         self._memory = ProgramMemory(program)
-        self._plans: LRU[tuple[Shapes, Sizes], ExecutionPlan] = LRU(MAX_PLANS)
+        self._plans: LRU[tuple[Shapes, Sizes], ExecutionPlan] = LRU(machine.executable.max_plans)
 
     def try_fast_path(self, values: Sequence[Any], sizes: Sizes = ()) -> Sequence[AnyArray] | None:
         """Return the results where the values and the sizes fit the call before; else None."""
@@ -50,13 +49,24 @@ class ProgramRunner:
         results = self.try_fast_path(arrays, sizes)
         return self._prepared(arrays, symbols, sizes) if results is None else results
 
-    def prepare(self, shapes: Shapes) -> None:
-        """Do what the first call with such shapes does before it runs. Raises: ShapeError, ExecutionError."""
-        context = self._contexts.acquire()
+    def prepare(self, sets: Sequence[Shapes], callers: int = 1) -> None:
+        """Do what the first calls with such sets of shapes do before they run, for so many calls at the same time.
+
+        Raises: InputShapeError, ShapeError, ExecutionError.
+        """
+        plans = [self._plan(shapes, NOTHING, ()) for shapes in sets]
+        contexts = [self._contexts.acquire() for _ in range(min(callers, self._contexts.size))]
         try:
-            context.bind(self._plan(shapes, NOTHING, ()), self._machine.executable, self._machine.threads)
+            for context in contexts:
+                for plan in sorted(plans, key=lambda plan: -plan.arena_nbytes):  # what needs a larger arena binds anew
+                    context.bind(plan, self._machine.executable, self._machine.threads)
         finally:
-            self._contexts.release(context)
+            for context in contexts:
+                self._contexts.release(context)
+
+    def info(self) -> CacheInfo:
+        """Return the counts of the program's plans."""
+        return self._plans.info()
 
     def _plan(self, shapes: Shapes, symbols: Mapping[str, int], sizes: Sizes) -> ExecutionPlan:
         return self._plans.get_or_make(

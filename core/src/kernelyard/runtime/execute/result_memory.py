@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from kernelyard.runtime.abi.memory import address_of, align, aligned_bytes
+from kernelyard.runtime.lru import CacheInfo
 
 # What a process keeps idle, at most.
 KEPT_BYTES = 128 << 20
@@ -40,6 +41,7 @@ class ResultMemory:
         self._kept_bytes = kept_bytes
         self._idle: dict[int, list[np.ndarray]] = {}
         self.idle_nbytes = 0
+        self._hits = self._misses = 0
         # What is lent comes back in whatever thread lets go of it, and in the midst of anything when the garbage
         # collector does: so the lock is one that a thread may take again, and nothing below waits while it is held.
         self._lock = threading.RLock()
@@ -60,11 +62,19 @@ class ResultMemory:
         self._lent[id(watch)] = watch
         return np.ndarray(shape, dtype, memoryview(lease))
 
+    def info(self) -> CacheInfo:
+        """Return the counts so far; the idle blocks are the entries, and bytes bound them."""
+        with self._lock:
+            entries = sum(map(len, self._idle.values()))
+            return CacheInfo(self._hits, self._misses, entries, entries, self.idle_nbytes)
+
     def _take(self, size: int) -> np.ndarray | None:
         with self._lock:
             blocks = self._idle.get(size)
             if not blocks:
+                self._misses += 1
                 return None
+            self._hits += 1
             self.idle_nbytes -= size
             return blocks.pop()
 

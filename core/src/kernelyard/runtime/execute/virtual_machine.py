@@ -14,10 +14,11 @@ from kernelyard.errors import DeviceError, ExecutionError
 from kernelyard.runtime.abi.threads import processors
 from kernelyard.runtime.device.device import Device
 from kernelyard.runtime.device.tensor import Tensor
-from kernelyard.runtime.execute.bound_program import BoundProgram, StepHook
+from kernelyard.runtime.execute.bound_program import BoundProgram, StepHook, idle_results
 from kernelyard.runtime.execute.entry_function import EntryFunction, did_you_mean
 from kernelyard.runtime.execute.execution_context import ContextPool, ExecutionContext
 from kernelyard.runtime.execute.program_runner import ProgramRunner
+from kernelyard.runtime.lru import CacheInfo, sum_infos
 from kernelyard.runtime.program.program import Step
 
 if TYPE_CHECKING:
@@ -69,9 +70,9 @@ class VirtualMachine:
     On a device with memory of its own, feeds may lie there (whatever exports DLPack) or on the host, and results stay
     there: `Tensor.numpy()` waits and copies, DLPack hands them on.
 
-    Plans (shapes, memory, bound steps) are kept for the last 16 sets of input shapes of each entry function. Calls from
-    many threads run at the same time, each on memory of its own: as many as `contexts` (the processors, unless said
-    otherwise); more wait.
+    Plans (shapes, memory, bound steps) are kept for the last `executable.max_plans` sets of input shapes of each entry
+    function. Calls from many threads run at the same time, each on memory of its own: as many as `contexts` (the
+    processors, unless said otherwise); more wait.
 
     Example:
         vm = VirtualMachine(exe)
@@ -139,6 +140,21 @@ class VirtualMachine:
                 hint=did_you_mean(name, self._functions),
             )
         return function
+
+    def cache_info(self) -> dict[str, CacheInfo]:
+        """Return what is kept of earlier runs, by cache; see `Executable.cache_info`."""
+        contexts = list(self.contexts)
+        bound = sum_infos(context.info() for context in contexts)
+        held = sum(context.nbytes for context in contexts)
+        found = {
+            "plans": sum_infos(function.info() for function in self._functions.values()),
+            "bound programs": bound._replace(nbytes=held),
+            "idle results": idle_results(),
+        }
+        for module in self.executable.modules:
+            for name, info in module.cache_info().items():
+                found[name] = sum_infos([found[name], info]) if name in found else info
+        return found
 
     def wait(self, results: object = None) -> Any:
         """Return the results, once the device has computed them; on the CPU they are there."""
