@@ -24,9 +24,9 @@ Shape: TypeAlias = "tuple[int, ...]"
 _DTYPE_NAMES = {value: name for name, value in enums.DATA_TYPE.items()}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class MemoryDescriptor:
-    """A tensor's shape, dtype and layout.
+    """A tensor's shape, dtype and layout; equal where these are, and where it is the same blocked layout.
 
     strides: of each dim, in elements; None where oneDNN keeps a blocked layout (`blocked` then holds it) or may choose
     any layout.
@@ -36,6 +36,20 @@ class MemoryDescriptor:
     dtype: str
     strides: Shape | None
     blocked: Handle | None = None
+
+    @cached_property
+    def _key(self) -> tuple[object, ...]:
+        return self.shape, self.dtype, self.strides, self.blocked
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash(self._key)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, MemoryDescriptor) and self._key == other._key)
 
     @property
     def rank(self) -> int:

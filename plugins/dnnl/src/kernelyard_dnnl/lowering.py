@@ -58,8 +58,10 @@ class Lowering:
         self._constants = constants
         self.packed = packed
         self._tensors: dict[NodeEntry, Value] = {}
+        self._last_reads: dict[Buffer, int] = {}  # the last node that reads a tensor in the buffer
         self._makers: dict[Buffer, Node] = {}
         self._copies: dict[Buffer, list[tuple[Value, Value]]] = {}
+        self._copied_from: dict[Buffer, Buffer] = {}
         self._casts: dict[Buffer, tuple[Value, Value]] = {}
         self._last_use = _last_uses(graph)
         self._current = -1
@@ -79,10 +81,13 @@ class Lowering:
                         expected=", ".join(sorted(kinds)),
                     )
                 made = self._node(number, node)
-                result = self._tensors[number, 0] = self._lowered(made, lower)
+                result = self._lowered(made, lower)
                 self._makers[result.buffer] = made
             else:
-                self._tensors[number, 0] = self._leaf(node)
+                result = self._leaf(node)
+            self._tensors[number, 0] = result
+            last = max(self._last_reads.get(result.buffer, -1), self._last_use.get((number, 0), -1))
+            self._last_reads[result.buffer] = last
         self._current = GRAPH_OUTPUT
         return tuple(self._tensors[entry] for entry in self.graph.outputs)
 
@@ -106,7 +111,7 @@ class Lowering:
 
     def _leaf(self, node: JSONNode) -> Value:
         if node.kind == "constant":
-            return self.constant(self._constants[node.digest], node.digest)
+            return self.packed.plain(node.digest, lambda: self.constant(self._constants[node.digest], node.digest))
         (spec,) = node.outputs
         descriptor = dense(_at_least_rank_1(self._sizes.shape(spec.shape)), spec.dtype)
         return Value(Buffer(descriptor.nbytes, argument=node.index), descriptor)
@@ -141,6 +146,7 @@ class Lowering:
                 return copy.seen_as(descriptor)
         copy = self.copied(self._before_cast(value), descriptor)
         copies.append((value, copy))
+        self._copied_from[copy.buffer] = value.buffer
         return copy
 
     def _before_cast(self, value: Value) -> Value:
@@ -218,11 +224,7 @@ class Lowering:
         buffer = value.buffer
         if not buffer.is_planned or any(other.buffer is buffer for other in busy):
             return False
-        return all(
-            self._last_use.get(entry, -1) <= self._current
-            for entry, tensor in self._tensors.items()
-            if tensor.buffer is buffer
-        )
+        return self._last_reads.get(buffer, -1) <= self._current
 
     def last_maker(self, value: Value) -> Node | None:
         """Return the node of the last operation, where that made this tensor and nobody reads it but the node to
@@ -253,8 +255,9 @@ class Lowering:
             return
         written = arguments[DESTINATION].buffer
         self._copies.pop(written, None)
-        for buffer, copies in self._copies.items():
-            self._copies[buffer] = [pair for pair in copies if pair[1].buffer is not written]
+        original = self._copied_from.pop(written, None)
+        if original in self._copies:
+            self._copies[original] = [pair for pair in self._copies[original] if pair[1].buffer is not written]
         self.operations.append(Operation(code, arguments, written, self._label))
         if isinstance(code, Primitive) and self._begin is not None and not code.is_generated:
             self._begin(code.generate)

@@ -28,6 +28,14 @@ class PackedConstants:
         self._lock = threading.Lock()
         self._packed: dict[str, list[tuple[Value, Value]]] = {}
         self._derived: dict[str, Value] = {}
+        self._plain: dict[str, Value] = {}
+
+    def plain(self, key: str, make: Callable[[], Value]) -> Value:
+        """Return a constant as it came, made at first use."""
+        with self._lock:
+            if key not in self._plain:
+                self._plain[key] = make()
+            return self._plain[key]
 
     def pack(self, value: Value, descriptor: MemoryDescriptor) -> Value:
         """Return a constant in that layout, packed at first need.

@@ -148,7 +148,8 @@ class Primitive:
     @cached_property
     def source(self) -> MemoryDescriptor:
         """The layout of the first source."""
-        return self._layout("src_md")
+        asked = self._asked[0]
+        return asked if asked.strides is not None else self._layout("src_md")
 
     @cached_property
     def weights(self) -> MemoryDescriptor:
@@ -158,7 +159,15 @@ class Primitive:
     @cached_property
     def destination(self) -> MemoryDescriptor:
         """The layout of the destination."""
-        return self._layout("dst_md")
+        asked = self._asked[-1]
+        if asked.strides is None or any(isinstance(post_op, Depthwise) for post_op in self.recipe.post_ops):
+            return self._layout("dst_md")
+        return asked
+
+    @property
+    def _asked(self) -> list[MemoryDescriptor]:
+        # The first is that of the source, the last that of the result.
+        return [argument for argument in self.recipe.arguments if isinstance(argument, MemoryDescriptor)]
 
     @cached_property
     def depthwise_weights(self) -> MemoryDescriptor:
