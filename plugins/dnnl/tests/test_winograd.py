@@ -15,15 +15,15 @@ from kernelyard.runtime.abi.module import BindContext, BoundTensor
 from kernelyard.runtime.execute.call_table import CallTable
 from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl import _native
-from kernelyard_dnnl.primitives import winograd
+from kernelyard_dnnl.primitives import winograd_choice
 from kernelyard_dnnl.runtime import DnnlRuntime
-from kernelyard_llvm.winograd import algorithm
+from kernelyard_llvm.winograd import algorithm, choice
 from kernelyard_llvm.winograd.choice import padded
 from kernelyard_llvm.winograd.epilogue import BINARY, ELTWISE
 from kernelyard_llvm.winograd.kernel import BLOCK
 from kernelyard_llvm.winograd.record import MAX_OPERANDS
 
-if not winograd.vector_lanes():
+if not winograd_choice.vector_lanes():
     pytest.skip("no code of ours on this machine", allow_module_level=True)
 
 TILES = tuple(algorithm.PAIRS)
@@ -67,7 +67,7 @@ def implementation(ran):
 @pytest.fixture(params=TILES, ids=lambda m: f"{m}x{m}")
 def tile(request, monkeypatch):
     """Every convolution that may be done by tiles is, by tiles of this size."""
-    monkeypatch.setattr(winograd, "best_tile", lambda *_: request.param)
+    monkeypatch.setattr(choice, "best_tile", lambda *_: request.param)
     return request.param
 
 
@@ -90,7 +90,7 @@ def test_any_shape_and_padding(m, new_builder, convolution, threads, seed):
     builder = new_builder()
     result = conv(builder, builder.input(shape), weight, (shape[0], filters, *sizes), begin, end)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(winograd, "best_tile", lambda *_: m)
+        patch.setattr(choice, "best_tile", lambda *_: m)
         (actual,), ran = builder.run([result], x, threads=threads)
     assert implementation(ran) == f"winograd:{m}x{m}"
     assert error_of(actual, x, weight, begin, end) < ERROR[m]
@@ -100,9 +100,9 @@ def test_any_shape_and_padding(m, new_builder, convolution, threads, seed):
 @pytest.mark.parametrize("filters", [1, 8, 24, 40, 64, 72])
 def test_vectors_of_both_widths(lanes, filters, tile, monkeypatch, builder):
     """Processors with AVX2 have vectors of 8 floats, those with AVX-512 of 16."""
-    if lanes > winograd.vector_lanes():
+    if lanes > winograd_choice.vector_lanes():
         pytest.skip("this processor has no such vectors")
-    monkeypatch.setattr(winograd, "vector_lanes", lambda: lanes)
+    monkeypatch.setattr(winograd_choice, "vector_lanes", lambda: lanes)
     x, weight = numbers(0, 1, 20, 10, 11), numbers(1, filters, 20, 3, 3)
     result = conv(builder, builder.input(x.shape), weight, (1, filters, 10, 11))
     (actual,), ran = builder.run([result], x)
@@ -229,7 +229,7 @@ def test_sizes_that_are_known_late(tile, builder):
         runtime.get_function("dnnl_0")(data, actual)
         assert error_of(actual, data, weight) < ERROR[tile]
     places = algorithm.size_of_tile(tile) ** 2
-    columns = padded(20, winograd.vector_lanes())
+    columns = padded(20, winograd_choice.vector_lanes())
     assert runtime._plans.packed.info().nbytes == 4 * places * 6 * columns, "weights are transformed once for all sizes"
 
 
@@ -315,13 +315,13 @@ def test_the_large_one_gains(builder):
 @pytest.fixture
 def asked_anew():
     """What this machine can do is found out again, and once more afterwards."""
-    winograd.vector_lanes.cache_clear()
+    winograd_choice.vector_lanes.cache_clear()
     yield
-    winograd.vector_lanes.cache_clear()
+    winograd_choice.vector_lanes.cache_clear()
 
 
 def test_without_llvmlite(builder, monkeypatch, asked_anew):
-    monkeypatch.setattr(winograd, "find_spec", lambda name: None)
+    monkeypatch.setattr(winograd_choice, "find_spec", lambda name: None)
     assert is_direct(builder, large(builder), X)
 
 
@@ -333,7 +333,7 @@ def test_without_a_team(builder, monkeypatch, asked_anew):
 @pytest.mark.parametrize(("isa", "lanes"), [(0x01, 0), (0x07, 8), (0x1F, 8), (0x27, 16), (0x1EF, 16)], ids=str)
 def test_vectors_are_those_of_onednn(isa, lanes, monkeypatch, asked_anew):
     monkeypatch.setitem(_native.load_library()._functions, "dnnl_get_effective_cpu_isa", lambda: isa)
-    assert winograd.vector_lanes() == lanes
+    assert winograd_choice.vector_lanes() == lanes
 
 
 def test_weights_that_are_no_constants(builder):

@@ -42,8 +42,7 @@ class Binary(NamedTuple):
     operand: MemoryDescriptor
 
 
-@dataclass(frozen=True)
-class Depthwise:
+class Depthwise(NamedTuple):
     """Convolves each channel of the result so far with a window of 3 x 3 of its own, one pixel of zeros around it."""
 
     stride: int

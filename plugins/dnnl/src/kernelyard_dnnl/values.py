@@ -16,7 +16,7 @@ from kernelyard_dnnl.primitive import Primitive
 from kernelyard_dnnl.work import flops, layouts_of
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Buffer:
     """Memory that a plan knows by its role; compared by identity.
 
@@ -36,7 +36,7 @@ class Buffer:
         return self.argument is None and self.constant is None
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Value:
     """A tensor: a buffer, and how its bytes are read. Several values may see one buffer.
 
@@ -91,7 +91,7 @@ class Value:
         return np.lib.stride_tricks.as_strided(data[self.offset :], self.shape, strides, writeable=False)
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, repr=False)
 class Node:
     """A kernel of the graph at known shapes.
 
@@ -124,7 +124,7 @@ class Node:
         return f"{self.op} (node {self.number})"
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class Operation:
     """One execution of a primitive, or of code of ours; `arguments` by the library's argument numbers."""
 

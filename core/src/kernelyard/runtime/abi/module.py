@@ -72,7 +72,7 @@ class Part(NamedTuple):
     flops: int | None = None
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class BoundCall:
     """One call of a module's function over fixed memory.
 

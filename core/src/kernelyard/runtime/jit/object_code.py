@@ -60,7 +60,7 @@ class _Symbol(NamedTuple):
     value: int
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class _Object:
     """A parsed object; places: where its allocated sections begin in the memory."""
 

@@ -22,6 +22,7 @@ from kernelyard_dnnl.primitive_kind import Follows, MemoryOrder, PrimitiveKind, 
 from kernelyard_dnnl.primitives.depthwise import DIRECT, lower_with_pointwise
 from kernelyard_dnnl.primitives.post_ops import activations_of, execute
 from kernelyard_dnnl.primitives.window import padding_attributes
+from kernelyard_dnnl.primitives.winograd_choice import winograd_tile
 from kernelyard_dnnl.processor import has_half_wide_units
 from kernelyard_dnnl.values import Node, Value
 
@@ -175,14 +176,14 @@ PER_AXIS = ("strides", "padding_begin", "padding_end", "dilation")
 
 def lower_convolution(node: Node, graph: Lowering) -> Value:
     """Lower a conv node."""
-    # Imported here: patterns import this module, and none of them needs the generator of Winograd's kernels.
-    from kernelyard_dnnl.primitives.winograd import lower_winograd, winograd_tile
-
     trivial = _trivial_axes(node)
     if trivial:
         return graph.reshaped(lower_convolution(_without_axes(node, trivial, graph), graph), node.shape)
     tile = winograd_tile(node, graph)
     if tile is not None:
+        # Imported here: neither patterns nor most graphs need the generator of Winograd's kernels.
+        from kernelyard_dnnl.primitives.winograd import lower_winograd
+
         return lower_winograd(node, graph, tile)
     weight = _grouped(node.operands["weight"], node.attrs["groups"], graph)
     fused = lower_with_pointwise(node, graph, weight)

@@ -30,7 +30,7 @@ class Step(NamedTuple):
     operand: Value | None = None
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class Epilogue:
     """A chain of post-ops ready for a primitive: the ops, their operands, and the tensor that receives the result."""
 

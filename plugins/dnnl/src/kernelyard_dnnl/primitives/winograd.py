@@ -6,20 +6,18 @@ Node schema: that of conv; the attribute winograd (true where it is missing) all
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
-from importlib.util import find_spec
 
 from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl._native import load_library
 from kernelyard_dnnl.layout import MemoryDescriptor, channels_last
 from kernelyard_dnnl.lowering import DESTINATION, SOURCE, Lowering
 from kernelyard_dnnl.native_kernel import NativeKernel
+from kernelyard_dnnl.primitives import winograd_choice
 from kernelyard_dnnl.primitives.post_ops import Step, apply_steps, broadcast_operand, steps_of
 from kernelyard_dnnl.primitives.winograd_weights import packed_weights
 from kernelyard_dnnl.values import Node, Value
 from kernelyard_dnnl.work import WORTHWHILE_SECONDS
-from kernelyard_llvm.winograd.algorithm import WINDOW
-from kernelyard_llvm.winograd.choice import Shape, best_tile, seconds
+from kernelyard_llvm.winograd.choice import seconds
 from kernelyard_llvm.winograd.epilogue import BINARY, ELTWISE, Stage
 from kernelyard_llvm.winograd.kernel import Convolution, Layout, convolution_kernel
 from kernelyard_llvm.winograd.record import MAX_OPERANDS, Field
@@ -33,53 +31,11 @@ PLACES = {
     DESTINATION: Field.RESULT,
     **{enums.post_op_argument(number): Field.OPERANDS + number for number in range(MAX_OPERANDS)},
 }
-# Bits of `dnnl_cpu_isa_t`, by the floats in a vector of theirs, the most first.
-_ISA = {16: 0x27, 8: 0x07}
-
-
-@cache
-def vector_lanes() -> int:
-    """Floats in a vector, where code can be made for this machine: 16, 8, or 0 where it cannot.
-
-    Needed are vectors that oneDNN would use here, OpenMP by its GNU interface, and llvmlite.
-    """
-    library = load_library()
-    if library.team_functions is None or find_spec("llvmlite") is None:
-        return 0
-    isa = library.call("dnnl_get_effective_cpu_isa")
-    return next((lanes for lanes, bits in _ISA.items() if isa & bits == bits), 0)
-
-
-def winograd_tile(node: Node, graph: Lowering) -> int | None:
-    """m of the F(m x m, 3 x 3) that computes a conv node; None where it is to be computed directly."""
-    if not node.attrs.get("winograd", True) or not graph.native_kernels or not _is_possible(node):
-        return None
-    return best_tile(_shape(node), vector_lanes()) if vector_lanes() else None
-
-
-def _is_possible(node: Node) -> bool:
-    """Constant weights of 3 x 3 windows that move one pixel at a time, over images in float32."""
-    data, weight, attrs = node.operands["data"], node.operands["weight"], node.attrs
-    dtypes = {node.dtype, *(value.descriptor.dtype for value in node.operands.values())}
-    return (
-        weight.is_constant
-        and dtypes == {"float32"}
-        and weight.shape[2:] == (WINDOW, WINDOW)
-        and len(data.shape) == 4
-        and attrs["groups"] == 1
-        and all(step == 1 for step in (*attrs["strides"], *attrs["dilation"]))
-        and all(amount >= 0 for amount in (*node.sizes("padding_begin"), *node.sizes("padding_end")))
-    )
-
-
-def _shape(node: Node) -> Shape:
-    images, filters, height, width = node.shape
-    return Shape(images, height, width, node.operands["data"].shape[1], filters)
 
 
 def lower_winograd(node: Node, graph: Lowering, m: int) -> Value:
     """Lowers a conv node by F(m x m, 3 x 3)."""
-    lanes, shape = vector_lanes(), _shape(node)
+    lanes, shape = winograd_choice.vector_lanes(), winograd_choice.shape_of(node)
     data, weight = _with_channels_inside(node.operands["data"], graph), node.operands["weight"]
     layout = channels_last(node.shape, node.dtype)
     fused, after = _fused(steps_of(node))
