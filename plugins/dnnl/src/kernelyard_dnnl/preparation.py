@@ -49,13 +49,16 @@ class Preparation:
         self._waiting: SimpleQueue[Task | None] = SimpleQueue()
         self._begun: list[Task] = []
         self._threads: list[Thread] = []
+        self._max_threads: int | None = None  # asked of the system once for all that is begun together
 
     def begin(self, work: Callable[[], object]) -> Task:
         """Have something done until `finish` at the latest; calling what this returns waits for it alone."""
         task = Task(work)
         self._begun.append(task)
         self._waiting.put(task)
-        if len(self._threads) < min(processors(), MAX_THREADS) - 1:
+        if self._max_threads is None:
+            self._max_threads = min(processors(), MAX_THREADS) - 1
+        if len(self._threads) < self._max_threads:
             self._start_thread()
         return task
 
@@ -73,7 +76,7 @@ class Preparation:
             self._waiting.put(None)
         for thread in self._threads:
             thread.join()
-        begun, self._begun, self._threads = self._begun, [], []
+        begun, self._begun, self._threads, self._max_threads = self._begun, [], [], None
         for task in begun:
             if task.error is not None:
                 raise task.error

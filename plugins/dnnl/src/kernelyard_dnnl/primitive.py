@@ -12,7 +12,7 @@ from threading import Lock
 from typing import Any, NamedTuple, TypeAlias
 from weakref import WeakValueDictionary
 
-from kernelyard.runtime.api import LRU, CacheInfo
+from kernelyard.runtime.api import CacheInfo
 from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl._native import CACHED_PRIMITIVES, Handle, load_library
 from kernelyard_dnnl.layout import MemoryDescriptor, c_dims, from_native
@@ -203,39 +203,24 @@ class Primitive:
         return library.create("dnnl_memory_desc_clone", "dnnl_memory_desc_destroy", lent, owner=made)
 
 
-class PrimitiveCache:
-    """The primitives of this process: those that some plan uses, and those that were asked for last.
-
-    May be used from many threads.
-    """
-
-    def __init__(self, capacity: int) -> None:
-        self._in_use: WeakValueDictionary[tuple[Recipe, int], Primitive] = WeakValueDictionary()
-        self._last: LRU[tuple[Recipe, int], Primitive] = LRU(capacity)
-
-    def get_or_make(self, recipe: Recipe, threads: int, make: Callable[[Recipe, int], Primitive]) -> Primitive:
-        """Return the primitive of a recipe for so many threads. Raises: as `make`."""
-        key = recipe, threads
-
-        def find() -> Primitive:
-            found = self._in_use.get(key)
-            if found is None:
-                found = self._in_use[key] = make(recipe, threads)
-            return found
-
-        return self._last.get_or_make(key, find)
-
-    def info(self) -> CacheInfo:
-        """Return the counts so far; the entries are all that are alive."""
-        return self._last.info()._replace(entries=len(self._in_use))
+_in_use: WeakValueDictionary[tuple[Recipe, int], Primitive] = WeakValueDictionary()
 
 
-_primitives = PrimitiveCache(CACHED_PRIMITIVES)
+@lru_cache(maxsize=CACHED_PRIMITIVES)
+def _primitive(recipe: Recipe, threads: int) -> Primitive:
+    """Return a primitive that some plan uses, or that was asked for lately; else a new one. Raises: StatusError."""
+    found = _in_use.get((recipe, threads))
+    if found is None:
+        create = _created_reorder if recipe.kind == "reorder" else _created
+        found = _in_use[recipe, threads] = create(recipe, threads)
+    return found
 
 
 def primitives_info() -> CacheInfo:
-    """Return the counts of the primitives of this process; `capacity` are kept beside those in use."""
-    return _primitives.info()
+    """Return the counts of the primitives of this process: all that are alive; `capacity` are kept beside those in
+    use."""
+    hits, misses, capacity, _ = _primitive.cache_info()
+    return CacheInfo(hits, misses, len(_in_use), capacity or 0)
 
 
 def create_primitive(
@@ -249,7 +234,7 @@ def create_primitive(
     Raises: StatusError (status "unimplemented" where oneDNN has no implementation, "last_impl_reached" where it has no
     further one).
     """
-    return _primitives.get_or_make(Recipe(kind, arguments, post_ops, skipped), threads, _created)
+    return _primitive(Recipe(kind, arguments, post_ops, skipped), threads)
 
 
 def _created(recipe: Recipe, threads: int) -> Primitive:
@@ -268,7 +253,7 @@ def create_reorder(source: MemoryDescriptor, destination: MemoryDescriptor, *, t
 
     Raises: StatusError.
     """
-    return _primitives.get_or_make(Recipe("reorder", (source, destination)), threads, _created_reorder)
+    return _primitive(Recipe("reorder", (source, destination)), threads)
 
 
 def _created_reorder(recipe: Recipe, threads: int) -> Primitive:
