@@ -252,3 +252,24 @@ def test_a_first_run_finds_primitives_that_were_prepared(offloading):
     assert misses[0] == 1
     offloading.right(module, exe, n=7)
     assert (exe.cache_info()["dnnl: plans"].misses, exe.cache_info()["dnnl: primitives"].misses) == misses
+
+
+@pytest.mark.parametrize("is_deterministic", [False, True])
+def test_after_many_sizes_code_is_preferred_that_onednn_frees(is_deterministic):
+    """A deterministic program gives the same bits for the same sizes, whatever ran before: it keeps its choice."""
+    b = FunctionBuilder()
+    result = b.op("nn.relu", conv(b, b.input("x", (1, 8, H, W)), weights(16, 8, 3, 3)))
+    module = IRModule({"main": b.function(result)})
+    exe = ky.compile(module, backends=["dnnl"], target=ky.Target("cpu", deterministic=is_deterministic))
+    x = np.random.default_rng(0).standard_normal((1, 8, 20, 20)).astype(np.float32)
+    first = exe(x).numpy()
+    for width in range(4, 60):
+        exe(np.ones((1, 8, 9, width), np.float32))
+    again = exe(x).numpy()
+    assert_allclose(again, evaluate(module, {"x": x})[0])
+    (runtime,) = [each for each in exe.modules if each.kind == "dnnl"]
+    (kept,) = runtime._plans._kept.values()
+    latest = kept.get_or_make(list(kept)[-1], lambda: None)
+    assert any("brgconv" in name for _, name in latest.implementations) <= is_deterministic
+    if is_deterministic:
+        np.testing.assert_array_equal(again, first)

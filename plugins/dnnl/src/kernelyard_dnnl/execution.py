@@ -59,7 +59,12 @@ class GraphPlans:
         self._lock = threading.Lock()
 
     def plan(
-        self, graph: JSONGraph, values: Mapping[str, int], threads: int, max_plans: int = DEFAULT_MAX_PLANS
+        self,
+        graph: JSONGraph,
+        values: Mapping[str, int],
+        threads: int,
+        max_plans: int = DEFAULT_MAX_PLANS,
+        is_deterministic: bool = False,
     ) -> Plan:
         """Return the plan of a graph for these values of its symbolic dims; made once, and kept while it is in use and
         among the last `max_plans` of the graph.
@@ -71,7 +76,7 @@ class GraphPlans:
             if kept is None or kept.info().capacity < max_plans:
                 kept = self._kept[graph.symbol] = LRU(max_plans)
             key = (tuple(sorted(values.items())), threads)
-            return kept.get_or_make(key, lambda: self._made(graph, values, threads))
+            return kept.get_or_make(key, lambda: self._made(graph, values, threads, is_deterministic))
 
     def cache_info(self) -> dict[str, CacheInfo]:
         """Return the counts of plans, packed constants, and the primitives of the process."""
@@ -81,10 +86,10 @@ class GraphPlans:
             "dnnl: primitives": primitives_info(),
         }
 
-    def _made(self, graph: JSONGraph, values: Mapping[str, int], threads: int) -> Plan:
+    def _made(self, graph: JSONGraph, values: Mapping[str, int], threads: int, is_deterministic: bool) -> Plan:
         begin = self.packed.preparation.begin
         try:
-            is_one_of_many = self._kept[graph.symbol].info().misses > MANY_SIZES
+            is_one_of_many = not is_deterministic and self._kept[graph.symbol].info().misses > MANY_SIZES
             lowering = Lowering(
                 graph, values, self._constants, self.packed, threads, begin=begin, is_one_of_many=is_one_of_many
             )
@@ -97,9 +102,8 @@ class GraphPlans:
         self, graph: JSONGraph, args: Sequence[BoundTensor], values: Mapping[str, int], context: BindContext
     ) -> BoundCall:
         """Bind a graph to the addresses of its arguments. Raises: as `plan`."""
-        return _Binding(
-            load_library(), self.plan(graph, values, context.threads, context.max_plans), args, context
-        ).call()
+        plan = self.plan(graph, values, context.threads, context.max_plans, context.is_deterministic)
+        return _Binding(load_library(), plan, args, context).call()
 
 
 class _Binding:

@@ -95,7 +95,8 @@ class BindContext:
     """Resources that a module may use when it binds: threads, workspace memory, and the device.
 
     workspace(nbytes) -> address: 64-byte aligned, valid only while the bound call runs, shared with other calls.
-    max_plans: for how many sets of sizes a module may keep what it prepared for a function.
+    max_plans: for how many sets of sizes a module may keep what it prepared for a function. is_deterministic: whether
+    the same sizes are to give the same bits, whatever was bound before.
     device: None for the CPU; otherwise the addresses of arguments and workspace are the device's, and the last
     `num_outputs` arguments are what the function writes.
     """
@@ -105,6 +106,7 @@ class BindContext:
     device: DeviceDriver | None = None
     num_outputs: int = 0
     max_plans: int = DEFAULT_MAX_PLANS
+    is_deterministic: bool = False
 
 
 class RuntimeModule(ABC):

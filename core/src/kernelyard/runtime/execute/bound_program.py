@@ -121,7 +121,9 @@ class BoundProgram:
         self._executable = executable
         self._memory = (arena, scratch)  # what the steps' addresses lie in
         self._arrays = self._allocate(arena)
-        self._calls = self._bind_all(BindContext(threads, scratch, max_plans=executable.max_plans))
+        self._calls = self._bind_all(
+            BindContext(threads, scratch, max_plans=executable.max_plans, is_deterministic=executable.is_deterministic)
+        )
         self._table = self._make_table()
         inputs = self._make_inputs()
         self._moved = tuple((index, binding) for index, binding in inputs.items() if binding.rebinders)
