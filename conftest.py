@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.database import DirectoryBasedExampleDatabase
 
 GOLDEN = Path(__file__).parent / "tests" / "golden"
+SETTINGS = "_hypothesis_internal_use_settings"  # of a property test
 
 
 # Tests compile; what they are to find in a cache they put there.
@@ -19,13 +21,45 @@ os.environ["KERNELYARD_CACHE_MB"] = "0"
 os.environ["KERNELYARD_PLUGIN_TRIAL"] = "0"
 # Programs for the emulator need no code for GPUs; tests of that name what they compile for.
 os.environ["KERNELYARD_CUDA_ARCHS"] = ""
-# No test depends on how busy the machine is.
-settings.register_profile("kernelyard", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# No test depends on how busy the machine is, nor on chance: property tests see the same examples in every run.
+settings.register_profile("kernelyard", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("kernelyard")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write golden files instead of comparing with them")
+    parser.addoption(
+        "--campaign", type=int, metavar="N", help="run property tests alone, with N times the examples, at random"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """In a campaign, keep the property tests, and give them their examples."""
+    factor = config.getoption("--campaign")
+    if not factor:
+        return
+    chosen = [item for item in items if _is_property_test(item)]
+    config.hook.pytest_deselected(items=[item for item in items if not _is_property_test(item)])
+    items[:] = chosen
+    # A test that is parametrized is several items and one function. Hypothesis has no public name for this.
+    for function in {item.function for item in chosen if isinstance(item, pytest.Function)}:
+        given: settings | None = getattr(function, SETTINGS, None)
+        if given is not None:
+            examples = DirectoryBasedExampleDatabase(Path(__file__).parent / ".hypothesis" / "examples")
+            more = settings(given, max_examples=factor * given.max_examples, derandomize=False, database=examples)
+            setattr(function, SETTINGS, settings(more, print_blob=True))
+
+
+def _is_property_test(item: pytest.Item) -> bool:
+    if not isinstance(item, pytest.Function):
+        return False
+    return getattr(item.obj, "is_hypothesis_test", False) or "campaign" in item.fixturenames
+
+
+@pytest.fixture
+def campaign(request: pytest.FixtureRequest) -> int | None:
+    """N of `--campaign N`, for tests that define a property inside: how many times the examples; None outside."""
+    return request.config.getoption("--campaign")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -5,6 +5,8 @@ A failing graph is made as small as it goes, and printed as a module.
 
 from __future__ import annotations
 
+from random import getrandbits
+
 import numpy as np
 import pytest
 from fused_graphs import fused_graphs
@@ -15,9 +17,8 @@ import kernelyard as ky
 
 BATCHES, EXAMPLES = 8, 260
 MACHINES = (None, None, "x86-64-v3", "x86-64")  # in turn; None: this one
-# The same graphs in every run.
+# The same graphs in every run but a campaign.
 SETTINGS = settings(
-    max_examples=EXAMPLES,
     deadline=None,
     database=None,
     phases=(Phase.generate, Phase.shrink),
@@ -26,13 +27,15 @@ SETTINGS = settings(
 
 
 @pytest.mark.parametrize("batch", range(BATCHES))
-def test_random_graphs(batch: int) -> None:
+def test_random_graphs(batch: int, campaign: int | None) -> None:
     target = ky.Target("cpu", mcpu=MACHINES[batch % len(MACHINES)])
     seen: list[int] = []  # how many kernels each graph became
     together: list[int] = []  # how many of them have several results
 
-    @seed(batch)
-    @SETTINGS
+    examples = EXAMPLES * (campaign or 1)
+
+    @seed(getrandbits(64) if campaign else batch)
+    @settings(SETTINGS, max_examples=examples)
     @given(fused_graphs())
     def check(graph: FusedGraph) -> None:
         exe = ky.compile(graph.module, target=target, backends=[], strict=True)
@@ -44,6 +47,6 @@ def test_random_graphs(batch: int) -> None:
             graph.check(number, [np.asarray(result) for result in results])
 
     check()
-    assert len(seen) >= EXAMPLES * 0.98
+    assert len(seen) >= examples * 0.98
     assert sum(seen) > 1.5 * len(seen)  # kernels: graphs are not trivial
     assert sum(map(bool, together)) > 0.05 * len(seen)  # kernels of several results are not rare

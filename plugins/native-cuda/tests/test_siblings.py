@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import getrandbits
 from typing import Any
 
 import numpy as np
@@ -66,10 +67,10 @@ def test_several_results_of_one_launch(emulator, build: Callable[[FunctionBuilde
             np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
 
 
-def test_random_graphs(emulator):
-    @seed(7)
+def test_random_graphs(emulator, campaign):
+    @seed(getrandbits(64) if campaign else 7)
     @settings(
-        max_examples=25,
+        max_examples=25 * (campaign or 1),
         deadline=None,
         database=None,
         phases=(Phase.generate,),
