@@ -13,6 +13,7 @@ from small_models import convolution, feeds_of, perceptron
 import kernelyard as ky
 from kernelyard.ir import FunctionBuilder, IRModule
 from kernelyard.runtime import load
+from kernelyard.runtime.abi import threads
 from kernelyard.runtime.abi.module import BindContext
 from kernelyard.runtime.export.tables import write_tables
 from kernelyard.testing import assert_offloaded
@@ -20,6 +21,12 @@ from kernelyard.testing import assert_offloaded
 BACKENDS = pytest.mark.parametrize("backends", [[], ["dnnl"]], ids=["native-cpu", "dnnl"])
 TARGET = ky.Target("cpu", deterministic=True)
 THREADS = (1, 2, 3, 4)
+
+
+@pytest.fixture(autouse=True)
+def _four_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run has no more threads than there are processors: here there are enough for all."""
+    monkeypatch.setattr(threads, "processors", lambda: max(THREADS))
 
 
 def long_sums() -> IRModule:
@@ -51,8 +58,8 @@ def test_bits_do_not_depend_on_threads_callers_or_where_feeds_lie(backends: list
         if backends:
             assert_offloaded(exe, "dnnl")
         found = set()
-        for threads in THREADS:
-            exe.threads = threads
+        for count in THREADS:
+            exe.threads = count
             for feeds in all_feeds:
                 with ThreadPoolExecutor(3) as pool:
                     runs = list(pool.map(lambda _: exe.run(feeds), range(3)))  # noqa: B023  done before feeds change

@@ -80,3 +80,14 @@ def test_the_environment_says_how_many_threads(
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", text)
     assert threads.default_threads() == expected
+
+
+@pytest.mark.parametrize(
+    ("environment", "wanted", "expected"), [("", 3, 3), ("", 8, 4), ("2", None, 2), ("9", None, 4), ("", None, 4)]
+)
+def test_a_run_has_no_more_threads_than_processors(
+    groups: Path, monkeypatch: pytest.MonkeyPatch, environment: str, wanted: int | None, expected: int
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", environment)
+    write(groups, {"own": "0::/", "cgroup/cpu.max": "400000 100000"})
+    assert threads.threads_of_a_run(wanted) == expected

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from kernelyard import dims, errors
+from kernelyard.runtime.abi import threads
 from kernelyard.runtime.abi.module import RuntimeModule
 from kernelyard.runtime.device.device import cpu, cuda
 from kernelyard.runtime.execute import bound_program as bound_programs
@@ -350,6 +351,18 @@ def test_threads_are_an_option(make_executable, monkeypatch):
     executable.run({"x": feed(1)})
     with pytest.raises(errors.ExecutionError):
         executable.threads = 0
+
+
+@pytest.mark.parametrize(("wanted", "expected"), [(1, 1), (2, 2), (5, 2)])
+def test_modules_are_bound_for_no_more_threads_than_processors(make_executable, monkeypatch, wanted, expected):
+    monkeypatch.setattr(threads, "processors", lambda: 2)
+    executable = make_executable(threads=wanted)
+    (module,) = executable.modules
+    given = []
+    bind = module.bind
+    monkeypatch.setattr(module, "bind", lambda *args: given.append(args[-1].threads) or bind(*args))
+    executable.run({"x": feed(1)})
+    assert set(given) == {expected}
 
 
 def test_several_entry_functions(executable):

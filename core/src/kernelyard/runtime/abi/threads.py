@@ -24,6 +24,15 @@ def default_threads() -> int:
     return processors()
 
 
+def threads_of_a_run(wanted: int | None = None) -> int:
+    """Return how many threads a run divides its work among: `wanted`, else the default; no more than processors.
+
+    Parts without a processor of their own would wait for one: with two processors, a library that cuts a matrix product
+    for four threads takes up to half as long again, as its parts are smaller and come in turns.
+    """
+    return min(wanted or default_threads(), processors())
+
+
 def processors() -> int:
     """Count the processors that this process may use: its affinity, limited by its container's quota, rounded up."""
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -145,7 +145,10 @@ class Executable:
 
     @property
     def threads(self) -> int:
-        """The number of threads that a run may use; a change takes effect with the next run."""
+        """The most threads that a run may use; a change takes effect with the next run.
+
+        A run uses no more than the process has processors.
+        """
         return self._threads or default_threads()
 
     @threads.setter

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 import numpy as np
 
 from kernelyard.errors import DeviceError, ExecutionError
-from kernelyard.runtime.abi.threads import processors
+from kernelyard.runtime.abi.threads import processors, threads_of_a_run
 from kernelyard.runtime.device.device import Device
 from kernelyard.runtime.device.tensor import Tensor
 from kernelyard.runtime.execute.bound_program import BoundProgram, StepHook, idle_results
@@ -74,6 +74,8 @@ class VirtualMachine:
     function. Calls from many threads run at the same time, each on memory of its own: as many as `contexts` (the
     processors, unless said otherwise); more wait.
 
+    threads: of one call, at most (None: `executable.threads`); a machine with fewer processors has so many.
+
     Example:
         vm = VirtualMachine(exe)
         y = vm["main"](x)
@@ -95,7 +97,7 @@ class VirtualMachine:
                 f"a program compiled for {executable.target} cannot run on {self.device}", expected=executable.target
             )
         self.driver = self.device.open()
-        self.threads = threads or executable.threads
+        self.threads = threads_of_a_run(threads or executable.threads)
         if contexts is not None and contexts < 1:
             raise ExecutionError("a virtual machine needs at least one execution context", found=contexts)
         self.constants: DeviceConstants | None = None  # on a device

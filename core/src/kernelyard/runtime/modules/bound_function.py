@@ -13,7 +13,7 @@ from kernelyard.runtime.abi import memory
 from kernelyard.runtime.abi.module import BindContext, BoundCall, BoundTensor, RuntimeModule
 from kernelyard.runtime.abi.solve_symbols import solve_symbols
 from kernelyard.runtime.abi.spec import Signature
-from kernelyard.runtime.abi.threads import default_threads
+from kernelyard.runtime.abi.threads import threads_of_a_run
 from kernelyard.runtime.device.tensor import as_array
 from kernelyard.runtime.execute.call_table import CallTable
 from kernelyard.runtime.execute.step_errors import StepLabel
@@ -69,7 +69,7 @@ class BoundFunction:
         specs = self._signature.tensors
         buffers = [memory.aligned_empty(spec.evaluate(values), spec.dtype) for spec in specs]
         args = [BoundTensor(memory.address_of(b), b.shape, spec.dtype) for b, spec in zip(buffers, specs, strict=True)]
-        context = BindContext(default_threads(), memory.Workspace())
+        context = BindContext(threads_of_a_run(), memory.Workspace())
         call = self._module.bind(self._symbol, args, values, context)
         call.keep.append(context)  # the workspace lives as long as the call
         return CallTable(call.steps, [StepLabel(self._symbol, self._module.kind)] * len(call.steps)), buffers, call
