@@ -61,6 +61,19 @@ def test_conditions_are_decided_by_ranges():
     assert simplify(undecided) == undecided
 
 
+def test_a_product_falls_only_where_its_other_factors_are_not_negative():
+    """j grows, and (2 - j) // 2 becomes negative: the last j proves nothing."""
+    expr = (j + DimValue(N)) * ((2 - j) // 2)
+    for chosen in (select(expr > 3, expr + i, expr), select(index(8) > j * (2 - i // 2 - j), i, k)):
+        for size in range(1, 6):
+            assert values(Simplifier({"i": 4, "j": 8, "k": N})(chosen), size) == values(chosen, size)
+
+
+def test_the_quotient_of_an_axis_is_bounded_with_it():
+    simplify = Simplifier({"i": 4, "j": 8, "k": N})
+    assert simplify(select(j + j // 2 < 11, i, k)) == i
+
+
 def test_float_identities_keep_every_bit():
     x = Buffer("x", (4,), "float32")
     simplify = Simplifier({"i": 4})

@@ -6,7 +6,7 @@ Only arithmetic on axes, dims and literals is one: it cannot overflow, where loa
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import reduce
 
 from kernelyard import dims
@@ -165,26 +165,51 @@ class IndexAlgebra:
         return all(c >= 0 and all(self._is_nonnegative_atom(atom) for atom in m) for m, c in terms)
 
     def _falling_axes(self, dim: SymbolicDim) -> list[str]:
-        """Axes in which the polynomial falls, by the signs of its terms: these take their last value."""
+        """Axes in which the polynomial falls: these take their last value."""
         names = [
             atom.name[len(_AXIS) :]
             for monomial, coefficient in dim.terms
             for atom in monomial
             if coefficient < 0 and isinstance(atom, dims.Symbol) and atom.name.startswith(_AXIS)
         ]
-        rising = {
-            atom.name[len(_AXIS) :]
-            for monomial, coefficient in dim.terms
-            for atom in monomial
-            if coefficient > 0 and isinstance(atom, dims.Symbol) and atom.name.startswith(_AXIS)
-        }
-        return [name for name in dict.fromkeys(names) if name not in rising and name in self.extents]
+        return [name for name in dict.fromkeys(names) if name in self.extents and self._slope(dim, name) == -1]
+
+    def _slope(self, dim: Dim, axis: str) -> int | None:
+        """Return 1 if a polynomial never falls as an axis grows, -1 if it never rises, 0 without the axis, else None."""
+        if isinstance(dim, int):
+            return 0
+        return _common_slope(self._slope_of_term(*term, axis) for term in dim.terms)
+
+    def _slope_of_term(self, monomial: dims.Monomial, coefficient: int, axis: str) -> int | None:
+        slopes = [self._slope_of_atom(atom, axis) for atom in monomial]
+        slope = _common_slope(slopes)
+        if not slope:
+            return slope
+        # A product goes where its factors go only if the other factors are not negative.
+        is_product = len(monomial) > 1
+        if is_product and not all(self._is_nonnegative_atom(atom) for atom in monomial):
+            return None
+        return slope if coefficient > 0 else -slope
+
+    def _slope_of_atom(self, atom: dims.Atom, axis: str) -> int | None:
+        if isinstance(atom, dims.Symbol):  # a remainder is not negative, whatever the axes in it are
+            return int(atom.name == _AXIS + axis)
+        left, right = self._slope(atom.left, axis), self._slope(atom.right, axis)
+        if atom.name in ("min", "max") or left == right == 0:
+            return _common_slope((left, right))
+        return left if atom.name == "floordiv" and right == 0 else None
 
     def _is_nonnegative_atom(self, atom: dims.Atom) -> bool:
         if isinstance(atom, dims.Symbol):
             return True  # sizes, axes, and remainders by divisors that are sizes
         parts = (self.is_nonnegative(atom.left), self.is_nonnegative(atom.right))
         return any(parts) if atom.name == "max" else all(parts)
+
+
+def _common_slope(slopes: Iterable[int | None]) -> int | None:
+    """Return the direction in which all go that go anywhere; None where they differ or one is not known."""
+    directions = {slope for slope in slopes if slope != 0}
+    return directions.pop() if len(directions) == 1 else None if directions else 0
 
 
 def _is_internal_name(name: str) -> bool:
