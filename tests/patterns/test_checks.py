@@ -125,7 +125,7 @@ def test_what_is_one_call_is_right_as_one_call(data: st.DataObject) -> None:
     batch = dims.evaluate(gemm.batch, {})
     lhs = np.broadcast_to(x.reshape(-1, gemm.rows, gemm.inner), (batch, gemm.rows, gemm.inner))  # pyright: ignore
     result = lhs @ w.reshape(batch, gemm.inner, gemm.columns)  # pyright: ignore
-    np.testing.assert_allclose(result.reshape(np.matmul(x, w).shape), np.matmul(x, w), rtol=1e-5)
+    np.testing.assert_allclose(result.reshape(np.matmul(x, w).shape), np.matmul(x, w), rtol=1e-5, atol=1e-5)
 
 
 SCENARIOS = {
