@@ -167,4 +167,4 @@ BATCHES = 2
 
 @pytest.mark.parametrize("batch", range(BATCHES))
 def test_every_module_can_be_imported_alone(batch: int) -> None:
-    fresh(ALONE, *modules()[batch::BATCHES], timeout=120)
+    fresh(ALONE, *modules()[batch::BATCHES], timeout=600)

@@ -10,6 +10,7 @@ import pytest
 from kernelyard import errors
 from kernelyard.runtime.abi.module import NativeCall
 from kernelyard.runtime.execute import call_table
+from kernelyard.runtime.execute.call_limit import CallLimit, Cancellation
 from kernelyard.runtime.execute.call_table import CallTable
 from kernelyard.runtime.execute.step_errors import StepLabel
 
@@ -21,6 +22,7 @@ def runner(request, monkeypatch):
     """Both ways to walk a table."""
     if request.param == "ctypes":
         monkeypatch.setattr(call_table, "table_walker", lambda: call_table._walk_with_ctypes)
+        monkeypatch.setattr(call_table, "limited_table_walker", lambda: call_table._walk_with_ctypes)
         monkeypatch.setattr(call_table, "table_timer", lambda: call_table._time_with_ctypes)
     else:
         assert call_table.table_walker() is not call_table._walk_with_ctypes
@@ -48,6 +50,41 @@ def test_arguments_arrive(runner, native):
     assert native.calls == [(1, 2, 0, 4), ((1 << 64) - 1, None, 0, 1 << 63)]
 
 
+@pytest.mark.parametrize("python", [None, 1, 2])
+def test_a_cancelled_table_ends_between_two_steps(runner, native, python):
+    cancellation = Cancellation()
+
+    def cancel(*args):
+        cancellation.cancel()
+        native.calls.append("cancelled")
+        return 0
+
+    cancelling = PROTOTYPE(cancel)
+    steps = [NativeCall(native.address)] * 2 + [NativeCall(ctypes.cast(cancelling, ctypes.c_void_p).value)]
+    steps += [NativeCall(native.address), lambda: native.calls.append("python")]
+    if python is not None:
+        steps[python] = cancel
+    with pytest.raises(errors.CallCancelledError):
+        CallTable(steps).run(CallLimit(60, cancellation))
+    assert len(native.calls) == (3 if python is None else python + 1)
+    assert native.calls[-1] == "cancelled"
+
+
+def test_a_late_table_ends_between_two_steps(runner, native):
+    sleeping = PROTOTYPE(lambda *args: native.calls.append("slept") or time.sleep(0.06) or 0)
+    steps = [NativeCall(ctypes.cast(sleeping, ctypes.c_void_p).value), NativeCall(native.address)]
+    with pytest.raises(errors.CallTimeoutError, match=r"at most 0.05 s"):
+        CallTable(steps).run(CallLimit(0.05))
+    assert native.calls == ["slept"]
+    CallTable(steps).run(CallLimit(60))
+    assert len(native.calls) == 3
+
+
+def test_a_jump_without_end_is_ended(runner):
+    with pytest.raises(errors.CallTimeoutError):
+        CallTable([NativeCall(0, n=0)]).run(CallLimit(0.01))
+
+
 def test_python_steps_run_in_between(runner, native):
     order = native.calls
     steps = [NativeCall(native.address, 1), lambda: order.append("python"), NativeCall(native.address, 2)]
@@ -58,7 +95,9 @@ def test_python_steps_run_in_between(runner, native):
     assert not table.is_native
 
 
-@pytest.mark.parametrize("run", [CallTable.run_timed, lambda table: table.run()])
+@pytest.mark.parametrize(
+    "run", [CallTable.run_timed, lambda table: table.run(), lambda table: table.run(CallLimit(60))]
+)
 @pytest.mark.parametrize("failing", [0, 1, 3, 4])
 @pytest.mark.parametrize("status", [1, -7, -(1 << 31), (1 << 31) - 1])
 def test_the_failing_step_is_named_and_the_rest_not_run(runner, native, failing, status, run):

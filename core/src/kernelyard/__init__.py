@@ -27,6 +27,7 @@ _HOME = {
     "get_default_pipeline": "kernelyard.driver.choose_pipeline",
     "load": "kernelyard.runtime.artifact.loader",
     "IRModule": "kernelyard.ir",
+    "Cancellation": "kernelyard.runtime.execute.call_limit",
     "VirtualMachine": "kernelyard.runtime.execute.virtual_machine",
     "Executable": "kernelyard.runtime.execute.executable",
     "Report": "kernelyard.runtime.report",
@@ -54,6 +55,7 @@ _SUBPACKAGES = (
 _OF_OTHER_DISTRIBUTIONS = ("nn", "testing")  # each comes with a distribution named after it
 
 __all__ = [
+    "Cancellation",
     "Executable",
     "IRModule",
     "Report",
@@ -85,6 +87,7 @@ if TYPE_CHECKING:
     from kernelyard.runtime.device.device import device as device
     from kernelyard.runtime.device.device import devices as devices
     from kernelyard.runtime.device.tensor import Tensor as Tensor
+    from kernelyard.runtime.execute.call_limit import Cancellation as Cancellation
     from kernelyard.runtime.execute.executable import Executable as Executable
     from kernelyard.runtime.execute.virtual_machine import VirtualMachine as VirtualMachine
     from kernelyard.runtime.report import Report as Report

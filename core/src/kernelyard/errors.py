@@ -275,6 +275,24 @@ class NoImplementationError(ExecutionError):
     code = "KY505"
 
 
+class OutputError(ExecutionError):
+    """An array given for an output does not fit it."""
+
+    code = "KY506"
+
+
+class CallTimeoutError(ExecutionError, TimeoutError):
+    """A call took longer than its time limit; a TimeoutError too."""
+
+    code = "KY507"
+
+
+class CallCancelledError(ExecutionError):
+    """A call was cancelled from another thread."""
+
+    code = "KY508"
+
+
 class DeviceError(ExecutionError):
     """The device does not exist here, or cannot run this program."""
 

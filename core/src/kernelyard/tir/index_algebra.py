@@ -175,7 +175,7 @@ class IndexAlgebra:
         return [name for name in dict.fromkeys(names) if name in self.extents and self._slope(dim, name) == -1]
 
     def _slope(self, dim: Dim, axis: str) -> int | None:
-        """Return 1 where a polynomial never falls as an axis grows, -1 where it never rises, 0 without it; else None."""
+        """Return 1 where it never falls as an axis grows, -1 where it never rises, 0 without the axis; else None."""
         if isinstance(dim, int):
             return 0
         return _common_slope(self._slope_of_term(*term, axis) for term in dim.terms)

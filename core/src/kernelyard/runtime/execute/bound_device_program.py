@@ -21,7 +21,7 @@ from kernelyard.runtime.abi.module import DEFAULT_MAX_PLANS, BindContext, BoundC
 from kernelyard.runtime.device.array import AnyArray, DeviceArray, write
 from kernelyard.runtime.device.driver import DeviceDriver, DeviceMemory, DeviceWorkspace
 from kernelyard.runtime.device.tensor import Tensor
-from kernelyard.runtime.execute.bound_program import REBIND_BYTES, StepHook
+from kernelyard.runtime.execute.bound_program import REBIND_BYTES, Outputs, StepHook
 from kernelyard.runtime.execute.call_table import CallTable
 from kernelyard.runtime.execute.device_graph import CapturedProgram
 from kernelyard.runtime.execute.execution_context import MIN_ARENA_NBYTES, ExecutionContext
@@ -31,6 +31,7 @@ from kernelyard.runtime.program.execution_plan import ExecutionPlan
 from kernelyard.runtime.program.program import Step
 
 if TYPE_CHECKING:
+    from kernelyard.runtime.execute.call_limit import CallLimit
     from kernelyard.runtime.execute.executable import Executable
 
 
@@ -272,8 +273,10 @@ class BoundDeviceProgram:
             arrays.append(array)
         return self.run(arrays)
 
-    def run(self, arrays: Sequence[AnyArray]) -> list[DeviceArray]:
-        """See `AnyBoundProgram.run`."""
+    def run(
+        self, arrays: Sequence[AnyArray], limit: CallLimit | None = None, outputs: Outputs = ()
+    ) -> list[DeviceArray]:
+        """See `AnyBoundProgram.run`; once the device has its work, no limit ends it."""
         self._fill(arrays)
         self._whole.run(tuple(binding.address for _, binding in self._bindings))
         results = self._copies()

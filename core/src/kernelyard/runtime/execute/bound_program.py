@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -26,12 +26,15 @@ from kernelyard.runtime.program.program import Step
 
 if TYPE_CHECKING:
     from kernelyard.runtime.device.array import AnyArray
+    from kernelyard.runtime.execute.call_limit import CallLimit
     from kernelyard.runtime.execute.executable import Executable
 
 # From this size on a tensor moves by telling the steps its address; below, copying it is quicker.
 REBIND_BYTES = 1 << 14
 
 Rebinder = Callable[[int], None]
+Outputs: TypeAlias = "Sequence[np.ndarray | None]"
+"""Arrays that callers gave for results; none where all results are made here."""
 _RESULTS = ResultMemory()
 
 
@@ -49,6 +52,17 @@ class StepHook(NamedTuple):
     decide: Callable[[Step, Callable[[], None], Sequence[np.ndarray], Sequence[np.ndarray]], None]
     reads: bool = True
 
+    def within(self, limit: CallLimit) -> StepHook:
+        """Return a hook that looks at a limit before each step."""
+
+        def decide(
+            step: Step, run: Callable[[], None], inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]
+        ) -> None:
+            limit.check()
+            self.decide(step, run, inputs, outputs)
+
+        return StepHook(decide, self.reads)
+
 
 class AnyBoundProgram(Protocol):
     """A plan bound to memory, on whatever device."""
@@ -58,8 +72,12 @@ class AnyBoundProgram(Protocol):
         """`try_fast_path(*values)`: the results, or None where a value is no array of the very shape and dtype."""
         ...
 
-    def run(self, arrays: Sequence[Any]) -> Sequence[AnyArray]:
-        """Results for arrays whose shapes are the plan's and whose dtypes are the inputs'."""
+    def run(self, arrays: Sequence[Any], limit: CallLimit | None = None, outputs: Outputs = ()) -> Sequence[AnyArray]:
+        """Results for arrays whose shapes are the plan's and whose dtypes are the inputs'.
+
+        limit: what ends it early. outputs: for each result an array of its shape and dtype to write it to, or None; on
+        devices they are left alone.
+        """
         ...
 
     def run_stepwise(self, arrays: Sequence[Any], hook: StepHook) -> Sequence[AnyArray]:
@@ -101,11 +119,24 @@ class IOBinding:
         self._move(self._home)
         self.buffer[...] = array
 
-    def fresh(self) -> np.ndarray:
-        """Return an array of the caller's that the steps will write."""
-        array = _RESULTS.empty(self._shape, self._dtype)
-        self._move(memory.address_of(array))
+    def receive(self, given: np.ndarray | None) -> np.ndarray | None:
+        """Return the array that the steps will write, `given` or a new one; None where `copy` is to follow."""
+        if not self.rebinders:
+            return None
+        array = _RESULTS.empty(self._shape, self._dtype) if given is None else given
+        address = memory.address_of(array)
+        if address % REBIND_ALIGNMENT:
+            self.reset()
+            return None
+        self._move(address)
         return array
+
+    def copy(self, given: np.ndarray | None) -> np.ndarray:
+        """Return the buffer's content, in `given` or in a new array."""
+        if given is None:
+            return self.buffer.copy()
+        given[...] = self.buffer
+        return given
 
 
 class BoundProgram:
@@ -256,20 +287,23 @@ class BoundProgram:
                 return None
         return self.run(values)
 
-    def run(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Results for arrays whose shapes are the plan's and whose dtypes are the inputs'."""
+    def run(
+        self, arrays: Sequence[np.ndarray], limit: CallLimit | None = None, outputs: Outputs = ()
+    ) -> list[np.ndarray]:
+        """See `AnyBoundProgram.run`."""
         for index, buffer in self._copied:
             buffer[...] = arrays[index]
         for index, binding in self._moved:
             binding.fill(arrays[index])
-        if self._copies_results:
-            self._table.run()
+        if self._copies_results and not outputs:
+            self._table.run(limit)
             return self._copies()
-        fresh = [binding.fresh() if binding.rebinders else None for binding in self._results]
-        self._table.run()
+        outputs = outputs or (None,) * len(self._results)
+        received = [binding.receive(given) for binding, given in zip(self._results, outputs, strict=True)]
+        self._table.run(limit)
         return [
-            binding.buffer.copy() if moved is None else moved
-            for moved, binding in zip(fresh, self._results, strict=True)
+            binding.copy(given) if moved is None else moved
+            for moved, binding, given in zip(received, self._results, outputs, strict=True)
         ]
 
     def _copies(self) -> list[np.ndarray]:

@@ -20,11 +20,13 @@ from kernelyard.runtime.abi.spec import TensorSpec
 from kernelyard.runtime.execute.program_runner import ProgramRunner
 from kernelyard.runtime.lru import LRU, CacheInfo, sum_infos
 from kernelyard.runtime.program import vm_function as bytecode
-from kernelyard.runtime.program.execution_plan import Shapes
+from kernelyard.runtime.program.execution_plan import NOTHING, Shapes
 from kernelyard.runtime.program.flatten_control_flow import flatten_control_flow
 from kernelyard.runtime.program.vm_function import Closure, ClosureSpec, Instruction, VMFunction
 
 if TYPE_CHECKING:
+    from kernelyard.runtime.execute.bound_program import Outputs
+    from kernelyard.runtime.execute.call_limit import CallLimit
     from kernelyard.runtime.execute.virtual_machine import VirtualMachine
 
 MAX_DEPTH = 100
@@ -112,24 +114,27 @@ class BytecodeInterpreter:
         """Run the function as one program, where that ran before on such values; None, with nothing done, else."""
         return self._whole.try_fast_path(values) if self._whole else None
 
-    def run(self, arrays: Arrays) -> Arrays:
-        """Return the results, which are the caller's own, for arrays of the inputs' dtypes."""
+    def run(
+        self, arrays: Arrays, symbols: Symbols = NOTHING, limit: CallLimit | None = None, outputs: Outputs = ()
+    ) -> Arrays:
+        """Return the results, which are the caller's own, for arrays of the inputs' dtypes; see `ProgramRunner.run`."""
         whole = self._whole
         arrays = self._near(arrays)
         if whole and self._fits_whole(whole, arrays):
-            return whole.run(arrays)
+            return whole.run(arrays, symbols, limit, outputs)
         handed_on = {id(array) for array in (*arrays, *self._constants)}
         own: list[Any] = []
-        for array in self._near(self.carry_out(arrays, {}, 0)):
+        for array in self._near(self.carry_out(arrays, symbols, 0, limit)):
             # Callers may write to a result: it is neither a feed, nor a constant, nor another result.
             own.append(array.copy() if id(array) in handed_on else array)
             handed_on.add(id(array))
         return own
 
-    def carry_out(self, arrays: Arrays, symbols: Symbols, depth: int) -> Arrays:
+    def carry_out(self, arrays: Arrays, symbols: Symbols, depth: int, limit: CallLimit | None = None) -> Arrays:
         """Run on inputs and the sizes that the caller knows, of which the function sees those that it shares.
 
-        Raises: ExecutionError when functions call each other without end, and what blocks raise.
+        limit: looked at before each instruction. Raises: ExecutionError when functions call each other without end, and
+        what blocks raise.
         """
         if depth > MAX_DEPTH:
             raise ExecutionError(
@@ -137,13 +142,15 @@ class BytecodeInterpreter:
                 where=self._vm_function.name,
                 expected=f"at most {MAX_DEPTH} calls",
             )
-        frame = self._frame(arrays, symbols)
+        frame = self._frame(arrays, symbols, limit)
         values, instructions, readers, position = frame.values, self._vm_function.code, self._readers, 0
         while True:
             instruction, inputs = instructions[position], readers[position](values)
             position += 1
+            if limit is not None:
+                limit.check()
             if instruction.name == bytecode.RUN:
-                frame.write(instruction, self._blocks[instruction.target].run(inputs, frame.symbols))
+                frame.write(instruction, self._blocks[instruction.target].run(inputs, frame.symbols, limit))
             elif instruction.name == bytecode.BIND:
                 self._bind(instruction.inputs, inputs, frame)
             elif instruction.name == bytecode.RETURN:
@@ -159,11 +166,12 @@ class BytecodeInterpreter:
             else:
                 frame.write(instruction, self._outputs(instruction, inputs, frame, depth))
 
-    def _frame(self, arrays: Arrays, symbols: Symbols) -> Frame:
+    def _frame(self, arrays: Arrays, symbols: Symbols, limit: CallLimit | None) -> Frame:
         values = list(self._values)
         values[: len(arrays)] = arrays
         vm_function = self._vm_function
-        frame = Frame(vm_function, values, {name: symbols[name] for name in vm_function.symbols if name in symbols})
+        shared = {name: symbols[name] for name in vm_function.symbols if name in symbols}
+        frame = Frame(vm_function, values, shared, limit)
         _check_kinds(vm_function.inputs, arrays, vm_function.name)
         self._bind(self._inputs, arrays, frame)
         return frame
@@ -191,16 +199,19 @@ class BytecodeInterpreter:
         if instruction.name == bytecode.INVOKE:
             closure, *args = inputs
             called = self._machine.vm_function(closure.function)
-            return called.carry_out([*closure.captured, *args], closure.symbols, depth + 1)
-        return self._machine.vm_function(instruction.symbol).carry_out(inputs, frame.symbols, depth + 1)
+            return called.carry_out([*closure.captured, *args], closure.symbols, depth + 1, frame.limit)
+        return self._machine.vm_function(instruction.symbol).carry_out(inputs, frame.symbols, depth + 1, frame.limit)
 
 
 class Frame:
-    """The values and sizes of one call of a VM function."""
+    """The values and sizes of one call of a VM function, and what ends it early."""
 
-    def __init__(self, vm_function: VMFunction, values: list[Any], symbols: dict[str, int]) -> None:
+    def __init__(
+        self, vm_function: VMFunction, values: list[Any], symbols: dict[str, int], limit: CallLimit | None
+    ) -> None:
         self.values = values
         self.symbols = symbols
+        self.limit = limit
         self._vm_function = vm_function
         self._collected: dict[int, list[Any]] = {}
 

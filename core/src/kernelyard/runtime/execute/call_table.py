@@ -10,18 +10,22 @@ import time
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from itertools import groupby
-from typing import NoReturn, TypeAlias
+from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
 from kernelyard.errors import ExecutionError, describe
 from kernelyard.runtime.abi.ffi_error import take_raised
 from kernelyard.runtime.abi.module import NativeCall, Part, Step
 from kernelyard.runtime.execute.step_errors import StepLabel, step_error
-from kernelyard.runtime.jit.dispatch_loop import TABLE_WORDS, dispatch_loop
+from kernelyard.runtime.jit.dispatch_loop import CANCELLED, LATE, TABLE_WORDS, dispatch_loop
+
+if TYPE_CHECKING:
+    from kernelyard.runtime.execute.call_limit import CallLimit
 
 _ERROR_RAISED = -1  # the status of a function of tvm-ffi that left an error behind
 _PROTOTYPE = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32, ctypes.c_void_p)
 
 Run: TypeAlias = Callable[[], None]
+LimitedRun: TypeAlias = "Callable[[CallLimit | None], None]"
 
 
 @cache
@@ -31,6 +35,15 @@ def table_walker() -> Callable[[ctypes.c_void_p], int]:
     if compiled is None:
         return _walk_with_ctypes
     return ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(compiled.run_table)
+
+
+@cache
+def limited_table_walker() -> Callable[[ctypes.c_void_p, int, int], int]:
+    """Return the same with a flag's address and a deadline, which end it early."""
+    compiled = dispatch_loop()
+    if compiled is None:
+        return _walk_with_ctypes
+    return ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)(compiled.run_table_within)
 
 
 @cache
@@ -56,12 +69,16 @@ def _time_with_ctypes(table: int, times: int) -> int:
     return 0
 
 
-def _walk_with_ctypes(table: ctypes.c_void_p) -> int:
+def _walk_with_ctypes(table: ctypes.c_void_p, flag: int = 0, deadline: int = 0) -> int:
     address, size = table.value or 0, TABLE_WORDS
     count = ctypes.c_int64.from_address(address).value
     words = (ctypes.c_int64 * (1 + size * count)).from_address(address)
     record = 0
     while record < count:
+        if flag and ctypes.c_int64.from_address(flag).value:
+            return CANCELLED
+        if deadline and time.monotonic_ns() >= deadline:
+            return LATE
         function, a, b, n, d = words[1 + size * record : 1 + size * (record + 1)]
         if not function:
             record = record + 1 if a and ctypes.c_bool.from_address(a).value else n
@@ -77,7 +94,8 @@ class CallTable:
     """Steps in order; runs of native calls become tables, Python steps run between them.
 
     labels: what each step is, for messages. A native call without a function is a jump (see `dispatch_loop`).
-    Raises: ExecutionError for jumps among steps that are not native; when run, one naming the step that failed.
+    Raises: ExecutionError for jumps among steps that are not native; when run, one naming the step that failed, and
+    CallTimeoutError or CallCancelledError where its limit ends it between two steps.
     """
 
     def __init__(self, steps: Sequence[Step], labels: Sequence[StepLabel] | None = None) -> None:
@@ -92,12 +110,13 @@ class CallTable:
         self._tables: list[ctypes.Array[ctypes.c_int64]] = []
         self._segments = self._make_segments(steps)
         # The usual program is one table: then running is this one call.
-        self.run: Run = self._segments[0] if len(self._segments) == 1 else self._run_segments
+        # `run(limit)`, or `run()` to run to the end.
+        self.run: Callable[..., None] = self._segments[0] if len(self._segments) == 1 else self._run_segments
 
-    def _make_segments(self, steps: Sequence[Step]) -> list[Run]:
+    def _make_segments(self, steps: Sequence[Step]) -> list[LimitedRun]:
         if not steps:
             return [self._native_segment((), 0)]
-        segments: list[Run] = []
+        segments: list[LimitedRun] = []
         numbered = groupby(enumerate(steps), key=lambda item: isinstance(item[1], NativeCall))
         for is_native, group in numbered:
             members = list(group)
@@ -112,15 +131,17 @@ class CallTable:
                 ]
         return segments
 
-    def _native_segment(self, calls: Sequence[NativeCall], first: int) -> Run:
+    def _native_segment(self, calls: Sequence[NativeCall], first: int) -> LimitedRun:
         words = [len(calls), *(_signed(word) for call in calls for word in call)]
         table = (ctypes.c_int64 * len(words))(*words)
         self._tables.append(table)
         # A pointer object made once: making one from an integer takes longer than the call itself.
         walk, pointer, fail = table_walker(), ctypes.c_void_p(ctypes.addressof(table)), self.fail
 
-        def run_native() -> None:
-            answer = walk(pointer)
+        def run_native(limit: CallLimit | None = None) -> None:
+            answer = walk(pointer) if limit is None else limited_table_walker()(pointer, limit.flag, limit.deadline)
+            if limit is not None and answer in (CANCELLED, LATE):
+                limit.fail(answer)
             if answer:
                 fail(answer, first)
 
@@ -163,7 +184,9 @@ class CallTable:
             (stamps[2 * n + 2] - stamps[2 * n]) + 1e-9 * (stamps[2 * n + 3] - stamps[2 * n + 1]) for n in range(count)
         ]
 
-    def _run_python(self, step: Run, number: int) -> None:
+    def _run_python(self, step: Run, number: int, limit: CallLimit | None = None) -> None:
+        if limit is not None:
+            limit.check()
         try:
             step()
         except ExecutionError:
@@ -171,9 +194,9 @@ class CallTable:
         except Exception as error:
             raise step_error("a step failed", self._labels[number], describe(error)) from error
 
-    def _run_segments(self) -> None:
+    def _run_segments(self, limit: CallLimit | None = None) -> None:
         for segment in self._segments:
-            segment()
+            segment(limit)
 
 
 class TimedStep:

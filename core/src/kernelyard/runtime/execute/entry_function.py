@@ -11,9 +11,12 @@ import numpy as np
 from kernelyard import dtypes
 from kernelyard.errors import DeviceError, InputNameError, InputShapeError, InputTypeError
 from kernelyard.runtime.device.tensor import Tensor, as_array
+from kernelyard.runtime.program.execution_plan import NOTHING
 
 if TYPE_CHECKING:
     from kernelyard.runtime.device.array import AnyArray, DeviceArray
+    from kernelyard.runtime.execute.bound_program import Outputs
+    from kernelyard.runtime.execute.call_limit import CallLimit
     from kernelyard.runtime.execute.virtual_machine import VirtualMachine
     from kernelyard.runtime.lru import CacheInfo
     from kernelyard.runtime.program.execution_plan import Shapes
@@ -28,8 +31,17 @@ class FunctionRunner(Protocol):
         """Return the results where the values fit what ran last; None, with nothing done, where they do not."""
         ...
 
-    def run(self, arrays: Sequence[AnyArray]) -> Sequence[AnyArray]:
-        """Return the results, which are the caller's own, for arrays of the inputs' dtypes."""
+    def run(
+        self,
+        arrays: Sequence[AnyArray],
+        symbols: Mapping[str, int] = NOTHING,
+        limit: CallLimit | None = None,
+        outputs: Outputs = (),
+    ) -> Sequence[AnyArray]:
+        """Return the results, which are the caller's own, for arrays of the inputs' dtypes.
+
+        limit: what ends it early. outputs: for each result an array to write it to, where that saves a copy, or None.
+        """
         ...
 
     def prepare(self, sets: Sequence[Shapes], callers: int = 1) -> None:
@@ -88,6 +100,23 @@ class EntryFunction:
     def info(self) -> CacheInfo:
         """Return the counts of the plans."""
         return self._runner.info()
+
+    def run_within(self, limit: CallLimit, feeds: Mapping[str, Any], out: Any = None) -> dict[str, Tensor]:
+        """Run on feeds by name, within a limit; out: see `Executable.run`.
+
+        Raises: as calling it; OutputError, CallTimeoutError, CallCancelledError.
+        """
+        limit.check()
+        arrays = self.take(self.in_order(feeds))
+        if out is None:
+            results = self._runner.run(arrays, limit=limit)
+        else:
+            from kernelyard.runtime.execute.given_outputs import given_outputs, stored  # few callers give any
+
+            specs = self._function.outputs
+            outputs = given_outputs(specs, out, dict(zip(self._names, arrays, strict=True)))
+            results = stored(specs, outputs, self._runner.run(arrays, limit=limit, outputs=outputs))
+        return dict(zip(self._result_names, map(Tensor, results), strict=True))
 
     def in_order(self, feeds: Mapping[str, Any], first: Sequence[Any] = ()) -> list[Any]:
         """Return feeds by name in the order of the inputs, after the `first` by position. Raises: InputNameError."""

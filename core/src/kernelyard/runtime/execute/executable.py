@@ -21,6 +21,7 @@ from kernelyard.runtime.program.program import Program, Register, Step
 if TYPE_CHECKING:
     from kernelyard.runtime.device.device import Device
     from kernelyard.runtime.device.tensor import Tensor
+    from kernelyard.runtime.execute.call_limit import Cancellation
     from kernelyard.runtime.execute.entry_function import EntryFunction
     from kernelyard.runtime.execute.profile import Profile
     from kernelyard.runtime.execute.virtual_machine import VirtualMachine
@@ -225,15 +226,48 @@ class Executable:
     def _entry(self) -> EntryFunction:
         return self._machine.function(self.main.name)
 
-    def run(self, feeds: Mapping[str, Any]) -> dict[str, Tensor]:
-        """Run the main program by names: NumPy, torch, JAX, ... arrays in, Tensors out.
+    def run(
+        self,
+        feeds: Mapping[str, Any],
+        out: Mapping[str, np.ndarray] | np.ndarray | None = None,
+        timeout: float | None = None,
+        cancellation: Cancellation | None = None,
+    ) -> dict[str, Tensor]:
+        """Run the main program by names: NumPy, torch, JAX, ... arrays in, Tensors out. Safe to call from many threads.
 
-        Safe to call from many threads. Raises: InputNameError, InputTypeError, InputShapeError, ShapeError.
+        out: NumPy arrays that results are written to, by name, or that of the only result; the Tensors are views of
+        them. They are C-contiguous and share no memory with feeds. After an error their content is undefined.
+        timeout: seconds until the call ends with CallTimeoutError, waiting for other calls included.
+        cancellation: what ends it from another thread. Both are looked at between steps of the program.
+        Raises: InputNameError, InputTypeError, InputShapeError, ShapeError, OutputError, CallTimeoutError,
+        CallCancelledError; the executable can be called again after each of them.
         """
-        return self._entry.run(feeds)
+        if out is None and timeout is None and cancellation is None:  # as it mostly is
+            return self._entry.run(feeds)
+        from kernelyard.runtime.execute.call_limit import CallLimit
 
-    def __call__(self, *args: Any) -> Tensor | tuple[Tensor, ...]:
-        """Run the main program by position; a single result comes as it is, several as a tuple."""
+        return self._entry.run_within(CallLimit(timeout, cancellation), feeds, out)
+
+    async def run_async(
+        self,
+        feeds: Mapping[str, Any],
+        out: Mapping[str, np.ndarray] | np.ndarray | None = None,
+        timeout: float | None = None,
+    ) -> dict[str, Tensor]:
+        """Run like `run`, without holding up the event loop: `await exe.run_async(feeds)`.
+
+        As many calls as there are processors run at once, others wait. Cancelling the task cancels the call.
+        Raises: as `run`.
+        """
+        from kernelyard.runtime.execute.async_call import run_async
+        from kernelyard.runtime.execute.call_limit import CallLimit
+
+        return await run_async(lambda limit: self._entry.run_within(limit, feeds, out), CallLimit(timeout))
+
+    def __call__(self, *args: Any, **feeds: Any) -> Tensor | tuple[Tensor, ...]:
+        """Run the main program by position, or by names; a single result comes as it is, several as a tuple."""
+        if feeds:
+            args = tuple(self._entry.in_order(feeds, args))
         return self._entry.__call__(*args)  # quicker than calling the object
 
     def warm(self, *sizes: Mapping[str, Sequence[int]], callers: int = 1, **shapes: Sequence[int]) -> None:

@@ -14,6 +14,7 @@ from kernelyard.runtime.lru import LRU, CacheInfo, sum_infos
 from kernelyard.runtime.program.execution_plan import ExecutionPlan
 
 if TYPE_CHECKING:
+    from kernelyard.runtime.execute.call_limit import CallLimit
     from kernelyard.runtime.execute.executable import Executable
 
 MIN_ARENA_NBYTES = 1 << 16
@@ -94,12 +95,15 @@ class ContextPool:
         """Return the contexts, those in use included."""
         return iter(list(self._contexts))
 
-    def acquire(self) -> ExecutionContext:
-        """Return a context that nobody else uses until `release`: the one released last, where there is one."""
+    def acquire(self, limit: CallLimit | None = None) -> ExecutionContext:
+        """Return a context that nobody else uses until `release`: the one released last, where there is one.
+
+        Raises: CallTimeoutError, CallCancelledError where the limit ends the waiting.
+        """
         try:
             context = self._idle.pop()
         except IndexError:
-            context = self._make_or_wait()
+            context = self._make_or_wait(limit)
         context.owner_thread = get_ident()
         return context
 
@@ -115,7 +119,7 @@ class ContextPool:
             self._handed.append(context)
             self._changed.notify()
 
-    def _make_or_wait(self) -> ExecutionContext:
+    def _make_or_wait(self, limit: CallLimit | None) -> ExecutionContext:
         me = get_ident()
         with self._changed:
             if self._handed:
@@ -132,6 +136,8 @@ class ContextPool:
                         return self._handed.pop()
                     with suppress(IndexError):
                         return self._idle.pop()
-                    self._changed.wait()
+                    if limit is not None:
+                        limit.check()
+                    self._changed.wait(limit and limit.patience())
             finally:
                 self._waiting -= 1

@@ -11,6 +11,8 @@ from kernelyard.runtime.program.program import Program
 
 if TYPE_CHECKING:
     from kernelyard.runtime.device.array import AnyArray
+    from kernelyard.runtime.execute.bound_program import Outputs
+    from kernelyard.runtime.execute.call_limit import CallLimit
     from kernelyard.runtime.execute.virtual_machine import VirtualMachine
 
 Sizes = tuple[int | None, ...]
@@ -43,11 +45,20 @@ class ProgramRunner:
         finally:
             contexts.release(context)
 
-    def run(self, arrays: Sequence[AnyArray], symbols: Mapping[str, int] = NOTHING) -> Sequence[AnyArray]:
-        """Return the results for arrays of the inputs' dtypes; `symbols`: sizes that no shape of theirs tells."""
+    def run(
+        self,
+        arrays: Sequence[AnyArray],
+        symbols: Mapping[str, int] = NOTHING,
+        limit: CallLimit | None = None,
+        outputs: Outputs = (),
+    ) -> Sequence[AnyArray]:
+        """Return the results for arrays of the inputs' dtypes; `symbols`: sizes that no shape of theirs tells.
+
+        limit and outputs: see `AnyBoundProgram.run`; outputs may be of other shapes. Raises: OutputError, ...
+        """
         sizes = tuple(map(symbols.get, self._program.symbols)) if symbols else ()
-        results = self.try_fast_path(arrays, sizes)
-        return self._prepared(arrays, symbols, sizes) if results is None else results
+        results = self.try_fast_path(arrays, sizes) if limit is None and not outputs else None
+        return self._prepared(arrays, symbols, sizes, limit, outputs) if results is None else results
 
     def prepare(self, sets: Sequence[Shapes], callers: int = 1) -> None:
         """Do what the first calls with such sets of shapes do before they run, for so many calls at the same time.
@@ -73,13 +84,28 @@ class ProgramRunner:
             (shapes, sizes), lambda: ExecutionPlan(self._program, shapes, symbols, self._memory)
         )
 
-    def _prepared(self, arrays: Sequence[AnyArray], symbols: Mapping[str, int], sizes: Sizes) -> Sequence[AnyArray]:
+    def _prepared(
+        self,
+        arrays: Sequence[AnyArray],
+        symbols: Mapping[str, int],
+        sizes: Sizes,
+        limit: CallLimit | None,
+        outputs: Outputs,
+    ) -> Sequence[AnyArray]:
         machine = self._machine
         plan = self._plan(tuple([array.shape for array in arrays]), symbols, sizes)
-        context = self._contexts.acquire()
+        if outputs:
+            from kernelyard.runtime.execute.given_outputs import check_shapes  # few callers give any
+
+            check_shapes(self._program.outputs, outputs, [plan.shapes[result] for result in self._program.results])
+        context = self._contexts.acquire(limit)
         try:
             bound = context.bind(plan, machine.executable, machine.threads)
             context.latest[self] = sizes, bound
-            return bound.run(arrays) if machine.step_hook is None else bound.run_stepwise(arrays, machine.step_hook)
+            if limit is not None:
+                limit.check()
+            if machine.step_hook is None:
+                return bound.run(arrays, limit, outputs)
+            return bound.run_stepwise(arrays, machine.step_hook if limit is None else machine.step_hook.within(limit))
         finally:
             self._contexts.release(context)

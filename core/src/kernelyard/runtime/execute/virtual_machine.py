@@ -24,6 +24,7 @@ from kernelyard.runtime.program.program import Step
 if TYPE_CHECKING:
     from kernelyard.runtime.execute.bound_device_program import DeviceConstants
     from kernelyard.runtime.execute.bytecode_interpreter import BytecodeInterpreter
+    from kernelyard.runtime.execute.call_limit import Cancellation
     from kernelyard.runtime.execute.executable import Executable
 
 
@@ -168,9 +169,23 @@ class VirtualMachine:
         """Return a function with control flow, private ones included, for those that call it."""
         return self._vm_functions[name]
 
-    def run(self, name: str, feeds: Mapping[str, Any]) -> dict[str, Tensor]:
-        """Call an entry function by the names of its inputs; the results by name."""
-        return self.function(name).run(feeds)
+    def run(
+        self,
+        name: str,
+        feeds: Mapping[str, Any],
+        out: Mapping[str, np.ndarray] | np.ndarray | None = None,
+        timeout: float | None = None,
+        cancellation: Cancellation | None = None,
+    ) -> dict[str, Tensor]:
+        """Call an entry function by the names of its inputs; the results by name. out, ...: see `Executable.run`.
+
+        Once a device has its work, no limit ends the call.
+        """
+        if out is None and timeout is None and cancellation is None:
+            return self.function(name).run(feeds)
+        from kernelyard.runtime.execute.call_limit import CallLimit
+
+        return self.function(name).run_within(CallLimit(timeout, cancellation), feeds, out)
 
     def set_instrument(self, instrument: Instrument | None) -> None:
         """Call `instrument(step, name, before_run, ret_value, *args)` before and after every step; None takes it away.

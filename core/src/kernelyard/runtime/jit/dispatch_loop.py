@@ -1,6 +1,7 @@
 """The dispatch loop: the native code that the run time itself consists of, compiled once and kept in the cache.
 
-`kernelyard_run_table` walks a table of native calls, `kernelyard_time_table` does it with a clock. `kernelyard_enter`
+`kernelyard_run_table` walks a table of native calls, `kernelyard_time_table` does it with a clock, and
+`kernelyard_run_table_within` ends early where the call is cancelled or late. `kernelyard_enter`
 is a Python built-in around it: it takes NumPy arrays in, runs a table, and gives NumPy arrays out, so that a call of a
 small program is not spent on getting there. All are the same for every program. The first time they take llvmlite;
 where it is absent, `call_table` and `fast_call` do the same in Python.
@@ -19,25 +20,29 @@ from kernelyard.runtime.jit.linking import compile_text
 
 _TABLE_NAME = "kernelyard_run_table"
 _TIMED_NAME = "kernelyard_time_table"
+_WITHIN_NAME = "kernelyard_run_table_within"
 _ENTER_NAME = "kernelyard_enter"
 
 # A table is 64-bit words: the number of records, then five words for each: function, a, b, n, d. A record without a
 # function is a jump: to record n where the byte at `a` is 0, and always where there is no `a`. The answer is 0, or
 # the failing record's number + 1 in the upper and the function's status in the lower 32 bits. The timed one, which is
 # for tables without jumps, also writes when each record began and when the last one ended: seconds and nanoseconds, two
-# words each.
+# words each. The limited one asks before each record whether a word is not 0, and whether the monotonic clock has come
+# to a number of nanoseconds, if that is not 0; the answer is then CANCELLED or LATE.
 TABLE_WORDS = 5
+CANCELLED, LATE = 1, 2
 _RECORD_IR = """
 %record = type { ptr, ptr, ptr, i64, ptr }
 declare i32 @clock_gettime(i32, ptr)
 """
 
 
-def _walker(name: str, parameters: str, before: str = "", after: str = "") -> str:
-    """Return a function that walks a table; before: each record `%i`, after: all of them."""
+def _walker(name: str, parameters: str, first: str = "", before: str = "", after: str = "") -> str:
+    """Return a function that walks a table; first: once, before: each record `%i`, after: all of them."""
     return f"""
 define i64 @{name}({parameters}) {{
 entry:
+  {first}
   %count = load i64, ptr %table
   %records = getelementptr i64, ptr %table, i64 1
   %some = icmp sgt i64 %count, 0
@@ -95,7 +100,33 @@ def _stamp(name: str, number: str) -> str:
 
 
 _TABLE_IR = _walker(_TABLE_NAME, "ptr %table")
-_TIMED_IR = _walker(_TIMED_NAME, "ptr %table, ptr %times", _stamp("start", "%i"), _stamp("end", "%count"))
+_TIMED_IR = _walker(_TIMED_NAME, "ptr %table, ptr %times", before=_stamp("start", "%i"), after=_stamp("end", "%count"))
+_WITHIN_IR = _walker(
+    _WITHIN_NAME,
+    "ptr %table, ptr %flag, i64 %deadline",
+    first="""%times = alloca [2 x i64]
+  %is_timed = icmp ne i64 %deadline, 0""",
+    before=f"""
+  %cancelled = load atomic i64, ptr %flag monotonic, align 8
+  %is_cancelled = icmp ne i64 %cancelled, 0
+  br i1 %is_cancelled, label %cancel, label %proceed
+cancel:
+  ret i64 {CANCELLED}
+proceed:
+  br i1 %is_timed, label %ask, label %go
+ask:
+  {_stamp("time", "0")}
+  %seconds = load i64, ptr %time
+  %p_nanoseconds = getelementptr i64, ptr %time, i64 1
+  %nanoseconds = load i64, ptr %p_nanoseconds
+  %whole = mul i64 %seconds, 1000000000
+  %now = add i64 %whole, %nanoseconds
+  %is_late = icmp sge i64 %now, %deadline
+  br i1 %is_late, label %late, label %go
+late:
+  ret i64 {LATE}
+go:""",
+)
 
 # `self` is the address of an entry: its head, its inputs, its outputs. Arguments that are not arrays of exactly these
 # types, shapes and the dense layout make it answer None, before anything has happened. An input with slots, which are
@@ -275,6 +306,7 @@ class DispatchLoop(NamedTuple):
 
     run_table: int
     time_table: int
+    run_table_within: int
     enter: int
 
 
@@ -295,8 +327,8 @@ def _compile() -> DispatchLoop | None:
     imports = {"PyArray_Type": id(np.ndarray), "_Py_NoneStruct": id(None)}
     imports |= {name: _address_of(ctypes.pythonapi, name) for name in _FROM_PYTHON}
     imports |= {name: _address_of(ctypes.CDLL(None), name) for name in _FROM_C}
-    names = (_TABLE_NAME, _TIMED_NAME, _ENTER_NAME)
-    code = compile_text(_RECORD_IR + _TABLE_IR + _TIMED_IR + _ENTER_IR, imports, names)
+    names = (_TABLE_NAME, _TIMED_NAME, _WITHIN_NAME, _ENTER_NAME)
+    code = compile_text(_RECORD_IR + _TABLE_IR + _TIMED_IR + _WITHIN_IR + _ENTER_IR, imports, names)
     if code is None:
         return None
     _KEPT.append(code.owner)
