@@ -336,3 +336,41 @@ def test_a_forked_process_awaits(exe: ky.Executable) -> None:
     np.testing.assert_allclose(answers.get(timeout=60), wanted(x)[0], rtol=1e-5)
     child.join()
     assert child.exitcode == 0
+
+
+# --- size 0 -----------------------------------------------------------------------------------------------------------
+def rows_alone(rows: dims.Dim) -> IRModule:
+    b = FunctionBuilder()
+    product = b.op("matmul", b.input("x", (rows, WIDTH)), np.eye(WIDTH, 5, dtype=np.float32))
+    return IRModule({"main": b.function(b.op("nn.relu", product), b.op("reshape", product, shape=(rows * 5,)))})
+
+
+@pytest.mark.parametrize("backends", [[], ["dnnl"]], ids=["native-cpu", "dnnl"])
+@pytest.mark.parametrize("rows", [dims.symbol("n"), 0], ids=["symbolic", "fixed"])
+def test_no_rows_give_no_rows(backends: list[str], rows: dims.Dim) -> None:
+    exe = ky.compile(rows_alone(rows), backends=backends)
+    out = np.empty((0, 5), np.float32)
+    for results in (exe(feed(0)), exe.run({"x": feed(0)}, out={"output_0": out}, timeout=60).values()):
+        assert [(each.shape, each.dtype) for each in results] == [((0, 5), "float32"), ((0,), "float32")]
+    if rows != 0:
+        assert exe(feed(2))[0].shape == (2, 5)
+
+
+def test_results_of_nothing_that_are_not_empty_are_refused_in_words(exe: ky.Executable) -> None:
+    """Code is compiled for sizes of 1 and more; the fixed size 0 is compiled as any other."""
+    with pytest.raises(errors.InputShapeError, match="the inputs are empty, but not all results are") as caught:
+        exe(feed(0))
+    assert "fixed size 0" in str(caught.value.hint)
+    assert_usable(exe)
+
+
+def test_branches_take_empty_tensors() -> None:
+    functions = {}
+    for name in ("exp", "tanh"):
+        b = FunctionBuilder()
+        functions[name] = b.function(b.op(name, b.input("x", (dims.symbol("n"),))), attrs={"private": True})
+    b = FunctionBuilder()
+    x, flag = b.input("x", (dims.symbol("n"),)), b.input("flag", (), "bool")
+    exe = ky.compile(IRModule({"main": b.function(b.if_(flag, "exp", "tanh", [x], x.type)), **functions}), backends=[])
+    for size in (0, 0, 0, 3):
+        assert exe(np.zeros(size, np.float32), True).numpy().tolist() == [1.0] * size

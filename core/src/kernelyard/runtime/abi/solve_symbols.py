@@ -39,14 +39,15 @@ def solve_symbols(
     specs: Sequence[TensorSpec],
     shapes: Sequence[tuple[int, ...]],
     values: dict[str, int],
+    least: int = 1,
     *,
     may_leave_unknown: bool = False,
 ) -> None:
     """Fill `values` with the symbols' values, and check ranks and sizes; values that are there already are kept.
 
-    may_leave_unknown: what a called function returns may have sizes that several symbols of its own make up, `n + m`;
-    from these no symbol can be read off, and nothing can be checked.
-
+    least: what a symbol may be; code that is compiled for a symbol takes it to be 1 or more. may_leave_unknown: what a
+    called function returns may have sizes that several symbols of its own make up, `n + m`; from these no symbol can be
+    read off, and nothing can be checked.
     Raises: InputShapeError naming the tensor, the axis and the expectation.
     """
     deferred: list[tuple[TensorSpec, int, Dim, int]] = []
@@ -61,18 +62,20 @@ def solve_symbols(
         for axis, (dim, size) in enumerate(zip(spec.shape, shape, strict=True)):
             name = dims.as_symbol(dim)
             if name is not None and name not in values:
-                values[name] = _positive(spec, axis, dim, size)
+                values[name] = _at_least(least, spec, axis, dim, size)
             elif dim != size:
                 deferred.append((spec, axis, dim, size))
     for spec, axis, dim, size in deferred:
-        _solve_affine(dim, size, values)
+        _solve_affine(dim, size, values, least)
         if may_leave_unknown and not dims.symbols_of(dim) <= values.keys():
             continue
         _check(spec, axis, dim, size, values)
 
 
 class SymbolSolver:
-    """`solve_symbols` for the same tensors in call after call: what it found for the last shapes is kept."""
+    """`solve_symbols` for the same tensors in call after call, empty ones too: what it found for the last shapes is
+    kept.
+    """
 
     def __init__(self, specs: Sequence[TensorSpec], *, may_leave_unknown: bool = False) -> None:
         self._specs = tuple(specs)
@@ -86,7 +89,7 @@ class SymbolSolver:
         solved = self._solved.get(key)
         if solved is None:
             found = dict(values)
-            solve_symbols(self._specs, shapes, found, may_leave_unknown=self._may_leave_unknown)
+            solve_symbols(self._specs, shapes, found, least=0, may_leave_unknown=self._may_leave_unknown)
             if len(self._solved) >= MAX_SOLVED:
                 self._solved.clear()
             solved = self._solved[key] = {name: found[name] for name in self._symbols if name in found}
@@ -112,15 +115,15 @@ def stacked(
     return np.empty((0, *known), dtypes.to_numpy(spec.dtype))
 
 
-def _positive(spec: TensorSpec, axis: int, dim: Dim, size: int) -> int:
-    if size < 1:
+def _at_least(least: int, spec: TensorSpec, axis: int, dim: Dim, size: int) -> int:
+    if size < least:
         raise InputShapeError(
-            f"axis {axis} is empty", where=_place(spec), found=size, expected=f"{dim}, a size of at least 1"
+            f"axis {axis} is empty", where=_place(spec), found=size, expected=f"{dim}, a size of at least {least}"
         )
     return size
 
 
-def _solve_affine(dim: Dim, size: int, values: dict[str, int]) -> None:
+def _solve_affine(dim: Dim, size: int, values: dict[str, int], least: int) -> None:
     """Give the one unknown symbol of `slope * symbol + offset` the value that makes the dim `size`, if there is one."""
     unknown = dims.symbols_of(dim) - values.keys()
     if len(unknown) != 1:
@@ -131,7 +134,7 @@ def _solve_affine(dim: Dim, size: int, values: dict[str, int]) -> None:
     if slope == 0 or at_three - at_two != slope:
         return
     value, rest = divmod(size - at_one + slope, slope)
-    if rest == 0 and value >= 1:
+    if rest == 0 and value >= least:
         values[name] = value
 
 

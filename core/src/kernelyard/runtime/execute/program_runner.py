@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from kernelyard.dtypes import to_numpy
 from kernelyard.runtime.lru import LRU, CacheInfo
 from kernelyard.runtime.program.execution_plan import NOTHING, ExecutionPlan, ProgramMemory, Shapes
 from kernelyard.runtime.program.program import Program
@@ -65,7 +68,7 @@ class ProgramRunner:
 
         Raises: InputShapeError, ShapeError, ExecutionError.
         """
-        plans = [self._plan(shapes, NOTHING, ()) for shapes in sets]
+        plans = [plan for shapes in sets if not (plan := self._plan(shapes, NOTHING, ())).is_empty]
         contexts = [self._contexts.acquire() for _ in range(min(callers, self._contexts.size))]
         try:
             for context in contexts:
@@ -97,7 +100,9 @@ class ProgramRunner:
         if outputs:
             from kernelyard.runtime.execute.given_outputs import check_shapes  # few callers give any
 
-            check_shapes(self._program.outputs, outputs, [plan.shapes[result] for result in self._program.results])
+            check_shapes(self._program.outputs, outputs, plan.result_shapes)
+        if plan.is_empty:
+            return self._empty_results(plan, outputs)
         context = self._contexts.acquire(limit)
         try:
             bound = context.bind(plan, machine.executable, machine.threads)
@@ -109,3 +114,13 @@ class ProgramRunner:
             return bound.run_stepwise(arrays, machine.step_hook if limit is None else machine.step_hook.within(limit))
         finally:
             self._contexts.release(context)
+
+    def _empty_results(self, plan: ExecutionPlan, outputs: Outputs) -> list[AnyArray]:
+        specs, driver = self._program.outputs, self._machine.driver
+        arrays = [np.empty(shape, to_numpy(spec.dtype)) for spec, shape in zip(specs, plan.result_shapes, strict=True)]
+        if driver is not None:
+            from kernelyard.runtime.device.array import DeviceArray
+
+            return [DeviceArray.of(driver, array) for array in arrays]
+        given = outputs or (None,) * len(arrays)
+        return [array if place is None else place for array, place in zip(arrays, given, strict=True)]

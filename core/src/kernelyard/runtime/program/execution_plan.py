@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from kernelyard import dims
-from kernelyard.errors import ShapeError
+from kernelyard.errors import InputShapeError, ShapeError
 from kernelyard.runtime.abi.memory import nbytes_of
 from kernelyard.runtime.abi.solve_symbols import DimValues, solve_symbols
 from kernelyard.runtime.program.memory_plan import Lifetime, MemoryPlan, MemoryPlanner
@@ -39,8 +39,10 @@ class ExecutionPlan:
 
     known: sizes of symbols that do not follow from the inputs alone. values: of the symbolic dims. shapes: one per
     register. offsets: where inputs and buffers lie, by register, in an arena of `arena_nbytes`; registers whose
-    lifetimes are disjoint share bytes. memory: of the program, where it has been planned for other sizes.
-    Raises: InputShapeError for shapes that the inputs cannot have, ShapeError naming the step that cannot work on them.
+    lifetimes are disjoint share bytes. memory: of the program, where it has been planned for other sizes. is_empty: a
+    symbol is 0, and all results are empty. Then no step is run: code is compiled for sizes of 1 and more.
+    Raises: InputShapeError for shapes that the inputs cannot have, and where a symbol is 0 and a result is not empty;
+    ShapeError naming the step that cannot work on them.
     """
 
     def __init__(
@@ -55,12 +57,32 @@ class ExecutionPlan:
         self.input_shapes = shapes
         self.roots = memory.roots
         self.values: dict[str, int] = {name: known[name] for name in program.symbols if name in known}
-        solve_symbols(program.inputs, shapes, self.values)
+        solve_symbols(program.inputs, shapes, self.values, least=0)
         _check_sizes(program, self.values)
         self.shapes = _register_shapes(program, self.values)
+        self.is_empty = 0 in self.values.values()
+        if self.is_empty:
+            self._check_empty()
         placed = memory.plan(list(map(self._nbytes, memory.registers)))
         self.offsets = dict(zip(memory.registers, placed.offsets, strict=True))
         self.arena_nbytes = placed.nbytes
+
+    @property
+    def result_shapes(self) -> list[tuple[int, ...]]:
+        """The shapes of the results."""
+        return [self.shapes[result] for result in self.program.results]
+
+    def _check_empty(self) -> None:
+        for spec, shape in zip(self.program.outputs, self.result_shapes, strict=True):
+            if dims.product(shape) != 0:
+                sizes = [name for name, value in self.values.items() if value == 0]
+                raise InputShapeError(
+                    "the inputs are empty, but not all results are",
+                    where=f"output {spec.name!r}" if spec.name else None,
+                    found=f"{', '.join(f'{name} = 0' for name in sizes)}; {spec!r} would be of shape {shape}",
+                    expected="sizes of at least 1",
+                    hint=f"compile the model with the fixed size 0 in the place of {sizes[0]} for such inputs",
+                )
 
     def _nbytes(self, register: int) -> int:
         return nbytes_of(self.shapes[register], self.program.registers[register].dtype)
