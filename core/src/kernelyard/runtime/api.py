@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from kernelyard.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from kernelyard.runtime.abi.forks import renewed_in_children as renewed_in_children
     from kernelyard.runtime.abi.memory import ALIGNMENT as ALIGNMENT
     from kernelyard.runtime.abi.memory import REBIND_ALIGNMENT as REBIND_ALIGNMENT
     from kernelyard.runtime.abi.memory import address_of as address_of
@@ -85,6 +86,7 @@ if TYPE_CHECKING:
     from kernelyard.runtime.program.memory_plan import plan_memory as plan_memory
 
 _HOME = {
+    "kernelyard.runtime.abi.forks": "renewed_in_children",
     "kernelyard.runtime.abi.memory": "ALIGNMENT REBIND_ALIGNMENT address_of align "
     "aligned_bytes aligned_copy aligned_empty give_back_pages nbytes_of",
     "kernelyard.runtime.abi.module": "BindContext BoundCall BoundTensor DEFAULT_MAX_PLANS NativeCall Part "

@@ -7,6 +7,8 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from threading import RLock
 from typing import Generic, NamedTuple, TypeVar
 
+from kernelyard.runtime.abi.forks import renewed_in_children
+
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
@@ -49,7 +51,7 @@ class LRU(Generic[K, V]):
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
         self._items: OrderedDict[K, V] = OrderedDict()
-        self._lock = RLock()
+        self._lock = renewed_in_children(RLock())
         self._hits = self._misses = 0
 
     def get_or_make(self, key: K, make: Callable[[], V]) -> V:

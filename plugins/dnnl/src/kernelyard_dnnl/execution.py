@@ -29,6 +29,7 @@ from kernelyard.runtime.api import (
     Part,
     Step,
     address_of,
+    renewed_in_children,
     sum_infos,
 )
 from kernelyard_dnnl import _enums as enums
@@ -56,7 +57,7 @@ class GraphPlans:
         self.packed = PackedConstants()
         self._kept: dict[str, LRU[object, Plan]] = {}  # by the graph's symbol, as the planners are
         self._planners: defaultdict[str, MemoryPlanner] = defaultdict(MemoryPlanner)
-        self._lock = threading.Lock()
+        self._lock = renewed_in_children(threading.Lock())
 
     def plan(
         self,

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from kernelyard.runtime.api import CacheInfo, address_of, aligned_bytes, give_back_pages
+from kernelyard.runtime.api import CacheInfo, address_of, aligned_bytes, give_back_pages, renewed_in_children
 from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl._native import Handle, load_library
 from kernelyard_dnnl.layout import MemoryDescriptor
@@ -29,6 +29,13 @@ class PackedConstants:
         self._packed: dict[str, list[tuple[Value, Value]]] = {}
         self._derived: dict[str, Value] = {}
         self._plain: dict[str, Value] = {}
+        renewed_in_children(self)
+
+    def _at_fork_reinit(self) -> None:
+        """Leave behind what threads of the parent, which are not in this process, have not finished."""
+        self._lock = threading.Lock()
+        if self.preparation.is_busy:
+            self.preparation, self._packed, self._derived, self._plain = Preparation(), {}, {}, {}
 
     def plain(self, key: str, make: Callable[[], Value]) -> Value:
         """Return a constant as it came, made at first use."""

@@ -51,6 +51,11 @@ class Preparation:
         self._threads: list[Thread] = []
         self._max_threads: int | None = None  # asked of the system once for all that is begun together
 
+    @property
+    def is_busy(self) -> bool:
+        """True from the first `begin` to the end of `finish`."""
+        return bool(self._begun)
+
     def begin(self, work: Callable[[], object]) -> Task:
         """Have something done until `finish` at the latest; calling what this returns waits for it alone."""
         task = Task(work)

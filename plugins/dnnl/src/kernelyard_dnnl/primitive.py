@@ -12,7 +12,7 @@ from threading import Lock
 from typing import Any, NamedTuple, TypeAlias
 from weakref import WeakValueDictionary
 
-from kernelyard.runtime.api import CacheInfo
+from kernelyard.runtime.api import CacheInfo, renewed_in_children
 from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl._native import CACHED_PRIMITIVES, Handle, load_library
 from kernelyard_dnnl.layout import MemoryDescriptor, c_dims, from_native
@@ -113,7 +113,7 @@ class Primitive:
         self._descriptor = descriptor
         self.recipe = recipe
         self.threads = threads
-        self._lock = Lock()  # of its own: several are created at the same time
+        self._lock = renewed_in_children(Lock())  # of its own: several are created at the same time
         self._handle: Handle | None = None
 
     @property

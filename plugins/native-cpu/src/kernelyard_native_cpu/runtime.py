@@ -19,6 +19,7 @@ from kernelyard.runtime.api import (
     NativeCall,
     Signature,
     pack_module,
+    renewed_in_children,
     split_code,
     unpack_module,
 )
@@ -47,7 +48,7 @@ class NativeCpuModule(BindableModule):
         self._objects = tuple(objects)
         self.machine = machine
         self.llvm_version = llvm_version
-        self._lock = Lock()
+        self._lock = renewed_in_children(Lock())
         self._linked: Code | None = None
 
     def symbols(self) -> tuple[str, ...]:

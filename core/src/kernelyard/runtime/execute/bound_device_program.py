@@ -16,6 +16,7 @@ import numpy as np
 from kernelyard import dtypes
 from kernelyard.errors import DeviceError, KernelyardError, NoImplementationError
 from kernelyard.runtime.abi import memory
+from kernelyard.runtime.abi.forks import renewed_in_children
 from kernelyard.runtime.abi.memory import REBIND_ALIGNMENT, Workspace
 from kernelyard.runtime.abi.module import DEFAULT_MAX_PLANS, BindContext, BoundCall, BoundTensor, RuntimeModule
 from kernelyard.runtime.device.array import AnyArray, DeviceArray, write
@@ -42,7 +43,7 @@ class DeviceConstants:
         self._driver = driver
         self._executable = executable
         self._resident: dict[str, DeviceArray] = {}
-        self._lock = Lock()
+        self._lock = renewed_in_children(Lock())
 
     def address(self, digest: str) -> int:
         """Return the device address of a constant."""

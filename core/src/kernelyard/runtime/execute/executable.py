@@ -13,6 +13,7 @@ import numpy as np
 from kernelyard import dtypes
 from kernelyard.errors import ExecutionError
 from kernelyard.runtime.abi import memory
+from kernelyard.runtime.abi.forks import renewed_in_children
 from kernelyard.runtime.abi.module import DEFAULT_MAX_PLANS, RuntimeModule
 from kernelyard.runtime.abi.spec import TensorSpec, corrupted, shape_to_json
 from kernelyard.runtime.abi.threads import default_threads
@@ -83,7 +84,8 @@ class Executable:
         self._report_json = report_json
         self.target = target
         self.precision = precision
-        self.lock = RLock()  # held while modules bind: they need not be safe against that themselves
+        # Held while modules bind: they need not be safe against that themselves.
+        self.lock = renewed_in_children(RLock())
         self._threads = threads
         self._max_plans = max_plans
         self._report: Report | None = None

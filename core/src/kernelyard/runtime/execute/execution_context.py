@@ -8,6 +8,7 @@ from threading import Condition, get_ident
 from typing import TYPE_CHECKING
 
 from kernelyard.runtime.abi import memory
+from kernelyard.runtime.abi.forks import renewed_in_children
 from kernelyard.runtime.abi.memory import Workspace
 from kernelyard.runtime.execute.bound_program import AnyBoundProgram, BoundProgram
 from kernelyard.runtime.lru import LRU, CacheInfo, sum_infos
@@ -86,6 +87,14 @@ class ContextPool:
         self._handed: list[ExecutionContext] = []  # for those who wait, so that nobody overtakes them for ever
         self._waiting = 0
         self._changed = Condition()
+        renewed_in_children(self)
+
+    def _at_fork_reinit(self) -> None:
+        """Leave those contexts behind that threads of the parent use, which are not in this process."""
+        me = get_ident()
+        self._contexts = [each for each in self._contexts if each.owner_thread in (None, me)]
+        self._idle = [each for each in self._contexts if each.owner_thread is None]
+        self._handed, self._waiting, self._changed = [], 0, Condition()
 
     def __len__(self) -> int:
         """Return the number of contexts: as many as were ever in use at the same time."""

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from kernelyard.runtime.abi.forks import renewed_in_children
 from kernelyard.runtime.abi.memory import address_of, align, aligned_bytes
 from kernelyard.runtime.lru import CacheInfo
 
@@ -44,7 +45,7 @@ class ResultMemory:
         self._hits = self._misses = 0
         # What is lent comes back in whatever thread lets go of it, and in the midst of anything when the garbage
         # collector does: so the lock is one that a thread may take again, and nothing below waits while it is held.
-        self._lock = threading.RLock()
+        self._lock = renewed_in_children(threading.RLock())
         self._lent: dict[int, Any] = {}  # weak references by identity: arrays of ctypes have no hash
 
     def empty(self, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:

@@ -15,6 +15,7 @@ import time
 from functools import cache
 from typing import NamedTuple
 
+from kernelyard.runtime.abi.forks import renewed_in_children
 from kernelyard.runtime.abi.memory import REBIND_ALIGNMENT
 from kernelyard.runtime.jit.linking import compile_text
 
@@ -310,7 +311,7 @@ class DispatchLoop(NamedTuple):
     enter: int
 
 
-_lock = threading.Lock()
+_lock = renewed_in_children(threading.Lock())
 _KEPT: list[object] = []  # the code's owners: it lives as long as the process
 
 

@@ -12,6 +12,7 @@ from functools import cache
 from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple
 
+from kernelyard.runtime.abi.forks import renewed_in_children
 from kernelyard.runtime.installed.disk_cache import DiskCache
 from kernelyard.runtime.jit.object_code import ObjectCode, UnlinkableError
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     import llvmlite.binding as llvm
 
 CACHE = DiskCache("runtime")
-_lock = Lock()
+_lock = renewed_in_children(Lock())
 _numbers = itertools.count()
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from string import Template
 from threading import Lock
 
+from kernelyard.runtime.abi.forks import renewed_in_children
 from kernelyard.runtime.abi.threads import default_threads, processors
 from kernelyard.runtime.jit.linking import compile_text
 
@@ -76,7 +77,7 @@ class ThreadPool:
     for_libraries: Mapping[str, int]
 
 
-_lock = Lock()
+_lock = renewed_in_children(Lock())
 
 
 def thread_pool() -> ThreadPool | None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from kernelyard.errors import InputShapeError, InputTypeError
 from kernelyard.runtime.abi import memory
+from kernelyard.runtime.abi.forks import renewed_in_children
 from kernelyard.runtime.abi.module import BindContext, BoundCall, BoundTensor, RuntimeModule
 from kernelyard.runtime.abi.solve_symbols import solve_symbols
 from kernelyard.runtime.abi.spec import Signature
@@ -29,7 +30,7 @@ class BoundFunction:
         self._module = module
         self._symbol = symbol
         self._signature = signature
-        self._lock = Lock()
+        self._lock = renewed_in_children(Lock())
         self._bound: LRU[object, tuple[CallTable, list[np.ndarray], BoundCall]] = LRU(MAX_BOUND_SHAPES)
 
     def __call__(self, *tensors: Any, symbols: Mapping[str, int] | None = None) -> None:
