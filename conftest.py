@@ -21,7 +21,9 @@ os.environ["KERNELYARD_CACHE_MB"] = "0"
 os.environ["KERNELYARD_PLUGIN_TRIAL"] = "0"
 # Programs for the emulator need no code for GPUs; tests of that name what they compile for.
 os.environ["KERNELYARD_CUDA_ARCHS"] = ""
-# No test depends on how busy the machine is, nor on chance: property tests see the same examples in every run.
+# No test depends on how busy the machine is, nor on chance: plugins have their time, and property tests see the same
+# examples in every run.
+os.environ["KERNELYARD_PLUGIN_TIMEOUT"] = "600"
 settings.register_profile("kernelyard", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("kernelyard")
 
