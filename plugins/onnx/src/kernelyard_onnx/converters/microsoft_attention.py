@@ -15,7 +15,7 @@ import numpy as np
 from kernelyard import dims
 from kernelyard.dims import Dim
 from kernelyard.plugins.api import Expr
-from kernelyard_onnx.converters.convolution import subtract_zero_point
+from kernelyard_onnx.converters.quantization import dequantize
 from kernelyard_onnx.node import Node
 from kernelyard_onnx.registry import MICROSOFT, converter
 
@@ -167,12 +167,8 @@ def _after(node: Node, past: Expr | None, x: Expr) -> Expr:
 
 @converter("QAttention", domain=MICROSOFT)
 def quantized_attention(node: Node) -> Sequence[Expr | None]:
-    x, weights = (node.cast(node.input(index), "int32") for index in (0, 1))
-    x = subtract_zero_point(node, x, node.optional(6), None)
-    weights = subtract_zero_point(node, weights, node.optional(7), 1)
-    product = node.cast(node.op("matmul", x, weights), "float32")
-    for scale in (node.input(3), node.input(4)):
-        product = node.broadcast("multiply", product, scale)
+    x = dequantize(node, node.input(0), node.input(3), node.optional(6))
+    product = node.op("matmul", x, dequantize(node, node.input(1), node.input(4), node.optional(7), 1))
     return _attention(node, node.op("add", product, node.input(2)), node.optional(5), node.optional(8), None)
 
 

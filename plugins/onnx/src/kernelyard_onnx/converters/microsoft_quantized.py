@@ -13,10 +13,10 @@ import numpy as np
 
 from kernelyard.dims import Dim, ceildiv, product
 from kernelyard.plugins.api import Expr
-from kernelyard_onnx.converters.convolution import subtract_zero_point
 from kernelyard_onnx.converters.microsoft import channels_last, channels_second, embed
 from kernelyard_onnx.converters.pooling import average_pool, max_pool
 from kernelyard_onnx.converters.quantization import (
+    dequantize,
     dequantize_linear,
     quantize,
     quantize_dynamically,
@@ -40,18 +40,14 @@ def dequantized(node: Node) -> Expr:
     return dequantize_linear(node)
 
 
-def _real(node: Node, first: int) -> Expr:
+def _real(node: Node, first: int, axis: int | None = None) -> Expr:
     """Stored numbers, scale and zero point at three inputs in a row -> real numbers."""
-    stored, scale = node.cast(node.input(first), "int32"), node.reshape(node.input(first + 1), ())
-    whole = subtract_zero_point(node, stored, node.optional(first + 2), None)
-    return node.op("multiply", node.cast(whole, "float32"), scale)
+    return dequantize(node, node.input(first), node.input(first + 1), node.optional(first + 2), axis)
 
 
 def _stored(node: Node, x: Expr, scale: int, dtype: str) -> Expr:
     """Real numbers -> stored numbers, by the scale and zero point at two inputs in a row."""
-    zero = node.optional(scale + 1)
-    scaled = node.op("divide", x, node.reshape(node.input(scale), ()))
-    return quantize(node, scaled, None if zero is None else node.reshape(zero, ()), dtype)
+    return quantize(node, x, node.input(scale), node.optional(scale + 1), dtype)
 
 
 @microsoft("QLinearAdd")
@@ -109,16 +105,9 @@ Quantized = tuple[Expr, Expr, Expr | None]
 
 
 def _integer_product(node: Node, left: Quantized, right: Quantized, bias: Expr | None) -> Expr:
-    """Return the exact product of stored numbers, then scales (one number, or one per column of the right side), then
-    bias.
-    """
-    (a, a_scale, a_zero), (b, b_scale, b_zero) = left, right
-    columns = node.rank(b) - 1
-    x = subtract_zero_point(node, node.cast(a, "int32"), a_zero, None)
-    y = subtract_zero_point(node, node.cast(b, "int32"), b_zero, columns)
-    total = node.cast(node.op("matmul", x, y), "float32")
-    for scale in (a_scale, b_scale):
-        total = node.broadcast("multiply", total, scale)
+    """Return the product of stored numbers, the right ones with a scale of one number or one per column, plus bias."""
+    x, y = dequantize(node, *left), dequantize(node, *right, axis=node.rank(right[0]) - 1)
+    total = node.op("matmul", x, y)
     return total if bias is None else node.broadcast("add", total, bias)
 
 
@@ -171,17 +160,16 @@ def max_pool_of_channels_last(node: Node) -> Expr:
 @microsoft("QGemm")
 def quantized_general_matrix_product(node: Node) -> Expr:
     """Real numbers, unless a scale of the result is given. The addend is in units of both scales and alpha."""
-    a, b = (node.cast(node.input(index), "int32") for index in (0, 3))
-    a = subtract_zero_point(node, a, node.optional(2), None)
+    a, b = node.input(0), node.input(3)
     a = node.permute(a, (1, 0)) if node.attr("transA", 0) else a
     b = node.permute(b, (1, 0)) if node.attr("transB", 0) else b
-    total = node.op("matmul", a, subtract_zero_point(node, b, node.optional(5), 1))
-    addend = node.optional(6)
+    x = dequantize(node, a, node.input(1), node.optional(2))
+    total = node.op("matmul", x, dequantize(node, b, node.input(4), node.optional(5), 1))
+    addend, alpha = node.optional(6), float(node.attr("alpha", 1.0))
     if addend is not None:
-        total = node.broadcast("add", total, addend)
-    real = node.op("multiply", node.cast(total, "float32"), float(node.attr("alpha", 1.0)))
-    for scale in (node.reshape(node.input(1), ()), node.input(4)):
-        real = node.broadcast("multiply", real, scale)
+        unit = node.broadcast("multiply", node.reshape(node.input(1), ()), node.input(4))
+        total = node.broadcast("add", total, dequantize(node, addend, unit, None, node.rank(addend) - 1))
+    real = total if alpha == 1.0 else node.op("multiply", total, alpha)
     zero = node.optional(8)
     return real if node.optional(7) is None else _stored(node, real, 7, "uint8" if zero is None else node.dtype(zero))
 
@@ -222,8 +210,7 @@ def quantized_embeddings(node: Node) -> Sequence[Expr | None]:
 
 
 def _real_of(node: Node, stored: int, scale: int, zero: int) -> Expr:
-    whole = subtract_zero_point(node, node.cast(node.input(stored), "int32"), node.optional(zero), None)
-    return node.op("multiply", node.cast(whole, "float32"), node.reshape(node.input(scale), ()))
+    return dequantize(node, node.input(stored), node.input(scale), node.optional(zero))
 
 
 # --- blockwise quantized weights --------------------------------------------------------------------------------------

@@ -6,8 +6,9 @@ import numpy as np
 
 from kernelyard import dims
 from kernelyard.dtypes import is_float, to_numpy
+from kernelyard.ops.quantization import STORED
 from kernelyard.plugins.api import Expr
-from kernelyard_onnx.converters.convolution import add_bias, convolve, subtract_zero_point
+from kernelyard_onnx.converters.convolution import convolve
 from kernelyard_onnx.converters.elementwise import convert_to, narrow
 from kernelyard_onnx.element_types import NARROW
 from kernelyard_onnx.node import Node
@@ -21,11 +22,44 @@ def quantize_linear(node: Node) -> Expr:
     stated = DTYPES.get(node.attr("output_dtype", 0))
     dtype = node.dtype(zero) if zero is not None else stated or "uint8"
     data_type = node.attr("output_dtype", 0) if zero is None else node.importer.element_types.get(zero, 0)
-    wide = _spread(node, node.cast(scale, node.dtype(x)), x)
-    scaled = node.op("divide", x, wide)
+    x = x if is_float(node.dtype(x)) else node.cast(x, "float32")
+    if data_type not in NARROW and dtype in STORED and not node.attr("block_size", 0):
+        return quantize(node, x, scale, zero, dtype, _stated_axis(node, x))
+    scaled = node.op("divide", x, _spread(node, node.cast(scale, node.dtype(x)), x))
     if data_type in NARROW:
         return _quantize_narrow(node, scaled, zero, x, data_type)
-    return quantize(node, scaled, None if zero is None else _spread(node, zero, x), dtype)
+    return _rounded(node, scaled, None if zero is None else _spread(node, zero, x), dtype)
+
+
+def quantize(node: Node, x: Expr, scale: Expr, zero: Expr | None, dtype: str, axis: int | None = None) -> Expr:
+    """Real numbers -> stored numbers; scale and zero point of one number, or of one per index of `axis`."""
+    parameters = _parameters(node, scale, zero, dtype)
+    return node.op("quantize", x, *parameters, axis=_axis_of(node, parameters, axis), dtype=dtype)
+
+
+def dequantize(node: Node, x: Expr, scale: Expr, zero: Expr | None, axis: int | None = None) -> Expr:
+    """Stored numbers -> real numbers in the dtype of the scale, as `quantize`."""
+    parameters = _parameters(node, scale, zero, node.dtype(x))
+    attrs = {"axis": _axis_of(node, parameters, axis), "dtype": node.dtype(scale)}
+    return node.op("dequantize", node.wide(x), *parameters, **attrs)
+
+
+def _parameters(node: Node, scale: Expr, zero: Expr | None, dtype: str) -> tuple[Expr, Expr]:
+    """Scale and zero point as numbers, or as vectors where they have several; no zero point is 0."""
+    zero = node.full(0, (), dtype) if zero is None else node.wide(zero)
+    sizes = [dims.product(node.shape(parameter)) for parameter in (scale, zero)]
+    scale, zero = (node.reshape(x, () if n == 1 else (n,)) for x, n in zip((scale, zero), sizes, strict=True))
+    return scale, zero
+
+
+def _axis_of(node: Node, parameters: tuple[Expr, Expr], axis: int | None) -> int | None:
+    return axis if any(node.rank(parameter) for parameter in parameters) else None
+
+
+def _stated_axis(node: Node, x: Expr) -> int | None:
+    """Return the axis of vectors of parameters; of numbers it means nothing, and may be out of range."""
+    axis, rank = int(node.attr("axis", 1)), node.rank(x)
+    return axis % rank if -rank <= axis < rank else None
 
 
 def _quantize_narrow(node: Node, scaled: Expr, zero: Expr | None, x: Expr, data_type: int) -> Expr:
@@ -37,7 +71,7 @@ def _quantize_narrow(node: Node, scaled: Expr, zero: Expr | None, x: Expr, data_
     return node.narrowed(narrow(node, scaled, data_type), data_type)
 
 
-def quantize(node: Node, scaled: Expr, zero: Expr | None, dtype: str) -> Expr:
+def _rounded(node: Node, scaled: Expr, zero: Expr | None, dtype: str) -> Expr:
     """Numbers in units of the scale -> stored numbers: rounded to even, shifted, cut to the range of the dtype."""
     if is_float(dtype):
         return convert_to(node, scaled, dtype)
@@ -52,6 +86,9 @@ def quantize(node: Node, scaled: Expr, zero: Expr | None, dtype: str) -> Expr:
 def dequantize_linear(node: Node) -> Expr:
     x, scale, zero = node.input(0), node.input(1), node.optional(2)
     stated = DTYPES.get(node.attr("output_dtype", 0))
+    if node.dtype(x) in STORED and not node.attr("block_size", 0):
+        real = dequantize(node, x, scale, zero, _stated_axis(node, x))
+        return node.cast(real, stated or node.dtype(scale))
     # int32 does not fit float32 exactly: the difference is taken before the conversion.
     whole = x if is_float(node.dtype(x)) else node.cast(x, "int32")
     if zero is not None and not is_float(node.dtype(zero)):
@@ -93,38 +130,30 @@ def quantize_dynamically(node: Node) -> tuple[Expr, Expr, Expr]:
     scale = node.op("divide", node.op("subtract", high, low), 255)
     # All zeros: any scale will do, but not 0.
     safe = node.op("where", node.op("equal", scale, 0), node.full(1, (), "float32"), scale)
-    zero = quantize(node, node.op("divide", node.op("negative", low), safe), None, "uint8")
-    return quantize(node, node.op("divide", x, safe), zero, "uint8"), scale, zero
+    zero = quantize(node, node.op("negative", low), safe, None, "uint8")
+    return quantize(node, x, safe, zero, "uint8"), scale, zero
 
 
 @converter("QLinearMatMul", since=10)
 def quantized_matrix_product(node: Node) -> Expr:
     a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = node.required_inputs()
-    rows, columns = node.rank(a) - 2, node.rank(b) - 1
-    left = subtract_zero_point(node, node.cast(a, "int32"), a_zero, rows)
-    right = subtract_zero_point(node, node.cast(b, "int32"), b_zero, columns)
+    left = dequantize(node, a, a_scale, a_zero, node.rank(a) - 2)
+    right = dequantize(node, b, b_scale, b_zero, node.rank(b) - 1)
     total = node.cast(node.op("matmul", left, right), "float32")
-    rank = node.rank(total)
-    for factor in (_per_axis(node, a_scale, rank - 2, rank), _per_axis(node, b_scale, rank - 1, rank)):
-        total = node.op("multiply", total, node.cast(factor, "float32"))
-    scaled = node.op("divide", total, node.reshape(node.cast(y_scale, "float32"), ()))
-    return quantize(node, scaled, node.reshape(y_zero, ()), node.dtype(y_zero))
-
-
-def _per_axis(node: Node, parameter: Expr, axis: int, rank: int) -> Expr:
-    single = dims.product(node.shape(parameter)) == 1
-    return node.reshape(parameter, ()) if single else node.along(parameter, axis, rank)
+    return quantize(node, total, y_scale, y_zero, node.dtype(y_zero))
 
 
 @converter("QLinearConv", since=10)
 def quantized_convolution(node: Node) -> Expr:
     x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = (node.input(index) for index in range(8))
-    data = subtract_zero_point(node, node.cast(x, "float64"), x_zero, None)
-    weight = subtract_zero_point(node, node.cast(w, "float64"), w_zero, 0)
-    bias = node.optional(8)
-    total = convolve(node, data, weight, None)
-    total = node.cast(add_bias(node, total, None if bias is None else node.cast(bias, "float64")), "float32")
-    for scale in (node.reshape(x_scale, ()), _per_axis(node, w_scale, 1, node.rank(total))):
-        total = node.op("multiply", total, scale)
-    scaled = node.op("divide", total, node.reshape(y_scale, ()))
-    return quantize(node, scaled, node.reshape(y_zero, ()), node.dtype(y_zero))
+    data, weight = dequantize(node, x, x_scale, x_zero), dequantize(node, w, w_scale, w_zero, 0)
+    total = convolve(node, data, weight, _bias_in_units_of(node, node.optional(8), x_scale, w_scale))
+    return quantize(node, total, y_scale, y_zero, node.dtype(y_zero))
+
+
+def _bias_in_units_of(node: Node, bias: Expr | None, *scales: Expr) -> Expr | None:
+    """Return the real numbers of a vector that is stored in units of the product of scales."""
+    if bias is None:
+        return None
+    unit = node.broadcast("multiply", *(_parameters(node, scale, None, "int32")[0] for scale in scales))
+    return dequantize(node, bias, unit, None, 0)

@@ -16,6 +16,7 @@ FAMILIES = (
     "linear",
     "normalization",
     "pooling",
+    "quantization",
     "random",
     "reduction",
     "resize",
