@@ -9,12 +9,12 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test-torch")
 
-import torch.ao.quantization.fx._decomposed  # noqa: E402, F401  which declares the operators
 from torch.nn import functional as F  # noqa: E402, N812
 
 import kernelyard as ky  # noqa: E402
 from kernelyard.plugins.manager import get_manager  # noqa: E402
 
+pytest.importorskip("torch.ao.quantization.fx._decomposed", reason="it declares the operators")
 Q = torch.ops.quantized_decomposed
 INT8, UINT8 = (-128, 127, torch.int8), (0, 255, torch.uint8)
 

@@ -57,7 +57,7 @@ def dequantize_per_channel(
 
 
 def _parameters(node: Node, scale: Number, zero: Number, dtype: str) -> tuple[Expr, Expr]:
-    """Scale in float32 and zero point in the stored dtype: vectors, or numbers, which torch has as vectors of one too."""
+    """Scale in float32 and zero point in the stored dtype: vectors, or numbers, which may be vectors of one."""
     given = [node.cast(node.expr(each, to), to) for each, to in ((scale, "float32"), (zero, dtype))]
     scale, zero = (node.reshape(each, ()) if node.shape(each) == (1,) else each for each in given)
     return scale, zero
@@ -75,9 +75,7 @@ def _quantize(
     return node.op("clip", stored, min=float(low), max=float(high))
 
 
-def _dequantize(
-    node: Node, x: Expr, parameters: tuple[Expr, Expr], axis: int | None, out_dtype: str | None
-) -> Expr:
+def _dequantize(node: Node, x: Expr, parameters: tuple[Expr, Expr], axis: int | None, out_dtype: str | None) -> Expr:
     dtype = out_dtype or "float32"
     return node.op("dequantize", x, *parameters, axis=_axis_of(node, parameters, axis), dtype=dtype)
 
