@@ -31,7 +31,7 @@ def stage(pipeline: CompilePipeline, name: str) -> list[str]:
 def test_the_points_are_the_stages_and_their_passes():
     points = default_pipeline(composes_attention=True).points
     stages = [point for point in points if "." not in point]
-    assert stages == ["import", "simplify", PRECISION, "compose_attention", OFFLOAD, "legalize"]
+    assert stages == ["import", "simplify", PRECISION, "compose_attention", "quantized", OFFLOAD, "legalize"]
     assert {"simplify.fold_batch_norm", "legalize.fuse_ops"} <= set(points)
     assert len(set(points)) == len(points)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kernelyard.ir.expr import Call, Constant, Expr
+from kernelyard.ir.expr import Call, Constant, Expr, Function, Var
 
 Values = Callable[[Expr], Expr]
 
@@ -14,6 +14,9 @@ _DECODING = frozenset(
         *("reshape", "permute_dims", "broadcast_to", "strided_slice", "full"),
     )
 )
+CONVOLUTIONS = frozenset(f"nn.conv{rank}d{kind}" for rank in (1, 2, 3) for kind in ("", "_transpose"))
+PRODUCTS = CONVOLUTIONS | {"matmul"}
+_MOVING = frozenset(("reshape", "permute_dims", "broadcast_to", "strided_slice", "pad"))
 _MOST_VALUES = 64  # a dequantization is short; the answer takes no longer in a long chain of other operators
 
 
@@ -42,3 +45,32 @@ def is_decoded(expr: Expr, value_of: Values) -> bool:
         elif not isinstance(part, Constant):
             return False
     return isinstance(value, Call) and not stack
+
+
+def quantized_weights(function: Function, products: frozenset[str] = PRODUCTS) -> set[Var]:
+    """Return what a function dequantizes of 8-bit constants, and products read, perhaps in another shape.
+
+    Example:
+        >>> import numpy as np
+        >>> from kernelyard.ir import FunctionBuilder
+        >>> b = FunctionBuilder()
+        >>> w, shift = (b.op("dequantize", np.ones((4, 2), np.int8), np.float32(0.5), np.int8(0)) for _ in range(2))
+        >>> function = b.function(b.op("add", b.op("matmul", b.input("x", (3, 4)), w), b.op("sum", shift)))
+        >>> quantized_weights(function) == {w}
+        True
+    """
+    read: set[Expr] = set()
+    weights: set[Var] = set()
+    for binding in reversed(function.bindings):
+        value = binding.value
+        if not isinstance(value, Call):
+            continue
+        if value.op_name in products or (value.op_name in _MOVING and binding.var in read):
+            read.update(value.args)
+        elif value.op_name == "dequantize" and binding.var in read and _is_of_bytes(value):
+            weights.add(binding.var)
+    return weights
+
+
+def _is_of_bytes(call: Call) -> bool:
+    return all(isinstance(arg, Constant) for arg in call.args) and call.args[0].tensor_type.dtype in ("int8", "uint8")

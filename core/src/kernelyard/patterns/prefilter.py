@@ -90,6 +90,17 @@ class Prefilter:
         return self._bit.setdefault(value.op.name, 1 << len(self._bit))
 
 
+def required_ops(pattern: Pattern) -> Clauses:
+    """Return sets of ops, of each of which every match of a pattern has one.
+
+    Example:
+        >>> from kernelyard.patterns import is_op, wildcard
+        >>> sorted(sorted(clause) for clause in required_ops(is_op("nn.relu")(is_op("exp", "tanh")(wildcard()))))
+        [['exp', 'tanh'], ['nn.relu']]
+    """
+    return _Reach().clauses(pattern)
+
+
 class _Reach:
     """Compute the required ops of patterns and their depth; each part is computed once."""
 

@@ -12,8 +12,10 @@ from typing import Any
 from kernelyard.errors import KernelyardError, OptionError, PluginContractError
 from kernelyard.ir import IRModule
 from kernelyard.ir.verify import verify
+from kernelyard.patterns.decoded import quantized_weights
 from kernelyard.patterns.op_rules import op_rule_patterns
 from kernelyard.patterns.registry import FusionPattern, get_patterns
+from kernelyard.placement.float_weights import FloatWeights, split
 from kernelyard.placement.near_misses import record_near_misses
 from kernelyard.placement.prune import RegionJudge, merge_regions
 from kernelyard.placement.recorder import Recorder
@@ -109,7 +111,8 @@ def partition_for(
         target = kinds[0][0] if kinds else "cpu"
     settings = PlacementSettings(as_target(target), recorder or Recorder(), bind_constants=bind_constants)
     chosen = manager.get(backend, "backend", settings.target.kind)
-    return partition(get_pipeline("simplify")(_with_params(module, params or {})), [chosen], settings)
+    simplified = get_pipeline("simplify")(_with_params(module, params or {}))
+    return partition(get_pipeline("quantized")(simplified), [chosen], settings)
 
 
 def _with_params(module: IRModule, params: Mapping[str, Any]) -> IRModule:
@@ -142,10 +145,29 @@ def _offer(
     recorder.offered(backend.name, patterns)
     prepared = _prepare(backend, module)
     contested, annotate = judge.contested(wanted), not backend.merge_composites
-    fused = match(contested, annotate, recorder, settings.bind_constants)(prepared)
+    fused = _match(prepared, contested, annotate, settings, recorder)
     left_out = [pattern for pattern in patterns if pattern.name in excluded]
     record_near_misses(prepared, fused, backend.name, wanted, left_out, recorder)
     return merge_regions(fused, judge, wanted, recorder) if backend.merge_composites else fused
+
+
+def _match(
+    module: IRModule,
+    patterns: Sequence[FusionPattern],
+    annotate: bool,
+    settings: PlacementSettings,
+    recorder: Recorder,
+) -> IRModule:
+    """Lift what patterns match; of products with quantized weights, those of integers come first."""
+
+    def matched(module: IRModule, patterns: Sequence[FusionPattern]) -> IRModule:
+        return match(patterns, annotate, recorder, settings.bind_constants)(module)
+
+    if not any(quantized_weights(function) for function in module.entry_functions().values()):
+        return matched(module, patterns)
+    of_integers, others = split(patterns)
+    weights = FloatWeights()
+    return weights.restored(matched(weights.folded(matched(module, of_integers)), others))
 
 
 def _prepare(backend: Backend, module: IRModule) -> IRModule:

@@ -36,7 +36,7 @@ class CompilePipeline(Sequential):
     Example:
         >>> pipeline = default_pipeline().without("legalize.fuse_siblings").after("simplify", get_pipeline("clean"))
         >>> [stage.name for stage in pipeline.passes]
-        ['import', 'simplify', 'clean', 'precision', 'offload', 'legalize']
+        ['import', 'simplify', 'clean', 'precision', 'quantized', 'offload', 'legalize']
         >>> pipeline.changes
         ('without legalize.fuse_siblings', 'clean after simplify')
     """
@@ -114,7 +114,7 @@ def default_pipeline(composes_attention: bool = False) -> CompilePipeline:
     """Return the stages of a compile. composes_attention: see `CodeGenerator`."""
     attention = [get_pipeline("compose_attention")] if composes_attention else []
     first = [get_pipeline("import"), get_pipeline("simplify"), _DriverStage(PRECISION), *attention]
-    return CompilePipeline([*first, _DriverStage(OFFLOAD), get_pipeline("legalize")])
+    return CompilePipeline([*first, get_pipeline("quantized"), _DriverStage(OFFLOAD), get_pipeline("legalize")])
 
 
 def _points_of(stage: Pass) -> list[str]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from typing import TypeAlias
+
 import numpy as np
 
 from kernelyard import dtypes
@@ -10,7 +13,10 @@ from kernelyard.errors import PassError
 from kernelyard.ir import Call, Constant, Expr, Function, FunctionMutator, IRModule, Tuple, TupleGetItem, Var
 from kernelyard.ir.op import Op
 from kernelyard.ir.types import TensorType, Type, tensors_of
+from kernelyard.patterns.decoded import CONVOLUTIONS, quantized_weights
 from kernelyard.transform.pass_base import FunctionPass, PassContext
+
+Folded: TypeAlias = "dict[tuple[object, ...], tuple[Call, Expr]]"
 
 MAX_BYTES = 1 << 30
 MAX_GROWTH = 1 << 16
@@ -19,39 +25,77 @@ MAX_GROWTH = 1 << 16
 class FoldConstants(FunctionPass):
     """Replace pure calls of constants by their result, where that does not make the program much larger.
 
-    Options: "fold_constants.max_growth" (bytes, 65536): how much larger than its operands a result may be;
-    "fold_constants.max_bytes" (1 GiB): the largest result.
+    Quantized weights of products stay as they are stored: backends may compute with them (`FoldWeights` folds what
+    none has taken). Options: "fold_constants.max_growth" (bytes, 65536): how much larger than its operands a result
+    may be; "fold_constants.max_bytes" (1 GiB): the largest result.
     """
 
     name = "fold_constants"
 
     def transform(self, function: Function, module: IRModule, context: PassContext) -> Function:
-        growth = context.option("fold_constants.max_growth", MAX_GROWTH)
-        return _Folder(growth, context.option("fold_constants.max_bytes", MAX_BYTES)).mutate(function)
+        return _Folder(context, kept=quantized_weights(function)).mutate(function)
+
+
+class FoldWeights(FunctionPass):
+    """Replace quantized weights by the floats that they stand for: those of convolutions, and small ones of matmuls.
+
+    A matmul with large ones reads them as they are stored (`FuseDequantizeMatmul`). Options: those of `FoldConstants`.
+    folded: what an instance has folded so far, by the operands; equal weights are one constant.
+    """
+
+    name = "fold_weights"
+
+    def __init__(self) -> None:
+        self.folded: Folded = {}
+
+    def transform(self, function: Function, module: IRModule, context: PassContext) -> Function:
+        if not quantized_weights(function):
+            return function
+        large = quantized_weights(function, CONVOLUTIONS)
+        return _Folder(context, large=large, weights=self.folded).mutate(function)
 
 
 class _Folder(FunctionMutator):
-    def __init__(self, max_growth: int, max_bytes: int) -> None:
+    """kept: what is not folded. large: what is folded although it makes the program larger. weights: see
+    `FoldWeights`."""
+
+    def __init__(
+        self,
+        context: PassContext,
+        kept: Collection[Var] = (),
+        large: Collection[Var] = (),
+        weights: Folded | None = None,
+    ) -> None:
         super().__init__()
-        self._max_growth = max_growth
-        self._max_bytes = max_bytes
+        self._max_growth = context.option("fold_constants.max_growth", MAX_GROWTH)
+        self._max_bytes = context.option("fold_constants.max_bytes", MAX_BYTES)
+        self._kept, self._large, self._weights = kept, large, weights
 
     def rewrite(self, var: Var, value: Expr) -> Expr:
         if isinstance(value, TupleGetItem):
             fields = self.value_of(value.tuple_value)
             return fields.fields[value.index] if isinstance(fields, Tuple) else value
-        if isinstance(value, Call) and isinstance(value.op, Op) and self._is_foldable(value, value.op):
-            return fold_call(value)
-        return value
+        if var in self._kept or not isinstance(value, Call) or not isinstance(value.op, Op):
+            return value
+        growth = self._max_bytes if var in self._large else self._max_growth
+        return self._folded(value) if self._is_foldable(value, value.op, growth) else value
 
-    def _is_foldable(self, call: Call, op: Op) -> bool:
+    def _folded(self, call: Call) -> Expr:
+        if self._weights is None or call.op_name != "dequantize":
+            return fold_call(call)
+        key = (*call.args, call.attrs["axis"], call.attrs["dtype"])
+        if key not in self._weights:
+            self._weights[key] = call, fold_call(call)
+        return self._weights[key][1]
+
+    def _is_foldable(self, call: Call, op: Op, growth: int) -> bool:
         if op.reference is None or op.opaque_type or not op.pure:
             return False
         if not all(isinstance(arg, Constant) for arg in call.args) or not all(map(_is_known, call.attrs.values())):
             return False
         size = _static_size(call.type)
         operands = sum(arg.data.nbytes for arg in call.args if isinstance(arg, Constant))
-        return size is not None and size <= min(operands + self._max_growth, self._max_bytes)
+        return size is not None and size <= min(operands + growth, self._max_bytes)
 
 
 def fold_call(call: Call) -> Expr:

@@ -18,11 +18,12 @@ from kernelyard.transform.annotate_tir_op_pattern import AnnotateTIROpPattern
 from kernelyard.transform.canonicalize import Canonicalize
 from kernelyard.transform.compose_attention import ComposeAttention, SimplifyAttention
 from kernelyard.transform.compose_ops import ComposeOps
+from kernelyard.transform.compose_quantized_products import ComposeQuantizedProducts
 from kernelyard.transform.dead_code_elimination import DeadCodeElimination
 from kernelyard.transform.eliminate_common_subexpr import EliminateCommonSubexpr
 from kernelyard.transform.flatten_entry_tuples import FlattenEntryTuples
 from kernelyard.transform.fold_batch_norm import FoldBatchNorm
-from kernelyard.transform.fold_constants import FoldConstants
+from kernelyard.transform.fold_constants import FoldConstants, FoldWeights
 from kernelyard.transform.fold_scale_axis import FoldScaleAxis
 from kernelyard.transform.fuse_dequantize_matmul import FuseDequantizeMatmul
 from kernelyard.transform.fuse_ops import FuseOps
@@ -41,9 +42,11 @@ from kernelyard.transform.optimize_regions import Optimize, OptimizeRegions
 from kernelyard.transform.outline_continuations import OutlineContinuations
 from kernelyard.transform.pack_constants import ChoosePackings, PackConstants, no_packings
 from kernelyard.transform.pass_base import Pass, Repeat, Sequential
+from kernelyard.transform.propagate_dequantize import PropagateDequantize
 from kernelyard.transform.quantize_weights import QuantizeWeights
 from kernelyard.transform.region_merging import Wanted
 from kernelyard.transform.run_codegen import Caller, Codegen, RunCodegen, ViolationRecorder, call_directly
+from kernelyard.transform.separate_dequantize import SeparateDequantize, ShareDequantize
 from kernelyard.transform.separate_results import SeparateResults
 from kernelyard.transform.simplify_inference import SimplifyInference
 from kernelyard.transform.sink_reshape import SinkReshape
@@ -175,6 +178,18 @@ def compose_attention() -> Sequence[Pass]:
     return [ComposeAttention(), *clean().passes, SimplifyAttention(), *clean().passes]
 
 
+@pipeline("quantized")
+def quantized() -> Sequence[Pass]:
+    """Bring quantized products to the form that backends take: each reads what it dequantizes itself."""
+    return [
+        ComposeQuantizedProducts(),
+        PropagateDequantize(),
+        FoldConstants(),
+        DeadCodeElimination(),
+        SeparateDequantize(),
+    ]
+
+
 @pipeline("match")
 def match(
     patterns: Sequence[PatternLike] = (),
@@ -216,6 +231,8 @@ def legalize() -> Sequence[Pass]:
     transpose and dequantize in registers.
     """
     return [
+        ShareDequantize(),
+        FoldWeights(),
         FuseDequantizeMatmul(),
         FuseTransposeMatmul(),
         DeadCodeElimination(),

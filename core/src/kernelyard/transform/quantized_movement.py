@@ -1,0 +1,204 @@
+"""Operators that hand on stored numbers as they are, so that they may come before a dequantize as well as after it.
+
+One row per operator: the conditions are those of onnxruntime's rules for QDQ models
+(`qdq_selector_action_transformer.cc`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from kernelyard import dims
+from kernelyard.dtypes import itemsize, to_numpy
+from kernelyard.ir import Call, Constant, Expr
+
+# From a call and an axis of its operand to that axis of the result; None where it is cut up or merged with others.
+AxisRule: TypeAlias = Callable[[Call, int], "int | None"]
+# From a call and the dequantize of its operand to a reason against an exchange, or None.
+Condition: TypeAlias = Callable[[Call, Call], "str | None"]
+
+
+def _always(call: Call, dequantize: Call) -> str | None:
+    return None
+
+
+@dataclass(frozen=True)
+class Movement:
+    """How an operator hands on elements of its first operand, or of all where it is `variadic`.
+
+    attrs: the attributes of the call on stored numbers, where they are others.
+    """
+
+    axis: AxisRule
+    condition: Condition = _always
+    variadic: bool = False
+    attrs: Callable[[Call, Call], Mapping[str, Any]] = lambda call, dequantize: call.attrs
+
+    def data(self, call: Call) -> Sequence[Expr]:
+        """Return the operands whose elements are handed on."""
+        return call.args if self.variadic else call.args[:1]
+
+
+def refusal(call: Call, dequantizes: Sequence[Call]) -> str | None:
+    """Return why a call may not come before the dequantize of its operand, or of each where it has several.
+
+    Example:
+        >>> import numpy as np
+        >>> from kernelyard.ir import FunctionBuilder, get_op
+        >>> b = FunctionBuilder()
+        >>> x = b.input("x", (2, 3), "int8")
+        >>> zero, scales = Constant(np.int8(0)), [Constant(np.float32(scale)) for scale in (1, 2)]
+        >>> first, second = (Call(get_op("dequantize"), [x, scale, zero]) for scale in scales)
+        >>> concat = Call(get_op("concat"), [b.bind(first), b.bind(second)], {"axis": 0})
+        >>> refusal(concat, [first, second])
+        'the scales differ'
+    """
+    movement = MOVEMENTS.get(call.op_name)
+    if movement is None:
+        return f"{call.op_name} computes with its operand"
+    first, *others = dequantizes
+    for other in others:
+        reason = difference(first, other)
+        if reason is not None:
+            return reason
+    axis = first.attrs["axis"]
+    if axis is not None and movement.axis(call, axis % call.args[0].tensor_type.rank) is None:
+        return "the axis of the scales does not stay an axis"
+    return movement.condition(call, first)
+
+
+def difference(one: Call, other: Call) -> str | None:
+    """Return what differs between the parameters of two calls of quantize or dequantize, or None."""
+    if stored_dtype(one) != stored_dtype(other):
+        return "the stored dtypes differ"
+    for place, name in ((1, "scales"), (2, "zero points")):
+        if not _is_equal(one.args[place], other.args[place]):
+            return f"the {name} differ"
+    has_vectors = any(arg.tensor_type.rank for arg in one.args[1:])
+    if has_vectors and one.attrs["axis"] != other.attrs["axis"]:
+        return "the axes of the scales differ"
+    return None
+
+
+def stored_dtype(call: Call) -> str:
+    """Return the dtype of the stored numbers of a quantize or dequantize."""
+    return call.tensor_type.dtype if call.op_name == "quantize" else call.args[0].tensor_type.dtype
+
+
+def has_positive_scales(call: Call) -> bool:
+    """Return True where all scales of a quantize or dequantize are constants, and normal positive numbers."""
+    scale = call.args[1]
+    if not isinstance(scale, Constant):
+        return False
+    values = scale.data.astype(np.float32)
+    return bool((np.isfinite(values) & (values >= np.finfo(np.float32).tiny)).all())
+
+
+def _is_equal(one: Expr, other: Expr) -> bool:
+    if one is other:
+        return True
+    if not isinstance(one, Constant) or not isinstance(other, Constant):
+        return False
+    return bool(np.array_equal(one.data, other.data))
+
+
+# --- axes -------------------------------------------------------------------------------------------------------------
+def _after_reshape(call: Call, axis: int) -> int | None:
+    before, after = call.args[0].tensor_type.shape, call.tensor_type.shape
+    count = dims.product(before[:axis])
+    places = [place for place in range(len(after)) if dims.product(after[:place]) == count]
+    return next((place for place in places if after[place] == before[axis]), None)
+
+
+def _after_permute(call: Call, axis: int) -> int | None:
+    return call.attrs["axes"].index(axis)
+
+
+def _after_new_axes(call: Call, axis: int) -> int | None:
+    """Broadcasting and tiling count axes from the last one."""
+    place = axis + call.tensor_type.rank - call.args[0].tensor_type.rank
+    return place if call.tensor_type.shape[place] == call.args[0].tensor_type.shape[axis] else None
+
+
+def _after_same_size(call: Call, axis: int) -> int | None:
+    """Along this axis nothing happens."""
+    return axis if call.tensor_type.shape[axis] == call.args[0].tensor_type.shape[axis] else None
+
+
+def _unless_listed(call: Call, axis: int) -> int | None:
+    return None if axis in call.attrs["axes"] else axis
+
+
+def _unless_the_axis(call: Call, axis: int) -> int | None:
+    return None if axis == call.attrs["axis"] % call.args[0].tensor_type.rank else axis
+
+
+def _after_take(call: Call, axis: int) -> int | None:
+    taken, more = call.attrs["axis"] % call.args[0].tensor_type.rank, call.args[1].tensor_type.rank - 1
+    return None if axis == taken else axis + (more if axis > taken else 0)
+
+
+def _of_images(call: Call, axis: int) -> int | None:
+    """Windows and sizes are of the axes after batch and channels."""
+    return axis if axis < 2 else None
+
+
+def _nowhere(call: Call, axis: int) -> int | None:
+    return None
+
+
+# --- conditions -------------------------------------------------------------------------------------------------------
+def _ordered(call: Call, dequantize: Call) -> str | None:
+    """The largest stored number must stand for the largest real one."""
+    return None if has_positive_scales(dequantize) else "the scale is not known to be positive"
+
+
+def _nearest(call: Call, dequantize: Call) -> str | None:
+    if call.attrs["method"] != "nearest":
+        return f"{call.attrs['method']} interpolation computes with its operand"
+    return None if itemsize(stored_dtype(dequantize)) == 1 else "the stored numbers have more than 8 bits"
+
+
+def _stored_padding(call: Call, dequantize: Call) -> str | None:
+    return None if _padding(call, dequantize) is not None else "the value of the padding has no stored number"
+
+
+def _padding(call: Call, dequantize: Call) -> float | None:
+    """Return the stored number that stands for the value of a padding."""
+    if call.attrs["mode"] != "constant":
+        return 0.0
+    _, scale, zero = dequantize.args
+    if not isinstance(zero, Constant) or not isinstance(scale, Constant) or zero.data.ndim or scale.data.ndim:
+        return None
+    value, scale_value, zero_value = call.attrs["value"], float(scale.data), float(zero.data)
+    stored = value / scale_value + zero_value if value else zero_value
+    limits = np.iinfo(to_numpy(stored_dtype(dequantize)))
+    exact = np.float32(np.float32(stored - zero_value) * np.float32(scale_value)) == np.float32(value)
+    return stored if stored == round(stored) and limits.min <= stored <= limits.max and exact else None
+
+
+def _with_padding(call: Call, dequantize: Call) -> Mapping[str, Any]:
+    return {**call.attrs, "value": _padding(call, dequantize)}
+
+
+MOVEMENTS: Mapping[str, Movement] = {
+    "reshape": Movement(_after_reshape),  # Flatten, Squeeze and Unsqueeze too
+    "permute_dims": Movement(_after_permute),
+    "broadcast_to": Movement(_after_new_axes),
+    "tile": Movement(_after_new_axes),
+    "strided_slice": Movement(_unless_listed),
+    "flip": Movement(_unless_listed),
+    "take": Movement(_after_take),
+    "gather_elements": Movement(_nowhere),
+    "gather_nd": Movement(_nowhere),
+    "split": Movement(_unless_the_axis),
+    "concat": Movement(_unless_the_axis, variadic=True),
+    "pad": Movement(_after_same_size, _stored_padding, attrs=_with_padding),
+    "image.resize": Movement(_of_images, _nearest),
+    **dict.fromkeys(("nn.max_pool1d", "nn.max_pool2d", "nn.max_pool3d"), Movement(_of_images, _ordered)),
+    **dict.fromkeys(("max", "min"), Movement(_nowhere, _ordered)),
+}
