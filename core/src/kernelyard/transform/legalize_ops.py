@@ -36,6 +36,7 @@ from kernelyard.transform.run_codegen import EXTERNAL_MODULES
 
 # Another view of the same memory, made without running anything.
 VIEWS = ("reshape",)
+QUANTIZATION = ("quantize", "dequantize")
 
 
 class LegalizeOps(Pass):
@@ -43,7 +44,7 @@ class LegalizeOps(Pass):
 
     skip: names of ops that stay; `reshape` always does, and so do ops that have no rule (the reference interpreter runs
     these). rules: used instead of the registered ones, by op name. Constants of one element become literals of the
-    PrimFunc. Custom kernels (`kernelyard.legalize.custom`) stand in for rules: of those that are compiled functions the
+    PrimFunc, but for parameters of quantization, of which each layer has its own: layers share their kernels. Custom kernels (`kernelyard.legalize.custom`) stand in for rules: of those that are compiled functions the
     call is a `call_dps_packed`, and their modules are attached.
     """
 
@@ -120,7 +121,7 @@ class _Legalizer(FunctionMutator):
         if custom is not None and is_compiled(custom):
             self.compiled[custom.name] = custom
             return Call(get_op("call_dps_packed"), [ExternFunc(custom.name), *value.args], type_=value.type)
-        operands = [arg for arg in value.args if not _is_literal(arg)]
+        operands = [arg for arg in value.args if not _is_literal(arg, value)]
         name = self._function_for(value, custom)
         if isinstance(value.type, TupleType) and len(value.type.fields) == 1:
             (field,) = value.type.fields
@@ -128,7 +129,8 @@ class _Legalizer(FunctionMutator):
         return call_tir(name, operands, value.type)
 
     def _function_for(self, call: Call, custom: CustomKernel | None) -> str:
-        literals = tuple(arg.digest if _is_literal(arg) else None for arg in call.args)  # pyright: ignore[reportAttributeAccessIssue]
+        literal = {n: arg for n, arg in enumerate(call.args) if isinstance(arg, Constant) and _is_literal(arg, call)}
+        literals = tuple((n, arg.digest) for n, arg in literal.items())
         types = tuple(arg.tensor_type for arg in call.args)
         key = (call.op_name, types, tuple(call.attrs.items()), literals)
         name = self.made.get(key)
@@ -137,7 +139,7 @@ class _Legalizer(FunctionMutator):
                 function = custom.primfunc(types, call.attrs, call.type)
             else:
                 function = legalize_call(call.op_name, types, call.attrs, call.type, self.rules.get(call.op_name))
-            function = with_literals(function, {n: a.data for n, a in enumerate(call.args) if _is_literal(a)})  # pyright: ignore[reportAttributeAccessIssue]
+            function = with_literals(function, {n: arg.data for n, arg in literal.items()})
             name = self.made[key] = self.functions.name_of(function, call.op_name.rpartition(".")[2])
         return name
 
@@ -154,8 +156,9 @@ def call_tir(name: str, args: Sequence[Expr], type_: Type) -> Call:
     return Call(get_op("call_tir"), [GlobalVar(name), *args], type_=type_)
 
 
-def _is_literal(arg: Expr) -> bool:
-    return isinstance(arg, Constant) and arg.data.size == 1
+def _is_literal(arg: Expr, call: Call) -> bool:
+    is_number = isinstance(arg, Constant) and arg.data.size == 1
+    return is_number and (call.op_name not in QUANTIZATION or not arg.data.any())
 
 
 def with_literals(function: PrimFunc, values: Mapping[int, np.ndarray]) -> PrimFunc:

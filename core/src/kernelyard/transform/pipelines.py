@@ -184,6 +184,7 @@ def quantized() -> Sequence[Pass]:
     return [
         ComposeQuantizedProducts(),
         PropagateDequantize(),
+        Canonicalize(),
         FoldConstants(),
         DeadCodeElimination(),
         SeparateDequantize(),
