@@ -64,6 +64,7 @@ _HOME = {
     "ToMixedPrecision": "to_mixed_precision",
     # partition
     "AttachExternModules": "attach_extern_modules",
+    "CopyDequantize": "copy_dequantize",
     "FuseOpsByPattern": "fuse_ops_by_pattern",
     "MergeCompositeFunctions": "merge_composite_functions",
     "OptimizeRegions": "optimize_regions",

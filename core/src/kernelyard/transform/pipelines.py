@@ -19,6 +19,7 @@ from kernelyard.transform.canonicalize import Canonicalize
 from kernelyard.transform.compose_attention import ComposeAttention, SimplifyAttention
 from kernelyard.transform.compose_ops import ComposeOps
 from kernelyard.transform.compose_quantized_products import ComposeQuantizedProducts
+from kernelyard.transform.copy_dequantize import CopyDequantize
 from kernelyard.transform.dead_code_elimination import DeadCodeElimination
 from kernelyard.transform.eliminate_common_subexpr import EliminateCommonSubexpr
 from kernelyard.transform.flatten_entry_tuples import FlattenEntryTuples
@@ -199,7 +200,7 @@ def match(
     bind_constants: bool = True,
 ) -> Sequence[Pass]:
     """Lift what a backend's patterns match, and its checks accept, into composites."""
-    return [FuseOpsByPattern(patterns, bind_constants, annotate_codegen, recorder=recorder)]
+    return [CopyDequantize(), FuseOpsByPattern(patterns, bind_constants, annotate_codegen, recorder=recorder)]
 
 
 @pipeline("merge")
