@@ -12,7 +12,7 @@ from kernelyard.ir import Attribute, Call, Constant, FunctionBuilder, IRModule, 
 from kernelyard.testing.reference import assert_same_meaning
 from kernelyard.testing.strategies import modules
 from kernelyard.transform.dead_code_elimination import DeadCodeElimination
-from kernelyard.transform.fold_constants import FoldConstants
+from kernelyard.transform.fold_constants import FoldConstants, FoldWeights
 from kernelyard.transform.pass_base import PassContext, Sequential
 
 F32 = np.float32
@@ -114,3 +114,37 @@ def _bind(function, arrays):
 
     yield from (Binding(param, Constant(array)) for param, array in zip(function.params, arrays, strict=True))
     yield from function.bindings
+
+
+# --- quantized weights ------------------------------------------------------------------------------------------------
+def weighted(product: str, size: int = 4, dtype: str = "int8", turned: bool = False):
+    """A product with a dequantized weight, plus a dequantized bias."""
+    b = FunctionBuilder()
+    is_matmul = product == "matmul"
+    codes = np.ones((size, size) if is_matmul else (size, size, 3, 3), dtype)
+    weight = b.op("dequantize", codes, F32(0.5), np.zeros((), dtype))
+    weight = b.op("permute_dims", weight, axes=(1, 0)) if turned else weight
+    y = b.op(product, b.input("x", (2, size) if is_matmul else (1, size, 8, 8)), weight)
+    bias = b.op("dequantize", np.ones(y.tensor_type.shape[-1], np.int32), F32(0.5), np.int32(0))
+    return b.function(b.op("add", y, bias))
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("product", ["matmul", "nn.conv2d", "nn.conv2d_transpose"])
+def test_quantized_weights_of_products_stay_stored(check, product, turned):
+    turned = turned and product == "matmul"
+    after = check(PASS, weighted(product, turned=turned))
+    assert check.ops(after) == ["dequantize", *["permute_dims"][: int(turned)], product, "add"]
+    folded = check(Sequential([FoldWeights(), DeadCodeElimination()]), after)
+    assert check.ops(folded) == [product, "add"]
+
+
+def test_sixteen_bits_are_folded(check):
+    assert check.ops(check(PASS, weighted("matmul", dtype="int16"))) == ["matmul", "add"]
+
+
+@pytest.mark.parametrize(("product", "stays"), [("matmul", True), ("nn.conv2d", False)])
+def test_large_weights_stay_stored_for_matmuls_alone(check, product, stays):
+    size = 512 if product == "matmul" else 96
+    after = check(Sequential([FoldConstants(), FoldWeights(), DeadCodeElimination()]), weighted(product, size))
+    assert ("dequantize" in check.ops(after)) == stays

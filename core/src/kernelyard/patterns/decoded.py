@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 
 from kernelyard.ir.expr import Call, Constant, Expr, Function, Var
 
@@ -61,16 +61,31 @@ def quantized_weights(function: Function, products: frozenset[str] = PRODUCTS) -
     """
     read: set[Expr] = set()
     weights: set[Var] = set()
+    fixed = _moved_constants(function)
     for binding in reversed(function.bindings):
         value = binding.value
         if not isinstance(value, Call):
             continue
         if value.op_name in products or (value.op_name in _MOVING and binding.var in read):
             read.update(value.args)
-        elif value.op_name == "dequantize" and binding.var in read and _is_of_bytes(value):
+        elif value.op_name == "dequantize" and binding.var in read and _is_of_bytes(value, fixed):
             weights.add(binding.var)
     return weights
 
 
-def _is_of_bytes(call: Call) -> bool:
-    return all(isinstance(arg, Constant) for arg in call.args) and call.args[0].tensor_type.dtype in ("int8", "uint8")
+def _moved_constants(function: Function) -> set[Expr]:
+    """Return what moves the elements of constants: it is about to be folded."""
+    moved: set[Expr] = set()
+    for binding in function.bindings:
+        value = binding.value
+        if isinstance(value, Call) and value.op_name in _MOVING and _are_fixed(value.args, moved):
+            moved.add(binding.var)
+    return moved
+
+
+def _is_of_bytes(call: Call, fixed: Collection[Expr]) -> bool:
+    return _are_fixed(call.args, fixed) and call.args[0].tensor_type.dtype in ("int8", "uint8")
+
+
+def _are_fixed(operands: Sequence[Expr], fixed: Collection[Expr]) -> bool:
+    return all(isinstance(operand, Constant) or operand in fixed for operand in operands)

@@ -15,8 +15,8 @@ _DEQUANTIZE = frozenset(["dequantize"])
 class FloatWeights:
     """The float weights of the products that a backend has not taken as products of integers.
 
-    A library packs constant weights, which it cannot where they are dequantized at run time. What it leaves is quantized
-    again for those that come after it.
+    A library packs constant weights, which it cannot where they are dequantized at run time. What it leaves is
+    quantized again for those that come after it.
     """
 
     def __init__(self) -> None:

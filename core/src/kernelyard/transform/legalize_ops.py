@@ -44,8 +44,9 @@ class LegalizeOps(Pass):
 
     skip: names of ops that stay; `reshape` always does, and so do ops that have no rule (the reference interpreter runs
     these). rules: used instead of the registered ones, by op name. Constants of one element become literals of the
-    PrimFunc, but for parameters of quantization, of which each layer has its own: layers share their kernels. Custom kernels (`kernelyard.legalize.custom`) stand in for rules: of those that are compiled functions the
-    call is a `call_dps_packed`, and their modules are attached.
+    PrimFunc, but for scales and zero points of quantization: these differ between layers, which then share a kernel.
+    Custom kernels (`kernelyard.legalize.custom`) stand in for rules: of those that are compiled functions the call is a
+    `call_dps_packed`, and their modules are attached.
     """
 
     name = "legalize_ops"

@@ -47,8 +47,8 @@ from kernelyard.transform.propagate_dequantize import PropagateDequantize
 from kernelyard.transform.quantize_weights import QuantizeWeights
 from kernelyard.transform.region_merging import Wanted
 from kernelyard.transform.run_codegen import Caller, Codegen, RunCodegen, ViolationRecorder, call_directly
-from kernelyard.transform.separate_dequantize import SeparateDequantize, ShareDequantize
 from kernelyard.transform.separate_results import SeparateResults
+from kernelyard.transform.share_dequantize import ShareDequantize
 from kernelyard.transform.simplify_inference import SimplifyInference
 from kernelyard.transform.sink_reshape import SinkReshape
 from kernelyard.transform.to_mixed_precision import ToMixedPrecision
@@ -181,14 +181,13 @@ def compose_attention() -> Sequence[Pass]:
 
 @pipeline("quantized")
 def quantized() -> Sequence[Pass]:
-    """Bring quantized products to the form that backends take: each reads what it dequantizes itself."""
+    """Bring quantized products to the form that backends take: products of what dequantize makes of integers."""
     return [
         ComposeQuantizedProducts(),
         PropagateDequantize(),
         Canonicalize(),
         FoldConstants(),
         DeadCodeElimination(),
-        SeparateDequantize(),
     ]
 
 
@@ -233,6 +232,7 @@ def legalize() -> Sequence[Pass]:
     transpose and dequantize in registers.
     """
     return [
+        CopyDequantize(),
         ShareDequantize(),
         FoldWeights(),
         FuseDequantizeMatmul(),

@@ -49,7 +49,7 @@ class GraphBuilder(FunctionBuilder):
         Raises: TypeInferenceError, AttributeTypeError, IRError.
         """
         call = Call(get_op(name), args, attrs)
-        values = self.known.evaluate(call)
+        values = None if _is_weight(call) else self.known.evaluate(call)
         if values is not None and all(value.dtype != object for value in values):
             return [Constant(value) for value in values]
         if values is not None and len(values) == 1:
@@ -152,3 +152,8 @@ class GraphBuilder(FunctionBuilder):
                 symbols |= own | attribute_symbols(binding.value)
         kept.reverse()
         return kept
+
+
+def _is_weight(call: Call) -> bool:
+    """Return True for what may be the quantized weight of a product, which stays as it is stored."""
+    return call.op_name == "dequantize" and call.tensor_type.rank >= 2

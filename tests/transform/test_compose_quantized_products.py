@@ -1,0 +1,83 @@
+"""Products of integers that are scaled afterwards, as MatMulInteger and ConvInteger write them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kernelyard.ir import Expr, Function, FunctionBuilder, TensorType
+from kernelyard.ops.samples import floats, integers
+from kernelyard.transform import ComposeQuantizedProducts, DeadCodeElimination, Sequential
+
+PASS = Sequential([ComposeQuantizedProducts(), DeadCodeElimination()])
+WEIGHT = integers(8, 5, dtype="int8", low=-128, high=127)
+ONE = np.float32(0.02)
+
+
+def matmul(
+    weight: np.ndarray = WEIGHT,
+    scale: Any = ONE,
+    dtype: str = "int32",
+    stored: str = "uint8",
+) -> Function:
+    """`astype(matmul(x - zero, weight)) * (measured * scale)`, where the zero point and a scale are computed."""
+    b = FunctionBuilder()
+    x, measured = b.parameter(TensorType((4, 8), stored), "x"), b.input("measured", ())
+    zero = b.op("quantize", measured, np.float32(0.01), np.asarray(0, stored), dtype=stored)
+    left = b.op("subtract", b.op("astype", x, dtype=dtype), b.op("astype", zero, dtype=dtype))
+    total = b.op("astype", b.op("matmul", left, weight.astype(dtype)), dtype="float32")
+    return b.function(b.op("multiply", total, b.op("multiply", measured, scale)))
+
+
+def inputs(stored: str = "uint8") -> list[np.ndarray]:
+    return [integers(4, 8, dtype=stored, low=0, high=120), np.float32(1.25)]
+
+
+@pytest.mark.parametrize("scale", [ONE, floats(5, low=0.01, high=0.1), floats(1, 5, low=0.01, high=0.1)])
+@pytest.mark.parametrize("dtype", ["int32", "float64"])
+def test_a_product_of_integers_becomes_one_of_what_they_stand_for(check, scale, dtype):
+    after = check(PASS, matmul(scale=scale, dtype=dtype), inputs())
+    assert check.ops(after) == ["quantize", "dequantize", "dequantize", "matmul"]
+    codes, weight_scale, zero = after.bindings[2].value.args
+    np.testing.assert_array_equal(codes.data, WEIGHT)
+    np.testing.assert_array_equal(weight_scale.data, np.squeeze(scale))
+    assert zero.data == 0
+
+
+def test_weights_from_another_zero_point_keep_it(check):
+    after = check(PASS, matmul(WEIGHT.astype(np.int32) + 100), inputs())
+    assert check.ops(after)[-1] == "matmul"
+    codes, _, zero = after.bindings[2].value.args
+    np.testing.assert_array_equal(codes.data.astype(int) - zero.data, WEIGHT.astype(int) + 100)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"weight": WEIGHT.astype(np.int32) * 2},  # more than 8 bits
+        {"stored": "int16"},
+        {"scale": floats(4, 1, low=0.01, high=0.1)},  # by row
+        {"scale": floats(4, 5, low=0.01, high=0.1)},
+    ],
+    ids=["wide weights", "wide data", "scales of rows", "scales of elements"],
+)
+def test_others_stay(check, changed):
+    after = check(PASS, matmul(**changed), inputs(changed.get("stored", "uint8")))
+    assert check.ops(after)[-1] == "multiply"
+
+
+@pytest.mark.parametrize("shape", [(3, 1, 1), (1, 3, 1, 1)])
+def test_convolutions_have_scales_of_channels(check, shape):
+    b = FunctionBuilder()
+    x = b.parameter(TensorType((1, 2, 6, 6), "uint8"), "x")
+    weight = integers(3, 2, 3, 3, dtype="int8", low=-128, high=127)
+    left: Expr = b.op("subtract", b.op("astype", x, dtype="float64"), np.float64(7))
+    total = b.op("nn.conv2d", left, weight.astype(np.float64), padding=(1, 1, 1, 1))
+    total = b.op("astype", b.op("astype", total, dtype="int32"), dtype="float32")
+    function = b.function(b.op("multiply", total, floats(*shape, low=0.01, high=0.1)))
+    after = check(PASS, function, [integers(1, 2, 6, 6, dtype="uint8", low=0, high=255)])
+    assert check.ops(after) == ["dequantize", "dequantize", "nn.conv2d"]
+    assert after.bindings[0].value.args[2].data == 7
+    assert after.bindings[1].value.attrs["axis"] == 0
