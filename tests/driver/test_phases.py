@@ -12,7 +12,7 @@ from kernelyard.ir import FunctionBuilder, IRModule
 from kernelyard.transform.pass_base import Instrument, Pass, PassContext
 from kernelyard.transform.pipelines import pipeline_names
 
-PLACED = ["import", "simplify", "match", "merge"]
+PLACED = ["import", "simplify", "quantized", "match", "merge"]
 
 
 class Outermost(Instrument):
@@ -38,7 +38,7 @@ def model() -> IRModule:
         ({"backends": ["dnnl"]}, [*PLACED, "codegen", "legalize", "pack"]),
         (
             {"backends": [], "precision": "int8_weights"},
-            ["import", "simplify", "int8_weights", "codegen", "legalize", "pack"],
+            ["import", "simplify", "int8_weights", "quantized", "codegen", "legalize", "pack"],
         ),
     ],
     ids=str,

@@ -17,6 +17,7 @@ FLOATS = ("float16", "bfloat16", "float32", "float64", "float8_e4m3fn", "float8_
 SIGNED = ("int8", "int16", "int32", "int64")
 UNSIGNED = ("uint8", "uint16", "uint32", "uint64")
 DTYPES = (*FLOATS, *SIGNED, *UNSIGNED, "bool")
+QUANTIZED = ("int8", "uint8", "int16", "uint16", "int32")  # what quantized tensors are stored in
 
 _FROM_ML_DTYPES = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
 

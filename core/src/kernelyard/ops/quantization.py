@@ -6,14 +6,13 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from kernelyard.dtypes import FLOATS, SIGNED, UNSIGNED, to_numpy
+from kernelyard.dtypes import FLOATS, QUANTIZED, SIGNED, UNSIGNED, to_numpy
 from kernelyard.ir.op import Attribute, Attributes, Sample
 from kernelyard.ir.types import TensorType, Type
 from kernelyard.ops.declaration import declare, flops_per_output
 from kernelyard.ops.samples import floats, integers
 from kernelyard.ops.type_rules import require, require_axis, require_dtype, unify
 
-STORED = ("int8", "uint8", "int16", "uint16", "int32")
 INTEGERS = (*SIGNED, *UNSIGNED)
 
 
@@ -31,13 +30,13 @@ def _quantize_type(types: Sequence[TensorType], attrs: Attributes) -> Type:
     require_dtype(types[0], FLOATS)
     require_dtype(types[1], FLOATS, "the scale")
     require_dtype(types[2], INTEGERS, "the zero point")
-    require(attrs["dtype"] in STORED, "quantized values cannot have this dtype", found=attrs["dtype"])
+    require(attrs["dtype"] in QUANTIZED, "quantized values cannot have this dtype", found=attrs["dtype"])
     _check_parameters(types, attrs["axis"])
     return TensorType(types[0].shape, attrs["dtype"])
 
 
 def _dequantize_type(types: Sequence[TensorType], attrs: Attributes) -> Type:
-    require_dtype(types[0], STORED)
+    require_dtype(types[0], QUANTIZED)
     require_dtype(types[1], FLOATS, "the scale")
     require_dtype(types[2], INTEGERS, "the zero point")
     require(attrs["dtype"] in FLOATS, "dequantize returns a float dtype", found=attrs["dtype"])

@@ -158,8 +158,9 @@ def call_tir(name: str, args: Sequence[Expr], type_: Type) -> Call:
 
 
 def _is_literal(arg: Expr, call: Call) -> bool:
-    is_number = isinstance(arg, Constant) and arg.data.size == 1
-    return is_number and (call.op_name not in QUANTIZATION or not arg.data.any())
+    if not isinstance(arg, Constant) or arg.data.size != 1:
+        return False
+    return call.op_name not in QUANTIZATION or not arg.data.any()
 
 
 def with_literals(function: PrimFunc, values: Mapping[int, np.ndarray]) -> PrimFunc:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from kernelyard import dims
-from kernelyard.dtypes import is_float, to_numpy
-from kernelyard.ops.quantization import STORED
+from kernelyard.dtypes import QUANTIZED, is_float, to_numpy
 from kernelyard.plugins.api import Expr
 from kernelyard_onnx.converters.convolution import convolve
 from kernelyard_onnx.converters.elementwise import convert_to, narrow
@@ -23,7 +22,7 @@ def quantize_linear(node: Node) -> Expr:
     dtype = node.dtype(zero) if zero is not None else stated or "uint8"
     data_type = node.attr("output_dtype", 0) if zero is None else node.importer.element_types.get(zero, 0)
     x = x if is_float(node.dtype(x)) else node.cast(x, "float32")
-    if data_type not in NARROW and dtype in STORED and not node.attr("block_size", 0):
+    if data_type not in NARROW and dtype in QUANTIZED and not node.attr("block_size", 0):
         return quantize(node, x, scale, zero, dtype, _stated_axis(node, x))
     scaled = node.op("divide", x, _spread(node, node.cast(scale, node.dtype(x)), x))
     if data_type in NARROW:
@@ -86,7 +85,7 @@ def _rounded(node: Node, scaled: Expr, zero: Expr | None, dtype: str) -> Expr:
 def dequantize_linear(node: Node) -> Expr:
     x, scale, zero = node.input(0), node.input(1), node.optional(2)
     stated = DTYPES.get(node.attr("output_dtype", 0))
-    if node.dtype(x) in STORED and not node.attr("block_size", 0):
+    if node.dtype(x) in QUANTIZED and not node.attr("block_size", 0):
         real = dequantize(node, x, scale, zero, _stated_axis(node, x))
         return node.cast(real, stated or node.dtype(scale))
     # int32 does not fit float32 exactly: the difference is taken before the conversion.
