@@ -139,3 +139,21 @@ def test_legalization_keeps_the_meaning(program: RandomProgram):
     verify(module)
     for found, expected in zip(run(module, program.inputs), run(program.module, program.inputs), strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_layers_of_different_scales_share_kernels():
+    b = FunctionBuilder()
+    y = b.input("x", (2, 6))
+    for scale in (0.5, 0.25, 0.125):
+        parameters = np.float32(scale), np.uint8(7)
+        y = b.op("dequantize", b.op("quantize", y, *parameters, dtype="uint8"), *parameters)
+    module = legalized(b, y)
+    assert set(primfuncs(module)) == {"quantize", "dequantize"}
+    np.testing.assert_array_equal(run(module, [np.ones((2, 6), np.float32)])[0], np.ones((2, 6)))
+
+
+def test_a_zero_point_of_zero_is_left_out():
+    b = FunctionBuilder()
+    x = b.parameter(TensorType((2, 6), "int8"), "x")
+    module = legalized(b, b.op("dequantize", x, np.float32(0.5), np.int8(0)))
+    assert len(primfuncs(module)["dequantize"].inputs) == 2
