@@ -53,15 +53,24 @@ def test_weights_from_another_zero_point_keep_it(check):
     np.testing.assert_array_equal(codes.data.astype(int) - zero.data, WEIGHT.astype(int) + 100)
 
 
+def test_scales_that_are_all_computed_are_those_of_the_data(check):
+    b = FunctionBuilder()
+    x, scales = b.parameter(TensorType((4, 8), "uint8"), "x"), [b.input(name, ()) for name in ("first", "second")]
+    total = b.op("astype", b.op("matmul", b.op("astype", x, dtype="int32"), WEIGHT.astype(np.int32)), dtype="float32")
+    after = check(PASS, b.function(b.op("multiply", total, b.op("multiply", *scales))), [inputs()[0], ONE, ONE])
+    assert check.ops(after) == ["multiply", "dequantize", "dequantize", "matmul"]
+
+
 @pytest.mark.parametrize(
     "changed",
     [
         {"weight": WEIGHT.astype(np.int32) * 2},  # more than 8 bits
+        {"weight": WEIGHT + 0.5, "dtype": "float64"},
         {"stored": "int16"},
         {"scale": floats(4, 1, low=0.01, high=0.1)},  # by row
         {"scale": floats(4, 5, low=0.01, high=0.1)},
     ],
-    ids=["wide weights", "wide data", "scales of rows", "scales of elements"],
+    ids=["wide weights", "fractions", "wide data", "scales of rows", "scales of elements"],
 )
 def test_others_stay(check, changed):
     after = check(PASS, matmul(**changed), inputs(changed.get("stored", "uint8")))

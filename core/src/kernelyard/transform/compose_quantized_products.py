@@ -80,11 +80,12 @@ class _Composer(FunctionMutator):
         """Split a factor into the scales of both sides: that of the second is constant, and may be a vector."""
         one = Constant(np.float32(1))
         parts = defining_call(self, scale, "multiply")
-        given = parts.args if parts is not None else (one, scale) if isinstance(scale, Constant) else (scale, one)
-        for data, weight in (given, given[::-1]):
-            if isinstance(weight, Constant):
-                number, vector = self._number(data), _along_channels(product, weight)
-                return None if number is None or vector is None else (number, vector)
+        ways = [(one, scale), (scale, one), *([] if parts is None else [parts.args, parts.args[::-1]])]
+        for data, weight in ways[::-1]:
+            vector = _along_channels(product, weight) if isinstance(weight, Constant) else None
+            number = None if vector is None else self._number(data)
+            if vector is not None and number is not None:
+                return number, vector
         return None
 
     def _number(self, scale: Expr) -> Expr | None:
@@ -117,7 +118,7 @@ class _Composer(FunctionMutator):
             first = value.data.reshape(-1)[:1]
             limits = np.iinfo(to_numpy(codes.tensor_type.dtype))
             is_number = first.size and bool((value.data == first).all()) and limits.min <= first[0] <= limits.max
-            return _number_of(int(first[0]), codes) if is_number else None
+            return _number_of(int(first[0]), codes) if is_number and first[0] == int(first[0]) else None
         while isinstance(value, Call) and value.op_name in ("astype", "reshape") and value.tensor_type.numel == 1:
             subtracted = value.args[0]
             value = self.value_of(subtracted)
@@ -141,6 +142,8 @@ def _number_of(value: int, codes: Expr) -> Constant:
 
 def _in_bytes(integers: np.ndarray) -> _Stored | None:
     """Return constants less their zero point as bytes: int8 if they fit, else uint8 with a zero point."""
+    if not bool((np.rint(integers) == integers).all()) or not bool(np.isfinite(integers).all()):
+        return None
     low, high = int(integers.min(initial=0)), int(integers.max(initial=0))
     if low >= -128 and high <= 127:
         return _Stored(Constant(integers.astype(np.int8)), Constant(np.int8(0)))
