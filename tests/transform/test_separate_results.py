@@ -60,6 +60,26 @@ def test_results_that_share_work_stay_together():
     assert SeparateResults()(before) is before
 
 
+def test_result_that_nobody_reads_goes():
+    b = FunctionBuilder()
+    values = b.get(b.op("topk", b.input("x", (4, 8)), k=2, axis=1), 0)
+    module = verify(SeparateResults()(LegalizeOps()(IRModule({"main": b.function(b.op("exp", values))}))))
+    (function,) = [f for f in functions(module) if len(f.blocks) == 2]
+    verify_primfunc(function)
+    assert [buffer.dtype for buffer in (*function.outputs, *function.locals)] == ["float32", "int64"]
+    x = np.random.default_rng(0).standard_normal((4, 8)).astype(np.float32)
+    np.testing.assert_allclose(run(module, [x])[0], np.exp(-np.sort(-x, 1)[:, :2]), rtol=1e-6)
+
+
+def test_two_of_three_results_that_share_work():
+    function = parse_primfunc(THREE)
+    assert parts_of(function) is None
+    (part,) = parts_of(function, frozenset({0, 2})) or []
+    verify_primfunc(part.function)
+    assert (part.inputs, part.outputs, len(part.function.blocks)) == ((0,), (0, 2), 3)
+    assert [buffer.name for buffer in part.function.locals] == ["t"]
+
+
 TWO = """input a: Tensor[(4,), float32]
 input b: Tensor[(4,), float32]
 output x: Tensor[(4,), float32]
@@ -74,6 +94,27 @@ block second(i: 4) {{
 block third(i: 4) {{
   y[i] = neg({source}[i])
 }}
+"""
+
+
+THREE = """input a: Tensor[(4,), float32]
+input b: Tensor[(4,), float32]
+output x: Tensor[(4,), float32]
+output y: Tensor[(4,), float32]
+output z: Tensor[(4,), float32]
+local t: Tensor[(4,), float32]
+block first(i: 4) {
+  t[i] = exp(a[i])
+}
+block second(i: 4) {
+  x[i] = t[i]
+}
+block third(i: 4) {
+  y[i] = b[i]
+}
+block fourth(i: 4) {
+  z[i] = neg(t[i])
+}
 """
 
 

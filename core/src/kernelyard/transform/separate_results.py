@@ -1,17 +1,19 @@
 """SeparateResults: a call whose results have nothing in common becomes a call for each of them.
 
 The parts of a `split` can then be computed where they are read. What is better together FuseSiblings puts together
-again.
+again. Results that nobody reads go: a sort whose values alone are wanted then need not keep their places.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from kernelyard.ir import Call, Expr, FunctionMutator, IRModule, Tuple, TupleGetItem, Var
-from kernelyard.ir.types import TensorType
+from kernelyard.ir import Call, Expr, Function, FunctionMutator, IRModule, Tuple, TupleGetItem, Var
+from kernelyard.ir.expr import operands
+from kernelyard.ir.visitor import result_vars
 from kernelyard.tir.buffer import Buffer
-from kernelyard.tir.primfunc import ComputeBlock, PrimFunc
+from kernelyard.tir.primfunc import PrimFunc
+from kernelyard.tir.visitor import rename_buffers
 from kernelyard.transform.dead_code_elimination import DeadCodeElimination
 from kernelyard.transform.kernel_groups import callee, without_unused
 from kernelyard.transform.legalize_ops import PrimFuncTable, call_tir
@@ -27,6 +29,7 @@ class SeparateResults(Pass):
         separate = _Separate(module)
         changed = {}
         for name, function in module.entry_functions().items():
+            separate.read = _results_read(function)
             new = separate.mutate(function)
             if new is not function:
                 changed[name] = new
@@ -37,28 +40,30 @@ class SeparateResults(Pass):
 
 @dataclass(frozen=True)
 class Part:
-    """The part of a PrimFunc that makes one of its outputs; inputs: which of the function's inputs it reads."""
+    """A PrimFunc that makes some of another's outputs; inputs, outputs: which of the other's it reads and makes."""
 
     function: PrimFunc
     inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
 
 
-def parts_of(function: PrimFunc) -> list[Part] | None:
-    """Return a function for each output; None where two of them need the same block."""
+def parts_of(function: PrimFunc, read: frozenset[int] | None = None) -> list[Part] | None:
+    """Return functions that make the outputs that are read, all if that is not said: one for each, or a single one
+    where two of them need the same block; None where that is the function itself.
+    """
+    wanted = tuple(n for n in range(function.num_outputs) if read is None or n in read)
     taken: set[int] = set()
-    parts: list[Part] = []
-    for output in function.outputs:
-        blocks = _blocks_for(output, function)
+    for number in wanted:
+        blocks = _blocks_for((number,), function)
         if not taken.isdisjoint(blocks):
-            return None
+            return None if len(wanted) == function.num_outputs else [_part(function, wanted)]
         taken.update(blocks)
-        parts.append(_part(function, output, [function.blocks[n] for n in sorted(blocks)]))
-    return parts
+    return [_part(function, (number,)) for number in wanted]
 
 
-def _blocks_for(output: Buffer, function: PrimFunc) -> set[int]:
-    """Return the blocks that an output needs, by number."""
-    needed, found = {output}, set[int]()
+def _blocks_for(outputs: tuple[int, ...], function: PrimFunc) -> set[int]:
+    """Return the blocks that some outputs need, by number."""
+    needed, found = {function.outputs[number] for number in outputs}, set[int]()
     for number in reversed(range(len(function.blocks))):
         block = function.blocks[number]
         if block.output in needed:
@@ -67,12 +72,28 @@ def _blocks_for(output: Buffer, function: PrimFunc) -> set[int]:
     return found
 
 
-def _part(function: PrimFunc, output: Buffer, blocks: list[ComputeBlock]) -> Part:
+def _part(function: PrimFunc, outputs: tuple[int, ...]) -> Part:
+    blocks = [function.blocks[number] for number in sorted(_blocks_for(outputs, function))]
     used = frozenset[Buffer]().union(*(block.reads for block in blocks))
     inputs = tuple(number for number, buffer in enumerate(function.inputs) if buffer in used)
-    params = (*(function.inputs[number] for number in inputs), output)
-    locals_ = tuple(buffer for buffer in function.locals if any(block.output == buffer for block in blocks))
-    return Part(PrimFunc(params, tuple(blocks), 1, locals_, function.attrs), inputs)
+    kept = tuple(function.outputs[number] for number in outputs)
+    inside = {block.output: replace(block.output, scope="local") for block in blocks if block.output not in kept}
+    params = (*(function.inputs[number] for number in inputs), *kept)
+    renamed = tuple(rename_buffers(block, inside) for block in blocks)
+    part = PrimFunc(params, renamed, len(kept), tuple(inside.values()), function.attrs)
+    return Part(part, inputs, outputs)
+
+
+def _results_read(function: Function) -> dict[Var, frozenset[int]]:
+    """Return which fields are read of each tuple of which only fields are."""
+    fields: dict[Var, set[int]] = {}
+    whole: set[Expr] = set(result_vars(function))
+    for binding in function.bindings:
+        if isinstance(binding.value, TupleGetItem) and isinstance(binding.value.tuple_value, Var):
+            fields.setdefault(binding.value.tuple_value, set()).add(binding.value.index)
+        else:
+            whole.update(operands(binding.value))
+    return {var: frozenset(numbers) for var, numbers in fields.items() if var not in whole}
 
 
 class _Separate(FunctionMutator):
@@ -80,7 +101,8 @@ class _Separate(FunctionMutator):
         super().__init__()
         self.module = module
         self.table = PrimFuncTable(module)
-        self.known: dict[str, list[Part] | None] = {}
+        self.known: dict[tuple[str, frozenset[int] | None], list[Part] | None] = {}
+        self.read: dict[Var, frozenset[int]] = {}
 
     def rewrite(self, var: Var, value: Expr) -> Expr:
         if isinstance(value, TupleGetItem):
@@ -90,13 +112,23 @@ class _Separate(FunctionMutator):
         if function is None or len(function.outputs) < 2 or not isinstance(value, Call):
             return value
         name = value.args[0].name  # pyright: ignore[reportAttributeAccessIssue]
-        if name not in self.known:
-            self.known[name] = parts_of(function)
-        parts = self.known[name]
-        return value if parts is None else Tuple([self._call(var, value, name, part) for part in parts])
+        key = name, self.read.get(var)
+        if key not in self.known:
+            self.known[key] = parts_of(function, key[1])
+        parts = self.known[key]
+        if parts is None:
+            return value
+        made = {number: one for part in parts for number, one in self._call(var, value, name, part).items()}
+        unread = next(iter(made.values()))
+        return Tuple([made.get(number, unread) for number in range(function.num_outputs)])
 
-    def _call(self, var: Var, value: Call, name: str, part: Part) -> Expr:
-        (output,) = part.function.outputs
+    def _call(self, var: Var, value: Call, name: str, part: Part) -> dict[int, Expr]:
+        """Emit the call of a part; return what it makes, by the number of the result."""
         arguments = [value.args[1 + number] for number in part.inputs]
-        type_ = TensorType(output.shape, output.dtype)
-        return self.emit(call_tir(self.table.name_of(part.function, name), arguments, type_), var.name, var.origin)
+        type_ = part.function.result_type
+        call = call_tir(self.table.name_of(part.function, name), arguments, type_)
+        result = self.emit(call, var.name, var.origin)
+        if len(part.outputs) == 1:
+            return {part.outputs[0]: result}
+        items = (self.emit(TupleGetItem(result, place), var.name, var.origin) for place in range(len(part.outputs)))
+        return dict(zip(part.outputs, items, strict=True))
