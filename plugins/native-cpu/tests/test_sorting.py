@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -13,9 +15,14 @@ from kernelyard.tir import PrimFunc
 from kernelyard.tir.builder import PrimFuncBuilder
 from kernelyard.tir.expr import Axis, Expr, unary
 from kernelyard.tir.interpreter import evaluate
+from kernelyard.tir.visitor import rename_buffers
+from kernelyard_native_cpu.codegen import vector_sort
 from kernelyard_native_cpu.codegen.radix_sort import LEAST_PARTED, MOST_RANKED
+from kernelyard_native_cpu.machine import resolve_machine
 from kernelyard_native_cpu.runtime import NativeCpuModule
 from kernelyard_native_cpu.schedule.groups import make_groups
+from kernelyard_native_cpu.schedule.plan import Sort
+from kernelyard_native_cpu.schedule.rules import make_plan
 
 from .conftest import compile_one, run_module
 
@@ -39,6 +46,16 @@ def argsort(
     places = b.reduce(reducer, result, (shape[axis],), body, arg=lambda at, _: at[axis])
     values = b.compute(result, lambda *at: x[along(at, places[at])])
     return b.finish((values, places))
+
+
+def values_alone(
+    shape: tuple[dims.Dim, dims.Dim], count: dims.Dim, dtype: str = "float32", *, descending: bool = False
+) -> PrimFunc:
+    """The first values of each row in order."""
+    both = argsort(shape, 1, count, dtype, descending=descending)
+    inside = {both.outputs[1]: replace(both.outputs[1], scope="local")}
+    blocks = tuple(rename_buffers(block, inside) for block in both.blocks)
+    return PrimFunc(both.params[:-1], blocks, 1, tuple(inside.values()))
 
 
 def numbers(shape: tuple[int, ...], dtype: str, seed: int = 0, special: bool = True) -> np.ndarray:
@@ -69,6 +86,61 @@ def assert_sorted(function: PrimFunc, x: np.ndarray, symbols=None, threads: int 
 @pytest.mark.parametrize("size", [1, 7, MOST_RANKED, MOST_RANKED + 1, 1000])
 def test_whole_rows(dtype, descending, size):
     assert_sorted(argsort((3, size), 1, size, dtype, descending=descending), numbers((3, size), dtype))
+
+
+@pytest.mark.parametrize("mcpu", MACHINES)
+@pytest.mark.parametrize("dtype", dtypes.DTYPES)
+def test_values_alone(mcpu, dtype):
+    for size in (1, 17, 2000):
+        for descending in (False, True):
+            function = values_alone((2, size), size, dtype, descending=descending)
+            assert_sorted(function, numbers((2, size), dtype), mcpu=mcpu)
+    assert_sorted(values_alone((2, 5003), 9, dtype, descending=True), numbers((2, 5003), dtype), mcpu=mcpu)
+
+
+@pytest.mark.parametrize("steps_per_bit", [0, vector_sort.STEPS_PER_BIT])
+@pytest.mark.parametrize("mcpu", [None, "x86-64-v3"])
+@pytest.mark.parametrize("dtype", ["float32", "int64"])
+def test_vectors_divide_any_row(monkeypatch, dtype, mcpu, steps_per_bit):
+    """Without steps to spare, parts are divided in the middle of their range."""
+    monkeypatch.setattr(vector_sort, "STEPS_PER_BIT", steps_per_bit)
+    module = compile_one(values_alone((1, N), N, dtype), mcpu)
+    rng = np.random.default_rng(0)
+    for size in (200, 1000, 20011):
+        rising = np.arange(size)
+        rows = {
+            "random": rng.standard_normal(size) * 1e4,
+            "rising": rising,
+            "falling": -rising,
+            "organ pipes": np.minimum(rising, size - rising),
+            "two values": rising % 2,
+            "equal": np.full(size, 7),
+            "powers": 1.5 ** (rising % 43),
+            "one is great": np.where(rising == size // 2, 1e9, 0),
+        }
+        for name, row in rows.items():
+            x = row.astype(dtype)[None]
+            (found,) = run_module(module, "kernel", [x], {"n": size})
+            np.testing.assert_array_equal(found, np.sort(x), err_msg=f"{name}, {size}")
+
+
+def test_values_alone_keep_their_bits():
+    """Both zeros, and nothing but NaN loses its sign."""
+    x = np.array([[0.0, -0.0, 1.0, -0.0, np.inf, -np.nan, -1.0]], np.float32)
+    (found,) = run_module(compile_one(values_alone((1, 7), 7, "float32")), "kernel", [x])
+    assert sorted(np.signbit(found[0, :-1]).tolist()) == [False] * 3 + [True] * 3
+    assert np.isnan(found[0, -1])
+
+
+def test_values_are_sorted_alone_where_nothing_else_is_asked():
+    def sort_of(function: PrimFunc) -> Sort:
+        (group,) = make_groups(function)
+        found = make_plan(group.stages[0], frozenset(), {}, resolve_machine("x86-64-v3")).sort
+        assert found is not None
+        return found
+
+    assert sort_of(values_alone((1, 9), 9)).value is not None
+    assert sort_of(argsort((1, 9), 1, 9)).value is None
 
 
 @pytest.mark.parametrize("kind", ["random", "one part", "equal", "wide"])

@@ -213,9 +213,11 @@ class FunctionEmitter:
         return self.pure(text, vector.type, vector.lanes, [vector, scalar])
 
     def transpose(self, rows: Sequence[Value]) -> list[Value]:
-        """Transpose a square of values, given as columns: each of log2(n) rounds interleaves the halves."""
-        current, count = list(rows), len(rows)
-        orders = [[n // 2 + (n % 2) * count + half * count // 2 for n in range(count)] for half in (0, 1)]
+        """Transpose a matrix of values, given as rows, of which there are a power of two: its columns, one after the
+        other, as rows of the same length. Each of log2(n) rounds interleaves the halves.
+        """
+        current, count, lanes = list(rows), len(rows), rows[0].lanes
+        orders = [[n // 2 + (n % 2) * lanes + half * lanes // 2 for n in range(lanes)] for half in (0, 1)]
         for _ in range(count.bit_length() - 1):
             pairs = zip(current[: count // 2], current[count // 2 :], strict=True)
             current = [self.shuffle(a, b, order) for a, b in pairs for order in orders]

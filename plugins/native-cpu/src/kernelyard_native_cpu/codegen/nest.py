@@ -256,7 +256,10 @@ class Nest:
 
     def _finish_reduced(self, axes: Axes, lanes: Lanes | None, value: Value) -> None:
         expressions = Expressions(self.memory, axes, lanes)
-        self._keep(expressions, self.stage.first, value)
+        if self.plan.sort and self.plan.sort.value is not None:
+            expressions.known[self.plan.sort.value] = value
+        else:
+            self._keep(expressions, self.stage.first, value)
         self._finish(axes, lanes, expressions.known, first_done=True)
 
     def _finish_transposed(self, points: Points, values: Sequence[Value], scratch: Buffer) -> None:

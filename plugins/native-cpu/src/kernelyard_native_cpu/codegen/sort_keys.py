@@ -6,30 +6,33 @@ from dataclasses import dataclass
 
 from kernelyard import dtypes
 from kernelyard_llvm.emitter import FunctionEmitter
-from kernelyard_llvm.values import BITS, Operand, Value, int_literal
+from kernelyard_llvm.values import BITS, Operand, Value, aligned, int_literal
+from kernelyard_native_cpu.codegen.compress import LEAST_VECTOR_BITS, store_compressed
 from kernelyard_native_cpu.codegen.types import compute_type, decode, encode, storage_type
 
 _PLACE_BITS = 32
 Record = list[Value]
 
 
-def sort_key(e: FunctionEmitter, value: Value, dtype: str, has_half: bool, *, descending: bool) -> Value:
+def sort_key(
+    e: FunctionEmitter, value: Value, dtype: str, has_half: bool, ties_are_equal: bool = True, *, descending: bool
+) -> Value:
     """Return an unsigned integer, as wide as the dtype in memory, that is less where the value comes first.
 
-    Equal values have equal keys: both zeros, and all NaN, which are the greatest. A float's bits are in order but for
+    All NaN have one key, the greatest, and so have both zeros, if `ties_are_equal`. A float's bits are in order but for
     the sign: negative ones are inverted, and the sign bit of the others is set.
     """
     if dtype == "bool":
         key = e.convert("zext", value, "i8")
     elif dtypes.is_float(dtype):
-        key = _float_key(e, value, dtype, has_half)
+        key = _float_key(e, value, dtype, has_half, ties_are_equal)
     else:
         key = value if dtype in dtypes.UNSIGNED else e.binary("xor", value, _sign_bit(value.type))
     return e.binary("xor", key, -1) if descending else key
 
 
-def _float_key(e: FunctionEmitter, value: Value, dtype: str, has_half: bool) -> Value:
-    number = e.select(e.compare("oeq", value, 0.0), 0.0, value)
+def _float_key(e: FunctionEmitter, value: Value, dtype: str, has_half: bool, ties_are_equal: bool) -> Value:
+    number = e.select(e.compare("oeq", value, 0.0), 0.0, value) if ties_are_equal else value
     stored = encode(e, number, dtype, has_half)
     bits = e.convert("bitcast", stored, f"i{BITS[stored.type]}")
     width = BITS[bits.type]
@@ -71,14 +74,21 @@ def key_type(dtype: str) -> str:
 @dataclass(frozen=True)
 class RecordLayout:
     """How records lie in memory: a word with the key in its upper half and the place in the lower one, which counts to
-    2^32; or, where the key takes 64 bits, the words of all keys, and `capacity` words on those of all places.
+    2^32; or, where the key takes 64 bits, the words of all keys, and `capacity` words on those of all places. Where
+    only values are wanted, records have no place, and the word is the key, in 32 or 64 bits.
     """
 
     key_type: str
+    has_places: bool = True
 
     @property
     def words(self) -> int:
-        return 1 if BITS[self.key_type] <= _PLACE_BITS else 2
+        return 1 if BITS[self.key_type] <= _PLACE_BITS or not self.has_places else 2
+
+    @property
+    def word_type(self) -> str:
+        """The LLVM type of a word."""
+        return "i64" if self.has_places or self.key_type == "i64" else "i32"
 
     @property
     def digit_shifts(self) -> tuple[int, ...]:
@@ -88,12 +98,16 @@ class RecordLayout:
 
     def record(self, e: FunctionEmitter, key: Value, place: Value) -> Record:
         """Return the words of a record, or of a vector of records."""
+        if not self.has_places:
+            return [e.convert("zext", key, self.word_type)]
         if self.words == 2:
             return e.align_lanes(key, place)
         return [e.binary("or", e.binary("shl", e.convert("zext", key, "i64"), _PLACE_BITS), place)]
 
     def key(self, e: FunctionEmitter, record: Record) -> Value:
         """Return the key of a record."""
+        if not self.has_places:
+            return e.convert("trunc", record[0], self.key_type)
         if self.words == 2:
             return record[0]
         return e.convert("trunc", e.binary("lshr", record[0], _PLACE_BITS), self.key_type)
@@ -104,7 +118,7 @@ class RecordLayout:
 
     def load(self, e: FunctionEmitter, start: Value, capacity: Value, at: Operand, lanes: int = 1) -> Record:
         """Return the record, or the records, at a position of those that begin at an address."""
-        return [e.load(word, lanes, type_="i64") for word in self._words_at(e, start, capacity, at)]
+        return [e.load(word, lanes, type_=self.word_type) for word in self._words_at(e, start, capacity, at)]
 
     def store(self, e: FunctionEmitter, start: Value, capacity: Value, at: Operand, record: Record) -> None:
         """Write a record, or records."""
@@ -112,13 +126,23 @@ class RecordLayout:
             e.store(value, word)
 
     def store_chosen(
-        self, e: FunctionEmitter, start: Value, capacity: Value, at: Value, record: Record, mask: Value
+        self,
+        e: FunctionEmitter,
+        start: Value,
+        capacity: Value,
+        at: Value,
+        record: Record,
+        mask: Value,
+        vector_bits: int,
     ) -> None:
-        """Write the records of the lanes that a mask chooses, side by side."""
+        """Write the records of the lanes that a mask chooses, side by side; as many behind them are lost."""
         for word, value in zip(self._words_at(e, start, capacity, at), record, strict=True):
-            name = f"llvm.masked.compressstore.v{value.lanes}i64"
-            e.line(e.call(name, "void", value, word._replace(ref=f"align 8 {word.ref}"), mask))
+            if vector_bits >= LEAST_VECTOR_BITS:
+                store_compressed(e, value, mask, word, vector_bits)
+                continue
+            name = f"llvm.masked.compressstore.v{value.lanes}{self.word_type}"
+            e.line(e.call(name, "void", value, aligned(word, self.word_type), mask))
 
     def _words_at(self, e: FunctionEmitter, start: Value, capacity: Value, at: Operand) -> list[Value]:
-        first = e.element(start, at, "i64")
-        return [first] if self.words == 1 else [first, e.element(first, capacity, "i64")]
+        first = e.element(start, at, self.word_type)
+        return [first] if self.words == 1 else [first, e.element(first, capacity, self.word_type)]

@@ -1,4 +1,4 @@
-"""Sorted rows: the places of a row's first elements in order, all of them or a few.
+"""Sorted rows: the places of a row's first elements in order, all of them or a few; or these elements alone.
 
 Records of a key and a place fill a buffer, which is sorted. Where the row is longer than the buffer, only the wanted
 ones stay; what follows in the row is compared with the last of them, and what comes before it is added, until the
@@ -11,22 +11,22 @@ from collections.abc import Callable
 
 from kernelyard.plugins.codegen_api import ComputeBlock
 from kernelyard_llvm.values import Value, int_literal, iota
+from kernelyard_native_cpu.codegen.compress import count_lanes, lane_bits
 from kernelyard_native_cpu.codegen.expressions import Expressions, Lanes
 from kernelyard_native_cpu.codegen.memory import Memory
 from kernelyard_native_cpu.codegen.radix_sort import sort_function
 from kernelyard_native_cpu.codegen.sort_keys import (
     Record,
-    RecordLayout,
-    key_type,
     may_come_before,
     sort_key,
     value_of_key,
 )
+from kernelyard_native_cpu.codegen.vector_sort import vector_sort
 from kernelyard_native_cpu.schedule.plan import Plan
 
 Axes = dict[str, Value]
 State = list[Value]  # how many records there are, and the value that a new one must come before
-Finish = Callable[[Axes, Lanes | None, Value], None]  # what becomes of the places at some positions
+Finish = Callable[[Axes, Lanes | None, Value], None]  # what becomes of the places, or values, at some positions
 _VECTORS_AT_ONCE = 4
 
 
@@ -43,14 +43,14 @@ class SortedRow:
         (self.reduced,) = plan.reduce
         self.dtype = block.body.dtype
         self.descending = block.reducer == "argsort_descending"
-        self.layout = RecordLayout(key_type(self.dtype))
+        self.layout = self.sort.layout
         self.length = memory.dim(plan.extents[self.reduced])
         self.wanted = memory.dim(self.sort.wanted)
         self.capacity = memory.dim(self.sort.records.shape[-1])
         self.records = memory.pointers[self.sort.records]
         self.counters = memory.pointers[self.sort.counters]
-        self.other = self.e.element(self.records, self.e.mul(self.capacity, self.layout.words), "i64")
-        self.function = sort_function(self.layout, self.sort.result_lanes, self.sort.fill, self.e)
+        words = self.e.mul(self.capacity, self.layout.words)
+        self.other = self.e.element(self.records, words, self.layout.word_type)
 
     def run(self, finish: Finish) -> None:
         """Sort the row, and hand its first places on."""
@@ -73,7 +73,8 @@ class SortedRow:
         return self.e.broadcast(expressions.value(self.block.body), lanes)
 
     def _key(self, value: Value) -> Value:
-        return sort_key(self.e, value, self.dtype, self.memory.has_half, descending=self.descending)
+        has_places = self.layout.has_places
+        return sort_key(self.e, value, self.dtype, self.memory.has_half, has_places, descending=self.descending)
 
     def _record(self, place: Value, lanes: int) -> Record:
         places = self.e.add(place, iota(lanes)) if lanes > 1 else place
@@ -97,8 +98,12 @@ class SortedRow:
 
     def _sorted(self, count: Value) -> Value:
         """Sort the records; return where they begin then."""
-        e, arguments = self.e, (self.records, self.other, self.capacity, self.counters, count)
-        e.line(e.call(self.function, "void", *arguments))
+        e, sort = self.e, self.sort
+        if sort.in_vectors:
+            vector_sort(self.layout.word_type, sort.vector_bits, self.records, self.other, count, e)
+            return self.records
+        function = sort_function(self.layout, sort.result_lanes, sort.fill, e)
+        e.line(e.call(function, "void", self.records, self.other, self.capacity, self.counters, count))
         is_moved = e.compare("ne", e.load(self.counters, type_="i64"), 0)
         return e.select(is_moved, self.other, self.records)
 
@@ -132,7 +137,7 @@ class SortedRow:
             chosen = may_come_before(e, value, state[1], self.dtype, descending=self.descending)
             found = chosen if found is None else e.binary("or", found, chosen)
         assert found is not None
-        any_found = e.compare("ne", self._bits(found), 0)
+        any_found = e.compare("ne", lane_bits(e, found), 0)
         return e.branch(any_found, lambda: self._add_vectors(place, state), lambda: state)
 
     def _add_vectors(self, place: Value, state: State) -> State:
@@ -140,15 +145,10 @@ class SortedRow:
         with e.loop(0, _VECTORS_AT_ONCE, state, runs=True) as (number, now):
             here = e.add(place, e.mul(number, lanes))
             less = e.compare("ult", self._key(self._value(here, lanes)), self._key(now[1]))
-            self.layout.store_chosen(e, self.records, self.capacity, now[0], self._record(here, lanes), less)
-            added = e.intrinsic("ctpop", self._bits(less))
-            now[:] = self._cut_if_full([e.add(now[0], e.convert("zext", added, "i64")), now[1]])
+            record, bits = self._record(here, lanes), self.sort.vector_bits
+            self.layout.store_chosen(e, self.records, self.capacity, now[0], record, less, bits)
+            now[:] = self._cut_if_full([e.add(now[0], count_lanes(e, less)), now[1]])
         return now
-
-    def _bits(self, mask: Value) -> Value:
-        """Return a mask as an integer: a bit for each lane."""
-        bits = self.e.pure(f"bitcast {mask.typed} to i{mask.lanes}", f"i{mask.lanes}", 1, [mask])
-        return self.e.convert("zext", bits, "i32")
 
     def _narrow_step(self, place: Value, state: State) -> State:
         e = self.e
@@ -181,4 +181,10 @@ class SortedRow:
             self._finish_at(start, at, 1, lambda place: finish(one, None, place))
 
     def _finish_at(self, start: Value, at: Value, lanes: int, finish: Callable[[Value], None]) -> None:
-        finish(self.layout.place(self.e, self.layout.load(self.e, start, self.capacity, at, lanes)))
+        e, layout = self.e, self.layout
+        record = layout.load(e, start, self.capacity, at, lanes)
+        if layout.has_places:
+            finish(layout.place(e, record))
+            return
+        key = layout.key(e, record)
+        finish(value_of_key(e, key, self.dtype, self.memory.has_half, descending=self.descending))

@@ -46,7 +46,7 @@ class Group:
 def make_groups(function: PrimFunc) -> tuple[Group, ...]:
     """Return the function's blocks in groups, in order."""
     blocks = (with_common_axes(without_single_steps(block)) for block in function.blocks)
-    stages = map(split_blocked_axes, make_stages(blocks, moves=True))
+    stages = map(split_blocked_axes, make_stages(blocks, function.locals, moves=True))
     groups: list[Group] = []
     for stage in stages:
         joined = _join(groups[-1], stage) if groups else None

@@ -8,6 +8,8 @@ from kernelyard import dims
 from kernelyard.dims import Dim
 from kernelyard.errors import ShapeError
 from kernelyard.plugins.codegen_api import Buffer, Expr, Load
+from kernelyard_native_cpu.codegen.compress import LEAST_VECTOR_BITS
+from kernelyard_native_cpu.codegen.sort_keys import RecordLayout
 from kernelyard_native_cpu.machine import Machine
 
 # What a symbolic extent is taken to be where choices need a number.
@@ -62,21 +64,31 @@ class Factored:
 
 @dataclass(frozen=True)
 class Sort:
-    """Rows are sorted, of which the first `wanted` places are handed on.
+    """Rows are sorted, of which the first `wanted` places are handed on, or what stands there.
 
-    position: the axis that counts these; None where each point wants one place, of a row of its own. lanes,
-    result_lanes: elements of a row, and places, that are worked on at once. fill: so many records are sorted
-    together; is_whole: these are all of a row. records: room for two times that; counters: of digits.
+    layout: of the records. value: the element at a place, where nothing else is asked of the place: records have none
+    then. position: the axis that counts what is wanted; None where each point wants one place, of a row of its own.
+    lanes, result_lanes: elements of a row, and places, that are worked on at once; vector_bits: of registers. fill: so
+    many records are sorted together; is_whole: these are all of a row. records: room for two times that; counters: of
+    digits.
     """
 
+    layout: RecordLayout
+    value: Expr | None
     position: str | None
     wanted: Dim
     lanes: int
     result_lanes: int
+    vector_bits: int
     fill: Dim
     is_whole: bool
     records: Buffer
     counters: Buffer
+
+    @property
+    def in_vectors(self) -> bool:
+        """Records are words that vectors can sort."""
+        return self.vector_bits >= LEAST_VECTOR_BITS and self.layout.words == 1
 
 
 @dataclass(frozen=True)
@@ -131,7 +143,9 @@ class Plan:
     def reason(self) -> str:
         """The chosen schedule as text, for reports."""
         if self.sort is not None:
-            return "rows sorted by digits" if self.sort.is_whole else "the first of a row selected by a threshold"
+            if not self.sort.is_whole:
+                return "the first of a row selected by a threshold"
+            return "rows sorted in vectors" if self.sort.in_vectors else "rows sorted by digits"
         if self.vector is None:
             return f"totals of {self.scan.lanes} along {self.scan.axis} at once" if self.scan else "scalars"
         what = [f"{self.unroll} vectors of {self.lanes} along {self.vector}"]

@@ -5,7 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kernelyard import dims
-from kernelyard.plugins.codegen_api import Buffer, Declined, position_axis, positions_used, sorts
+from kernelyard.plugins.codegen_api import (
+    Buffer,
+    Const,
+    Declined,
+    Expr,
+    ExprRewriter,
+    Load,
+    Stage,
+    position_axis,
+    positions_used,
+    sorts,
+    substitute_axes,
+    walk,
+)
+from kernelyard_native_cpu.codegen.compress import LEAST_VECTOR_BITS
 from kernelyard_native_cpu.codegen.radix_sort import counters_of
 from kernelyard_native_cpu.codegen.sort_keys import RecordLayout, key_type
 from kernelyard_native_cpu.schedule.loops import Loops
@@ -26,16 +40,21 @@ def sort(loops: Loops) -> Plan | Declined:
     (row,) = loops.reduce
     length, wanted = loops.extents[row], positions_used(block)
     fill = dims.minimum(length, 2 * wanted + _SPARE)
-    layout = RecordLayout(key_type(block.body.dtype))
-    capacity = fill + _MARGIN
-    records = Buffer(f"records of {block.name}", (2, layout.words, capacity), "int64", "local")
-    counters = Buffer(f"digits of {block.name}", (counters_of(layout),), "int64", "local")
     bits = loops.machine.vector_bits
+    value = _value_alone(loops.stage) if bits >= LEAST_VECTOR_BITS else None
+    layout = RecordLayout(key_type(block.body.dtype), has_places=value is None)
+    capacity = fill + _MARGIN
+    word = "int64" if layout.word_type == "i64" else "int32"
+    records = Buffer(f"records of {block.name}", (2, layout.words, capacity), word, "local")
+    counters = Buffer(f"digits of {block.name}", (counters_of(layout),), "int64", "local")
     found = Sort(
+        layout,
+        value,
         position.name if position else None,
         wanted,
         lanes=bits // (32 * layout.words),
         result_lanes=bits // 64,
+        vector_bits=bits,
         fill=fill,
         is_whole=fill == length,
         records=records,
@@ -43,3 +62,16 @@ def sort(loops: Loops) -> Plan | Declined:
     )
     outer = tuple(name for name in loops.spatial if position is None or name != position.name)
     return replace(loops.scalar(), spatial=outer, sort=found)
+
+
+def _value_alone(stage: Stage) -> Expr | None:
+    """Return the element at a sorted place, where nothing else is asked of the place, here or later."""
+    block = stage.first
+    place = Load(block.output, block.indices)
+    (row,) = block.reduce_axes
+    value = substitute_axes(block.body, {row.name: place})
+    if block.output not in stage.inside or value == block.body:
+        return None
+    without = ExprRewriter(lambda e: Const(0, e.dtype) if e == value else e)
+    bodies = [without(each.body) for each in stage.blocks[1:]]
+    return None if place in walk(*bodies) else value
