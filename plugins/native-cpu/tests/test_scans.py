@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from kernelyard import dims, dtypes, legalize
 from kernelyard.ir import TensorType, get_op
 from kernelyard.tir import PrimFunc
+from kernelyard_native_cpu.codegen.scans import ROWS_AT_ONCE
 from kernelyard_native_cpu.machine import resolve_machine
 from kernelyard_native_cpu.runtime import NativeCpuModule
 from kernelyard_native_cpu.schedule.groups import make_groups
@@ -66,6 +67,22 @@ def test_lanes_lie_along_another_axis_otherwise():
     plan = plan_of(cumulative("cumprod", (3, 100, 33), "float32", axis=1))
     assert plan.scan is not None
     assert (plan.vector, plan.lanes, plan.scan.lanes) == ("s1", 8, 1)
+
+
+def test_rows_are_added_where_another_axis_is_long():
+    plan = plan_of(cumulative("cumsum", (100, 1000), "float32", axis=0))
+    assert plan.scan is not None
+    assert (plan.vector, plan.lanes, plan.unroll, plan.scan.row) == ("s0", 8, 1, 125)
+
+
+@pytest.mark.parametrize("mcpu", [None, "x86-64-v2"])
+@pytest.mark.parametrize("width", [65, 1000, 2500])
+@pytest.mark.parametrize("length", [1, 2, ROWS_AT_ONCE, ROWS_AT_ONCE + 1, 3 * ROWS_AT_ONCE])
+def test_rows_of_any_length(mcpu, width, length):
+    for name, how in (("cumsum", {}), ("cumprod", {"reverse": True}), ("cumsum", {"exclusive": True})):
+        x = numbers((2, length, width), "float32")
+        module = compile_one(cumulative(name, x.shape, "float32", axis=1, **how), mcpu)
+        assert_totals(module, name, x, "float32", threads=2, axis=1, **how)
 
 
 def test_a_product_of_floats_is_made_in_order():

@@ -70,9 +70,10 @@ class Nest:
         plan = self.plan
         name = plan.vector
         assert name is not None
-        if plan.masked:
-            steps = dims.ceildiv(self._extent(name), plan.lanes)
-            return OuterLoop(steps, lambda points, i: [{**a, name: self.e.mul(i, plan.lanes)} for a in points])
+        width = plan.lanes * max(plan.scan.row, 1) if plan.scan else plan.lanes
+        if plan.masked or width > plan.lanes:
+            steps = dims.ceildiv(self._extent(name), width)
+            return OuterLoop(steps, lambda points, i: [{**a, name: self.e.mul(i, width)} for a in points])
         return self._blocked_loop(name, plan.lanes, plan.unroll)
 
     def _tile_loop(self, name: str, height: int) -> OuterLoop:

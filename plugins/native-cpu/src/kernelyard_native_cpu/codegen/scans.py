@@ -1,10 +1,10 @@
-"""Scans: totals carried in registers from step to step, or from vector to vector of the scanned axis."""
+"""Scans: totals carried in registers or in cache from step to step, or from vector to vector of the scanned axis."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from kernelyard.plugins.codegen_api import ComputeBlock, Expr, neutral_element
+from kernelyard.plugins.codegen_api import ComputeBlock, Expr, Load, neutral_element
 from kernelyard_llvm.values import Value, int_literal
 from kernelyard_native_cpu.codegen import arithmetic
 from kernelyard_native_cpu.codegen.expressions import Expressions, Lanes
@@ -13,6 +13,8 @@ from kernelyard_native_cpu.schedule.plan import Plan
 
 Axes = dict[str, Value]
 LanesAt = Callable[[Axes], Lanes | None]
+# Rows of another axis that are added to its totals at once.
+ROWS_AT_ONCE = 4
 _REDUCERS = {"add": "sum", "mul": "prod", "min": "min", "max": "max"}
 
 
@@ -24,6 +26,7 @@ class ScanLoop:
         self.memory = memory
         self.e = memory.emitter
         self.block = block
+        self.plan = plan
         self.scan = plan.scan
         self.lanes_at = lanes_at
         self.dtype = block.body.dtype
@@ -33,6 +36,9 @@ class ScanLoop:
         """Write all totals of the points."""
         e = self.e
         with e.when(e.compare("sgt", self.length, 0)):
+            if self.scan.row:
+                self._row_by_row(points)
+                return
             totals = [
                 self._store(axes, int_literal(0), self._item(axes, int_literal(0), self.scan.first)) for axes in points
             ]
@@ -57,6 +63,35 @@ class ScanLoop:
 
     def _combine(self, a: Value, b: Value) -> Value:
         return arithmetic.binary(self.e, self.scan.op, a, b, self.dtype)
+
+    # --- a row of another axis at each step ---------------------------------------------------------------------------
+    def _row_by_row(self, points: Sequence[Axes]) -> None:
+        """Add some rows at once to the totals before them, which are read again where they were written."""
+        (axes,) = points
+        e, start = self.e, int_literal(0)
+        self._walk_row(axes, lambda here: self._store(here, start, self._item(here, start, self.scan.first)))
+        rest = e.sub(self.length, 1)
+        wide_end = e.add(e.binary("sub", rest, e.binary("urem", rest, ROWS_AT_ONCE)), 1)
+        with e.loop(1, wide_end, step=ROWS_AT_ONCE) as (at, _):
+            self._walk_row(axes, lambda here: self._add_rows(here, at, ROWS_AT_ONCE))
+        with e.loop(wide_end, self.length) as (at, _):
+            self._walk_row(axes, lambda here: self._add_rows(here, at, 1))
+
+    def _add_rows(self, axes: Axes, at: Value, count: int) -> None:
+        before = Load(self.block.output, self.block.indices)
+        total = self._item(axes, self.e.sub(at, 1), before)
+        for row in range(count):
+            here = self.e.add(at, row)
+            total = self._store(axes, here, self._combine(total, self._item(axes, here, self.scan.item)))
+
+    def _walk_row(self, axes: Axes, step: Callable[[Axes], object]) -> None:
+        """`step` for each vector of the row that begins where `axes` stand; the last one is moved back to its end."""
+        e, plan = self.e, self.plan
+        name, width = str(plan.vector), plan.lanes * self.scan.row
+        begin, extent = axes[name], self.memory.dim(plan.extents[name])
+        end = e.intrinsic("smin", e.add(begin, width), extent)
+        with e.loop(begin, end, step=plan.lanes) as (at, _):
+            step({**axes, name: at if plan.masked else e.intrinsic("smin", at, e.sub(extent, plan.lanes))})
 
     # --- lanes along the scanned axis ---------------------------------------------------------------------------------
     def _along_lanes(self, axes: Axes, first: Value) -> tuple[Value, list[Value]]:

@@ -94,13 +94,15 @@ class Sort:
 @dataclass(frozen=True)
 class Scan:
     """Along `axis`, each total is `op` of the one before it and `item`; that at 0 is `first`. lanes: items of the axis
-    that are scanned in a register."""
+    that are scanned in a register. row: vectors of another axis, whose totals stay in the nearest cache from step to
+    step."""
 
     axis: str
     op: str
     first: Expr
     item: Expr
     lanes: int = 1
+    row: int = 0
 
 
 @dataclass(frozen=True)
@@ -148,6 +150,8 @@ class Plan:
             return "rows sorted in vectors" if self.sort.in_vectors else "rows sorted by digits"
         if self.vector is None:
             return f"totals of {self.scan.lanes} along {self.scan.axis} at once" if self.scan else "scalars"
+        if self.scan and self.scan.row:
+            return f"rows of {self.scan.row} vectors of {self.lanes} along {self.vector}"
         what = [f"{self.unroll} vectors of {self.lanes} along {self.vector}"]
         what += [f"{count} of {name} at a time" for name, count in self.tiles]
         what += ["an operand packed in panels"] if self.panel else []
@@ -163,7 +167,9 @@ class Plan:
     def narrowed(self, lanes: int) -> Plan:
         """Return the same loops with fewer lanes; scalar code has no tiles either."""
         if lanes == 1:
-            return replace(self, vector=None, lanes=1, unroll=1, tiles=(), panel=None, stream=None, parts=None)
+            scan = replace(self.scan, row=0) if self.scan else None
+            narrow = replace(self, vector=None, lanes=1, unroll=1, scan=scan)
+            return replace(narrow, tiles=(), panel=None, stream=None, parts=None)
         return replace(self, lanes=lanes, unroll=1, panel=None, stream=None, parts=None)
 
     def versions(self, machine: Machine) -> tuple[Plan, ...]:

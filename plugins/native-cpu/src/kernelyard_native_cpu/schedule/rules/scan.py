@@ -20,8 +20,10 @@ from kernelyard_native_cpu.schedule.loops import Loops, even_parts
 from kernelyard_native_cpu.schedule.plan import Plan, Scan
 
 _OPERATIONS = ("add", "mul", "min", "max")
-# Vectors of another axis that are scanned side by side: a cache line of each row is read at once then.
+# Vectors of another axis that are scanned side by side, their totals in registers.
 _UNROLL = 4
+# Vectors whose totals, and items, a cache of the first level holds: memory is read and written row after row.
+_ROW = 128
 
 
 def scan(loops: Loops) -> Plan | Declined:
@@ -35,14 +37,11 @@ def scan(loops: Loops) -> Plan | Declined:
     across = next((name for name in reversed(loops.spatial) if _lies_along(loops, name, (0, 1))), None)
     if across is None or loops.lanes(across) < 2:
         return replace(loops.scalar(), scan=found)
-    return replace(
-        loops.scalar(),
-        vector=across,
-        lanes=loops.lanes(across),
-        unroll=even_parts(loops.vectors(across), _UNROLL),
-        masked=loops.is_masked(across),
-        scan=found,
-    )
+    vectors = loops.vectors(across)
+    plan = replace(loops.scalar(), vector=across, lanes=loops.lanes(across), masked=loops.is_masked(across))
+    if vectors <= _UNROLL:
+        return replace(plan, unroll=even_parts(vectors, _UNROLL), scan=found)
+    return replace(plan, scan=replace(found, row=even_parts(vectors, _ROW)))
 
 
 def _recurrence(block: ComputeBlock) -> Scan | None:
