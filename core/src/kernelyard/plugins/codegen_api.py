@@ -49,6 +49,8 @@ if TYPE_CHECKING:
     from kernelyard.tir.primfunc import PrimFunc as PrimFunc
     from kernelyard.tir.primfunc import neutral_element as neutral_element
     from kernelyard.tir.primfunc import walk as walk
+    from kernelyard.tir.scans import Recurrence as Recurrence
+    from kernelyard.tir.scans import recurrence_of as recurrence_of
     from kernelyard.tir.schedule import Declined as Declined
     from kernelyard.tir.schedule import Reasons as Reasons
     from kernelyard.tir.schedule import first_that_applies as first_that_applies
@@ -82,6 +84,7 @@ _HOME = {
     "kernelyard.tir.packing": "Packing pack_inputs",
     "kernelyard.tir.padding": "paddable_axis",
     "kernelyard.tir.primfunc": "ComputeBlock IterVar PrimFunc REDUCE SPATIAL neutral_element walk",
+    "kernelyard.tir.scans": "Recurrence recurrence_of",
     "kernelyard.tir.schedule": "Declined Reasons first_that_applies",
     "kernelyard.tir.simplify": "Simplifier simplify_block",
     "kernelyard.tir.sorting": "position_axis positions_used rows_of sorts work_of",

@@ -15,7 +15,6 @@ Axes = dict[str, Value]
 LanesAt = Callable[[Axes], Lanes | None]
 # Rows of another axis that are added to its totals at once.
 ROWS_AT_ONCE = 4
-_REDUCERS = {"add": "sum", "mul": "prod", "min": "min", "max": "max"}
 
 
 class ScanLoop:
@@ -30,7 +29,7 @@ class ScanLoop:
         self.scan = plan.scan
         self.lanes_at = lanes_at
         self.dtype = block.body.dtype
-        self.length = memory.dim(plan.extents[self.scan.axis])
+        self.length = memory.dim(plan.extents[self.scan.of.axis])
 
     def run(self, points: Sequence[Axes]) -> None:
         """Write all totals of the points."""
@@ -40,7 +39,8 @@ class ScanLoop:
                 self._row_by_row(points)
                 return
             totals = [
-                self._store(axes, int_literal(0), self._item(axes, int_literal(0), self.scan.first)) for axes in points
+                self._store(axes, int_literal(0), self._item(axes, int_literal(0), self.scan.of.first))
+                for axes in points
             ]
             begin = int_literal(1)
             if self.scan.lanes > 1:
@@ -48,28 +48,28 @@ class ScanLoop:
                 begin, totals = self._along_lanes(axes, totals[0])
             with e.loop(begin, self.length, totals) as (at, now):
                 for number, axes in enumerate(points):
-                    total = self._combine(now[number], self._item(axes, at, self.scan.item))
+                    total = self._combine(now[number], self._item(axes, at, self.scan.of.item))
                     now[number] = self._store(axes, at, total)
 
     def _item(self, axes: Axes, at: Value, expr: Expr) -> Value:
         lanes = self.lanes_at(axes)
-        value = Expressions(self.memory, {**axes, self.scan.axis: at}, lanes).value(expr)
+        value = Expressions(self.memory, {**axes, self.scan.of.axis: at}, lanes).value(expr)
         return self.e.broadcast(value, lanes.count if lanes else 1)
 
     def _store(self, axes: Axes, at: Value, total: Value) -> Value:
-        here = Expressions(self.memory, {**axes, self.scan.axis: at}, self.lanes_at(axes))
+        here = Expressions(self.memory, {**axes, self.scan.of.axis: at}, self.lanes_at(axes))
         here.store(self.block.output, self.block.indices, total)
         return total
 
     def _combine(self, a: Value, b: Value) -> Value:
-        return arithmetic.binary(self.e, self.scan.op, a, b, self.dtype)
+        return arithmetic.binary(self.e, self.scan.of.op, a, b, self.dtype)
 
     # --- a row of another axis at each step ---------------------------------------------------------------------------
     def _row_by_row(self, points: Sequence[Axes]) -> None:
         """Add some rows at once to the totals before them, which are read again where they were written."""
         (axes,) = points
         e, start = self.e, int_literal(0)
-        self._walk_row(axes, lambda here: self._store(here, start, self._item(here, start, self.scan.first)))
+        self._walk_row(axes, lambda here: self._store(here, start, self._item(here, start, self.scan.of.first)))
         rest = e.sub(self.length, 1)
         wide_end = e.add(e.binary("sub", rest, e.binary("urem", rest, ROWS_AT_ONCE)), 1)
         with e.loop(1, wide_end, step=ROWS_AT_ONCE) as (at, _):
@@ -82,7 +82,7 @@ class ScanLoop:
         total = self._item(axes, self.e.sub(at, 1), before)
         for row in range(count):
             here = self.e.add(at, row)
-            total = self._store(axes, here, self._combine(total, self._item(axes, here, self.scan.item)))
+            total = self._store(axes, here, self._combine(total, self._item(axes, here, self.scan.of.item)))
 
     def _walk_row(self, axes: Axes, step: Callable[[Axes], object]) -> None:
         """`step` for each vector of the row that begins where `axes` stand; the last one is moved back to its end."""
@@ -99,10 +99,10 @@ class ScanLoop:
         e, lanes = self.e, self.scan.lanes
         rest = e.sub(self.length, 1)
         end = e.add(e.binary("and", rest, -lanes), 1)
-        along = Lanes(self.scan.axis, lanes)
+        along = Lanes(self.scan.of.axis, lanes)
         with e.loop(1, end, [e.broadcast(first, lanes)], lanes) as (at, carried):
-            here = Expressions(self.memory, {**axes, self.scan.axis: at}, along)
-            within = self._within(e.broadcast(here.value(self.scan.item), lanes))
+            here = Expressions(self.memory, {**axes, self.scan.of.axis: at}, along)
+            within = self._within(e.broadcast(here.value(self.scan.of.item), lanes))
             here.store(self.block.output, self.block.indices, self._combine(carried[0], within))
             # The chain from vector to vector is this one operation.
             carried[0] = self._combine(carried[0], e.shuffle(within, within, [lanes - 1] * lanes))
@@ -118,5 +118,5 @@ class ScanLoop:
         return items
 
     def _neutral(self) -> Value:
-        element = neutral_element(_REDUCERS[self.scan.op], self.dtype)
+        element = neutral_element(self.scan.of.reducer, self.dtype)
         return self.e.broadcast(arithmetic.constant(element.value, element.dtype), self.scan.lanes)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from kernelyard import dims
 from kernelyard.dims import Dim
 from kernelyard.errors import ShapeError
-from kernelyard.plugins.codegen_api import Buffer, Expr, Load
+from kernelyard.plugins.codegen_api import Buffer, Expr, Load, Recurrence
 from kernelyard_native_cpu.codegen.compress import LEAST_VECTOR_BITS
 from kernelyard_native_cpu.codegen.sort_keys import RecordLayout
 from kernelyard_native_cpu.machine import Machine
@@ -93,14 +93,10 @@ class Sort:
 
 @dataclass(frozen=True)
 class Scan:
-    """Along `axis`, each total is `op` of the one before it and `item`; that at 0 is `first`. lanes: items of the axis
-    that are scanned in a register. row: vectors of another axis, whose totals stay in the nearest cache from step to
-    step."""
+    """Each total is the one before it, combined with an item, as the recurrence says. lanes: items of its axis that are
+    scanned in a register. row: vectors of another axis, whose totals stay in the nearest cache from step to step."""
 
-    axis: str
-    op: str
-    first: Expr
-    item: Expr
+    of: Recurrence
     lanes: int = 1
     row: int = 0
 
@@ -149,7 +145,7 @@ class Plan:
                 return "the first of a row selected by a threshold"
             return "rows sorted in vectors" if self.sort.in_vectors else "rows sorted by digits"
         if self.vector is None:
-            return f"totals of {self.scan.lanes} along {self.scan.axis} at once" if self.scan else "scalars"
+            return f"totals of {self.scan.lanes} along {self.scan.of.axis} at once" if self.scan else "scalars"
         if self.scan and self.scan.row:
             return f"rows of {self.scan.row} vectors of {self.lanes} along {self.vector}"
         what = [f"{self.unroll} vectors of {self.lanes} along {self.vector}"]
