@@ -308,6 +308,7 @@ static unsigned __ballot_sync(unsigned mask, int predicate) {
 }
 static inline int __any_sync(unsigned mask, int predicate) { return __ballot_sync(mask, predicate) != 0; }
 static inline int __all_sync(unsigned mask, int predicate) { return __ballot_sync(mask, !predicate) == 0; }
+static inline void __threadfence() {}
 // Threads run one at a time, so that an atomic operation is a plain one.
 template <class T> static T atomicAdd(T* p, T value) { const T old = *p; *p = old + value; return old; }
 template <class T> static T atomicMax(T* p, T value) { const T old = *p; *p = old > value ? old : value; return old; }

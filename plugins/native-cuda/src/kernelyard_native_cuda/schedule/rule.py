@@ -14,7 +14,8 @@ from kernelyard_native_cuda.schedule.machine import Machine
 class Schedule:
     """A kernel, how many of the stages offered it does, and why it is made so.
 
-    others: kernels that do the same at other sizes; each is started with no blocks where it is not wanted.
+    others: kernels that follow, or that do the same at other sizes; each of those is started with no blocks where it is
+    not wanted.
     scratch: locals that the kernel needs besides the function's.
     """
 

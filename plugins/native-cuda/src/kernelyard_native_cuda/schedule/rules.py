@@ -29,12 +29,14 @@ from kernelyard_native_cuda.schedule.matmul import matmul
 from kernelyard_native_cuda.schedule.padding import inline_padding
 from kernelyard_native_cuda.schedule.reduction import reduction
 from kernelyard_native_cuda.schedule.rule import Rule
+from kernelyard_native_cuda.schedule.scan import scan
 from kernelyard_native_cuda.schedule.sort import sort
 from kernelyard_native_cuda.schedule.split import split_sum
 from kernelyard_native_cuda.schedule.transpose import transpose
 
 RULES: tuple[Rule, ...] = (
     sort,
+    scan,
     attention,
     gemv,
     low_batch_gemv,
