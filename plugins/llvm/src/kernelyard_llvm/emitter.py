@@ -213,9 +213,7 @@ class FunctionEmitter:
         return self.pure(text, vector.type, vector.lanes, [vector, scalar])
 
     def transpose(self, rows: Sequence[Value]) -> list[Value]:
-        """Transpose a matrix of values, given as rows, of which there are a power of two: its columns, one after the
-        other, as rows of the same length. Each of log2(n) rounds interleaves the halves.
-        """
+        """Transpose a matrix of 2^n rows, by n rounds that interleave halves; columns follow each other in new rows."""
         current, count, lanes = list(rows), len(rows), rows[0].lanes
         orders = [[n // 2 + (n % 2) * lanes + half * lanes // 2 for n in range(lanes)] for half in (0, 1)]
         for _ in range(count.bit_length() - 1):
