@@ -41,7 +41,7 @@ _RANDOM = (torch.ops.aten.rand.default, torch.ops.aten.randn.default, torch.ops.
 # What only gradients read, which PyTorch makes differently from device to device.
 _FIRST_ALONE = (torch.ops.aten._embedding_bag.default,)
 # What has a state, and so no kernel.
-INTERPRETED = ("random.uniform", "random.normal")
+INTERPRETED = ("random.key",)
 
 
 @dataclass(frozen=True)

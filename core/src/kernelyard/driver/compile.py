@@ -208,10 +208,15 @@ def link(session: CompileSession, generated: Generated, checks: Mapping[str, tup
 
 def _warn_of_interpreted(lowered: Iterable[Lowered]) -> None:
     calls = [call for each in lowered for call in each.reference_calls.values()]
-    names = ", ".join(sorted({call.op_name for call in calls if not introduces_symbols(call)}))
+    names = ", ".join(sorted({call.op_name for call in calls if _is_slow(call)}))
     if names:
         message = f"these ops run on the slow reference interpreter: {names}"
         warnings.warn(message, PerformanceWarning, stacklevel=4)
+
+
+def _is_slow(call: Call) -> bool:
+    """Return False where nothing else could run the call, or where it makes but one number of nothing: a key."""
+    return not introduces_symbols(call) and (bool(call.args) or call.tensor_type.numel != 1)
 
 
 def _home(modules: Sequence[RuntimeModule]) -> dict[str, int]:

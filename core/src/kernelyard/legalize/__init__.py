@@ -11,6 +11,7 @@ from kernelyard.legalize import linear as linear
 from kernelyard.legalize import normalization as normalization
 from kernelyard.legalize import pooling as pooling
 from kernelyard.legalize import quantization as quantization
+from kernelyard.legalize import random as random
 from kernelyard.legalize import reduction as reduction
 from kernelyard.legalize import shape as shape
 from kernelyard.legalize.custom import CUSTOM as CUSTOM

@@ -70,6 +70,7 @@ _HOME = {
     "RunCodegen": "run_codegen",
     # to loop-level functions
     "AnnotateTIROpPattern": "annotate_tir_op_pattern",
+    "DecomposeRandom": "decompose_random",
     "FuseDequantizeMatmul": "fuse_dequantize_matmul",
     "FuseOps": "fuse_ops",
     "FuseSiblings": "fuse_siblings",

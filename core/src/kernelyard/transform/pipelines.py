@@ -21,6 +21,7 @@ from kernelyard.transform.compose_ops import ComposeOps
 from kernelyard.transform.compose_quantized_products import ComposeQuantizedProducts
 from kernelyard.transform.copy_dequantize import CopyDequantize
 from kernelyard.transform.dead_code_elimination import DeadCodeElimination
+from kernelyard.transform.decompose_random import DecomposeRandom
 from kernelyard.transform.eliminate_common_subexpr import EliminateCommonSubexpr
 from kernelyard.transform.flatten_entry_tuples import FlattenEntryTuples
 from kernelyard.transform.fold_batch_norm import FoldBatchNorm
@@ -235,6 +236,7 @@ def legalize() -> Sequence[Pass]:
         CopyDequantize(),
         ShareDequantize(),
         FoldWeights(),
+        DecomposeRandom(),
         FuseDequantizeMatmul(),
         FuseTransposeMatmul(),
         DeadCodeElimination(),
