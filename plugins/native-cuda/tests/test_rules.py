@@ -21,6 +21,7 @@ from kernelyard_native_cuda.schedule.machine import ANY_MACHINE
 from kernelyard_native_cuda.schedule.matmul import matmul
 from kernelyard_native_cuda.schedule.reduction import reduction
 from kernelyard_native_cuda.schedule.rules import schedule
+from kernelyard_native_cuda.schedule.scan import scan
 from kernelyard_native_cuda.schedule.transpose import transpose
 
 N = dims.symbol("n")
@@ -80,6 +81,8 @@ CHAINS: Mapping[str, Any] = {
         (lower("permute_dims", f32(40, 50), axes=(1, 0)), [transpose]),
         (lower("permute_dims", f32(N, 3, 50, 9), axes=(0, 2, 3, 1)), [fallback]),
         (lower("cumsum", f32(4, 9), axis=1), [fallback]),
+        (lower("cumsum", f32(4, 90), axis=1), [scan]),
+        (lower("argmax", f32(4, 90), axis=1), [reduction]),
         *((fused(build), [general_reduction]) for build in CHAINS.values()),
     ],
 )

@@ -159,6 +159,37 @@ template <class Op, int THREADS, class T> __device__ T block_reduced(T value) {
   return value;
 }
 
+// Whether a value at a place comes before the best one so far: NaN first, then the greatest (or least), then the first
+// place. A place below 0 is none.
+template <bool GREATEST, class T> __device__ bool comes_first(T value, long long place, T best, long long best_place) {
+  if (place < 0 || best_place < 0) return place >= 0;
+  const bool is_no_number = value != value, is_best_no_number = best != best;
+  if (is_no_number != is_best_no_number) return is_no_number;
+  if (!is_no_number && value != best) return GREATEST ? value > best : value < best;
+  return place < best_place;
+}
+
+// The place of the value that comes first among those of a block's threads; every thread gets it. All threads must come here.
+template <bool GREATEST, int THREADS, class T> __device__ long long place_of_first(T value, long long place) {
+  SHARED(T, values, THREADS);
+  SHARED(long long, places, THREADS);
+  values[threadIdx.x] = value;
+  places[threadIdx.x] = place;
+  for (int half = THREADS / 2; half; half /= 2) {
+    __syncthreads();
+    if ((int)threadIdx.x < half) {
+      const T other = values[threadIdx.x + half];
+      const long long there = places[threadIdx.x + half];
+      if (comes_first<GREATEST, T>(other, there, values[threadIdx.x], places[threadIdx.x])) {
+        values[threadIdx.x] = other;
+        places[threadIdx.x] = there;
+      }
+    }
+  }
+  __syncthreads();
+  return places[0];
+}
+
 // --- scans --------------------------------------------------------------------------------------------------------------
 template <class T> __device__ T of_lane(T value, int lane) {
   if constexpr (sizeof(T) < 4) return (T)__shfl_sync(ALL_LANES, (int)value, lane);

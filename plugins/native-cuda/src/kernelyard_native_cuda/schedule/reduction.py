@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kernelyard.dims import Dim
-from kernelyard.plugins.codegen_api import ComputeBlock, Declined, Stage, extent_of, step_along
+from kernelyard.plugins.codegen_api import ComputeBlock, Declined, Expr, Stage, extent_of, step_along
 from kernelyard_native_cuda.codegen import operations
 from kernelyard_native_cuda.codegen.expressions import Expressions
 from kernelyard_native_cuda.codegen.kernel import Kernel, WrittenKernel
@@ -14,6 +14,7 @@ from kernelyard_native_cuda.schedule.machine import Machine
 from kernelyard_native_cuda.schedule.points import finish_point
 from kernelyard_native_cuda.schedule.rule import Schedule
 
+EXTREMES = {"argmax": "true", "argmin": "false"}  # whether it is the greatest
 LEAST_EXTENT = 32
 MOST_THREADS = 256
 
@@ -22,7 +23,8 @@ def reduction(stages: Sequence[Stage], name: str, machine: Machine) -> Schedule 
     """Return a kernel for a first stage that reduces enough, neighbours in memory last."""
     stage = stages[0]
     block = stage.first
-    if block.reducer not in operations.REDUCERS or not block.reduce_axes or not _is_worth_it(block):
+    is_known = block.reducer in (*operations.REDUCERS, *EXTREMES)
+    if not is_known or not block.reduce_axes or not _is_worth_it(block):
         return Declined("the stage has no reduction, a short one, or one along a strided axis")
     return Schedule(1, _write(stage, name), f"{threads_for(extent_of(stage.reduce))} threads per result")
 
@@ -65,11 +67,37 @@ def shared_out(kernel: Kernel, outer: Expressions, block: ComputeBlock) -> str:
     return writer.define(computed(dtype), operations.combined(block.reducer, start, total, dtype))
 
 
+def shared_extreme(kernel: Kernel, outer: Expressions, block: ComputeBlock) -> str:
+    """Return `arg` at a block's first extreme point, found by all threads; every thread gets it. The name of it."""
+    assert block.reducer in EXTREMES
+    assert block.arg is not None
+    writer, type_ = kernel.writer, computed(block.body.dtype)
+    best, place = writer.fresh("best"), writer.fresh("place")
+    writer.line(f"{type_} {best} = 0;")
+    writer.line(f"long long {place} = -1;")
+    count = kernel.dim(extent_of(block.reduce_axes))
+    greatest = EXTREMES[block.reducer]
+    with writer.block(f"for (long long k = threadIdx.x; k < {count}; k += {kernel.threads})"):
+        value = writer.define(type_, _at_point(kernel, outer, block, "k", block.body))
+        comes_first = f"comes_first<{greatest}, {type_}>({value}, k, {best}, {place})"
+        writer.line(f"if ({comes_first}) {best} = {value}, {place} = k;")
+    found = writer.define("long long", f"place_of_first<{greatest}, {kernel.threads}, {type_}>({best}, {place})")
+    return writer.define("long long", _at_point(kernel, outer, block, found, block.arg))
+
+
+def _at_point(kernel: Kernel, outer: Expressions, block: ComputeBlock, point: str, expr: Expr) -> str:
+    axes = kernel.axes_at(kernel.define_point(block.reduce_axes, point), block.reduce_axes)
+    inner = kernel.expressions({**outer.axes, **axes}, outer.known, outer.kept)
+    inner.expect(expr)
+    return inner.value(expr)
+
+
 def _write(stage: Stage, name: str) -> WrittenKernel:
     kernel = Kernel(stage.written, threads_for(extent_of(stage.reduce)))
     point = kernel.define_point(stage.spatial, "blockIdx.x")
     here = kernel.expressions(kernel.axes_at(point, stage.spatial))
-    total = shared_out(kernel, here, stage.first)
+    share = shared_extreme if stage.first.reducer in EXTREMES else shared_out
+    total = share(kernel, here, stage.first)
     with kernel.writer.block("if (threadIdx.x == 0)"):
         finish_point(kernel, here, stage, total)
     return kernel.finish(name, stage.points)

@@ -31,7 +31,7 @@ from kernelyard_native_cuda.schedule.reduction import reduction
 from kernelyard_native_cuda.schedule.rule import Rule
 from kernelyard_native_cuda.schedule.scan import scan
 from kernelyard_native_cuda.schedule.sort import sort
-from kernelyard_native_cuda.schedule.split import split_sum
+from kernelyard_native_cuda.schedule.split import split_stage
 from kernelyard_native_cuda.schedule.transpose import transpose
 
 RULES: tuple[Rule, ...] = (
@@ -70,7 +70,7 @@ def schedule(function: PrimFunc, name: str, machine: Machine) -> Scheduled:
     kernels: list[WrittenKernel] = []
     choices: list[Reasons] = []
     while stages:
-        split = split_sum(stages[0], f"{name}_{len(kernels)}", machine)
+        split = split_stage(stages[0], f"{name}_{len(kernels)}", machine)
         if split is not None:
             stages = [*split[:2], *stages[1:]]
             scratch.append(split[2])

@@ -37,12 +37,15 @@ def scan(stages: Sequence[Stage], name: str, machine: Machine) -> Schedule | Dec
     found = recurrence_of(stage.first)
     if found is None or len(stage.blocks) > 1:
         return Declined("the stage is no scan in which each element is the one before it combined with an item")
+    length = stage.reduce[0].extent
+    if isinstance(length, int) and length < WARP:
+        return Declined("the scan is shorter than a warp")
     dtype = _dtype_of_totals(found)
     if dtype is None:
         return Declined("products of float64 are made in order, so that those of neighbours do not leave the range")
     if not _is_contiguous(stage, found) and not _has_few_rows(stage):
         return Declined("the scanned axis is strided, and there may be many rows")
-    tiles = dims.ceildiv(stage.reduce[0].extent, TILE)
+    tiles = dims.ceildiv(length, TILE)
     progress = None if tiles == 1 else _progress(name, stage, tiles, dtype)
     kernel = _Scan(
         Kernel(stage.written | (progress.buffers if progress else frozenset()), THREADS), stage, found, dtype

@@ -1,4 +1,4 @@
-"""Split sums: where few results have long sums, parts of them are made first, to keep a GPU busy (split-K)."""
+"""Splits: where few results are of many elements, parts are reduced first, to keep a GPU busy (split-K of sums)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from kernelyard.plugins.codegen_api import (
     Axis,
     Buffer,
     Declined,
+    Expr,
     ExprRewriter,
     IterVar,
     Stage,
@@ -21,18 +22,64 @@ from kernelyard_native_cuda.schedule.contraction import Contraction, contraction
 from kernelyard_native_cuda.schedule.gemv import blocks_of, product_in
 from kernelyard_native_cuda.schedule.machine import Machine
 from kernelyard_native_cuda.schedule.matmul import tiles_of
+from kernelyard_native_cuda.schedule.reduction import EXTREMES
 
 LEAST_DEPTH = 256  # products of a part
 MULTIPLE = 64  # that a part's depth is of, so that its elements are aligned as those of the whole
 MOST_PARTS = 32
+LEAST_PART = 512  # elements of which the place of an extreme is found first
+MOST_PARTS_OF_EXTREMES = 64
 GEMV_BLOCKS = 4  # that a multiprocessor needs to read as fast as memory gives
 PART = "part"
 
 
-def split_sum(stage: Stage, name: str, machine: Machine) -> tuple[Stage, Stage, Buffer] | None:
-    """Return a stage as one that makes parts of its sums and one that adds them up, and what is between; None to leave
+Split = tuple[Stage, Stage, Buffer]
+
+
+def split_stage(stage: Stage, name: str, machine: Machine) -> Split | None:
+    """Return a stage as one that reduces parts and one that reduces what was found, and what is between; None to leave
     it.
     """
+    return _split_extreme(stage, name, machine) if stage.first.reducer in EXTREMES else _split_sum(stage, name, machine)
+
+
+# --- places of extremes -----------------------------------------------------------------------------------------------
+def _split_extreme(stage: Stage, name: str, machine: Machine) -> Split | None:
+    """Find the place in each part; then compare what stands there."""
+    if len(stage.reduce) != 1:
+        return None
+    (axis,), results = stage.reduce, stage.points
+    if not isinstance(axis.extent, int) or not isinstance(results, int) or results * 2 > machine.multiprocessors:
+        return None
+    most = min(MOST_PARTS_OF_EXTREMES, axis.extent // LEAST_PART)
+    parts = max((n for n in range(1, most + 1) if axis.extent % n == 0), default=1)
+    if parts == 1:
+        return None
+    block = stage.first
+    assert block.arg is not None
+    short, place = _part_of(axis, parts)
+    rows = tuple(each.axis for each in block.spatial_axes)
+    shape = (*(each.extent for each in block.spatial_axes), parts)
+    between = Buffer(f"{name}_parts", shape, "int64", "local")
+    moved = rewrite_block(block, ExprRewriter(lambda e: place if e == axis.axis else e))
+    axes = (*block.spatial_axes, IterVar(PART, parts), short)
+    first = replace(moved, axes=axes, output=between, indices=(*rows, Axis(PART)), arg=place)
+    last = IterVar(axis.name, parts, REDUCE)
+    found = between[(*rows, last.axis)]
+    at_found = rewrite_block(block, ExprRewriter(lambda e: found if e == axis.axis else e))
+    rest = replace(at_found, axes=(*block.spatial_axes, last))
+    return Stage((first,)), replace(stage, blocks=(rest, *stage.blocks[1:])), between
+
+
+def _part_of(axis: IterVar, parts: int) -> tuple[IterVar, Expr]:
+    """Return the axis of a part of an axis, and the place on the whole one."""
+    assert isinstance(axis.extent, int)
+    short = replace(axis, extent=axis.extent // parts)
+    return short, Axis(PART) * index(short.extent) + axis.axis
+
+
+# --- sums -------------------------------------------------------------------------------------------------------------
+def _split_sum(stage: Stage, name: str, machine: Machine) -> Split | None:
     it = contraction_of(stage)
     if it is None or not it.reduce:
         return None
@@ -60,11 +107,9 @@ def _blocks(it: Contraction, machine: Machine) -> tuple[Dim, int]:
     return blocks_of(product, machine), machine.multiprocessors * GEMV_BLOCKS
 
 
-def _split(stage: Stage, name: str, axis: IterVar, parts: int) -> tuple[Stage, Stage, Buffer]:
+def _split(stage: Stage, name: str, axis: IterVar, parts: int) -> Split:
     block = stage.first
-    assert isinstance(axis.extent, int)
-    short = replace(axis, extent=axis.extent // parts)
-    part = Axis(PART) * index(short.extent) + axis.axis
+    short, part = _part_of(axis, parts)
     moved = rewrite_block(block, ExprRewriter(lambda e: part if e == axis.axis else e))
     extents = tuple(each.extent for each in block.spatial_axes)
     places = tuple(each.axis for each in block.spatial_axes)
