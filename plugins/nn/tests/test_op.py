@@ -175,6 +175,7 @@ CASES = {
         [A],
     ),
     "cumulative": (lambda x: op.cumsum(x, 1), lambda x: np.cumsum(x, 1), [A]),
+    "cumulative product": (lambda x: op.cumprod(x, 1), lambda x: np.cumprod(x, 1), [A]),
     "shapes": (
         lambda x: (
             op.reshape(x, (-1, 4)),

@@ -9,7 +9,10 @@ from kernelyard.nn.scope import current
 from kernelyard.nn.tensor import Tensor, emit, emit_call
 from kernelyard.plugins.api import TupleType, Var
 
-__all__ = ["all", "any", "argmax", "argmin", "argsort", "cumsum", "max", "mean", "min", "prod", "sort", "sum", "topk"]
+__all__ = [
+    *("all", "any", "argmax", "argmin", "argsort", "cumprod", "cumsum"),
+    *("max", "mean", "min", "prod", "sort", "sum", "topk"),
+]
 
 Axes = int | Sequence[int] | None
 
@@ -67,6 +70,11 @@ def argmin(x: Tensor, axis: int = -1, keepdims: bool = False) -> Tensor:
 def cumsum(x: Tensor, axis: int = -1, exclusive: bool = False) -> Tensor:
     """Sums of all elements up to each one along an axis; `exclusive` leaves that one out."""
     return emit("cumsum", x, axis=axis % x.ndim, exclusive=exclusive)
+
+
+def cumprod(x: Tensor, axis: int = -1, exclusive: bool = False) -> Tensor:
+    """Products of all elements up to each one along an axis; `exclusive` leaves that one out."""
+    return emit("cumprod", x, axis=axis % x.ndim, exclusive=exclusive)
 
 
 def topk(x: Tensor, k: Dim, axis: int = -1, largest: bool = True) -> tuple[Tensor, Tensor]:
