@@ -17,10 +17,11 @@ from kernelyard.tir.expr import INDEX, cast
 from kernelyard.tir.sorting import work_of
 
 SIZE = 64
-# Filters are symbols here as pictures are, and queries as many as keys: these are products by definition.
+# Filters are symbols here as pictures are, queries as many as keys, and the states of recurrent layers are multiplied:
+# these are products by definition.
 PRODUCTS = {
     *(f"nn.conv{rank}d{kind}" for rank in (1, 2, 3) for kind in ("", "_transpose")),
-    *("nn.attention", "nn.attention_var_len"),
+    *("nn.attention", "nn.attention_var_len", "nn.lstm", "nn.gru", "nn.rnn"),
 }
 
 

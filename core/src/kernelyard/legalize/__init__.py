@@ -12,6 +12,7 @@ from kernelyard.legalize import normalization as normalization
 from kernelyard.legalize import pooling as pooling
 from kernelyard.legalize import quantization as quantization
 from kernelyard.legalize import random as random
+from kernelyard.legalize import recurrent as recurrent
 from kernelyard.legalize import reduction as reduction
 from kernelyard.legalize import shape as shape
 from kernelyard.legalize.custom import CUSTOM as CUSTOM

@@ -19,6 +19,7 @@ from kernelyard.ops import normalization as normalization
 from kernelyard.ops import pooling as pooling
 from kernelyard.ops import quantization as quantization
 from kernelyard.ops import random as random
+from kernelyard.ops import recurrent as recurrent
 from kernelyard.ops import reduction as reduction
 from kernelyard.ops import regions as regions
 from kernelyard.ops import shape as shape

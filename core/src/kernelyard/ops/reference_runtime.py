@@ -28,10 +28,11 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class OpCall:
-    """An operator and its attributes; dims among them may be symbolic."""
+    """An operator and its attributes; dims among them may be symbolic. left_out: how many operands are not given."""
 
     op: Op
     attrs: Attributes
+    left_out: int = 0
 
     def run(self, arrays: list[np.ndarray], symbols: Mapping[str, int]) -> tuple[np.ndarray, ...]:
         """Return the results for some inputs."""
@@ -60,7 +61,7 @@ class ReferenceModule(RuntimeModule):
                 raise CodegenError(
                     "only operators with a reference can be interpreted", where=symbol, found=call.op_name
                 )
-        return cls({symbol: OpCall(call.op, call.attrs) for symbol, call in calls.items() if isinstance(call.op, Op)})
+        return cls({symbol: _op_call(call.op, call) for symbol, call in calls.items() if isinstance(call.op, Op)})
 
     def symbols(self) -> tuple[str, ...]:
         return tuple(self.calls)
@@ -72,7 +73,7 @@ class ReferenceModule(RuntimeModule):
 
         def function(*tensors: Any, symbols: Mapping[str, int] | None = None) -> None:
             arrays = [as_array(tensor) for tensor in tensors]
-            count = len(arrays) - 1 if call.op.is_variadic else len(call.op.inputs)
+            count = len(arrays) - 1 if call.op.is_variadic else len(call.op.inputs) - call.left_out
             results = call.run(arrays[:count], symbols or {})
             _fill(arrays[count:], results, symbol)
 
@@ -105,6 +106,10 @@ def load(data: bytes, constants: Mapping[str, np.ndarray]) -> ReferenceModule:
     return ReferenceModule({symbol: _call_from_json(Fields(value, symbol)) for symbol, value in calls.items()})
 
 
+def _op_call(op: Op, call: Call) -> OpCall:
+    return OpCall(op, call.attrs, len(op.inputs) - len(call.args) if op.optional_inputs else 0)
+
+
 def _fill(outputs: Sequence[np.ndarray], results: Sequence[np.ndarray], symbol: str) -> None:
     given, computed = ([(array.shape, array.dtype.name) for array in arrays] for arrays in (outputs, results))
     if given != computed:
@@ -115,7 +120,8 @@ def _fill(outputs: Sequence[np.ndarray], results: Sequence[np.ndarray], symbol: 
 
 # --- attributes as JSON -----------------------------------------------------------------------------------------------
 def _call_to_json(call: OpCall) -> dict[str, Any]:
-    return {"op": call.op.name, "attrs": {name: _to_json(value) for name, value in call.attrs.items()}}
+    attrs = {name: _to_json(value) for name, value in call.attrs.items()}
+    return {"op": call.op.name, "attrs": attrs, **({"left_out": call.left_out} if call.left_out else {})}
 
 
 def _to_json(value: Any) -> Any:
@@ -138,7 +144,8 @@ def _call_from_json(fields: Fields) -> OpCall:
         raise corrupted(fields.where, fields.value, "an operator call of this release") from error
     if op.reference is None:
         raise corrupted(fields.where, op.name, "an operator with a reference")
-    return OpCall(op, checked)
+    left_out = fields.integer("left_out", least=1, most=op.optional_inputs) if "left_out" in fields else 0
+    return OpCall(op, checked, left_out)
 
 
 def _from_json(kind: str, value: Any) -> Any:

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from kernelyard.tir.padding import paddable_axis as paddable_axis
     from kernelyard.tir.primfunc import REDUCE as REDUCE
     from kernelyard.tir.primfunc import SPATIAL as SPATIAL
+    from kernelyard.tir.primfunc import STEP as STEP
     from kernelyard.tir.primfunc import ComputeBlock as ComputeBlock
     from kernelyard.tir.primfunc import IterVar as IterVar
     from kernelyard.tir.primfunc import PrimFunc as PrimFunc
@@ -83,7 +84,7 @@ _HOME = {
     "kernelyard.tir.op_pattern": "cost",
     "kernelyard.tir.packing": "Packing pack_inputs",
     "kernelyard.tir.padding": "paddable_axis",
-    "kernelyard.tir.primfunc": "ComputeBlock IterVar PrimFunc REDUCE SPATIAL neutral_element walk",
+    "kernelyard.tir.primfunc": "ComputeBlock IterVar PrimFunc REDUCE SPATIAL STEP neutral_element walk",
     "kernelyard.tir.scans": "Recurrence recurrence_of",
     "kernelyard.tir.schedule": "Declined Reasons first_that_applies",
     "kernelyard.tir.simplify": "Simplifier simplify_block",

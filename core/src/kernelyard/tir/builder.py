@@ -1,4 +1,4 @@
-"""The notation in which loop-level functions are written: `compute`, `reduce`, `scan`, `store`.
+"""The notation in which loop-level functions are written: `compute`, `reduce`, `scan`, `store`, `steps`.
 
 b = PrimFuncBuilder()
 x = b.input("x", TensorType((4, 8), "float32"))
@@ -9,7 +9,9 @@ function = b.finish((scaled,))
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -17,7 +19,7 @@ from kernelyard.dims import Dim, Shape
 from kernelyard.ir.types import TensorType
 from kernelyard.tir.buffer import Buffer
 from kernelyard.tir.expr import INDEX, Axis, Expr, ExprLike, cast, index
-from kernelyard.tir.primfunc import REDUCE, SPATIAL, ComputeBlock, IterVar, PrimFunc
+from kernelyard.tir.primfunc import REDUCE, SPATIAL, STEP, ComputeBlock, IterVar, PrimFunc
 from kernelyard.tir.visitor import rename_buffers
 
 Axes = tuple[Axis, ...]
@@ -31,6 +33,7 @@ class PrimFuncBuilder:
         self._locals: list[Buffer] = []
         self._blocks: list[ComputeBlock] = []
         self._names: set[str] = set()
+        self._step: IterVar | None = None
 
     def input(self, name: str, type_: TensorType) -> Buffer:
         """Add an input parameter."""
@@ -85,7 +88,7 @@ class PrimFuncBuilder:
         axes = axes[:axis] + (IterVar("k0", shape[axis], REDUCE),) + axes[axis + 1 :]
         at = _values(axes)
         where: tuple[Expr, ...] = at[:axis] + (index_along(at[axis]),) + at[axis + 1 :]
-        self._blocks.append(ComputeBlock(output.name, _reduce_last(axes), output, where, body(output, at)))
+        self._add(ComputeBlock(output.name, _reduce_last(axes), output, where, body(output, at)))
         return output
 
     def buffer(self, shape: Sequence[Dim], dtype: str, name: str = "t") -> Buffer:
@@ -111,7 +114,17 @@ class PrimFuncBuilder:
         point = _values(axes)
         where = tuple(map(index, indices(*point)))
         name = self._fresh(f"{target.name}_store")
-        self._blocks.append(ComputeBlock(name, _reduce_last(axes), target, where, body(*point)))
+        self._add(ComputeBlock(name, _reduce_last(axes), target, where, body(*point)))
+
+    @contextmanager
+    def steps(self, extent: Dim) -> Iterator[Axis]:
+        """Run what is written inside, all of it in order, for each value of a step axis; yields the value."""
+        assert self._step is None, "steps are not nested"
+        self._step = IterVar(self._fresh("step"), extent, STEP)
+        try:
+            yield self._step.axis
+        finally:
+            self._step = None
 
     def finish(self, results: Sequence[Buffer], attrs: Mapping[str, Any] = MappingProxyType({})) -> PrimFunc:
         """Return the function that returns `results`; they become its output parameters."""
@@ -137,8 +150,11 @@ class PrimFuncBuilder:
         arg: Expr | None = None,
     ) -> Buffer:
         output = self._local(name, shape, dtype)
-        self._blocks.append(ComputeBlock(output.name, axes, output, indices, value, reducer, init, arg))
+        self._add(ComputeBlock(output.name, axes, output, indices, value, reducer, init, arg))
         return output
+
+    def _add(self, block: ComputeBlock) -> None:
+        self._blocks.append(block if self._step is None else replace(block, axes=(self._step, *block.axes)))
 
     def _local(self, name: str, shape: Shape, dtype: str) -> Buffer:
         buffer = Buffer(self._fresh(name), shape, dtype, "local")

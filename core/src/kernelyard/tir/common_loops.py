@@ -15,7 +15,7 @@ from kernelyard.tir.analysis import axes_of
 from kernelyard.tir.buffer import Buffer
 from kernelyard.tir.expr import Axis, Binary, Const, DimValue, Expr, Load
 from kernelyard.tir.op_pattern import is_pure
-from kernelyard.tir.primfunc import REDUCE, SPATIAL, ComputeBlock, walk
+from kernelyard.tir.primfunc import REDUCE, SPATIAL, STEP, ComputeBlock, walk
 from kernelyard.tir.visitor import ExprRewriter, rewrite_block
 
 Blocks = Sequence[ComputeBlock]
@@ -28,9 +28,9 @@ _WIDEST = 8
 
 
 def with_common_axes(block: ComputeBlock) -> ComputeBlock:
-    """Return the block with its spatial axes called s0, s1, ... and its reduce axes r0, r1, ..."""
+    """Return the block with its spatial axes called s0, s1, ..., its reduce axes r0, r1, ..., and its step axis t0."""
     names: dict[str, str] = {}
-    for kind, prefix in ((SPATIAL, "s"), (REDUCE, "r")):
+    for kind, prefix in ((SPATIAL, "s"), (REDUCE, "r"), (STEP, "t")):
         names |= {axis.name: f"{prefix}{n}" for n, axis in enumerate(a for a in block.axes if a.kind == kind)}
     renaming = ExprRewriter(lambda expr: Axis(names[expr.name]) if isinstance(expr, Axis) else expr)
     axes = tuple(replace(axis, name=names[axis.name]) for axis in block.axes)

@@ -50,7 +50,7 @@ def inline_locals(function: PrimFunc) -> PrimFunc:
 
 def _is_inlinable(block: ComputeBlock, position: int, blocks: list[ComputeBlock]) -> bool:
     """Return True when every element is one expression that later blocks may compute themselves."""
-    if block.reducer is not None or block.reduce_axes or not block.writes_spatial_axes:
+    if block.reducer is not None or block.reduce_axes or block.step_axis or not block.writes_spatial_axes:
         return False
     if block.output in block.reads or sum(other.output == block.output for other in blocks) > 1:
         return False

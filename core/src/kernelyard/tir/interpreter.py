@@ -5,6 +5,7 @@ It is the oracle of the code generators' tests: slow, and strict about bounds an
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -15,9 +16,10 @@ from kernelyard.ir import IRModule
 from kernelyard.ops.interpreter import Symbols, Value, call_function
 from kernelyard.tir.analysis import axes_of
 from kernelyard.tir.buffer import Buffer
-from kernelyard.tir.expr import Axis, Binary, Cast, Const, DimValue, Expr, Load, Select, Unary
+from kernelyard.tir.expr import INDEX, Axis, Binary, Cast, Const, DimValue, Expr, Load, Select, Unary, const
 from kernelyard.tir.primfunc import ComputeBlock, IterVar, PrimFunc, neutral_element
 from kernelyard.tir.sorting import sorts
+from kernelyard.tir.visitor import ExprRewriter, rewrite_block
 
 Arrays = dict[str, np.ndarray]
 
@@ -39,8 +41,8 @@ def evaluate(
         shape = tuple(dims.evaluate(dim, values) for dim in buffer.shape)
         arrays[buffer.name] = _poisoned(shape, buffer.dtype)
     with np.errstate(all="ignore"):
-        for block in function.blocks:
-            _run_block(block, arrays, values)
+        for step, blocks in itertools.groupby(function.blocks, lambda block: block.step_axis):
+            _run_steps(step, tuple(blocks), arrays, values)
     return [arrays[buffer.name] for buffer in function.outputs]
 
 
@@ -86,6 +88,19 @@ def _points(axes: Sequence[IterVar], values: Mapping[str, int]) -> tuple[Arrays,
         np.unravel_index(np.arange(count), extents) if extents and count else [np.zeros(count, np.int64)] * len(axes)
     )
     return {axis.name: np.asarray(grid, np.int64) for axis, grid in zip(axes, grids, strict=True)}, count
+
+
+def _run_steps(step: IterVar | None, blocks: Sequence[ComputeBlock], arrays: Arrays, values: Mapping[str, int]) -> None:
+    """Run blocks that share a step axis, or have none."""
+    for number in range(1 if step is None else dims.evaluate(step.extent, values)):
+        for block in blocks:
+            if step is None:
+                _run_block(block, arrays, values)
+            else:
+                at_step = rewrite_block(
+                    block, ExprRewriter(lambda e, n=number: const(n, INDEX) if e == step.axis else e)
+                )
+                _run_block(at_step, arrays, values)
 
 
 def _run_block(block: ComputeBlock, arrays: Arrays, values: Mapping[str, int]) -> None:

@@ -15,7 +15,7 @@ BROADCAST = "broadcast"  # ... or with some of its axes left out
 INJECTIVE = "injective"  # each output element is made of a few input elements, anywhere
 REDUCTION = "reduction"  # rows are combined; softmax and norms too
 ANCHOR = "out_elementwise_fusable"  # products are summed: matmul, convolution
-OPAQUE = "opaque"  # scans, scatters, several outputs, outputs written piece by piece
+OPAQUE = "opaque"  # scans, recurrences, scatters, several outputs, outputs written piece by piece
 KINDS = (ELEMENTWISE, BROADCAST, INJECTIVE, REDUCTION, ANCHOR, OPAQUE)
 
 
@@ -23,6 +23,8 @@ def classify(function: PrimFunc) -> str:
     """Return the kind of a function, one of `KINDS`."""
     outputs = set(function.outputs)
     writers = [block for block in function.blocks if block.output in outputs]
+    if any(block.step_axis for block in function.blocks):
+        return OPAQUE
     if len(writers) != 1 or function.num_outputs != 1 or not is_pure(writers[0]):
         return OPAQUE
     if any(block.reducer is not None for block in function.blocks):

@@ -49,7 +49,7 @@ def pad_axis(function: PrimFunc, buffer: Buffer, place: int, extent: Dim) -> Pri
         padded = Buffer(_fresh(function, f"{output.name}_padded"), shape, output.dtype, "local")
         blocks.append(replace(block, axes=axes, output=padded))
         if output in function.outputs:
-            blocks.append(_copy(padded, output))
+            blocks.append(_copy(padded, output, block.step_axis))
         else:
             renamed[output] = padded
     locals_ = tuple(each for each in function.locals if each not in renamed)
@@ -57,10 +57,11 @@ def pad_axis(function: PrimFunc, buffer: Buffer, place: int, extent: Dim) -> Pri
     return PrimFunc(function.params, tuple(blocks), function.num_outputs, (*locals_, made), function.attrs)
 
 
-def _copy(source: Buffer, target: Buffer) -> ComputeBlock:
+def _copy(source: Buffer, target: Buffer, step: IterVar | None) -> ComputeBlock:
     axes = tuple(IterVar(f"c{number}", extent) for number, extent in enumerate(target.shape))
     indices = tuple(axis.axis for axis in axes)
-    return ComputeBlock(f"{target.name}_copy", axes, target, indices, Load(source, indices))
+    outside = () if step is None else (step,)
+    return ComputeBlock(f"{target.name}_copy", (*outside, *axes), target, indices, Load(source, indices))
 
 
 def _fresh(function: PrimFunc, wanted: str) -> str:

@@ -25,7 +25,7 @@ from kernelyard.tir.expr import (
     select,
     unary,
 )
-from kernelyard.tir.primfunc import REDUCE, SPATIAL, ComputeBlock, IterVar, PrimFunc
+from kernelyard.tir.primfunc import REDUCE, SPATIAL, STEP, ComputeBlock, IterVar, PrimFunc
 from kernelyard.tir.printer import print_primfunc
 from kernelyard.tir.verify import verify
 
@@ -89,7 +89,7 @@ class _Parser(ValueParser):
         self.scanner.expect("(")
         axes: list[IterVar] = []
         while not self.scanner.accept(")"):
-            kind = REDUCE if self.scanner.accept("reduce") else SPATIAL
+            kind = next((word for word in (REDUCE, STEP) if self.scanner.accept(word)), SPATIAL)
             name = self.scanner.expect_kind("name").text
             self.scanner.expect(":")
             axes.append(IterVar(name, self.extent(), kind))

@@ -2,7 +2,8 @@
 
 A `ComputeBlock` says what is written where, for every point of its iteration space; how the loops are ordered, split,
 vectorised and threaded is the code generator's choice, within this: spatial axes may run in any order and at the same
-time, reduce axes run in order, from 0 up, and blocks run as if one after another.
+time, reduce axes run in order, from 0 up, and blocks run as if one after another: those that share a step axis, all of
+them for each of its values.
 """
 
 from __future__ import annotations
@@ -22,14 +23,15 @@ from kernelyard.tir.buffer import Buffer
 from kernelyard.tir.expr import Axis, Const, DimValue, Expr, Load
 from kernelyard.tir.rounding import integer_range
 
-SPATIAL, REDUCE = "spatial", "reduce"
+SPATIAL, REDUCE, STEP = "spatial", "reduce", "step"
+KINDS_OF_AXES = (SPATIAL, REDUCE, STEP)
 SORTS = ("argsort", "argsort_descending")
 REDUCERS = ("sum", "prod", "max", "min", "argmax", "argmin", "any", "all", *SORTS)
 
 
 @dataclass(frozen=True)
 class IterVar:
-    """An iteration variable in [0, extent); names are unique within a block. kind: "spatial" or "reduce"."""
+    """An iteration variable in [0, extent); names are unique within a block. kind: "spatial", "reduce" or "step"."""
 
     name: str
     extent: Dim
@@ -53,6 +55,8 @@ class ComputeBlock:
       another and greater than any number. `kernelyard.tir.sorting` says which points share a sorted row.
       Without a reducer, reduce axes only order the writes: a scan may read what earlier points wrote, and of a
       scatter's writes to one element the last stays.
+    axes: at most one is a step axis. It stands outside of all others: consecutive blocks with the same one are run, in
+      order, for 0, then for 1, and so on, and may read what any of them wrote for an earlier value (a recurrence).
     """
 
     name: str
@@ -71,6 +75,11 @@ class ComputeBlock:
     @property
     def reduce_axes(self) -> tuple[IterVar, ...]:
         return tuple(axis for axis in self.axes if axis.kind == REDUCE)
+
+    @cached_property
+    def step_axis(self) -> IterVar | None:
+        """The axis of the loop that the block shares with its neighbours."""
+        return next((axis for axis in self.axes if axis.kind == STEP), None)
 
     @property
     def writes_spatial_axes(self) -> bool:

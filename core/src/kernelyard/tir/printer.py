@@ -20,7 +20,7 @@ from kernelyard.ir.printer import attribute_text
 from kernelyard.ir.types import TensorType
 from kernelyard.tir.buffer import Buffer
 from kernelyard.tir.expr import INDEX, Axis, Binary, Cast, Const, DimValue, Expr, Load, Select, Unary
-from kernelyard.tir.primfunc import REDUCE, ComputeBlock, IterVar, PrimFunc
+from kernelyard.tir.primfunc import SPATIAL, ComputeBlock, IterVar, PrimFunc
 
 
 def print_primfunc(function: PrimFunc) -> str:
@@ -44,7 +44,7 @@ def _block_lines(block: ComputeBlock) -> list[str]:
 
 def _axis(axis: IterVar) -> str:
     extent = axis.extent if isinstance(axis.extent, int) else f"<{axis.extent}>"
-    return f"{'reduce ' if axis.kind == REDUCE else ''}{axis.name}: {extent}"
+    return f"{'' if axis.kind == SPATIAL else f'{axis.kind} '}{axis.name}: {extent}"
 
 
 def _element(buffer: Buffer, indices: tuple[Expr, ...]) -> str:

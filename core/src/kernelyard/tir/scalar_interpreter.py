@@ -44,8 +44,11 @@ def evaluate_scalar(
         memory[buffer.name] = [fitted(element, buffer.dtype) for element in elements]
     for buffer in (*function.outputs, *function.locals):
         memory[buffer.name] = [None] * max(dims.evaluate(buffer.numel, symbols), 0)
-    for block in function.blocks:
-        _Block(block, memory, symbols).run()
+    for step, blocks in itertools.groupby(function.blocks, lambda block: block.step_axis):
+        runs = [_Block(block, memory, symbols) for block in blocks]
+        for number in range(1 if step is None else dims.evaluate(step.extent, symbols)):
+            for block in runs:
+                block.run({} if step is None else {step.name: number})
     return [[_written(element, buffer) for element in memory[buffer.name]] for buffer in function.outputs]
 
 
@@ -65,9 +68,10 @@ class _Block:
         self.axes: dict[str, int] = {}
         self.shapes: dict[Buffer, tuple[int, ...]] = {}
 
-    def run(self) -> None:
+    def run(self, outside: Mapping[str, int]) -> None:
+        """Run all points, inside of the loop over a step axis."""
         for spatial in self._points(self.block.spatial_axes):
-            self.axes = dict(spatial)
+            self.axes = {**outside, **spatial}
             if self.block.reducer is None:
                 for point in self._points(self.block.reduce_axes):
                     self.axes |= point

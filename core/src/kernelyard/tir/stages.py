@@ -40,6 +40,11 @@ class Stage:
         return self.first.reduce_axes
 
     @property
+    def step(self) -> IterVar | None:
+        """The axis (t0) of the loop that the stage shares with its neighbours."""
+        return self.first.step_axis
+
+    @property
     def points(self) -> Dim:
         """The number of points of the spatial axes."""
         return extent_of(self.spatial)
@@ -168,7 +173,9 @@ def _continues(
 ) -> bool:
     """Return True for an elementwise block over the group's axes that reads each written element at its own point."""
     stage = Stage(tuple(group))
-    if block.reduce_axes or stage.is_ordered or extents_of(block.spatial_axes) != extents_of(stage.spatial):
+    if block.step_axis != stage.step or block.reduce_axes or stage.is_ordered:
+        return False
+    if extents_of(block.spatial_axes) != extents_of(stage.spatial):
         return False
     if block.output in stage.outputs | block.reads | set().union(*(b.reads for b in group)):
         return False

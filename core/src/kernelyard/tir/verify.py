@@ -9,7 +9,7 @@ from kernelyard.dims import IDENTIFIER
 from kernelyard.errors import IRError, VerifyError
 from kernelyard.tir.buffer import Buffer
 from kernelyard.tir.expr import INDEX, Axis, Binary, Expr, Load, Select, Unary, binary, select, unary
-from kernelyard.tir.primfunc import REDUCE, REDUCERS, SORTS, SPATIAL, ComputeBlock, PrimFunc, walk
+from kernelyard.tir.primfunc import KINDS_OF_AXES, REDUCERS, SORTS, STEP, ComputeBlock, PrimFunc, walk
 
 _ARG_REDUCERS = ("argmax", "argmin", *SORTS)
 _LOGICAL_REDUCERS = ("any", "all")
@@ -42,7 +42,9 @@ def _check_block(
 ) -> None:
     _check_unique((axis.name for axis in block.axes), "an axis", where)
     for axis in block.axes:
-        _check(axis.kind in (SPATIAL, REDUCE), f"axis {axis.name!r} has an unknown kind", where, axis.kind)
+        _check(axis.kind in KINDS_OF_AXES, f"axis {axis.name!r} has an unknown kind", where, axis.kind)
+    steps = [axis.name for axis in block.axes if axis.kind == STEP]
+    _check(len(steps) <= 1, "a block has several step axes", where, ", ".join(steps), "at most one")
     _check(block.output in declared, f"buffer {block.output.name!r} is not declared", where)
     _check(block.output not in inputs, f"input {block.output.name!r} is written", where)
     scan = block.reducer is None and bool(block.reduce_axes)

@@ -264,10 +264,10 @@ class _Buffers:
         return _Kernel((function,), tuple(rename_buffers(block, new) for block in blocks))
 
     def _blocks_of(self, function: PrimFunc) -> tuple[ComputeBlock, ...] | None:
-        """Return the blocks with their axes by position; None for contractions, which stay alone."""
+        """Return the blocks with their axes by position; None for contractions and recurrences, which stay alone."""
         if id(function) not in self._blocks:
-            has_contraction = any(map(is_contraction, function.blocks))
-            self._blocks[id(function)] = None if has_contraction else tuple(map(with_common_axes, function.blocks))
+            stays_alone = any(block.step_axis or is_contraction(block) for block in function.blocks)
+            self._blocks[id(function)] = None if stays_alone else tuple(map(with_common_axes, function.blocks))
         return self._blocks[id(function)]
 
     def _buffer(self, expr: Expr) -> Buffer:

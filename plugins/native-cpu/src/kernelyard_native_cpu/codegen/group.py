@@ -17,8 +17,8 @@ from kernelyard_native_cpu.schedule.groups import Group
 from kernelyard_native_cpu.schedule.plan import TILES_PER_PANEL, Plan, size_of
 
 ARGS, _DIMS, WORKSPACE = registers("ptr", "args", "dims", "workspace")
-BEGIN, END, THREAD = registers("i64", "begin", "end", "thread")
-GROUP_PARAMETERS = (ARGS, _DIMS, WORKSPACE, BEGIN, END, THREAD)
+BEGIN, END, THREAD, STEP = registers("i64", "begin", "end", "thread", "step")
+GROUP_PARAMETERS = (ARGS, _DIMS, WORKSPACE, BEGIN, END, THREAD, STEP)
 # Enough tasks to share among threads; deeper loops then run without the divisions that flattening costs.
 _ENOUGH_TASKS = 256
 _CHUNK = 32
@@ -41,6 +41,7 @@ class GroupWriter:
         self.plans = plans
         self.stored = stored
         self.machine = machine
+        self.outside: Axes = {} if group.step is None else {group.step.name: STEP}
         self.rows = tuple(axis.name for axis in group.stages[0].spatial[: group.shared])
 
     def write(self, name: str) -> tuple[str, GroupInfo]:
@@ -58,7 +59,7 @@ class GroupWriter:
         extents = [axis.extent for axis in self.group.stages[0].spatial[: self.group.shared]]
 
         with self.e.loop(BEGIN, END) as (task, _):
-            axes = dict(zip(self.rows, self._decode(task, extents), strict=True))
+            axes = {**self.outside, **dict(zip(self.rows, self._decode(task, extents), strict=True))}
             for number in range(len(self.plans)):
                 self._run_stage_in_row(number, axes)
         return (Variant(dims.product(extents)),)
@@ -116,7 +117,7 @@ class GroupWriter:
     def _run_tasks(self, plan: Plan) -> Dim:
         """Return the loop over the tasks of one thread; returns how many tasks there are in all."""
         self.memory.packed = {}
-        nest = self._nest(0, plan, {})
+        nest = self._nest(0, plan, self.outside)
         loops = nest.outer_loops()
         start: Points = [nest.axes]
         for loop in (loop for loop in loops if loop.count == 1):

@@ -7,8 +7,9 @@ are worked out when the kernel is bound (see `runtime.py`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from kernelyard.plugins.codegen_api import Buffer, PrimFunc, Stage
 from kernelyard.runtime.api import TensorSpec
@@ -16,7 +17,7 @@ from kernelyard_llvm.emitter import FunctionEmitter
 from kernelyard_llvm.values import Value
 from kernelyard_native_cpu.codegen.group import ARGS, GROUP_PARAMETERS, THREAD, WORKSPACE, GroupWriter
 from kernelyard_native_cpu.codegen.memory import DimTable, Memory
-from kernelyard_native_cpu.codegen.threads import entry_function, member
+from kernelyard_native_cpu.codegen.threads import GroupLoop, entry_function, member
 from kernelyard_native_cpu.kernel_info import GroupInfo, KernelInfo, LocalInfo, entry_symbol
 from kernelyard_native_cpu.machine import Machine
 from kernelyard_native_cpu.schedule.groups import Group, make_groups
@@ -65,7 +66,7 @@ class _KernelWriter:
             text, info = self._group_writer(group, plans).write(f"{self.name}.{number}")
             texts += [text, member(f"{self.name}.{number}")]
             infos.append(info)
-        texts.append(entry_function(self.name, len(self.groups)))
+        texts.append(entry_function(self.name, tuple(self._loops())))
         function = self.function
         info = KernelInfo(
             self.symbol,
@@ -77,6 +78,17 @@ class _KernelWriter:
         )
         return GeneratedKernel("\n".join(texts), info)
 
+    def _loops(self) -> Iterator[GroupLoop]:
+        """Yield the groups by the step axis that they share, in order."""
+        for step, numbered in groupby(enumerate(self.groups), lambda each: each[1].step):
+            groups = tuple(number for number, _ in numbered)
+            if step is None:
+                yield GroupLoop(groups)
+            elif isinstance(step.extent, int):
+                yield GroupLoop(groups, step.extent)
+            else:
+                yield GroupLoop(groups, count_place=self.table.index(step.extent))
+
     def _local_info(self, buffer: Buffer) -> LocalInfo:
         dropped = self.private.get(buffer)
         shape = buffer.shape if dropped is None else buffer.shape[dropped:]
@@ -85,7 +97,9 @@ class _KernelWriter:
     def _group_writer(self, group: Group, plans: Sequence[Plan]) -> GroupWriter:
         e = FunctionEmitter(GROUP_PARAMETERS, self.declarations, self.machine.has_fma, self.machine.has_scale)
         pointers: dict[Buffer, Value] = {}
-        written = {block.output for stage in group.stages for block in stage.blocks}
+        # What another step writes changes, too.
+        members = [group] if group.step is None else [each for each in self.groups if each.step == group.step]
+        written = {block.output for member in members for stage in member.stages for block in stage.blocks}
         written |= {buffer for plan in plans for buffer in plan.scratch}
         memory = Memory(e, self.table, pointers, frozenset(written), self.private, self.machine.has_half)
         pointers.update(self._pointers(e, memory))

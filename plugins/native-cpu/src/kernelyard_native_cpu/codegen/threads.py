@@ -7,13 +7,24 @@ for one that woke late or was held up.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 # The smallest piece is this part of a range: smaller ones are shared more evenly, but each has its cost.
 _SMALLEST = 8
 # Where each thread's next task stands: on a cache line of its own.
 _LINE = 64
 
 # What threads are told, in the order in which it lies in a context: 8 bytes each.
-FIELDS = {"args": "ptr", "dims": "ptr", "workspace": "ptr", "tasks": "i64", "threads": "i64", "cursors": "ptr"}
+FIELDS = {
+    "args": "ptr",
+    "dims": "ptr",
+    "workspace": "ptr",
+    "tasks": "i64",
+    "threads": "i64",
+    "cursors": "ptr",
+    "step": "i64",
+}
 
 DECLARATIONS = {
     "GOMP_parallel": "declare void @GOMP_parallel(ptr, ptr, i32, i32)",
@@ -94,7 +105,7 @@ take:
   %taken = extractvalue {{ i64, i1 }} %pair, 1
   br i1 %taken, label %work, label %look
 work:
-  call void %group(ptr %args, ptr %dims, ptr %workspace, i64 %begin, i64 %end, i64 %thread)
+  call void %group(ptr %args, ptr %dims, ptr %workspace, i64 %begin, i64 %end, i64 %thread, i64 %step)
   br label %look
 done:
   %further = add i64 %offset, 1
@@ -115,7 +126,16 @@ def member(name: str) -> str:
 """
 
 
-def entry_function(name: str, groups: int) -> str:
+class GroupLoop(NamedTuple):
+    """Groups that are run in turn; count: how often, as a number or as its place in the table of numbers, if they share
+    a step axis."""
+
+    groups: Sequence[int]
+    count: int = 1
+    count_place: int | None = None
+
+
+def entry_function(name: str, loops: Sequence[GroupLoop]) -> str:
     """Return the kernel: each group in turn, by one thread or by the pool."""
     lines = [
         f"define i32 @{name}(ptr %args, ptr %dims, i32 %most, ptr %workspace) #0 {{",
@@ -123,8 +143,47 @@ def entry_function(name: str, groups: int) -> str:
         f"  %context = alloca [{len(FIELDS)} x i64], align 8",
         _places(),
         *(f"  store ptr %{name}, ptr %{name}.at, align 8" for name in ("args", "dims", "workspace")),
+        "  store i64 0, ptr %step.at, align 8",
     ]
-    for g in range(groups):
+    for number, loop in enumerate(loops):
+        is_single = loop.count == 1 and loop.count_place is None
+        lines += _groups(name, loop.groups, "0") if is_single else _steps(name, number, loop)
+    return "\n".join([*lines, "  ret i32 0", "}", ""])
+
+
+def _steps(name: str, number: int, loop: GroupLoop) -> list[str]:
+    """Return the lines of a loop over groups; each is told the step."""
+    step, count = f"%step{number}", str(loop.count)
+    lines: list[str] = []
+    if loop.count_place is not None:
+        count = f"%count{number}"
+        lines = [
+            f"  {count}.at = getelementptr i64, ptr %dims, i64 {loop.count_place}",
+            f"  {count} = load i64, ptr {count}.at",
+        ]
+    return [
+        *lines,
+        f"  br label %enter{number}",
+        f"enter{number}:",
+        f"  br label %head{number}",
+        f"head{number}:",
+        f"  {step} = phi i64 [ 0, %enter{number} ], [ {step}.next, %latch{number} ]",
+        f"  {step}.inside = icmp slt i64 {step}, {count}",
+        f"  br i1 {step}.inside, label %body{number}, label %exit{number}",
+        f"body{number}:",
+        f"  store i64 {step}, ptr %step.at, align 8",
+        *_groups(name, loop.groups, step),
+        f"  br label %latch{number}",
+        f"latch{number}:",
+        f"  {step}.next = add i64 {step}, 1",
+        f"  br label %head{number}",
+        f"exit{number}:",
+    ]
+
+
+def _groups(name: str, groups: Sequence[int], step: str) -> list[str]:
+    lines: list[str] = []
+    for g in groups:
         lines += [
             f"  %pt{g} = getelementptr i64, ptr %dims, i64 {2 * g}",
             f"  %threads{g} = load i64, ptr %pt{g}",
@@ -133,7 +192,7 @@ def entry_function(name: str, groups: int) -> str:
             f"  %alone{g} = icmp sle i64 %threads{g}, 1",
             f"  br i1 %alone{g}, label %one{g}, label %many{g}",
             f"one{g}:",
-            f"  call void @{name}.{g}(ptr %args, ptr %dims, ptr %workspace, i64 0, i64 %tasks{g}, i64 0)",
+            f"  call void @{name}.{g}(ptr %args, ptr %dims, ptr %workspace, i64 0, i64 %tasks{g}, i64 0, i64 {step})",
             f"  br label %done{g}",
             f"many{g}:",
             f"  store i64 %tasks{g}, ptr %tasks.at, align 8",
@@ -142,4 +201,4 @@ def entry_function(name: str, groups: int) -> str:
             f"  br label %done{g}",
             f"done{g}:",
         ]
-    return "\n".join([*lines, "  ret i32 0", "}", ""])
+    return lines

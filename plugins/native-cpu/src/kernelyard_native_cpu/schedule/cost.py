@@ -21,10 +21,10 @@ _WEIGHT_OF_DIVISION = 4.0
 
 
 def nanoseconds(block: ComputeBlock, plan: Plan) -> tuple[Dim, float]:
-    """Return the number of points of a block, and the time that each takes."""
+    """Return the number of points of a block, in one step of a loop over steps, and the time that each takes."""
     if plan.sort is not None:
         return work_of(block), _SORTED if plan.sort.is_whole else _SELECTED
-    points = dims.product(axis.extent for axis in block.axes)
+    points = dims.product(axis.extent for axis in (*block.spatial_axes, *block.reduce_axes))
     operations = sum(map(_weight, walk(*block.expressions)))
     time = (operations * _OPERATION + len(block.loads) * _LOAD + _POINT) / plan.lanes
     is_tiled = bool(plan.tiles) and bool(block.reduce_axes)

@@ -15,6 +15,7 @@ from kernelyard.plugins.codegen_api import (
     Buffer,
     ComputeBlock,
     Expr,
+    IterVar,
     Load,
     PrimFunc,
     Stage,
@@ -38,6 +39,11 @@ class Group:
     private: frozenset[Buffer] = frozenset()
 
     @property
+    def step(self) -> IterVar | None:
+        """The step axis of the loop around the group."""
+        return self.stages[0].step
+
+    @property
     def rows(self) -> Dim:
         """The number of iterations of the shared loop."""
         return dims.product(axis.extent for axis in self.stages[0].spatial[: self.shared])
@@ -59,7 +65,7 @@ def make_groups(function: PrimFunc) -> tuple[Group, ...]:
 
 def _join(group: Group, stage: Stage) -> Group | None:
     """Return the group with the stage added, where they share rows; None where they are better apart."""
-    if stage.is_contraction or any(member.is_contraction for member in group.stages):
+    if stage.step != group.step or stage.is_contraction or any(member.is_contraction for member in group.stages):
         return None
     stages = (*group.stages, stage)
     limit = group.shared if len(group.stages) > 1 else len(stage.spatial)

@@ -105,7 +105,8 @@ def _copied(block: ComputeBlock, operand: tuple[Expr, IterVar, Steps]) -> tuple[
     element, row, steps = operand
     buffer = Buffer(f"rows of {block.name}", tuple(axis.extent for axis in (*steps, row)), element.dtype, "local")
     indices = tuple(Axis(axis.name) for axis in (*steps, row))
-    axes = tuple(replace(axis, kind=SPATIAL) for axis in (*steps, row))
+    outside = () if block.step_axis is None else (block.step_axis,)
+    axes = (*outside, *(replace(axis, kind=SPATIAL) for axis in (*steps, row)))
     copy = ComputeBlock(buffer.name, axes, buffer, indices, element)
     rewriter = ExprRewriter(lambda expr: Load(buffer, indices) if expr == element else expr)
     return copy, rewrite_block(block, rewriter)
