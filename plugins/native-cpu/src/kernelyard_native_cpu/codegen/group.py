@@ -132,6 +132,7 @@ class GroupWriter:
             counts[-1] = dims.ceildiv(flat[-1].count, chunk)
 
         with self.e.loop(BEGIN, END) as (number, _):
+            number = self._to_and_fro(number)
             indices = self._decode(number, counts)
             points = start
             for loop, index in zip(flat[:-1] if chunk else flat, indices, strict=False):
@@ -146,6 +147,15 @@ class GroupWriter:
             else:
                 nest.run(loops[len(flat) :], points)
         return dims.product(counts)
+
+    def _to_and_fro(self, number: Value) -> Value:
+        """Return the task to do next; in every other step of a recurrence they are done backwards, so that the weights
+        which the step before used last, and the caches still hold, come first."""
+        if self.group.step is None or not self.group.stages[0].reduce:
+            return number
+        backwards = self.e.sub(self.e.sub(self.e.add(BEGIN, END), 1), number)
+        is_odd = self.e.compare("ne", self.e.binary("and", STEP, 1), 0)
+        return self.e.select(is_odd, backwards, number)
 
     def _chunk_of_last(self, plan: Plan, loops: Sequence[OuterLoop], flat: Sequence[OuterLoop]) -> int:
         """Return the chunk of innermost flattened iterations per task; 0 if that loop is a task axis of its own."""

@@ -37,14 +37,15 @@ class Direction:
     def given(self, gates: Sequence[int], apart: Sequence[int] = ()) -> Expr:
         """Return x W^T plus both biases; apart: gates whose bias of the states is added by the operator."""
         node, count = self.node, len(gates)
-        total = node.op("matmul", self.x, node.permute(self.rows(self.weights, gates), (1, 0)))
-        if self.bias is None:
-            return total
-        total = node.op("add", total, self.rows(self.bias, gates))
-        if not apart:
-            return node.op("add", total, self.rows(self.bias, [count + gate for gate in gates]))
-        parts = [self.zeros() if gate in apart else self.rows(self.bias, [count + gate]) for gate in gates]
-        return node.op("add", total, node.concat(parts, 0))
+        steps, batch, size = node.shape(self.x)
+        weights = node.permute(self.rows(self.weights, gates), (1, 0))
+        # All sequences are rows of one matrix.
+        total = node.op("matmul", node.reshape(self.x, (steps * batch, size)), weights)
+        if self.bias is not None:
+            parts = [self.zeros() if gate in apart else self.rows(self.bias, [count + gate]) for gate in gates]
+            bias = node.op("add", self.rows(self.bias, gates), node.concat(parts, 0))
+            total = node.op("add", total, bias)
+        return node.reshape(total, (steps, batch, count * self.hidden))
 
     def zeros(self) -> Expr:
         """Return a bias of zeros."""
