@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 from kernelyard import dims
@@ -20,11 +21,24 @@ MOST_SHARED_NBYTES = 227 << 10
 
 
 @dataclass(frozen=True)
+class StepInfo:
+    """A loop over `extent` steps; in each, numbers of kernels may use the symbol, which is 1 in the first."""
+
+    symbol: str
+    extent: Dim
+
+    def values(self, values: Mapping[str, int]) -> Iterator[dict[str, int]]:
+        """Yield the values of all symbols in each step."""
+        for number in range(max(dims.evaluate(self.extent, values), 0)):
+            yield {**values, self.symbol: number + 1}
+
+
+@dataclass(frozen=True)
 class LaunchInfo:
     """A kernel over blocks along x, y and z, of `threads` threads and `shared_nbytes` of dynamic shared memory.
 
     tensors: what it takes first, by number: parameters of the function, its locals, its constants. numbers: what
-    follows.
+    follows. step: neighbours with the same one are launched in turn, for each of its steps.
     """
 
     kernel: str
@@ -33,6 +47,7 @@ class LaunchInfo:
     shared_nbytes: int
     tensors: tuple[int, ...]
     numbers: tuple[Dim, ...]
+    step: StepInfo | None = None
 
     def grid(self, values: Mapping[str, int]) -> Grid | None:
         """Return the launch grid; None if it is empty.
@@ -51,6 +66,7 @@ class LaunchInfo:
 
     def to_json(self) -> dict[str, Any]:
         """Symbolic dims become their text."""
+        step = self.step and {"step": {"symbol": self.step.symbol, "extent": _dim_to_json(self.step.extent)}}
         return {
             "kernel": self.kernel,
             "blocks": [_dim_to_json(count) for count in self.blocks],
@@ -58,6 +74,7 @@ class LaunchInfo:
             "shared": self.shared_nbytes,
             "tensors": list(self.tensors),
             "numbers": [_dim_to_json(dim) for dim in self.numbers],
+            **(step or {}),
         }
 
 
@@ -71,6 +88,13 @@ class FunctionInfo:
     locals: tuple[Dim, ...]
     launches: tuple[LaunchInfo, ...]
     constants: tuple[str, ...] = ()
+
+    def in_order(self, values: Mapping[str, int]) -> Iterator[tuple[LaunchInfo, Mapping[str, int]]]:
+        """Yield the launches, those in a loop over steps for each step, with the values of the symbols."""
+        for step, launches in groupby(self.launches, lambda launch: launch.step):
+            each = tuple(launches)
+            for here in (values,) if step is None else step.values(values):
+                yield from ((launch, here) for launch in each)
 
     def offsets(self, values: Mapping[str, int]) -> tuple[list[tuple[int, int]], int]:
         """Offset and size of each local in the workspace, and the workspace's size."""
@@ -138,4 +162,13 @@ def read_launch(value: Any, where: str, tensors: int) -> LaunchInfo:
         fields.integer("shared", least=0, most=MOST_SHARED_NBYTES),
         fields.indices("tensors", limit=tensors),
         fields.each("numbers", read_dim),
+        _read_step(fields.any("step"), f"{where}.step") if "step" in fields else None,
     )
+
+
+def _read_step(value: Any, where: str) -> StepInfo:
+    fields = Fields(value, where)
+    symbol = fields.text("symbol")
+    if not dims.IDENTIFIER.match(symbol):
+        raise corrupted(where, symbol, "a symbol")
+    return StepInfo(symbol, read_dim(fields.any("extent"), where))

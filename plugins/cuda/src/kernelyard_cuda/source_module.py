@@ -100,10 +100,10 @@ class CudaSourceModule(BindableModule):
         tensors += [Argument(each.address, each.nbytes) for each in held]
         kernels = self._load(driver)
         launches: list[tuple[LaunchInfo, Launch]] = []
-        for launch in function.launches:
-            grid = launch.grid(values)
+        for launch, here in function.in_order(values):
+            grid = launch.grid(here)
             if grid is not None:  # a grid of nothing is an error to the driver
-                packed = arguments(launch, tensors, values)
+                packed = arguments(launch, tensors, here)
                 launches.append((launch, kernels.prepare(launch.kernel, grid, packed)))
         rebind = {number: _mover(launches, number) for number in range(len(args))}
         return BoundCall([step for _, step in launches], [context, self], rebind)

@@ -108,6 +108,7 @@ def _info(name: str, scheduled: Scheduled) -> FunctionInfo:
             kernel.shared_nbytes,
             tuple(numbers[each] for each in kernel.arguments if isinstance(each, Buffer)),
             tuple(each for each in kernel.arguments if not isinstance(each, Buffer)),
+            kernel.step,
         )
         for kernel in scheduled.kernels
     )

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from kernelyard import dims
 from kernelyard.dims import Dim
 from kernelyard.plugins.codegen_api import Buffer, Expr, IterVar
+from kernelyard_cuda.function_info import StepInfo
 from kernelyard_native_cuda.codegen.expressions import Expressions, Keeper
 from kernelyard_native_cuda.codegen.types import stored
 from kernelyard_native_cuda.codegen.writer import Writer
@@ -19,7 +20,8 @@ MOST_INT = (1 << 31) - 1
 @dataclass(frozen=True)
 class WrittenKernel:
     """arguments: tensors, then numbers, as the kernel takes them. blocks: how many of `threads` threads are started,
-    along x, y and z. shared_nbytes: of dynamic shared memory.
+    along x, y and z. shared_nbytes: of dynamic shared memory. step: for each of whose steps it is launched, in turn with
+    its neighbours.
     """
 
     name: str
@@ -28,6 +30,7 @@ class WrittenKernel:
     threads: int
     shared_nbytes: int
     arguments: tuple[Buffer | Dim, ...]
+    step: StepInfo | None = None
 
 
 def identifier(name: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 from kernelyard.plugins.codegen_api import (
     Buffer,
@@ -15,6 +16,7 @@ from kernelyard.plugins.codegen_api import (
     with_common_axes,
     with_zeros,
 )
+from kernelyard_cuda.function_info import StepInfo
 from kernelyard_native_cuda.codegen.kernel import WrittenKernel
 from kernelyard_native_cuda.schedule.attention import attention
 from kernelyard_native_cuda.schedule.conv import conv
@@ -32,6 +34,7 @@ from kernelyard_native_cuda.schedule.rule import Rule
 from kernelyard_native_cuda.schedule.scan import scan
 from kernelyard_native_cuda.schedule.sort import sort
 from kernelyard_native_cuda.schedule.split import split_stage
+from kernelyard_native_cuda.schedule.steps import at_step, fresh_symbol
 from kernelyard_native_cuda.schedule.transpose import transpose
 
 RULES: tuple[Rule, ...] = (
@@ -65,25 +68,48 @@ class Scheduled:
 def schedule(function: PrimFunc, name: str, machine: Machine) -> Scheduled:
     """Return the kernels of a function."""
     prepared = inline_padding(function)
-    stages = [with_groups(stage) for stage in stages_of(prepared)]
-    scratch: list[Buffer] = []
-    kernels: list[WrittenKernel] = []
-    choices: list[Reasons] = []
-    while stages:
-        split = split_stage(stages[0], f"{name}_{len(kernels)}", machine)
-        if split is not None:
-            stages = [*split[:2], *stages[1:]]
-            scratch.append(split[2])
-        made, reasons = first_that_applies(RULES, stages, f"{name}_{len(kernels)}", machine)
-        rule, reason = reasons[-1]
-        kernels += [replace(made.kernel, text=f"// {rule}: {reason}\n{made.kernel.text}"), *made.others]
-        scratch += made.scratch
-        choices.append(reasons)
-        stages = stages[made.stages :]
+    made = _Kernels(name, machine)
+    for step, stages in groupby(stages_of(prepared), lambda stage: stage.step):
+        if step is None:
+            made.add(list(stages))
+        else:
+            info = StepInfo(fresh_symbol("step", prepared.symbols), step.extent)
+            made.add([at_step(stage, step, info.symbol) for stage in stages], info)
     needed = PrimFunc(
-        prepared.params, prepared.blocks, prepared.num_outputs, (*prepared.locals, *scratch), prepared.attrs
+        prepared.params, prepared.blocks, prepared.num_outputs, (*prepared.locals, *made.scratch), prepared.attrs
     )
-    return Scheduled(needed, tuple(kernels), tuple(choices))
+    return Scheduled(needed, tuple(made.kernels), tuple(made.choices))
+
+
+class _Kernels:
+    """The kernels of a function, while they are made."""
+
+    def __init__(self, name: str, machine: Machine) -> None:
+        self.name = name
+        self.machine = machine
+        self.scratch: list[Buffer] = []
+        self.kernels: list[WrittenKernel] = []
+        self.choices: list[Reasons] = []
+
+    def add(self, stages: list[Stage], step: StepInfo | None = None) -> None:
+        """Add the kernels of some stages, that are launched for a step."""
+        stages = list(map(with_groups, stages))
+        while stages:
+            split = split_stage(stages[0], self._next_name, self.machine)
+            if split is not None:
+                stages = [*split[:2], *stages[1:]]
+                self.scratch.append(split[2])
+            made, reasons = first_that_applies(RULES, stages, self._next_name, self.machine)
+            rule, reason = reasons[-1]
+            first = replace(made.kernel, text=f"// {rule}: {reason}\n{made.kernel.text}")
+            self.kernels += (replace(kernel, step=step) for kernel in (first, *made.others))
+            self.scratch += made.scratch
+            self.choices.append(reasons)
+            stages = stages[made.stages :]
+
+    @property
+    def _next_name(self) -> str:
+        return f"{self.name}_{len(self.kernels)}"
 
 
 def stages_of(function: PrimFunc) -> list[Stage]:
