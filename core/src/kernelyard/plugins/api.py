@@ -100,6 +100,7 @@ if TYPE_CHECKING:
     from kernelyard.plugins.op_emitter import RejectedError as RejectedError
     from kernelyard.plugins.op_emitter import unsupported as unsupported
     from kernelyard.plugins.op_emitter import window_table as window_table
+    from kernelyard.plugins.recurrent_direction import RecurrentDirection as RecurrentDirection
     from kernelyard.target import Target as Target
     from kernelyard.transform.attach_extern_modules import AttachExternModules as AttachExternModules
     from kernelyard.transform.bind_params import BindParams as BindParams
@@ -146,6 +147,7 @@ _HOME = {
     "kernelyard.plugins.guard": "progress",
     "kernelyard.plugins.hookspecs": "hookimpl",
     "kernelyard.plugins.op_emitter": "OpEmitter Operand Problem RejectedError unsupported window_table",
+    "kernelyard.plugins.recurrent_direction": "RecurrentDirection",
     "kernelyard.target": "Target",
     "kernelyard.transform.attach_extern_modules": "AttachExternModules",
     "kernelyard.transform.bind_params": "BindParams",

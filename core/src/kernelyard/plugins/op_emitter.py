@@ -64,6 +64,10 @@ class OpEmitter(ABC):
     def op(self, name: str, *args: Operand, **attrs: Any) -> Expr:
         """Emit an op that returns one tensor; numbers take the dtype of the first tensor argument."""
 
+    @abstractmethod
+    def ops(self, name: str, *args: Operand, **attrs: Any) -> list[Expr]:
+        """Emit an op that returns several tensors."""
+
     def reject(self, reason: str) -> NoReturn:
         """Give up on this node.
 

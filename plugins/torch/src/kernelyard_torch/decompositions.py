@@ -24,6 +24,14 @@ FURTHER = (
     torch.ops.aten.linalg_vector_norm.default,
 )
 
+# Converted where they are plain.
+RECURRENT = (
+    torch.ops.aten.lstm.input,
+    torch.ops.aten.gru.input,
+    torch.ops.aten.rnn_tanh.input,
+    torch.ops.aten.rnn_relu.input,
+)
+
 
 @cache
 def _own() -> Table:
@@ -35,9 +43,32 @@ def _own() -> Table:
         torch.ops.aten.rand_like.default: _like(torch.rand),
         torch.ops.aten.randn_like.default: _like(torch.randn),
     }
+    own |= {op: _unlike_converted(decomposition_table[op]) for op in RECURRENT}
     core = [op for op in decomposition_table if isinstance(op, torch._ops.OpOverload) and torch.Tag.core in op.tags]
     rest = {op: decomposition_table[op] for op in core if registry.find(op) is None}
     return rest | own | {op: decomposition_table[op] for op in FURTHER}
+
+
+def _unlike_converted(decomposed: Callable[..., Any]) -> Callable[..., Any]:
+    """Decompose recurrent layers that the converter does not know: with a projection, or with dropout in training."""
+
+    def run(
+        x: torch.Tensor,
+        states: Any,
+        weights: Any,
+        has_biases: bool,
+        layers: int,
+        dropout: float,
+        train: bool,
+        bidirectional: bool,
+        batch_first: bool,
+    ) -> Any:
+        expected = layers * (1 + bidirectional) * (4 if has_biases else 2)
+        if len(weights) == expected and not (train and dropout):
+            return NotImplemented
+        return decomposed(x, states, weights, has_biases, layers, dropout, train, bidirectional, batch_first)
+
+    return run
 
 
 def _like(draw: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
@@ -136,7 +167,7 @@ def decompositions() -> Table:
     """Return the table for `ExportedProgram.run_decompositions`: operators with a converter stay whole."""
     table: Table = {**default_decompositions(), **_own()}
     for op in list(table):
-        if registry.find(op) is not None:
+        if registry.find(op) is not None and op not in RECURRENT:
             table.pop(op)
     return table
 

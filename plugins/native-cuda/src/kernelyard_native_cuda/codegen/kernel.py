@@ -20,8 +20,8 @@ MOST_INT = (1 << 31) - 1
 @dataclass(frozen=True)
 class WrittenKernel:
     """arguments: tensors, then numbers, as the kernel takes them. blocks: how many of `threads` threads are started,
-    along x, y and z. shared_nbytes: of dynamic shared memory. step: for each of whose steps it is launched, in turn with
-    its neighbours.
+    along x, y and z. shared_nbytes: of dynamic shared memory. step: the loop for each of whose steps it is launched, in
+    turn with its neighbours.
     """
 
     name: str

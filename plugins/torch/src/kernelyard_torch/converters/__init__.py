@@ -18,6 +18,7 @@ FAMILIES = (
     "pooling",
     "quantization",
     "random",
+    "recurrent",
     "reduction",
     "resize",
     "scatter",
