@@ -20,19 +20,12 @@ from .conftest import function_of
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 OPERATORS = {"RNN": "nn.rnn", "GRU": "nn.gru", "LSTM": "nn.lstm"}
 FUNCTIONS = {"RNN": 1, "GRU": 2, "LSTM": 3}
-# Those that onnxruntime has in vector code, and others.
-ACTIVATIONS = (
-    "Sigmoid",
-    "Tanh",
-    "Relu",
-    "Softsign",
-    "Softplus",
-    "HardSigmoid",
-    "LeakyRelu",
-    "Elu",
-    "Affine",
-    "ScaledTanh",
-)
+# name: whether it takes alpha, and beta
+ACTIVATIONS = {
+    **dict.fromkeys(("Sigmoid", "Tanh", "Relu", "Softsign", "Softplus"), (False, False)),
+    **dict.fromkeys(("LeakyRelu", "Elu"), (True, False)),
+    **dict.fromkeys(("HardSigmoid", "Affine", "ScaledTanh"), (True, True)),
+}
 DIRECTIONS = {"forward": 1, "reverse": 1, "bidirectional": 2}
 
 
@@ -115,7 +108,11 @@ def test_any_layer(data: st.DataObject) -> None:
     attrs: dict[str, Any] = {}
     if data.draw(st.booleans()):
         count = FUNCTIONS[kind] * DIRECTIONS[direction]
-        attrs["activations"] = data.draw(st.lists(st.sampled_from(ACTIVATIONS), min_size=count, max_size=count))
+        names = data.draw(st.lists(st.sampled_from([*ACTIVATIONS]), min_size=count, max_size=count))
+        alphas, betas = (sum(ACTIVATIONS[name][k] for name in names) for k in (0, 1))
+        attrs |= {"activations": names}
+        attrs |= {"activation_alpha": [0.3, 0.4, 0.5, 0.6, 0.7, 0.8][:alphas]} if alphas else {}
+        attrs |= {"activation_beta": [0.5, 0.4, 0.3, 0.2, 0.6, 0.7][:betas]} if betas else {}
     if kind == "GRU":
         attrs["linear_before_reset"] = data.draw(st.integers(0, 1))
     optional = data.draw(st.sets(st.sampled_from(["lengths", *(["p"] if kind == "LSTM" else [])])))
