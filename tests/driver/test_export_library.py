@@ -75,6 +75,11 @@ CASES = {
         lambda b, x: b.get(b.op("topk", b.op("cumsum", x, axis=1), k=5, axis=1), 0), [(N, M)], [(3, 900)],
     ),
     "whole columns": (lambda b, x: b.get(b.op("topk", x, k=N, axis=0, largest=False), 0), [(N, 3)], [(300, 3)]),
+    "steps": (
+        lambda b, x, h: b.get(b.op("nn.gru", x, constant(9, 18), constant(9, 9), constant(9), h), 0),
+        [(N, 2, 27), (2, 9)],
+        [(7, 2, 27), (2, 9)],
+    ),
     "rank 0": (lambda b, x: b.op("sum", x, axes=(), keepdims=False), [(3, 4)], [(3, 4)]),
 }  # fmt: skip
 
