@@ -3,8 +3,8 @@
     python benchmarks/recurrent.py [--threads 1] [--steps 20 100 300 open] [--batch 1 8] [--hidden 64 128 256 512]
                                    [--kinds LSTM GRU] [--direction forward] [--rounds 10] [--json FILE]
 
-One layer with as many inputs as hidden elements. `open`: the length is symbolic, and that of the feed is 100. A burst of
-calls of one engine follows one of another; times are the least of a call in all bursts, in milliseconds. The last
+One layer with as many inputs as hidden elements. `open`: the length is symbolic, and that of the feed is 100. A burst
+of calls of one engine follows one of another; times are the least of a call in all bursts, in milliseconds. The last
 columns: the time of the faster peer over ours, above 1 where ours is quicker, and the largest difference to
 onnxruntime's results.
 """
@@ -85,7 +85,8 @@ class Row:
     @property
     def ratio(self) -> float:
         """The time of the faster peer over ours."""
-        return min(time for name, time in self.milliseconds.items() if name != "kernelyard") / self.milliseconds["kernelyard"]
+        peers = (time for name, time in self.milliseconds.items() if name != "kernelyard")
+        return min(peers) / self.milliseconds["kernelyard"]
 
     @property
     def text(self) -> str:
@@ -153,7 +154,8 @@ def main() -> None:
                     print(rows[-1].text, flush=True)
     for steps in dict.fromkeys(row.case.steps for row in rows):
         ratios = [row.ratio for row in rows if row.case.steps == steps]
-        print(f"{steps or 'open'} steps: geometric mean {statistics.geometric_mean(ratios):.2f}, least {min(ratios):.2f}")
+        mean = statistics.geometric_mean(ratios)
+        print(f"{steps or 'open'} steps: geometric mean {mean:.2f}, least {min(ratios):.2f}")
     if args.json:
         facts = [asdict(row) | {"ratio": row.ratio} for row in rows]
         args.json.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")

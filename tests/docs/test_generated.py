@@ -117,6 +117,12 @@ def families_table() -> str:
     return "\n".join([*rows, "", f"dnnl takes {', '.join(dtypes)}; native-cpu and the reference take every dtype."])
 
 
+def _operands(op: Op) -> list[str]:
+    """The names of an operator's operands, those that may be left out with a question mark."""
+    required = len(op.inputs) - op.optional_inputs
+    return [*op.inputs[:required], *(f"{name}?" for name in op.inputs[required:])]
+
+
 def operators_table() -> str:
     """Every op with its operands, attributes, meaning, and what runs it."""
     rows = ["| operator | computes | attributes | dnnl | else |", "|---|---|---|---|---|"]
@@ -127,7 +133,7 @@ def operators_table() -> str:
         )
         summary = op.summary.replace("|", "\\|")
         dnnl = "yes" if op.name in taken_by_dnnl() else ""
-        rows.append(f"| `{op.name}({', '.join(op.inputs)})` | {summary} | {attributes} | {dnnl} | {runner(op)} |")
+        rows.append(f"| `{op.name}({', '.join(_operands(op))})` | {summary} | {attributes} | {dnnl} | {runner(op)} |")
     return "\n".join(rows)
 
 

@@ -76,6 +76,7 @@ def test_given_states() -> None:
     agree(ky.compile(exported(model, inputs, 1), backends=[]), model, *inputs)
 
 
+@pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN:UserWarning")
 def test_what_the_operator_does_not_do_comes_apart() -> None:
     model = Layers("LSTM", proj_size=4).eval()
     program = exported(model, (torch.randn(4, 3, 6),), 1)

@@ -291,7 +291,9 @@ def _gru_samples() -> Iterator[Sample]:
     yield Sample(_gru_operands(), {"linear_before_reset": True}, "linear before reset")
 
 
-_SUMMARY = "over gates (T, B, {} * H) of the inputs' products; results: all hidden states, last states"
+_SUMMARY = (
+    "over gates (T, B, {}), the inputs' products with their weights; gives all hidden states, and the last states"
+)
 
 declare(
     "nn.lstm",
@@ -303,7 +305,7 @@ declare(
     flops=_flops,
     widen=True,
     optional_inputs=2,
-    summary=f"an LSTM in one direction, {_SUMMARY.format(4)}",
+    summary=f"an LSTM in one direction, {_SUMMARY.format('4 * H')}",
 )
 declare(
     "nn.gru",
@@ -315,7 +317,7 @@ declare(
     flops=_flops,
     widen=True,
     optional_inputs=1,
-    summary=f"a GRU in one direction, {_SUMMARY.format(3)}",
+    summary=f"a GRU in one direction, {_SUMMARY.format('3 * H')}",
 )
 declare(
     "nn.rnn",
@@ -327,5 +329,5 @@ declare(
     flops=_flops,
     widen=True,
     optional_inputs=1,
-    summary=f"a recurrent layer in one direction, {_SUMMARY.format(1)}",
+    summary=f"a recurrent layer in one direction, {_SUMMARY.format('H')}",
 )
