@@ -12,7 +12,7 @@ from kernelyard import dims
 from kernelyard.dims import Dim
 from kernelyard.plugins.codegen_api import C_FUNCTIONS, to_c
 from kernelyard.runtime.api import ALIGNMENT, WRONG_CPU, NativeFunction, NativeUnit, SharedLibrary, Signature, c_name
-from kernelyard_native_cpu.kernel_info import NANOSECONDS_PER_THREAD, GroupInfo, KernelInfo, Variant, entry_symbol
+from kernelyard_native_cpu.kernel_info import GroupInfo, KernelInfo, Variant, entry_symbol
 from kernelyard_native_cpu.machine import Machine
 
 LIBRARIES = (SharedLibrary("libgomp.so.1", hint="apt install libgomp1"), SharedLibrary("libm.so.6"))
@@ -46,9 +46,9 @@ _HEAD = f"""\
 static int64_t ky_aligned(int64_t nbytes) {{
   return (ky_max(nbytes, 0) + {ALIGNMENT - 1}) / {ALIGNMENT} * {ALIGNMENT};
 }}
-/* How many threads are worth waking for tasks that take `work` nanoseconds together. */
-static int64_t ky_threads(int64_t most, int64_t tasks, double work) {{
-  return ky_max(1, ky_min(ky_min(most, tasks), (int64_t)(work / {NANOSECONDS_PER_THREAD})));
+/* How many threads are worth waking for tasks that take `work` nanoseconds together, if each has `least` of them. */
+static int64_t ky_threads(int64_t most, int64_t tasks, double work, int64_t least) {{
+  return ky_max(1, ky_min(ky_min(most, tasks), (int64_t)(work / least)));
 }}
 """
 _FUNCTION = """\
@@ -127,7 +127,7 @@ def _group(group: GroupInfo, names: Mapping[str, str]) -> list[str]:
     work = " + ".join(f"(double){to_c(points, names)} * {time!r}" for points, time in group.work) or "0.0"
     return [
         f"  tasks = ky_max({_tasks(group.variants, names)}, 0);",
-        f"  threads = ky_threads(most, tasks, {work});",
+        f"  threads = ky_threads(most, tasks, {work}, {group.nanoseconds_per_thread});",
         "  widest = ky_max(widest, threads);",
         "  *n++ = threads; *n++ = tasks;",
     ]

@@ -11,6 +11,8 @@ from kernelyard.runtime.api import Fields, TensorSpec, align, corrupted, read_di
 
 # Waking a thread of the pool takes a microsecond while it spins, tens once it sleeps; each must have so much to do.
 NANOSECONDS_PER_THREAD = 10_000
+# In a loop over steps it still spins since the step before.
+NANOSECONDS_PER_THREAD_IN_STEPS = 3_000
 
 
 class Variant(NamedTuple):
@@ -22,10 +24,12 @@ class Variant(NamedTuple):
 
 
 class GroupInfo(NamedTuple):
-    """variants: the first that applies is taken. work: numbers of points, with the nanoseconds that each takes."""
+    """variants: the first that applies is taken. work: numbers of points, with the nanoseconds that each takes.
+    in_steps: it is run for each step of a loop."""
 
     variants: tuple[Variant, ...]
     work: tuple[tuple[Dim, float], ...]
+    in_steps: bool = False
 
     def tasks(self, values: Mapping[str, int]) -> int:
         """Return the number of tasks."""
@@ -37,7 +41,12 @@ class GroupInfo(NamedTuple):
     def threads(self, values: Mapping[str, int], most: int, tasks: int) -> int:
         """Return the number of threads worth waking."""
         total = sum(dims.evaluate(points, values) * time for points, time in self.work)
-        return max(1, min(most, tasks, int(total / NANOSECONDS_PER_THREAD)))
+        return max(1, min(most, tasks, int(total / self.nanoseconds_per_thread)))
+
+    @property
+    def nanoseconds_per_thread(self) -> int:
+        """The work that a thread is worth waking for."""
+        return NANOSECONDS_PER_THREAD_IN_STEPS if self.in_steps else NANOSECONDS_PER_THREAD
 
 
 class LocalInfo(NamedTuple):
@@ -107,6 +116,7 @@ def _group_to_json(group: GroupInfo) -> dict[str, Any]:
             {"tasks": _dim_to_json(v.tasks), "extent": _dim_to_json(v.extent), "least": v.least} for v in group.variants
         ],
         "work": [[_dim_to_json(points), time] for points, time in group.work],
+        **({"in_steps": True} if group.in_steps else {}),
     }
 
 
@@ -129,7 +139,8 @@ def read_kernel_info(value: Any, where: str) -> KernelInfo:
 
 def _read_group(value: Any, where: str) -> GroupInfo:
     fields = Fields(value, where)
-    return GroupInfo(fields.each("variants", _read_variant), fields.each("work", _read_work))
+    in_steps = "in_steps" in fields and _read_flag(fields, "in_steps")
+    return GroupInfo(fields.each("variants", _read_variant), fields.each("work", _read_work), in_steps)
 
 
 def _read_variant(value: Any, where: str) -> Variant:
@@ -145,7 +156,11 @@ def _read_work(value: Any, where: str) -> tuple[Dim, float]:
 
 def _read_local(value: Any, where: str) -> LocalInfo:
     fields = Fields(value, where)
-    per_thread = fields.any("per_thread")
-    if not isinstance(per_thread, bool):
-        raise corrupted(where, per_thread, "true or false")
-    return LocalInfo(read_dim(fields.any("bytes"), where), per_thread)
+    return LocalInfo(read_dim(fields.any("bytes"), where), _read_flag(fields, "per_thread"))
+
+
+def _read_flag(fields: Fields, key: str) -> bool:
+    value = fields.any(key)
+    if not isinstance(value, bool):
+        raise corrupted(f"{fields.where}.{key}", value, "true or false")
+    return value

@@ -52,7 +52,7 @@ class GroupWriter:
             for stage, plan in zip(self.group.stages, self.plans, strict=True)
             for block in stage.blocks
         ]
-        return self.e.finish(name, is_internal=True), GroupInfo(variants, tuple(work))
+        return self.e.finish(name, is_internal=True), GroupInfo(variants, tuple(work), self.group.step is not None)
 
     # --- rows ---------------------------------------------------------------------------------------------------------
     def _write_rows(self) -> tuple[Variant, ...]:
