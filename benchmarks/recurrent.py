@@ -32,7 +32,7 @@ GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 OPEN_STEPS = 100
 BURST_SECONDS = 0.02
 PAUSE_SECONDS = 0.002  # threads that spin go to sleep
-Call = Callable[[], Sequence[np.ndarray]]
+Call = Callable[[], Sequence[Any]]
 
 
 @dataclass(frozen=True)

@@ -87,7 +87,7 @@ class _KernelWriter:
             elif isinstance(step.extent, int):
                 yield GroupLoop(groups, step.extent)
             else:
-                yield GroupLoop(groups, count_place=self.table.index(step.extent))
+                yield GroupLoop(groups, steps_place=self.table.index(step.extent))
 
     def _local_info(self, buffer: Buffer) -> LocalInfo:
         dropped = self.private.get(buffer)

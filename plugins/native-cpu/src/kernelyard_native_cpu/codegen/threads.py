@@ -127,12 +127,12 @@ def member(name: str) -> str:
 
 
 class GroupLoop(NamedTuple):
-    """Groups that are run in turn; count: how often, as a number or as its place in the table of numbers, if they share
-    a step axis."""
+    """Groups that are run in turn, for each step of a loop if they share one. steps: how many, as a number, or where it
+    stands in the table of numbers."""
 
     groups: Sequence[int]
-    count: int = 1
-    count_place: int | None = None
+    steps: int = 1
+    steps_place: int | None = None
 
 
 def entry_function(name: str, loops: Sequence[GroupLoop]) -> str:
@@ -146,19 +146,19 @@ def entry_function(name: str, loops: Sequence[GroupLoop]) -> str:
         "  store i64 0, ptr %step.at, align 8",
     ]
     for number, loop in enumerate(loops):
-        is_single = loop.count == 1 and loop.count_place is None
+        is_single = loop.steps == 1 and loop.steps_place is None
         lines += _groups(name, loop.groups, "0") if is_single else _steps(name, number, loop)
     return "\n".join([*lines, "  ret i32 0", "}", ""])
 
 
 def _steps(name: str, number: int, loop: GroupLoop) -> list[str]:
     """Return the lines of a loop over groups; each is told the step."""
-    step, count = f"%step{number}", str(loop.count)
+    step, count = f"%step{number}", str(loop.steps)
     lines: list[str] = []
-    if loop.count_place is not None:
+    if loop.steps_place is not None:
         count = f"%count{number}"
         lines = [
-            f"  {count}.at = getelementptr i64, ptr %dims, i64 {loop.count_place}",
+            f"  {count}.at = getelementptr i64, ptr %dims, i64 {loop.steps_place}",
             f"  {count} = load i64, ptr {count}.at",
         ]
     return [

@@ -87,19 +87,19 @@ def _outputs(node: Node, results: Sequence[Sequence[Expr]], is_batch_first: bool
 
 
 # --- activations ------------------------------------------------------------------------------------------------------
-# name: (of the operator, default alpha and beta; None for what it does not take)
-_ACTIVATIONS: dict[str, tuple[str, float | None, float | None]] = {
-    "sigmoid": ("sigmoid", None, None),
-    "tanh": ("tanh", None, None),
-    "relu": ("relu", None, None),
-    "softsign": ("softsign", None, None),
-    "softplus": ("softplus", None, None),
-    "hardsigmoid": ("hard_sigmoid", 0.2, 0.5),
-    "leakyrelu": ("leaky_relu", 0.01, None),
-    "thresholdedrelu": ("thresholded_relu", 1.0, None),
-    "elu": ("elu", 1.0, None),
-    "affine": ("affine", 1.0, 0.0),
-    "scaledtanh": ("scaled_tanh", 1.0, 1.0),
+# name: (of the operator, (default alpha, default beta)); None for what it does not take
+_ACTIVATIONS: dict[str, tuple[str, tuple[float | None, float | None]]] = {
+    "sigmoid": ("sigmoid", (None, None)),
+    "tanh": ("tanh", (None, None)),
+    "relu": ("relu", (None, None)),
+    "softsign": ("softsign", (None, None)),
+    "softplus": ("softplus", (None, None)),
+    "hardsigmoid": ("hard_sigmoid", (0.2, 0.5)),
+    "leakyrelu": ("leaky_relu", (0.01, None)),
+    "thresholdedrelu": ("thresholded_relu", (1.0, None)),
+    "elu": ("elu", (1.0, None)),
+    "affine": ("affine", (1.0, 0.0)),
+    "scaledtanh": ("scaled_tanh", (1.0, 1.0)),
 }
 
 
@@ -112,8 +112,8 @@ def _activations(node: Node, defaults: tuple[str, ...], directions: int) -> list
     rows = [_ACTIVATIONS[name] for name in names]
     given = [iter(node.attr(f"activation_{which}") or ()) for which in ("alpha", "beta")]
     numbers = [
-        tuple(0.0 if row[k] is None else float(next(values, row[k])) for row in rows)
-        for k, values in enumerate(given, start=1)
+        tuple(0.0 if (default := row[1][k]) is None else float(next(values, default)) for row in rows)
+        for k, values in enumerate(given)
     ]
     size = len(defaults)
     return [

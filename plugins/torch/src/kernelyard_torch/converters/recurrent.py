@@ -6,6 +6,7 @@ Those with a projection, or with dropout in training, come apart before (`kernel
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from kernelyard.plugins.api import Expr, RecurrentDirection
 from kernelyard_torch.node import Node
@@ -15,23 +16,23 @@ Cell = Callable[[RecurrentDirection], list[Expr]]
 
 
 @converter("aten.lstm.input")
-def lstm(node: Node, x: Expr, states: Sequence[Expr], *rest: object) -> Sequence[Expr]:
+def lstm(node: Node, x: Expr, states: Sequence[Expr], *rest: Any) -> Sequence[Expr]:
     return _layers(node, lambda part: part.lstm((0, 1, 2, 3)), x, states, *rest)
 
 
 @converter("aten.gru.input")
-def gru(node: Node, x: Expr, state: Expr, *rest: object) -> Sequence[Expr]:
+def gru(node: Node, x: Expr, state: Expr, *rest: Any) -> Sequence[Expr]:
     # The gates are reset, update, new.
     return _layers(node, lambda part: part.gru((1, 0, 2), linear_before_reset=True), x, [state], *rest)
 
 
 @converter("aten.rnn_tanh.input")
-def rnn_tanh(node: Node, x: Expr, state: Expr, *rest: object) -> Sequence[Expr]:
+def rnn_tanh(node: Node, x: Expr, state: Expr, *rest: Any) -> Sequence[Expr]:
     return _layers(node, lambda part: part.rnn(activations=("tanh",)), x, [state], *rest)
 
 
 @converter("aten.rnn_relu.input")
-def rnn_relu(node: Node, x: Expr, state: Expr, *rest: object) -> Sequence[Expr]:
+def rnn_relu(node: Node, x: Expr, state: Expr, *rest: Any) -> Sequence[Expr]:
     return _layers(node, lambda part: part.rnn(activations=("relu",)), x, [state], *rest)
 
 
