@@ -301,11 +301,3 @@ def test_recurrent_layers_over_sequences_of_any_length(kind: str, gates: int, di
     inputs = [info("x", FLOAT, ["n", 2, 3]), info("lengths", TensorProto.INT32, [2])]
     feeds = [{"x": rng(n, 2, 3), "lengths": np.array([n, max(n - 2, 1)], np.int32)} for n in (1, 5, 90)]
     agree(model_of([layer], inputs, ["y", "h"], weights), *feeds)
-
-
-def test_a_long_sequence_is_a_loop() -> None:
-    weights = {"w": rng(1, 16, 3), "r": rng(1, 16, 4)}
-    layer = node("LSTM", ["x", "w", "r"], ["y", "h", "c"], hidden_size=4)
-    model = model_of([layer], [info("x", FLOAT, [500, 1, 3])], ["y", "h", "c"], weights)
-    exe = agree(model, {"x": rng(500, 1, 3)})
-    assert len(exe.report.placed) < 60
