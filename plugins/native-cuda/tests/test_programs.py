@@ -61,6 +61,12 @@ def attention(b: FunctionBuilder) -> Any:
     return b.op("add", x, b.op("matmul", scores, v))
 
 
+def steps(b: FunctionBuilder) -> Any:
+    """A recurrent layer of open length."""
+    gates = b.input("x", (N, 2, 12))
+    return b.get(b.op("nn.rnn", gates, random(12, 12), random(2, 12), reverse=True), 0)
+
+
 def with_host_parts(b: FunctionBuilder) -> Any:
     """No rule makes a kernel of a determinant."""
     return b.op("exp", b.op("det", b.op("tanh", b.input("x", (5, 4, 4)))))
@@ -71,6 +77,7 @@ PROGRAMS = {
     "block": (block, (1, 4, 9, 9)),
     "norms": (norms, (5, 96)),
     "attention": (attention, (9, 16)),
+    "steps": (steps, (6, 2, 12)),
 }
 
 
@@ -84,6 +91,15 @@ def test_programs_run_on_the_emulator(emulator, name):
     np.testing.assert_allclose(
         ky.VirtualMachine(exe, ky.cuda("emulator"))["main"](x), evaluate(module, [x])[0], rtol=1e-4, atol=1e-5
     )
+
+
+def test_steps_survive_saving(emulator, tmp_path):
+    module = module_of(steps)
+    ky.compile(module, target=TARGET, backends=[]).save(tmp_path / "steps.kyar")
+    vm = ky.VirtualMachine(ky.load(tmp_path / "steps.kyar"), ky.cuda("emulator"))
+    for count in (1, 5):
+        x = random(count, 2, 12)
+        np.testing.assert_allclose(vm["main"](x), evaluate(module, [x])[0], rtol=1e-4, atol=1e-5)
 
 
 def test_one_program_serves_every_size(emulator):
