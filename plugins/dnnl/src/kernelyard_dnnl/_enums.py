@@ -88,6 +88,8 @@ ARG = {
     "shift": 52,
     "scratchpad": 80,
     "multiple_src": 1024,
+    "attr_scales": 4096,
+    "attr_zero_points": 8192,
     "depthwise": 16384,
     "post_op_base": 32768,
 }

@@ -53,6 +53,8 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "dnnl_primitive_attr_create": (_OUT,),
     "dnnl_primitive_attr_set_scratchpad_mode": (c_void_p, c_int),
     "dnnl_primitive_attr_set_post_ops": (c_void_p, c_void_p),
+    "dnnl_primitive_attr_set_scales_mask": (c_void_p, c_int, c_int),
+    "dnnl_primitive_attr_set_zero_points_mask": (c_void_p, c_int, c_int),
     "dnnl_primitive_attr_destroy": (c_void_p,),
     "dnnl_post_ops_create": (_OUT,),
     "dnnl_post_ops_append_eltwise": (c_void_p, c_int, c_float, c_float),

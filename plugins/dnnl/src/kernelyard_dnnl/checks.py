@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from kernelyard.dims import Shape
 from kernelyard.plugins.api import Accept, Answer, Decline, Expr, Match, Region, TensorType
 from kernelyard_dnnl.candidate import Candidate
-from kernelyard_dnnl.composite import Composite, read_composite
+from kernelyard_dnnl.composite import DECODER, ENCODER, Composite, read_composite
+from kernelyard_dnnl.integer_checks import check_integers
 from kernelyard_dnnl.post_ops import POWERS, Binary
 from kernelyard_dnnl.primitive_kind import Refusal
 from kernelyard_dnnl.probe import objection
@@ -34,6 +35,7 @@ def _refusals(candidate: Candidate) -> Iterator[Refusal]:
         lambda: _inner_operands(candidate),
         lambda: _decoding(candidate),
         lambda: _dtypes(composite),
+        lambda: check_integers(candidate),
         lambda: _stages(composite),
         lambda: _powers(composite),
         lambda: kind.check(candidate),
@@ -63,6 +65,8 @@ def _dtypes(composite: Composite) -> Refusal | None:
     taken = composite.kind.dtypes
     first = composite.anchor.tensor_type.dtype
     for call in composite.calls:
+        if call.op_name in (DECODER, ENCODER):
+            continue
         is_cast = call.op_name == "astype"
         first = call.tensor_type.dtype if is_cast else first
         for operand in (call,) if is_cast else (*call.args, call):

@@ -5,7 +5,7 @@ Checks read a match with it, codegen a composite function: one reading for both.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kernelyard import dims
@@ -16,20 +16,25 @@ from kernelyard_dnnl.primitive_kind import PrimitiveKind
 from kernelyard_dnnl.primitives import kinds_by_operator
 from kernelyard_dnnl.stages import stages_of
 
+DECODER, ENCODER = "dequantize", "quantize"
+
 
 @dataclass(frozen=True)
 class Composite:
     """An anchor call, its bias if the first stage was one, and the remaining stages in order.
 
-    operands: of the anchor, as they are before what is in `readers`. readers: by operand number, the `pad` or the
-    transposition that the anchor's primitive does itself while reading.
+    operands: of the anchor, as they are before what is in `readers` and `decoders`. readers: by operand number, the
+    `pad` or the transposition that the anchor's primitive does itself while reading. decoders: by operand number, the
+    dequantize by which the primitive reads what is stored. encoder: the quantize by which it stores its result.
     """
 
     anchor: Call
     operands: tuple[Expr, ...]
     readers: dict[int, Call]
+    decoders: dict[int, Call]
     bias: Expr | None
     stages: tuple[Stage, ...]
+    encoder: Call | None
     calls: tuple[Call, ...]
 
     @property
@@ -39,26 +44,69 @@ class Composite:
 
     @property
     def following(self) -> tuple[Call, ...]:
-        """The calls after the anchor."""
-        return self.calls[self.calls.index(self.anchor) + 1 :]
+        """The calls after the anchor that compute its result."""
+        after = self.calls[self.calls.index(self.anchor) + 1 :]
+        return tuple(call for call in after if call.op_name != DECODER)
+
+    @property
+    def is_of_integers(self) -> bool:
+        """True where the primitive reads or stores quantized values on the way."""
+        return bool(self.decoders) or self.encoder is not None
 
 
 def read_composite(bindings: Sequence[Binding]) -> Composite:
     """Read a group: reader* anchor stage*, each stage applied to the binding before it."""
-    bound = [(binding.var, binding.value) for binding in bindings if isinstance(binding.value, Call)]
-    calls = tuple(call for _, call in bound)
+    bound = {binding.var: binding.value for binding in bindings if isinstance(binding.value, Call)}
+    names, calls = list(bound), tuple(bound.values())
     place = next(i for i in range(len(calls)) if _is_anchor(calls, i))
-    anchor = calls[place]
-    made: dict[Expr, Call] = dict(bound[:place])
-    readers = {number: made[arg] for number, arg in enumerate(anchor.args) if arg in made}
-    operands = tuple(made[arg].args[0] if arg in made else arg for arg in anchor.args)
-    stages = [stage for i, call in enumerate(calls[place + 1 :], place) for stage in stages_of(call, bound[i][0])]
+    anchor, previous = calls[place], names[place]
+    before: dict[Expr, Call] = {name: bound[name] for name in names[:place]}
+    read = [_read(arg, before) for arg in anchor.args]
+    stages: list[Stage] = []
+    encoder = None
+    for name in names[place + 1 :]:
+        call = bound[name]
+        if call.op_name == DECODER:
+            before[name] = call
+        elif call.op_name == ENCODER:
+            encoder = call
+        else:
+            stages += [_decoded(stage, before) for stage in stages_of(call, previous)]
+            previous = name
     bias = None
     if stages and _is_bias(anchor, stages[0]):
         first = stages.pop(0)
         assert isinstance(first, Binary)
         bias = first.operand
-    return Composite(anchor, operands, readers, bias, tuple(stages), calls)
+    return Composite(
+        anchor,
+        tuple(operand for operand, _, _ in read),
+        {number: reader for number, (_, reader, _) in enumerate(read) if reader is not None},
+        {number: decoder for number, (_, _, decoder) in enumerate(read) if decoder is not None},
+        bias,
+        tuple(stages),
+        encoder,
+        calls,
+    )
+
+
+def _read(arg: Expr, before: Mapping[Expr, Call]) -> tuple[Expr, Call | None, Call | None]:
+    """Return an operand as it is stored, and by what the primitive reads it: another reader, a dequantize."""
+    reader = before.get(arg)
+    if reader is not None and reader.op_name != DECODER:
+        arg = reader.args[0]
+    else:
+        reader = None
+    decoder = before.get(arg)
+    return (arg if decoder is None else decoder.args[0]), reader, decoder
+
+
+def _decoded(stage: Stage, before: Mapping[Expr, Call]) -> Stage:
+    """Return a stage with its operand as it is stored."""
+    if not isinstance(stage, Binary) or stage.operand not in before:
+        return stage
+    decoder = before[stage.operand]
+    return Binary(stage.algorithm, decoder.args[0], decoder)
 
 
 def kind_of(value: Expr) -> PrimitiveKind | None:
@@ -67,14 +115,18 @@ def kind_of(value: Expr) -> PrimitiveKind | None:
 
 
 def _is_anchor(calls: Sequence[Call], place: int) -> bool:
-    later = [kind_of(call) for call in calls[place + 1 :]]
-    return calls[place].op_name not in [kind.reader for kind in later if kind is not None]
+    name, later = calls[place].op_name, [call for call in calls[place + 1 :] if call.op_name != DECODER]
+    if name == DECODER:
+        return not later
+    return name not in [kind.reader for kind in map(kind_of, later) if kind is not None]
 
 
 def _is_bias(anchor: Call, stage: Stage) -> bool:
     """Return one value per channel, or column of a product. A product with a vector on the right has no columns."""
     kind = kind_of(anchor)
     if not isinstance(stage, Binary) or stage.algorithm != "add" or kind is None or kind.bias_axis is None:
+        return False
+    if stage.decoder is not None:
         return False
     out = anchor.tensor_type.shape
     if not out or anchor.args[1].tensor_type.rank < 2:

@@ -184,7 +184,10 @@ def from_native(handle: Handle) -> MemoryDescriptor:
     query = _Query(handle.address)
     shape, dtype = query.vector("dims"), _DTYPE_NAMES[query.integer("data_type")]
     if query.integer("format_kind") == enums.FORMAT_KIND_BLOCKED and not query.integer("inner_nblks"):
-        return MemoryDescriptor(shape, dtype, query.vector("strides"))
+        strided = MemoryDescriptor(shape, dtype, query.vector("strides"))
+        # Weights of integer products may have sums behind them, which strides do not tell.
+        if load_library().call("dnnl_memory_desc_equal", strided.address, handle.address):
+            return strided
     return MemoryDescriptor(shape, dtype, None, handle)
 
 

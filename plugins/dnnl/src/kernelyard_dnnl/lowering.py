@@ -6,7 +6,9 @@ has that layout is used as it is, constants are packed once per process, anythin
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TypeAlias
 
 import numpy as np
@@ -19,12 +21,22 @@ from kernelyard_dnnl._native import StatusError
 from kernelyard_dnnl.layout import MemoryDescriptor, Shape, channels_last, dense
 from kernelyard_dnnl.native_kernel import NativeKernel
 from kernelyard_dnnl.packing import PackedConstants
-from kernelyard_dnnl.primitive import Argument, PostOps, Primitive, create_primitive, create_reorder
+from kernelyard_dnnl.primitive import (
+    Argument,
+    PostOps,
+    Primitive,
+    Runtime,
+    RuntimeNumbers,
+    create_primitive,
+    create_reorder,
+)
 from kernelyard_dnnl.values import Buffer, Node, Operation, Value
 from kernelyard_dnnl.work import fitting_threads
 
 SOURCE, DESTINATION = enums.ARG["src"], enums.ARG["dst"]
 GRAPH_OUTPUT = 1 << 60  # the "last use" of a value that the graph returns
+Given: TypeAlias = Mapping[Runtime, Value]  # the numbers that a primitive is given at execution
+NOTHING: Given = MappingProxyType({})
 
 
 class Lowering:
@@ -62,7 +74,7 @@ class Lowering:
         self._makers: dict[Buffer, Node] = {}
         self._copies: dict[Buffer, list[tuple[Value, Value]]] = {}
         self._copied_from: dict[Buffer, Buffer] = {}
-        self._casts: dict[Buffer, tuple[Value, Value]] = {}
+        self._casts: dict[Buffer, tuple[Value, Value, Given]] = {}
         self._last_use = _last_uses(graph)
         self._current = -1
         self._label = ""
@@ -128,6 +140,11 @@ class Lowering:
         """Return a tensor in planned memory of its own."""
         return Value(Buffer(descriptor.nbytes), descriptor)
 
+    def numbers(self, array: np.ndarray) -> Value:
+        """Return a vector of a few numbers as a constant tensor."""
+        flat = np.ascontiguousarray(array).reshape(-1)
+        return self.constant(flat, f"{flat.dtype} {hashlib.sha256(flat.tobytes()).hexdigest()}")
+
     def constant(self, array: np.ndarray, key: str) -> Value:
         """Return a constant tensor; `key` identifies its contents in this process."""
         descriptor = dense(_at_least_rank_1(array.shape), dtypes.from_numpy(array.dtype))
@@ -144,39 +161,43 @@ class Lowering:
         for source, copy in copies:
             if source.same_place(value) and copy.descriptor.same_layout(descriptor):
                 return copy.seen_as(descriptor)
-        copy = self.copied(self._before_cast(value), descriptor)
+        copy = self.copied(*self._before_cast(value, descriptor))
         copies.append((value, copy))
         self._copied_from[copy.buffer] = value.buffer
         return copy
 
-    def _before_cast(self, value: Value) -> Value:
-        """Return the original of a cast, which reads as the same tensor to a reorder; else the tensor itself."""
-        cast, original = self._casts.get(value.buffer, (None, value))
-        return original if cast is not None and cast.same_place(value) else value
+    def _before_cast(self, value: Value, descriptor: MemoryDescriptor) -> tuple[Value, MemoryDescriptor, Given]:
+        """Return what to copy for a tensor in that layout: the original of a cast, with what it is cast by, else the
+        tensor itself."""
+        cast, original, given = self._casts.get(value.buffer, (None, value, NOTHING))
+        is_whole = cast is not None and cast.same_place(value)
+        return (original, descriptor, given) if is_whole else (value, descriptor, NOTHING)
 
-    def cast(self, value: Value, dtype: str) -> Value:
+    def cast(self, value: Value, dtype: str, given: Given = NOTHING) -> Value:
         """Return a copy of the tensor in another dtype, its dims in the order they have; who then asks for another
-        order gets it from the original in one step, and a copy that nobody reads is not made.
+        order gets it from the original in one step, and a copy that nobody reads is not made. given: scales and zero
+        points, which make it a quantization or its reverse.
         """
         order = value.descriptor.order if value.descriptor.strides is not None else None
-        cast = self.copied(value, dense(value.shape, dtype, order))
+        cast = self.copied(value, dense(value.shape, dtype, order), given)
         if not value.buffer.is_planned:  # nothing is written over it later
-            self._casts[cast.buffer] = cast, value
+            self._casts[cast.buffer] = cast, value, given
         return cast
 
-    def copied(self, value: Value, descriptor: MemoryDescriptor) -> Value:
+    def copied(self, value: Value, descriptor: MemoryDescriptor, given: Given = NOTHING) -> Value:
         """Return a fresh copy of the tensor in that layout."""
         copy = self.new(descriptor)
-        self.copy_into(value, copy)
+        self.copy_into(value, copy, given=given)
         return copy
 
-    def copy_into(self, value: Value, destination: Value, reader: str = "") -> None:
+    def copy_into(self, value: Value, destination: Value, reader: str = "", given: Given = NOTHING) -> None:
         """Copies a tensor into another, which may have another layout or dtype; `reader` is who asks, for labels."""
         layouts = value.descriptor, destination.descriptor
-        primitive = create_reorder(*layouts, threads=fitting_threads("reorder", layouts, self.threads))
+        threads = fitting_threads("reorder", layouts, self.threads)
+        primitive = create_reorder(*layouts, threads=threads, numbers=tuple(given))
         label = self._label
         self._label = f"reorder for {reader or label}"
-        self.emit(primitive, {SOURCE: value, DESTINATION: destination})
+        self.emit(primitive, {SOURCE: value, DESTINATION: destination, **given_arguments(given)})
         self._label = label
 
     def plain(self, value: Value) -> Value:
@@ -233,14 +254,21 @@ class Lowering:
         return self._makers.get(value.buffer) if is_last and self.may_overwrite(value) else None
 
     # --- operations ---------------------------------------------------------------------------------------------
-    def primitive(self, kind: str, *arguments: Argument, post_ops: PostOps = (), skipped: int = 0) -> Primitive:
-        """Return a primitive, for all threads or, where it is too small for them, for one; `skipped` as in
-        `create_primitive`.
+    def primitive(
+        self,
+        kind: str,
+        *arguments: Argument,
+        post_ops: PostOps = (),
+        skipped: int = 0,
+        numbers: RuntimeNumbers = (),
+    ) -> Primitive:
+        """Return a primitive, for all threads or, where it is too small for them, for one; `skipped` and `numbers` as
+        in `create_primitive`.
 
         Raises: StatusError.
         """
         threads = fitting_threads(kind, arguments, self.threads)
-        return create_primitive(kind, arguments, post_ops, threads=threads, skipped=skipped)
+        return create_primitive(kind, arguments, post_ops, threads=threads, skipped=skipped, numbers=numbers)
 
     def take_back(self) -> None:
         """Leaves out the last operation: that to come does its work."""
@@ -264,6 +292,11 @@ class Lowering:
 
 
 Lower: TypeAlias = Callable[[Node, Lowering], Value]
+
+
+def given_arguments(given: Given) -> dict[int, Value]:
+    """Return numbers as arguments of an execution."""
+    return {enums.ARG[f"attr_{number.what}"] | number.argument: value for number, value in given.items()}
 
 
 def _last_uses(graph: JSONGraph) -> dict[NodeEntry, int]:

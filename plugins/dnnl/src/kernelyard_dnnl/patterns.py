@@ -49,6 +49,33 @@ def with_stages(anchor: Pattern, one: Callable[[Pattern], Pattern] = stage) -> P
     return anchor
 
 
+def decoded() -> Pattern:
+    """Return what dequantize makes of stored values."""
+    return is_op("dequantize")(wildcard(), wildcard(), wildcard())
+
+
+def encoded(previous: Pattern) -> Pattern:
+    """`previous` quantized."""
+    return is_op("quantize")(previous, is_const(), is_const())
+
+
+def stage_of_integers(previous: Pattern) -> Pattern:
+    """Return a stage whose other operand may be dequantized."""
+    return is_op("add", "subtract")(previous, decoded()) | stage(previous)
+
+
+def of_integers(kind: PrimitiveKind) -> Pattern:
+    """Return a call of one of the kind's operators on operands that are dequantized, and all that is computed before
+    the result is stored."""
+    sides = [decoded() for _ in kind.operands]
+    if kind.reader == "permute_dims":
+        sides[-1] |= READERS[kind.reader].pattern(decoded())
+    anchor = is_op(*kind.on_integers)(*sides)
+    if kind.follows is not Follows.NOTHING:
+        anchor = with_stages(anchor, stage_of_integers)
+    return anchor.optional(encoded)
+
+
 FOLLOWING: Mapping[Follows, Callable[[Pattern], Pattern]] = {
     Follows.NOTHING: lambda anchor: anchor,
     Follows.CAST: lambda anchor: anchor.optional(cast),
@@ -61,23 +88,21 @@ class Reader(NamedTuple):
     """A way of reading operands that a primitive does itself: what patterns with it are called, and its own pattern."""
 
     name: str
-    pattern: Callable[[], Pattern]
+    pattern: Callable[[Pattern], Pattern]
     operands: int
 
 
 READERS: Mapping[str, Reader] = {
-    "pad": Reader("padded", lambda: is_op("pad")(wildcard()), 1),
-    "permute_dims": Reader(
-        "transposed", lambda: is_op("permute_dims")(wildcard()).has_attr(axes=templates.swaps_last_two), 2
-    ),
+    "pad": Reader("padded", lambda x: is_op("pad")(x), 1),
+    "permute_dims": Reader("transposed", lambda x: is_op("permute_dims")(x).has_attr(axes=templates.swaps_last_two), 2),
 }
 
 
 def _read_through(op: str, reader: Reader) -> Pattern:
     """Return a call of two operands, of which one at least is read that way."""
-    first = reader.pattern()
+    first = reader.pattern(wildcard())
     one = is_op(op)(first, wildcard())
-    return one if reader.operands == 1 else is_op(op)(first | wildcard(), reader.pattern()) | one
+    return one if reader.operands == 1 else is_op(op)(first | wildcard(), reader.pattern(wildcard())) | one
 
 
 def _called(kind: PrimitiveKind, *ops: str) -> Pattern:
@@ -88,7 +113,7 @@ def _called(kind: PrimitiveKind, *ops: str) -> Pattern:
 
 def names_of(kind: PrimitiveKind) -> list[str]:
     """Return the names of a kind's patterns."""
-    return [f"dnnl.{name}" for name, _ in _anchors(kind)]
+    return [f"dnnl.{name}" for name, _ in (*_of_integers(kind), *_anchors(kind))]
 
 
 def _anchors(kind: PrimitiveKind) -> Iterator[tuple[str, Pattern]]:
@@ -105,6 +130,15 @@ def _anchors(kind: PrimitiveKind) -> Iterator[tuple[str, Pattern]]:
         yield from ((op.removeprefix("nn."), _called(kind, op)) for op in kind.ops)
 
 
+def _of_integers(kind: PrimitiveKind) -> Iterator[tuple[str, Pattern]]:
+    """Yield the patterns of a kind on integers by name."""
+    if kind.pattern and kind.on_integers:
+        yield f"quantized_{kind.pattern}", of_integers(kind)
+        return
+    for op in kind.on_integers:
+        yield f"quantized_{op.removeprefix('nn.')}", of_integers(kind._replace(on_integers=(op,)))
+
+
 @cache
 def fusion_patterns() -> tuple[FusionPattern, ...]:
     """Return every pattern, in the order of `primitives.MODULES`.
@@ -113,6 +147,8 @@ def fusion_patterns() -> tuple[FusionPattern, ...]:
     """
     found: dict[str, FusionPattern] = {}
     for kind in all_kinds():
+        for name, pattern in _of_integers(kind):
+            found[name] = FusionPattern(f"dnnl.{name}", pattern, check)
         for name, anchor in _anchors(kind):
             found.setdefault(name, FusionPattern(f"dnnl.{name}", FOLLOWING[kind.follows](anchor), check))
     return tuple(found.values())

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
-    from kernelyard.plugins.api import Expr
+    from kernelyard.plugins.api import Call, Expr
 
 LARGEST = (2 - 2**-23) * 2.0**127  # float32
 LARGEST_RECIPROCAL = 2.0**126  # of the smallest normal float32
@@ -31,10 +31,11 @@ class Eltwise(NamedTuple):
 
 
 class Binary(NamedTuple):
-    """`x algorithm operand`, where the operand broadcasts to x."""
+    """`x algorithm operand`, where the operand broadcasts to x. decoder: the dequantize that the operand is read by."""
 
     algorithm: str
     operand: Expr
+    decoder: Call | None = None
 
 
 Stage: TypeAlias = "Eltwise | Binary"

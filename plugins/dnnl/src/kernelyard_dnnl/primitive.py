@@ -49,6 +49,18 @@ class Depthwise(NamedTuple):
     has_bias: bool
 
 
+class Runtime(NamedTuple):
+    """Numbers that a primitive is given at execution: `what` (scales, zero_points) of the argument of that number.
+
+    mask: bit i is set where there is one for each index of dim i; 0 for one number.
+    """
+
+    what: str
+    argument: int
+    mask: int = 0
+
+
+RuntimeNumbers: TypeAlias = "tuple[Runtime, ...]"
 PostOp: TypeAlias = "Eltwise | Sum | Binary | Depthwise"
 PostOps: TypeAlias = "tuple[PostOp, ...]"
 Argument: TypeAlias = "int | float | Size | MemoryDescriptor | Vector | Factors | Descriptors | None"
@@ -80,12 +92,14 @@ class Descriptors(NamedTuple):
 
 class Recipe(NamedTuple):
     """The recipe of a primitive: the arguments of `dnnl_<kind>_primitive_desc_create` (engine and attributes aside),
-    its post-ops, and how many of oneDNN's implementations, best first, are skipped."""
+    its post-ops, how many of oneDNN's implementations, best first, are skipped, and the numbers that it is given at
+    execution."""
 
     kind: str
     arguments: tuple[Argument, ...]
     post_ops: PostOps = ()
     skipped: int = 0
+    numbers: RuntimeNumbers = ()
 
 
 class ChosenLayout(Handle):
@@ -224,23 +238,29 @@ def primitives_info() -> CacheInfo:
 
 
 def create_primitive(
-    kind: str, arguments: tuple[Argument, ...], post_ops: PostOps = (), *, threads: int, skipped: int = 0
+    kind: str,
+    arguments: tuple[Argument, ...],
+    post_ops: PostOps = (),
+    *,
+    threads: int,
+    skipped: int = 0,
+    numbers: RuntimeNumbers = (),
 ) -> Primitive:
     """Return the primitive made by `dnnl_<kind>_primitive_desc_create` with these arguments (engine and attributes
     aside).
 
     threads: among how many it shares its work, which oneDNN plans at creation. skipped: how many of oneDNN's
-    implementations to pass over, which it has in the order of its preference.
+    implementations to pass over, which it has in the order of its preference. numbers: what it is given at execution.
     Raises: StatusError (status "unimplemented" where oneDNN has no implementation, "last_impl_reached" where it has no
     further one).
     """
-    return _primitive(Recipe(kind, arguments, post_ops, skipped), threads)
+    return _primitive(Recipe(kind, arguments, post_ops, skipped, numbers), threads)
 
 
 def _created(recipe: Recipe, threads: int) -> Primitive:
     library = load_library()
     converted = [_converted(argument) for argument in recipe.arguments]
-    attributes = _attributes(recipe.post_ops)
+    attributes = _attributes(recipe.post_ops, recipe.numbers)
     with thread_count(library, threads):
         descriptor = library.create_descriptor(recipe.kind, *converted, c_void_p(attributes.address))
         for _ in range(recipe.skipped):
@@ -248,12 +268,19 @@ def _created(recipe: Recipe, threads: int) -> Primitive:
     return Primitive(descriptor, recipe, threads)
 
 
-def create_reorder(source: MemoryDescriptor, destination: MemoryDescriptor, *, threads: int) -> Primitive:
+def create_reorder(
+    source: MemoryDescriptor,
+    destination: MemoryDescriptor,
+    *,
+    threads: int,
+    post_ops: PostOps = (),
+    numbers: RuntimeNumbers = (),
+) -> Primitive:
     """Return the primitive that copies a tensor into another layout (or dtype).
 
     Raises: StatusError.
     """
-    return _primitive(Recipe("reorder", (source, destination)), threads)
+    return _primitive(Recipe("reorder", (source, destination), post_ops, numbers=numbers), threads)
 
 
 def _created_reorder(recipe: Recipe, threads: int) -> Primitive:
@@ -270,7 +297,7 @@ def _created_reorder(recipe: Recipe, threads: int) -> Primitive:
             engine,
             destination.address,
             engine,
-            _attributes(()).address,
+            _attributes(recipe.post_ops, recipe.numbers).address,
         )
     return Primitive(descriptor, recipe, threads)
 
@@ -300,11 +327,15 @@ def _converted(argument: Argument) -> Any:
 
 
 @lru_cache(maxsize=CACHED_PRIMITIVES)
-def _attributes(post_ops: PostOps) -> Handle:
-    """Attributes with a user-owned scratchpad (the library's own is not safe with several threads) and post-ops."""
+def _attributes(post_ops: PostOps, numbers: RuntimeNumbers) -> Handle:
+    """Attributes with a user-owned scratchpad (the library's own is not safe with several threads), post-ops, and the
+    numbers given at execution."""
     library = load_library()
     attributes = library.create("dnnl_primitive_attr_create", "dnnl_primitive_attr_destroy")
     library.call("dnnl_primitive_attr_set_scratchpad_mode", attributes.address, enums.SCRATCHPAD_MODE_USER)
+    for number in numbers:
+        name = f"dnnl_primitive_attr_set_{number.what}_mask"
+        library.call(name, attributes.address, number.argument, number.mask)
     if not post_ops:
         return attributes
     chain = library.create("dnnl_post_ops_create", "dnnl_post_ops_destroy")

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from kernelyard_dnnl.composite import Composite
 
 FLOAT, NARROW = "float32", "bfloat16"
+INTEGERS = ("int8", "uint8")
 
 
 class Refusal(NamedTuple):
@@ -66,8 +67,9 @@ class PrimitiveKind(NamedTuple):
     name, which several kinds may share; none: each operator has its own. reader: an operator that the primitive does
     while it reads its operands (`patterns.READERS`). bias_axis: of the result, along which a first sum is the
     primitive's bias. dtypes: those taken. is_light: a generated kernel does it on its way. enumerators: of the C API,
-    which `tests/test_native.py` compares with the headers. anchor, write: the pattern and the node, where they are not
-    those of a call with these operands and attributes.
+    which `tests/test_native.py` compares with the headers. on_integers: the operators that oneDNN computes on
+    operands of 8 bits which are dequantized, and whose result it may quantize. anchor, write: the pattern and the node,
+    where they are not those of a call with these operands and attributes.
     """
 
     node: str
@@ -86,5 +88,6 @@ class PrimitiveKind(NamedTuple):
     dtypes: tuple[str, ...] = (FLOAT, NARROW)
     is_light: bool = False
     enumerators: Mapping[str, int] = {}
+    on_integers: tuple[str, ...] = ()
     anchor: Callable[[], Pattern] | None = None
     write: Callable[[Composite], KernelNode] | None = None

@@ -7,15 +7,20 @@ oneDNN calls an implementation `ref` when it is a plain loop nest, slower than a
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
 
 from kernelyard.errors import ShapeError
-from kernelyard.plugins.api import Expr, KernelNode, plain, symbols_of
+from kernelyard.plugins.api import Constant, Expr, KernelNode, plain, symbols_of
 from kernelyard.runtime.api import JSONGraph, JSONNode, TensorSpec
 from kernelyard_dnnl._native import StatusError
 from kernelyard_dnnl.composite import Composite
 from kernelyard_dnnl.nodes import node_of
 from kernelyard_dnnl.primitive_kind import Refusal
+from kernelyard_dnnl.primitives.affine import is_parameter
 from kernelyard_dnnl.runtime import probe_implementation
 
 SYMBOL_SIZE = 64
@@ -25,18 +30,48 @@ SYMBOL = "probe"
 
 def objection(composite: Composite) -> Refusal | None:
     """Ask oneDNN for an implementation of this group; return a refusal unless it has an optimized one."""
-    graph = _graph_of(node_of(composite), composite)
+    node = node_of(composite)
+    numbers = {operand: _Number.of(operand) for role, operand in node.inputs if is_parameter(role)}
+    graph = _graph_of(node, composite, {operand: number for operand, number in numbers.items() if number is not None})
     symbols = symbols_of(operand.type for call in composite.calls for operand in (*call.args, call))
-    reason = _objection(json.dumps(graph.to_json(), sort_keys=True), tuple(sorted(symbols)))
+    known = tuple(number for number in numbers.values() if number is not None)
+    reason = _objection(json.dumps(graph.to_json(), sort_keys=True), tuple(sorted(symbols)), known)
     return None if reason is None else Refusal("reference-implementation", reason)
 
 
-def _graph_of(node: KernelNode, composite: Composite) -> JSONGraph:
+class _Number(NamedTuple):
+    """A constant that decides which primitive is made."""
+
+    digest: str
+    dtype: str
+    shape: tuple[int, ...]
+    data: bytes
+
+    @classmethod
+    def of(cls, operand: Expr) -> _Number | None:
+        """Return a constant's numbers; None for what is given at run time."""
+        if not isinstance(operand, Constant):
+            return None
+        return cls(operand.digest, operand.data.dtype.str, operand.data.shape, operand.data.tobytes())
+
+    @property
+    def array(self) -> np.ndarray:
+        """The numbers themselves."""
+        return np.frombuffer(self.data, self.dtype).reshape(self.shape)
+
+
+def _graph_of(node: KernelNode, composite: Composite, numbers: Mapping[Expr, _Number]) -> JSONGraph:
     operands: dict[Expr, int] = {}
     for _, operand in node.inputs:
         operands.setdefault(operand, len(operands))
-    inputs = tuple(TensorSpec(operand.tensor_type.shape, operand.tensor_type.dtype) for operand in operands)
-    nodes = [JSONNode("input", (spec,), index=index) for index, spec in enumerate(inputs)]
+    specs = {operand: TensorSpec(operand.tensor_type.shape, operand.tensor_type.dtype) for operand in operands}
+    inputs = tuple(spec for operand, spec in specs.items() if operand not in numbers)
+    nodes: list[JSONNode] = []
+    for operand, spec in specs.items():
+        known = numbers.get(operand)
+        index = sum(node.kind == "input" for node in nodes)
+        leaf = JSONNode("input", (spec,), index=index) if known is None else None
+        nodes.append(leaf or JSONNode("constant", (spec,), digest=numbers[operand].digest))
     entries = tuple((role, (operands[operand], 0)) for role, operand in node.inputs)
     type_ = composite.calls[-1].tensor_type
     result = TensorSpec(type_.shape, type_.dtype)
@@ -45,10 +80,11 @@ def _graph_of(node: KernelNode, composite: Composite) -> JSONGraph:
 
 
 @lru_cache(maxsize=4096)
-def _objection(graph_text: str, symbols: tuple[str, ...]) -> str | None:
+def _objection(graph_text: str, symbols: tuple[str, ...], numbers: tuple[_Number, ...]) -> str | None:
     graph = JSONGraph.from_json(json.loads(graph_text), "probe")
+    constants = {number.digest: number.array for number in numbers}
     try:
-        implementations = probe_implementation(graph, dict.fromkeys(symbols, SYMBOL_SIZE), {})
+        implementations = probe_implementation(graph, dict.fromkeys(symbols, SYMBOL_SIZE), constants)
     except ShapeError:
         return None  # the representative sizes do not fit together: nothing is known, and the sizes at run time may
     except StatusError as error:

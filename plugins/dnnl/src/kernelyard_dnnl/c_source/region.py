@@ -20,6 +20,7 @@ from kernelyard_dnnl.primitive import (
     PostOps,
     Primitive,
     Recipe,
+    RuntimeNumbers,
     Size,
     Sum,
     Vector,
@@ -43,7 +44,7 @@ class RegionWriter:
         self._origins = origins
         self._build: list[str] = []
         self._descriptors: dict[object, int] = {}
-        self._attributes: dict[PostOps, int] = {}
+        self._attributes: dict[tuple[PostOps, RuntimeNumbers], int] = {}
         self._primitives: dict[Recipe, int] = {}
         self._prototypes: dict[str, str] = {}
         self._executed: set[int] = set()
@@ -143,14 +144,18 @@ class RegionWriter:
             ),
         )
 
-    def _attribute(self, post_ops: PostOps) -> int:
-        if post_ops in self._attributes:
-            return self._attributes[post_ops]
+    def _attribute(self, post_ops: PostOps, numbers: RuntimeNumbers) -> int:
+        if (post_ops, numbers) in self._attributes:
+            return self._attributes[post_ops, numbers]
         calls = [self._post_op(post_op) for post_op in post_ops]
-        number = self._attributes[post_ops] = len(self._attributes)
+        number = self._attributes[post_ops, numbers] = len(self._attributes)
         self._build += [
             f"  TRY(dnnl_primitive_attr_create(&r->attribute[{number}]));",
             f"  TRY(dnnl_primitive_attr_set_scratchpad_mode(r->attribute[{number}], USER_SCRATCHPAD));",
+        ]
+        self._build += [
+            f"  TRY(dnnl_primitive_attr_set_{what}_mask(r->attribute[{number}], {argument}, {mask}));"
+            for what, argument, mask in numbers
         ]
         if calls:
             self._build += [
@@ -189,7 +194,7 @@ class RegionWriter:
         else:
             arguments.insert(0, "r->engine")
             self._prototypes.setdefault(recipe.kind, _prototype(recipe))
-        arguments.append(f"r->attribute[{self._attribute(recipe.post_ops)}]")
+        arguments.append(f"r->attribute[{self._attribute(recipe.post_ops, recipe.numbers)}]")
         number = self._numbered(
             self._primitives,
             recipe,

@@ -28,6 +28,8 @@ MODULES: Mapping[str, str] = {
     "concat": "concat",
     "eltwise": "elementwise",
     "binary": "elementwise",
+    "quantize": "quantization",
+    "dequantize": "quantization",
     "cast": "movement",
     "reorder": "movement",
     "reshape": "movement",

@@ -17,9 +17,17 @@ from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl._native import StatusError
 from kernelyard_dnnl.layout import MemoryDescriptor, Shape, any_layout, channels_last, dense
 from kernelyard_dnnl.lowering import SOURCE, Lowering
-from kernelyard_dnnl.primitive import PostOps, Primitive, Vector, speed
+from kernelyard_dnnl.primitive import PostOps, Primitive, RuntimeNumbers, Vector, speed
 from kernelyard_dnnl.primitive_kind import Follows, MemoryOrder, PrimitiveKind, Refusal
+from kernelyard_dnnl.primitives.affine import is_parameter, lower_in_floats
 from kernelyard_dnnl.primitives.depthwise import DIRECT, lower_with_pointwise
+from kernelyard_dnnl.primitives.integer_product import (
+    IntegerProduct,
+    can_multiply_integers,
+    execute_product,
+    integer_product,
+    is_product_of_integers,
+)
 from kernelyard_dnnl.primitives.post_ops import activations_of, execute
 from kernelyard_dnnl.primitives.window import padding_attributes
 from kernelyard_dnnl.primitives.winograd_choice import winograd_tile
@@ -33,6 +41,8 @@ if TYPE_CHECKING:
 
 WEIGHTS, BIAS = enums.ARG["weights"], enums.ARG["bias"]
 TRANSPOSED_DIRECT = 10
+# Dims of the weights (groups, filters of a group, ...) along which scales vary, as bits.
+UNGROUPED, GROUPED = 0b1, 0b11
 # Numbers of channels whose last vector of 16 is at least half empty; oneDNN's better implementations for vectors of 8.
 HALF_EMPTY = (*range(1, 9), *range(17, 25))
 HALF_WIDE = re.compile(r"br\w*:avx2\b")
@@ -107,6 +117,7 @@ class Convolution(NamedTuple):
     geometry: Geometry
     weights: MemoryDescriptor
     bias: MemoryDescriptor | None
+    numbers: RuntimeNumbers = ()
 
     def primitive(
         self, source: MemoryDescriptor, destination: MemoryDescriptor, post_ops: PostOps = (), skipped: int = 0
@@ -127,6 +138,7 @@ class Convolution(NamedTuple):
             geometry.padding_end,
             post_ops=post_ops,
             skipped=skipped,
+            numbers=self.numbers,
         )
 
     def lasting(self, preferred: Primitive) -> Primitive:
@@ -179,6 +191,8 @@ def lower_convolution(node: Node, graph: Lowering) -> Value:
     trivial = _trivial_axes(node)
     if trivial:
         return graph.reshaped(lower_convolution(_without_axes(node, trivial, graph), graph), node.shape)
+    if is_product_of_integers(node, "data", "weight"):
+        return lower_integer_convolution(node, graph)
     tile = winograd_tile(node, graph)
     if tile is not None:
         # Imported here: neither patterns nor most graphs need the generator of Winograd's kernels.
@@ -208,11 +222,38 @@ def _without_axes(node: Node, axes: frozenset[int], graph: Lowering) -> Node:
         shape = (1,) * (len(node.shape) - len(value.shape)) + value.shape
         return graph.reshaped(value, tuple(shape[axis] for axis in kept))
 
-    operands = {role: value if role == "bias" else squeezed(value) for role, value in node.operands.items()}
+    kept_as_is = {role for role in node.operands if role == "bias" or is_parameter(role)}
+    operands = {role: value if role in kept_as_is else squeezed(value) for role, value in node.operands.items()}
     per_axis = {name: tuple(node.attrs[name][axis - 2] for axis in kept[2:]) for name in PER_AXIS}
     shape = tuple(node.shape[axis] for axis in kept)
     sequence = tuple(operands[role] for role in node.operands)
     return replace(node, attrs={**node.attrs, **per_axis}, operands=operands, sequence=sequence, shape=shape)
+
+
+def lower_integer_convolution(node: Node, graph: Lowering) -> Value:
+    """Lower a conv node of 8-bit data and weights; in floats, where oneDNN has no code for it."""
+    groups, weight = node.attrs["groups"], node.operands["weight"]
+    product = None
+    if can_multiply_integers():
+        product = integer_product(node, graph, ("data", "weight"), GROUPED if groups > 1 else UNGROUPED, node.shape[1])
+    result = None if product is None else _integer_convolution(node, graph, product, _grouped(weight, groups, graph))
+    return lower_in_floats(node, graph, lower_convolution) if result is None else result
+
+
+def _integer_convolution(node: Node, graph: Lowering, product: IntegerProduct, weight: Value) -> Value | None:
+    data = node.operands["data"]
+    source, destination = channels_last(data.shape, data.descriptor.dtype), channels_last(node.shape, node.dtype)
+    weights = any_layout(weight.shape, weight.descriptor.dtype)
+    bias = None if product.bias is None else product.bias.descriptor
+    convolution = Convolution(graph, _geometry(node), weights, bias, product.numbers)
+    arguments = {SOURCE: graph.reordered(data, source)}
+    if product.bias is not None:
+        arguments[BIAS] = product.bias
+
+    def create(post_ops: PostOps) -> Primitive:
+        return convolution.primitive(source, destination, post_ops)
+
+    return execute_product(graph, product, destination, arguments, weight, create)
 
 
 def lower_transposed_convolution(node: Node, graph: Lowering) -> Value:
@@ -339,6 +380,7 @@ CONVOLUTION = PrimitiveKind(
     reader="pad",
     bias_axis=1,
     lower=lower_convolution,
+    on_integers=("nn.conv1d", "nn.conv2d", "nn.conv3d"),
     enumerators={"dnnl_convolution_direct": DIRECT},
 )
 TRANSPOSED_CONVOLUTION = PrimitiveKind(

@@ -12,6 +12,7 @@ from kernelyard_dnnl._native import StatusError
 from kernelyard_dnnl.layout import any_layout, channels_last
 from kernelyard_dnnl.lowering import DESTINATION, SOURCE, Lowering
 from kernelyard_dnnl.primitive import Depthwise, Vector, speed
+from kernelyard_dnnl.primitives.affine import affine_of
 from kernelyard_dnnl.primitives.post_ops import activations_of
 from kernelyard_dnnl.values import Node, Value
 
@@ -26,6 +27,8 @@ def lower_with_pointwise(node: Node, graph: Lowering, weight: Value) -> Value | 
     alone, or oneDNN has no code for both. weight: (groups, filters of a group, channels of a group, height, width)."""
     first = graph.last_maker(node.operands["data"])
     if first is None or first.op != "conv" or not _is_pointwise(first) or not _is_depthwise(node):
+        return None
+    if affine_of(first, "data") is not None:
         return None
     stride, bias = node.attrs["strides"][0], node.operands.get("bias")
     before, after = activations_of(first), activations_of(node)

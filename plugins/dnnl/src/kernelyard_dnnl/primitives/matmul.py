@@ -16,6 +16,13 @@ from kernelyard_dnnl.layout import MemoryDescriptor, Shape, any_layout, dense
 from kernelyard_dnnl.lowering import SOURCE, Lowering
 from kernelyard_dnnl.primitive import PostOps, Primitive, speed
 from kernelyard_dnnl.primitive_kind import Follows, MemoryOrder, PrimitiveKind, Refusal
+from kernelyard_dnnl.primitives.affine import lower_in_floats
+from kernelyard_dnnl.primitives.integer_product import (
+    can_multiply_integers,
+    execute_product,
+    integer_product,
+    is_product_of_integers,
+)
 from kernelyard_dnnl.primitives.post_ops import execute, padded_shape, steps_of
 from kernelyard_dnnl.values import Node, Value
 
@@ -31,7 +38,7 @@ def check(product: Candidate) -> Refusal | None:
     if product.result.rank == 0:
         return Refusal("rank", "a matmul of two vectors")
     weight = product.call.args[1]
-    if not product.is_decoded(weight):
+    if product.composite.decoders or not product.is_decoded(weight):
         return None
     return Refusal("slow", "its weights are dequantized, which a generated kernel fuses into its loads", at=weight)
 
@@ -75,6 +82,9 @@ class Form(NamedTuple):
 
 def lower_matmul(node: Node, graph: Lowering) -> Value:
     """Lowers a matmul node."""
+    is_of_integers = is_product_of_integers(node, "a", "b")
+    if is_of_integers and not can_multiply_integers():
+        return lower_in_floats(node, graph, lower_matmul)
     left = _matrix(node.operands["a"], node.attrs.get("transpose_a", False), row=True)
     right = _matrix(node.operands["b"], node.attrs.get("transpose_b", False), row=False)
     matrix = _matrix_shape(left.shape, right.shape)
@@ -84,7 +94,10 @@ def lower_matmul(node: Node, graph: Lowering) -> Value:
         right = graph.reshaped(right, right.shape[-2:])
     else:
         left, right = (graph.reshaped(side, padded_shape(side.shape, len(matrix))) for side in (left, right))
-    return _product(node, graph, form, left, right)
+    if not is_of_integers:
+        return _product(node, graph, form, left, right)
+    result = _integer_product(node, graph, form, left, right)
+    return lower_in_floats(node, graph, lower_matmul) if result is None else result
 
 
 def _matrix(value: Value, transposed: bool, *, row: bool) -> Value:
@@ -131,6 +144,23 @@ def _product(node: Node, graph: Lowering, form: Form, left: Value, right: Value)
     if bias is not None:
         arguments[BIAS] = bias
     return execute(graph, node, dense(node.shape, node.dtype), arguments, create, view=form.show, width=form.shape[-1])
+
+
+def _integer_product(node: Node, graph: Lowering, form: Form, left: Value, right: Value) -> Value | None:
+    """Return the product of 8-bit matrices; None where oneDNN has no fast code for it."""
+    shown, columns = dense(form.shape, node.dtype), form.shape[-1]
+    product = integer_product(node, graph, ("a", "b"), 1 << (len(form.shape) - 1), columns)
+    bias = None if product.bias is None else graph.reshaped(product.bias, (*(1,) * (len(form.shape) - 1), columns))
+    bias_layout = None if bias is None else bias.descriptor
+    left = graph.plain(left)
+    weights = any_layout(right.shape, right.descriptor.dtype) if right.is_constant else graph.plain(right).descriptor
+
+    def create(post_ops: PostOps) -> Primitive:
+        arguments = (left.descriptor, weights, bias_layout, shown)
+        return graph.primitive("matmul", *arguments, post_ops=post_ops, numbers=product.numbers)
+
+    arguments = {SOURCE: left} | ({} if bias is None else {BIAS: bias})
+    return execute_product(graph, product, dense(node.shape, node.dtype), arguments, right, create, form.show)
 
 
 def _layouts(
@@ -184,4 +214,5 @@ MATMUL = PrimitiveKind(
     reader="permute_dims",
     bias_axis=-1,
     lower=lower_matmul,
+    on_integers=("matmul",),
 )

@@ -12,6 +12,7 @@ from kernelyard_dnnl._native import StatusError
 from kernelyard_dnnl.layout import MemoryDescriptor, Shape, dense
 from kernelyard_dnnl.lowering import DESTINATION, SOURCE, Lowering
 from kernelyard_dnnl.primitive import Binary, Eltwise, PostOp, PostOps, Primitive, Sum, speed
+from kernelyard_dnnl.primitives.affine import Affine, affine_of
 from kernelyard_dnnl.values import Node, Value
 
 SOURCE_1 = enums.ARG["src_1"]
@@ -22,12 +23,14 @@ View: TypeAlias = Callable[[Value], "Value | None"]
 
 
 class Step(NamedTuple):
-    """One post-op with its second operand, broadcast shapes given the rank of the result."""
+    """One post-op with its second operand, broadcast shapes given the rank of the result; `affine`: how that is
+    stored, where it is quantized."""
 
     kind: str
     eltwise: Eltwise | None = None
     algorithm: str = ""
     operand: Value | None = None
+    affine: Affine | None = None
 
 
 @dataclass(eq=False, repr=False)
@@ -58,10 +61,9 @@ def _step(entry: Mapping[str, Any], node: Node) -> Step:
     if kind == "eltwise":
         algorithm, alpha, beta = entry["algorithm"], float(entry.get("alpha", 0.0)), float(entry.get("beta", 0.0))
         return Step("eltwise", Eltwise(algorithm, alpha, beta))
-    if kind == "sum":
-        return Step("sum", algorithm="add", operand=node.operands[entry["role"]])
-    if kind == "binary":
-        return Step("binary", algorithm=entry["algorithm"], operand=node.operands[entry["role"]])
+    if kind in ("sum", "binary"):
+        role, algorithm = entry["role"], entry.get("algorithm", "add")
+        return Step(kind, algorithm=algorithm, operand=node.operands[role], affine=affine_of(node, role))
     raise CodegenError(f"unknown post-op {kind!r}", where=node.label, expected="eltwise, sum or binary")
 
 
@@ -90,16 +92,16 @@ def execute(
         result = execute(graph, node, destination, arguments, create, reuse=reuse, view=view, before=steps)
         return apply_steps(graph, after, result)
     if not steps:
-        return _emit(graph, create(()), arguments, Epilogue(_target(graph, destination, reuse)), view)
-    for epilogue in _epilogues(graph, steps, destination, arguments, reuse, view):
+        return emit_with(graph, create(()), arguments, Epilogue(_target(graph, destination, reuse)), view)
+    for epilogue in epilogues(graph, steps, destination, arguments, reuse, view):
         try:
             primitive = create(epilogue.post_ops)
         except StatusError:
             continue
         fused = speed(primitive.implementation)
         if fused == 2 or fused >= speed(create(()).implementation):
-            return _emit(graph, primitive, arguments, epilogue, view)
-    result = _emit(graph, create(()), arguments, Epilogue(_target(graph, destination, reuse)), view)
+            return emit_with(graph, primitive, arguments, epilogue, view)
+    result = emit_with(graph, create(()), arguments, Epilogue(_target(graph, destination, reuse)), view)
     return apply_steps(graph, steps, result)
 
 
@@ -118,7 +120,7 @@ def _fused(steps: list[Step], width: int) -> tuple[list[Step], list[Step]]:
     return steps[:first], steps[first:]
 
 
-def _emit(
+def emit_with(
     graph: Lowering, primitive: Primitive, arguments: dict[int, Value], epilogue: Epilogue, view: View | None
 ) -> Value:
     shown = epilogue.destination if view is None else view(epilogue.destination)
@@ -127,7 +129,7 @@ def _emit(
     return epilogue.destination
 
 
-def _epilogues(
+def epilogues(
     graph: Lowering,
     steps: Sequence[Step],
     destination: MemoryDescriptor,

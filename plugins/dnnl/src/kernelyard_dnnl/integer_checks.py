@@ -1,0 +1,95 @@
+"""Checks of groups that read or store quantized values: what oneDNN's integer primitives have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from kernelyard.plugins.api import Call, Constant, Expr
+from kernelyard_dnnl.candidate import Candidate
+from kernelyard_dnnl.composite import Composite
+from kernelyard_dnnl.nodes import stored, zero_point
+from kernelyard_dnnl.post_ops import Binary
+from kernelyard_dnnl.primitive_kind import FLOAT, INTEGERS, Refusal
+from kernelyard_dnnl.primitives.integer_product import can_multiply_integers
+
+WEIGHT = 1  # the operand number of a product's second side
+
+
+def check_integers(candidate: Candidate) -> Refusal | None:
+    """Return the first objection to a group with quantized values; None for one without."""
+    composite = candidate.composite
+    return next(_refusals(composite), None) if composite.is_of_integers else None
+
+
+def _refusals(composite: Composite) -> Iterator[Refusal]:
+    decoders, encoder = composite.decoders, composite.encoder
+    residuals = [s.decoder for s in composite.stages if isinstance(s, Binary) and s.decoder is not None]
+    conversions = [*decoders.values(), *residuals, *([] if encoder is None else [encoder])]
+    yield from filter(None, map(_conversion, conversions))
+    is_product = composite.kind.bias_axis is not None
+    known = [*residuals, *([] if is_product else decoders.values()), *([] if encoder is None else [encoder])]
+    yield from filter(None, map(_one_known_scale, known))
+    if is_product:
+        yield from filter(None, (_data(decoders[0]), _weight(composite), _instructions()))
+    elif encoder is None:
+        yield Refusal("slow", "oneDNN computes float32 results of integers by reference code")
+
+
+def _conversion(call: Call) -> Refusal | None:
+    """Return an objection to other dtypes than 8 bits and float32."""
+    operand, scale = call.args[0].tensor_type, call.args[1].tensor_type
+    dtypes = {operand.dtype, call.tensor_type.dtype}
+    if scale.dtype == FLOAT and FLOAT in dtypes and len(dtypes.intersection(INTEGERS)) == 1:
+        return None
+    return Refusal(
+        "dtype", f"{call.op_name} of {operand!r} to {call.tensor_type.dtype}; supported are 8 bits and {FLOAT}"
+    )
+
+
+def _one_known_scale(call: Call) -> Refusal | None:
+    if all(isinstance(parameter, Constant) and parameter.data.size == 1 for parameter in call.args[1:]):
+        return None
+    return Refusal(
+        "attribute", f"{call.op_name} with several scales, or with scales that are not constants", at=call.args[1]
+    )
+
+
+def _data(decoder: Call) -> Refusal | None:
+    """Return an objection to data with several scales."""
+    for parameter in decoder.args[1:]:
+        if parameter.tensor_type.rank and parameter.tensor_type.shape != (1,):
+            return Refusal("attribute", "oneDNN multiplies data of one scale and one zero point", at=parameter)
+    return None
+
+
+def _weight(composite: Composite) -> Refusal | None:
+    """Return an objection to weights that are not int8 with a scale for each channel of the result, or one zero
+    point; convolutions have none."""
+    decoder = composite.decoders[WEIGHT]
+    operand, scale, zero = stored(decoder.args[0]), decoder.args[1], zero_point(decoder)
+    if operand.tensor_type.dtype != "int8":
+        return Refusal("dtype", "weights of uint8 that are not constant; oneDNN's are int8", at=operand)
+    if not isinstance(scale, Constant) or not isinstance(zero, Constant):
+        return Refusal("attribute", "scales of weights that are not constants", at=scale)
+    if scale.data.size > 1 and decoder.attrs["axis"] % operand.tensor_type.rank != _channels(composite, operand):
+        return Refusal("attribute", f"scales of weights along axis {decoder.attrs['axis']}", at=scale)
+    zeros = np.unique(zero.data)
+    if zeros.size > 1 or (zeros[0] != 0 and composite.kind.bias_axis == 1):
+        return Refusal("attribute", f"weights with the zero points {zeros[:3].tolist()}", at=zero)
+    return None
+
+
+def _channels(composite: Composite, weight: Expr) -> int:
+    """Return the axis of the stored weights that the result's channels lie along."""
+    if composite.kind.bias_axis == 1:
+        return 0
+    rank = weight.tensor_type.rank
+    return rank - 2 if WEIGHT in composite.readers else rank - 1
+
+
+def _instructions() -> Refusal | None:
+    if can_multiply_integers():
+        return None
+    return Refusal("numbers", "without VNNI, oneDNN adds pairs of products in 16 bits and cuts off what is too large")

@@ -1,0 +1,104 @@
+"""Affine quantization in lowerings: real = (stored - zero point) * scale.
+
+An operand R of a node is stored in 8 bits, and reads as what dequantize makes of it, where the node also has R_scale
+and R_zero; with result_scale and result_zero the result is quantized. Both are numbers, or broadcast to constants.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from kernelyard_dnnl import _enums as enums
+from kernelyard_dnnl.lowering import SOURCE, Given, Lower, Lowering
+from kernelyard_dnnl.primitive import Runtime
+from kernelyard_dnnl.values import Node, Value
+
+DESTINATION = enums.ARG["dst"]
+RESULT = "result"
+PARAMETERS = ("_scale", "_zero")
+
+
+class Affine(NamedTuple):
+    """The scale and the zero point of a tensor."""
+
+    scale: Value
+    zero: Value
+
+    @property
+    def is_known(self) -> bool:
+        """True for constants."""
+        return self.scale.is_constant and self.zero.is_constant
+
+    @property
+    def numbers(self) -> tuple[float, int]:
+        """A known scale and zero point, one for all."""
+        return float(self.scales[0]), int(self.zeros[0])
+
+    @property
+    def scales(self) -> np.ndarray:
+        """Known scales, one or several."""
+        return self.scale.array().reshape(-1)
+
+    @property
+    def zeros(self) -> np.ndarray:
+        """Known zero points."""
+        return self.zero.array().reshape(-1).astype(np.int32)
+
+    def real(self, stored: np.ndarray) -> np.ndarray:
+        """Return stored numbers as float32."""
+        whole = stored.astype(np.int32) - self.zero.array().astype(np.int32)
+        return (whole * self.scale.array()).astype(np.float32)
+
+
+def affine_of(node: Node, role: str) -> Affine | None:
+    """Return how an operand, or the result, is quantized; None where it is not."""
+    scale = node.operands.get(f"{role}_scale")
+    return None if scale is None else Affine(scale, node.operands[f"{role}_zero"])
+
+
+def is_parameter(role: str) -> bool:
+    """Return True for roles of scales and zero points."""
+    return role.endswith(PARAMETERS)
+
+
+def given_numbers(graph: Lowering, argument: int, affine: Affine) -> Given:
+    """Return the numbers by which a primitive reads or writes an argument; those that change nothing are left out."""
+    given = dict(given_zero(graph, argument, affine.zero))
+    return given | {Runtime("scales", argument): graph.reshaped(affine.scale, (1,))}
+
+
+def given_zero(graph: Lowering, argument: int, zero: Value) -> Given:
+    """Return a zero point as an argument of an execution; none where it is known to be 0."""
+    if zero.is_constant:
+        known = zero.array().astype(np.int32)
+        return {Runtime("zero_points", argument): graph.numbers(known)} if known.any() else {}
+    zero = graph.reshaped(zero, (1,))
+    return {Runtime("zero_points", argument): zero if zero.descriptor.dtype == "int32" else graph.cast(zero, "int32")}
+
+
+def quantized(node: Node, graph: Lowering, real: Value) -> Value:
+    """Return a float32 tensor as the node's result is stored."""
+    affine = affine_of(node, RESULT)
+    assert affine is not None
+    return graph.cast(real, node.dtype, given_numbers(graph, DESTINATION, affine))
+
+
+def dequantized(node: Node, graph: Lowering, role: str) -> Value:
+    """Return an operand as float32."""
+    value, affine = node.operands[role], affine_of(node, role)
+    assert affine is not None
+    if value.is_constant and affine.is_known:
+        return graph.constant(affine.real(value.array()), f"{value.buffer.key}/{affine.scale.buffer.key}")
+    return graph.cast(value, "float32", given_numbers(graph, SOURCE, affine))
+
+
+def lower_in_floats(node: Node, graph: Lowering, lower: Lower) -> Value:
+    """Lower a node of 8-bit operands by what computes it in float32: the same numbers, slower."""
+    quantized_roles = [role for role in node.operands if affine_of(node, role) is not None]
+    operands = {role: value for role, value in node.operands.items() if not is_parameter(role)}
+    operands |= {role: dequantized(node, graph, role) for role in quantized_roles}
+    result = lower(replace(node, operands=operands, sequence=tuple(operands.values()), dtype="float32"), graph)
+    return quantized(node, graph, result) if affine_of(node, RESULT) is not None else result

@@ -1,0 +1,69 @@
+"""quantize and dequantize: reorders that scale, shift, round and cut on their way.
+
+Node schema: quantize: operands x, result_scale and result_zero. dequantize: operands x, x_scale and x_zero. No
+post-ops.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kernelyard_dnnl.lowering import Lowering
+from kernelyard_dnnl.primitive_kind import FLOAT, INTEGERS, MemoryOrder, PrimitiveKind, Refusal
+from kernelyard_dnnl.primitives.affine import dequantized, quantized
+from kernelyard_dnnl.values import Node, Value
+
+if TYPE_CHECKING:
+    from kernelyard_dnnl.candidate import Candidate
+
+PER_TENSOR = "oneDNN's reorders are used with one scale and one zero point"
+
+
+def check(conversion: Candidate) -> Refusal | None:
+    """Between float32 and 8 bits, by one scale; where a tensor enters or leaves what oneDNN computes."""
+    source, result = conversion.call.args[0].tensor_type, conversion.result
+    real, stored = (source, result) if conversion.op_name == "quantize" else (result, source)
+    if real.dtype != FLOAT or stored.dtype not in INTEGERS:
+        return Refusal("dtype", f"{conversion.op_name} of {source!r} to {result.dtype}")
+    if source.rank == 0:
+        return Refusal("rank", f"{conversion.op_name} of a scalar")
+    if any(parameter.tensor_type.rank for parameter in conversion.call.args[1:]):
+        return Refusal("attribute", PER_TENSOR)
+    maker, *_ = conversion.makers
+    if not (conversion.is_unmade(maker) or conversion.may_be_ours(maker)):
+        return Refusal("neighbours", f"a generated kernel computes the operand, and fuses the {conversion.op_name}")
+    if not all(map(conversion.may_be_ours, conversion.users)):
+        return Refusal("neighbours", f"a generated kernel reads the result, and fuses the {conversion.op_name}")
+    return None
+
+
+def lower_quantize(node: Node, graph: Lowering) -> Value:
+    """Lowers a quantize node."""
+    return quantized(node, graph, node.operands["x"])
+
+
+def lower_dequantize(node: Node, graph: Lowering) -> Value:
+    """Lowers a dequantize node."""
+    return dequantized(node, graph, "x")
+
+
+QUANTIZE = PrimitiveKind(
+    node="quantize",
+    summary="to 8 bits where a tensor enters oneDNN primitives; one reorder with a change of layout",
+    ops=("quantize",),
+    operands=("x", "result_scale", "result_zero"),
+    check_surroundings=check,
+    order=MemoryOrder.FIRST_OPERAND,
+    lower=lower_quantize,
+    dtypes=(FLOAT, *INTEGERS, "int32"),
+    pattern="quantize",
+    is_light=True,
+)
+DEQUANTIZE = QUANTIZE._replace(
+    node="dequantize",
+    summary="from 8 bits, the same",
+    ops=("dequantize",),
+    operands=("x", "x_scale", "x_zero"),
+    lower=lower_dequantize,
+    pattern="dequantize",
+)

@@ -1,0 +1,118 @@
+"""Requantization: scales, zero points and the post-ops between them as one chain over the integers that are stored.
+
+Linear functions are put off as long as they can be: one after another is one, one after a clip is one before it with
+other bounds, and those at the begin become part of the scales and the bias of a product. A relu in front of a
+quantization to uint8 with the zero point 0 is the cutting to the range itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+
+from kernelyard_dnnl.primitive import Eltwise
+from kernelyard_dnnl.primitives.affine import Affine
+from kernelyard_dnnl.primitives.post_ops import Step
+
+
+class Line(NamedTuple):
+    """x * scale + offset."""
+
+    scale: float = 1.0
+    offset: float = 0.0
+
+    def then(self, scale: float, offset: float) -> Line:
+        """Return the line with another after it."""
+        return Line(self.scale * scale, self.offset * scale + offset)
+
+    @property
+    def steps(self) -> list[Step]:
+        """The post-op that computes it, none where it changes nothing."""
+        return [] if self == UNCHANGED else [Step("eltwise", Eltwise("linear", self.scale, self.offset))]
+
+
+UNCHANGED = Line()
+
+
+class Chain(NamedTuple):
+    """A line, then post-ops."""
+
+    line: Line
+    steps: list[Step]
+
+    @property
+    def all_steps(self) -> list[Step]:
+        """The line as a post-op, too."""
+        return [*self.line.steps, *self.steps]
+
+
+def chain_of(steps: Iterable[Step], result: Affine | None, dtype: str, first: Line = UNCHANGED) -> Chain:
+    """Return post-ops over integers.
+
+    result: how the result is stored in `dtype`; None for float32. first: what comes before the post-ops.
+    """
+    done: list[Step] = []
+    line = first
+    for step in steps:
+        function = step.eltwise
+        if function is not None and function.algorithm == "linear":
+            line = line.then(function.alpha, function.beta)
+        elif step.affine is not None:
+            # v + s * (q - z) is s * (v / s + q) - s * z
+            scale, zero = step.affine.numbers
+            sign = -1.0 if step.algorithm == "sub" else 1.0
+            done += [*line.then(1 / scale, 0.0).steps, step._replace(affine=None)]
+            line = Line(scale, -sign * scale * zero)
+        else:
+            done += [*line.steps, step]
+            line = UNCHANGED
+    if result is not None:
+        scale, zero = result.numbers
+        line = line.then(1 / scale, float(zero))
+    return _cut(_moved(done, line), dtype if result is not None else "")
+
+
+def _moved(done: list[Step], line: Line) -> Chain:
+    """Return the chain with a line at its end moved to the front of the clips before it, and the first line taken
+    out."""
+    after: list[Step] = []
+    while done and line.scale > 0:
+        bounds = _bounds(done[-1])
+        if bounds is None:
+            break
+        least, most = (bound * line.scale + line.offset for bound in bounds)
+        after.insert(0, Step("eltwise", Eltwise("clip", least, most)))
+        done = done[:-1]
+        if done and done[-1].eltwise is not None and done[-1].eltwise.algorithm == "linear":
+            line = Line(done[-1].eltwise.alpha, done[-1].eltwise.beta).then(*line)
+            done = done[:-1]
+    if not done:
+        return Chain(line, after)
+    first, rest = UNCHANGED, done
+    if done[0].eltwise is not None and done[0].eltwise.algorithm == "linear":
+        first, rest = Line(done[0].eltwise.alpha, done[0].eltwise.beta), done[1:]
+    return Chain(first, [*rest, *line.steps, *after])
+
+
+def _bounds(step: Step) -> tuple[float, float] | None:
+    """Return the bounds of a clip."""
+    function = step.eltwise
+    if function is None:
+        return None
+    if function.algorithm == "clip":
+        return function.alpha, function.beta
+    return (0.0, math.inf) if function.algorithm == "relu" and function.alpha == 0 else None
+
+
+def _cut(chain: Chain, dtype: str) -> Chain:
+    """Return the chain without clips at its end that cut no more than storing in `dtype` does."""
+    steps = list(chain.steps)
+    while dtype and steps:
+        bounds, limits = _bounds(steps[-1]), np.iinfo(dtype)
+        if bounds is None or bounds[0] > limits.min or bounds[1] < limits.max:
+            break
+        steps.pop()
+    return Chain(chain.line, steps)

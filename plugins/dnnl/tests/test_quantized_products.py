@@ -1,0 +1,332 @@
+"""Products of integers: matmul and convolutions between dequantize and quantize are one primitive on 8 bits.
+
+The reference computes them in float32; sums of integers are exact, so that results differ by rounding alone.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import kernelyard as ky
+from kernelyard import dims
+from kernelyard.ir import TensorType
+from kernelyard.testing import assert_declined
+from kernelyard.transform import fold_constants
+
+RNG = np.random.default_rng(3)
+SCALES = {"x": np.float32(0.02), "w": np.float32(0.006), "r": np.float32(0.03), "y": np.float32(0.05)}
+
+
+@pytest.fixture(autouse=True)
+def _small_weights_are_kept(monkeypatch):
+    """As large ones are, which stay quantized until they are placed."""
+    monkeypatch.setattr(fold_constants, "MAX_GROWTH", 0)
+
+
+def stored(shape, dtype="uint8"):
+    return TensorType(shape, dtype)
+
+
+def decoded(b, x, scale, zero, axis=None):
+    return b.op("dequantize", x, scale, np.array(zero, x.type.dtype), axis=axis)
+
+
+def weight(b, array, dtype="int8", zero=0, axis=None):
+    """Dequantized weights, with a scale for each index along an axis."""
+    count = () if axis is None else (array.shape[axis],)
+    scales = np.random.default_rng(1).uniform(0.001, 0.01, count).astype(np.float32)
+    shift = 128 if dtype == "uint8" else 0
+    zeros = np.full(count, zero + shift, dtype)
+    return b.op("dequantize", (array.astype(int) + shift).astype(dtype), scales, zeros, axis=axis)
+
+
+def finish(b, y, bias=None, residual=None, activation=None, result=None, zero=0):
+    """What follows a product: its bias, a quantized residual, an activation, and the quantization of the result."""
+    if bias is not None:
+        y = b.op("add", y, bias)
+    if residual is not None:
+        y = b.op("add", y, decoded(b, residual, SCALES["r"], 5))
+    if activation is not None:
+        y = b.op(activation, y)
+    return y if result is None else b.op("quantize", y, SCALES["y"], np.array(zero, result), dtype=result)
+
+
+def is_integer_code(offloading, exe, node, **sizes):
+    ran = offloading.implementations(exe, **sizes)
+    names = [name for label, name in ran if label.startswith(f"{node} ")]
+    return len(names) == 1 and ("vnni" in names[0] or "int8" in names[0] or "amx" in names[0])
+
+
+W = RNG.integers(-127, 128, (96, 64)).astype(np.int8)
+BIAS = RNG.standard_normal(64).astype(np.float32)
+FOLLOWERS = {
+    "nothing": ("", {}),
+    "quantize": (" quantize", {"result": "uint8", "zero": 100}),
+    "bias, relu cut by the range": (
+        " add nn.relu quantize",
+        {"bias": BIAS, "activation": "nn.relu", "result": "uint8"},
+    ),
+    "bias, relu": (" add nn.relu quantize", {"bias": BIAS, "activation": "nn.relu", "result": "int8", "zero": -4}),
+    "bias, gelu": (" add nn.gelu quantize", {"bias": BIAS, "activation": "nn.gelu", "result": "uint8", "zero": 11}),
+    "bias, gelu, float result": (" add nn.gelu", {"bias": BIAS, "activation": "nn.gelu"}),
+    "lowest zero point": (" nn.relu quantize", {"activation": "nn.relu", "result": "int8", "zero": -128}),
+}
+
+
+@pytest.mark.parametrize("followers", FOLLOWERS)
+@pytest.mark.parametrize(("dtype", "zero"), [("uint8", 0), ("uint8", 7), ("int8", 0), ("int8", -3)])
+def test_matmul(dtype, zero, followers, offloading):
+    ops, after = FOLLOWERS[followers]
+
+    def build(b, x):
+        return finish(b, b.op("matmul", decoded(b, x, SCALES["x"], zero), weight(b, W, axis=1)), **after)
+
+    pattern, ops = "dnnl.quantized_matmul", f"dequantize dequantize matmul{ops}"
+    exe = offloading.taken(pattern, ops, build, stored((5, 96), dtype))
+    assert is_integer_code(offloading, exe, "matmul")
+
+
+@pytest.mark.parametrize("result", ["uint8", "int8", None])
+@pytest.mark.parametrize("activation", ["nn.relu", "tanh"])
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+def test_matmul_with_a_quantized_residual(dtype, activation, result, offloading):
+    def build(b, x, r):
+        y = b.op("matmul", decoded(b, x, SCALES["x"], 9), weight(b, W, axis=1))
+        return finish(b, y, BIAS, r, activation, result, 2)
+
+    ops = f"dequantize dequantize matmul add dequantize add {activation}" + (" quantize" if result else "")
+    offloading.taken("dnnl.quantized_matmul", ops, build, stored((3, 5, 96)), stored((3, 5, 64), dtype))
+
+
+@pytest.mark.parametrize(("dtype", "zero"), [("int8", 0), ("int8", 3), ("uint8", 0), ("uint8", -8)])
+@pytest.mark.parametrize("shape", [(5, 96), (2, 5, 96), (96,)], ids=str)
+def test_one_scale_and_zero_point_of_weights(shape, dtype, zero, offloading):
+    def build(b, x):
+        y = b.op("matmul", decoded(b, x, SCALES["x"], 7), weight(b, W, dtype, zero))
+        return finish(b, y, activation="nn.relu", result="uint8")
+
+    ops = "dequantize dequantize matmul nn.relu quantize"
+    offloading.taken("dnnl.quantized_matmul", ops, build, stored(shape))
+
+
+@pytest.mark.parametrize("axis", [0, None])
+def test_weights_behind_a_transposition(axis, offloading):
+    def build(b, x):
+        w = b.op("permute_dims", weight(b, W.T.copy(), axis=axis), axes=(1, 0))
+        return finish(b, b.op("matmul", decoded(b, x, SCALES["x"], 7), w), BIAS, result="uint8")
+
+    ops = "dequantize permute_dims dequantize matmul add quantize"
+    exe = offloading.taken("dnnl.quantized_matmul", ops, build, stored((5, 96)))
+    assert is_integer_code(offloading, exe, "matmul")
+
+
+def test_products_of_two_results(offloading):
+    """As in attention: neither side is a constant."""
+
+    def build(b, x, y):
+        return b.op("matmul", decoded(b, x, SCALES["x"], 7), decoded(b, y, SCALES["w"], 0))
+
+    ops = "dequantize dequantize matmul"
+    exe = offloading.taken("dnnl.quantized_matmul", ops, build, stored((2, 5, 32)), stored((2, 32, 9), "int8"))
+    assert is_integer_code(offloading, exe, "matmul")
+
+
+@pytest.mark.parametrize("zero", ["uint8", "int32"])
+@pytest.mark.parametrize("result", [None, "int8"])
+def test_scales_that_are_computed(zero, result, offloading):
+    def build(b, x, scale, point):
+        y = b.op("matmul", b.op("dequantize", x, b.op("exp", scale), point), weight(b, W, axis=1))
+        return finish(b, y, BIAS, activation="nn.gelu", result=result)
+
+    types = stored((2, 5, 96)), stored((), "float32"), stored((), zero)
+    module = offloading.module(build, *types)
+    exe = ky.compile(module, backends=["dnnl"])
+    (region,) = exe.report.regions
+    assert region.pattern == "dnnl.quantized_matmul"
+    x = offloading.feeds(module)[0]
+    for scale, point in ((-4.0, 9), (-3.0, 100)):
+        feeds = [x, np.float32(scale), np.array(point, zero)]
+        offloading.gives(module, exe, feeds)
+
+
+def test_symbolic_rows(offloading):
+    n = dims.symbol("n")
+
+    def build(b, x):
+        y = b.op("matmul", decoded(b, x, SCALES["x"], 7), weight(b, W, axis=1))
+        return finish(b, y, BIAS, activation="nn.relu", result="uint8")
+
+    module = offloading.module(build, stored((n, 96)))
+    exe = ky.compile(module, backends=["dnnl"])
+    assert [region.pattern for region in exe.report.regions] == ["dnnl.quantized_matmul"]
+    for size in (1, 7, 64):
+        offloading.right(module, exe, n=size)
+        assert is_integer_code(offloading, exe, "matmul", n=size)
+
+
+# --- convolutions -----------------------------------------------------------------------------------------------------
+# label -> (channels, filters, image, kernel, attributes)
+WINDOWS = {
+    "3 x 3": (16, 32, (9, 9), 3, {"padding": (1,) * 4}),
+    "1 x 1": (24, 40, (6, 7), 1, {}),
+    "1 x 1, strided": (24, 40, (7, 7), 1, {"strides": (2, 2)}),
+    "depthwise": (24, 24, (9, 8), 3, {"padding": (1,) * 4, "groups": 24}),
+    "depthwise, odd": (5, 5, (9, 8), 5, {"padding": (2,) * 4, "groups": 5, "strides": (2, 2)}),
+    "groups": (16, 32, (9, 9), 3, {"padding": (1,) * 4, "groups": 4}),
+    "wide groups": (128, 128, (5, 5), 3, {"padding": (1,) * 4, "groups": 4}),
+    "dilated": (16, 32, (9, 9), 3, {"padding": (2,) * 4, "dilation": (2, 2)}),
+    "first layer": (3, 64, (23, 23), 7, {"padding": (3,) * 4, "strides": (2, 2)}),
+    "uneven padding": (5, 7, (9, 9), 3, {"padding": (0, 1, 2, 1)}),
+    "one channel": (1, 5, (9, 9), 3, {}),
+    "one dim": (16, 32, (9,), 3, {"padding": (1, 1)}),
+    "three dims": (8, 16, (5, 6, 7), 3, {"padding": (1,) * 6}),
+}
+
+
+def convolved(b, x, label, zero, dtype="int8", per_channel=True):
+    channels, filters, image, kernel, attrs = WINDOWS[label]
+    rng = np.random.default_rng(len(label))
+    array = rng.integers(-127, 128, (filters, channels // attrs.get("groups", 1), *(kernel,) * len(image)))
+    w = weight(b, array, dtype, axis=0 if per_channel else None)
+    y = b.op(f"nn.conv{len(image)}d", decoded(b, x, SCALES["x"], zero), w, **attrs)
+    return y, rng.standard_normal((1, filters, *(1,) * len(image))).astype(np.float32)
+
+
+@pytest.mark.parametrize("label", WINDOWS)
+@pytest.mark.parametrize(("dtype", "zero"), [("uint8", 7), ("int8", -3)])
+@pytest.mark.parametrize(("activation", "point"), [("nn.relu", 0), ("nn.hard_swish", 3)])
+def test_convolution(label, dtype, zero, activation, point, offloading):
+    """Padding is zeros in float32, thus the zero point in integers."""
+    channels, _, image, *_ = WINDOWS[label]
+
+    def build(b, x):
+        y, bias = convolved(b, x, label, zero)
+        return finish(b, y, bias, activation=activation, result="uint8", zero=point)
+
+    op = f"nn.conv{len(image)}d"
+    ops = f"dequantize dequantize {op} add {activation} quantize"
+    pattern = f"dnnl.quantized_conv{len(image)}d"
+    exe = offloading.taken(pattern, ops, build, stored((2, channels, *image), dtype))
+    assert is_integer_code(offloading, exe, "conv")
+
+
+PATTERNS = ("dnnl.quantized_conv1d", "dnnl.quantized_conv2d", "dnnl.quantized_conv3d")
+
+
+@pytest.mark.parametrize("label", ["3 x 3", "1 x 1, strided", "depthwise", "groups"])
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+@pytest.mark.parametrize("result", ["uint8", "int8", None])
+def test_convolution_with_a_quantized_residual(label, dtype, result, offloading):
+    channels, *_ = WINDOWS[label]
+
+    def build(b, x, r):
+        y, bias = convolved(b, x, label, 7, "uint8", per_channel=False)
+        return finish(b, y, bias, r, "nn.relu", result, 1)
+
+    shape = offloading.module(lambda b, x: convolved(b, x, label, 7)[0], stored((1, channels, 9, 8)))
+    ops = "dequantize dequantize nn.conv2d add dequantize add nn.relu" + (" quantize" if result else "")
+    residual = stored(shape["main"].result_type.shape, dtype)
+    exe = offloading.taken("dnnl.quantized_conv2d", ops, build, stored((1, channels, 9, 8)), residual)
+    assert is_integer_code(offloading, exe, "conv")
+
+
+def test_residuals_in_floats(offloading):
+    def build(b, x, r):
+        y, _ = convolved(b, x, "1 x 1", 7)
+        return b.op("quantize", b.op("add", y, r), SCALES["y"], np.array(3, np.uint8), dtype="uint8")
+
+    ops = "dequantize dequantize nn.conv2d add quantize"
+    offloading.taken("dnnl.quantized_conv2d", ops, build, stored((1, 24, 6, 7)), (1, 40, 6, 7))
+
+
+# --- what is declined -------------------------------------------------------------------------------------------------
+def product(b, x, w):
+    return b.op("matmul", x, w)
+
+
+REFUSALS = {
+    "scales along the rows of the weights": (
+        "attribute", lambda b, x: product(b, decoded(b, x, SCALES["x"], 7), weight(b, W, axis=0)),
+    ),
+    "scales along the rows of the data": (
+        "attribute",
+        lambda b, x: product(
+            b, b.op("dequantize", x, np.full(5, 0.1, np.float32), np.zeros(5, np.uint8), axis=0), weight(b, W, axis=1)
+        ),
+    ),
+    "16 bits": (
+        "dtype", lambda b, x: product(b, decoded(b, x, SCALES["x"], 7), b.op("dequantize", W.astype(np.int16), SCALES["w"], np.int16(0))),
+    ),
+    "several zero points of the weights": (
+        "attribute",
+        lambda b, x: product(
+            b, decoded(b, x, SCALES["x"], 7),
+            b.op("dequantize", W, np.full(64, 0.1, np.float32), np.arange(64).astype(np.int8), axis=1),
+        ),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSALS)
+def test_what_oneDNN_lacks(case, offloading):
+    code, build = REFUSALS[case]
+    offloading.declined(code, "dnnl.quantized_matmul", build, stored((5, 96)))
+
+
+def test_convolutions_have_no_zero_points_of_weights(offloading):
+    def build(b, x):
+        w = weight(b, RNG.integers(-100, 100, (8, 4, 3, 3)), zero=1)
+        return b.op("nn.conv2d", decoded(b, x, SCALES["x"], 7), w)
+
+    offloading.declined("attribute", "dnnl.quantized_conv2d", build, stored((1, 4, 6, 6)))
+
+
+WITHOUT_VNNI = """
+import numpy as np
+import kernelyard as ky
+from kernelyard.testing import assert_declined
+
+exe = ky.load(__import__("sys").argv[1])
+x = np.full((5, 96), 255, np.uint8)
+print(exe(x).numpy().tolist())
+(runtime,) = [module for module in exe.modules if module.kind == "dnnl"]
+print([name for _, name in runtime.plan(runtime.symbols()[0], {}, 1).implementations])
+"""
+
+
+@pytest.mark.parametrize("isa", ["AVX2", "AVX512_CORE", "SSE41"])
+def test_nothing_saturates_without_vnni(isa, offloading, tmp_path):
+    """Pairs of the largest products are above 16 bits: what was compiled elsewhere computes in floats."""
+
+    def build(b, x):
+        w = b.op("dequantize", np.full((96, 8), 127, np.int8), SCALES["w"], np.int8(0))
+        return b.op("matmul", decoded(b, x, SCALES["x"], 0), w)
+
+    module = offloading.module(build, stored((5, 96)))
+    exe = ky.compile(module, backends=["dnnl"])
+    exe.save(tmp_path / "m.kyar")
+    command = [sys.executable, "-c", WITHOUT_VNNI, str(tmp_path / "m.kyar")]
+    environment = os.environ | {"ONEDNN_MAX_CPU_ISA": isa}
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    numbers, implementations = result.stdout.splitlines()
+    np.testing.assert_allclose(eval(numbers), np.full((5, 8), 96 * 255 * 127 * 0.02 * 0.006), rtol=1e-5)
+    assert "vnni" not in implementations
+    assert "int8" not in implementations
+
+
+def test_without_vnni_it_is_declined(offloading, monkeypatch):
+    from kernelyard_dnnl import integer_checks
+
+    monkeypatch.setattr(integer_checks, "can_multiply_integers", lambda: False)
+
+    def build(b, x):
+        return b.op("matmul", decoded(b, x, SCALES["x"], 0), weight(b, W, axis=1))
+
+    module = offloading.module(build, stored((5, 96)))
+    assert_declined(ky.compile(module, backends=["dnnl"]), "dnnl", "numbers", "dnnl.quantized_matmul")
