@@ -17,6 +17,7 @@ from kernelyard.runtime.abi.module import BindContext, BoundTensor
 from kernelyard.runtime.execute.call_table import CallTable
 from kernelyard.runtime.modules.json_runtime import JSONGraph
 from kernelyard.testing import assert_allclose, assert_declined, evaluate
+from kernelyard.transform import fold_constants
 from kernelyard_dnnl.runtime import DnnlRuntime
 
 Entry = list[int]
@@ -158,6 +159,12 @@ class Offloading:
 def offloading(rng: np.random.Generator) -> Offloading:
     """Checks of what is offloaded."""
     return Offloading(rng)
+
+
+@pytest.fixture
+def small_weights_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small weights stay quantized until they are placed, as large ones do."""
+    monkeypatch.setattr(fold_constants, "MAX_GROWTH", 0)
 
 
 @pytest.fixture

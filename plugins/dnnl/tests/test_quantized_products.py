@@ -16,16 +16,11 @@ import kernelyard as ky
 from kernelyard import dims
 from kernelyard.ir import TensorType
 from kernelyard.testing import assert_declined
-from kernelyard.transform import fold_constants
+
+pytestmark = pytest.mark.usefixtures("small_weights_stay")
 
 RNG = np.random.default_rng(3)
 SCALES = {"x": np.float32(0.02), "w": np.float32(0.006), "r": np.float32(0.03), "y": np.float32(0.05)}
-
-
-@pytest.fixture(autouse=True)
-def _small_weights_are_kept(monkeypatch):
-    """As large ones are, which stay quantized until they are placed."""
-    monkeypatch.setattr(fold_constants, "MAX_GROWTH", 0)
 
 
 def stored(shape, dtype="uint8"):

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
+
 import numpy as np
 import pytest
 
+import kernelyard as ky
 from kernelyard.ir import TensorType
+from kernelyard.runtime.jit.c_compiler import COMPILERS
+
+pytestmark = pytest.mark.usefixtures("small_weights_stay")
 
 SCALE = np.float32(0.04)
 
@@ -54,3 +60,217 @@ def test_conversions_to_16_bits_are_declined(offloading):
         return b.op("quantize", x, SCALE, np.int16(3), dtype="int16")
 
     offloading.declined("dtype", "dnnl.quantize", build, (4, 5))
+
+
+# --- arithmetic -------------------------------------------------------------------------------------------------------
+# label -> (operator, both shapes, both scales, both zero points)
+PAIRS = {
+    "sum": ("add", [(1, 8, 5, 5)] * 2, (0.021, 0.033), (3, 200)),
+    "sum of a channel's numbers": ("add", [(1, 8, 5, 5), (8, 1, 1)], (0.021, 0.033), (3, 20)),
+    "difference": ("subtract", [(4, 30)] * 2, (0.021, 0.033), (3, 20)),
+    "difference, broadcast first": ("subtract", [(8, 1, 1), (1, 8, 5, 5)], (0.013, 0.021), (5, 9)),
+    "product": ("multiply", [(1, 8, 5, 5), (1, 8, 1, 1)], (0.0173, 0.0041), (0, 0)),
+    "product, shifted": ("multiply", [(1, 8, 5, 5), (1, 8, 1, 1)], (0.0173, 0.0041), (3, 0)),
+    "product, broadcast first": ("multiply", [(1, 8, 1, 1), (1, 8, 5, 5)], (0.0041, 0.0173), (0, 3)),
+}
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+@pytest.mark.parametrize("dtypes", [("uint8", "uint8", "uint8"), ("uint8", "int8", "int8"), ("int8", "int8", "uint8")])
+@pytest.mark.parametrize("activation", [None, "nn.relu"])
+def test_arithmetic(pair, dtypes, activation, offloading):
+    op, shapes, scales, zeros = PAIRS[pair]
+    zeros = [min(zero, 100) for zero in zeros]
+
+    def build(b, x, y):
+        both = [decoded(b, each, scale, zero) for each, scale, zero in zip((x, y), scales, zeros, strict=True)]
+        total = b.op(op, *both)
+        return encoded(b, total if activation is None else b.op(activation, total), 0.0512, 6, dtypes[2])
+
+    types = [stored(*shape, dtype=dtype) for shape, dtype in zip(shapes, dtypes[:2], strict=True)]
+    ops = f"dequantize dequantize {op}{'' if activation is None else f' {activation}'} quantize"
+    offloading.taken("dnnl.quantized_binary", ops, build, *types)
+
+
+@pytest.mark.parametrize("activation", ["nn.hard_swish", "sigmoid", "nn.relu", "tanh"])
+def test_activations(activation, offloading):
+    def build(b, x):
+        return encoded(b, b.op(activation, decoded(b, x, 0.0213, 99)), 0.0117, 5, "int8")
+
+    offloading.taken("dnnl.quantized_eltwise", f"dequantize {activation} quantize", build, stored(2, 8, 5, 5))
+
+
+def test_what_is_shifted_on_both_sides_is_multiplied_in_floats(offloading):
+    def build(b, x, y):
+        return encoded(b, b.op("multiply", decoded(b, x, zero=3), decoded(b, y, zero=4)))
+
+    offloading.declined("attribute", "dnnl.quantized_binary", build, stored(4, 30), stored(4, 30))
+
+
+def test_sums_in_floats_are_left_to_floats(offloading):
+    def build(b, x, y):
+        return b.op("add", decoded(b, x), decoded(b, y))
+
+    offloading.declined("slow", "dnnl.quantized_binary", build, stored(4, 30), stored(4, 30))
+
+
+# --- pools ------------------------------------------------------------------------------------------------------------
+WINDOW = {"pool_size": (3, 3), "strides": (2, 2), "padding": (1, 1, 1, 1)}
+
+
+def is_integer_code(offloading, exe, node):
+    return any("int" in name for label, name in offloading.implementations(exe) if label.startswith(f"{node} "))
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+def test_the_largest_of_what_is_stored(dtype, offloading):
+    """Quantized by the same numbers before and after, or not at all."""
+    image = stored(1, 8, 9, 9, dtype=dtype)
+
+    def converted(b, x):
+        return encoded(b, b.op("nn.max_pool2d", decoded(b, x), **WINDOW), dtype=dtype)
+
+    exe = offloading.taken("dnnl.quantized_pool", "dequantize nn.max_pool2d quantize", converted, image)
+    assert is_integer_code(offloading, exe, "pool")
+    exe = offloading.taken("dnnl.pool", "nn.max_pool2d", lambda b, x: b.op("nn.max_pool2d", x, **WINDOW), image)
+    assert is_integer_code(offloading, exe, "pool")
+
+
+def test_the_largest_is_not_scaled(offloading):
+    def build(b, x):
+        return encoded(b, b.op("nn.max_pool2d", decoded(b, x), **WINDOW), zero=4)
+
+    offloading.declined("attribute", "dnnl.quantized_pool", build, stored(1, 8, 9, 9))
+
+
+@pytest.mark.parametrize("kind", ["pool", "pool, padding counted", "reduce", "reduce, large"])
+@pytest.mark.parametrize(("dtype", "scale", "zero"), [("uint8", 0.0293, 7), ("int8", 0.0411, -5)])
+def test_means(kind, dtype, scale, zero, offloading):
+    counted = {"count_include_pad": "counted" in kind}
+
+    def build(b, x):
+        y = decoded(b, x, 0.0413, 0 if "counted" in kind else 3)
+        if "pool" in kind:
+            return encoded(b, b.op("nn.avg_pool2d", y, **WINDOW, **counted), scale, zero, dtype)
+        return encoded(b, b.op("mean", y, axes=(2, 3), keepdims=True), scale, zero, dtype)
+
+    node, op = ("pool", "nn.avg_pool2d") if "pool" in kind else ("reduce", "mean")
+    size = 40 if "large" in kind else 9
+    pattern = {"pool": "dnnl.quantized_pool", "reduce": "dnnl.quantized_reduce"}[node]
+    exe = offloading.taken(pattern, f"dequantize {op} quantize", build, stored(2, 8, size, size, dtype=dtype))
+    assert is_integer_code(offloading, exe, node)
+
+
+def test_padding_that_counts_is_not_the_integer_0(offloading):
+    def build(b, x):
+        return encoded(b, b.op("nn.avg_pool2d", decoded(b, x), **WINDOW, count_include_pad=True))
+
+    offloading.declined("numbers", "dnnl.quantized_pool", build, stored(1, 8, 9, 9))
+
+
+def test_means_over_channels_are_taken_in_floats(offloading):
+    def build(b, x):
+        return encoded(b, b.op("mean", decoded(b, x), axes=(1,), keepdims=True), 0.0293)
+
+    offloading.declined("attribute", "dnnl.quantized_reduce", build, stored(1, 8, 9, 9))
+
+
+# --- networks ---------------------------------------------------------------------------------------------------------
+def convolved(b, x, filters, size, stride=1, groups=1, scale=SCALE, zero=3, activation="nn.relu"):
+    channels = x.type.shape[1]
+    rng = np.random.default_rng(channels + filters + size)
+    w = rng.integers(-127, 128, (filters, channels // groups, size, size)).astype(np.int8)
+    scales = rng.uniform(0.2, 0.4, filters) / np.sqrt(w[0].size) / 127
+    real = b.op("dequantize", w, scales.astype(np.float32), np.zeros(filters, np.int8), axis=0)
+    attrs = {"strides": (stride,) * 2, "padding": (size // 2,) * 4, "groups": groups}
+    y = b.op("nn.conv2d", decoded(b, x, scale, zero), real, **attrs)
+    y = b.op("add", y, rng.standard_normal((1, filters, 1, 1)).astype(np.float32))
+    return encoded(b, y if activation is None else b.op(activation, y))
+
+
+def classified(b, x, scale, zero):
+    x = encoded(b, b.op("mean", decoded(b, x, scale, zero), axes=(2, 3), keepdims=True), 0.01, 0)
+    x = b.op("reshape", x, shape=(1, x.type.shape[1]))
+    w = np.random.default_rng(0).integers(-127, 128, (10, x.type.shape[1])).astype(np.int8)
+    real = b.op("permute_dims", b.op("dequantize", w, np.float32(0.01), np.int8(0)), axes=(1, 0))
+    return decoded(b, encoded(b, b.op("matmul", decoded(b, x, 0.01, 0), real), 0.05, 100), 0.05, 100)
+
+
+def bottlenecks(b, x):
+    """As in ResNet: two blocks, whose tensors are read twice."""
+    x = convolved(b, encoded(b, x, 0.02, 128), 64, 7, 2, scale=0.02, zero=128)
+    x = b.op("nn.max_pool2d", x, **WINDOW)
+    scale, zero = SCALE, 3
+    for filters, stride in ((64, 1), (128, 2)):
+        y = convolved(b, x, 32, 1, scale=scale, zero=zero)
+        y = convolved(b, convolved(b, y, 32, 3, stride), filters, 1, activation=None)
+        if stride > 1:
+            x = convolved(b, x, filters, 1, stride, scale=scale, zero=zero, activation=None)
+            scale, zero = SCALE, 3
+        total = b.op("add", decoded(b, y), decoded(b, x, scale, zero))
+        x, scale, zero = encoded(b, b.op("nn.relu", total), 0.03, 0), 0.03, 0
+    return classified(b, x, scale, zero)
+
+
+def inverted_residuals(b, x):
+    """As in MobileNetV3: depthwise convolutions, channels weighed by their means, and a concatenation."""
+    x = convolved(b, encoded(b, x, 0.02, 128), 16, 3, 2, scale=0.02, zero=128)
+    y = convolved(b, convolved(b, x, 64, 1, activation="nn.hard_swish"), 64, 3, groups=64)
+    mean = encoded(b, b.op("mean", decoded(b, y), axes=(2, 3), keepdims=True))
+    gate = convolved(b, convolved(b, mean, 16, 1), 64, 1, activation=None)
+    gate = encoded(b, b.op("nn.hard_sigmoid", decoded(b, gate), alpha=1 / 6, beta=0.5), 0.004, 0)
+    y = encoded(b, b.op("multiply", decoded(b, y), decoded(b, gate, 0.004, 0)))
+    y = convolved(b, y, 16, 1, activation=None)
+    x = encoded(b, b.op("add", decoded(b, x), decoded(b, y)))
+    return classified(b, b.op("concat", x, y, axis=1), SCALE, 3)
+
+
+NETWORKS = {"bottlenecks": bottlenecks, "inverted residuals": inverted_residuals}
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_networks_are_one_region_in_one_layout(network, offloading):
+    """All that is reordered is the image, when it is quantized, and the scores, when they are dequantized."""
+    module = offloading.module(NETWORKS[network], (1, 3, 64, 64))
+    exe = ky.compile(module, backends=["dnnl"])
+    assert {node.backend for node in exe.report.nodes} <= {"dnnl", "view"}, str(exe.report)
+    ran = offloading.implementations(exe)
+    reorders = [label for label, _ in ran if label.startswith("reorder")]
+    assert len(reorders) == 2, ran
+    assert not [name for label, name in ran if label.startswith("conv") and not ("vnni" in name or "int8" in name)]
+    offloading.right(module, exe)
+
+
+def test_tensors_of_many_readers_are_read_as_they_are_stored(offloading):
+    """A dequantize that is shared belongs to each of the groups."""
+
+    def build(b, x):
+        real = decoded(b, convolved(b, x, 16, 1))
+        w = b.op("dequantize", np.ones((16, 16, 1, 1), np.int8), np.float32(0.02), np.int8(0))
+        y = encoded(b, b.op("nn.conv2d", real, w))
+        return encoded(b, b.op("add", real, decoded(b, y)))
+
+    module = offloading.module(build, stored(1, 16, 6, 6))
+    exe = ky.compile(module, backends=["dnnl"])
+    patterns = [region.pattern for region in exe.report.regions]
+    assert patterns == ["dnnl.quantized_conv2d", "dnnl.quantized_conv2d", "dnnl.quantized_binary"], patterns
+    offloading.right(module, exe)
+
+
+@pytest.mark.skipif(not any(map(shutil.which, COMPILERS)), reason="needs a C compiler")
+@pytest.mark.parametrize("network", NETWORKS)
+def test_networks_in_c(network, offloading):
+    module = offloading.module(NETWORKS[network], (1, 3, 64, 64))
+    exe = ky.compile(module, backends=["dnnl"], options={"dnnl": {"codegen": "c"}}, strict=True)
+    assert {each.kind for each in exe.modules} == {"c_source"}
+    offloading.right(module, exe)
+
+
+def test_networks_are_saved_with_their_integers(offloading, tmp_path):
+    module = offloading.module(bottlenecks, (1, 3, 64, 64))
+    exe = ky.compile(module, backends=["dnnl"])
+    exe.save(tmp_path / "m.kyar")
+    loaded = ky.load(tmp_path / "m.kyar")
+    large = [array for array in loaded.modules[0].constants().values() if array.size > 1000]
+    assert {array.dtype for array in large} == {np.dtype(np.int8)}
+    offloading.right(module, loaded)

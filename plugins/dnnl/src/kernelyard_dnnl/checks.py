@@ -13,7 +13,7 @@ from kernelyard_dnnl.candidate import Candidate
 from kernelyard_dnnl.composite import DECODER, ENCODER, Composite, read_composite
 from kernelyard_dnnl.integer_checks import check_integers
 from kernelyard_dnnl.post_ops import POWERS, Binary
-from kernelyard_dnnl.primitive_kind import Refusal
+from kernelyard_dnnl.primitive_kind import INTEGERS, Refusal
 from kernelyard_dnnl.probe import objection
 from kernelyard_dnnl.stages import exponent_of
 
@@ -74,6 +74,10 @@ def _dtypes(composite: Composite) -> Refusal | None:
             if dtype not in taken or dtype != first:
                 return Refusal(
                     "dtype", f"{call.op_name} of {operand.type!r}; supported are {' or '.join(taken)}", at=operand
+                )
+            if dtype in INTEGERS and composite.stages:
+                return Refusal(
+                    "dtype", f"{call.op_name} of {operand!r} with post-ops, which are of float32", at=operand
                 )
             if operand.tensor_type.rank > MAX_RANK:
                 return Refusal("rank", f"rank {operand.tensor_type.rank} is above {MAX_RANK}", at=operand)

@@ -5,7 +5,7 @@ Checks read a match with it, codegen a composite function: one reading for both.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from kernelyard import dims
@@ -56,23 +56,13 @@ class Composite:
 
 def read_composite(bindings: Sequence[Binding]) -> Composite:
     """Read a group: reader* anchor stage*, each stage applied to the binding before it."""
-    bound = {binding.var: binding.value for binding in bindings if isinstance(binding.value, Call)}
-    names, calls = list(bound), tuple(bound.values())
+    bound: dict[Expr, Call] = {binding.var: binding.value for binding in bindings if isinstance(binding.value, Call)}
+    calls = tuple(bound.values())
     place = next(i for i in range(len(calls)) if _is_anchor(calls, i))
-    anchor, previous = calls[place], names[place]
-    before: dict[Expr, Call] = {name: bound[name] for name in names[:place]}
-    read = [_read(arg, before) for arg in anchor.args]
-    stages: list[Stage] = []
-    encoder = None
-    for name in names[place + 1 :]:
-        call = bound[name]
-        if call.op_name == DECODER:
-            before[name] = call
-        elif call.op_name == ENCODER:
-            encoder = call
-        else:
-            stages += [_decoded(stage, before) for stage in stages_of(call, previous)]
-            previous = name
+    anchor = calls[place]
+    inside = {name: call for name, call in bound.items() if call is not anchor}
+    read = [_read(arg, inside) for arg in anchor.args]
+    stages = _stages(list(bound.items())[place:], inside)
     bias = None
     if stages and _is_bias(anchor, stages[0]):
         first = stages.pop(0)
@@ -81,13 +71,28 @@ def read_composite(bindings: Sequence[Binding]) -> Composite:
     return Composite(
         anchor,
         tuple(operand for operand, _, _ in read),
-        {number: reader for number, (_, reader, _) in enumerate(read) if reader is not None},
-        {number: decoder for number, (_, _, decoder) in enumerate(read) if decoder is not None},
+        _present(reader for _, reader, _ in read),
+        _present(decoder for _, _, decoder in read),
         bias,
         tuple(stages),
-        encoder,
+        calls[-1] if calls[-1].op_name == ENCODER and calls[-1] is not anchor else None,
         calls,
     )
+
+
+def _stages(bound: Sequence[tuple[Expr, Call]], inside: Mapping[Expr, Call]) -> list[Stage]:
+    """Return what is done with the first of these values."""
+    previous, _ = bound[0]
+    stages: list[Stage] = []
+    for name, call in bound[1:]:
+        if call.op_name not in (DECODER, ENCODER):
+            stages += [_decoded(stage, inside) for stage in stages_of(call, previous)]
+            previous = name
+    return stages
+
+
+def _present(calls: Iterable[Call | None]) -> dict[int, Call]:
+    return {number: call for number, call in enumerate(calls) if call is not None}
 
 
 def _read(arg: Expr, before: Mapping[Expr, Call]) -> tuple[Expr, Call | None, Call | None]:
@@ -103,9 +108,10 @@ def _read(arg: Expr, before: Mapping[Expr, Call]) -> tuple[Expr, Call | None, Ca
 
 def _decoded(stage: Stage, before: Mapping[Expr, Call]) -> Stage:
     """Return a stage with its operand as it is stored."""
-    if not isinstance(stage, Binary) or stage.operand not in before:
+    decoder = before.get(stage.operand) if isinstance(stage, Binary) else None
+    if decoder is None or decoder.op_name != DECODER:
         return stage
-    decoder = before[stage.operand]
+    assert isinstance(stage, Binary)
     return Binary(stage.algorithm, decoder.args[0], decoder)
 
 

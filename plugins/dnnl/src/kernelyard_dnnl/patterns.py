@@ -72,7 +72,7 @@ def of_integers(kind: PrimitiveKind) -> Pattern:
         sides[-1] |= READERS[kind.reader].pattern(decoded())
     anchor = is_op(*kind.on_integers)(*sides)
     if kind.follows is not Follows.NOTHING:
-        anchor = with_stages(anchor, stage_of_integers)
+        anchor = with_stages(anchor, stage_of_integers if kind.bias_axis is not None else stage)
     return anchor.optional(encoded)
 
 
@@ -133,7 +133,7 @@ def _anchors(kind: PrimitiveKind) -> Iterator[tuple[str, Pattern]]:
 def _of_integers(kind: PrimitiveKind) -> Iterator[tuple[str, Pattern]]:
     """Yield the patterns of a kind on integers by name."""
     if kind.pattern and kind.on_integers:
-        yield f"quantized_{kind.pattern}", of_integers(kind)
+        yield f"quantized_{kind.node}", of_integers(kind)
         return
     for op in kind.on_integers:
         yield f"quantized_{op.removeprefix('nn.')}", of_integers(kind._replace(on_integers=(op,)))
@@ -141,14 +141,16 @@ def _of_integers(kind: PrimitiveKind) -> Iterator[tuple[str, Pattern]]:
 
 @cache
 def fusion_patterns() -> tuple[FusionPattern, ...]:
-    """Return every pattern, in the order of `primitives.MODULES`.
+    """Return every pattern, those on integers first, else in the order of `primitives.MODULES`.
 
     Made once per process, since patterns never change.
     """
-    found: dict[str, FusionPattern] = {}
+    found = {
+        name: FusionPattern(f"dnnl.{name}", pattern, check)
+        for kind in all_kinds()
+        for name, pattern in _of_integers(kind)
+    }
     for kind in all_kinds():
-        for name, pattern in _of_integers(kind):
-            found[name] = FusionPattern(f"dnnl.{name}", pattern, check)
         for name, anchor in _anchors(kind):
             found.setdefault(name, FusionPattern(f"dnnl.{name}", FOLLOWING[kind.follows](anchor), check))
     return tuple(found.values())

@@ -1,5 +1,6 @@
 /* What every region shares: a region's tables say which descriptors, primitives and tensors it has and what runs.
    Handles of oneDNN are void pointers; the prototypes above are those of its C API. */
+#include <math.h> /* INFINITY, NAN: bounds of a clip */
 typedef struct { int index; void* memory; } ky_argument; /* dnnl_exec_arg_t */
 typedef struct { int index, place; } ky_operand;
 typedef struct { int primitive, count; const ky_operand* operands; } ky_operation;

@@ -59,6 +59,11 @@ def affine_of(node: Node, role: str) -> Affine | None:
     return None if scale is None else Affine(scale, node.operands[f"{role}_zero"])
 
 
+def are_decoded(node: Node, *roles: str) -> bool:
+    """Return True where all these operands are stored in 8 bits and read as what dequantize makes of them."""
+    return all(affine_of(node, role) is not None for role in roles)
+
+
 def is_parameter(role: str) -> bool:
     """Return True for roles of scales and zero points."""
     return role.endswith(PARAMETERS)

@@ -14,7 +14,7 @@ from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl.layout import Shape, dense, itemsize
 from kernelyard_dnnl.lowering import DESTINATION, Lowering
 from kernelyard_dnnl.primitive import Descriptors
-from kernelyard_dnnl.primitive_kind import MemoryOrder, PrimitiveKind, Refusal
+from kernelyard_dnnl.primitive_kind import FLOAT, INTEGERS, NARROW, MemoryOrder, PrimitiveKind, Refusal
 from kernelyard_dnnl.primitives.post_ops import apply_steps, steps_of
 from kernelyard_dnnl.values import Node, Value
 
@@ -98,5 +98,6 @@ CONCAT = PrimitiveKind(
     check=check,
     order=MemoryOrder.FIRST_OPERAND,
     lower=lower_concat,
+    dtypes=(FLOAT, NARROW, *INTEGERS),
     is_light=True,
 )

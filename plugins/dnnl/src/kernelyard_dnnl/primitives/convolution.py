@@ -19,16 +19,15 @@ from kernelyard_dnnl.layout import MemoryDescriptor, Shape, any_layout, channels
 from kernelyard_dnnl.lowering import SOURCE, Lowering
 from kernelyard_dnnl.primitive import PostOps, Primitive, RuntimeNumbers, Vector, speed
 from kernelyard_dnnl.primitive_kind import Follows, MemoryOrder, PrimitiveKind, Refusal
-from kernelyard_dnnl.primitives.affine import is_parameter, lower_in_floats
+from kernelyard_dnnl.primitives.affine import are_decoded, is_parameter, lower_in_floats
 from kernelyard_dnnl.primitives.depthwise import DIRECT, lower_with_pointwise
 from kernelyard_dnnl.primitives.integer_product import (
     IntegerProduct,
     can_multiply_integers,
-    execute_product,
     integer_product,
-    is_product_of_integers,
 )
 from kernelyard_dnnl.primitives.post_ops import activations_of, execute
+from kernelyard_dnnl.primitives.requantization import execute_fused
 from kernelyard_dnnl.primitives.window import padding_attributes
 from kernelyard_dnnl.primitives.winograd_choice import winograd_tile
 from kernelyard_dnnl.processor import has_half_wide_units
@@ -191,7 +190,7 @@ def lower_convolution(node: Node, graph: Lowering) -> Value:
     trivial = _trivial_axes(node)
     if trivial:
         return graph.reshaped(lower_convolution(_without_axes(node, trivial, graph), graph), node.shape)
-    if is_product_of_integers(node, "data", "weight"):
+    if are_decoded(node, "data", "weight"):
         return lower_integer_convolution(node, graph)
     tile = winograd_tile(node, graph)
     if tile is not None:
@@ -245,7 +244,7 @@ def _integer_convolution(node: Node, graph: Lowering, product: IntegerProduct, w
     source, destination = channels_last(data.shape, data.descriptor.dtype), channels_last(node.shape, node.dtype)
     weights = any_layout(weight.shape, weight.descriptor.dtype)
     bias = None if product.bias is None else product.bias.descriptor
-    convolution = Convolution(graph, _geometry(node), weights, bias, product.numbers)
+    convolution = Convolution(graph, _geometry(node), weights, bias, tuple(product.given))
     arguments = {SOURCE: graph.reordered(data, source)}
     if product.bias is not None:
         arguments[BIAS] = product.bias
@@ -253,7 +252,7 @@ def _integer_convolution(node: Node, graph: Lowering, product: IntegerProduct, w
     def create(post_ops: PostOps) -> Primitive:
         return convolution.primitive(source, destination, post_ops)
 
-    return execute_product(graph, product, destination, arguments, weight, create)
+    return execute_fused(graph, product.steps, product.given, destination, arguments, create, weight)
 
 
 def lower_transposed_convolution(node: Node, graph: Lowering) -> Value:

@@ -16,6 +16,8 @@ from kernelyard_dnnl.post_ops import BINARY as ALGORITHMS
 from kernelyard_dnnl.post_ops import UNARY
 from kernelyard_dnnl.primitive import Eltwise, PostOps, Primitive
 from kernelyard_dnnl.primitive_kind import Follows, MemoryOrder, PrimitiveKind, Refusal
+from kernelyard_dnnl.primitives.affine import are_decoded, lower_in_floats
+from kernelyard_dnnl.primitives.integer_arithmetic import lower_integer_arithmetic
 from kernelyard_dnnl.primitives.post_ops import (
     SOURCE_1,
     Step,
@@ -55,7 +57,7 @@ def write_eltwise(composite: Composite) -> KernelNode:
     """Return the node of an activation.
 
     What is more than one function is a product with one: a binary primitive takes it all as post-ops, an eltwise one
-    does not.
+    does not. Those of 8 bits, which have scales before them, are post-ops of a sum with nothing.
     """
     from kernelyard.plugins.api import Constant, KernelNode
     from kernelyard_dnnl.nodes import eltwise_post_op
@@ -63,6 +65,11 @@ def write_eltwise(composite: Composite) -> KernelNode:
 
     x = composite.operands[0]
     first, *others = stages = functions_of(composite.anchor, x)
+    if composite.is_of_integers:
+        zero = Constant(np.zeros((), np.uint8))
+        nothing = [("b", zero), ("b_scale", Constant(np.ones((), np.float32))), ("b_zero", zero)]
+        attrs = {"algorithm": "add", "post_ops": [eltwise_post_op(stage) for stage in stages]}
+        return KernelNode("binary", (("a", x), *nothing), attrs)
     if others or composite.stages:
         attrs = {"algorithm": "mul", "post_ops": [eltwise_post_op(stage) for stage in stages]}
         return KernelNode("binary", (("a", x), ("b", Constant(np.ones((), np.float32)))), attrs)
@@ -86,6 +93,9 @@ def lower_eltwise(node: Node, graph: Lowering) -> Value:
 
 def lower_binary(node: Node, graph: Lowering) -> Value:
     """Lowers a binary node: the operand of the result's full shape comes first, as oneDNN's fast code wants it."""
+    if are_decoded(node, "a", "b"):
+        result = lower_integer_arithmetic(node, graph)
+        return lower_in_floats(node, graph, lower_binary) if result is None else result
     left, right, algorithm = node.operands["a"], node.operands["b"], node.attrs["algorithm"]
     swapped = _better_second(left, right, node)
     if swapped:
@@ -145,6 +155,7 @@ ELTWISE = PrimitiveKind(
     lower=lower_eltwise,
     pattern="elementwise",
     is_light=True,
+    on_integers=UNARY,
     anchor=anchor,
     write=write_eltwise,
 )
@@ -154,5 +165,6 @@ BINARY = ELTWISE._replace(
     operands=("a", "b"),
     attributes=lambda group: {"algorithm": ALGORITHMS[group.anchor.op_name]},
     lower=lower_binary,
+    on_integers=("add", "subtract", "multiply"),
     write=None,
 )

@@ -5,23 +5,21 @@ Source: the oneDNN developer guide, "Quantization", "Convolution" and "Matrix Mu
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 
 from kernelyard_dnnl import _enums as enums
-from kernelyard_dnnl._native import StatusError, load_library
-from kernelyard_dnnl.layout import MemoryDescriptor
-from kernelyard_dnnl.lowering import SOURCE, Given, Lowering, given_arguments
-from kernelyard_dnnl.primitive import PostOps, Primitive, Runtime, RuntimeNumbers, speed
+from kernelyard_dnnl._native import load_library
+from kernelyard_dnnl.lowering import SOURCE, Given, Lowering
+from kernelyard_dnnl.primitive import Runtime
 from kernelyard_dnnl.primitives.affine import RESULT, affine_of, given_numbers, given_zero
-from kernelyard_dnnl.primitives.post_ops import Step, View, emit_with, epilogues, steps_of
+from kernelyard_dnnl.primitives.post_ops import Step, steps_of
 from kernelyard_dnnl.primitives.requantization import UNCHANGED, Chain, Line, chain_of
 from kernelyard_dnnl.values import Node, Value
 
-WEIGHTS, BIAS = enums.ARG["weights"], enums.ARG["bias"]
+WEIGHTS = enums.ARG["weights"]
 
 
 # Bits of `dnnl_cpu_isa_t` of processors that multiply 8 bits and add up in 32: AVX-512 VNNI, AVX VNNI.
@@ -38,22 +36,12 @@ def can_multiply_integers() -> bool:
     return any(isa & bits == bits for bits in VNNI)
 
 
-def is_product_of_integers(node: Node, *roles: str) -> bool:
-    """Return True for a node whose two sides are stored in 8 bits."""
-    return all(affine_of(node, role) is not None for role in roles)
-
-
 class IntegerProduct(NamedTuple):
     """What a product of integers has beside its layouts: the numbers given at execution, a bias, and post-ops."""
 
     given: Given
     bias: Value | None
     steps: list[Step]
-
-    @property
-    def numbers(self) -> RuntimeNumbers:
-        """Which numbers the primitive is given."""
-        return tuple(self.given)
 
 
 def integer_product(node: Node, graph: Lowering, roles: tuple[str, str], mask: int, channels: int) -> IntegerProduct:
@@ -88,29 +76,3 @@ def _bias(graph: Lowering, bias: Value | None, line: Line, channels: int) -> Val
         return bias
     numbers = np.zeros(channels, np.float32) if bias is None else bias.array().reshape(-1)
     return graph.numbers((numbers * scale + offset).astype(np.float32))
-
-
-def execute_product(
-    graph: Lowering,
-    product: IntegerProduct,
-    destination: MemoryDescriptor,
-    arguments: dict[int, Value],
-    weight: Value,
-    create: Callable[[PostOps], Primitive],
-    view: View | None = None,
-) -> Value | None:
-    """Emit the primitive that `create` makes, with all post-ops fused; None where oneDNN has no fast code for that.
-
-    Post-ops of their own would read what has been rounded to 8 bits. weight: is brought into the layout that the
-    primitive chose.
-    """
-    for epilogue in epilogues(graph, product.steps, destination, arguments, None, view):
-        try:
-            primitive = create(epilogue.post_ops)
-        except StatusError:
-            continue
-        if speed(primitive.implementation) < 2:
-            continue
-        given = given_arguments(product.given) | {WEIGHTS: graph.reordered(weight, primitive.weights)}
-        return emit_with(graph, primitive, arguments | given, epilogue, view)
-    return None

@@ -16,14 +16,10 @@ from kernelyard_dnnl.layout import MemoryDescriptor, Shape, any_layout, dense
 from kernelyard_dnnl.lowering import SOURCE, Lowering
 from kernelyard_dnnl.primitive import PostOps, Primitive, speed
 from kernelyard_dnnl.primitive_kind import Follows, MemoryOrder, PrimitiveKind, Refusal
-from kernelyard_dnnl.primitives.affine import lower_in_floats
-from kernelyard_dnnl.primitives.integer_product import (
-    can_multiply_integers,
-    execute_product,
-    integer_product,
-    is_product_of_integers,
-)
+from kernelyard_dnnl.primitives.affine import are_decoded, lower_in_floats
+from kernelyard_dnnl.primitives.integer_product import can_multiply_integers, integer_product
 from kernelyard_dnnl.primitives.post_ops import execute, padded_shape, steps_of
+from kernelyard_dnnl.primitives.requantization import execute_fused
 from kernelyard_dnnl.values import Node, Value
 
 if TYPE_CHECKING:
@@ -82,7 +78,7 @@ class Form(NamedTuple):
 
 def lower_matmul(node: Node, graph: Lowering) -> Value:
     """Lowers a matmul node."""
-    is_of_integers = is_product_of_integers(node, "a", "b")
+    is_of_integers = are_decoded(node, "a", "b")
     if is_of_integers and not can_multiply_integers():
         return lower_in_floats(node, graph, lower_matmul)
     left = _matrix(node.operands["a"], node.attrs.get("transpose_a", False), row=True)
@@ -157,10 +153,11 @@ def _integer_product(node: Node, graph: Lowering, form: Form, left: Value, right
 
     def create(post_ops: PostOps) -> Primitive:
         arguments = (left.descriptor, weights, bias_layout, shown)
-        return graph.primitive("matmul", *arguments, post_ops=post_ops, numbers=product.numbers)
+        return graph.primitive("matmul", *arguments, post_ops=post_ops, numbers=tuple(product.given))
 
     arguments = {SOURCE: left} | ({} if bias is None else {BIAS: bias})
-    return execute_product(graph, product, dense(node.shape, node.dtype), arguments, right, create, form.show)
+    destination = dense(node.shape, node.dtype)
+    return execute_fused(graph, product.steps, product.given, destination, arguments, create, right, form.show)
 
 
 def _layouts(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernelyard_dnnl.layout import MemoryDescriptor
 from kernelyard_dnnl.lowering import Lowering
-from kernelyard_dnnl.primitive_kind import FLOAT, NARROW, MemoryOrder, PrimitiveKind, Refusal
+from kernelyard_dnnl.primitive_kind import FLOAT, INTEGERS, NARROW, MemoryOrder, PrimitiveKind, Refusal
 from kernelyard_dnnl.values import Node, Value
 
 if TYPE_CHECKING:
@@ -105,6 +105,7 @@ REORDER = PrimitiveKind(
     order=MemoryOrder.RENAMED,
     lower=lower_permutation,
     pattern="reorder",
+    dtypes=(FLOAT, NARROW, *INTEGERS),
     is_light=True,
 )
 RESHAPE = PrimitiveKind(
@@ -114,6 +115,7 @@ RESHAPE = PrimitiveKind(
     operands=("x",),
     check_surroundings=check_view,
     lower=lower_reshape,
+    dtypes=(FLOAT, NARROW, *INTEGERS),
     is_light=True,
 )
 SLICE = PrimitiveKind(
@@ -126,5 +128,6 @@ SLICE = PrimitiveKind(
     order=MemoryOrder.FIRST_OPERAND,
     lower=lower_slice,
     pattern="slice",
+    dtypes=(FLOAT, NARROW, *INTEGERS),
     is_light=True,
 )

@@ -15,8 +15,10 @@ from kernelyard_dnnl._native import StatusError
 from kernelyard_dnnl.layout import MemoryDescriptor, Shape, channels_last_order, dense
 from kernelyard_dnnl.lowering import SOURCE, Lowering
 from kernelyard_dnnl.primitive import PostOps, Primitive, Vector, speed
-from kernelyard_dnnl.primitive_kind import Follows, MemoryOrder, PrimitiveKind, Refusal
+from kernelyard_dnnl.primitive_kind import FLOAT, INTEGERS, NARROW, Follows, MemoryOrder, PrimitiveKind, Refusal
+from kernelyard_dnnl.primitives.affine import RESULT, affine_of, are_decoded, lower_in_floats
 from kernelyard_dnnl.primitives.post_ops import Step, apply_steps, execute, steps_of
+from kernelyard_dnnl.primitives.requantization import Line, chain_of, execute_fused
 from kernelyard_dnnl.primitives.window import padding_attributes
 from kernelyard_dnnl.values import Node, Value
 
@@ -82,6 +84,9 @@ def lower_pool(node: Node, graph: Lowering) -> Value:
         )  # fmt: skip
     window = tuple(Vector(v) for v in (strides, kernel, tuple(d - 1 for d in dilation), begin, end))
     pooling = Pooling(graph, attrs["algorithm"], window, node.shape, node.dtype)
+    if are_decoded(node, "x"):
+        result = pool_integers(node, graph, pooling)
+        return lower_in_floats(node, graph, lower_pool) if result is None else result
     x = graph.gapless(x)
     if x.descriptor.strides is None or not _is_fast(pooling, x.descriptor):
         x = graph.channels_last(x)
@@ -89,6 +94,20 @@ def lower_pool(node: Node, graph: Lowering) -> Value:
     node, after = _without_faulty_operands(node, source)
     result = execute(graph, node, pooling.result(source), {SOURCE: x}, lambda post: pooling.primitive(source, post))
     return apply_steps(graph, after, result)
+
+
+def pool_integers(node: Node, graph: Lowering, pooling: Pooling) -> Value | None:
+    """Return the pool of a quantized tensor, quantized again; None where oneDNN has no fast code for it."""
+    x, stored = graph.channels_last(node.operands["x"]), affine_of(node, "x")
+    assert stored is not None
+    scale, zero = stored.numbers
+    chain = chain_of(steps_of(node), affine_of(node, RESULT), node.dtype, Line(scale, -scale * zero))
+    layout = x.descriptor
+
+    def create(post_ops: PostOps) -> Primitive:
+        return pooling.primitive(layout, post_ops)
+
+    return execute_fused(graph, chain.all_steps, {}, pooling.result(layout), {SOURCE: x}, create)
 
 
 def _without_faulty_operands(node: Node, source: MemoryDescriptor) -> tuple[Node, list[Step]]:
@@ -141,5 +160,7 @@ POOL = PrimitiveKind(
     order=MemoryOrder.FIRST_OPERAND,
     lower=lower_pool,
     pattern="pool",
+    dtypes=(FLOAT, NARROW, *INTEGERS),
+    on_integers=(*MAX_POOLS, *AVG_POOLS),
     enumerators={f"dnnl_pooling_{name}": value for name, value in ALGORITHMS.items()},
 )

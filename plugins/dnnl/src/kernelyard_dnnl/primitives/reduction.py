@@ -12,7 +12,8 @@ from kernelyard_dnnl.layout import Shape, channels_last_order, dense
 from kernelyard_dnnl.lowering import DESTINATION, SOURCE, Lowering
 from kernelyard_dnnl.primitive import Vector
 from kernelyard_dnnl.primitive_kind import PrimitiveKind, Refusal
-from kernelyard_dnnl.primitives.pooling import Pooling
+from kernelyard_dnnl.primitives.affine import are_decoded, lower_in_floats
+from kernelyard_dnnl.primitives.pooling import Pooling, pool_integers
 from kernelyard_dnnl.primitives.post_ops import apply_steps, steps_of
 from kernelyard_dnnl.primitives.rows import check_rows
 from kernelyard_dnnl.values import Node, Value
@@ -50,6 +51,9 @@ def attributes(group: Composite) -> dict[str, Any]:
 
 def lower_reduce(node: Node, graph: Lowering) -> Value:
     """Lowers a reduce node."""
+    if are_decoded(node, "x"):
+        result = _mean_of_integers(node, graph)
+        return lower_in_floats(node, graph, lower_reduce) if result is None else result
     x, algorithm = graph.strided(node.operands["x"]), node.attrs["algorithm"]
     rank = len(x.shape)
     axes = tuple(node.attrs["axes"]) or tuple(range(rank))
@@ -69,6 +73,17 @@ def _is_global_pooling(x: Value, axes: Shape, algorithm: str) -> bool:
     rank = len(x.shape)
     spatial = 2 < rank <= 5 and axes == tuple(range(2, rank)) and algorithm in _AS_POOLING
     return spatial and not x.descriptor.is_plain and x.descriptor.order == channels_last_order(rank)
+
+
+def _mean_of_integers(node: Node, graph: Lowering) -> Value | None:
+    """Return the mean over all of space, quantized again; None where oneDNN has no fast code for it."""
+    x = node.operands["x"].shape
+    spatial = len(x) - 2
+    zeros, unit = Vector((0,) * spatial), Vector((1,) * spatial)
+    shape = (*x[:2], *(1,) * spatial)
+    pooling = Pooling(graph, _AS_POOLING["mean"], (unit, Vector(x[2:]), zeros, zeros, zeros), shape, node.dtype)
+    result = pool_integers(node, graph, pooling)
+    return None if result is None else graph.reshaped(result, node.shape)
 
 
 def _pooled(graph: Lowering, x: Value, algorithm: str, dtype: str) -> Value:
@@ -113,6 +128,7 @@ REDUCE = PrimitiveKind(
     attributes=attributes,
     check=check,
     lower=lower_reduce,
+    on_integers=("mean",),
     pattern="reduce",
     enumerators={f"dnnl_reduction_{'mul' if name == 'prod' else name}": n for name, n in ALGORITHMS.items()},
 )

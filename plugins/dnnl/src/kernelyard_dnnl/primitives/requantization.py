@@ -8,14 +8,21 @@ quantization to uint8 with the zero point 0 is the cutting to the range itself.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import numpy as np
 
-from kernelyard_dnnl.primitive import Eltwise
+from kernelyard_dnnl import _enums as enums
+from kernelyard_dnnl._native import StatusError
+from kernelyard_dnnl.layout import MemoryDescriptor
+from kernelyard_dnnl.lowering import Given, Lowering, given_arguments
+from kernelyard_dnnl.primitive import Eltwise, PostOps, Primitive, speed
 from kernelyard_dnnl.primitives.affine import Affine
-from kernelyard_dnnl.primitives.post_ops import Step
+from kernelyard_dnnl.primitives.post_ops import Step, View, emit_with, epilogues
+from kernelyard_dnnl.values import Value
+
+WEIGHTS = enums.ARG["weights"]
 
 
 class Line(NamedTuple):
@@ -73,6 +80,33 @@ def chain_of(steps: Iterable[Step], result: Affine | None, dtype: str, first: Li
         scale, zero = result.numbers
         line = line.then(1 / scale, float(zero))
     return _cut(_moved(done, line), dtype if result is not None else "")
+
+
+def execute_fused(
+    graph: Lowering,
+    steps: list[Step],
+    given: Given,
+    destination: MemoryDescriptor,
+    arguments: dict[int, Value],
+    create: Callable[[PostOps], Primitive],
+    weight: Value | None = None,
+    view: View | None = None,
+) -> Value | None:
+    """Emit the primitive that `create` makes, with all post-ops fused; None where oneDNN has no fast code for that.
+
+    Post-ops of their own would read what has been rounded to 8 bits. given: the numbers that the primitive is given.
+    weight: is brought into the layout that the primitive chose. view: as `post_ops.execute` has it.
+    """
+    for epilogue in epilogues(graph, steps, destination, arguments, None, view):
+        try:
+            primitive = create(epilogue.post_ops)
+        except StatusError:
+            continue
+        if speed(primitive.implementation) < 2:
+            continue
+        packed = {} if weight is None else {WEIGHTS: graph.reordered(weight, primitive.weights)}
+        return emit_with(graph, primitive, arguments | given_arguments(given) | packed, epilogue, view)
+    return None
 
 
 def _moved(done: list[Step], line: Line) -> Chain:

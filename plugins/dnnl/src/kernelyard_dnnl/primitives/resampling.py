@@ -14,7 +14,7 @@ from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl.layout import dense
 from kernelyard_dnnl.lowering import SOURCE, Lowering
 from kernelyard_dnnl.primitive import Factors, PostOps, Primitive
-from kernelyard_dnnl.primitive_kind import Follows, MemoryOrder, PrimitiveKind, Refusal
+from kernelyard_dnnl.primitive_kind import FLOAT, INTEGERS, NARROW, Follows, MemoryOrder, PrimitiveKind, Refusal
 from kernelyard_dnnl.primitives.post_ops import execute
 from kernelyard_dnnl.values import Node, Value
 
@@ -35,6 +35,8 @@ def check(resize: Candidate) -> Refusal | None:
         return Refusal("attribute", f"scales {attrs['scales']} that are not the ratios of the sizes")
     if attrs["method"] == "nearest" and _is_whole_upsampling(resize.call):
         return None
+    if data.dtype in INTEGERS:
+        return Refusal("dtype", f"resizing {data!r} by {attrs['method']}")
     if attrs["method"] == "linear" and attrs["coordinate_transformation_mode"] == "half_pixel":
         return None
     how = f"{attrs['method']}, {attrs['coordinate_transformation_mode']}, {attrs['nearest_mode']}"
@@ -93,5 +95,6 @@ RESAMPLE = PrimitiveKind(
     order=MemoryOrder.FIRST_OPERAND,
     lower=lower_resample,
     pattern="resample",
+    dtypes=(FLOAT, NARROW, *INTEGERS),
     enumerators={f"dnnl_resampling_{name}": value for name, value in ALGORITHMS.items()},
 )
