@@ -120,14 +120,24 @@ def test_weights_behind_a_transposition(axis, offloading):
     assert is_integer_code(offloading, exe, "matmul")
 
 
-def test_products_of_two_results(offloading):
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("batch", [(), (2,), (2, 3)], ids=str)
+def test_products_of_two_results(batch, transposed, dtype, offloading):
     """As in attention: neither side is a constant."""
+    rank = len(batch) + 2
+    swapped = (*range(rank - 2), rank - 1, rank - 2)
 
     def build(b, x, y):
-        return b.op("matmul", decoded(b, x, SCALES["x"], 7), decoded(b, y, SCALES["w"], 0))
+        y = decoded(b, y, SCALES["w"], 100)
+        y = b.op("permute_dims", y, axes=swapped) if transposed else y
+        y = b.op("matmul", decoded(b, x, SCALES["x"], 107), y)
+        return b.op("quantize", y, SCALES["y"], np.uint8(128), dtype="uint8")
 
-    ops = "dequantize dequantize matmul"
-    exe = offloading.taken("dnnl.quantized_matmul", ops, build, stored((2, 5, 32)), stored((2, 32, 9), "int8"))
+    ops = f"dequantize {'permute_dims ' if transposed else ''}dequantize matmul quantize"
+    right = (9, 32) if transposed else (32, 9)
+    types = stored((*batch, 5, 32)), stored((*batch, *right), dtype)
+    exe = offloading.taken("dnnl.quantized_matmul", ops, build, *types)
     assert is_integer_code(offloading, exe, "matmul")
 
 

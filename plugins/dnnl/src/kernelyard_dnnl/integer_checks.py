@@ -73,7 +73,7 @@ def _weight(composite: Composite) -> Refusal | None:
     point; convolutions have none."""
     decoder = composite.decoders[WEIGHT]
     operand, scale, zero = stored(decoder.args[0]), decoder.args[1], zero_point(decoder)
-    if operand.tensor_type.dtype != "int8":
+    if operand.tensor_type.dtype != "int8" and composite.kind.bias_axis == 1:
         return Refusal("dtype", "weights of uint8 that are not constant; oneDNN's are int8", at=operand)
     if not isinstance(scale, Constant) or not isinstance(zero, Constant):
         return Refusal("attribute", "scales of weights that are not constants", at=scale)

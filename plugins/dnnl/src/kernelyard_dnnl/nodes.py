@@ -12,8 +12,7 @@ import numpy as np
 from kernelyard.plugins.api import Call, Constant, Expr, KernelNode
 from kernelyard_dnnl.composite import Composite
 from kernelyard_dnnl.post_ops import Binary, Eltwise, Stage
-
-SHIFT = 128  # what makes int8 of uint8
+from kernelyard_dnnl.primitives.integer_product import SHIFT
 
 
 def node_of(composite: Composite) -> KernelNode:

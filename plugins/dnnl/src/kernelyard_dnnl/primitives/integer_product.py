@@ -5,6 +5,7 @@ Source: the oneDNN developer guide, "Quantization", "Convolution" and "Matrix Mu
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ from kernelyard_dnnl.primitives.post_ops import Step, steps_of
 from kernelyard_dnnl.primitives.requantization import UNCHANGED, Chain, Line, chain_of
 from kernelyard_dnnl.values import Node, Value
 
+SHIFT = 128  # what makes int8 of uint8
 WEIGHTS = enums.ARG["weights"]
 
 
@@ -65,6 +67,18 @@ def integer_product(node: Node, graph: Lowering, roles: tuple[str, str], mask: i
         given |= {n: v for n, v in given_numbers(graph, SOURCE, data).items() if n.what == "scales"}
     given[Runtime("scales", WEIGHTS, mask if scales.size > 1 else 0)] = graph.numbers(scales.astype(np.float32))
     return IntegerProduct(given, _bias(graph, bias, chain.line, channels), chain.steps)
+
+
+def with_signed(node: Node, graph: Lowering, role: str) -> Node:
+    """Return the node with an operand of uint8 as int8, and its zero point accordingly."""
+    value, affine = node.operands[role], affine_of(node, role)
+    assert affine is not None
+    if value.descriptor.dtype != "uint8":
+        return node
+    shift = graph.numbers(np.int32(-SHIFT))
+    signed = graph.cast(value, "int8", {Runtime("zero_points", enums.ARG["dst"]): shift})
+    operands = {role: signed, f"{role}_zero": graph.numbers(affine.zeros - SHIFT)}
+    return replace(node, operands={**node.operands, **operands})
 
 
 def _bias(graph: Lowering, bias: Value | None, line: Line, channels: int) -> Value | None:

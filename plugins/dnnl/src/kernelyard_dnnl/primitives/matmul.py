@@ -14,10 +14,10 @@ from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl._native import StatusError
 from kernelyard_dnnl.layout import MemoryDescriptor, Shape, any_layout, dense
 from kernelyard_dnnl.lowering import SOURCE, Lowering
-from kernelyard_dnnl.primitive import PostOps, Primitive, speed
+from kernelyard_dnnl.primitive import PostOps, Primitive, RuntimeNumbers, speed
 from kernelyard_dnnl.primitive_kind import Follows, MemoryOrder, PrimitiveKind, Refusal
 from kernelyard_dnnl.primitives.affine import are_decoded, lower_in_floats
-from kernelyard_dnnl.primitives.integer_product import can_multiply_integers, integer_product
+from kernelyard_dnnl.primitives.integer_product import can_multiply_integers, integer_product, with_signed
 from kernelyard_dnnl.primitives.post_ops import execute, padded_shape, steps_of
 from kernelyard_dnnl.primitives.requantization import execute_fused
 from kernelyard_dnnl.values import Node, Value
@@ -81,6 +81,8 @@ def lower_matmul(node: Node, graph: Lowering) -> Value:
     is_of_integers = are_decoded(node, "a", "b")
     if is_of_integers and not can_multiply_integers():
         return lower_in_floats(node, graph, lower_matmul)
+    if is_of_integers:
+        node = with_signed(node, graph, "b")
     left = _matrix(node.operands["a"], node.attrs.get("transpose_a", False), row=True)
     right = _matrix(node.operands["b"], node.attrs.get("transpose_b", False), row=False)
     matrix = _matrix_shape(left.shape, right.shape)
@@ -148,26 +150,30 @@ def _integer_product(node: Node, graph: Lowering, form: Form, left: Value, right
     product = integer_product(node, graph, ("a", "b"), 1 << (len(form.shape) - 1), columns)
     bias = None if product.bias is None else graph.reshaped(product.bias, (*(1,) * (len(form.shape) - 1), columns))
     bias_layout = None if bias is None else bias.descriptor
-    left = graph.plain(left)
-    weights = any_layout(right.shape, right.descriptor.dtype) if right.is_constant else graph.plain(right).descriptor
+    numbers = tuple(product.given)
+    source, weights = _layouts(graph, left, right, bias_layout, shown, numbers)
 
     def create(post_ops: PostOps) -> Primitive:
-        arguments = (left.descriptor, weights, bias_layout, shown)
-        return graph.primitive("matmul", *arguments, post_ops=post_ops, numbers=tuple(product.given))
+        return graph.primitive("matmul", source, weights, bias_layout, shown, post_ops=post_ops, numbers=numbers)
 
-    arguments = {SOURCE: left} | ({} if bias is None else {BIAS: bias})
+    arguments = {SOURCE: graph.reordered(left, source)} | ({} if bias is None else {BIAS: bias})
     destination = dense(node.shape, node.dtype)
     return execute_fused(graph, product.steps, product.given, destination, arguments, create, right, form.show)
 
 
 def _layouts(
-    graph: Lowering, left: Value, right: Value, bias: MemoryDescriptor | None, result: MemoryDescriptor
+    graph: Lowering,
+    left: Value,
+    right: Value,
+    bias: MemoryDescriptor | None,
+    result: MemoryDescriptor,
+    numbers: RuntimeNumbers = (),
 ) -> tuple[MemoryDescriptor, MemoryDescriptor]:
     """Layouts of both sides: as they are where oneDNN has fast code for that, else row-major."""
     best: tuple[int, MemoryDescriptor, MemoryDescriptor] | None = None
     for source, weights in _layout_choices(left, right):
         try:
-            primitive = graph.primitive("matmul", source, weights, bias, result)
+            primitive = graph.primitive("matmul", source, weights, bias, result, numbers=numbers)
         except StatusError:
             continue
         rank = speed(primitive.implementation)
