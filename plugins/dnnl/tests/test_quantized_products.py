@@ -159,6 +159,24 @@ def test_scales_that_are_computed(zero, result, offloading):
         offloading.gives(module, exe, feeds)
 
 
+@pytest.mark.parametrize("result", [None, "uint8"])
+@pytest.mark.parametrize("rows", [1, 6, dims.symbol("n")], ids=str)
+def test_a_scale_for_each_row(rows, result, offloading):
+    """As it is computed for each token; zero points are then 0."""
+
+    def build(b, x, scales):
+        y = b.op("dequantize", x, b.op("abs", scales), np.int8(0), axis=0)
+        return finish(b, b.op("matmul", y, weight(b, W, axis=1)), BIAS, activation="nn.gelu", result=result)
+
+    module = offloading.module(build, stored((rows, 96), "int8"), stored((rows,), "float32"))
+    exe = ky.compile(module, backends=["dnnl"])
+    assert "dnnl.quantized_matmul" in [region.pattern for region in exe.report.regions], str(exe.report)
+    sizes = [3, 1, 8] if not isinstance(rows, int) else [rows]
+    for size in sizes:
+        x, scales = offloading.feeds(module, n=size)
+        offloading.gives(module, exe, [x, scales * np.float32(0.02)])
+
+
 def test_symbolic_rows(offloading):
     n = dims.symbol("n")
 
@@ -261,7 +279,7 @@ REFUSALS = {
     "scales along the rows of the data": (
         "attribute",
         lambda b, x: product(
-            b, b.op("dequantize", x, np.full(5, 0.1, np.float32), np.zeros(5, np.uint8), axis=0), weight(b, W, axis=1)
+            b, b.op("dequantize", x, np.full(5, 0.1, np.float32), np.ones(5, np.uint8), axis=0), weight(b, W, axis=1)
         ),
     ),
     "16 bits": (

@@ -33,7 +33,7 @@ def _refusals(composite: Composite) -> Iterator[Refusal]:
     known = [*residuals, *([] if is_product else decoders.values()), *([] if encoder is None else [encoder])]
     yield from filter(None, map(_one_known_scale, known))
     if is_product:
-        yield from filter(None, (_data(decoders[0]), _weight(composite), _instructions()))
+        yield from filter(None, (_data(composite), _weight(composite), _instructions()))
     elif encoder is None:
         yield Refusal("slow", "oneDNN computes float32 results of integers by reference code")
     else:
@@ -60,9 +60,15 @@ def _one_known_scale(call: Call) -> Refusal | None:
     )
 
 
-def _data(decoder: Call) -> Refusal | None:
-    """Return an objection to data with several scales."""
-    for parameter in decoder.args[1:]:
+def _data(composite: Composite) -> Refusal | None:
+    """Return an objection to data with several scales, other than one for each row of a matrix that is not shifted."""
+    decoder = composite.decoders[0]
+    operand, scale, zero = decoder.args
+    rows = operand.tensor_type.shape[0] if operand.tensor_type.rank == 2 and composite.kind.bias_axis == -1 else None
+    is_by_row = scale.tensor_type.rank == 1 and decoder.attrs["axis"] in (0, -2) and scale.tensor_type.shape == (rows,)
+    if is_by_row and 0 not in composite.readers and isinstance(zero, Constant) and not zero.data.any():
+        return None
+    for parameter in (scale, zero):
         if parameter.tensor_type.rank and parameter.tensor_type.shape != (1,):
             return Refusal("attribute", "oneDNN multiplies data of one scale and one zero point", at=parameter)
     return None

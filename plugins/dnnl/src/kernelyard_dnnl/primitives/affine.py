@@ -6,6 +6,7 @@ and R_zero; with result_scale and result_zero the result is quantized. Both are 
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ from kernelyard_dnnl.values import Node, Value
 DESTINATION = enums.ARG["dst"]
 RESULT = "result"
 PARAMETERS = ("_scale", "_zero")
+ROWS = 0b1  # the mask of dim 0
 
 
 class Affine(NamedTuple):
@@ -31,6 +33,11 @@ class Affine(NamedTuple):
     def is_known(self) -> bool:
         """True for constants."""
         return self.scale.is_constant and self.zero.is_constant
+
+    @property
+    def has_one_scale(self) -> bool:
+        """True where one scale is for all."""
+        return math.prod(self.scale.shape) == 1
 
     @property
     def numbers(self) -> tuple[float, int]:
@@ -70,9 +77,13 @@ def is_parameter(role: str) -> bool:
 
 
 def given_numbers(graph: Lowering, argument: int, affine: Affine) -> Given:
-    """Return the numbers by which a primitive reads or writes an argument; those that change nothing are left out."""
+    """Return the numbers by which a primitive reads or writes an argument; those that change nothing are left out.
+
+    Of several scales, one is for each row.
+    """
     given = dict(given_zero(graph, argument, affine.zero))
-    return given | {Runtime("scales", argument): graph.reshaped(affine.scale, (1,))}
+    scale = graph.reshaped(affine.scale, (math.prod(affine.scale.shape),))
+    return given | {Runtime("scales", argument, 0 if affine.has_one_scale else ROWS): scale}
 
 
 def given_zero(graph: Lowering, argument: int, zero: Value) -> Given:
