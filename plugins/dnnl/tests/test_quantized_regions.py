@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -10,6 +13,7 @@ import pytest
 import kernelyard as ky
 from kernelyard.ir import TensorType
 from kernelyard.runtime.jit.c_compiler import COMPILERS
+from kernelyard.testing import evaluate
 
 pytestmark = pytest.mark.usefixtures("small_weights_stay")
 
@@ -274,3 +278,33 @@ def test_networks_are_saved_with_their_integers(offloading, tmp_path):
     large = [array for array in loaded.modules[0].constants().values() if array.size > 1000]
     assert {array.dtype for array in large} == {np.dtype(np.int8)}
     offloading.right(module, loaded)
+
+
+OF_ANOTHER_MACHINE = """
+import sys
+import numpy as np
+import kernelyard as ky
+
+exe = ky.load(sys.argv[1])
+np.save(sys.argv[3], exe(np.load(sys.argv[2])).numpy())
+(runtime,) = [module for module in exe.modules if module.kind == "dnnl"]
+print([name for _, name in runtime.plan(runtime.symbols()[0], {}, 1).implementations])
+"""
+
+
+@pytest.mark.parametrize("isa", ["AVX2", "SSE41"])
+@pytest.mark.parametrize("network", NETWORKS)
+def test_networks_give_the_same_without_vnni(network, isa, offloading, tmp_path):
+    """Products are computed in floats there, where those of 8 bits would be cut off."""
+    module = offloading.module(NETWORKS[network], (1, 3, 64, 64))
+    ky.compile(module, backends=["dnnl"]).save(tmp_path / "m.kyar")
+    (x,) = offloading.feeds(module)
+    np.save(tmp_path / "x.npy", x)
+    command = [sys.executable, "-c", OF_ANOTHER_MACHINE, *(tmp_path / name for name in ("m.kyar", "x.npy", "y.npy"))]
+    environment = os.environ | {"ONEDNN_MAX_CPU_ISA": isa}
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert "vnni" not in result.stdout
+    (expected,) = evaluate(module, [x])
+    quanta = np.abs(np.load(tmp_path / "y.npy") - expected) / 0.05
+    assert quanta.max() < 1.01

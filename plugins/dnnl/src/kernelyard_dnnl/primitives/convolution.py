@@ -8,6 +8,7 @@ padding at the end of a transposed convolution follows from the result's shape.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -221,8 +222,13 @@ def _without_axes(node: Node, axes: frozenset[int], graph: Lowering) -> Node:
         shape = (1,) * (len(node.shape) - len(value.shape)) + value.shape
         return graph.reshaped(value, tuple(shape[axis] for axis in kept))
 
-    kept_as_is = {role for role in node.operands if role == "bias" or is_parameter(role)}
-    operands = {role: value if role in kept_as_is else squeezed(value) for role, value in node.operands.items()}
+    def is_number(role: str, value: Value) -> bool:
+        return is_parameter(role) and math.prod(value.shape) == 1
+
+    operands = {
+        role: value if role == "bias" or is_number(role, value) else squeezed(value)
+        for role, value in node.operands.items()
+    }
     per_axis = {name: tuple(node.attrs[name][axis - 2] for axis in kept[2:]) for name in PER_AXIS}
     shape = tuple(node.shape[axis] for axis in kept)
     sequence = tuple(operands[role] for role in node.operands)
