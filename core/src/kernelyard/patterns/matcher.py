@@ -10,7 +10,19 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from kernelyard.errors import PatternError
-from kernelyard.ir.expr import Binding, Call, Constant, Expr, Function, GlobalVar, Tuple, TupleGetItem, Var, operands
+from kernelyard.ir.expr import (
+    BaseFunction,
+    Binding,
+    Call,
+    Constant,
+    Expr,
+    Function,
+    GlobalVar,
+    Tuple,
+    TupleGetItem,
+    Var,
+    operands,
+)
 from kernelyard.ir.module import IRModule
 from kernelyard.ir.types import TensorType
 from kernelyard.patterns.dataflow import Dataflow
@@ -45,7 +57,7 @@ class Match:
     root: the variable bound to the last value of the group. captures: captured operands (Var or Constant) by name;
     names of alternatives not taken are absent. bindings: what moves into the group (calls, tuples and their items
     that the pattern names; wildcards and constants stay outside), in order. values: what each pattern that took
-    part stands for.
+    part stands for. functions: of the module, by name.
     """
 
     root: Var
@@ -53,6 +65,7 @@ class Match:
     bindings: tuple[Binding, ...]
     dataflow: Dataflow
     values: Mapping[Pattern, Expr]
+    functions: Mapping[str, BaseFunction]
 
     @property
     def call(self) -> Call:
@@ -91,6 +104,12 @@ class Match:
     def value_of(self, expr: Expr) -> Expr:
         """Return the value bound to an operand; parameters and constants are returned as is."""
         return self.dataflow.value_of(expr)
+
+    def callee(self, value: Expr) -> Function | None:
+        """Return the function of the module that a call calls, such as a composite; None for other values."""
+        callee = value.op if isinstance(value, Call) else None
+        function = self.functions.get(callee.name) if isinstance(callee, GlobalVar) else None
+        return function if isinstance(function, Function) else None
 
     def users(self, var: Var) -> tuple[Var, ...]:
         """Variables whose values read `var`, in the whole function."""
@@ -229,7 +248,7 @@ class Search:
         ordered = sorted(self.members, key=lambda var: position[var])
         bindings = tuple(self.dataflow.bindings[position[var]] for var in ordered)
         captures, values = MappingProxyType(dict(self.captures)), MappingProxyType(dict(self.bound))
-        return Match(root, captures, bindings, self.dataflow, values)
+        return Match(root, captures, bindings, self.dataflow, values, self.feasibility.functions)
 
     def shapes_agree(self) -> bool:
         """Return True when the values bound have the shapes of others that `same_shape_as` demands."""

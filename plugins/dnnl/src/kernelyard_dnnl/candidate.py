@@ -9,7 +9,7 @@ from typing import Any
 
 from kernelyard.dims import Dim
 from kernelyard.plugins.api import Call, Expr, Match, TensorType, Var, is_decoded
-from kernelyard_dnnl.composite import Composite, kind_of, read_composite
+from kernelyard_dnnl.composite import Composite, kind_that_made, read_composite
 from kernelyard_dnnl.memory_order import expected_order
 from kernelyard_dnnl.primitive_kind import Refusal
 
@@ -61,8 +61,8 @@ class Candidate:
         return [self.match.value_of(user) for user in self.match.users(self.match.root)]
 
     def may_be_ours(self, value: Expr) -> bool:
-        """Return True for calls of operators that oneDNN has a primitive for."""
-        return kind_of(value) is not None
+        """Return True for calls of operators that oneDNN has a primitive for, and of composites of ours."""
+        return kind_that_made(value, self.match) is not None
 
     def is_unmade(self, value: Expr) -> bool:
         """Return True for what the program is given."""

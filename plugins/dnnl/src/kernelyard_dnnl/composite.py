@@ -10,13 +10,14 @@ from dataclasses import dataclass
 
 from kernelyard import dims
 from kernelyard.dims import Shape
-from kernelyard.plugins.api import Binding, Call, Expr, Op
+from kernelyard.plugins.api import Binding, Call, Expr, Match, Op
 from kernelyard_dnnl.post_ops import Binary, Stage
 from kernelyard_dnnl.primitive_kind import PrimitiveKind
 from kernelyard_dnnl.primitives import kinds_by_operator
 from kernelyard_dnnl.stages import stages_of
 
 DECODER, ENCODER = "dequantize", "quantize"
+COMPOSITE, OWN = "Composite", "dnnl."  # the attribute of a composite that has its pattern's name
 
 
 @dataclass(frozen=True)
@@ -58,8 +59,8 @@ def read_composite(bindings: Sequence[Binding]) -> Composite:
     """Read a group: reader* anchor stage*, each stage applied to the binding before it."""
     bound: dict[Expr, Call] = {binding.var: binding.value for binding in bindings if isinstance(binding.value, Call)}
     calls = tuple(bound.values())
-    place = next(i for i in range(len(calls)) if _is_anchor(calls, i))
-    anchor = calls[place]
+    anchor = _anchor(calls)
+    place = calls.index(anchor)
     inside = {name: call for name, call in bound.items() if call is not anchor}
     read = [_read(arg, inside) for arg in anchor.args]
     stages = _stages(list(bound.items())[place:], inside)
@@ -118,6 +119,20 @@ def _decoded(stage: Stage, before: Mapping[Expr, Call]) -> Stage:
 def kind_of(value: Expr) -> PrimitiveKind | None:
     """Return the kind of primitive that computes a value by itself; None where oneDNN does not."""
     return kinds_by_operator().get(value.op.name) if isinstance(value, Call) and isinstance(value.op, Op) else None
+
+
+def kind_that_made(value: Expr, match: Match) -> PrimitiveKind | None:
+    """Return the kind of primitive that computes a value by itself, or as a composite that was lifted before."""
+    composite = match.callee(value)
+    if composite is None:
+        return kind_of(value)
+    is_ours = str(composite.attrs.get(COMPOSITE, "")).startswith(OWN)
+    calls = [binding.value for binding in composite.bindings if isinstance(binding.value, Call)]
+    return kind_of(_anchor(calls)) if is_ours and calls else None
+
+
+def _anchor(calls: Sequence[Call]) -> Call:
+    return next(call for place, call in enumerate(calls) if _is_anchor(calls, place))
 
 
 def _is_anchor(calls: Sequence[Call], place: int) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kernelyard.plugins.api import Call, Expr, Match, Var
-from kernelyard_dnnl.composite import kind_of
+from kernelyard_dnnl.composite import kind_of, kind_that_made
 from kernelyard_dnnl.layout import channels_last_order
 from kernelyard_dnnl.primitive_kind import MemoryOrder
 
@@ -17,13 +17,13 @@ def expected_order(match: Match, operand: Expr, steps: int = MAX_STEPS_BACK) -> 
     What comes from outside oneDNN is row-major.
     """
     value, rank = match.value_of(operand), operand.tensor_type.rank
-    kind = kind_of(value)
+    kind = kind_that_made(value, match)
     if kind is None or kind.order == MemoryOrder.ROW_MAJOR:
         return tuple(range(rank))
     if kind.order == MemoryOrder.CHANNELS_LAST:
         return channels_last_order(rank)
     assert isinstance(value, Call)
-    if not steps:
+    if not steps or kind_of(value) is None:
         return None
     kept = _kept_layout_of(value, kind.order)
     read = value.args[0] if kept is None else kept
