@@ -128,23 +128,9 @@ def is_integer_code(offloading, exe, node):
 
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
 def test_the_largest_of_what_is_stored(dtype, offloading):
-    """Quantized by the same numbers before and after, or not at all."""
     image = stored(1, 8, 9, 9, dtype=dtype)
-
-    def converted(b, x):
-        return encoded(b, b.op("nn.max_pool2d", decoded(b, x), **WINDOW), dtype=dtype)
-
-    exe = offloading.taken("dnnl.quantized_pool", "dequantize nn.max_pool2d quantize", converted, image)
-    assert is_integer_code(offloading, exe, "pool")
     exe = offloading.taken("dnnl.pool", "nn.max_pool2d", lambda b, x: b.op("nn.max_pool2d", x, **WINDOW), image)
     assert is_integer_code(offloading, exe, "pool")
-
-
-def test_the_largest_is_not_scaled(offloading):
-    def build(b, x):
-        return encoded(b, b.op("nn.max_pool2d", decoded(b, x), **WINDOW), zero=4)
-
-    offloading.declined("attribute", "dnnl.quantized_pool", build, stored(1, 8, 9, 9))
 
 
 @pytest.mark.parametrize("kind", ["pool", "pool, padding counted", "reduce", "reduce, large"])

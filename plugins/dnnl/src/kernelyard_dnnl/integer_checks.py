@@ -13,7 +13,6 @@ from kernelyard_dnnl.nodes import stored, zero_point
 from kernelyard_dnnl.post_ops import Binary
 from kernelyard_dnnl.primitive_kind import FLOAT, INTEGERS, Refusal
 from kernelyard_dnnl.primitives.integer_product import can_multiply_integers
-from kernelyard_dnnl.primitives.pooling import MAX_POOLS
 
 WEIGHT = 1  # the operand number of a product's second side
 
@@ -102,15 +101,13 @@ def _arithmetic(composite: Composite, _: Call) -> Refusal | None:
 
 
 def _window(composite: Composite, encoder: Call) -> Refusal | None:
-    """Return an objection to means and maxima that oneDNN's pools of integers are not."""
+    """Return an objection to means that oneDNN's pools of integers are not."""
     anchor, decoder = composite.anchor, composite.decoders[0]
     stored_type = decoder.args[0].tensor_type
     if encoder.tensor_type.dtype != stored_type.dtype:
         return Refusal("dtype", f"from {stored_type.dtype} to {encoder.tensor_type.dtype}")
     if anchor.op_name == "mean" and tuple(anchor.attrs["axes"]) != tuple(range(2, stored_type.rank)):
         return Refusal("attribute", f"a mean over axes {anchor.attrs['axes']}, other than all of space")
-    if anchor.op_name in MAX_POOLS and not all(map(_same_number, decoder.args[1:], encoder.args[1:])):
-        return Refusal("attribute", "a maximum that is scaled")
     is_shifted = bool(decoder.args[2].data.any())  # pyright: ignore
     if is_shifted and anchor.attrs.get("count_include_pad") and any(anchor.attrs["padding"]):
         return Refusal("numbers", "oneDNN pads with the integer 0, which is not the zero point")
@@ -118,12 +115,6 @@ def _window(composite: Composite, encoder: Call) -> Refusal | None:
 
 
 OTHERS = {"binary": _arithmetic, "pool": _window, "reduce": _window}
-
-
-def _same_number(one: Expr, other: Expr) -> bool:
-    assert isinstance(one, Constant)
-    assert isinstance(other, Constant)
-    return bool(one.data.reshape(()) == other.data.reshape(()))
 
 
 def _channels(composite: Composite, weight: Expr) -> int:

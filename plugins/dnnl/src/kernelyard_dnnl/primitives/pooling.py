@@ -161,6 +161,6 @@ POOL = PrimitiveKind(
     lower=lower_pool,
     pattern="pool",
     dtypes=(FLOAT, NARROW, *INTEGERS),
-    on_integers=(*MAX_POOLS, *AVG_POOLS),
+    on_integers=AVG_POOLS,
     enumerators={f"dnnl_pooling_{name}": value for name, value in ALGORITHMS.items()},
 )
