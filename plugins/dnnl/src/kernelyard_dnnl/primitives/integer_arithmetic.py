@@ -55,7 +55,7 @@ def _emitted(node: Node, graph: Lowering, left: Side, right: Side) -> Value | No
     combine = _product if algorithm == "mul" else _sum
     scales, steps = combine(left, right, steps_of(node), result, node.dtype)
     given: Given = {
-        Runtime("scales", argument): graph.numbers(np.float32(scale))
+        Runtime("scales", argument): graph.numbers(np.array(scale, np.float32))
         for argument, scale in zip((SOURCE, SOURCE_1), scales, strict=True)
         if scale != 1
     }

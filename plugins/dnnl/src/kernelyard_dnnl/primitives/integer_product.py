@@ -63,7 +63,7 @@ def integer_product(node: Node, graph: Lowering, roles: tuple[str, str], mask: i
     if bias is not None:
         bias = graph.reshaped(graph.plain(bias), (channels,))
         chain = chain if bias.is_constant else Chain(UNCHANGED, chain.all_steps)
-    given = dict(given_zero(graph, SOURCE, data.zero)) | given_zero(graph, WEIGHTS, weight.zero)
+    given = dict(given_zero(graph, SOURCE, data.zero)) | dict(given_zero(graph, WEIGHTS, weight.zero))
     scales = weight.scales * np.float32(chain.line.scale)
     if data.is_known and data.has_one_scale:
         scales = scales * data.scales
@@ -86,7 +86,7 @@ def with_signed(node: Node, graph: Lowering, role: str) -> Node:
     assert affine is not None
     if value.descriptor.dtype != "uint8":
         return node
-    shift = graph.numbers(np.int32(-SHIFT))
+    shift = graph.numbers(np.array(-SHIFT, np.int32))
     signed = graph.cast(value, "int8", {Runtime("zero_points", enums.ARG["dst"]): shift})
     operands = {role: signed, f"{role}_zero": graph.numbers(affine.zeros - SHIFT)}
     return replace(node, operands={**node.operands, **operands})
