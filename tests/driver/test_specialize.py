@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
 import warnings
 from pathlib import Path
@@ -84,6 +85,19 @@ def test_threads_and_profiles_are_those_of_the_program() -> None:
     assert exe.compiled_for({"x": x}).threads == 1
     by_place, by_name = exe.profile([x], calls=1), exe.profile({"x": x}, calls=1)
     assert [step.label for step in by_place.steps] == [step.label for step in by_name.steps] != []
+
+
+def test_calls_in_every_form() -> None:
+    exe, session = compiled(SQUEEZED)
+    x = np.random.default_rng(1).standard_normal((4, 3), dtype=np.float32)
+    (expected,) = session.run(None, {"x": x})
+    exe.warm(x=(4, 3))
+    assert exe.cache_info()["programs"].entries == 1
+    out = np.empty(4, np.float32)
+    exe.run({"x": x}, out=out, timeout=60)
+    for found in (out, exe(x=x), asyncio.run(exe.run_async({"x": x}))["y"]):
+        np.testing.assert_allclose(np.asarray(found), expected, rtol=1e-5)
+    assert exe.cache_info()["programs"].entries == 1
 
 
 def test_it_is_not_saved(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from kernelyard.driver.import_model import frontend_for
+from kernelyard.dtypes import to_numpy
 from kernelyard.errors import (
     ArtifactError,
     FrontendError,
@@ -19,7 +20,7 @@ from kernelyard.errors import (
 )
 from kernelyard.ir import IRModule
 from kernelyard.runtime.execute.executable import Executable, TensorInfo
-from kernelyard.runtime.lru import LRU
+from kernelyard.runtime.lru import LRU, CacheInfo
 
 if TYPE_CHECKING:
     import os
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from kernelyard.plugins.frontend import ModelSpecializer
     from kernelyard.runtime.device.device import Device
     from kernelyard.runtime.device.tensor import Tensor
+    from kernelyard.runtime.execute.call_limit import Cancellation
     from kernelyard.runtime.execute.profile import Profile
 
 MAX_PROGRAMS = 16
@@ -107,34 +109,65 @@ class SpecializingExecutable(Executable):
                         raise
                 else:
                     break
-            if executable.threads != self.threads:
-                executable.threads = self.threads
+            if (executable.threads, executable.max_plans) != (self.threads, self.max_plans):
+                executable.threads, executable.max_plans = self.threads, self.max_plans
             self.report = executable.report
         return executable
 
-    def run(self, feeds: Mapping[str, Any]) -> dict[str, Tensor]:
+    def run(
+        self,
+        feeds: Mapping[str, Any],
+        out: Mapping[str, np.ndarray] | np.ndarray | None = None,
+        timeout: float | None = None,
+        cancellation: Cancellation | None = None,
+    ) -> dict[str, Tensor]:
         """Run by names. Raises: as `Executable.run`, and, for new sizes, as `kernelyard.compile`."""
         executable = self.compiled_for(feeds)
-        return executable.run({info.name: feeds[info.name] for info in executable.inputs})
+        return executable.run(_taken(executable, feeds), out, timeout, cancellation)
 
-    def __call__(self, *args: Any) -> Tensor | tuple[Tensor, ...]:
-        """Run by position; a single result comes as it is, several as a tuple. Raises: as `run`."""
-        results = tuple(self.run(self._named(args)).values())
+    async def run_async(
+        self,
+        feeds: Mapping[str, Any],
+        out: Mapping[str, np.ndarray] | np.ndarray | None = None,
+        timeout: float | None = None,
+    ) -> dict[str, Tensor]:
+        """Run without holding up the event loop, but for a compile. Raises: as `run`."""
+        executable = self.compiled_for(feeds)
+        return await executable.run_async(_taken(executable, feeds), out, timeout)
+
+    def __call__(self, *args: Any, **feeds: Any) -> Tensor | tuple[Tensor, ...]:
+        """Run by position, or by names; a single result comes as it is, several as a tuple. Raises: as `run`."""
+        results = tuple(self.run(self._named(args, feeds)).values())
         return results[0] if len(results) == 1 else results
+
+    def warm(self, *sizes: Mapping[str, Sequence[int]], callers: int = 1, **shapes: Sequence[int]) -> None:
+        """Compile for these shapes, all inputs given, and prepare runs; see `Executable.warm`.
+
+        Where values of inputs decide, too, call `compiled_for` with them. Raises: as `run`.
+        """
+        dtypes = {info.name: info.dtype for info in self.inputs}
+        for each in [*sizes, *([shapes] if shapes else ())]:
+            feeds = {name: np.zeros(shape, to_numpy(dtypes.get(name, "float32"))) for name, shape in each.items()}
+            executable = self.compiled_for(feeds)
+            executable.warm({info.name: each[info.name] for info in executable.inputs}, callers=callers)
+
+    def cache_info(self) -> dict[str, CacheInfo]:
+        """Return what is kept: the programs for sizes that came. Each has caches of its own."""
+        return {"programs": self._compiled.info()}
 
     def profile(
         self, feeds: Mapping[str, Any] | Sequence[Any], calls: int = 10, device: Device | None = None
     ) -> Profile:
         """Profile the program of these sizes. Raises: as `run`."""
-        named = feeds if isinstance(feeds, Mapping) else self._named(feeds)
+        named = feeds if isinstance(feeds, Mapping) else self._named(feeds, {})
         executable = self.compiled_for(named)
-        return executable.profile({info.name: named[info.name] for info in executable.inputs}, calls, device)
+        return executable.profile(_taken(executable, named), calls, device)
 
-    def _named(self, args: Sequence[Any]) -> dict[str, Any]:
+    def _named(self, args: Sequence[Any], feeds: Mapping[str, Any]) -> dict[str, Any]:
         names = [info.name for info in self.inputs]
-        if len(args) != len(names):
-            raise InputNameError("wrong number of inputs", found=len(args), expected=", ".join(names))
-        return dict(zip(names, args, strict=True))
+        if len(args) + len(feeds) != len(names):
+            raise InputNameError("wrong number of inputs", found=len(args) + len(feeds), expected=", ".join(names))
+        return {**dict(zip(names, args, strict=False)), **feeds}
 
     def save(self, path: str | os.PathLike[str]) -> NoReturn:
         """Raise ArtifactError: what is not compiled yet cannot be saved."""
@@ -168,3 +201,8 @@ class SpecializingExecutable(Executable):
 
     def __repr__(self) -> str:
         return f"SpecializingExecutable({', '.join(map(str, self.inputs))})"
+
+
+def _taken(executable: Executable, feeds: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the inputs that are not constants of the program."""
+    return {info.name: feeds[info.name] for info in executable.inputs}
