@@ -66,6 +66,33 @@ def test_what_would_grow_the_program_stays(check):
         assert check.ops(check(PASS, function)) == ["broadcast_to", "add"]
 
 
+FILTERS = 300, 200  # what is computed of 500 numbers: 240 kB
+
+
+def test_weights_that_are_computed_are_constants(check):
+    def build(b, x):
+        angles = b.op("multiply", Constant(np.arange(FILTERS[0], dtype=F32)[:, None]), np.arange(FILTERS[1], dtype=F32))
+        weight = b.op("permute_dims", b.op("cos", angles), axes=(1, 0))
+        return b.op("matmul", b.op("broadcast_to", b.op("sum", x, keepdims=True), shape=(1, FILTERS[1])), weight)
+
+    after = check(PASS, check.of(build))
+    assert check.ops(after) == ["sum", "broadcast_to", "matmul"]
+
+
+@pytest.mark.parametrize("reader", ["add", "matmul"])
+def test_what_is_no_weight_and_what_repeats_numbers_stay(check, reader):
+    def build(b, x):
+        row = Constant(np.arange(FILTERS[1], dtype=F32))
+        if reader == "add":
+            big = b.op("multiply", row, Constant(np.arange(FILTERS[0], dtype=F32)[:, None]))
+            return b.op("add", b.op("sum", x), big)
+        big = b.op("broadcast_to", row, shape=FILTERS)
+        return b.op("matmul", b.op("broadcast_to", b.op("sum", x, keepdims=True), shape=(1, FILTERS[0])), big)
+
+    after = check(PASS, check.of(build))
+    assert ("multiply" if reader == "add" else "broadcast_to") in check.ops(after)
+
+
 def test_large_weights_are_rearranged_at_compile_time(check):
     def build(b, x):
         return b.op("matmul", x, b.op("permute_dims", Constant(np.ones((300, 400), F32)), axes=(1, 0)))

@@ -10,30 +10,71 @@ import numpy as np
 from kernelyard import dtypes
 from kernelyard.dims import SymbolicDim
 from kernelyard.errors import PassError
-from kernelyard.ir import Call, Constant, Expr, Function, FunctionMutator, IRModule, Tuple, TupleGetItem, Var
+from kernelyard.ir import Call, Constant, Expr, Function, FunctionMutator, IRModule, Tuple, TupleGetItem, Var, operands
 from kernelyard.ir.op import Op
 from kernelyard.ir.types import TensorType, Type, tensors_of
-from kernelyard.patterns.decoded import CONVOLUTIONS, quantized_weights
+from kernelyard.ir.visitor import definitions
+from kernelyard.patterns.decoded import CONVOLUTIONS, PRODUCTS, is_decoded, quantized_weights
 from kernelyard.transform.pass_base import FunctionPass, PassContext
 
 Folded: TypeAlias = "dict[tuple[object, ...], tuple[Call, Expr]]"
 
 MAX_BYTES = 1 << 30
 MAX_GROWTH = 1 << 16
+MAX_WEIGHT = 1 << 27
+_SPREADING = frozenset(("arange", "broadcast_to", "tile"))
 
 
 class FoldConstants(FunctionPass):
     """Replace pure calls of constants by their result, where that does not make the program much larger.
 
-    Quantized weights of products stay as they are stored: backends may compute with them (`FoldWeights` folds what
-    none has taken). Options: "fold_constants.max_growth" (bytes, 65536): how much larger than its operands a result
+    Weights of products that are computed, as the filters of a resampler are, become constants, too, which kernels
+    read packed. Quantized ones stay as they are stored: backends may compute with them (`FoldWeights` folds what none
+    has taken). Options: "fold_constants.max_growth" (bytes, 65536): how much larger than its operands a result
     may be; "fold_constants.max_bytes" (1 GiB): the largest result.
     """
 
     name = "fold_constants"
 
     def transform(self, function: Function, module: IRModule, context: PassContext) -> Function:
-        return _Folder(context, kept=quantized_weights(function)).mutate(function)
+        return _Folder(context, kept=quantized_weights(function), large=computed_weights(function)).mutate(function)
+
+
+def computed_weights(function: Function) -> set[Var]:
+    """Return what a function computes of constants alone to get an operand of a product; not what repeats numbers, nor
+    what dequantizes them.
+
+    Example:
+        >>> import kernelyard.ops
+        >>> from kernelyard.ir import FunctionBuilder
+        >>> b = FunctionBuilder()
+        >>> angles = b.op("multiply", np.arange(4.0)[:, None], np.arange(2.0))
+        >>> filters = b.op("cos", angles)
+        >>> function = b.function(b.op("matmul", b.input("x", (3, 4), "float64"), filters))
+        >>> computed_weights(function) == {angles, filters}
+        True
+    """
+    values = definitions(function)
+    constant: set[Var] = set()
+    for var, value in values.items():
+        if isinstance(value, Call) and all(isinstance(arg, Constant) or arg in constant for arg in value.args):
+            constant.add(var)
+    calls = (value for value in values.values() if isinstance(value, Call) and value.op_name in PRODUCTS)
+    stack = [arg for call in calls for arg in call.args if isinstance(arg, Var) and arg in constant]
+    stack = [
+        arg for arg in stack if not is_decoded(arg, lambda expr: values.get(expr, expr)) and not _spreads(values[arg])
+    ]
+    found: set[Var] = set()
+    while stack:
+        var = stack.pop()
+        if var not in found:
+            found.add(var)
+            stack += [operand for operand in operands(values[var]) if isinstance(operand, Var)]
+    return found
+
+
+def _spreads(value: Expr) -> bool:
+    return isinstance(value, Call) and value.op_name in _SPREADING
 
 
 class FoldWeights(FunctionPass):
@@ -77,7 +118,7 @@ class _Folder(FunctionMutator):
             return fields.fields[value.index] if isinstance(fields, Tuple) else value
         if var in self._kept or not isinstance(value, Call) or not isinstance(value.op, Op):
             return value
-        growth = self._max_bytes if var in self._large else self._max_growth
+        growth = max(self._max_growth, MAX_WEIGHT) if var in self._large else self._max_growth
         return self._folded(value) if self._is_foldable(value, value.op, growth) else value
 
     def _folded(self, call: Call) -> Expr:
