@@ -100,6 +100,17 @@ def test_a_layer_is_an_operator_for_each_direction(kind: str, direction: str) ->
     assert len(names) < 30
 
 
+@pytest.mark.parametrize("place", [0, 1, -1])
+@pytest.mark.parametrize("kind", GATES)
+def test_a_single_result_is_read(kind: str, place: int) -> None:
+    """The states that a step hands to the next are there, whether or not they are results, too."""
+    model = layer(kind, 3, 5, direction="bidirectional")
+    output = model.graph.output[place]
+    del model.graph.output[:]
+    model.graph.output.append(output)
+    agree(model, feed(6, 2, 3))
+
+
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_any_layer(data: st.DataObject) -> None:

@@ -63,12 +63,13 @@ def parts_of(function: PrimFunc, read: frozenset[int] | None = None) -> list[Par
 
 def _blocks_for(outputs: tuple[int, ...], function: PrimFunc) -> set[int]:
     """Return the blocks that some outputs need, by number."""
-    needed, found = {function.outputs[number] for number in outputs}, set[int]()
-    for number in reversed(range(len(function.blocks))):
-        block = function.blocks[number]
-        if block.output in needed:
-            needed |= block.reads
-            found.add(number)
+    needed, found, before = {function.outputs[number] for number in outputs}, set[int](), -1
+    while len(found) > before:  # a step of a loop reads what the one before it has written, further below
+        before = len(found)
+        for number, block in reversed([*enumerate(function.blocks)]):
+            if block.output in needed:
+                needed |= block.reads
+                found.add(number)
     return found
 
 
