@@ -76,19 +76,8 @@ def compile(  # noqa: A001  the public name, as `re.compile`
         >>> exe(np.array([-1, 2], np.float32)).numpy().tolist()
         [0.0, 2.0]
     """
-    session = open_session(
-        target,
-        backends,
-        options,
-        require=require,
-        strict=strict,
-        exclude_patterns=exclude_patterns,
-        precision=precision,
-        pipeline=pipeline,
-    )
-    again = partial(
-        compile,
-        model,
+    opened = partial(
+        open_session,
         target,
         backends,
         require=require,
@@ -96,14 +85,17 @@ def compile(  # noqa: A001  the public name, as `re.compile`
         exclude_patterns=exclude_patterns,
         precision=precision,
         pipeline=pipeline,
-        instruments=instruments,
     )
+    session = opened(options)
+    try:
+        return _compiled(session, model, instruments)
+    except UnsupportedOperatorError as error:
+        return specialized(session, model, error, lambda fixed: _compiled(opened(fixed), model, instruments))
+
+
+def _compiled(session: CompileSession, model: object, instruments: Sequence[Instrument]) -> Executable:
     with watched(session, instruments):
-        try:
-            module = import_model(session.manager, model, session.options)
-        except UnsupportedOperatorError as error:
-            return specialized(session, model, error, again)
-        module = simplify(session, module)
+        module = simplify(session, import_model(session.manager, model, session.options))
         placed = place(session, module)
         if session.required:  # known before the work is done
             check_coverage(session.report(placed, session.generator), session.required)
@@ -211,7 +203,7 @@ def _warn_of_interpreted(lowered: Iterable[Lowered]) -> None:
     names = ", ".join(sorted({call.op_name for call in calls if _is_slow(call)}))
     if names:
         message = f"these ops run on the slow reference interpreter: {names}"
-        warnings.warn(message, PerformanceWarning, stacklevel=4)
+        warnings.warn(message, PerformanceWarning, stacklevel=5)
 
 
 def _is_slow(call: Call) -> bool:

@@ -55,14 +55,11 @@ def computed_weights(function: Function) -> set[Var]:
         True
     """
     values = definitions(function)
-    constant: set[Var] = set()
-    for var, value in values.items():
-        if isinstance(value, Call) and all(isinstance(arg, Constant) or arg in constant for arg in value.args):
-            constant.add(var)
+    constant = _made_of_constants(function)
     calls = (value for value in values.values() if isinstance(value, Call) and value.op_name in PRODUCTS)
     stack = [arg for call in calls for arg in call.args if isinstance(arg, Var) and arg in constant]
     stack = [
-        arg for arg in stack if not is_decoded(arg, lambda expr: values.get(expr, expr)) and not _spreads(values[arg])
+        var for var in stack if not (_spreads(values[var]) or is_decoded(var, lambda expr: values.get(expr, expr)))
     ]
     found: set[Var] = set()
     while stack:
@@ -71,6 +68,15 @@ def computed_weights(function: Function) -> set[Var]:
             found.add(var)
             stack += [operand for operand in operands(values[var]) if isinstance(operand, Var)]
     return found
+
+
+def _made_of_constants(function: Function) -> set[Var]:
+    made: set[Var] = set()
+    for binding in function.bindings:
+        value = binding.value
+        if isinstance(value, Call) and all(isinstance(arg, Constant) or arg in made for arg in value.args):
+            made.add(binding.var)
+    return made
 
 
 def _spreads(value: Expr) -> bool:

@@ -103,15 +103,19 @@ class InferenceSession:
                 raise InputNameError(f"the model has no output {name!r}", found=name, expected=", ".join(known))
         if plain is not None:
             return [plain[known.index(name)] for name in wanted]
+        found = dict(zip(known, self._session.run(self._feeds(input_feed)), strict=True))
+        return [found[name] for name in wanted]
+
+    def _feeds(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return inputs as a session takes them. Raises: MissingInputError."""
         types = {each.name: each.type for each in self._session.inputs}
-        feeds = {name: _value(value, types.get(name)) for name, value in input_feed.items()}
+        feeds = {name: _value(value, types.get(name)) for name, value in given.items()}
         missing = [name for name, t in types.items() if name not in feeds and t.WhichOneof("value") != "optional_type"]
         if missing:
             raise MissingInputError(f"the input {missing[0]!r} is missing", found=", ".join(feeds), expected=missing)
         if self._options.enable_profiling:
             self._last_feeds = feeds
-        found = dict(zip(known, self._session.run(feeds), strict=True))
-        return [found[name] for name in wanted]
+        return feeds
 
     def run_with_ort_values(
         self,

@@ -22,11 +22,7 @@ from kernelyard_dnnl.primitive import PostOps, Primitive, RuntimeNumbers, Vector
 from kernelyard_dnnl.primitive_kind import Follows, MemoryOrder, PrimitiveKind, Refusal
 from kernelyard_dnnl.primitives.affine import are_decoded, is_parameter, lower_in_floats
 from kernelyard_dnnl.primitives.depthwise import DIRECT, lower_with_pointwise
-from kernelyard_dnnl.primitives.integer_product import (
-    IntegerProduct,
-    can_multiply_integers,
-    integer_product,
-)
+from kernelyard_dnnl.primitives.integer_product import IntegerProduct, can_multiply_integers, integer_product
 from kernelyard_dnnl.primitives.post_ops import activations_of, execute
 from kernelyard_dnnl.primitives.requantization import execute_fused
 from kernelyard_dnnl.primitives.window import padding_attributes
