@@ -146,7 +146,7 @@ def _check(spec: TensorSpec, axis: int, dim: Dim, size: int, values: dict[str, i
             f"axis {axis} has an impossible size", where=_place(spec), found=size, expected=f"{dim}: {error.message}"
         ) from error
     if expected != size:
-        known = ", ".join(f"{name} = {values[name]}" for name in sorted(dims.symbols_of(dim)))
+        known = ", ".join(f"{name} = {values[name]}" for name in sorted(dims.symbols_of(dim) & values.keys()))
         raise InputShapeError(
             f"axis {axis} has the wrong size",
             where=_place(spec),
