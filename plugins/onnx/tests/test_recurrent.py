@@ -50,7 +50,7 @@ def layer(
     element = helper.tensor_dtype_to_np_dtype(dtype)
     weights = {
         "w": weights_of(rng, count, rows, size).astype(element),
-        "r": weights_of(rng, count, rows, hidden).astype(element),
+        "r": (weights_of(rng, count, rows, hidden) * min(1, 4 / hidden)).astype(element),  # states do not explode
         "b": weights_of(rng, count, 2 * rows).astype(element),
         "h": weights_of(rng, count, 1, hidden).astype(element),
         "c": weights_of(rng, count, 1, hidden).astype(element),

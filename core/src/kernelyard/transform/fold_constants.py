@@ -55,12 +55,14 @@ def computed_weights(function: Function) -> set[Var]:
         True
     """
     values = definitions(function)
+
+    def value_of(expr: Expr) -> Expr:
+        return values.get(expr, expr) if isinstance(expr, Var) else expr
+
     constant = _made_of_constants(function)
     calls = (value for value in values.values() if isinstance(value, Call) and value.op_name in PRODUCTS)
     stack = [arg for call in calls for arg in call.args if isinstance(arg, Var) and arg in constant]
-    stack = [
-        var for var in stack if not (_spreads(values[var]) or is_decoded(var, lambda expr: values.get(expr, expr)))
-    ]
+    stack = [var for var in stack if not (_spreads(values[var]) or is_decoded(var, value_of))]
     found: set[Var] = set()
     while stack:
         var = stack.pop()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -84,11 +83,10 @@ def specializer_for(
     return specializer if is_decided_by_inputs else None
 
 
-def is_valid(model: object) -> bool:
+def is_valid(model: Any) -> bool:
     """Return whether onnx's checker accepts a model: a path, the bytes of a file, or a ModelProto."""
-    is_path = isinstance(model, (str, os.PathLike))
     try:
-        onnx.checker.check_model(os.fspath(model) if is_path else model)
+        onnx.checker.check_model(model)
     except (onnx.checker.ValidationError, ValueError):  # ValueError: larger than a protobuf message may be
         return False
     return True
