@@ -7,12 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from torch import nn
 
-import kernelyard as ky
-from kernelyard.ir import Call, Function
-from kernelyard_torch.frontend import TorchFrontend
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test-torch")
+
+from torch import nn  # noqa: E402
+
+import kernelyard as ky  # noqa: E402
+from kernelyard.ir import Call, Function  # noqa: E402
+from kernelyard_torch.frontend import TorchFrontend  # noqa: E402
 
 BATCH = torch.export.Dim("batch", max=64)
 OPERATORS = {"LSTM": "nn.lstm", "GRU": "nn.gru", "RNN": "nn.rnn"}

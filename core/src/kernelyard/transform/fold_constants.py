@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping
 from typing import TypeAlias
 
 import numpy as np
@@ -54,16 +54,19 @@ def computed_weights(function: Function) -> set[Var]:
         >>> computed_weights(function) == {angles, filters}
         True
     """
-    values = definitions(function)
+    values, constant = definitions(function), _made_of_constants(function)
 
     def value_of(expr: Expr) -> Expr:
         return values.get(expr, expr) if isinstance(expr, Var) else expr
 
-    constant = _made_of_constants(function)
     calls = (value for value in values.values() if isinstance(value, Call) and value.op_name in PRODUCTS)
-    stack = [arg for call in calls for arg in call.args if isinstance(arg, Var) and arg in constant]
-    stack = [var for var in stack if not (_spreads(values[var]) or is_decoded(var, value_of))]
+    weights = [arg for call in calls for arg in call.args if isinstance(arg, Var) and arg in constant]
+    return _with_sources((v for v in weights if not (_spreads(values[v]) or is_decoded(v, value_of))), values)
+
+
+def _with_sources(wanted: Iterable[Var], values: Mapping[Var, Expr]) -> set[Var]:
     found: set[Var] = set()
+    stack = list(wanted)
     while stack:
         var = stack.pop()
         if var not in found:
