@@ -176,3 +176,28 @@ def test_data_decides_again_and_again() -> None:
     weights = {"first": np.array(0), "minus": ints(-1), "two": ints(2), "zero": np.array(0), "one": np.array(1)}
     feeds = [{"x": np.array(x, np.float32)} for x in ([3, 0, 1, 0], [1, 1, 1, 1], [0, 0, 0, 0])]
     agree(nodes, *feeds, outputs=("steps", "pairs", "n", "m"), weights=weights)
+
+
+def test_numbers_are_quantized_exactly_where_data_decides_the_scale() -> None:
+    """With all backends: 178.5 is rounded to even, as onnxruntime divides; a product with the reciprocal gives 178."""
+    x = np.array([0, 2, -3, -2.5, 1.34, 0.5], np.float32)
+    info = helper.make_tensor_value_info("x", TensorProto.FLOAT, [6])
+    results = [onnx.ValueInfoProto(name=name) for name in ("y", "scale", "zero")]
+    graph = helper.make_graph([node("DynamicQuantizeLinear", ["x"], ["y", "scale", "zero"])], "g", [info], results)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    for found, expected in zip(ky.compile(model).run({"x": x}).values(), session.run(None, {"x": x}), strict=True):
+        np.testing.assert_array_equal(np.asarray(found), expected)
+
+
+def test_half_precision_scales_are_left_to_kernels() -> None:
+    names, half, byte = ("a", "as", "az", "b", "bs", "bz", "ys", "yz"), TensorProto.FLOAT16, TensorProto.UINT8
+    shapes = {"a": [2, 4], "b": [4, 3]}
+    infos = [helper.make_tensor_value_info(n, half if n.endswith("s") else byte, shapes.get(n, [1])) for n in names]
+    results = [helper.make_tensor_value_info("y", byte, [2, 3])]
+    graph = helper.make_graph([node("QLinearMatMul", list(names))], "g", infos, results)
+    exe = ky.compile(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10))
+    feeds = {n: np.zeros(shapes.get(n, [1]), np.uint8) for n in names}
+    feeds |= {"a": np.full((2, 4), 3, np.uint8), "b": np.full((4, 3), 5, np.uint8)}
+    feeds |= {n: np.array([value], np.float16) for n, value in (("as", 0.5), ("bs", 1), ("ys", 0.25))}
+    assert np.asarray(exe.run(feeds)["y"]).tolist() == [[120] * 3] * 2

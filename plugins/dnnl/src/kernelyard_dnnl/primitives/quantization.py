@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kernelyard.plugins.api import Constant
 from kernelyard_dnnl.lowering import Lowering
 from kernelyard_dnnl.primitive_kind import FLOAT, INTEGERS, MemoryOrder, PrimitiveKind, Refusal
 from kernelyard_dnnl.primitives.affine import dequantized, quantized
@@ -23,8 +24,11 @@ def check(conversion: Candidate) -> Refusal | None:
     """Between float32 and 8 bits, by one scale; where a tensor enters or leaves what oneDNN computes."""
     source, result = conversion.call.args[0].tensor_type, conversion.result
     real, stored = (source, result) if conversion.op_name == "quantize" else (result, source)
-    if real.dtype != FLOAT or stored.dtype not in INTEGERS:
-        return Refusal("dtype", f"{conversion.op_name} of {source!r} to {result.dtype}")
+    scale = conversion.call.args[1]
+    if real.dtype != FLOAT or stored.dtype not in INTEGERS or scale.tensor_type.dtype != FLOAT:
+        return Refusal("dtype", f"{conversion.op_name} of {source!r} by {scale.tensor_type.dtype} to {result.dtype}")
+    if conversion.op_name == "quantize" and not isinstance(scale, Constant):
+        return Refusal("numbers", "oneDNN multiplies by the reciprocal of a scale that is computed", at=scale)
     if source.rank == 0:
         return Refusal("rank", f"{conversion.op_name} of a scalar")
     if any(parameter.tensor_type.rank for parameter in conversion.call.args[1:]):
