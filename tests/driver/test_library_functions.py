@@ -181,7 +181,7 @@ def random_program(number, choose):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_c_and_python_solve_sizes_alike(tmp_path, seed):
-    """What Python refuses C refuses, and beside it only empty inputs, which Python answers without running anything."""
+    """C refuses as Python does, and beside it only empty inputs, which Python answers without running anything."""
     choose = random.Random(seed)
     programs = [random_program(number, choose) for number in range(60)]
     Executable({program.name: program for program in programs}, (), {}).export_library(tmp_path / "m.so")

@@ -123,7 +123,7 @@ def test_an_order_that_fits_worse_is_searched_anew():
 
 
 def test_saving_kilobytes_is_not_worth_a_search(placed):
-    """What a search may save bounds what it may cost: an arena of a decoder's step is planned again and again."""
+    """A search costs no more than it may save: an arena of a decoder's step is planned again and again."""
     buffers = random_lifetimes(random.Random(10), 1)
     assert plan_memory(buffers).nbytes > memory_plan.NEAR * least_nbytes(buffers)
     few = len(placed)

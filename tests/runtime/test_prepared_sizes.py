@@ -1,4 +1,4 @@
-"""What an executable keeps of sizes: bounded, visible in `cache_info`, and prepared beforehand by `warm`."""
+"""Caches of an executable by sizes: bounded, visible in `cache_info`, and prepared beforehand by `warm`."""
 
 from __future__ import annotations
 

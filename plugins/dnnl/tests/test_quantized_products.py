@@ -41,7 +41,7 @@ def weight(b, array, dtype="int8", zero=0, axis=None):
 
 
 def finish(b, y, bias=None, residual=None, activation=None, result=None, zero=0):
-    """What follows a product: its bias, a quantized residual, an activation, and the quantization of the result."""
+    """Choose what follows a product: its bias, a quantized residual, an activation, and the quantization of the result."""
     if bias is not None:
         y = b.op("add", y, bias)
     if residual is not None:

@@ -66,7 +66,7 @@ def test_nonzero_and_what_follows_from_it() -> None:
 
 
 def test_sizes_that_several_results_make_up_together() -> None:
-    """What the rest of the program returns is of size `k + m`, of which its caller knows neither."""
+    """The rest of the program returns sizes `k + m`, of which its caller knows neither."""
     names = ("x", "y", "z")
     nodes = [node("NonZero", [name], [f"at_{name}"]) for name in names]
     nodes += [node("Concat", [f"at_{name}" for name in names], ["all"], axis=1), node("Shape", ["all"], ["count"])]

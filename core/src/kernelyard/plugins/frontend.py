@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Specialization(NamedTuple):
-    """What one program of a model is compiled for. key: equal for the same. options: those of the frontend."""
+    """Name what one program of a model is compiled for. key: equal for the same. options: those of the frontend."""
 
     key: Hashable
     options: Mapping[str, Any]

@@ -14,7 +14,7 @@ V = TypeVar("V")
 
 
 class CacheInfo(NamedTuple):
-    """What a cache did and holds, as of `Executable.cache_info`.
+    """Count what a cache did and holds, as of `Executable.cache_info`.
 
     hits, misses: look-ups that found something, and those that had to make it. entries: how many it holds; capacity: at
     most. nbytes: of the memory of tensors that it holds; Python objects and code that a library generated do not count.

@@ -1,4 +1,4 @@
-"""What a program asks of an installed onnxruntime: providers, device and version; and settings that change nothing."""
+"""Answer what programs ask of an onnxruntime: providers, device, version; accept settings without effect."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def can_multiply_integers() -> bool:
 
 
 class IntegerProduct(NamedTuple):
-    """What a product of integers has beside its layouts: the numbers given at execution, a bias, and post-ops."""
+    """Hold what a product of integers has beside its layouts: the numbers given at execution, a bias, and post-ops."""
 
     given: Given
     bias: Value | None

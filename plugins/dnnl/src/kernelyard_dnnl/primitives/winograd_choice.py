@@ -1,4 +1,4 @@
-"""Whether a conv is computed by Winograd's algorithm, which is asked of each; see `primitives.winograd`.
+"""Choose Winograd's algorithm for a convolution, or not; asked of each; see `primitives.winograd`.
 
 Artifacts are to start quickly: what makes the kernels is imported where the answer is yes.
 """

@@ -76,7 +76,7 @@ def _has_few_rows(stage: Stage) -> bool:
 
 @dataclass(frozen=True)
 class _Progress:
-    """What tiles tell each other. marks: how many have begun, then for each how far it is: 1 with its total, 2 with the
+    """Hold what tiles share. marks: how many have begun, then for each how far it is: 1 with its total, 2 with the
     total up to its end. tiles: of a row.
     """
 
