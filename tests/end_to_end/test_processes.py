@@ -67,6 +67,28 @@ for each in threads:
     each.join()
 assert right()
 """
+PLANNING = """
+stop = threading.Event()
+
+def plan(first):
+    rows = first
+    while not stop.is_set():
+        rows = rows % 200 + 2  # sizes that are new all the time, as few are kept
+        exe.run({"x": np.ones((rows, 64), np.float32)})
+
+def right_for_new_sizes():
+    return right() and exe.run({"x": np.ones((9999, 64), np.float32)})["output_0"].shape == (9999, 64)
+
+threads = [threading.Thread(target=plan, args=(first,), daemon=True) for first in (10, 11)]
+for each in threads:
+    each.start()
+for _ in range(15):
+    in_child(right_for_new_sizes)
+stop.set()
+for each in threads:
+    each.join()
+assert right()
+"""
 POOLS = """
 import multiprocessing
 from concurrent.futures import ProcessPoolExecutor
@@ -97,7 +119,7 @@ def artifact(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     return path
 
 
-@pytest.mark.parametrize("code", [PREFORK, THREADS, POOLS], ids=["prefork", "threads", "pools"])
+@pytest.mark.parametrize("code", [PREFORK, THREADS, PLANNING, POOLS], ids=["prefork", "threads", "planning", "pools"])
 def test_children_compute(artifact: Path, tmp_path: Path, code: str) -> None:
     script = tmp_path / "server.py"
     script.write_text(COMMON + code)

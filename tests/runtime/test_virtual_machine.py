@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -198,6 +200,21 @@ def test_a_python_function_gets_the_symbols():
 
     np.testing.assert_array_equal(one_step(function)(np.full(3, 4, np.float32)), [2, 2, 2])
     assert seen == {"n": 3}
+
+
+def test_all_is_freed_with_the_last_reference_to_an_executable():
+    """In a cycle, the memory of programs that are loaded and dropped would wait for the garbage collector."""
+    exe = one_step(lambda x, y: np.sqrt(x, out=y))
+    np.testing.assert_array_equal(exe(np.full(3, 4, np.float32)), [2, 2, 2])
+    np.testing.assert_array_equal(exe.run({"x": np.full(2, 9, np.float32)})["y"], [3, 3])
+    machine, context = weakref.ref(exe._machine), weakref.ref(next(iter(exe._machine.contexts)))
+    gc.disable()
+    try:
+        del exe
+        assert machine() is None
+        assert context() is None
+    finally:
+        gc.enable()
 
 
 def test_a_foreign_function_gets_tensors():

@@ -53,6 +53,7 @@ _SUBPACKAGES = (
 )
 
 _OF_OTHER_DISTRIBUTIONS = ("nn", "testing")  # each comes with a distribution named after it
+_FUNCTIONS_OF_OTHER_DISTRIBUTIONS = ("quantize",)  # and each of these, in a package kernelyard_<name>
 
 __all__ = [
     "Cancellation",
@@ -75,6 +76,8 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from kernelyard import errors as errors
     from kernelyard.driver.choose_pipeline import get_default_pipeline as get_default_pipeline
     from kernelyard.driver.compile import compile as compile
@@ -102,16 +105,24 @@ def __getattr__(name: str) -> Any:
     if name in _SUBPACKAGES:
         return import_module(f"kernelyard.{name}")
     if name in _OF_OTHER_DISTRIBUTIONS:
-        try:
-            return import_module(f"kernelyard.{name}")
-        except ModuleNotFoundError as error:
-            if error.name != f"kernelyard.{name}":
-                raise
-            raise ModuleNotFoundError(f"{error}; pip install kernelyard-{name}", name=error.name) from None
+        return _from_distribution(f"kernelyard.{name}", name)
+    if name in _FUNCTIONS_OF_OTHER_DISTRIBUTIONS:
+        return getattr(_from_distribution(f"kernelyard_{name}", name), name)
     if name.startswith("partition_for_"):  # one function per installed backend
         return getattr(import_module("kernelyard.placement"), name)
     raise AttributeError(f"module 'kernelyard' has no attribute {name!r}")
 
 
+def _from_distribution(module: str, name: str) -> ModuleType:
+    """Import a module of another distribution. Raises: ModuleNotFoundError with the pip line."""
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name != module:
+            raise
+        raise ModuleNotFoundError(f"{error}; pip install kernelyard-{name}", name=error.name) from None
+
+
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOME, *_SUBPACKAGES, *_OF_OTHER_DISTRIBUTIONS})
+    lent = (*_OF_OTHER_DISTRIBUTIONS, *_FUNCTIONS_OF_OTHER_DISTRIBUTIONS)
+    return sorted({*globals(), *_HOME, *_SUBPACKAGES, *lent})

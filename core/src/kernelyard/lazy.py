@@ -1,9 +1,9 @@
-"""Front doors whose names are imported when they are first used (PEP 562)."""
+"""Import on demand: front doors by name (PEP 562), and the modules that fill a registry."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -31,3 +31,31 @@ def lazy_names(module: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
     names = vars(sys.modules[module])
     names["__dir__"] = lambda: sorted({*names, *home_of})  # what completion and help() show
     return get
+
+
+class RegistryModules:
+    """Import the modules that fill a registry one after another, until one has registered what is looked up.
+
+    names: those wanted most often first. waiting: the modules not imported yet. What a module registers under one key
+    stands in no other module, so that their order never decides what is found.
+
+    Example:
+        >>> modules = RegistryModules("kernelyard.legalize", ("elementwise", "shape"))
+        >>> modules.import_until(lambda: True)  # it is there already: nothing is imported
+    """
+
+    def __init__(self, package: str, names: Sequence[str]) -> None:
+        self.waiting = [f"{package}.{name}" for name in names]
+
+    def import_until(self, is_registered: Callable[[], bool]) -> None:
+        """Import until that holds, at worst all of them."""
+        for module in tuple(self.waiting):
+            if is_registered():
+                return
+            import_module(module)  # in a second thread this waits for the first one's
+            if module in self.waiting:
+                self.waiting.remove(module)
+
+    def import_all(self) -> None:
+        """Import those that are left, to list what there is."""
+        self.import_until(lambda: False)

@@ -12,9 +12,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property, reduce
+from functools import reduce
 from typing import TypeAlias
 
+from kernelyard.cached_property import cached_property
 from kernelyard.errors import ShapeError
 
 Dim: TypeAlias = "int | SymbolicDim"
@@ -301,7 +302,6 @@ def product(dims: Iterable[Dim]) -> Dim:
     return reduce(lambda a, b: a * b, dims, 1)
 
 
-_EVALUATORS: dict[str, Callable[[int, int], int]] = {"floordiv": lambda a, b: a // b, "max": max, "min": min}
 BUILDERS: dict[str, Callable[[Dim, Dim], Dim]] = {
     "floordiv": floordiv,
     "max": maximum,
@@ -331,11 +331,29 @@ def evaluate(dim: Dim, values: Mapping[str, int]) -> int:
 
     Raises: ShapeError when a symbol is missing or a broadcast does not hold.
     """
-    result = substitute(dim, values)
-    if not isinstance(result, int):
-        missing = ", ".join(sorted(symbols_of(result)))
-        raise ShapeError(f"the dimension {dim} is not known", found=f"no value for {missing}")
-    return result
+    if isinstance(dim, int):
+        return dim
+    try:
+        return _evaluate(dim, values)
+    except KeyError:
+        missing = ", ".join(sorted(symbols_of(dim) - values.keys()))
+        raise ShapeError(f"the dimension {dim} is not known", found=f"no value for {missing}") from None
+
+
+def _evaluate(dim: SymbolicDim, values: Mapping[str, int]) -> int:
+    """Sum the terms; a new size evaluates thousands of dims, so that no dim is made on the way."""
+    total = 0
+    for monomial, product in dim.terms:
+        for atom in monomial:
+            if isinstance(atom, Symbol):
+                product *= values[atom.name]
+            else:
+                left, right = (d if isinstance(d, int) else _evaluate(d, values) for d in (atom.left, atom.right))
+                value = BUILDERS[atom.name](left, right)
+                assert isinstance(value, int)  # of two numbers
+                product *= value
+        total += product
+    return total
 
 
 def symbols_of(dim: Dim) -> frozenset[str]:

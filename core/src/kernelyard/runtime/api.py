@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 from kernelyard.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from kernelyard.cached_property import cached_property as cached_property
+    from kernelyard.records import record as record
     from kernelyard.runtime.abi.forks import renewed_in_children as renewed_in_children
     from kernelyard.runtime.abi.memory import ALIGNMENT as ALIGNMENT
     from kernelyard.runtime.abi.memory import REBIND_ALIGNMENT as REBIND_ALIGNMENT
@@ -86,6 +88,8 @@ if TYPE_CHECKING:
     from kernelyard.runtime.program.memory_plan import plan_memory as plan_memory
 
 _HOME = {
+    "kernelyard.cached_property": "cached_property",
+    "kernelyard.records": "record",
     "kernelyard.runtime.abi.forks": "renewed_in_children",
     "kernelyard.runtime.abi.memory": "ALIGNMENT REBIND_ALIGNMENT address_of align "
     "aligned_bytes aligned_copy aligned_empty give_back_pages nbytes_of",

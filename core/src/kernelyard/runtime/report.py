@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from functools import cached_property
+from dataclasses import asdict
 from typing import Any, TypeVar
 
+from kernelyard.cached_property import cached_property
+from kernelyard.records import record
 from kernelyard.runtime.abi.spec import MAX_ITEMS, Fields
 from kernelyard.runtime.text_table import aligned, amount, fold
 
@@ -23,7 +24,7 @@ MAX_LISTED = 40  # declines that the table shows; `declined` has all
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
+@record
 class PlacedRegion:
     """A group of ops that a backend took: one match of one pattern.
 
@@ -39,7 +40,7 @@ class PlacedRegion:
     fallback: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
+@record
 class DeclinedMatch:
     """A match that was refused. taken_by: the backend that took its op all the same, "" when none did."""
 
@@ -52,7 +53,7 @@ class DeclinedMatch:
     taken_by: str = ""
 
 
-@dataclass(frozen=True)
+@record
 class Placed:
     """The number of calls of an op on a backend, and their estimated FLOPs and bytes read and written."""
 
@@ -63,7 +64,7 @@ class Placed:
     bytes: int
 
 
-@dataclass(frozen=True)
+@record
 class Kernel:
     """A kernel that no library has, and the ops that were fused into it.
 
@@ -77,7 +78,7 @@ class Kernel:
     custom: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
+@record
 class Violation:
     """A backend accepted regions that its codegen then failed on; they run elsewhere."""
 
@@ -86,7 +87,7 @@ class Violation:
     message: str
 
 
-@dataclass(frozen=True)
+@record
 class Reason:
     """Why a backend that has a pattern ending in an op does not run it. pattern: the one that came nearest, or ""."""
 
@@ -96,7 +97,7 @@ class Reason:
     message: str
 
 
-@dataclass(frozen=True)
+@record
 class Node:
     """One op of the model: who runs it, and why the others do not.
 
@@ -120,7 +121,7 @@ class Node:
     reasons: tuple[Reason, ...] = ()
 
 
-@dataclass(frozen=True)
+@record
 class Report:
     """Report of a compile: the backend of every op, and the reasons.
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import operator
 import os
-import re
 from typing import TYPE_CHECKING
 
 from kernelyard.errors import BackendUnavailableError
@@ -24,15 +23,17 @@ RUNTIME_API = "2.0"
 MANIFEST = "manifest.toml"
 EXAMPLE = '">=2.0,<3"'
 _UNSTATED = ">=1.0,<2"  # the range of a runtime half that states none: it was written for the first versions
-_STATEMENT = re.compile(r'^runtime_api\s*=\s*"([^"\\]*)"', re.MULTILINE)
-_CLAUSE = re.compile(r"\s*(>=|<)\s*(\d+(?:\.\d+)*)\s*")
 _HOLDS = {">=": operator.ge, "<": operator.lt}
 
 
 def stated_range(manifest: str) -> str | None:
     """Return the range that the text of a manifest states, None where it states none."""
-    found = _STATEMENT.search(manifest)
-    return found[1] if found else None
+    for line in manifest.splitlines():
+        key, _, value = line.partition("=")
+        _, quote, quoted = value.partition('"')
+        if key.rstrip() == "runtime_api" and quote:
+            return quoted.partition('"')[0]
+    return None
 
 
 def contains(api_range: str, version: str) -> bool:
@@ -83,10 +84,11 @@ def _range_of(entry: EntryPoint) -> str:
 
 
 def _clauses(api_range: str) -> list[tuple[str, tuple[int, ...]]]:
-    found = [_CLAUSE.fullmatch(clause) for clause in api_range.split(",")]
-    if None in found:
+    clauses = [clause.strip() for clause in api_range.split(",")]
+    signs = [next((sign for sign in _HOLDS if clause.startswith(sign)), None) for clause in clauses]
+    if None in signs:
         raise ValueError(f"{api_range!r} is no range of versions")
-    return [(clause[1], _numbers(clause[2])) for clause in found if clause]
+    return [(sign, _numbers(clause.removeprefix(sign))) for sign, clause in zip(signs, clauses, strict=True) if sign]
 
 
 def _numbers(version: str) -> tuple[int, ...]:

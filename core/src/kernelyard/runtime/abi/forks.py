@@ -1,11 +1,14 @@
 """Locks across fork(2): a child process has the one thread that forked, and none that would release what others held.
 
+Locks of Python are renewed in the child. Those of native libraries cannot be: forks wait for whoever may hold one.
 Source: POSIX, fork(); the standard library's logging does the same for its locks.
 """
 
 from __future__ import annotations
 
 import os
+import time
+from threading import RLock, get_ident
 from typing import Any, TypeVar
 from weakref import WeakSet
 
@@ -28,10 +31,52 @@ def renewed_in_children(lock: T) -> T:
     return lock
 
 
+class ForkDelay:
+    """Makes forks wait while threads are inside: they plan, for which they import modules and call libraries that have
+    locks.
+
+    Enter before any lock is taken. Who is inside may fork.
+
+    Example:
+        >>> with no_fork_during:
+        ...     import json
+    """
+
+    _POLL_SECONDS = 2e-4
+
+    def __init__(self) -> None:
+        self._inside: list[int] = []  # threads
+        self._entrance = RLock()  # closed while a process forks
+
+    def __enter__(self) -> None:
+        with self._entrance:
+            self._inside.append(get_ident())
+
+    def __exit__(self, *error: object) -> None:
+        self._inside.remove(get_ident())
+
+    def before_fork(self) -> None:
+        """Let nobody in, and wait until all others are out."""
+        self._entrance.acquire()
+        me = get_ident()
+        while any(thread != me for thread in self._inside):
+            time.sleep(self._POLL_SECONDS)
+
+    def after_fork(self) -> None:
+        """Let everybody in."""
+        self._entrance.release()
+
+
+no_fork_during = ForkDelay()
+
+
 def _renew() -> None:
+    no_fork_during.after_fork()
     for each in list(_KEPT):
         each._at_fork_reinit()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew)
+    os.register_at_fork(
+        before=no_fork_during.before_fork, after_in_parent=no_fork_during.after_fork, after_in_child=_renew
+    )

@@ -19,6 +19,7 @@ import numpy as np
 
 from kernelyard import dtypes
 from kernelyard.errors import ExecutionError
+from kernelyard.records import record
 from kernelyard.runtime.abi import memory
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ class BoundCall:
     slots: Mapping[int, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@record
 class BindContext:
     """Resources that a module may use when it binds: threads, workspace memory, and the device.
 

@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from kernelyard.errors import BackendUnavailableError
-from kernelyard.runtime.abi.spec import DIGEST, Fields, Signature, corrupted
+from kernelyard.runtime.abi.spec import Fields, Signature, corrupted, is_digest
 from kernelyard.runtime.installed import distributions
 
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,200}\Z")
@@ -178,7 +178,7 @@ def read_function(value: Any, where: str) -> NativeFunction:
     name, constants = fields.text("name"), fields.texts("constants")
     if not IDENTIFIER.match(name) or not name.startswith(PREFIX):
         raise corrupted(f"{where}.name", name, f"a C identifier that starts with {PREFIX}")
-    if not all(map(DIGEST.match, constants)):
+    if not all(map(is_digest, constants)):
         raise corrupted(f"{where}.constants", constants, "digests")
     return NativeFunction(fields.text("symbol"), name, Signature(inputs, outputs), constants, fields.texts("sizes"))
 

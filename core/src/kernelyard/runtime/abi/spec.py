@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 from kernelyard import dims, dtypes
 from kernelyard.dims import Dim, Shape
 from kernelyard.errors import ArtifactCorruptedError, ParseError, ShapeError
+from kernelyard.records import record
 
 MAX_RANK = 32
 MAX_ITEMS = 1 << 20
 MAX_DIM = 1 << 48
-DIGEST = re.compile(r"[0-9a-f]{64}\Z")
+HEXADECIMAL = frozenset("0123456789abcdef")
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
+@record
 class TensorSpec:
     """A tensor's dims (ints or symbolic), dtype and, where it has one, its name."""
 
@@ -128,7 +127,7 @@ class Fields:
     def digest(self, key: str = "digest") -> str:
         """Return a SHA-256 in hexadecimal."""
         value = self.text(key)
-        if not DIGEST.match(value):
+        if not is_digest(value):
             raise corrupted(f"{self.where}.{key}", value, "64 hexadecimal digits")
         return value
 
@@ -145,6 +144,10 @@ class Fields:
 
     def indices(self, key: str, limit: int) -> tuple[int, ...]:
         """Return an array of integers in [0, limit)."""
+
+        given = self.value.get(key)
+        if isinstance(given, list) and all(type(item) is int and 0 <= item < limit for item in given):
+            return tuple(given)  # most by far are right, and need no places for messages
 
         def read(item: Any, where: str) -> int:
             if not is_int(item) or not 0 <= item < limit:
@@ -165,7 +168,11 @@ class Fields:
 
     def shape(self, key: str = "shape") -> Shape:
         """Dims: non-negative integers, or expressions as text."""
-        shape = self.each(key, read_dim)
+        given = self.value.get(key)
+        if isinstance(given, list) and all(type(dim) is int and 0 <= dim <= MAX_DIM for dim in given):
+            shape = tuple(given)
+        else:
+            shape = self.each(key, read_dim)
         if len(shape) > MAX_RANK:
             raise corrupted(f"{self.where}.{key}", len(shape), f"at most {MAX_RANK} dims")
         return shape
@@ -185,6 +192,11 @@ class Fields:
 def is_int(value: object) -> bool:
     """Return True for integers that are not booleans."""
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_digest(text: str) -> bool:
+    """Return True for a SHA-256 in hexadecimal."""
+    return len(text) == 64 and HEXADECIMAL.issuperset(text)
 
 
 def read_dim(value: Any, where: str) -> Dim:

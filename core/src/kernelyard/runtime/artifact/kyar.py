@@ -9,7 +9,6 @@ are installed.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -18,7 +17,7 @@ import numpy as np
 
 from kernelyard.errors import ArtifactError, BackendUnavailableError
 from kernelyard.runtime.abi.module import DEFAULT_MAX_PLANS, RuntimeModule
-from kernelyard.runtime.abi.spec import DIGEST, Fields, corrupted
+from kernelyard.runtime.abi.spec import Fields, corrupted, is_digest
 from kernelyard.runtime.artifact import loader, safetensors_format
 from kernelyard.runtime.artifact.container import (
     SCHEMA,
@@ -37,8 +36,7 @@ if TYPE_CHECKING:
 
 CONSTANTS = "constants.safetensors"
 # Names and versions end up in a `pip install` line that people copy: nothing else may be in them.
-_DISTRIBUTION = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,98}[A-Za-z0-9])?\Z")
-_VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+!-]{0,98}\Z")
+_ALPHANUMERIC = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789")
 
 
 def write(executable: Executable, path: str | os.PathLike[str]) -> None:
@@ -113,7 +111,7 @@ def _all_constants(executable: Executable) -> dict[str, np.ndarray]:
     for module in executable.modules:
         constants.update(module.constants())
     for digest in constants:
-        if not DIGEST.match(digest):
+        if not is_digest(digest):
             raise ArtifactError("a constant is not named by its digest", found=repr(digest))
     return constants
 
@@ -166,9 +164,14 @@ def _vm_functions(manifest: Fields) -> tuple[VMFunction, ...]:
 def _requirement(fields: Fields) -> loader.Requirement:
     requires = Fields(fields.any("requires"), f"{fields.where}.requires")
     distribution, version = requires.text("distribution"), requires.text("version")
-    if not _DISTRIBUTION.match(distribution) or not _VERSION.match(version):
+    if not _is_plain(distribution, "._-") or distribution[-1] in "._-" or not _is_plain(version, "._+!-"):
         raise corrupted(requires.where, requires.value, "the name and version of a distribution")
     return loader.Requirement(distribution, version)
+
+
+def _is_plain(text: str, further: str) -> bool:
+    """Return whether a text is of letters, digits and further characters; it begins with one of the former."""
+    return len(text) <= 100 and text[:1] in _ALPHANUMERIC and _ALPHANUMERIC.union(further).issuperset(text)
 
 
 def _load_module(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kernelyard.errors import DeviceError, PluginContractError
+from kernelyard.records import record
 
 if TYPE_CHECKING:
     from kernelyard.runtime.device.driver import DeviceDriver
@@ -16,7 +16,7 @@ GROUP = "kernelyard.device"
 CPU = "cpu"  # the host's processor, which is always there and needs no driver
 
 
-@dataclass(frozen=True)
+@record
 class Device:
     """A device by kind and index.
 

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kernelyard import dtypes
+from kernelyard.cached_property import cached_property
 from kernelyard.errors import DeviceError, KernelyardError, NoImplementationError
 from kernelyard.runtime.abi import memory
 from kernelyard.runtime.abi.forks import renewed_in_children

@@ -5,12 +5,13 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
 from kernelyard import dtypes
+from kernelyard.cached_property import cached_property
 from kernelyard.errors import KernelyardError
 from kernelyard.runtime.abi import memory
 from kernelyard.runtime.abi.memory import REBIND_ALIGNMENT, Workspace
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 # From this size on a tensor moves by telling the steps its address; below, copying it is quicker.
 REBIND_BYTES = 1 << 14
+# Memory for a result that is not copied is lent and watched in Python, which takes longer than copying this much.
+REBIND_RESULT_BYTES = 1 << 17
 
 Rebinder = Callable[[int], None]
 Outputs: TypeAlias = "Sequence[np.ndarray | None]"
@@ -241,7 +244,7 @@ class BoundProgram:
         for number, register in enumerate(program.registers):
             if register.kind == "input":
                 may_move = number not in results
-                rebinders = self._rebinders(number) if may_move else ()
+                rebinders = self._rebinders(number, REBIND_BYTES) if may_move else ()
                 bindings[register.index] = IOBinding(
                     self._arrays[number], rebinders, self._slots(number) if rebinders else ()
                 )
@@ -250,17 +253,21 @@ class BoundProgram:
     def _make_results(self) -> list[IOBinding]:
         plan, program = self._plan, self._plan.program
         roots = [plan.roots[result] for result in program.results]
+
+        def rebinders(root: int) -> Sequence[Rebinder]:
+            may_move = program.registers[root].kind == "buffer" and roots.count(root) == 1
+            return self._rebinders(root, REBIND_RESULT_BYTES) if may_move else ()
+
         return [
-            IOBinding(
-                self._arrays[result],
-                self._rebinders(root) if program.registers[root].kind == "buffer" and roots.count(root) == 1 else (),
-            )
+            IOBinding(self._arrays[result], rebinders(root))
             for result, root in zip(program.results, roots, strict=True)
         ]
 
-    def _rebinders(self, root: int) -> Sequence[Rebinder]:
-        """Return the functions that rebind every use of a register; none if it is small or a use cannot be rebound."""
-        if self._arrays[root].nbytes < REBIND_BYTES:
+    def _rebinders(self, root: int, least: int) -> Sequence[Rebinder]:
+        """Return the functions that rebind every use of a register; none if it has fewer than `least` bytes, or a use
+        cannot be rebound.
+        """
+        if self._arrays[root].nbytes < least:
             return ()
         uses = self._uses(root)
         is_moved = all(position in call.rebind for call, position in uses)

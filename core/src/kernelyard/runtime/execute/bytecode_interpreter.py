@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property, partial
+from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kernelyard.cached_property import cached_property
 from kernelyard.errors import ExecutionError, KernelyardError
 from kernelyard.runtime.abi.solve_symbols import SymbolSolver, stacked
 from kernelyard.runtime.abi.spec import TensorSpec
@@ -27,7 +28,7 @@ from kernelyard.runtime.program.vm_function import Closure, ClosureSpec, Instruc
 if TYPE_CHECKING:
     from kernelyard.runtime.execute.bound_program import Outputs
     from kernelyard.runtime.execute.call_limit import CallLimit
-    from kernelyard.runtime.execute.virtual_machine import VirtualMachine
+    from kernelyard.runtime.execute.run_environment import RunEnvironment
 
 MAX_DEPTH = 100
 Arrays = Sequence[Any]
@@ -36,34 +37,36 @@ Symbols = Mapping[str, int]
 
 
 class BytecodeInterpreter:
-    """Carries out a VM function's bytecode."""
+    """Carries out a VM function's bytecode; functions: those it may call by name, itself among them."""
 
-    def __init__(self, machine: VirtualMachine, vm_function: VMFunction) -> None:
-        self._machine = machine
+    def __init__(
+        self, environment: RunEnvironment, vm_function: VMFunction, functions: Mapping[str, BytecodeInterpreter]
+    ) -> None:
+        self._environment = environment
+        self._functions = functions
         self._vm_function = vm_function
-        self._blocks = [ProgramRunner(machine, block) for block in vm_function.blocks]
+        self._blocks = [ProgramRunner(environment, block) for block in vm_function.blocks]
         self._inputs = tuple(range(len(vm_function.inputs)))
         self._solvers = {
             numbers: SymbolSolver(specs, may_leave_unknown=numbers != self._inputs)
             for numbers, specs in _bound(vm_function, self._inputs).items()
         }
         self._readers = [_reader(instruction.inputs) for instruction in vm_function.code]
-        resident = machine.executable.resident if machine.constants is None else machine.constants.array
-        constants = {number: resident(digest) for number, digest in vm_function.constants.items()}
+        constants = {number: environment.resident(digest) for number, digest in vm_function.constants.items()}
         self._values = [constants.get(number) for number in range(len(vm_function.values))]
         self._constants = tuple(constants.values())
 
-        self._seen: LRU[Shapes, None] = LRU(machine.executable.max_plans)
-        self._fitting: LRU[Shapes, bool] = LRU(machine.executable.max_plans)
+        self._seen: LRU[Shapes, None] = LRU(environment.executable.max_plans)
+        self._fitting: LRU[Shapes, bool] = LRU(environment.executable.max_plans)
         self._stack: Callable[[Arrays], Any] = np.stack
-        if machine.driver is not None:
+        if environment.driver is not None:
             from kernelyard.runtime.device.array import stack
 
-            self._stack = partial(stack, machine.driver)
+            self._stack = partial(stack, environment.driver)
 
     def _near(self, arrays: Arrays) -> Arrays:
         """Arrays where the machine computes: blocks read them there again and again."""
-        driver = self._machine.driver
+        driver = self._environment.driver
         if driver is None:
             return arrays
         from kernelyard.runtime.device.array import DeviceArray
@@ -73,15 +76,15 @@ class BytecodeInterpreter:
     @cached_property
     def _whole(self) -> ProgramRunner | None:
         """The runner of the VM function as one flattened program; None where it cannot be flattened."""
-        if self._machine.driver is not None:
+        if self._environment.driver is not None:
             return None
-        program = flatten_control_flow(self._vm_function, self._machine.executable.vm_functions)
-        return ProgramRunner(self._machine, program) if program else None
+        program = flatten_control_flow(self._vm_function, self._environment.executable.vm_functions)
+        return ProgramRunner(self._environment, program) if program else None
 
     def _fits_whole(self, whole: ProgramRunner, arrays: Arrays) -> bool:
         """Tell if the flattened program is prepared for shapes, which it is when they come a second time."""
         shapes: Shapes = tuple([array.shape for array in arrays])
-        if self._machine.step_hook is not None:
+        if self._environment.step_hook is not None:
             return False
         if shapes not in self._seen:
             self._seen.get_or_make(shapes, lambda: None)
@@ -192,15 +195,15 @@ class BytecodeInterpreter:
         if instruction.name == bytecode.MOVE:
             return inputs
         if instruction.name == bytecode.EVALUATE:
-            module = self._machine.executable.modules[instruction.target]
+            module = self._environment.executable.modules[instruction.target]
             return self._near(module.evaluate(instruction.symbol, self._on_host(inputs), frame.symbols))
         if instruction.name == bytecode.CLOSE:
             return [Closure(instruction.symbol, tuple(inputs), dict(frame.symbols))]
         if instruction.name == bytecode.INVOKE:
             closure, *args = inputs
-            called = self._machine.vm_function(closure.function)
+            called = self._functions[closure.function]
             return called.carry_out([*closure.captured, *args], closure.symbols, depth + 1, frame.limit)
-        return self._machine.vm_function(instruction.symbol).carry_out(inputs, frame.symbols, depth + 1, frame.limit)
+        return self._functions[instruction.symbol].carry_out(inputs, frame.symbols, depth + 1, frame.limit)
 
 
 class Frame:

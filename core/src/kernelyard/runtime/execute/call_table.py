@@ -108,10 +108,14 @@ class CallTable:
         if not self.is_native and any(isinstance(step, NativeCall) and not step.function for step in steps):
             raise ExecutionError("steps that Python runs cannot be jumped over", expected="native steps")
         self._tables: list[ctypes.Array[ctypes.c_int64]] = []
-        self._segments = self._make_segments(steps)
+        # What follows does not refer to this object: in a cycle, all that a program holds would wait for the collector.
+        # `fail(answer, first)` raises what the dispatch loop's answer says; `first` is the number of a table's first
+        # step, 0 if it is left out.
+        self.fail: Callable[..., NoReturn] = partial(_fail, self._labels)
+        segments = self._make_segments(steps)
         # The usual program is one table: then running is this one call.
         # `run(limit)`, or `run()` to run to the end.
-        self.run: Callable[..., None] = self._segments[0] if len(self._segments) == 1 else self._run_segments
+        self.run: Callable[..., None] = segments[0] if len(segments) == 1 else partial(_run_segments, segments)
 
     def _make_segments(self, steps: Sequence[Step]) -> list[LimitedRun]:
         if not steps:
@@ -125,7 +129,7 @@ class CallTable:
                 segments.append(self._native_segment(calls, members[0][0]))
             else:
                 segments += [
-                    partial(self._run_python, step, number)
+                    partial(_run_python, step, self._labels[number])
                     for number, step in members
                     if not isinstance(step, NativeCall)
                 ]
@@ -138,7 +142,8 @@ class CallTable:
         # A pointer object made once: making one from an integer takes longer than the call itself.
         walk, pointer, fail = table_walker(), ctypes.c_void_p(ctypes.addressof(table)), self.fail
 
-        def run_native(limit: CallLimit | None = None) -> None:
+        # The default keeps the table for as long as the function is there.
+        def run_native(limit: CallLimit | None = None, _table: object = table) -> None:
             answer = walk(pointer) if limit is None else limited_table_walker()(pointer, limit.flag, limit.deadline)
             if limit is not None and answer in (CANCELLED, LATE):
                 limit.fail(answer)
@@ -154,12 +159,6 @@ class CallTable:
             return None
         return ctypes.addressof(self._tables[0])
 
-    def fail(self, answer: int, first: int = 0) -> NoReturn:
-        """Raise what the dispatch loop's answer says; `first` is the number of the table's first step."""
-        status = ctypes.c_int32(answer & 0xFFFFFFFF).value
-        said = take_raised() if status == _ERROR_RAISED else None
-        raise step_error("a native step failed", self._labels[first + (answer >> 32) - 1], said or f"status {status}")
-
     def run_timed(self) -> list[float]:
         """Run, and give the seconds that each step took."""
         tables, seconds = iter(self._tables), list[float]()
@@ -170,7 +169,7 @@ class CallTable:
             for step in group:
                 start = time.perf_counter()
                 if not isinstance(step, NativeCall):
-                    self._run_python(step, len(seconds))
+                    _run_python(step, self._labels[len(seconds)])
                 seconds.append(time.perf_counter() - start)
         return seconds
 
@@ -184,19 +183,27 @@ class CallTable:
             (stamps[2 * n + 2] - stamps[2 * n]) + 1e-9 * (stamps[2 * n + 3] - stamps[2 * n + 1]) for n in range(count)
         ]
 
-    def _run_python(self, step: Run, number: int, limit: CallLimit | None = None) -> None:
-        if limit is not None:
-            limit.check()
-        try:
-            step()
-        except ExecutionError:
-            raise
-        except Exception as error:
-            raise step_error("a step failed", self._labels[number], describe(error)) from error
 
-    def _run_segments(self, limit: CallLimit | None = None) -> None:
-        for segment in self._segments:
-            segment(limit)
+def _fail(labels: Sequence[StepLabel], answer: int, first: int = 0) -> NoReturn:
+    status = ctypes.c_int32(answer & 0xFFFFFFFF).value
+    said = take_raised() if status == _ERROR_RAISED else None
+    raise step_error("a native step failed", labels[first + (answer >> 32) - 1], said or f"status {status}")
+
+
+def _run_python(step: Run, label: StepLabel, limit: CallLimit | None = None) -> None:
+    if limit is not None:
+        limit.check()
+    try:
+        step()
+    except ExecutionError:
+        raise
+    except Exception as error:
+        raise step_error("a step failed", label, describe(error)) from error
+
+
+def _run_segments(segments: Sequence[LimitedRun], limit: CallLimit | None = None) -> None:
+    for segment in segments:
+        segment(limit)
 
 
 class TimedStep:

@@ -15,9 +15,9 @@ from kernelyard.runtime.program.execution_plan import NOTHING
 
 if TYPE_CHECKING:
     from kernelyard.runtime.device.array import AnyArray, DeviceArray
+    from kernelyard.runtime.device.driver import DeviceDriver
     from kernelyard.runtime.execute.bound_program import Outputs
     from kernelyard.runtime.execute.call_limit import CallLimit
-    from kernelyard.runtime.execute.virtual_machine import VirtualMachine
     from kernelyard.runtime.lru import CacheInfo
     from kernelyard.runtime.program.execution_plan import Shapes
     from kernelyard.runtime.program.program import Program
@@ -56,8 +56,8 @@ class FunctionRunner(Protocol):
 class EntryFunction:
     """Checks feeds, runs the function, and names the results."""
 
-    def __init__(self, machine: VirtualMachine, function: Program | VMFunction, runner: FunctionRunner) -> None:
-        self._machine = machine
+    def __init__(self, driver: DeviceDriver | None, function: Program | VMFunction, runner: FunctionRunner) -> None:
+        self._driver = driver
         self._function = function
         self._runner = runner
         self._names = tuple(spec.name for spec in function.inputs)
@@ -71,12 +71,17 @@ class EntryFunction:
         """
         if len(args) != len(self._names):
             self._fail_count(args)
-        results = self._results(args)
+        results = self._runner.try_fast_path(args)
+        if results is None:
+            results = self._runner.run(self.take(args))
         return Tensor(results[0]) if len(results) == 1 else tuple(map(Tensor, results))
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Tensor]:
         """Run on feeds by name; the results are by name, too. Raises: as calling it."""
-        results, names = self._results(self.in_order(feeds)), self._result_names
+        values, names = self.in_order(feeds), self._result_names
+        results = self._runner.try_fast_path(values)
+        if results is None:
+            results = self._runner.run(self.take(values))
         if len(names) == 1:  # as it mostly is: a third of the time
             return {names[0]: Tensor(results[0])}
         return dict(zip(names, map(Tensor, results), strict=True))
@@ -118,9 +123,18 @@ class EntryFunction:
             results = stored(specs, outputs, self._runner.run(arrays, limit=limit, outputs=outputs))
         return dict(zip(self._result_names, map(Tensor, results), strict=True))
 
-    def in_order(self, feeds: Mapping[str, Any], first: Sequence[Any] = ()) -> list[Any]:
-        """Return feeds by name in the order of the inputs, after the `first` by position. Raises: InputNameError."""
-        if type(feeds) is not dict and not isinstance(feeds, Mapping):  # dict first: the other question takes longer
+    def in_order(self, feeds: Mapping[str, Any]) -> list[Any]:
+        """Return feeds by name in the order of the inputs. Raises: InputNameError."""
+        if type(feeds) is dict and len(feeds) == len(self._names):  # as it mostly is
+            try:
+                return list(map(feeds.__getitem__, self._names))  # quicker than a comprehension, which is a call
+            except KeyError:
+                self._fail_names(feeds, self._names)
+        return self.in_order_after((), feeds)
+
+    def in_order_after(self, first: Sequence[Any], feeds: Mapping[str, Any]) -> list[Any]:
+        """Return those that were given by position, then the others by name. Raises: InputNameError."""
+        if not isinstance(feeds, Mapping):
             raise InputNameError(
                 "the feeds must be given by name",
                 where=self._function.name,
@@ -128,14 +142,13 @@ class EntryFunction:
                 expected=f"a dictionary of {', '.join(map(repr, self._function.inputs))}",
                 hint="call the executable itself to give inputs by position",
             )
-        names = self._names[len(first) :] if first else self._names
+        names = self._names[len(first) :]
         if len(feeds) != len(names):
             self._fail_names(feeds, names)
         try:
-            values = [feeds[name] for name in names]
+            return [*first, *(feeds[name] for name in names)]
         except KeyError:
             self._fail_names(feeds, names)
-        return [*first, *values] if first else values
 
     def take(self, values: Sequence[Any]) -> list[AnyArray]:
         """Convert a value for each input to an array of its dtype: what lies on the machine's device stays there.
@@ -147,7 +160,7 @@ class EntryFunction:
         return list(map(self._take_one, self._names, values, self._dtypes))
 
     def _take_one(self, name: str, value: Any, dtype: np.dtype) -> AnyArray:
-        if type(value) is np.ndarray and value.dtype is dtype and self._machine.driver is None:
+        if type(value) is np.ndarray and value.dtype is dtype and self._driver is None:
             return value  # as it mostly is
         try:
             array = self._on_device(value)
@@ -166,11 +179,11 @@ class EntryFunction:
         return array
 
     def _on_device(self, value: Any) -> DeviceArray | None:
-        if self._machine.driver is None:
+        if self._driver is None:
             return None
         from kernelyard.runtime.device.array import taken_in
 
-        return taken_in(self._machine.driver, value)
+        return taken_in(self._driver, value)
 
     def _fail_count(self, values: Sequence[Any]) -> NoReturn:
         raise InputNameError(
@@ -191,10 +204,6 @@ class EntryFunction:
             expected=", ".join(map(repr, self._function.inputs)) or "no feeds",
             hint=hint,
         )
-
-    def _results(self, values: Sequence[Any]) -> Sequence[AnyArray]:
-        results = self._runner.try_fast_path(values)
-        return self._runner.run(self.take(values)) if results is None else results
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str | None:

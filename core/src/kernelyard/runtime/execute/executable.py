@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
 from threading import RLock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from kernelyard import dtypes
+from kernelyard.cached_property import cached_property
 from kernelyard.errors import ExecutionError
 from kernelyard.runtime.abi import memory
-from kernelyard.runtime.abi.forks import renewed_in_children
+from kernelyard.runtime.abi.forks import no_fork_during, renewed_in_children
 from kernelyard.runtime.abi.module import DEFAULT_MAX_PLANS, RuntimeModule
 from kernelyard.runtime.abi.spec import TensorSpec, corrupted, shape_to_json
 from kernelyard.runtime.abi.threads import default_threads
@@ -220,9 +220,14 @@ class Executable:
 
     @cached_property
     def _machine(self) -> VirtualMachine:
-        from kernelyard.runtime.execute.virtual_machine import VirtualMachine
+        with no_fork_during:
+            from kernelyard.runtime.execute.virtual_machine import VirtualMachine
 
-        return VirtualMachine(self)
+            # The machine holds the same data, but not this object, which holds the machine: they would else be freed by
+            # the collector alone.
+            data = object.__new__(Executable)
+            data.__dict__.update(self.__dict__)
+            return VirtualMachine(data)
 
     @cached_property
     def _entry(self) -> EntryFunction:
@@ -269,7 +274,7 @@ class Executable:
     def __call__(self, *args: Any, **feeds: Any) -> Tensor | tuple[Tensor, ...]:
         """Run the main program by position, or by names; a single result comes as it is, several as a tuple."""
         if feeds:
-            args = tuple(self._entry.in_order(feeds, args))
+            args = tuple(self._entry.in_order_after(args, feeds))
         return self._entry.__call__(*args)  # quicker than calling the object
 
     def warm(self, *sizes: Mapping[str, Sequence[int]], callers: int = 1, **shapes: Sequence[int]) -> None:

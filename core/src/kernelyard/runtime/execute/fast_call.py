@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import sys
-import sysconfig
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, NamedTuple
@@ -86,8 +85,9 @@ def _builtin(function: int, record: int, keep: object) -> FastCall:
 @cache
 def _structs_are_known() -> bool:
     """Check on known arrays that CPython's and NumPy's structs have the layout that the dispatch loop reads."""
-    if sys.implementation.name != "cpython" or sysconfig.get_config_var("Py_GIL_DISABLED"):
+    if sys.implementation.name != "cpython":
         return False
+    # The objects of a free-threaded Python begin with more than a count and a type.
     if object.__basicsize__ != 16 or ctypes.sizeof(ctypes.c_void_p) != 8:
         return False
     dense = np.empty((2, 3), np.float32)

@@ -148,9 +148,9 @@ def profile(
             each()
             seconds[kind].append(_seconds(each))
         runs.append([])
-        machine.step_hook = StepHook(decide, reads=False)
+        machine.environment.step_hook = StepHook(decide, reads=False)
         call()
-        machine.step_hook = None
+        machine.environment.step_hook = None
     overhead = statistics.median(seconds["hollow"]) if "hollow" in kinds else 0.0
     return Profile(_steps(executable, runs), statistics.median(seconds["whole"]), calls, overhead)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kernelyard.dtypes import to_numpy
+from kernelyard.runtime.abi.forks import no_fork_during
 from kernelyard.runtime.lru import LRU, CacheInfo
 from kernelyard.runtime.program.execution_plan import NOTHING, ExecutionPlan, ProgramMemory, Shapes
 from kernelyard.runtime.program.program import Program
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from kernelyard.runtime.device.array import AnyArray
     from kernelyard.runtime.execute.bound_program import Outputs
     from kernelyard.runtime.execute.call_limit import CallLimit
-    from kernelyard.runtime.execute.virtual_machine import VirtualMachine
+    from kernelyard.runtime.execute.run_environment import RunEnvironment
 
 Sizes = tuple[int | None, ...]
 """Of a program's symbols, as a VM function knows them; none where the shapes of the inputs say them all."""
@@ -29,20 +30,21 @@ class ProgramRunner:
     (`try_fast_path`): it knows whether the values are NumPy arrays of its shapes and dtypes, as they usually are.
     """
 
-    def __init__(self, machine: VirtualMachine, program: Program) -> None:
-        self._machine = machine
-        self._contexts = machine.contexts
+    def __init__(self, environment: RunEnvironment, program: Program) -> None:
+        self._environment = environment
+        self._contexts = environment.contexts
         self._program = program
+        self._key = object()  # in contexts: they are in the runner's hands, and must not have it in theirs
         self._memory = ProgramMemory(program)
-        self._plans: LRU[tuple[Shapes, Sizes], ExecutionPlan] = LRU(machine.executable.max_plans)
+        self._plans: LRU[tuple[Shapes, Sizes], ExecutionPlan] = LRU(environment.executable.max_plans)
 
     def try_fast_path(self, values: Sequence[Any], sizes: Sizes = ()) -> Sequence[AnyArray] | None:
         """Return the results where the values and the sizes fit the call before; else None."""
-        machine, contexts = self._machine, self._contexts
+        environment, contexts = self._environment, self._contexts
         context = contexts.acquire()
         try:
-            latest = context.latest.get(self)
-            if latest is None or latest[0] != sizes or machine.step_hook is not None:
+            latest = context.latest.get(self._key)
+            if latest is None or latest[0] != sizes or environment.step_hook is not None:
                 return None
             return latest[1].try_fast_path(*values)
         finally:
@@ -73,7 +75,8 @@ class ProgramRunner:
         try:
             for context in contexts:
                 for plan in sorted(plans, key=lambda plan: -plan.arena_nbytes):  # what needs a larger arena binds anew
-                    context.bind(plan, self._machine.executable, self._machine.threads)
+                    with no_fork_during:
+                        context.bind(plan, self._environment.executable, self._environment.threads)
         finally:
             for context in contexts:
                 self._contexts.release(context)
@@ -95,8 +98,9 @@ class ProgramRunner:
         limit: CallLimit | None,
         outputs: Outputs,
     ) -> Sequence[AnyArray]:
-        machine = self._machine
-        plan = self._plan(tuple([array.shape for array in arrays]), symbols, sizes)
+        environment = self._environment
+        with no_fork_during:
+            plan = self._plan(tuple([array.shape for array in arrays]), symbols, sizes)
         if outputs:
             from kernelyard.runtime.execute.given_outputs import check_shapes  # few callers give any
 
@@ -105,18 +109,20 @@ class ProgramRunner:
             return self._empty_results(plan, outputs)
         context = self._contexts.acquire(limit)
         try:
-            bound = context.bind(plan, machine.executable, machine.threads)
-            context.latest[self] = sizes, bound
+            with no_fork_during:
+                bound = context.bind(plan, environment.executable, environment.threads)
+            context.latest[self._key] = sizes, bound
             if limit is not None:
                 limit.check()
-            if machine.step_hook is None:
+            hook = environment.step_hook
+            if hook is None:
                 return bound.run(arrays, limit, outputs)
-            return bound.run_stepwise(arrays, machine.step_hook if limit is None else machine.step_hook.within(limit))
+            return bound.run_stepwise(arrays, hook if limit is None else hook.within(limit))
         finally:
             self._contexts.release(context)
 
     def _empty_results(self, plan: ExecutionPlan, outputs: Outputs) -> list[AnyArray]:
-        specs, driver = self._program.outputs, self._machine.driver
+        specs, driver = self._program.outputs, self._environment.driver
         arrays = [np.empty(shape, to_numpy(spec.dtype)) for spec, shape in zip(specs, plan.result_shapes, strict=True)]
         if driver is not None:
             from kernelyard.runtime.device.array import DeviceArray

@@ -18,11 +18,11 @@ from kernelyard.runtime.execute.bound_program import BoundProgram, StepHook, idl
 from kernelyard.runtime.execute.entry_function import EntryFunction, did_you_mean
 from kernelyard.runtime.execute.execution_context import ContextPool, ExecutionContext
 from kernelyard.runtime.execute.program_runner import ProgramRunner
+from kernelyard.runtime.execute.run_environment import RunEnvironment
 from kernelyard.runtime.lru import CacheInfo, sum_infos
 from kernelyard.runtime.program.program import Step
 
 if TYPE_CHECKING:
-    from kernelyard.runtime.execute.bound_device_program import DeviceConstants
     from kernelyard.runtime.execute.bytecode_interpreter import BytecodeInterpreter
     from kernelyard.runtime.execute.call_limit import Cancellation
     from kernelyard.runtime.execute.executable import Executable
@@ -101,7 +101,7 @@ class VirtualMachine:
         self.threads = threads_of_a_run(threads or executable.threads)
         if contexts is not None and contexts < 1:
             raise ExecutionError("a virtual machine needs at least one execution context", found=contexts)
-        self.constants: DeviceConstants | None = None  # on a device
+        resident: Callable[[str], Any] = executable.resident
         make_context: Callable[[bool], ExecutionContext] = partial(
             ExecutionContext, bound_program_type=self.bound_program_type
         )
@@ -111,19 +111,19 @@ class VirtualMachine:
                 DeviceExecutionContext,
             )
 
-            self.constants = DeviceConstants(self.driver, executable)
-            make_context = partial(DeviceExecutionContext, self.driver, self.constants)
+            constants = DeviceConstants(self.driver, executable)
+            make_context, resident = partial(DeviceExecutionContext, self.driver, constants), constants.array
         self.contexts = ContextPool(contexts or processors(), make_context)
-        self.step_hook: StepHook | None = None  # what `set_instrument` made of the instrument
+        self.environment = RunEnvironment(executable, self.contexts, self.threads, self.driver, resident)
         self._instrument: Instrument | None = None
         self._functions: dict[str, EntryFunction] = {
-            name: EntryFunction(self, program, ProgramRunner(self, program))
+            name: EntryFunction(self.driver, program, ProgramRunner(self.environment, program))
             for name, program in executable.programs.items()
         }
-        self._vm_functions = _vm_functions(self, executable) if executable.vm_functions else {}
+        interpreters = _interpreters(self.environment) if executable.vm_functions else {}
         for name, each in executable.vm_functions.items():
             if not each.private:
-                self._functions[name] = EntryFunction(self, each, self._vm_functions[name])
+                self._functions[name] = EntryFunction(self.driver, each, interpreters[name])
         self._saved: dict[str, Callable[[], Any]] = {}
 
     def __getitem__(self, name: str) -> Callable[..., Any]:
@@ -165,10 +165,6 @@ class VirtualMachine:
             self.driver.synchronize()
         return results
 
-    def vm_function(self, name: str) -> BytecodeInterpreter:
-        """Return a function with control flow, private ones included, for those that call it."""
-        return self._vm_functions[name]
-
     def run(
         self,
         name: str,
@@ -194,7 +190,7 @@ class VirtualMachine:
         args: the inputs. Tensors are views that hold only during the call. Returning `SKIP_RUN` before a step skips it.
         """
         self._instrument = instrument
-        self.step_hook = _step_hook(instrument) if instrument is not None else None
+        self.environment.step_hook = _step_hook(instrument) if instrument is not None else None
 
     @property
     def instrument(self) -> Instrument | None:
@@ -209,7 +205,7 @@ class VirtualMachine:
         function = self.function(name)
         if saved_name in self._functions:
             raise ExecutionError(f"{saved_name!r} is an entry function already", hint="save it under another name")
-        arrays = function.take(function.in_order(feeds, args) if feeds else args)
+        arrays = function.take(function.in_order_after(args, feeds) if feeds else args)
         self._saved[saved_name] = lambda: function(*arrays)
 
     def time_evaluator(self, name: str, number: int = 10, repeat: int = 1) -> Callable[..., BenchmarkResult]:
@@ -236,10 +232,13 @@ class VirtualMachine:
         return evaluate
 
 
-def _vm_functions(machine: VirtualMachine, executable: Executable) -> dict[str, BytecodeInterpreter]:
+def _interpreters(environment: RunEnvironment) -> dict[str, BytecodeInterpreter]:
     from kernelyard.runtime.execute.bytecode_interpreter import BytecodeInterpreter  # few models have any
 
-    return {name: BytecodeInterpreter(machine, vm_function) for name, vm_function in executable.vm_functions.items()}
+    found: dict[str, BytecodeInterpreter] = {}
+    for name, vm_function in environment.executable.vm_functions.items():
+        found[name] = BytecodeInterpreter(environment, vm_function, found)
+    return found
 
 
 def _step_hook(instrument: Instrument) -> StepHook:

@@ -62,8 +62,8 @@ int64_t ky_output_dim(int32_t function, int32_t output, int32_t axis);
 int32_t ky_output_shape(int32_t function, const DLTensor* inputs, int32_t num_inputs, int32_t output, int64_t* shape);
 
 /* --- running ---------------------------------------------------------------------------------------------------------
-   A model ready to run, each call with that many threads (0: the processors of this process). NULL on failure, and
-   where all of its functions need Python. */
+   A model ready to run, each call with that many threads, but no more than this process has processors (0: as many).
+   NULL on failure, and where all of its functions need Python. */
 typedef struct ky_model ky_model;
 ky_model* ky_create(int32_t threads);
 void ky_destroy(ky_model* model);

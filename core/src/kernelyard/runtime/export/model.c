@@ -77,7 +77,8 @@ ky_model* ky_create(int32_t threads) {
     return NULL;
   }
   pthread_mutex_init(&model->lock, NULL);
-  model->threads = threads > 0 ? threads : ky_processors();
+  /* Parts without a processor of their own would wait for one. */
+  model->threads = threads > 0 && threads < ky_processors() ? threads : ky_processors();
   int32_t status = ky_place_constants(model);
   pthread_mutex_lock(&ky_binding);
   if (!status) status = ky_prepare_kernels(model);

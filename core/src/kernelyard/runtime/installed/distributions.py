@@ -8,7 +8,6 @@ load. It is asked where archives or finders of their own hold distributions. Sou
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -70,7 +69,8 @@ class Distribution:
 
     def _headers(self, field: str) -> list[str]:
         headers = (self.read("METADATA") or self.read("PKG-INFO")).partition("\n\n")[0]
-        return re.findall(rf"^{field}:[ \t]*(.*\S)", headers, re.MULTILINE | re.IGNORECASE)
+        pairs = (line.partition(":") for line in headers.splitlines())
+        return [value.strip() for name, _, value in pairs if name.lower() == field.lower() and value.strip()]
 
 
 class _Other(Distribution):
@@ -91,7 +91,8 @@ def normalized(name: str) -> str:
         >>> normalized("Kernelyard-fast.NPU")
         'kernelyard_fast_npu'
     """
-    return re.sub(r"[-_.]+", "_", name).lower()
+    words = name.lower().replace("-", "_").replace(".", "_").split("_")
+    return "_".join(word for word in words if word)
 
 
 def installed() -> Iterator[Distribution]:

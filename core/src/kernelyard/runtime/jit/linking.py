@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple
@@ -51,11 +51,25 @@ def compile_text(
 
     Raises: RuntimeError for text that is not well-formed; a fault of ours.
     """
-    key = "\n".join((platform.machine(), *features, text))
+    return compile_written(lambda: text, imports, symbols, features)
+
+
+def compile_written(
+    write: Callable[[], str],
+    imports: Mapping[str, int],
+    symbols: Sequence[str],
+    features: Sequence[str] = (),
+    key: str | None = None,
+) -> Code | None:
+    """Return the same for LLVM assembly that is written only if it has not been compiled yet.
+
+    key: what decides the text; None: the text itself. Raises: as `compile_text`.
+    """
+    key = "\n".join((platform.machine(), *features, write() if key is None else key))
     data = CACHE.get(key)
     try:
         if data is None:
-            data = _compile_by_llvm(text, features)
+            data = _compile_by_llvm(write(), features)
             CACHE.put(key, data)
         return link([data], imports, symbols)
     except ImportError:  # llvmlite is what code generators bring along; a library-only installation may lack it

@@ -14,12 +14,11 @@ import os
 import platform
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from string import Template
 from threading import Lock
 
+from kernelyard.records import record
 from kernelyard.runtime.abi.forks import renewed_in_children
 from kernelyard.runtime.abi.threads import default_threads, processors
 from kernelyard.runtime.jit.linking import compile_text
@@ -63,7 +62,7 @@ _CONSTANTS = {
 }
 
 
-@dataclass(frozen=True)
+@record
 class ThreadPool:
     """Addresses of the pool's entry points, by their names in libgomp's interface.
 
@@ -113,5 +112,8 @@ def _make() -> ThreadPool | None:
 
 def _text() -> str:
     pause, futex = _MACHINES[platform.machine()]
-    text = Template(Path(__file__).with_suffix(".ll").read_text())
-    return text.substitute(_CONSTANTS, PAUSE=pause, PAUSE_DECLARED=pause.replace(" 1", ""), FUTEX=futex)
+    text = Path(__file__).with_suffix(".ll").read_text()
+    values = {**_CONSTANTS, "PAUSE": pause, "PAUSE_DECLARED": pause.replace(" 1", ""), "FUTEX": futex}
+    for name, value in values.items():
+        text = text.replace(f"${{{name}}}", str(value))
+    return text

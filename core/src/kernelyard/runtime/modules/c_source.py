@@ -13,11 +13,12 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from ctypes import POINTER, byref, c_int32, c_int64, c_void_p
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 
+from kernelyard.cached_property import cached_property
 from kernelyard.errors import BackendUnavailableError, ExecutionError
 from kernelyard.runtime.abi import memory
 from kernelyard.runtime.abi.module import BindContext, BoundCall, BoundTensor, NativeCall

@@ -10,12 +10,12 @@ import ctypes
 import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
+from kernelyard.cached_property import cached_property
 from kernelyard.errors import ArtifactVersionError, BackendUnavailableError
 from kernelyard.runtime.abi.module import BindContext, BoundCall, BoundTensor, NativeCall, RuntimeModule
 from kernelyard.runtime.abi.spec import corrupted

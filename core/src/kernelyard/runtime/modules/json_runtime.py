@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import Any, NamedTuple, Self
 
@@ -16,6 +16,7 @@ import numpy as np
 
 from kernelyard import dtypes
 from kernelyard.errors import ArtifactVersionError
+from kernelyard.records import record
 from kernelyard.runtime.abi.module import BindContext, BoundCall, BoundTensor
 from kernelyard.runtime.abi.spec import Fields, Signature, TensorSpec, corrupted, is_int, read_json, write_json
 from kernelyard.runtime.modules.bindable import BindableModule
@@ -27,7 +28,7 @@ NodeEntry = tuple[int, int]
 """Node number and output number."""
 
 
-@dataclass(frozen=True)
+@record
 class JSONNode:
     """A node of a JSON graph.
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from kernelyard import dims
 from kernelyard.dims import Dim, Shape
+from kernelyard.records import record
 from kernelyard.runtime.abi.spec import Fields, TensorSpec, corrupted, shape_to_json
 
 REGISTER_KINDS = ("input", "constant", "buffer", "alias")
 
 
-@dataclass(frozen=True)
+@record
 class Register:
     """A tensor of a program.
 
@@ -39,7 +39,7 @@ class Register:
         return {"kind": self.kind, "shape": shape_to_json(self.shape), "dtype": self.dtype, **extra}
 
 
-@dataclass(frozen=True)
+@record
 class Step:
     """A call of function `symbol` of module number `module`: reads registers `inputs`, writes registers `outputs`."""
 
@@ -83,7 +83,7 @@ class SizeCheck(NamedTuple):
         return {"dims": shape_to_json((self.left, self.right)), "where": self.where}
 
 
-@dataclass(frozen=True)
+@record
 class Program:
     """One entry function, checked when it is made.
 

@@ -7,12 +7,13 @@ handed on, never copied. Sizes that are known only once a value is there are sym
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from kernelyard import dtypes
+from kernelyard.cached_property import cached_property
 from kernelyard.dims import Shape
+from kernelyard.records import record
 from kernelyard.runtime.abi.spec import Fields, TensorSpec, corrupted
 from kernelyard.runtime.program.program import Program
 
@@ -37,7 +38,7 @@ _ON_TENSORS = (RUN, EVALUATE, COLLECT, STACK, IF)
 _CLOSURE = {"closure": True}
 
 
-@dataclass(frozen=True)
+@record
 class ClosureSpec(TensorSpec):
     """Stands for a tensor's spec where a value is a closure, which has neither sizes nor elements."""
 
@@ -52,7 +53,7 @@ class ClosureSpec(TensorSpec):
         return f"{self.name}: closure" if self.name else "closure"
 
 
-@dataclass(frozen=True)
+@record
 class Closure:
     """A value: a function of the executable, its first inputs, and the sizes that were known where it was made."""
 
@@ -62,7 +63,7 @@ class Closure:
     shape: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True)
+@record
 class Instruction:
     """One instruction; what `target` and `symbol` mean is said beside the names of the instructions."""
 
@@ -87,7 +88,7 @@ class Instruction:
         return f"{f'{outputs} = ' if outputs else ''}{self.name}{what.get(self.name, '')}({inputs}){to}"
 
 
-@dataclass(frozen=True)
+@record
 class VMFunction:
     """One function with control flow, checked when it is made.
 
