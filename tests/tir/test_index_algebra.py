@@ -69,6 +69,14 @@ def test_a_product_falls_only_where_its_other_factors_are_not_negative():
             assert values(Simplifier({"i": 4, "j": 8, "k": N})(chosen), size) == values(chosen, size)
 
 
+def test_a_size_counts_from_one_within_a_minimum_too():
+    """n - 2 is -1 for the least size, also where it is part of a part."""
+    least = Binary("min", i, DimValue(N) - 2)
+    for expr in (least, least + i, Binary("max", least, DimValue(N) - 2)):
+        assert not ALGEBRA.is_nonnegative(ALGEBRA.to_dim(expr))
+    assert ALGEBRA.is_nonnegative(ALGEBRA.to_dim(Binary("min", i, DimValue(N) - 1)))
+
+
 def test_the_quotient_of_an_axis_is_bounded_with_it():
     simplify = Simplifier({"i": 4, "j": 8, "k": N})
     assert simplify(select(j + j // 2 < 11, i, k)) == i

@@ -9,6 +9,7 @@ from functools import lru_cache
 from kernelyard.dims import Dim
 from kernelyard.tir.buffer import Buffer
 from kernelyard.tir.expr import Axis, Binary, Const, DimValue, Expr, Load, Select
+from kernelyard.tir.iterate import Iterate
 from kernelyard.tir.primfunc import walk
 
 
@@ -124,5 +125,5 @@ def unconditional_loads(expr: Expr, in_indices: bool = False) -> list[Load]:
         if isinstance(part, Load):
             found[part] = None
         if not isinstance(part, Load) or in_indices:
-            stack += [part.condition] if isinstance(part, Select) else part.children
+            stack += part.children[:1] if isinstance(part, (Select, Iterate)) else part.children
     return list(found)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import reduce
+from types import MappingProxyType
 
 from kernelyard import dims
 from kernelyard.dims import Dim, SymbolicDim
@@ -159,10 +160,11 @@ class IndexAlgebra:
             dim = dims.substitute(dim, {_AXIS + name: extent - 1})
             if isinstance(dim, int):
                 return dim >= 0
-        ones = {name: dims.symbol(name) + 1 for name in dims.symbols_of(dim) if not _is_internal_name(name)}
-        shifted = dims.substitute(dim, ones)
+        sizes = [name for name in dims.symbols_of(dim) if not _is_internal_name(name)]
+        shifted = dims.substitute(dim, {name: dims.symbol(name) + 1 for name in sizes})
         terms = [((), shifted)] if isinstance(shifted, int) else shifted.terms
-        return all(c >= 0 and all(self._is_nonnegative_atom(atom) for atom in m) for m, c in terms)
+        back: dict[str, Dim] = {name: dims.symbol(name) - 1 for name in sizes}  # atoms have parts of their own to shift
+        return all(c >= 0 and all(self._is_nonnegative_atom(atom, back) for atom in m) for m, c in terms)
 
     def _falling_axes(self, dim: SymbolicDim) -> list[str]:
         """Axes in which the polynomial falls: these take their last value."""
@@ -199,10 +201,11 @@ class IndexAlgebra:
             return _common_slope((left, right))
         return left if atom.name == "floordiv" and right == 0 else None
 
-    def _is_nonnegative_atom(self, atom: dims.Atom) -> bool:
+    def _is_nonnegative_atom(self, atom: dims.Atom, sizes: Mapping[str, Dim] = MappingProxyType({})) -> bool:
+        """Tell if an atom is proved to be at least 0; `sizes`: what symbols in it stand for."""
         if isinstance(atom, dims.Symbol):
             return True  # sizes, axes, and remainders by divisors that are sizes
-        parts = (self.is_nonnegative(atom.left), self.is_nonnegative(atom.right))
+        parts = [self.is_nonnegative(dims.substitute(part, sizes)) for part in (atom.left, atom.right)]
         return any(parts) if atom.name == "max" else all(parts)
 
 

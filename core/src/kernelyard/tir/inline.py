@@ -8,8 +8,9 @@ from kernelyard.dims import Dim
 from kernelyard.tir.buffer import Buffer
 from kernelyard.tir.expr import Expr, Load
 from kernelyard.tir.index_algebra import IndexAlgebra
+from kernelyard.tir.iterate import Iterate
 from kernelyard.tir.op_pattern import cost
-from kernelyard.tir.primfunc import ComputeBlock, PrimFunc
+from kernelyard.tir.primfunc import ComputeBlock, PrimFunc, walk
 from kernelyard.tir.simplify import simplify_block
 from kernelyard.tir.sorting import work_of
 from kernelyard.tir.visitor import ExprRewriter, rewrite_block, substitute_axes
@@ -53,6 +54,9 @@ def _is_inlinable(block: ComputeBlock, position: int, blocks: list[ComputeBlock]
     if block.reducer is not None or block.reduce_axes or block.step_axis or not block.writes_spatial_axes:
         return False
     if block.output in block.reads or sum(other.output == block.output for other in blocks) > 1:
+        return False
+    # A loop inside of an element runs along other lanes than what sums up its results.
+    if any(isinstance(expr, Iterate) for expr in walk(block.body)):
         return False
     return not any(other.output in block.reads for other in blocks[position + 1 :])
 

@@ -17,6 +17,7 @@ from kernelyard.ops.interpreter import Symbols, Value, call_function
 from kernelyard.tir.analysis import axes_of
 from kernelyard.tir.buffer import Buffer
 from kernelyard.tir.expr import INDEX, Axis, Binary, Cast, Const, DimValue, Expr, Load, Select, Unary, const
+from kernelyard.tir.iterate import Iterate, State
 from kernelyard.tir.primfunc import ComputeBlock, IterVar, PrimFunc, neutral_element
 from kernelyard.tir.sorting import sorts
 from kernelyard.tir.visitor import ExprRewriter, rewrite_block
@@ -184,7 +185,7 @@ class _Points:
 
     def _compute(self, expr: Expr) -> np.ndarray:
         match expr:
-            case Axis():
+            case Axis() | State():
                 return self.axes[expr.name]
             case Const():
                 return np.asarray(expr.value).astype(dtypes.to_numpy(expr.dtype))
@@ -200,6 +201,8 @@ class _Points:
                 return self.value(expr.x).astype(dtypes.to_numpy(expr.dtype))
             case Select():
                 return self._select(expr)
+            case Iterate():
+                return self._iterate(expr)
         raise ExecutionError("an expression of an unknown kind", found=type(expr).__name__)
 
     def _select(self, expr: Select) -> np.ndarray:
@@ -209,6 +212,13 @@ class _Points:
             axes = {name: grid[chosen] for name, grid in self.axes.items()}
             result[chosen] = _Points(self.block, self.arrays, self.values, axes, len(chosen)).value(branch)
         return result
+
+    def _iterate(self, expr: Iterate) -> np.ndarray:
+        value = self.value(expr.init)
+        for _ in range(expr.count):
+            axes = {**self.axes, expr.state.name: value}
+            value = _Points(self.block, self.arrays, self.values, axes, self.count).value(expr.body)
+        return value
 
     def _element(self, buffer: Buffer, indices: tuple[Expr, ...]) -> tuple[np.ndarray, ...]:
         found = tuple(self.value(index) for index in indices)

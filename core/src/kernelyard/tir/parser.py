@@ -5,7 +5,6 @@ from __future__ import annotations
 from kernelyard import dtypes
 from kernelyard.dims import Dim
 from kernelyard.errors import IRError, ParseError
-from kernelyard.ir.printer import register_function_syntax
 from kernelyard.ir.scanner import Token
 from kernelyard.ir.text_values import ValueParser
 from kernelyard.ir.types import TensorType
@@ -25,8 +24,8 @@ from kernelyard.tir.expr import (
     select,
     unary,
 )
+from kernelyard.tir.iterate import Iterate, State
 from kernelyard.tir.primfunc import REDUCE, SPATIAL, STEP, ComputeBlock, IterVar, PrimFunc
-from kernelyard.tir.printer import print_primfunc
 from kernelyard.tir.verify import verify
 
 MAX_DEPTH = 110
@@ -47,6 +46,7 @@ class _Parser(ValueParser):
         super().__init__(text, {})
         self.buffers: dict[str, Buffer] = {}
         self.axes: set[str] = set()
+        self.states: dict[str, State] = {}
 
     def function(self) -> PrimFunc:
         attrs = self.attributes() if self.scanner.accept("attrs") else {}
@@ -138,6 +138,8 @@ class _Parser(ValueParser):
         if self.scanner.at("["):
             return load(*self.element(token, depth))
         if not self.scanner.accept("("):
+            if name in self.states:
+                return self.states[name]
             if name not in self.axes:
                 raise self.scanner.error("no axis has this name", token)
             return Axis(name)
@@ -146,12 +148,30 @@ class _Parser(ValueParser):
             self.scanner.expect(")")
             return value
         if name == "cast":
-            dtype = self.scanner.expect_kind("name")
-            self.scanner.expect(",")
-            if dtype.text not in dtypes.DTYPES:
-                raise self.scanner.error("unknown dtype", dtype)
-            return Cast(self.operands(token, 1, depth)[0], dtype.text)
-        return self.operation(token, depth)
+            dtype = self.dtype()
+            return Cast(self.operands(token, 1, depth)[0], dtype)
+        return self.iterate(token, depth) if name == "iterate" else self.operation(token, depth)
+
+    def dtype(self) -> str:
+        """Return a dtype that a comma follows."""
+        token = self.scanner.expect_kind("name")
+        self.scanner.expect(",")
+        if token.text not in dtypes.DTYPES:
+            raise self.scanner.error("unknown dtype", token)
+        return token.text
+
+    def iterate(self, token: Token, depth: int) -> Expr:
+        """Return a loop: its dtype, the name of its state, the number of steps, the first value and the body."""
+        dtype, name = self.dtype(), self.scanner.expect_kind("name")
+        if name.text in self.states or name.text in self.axes:
+            raise self.scanner.error("a state has the name of another value", name)
+        self.scanner.expect(",")
+        count = self.integer()
+        self.scanner.expect(",")
+        state = self.states[name.text] = State(name.text, dtype)
+        init, body = self.operands(token, 2, depth)
+        del self.states[name.text]
+        return Iterate(state, init, body, count)
 
     def operation(self, token: Token, depth: int) -> Expr:
         name = token.text
@@ -179,6 +199,3 @@ class _Parser(ValueParser):
         if isinstance(found, Const) and repr(found.value) != repr(value) and not dtypes.is_float(stated):
             raise self.scanner.error(f"this is no {stated}", token)
         return found
-
-
-register_function_syntax("primfunc", PrimFunc, print_primfunc, parse_primfunc)

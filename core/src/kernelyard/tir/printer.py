@@ -20,6 +20,7 @@ from kernelyard.ir.printer import attribute_text
 from kernelyard.ir.types import TensorType
 from kernelyard.tir.buffer import Buffer
 from kernelyard.tir.expr import INDEX, Axis, Binary, Cast, Const, DimValue, Expr, Load, Select, Unary
+from kernelyard.tir.iterate import Iterate, State
 from kernelyard.tir.primfunc import SPATIAL, ComputeBlock, IterVar, PrimFunc
 
 
@@ -63,7 +64,7 @@ def expr_text(expr: Expr) -> str:
         'add(mul(i, 2), 1)'
     """
     match expr:
-        case Axis():
+        case Axis() | State():
             return expr.name
         case Const():
             text = attribute_text(expr.value)
@@ -76,6 +77,8 @@ def expr_text(expr: Expr) -> str:
             return f"{expr.op}({_list(expr.children)})"
         case Select():
             return f"select({_list(expr.children)})"
+        case Iterate():
+            return f"iterate({expr.dtype}, {expr.state.name}, {expr.count}, {_list(expr.children)})"
         case Cast():
             return f"cast({expr.dtype}, {expr_text(expr.x)})"
     raise IRError("a scalar expression of this class has no text form", found=type(expr).__name__)

@@ -15,6 +15,7 @@ from kernelyard import dims
 from kernelyard.errors import ExecutionError
 from kernelyard.tir.buffer import Buffer
 from kernelyard.tir.expr import Axis, Binary, Cast, Const, DimValue, Expr, Load, Select, Unary
+from kernelyard.tir.iterate import Iterate, State
 from kernelyard.tir.primfunc import ComputeBlock, IterVar, PrimFunc, neutral_element
 from kernelyard.tir.rounding import Number, fitted
 from kernelyard.tir.sorting import sorts
@@ -66,6 +67,7 @@ class _Block:
         self.memory = memory
         self.symbols = symbols
         self.axes: dict[str, int] = {}
+        self.states: dict[str, Number] = {}
         self.shapes: dict[Buffer, tuple[int, ...]] = {}
 
     def run(self, outside: Mapping[str, int]) -> None:
@@ -137,6 +139,8 @@ class _Block:
         match expr:
             case Axis():
                 return self.axes[expr.name]
+            case State():
+                return self.states[expr.name]
             case Const():
                 return expr.value
             case DimValue():
@@ -151,7 +155,16 @@ class _Block:
                 return fitted(self.value(expr.x), expr.dtype)
             case Select():
                 return self.value(expr.a if self.value(expr.condition) else expr.b)
+            case Iterate():
+                return self._iterate(expr)
         raise ExecutionError("an expression of an unknown kind", found=type(expr).__name__)
+
+    def _iterate(self, expr: Iterate) -> Number:
+        state = self.value(expr.init)
+        for _ in range(expr.count):
+            self.states[expr.state.name] = state
+            state = self.value(expr.body)
+        return state
 
     def _place(self, buffer: Buffer, indices: Sequence[Expr]) -> int:
         if buffer not in self.shapes:

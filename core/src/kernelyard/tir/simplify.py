@@ -12,9 +12,9 @@ import numpy as np
 
 from kernelyard import dtypes
 from kernelyard.dims import Dim
-from kernelyard.tir import interpreter
 from kernelyard.tir.expr import COMPARISONS, INDEX, Binary, Cast, Const, DimValue, Expr, Load, Select, Unary, const
 from kernelyard.tir.index_algebra import IndexAlgebra, is_index
+from kernelyard.tir.iterate import Iterate
 from kernelyard.tir.primfunc import ComputeBlock, PrimFunc
 from kernelyard.tir.visitor import rewrite_block
 
@@ -63,7 +63,7 @@ class Simplifier:
             return expr
         children = tuple(map(self, expr.children))
         expr = expr.with_children(children)
-        if not isinstance(expr, Load) and all(isinstance(child, Const) for child in children):
+        if not isinstance(expr, (Load, Iterate)) and all(isinstance(child, Const) for child in children):
             return _fold(expr)
         match expr:
             case Binary():
@@ -105,6 +105,8 @@ class Simplifier:
 
 
 def _fold(expr: Expr) -> Expr:
+    from kernelyard.tir import interpreter  # inside: few functions have constants to fold
+
     values = [np.asarray(c.value).astype(dtypes.to_numpy(c.dtype)) for c in expr.children if isinstance(c, Const)]
     with np.errstate(all="ignore"):
         match expr:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from kernelyard.dims import IDENTIFIER
 from kernelyard.errors import IRError, VerifyError
 from kernelyard.tir.buffer import Buffer
 from kernelyard.tir.expr import INDEX, Axis, Binary, Expr, Load, Select, Unary, binary, select, unary
+from kernelyard.tir.iterate import Iterate, State, check_iterate
 from kernelyard.tir.primfunc import KINDS_OF_AXES, REDUCERS, SORTS, STEP, ComputeBlock, PrimFunc, walk
 
 _ARG_REDUCERS = ("argmax", "argmin", *SORTS)
@@ -58,17 +59,36 @@ def _check_block(
 
 def _check_expressions(block: ComputeBlock, where: str) -> None:
     axes = {axis.name for axis in block.axes}
+    _check_states(block.expressions, where)
     for expr in walk(*block.expressions):
         match expr:
             case Axis():
                 _check(expr.name in axes, "an axis is not declared", where, expr.name)
             case Load():
                 _check_indices(expr.buffer, expr.indices, where)
-            case Unary() | Binary() | Select():
+            case Unary() | Binary() | Select() | Iterate():
                 _check_operation(expr, where)
 
 
-def _check_operation(expr: Unary | Binary | Select, where: str) -> None:
+def _check_states(roots: Sequence[Expr], where: str) -> None:
+    """Check that every state stands in the body of its own loop."""
+    seen: set[tuple[int, frozenset[State]]] = set()
+    stack: list[tuple[Expr, frozenset[State]]] = [(root, frozenset()) for root in roots]
+    while stack:
+        expr, inside = stack.pop()
+        if (id(expr), inside) in seen:
+            continue
+        seen.add((id(expr), inside))
+        match expr:
+            case State():
+                _check(expr in inside, "a state is used outside of its loop", where, expr.name)
+            case Iterate():
+                stack += [(expr.init, inside), (expr.body, inside | {expr.state})]
+            case _:
+                stack += [(child, inside) for child in expr.children]
+
+
+def _check_operation(expr: Unary | Binary | Select | Iterate, where: str) -> None:
     try:
         match expr:
             case Unary():
@@ -77,6 +97,8 @@ def _check_operation(expr: Unary | Binary | Select, where: str) -> None:
                 binary(expr.op, expr.a, expr.b)
             case Select():
                 select(expr.condition, expr.a, expr.b)
+            case Iterate():
+                check_iterate(expr)
     except IRError as error:
         raise VerifyError(error.message, where=where, found=error.found, expected=error.expected) from error
 
