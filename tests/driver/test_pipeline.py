@@ -111,7 +111,7 @@ def test_with_a_precision_the_pass_comes_before_it():
     pipeline = ky.get_default_pipeline().after("simplify", relu_to_tanh)
     seen = Seen()
     exe = ky.compile(model(), backends=[], precision="int8_weights", pipeline=pipeline, instruments=[seen])
-    assert seen.names[:4] == ["import", "simplify", "relu_to_tanh", "int8_weights"]
+    assert seen.names[:5] == ["import", "simplify", "relu_to_tanh", "widen_floats", "int8_weights"]
     np.testing.assert_allclose(exe(X), WANTED, rtol=1e-2)
 
 
@@ -176,7 +176,7 @@ def test_a_pass_that_fails_is_named():
 def test_instruments_watch_a_compile_and_no_more():
     seen, timing = Seen(), TimingInstrument()
     ky.compile(model(), backends=[], instruments=[seen, timing])
-    assert seen.names == ["import", "simplify", "quantized", "codegen", "legalize", "pack"]
+    assert seen.names == ["import", "simplify", "widen_floats", "quantized", "codegen", "legalize", "pack"]
     assert (seen.entered, seen.left) == (1, 1)
     assert "legalize_ops" in str(timing)
     get_pipeline("clean")(model())

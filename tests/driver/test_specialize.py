@@ -16,7 +16,7 @@ import kernelyard as ky
 from kernelyard.driver.specialize import SpecializingExecutable
 from kernelyard.errors import ArtifactError, InputNameError, PerformanceWarning, UnsupportedOperatorError
 
-# The rank of what `If` returns hangs on a size, as PyTorch's exporter writes `squeeze`.
+# The rank of what `If` returns hangs on a size, as PyTorch's exporter writes `squeeze`, and that of the result on it.
 SQUEEZED = """
 <ir_version: 9, opset_import: ["" : 18]>
 g (float[n, m] x) => (float[k] y) {
@@ -29,12 +29,10 @@ g (float[n, m] x) => (float[k] y) {
     else_branch = b () => (t) { t = Identity (x) }
   >
   axes = Constant <value = int64[1] {-1}> ()
-  r = ReduceSum (z, axes)
-  flat = Constant <value = int64[1] {-1}> ()
-  y = Reshape (r, flat)
+  y = ReduceSum <keepdims = 0> (z, axes)
 }
 """
-# A switch: each branch only works with the rank that its value is for.
+# A switch: each branch gives the rank that its value is for.
 SWITCH = """
 <ir_version: 9, opset_import: ["" : 18]>
 g (float[n, 4] x, int64 wide) => (float[k] y) {
@@ -45,9 +43,7 @@ g (float[n, 4] x, int64 wide) => (float[k] y) {
     else_branch = b () => (t) { shape = Constant <value = int64[3] {-1, 2, 2}> () t = Reshape (x, shape) }
   >
   axes = Constant <value = int64[1] {-1}> ()
-  r = ReduceSum (z, axes)
-  flat = Constant <value = int64[1] {-1}> ()
-  y = Reshape (r, flat)
+  y = ReduceSum <keepdims = 0> (z, axes)
 }
 """
 

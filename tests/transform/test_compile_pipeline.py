@@ -36,6 +36,12 @@ def test_the_points_are_the_stages_and_their_passes():
     assert len(set(points)) == len(points)
 
 
+def test_narrow_floats_are_widened_before_the_precision_is_applied():
+    stages = names(default_pipeline(widened=["float16"]).passes)
+    assert stages.index("simplify") < stages.index("widen_floats") < stages.index(PRECISION)
+    assert "widen_floats" not in names(default_pipeline().passes)
+
+
 @pytest.mark.parametrize("point", ["import", "simplify", PRECISION, OFFLOAD, "legalize"])
 def test_passes_stand_before_and_after_a_stage(point):
     pipeline = default_pipeline()

@@ -52,3 +52,32 @@ def test_each_new_size_ends_a_function() -> None:
 @pytest.mark.parametrize("module", [branching(symbol("n")), growing()])
 def test_a_function_stays_where_operands_tell_the_order(module: IRModule) -> None:
     assert OutlineContinuations()(module) is module
+
+
+def test_a_size_reaches_kernels_two_splits_later() -> None:
+    """Nothing but an attribute reads the first size, which two functions later a kernel's code does."""
+    k, m = symbol("k"), symbol("m")
+    b = FunctionBuilder()
+    x, counts = b.input("x", (2, 4)), [b.parameter(TensorType((1,), "int64"), name) for name in ("first", "second")]
+    for size, count in zip((k, m), counts, strict=True):
+        b.bind(Call(get_op("tensor_to_shape"), [count], type_=TensorType((size,), "bool")))
+    sizes = [b.op("add", b.op("shape_tensor", dims=(size,)), 1) for size in (k, m)]
+    module = verify(IRModule({"main": b.function(b.op("multiply", x, 2.0), *sizes)}))
+    outlined = verify(OutlineContinuations()(module))
+    assert list(outlined) == ["main", "main_rest", "main_rest_rest"]
+    assert not Scopes(outlined).free("main_rest_rest")
+    doubled, first, second = ky.compile(module, backends=[])(X, np.array([3]), np.array([7]))
+    assert (first.numpy().tolist(), second.numpy().tolist()) == ([4], [8])
+    np.testing.assert_array_equal(doubled.numpy(), 2 * X)
+
+
+def test_what_does_not_wait_for_the_size_stays_beside_what_it_is_fused_with() -> None:
+    k = symbol("k")
+    b = FunctionBuilder()
+    x = b.input("x", (8,))
+    product = b.op("multiply", x, x)
+    b.bind(Call(get_op("nonzero"), [x], type_=TensorType((1, k - 1), "int64")))
+    module = IRModule({"main": b.function(b.op("nn.relu", product), b.op("shape_tensor", dims=(k - 1,)))})
+    outlined = verify(OutlineContinuations()(module))
+    assert [each.value.op_name for each in outlined["main"].bindings[:3]] == ["multiply", "nn.relu", "nonzero"]
+    assert [each.value.op_name for each in outlined["main_rest"].bindings] == ["shape_tensor"]

@@ -139,6 +139,24 @@ def test_operands_of_different_scales_are_not_concatenated_as_they_are(check, ca
     assert "the scales differ" in caplog.text
 
 
+def test_parts_of_different_scales_are_stored_alike_before_a_concat(check):
+    b = FunctionBuilder()
+    x = b.parameter(TensorType((2, 3), "uint8"), "x")
+    parts = [b.op("dequantize", x, np.float32(scale), ZERO) for scale in (0.5, 0.25)]
+    whole = b.op("concat", *parts, axis=0)
+    after = check(PASS, b.function(b.op("quantize", whole, np.float32(0.25), ZERO, dtype="uint8")))
+    assert check.ops(after) == ["dequantize", "quantize", "concat"]  # the second part is stored so already
+
+
+def test_parts_that_are_computed_are_stored_after_a_concat(check):
+    b = FunctionBuilder()
+    x = b.parameter(TensorType((2, 3), "uint8"), "x")
+    parts = [b.op("exp", b.op("dequantize", x, SCALE, ZERO)), b.op("dequantize", x, SCALE, ZERO)]
+    whole = b.op("concat", *parts, axis=0)
+    after = check(PASS, b.function(b.op("quantize", whole, SCALE, ZERO, dtype="uint8")))
+    assert check.ops(after)[-2:] == ["concat", "quantize"]
+
+
 def test_sixteen_bits_are_not_resized_as_they_are(check, caplog):
     b = FunctionBuilder()
     x = b.parameter(TensorType((1, 2, 3, 4), "int16"), "x")

@@ -25,12 +25,15 @@ def get_default_pipeline(target: Target | str = "cpu") -> CompilePipeline:
         ('dead_code_elimination after simplify',)
     """
     manager = get_manager()
-    return pipeline_for(choose_code_generator(manager, choose_target(manager, target)).generator)
+    choice = choose_code_generator(manager, choose_target(manager, target))
+    return pipeline_for(choice.generator, choice.target)
 
 
-def pipeline_for(generator: CodeGenerator | None) -> CompilePipeline:
-    """Return the default pipeline of the targets of a code generator."""
-    return default_pipeline(generator is not None and generator.composes_attention)
+def pipeline_for(generator: CodeGenerator | None, target: Target) -> CompilePipeline:
+    """Return the default pipeline of a target, which may have a code generator."""
+    if generator is None:
+        return default_pipeline()
+    return default_pipeline(generator.composes_attention, generator.widened(target))
 
 
 def choose_pipeline(given: CompilePipeline | Pass | str | None, default: CompilePipeline) -> CompilePipeline:

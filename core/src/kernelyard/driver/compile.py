@@ -19,11 +19,9 @@ from kernelyard.driver.offload import offload
 from kernelyard.driver.precision import DEFAULT
 from kernelyard.driver.requirements import check_coverage
 from kernelyard.driver.session import CompileSession, Options, open_session
-from kernelyard.driver.specialize import specialized
 from kernelyard.errors import PerformanceWarning, PluginContractError, UnsupportedOperatorError
 from kernelyard.ir import Call, IRModule
 from kernelyard.ir.scopes import introduces_symbols
-from kernelyard.ops.reference_runtime import ReferenceModule
 from kernelyard.ops.size_checks import size_checks
 from kernelyard.placement.partition import partition
 from kernelyard.runtime.abi.module import RuntimeModule
@@ -32,7 +30,6 @@ from kernelyard.runtime.program.program import SizeCheck
 from kernelyard.runtime.report import Report
 from kernelyard.target import Target
 from kernelyard.transform.compile_pipeline import OFFLOAD, PRECISION, CompilePipeline
-from kernelyard.transform.instruments import VerifyEach
 from kernelyard.transform.pass_base import Instrument, Pass, PassContext
 from kernelyard.transform.run_codegen import EXTERNAL_MODULES
 
@@ -90,6 +87,8 @@ def compile(  # noqa: A001  the public name, as `re.compile`
     try:
         return _compiled(session, model, instruments)
     except UnsupportedOperatorError as error:
+        from kernelyard.driver.specialize import specialized  # inside: few models need it
+
         return specialized(session, model, error, lambda fixed: _compiled(opened(fixed), model, instruments))
 
 
@@ -145,8 +144,11 @@ def explain(
 
 def watched(session: CompileSession, instruments: Sequence[Instrument]) -> PassContext:
     """Return the context of the compile's passes; a pipeline of the user's own is verified pass by pass."""
-    checks = [VerifyEach()] if session.pipeline.changes else []
-    return PassContext.current().extended([*checks, *instruments])
+    if session.pipeline.changes:
+        from kernelyard.transform.instruments import VerifyEach  # inside: most compiles run the default pipeline
+
+        instruments = [VerifyEach(), *instruments]
+    return PassContext.current().extended(instruments)
 
 
 def simplify(session: CompileSession, module: IRModule) -> IRModule:
@@ -182,6 +184,8 @@ def link(session: CompileSession, generated: Generated, checks: Mapping[str, tup
         reference_calls.update(each.reference_calls)
         constants.update(each.constants)
     if reference_calls:
+        from kernelyard.ops.reference_runtime import ReferenceModule  # inside: native code runs most models whole
+
         modules.append(ReferenceModule.from_calls(reference_calls))
     _warn_of_interpreted([*programs.values(), *vm_functions.values()])
     for each in modules:

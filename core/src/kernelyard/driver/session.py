@@ -115,7 +115,7 @@ def open_session(
         _names(exclude_patterns),
         rival=None if required else choice.rival_in(target, backends),
         recorder=Recorder(manager.label_of, choice.reason_in(target)),
-        pipeline=choose_pipeline(pipeline, pipeline_for(choice.generator)),
+        pipeline=choose_pipeline(pipeline, pipeline_for(choice.generator, choice.target)),
     )
 
 

@@ -1,5 +1,7 @@
 """The graph-level IR: types, symbolic dims, expressions, modules and how to build, print, parse and check them."""
 
+from typing import TYPE_CHECKING
+
 from kernelyard.ir.builder import FunctionBuilder as FunctionBuilder
 from kernelyard.ir.expr import BaseFunction as BaseFunction
 from kernelyard.ir.expr import Binding as Binding
@@ -21,7 +23,6 @@ from kernelyard.ir.op import Sample as Sample
 from kernelyard.ir.op import all_ops as all_ops
 from kernelyard.ir.op import get_op as get_op
 from kernelyard.ir.op import register_op as register_op
-from kernelyard.ir.parser import parse_module as parse_module
 from kernelyard.ir.printer import register_function_syntax as register_function_syntax
 from kernelyard.ir.printer import to_text as to_text
 from kernelyard.ir.types import FunctionType as FunctionType
@@ -32,3 +33,9 @@ from kernelyard.ir.verify import verify as verify
 from kernelyard.ir.visitor import ExprVisitor as ExprVisitor
 from kernelyard.ir.visitor import FunctionMutator as FunctionMutator
 from kernelyard.ir.visitor import uses as uses
+from kernelyard.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from kernelyard.ir.parser import parse_module as parse_module
+
+__getattr__ = lazy_names(__name__, {"kernelyard.ir.parser": "parse_module"})

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -15,6 +15,7 @@ from kernelyard.dims import Dim, SymbolicDim
 from kernelyard.dtypes import DTYPES
 from kernelyard.errors import AttributeTypeError, UnknownOpError
 from kernelyard.ir.types import TensorType, Type
+from kernelyard.records import record
 
 AttributeValue: TypeAlias = (
     bool | int | float | str | SymbolicDim | tuple[int | float, ...] | tuple[str, ...] | tuple[Dim, ...] | None
@@ -26,7 +27,7 @@ NO_ATTRIBUTES: Attributes = MappingProxyType({})
 REQUIRED = object()
 
 
-@dataclass(frozen=True)
+@record
 class Attribute:
     """One typed attribute: `kind` is a key of `KINDS`; without a default it must be given; `choices` limits strings."""
 
@@ -80,7 +81,7 @@ KINDS: dict[str, Callable[[object], bool]] = {
 }
 
 
-@dataclass(frozen=True)
+@record
 class Sample:
     """Arguments that an op must handle: arrays for its inputs and values for its attributes.
 
@@ -92,7 +93,7 @@ class Sample:
     label: str = ""
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Op:
     """An entry of the operator vocabulary.
 

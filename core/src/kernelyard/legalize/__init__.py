@@ -1,20 +1,5 @@
 """Legalization: how operators become loop-level functions, one file of rules per operator family."""
 
-from kernelyard.legalize import activation as activation
-from kernelyard.legalize import attention as attention
-from kernelyard.legalize import convolution as convolution
-from kernelyard.legalize import creation as creation
-from kernelyard.legalize import elementwise as elementwise
-from kernelyard.legalize import image as image
-from kernelyard.legalize import indexing as indexing
-from kernelyard.legalize import linear as linear
-from kernelyard.legalize import normalization as normalization
-from kernelyard.legalize import pooling as pooling
-from kernelyard.legalize import quantization as quantization
-from kernelyard.legalize import random as random
-from kernelyard.legalize import recurrent as recurrent
-from kernelyard.legalize import reduction as reduction
-from kernelyard.legalize import shape as shape
 from kernelyard.legalize.custom import CUSTOM as CUSTOM
 from kernelyard.legalize.custom import CustomKernel as CustomKernel
 from kernelyard.legalize.custom import custom_kernel as custom_kernel

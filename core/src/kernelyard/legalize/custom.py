@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import kernelyard.ops  # noqa: F401  # declares the operators
 from kernelyard.dims import IDENTIFIER
 from kernelyard.errors import LegalizeError
 from kernelyard.ir.op import Attributes, get_op

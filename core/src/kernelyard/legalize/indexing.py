@@ -112,6 +112,15 @@ def _accumulated(
     return body
 
 
+@legalize("invert_permutation")
+def invert_permutation(b: RuleBuilder, p: Operand) -> Buffer:
+    (size,) = p.shape
+    result = b.buffer(p.shape, INDEX)
+    # Each element is written once: no order is needed.
+    b.store(result, p.shape, lambda at: (safe_index(p[at], size),), lambda at: at)
+    return result
+
+
 # --- cumulative sums, order -------------------------------------------------------------------------------------------
 @legalize("cumsum", widen=True)
 def cumsum(b: RuleBuilder, x: Operand, *, axis: int, exclusive: bool, reverse: bool) -> Buffer:

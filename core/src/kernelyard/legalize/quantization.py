@@ -9,7 +9,7 @@ import numpy as np
 from kernelyard.dtypes import itemsize, to_numpy
 from kernelyard.legalize.registry import Operand, RuleBuilder, legalize
 from kernelyard.tir.buffer import Buffer
-from kernelyard.tir.expr import Expr, cast, maximum, minimum, unary
+from kernelyard.tir.expr import INDEX, Expr, cast, maximum, minimum, unary
 
 
 @legalize("quantize")
@@ -35,6 +35,11 @@ def dequantize(b: RuleBuilder, x: Operand, scale: Operand, zero: Operand, *, axi
         return cast(cast(whole, "float32") * cast(_parameter(scale, axis, at), "float32"), dtype)
 
     return b.compute(x.shape, body)
+
+
+@legalize("lookup")
+def lookup(b: RuleBuilder, x: Operand, table: Operand) -> Buffer:
+    return b.compute(x.shape, lambda *at: table[(cast(x[at], INDEX) & 255,)])
 
 
 def _is_short(*of: str) -> bool:

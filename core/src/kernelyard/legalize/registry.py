@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from kernelyard.dims import Shape
 from kernelyard.errors import LegalizeError
 from kernelyard.ir.op import Attributes
 from kernelyard.ir.types import TensorType, Type, tensors_of
+from kernelyard.lazy import RegistryModules
+from kernelyard.legalize.without_rule import WITHOUT_RULE
+from kernelyard.records import record
 from kernelyard.tir.buffer import Buffer
 from kernelyard.tir.builder import PrimFuncBuilder, conversion_block
 from kernelyard.tir.expr import Expr, ExprLike, cast
@@ -20,7 +23,7 @@ from kernelyard.tir.visitor import rename_buffers
 NARROW_FLOATS = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
 
 
-@dataclass(frozen=True)
+@record
 class Operand:
     """An input of a rule: loads come in the dtype that the rule computes in."""
 
@@ -56,7 +59,7 @@ RuleResult = Buffer | tuple[Buffer, ...]
 RuleFunction = Callable[..., RuleResult]
 
 
-@dataclass(frozen=True)
+@record
 class Rule:
     """A rule: `function(builder, *operands, **attributes)` returns what it wrote.
 
@@ -68,6 +71,27 @@ class Rule:
 
 
 _RULES: dict[str, Rule] = {}
+FAMILIES = RegistryModules(
+    "kernelyard.legalize",
+    (
+        "elementwise",
+        "activation",
+        "shape",
+        "linear",
+        "indexing",
+        "reduction",
+        "normalization",
+        "convolution",
+        "pooling",
+        "creation",
+        "quantization",
+        "attention",
+        "recurrent",
+        "image",
+        "random",
+        "trees",
+    ),
+)
 
 
 def legalize(*names: str, widen: bool = False) -> Callable[[RuleFunction], RuleFunction]:
@@ -88,7 +112,14 @@ def legalize(*names: str, widen: bool = False) -> Callable[[RuleFunction], RuleF
 
 def has_rule(name: str) -> bool:
     """Return True when an op of that name can be legalized."""
-    return name in _RULES
+    return _rule(name) is not None
+
+
+def _rule(name: str) -> Rule | None:
+    """Return the rule of an op; the family of rules that has it is imported."""
+    if name not in WITHOUT_RULE:
+        FAMILIES.import_until(lambda: name in _RULES)
+    return _RULES.get(name)
 
 
 def legalize_call(
@@ -99,7 +130,7 @@ def legalize_call(
     rule: used instead of the registered one. Raises: LegalizeError when there is no rule, or when the rule's results
     are not of the call's type.
     """
-    rule = rule or _RULES.get(name)
+    rule = rule or _rule(name)
     if rule is None:
         raise LegalizeError(f"{name} has no legalization rule", where=name)
     builder = RuleBuilder(tensors_of(result))

@@ -23,3 +23,4 @@ from kernelyard.ops import recurrent as recurrent
 from kernelyard.ops import reduction as reduction
 from kernelyard.ops import regions as regions
 from kernelyard.ops import shape as shape
+from kernelyard.ops import trees as trees

@@ -245,6 +245,36 @@ declare(
 )
 
 
+# --- invert_permutation -----------------------------------------------------------------------------------------------
+def _invert_permutation_type(types: Sequence[TensorType], attrs: Attributes) -> Type:
+    _require_indices(types[0])
+    require(types[0].rank == 1, "a permutation is a vector", found=types[0].rank, expected="rank 1")
+    return TensorType(types[0].shape, "int64")
+
+
+def _invert_permutation(p: np.ndarray) -> np.ndarray:
+    inverse = np.empty(len(p), np.int64)
+    inverse[p] = np.arange(len(p))
+    return inverse
+
+
+def _invert_permutation_samples() -> Iterator[Sample]:
+    yield Sample((np.array([2, 0, 3, 1], np.int64),), {}, "int64")
+    yield Sample((np.arange(19, dtype=np.int32)[::-1].copy(),), {}, "int32")
+    yield Sample((np.zeros(0, np.int64),), {}, "empty")
+
+
+declare(
+    "invert_permutation",
+    ("p",),
+    _invert_permutation_type,
+    _invert_permutation,
+    samples=_invert_permutation_samples,
+    flops=no_flops,
+    summary="where each number is in a vector that has each of 0 to its length - 1 once",
+)
+
+
 # --- cumsum, cumprod and topk -----------------------------------------------------------------------------------------
 def _cumsum_type(types: Sequence[TensorType], attrs: Attributes) -> Type:
     require_dtype(types[0], NUMBERS)

@@ -9,11 +9,13 @@ import numpy as np
 from kernelyard.dtypes import FLOATS, QUANTIZED, SIGNED, UNSIGNED, to_numpy
 from kernelyard.ir.op import Attribute, Attributes, Sample
 from kernelyard.ir.types import TensorType, Type
-from kernelyard.ops.declaration import declare, flops_per_output
+from kernelyard.ops.declaration import declare, flops_per_output, no_flops
 from kernelyard.ops.samples import floats, integers
 from kernelyard.ops.type_rules import require, require_axis, require_dtype, unify
 
 INTEGERS = (*SIGNED, *UNSIGNED)
+BYTES = ("int8", "uint8")
+ENTRIES = 256  # of a table of bytes: one for each value of eight bits
 
 
 def _check_parameters(types: Sequence[TensorType], axis: int | None) -> None:
@@ -42,6 +44,15 @@ def _dequantize_type(types: Sequence[TensorType], attrs: Attributes) -> Type:
     require(attrs["dtype"] in FLOATS, "dequantize returns a float dtype", found=attrs["dtype"])
     _check_parameters(types, attrs["axis"])
     return TensorType(types[0].shape, attrs["dtype"])
+
+
+def _lookup_type(types: Sequence[TensorType], attrs: Attributes) -> Type:
+    x, table = types
+    require_dtype(x, BYTES)
+    require_dtype(table, BYTES, "the table")
+    require(table.rank == 1, "a table of bytes is a vector", found=repr(table))
+    unify(table.shape[0], ENTRIES, "the table and the number of bytes")
+    return TensorType(x.shape, table.dtype)
 
 
 def _along(parameter: np.ndarray, axis: int | None, rank: int) -> np.ndarray:
@@ -81,6 +92,13 @@ def _dequantize_samples() -> Iterator[Sample]:
     yield Sample((integers(5, dtype="int32"), number, zero), {"dtype": "float16"}, "float16 from int32")
 
 
+def _lookup_samples() -> Iterator[Sample]:
+    table = integers(ENTRIES, dtype="int8", low=-128, high=128)
+    yield Sample((integers(3, 50, dtype="uint8", low=0, high=256), table), label="uint8")
+    yield Sample((integers(2, 5, 17, dtype="int8", low=-128, high=128), table.view(np.uint8)), label="int8 to uint8")
+    yield Sample((np.array(200, np.uint8), table), label="rank 0")
+
+
 _AXIS = Attribute("int", None)
 
 declare(
@@ -102,4 +120,13 @@ declare(
     samples=_dequantize_samples,
     flops=flops_per_output(2),
     summary="(x - zero_point) * scale as floats; parameters of one number, or along an axis",
+)
+declare(
+    "lookup",
+    ("x", "table"),
+    _lookup_type,
+    lambda x, table: table[x.view(np.uint8)],
+    samples=_lookup_samples,
+    flops=no_flops,
+    summary="for each byte of x, the entry of a table of 256 bytes at its eight bits, read as unsigned",
 )

@@ -1,5 +1,8 @@
 """The dataflow pattern language, its matcher, and the patterns that backends register."""
 
+from typing import TYPE_CHECKING
+
+from kernelyard.lazy import lazy_names
 from kernelyard.patterns.constructors import is_call_dps_packed as is_call_dps_packed
 from kernelyard.patterns.constructors import is_call_tir as is_call_tir
 from kernelyard.patterns.constructors import is_const as is_const
@@ -14,11 +17,6 @@ from kernelyard.patterns.constructors import is_tuple_get_item as is_tuple_get_i
 from kernelyard.patterns.constructors import is_var as is_var
 from kernelyard.patterns.constructors import wildcard as wildcard
 from kernelyard.patterns.dataflow import Dataflow as Dataflow
-from kernelyard.patterns.function_rewriter import Rewriter as Rewriter
-from kernelyard.patterns.function_rewriter import rewriter_from_module as rewriter_from_module
-from kernelyard.patterns.function_rewriter import rewriter_of as rewriter_of
-from kernelyard.patterns.graph_matcher import graph_matches as graph_matches
-from kernelyard.patterns.graph_matcher import match_graph as match_graph
 from kernelyard.patterns.matcher import Match as Match
 from kernelyard.patterns.matcher import Matcher as Matcher
 from kernelyard.patterns.matcher import extract as extract
@@ -39,12 +37,29 @@ from kernelyard.patterns.registry import get_pattern as get_pattern
 from kernelyard.patterns.registry import get_patterns as get_patterns
 from kernelyard.patterns.registry import register_patterns as register_patterns
 from kernelyard.patterns.registry import unregister_patterns as unregister_patterns
-from kernelyard.patterns.rewriter import GraphRewriteRule as GraphRewriteRule
-from kernelyard.patterns.rewriter import RewriteRule as RewriteRule
-from kernelyard.patterns.rewriter import rewrite as rewrite
-from kernelyard.patterns.rewriter import rewrite_bindings as rewrite_bindings
-from kernelyard.patterns.rewriter import rewrite_call as rewrite_call
-from kernelyard.patterns.traced import item as item
-from kernelyard.patterns.traced import op as op
-from kernelyard.patterns.traced import trace as trace
-from kernelyard.patterns.traced import tuple_of as tuple_of
+
+if TYPE_CHECKING:
+    from kernelyard.patterns.function_rewriter import Rewriter as Rewriter
+    from kernelyard.patterns.function_rewriter import rewriter_from_module as rewriter_from_module
+    from kernelyard.patterns.function_rewriter import rewriter_of as rewriter_of
+    from kernelyard.patterns.graph_matcher import graph_matches as graph_matches
+    from kernelyard.patterns.graph_matcher import match_graph as match_graph
+    from kernelyard.patterns.rewriter import GraphRewriteRule as GraphRewriteRule
+    from kernelyard.patterns.rewriter import RewriteRule as RewriteRule
+    from kernelyard.patterns.rewriter import rewrite as rewrite
+    from kernelyard.patterns.rewriter import rewrite_bindings as rewrite_bindings
+    from kernelyard.patterns.rewriter import rewrite_call as rewrite_call
+    from kernelyard.patterns.traced import item as item
+    from kernelyard.patterns.traced import op as op
+    from kernelyard.patterns.traced import trace as trace
+    from kernelyard.patterns.traced import tuple_of as tuple_of
+
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "kernelyard.patterns.function_rewriter": "Rewriter rewriter_from_module rewriter_of",
+        "kernelyard.patterns.graph_matcher": "graph_matches match_graph",
+        "kernelyard.patterns.rewriter": "GraphRewriteRule RewriteRule rewrite rewrite_bindings rewrite_call",
+        "kernelyard.patterns.traced": "item op trace tuple_of",
+    },
+)

@@ -17,6 +17,7 @@ _DECODING = frozenset(
 CONVOLUTIONS = frozenset(f"nn.conv{rank}d{kind}" for rank in (1, 2, 3) for kind in ("", "_transpose"))
 PRODUCTS = CONVOLUTIONS | {"matmul"}
 _MOVING = frozenset(("reshape", "permute_dims", "broadcast_to", "strided_slice", "pad"))
+_STORED = {"dequantize": ("int8", "uint8"), "astype": ("float16", "bfloat16")}
 _MOST_VALUES = 64  # a dequantization is short; the answer takes no longer in a long chain of other operators
 
 
@@ -47,8 +48,9 @@ def is_decoded(expr: Expr, value_of: Values) -> bool:
     return isinstance(value, Call) and not stack
 
 
-def quantized_weights(function: Function, products: frozenset[str] = PRODUCTS) -> set[Var]:
-    """Return what a function dequantizes of 8-bit constants, and products read, perhaps in another shape.
+def narrow_weights(function: Function, products: frozenset[str] = PRODUCTS) -> set[Var]:
+    """Return what a function makes of 8-bit constants by dequantize, or of 16-bit floats by a cast, and products read,
+    perhaps in another shape.
 
     Example:
         >>> import numpy as np
@@ -56,35 +58,35 @@ def quantized_weights(function: Function, products: frozenset[str] = PRODUCTS) -
         >>> b = FunctionBuilder()
         >>> w, shift = (b.op("dequantize", np.ones((4, 2), np.int8), np.float32(0.5), np.int8(0)) for _ in range(2))
         >>> function = b.function(b.op("add", b.op("matmul", b.input("x", (3, 4)), w), b.op("sum", shift)))
-        >>> quantized_weights(function) == {w}
+        >>> narrow_weights(function) == {w}
         True
     """
     read: set[Expr] = set()
     weights: set[Var] = set()
-    fixed = _moved_constants(function)
+    fixed = made_of_constants(function, _MOVING)  # it is about to be folded
     for binding in reversed(function.bindings):
         value = binding.value
         if not isinstance(value, Call):
             continue
         if value.op_name in products or (value.op_name in _MOVING and binding.var in read):
             read.update(value.args)
-        elif value.op_name == "dequantize" and binding.var in read and _is_of_bytes(value, fixed):
+        elif value.op_name in _STORED and binding.var in read and _is_narrow(value, fixed):
             weights.add(binding.var)
     return weights
 
 
-def _moved_constants(function: Function) -> set[Expr]:
-    """Return what moves the elements of constants: it is about to be folded."""
-    moved: set[Expr] = set()
+def made_of_constants(function: Function, operators: Collection[str] | None = None) -> set[Expr]:
+    """Return the variables that a function computes of constants alone, by these operators, or by any."""
+    made: set[Expr] = set()
     for binding in function.bindings:
         value = binding.value
-        if isinstance(value, Call) and value.op_name in _MOVING and _are_fixed(value.args, moved):
-            moved.add(binding.var)
-    return moved
+        if isinstance(value, Call) and (operators is None or value.op_name in operators):
+            made |= {binding.var} if _are_fixed(value.args, made) else set()
+    return made
 
 
-def _is_of_bytes(call: Call, fixed: Collection[Expr]) -> bool:
-    return _are_fixed(call.args, fixed) and call.args[0].tensor_type.dtype in ("int8", "uint8")
+def _is_narrow(call: Call, fixed: Collection[Expr]) -> bool:
+    return _are_fixed(call.args, fixed) and call.args[0].tensor_type.dtype in _STORED[call.op_name]
 
 
 def _are_fixed(operands: Sequence[Expr], fixed: Collection[Expr]) -> bool:

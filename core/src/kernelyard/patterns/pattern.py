@@ -16,7 +16,7 @@ Example:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -26,7 +26,8 @@ from kernelyard.ir.expr import Expr
 from kernelyard.ir.types import Type
 from kernelyard.patterns.association import DIVIDE, MULTIPLY, Quotient, quotients
 from kernelyard.patterns.op_checks import check_attributes
-from kernelyard.patterns.pattern_context import PatternSeq, Sequenced, record
+from kernelyard.patterns.pattern_context import PatternSeq, Sequenced, record_pattern
+from kernelyard.records import record
 
 RootOps: TypeAlias = "frozenset[str] | None"  # None: the root may be anything
 
@@ -35,7 +36,7 @@ class Pattern:
     """Base of all patterns: how they are combined and constrained. Patterns compare by identity."""
 
     def __post_init__(self) -> None:
-        record(self)
+        record_pattern(self)
 
     def __call__(self, *args: Pattern, varargs: bool = False) -> Pattern:
         """Return a call of a module's function that this pattern matches.
@@ -142,7 +143,7 @@ class Pattern:
         return None
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class WildcardPattern(Pattern):
     """Any value. Called, it is a call of any operator: `wildcard()(conv)` is whatever reads a convolution."""
 
@@ -154,35 +155,35 @@ class WildcardPattern(Pattern):
         return CallPattern(None, checked_operands(args, "an operator"), varargs)
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class VarPattern(Pattern):
     """A variable, of this name when one is given."""
 
     name: str = ""
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class ExprPattern(Pattern):
     """Exactly this operand; a constant of equal content is the same operand."""
 
     expr: Expr
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class GlobalVarPattern(Pattern):
     """A reference to a function of the module, of this name when one is given."""
 
     name: str = ""
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class ExternFuncPattern(Pattern):
     """A reference to a function of an attached RuntimeModule, of this symbol when one is given."""
 
     symbol: str = ""
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class FunctionPattern(Pattern):
     """A reference to a function whose parameters and result match; see `is_function`."""
 
@@ -190,7 +191,7 @@ class FunctionPattern(Pattern):
     result: Pattern
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class ConstantPattern(Pattern):
     """A constant; with `value`, one whose every element is that number within `rtol`."""
 
@@ -198,7 +199,7 @@ class ConstantPattern(Pattern):
     rtol: float = 1e-5
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class CallPattern(Pattern):
     """A call of one of `ops`; None: of any operator. With `varargs` the call may have more operands than `args`, which
     are free: behind these for known operators, anywhere for any.
@@ -223,7 +224,7 @@ class CallPattern(Pattern):
         return None if self.ops is None else frozenset((MULTIPLY, DIVIDE) if self.quotients else self.ops)
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class FunctionCallPattern(Pattern):
     """A call of a function of the module; `callee` matches its GlobalVar."""
 
@@ -232,7 +233,7 @@ class FunctionCallPattern(Pattern):
     varargs: bool = False
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class TuplePattern(Pattern):
     """A tuple of these fields, in any order when `unordered`."""
 
@@ -240,7 +241,7 @@ class TuplePattern(Pattern):
     unordered: bool = False
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class TupleGetItemPattern(Pattern):
     """A field of a tuple value; `index` None: any field."""
 
@@ -248,7 +249,7 @@ class TupleGetItemPattern(Pattern):
     index: int | None = None
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class OrPattern(Pattern):
     """`left`, else `right`."""
 
@@ -260,14 +261,14 @@ class OrPattern(Pattern):
         return None if left is None or right is None else left | right
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class OptionalPattern(OrPattern):
     """`left`, which is `wrap` applied to something, else `right`."""
 
     wrap: Callable[[Pattern], Pattern]
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class AndPattern(Pattern):
     """`left` and `right`."""
 
@@ -281,14 +282,14 @@ class AndPattern(Pattern):
         return left & right
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class NotPattern(Pattern):
     """Whatever `pattern` does not match."""
 
     pattern: Pattern
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class WrapperPattern(Pattern):
     """A pattern with something added to it."""
 
@@ -298,49 +299,49 @@ class WrapperPattern(Pattern):
         return self.pattern.root_ops
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class AttrPattern(WrapperPattern):
     """Constrains attributes of a call."""
 
     attrs: tuple[tuple[str, Any], ...]
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class DtypePattern(WrapperPattern):
     """Constrains the element type."""
 
     dtypes: tuple[str, ...]
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class ShapePattern(WrapperPattern):
     """Constrains the shape."""
 
     shape: tuple[Dim | None, ...]
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class TypePattern(WrapperPattern):
     """Constrains the type."""
 
     type: Type
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class SameShapePattern(WrapperPattern):
     """Constrains the shape to that of other patterns' values."""
 
     others: tuple[Pattern, ...]
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class PredicatePattern(WrapperPattern):
     """Constrains the value by a function."""
 
     predicate: Callable[[Expr], bool]
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class CapturePattern(WrapperPattern):
     """Names the value."""
 

@@ -13,17 +13,17 @@ Example:
 from __future__ import annotations
 
 from contextvars import ContextVar, Token
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, TypeAlias
 
 from kernelyard.errors import PatternError
+from kernelyard.records import record
 
 if TYPE_CHECKING:
     from kernelyard.patterns.pattern import Pattern
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Edge:
     """`consumer` reads the value of `producer` as operand `index` (None: any).
 
@@ -36,7 +36,7 @@ class Edge:
     index: int | None = None
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class PatternSeq:
     """Patterns of which each uses the one before; made by `a ^ b` (used by) and `a >> b` (only used by)."""
 
@@ -119,7 +119,7 @@ def current_context() -> PatternContext:
     return context
 
 
-def record(pattern: Pattern) -> None:
+def record_pattern(pattern: Pattern) -> None:
     """Tell the innermost context, if there is one, about a new pattern."""
     context = _CURRENT.get()
     if context is not None:

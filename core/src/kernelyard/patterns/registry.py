@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from kernelyard.errors import PatternError
@@ -13,14 +12,15 @@ from kernelyard.patterns.matcher import Match
 from kernelyard.patterns.near_miss import describe
 from kernelyard.patterns.pattern import Pattern
 from kernelyard.patterns.pattern_parts import computes
+from kernelyard.records import record
 
 
-@dataclass(frozen=True)
+@record
 class Accept:
     """The backend takes the match. It is a promise: its codegen must then succeed."""
 
 
-@dataclass(frozen=True)
+@record
 class Decline:
     """The backend does not take the match.
 
@@ -36,7 +36,7 @@ class Decline:
 Answer: TypeAlias = "Accept | Decline"
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class FusionPattern:
     """A pattern that a backend offers to execute.
 

@@ -13,21 +13,21 @@ _DEQUANTIZE = frozenset(["dequantize"])
 
 
 class FloatWeights:
-    """The float weights of the products that a backend has not taken as products of integers.
+    """The float32 weights of the products that a backend has not taken as products of integers.
 
-    A library packs constant weights, which it cannot where they are dequantized at run time. What it leaves is
-    quantized again for those that come after it.
+    A library packs constant weights, which it cannot where they are dequantized or widened at run time. What it leaves
+    is stored in 8 or 16 bits again for those that come after it.
     """
 
     def __init__(self) -> None:
-        self._fold = FoldWeights()
+        self._fold = FoldWeights(all_floats=True)
 
     def folded(self, module: IRModule) -> IRModule:
         """Return the module with float weights."""
         return self._fold(module)
 
     def restored(self, module: IRModule) -> IRModule:
-        """Return the module with the weights quantized that operators still read."""
+        """Return the module with the weights as they were that operators still read."""
         calls: dict[Expr, Call] = {constant: call for call, constant in self._fold.folded.values()}
         if not calls:
             return module

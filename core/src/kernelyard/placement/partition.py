@@ -12,7 +12,7 @@ from typing import Any
 from kernelyard.errors import KernelyardError, OptionError, PluginContractError
 from kernelyard.ir import IRModule
 from kernelyard.ir.verify import verify
-from kernelyard.patterns.decoded import quantized_weights
+from kernelyard.patterns.decoded import narrow_weights
 from kernelyard.patterns.op_rules import op_rule_patterns
 from kernelyard.patterns.registry import FusionPattern, get_patterns
 from kernelyard.placement.float_weights import FloatWeights, split
@@ -24,7 +24,6 @@ from kernelyard.plugins.backend import Backend
 from kernelyard.plugins.guard import within_time
 from kernelyard.plugins.manager import get_manager
 from kernelyard.target import Target, as_target
-from kernelyard.transform.bind_params import BindParams
 from kernelyard.transform.pipelines import get_pipeline, match
 from kernelyard.transform.snapshot import Snapshot
 
@@ -116,9 +115,13 @@ def partition_for(
 
 
 def _with_params(module: IRModule, params: Mapping[str, Any]) -> IRModule:
+    if not params:
+        return module
+    from kernelyard.transform.bind_params import BindParams  # inside: the driver binds none
+
     entries = tuple(module.entry_functions())
     function = entries[0] if len(entries) == 1 else "main"
-    return BindParams(function, params)(module) if params else module
+    return BindParams(function, params)(module)
 
 
 @contextmanager
@@ -163,7 +166,7 @@ def _match(
     def matched(module: IRModule, patterns: Sequence[FusionPattern]) -> IRModule:
         return match(patterns, annotate, recorder, settings.bind_constants)(module)
 
-    if not any(quantized_weights(function) for function in module.entry_functions().values()):
+    if not any(narrow_weights(function) for function in module.entry_functions().values()):
         return matched(module, patterns)
     of_integers, others = split(patterns)
     weights = FloatWeights()

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from kernelyard.ir.verify import verify as verify
     from kernelyard.ir.visitor import ExprVisitor as ExprVisitor
     from kernelyard.ir.visitor import FunctionMutator as FunctionMutator
+    from kernelyard.lazy import RegistryModules as RegistryModules
     from kernelyard.ops.type_rules import broadcast_shapes as broadcast_shapes
     from kernelyard.ops.type_rules import is_nonnegative as is_nonnegative
     from kernelyard.patterns import templates as templates
@@ -100,6 +101,12 @@ if TYPE_CHECKING:
     from kernelyard.plugins.op_emitter import RejectedError as RejectedError
     from kernelyard.plugins.op_emitter import unsupported as unsupported
     from kernelyard.plugins.op_emitter import window_table as window_table
+    from kernelyard.plugins.quantization_scheme import DYNAMIC as DYNAMIC
+    from kernelyard.plugins.quantization_scheme import INT4_WEIGHTS as INT4_WEIGHTS
+    from kernelyard.plugins.quantization_scheme import INT8_WEIGHTS as INT8_WEIGHTS
+    from kernelyard.plugins.quantization_scheme import SCHEMES as SCHEMES
+    from kernelyard.plugins.quantization_scheme import STATIC as STATIC
+    from kernelyard.plugins.quantization_scheme import QuantizationScheme as QuantizationScheme
     from kernelyard.plugins.recurrent_direction import RecurrentDirection as RecurrentDirection
     from kernelyard.target import Target as Target
     from kernelyard.transform.attach_extern_modules import AttachExternModules as AttachExternModules
@@ -116,6 +123,7 @@ if TYPE_CHECKING:
     from kernelyard.transform.pass_base import PassContext as PassContext
     from kernelyard.transform.pass_base import Sequential as Sequential
     from kernelyard.transform.run_codegen import Region as Region
+    from kernelyard.transform.tabulate_quantized import TabulateQuantized as TabulateQuantized
 
 _HOME = {
     "kernelyard.ir.builder": "FunctionBuilder",
@@ -129,6 +137,7 @@ _HOME = {
     "kernelyard.ir.types": "TensorType TupleType Type symbols_of tensors_of",
     "kernelyard.ir.verify": "verify",
     "kernelyard.ir.visitor": "ExprVisitor FunctionMutator",
+    "kernelyard.lazy": "RegistryModules",
     "kernelyard.ops.type_rules": "broadcast_shapes is_nonnegative",
     "kernelyard.patterns": "templates",
     "kernelyard.patterns.attention_templates": "ROLES are_thirds attention stacked_attention",
@@ -147,6 +156,7 @@ _HOME = {
     "kernelyard.plugins.guard": "progress",
     "kernelyard.plugins.hookspecs": "hookimpl",
     "kernelyard.plugins.op_emitter": "OpEmitter Operand Problem RejectedError unsupported window_table",
+    "kernelyard.plugins.quantization_scheme": "DYNAMIC INT4_WEIGHTS INT8_WEIGHTS SCHEMES STATIC QuantizationScheme",
     "kernelyard.plugins.recurrent_direction": "RecurrentDirection",
     "kernelyard.target": "Target",
     "kernelyard.transform.attach_extern_modules": "AttachExternModules",
@@ -158,6 +168,7 @@ _HOME = {
     "kernelyard.transform.fresh_names": "FreshNames",
     "kernelyard.transform.pass_base": "FunctionPass Pass PassContext Sequential",
     "kernelyard.transform.run_codegen": "Region",
+    "kernelyard.transform.tabulate_quantized": "TabulateQuantized",
 }
 
 __getattr__ = lazy_names(__name__, _HOME)

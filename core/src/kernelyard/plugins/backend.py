@@ -9,6 +9,7 @@ from typing import Any
 
 from kernelyard.ir import IRModule
 from kernelyard.patterns.registry import Accept, Answer, FusionPattern
+from kernelyard.plugins.quantization_scheme import QuantizationScheme
 from kernelyard.runtime.abi.module import RuntimeModule
 from kernelyard.target import Target
 from kernelyard.transform.run_codegen import Region
@@ -56,6 +57,13 @@ class Backend(ABC):
     @abstractmethod
     def patterns(self, target: Target) -> Sequence[FusionPattern]:
         """Return the patterns to offload for a target, most wanted first."""
+
+    def quantization_schemes(self, target: Target) -> Sequence[QuantizationScheme]:
+        """Return the schemes whose integers this backend computes with, most wanted first.
+
+        `kernelyard.quantize(..., scheme="auto")` takes the first; each can be asked for by its name.
+        """
+        return ()
 
     def prepare(self, module: IRModule) -> IRModule:
         """Rewrite the module before matching (layouts, canonical forms); must keep its meaning."""

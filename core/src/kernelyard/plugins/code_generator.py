@@ -39,6 +39,13 @@ class CodeGenerator(ABC):
         itself. The report names the result."""
         return target
 
+    def widened(self, target: Target) -> tuple[str, ...]:
+        """Return the floats narrower than float32 for which the target has no arithmetic; none by default.
+
+        Models that state them are computed in float32, before backends are asked.
+        """
+        return ()
+
     def packings(self, function: PrimFunc, constants: Collection[int], target: Target) -> Mapping[int, Packing]:
         """Choose packed layouts for inputs of a function that are constant at every call; none by default.
 

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from kernelyard.tir.expr import index as index
     from kernelyard.tir.index_algebra import IndexAlgebra as IndexAlgebra
     from kernelyard.tir.index_algebra import is_index as is_index
+    from kernelyard.tir.iterate import Iterate as Iterate
+    from kernelyard.tir.iterate import State as State
     from kernelyard.tir.op_pattern import cost as cost
     from kernelyard.tir.packing import Packing as Packing
     from kernelyard.tir.packing import pack_inputs as pack_inputs
@@ -81,6 +83,7 @@ _HOME = {
     "kernelyard.tir.common_loops": "with_common_axes",
     "kernelyard.tir.expr": "Axis Binary Cast Const DimValue Expr Load Scalar Select Unary index",
     "kernelyard.tir.index_algebra": "IndexAlgebra is_index",
+    "kernelyard.tir.iterate": "Iterate State",
     "kernelyard.tir.op_pattern": "cost",
     "kernelyard.tir.packing": "Packing pack_inputs",
     "kernelyard.tir.padding": "paddable_axis",

@@ -21,7 +21,6 @@ from kernelyard.errors import PluginError
 from kernelyard.plugins.guard import DEFAULT_TIMEOUT, timeout_seconds
 from kernelyard.plugins.hookspecs import API_VERSION
 from kernelyard.plugins.manifest import manifest_path
-from kernelyard.plugins.worker_process import Crashed, Hung, Worker, cause
 from kernelyard.runtime.installed.disk_cache import DiskCache
 from kernelyard.runtime.installed.entry_points import EntryPoint, distribution_of
 
@@ -79,6 +78,8 @@ def _remembered(memory: DiskCache, entry: EntryPoint, hooks: Sequence[str]) -> s
 
 def _tried(entry: EntryPoint, hooks: Sequence[str]) -> tuple[str, bool]:
     """Probe the plugin; return its fault ("" for none) and whether the verdict may be cached."""
+    from kernelyard.plugins.worker_process import Crashed, Hung, Worker, cause  # inside: verdicts are remembered
+
     worker = Worker(["-P", "-c", _BOOT, json.dumps(sys.path)], {**os.environ, VARIABLE: "0"})
     seconds = timeout_seconds()
     step = ""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from kernelyard.errors import PassError
 from kernelyard.ir import IRModule
 from kernelyard.transform.pass_base import Pass, PassContext, Sequential
-from kernelyard.transform.pipelines import get_pipeline
+from kernelyard.transform.pipelines import get_pipeline, widen_floats
 
 PRECISION, OFFLOAD = "precision", "offload"
 
@@ -110,10 +110,11 @@ class CompilePipeline(Sequential):
         return CompilePipeline(stages, changes)
 
 
-def default_pipeline(composes_attention: bool = False) -> CompilePipeline:
-    """Return the stages of a compile. composes_attention: see `CodeGenerator`."""
+def default_pipeline(composes_attention: bool = False, widened: Sequence[str] = ()) -> CompilePipeline:
+    """Return the stages of a compile. composes_attention, widened: see `CodeGenerator`."""
     attention = [get_pipeline("compose_attention")] if composes_attention else []
-    first = [get_pipeline("import"), get_pipeline("simplify"), _DriverStage(PRECISION), *attention]
+    widening = [widen_floats(widened)] if widened else []
+    first = [get_pipeline("import"), get_pipeline("simplify"), *widening, _DriverStage(PRECISION), *attention]
     return CompilePipeline([*first, get_pipeline("quantized"), _DriverStage(OFFLOAD), get_pipeline("legalize")])
 
 

@@ -14,7 +14,7 @@ from kernelyard.ir import Call, Constant, Expr, Function, FunctionMutator, IRMod
 from kernelyard.ir.op import Op
 from kernelyard.ir.types import TensorType, Type, tensors_of
 from kernelyard.ir.visitor import definitions
-from kernelyard.patterns.decoded import CONVOLUTIONS, PRODUCTS, is_decoded, quantized_weights
+from kernelyard.patterns.decoded import CONVOLUTIONS, PRODUCTS, is_decoded, made_of_constants, narrow_weights
 from kernelyard.transform.pass_base import FunctionPass, PassContext
 
 Folded: TypeAlias = "dict[tuple[object, ...], tuple[Call, Expr]]"
@@ -37,7 +37,7 @@ class FoldConstants(FunctionPass):
     name = "fold_constants"
 
     def transform(self, function: Function, module: IRModule, context: PassContext) -> Function:
-        return _Folder(context, kept=quantized_weights(function), large=computed_weights(function)).mutate(function)
+        return _Folder(context, kept=narrow_weights(function), large=computed_weights(function)).mutate(function)
 
 
 def computed_weights(function: Function) -> set[Var]:
@@ -54,7 +54,7 @@ def computed_weights(function: Function) -> set[Var]:
         >>> computed_weights(function) == {angles, filters}
         True
     """
-    values, constant = definitions(function), _made_of_constants(function)
+    values, constant = definitions(function), made_of_constants(function)
 
     def value_of(expr: Expr) -> Expr:
         return values.get(expr, expr) if isinstance(expr, Var) else expr
@@ -75,36 +75,36 @@ def _with_sources(wanted: Iterable[Var], values: Mapping[Var, Expr]) -> set[Var]
     return found
 
 
-def _made_of_constants(function: Function) -> set[Var]:
-    made: set[Var] = set()
-    for binding in function.bindings:
-        value = binding.value
-        if isinstance(value, Call) and all(isinstance(arg, Constant) or arg in made for arg in value.args):
-            made.add(binding.var)
-    return made
-
-
 def _spreads(value: Expr) -> bool:
     return isinstance(value, Call) and value.op_name in _SPREADING
 
 
 class FoldWeights(FunctionPass):
-    """Replace quantized weights by the floats that they stand for: those of convolutions, and small ones of matmuls.
+    """Replace weights stored in 8 or 16 bits by the float32 that they stand for: those of convolutions, and small ones
+    of matmuls.
 
-    A matmul with large ones reads them as they are stored (`FuseDequantizeMatmul`). Options: those of `FoldConstants`.
+    A matmul with large ones reads them as they are stored (`FuseDequantizeMatmul`, `FuseTransposeMatmul`). Options:
+    those of `FoldConstants`.
+    all_floats: replace all that are stored in 16 bits, as for a library, which packs them.
     folded: what an instance has folded so far, by the operands; equal weights are one constant.
     """
 
     name = "fold_weights"
 
-    def __init__(self) -> None:
+    def __init__(self, all_floats: bool = False) -> None:
+        self._all_floats = all_floats
         self.folded: Folded = {}
 
     def transform(self, function: Function, module: IRModule, context: PassContext) -> Function:
-        if not quantized_weights(function):
+        if not narrow_weights(function):
             return function
-        large = quantized_weights(function, CONVOLUTIONS)
+        large = narrow_weights(function, CONVOLUTIONS) | (_floats(function) if self._all_floats else set())
         return _Folder(context, large=large, weights=self.folded).mutate(function)
+
+
+def _floats(function: Function) -> set[Var]:
+    values = definitions(function)
+    return {var for var in narrow_weights(function) if getattr(values[var], "op_name", "") == "astype"}
 
 
 class _Folder(FunctionMutator):
@@ -133,9 +133,9 @@ class _Folder(FunctionMutator):
         return self._folded(value) if self._is_foldable(value, value.op, growth) else value
 
     def _folded(self, call: Call) -> Expr:
-        if self._weights is None or call.op_name != "dequantize":
+        if self._weights is None or call.op_name not in ("dequantize", "astype"):
             return fold_call(call)
-        key = (*call.args, call.attrs["axis"], call.attrs["dtype"])
+        key = (*call.args, call.attrs.get("axis"), call.attrs["dtype"])
         if key not in self._weights:
             self._weights[key] = call, fold_call(call)
         return self._weights[key][1]

@@ -1,4 +1,4 @@
-"""Matrix products that read an operand transposed in place, instead of a transposed copy of it."""
+"""Matrix products that read an operand as it is stored, transposed or in 16 bits, instead of a copy of it."""
 
 from __future__ import annotations
 
@@ -21,10 +21,12 @@ from kernelyard.tir.primfunc import PrimFunc
 from kernelyard.transform.fuse_tir import fuse
 from kernelyard.transform.legalize_ops import PrimFuncTable, call_tir
 from kernelyard.transform.pass_base import Pass, PassContext
+from kernelyard.transform.widen_floats import NARROW
 
 
 class FuseTransposeMatmul(Pass):
     """`matmul(x, permute_dims(w))` becomes one loop-level function that reads `w` as it lies; so for the left operand.
+    `matmul(x, astype(w))` does with a constant `w` of 16-bit floats, which are widened in registers.
 
     Only permutations that exchange the last two axes are fused, also where axes before these are reshaped afterwards.
     A transposed copy that nothing else reads is left for dead-code elimination. Libraries come first: run it after the
@@ -43,6 +45,9 @@ class FuseTransposeMatmul(Pass):
         return module.with_functions({**changed, **functions.added}) if changed else module
 
 
+_LETTERS = {"permute_dims": "t", "astype": "w"}
+
+
 class _Fuser(FunctionMutator):
     def __init__(self, functions: PrimFuncTable) -> None:
         super().__init__()
@@ -51,13 +56,19 @@ class _Fuser(FunctionMutator):
     def rewrite(self, var: Var, value: Expr) -> Expr:
         if not isinstance(value, Call) or value.op_name != "matmul":
             return value
-        transposes = tuple(self._transpose(operand) for operand in value.args)
-        if not any(transposes):
+        reads = tuple(self._widening(operand) or self._transpose(operand) for operand in value.args)
+        if not any(reads):
             return value
-        args = [each.args[0] if each else arg for each, arg in zip(transposes, value.args, strict=True)]
-        letters = "".join("t" if each else "n" for each in transposes)
-        name = self.functions.name_of(_fused(value, transposes, args), f"{letters}_matmul")
+        args = [each.args[0] if each else arg for each, arg in zip(reads, value.args, strict=True)]
+        letters = "".join(_LETTERS[each.op_name] if each else "n" for each in reads)
+        name = self.functions.name_of(_fused(value, reads, args), f"{letters}_matmul")
         return call_tir(name, args, value.type)
+
+    def _widening(self, operand: Expr) -> Call | None:
+        value = self.value_of(operand)
+        if not isinstance(value, Call) or value.op_name != "astype" or not isinstance(value.args[0], Constant):
+            return None
+        return value if value.args[0].tensor_type.dtype in NARROW else None
 
     def _transpose(self, operand: Expr) -> Call | None:
         value = self.value_of(operand)
@@ -82,7 +93,7 @@ class _Fuser(FunctionMutator):
         return Call(swap.op, [source], {"axes": axes})
 
 
-def _fused(product: Call, transposes: tuple[Call | None, ...], args: list[Expr]) -> PrimFunc:
+def _fused(product: Call, reads: tuple[Call | None, ...], args: list[Expr]) -> PrimFunc:
     b = FunctionBuilder()
     functions: dict[str, PrimFunc] = {}
 
@@ -93,6 +104,6 @@ def _fused(product: Call, transposes: tuple[Call | None, ...], args: list[Expr])
         return b.bind(call_tir(name, operands, made.type))
 
     inputs = [b.parameter(arg.type, f"in{i}") for i, arg in enumerate(args)]
-    operands = [call(t, [x]) if t else x for t, x in zip(transposes, inputs, strict=True)]
+    operands = [call(read, [x]) if read else x for read, x in zip(reads, inputs, strict=True)]
     group = b.function(call(product, operands))
     return fuse(group, verify(IRModule({"group": group, **functions})))

@@ -30,7 +30,6 @@ from kernelyard.tir.expr import Load, const
 from kernelyard.tir.primfunc import PrimFunc
 from kernelyard.tir.simplify import simplify
 from kernelyard.tir.visitor import ExprRewriter, rewrite_block
-from kernelyard.transform.attach_extern_modules import AttachExternModules
 from kernelyard.transform.pass_base import Pass, PassContext
 from kernelyard.transform.run_codegen import EXTERNAL_MODULES
 
@@ -64,6 +63,8 @@ class LegalizeOps(Pass):
             if new is not function:
                 changed[name] = new
         if compiled:
+            from kernelyard.transform.attach_extern_modules import AttachExternModules  # inside: few users bring any
+
             module = AttachExternModules([kernel.made_by for kernel in compiled.values()])(module)
         return module.with_functions({**changed, **functions.added}) if changed else module
 

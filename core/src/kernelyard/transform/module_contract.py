@@ -9,7 +9,7 @@ import numpy as np
 
 from kernelyard.errors import PluginContractError
 from kernelyard.runtime.abi.module import RuntimeModule
-from kernelyard.runtime.abi.spec import DIGEST
+from kernelyard.runtime.abi.spec import is_digest
 
 
 def check_module(made: object, wanted: Sequence[str]) -> RuntimeModule:
@@ -51,6 +51,6 @@ def _check_constants(constants: object) -> None:
     if not isinstance(constants, Mapping):
         raise PluginContractError("the constants of its RuntimeModule are no mapping", found=type(constants).__name__)
     for digest, array in constants.items():
-        if not isinstance(digest, str) or not DIGEST.match(digest) or not isinstance(array, np.ndarray):
+        if not isinstance(digest, str) or not is_digest(digest) or not isinstance(array, np.ndarray):
             found = f"{digest!r}: {type(array).__name__}"
             raise PluginContractError("its RuntimeModule has a constant that is none", found=found, expected="an array")

@@ -8,7 +8,8 @@ from kernelyard.ir import Binding, Call, Expr, Function, GlobalVar, IRModule, Tu
 from kernelyard.ir.expr import replace_operands
 from kernelyard.ir.lambda_lifting import free_variables
 from kernelyard.ir.module import PRIVATE
-from kernelyard.ir.scopes import attribute_symbols, introduces_symbols
+from kernelyard.ir.purity import Purity
+from kernelyard.ir.scopes import Scopes, attribute_symbols, introduces_symbols
 from kernelyard.ir.types import TupleType, symbols_of
 from kernelyard.transform.pass_base import Pass, PassContext
 
@@ -17,7 +18,8 @@ class OutlineContinuations(Pass):
     """Moves what comes after a binding that introduces symbols to a private function, which is called last.
 
     Done where a later value uses such a symbol and does not come from the value that introduces it. Passes that move or
-    group bindings look at operands alone, and after this one that is enough.
+    group bindings look at operands alone, and after this one that is enough. Values that do not wait for the size stay
+    where they are, beside what they may be fused with.
 
     Example:
         >>> import kernelyard.ops
@@ -40,8 +42,9 @@ class OutlineContinuations(Pass):
                 last = _first_split(function)
                 if last is None:
                     break
+                function, last = _with_waiting_last(function, last, Purity(module))
                 rest_name = module.fresh_name(f"{name}_rest")
-                head, rest = _split(function, last, rest_name)
+                head, rest = _split(function, last, rest_name, Scopes(module))
                 module = module.with_functions({name: head, rest_name: rest})
                 name, function = rest_name, rest
         return module
@@ -69,14 +72,39 @@ def _is_used_without(source: Var, symbols: frozenset[str], later: Sequence[Bindi
     return False
 
 
-def _split(function: Function, last: int, rest_name: str) -> tuple[Function, Function]:
+def _with_waiting_last(function: Function, last: int, purity: Purity) -> tuple[Function, int]:
+    """Return the function with those bindings behind binding number `last` moved before it that do not wait for it, or
+    for other sizes, and that binding's new number. What has an effect is not moved.
+    """
+    known = symbols_of(each.type for each in (*function.params, *(each.var for each in function.bindings[:last])))
+    waiting = {function.bindings[last].var}
+    moved: list[Binding] = []
+    rest: list[Binding] = []
+    for binding in function.bindings[last + 1 :]:
+        value = binding.value
+        sizes = symbols_of([binding.var.type]) | attribute_symbols(value)
+        waits = not sizes <= known or not waiting.isdisjoint(_read(value))
+        if not waits and purity.is_pure(value) and not introduces_symbols(value):
+            moved.append(binding)
+        else:
+            waiting.add(binding.var)
+            rest.append(binding)
+    if not moved:
+        return function, last
+    bindings = [*function.bindings[:last], *moved, function.bindings[last], *rest]
+    return Function(function.params, bindings, function.result, function.attrs), last + len(moved)
+
+
+def _split(function: Function, last: int, rest_name: str, scopes: Scopes) -> tuple[Function, Function]:
     """Return the function up to binding number `last` and a call of the rest; and the rest."""
     head, tail = list(function.bindings[: last + 1]), function.bindings[last + 1 :]
+    read = dict.fromkeys([head[-1].var, *free_variables(Function((), tail, function.result))])
+    read |= dict.fromkeys(_sources(function, head, Function(tuple(read), tail, function.result), scopes))
     params: list[Var] = []
     args: list[Expr] = []
     bindings: list[Binding] = []
     replaced: dict[Expr, Expr] = {}
-    for var in dict.fromkeys([head[-1].var, *free_variables(Function((), tail, function.result))]):
+    for var in read:
         fields = _fields(var, head)
         inner = [Var(var.name, field.type, var.origin) for field in fields]
         params += inner
@@ -91,6 +119,21 @@ def _split(function: Function, last: int, rest_name: str) -> tuple[Function, Fun
     call = Var("rest", rest.result_type)
     head.append(Binding(call, Call(GlobalVar(rest_name), args, type_=rest.result_type)))
     return Function(function.params, head, _result(call, head), function.attrs), rest
+
+
+def _sources(function: Function, head: Sequence[Binding], rest: Function, scopes: Scopes) -> list[Var]:
+    """Return variables of `head` that tell the sizes which the rest uses and cannot read off its own parameters.
+
+    A kernel's call does not say which sizes its code reads: whoever runs it has to know them.
+    """
+    wanted = frozenset[str]().union(*(unknown for _, unknown in scopes.unknown_by_binding(rest)))
+    found: list[Var] = []
+    for var in (*function.params, *(binding.var for binding in head)):
+        told = symbols_of([var.type]) & wanted
+        if told:
+            found.append(var)
+            wanted -= told
+    return found
 
 
 def _read(value: Expr) -> list[Var]:

@@ -197,6 +197,15 @@ class Sequential(Pass):
         return module
 
 
+class WhereChanged(Sequential):
+    """Passes of which the others run only where the first changed the module."""
+
+    def run(self, module: IRModule, context: PassContext) -> IRModule:
+        first, *others = self.passes
+        after = context.apply(first, module)
+        return after if after is module else Sequential(others, self.name).run(after, context)
+
+
 class Repeat(Sequential):
     """Passes run one after another, again and again, until all of them leave the module as it is."""
 

@@ -1,7 +1,7 @@
 """Named pipelines: every pass of a compile stands in one, in the order of a compile.
 
 Those of a driver's phases that need to be told something are functions (`pack(choose)`); by its name each is there for
-scripts, too (`get_pipeline("simplify")`).
+scripts, too (`get_pipeline("simplify")`). Passes that few compiles run are imported by their pipeline.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from kernelyard.errors import PassError
 from kernelyard.patterns.registry import MatchRecorder, PatternLike
 from kernelyard.transform.annotate_tir_op_pattern import AnnotateTIROpPattern
 from kernelyard.transform.canonicalize import Canonicalize
-from kernelyard.transform.compose_attention import ComposeAttention, SimplifyAttention
 from kernelyard.transform.compose_ops import ComposeOps
 from kernelyard.transform.compose_quantized_products import ComposeQuantizedProducts
 from kernelyard.transform.copy_dequantize import CopyDequantize
 from kernelyard.transform.dead_code_elimination import DeadCodeElimination
+from kernelyard.transform.decompose_data_dependent import DecomposeDataDependent
 from kernelyard.transform.decompose_random import DecomposeRandom
 from kernelyard.transform.eliminate_common_subexpr import EliminateCommonSubexpr
 from kernelyard.transform.flatten_entry_tuples import FlattenEntryTuples
@@ -40,19 +40,20 @@ from kernelyard.transform.inline_private_functions import InlinePrivateFunctions
 from kernelyard.transform.invoke_known_closures import InvokeKnownClosures
 from kernelyard.transform.legalize_ops import LegalizeOps
 from kernelyard.transform.merge_composite_functions import MergeCompositeFunctions
+from kernelyard.transform.merge_parallel_convolutions import MergeParallelConvolutions
 from kernelyard.transform.optimize_regions import Optimize, OptimizeRegions
 from kernelyard.transform.outline_continuations import OutlineContinuations
 from kernelyard.transform.pack_constants import ChoosePackings, PackConstants, no_packings
-from kernelyard.transform.pass_base import Pass, Repeat, Sequential
+from kernelyard.transform.pass_base import Pass, Repeat, Sequential, WhereChanged
 from kernelyard.transform.propagate_dequantize import PropagateDequantize
-from kernelyard.transform.quantize_weights import QuantizeWeights
 from kernelyard.transform.region_merging import Wanted
 from kernelyard.transform.run_codegen import Caller, Codegen, RunCodegen, ViolationRecorder, call_directly
 from kernelyard.transform.separate_results import SeparateResults
 from kernelyard.transform.share_dequantize import ShareDequantize
 from kernelyard.transform.simplify_inference import SimplifyInference
 from kernelyard.transform.sink_reshape import SinkReshape
-from kernelyard.transform.to_mixed_precision import ToMixedPrecision
+from kernelyard.transform.slice_channels import SliceChannels
+from kernelyard.transform.widen_floats import NARROW, WidenFloats
 
 P = ParamSpec("P")
 
@@ -125,10 +126,11 @@ def clean() -> Sequence[Pass]:
 def settle_calls() -> Sequence[Pass]:
     """Inline private functions, flatten entry functions, and outline what depends on sizes that come with a value.
 
+    Operators that decide sizes become such as code generators have, and a size, before functions end there.
     A call that is inlined may tell which function a closure is, and that one may be inlined next.
     """
     inline_calls = Repeat([InvokeKnownClosures(), InlinePrivateFunctions()], "inline_calls")
-    return [inline_calls, FlattenEntryTuples(), OutlineContinuations()]
+    return [inline_calls, FlattenEntryTuples(), DecomposeDataDependent(), OutlineContinuations()]
 
 
 @pipeline("simplify")
@@ -149,6 +151,9 @@ def simplify() -> Sequence[Pass]:
         DeadCodeElimination(),
         FoldScaleAxis(),
         DeadCodeElimination(),
+        MergeParallelConvolutions(),
+        SliceChannels(),
+        DeadCodeElimination(),
         GatherScales(),
         SimplifyInference(),
         HoistStrides(),
@@ -156,27 +161,47 @@ def simplify() -> Sequence[Pass]:
     ]
 
 
+@pipeline("widen_floats")
+def widen_floats(dtypes: Sequence[str] = NARROW) -> Sequence[Pass]:
+    """Compute in float32 what a model states in narrower floats, where the target's arithmetic is wider anyway.
+
+    Casts that stood between the parts of a decomposed operator are gone then, so that it is composed now.
+    """
+    composed = [*clean().passes, ComposeOps(), DeadCodeElimination(), *clean().passes]
+    return [WhereChanged([WidenFloats(dtypes), *composed], "widen_and_clean")]
+
+
 @pipeline("bf16")
 def bf16() -> Sequence[Pass]:
     """Compute products and convolutions, and what follows them cheaply, in bfloat16."""
+    from kernelyard.transform.to_mixed_precision import ToMixedPrecision
+
     return [ToMixedPrecision("bfloat16"), *clean().passes]
 
 
 @pipeline("int8_weights")
 def int8_weights() -> Sequence[Pass]:
     """Keep weights of matrix products in 8 bits, with a scale for each column; all is computed in float32."""
-    return [QuantizeWeights(8), *clean().passes]
+    return _quantized_weights(8)
 
 
 @pipeline("int4_weights")
 def int4_weights() -> Sequence[Pass]:
     """Keep weights of matrix products in 4 bits, with a scale for every 32; all is computed in float32."""
-    return [QuantizeWeights(4), *clean().passes]
+    return _quantized_weights(4)
+
+
+def _quantized_weights(bits: int) -> Sequence[Pass]:
+    from kernelyard.transform.quantize_weights import QuantizeWeights
+
+    return [QuantizeWeights(bits), *clean().passes]
 
 
 @pipeline("compose_attention")
 def compose_attention() -> Sequence[Pass]:
     """Compose attention into one operator, for targets whose code generator computes it in one kernel."""
+    from kernelyard.transform.compose_attention import ComposeAttention, SimplifyAttention
+
     return [ComposeAttention(), *clean().passes, SimplifyAttention(), *clean().passes]
 
 

@@ -99,12 +99,23 @@ class _Propagator(FunctionMutator):
                 return self._again(moves, source.args[0])
             if call.args[0] not in self._read_once:
                 break
+            if source.op_name == "concat" and self._joins_stored(call, source):
+                parts = [
+                    self.emit(self._quantized(Call(call.op, [p, *call.args[1:]], call.attrs))) for p in source.args
+                ]
+                return self._again(moves, Call(source.op, parts, source.attrs))
             if source.op_name in _HOISTED_THROUGH and not any(arg.tensor_type.rank for arg in call.args[1:]):
                 moves.append(source)
             elif not _is_absorbed(call, source):
                 break
             call = Call(call.op, [source.args[0], *call.args[1:]], call.attrs)
         return self._again(moves, call)
+
+    def _joins_stored(self, quantize: Call, concat: Call) -> bool:
+        """Return True where all parts are stored already, each with one scale of its own."""
+        stored = [defining_call(self, part, "dequantize") for part in concat.args]
+        scaled = [quantize, *(each for each in stored if each is not None)]
+        return None not in stored and not any(arg.tensor_type.rank for call in scaled for arg in call.args[1:])
 
     def _again(self, moves: list[Call], x: Expr) -> Expr:
         """Return the movements, of which the last one comes first, of another operand."""
