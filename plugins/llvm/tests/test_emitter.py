@@ -10,7 +10,8 @@ import pytest
 
 from kernelyard.runtime.abi.memory import address_of
 from kernelyard.runtime.jit.linking import Code, compile_text
-from kernelyard_llvm.emitter import FunctionEmitter, module_text
+from kernelyard_llvm.emitter import FunctionEmitter
+from kernelyard_llvm.module import module_text
 from kernelyard_llvm.values import Value, float_literal, int_literal, literal_int
 
 PLACE, LAST = PARAMETERS = (Value("%place", "ptr"), Value("%last", "i64"))

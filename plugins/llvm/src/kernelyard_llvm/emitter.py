@@ -7,7 +7,7 @@ of text: a loop's lines are spliced into its parent when the loop is closed, aft
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from operator import attrgetter
 
@@ -315,11 +315,17 @@ class FunctionEmitter:
     # --- structured control flow ----------------------------------------------------------------------------------
     @contextmanager
     def loop(
-        self, begin: Operand, end: Operand, inits: Sequence[Value] = (), step: int = 1, runs: bool = False
+        self,
+        begin: Operand,
+        end: Operand,
+        inits: Sequence[Value] = (),
+        step: int = 1,
+        runs: bool = False,
+        more: Callable[[list[Value]], Value] | None = None,
     ) -> Iterator[tuple[Value, list[Value]]]:
         """`for i in range(begin, end, step)`: gives i and a list of the carried values, in which the body puts the new
-        ones; after the loop it has the last ones. runs: the caller knows that the loop runs at least once.
-        """
+        ones; after the loop it has the last ones. runs: the caller knows that the loop runs at least once. more: of the
+        new values, whether to go on."""
         begin, end = values_of(begin, end)
         head, before, after = self.fresh("loop"), self.fresh("before"), self.fresh("after")
         scope = self._open(head, guarded=False)
@@ -327,9 +333,10 @@ class FunctionEmitter:
         carried = [Value(f"%{self.fresh('c')}", init.type, init.lanes, scope.depth) for init in inits]
         new = list(carried)
         yield index, new
+        goes_on = None if more is None else more(new)
         latch = scope.label
         self.scopes.pop()
-        following, again = self.fresh("n"), self.fresh("again")
+        following = self.fresh("n")
         self.line(f"br label %{before}")
         self._start_block(before)
         if runs:
@@ -343,8 +350,9 @@ class FunctionEmitter:
             self.line(f"{phi.ref} = phi {phi.text} [ {init.ref}, %{before} ], [ {value.ref}, %{latch} ]")
         self.scope.lines += scope.lines
         self.line(f"%{following} = add nuw nsw i64 {index.ref}, {step}")
-        self.line(f"%{again} = icmp slt i64 %{following}, {end.ref}")
-        self.line(f"br i1 %{again}, label %{head}, label %{after}")
+        within = self.here(f"icmp slt i64 %{following}, {end.ref}", "i1")
+        again = within if goes_on is None else self.here(f"and i1 {within.ref}, {goes_on.ref}", "i1")
+        self.line(f"br i1 {again.ref}, label %{head}, label %{after}")
         self._start_block(after)
         for n, (init, value) in enumerate(zip(inits, new, strict=True)):
             phi = f"phi {value.text} [ {init.ref}, %{before} ], [ {value.ref}, %{latch} ]"
@@ -390,10 +398,3 @@ class FunctionEmitter:
         head = ", ".join(parameter.typed for parameter in self.parameters)
         body = "\n".join(("entry:", *self.scope.lines, "  ret void"))
         return f"define {'internal ' if is_internal else ''}void @{name}({head}) #0 {{\n{body}\n}}\n"
-
-
-def module_text(functions: Iterable[str], declarations: Mapping[str, str], vector_bits: int) -> str:
-    """Functions and what they call as one LLVM module, whose vectors are so wide."""
-    attributes = f'nounwind "prefer-vector-width"="{vector_bits}" "min-legal-vector-width"="{vector_bits}"'
-    groups = f"attributes #0 = {{ {attributes} }}", "attributes #1 = { nounwind willreturn memory(none) }"
-    return "\n".join((*functions, *sorted(declarations.values()), *groups, "!0 = !{}", ""))

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from kernelyard_llvm.winograd import algorithm
-from kernelyard_llvm.winograd.products import FEW_ROWS, ROWS
 
 # What one core does in a second, roughly; only the proportions matter. Weights come from memory, or from a cache that
 # cores share where a network is small. As more cores share all of it alike, the choice does not depend on their number,
@@ -22,6 +21,9 @@ WEIGHT_BYTES = 3e10
 WORTHWHILE = 1.15
 
 FLOAT = 4
+# Tiles whose sums are kept in registers at once: with the vectors of a panel, 24 of 32 registers, or 12 of 16.
+ROWS = 6
+FEW_ROWS = 4  # what is left of a block does less needlessly
 
 
 class Shape(NamedTuple):
@@ -78,3 +80,8 @@ def seconds(shape: Shape, m: int, lanes: int) -> float:
 def padded(count: int, lanes: int) -> int:
     """Return the next whole number of vectors."""
     return -(-count // lanes) * lanes
+
+
+def panel_width(lanes: int) -> int:
+    """Vectors in a panel of weights, at most: what registers hold beside each other."""
+    return 4 if lanes == 16 else 2

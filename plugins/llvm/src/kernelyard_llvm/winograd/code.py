@@ -1,14 +1,21 @@
-"""The functions of Winograd convolutions in this process, each compiled at first need."""
+"""The functions of Winograd convolutions in this process, each compiled at first need.
+
+What was compiled in an earlier process is found without writing its LLVM assembly, which takes longer than linking it.
+"""
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, lru_cache
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from kernelyard.runtime.jit.linking import Code, compile_text
-from kernelyard_llvm.winograd import products, transforms
-from kernelyard_llvm.winograd.epilogue import Stage
+from kernelyard.runtime.jit.linking import Code, compile_written
+
+if TYPE_CHECKING:
+    from kernelyard_llvm.winograd.epilogue import Stage
 
 KEPT_RESULT_TRANSFORMS = 256  # beside those that plans hold
 
@@ -26,25 +33,49 @@ Team = tuple[tuple[str, int], ...]
 @cache
 def run(lanes: int, team: Team) -> Code:
     """Return the function `run`, which is the whole convolution."""
-    return _compiled(products.products(lanes), dict(team), ("run",), lanes)
+
+    def write() -> str:
+        from kernelyard_llvm.winograd.products import products
+
+        return products(lanes)
+
+    return _compiled("run", write, (), dict(team), lanes)
 
 
 @cache
 def transform_data(m: int, lanes: int) -> Code:
     """Return the function `transform_data`."""
-    return _compiled(transforms.data_transform(m, lanes), {}, ("transform_data",), lanes)
+
+    def write() -> str:
+        from kernelyard_llvm.winograd.transforms import data_transform
+
+        return data_transform(m, lanes)
+
+    return _compiled("transform_data", write, (m,), {}, lanes)
 
 
 @lru_cache(KEPT_RESULT_TRANSFORMS)
 def transform_result(m: int, lanes: int, has_bias: bool, stages: tuple[Stage, ...]) -> Code:
     """Return the function `transform_result` for a bias or none, and these post-ops."""
-    return _compiled(transforms.result_transform(m, lanes, has_bias, stages), {}, ("transform_result",), lanes)
+
+    def write() -> str:
+        from kernelyard_llvm.winograd.transforms import result_transform
+
+        return result_transform(m, lanes, has_bias, stages)
+
+    return _compiled("transform_result", write, (m, has_bias, stages), {}, lanes)
 
 
 @cache
 def transform_weights(m: int, lanes: int) -> Callable[..., None]:
     """Return the function `transform_weights`, to be called from Python with addresses and sizes."""
-    code = _compiled(transforms.weight_transform(m, lanes), {}, ("transform_weights",), lanes)
+
+    def write() -> str:
+        from kernelyard_llvm.winograd.transforms import weight_transform
+
+        return weight_transform(m, lanes)
+
+    code = _compiled("transform_weights", write, (m,), {}, lanes)
     function = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 7)(code.addresses["transform_weights"])
 
     def call(*arguments: int) -> None:
@@ -54,7 +85,19 @@ def transform_weights(m: int, lanes: int) -> Callable[..., None]:
     return call
 
 
-def _compiled(text: str, imports: Mapping[str, int], names: Sequence[str], lanes: int) -> Code:
-    code = compile_text(text, imports, names, FEATURES[lanes])
+def _compiled(
+    name: str, write: Callable[[], str], written_for: Sequence[object], imports: Mapping[str, int], lanes: int
+) -> Code:
+    """Return a function's code; write: its LLVM assembly, which these sources and values alone decide."""
+    sources = _digest_of_sources()
+    key = repr((sources, name, lanes, *written_for)) if sources else None
+    code = compile_written(write, imports, (name,), FEATURES[lanes], key)
     assert code is not None, "callers have checked for llvmlite"
     return code
+
+
+@cache
+def _digest_of_sources() -> str:
+    """Return the digest of all files of this distribution; "" where they are not there as files."""
+    sources = sorted(Path(__file__).parents[1].rglob("*.py"))
+    return sha256(b"".join(source.read_bytes() for source in sources)).hexdigest() if sources else ""

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from kernelyard_llvm.winograd import algorithm, code
-from kernelyard_llvm.winograd.choice import FLOAT, Shape, padded
+from kernelyard_llvm.winograd.choice import FLOAT, ROWS, Shape, padded, panel_width
 from kernelyard_llvm.winograd.epilogue import Stage
-from kernelyard_llvm.winograd.products import ROWS, panel_width
 from kernelyard_llvm.winograd.record import Field, strides_of
 
 # Tiles of a block, about: enough that a panel of weights, once fetched, serves some groups of rows, and so few that

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from kernelyard_llvm.emitter import FunctionEmitter, module_text
+from kernelyard_llvm.emitter import FunctionEmitter
+from kernelyard_llvm.module import module_text
 from kernelyard_llvm.values import Value, registers
+from kernelyard_llvm.winograd.choice import FEW_ROWS, ROWS, panel_width
 from kernelyard_llvm.winograd.record import RECORD, Field, address, number
 
-# Tiles whose sums are kept in registers at once: with the vectors of a panel, 24 of 32 registers, or 12 of 16.
-ROWS = 6
-FEW_ROWS = 4  # what is left of a block does less needlessly
 LINE = 16  # floats that one prefetch brings
 # Fetched in each step. A panel has up to four lines for each: two groups of rows fetch the next one.
 LINES_AHEAD = 2
@@ -25,11 +24,6 @@ team:
   ret i32 0
 }
 declare void @GOMP_parallel(ptr, ptr, i32, i32)"""
-
-
-def panel_width(lanes: int) -> int:
-    """Vectors in a panel of weights, at most: what registers hold beside each other."""
-    return 4 if lanes == 16 else 2
 
 
 def products(lanes: int) -> str:

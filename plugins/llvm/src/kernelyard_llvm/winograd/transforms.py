@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from functools import reduce
 from typing import NamedTuple
 
-from kernelyard_llvm.emitter import FunctionEmitter, module_text
+from kernelyard_llvm.emitter import FunctionEmitter
+from kernelyard_llvm.module import module_text
 from kernelyard_llvm.values import Operand, Value, registers
 from kernelyard_llvm.winograd import algorithm
 from kernelyard_llvm.winograd.epilogue import Stage, finish

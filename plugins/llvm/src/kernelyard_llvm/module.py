@@ -1,0 +1,12 @@
+"""LLVM modules: the text of functions with what they share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+
+def module_text(functions: Iterable[str], declarations: Mapping[str, str], vector_bits: int) -> str:
+    """Functions and what they call as one LLVM module, whose vectors are so wide."""
+    attributes = f'nounwind "prefer-vector-width"="{vector_bits}" "min-legal-vector-width"="{vector_bits}"'
+    groups = f"attributes #0 = {{ {attributes} }}", "attributes #1 = { nounwind willreturn memory(none) }"
+    return "\n".join((*functions, *sorted(declarations.values()), *groups, "!0 = !{}", ""))
