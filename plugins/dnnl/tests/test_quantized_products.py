@@ -258,6 +258,47 @@ def test_convolution_with_a_quantized_residual(label, dtype, result, offloading)
     assert is_integer_code(offloading, exe, "conv")
 
 
+@pytest.mark.parametrize("result", ["uint8", "int8", None])
+@pytest.mark.parametrize(("dtype", "zero"), [("uint8", 7), ("int8", -3)])
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("window", [2, 3])
+def test_transposed_convolution(window, groups, dtype, zero, result, offloading):
+    """With a scale for each channel of the result, which groups would share."""
+    w = RNG.integers(-127, 128, (16, 24, window, window)).astype(np.int8)
+
+    def build(b, x):
+        kernel = weight(b, w, axis=1 if groups == 1 else None)
+        y = b.op("nn.conv2d_transpose", decoded(b, x, SCALES["x"], zero), kernel, strides=(2, 2), groups=groups)
+        bias = RNG.standard_normal((24 * groups, 1, 1)).astype(np.float32)
+        return finish(b, y, bias, activation="nn.relu", result=result, zero=5)
+
+    ops = "dequantize dequantize nn.conv2d_transpose add nn.relu" + (" quantize" if result else "")
+    offloading.taken("dnnl.quantized_conv2d_transpose", ops, build, stored((1, 16, 7, 5), dtype))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "image"), [("dnnl.quantized_conv1d_transpose", (9,)), ("dnnl.quantized_conv3d_transpose", (4, 3, 5))]
+)
+def test_transposed_convolution_of_other_ranks(pattern, image, offloading):
+    w = RNG.integers(-127, 128, (16, 24, *(2,) * len(image))).astype(np.int8)
+    op = f"nn.conv{len(image)}d_transpose"
+
+    def build(b, x):
+        y = b.op(op, decoded(b, x, SCALES["x"], 7), weight(b, w, axis=1), strides=(2,) * len(image))
+        return finish(b, y, result="uint8", zero=5)
+
+    offloading.taken(pattern, f"dequantize dequantize {op} quantize", build, stored((1, 16, *image)))
+
+
+def test_groups_of_a_transposed_convolution_share_no_scales(offloading):
+    w = RNG.integers(-127, 128, (16, 24, 2, 2)).astype(np.int8)
+
+    def build(b, x):
+        return b.op("nn.conv2d_transpose", decoded(b, x, SCALES["x"], 7), weight(b, w, axis=1), groups=2)
+
+    offloading.declined("attribute", "dnnl.quantized_conv2d_transpose", build, stored((1, 16, 7, 5)))
+
+
 def test_residuals_in_floats(offloading):
     def build(b, x, r):
         y, _ = convolved(b, x, "1 x 1", 7)

@@ -14,6 +14,8 @@ import kernelyard as ky
 from kernelyard.ir import TensorType
 from kernelyard.runtime.jit.c_compiler import COMPILERS
 from kernelyard.testing import evaluate
+from kernelyard_dnnl import processor
+from kernelyard_dnnl.primitives import lookup
 
 pytestmark = pytest.mark.usefixtures("small_weights_stay")
 
@@ -96,12 +98,47 @@ def test_arithmetic(pair, dtypes, activation, offloading):
     offloading.taken("dnnl.quantized_binary", ops, build, *types)
 
 
+@pytest.mark.parametrize("shape", [(2, 8, 5, 5), (3, 64), (1, 7)], ids=str)
 @pytest.mark.parametrize("activation", ["nn.hard_swish", "sigmoid", "nn.relu", "tanh"])
-def test_activations(activation, offloading):
+def test_activations_are_tables(activation, shape, offloading):
     def build(b, x):
         return encoded(b, b.op(activation, decoded(b, x, 0.0213, 99)), 0.0117, 5, "int8")
 
-    offloading.taken("dnnl.quantized_eltwise", f"dequantize {activation} quantize", build, stored(2, 8, 5, 5))
+    offloading.taken("dnnl.lookup", "lookup", build, stored(*shape))
+
+
+@pytest.mark.parametrize("has_vbmi", [False, True])
+def test_tables_without_and_with_their_instruction(has_vbmi, offloading, monkeypatch):
+    if has_vbmi and not processor.has_byte_permutations():
+        pytest.skip("this processor has no AVX-512 VBMI")
+    monkeypatch.setattr(lookup, "has_byte_permutations", lambda: has_vbmi)
+
+    def build(b, x):
+        return encoded(b, b.op("tanh", decoded(b, x, 0.0213, 99)), 0.0078, 128)
+
+    exe = offloading.taken("dnnl.lookup", "lookup", build, stored(3, 171))
+    assert [name for _, name in offloading.implementations(exe)] == ["table:vbmi" if has_vbmi else "table"]
+
+
+def test_activations_in_c_are_primitives(offloading):
+    module = offloading.module(
+        lambda b, x: encoded(b, b.op("tanh", decoded(b, x, 0.0213, 99)), 0.0117, 5), stored(4, 8)
+    )
+    exe = ky.compile(module, backends=["dnnl"], options={"dnnl": {"codegen": "c"}})
+    assert [region.pattern for region in exe.report.regions] == ["dnnl.quantized_eltwise"]
+
+
+def test_parts_of_a_split_are_views(offloading):
+    def build(b, x):
+        whole = convolved(b, encoded(b, x, 0.02, 128), 32, 3, scale=0.02, zero=128)
+        parts = b.op("split", decoded(b, whole), axis=1, sections=(16, 16))
+        y = convolved(b, encoded(b, b.get(parts, 1)), 16, 3)
+        return decoded(b, encoded(b, b.op("add", decoded(b, y), b.get(parts, 0))))
+
+    module = offloading.module(build, (1, 8, 12, 12))
+    exe = ky.compile(module, backends=["dnnl"])
+    assert "dnnl.slice" in [region.pattern for region in exe.report.regions]
+    offloading.right(module, exe)
 
 
 def test_what_is_shifted_on_both_sides_is_multiplied_in_floats(offloading):

@@ -41,7 +41,7 @@ REFUSALS = {
     "dtype: product of doubles": (
         "dtype", "dnnl.matmul", lambda b, x, y: b.op("matmul", x, y), of_type("float64", (3, 4), (4, 5)),
     ),
-    "dtype: half precision": ("dtype", "dnnl.elementwise", lambda b, x: b.op("tanh", x), of_type("float16", (3, 4))),
+    "dtype: half precision": ("dtype", "dnnl.cast", lambda b, x: b.op("tanh", x), of_type("float16", (3, 4))),
     "dtype: integers": ("dtype", "dnnl.elementwise", lambda b, x, y: b.op("add", x, y), of_type("int32", (3,), (3,))),
     "dtype: reduction": (
         "dtype", "dnnl.reduce", lambda b, x: b.op("sum", x, axes=(1,), keepdims=False), of_type("float64", (3, 4)),

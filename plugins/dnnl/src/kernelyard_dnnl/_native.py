@@ -11,11 +11,11 @@ import ctypes
 import os
 from collections.abc import Callable, Iterator
 from ctypes import POINTER, c_char_p, c_float, c_int, c_int64, c_size_t, c_uint, c_void_p
-from functools import cache, cached_property
+from functools import cache
 from typing import Any
 
 from kernelyard.errors import BackendUnavailableError, ExecutionError
-from kernelyard.runtime.api import find_distribution, share_thread_pool, thread_pool
+from kernelyard.runtime.api import cached_property, find_distribution, share_thread_pool, thread_pool
 from kernelyard_dnnl import _enums as enums
 
 LIBRARY_VARIABLE = "KERNELYARD_DNNL_LIBRARY"
@@ -117,6 +117,7 @@ class StatusError(ExecutionError):
     code = "KY520"
 
     def __init__(self, function: str, status: int) -> None:
+        self.call = function, status
         self.status = enums.STATUS[status] if 0 <= status < len(enums.STATUS) else str(status)
         super().__init__(f"oneDNN: {function} returned {self.status}", where=function)
 

@@ -9,18 +9,25 @@ from typing import Any
 
 from kernelyard.errors import OptionError
 from kernelyard.plugins.api import (
+    DYNAMIC,
+    STATIC,
     Accept,
     Answer,
     Backend,
     Binding,
     Call,
+    DeadCodeElimination,
     Decline,
     Function,
     FusionPattern,
+    IRModule,
     JSONSerializer,
     KernelNode,
     Match,
+    QuantizationScheme,
     Region,
+    Sequential,
+    TabulateQuantized,
     Target,
     Var,
     operands,
@@ -33,8 +40,10 @@ from kernelyard_dnnl.composite import kind_of, read_composite
 from kernelyard_dnnl.nodes import node_of
 from kernelyard_dnnl.patterns import fusion_patterns
 from kernelyard_dnnl.runtime import DnnlRuntime
+from kernelyard_dnnl.split import SliceSplits
 
 JSON, C = FORMS = ("json", "c")
+LOOKUP = "dnnl.lookup"  # the pattern of what no primitive of oneDNN's computes
 
 
 class DnnlSerializer(JSONSerializer):
@@ -103,11 +112,21 @@ class DnnlBackend(Backend):
         patterns = fusion_patterns()
         if target.arch not in (None, platform.machine()):
             return [replace(pattern, check=_for_another_machine(target)) for pattern in patterns]
-        return [with_known_sizes(pattern) for pattern in patterns] if self._form == C else patterns
+        return list(map(in_c, patterns)) if self._form == C else patterns
+
+    def prepare(self, module: IRModule) -> IRModule:
+        """Make functions of one quantized tensor tables, which the runtime looks up by code of its own, and splits of
+        such tensors slices."""
+        steps = (SliceSplits(), *(() if self._form == C else (TabulateQuantized(),)), DeadCodeElimination())
+        return Sequential(steps, "integers")(module)
 
     def check_region(self, region: Region) -> Answer:
         """Return all regions, or with `prune` those that have a primitive of some weight."""
         return prune(region) if self._prune else Accept()
+
+    def quantization_schemes(self, target: Target) -> Sequence[QuantizationScheme]:
+        """Return uint8 data and int8 weights, which oneDNN multiplies on every CPU."""
+        return (STATIC, DYNAMIC)
 
     def codegen(self, regions: Sequence[Region], options: Mapping[str, Any]) -> RuntimeModule:
         """Return the regions as one runtime module.
@@ -128,6 +147,13 @@ def _for_another_machine(target: Target) -> Callable[[Match], Answer]:
     """Primitives are chosen by the library that runs them, which is not here."""
     message = f"the target is {target.arch}; regions are compiled by this machine's oneDNN ({platform.machine()})"
     return lambda match: Decline("arch", message)
+
+
+def in_c(pattern: FusionPattern) -> FusionPattern:
+    """Return the pattern for what C text has: primitives of oneDNN at known sizes."""
+    if pattern.name == LOOKUP:
+        return replace(pattern, check=lambda match: Decline("codegen", "C is generated for primitives of oneDNN only"))
+    return with_known_sizes(pattern)
 
 
 def with_known_sizes(pattern: FusionPattern) -> FusionPattern:

@@ -1,6 +1,7 @@
 """Checks of legal matches against what oneDNN supports; each returns a decline code and a message.
 
-Codes: dtype, rank, attribute, dynamic-shape, operand, neighbours, numbers, slow, reference-implementation, light.
+Codes: dtype, rank, attribute, dynamic-shape, operand, neighbours, numbers, slow, reference-implementation, light;
+codegen and dynamic-shape where C is generated.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def _dtypes(composite: Composite) -> Refusal | None:
         first = call.tensor_type.dtype if is_cast else first
         for operand in (call,) if is_cast else (*call.args, call):
             dtype = operand.type.dtype if isinstance(operand.type, TensorType) else None
-            if dtype not in taken or dtype != first:
+            if dtype not in taken or (dtype != first and composite.kind.has_one_dtype):
                 return Refusal(
                     "dtype", f"{call.op_name} of {operand.type!r}; supported are {' or '.join(taken)}", at=operand
                 )

@@ -10,6 +10,7 @@ import ctypes
 import threading
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import groupby
 from typing import NamedTuple
@@ -33,7 +34,8 @@ from kernelyard.runtime.api import (
     sum_infos,
 )
 from kernelyard_dnnl import _enums as enums
-from kernelyard_dnnl._native import Handle, Library, load_library
+from kernelyard_dnnl._native import Handle, Library, StatusError, load_library
+from kernelyard_dnnl.foresight import Foresight
 from kernelyard_dnnl.layout import MemoryDescriptor
 from kernelyard_dnnl.lowering import Lowering
 from kernelyard_dnnl.native_kernel import NativeKernel
@@ -57,6 +59,7 @@ class GraphPlans:
         self.packed = PackedConstants()
         self._kept: dict[str, LRU[object, Plan]] = {}  # by the graph's symbol, as the planners are
         self._planners: defaultdict[str, MemoryPlanner] = defaultdict(MemoryPlanner)
+        self._foresights: dict[tuple[str, int, bool], Foresight] = {}
         self._lock = renewed_in_children(threading.Lock())
 
     def plan(
@@ -88,12 +91,38 @@ class GraphPlans:
         }
 
     def _made(self, graph: JSONGraph, values: Mapping[str, int], threads: int, is_deterministic: bool) -> Plan:
+        if is_deterministic:  # whatever was run before
+            return self._lowered(graph, values, threads, False, Foresight())
+        is_one_of_many = self._kept[graph.symbol].info().misses > MANY_SIZES
+        key = graph.symbol, threads, is_one_of_many
+        earlier = self._foresights.get(key)
+        if earlier is not None:
+            foresight, plan = Foresight(earlier), None
+            with suppress(StatusError):
+                plan = self._lowered(graph, values, threads, is_one_of_many, foresight)
+            if foresight.holds() and plan is not None:
+                self._foresights[key] = foresight.keep()
+                return plan
+        foresight = Foresight() if earlier is None else earlier.blind()
+        plan = self._lowered(graph, values, threads, is_one_of_many, foresight)
+        self._foresights[key] = foresight.keep()
+        return plan
+
+    def _lowered(
+        self, graph: JSONGraph, values: Mapping[str, int], threads: int, is_one_of_many: bool, foresight: Foresight
+    ) -> Plan:
         begin = self.packed.preparation.begin
+        lowering = Lowering(
+            graph,
+            values,
+            self._constants,
+            self.packed,
+            threads,
+            begin=begin,
+            is_one_of_many=is_one_of_many,
+            foresight=foresight,
+        )
         try:
-            is_one_of_many = not is_deterministic and self._kept[graph.symbol].info().misses > MANY_SIZES
-            lowering = Lowering(
-                graph, values, self._constants, self.packed, threads, begin=begin, is_one_of_many=is_one_of_many
-            )
             return _prepared(lowering, self._planners[graph.symbol])
         except Exception:
             self.packed = PackedConstants()  # some may have nothing in them
@@ -116,7 +145,7 @@ class _Binding:
         self._args = args
         self._context = context  # its workspace must live as long as the call
         self._base = context.workspace(plan.nbytes)
-        self._memories: dict[tuple[Buffer, int, MemoryDescriptor], Handle] = {}
+        self._memories: defaultdict[Buffer, dict[tuple[int, MemoryDescriptor], Handle]] = defaultdict(dict)
         self._arrays: list[object] = []
         self._addresses: list[_Address] = []
 
@@ -163,11 +192,15 @@ class _Binding:
         return NativeCall(execute, primitive.handle.address, stream.address, len(memories), ctypes.addressof(array))
 
     def _memory(self, value: Value) -> Handle:
-        key = (value.buffer, value.nbytes_before, value.descriptor)
-        if key not in self._memories:
-            address = self._address(value.buffer) + value.nbytes_before
-            self._memories[key] = memory_object(value.descriptor.native, address)
-        return self._memories[key]
+        # Constants stay where they are: their objects serve all plans.
+        buffer = value.buffer
+        memories = self._memories[buffer] if buffer.constant is None else buffer.memories
+        key = value.nbytes_before, value.descriptor
+        found = memories.get(key)
+        if found is None:
+            found = memory_object(value.descriptor.native, self._address(buffer) + key[0])
+            memories[key] = found
+        return found
 
     def _address(self, buffer: Buffer) -> int:
         if buffer.argument is not None:
@@ -179,9 +212,9 @@ class _Binding:
     def _rebind(self) -> dict[int, partial[None]]:
         """For each argument, what moves its memory objects, and its addresses in records, to another address."""
         memories: dict[int, list[tuple[Handle, int]]] = {number: [] for number in range(len(self._args))}
-        for (buffer, nbytes_before, _), memory in self._memories.items():
+        for buffer, found in self._memories.items():
             if buffer.argument is not None:
-                memories[buffer.argument].append((memory, nbytes_before))
+                memories[buffer.argument] += [(memory, nbytes_before) for (nbytes_before, _), memory in found.items()]
         moving: dict[int, partial[None]] = {}
         for number, handles in memories.items():
             addresses = tuple(each for each in self._addresses if each.argument == number)

@@ -84,6 +84,8 @@ def _weight(composite: Composite) -> Refusal | None:
         return Refusal("attribute", "scales of weights that are not constants", at=scale)
     if scale.data.size > 1 and decoder.attrs["axis"] % operand.tensor_type.rank != _channels(composite, operand):
         return Refusal("attribute", f"scales of weights along axis {decoder.attrs['axis']}", at=scale)
+    if scale.data.size > 1 and composite.kind.node == "conv_transpose" and composite.anchor.attrs["groups"] > 1:
+        return Refusal("attribute", "several scales of a transposed convolution in groups, which share them", at=scale)
     zeros = np.unique(zero.data)
     if zeros.size > 1 or (zeros[0] != 0 and composite.kind.bias_axis == 1):
         return Refusal("attribute", f"weights with the zero points {zeros[:3].tolist()}", at=zero)
@@ -120,7 +122,7 @@ OTHERS = {"binary": _arithmetic, "pool": _window, "reduce": _window}
 def _channels(composite: Composite, weight: Expr) -> int:
     """Return the axis of the stored weights that the result's channels lie along."""
     if composite.kind.bias_axis == 1:
-        return 0
+        return 1 if composite.kind.node == "conv_transpose" else 0
     rank = weight.tensor_type.rank
     return rank - 2 if WEIGHT in composite.readers else rank - 1
 

@@ -11,11 +11,12 @@ import math
 from collections.abc import Iterable, Sequence
 from ctypes import POINTER, byref, c_int, c_int64
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import TypeAlias
 
 from kernelyard import dtypes
 from kernelyard.errors import CodegenError
+from kernelyard.runtime.api import cached_property
 from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl._native import Dims, Handle, load_library
 
@@ -62,6 +63,11 @@ class MemoryDescriptor:
         Raises: CodegenError for a dtype or rank that oneDNN does not have.
         """
         return self.blocked or _native_descriptor(self.shape, self.dtype, self.strides)
+
+    @property
+    def is_open(self) -> bool:
+        """True where oneDNN is to choose the layout."""
+        return self.strides is None and self.blocked is None
 
     @property
     def address(self) -> int:

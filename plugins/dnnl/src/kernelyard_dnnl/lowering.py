@@ -18,6 +18,7 @@ from kernelyard.errors import CodegenError, ShapeError
 from kernelyard.runtime.api import DimValues, JSONGraph, JSONNode, NodeEntry
 from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl._native import StatusError
+from kernelyard_dnnl.foresight import Foresight
 from kernelyard_dnnl.layout import MemoryDescriptor, Shape, channels_last, dense
 from kernelyard_dnnl.native_kernel import NativeKernel
 from kernelyard_dnnl.packing import PackedConstants
@@ -25,9 +26,9 @@ from kernelyard_dnnl.primitive import (
     Argument,
     PostOps,
     Primitive,
+    Recipe,
     Runtime,
     RuntimeNumbers,
-    create_primitive,
     create_reorder,
 )
 from kernelyard_dnnl.values import Buffer, Node, Operation, Value
@@ -45,7 +46,8 @@ class Lowering:
     values: the symbolic dims. constants: arrays by digest. packed: where packed constants are kept.
     threads: how many a call may use. native_kernels: whether operations may be code of ours. begin: is given what can
     be done beside the lowering; None where the operations will not run here. is_one_of_many: whether the graph was
-    lowered for so many sizes already that what the library does not give back counts.
+    lowered for so many sizes already that what the library does not give back counts. foresight: what the library
+    answers, as far as that is known of other sizes; `Foresight.holds` tells afterwards.
     """
 
     def __init__(
@@ -58,8 +60,11 @@ class Lowering:
         native_kernels: bool = True,
         begin: Callable[[Callable[[], object]], object] | None = None,
         is_one_of_many: bool = False,
+        foresight: Foresight | None = None,
     ) -> None:
         self._begin = begin
+        self._foresight = foresight or Foresight()
+        self._pending: Primitive | None = None  # of the last operation, which the next may still take back
         self.graph = graph
         self.threads = threads
         self.native_kernels = native_kernels
@@ -262,17 +267,28 @@ class Lowering:
         skipped: int = 0,
         numbers: RuntimeNumbers = (),
     ) -> Primitive:
-        """Return a primitive, for all threads or, where it is too small for them, for one; `skipped` and `numbers` as
-        in `create_primitive`.
+        """Return a primitive, for all threads or, where it is too small for them, for one; see `Recipe`.
 
         Raises: StatusError.
         """
         threads = fitting_threads(kind, arguments, self.threads)
-        return create_primitive(kind, arguments, post_ops, threads=threads, skipped=skipped, numbers=numbers)
+        recipe = Recipe(kind, arguments, post_ops, skipped, numbers)
+        return self._foresight.primitive(self._current, recipe, threads)
 
     def take_back(self) -> None:
         """Leaves out the last operation: that to come does its work."""
         self.operations.pop()
+        self._pending = None
+
+    def _generate_pending(self) -> None:
+        code, self._pending = self._pending, None
+        if code is not None and self._begin is not None and not code.is_generated:
+            self._begin(code.generate)
+
+    def finish(self) -> None:
+        """Wait for all that was begun. Raises: StatusError."""
+        self._generate_pending()
+        self.packed.preparation.finish()
 
     def emit(self, code: Primitive | NativeKernel, arguments: dict[int, Value]) -> None:
         """Adds an operation; what was derived from the old contents of its destination is forgotten.
@@ -286,9 +302,11 @@ class Lowering:
         original = self._copied_from.pop(written, None)
         if original in self._copies:
             self._copies[original] = [pair for pair in self._copies[original] if pair[1].buffer is not written]
+        if isinstance(code, Primitive):
+            code = self._foresight.rely_on(code)
+            self._generate_pending()
+            self._pending = code
         self.operations.append(Operation(code, arguments, written, self._label))
-        if isinstance(code, Primitive) and self._begin is not None and not code.is_generated:
-            self._begin(code.generate)
 
 
 Lower: TypeAlias = Callable[[Node, Lowering], Value]

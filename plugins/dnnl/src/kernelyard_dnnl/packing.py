@@ -54,7 +54,8 @@ class PackedConstants:
             for source, packed in forms:
                 same = source.offset == value.offset and source.descriptor.same_layout(value.descriptor)
                 if same and packed.descriptor.same_layout(descriptor):
-                    return packed.seen_as(descriptor)
+                    # Blocked layouts come from the library anew each time.
+                    return packed if descriptor.strides is None else packed.seen_as(descriptor)
             packed = self.make(value, descriptor, f"{value.buffer.key}/{len(forms)}")
             forms.append((value, packed))
             return packed

@@ -41,6 +41,7 @@ def make_plan(lowering: Lowering, planner: MemoryPlanner) -> Plan:
     operations = _needed(lowering.operations)
     lifetimes = _lifetimes(operations)
     memory = planner.plan(list(lifetimes.values()))
+    lowering.finish()
     scratch = max((operation.code.scratchpad_nbytes for operation in operations), default=0)
     offsets = dict(zip(lifetimes, memory.offsets, strict=True))
     return Plan(tuple(operations), offsets, align(memory.nbytes), align(memory.nbytes) + align(scratch))

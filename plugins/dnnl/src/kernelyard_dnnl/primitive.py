@@ -7,12 +7,12 @@ import re
 from collections.abc import Callable
 from ctypes import byref, c_char_p, c_float, c_int64, c_void_p
 from dataclasses import dataclass
-from functools import cached_property, lru_cache, partial
+from functools import lru_cache, partial
 from threading import Lock
 from typing import Any, NamedTuple, TypeAlias
 from weakref import WeakValueDictionary
 
-from kernelyard.runtime.api import CacheInfo, renewed_in_children
+from kernelyard.runtime.api import CacheInfo, cached_property, renewed_in_children
 from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl._native import CACHED_PRIMITIVES, Handle, load_library
 from kernelyard_dnnl.layout import MemoryDescriptor, c_dims, from_native
@@ -93,7 +93,11 @@ class Descriptors(NamedTuple):
 class Recipe(NamedTuple):
     """The recipe of a primitive: the arguments of `dnnl_<kind>_primitive_desc_create` (engine and attributes aside),
     its post-ops, how many of oneDNN's implementations, best first, are skipped, and the numbers that it is given at
-    execution."""
+    execution.
+
+    Creating it is refused with the status "unimplemented" where oneDNN has no implementation, "last_impl_reached" where
+    it has no further one.
+    """
 
     kind: str
     arguments: tuple[Argument, ...]
@@ -104,7 +108,10 @@ class Recipe(NamedTuple):
 
 class ChosenLayout(Handle):
     """The library's descriptor of a blocked layout, and whose it is: `what` ("weights_md", ...) of a recipe, and which
-    of them."""
+    of them.
+
+    Equal where the layouts are: what is made for one serves for the other.
+    """
 
     __slots__ = ("index", "recipe", "what")
 
@@ -116,6 +123,14 @@ class ChosenLayout(Handle):
         self.what = what
         self.index = index
 
+    def __eq__(self, other: object) -> bool:
+        if self is other or not isinstance(other, ChosenLayout):
+            return self is other
+        return bool(load_library().call("dnnl_memory_desc_equal", self.address, other.address))
+
+    def __hash__(self) -> int:
+        return hash(self.what)
+
 
 class Primitive:
     """A primitive of the library: its implementation's name, the layouts it chose, and its scratch memory.
@@ -123,16 +138,29 @@ class Primitive:
     threads: what the OpenMP environment is to be set to when it is created, and whenever it runs.
     """
 
-    def __init__(self, descriptor: Handle, recipe: Recipe, threads: int) -> None:
-        self._descriptor = descriptor
+    def __init__(self, recipe: Recipe, threads: int) -> None:
         self.recipe = recipe
         self.threads = threads
         self._lock = renewed_in_children(Lock())  # of its own: several are created at the same time
+        self._descriptor: Handle | None = None
         self._handle: Handle | None = None
 
     @property
+    def descriptor(self) -> Handle:
+        """The library's answer to the recipe: an implementation and its layouts. Raises: StatusError."""
+        return self._descriptor or self.describe()
+
+    def describe(self) -> Handle:
+        """Ask the library, where that has not been done yet. Raises: StatusError."""
+        with self._lock:
+            if self._descriptor is None:
+                create = _created_reorder if self.recipe.kind == "reorder" else _created
+                self._descriptor = create(self.recipe, self.threads)
+            return self._descriptor
+
+    @property
     def handle(self) -> Handle:
-        """The executable object; creating it generates code."""
+        """The executable object; creating it generates code. Raises: StatusError."""
         return self._handle or self.generate()
 
     @property
@@ -141,12 +169,12 @@ class Primitive:
         return self._handle is not None
 
     def generate(self) -> Handle:
-        """Create the executable object, where it is not there yet."""
-        library = load_library()
+        """Create the executable object, where it is not there yet. Raises: StatusError."""
+        library, descriptor = load_library(), self.descriptor
         with self._lock:
             if self._handle is None:
                 with thread_count(library, self.threads):
-                    address = self._descriptor.address
+                    address = descriptor.address
                     self._handle = library.create("dnnl_primitive_create", "dnnl_primitive_destroy", address)
             return self._handle
 
@@ -155,25 +183,26 @@ class Primitive:
         """oneDNN's name of the implementation, such as `brgconv:avx512_core`."""
         text = c_char_p()
         query = enums.QUERY["impl_info_str"]
-        load_library().call("dnnl_primitive_desc_query", self._descriptor.address, query, 0, byref(text))
+        load_library().call("dnnl_primitive_desc_query", self.descriptor.address, query, 0, byref(text))
         return (text.value or b"").decode()
 
     @cached_property
     def source(self) -> MemoryDescriptor:
         """The layout of the first source."""
         asked = self._asked[0]
-        return asked if asked.strides is not None else self._layout("src_md")
+        return self._layout("src_md") if asked.is_open else asked
 
     @cached_property
     def weights(self) -> MemoryDescriptor:
         """The layout of the weights."""
-        return self._layout("weights_md")
+        asked = self._asked[1]
+        return self._layout("weights_md") if asked.is_open else asked
 
     @cached_property
     def destination(self) -> MemoryDescriptor:
         """The layout of the destination."""
         asked = self._asked[-1]
-        if asked.strides is None or any(isinstance(post_op, Depthwise) for post_op in self.recipe.post_ops):
+        if asked.is_open or any(isinstance(post_op, Depthwise) for post_op in self.recipe.post_ops):
             return self._layout("dst_md")
         return asked
 
@@ -190,74 +219,57 @@ class Primitive:
     @cached_property
     def scratchpad(self) -> Handle | None:
         """The descriptor of the scratch memory, where the primitive needs some."""
-        handle = self._clone("scratchpad_md")
-        if handle is None or not load_library().call("dnnl_memory_desc_get_size", handle.address):
-            return None
-        return handle
+        return self._clone("scratchpad_md") if self.scratchpad_nbytes else None
 
     @cached_property
     def scratchpad_nbytes(self) -> int:
         """Bytes of scratch memory."""
-        if self.scratchpad is None:
-            return 0
-        return int(load_library().call("dnnl_memory_desc_get_size", self.scratchpad.address))
+        lent = self._lent("scratchpad_md")
+        return int(load_library().call("dnnl_memory_desc_get_size", lent)) if lent else 0
+
+    def has_layout(self, what: str, index: int, layout: MemoryDescriptor) -> bool:
+        """Tell if a layout that the library chose, such as "weights_md", is this one."""
+        lent = self._lent(what, index)
+        return bool(lent) and bool(load_library().call("dnnl_memory_desc_equal", lent, layout.address))
 
     def _layout(self, what: str, index: int = 0) -> MemoryDescriptor:
         handle = self._clone(what, index)
         assert handle is not None, f"{self.implementation} has no {what}"
         return from_native(handle)
 
+    def _lent(self, what: str, index: int = 0) -> int | None:
+        # A pointer into the primitive descriptor.
+        return load_library().call("dnnl_primitive_desc_query_md", self.descriptor.address, enums.QUERY[what], index)
+
     def _clone(self, what: str, index: int = 0) -> Handle | None:
-        # The query lends a pointer into the primitive descriptor; the clone outlives it.
-        library = load_library()
-        lent = library.call("dnnl_primitive_desc_query_md", self._descriptor.address, enums.QUERY[what], index)
+        lent = self._lent(what, index)
         if not lent:
             return None
         made = partial(ChosenLayout, recipe=self.recipe, what=what, index=index)
-        return library.create("dnnl_memory_desc_clone", "dnnl_memory_desc_destroy", lent, owner=made)
+        return load_library().create("dnnl_memory_desc_clone", "dnnl_memory_desc_destroy", lent, owner=made)
 
 
 _in_use: WeakValueDictionary[tuple[Recipe, int], Primitive] = WeakValueDictionary()
 
 
 @lru_cache(maxsize=CACHED_PRIMITIVES)
-def _primitive(recipe: Recipe, threads: int) -> Primitive:
-    """Return a primitive that some plan uses, or that was asked for lately; else a new one. Raises: StatusError."""
+def primitive_of(recipe: Recipe, threads: int) -> Primitive:
+    """Return a primitive that some plan uses, or that was asked for lately; else a new one, which the library has not
+    been asked about."""
     found = _in_use.get((recipe, threads))
     if found is None:
-        create = _created_reorder if recipe.kind == "reorder" else _created
-        found = _in_use[recipe, threads] = create(recipe, threads)
+        found = _in_use[recipe, threads] = Primitive(recipe, threads)
     return found
 
 
 def primitives_info() -> CacheInfo:
     """Return the counts of the primitives of this process: all that are alive; `capacity` are kept beside those in
     use."""
-    hits, misses, capacity, _ = _primitive.cache_info()
+    hits, misses, capacity, _ = primitive_of.cache_info()
     return CacheInfo(hits, misses, len(_in_use), capacity or 0)
 
 
-def create_primitive(
-    kind: str,
-    arguments: tuple[Argument, ...],
-    post_ops: PostOps = (),
-    *,
-    threads: int,
-    skipped: int = 0,
-    numbers: RuntimeNumbers = (),
-) -> Primitive:
-    """Return the primitive made by `dnnl_<kind>_primitive_desc_create` with these arguments (engine and attributes
-    aside).
-
-    threads: among how many it shares its work, which oneDNN plans at creation. skipped: how many of oneDNN's
-    implementations to pass over, which it has in the order of its preference. numbers: what it is given at execution.
-    Raises: StatusError (status "unimplemented" where oneDNN has no implementation, "last_impl_reached" where it has no
-    further one).
-    """
-    return _primitive(Recipe(kind, arguments, post_ops, skipped, numbers), threads)
-
-
-def _created(recipe: Recipe, threads: int) -> Primitive:
+def _created(recipe: Recipe, threads: int) -> Handle:
     library = load_library()
     converted = [_converted(argument) for argument in recipe.arguments]
     attributes = _attributes(recipe.post_ops, recipe.numbers)
@@ -265,7 +277,7 @@ def _created(recipe: Recipe, threads: int) -> Primitive:
         descriptor = library.create_descriptor(recipe.kind, *converted, c_void_p(attributes.address))
         for _ in range(recipe.skipped):
             library.call("dnnl_primitive_desc_next_impl", descriptor.address)
-    return Primitive(descriptor, recipe, threads)
+    return descriptor
 
 
 def create_reorder(
@@ -280,17 +292,19 @@ def create_reorder(
 
     Raises: StatusError.
     """
-    return _primitive(Recipe("reorder", (source, destination), post_ops, numbers=numbers), threads)
+    primitive = primitive_of(Recipe("reorder", (source, destination), post_ops, numbers=numbers), threads)
+    primitive.describe()
+    return primitive
 
 
-def _created_reorder(recipe: Recipe, threads: int) -> Primitive:
+def _created_reorder(recipe: Recipe, threads: int) -> Handle:
     library = load_library()
     engine = library.engine.address
     source, destination = recipe.arguments
     assert isinstance(source, MemoryDescriptor)
     assert isinstance(destination, MemoryDescriptor)
     with thread_count(library, threads):
-        descriptor = library.create(
+        return library.create(
             "dnnl_reorder_primitive_desc_create",
             "dnnl_primitive_desc_destroy",
             source.address,
@@ -299,9 +313,9 @@ def _created_reorder(recipe: Recipe, threads: int) -> Primitive:
             engine,
             _attributes(recipe.post_ops, recipe.numbers).address,
         )
-    return Primitive(descriptor, recipe, threads)
 
 
+@lru_cache(maxsize=256)
 def speed(implementation: str) -> int:
     """Rank an implementation: 0 for a reference loop, 1 for a plain loop or GEMM, 2 for specialized code."""
     if REFERENCE.search(implementation):

@@ -66,7 +66,8 @@ class PrimitiveKind(NamedTuple):
     asked before all else. follows: what the group goes on with. order: of the result's dims. pattern: the pattern's
     name, which several kinds may share; none: each operator has its own. reader: an operator that the primitive does
     while it reads its operands (`patterns.READERS`). bias_axis: of the result, along which a first sum is the
-    primitive's bias. dtypes: those taken. is_light: a generated kernel does it on its way. enumerators: of the C API,
+    primitive's bias. dtypes: those taken. is_light: a generated kernel does it on its way.
+    has_one_dtype: operands and result have the same one of these. enumerators: of the C API,
     which `tests/test_native.py` compares with the headers. on_integers: the operators that oneDNN computes on
     operands of 8 bits which are dequantized, and whose result it may quantize. anchor, write: the pattern and the node,
     where they are not those of a call with these operands and attributes.
@@ -87,6 +88,7 @@ class PrimitiveKind(NamedTuple):
     bias_axis: int | None = None
     dtypes: tuple[str, ...] = (FLOAT, NARROW)
     is_light: bool = False
+    has_one_dtype: bool = True
     enumerators: Mapping[str, int] = {}
     on_integers: tuple[str, ...] = ()
     anchor: Callable[[], Pattern] | None = None

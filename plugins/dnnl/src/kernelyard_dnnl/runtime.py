@@ -6,12 +6,19 @@ The schema of each node is in `kernelyard_dnnl.primitives`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kernelyard.runtime.api import BindContext, BoundCall, BoundTensor, CacheInfo, JSONGraph, JSONRuntime
+from kernelyard.runtime.api import (
+    BindContext,
+    BoundCall,
+    BoundTensor,
+    CacheInfo,
+    JSONGraph,
+    JSONRuntime,
+    cached_property,
+)
 from kernelyard_dnnl._native import load_library
 
 if TYPE_CHECKING:

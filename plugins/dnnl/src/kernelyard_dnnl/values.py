@@ -10,6 +10,7 @@ import numpy as np
 
 from kernelyard import dims, dtypes
 from kernelyard.runtime.api import Part
+from kernelyard_dnnl._native import Handle
 from kernelyard_dnnl.layout import MemoryDescriptor, Shape
 from kernelyard_dnnl.native_kernel import NativeKernel
 from kernelyard_dnnl.primitive import Primitive
@@ -22,7 +23,7 @@ class Buffer:
 
     nbytes: its size. argument: the number of the call's argument it is, or None. constant: the bytes of a constant,
     or None; `key` then identifies them, and they are there once `fill` was called. A buffer that is neither is planned
-    memory.
+    memory. memories: the library's objects for a constant, by offset in bytes and layout; all plans share them.
     """
 
     nbytes: int
@@ -30,6 +31,7 @@ class Buffer:
     constant: np.ndarray | None = None
     key: str = ""
     fill: Callable[[], None] | None = None
+    memories: dict[tuple[int, MemoryDescriptor], Handle] = field(default_factory=dict)
 
     @property
     def is_planned(self) -> bool:
@@ -110,9 +112,9 @@ class Node:
 
     def sizes(self, attribute: str) -> tuple[int, ...]:
         """Return an attribute that holds dims: numbers as they are, expressions evaluated."""
+        items = self.attrs[attribute]
         return tuple(
-            item if isinstance(item, int) else dims.evaluate(dims.parse(item), self.symbols)
-            for item in self.attrs[attribute]
+            [item if isinstance(item, int) else dims.evaluate(dims.parse(item), self.symbols) for item in items]
         )
 
     @property

@@ -28,6 +28,7 @@ MODULES: Mapping[str, str] = {
     "concat": "concat",
     "eltwise": "elementwise",
     "binary": "elementwise",
+    "lookup": "lookup",
     "quantize": "quantization",
     "dequantize": "quantization",
     "cast": "movement",

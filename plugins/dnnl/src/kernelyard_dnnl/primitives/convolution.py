@@ -18,14 +18,17 @@ from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl._native import StatusError
 from kernelyard_dnnl.layout import MemoryDescriptor, Shape, any_layout, channels_last, dense
 from kernelyard_dnnl.lowering import SOURCE, Lowering
-from kernelyard_dnnl.primitive import PostOps, Primitive, RuntimeNumbers, Vector, speed
+from kernelyard_dnnl.primitive import PostOps, Primitive, RuntimeNumbers, speed
 from kernelyard_dnnl.primitive_kind import Follows, MemoryOrder, PrimitiveKind, Refusal
 from kernelyard_dnnl.primitives.affine import are_decoded, is_parameter, lower_in_floats
+from kernelyard_dnnl.primitives.convolution_geometry import (
+    TRANSPOSED_DIRECT,
+    Geometry,
+    geometry_of,
+    transposed_geometry,
+)
 from kernelyard_dnnl.primitives.depthwise import DIRECT, lower_with_pointwise
-from kernelyard_dnnl.primitives.integer_product import IntegerProduct, can_multiply_integers, integer_product
 from kernelyard_dnnl.primitives.post_ops import activations_of, execute
-from kernelyard_dnnl.primitives.requantization import execute_fused
-from kernelyard_dnnl.primitives.window import padding_attributes
 from kernelyard_dnnl.primitives.winograd_choice import winograd_tile
 from kernelyard_dnnl.processor import has_half_wide_units
 from kernelyard_dnnl.values import Node, Value
@@ -34,9 +37,9 @@ if TYPE_CHECKING:
     from kernelyard.dims import Dim
     from kernelyard_dnnl.candidate import Candidate
     from kernelyard_dnnl.composite import Composite
+    from kernelyard_dnnl.primitives.integer_product import IntegerProduct
 
 WEIGHTS, BIAS = enums.ARG["weights"], enums.ARG["bias"]
-TRANSPOSED_DIRECT = 10
 # Dims of the weights (groups, filters of a group, ...) along which scales vary, as bits.
 UNGROUPED, GROUPED = 0b1, 0b11
 # Numbers of channels whose last vector of 16 is at least half empty; oneDNN's better implementations for vectors of 8.
@@ -75,6 +78,8 @@ def transposed_attributes(group: Composite) -> dict[str, Any]:
 
 def window_attributes(group: Composite) -> dict[str, Any]:
     """Return the window of the operator itself."""
+    from kernelyard_dnnl.primitives.window import padding_attributes  # inside: the runtime half has it in the node
+
     attrs = group.anchor.attrs
     return {
         "rank": len(attrs["strides"]),
@@ -93,17 +98,6 @@ def _with_padding(attrs: Mapping[str, Any], pads: Sequence[Dim]) -> dict[str, li
         "padding_begin": [own + more for own, more in zip(attrs["padding_begin"], before, strict=True)],
         "padding_end": [own + more for own, more in zip(attrs["padding_end"], after, strict=True)],
     }
-
-
-class Geometry(NamedTuple):
-    """The window of a convolution; dilation counts from 0, as oneDNN has it."""
-
-    kind: str
-    algorithm: int
-    strides: Vector
-    dilation: Vector
-    padding_begin: Vector
-    padding_end: Vector
 
 
 class Convolution(NamedTuple):
@@ -197,17 +191,18 @@ def lower_convolution(node: Node, graph: Lowering) -> Value:
         return lower_winograd(node, graph, tile)
     weight = _grouped(node.operands["weight"], node.attrs["groups"], graph)
     fused = lower_with_pointwise(node, graph, weight)
-    return _lower(node, graph, weight, _geometry(node)) if fused is None else fused
+    return _lower(node, graph, weight, geometry_of(node)) if fused is None else fused
 
 
 def _trivial_axes(node: Node) -> frozenset[int]:
     """Spatial dims of size 1 that nothing happens in, one left at least: oneDNN blocks over the last dim, so that an
     image one pixel wide, as models of sequences have it, would be computed a pixel at a time."""
     shapes = (node.operands["data"].shape, node.operands["weight"].shape, node.shape)
-    padding = [a + b for a, b in zip(node.sizes("padding_begin"), node.sizes("padding_end"), strict=True)]
     rank = len(node.shape)
-    trivial = [a for a in range(2, rank) if padding[a - 2] == 0 and all(shape[a] == 1 for shape in shapes)]
-    return frozenset(trivial[: rank - 3])
+    trivial = [axis for axis in range(2, rank) if all(shape[axis] == 1 for shape in shapes)]
+    padding = zip(node.sizes("padding_begin"), node.sizes("padding_end"), strict=True) if trivial else ()
+    padded = {axis for axis, amounts in enumerate(padding, 2) if sum(amounts)}
+    return frozenset([axis for axis in trivial if axis not in padded][: rank - 3])
 
 
 def _without_axes(node: Node, axes: frozenset[int], graph: Lowering) -> Node:
@@ -232,21 +227,32 @@ def _without_axes(node: Node, axes: frozenset[int], graph: Lowering) -> Node:
 
 
 def lower_integer_convolution(node: Node, graph: Lowering) -> Value:
-    """Lower a conv node of 8-bit data and weights; in floats, where oneDNN has no code for it."""
+    """Lower a convolution of 8-bit data and weights, transposed or not; in floats, where oneDNN has no code for it."""
+    from kernelyard_dnnl.primitives.integer_product import can_multiply_integers, integer_product  # inside: few have it
+
     groups, weight = node.attrs["groups"], node.operands["weight"]
     product = None
     if can_multiply_integers():
         product = integer_product(node, graph, ("data", "weight"), GROUPED if groups > 1 else UNGROUPED, node.shape[1])
-    result = None if product is None else _integer_convolution(node, graph, product, _grouped(weight, groups, graph))
-    return lower_in_floats(node, graph, lower_convolution) if result is None else result
+    result = None
+    if product is not None and node.op == "conv":
+        result = _integer_convolution(node, graph, product, _grouped(weight, groups, graph), geometry_of(node))
+    elif product is not None:
+        result = _integer_convolution(node, graph, product, _transposed_weight(node, graph), transposed_geometry(node))
+    in_floats = lower_convolution if node.op == "conv" else lower_transposed_convolution
+    return lower_in_floats(node, graph, in_floats) if result is None else result
 
 
-def _integer_convolution(node: Node, graph: Lowering, product: IntegerProduct, weight: Value) -> Value | None:
+def _integer_convolution(
+    node: Node, graph: Lowering, product: IntegerProduct, weight: Value, geometry: Geometry
+) -> Value | None:
+    from kernelyard_dnnl.primitives.requantization import execute_fused
+
     data = node.operands["data"]
     source, destination = channels_last(data.shape, data.descriptor.dtype), channels_last(node.shape, node.dtype)
     weights = any_layout(weight.shape, weight.descriptor.dtype)
     bias = None if product.bias is None else product.bias.descriptor
-    convolution = Convolution(graph, _geometry(node), weights, bias, tuple(product.given))
+    convolution = Convolution(graph, geometry, weights, bias, tuple(product.given))
     arguments = {SOURCE: graph.reordered(data, source)}
     if product.bias is not None:
         arguments[BIAS] = product.bias
@@ -259,11 +265,17 @@ def _integer_convolution(node: Node, graph: Lowering, product: IntegerProduct, w
 
 def lower_transposed_convolution(node: Node, graph: Lowering) -> Value:
     """Lowers a conv_transpose node."""
+    if are_decoded(node, "data", "weight"):
+        return lower_integer_convolution(node, graph)
+    return _lower(node, graph, _transposed_weight(node, graph), transposed_geometry(node))
+
+
+def _transposed_weight(node: Node, graph: Lowering) -> Value:
+    """Return the weights as oneDNN names their dims, the result's channels before the data's."""
     weight = _grouped(node.operands["weight"], node.attrs["groups"], graph)
     rank, last = len(weight.shape), len(node.shape)
-    # oneDNN names the result's channels first: swap I and O.
     axes = (1, 0, *range(2, rank)) if rank == last else (0, 2, 1, *range(3, rank))
-    return _lower(node, graph, weight.permuted(axes), _transposed_geometry(node))
+    return weight.permuted(axes)
 
 
 def _grouped(weight: Value, groups: int, graph: Lowering) -> Value:
@@ -272,33 +284,6 @@ def _grouped(weight: Value, groups: int, graph: Lowering) -> Value:
         return weight
     first, *rest = weight.shape
     return graph.reshaped(weight, (groups, first // groups, *rest))
-
-
-def _geometry(node: Node) -> Geometry:
-    attrs = node.attrs
-    return Geometry(
-        "convolution_forward",
-        DIRECT,
-        Vector(tuple(attrs["strides"])),
-        Vector(tuple(step - 1 for step in attrs["dilation"])),
-        Vector(node.sizes("padding_begin")),
-        Vector(node.sizes("padding_end")),
-    )
-
-
-def _transposed_geometry(node: Node) -> Geometry:
-    attrs, data = node.attrs, node.operands["data"].shape[2:]
-    kernel = node.operands["weight"].shape[2:]
-    sizes = zip(data, node.shape[2:], kernel, attrs["strides"], attrs["dilation"], attrs["padding_begin"], strict=True)
-    padding_end = tuple((i - 1) * s + (k - 1) * d + 1 - before - o for i, o, k, s, d, before in sizes)
-    return Geometry(
-        "deconvolution_forward",
-        TRANSPOSED_DIRECT,
-        Vector(tuple(attrs["strides"])),
-        Vector(tuple(step - 1 for step in attrs["dilation"])),
-        Vector(tuple(attrs["padding_begin"])),
-        Vector(padding_end),
-    )
 
 
 def _lower(node: Node, graph: Lowering, weight: Value, geometry: Geometry) -> Value:
@@ -395,5 +380,6 @@ TRANSPOSED_CONVOLUTION = PrimitiveKind(
     order=MemoryOrder.CHANNELS_LAST,
     bias_axis=1,
     lower=lower_transposed_convolution,
+    on_integers=("nn.conv1d_transpose", "nn.conv2d_transpose", "nn.conv3d_transpose"),
     enumerators={"dnnl_deconvolution_direct": TRANSPOSED_DIRECT},
 )

@@ -17,9 +17,7 @@ from kernelyard_dnnl.lowering import SOURCE, Lowering
 from kernelyard_dnnl.primitive import PostOps, Primitive, RuntimeNumbers, speed
 from kernelyard_dnnl.primitive_kind import Follows, MemoryOrder, PrimitiveKind, Refusal
 from kernelyard_dnnl.primitives.affine import are_decoded, lower_in_floats
-from kernelyard_dnnl.primitives.integer_product import can_multiply_integers, integer_product, with_signed
 from kernelyard_dnnl.primitives.post_ops import execute, padded_shape, steps_of
-from kernelyard_dnnl.primitives.requantization import execute_fused
 from kernelyard_dnnl.values import Node, Value
 
 if TYPE_CHECKING:
@@ -79,9 +77,11 @@ class Form(NamedTuple):
 def lower_matmul(node: Node, graph: Lowering) -> Value:
     """Lowers a matmul node."""
     is_of_integers = are_decoded(node, "a", "b")
-    if is_of_integers and not can_multiply_integers():
-        return lower_in_floats(node, graph, lower_matmul)
     if is_of_integers:
+        from kernelyard_dnnl.primitives.integer_product import can_multiply_integers, with_signed  # inside: few have it
+
+        if not can_multiply_integers():
+            return lower_in_floats(node, graph, lower_matmul)
         node = with_signed(node, graph, "b")
     left = _matrix(node.operands["a"], node.attrs.get("transpose_a", False), row=True)
     right = _matrix(node.operands["b"], node.attrs.get("transpose_b", False), row=False)
@@ -146,6 +146,9 @@ def _product(node: Node, graph: Lowering, form: Form, left: Value, right: Value)
 
 def _integer_product(node: Node, graph: Lowering, form: Form, left: Value, right: Value) -> Value | None:
     """Return the product of 8-bit matrices; None where oneDNN has no fast code for it."""
+    from kernelyard_dnnl.primitives.integer_product import integer_product
+    from kernelyard_dnnl.primitives.requantization import execute_fused
+
     shown, columns = dense(form.shape, node.dtype), form.shape[-1]
     product = integer_product(node, graph, ("a", "b"), 1 << (len(form.shape) - 1), columns)
     bias = None if product.bias is None else graph.reshaped(product.bias, (*(1,) * (len(form.shape) - 1), columns))

@@ -1,4 +1,4 @@
-"""reduce: a mean or maximum over all spatial dims is a pooling, other reductions run over the innermost dims.
+"""reduce: a mean, sum or maximum over all spatial dims is a pooling, other reductions run over the innermost dims.
 
 Node schema: operand x; attributes algorithm (mean, sum, max, min, prod), axes (empty = all), keepdims; post-ops.
 """
@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from kernelyard_dnnl.layout import Shape, channels_last_order, dense
 from kernelyard_dnnl.lowering import DESTINATION, SOURCE, Lowering
-from kernelyard_dnnl.primitive import Vector
+from kernelyard_dnnl.primitive import Eltwise, Vector
 from kernelyard_dnnl.primitive_kind import PrimitiveKind, Refusal
 from kernelyard_dnnl.primitives.affine import are_decoded, lower_in_floats
 from kernelyard_dnnl.primitives.pooling import Pooling, pool_integers
-from kernelyard_dnnl.primitives.post_ops import apply_steps, steps_of
+from kernelyard_dnnl.primitives.post_ops import Step, apply_steps, steps_of
 from kernelyard_dnnl.primitives.rows import check_rows
 from kernelyard_dnnl.values import Node, Value
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 ALGORITHMS = {"mean": 196598, "sum": 196596, "max": 196594, "min": 196595, "prod": 196597}
 TWO_STEP_POOLING = 1024
-_AS_POOLING = {"mean": "avg_include_padding", "max": "max"}
+_AS_POOLING = {"mean": "avg_include_padding", "sum": "avg_include_padding", "max": "max"}
 
 
 def check(reduction: Candidate) -> Refusal | None:
@@ -33,7 +33,7 @@ def check(reduction: Candidate) -> Refusal | None:
     if rank == 0:
         return Refusal("rank", "a reduction of a scalar")
     reduced = reduction.attrs["axes"] or tuple(range(rank))
-    if rank > 2 and name in ("mean", "max") and tuple(reduced) == tuple(range(2, rank)):
+    if rank > 2 and name in _AS_POOLING and tuple(reduced) == tuple(range(2, rank)):
         return None
     refusal = check_rows(reduction, reduced)
     if refusal is None and name in ("max", "min"):  # masks of attention have rows of -inf alone
@@ -55,20 +55,22 @@ def lower_reduce(node: Node, graph: Lowering) -> Value:
         result = _mean_of_integers(node, graph)
         return lower_in_floats(node, graph, lower_reduce) if result is None else result
     x, algorithm = graph.strided(node.operands["x"]), node.attrs["algorithm"]
-    rank = len(x.shape)
+    rank, steps = len(x.shape), steps_of(node)
     axes = tuple(node.attrs["axes"]) or tuple(range(rank))
     if all(x.shape[axis] == 1 for axis in axes):
         # Every reduction of one element is that element.
         result = x if not node.post_ops else graph.copied(x, x.descriptor)
     elif _is_global_pooling(x, axes, algorithm):
         result = _pooled(graph, x, _AS_POOLING[algorithm], node.dtype)
+        if algorithm == "sum":
+            steps = [Step("eltwise", Eltwise("linear", float(math.prod(x.shape[2:])))), *steps]
     else:
         result = _reduced_rows(graph, x, axes, algorithm, node.dtype)
-    return apply_steps(graph, steps_of(node), graph.reshaped(result, node.shape))
+    return apply_steps(graph, steps, graph.reshaped(result, node.shape))
 
 
 def _is_global_pooling(x: Value, axes: Shape, algorithm: str) -> bool:
-    """Return True for a mean or maximum over space with the channels innermost, where rows would need a
+    """Return True for a mean, sum or maximum over space with the channels innermost, where rows would need a
     transposition."""
     rank = len(x.shape)
     spatial = 2 < rank <= 5 and axes == tuple(range(2, rank)) and algorithm in _AS_POOLING

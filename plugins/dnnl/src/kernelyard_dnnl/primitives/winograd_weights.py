@@ -10,9 +10,8 @@ from kernelyard_dnnl.packing import PackedConstants, copy_constant
 from kernelyard_dnnl.values import Value
 from kernelyard_llvm.winograd import algorithm
 from kernelyard_llvm.winograd.algorithm import WINDOW
-from kernelyard_llvm.winograd.choice import FLOAT, padded
+from kernelyard_llvm.winograd.choice import FLOAT, padded, panel_width
 from kernelyard_llvm.winograd.code import transform_weights
-from kernelyard_llvm.winograd.products import panel_width
 
 BY_WINDOW = (2, 3, 1, 0)  # the dims of weights (filters, channels, 3, 3), filters innermost
 

@@ -1,0 +1,164 @@
+"""Foresight: a graph is lowered for new sizes by what the library answered at others, before it is asked.
+
+Most of what a lowering asks the library for it only compares: with post-ops or without, the first implementation or the
+next. Each question costs a tenth of a millisecond, up to ten. At other sizes the answers are nearly always the same. So
+the earlier ones are taken, the primitives that are left are created beside the lowering, and then it is seen whether
+these are as foreseen.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from kernelyard.runtime.api import cached_property
+from kernelyard_dnnl import _enums as enums
+from kernelyard_dnnl._native import Handle, StatusError
+from kernelyard_dnnl.layout import MemoryDescriptor
+from kernelyard_dnnl.primitive import Primitive, Recipe, primitive_of
+
+# Layouts of constants, whose shapes are those of other sizes: what to ask the library for, by attribute.
+WEIGHTS = {
+    "weights": ("weights_md", 0),
+    "depthwise_weights": ("exec_arg_md", enums.ARG["depthwise"] | enums.ARG["weights"]),
+}
+FORESEEN = ("implementation", *WEIGHTS)
+
+
+class _Question(NamedTuple):
+    """Name a question by what is the same at all sizes."""
+
+    kind: str
+    skipped: int
+    post_ops: int
+
+
+class _Answer(NamedTuple):
+    """A refusal, the call and its status; or what was made use of: the implementation's name and layouts of weights, by
+    attribute."""
+
+    refusal: tuple[str, int] | None = None
+    known: Mapping[str, str | MemoryDescriptor] = {}
+
+
+class ForeseenPrimitive(Primitive):
+    """Stands for a primitive, and answers what is known of that at other sizes; for all else the library is asked.
+
+    asked: the node that asked for it, and the number of its question.
+    """
+
+    def __init__(
+        self, recipe: Recipe, threads: int, asked: tuple[int, int], known: Mapping[str, str | MemoryDescriptor]
+    ) -> None:
+        self.recipe = recipe
+        self.threads = threads
+        self.asked = asked
+        self.known = known
+        self.__dict__.update(known)  # where cached properties keep their values
+
+    @cached_property
+    def actual(self) -> Primitive:
+        """The primitive itself."""
+        return primitive_of(self.recipe, self.threads)
+
+    @property
+    def descriptor(self) -> Handle:
+        return self.actual.descriptor
+
+    @property
+    def handle(self) -> Handle:
+        return self.actual.handle
+
+    @property
+    def is_generated(self) -> bool:
+        return self.actual.is_generated
+
+    def generate(self) -> Handle:
+        return self.actual.generate()
+
+    @property
+    def is_as_foreseen(self) -> bool:
+        """True if the library answers what was foreseen."""
+        try:
+            self.actual.describe()
+        except StatusError:
+            return False
+        return all(
+            self.actual.implementation == value if isinstance(value, str) else self._has(name, value)
+            for name, value in self.known.items()
+        )
+
+    def _has(self, name: str, layout: MemoryDescriptor) -> bool:
+        return self.actual.has_layout(*WEIGHTS[name], layout)
+
+
+class Foresight:
+    """The questions that the lowering of a graph asks, by node and number, with the answers; afterwards, those to
+    foresee at the next sizes.
+
+    What was foreseen wrongly once is asked at all sizes from then on.
+    earlier: the lowering for other sizes; None to ask the library each time.
+    """
+
+    def __init__(self, earlier: Foresight | None = None) -> None:
+        self._earlier = earlier._answers if earlier is not None else {}
+        self._varying: set[tuple[int, int]] = earlier._varying if earlier is not None else set()
+        self._answers: dict[tuple[int, int], tuple[_Question, _Answer]] = {}
+        self._asked: list[tuple[tuple[int, int], _Question, Primitive | tuple[str, int]]] = []
+        self._counts: Counter[int] = Counter()
+        self._relied_on: list[ForeseenPrimitive] = []
+
+    def primitive(self, node: int, recipe: Recipe, threads: int) -> Primitive:
+        """Return the primitive of a recipe, as far as that is foreseen. Raises: StatusError."""
+        key = node, self._counts[node]
+        question = _Question(recipe.kind, recipe.skipped, len(recipe.post_ops))
+        self._counts[node] += 1
+        earlier, answer = self._earlier.get(key, (None, _Answer()))
+        try:
+            if earlier != question:
+                found = primitive_of(recipe, threads)
+                found.describe()
+            elif answer.refusal is not None:
+                raise StatusError(*answer.refusal)
+            else:
+                found = ForeseenPrimitive(recipe, threads, key, answer.known)
+        except StatusError as error:
+            self._asked.append((key, question, error.call))
+            raise
+        self._asked.append((key, question, found))
+        return found
+
+    def holds(self) -> bool:
+        """Tell if the primitives that will be run are as foreseen."""
+        wrong = [primitive.asked for primitive in self._relied_on if not primitive.is_as_foreseen]
+        self._varying.update(wrong)
+        return not wrong
+
+    def keep(self) -> Foresight:
+        """Make the answers those to foresee, and let go of all else."""
+        answers = {key: (question, _answer(found)) for key, question, found in self._asked}
+        self._answers = {key: answer for key, answer in answers.items() if key not in self._varying}
+        self._asked, self._relied_on, self._earlier = [], [], {}
+        return self
+
+    def blind(self) -> Foresight:
+        """Return one that asks the library each time, and knows what varies."""
+        found = Foresight()
+        found._varying = self._varying
+        return found
+
+    def rely_on(self, primitive: Primitive) -> Primitive:
+        """Return the primitive itself for one that will be run."""
+        if not isinstance(primitive, ForeseenPrimitive):
+            return primitive
+        self._relied_on.append(primitive)
+        return primitive.actual
+
+
+def _answer(found: Primitive | tuple[str, int]) -> _Answer:
+    if isinstance(found, tuple):
+        return _Answer(found)
+    layouts, known = found.recipe.arguments, vars(found)
+    names = [name for name in FORESEEN if name in known and not any(known[name] is each for each in layouts)]
+    return _Answer(None, {name: known[name] for name in names})

@@ -1,0 +1,119 @@
+"""New sizes are lowered by what oneDNN answered at earlier ones; what was foreseen wrongly is asked again."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import kernelyard as ky
+from kernelyard import dims
+from kernelyard.ir import FunctionBuilder, IRModule
+from kernelyard.testing import assert_allclose, assert_offloaded, evaluate
+from kernelyard_dnnl import primitive
+from kernelyard_dnnl.execution import GraphPlans
+from kernelyard_dnnl.foresight import WEIGHTS, ForeseenPrimitive, Foresight
+
+SIZES = ((8, 8), (9, 5), (17, 23), (3, 4), (64, 80), (31, 7))
+
+
+@pytest.fixture
+def network() -> IRModule:
+    """A convolution of 24 filters, for which implementations are compared, one that adds to it, and a product."""
+    b, random = FunctionBuilder(), np.random.default_rng(0)
+
+    def weights(*shape: int) -> np.ndarray:
+        return (0.3 * random.standard_normal(shape)).astype(np.float32)
+
+    window = {"strides": (1, 1), "padding": (1, 1, 1, 1), "dilation": (1, 1), "groups": 1}
+    x = b.input("x", (1, 8, dims.symbol("h"), dims.symbol("w")))
+    y = b.op("nn.relu", b.op("nn.conv2d", x, weights(24, 8, 3, 3), **window))
+    y = b.op("nn.relu", b.op("add", b.op("nn.conv2d", y, weights(24, 24, 3, 3), **window), y))
+    return IRModule({"main": b.function(b.op("matmul", b.op("mean", y, axes=(2, 3), keepdims=False), weights(24, 5)))})
+
+
+def compiled(network: IRModule) -> ky.Executable:
+    exe = ky.compile(network, backends=["dnnl"])
+    assert_offloaded(exe, "dnnl", pattern="dnnl.conv2d", at_least=2)
+    return exe
+
+
+def is_right(exe: ky.Executable, network: IRModule, height: int, width: int) -> None:
+    x = np.random.default_rng(height * width).standard_normal((1, 8, height, width), dtype=np.float32)
+    assert_allclose(exe(x), evaluate(network, [x])[0])
+
+
+def test_the_library_is_asked_about_little_more_than_what_runs(network, monkeypatch):
+    asked: list[str] = []
+    created = primitive._created
+    monkeypatch.setattr(
+        primitive, "_created", lambda recipe, threads: asked.append(recipe.kind) or created(recipe, threads)
+    )
+    primitive.primitive_of.cache_clear()
+    exe = compiled(network)
+    counts: list[int] = []
+    for height, width in ((40, 40), (40, 48), (40, 56)):
+        asked.clear()
+        is_right(exe, network, height, width)
+        counts.append(len(asked))
+    assert counts[2] < counts[0], counts
+    assert counts[2] <= 6, counts
+
+
+def test_results_are_right_at_every_size(network):
+    exe = compiled(network)
+    for height, width in (*SIZES, *SIZES):
+        is_right(exe, network, height, width)
+
+
+@pytest.mark.parametrize("answer", ["implementation", "weights", "refusal"])
+def test_what_is_foreseen_wrongly_is_asked_again(network, monkeypatch, answer):
+    """Every answer is spoilt: the plan is made anew, and is what it would be without foresight."""
+    keep, again = Foresight.keep, []
+
+    def spoilt(self: Foresight) -> Foresight:
+        keep(self)
+        for key, (question, found) in self._answers.items():
+            known = dict(found.known)
+            if answer == "implementation":
+                known = {name: "other" if name == answer else value for name, value in known.items()}
+            elif answer == "weights":  # as of another layer
+                known = {name: value for name, value in known.items() if name not in WEIGHTS} | {
+                    name: primitive.MemoryDescriptor((7, 7), "float32", (7, 1)) for name in WEIGHTS if name in known
+                }
+            refusal = ("dnnl_convolution_forward_primitive_desc_create", 3) if answer == "refusal" else None
+            self._answers[key] = question, found._replace(known=known, refusal=refusal)
+        return self
+
+    blind = Foresight.blind
+    monkeypatch.setattr(Foresight, "keep", spoilt)
+    monkeypatch.setattr(Foresight, "blind", lambda self: again.append(self) or blind(self))
+    exe = compiled(network)
+    for height, width in SIZES:
+        is_right(exe, network, height, width)
+    assert again
+
+
+def test_what_varies_is_not_foreseen_again(network, monkeypatch):
+    """A question whose answer was wrong once is put to the library at each size from then on."""
+    blind, again = Foresight.blind, []
+    monkeypatch.setattr(Foresight, "blind", lambda self: again.append(self) or blind(self))
+    is_as_foreseen = ForeseenPrimitive.is_as_foreseen
+    monkeypatch.setattr(ForeseenPrimitive, "is_as_foreseen", property(lambda self: self.recipe.kind != "matmul"))
+    exe = compiled(network)
+    for height, width in SIZES:
+        is_right(exe, network, height, width)
+    assert len(again) == 1
+    assert isinstance(is_as_foreseen, property)
+
+
+def test_deterministic_programs_ask_each_time(network, monkeypatch):
+    """The same sizes give the same bits, whatever ran before."""
+    seen: list[Foresight | None] = []
+    lowered = GraphPlans._lowered
+    monkeypatch.setattr(GraphPlans, "_lowered", lambda self, *args: seen.append(args[-1]) or lowered(self, *args))
+    exe = ky.compile(network, backends=["dnnl"], target=ky.Target("cpu", deterministic=True))
+    assert_offloaded(exe, "dnnl", at_least=2)
+    for height, width in SIZES:
+        is_right(exe, network, height, width)
+    assert seen
+    assert not any(each._earlier for each in seen if each is not None)
