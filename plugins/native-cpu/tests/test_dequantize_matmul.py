@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +13,14 @@ from kernelyard import dims
 from kernelyard.dims import Dim
 from kernelyard.driver.precision import get_precision
 from kernelyard.errors import BackendUnavailableError
-from kernelyard.ir import FunctionBuilder, IRModule
+from kernelyard.ir import FunctionBuilder, IRModule, TensorType
 from kernelyard.runtime.execute.virtual_machine import VirtualMachine
 from kernelyard.target import Target
 from kernelyard.testing import evaluate
 from kernelyard.tir import Buffer, PrimFunc
-from kernelyard.tir.expr import cast, load
+from kernelyard.tir.builder import PrimFuncBuilder
+from kernelyard.tir.expr import Axis, Expr, binary, cast, load
+from kernelyard.tir.schedule import Declined
 from kernelyard.transform.pipelines import get_pipeline
 from kernelyard_native_cpu.codegen.four_bits import four_bits, table_of
 from kernelyard_native_cpu.machine import Machine, features_of_level, host_features
@@ -25,6 +28,7 @@ from kernelyard_native_cpu.schedule.groups import make_groups
 from kernelyard_native_cpu.schedule.loops import loops_of
 from kernelyard_native_cpu.schedule.packing import choose_packings
 from kernelyard_native_cpu.schedule.plan import Plan
+from kernelyard_native_cpu.schedule.rules import make_plan
 from kernelyard_native_cpu.schedule.rules.dequantize_matmul import dequantize_matmul
 
 RNG = np.random.default_rng(9)
@@ -63,6 +67,11 @@ def close(found: np.ndarray, expected: np.ndarray) -> None:
         ((40,), 1003, 70, False),
         ((2, 3), 333, 555, False),
         ((1, 130), 512, 640, False),
+        # A few groups, the last one not whole.
+        ((1,), 33, 2000, False),
+        ((3,), 200, 640, True),
+        ((20,), 250, 270, False),
+        ((1,), 2052, 33, False),
     ],
 )
 def test_one_kernel_reads_what_is_stored(
@@ -121,6 +130,35 @@ def test_weights_are_dequantized_on_the_way_or_once_for_all_tiles(
     assert isinstance(plan, Plan)
     assert (plan.panel is not None, plan.factored is not None) == (has_panel, is_factored)
     assert plan.unrolled_axes == (plan.reduce[-1],)
+
+
+@pytest.mark.parametrize("rows", [1, 20])
+def test_groups_and_words_are_walked_where_rows_are_padded(rows: int) -> None:
+    module = get_precision("int4_weights").apply(get_pipeline("simplify")(layer((rows,), 200, 640)))
+    (function,) = (f for f in get_pipeline("legalize")(module).functions.values() if isinstance(f, PrimFunc))
+    (stage, *_) = (stage for group in make_groups(function) for stage in group.stages if stage.reduce)
+    plan = dequantize_matmul(loops_of(stage, frozenset(), {}, WIDE))
+    assert isinstance(plan, Plan)
+    assert [plan.extents[name] for name in plan.reduce] == [7, 4, 8]
+    assert plan.unrolled_axes == (plan.reduce[-1],)
+
+
+def test_a_single_word_of_two_axes_has_no_axis_to_walk() -> None:
+    b = PrimFuncBuilder()
+    x = b.input("x", TensorType((4, 2), "float32"))
+    words = b.input("w", TensorType((64,), "int32"))
+
+    def body(at: Sequence[Axis], point: Sequence[Axis]) -> Expr:
+        high, low = point
+        bits = binary("shr", words[at[0]], cast(high * 8 + low * 4, "int32")) & 15
+        return x[high, low] * (cast(bits, "float32") - 8.0)
+
+    function = b.finish((b.reduce("sum", (64,), (4, 2), body, name="matmul"),), {"ops": ("matmul",)})
+    (stage,) = (stage for group in make_groups(function) for stage in group.stages)
+    declined = dequantize_matmul(loops_of(stage, frozenset(), {}, WIDE))
+    assert isinstance(declined, Declined)
+    assert "none is left to walk" in declined.reason
+    assert isinstance(make_plan(stage, frozenset(), {}, WIDE), Plan)
 
 
 def test_what_depends_on_four_bits_is_a_table() -> None:

@@ -27,10 +27,12 @@ def normal(*shape: int) -> np.ndarray:
     return RNG.standard_normal(shape).astype(np.float32)
 
 
-def dense(columns: int = 64) -> tuple[IRModule, tuple[int | dims.Dim, ...]]:
+def dense(columns: int = 64, *, outer: bool = False) -> tuple[IRModule, tuple[int | dims.Dim, ...]]:
+    """outer: each row is a matrix of its own, as where sequences lie before the batch, which has one."""
     b = FunctionBuilder()
-    product = b.op("matmul", b.input("x", (N, 96)), normal(96, columns) / 8)
-    return IRModule({"main": b.function(b.op("nn.relu", b.op("add", product, normal(columns))))}), (N, 96)
+    shape = (N, 1, 96) if outer else (N, 96)
+    product = b.op("matmul", b.input("x", shape), normal(96, columns) / 8)
+    return IRModule({"main": b.function(b.op("nn.relu", b.op("add", product, normal(columns))))}), shape
 
 
 def dot_products() -> tuple[IRModule, tuple[int | dims.Dim, ...]]:
@@ -59,8 +61,9 @@ def plan_of(module: IRModule, level: str) -> Plan:
 
 
 @pytest.mark.parametrize("level", ["x86-64-v4", "x86-64-v3"])
-def test_there_are_versions_down_to_a_single_row(level: str) -> None:
-    plan = plan_of(dense()[0], level)
+@pytest.mark.parametrize("outer", [False, True])
+def test_there_are_versions_down_to_a_single_row(level: str, outer: bool) -> None:
+    plan = plan_of(dense(outer=outer)[0], level)
     heights = [dict(each.tiles) for each in (plan, *plan.for_fewer_rows)]
     assert len(heights) == 3
     (rows,) = heights[0]
@@ -76,7 +79,7 @@ def test_rows_whose_number_is_known_need_none() -> None:
 
 
 @pytest.mark.parametrize("mcpu", [None, "x86-64-v3", "x86-64"])
-@pytest.mark.parametrize("make", [dense, dot_products, convolution, lambda: dense(50)])
+@pytest.mark.parametrize("make", [dense, dot_products, convolution, lambda: dense(50), lambda: dense(outer=True)])
 def test_any_number_of_rows_is_right(make, mcpu: str | None) -> None:
     module, shape = make()
     exe = ky.compile(module, backends=[], target=Target("cpu", mcpu=mcpu))

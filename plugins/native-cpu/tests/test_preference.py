@@ -72,6 +72,21 @@ def test_few_rows_of_a_large_matrix_are_ours_even_behind_convolutions():
     np.testing.assert_allclose(exe(x), ky.compile(module, backends=["dnnl"])(x), rtol=1e-4, atol=1e-4)
 
 
+def test_sequences_are_ours_behind_the_convolution_that_makes_them():
+    b = FunctionBuilder()
+    y = b.op("nn.conv2d", b.input("x", (1, 3, 32, 32)), weight(48, 3, 8, 8), strides=(8, 8))
+    y = b.op("permute_dims", b.op("reshape", y, shape=(1, 48, 16)), axes=(0, 2, 1))
+    q, k = (b.op("matmul", y, weight(48, 48)) for _ in range(2))
+    weights = b.op("nn.softmax", b.op("matmul", q, b.op("permute_dims", k, axes=(0, 2, 1))), axis=2)
+    module = IRModule({"main": b.function(b.op("matmul", weights, y))})
+    report = ky.explain(module)
+    assert {node.backend for node in report.nodes if node.op == "nn.conv2d"} == {"dnnl"}
+    assert {node.backend for node in report.nodes if node.op in ("matmul", "nn.softmax")} == {"native-cpu"}
+    x = weight(1, 3, 32, 32)
+    expected = ky.compile(module, backends=["dnnl"])(x)
+    np.testing.assert_allclose(ky.compile(module)(x), expected, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("weights", "window", "runner"),
     [
@@ -157,8 +172,20 @@ def test_reductions_are_ours(op, axes):
     assert runners(module) == {"native-cpu"}
 
 
-def test_a_mean_over_an_image_is_pooling():
+@pytest.mark.parametrize("op", ["sum", "mean"])
+def test_sums_and_means_over_an_image_are_poolings(op):
     b = FunctionBuilder()
     y = b.op("nn.relu", b.op("nn.conv2d", b.input("x", (1, 8, 6, 6)), weight(16, 8, 3, 3)))
-    module = IRModule({"main": b.function(b.op("mean", y, axes=(2, 3)))})
+    module = IRModule({"main": b.function(b.op(op, y, axes=(2, 3)))})
     assert runners(module) == {"dnnl"}
+
+
+def test_what_is_made_of_one_number_for_each_channel_stays_with_the_image():
+    b = FunctionBuilder()
+    y = b.op("nn.conv2d", b.input("x", (1, 8, 6, 6)), weight(16, 8, 3, 3))
+    norm = b.op("sqrt", b.op("sum", b.op("square", y), axes=(2, 3), keepdims=True))
+    mean = b.op("mean", norm, axes=(1,), keepdims=True)
+    module = IRModule({"main": b.function(b.op("multiply", y, b.op("divide", norm, mean)))})
+    assert runners(module) == {"dnnl"}
+    x = weight(1, 8, 6, 6)
+    np.testing.assert_allclose(ky.compile(module)(x), ky.compile(module, backends=[])(x), rtol=1e-4, atol=1e-5)

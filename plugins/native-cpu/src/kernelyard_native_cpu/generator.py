@@ -9,7 +9,7 @@ from typing import Any
 from kernelyard.plugins.api import Match, Region, Target, Unavailable
 from kernelyard.plugins.codegen_api import CodeGenerator, Packing, PrimFunc
 from kernelyard.runtime.api import DiskCache, RuntimeModule
-from kernelyard_llvm.emitter import module_text
+from kernelyard_llvm.module import module_text
 from kernelyard_native_cpu import _native
 from kernelyard_native_cpu.codegen import threads
 from kernelyard_native_cpu.codegen.kernel import GeneratedKernel, generate_kernel
@@ -45,6 +45,11 @@ class NativeCpuGenerator(CodeGenerator):
         """See `CodeGenerator.complete`: an architecture gets the name that Linux has for it. Raises: TargetError."""
         resolve_machine(target.mcpu, target.arch)
         return replace(target, arch=architecture_of(target.mcpu, target.arch)) if target.arch else target
+
+    def widened(self, target: Target) -> tuple[str, ...]:
+        """See `CodeGenerator.widened`: oneDNN and kernels compute with bfloat16 where the CPU does, never float16."""
+        has_bfloat16 = resolve_machine(target.mcpu, target.arch).has_bfloat16
+        return ("float16",) if has_bfloat16 else ("float16", "bfloat16")
 
     def packings(self, function: PrimFunc, constants: Collection[int], target: Target) -> Mapping[int, Packing]:
         """See `CodeGenerator.packings`."""

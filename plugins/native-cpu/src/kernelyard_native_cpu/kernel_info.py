@@ -1,4 +1,7 @@
-"""Metadata for binding a kernel: a header saved beside the object code, and validated when read back."""
+"""Decide how many threads, tasks and bytes of workspace a kernel gets when it is bound.
+
+The numbers come from a header that is saved beside the object code, and validated when it is read back.
+"""
 
 from __future__ import annotations
 

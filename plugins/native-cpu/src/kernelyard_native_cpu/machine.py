@@ -95,6 +95,11 @@ class Machine(NamedTuple):
         return "f16c" in self.features or self.architecture == "aarch64"
 
     @property
+    def has_bfloat16(self) -> bool:
+        """Products of bfloat16 are summed up by an instruction."""
+        return "avx512bf16" in self.features or "bf16" in self.features
+
+    @property
     def vector_registers(self) -> int:
         return 32 if self.vector_bits == 512 or self.architecture == "aarch64" else 16
 

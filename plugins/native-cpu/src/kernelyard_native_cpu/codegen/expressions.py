@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 
 from kernelyard.errors import CodegenError
 from kernelyard.plugins.codegen_api import (
@@ -16,6 +16,7 @@ from kernelyard.plugins.codegen_api import (
     Const,
     DimValue,
     Expr,
+    Iterate,
     Load,
     Select,
     Unary,
@@ -27,8 +28,10 @@ from kernelyard_llvm.values import Value, float_literal, iota
 from kernelyard_native_cpu.codegen import arithmetic
 from kernelyard_native_cpu.codegen.four_bits import four_bits, table_of
 from kernelyard_native_cpu.codegen.memory import Memory
-from kernelyard_native_cpu.codegen.types import cast, decode, encode
+from kernelyard_native_cpu.codegen.types import cast, compute_type, decode, encode
 from kernelyard_native_cpu.schedule.loops import MOST_STRIDE
+
+_CHAINS = 8  # of an `Iterate` that run side by side
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,8 @@ class Expressions:
                 return self._load(expr)
             case Select():
                 return self._select(expr)
+            case Iterate():
+                return self._iterate(expr)
             case Cast():
                 return cast(self.e, self.value(expr.x), expr.x.dtype, expr.dtype, self.memory.has_half)
             case Unary():
@@ -112,6 +117,49 @@ class Expressions:
         if self.mask is not None and expr.op in ("floordiv", "truncdiv") and a.lanes != b.lanes:
             a, b = self.e.align_lanes(a, b)
         return arithmetic.binary(self.e, expr.op, a, b, expr.a.dtype)
+
+    def _iterate(self, expr: Iterate) -> Value:
+        """Emit the loop for some lanes at a time, each as a scalar, until none changes.
+
+        What it loads depends on what it loaded before: several such chains hide each other's latency, and scalar loads
+        take no more time than gathers.
+        """
+        if self.lanes is None:
+            return self._iterate_points(expr, [self])[0]
+        points = [self._at_lane(lane) for lane in range(self.lanes.count)]
+        result = Value("poison", compute_type(expr.dtype), self.lanes.count)
+        for start in range(0, len(points), _CHAINS):
+            for lane, value in enumerate(self._iterate_points(expr, points[start : start + _CHAINS]), start):
+                result = self.e.insert(result, value, lane)
+        return result
+
+    def _at_lane(self, lane: int) -> Expressions:
+        """Return the expressions at one lane; lanes that stand for no value repeat the last one that does."""
+        assert self.lanes is not None
+        offset: Value | int = lane
+        if self.lanes.used is not None and lane:
+            offset = self.e.intrinsic("smin", self.e.sub(self.lanes.used, 1), lane)
+        first = self.axes[self.lanes.axis]
+        return Expressions(self.memory, {**self.axes, self.lanes.axis: self.e.add(first, offset)})
+
+    def _iterate_points(self, expr: Iterate, points: Sequence[Expressions]) -> list[Value]:
+        states = [point.value(expr.init) for point in points]
+        if not expr.count:
+            return states
+        outer = [point.known for point in points]
+
+        def has_changed(now: list[Value]) -> Value:
+            predicate = "une" if now[0].is_float else "ne"
+            return reduce(lambda a, b: self.e.binary("or", a, b), map(partial(self.e.compare, predicate), now, before))
+
+        with self.e.loop(0, expr.count, states, runs=True, more=has_changed) as (_, carried):
+            before = list(carried)
+            for n, point in enumerate(points):
+                point.known = {**outer[n], expr.state: before[n]}
+                carried[n] = point.value(expr.body)
+        for point, known in zip(points, outer, strict=True):
+            point.known = known
+        return carried
 
     # --- indices --------------------------------------------------------------------------------------------------
     def affine(self, affine: Affine) -> Value:

@@ -14,8 +14,6 @@ from kernelyard_native_cpu.codegen.expressions import Expressions, Lanes
 from kernelyard_native_cpu.codegen.memory import Memory
 from kernelyard_native_cpu.codegen.parts import PartsLoops
 from kernelyard_native_cpu.codegen.reduction import ReductionLoops
-from kernelyard_native_cpu.codegen.scans import ScanLoop
-from kernelyard_native_cpu.codegen.sorting import SortedRow
 from kernelyard_native_cpu.schedule.loops import is_transposed
 from kernelyard_native_cpu.schedule.plan import Panel, Plan
 
@@ -123,10 +121,14 @@ class Nest:
     def step(self, points: Points) -> None:
         """All that is done for some points of the outer loops."""
         if self.plan.scan:
+            from kernelyard_native_cpu.codegen.scans import ScanLoop  # inside, as below: few kernels scan or sort
+
             ScanLoop(self.memory, self.stage.first, self.plan, self.lanes_at).run(points)
         elif self.stage.is_ordered:
             self._run_in_order(self.plan.reduce, points)
         elif self.plan.sort:
+            from kernelyard_native_cpu.codegen.sorting import SortedRow
+
             for axes in points:
                 SortedRow(self.memory, self.stage.first, self.plan, axes).run(self._finish_reduced)
         elif self.stage.reduce or self.stage.first.reducer:

@@ -9,7 +9,7 @@ part.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from kernelyard.dims import Dim
@@ -23,6 +23,8 @@ MOST_RANKED = 64
 # From so many records on they are parted, by as many leading bits of the range of keys.
 LEAST_PARTED = 1 << 18
 _PART_BITS = 11
+# What counts is how far a key is above the least: that is seldom more than so many bytes.
+_LOWER_BYTES = 4
 
 _START, _OTHER, _COUNTERS = registers("ptr", "start", "other", "counters")
 _CAPACITY, _COUNT = registers("i64", "capacity", "count")
@@ -181,11 +183,27 @@ class _Sort:
         return rest[0]
 
     def _count_digits(self) -> None:
+        """Count the digits of all keys; those of the upper bytes only where some key has any there."""
+        e, shifts = self.e, self.layout.digit_shifts
+        self._clear(_COUNTERS, DIGITS * len(shifts))
+        self._count(0, shifts[:_LOWER_BYTES])
+        upper = shifts[_LOWER_BYTES:]
+        if not upper:
+            return
+        range_ = e.sub(self._extreme_word("umax"), self.least)
+        is_wide = e.compare("ne", e.binary("lshr", range_, upper[0]), 0)
+        with e.when(is_wide):
+            self._count(_LOWER_BYTES, upper)
+        with e.when(e.binary("xor", is_wide, 1)):
+            for number in range(_LOWER_BYTES, len(shifts)):
+                e.store(_COUNT, e.element(_COUNTERS, number * DIGITS, "i64"))
+
+    def _count(self, first: int, shifts: Sequence[int]) -> None:
+        """Count the digits at some shifts, whose counters begin with those of digit number `first`."""
         e = self.e
-        self._clear(_COUNTERS, DIGITS * len(self.layout.digit_shifts))
         with e.loop(0, _COUNT, runs=True) as (at, _):
             key = [e.load(e.element(_START, at, "i64"), type_="i64")]
-            for number, shift in enumerate(self.layout.digit_shifts):
+            for number, shift in enumerate(shifts, first):
                 counter = e.element(_COUNTERS, e.add(self._digit(key, shift), number * DIGITS), "i64")
                 e.store(e.add(e.load(counter, type_="i64"), 1), counter)
 

@@ -102,7 +102,7 @@ class SortedRow:
         if sort.in_vectors:
             vector_sort(self.layout.word_type, sort.vector_bits, self.records, self.other, count, e)
             return self.records
-        function = sort_function(self.layout, sort.result_lanes, sort.fill, e)
+        function = sort_function(self.layout, sort.result_lanes, sort.room, e)
         e.line(e.call(function, "void", self.records, self.other, self.capacity, self.counters, count))
         is_moved = e.compare("ne", e.load(self.counters, type_="i64"), 0)
         return e.select(is_moved, self.other, self.records)
@@ -161,7 +161,7 @@ class SortedRow:
 
     def _cut_if_full(self, state: State) -> State:
         e = self.e
-        is_full = e.compare("sgt", state[0], self.memory.dim(self.sort.fill))
+        is_full = e.compare("sgt", state[0], self.memory.dim(self.sort.room))
         return e.branch(is_full, lambda: self._cut(state[0]), lambda: state)
 
     # --- the result ---------------------------------------------------------------------------------------------------

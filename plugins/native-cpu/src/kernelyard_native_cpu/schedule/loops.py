@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 
 from kernelyard import dims, dtypes
 from kernelyard.dims import Dim
 from kernelyard.plugins.codegen_api import Affine, Buffer, Stage, offset_of, used_as_values
+from kernelyard.runtime.api import record
 from kernelyard_native_cpu.machine import Machine
 from kernelyard_native_cpu.schedule.collapse import Access, collapse
 from kernelyard_native_cpu.schedule.plan import Plan, size_of
@@ -18,7 +19,7 @@ _GATHER_COST = 1.5  # per lane, in vector loads
 _UNKNOWN_WASTE = 1.1  # of lanes, where the extent of an axis is not known
 
 
-@dataclass(frozen=True)
+@record
 class Loops:
     """spatial, reduce: axes inside of the rows that the stage shares with others, outermost first; extents: of these.
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from kernelyard import dims
 from kernelyard.dims import Dim
 from kernelyard.errors import ShapeError
 from kernelyard.plugins.codegen_api import Buffer, Expr, Load, Recurrence
+from kernelyard.runtime.api import record
 from kernelyard_native_cpu.codegen.compress import LEAST_VECTOR_BITS
 from kernelyard_native_cpu.codegen.sort_keys import RecordLayout
 from kernelyard_native_cpu.machine import Machine
@@ -20,7 +21,7 @@ NARROW_LANES = (4, 1)
 TILES_PER_PANEL = 16
 
 
-@dataclass(frozen=True)
+@record
 class Panel:
     """An operand of a contraction, packed for one step of the vector axis: its rows are contiguous.
 
@@ -33,7 +34,7 @@ class Panel:
     is_transposed: bool = False
 
 
-@dataclass(frozen=True)
+@record
 class Stream:
     """A load that is prefetched, where it is so many steps of an axis later: its next row is too far
     away for the processor to see it coming. is_aligned: a tile's row begins where a cache line does, or is one line."""
@@ -44,7 +45,7 @@ class Stream:
     is_aligned: bool
 
 
-@dataclass(frozen=True)
+@record
 class Parts:
     """A reduced axis is walked in parts of `depth` steps, and every tile along a part, so that what the tiles share is
     still in cache for the last of them. sums: where a tile's results so far lie meanwhile."""
@@ -53,7 +54,7 @@ class Parts:
     sums: Buffer
 
 
-@dataclass(frozen=True)
+@record
 class Factored:
     """A summand split into `factor`, which is invariant along all reduced axes but the first, and `rest`: the sums of
     `rest` along these axes are multiplied by it."""
@@ -62,15 +63,15 @@ class Factored:
     rest: Expr
 
 
-@dataclass(frozen=True)
+@record
 class Sort:
     """Rows are sorted, of which the first `wanted` places are handed on, or what stands there.
 
     layout: of the records. value: the element at a place, where nothing else is asked of the place: records have none
     then. position: the axis that counts what is wanted; None where each point wants one place, of a row of its own.
     lanes, result_lanes: elements of a row, and places, that are worked on at once; vector_bits: of registers. fill: so
-    many records are sorted together; is_whole: these are all of a row. records: room for two times that; counters: of
-    digits.
+    many records are sorted at first; is_whole: these are all of a row. room: so many are sorted at most. records: room
+    for two times that; counters: of digits.
     """
 
     layout: RecordLayout
@@ -81,6 +82,7 @@ class Sort:
     result_lanes: int
     vector_bits: int
     fill: Dim
+    room: Dim
     is_whole: bool
     records: Buffer
     counters: Buffer
@@ -91,7 +93,7 @@ class Sort:
         return self.vector_bits >= LEAST_VECTOR_BITS and self.layout.words == 1
 
 
-@dataclass(frozen=True)
+@record
 class Scan:
     """Each total is the one before it, combined with an item, as the recurrence says. lanes: items of its axis that are
     scanned in a register. row: vectors of another axis, whose totals stay in the nearest cache from step to step."""
@@ -101,7 +103,7 @@ class Scan:
     row: int = 0
 
 
-@dataclass(frozen=True)
+@record
 class Plan:
     """spatial, reduce: axes to loop over, outermost first; extents: of these (other axes of the stage stand at 0).
 

@@ -6,7 +6,17 @@ from dataclasses import replace
 from functools import reduce as fold
 
 from kernelyard import dtypes
-from kernelyard.plugins.codegen_api import Binary, Buffer, Declined, Expr, Load, axes_of, offset_of, used_as_values
+from kernelyard.plugins.codegen_api import (
+    Binary,
+    Buffer,
+    Declined,
+    Expr,
+    Load,
+    axes_of,
+    offset_of,
+    used_as_values,
+    walk,
+)
 from kernelyard_native_cpu.schedule.loops import Loops, even_parts
 from kernelyard_native_cpu.schedule.plan import Factored, Panel, Plan, Stream, size_of
 from kernelyard_native_cpu.schedule.tiling import best_tile
@@ -30,7 +40,9 @@ def dequantize_matmul(loops: Loops) -> Plan | Declined:
     vector = _axis_along(loops, stored) if stored else None
     if stored is None or vector is None or loops.is_masked(vector) or not isinstance(loops.extents[vector], int):
         return Declined("no operand has contiguous integers along an axis of known size")
-    unrolled_axes = _unrolled_axes(loops)
+    unrolled_axes = _unrolled_axes(loops, stored)
+    if len(unrolled_axes) == len(loops.reduce):
+        return Declined("every reduced axis is unrolled, and none is left to walk")
     factored = _factored(loops)
     weight = _weight(loops, vector)
     if weight is None or not (unrolled_axes or factored):
@@ -76,9 +88,10 @@ def _axis_along(loops: Loops, stored: Load) -> str | None:
     return next((name for name in loops.spatial if offset.coefficient(name) == 1), None)
 
 
-def _unrolled_axes(loops: Loops) -> tuple[str, ...]:
-    """Short reduced axes over packed integers: their values are literals then."""
-    values = used_as_values([loops.stage.first.body])
+def _unrolled_axes(loops: Loops, stored: Load) -> tuple[str, ...]:
+    """Short reduced axes over packed integers: their values are literals then. Where the other operand is padded, its
+    condition counts along the axes of groups and words, too, which are walked."""
+    values = used_as_values([factor for factor in _factors(loops.stage.first.body) if stored in walk(factor)])
     short = ((name, loops.extents[name]) for name in loops.reduce if name in values)
     return tuple(name for name, extent in short if isinstance(extent, int) and extent <= _MOST_UNROLLED)
 

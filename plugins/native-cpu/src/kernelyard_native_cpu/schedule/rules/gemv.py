@@ -80,11 +80,11 @@ def _rows(loops: Loops, matrix: Load) -> Tiles | None:
     columns = axes_of(matrix) - reduced
     if not any(columns - axes_of(load) for load in stage.first.loads if axes_of(load) >= reduced):
         return None
-    axes = [axis.name for axis in stage.spatial if axis.name not in axes_of(matrix) and axis.extent != 1]
-    extents = [loops.extents[name] for name in axes]
-    if not all(isinstance(extent, int) for extent in extents):
+    # Of the axes as they were collapsed: one of a single element may stand for all those before it.
+    axes = [axis.name for axis in stage.spatial if axis.name not in axes_of(matrix) and loops.extents[axis.name] != 1]
+    if not all(isinstance(loops.extents[name], int) for name in axes):
         return None
-    return tuple((name, size_of(extent)) for name, extent in zip(axes, extents, strict=True) if size_of(extent) > 1)
+    return tuple((name, size_of(loops.extents[name])) for name in axes)
 
 
 def _dot_products(loops: Loops, plan: Plan, matrix: Load) -> Plan:

@@ -25,7 +25,9 @@ from kernelyard_native_cpu.codegen.sort_keys import RecordLayout, key_type
 from kernelyard_native_cpu.schedule.loops import Loops
 from kernelyard_native_cpu.schedule.plan import Plan, Sort
 
-# Records that are collected beside the wanted ones before these are found anew: as many as are wanted, and some.
+# Of a long row, the first so many times the wanted records, and some more, are sorted at once. Then the wanted ones are
+# found anew whenever there are so many times as many: the more, the less is sorted in all, but the more memory is used.
+_FILL, _ROOM = 2, 4
 _SPARE = 128
 # What a vector may write beyond the last record, and read.
 _MARGIN = 64
@@ -39,11 +41,11 @@ def sort(loops: Loops) -> Plan | Declined:
     position = position_axis(block)
     (row,) = loops.reduce
     length, wanted = loops.extents[row], positions_used(block)
-    fill = dims.minimum(length, 2 * wanted + _SPARE)
+    fill, room = (dims.minimum(length, times * wanted + _SPARE) for times in (_FILL, _ROOM))
     bits = loops.machine.vector_bits
     value = _value_alone(loops.stage) if bits >= LEAST_VECTOR_BITS else None
     layout = RecordLayout(key_type(block.body.dtype), has_places=value is None)
-    capacity = fill + _MARGIN
+    capacity = room + _MARGIN
     word = "int64" if layout.word_type == "i64" else "int32"
     records = Buffer(f"records of {block.name}", (2, layout.words, capacity), word, "local")
     counters = Buffer(f"digits of {block.name}", (counters_of(layout),), "int64", "local")
@@ -56,6 +58,7 @@ def sort(loops: Loops) -> Plan | Declined:
         result_lanes=bits // 64,
         vector_bits=bits,
         fill=fill,
+        room=room,
         is_whole=fill == length,
         records=records,
         counters=counters,
