@@ -63,13 +63,13 @@ def test_bias_and_activation_in_each_layout(machine: Any, dtype: str, stages: tu
 )
 def test_any_epilogue_of_channels_last_images(machine: Any, stages: tuple[str, ...]) -> None:
     def build(b: FunctionBuilder) -> Var:
-        x = b.op(
-            "nn.relu", b.op("nn.conv2d", image(b), numbers(8, 8, 1, 1))
-        )  # so that the next one reads channels-last
+        data = image(b)
+        # Channels-last, as the next one reads it; beside it what is added, of another convolution.
+        x, other = (b.op("nn.relu", b.op("nn.conv2d", data, numbers(8, 8, 1, 1, seed=seed))) for seed in (0, 9))
         y = b.op("nn.conv2d", x, numbers(8, 8, 3, 3), padding=(1, 1, 1, 1))
         for number, stage in enumerate(stages):
             if stage == "residual":
-                y = b.op("add", y, x)
+                y = b.op("add", y, other)
             elif stage == "bias":
                 y = b.op("add", y, numbers(8, 1, 1, seed=number))
             else:

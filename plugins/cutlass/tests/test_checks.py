@@ -9,6 +9,7 @@ import kernelyard as ky
 from kernelyard.dims import symbol
 from kernelyard.errors import KernelyardError, OptionError
 from kernelyard.ir import FunctionBuilder, IRModule
+from kernelyard.patterns import is_op, register_patterns, unregister_patterns, wildcard
 from kernelyard.testing import assert_declined
 from kernelyard.testing.offload_bench import module_of, values
 from kernelyard_cutlass import tune
@@ -538,3 +539,15 @@ SCENARIOS = {
         test_what_was_compiled_or_measured_is_kept_by_more_than_its_sizes
     ),
 }
+
+
+def test_a_scripts_own_pattern_is_named_and_runs_elsewhere():
+    register_patterns([("cutlass.own", is_op("nn.relu")(is_op("matmul")(wildcard(), wildcard())))])
+    try:
+        module = module_of(lambda b, x, w: b.op("nn.relu", b.op("matmul", x, w)), ((4, 16), F16), ((16, 8), F16))
+        exe = ky.compile(module, target=ky.Target("cuda", arch="sm_80"), backends=["cutlass"])
+    finally:
+        unregister_patterns("cutlass")
+    (violation,) = exe.report.violations
+    assert "this is none of them" in violation.message
+    assert {node.backend for node in exe.report.nodes} == {"native-cuda"}

@@ -43,6 +43,19 @@ def test_blocks_threads_and_barriers(emulator):
     np.testing.assert_array_equal(run_text(emulator, body, elements=128, blocks=2), expected)
 
 
+def test_a_warp_orders_its_own_accesses_of_shared_memory(emulator):
+    turn = "SHARED(float, s, 64); s[threadIdx.x] = threadIdx.x; {} out[threadIdx.x] = s[threadIdx.x ^ {}];"
+    swapped = run_text(emulator, turn.format("__syncwarp();", 31))
+    np.testing.assert_array_equal(swapped, np.arange(64) ^ 31)
+    again = "__syncwarp(); const float v = s[threadIdx.x ^ 1]; __syncwarp(); s[threadIdx.x ^ 1] = v + 1; __syncwarp();"
+    np.testing.assert_array_equal(run_text(emulator, turn.format(again, 0)), np.arange(64) + 1)
+    # Not across warps, nor by a shuffle, nor by what is ordered one way alone.
+    late = "__syncwarp(); const float v = s[threadIdx.x ^ 1]; s[threadIdx.x ^ 3] = v;"
+    for between, other in (("__syncwarp();", 32), ("__shfl_sync(ALL_LANES, 1.0f, 0);", 1), (late, 0)):
+        with pytest.raises(ExecutionError, match=r"shared memory is (read|written) before a barrier"):
+            run_text(emulator, turn.format(between, other))
+
+
 def test_warp_shuffles(emulator):
     lane = np.arange(64) % 32
     first = np.arange(64) - lane

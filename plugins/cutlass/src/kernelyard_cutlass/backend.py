@@ -56,7 +56,16 @@ class CutlassSerializer(JSONSerializer):
         self.kernels: dict[Kernel, tuple[str, ...]] = {}
 
     def visit_composite(self, composite: Function, call: Call) -> KernelNode:
-        """Return the kernel of a composite, with its operands by role."""
+        """Return the kernel of a composite, with its operands by role.
+
+        Raises: CodegenError for a script's own pattern.
+        """
+        if "roles" not in composite.attrs:
+            raise CodegenError(
+                "CUTLASS chooses a template by the checks of its own patterns, and this is none of them",
+                found=composite.attrs["Composite"],
+                hint="leave these operators to its own patterns, or write a backend with CudaSourceCodegen",
+            )
         operands = captured_operands(composite)
         inputs = [(role, operands[capture]) for capture, role in composite.attrs["roles"].items()]
         inputs = [pair for role, operand in inputs for pair in _stored(role, operand, composite, call)]

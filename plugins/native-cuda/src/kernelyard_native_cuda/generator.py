@@ -24,6 +24,7 @@ from kernelyard_native_cuda.schedule.rules import Scheduled, schedule
 
 PRELUDE = Path(__file__).with_name("codegen") / "prelude.cuh"
 TILES = PRELUDE.with_name("tiles.cuh")
+RADIX_SORT = PRELUDE.with_name("radix_sort.cuh")
 GENERATED = "// --- generated ---"
 LEAST_ARCH = 80
 _ARCH = re.compile(r"sm_([0-9]{2,3})a?\Z")
@@ -59,7 +60,7 @@ class NativeCudaGenerator(CodeGenerator):
             scheduled = schedule(function, f"{identifier(name)}_{number}", machine)
             infos.append(_info(name, scheduled))
             texts += [kernel.text for kernel in scheduled.kernels]
-        prelude = (path.read_text(encoding="utf-8") for path in (PRELUDE, TILES))
+        prelude = (path.read_text(encoding="utf-8") for path in (PRELUDE, TILES, RADIX_SORT))
         source = "\n".join((*prelude, GENERATED, *texts))
         cubins = _cubins(source, target.archs)
         return NativeCudaModule(infos, source if _keeps_text(options, cubins) else "", cubins)

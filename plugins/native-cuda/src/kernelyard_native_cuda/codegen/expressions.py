@@ -16,6 +16,7 @@ from kernelyard.plugins.codegen_api import (
     Const,
     DimValue,
     Expr,
+    Iterate,
     Load,
     Select,
     Unary,
@@ -125,6 +126,8 @@ class Expressions:
                 return operations.converted(self.value(expr.x), expr.x.dtype, expr.dtype)
             case Select():
                 return self._select(expr)
+            case Iterate():
+                return self._iterate(expr)
         raise CodegenError("an expression of an unknown kind", found=type(expr).__name__)
 
     def _operand(self, expr: Expr) -> str:
@@ -150,6 +153,19 @@ class Expressions:
                 self.writer.line(f"{name} = {self.value(arm)};")
             self.known = outer
         self.known[expr] = name
+        return name
+
+    def _iterate(self, expr: Iterate) -> str:
+        """Write the loop, which ends early where nothing changes."""
+        name, step, dtype = self.writer.fresh(), self.writer.fresh(), computed(expr.dtype)
+        self.writer.line(f"{dtype} {name} = {self.value(expr.init)};")
+        outer = dict(self.known)
+        with self.writer.block(f"for (int {step} = 0; {step} < {expr.count}; ++{step})"):
+            self.known[expr.state] = name
+            new = self.writer.define(dtype, self.value(expr.body))
+            self.writer.line(f"if ({new} == {name}) break;")
+            self.writer.line(f"{name} = {new};")
+        self.known = {**outer, expr: name}
         return name
 
 

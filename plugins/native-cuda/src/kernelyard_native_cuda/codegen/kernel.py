@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kernelyard import dims
 from kernelyard.dims import Dim
@@ -31,6 +31,12 @@ class WrittenKernel:
     shared_nbytes: int
     arguments: tuple[Buffer | Dim, ...]
     step: StepInfo | None = None
+
+
+def where(kernel: WrittenKernel, holds: Dim) -> WrittenKernel:
+    """Return the kernel, started where a dim is 1 and not where it is 0."""
+    x, y, z = kernel.blocks
+    return replace(kernel, blocks=(x * holds, y, z))
 
 
 def identifier(name: str) -> str:

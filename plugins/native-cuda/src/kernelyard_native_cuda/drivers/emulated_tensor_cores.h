@@ -32,7 +32,7 @@ template <bool TRANSPOSED> static void ldmatrix(unsigned (&to)[4], unsigned plac
   const unsigned first = emulation::warp_start(), lane = emulation_lane();
   emulation::rows[emulation::current - emulation::threads] = place;
   emulation::touch(place, 16);
-  __syncwarp();
+  emulation_meet(0xffffffffu);
   for (int i = 0; i < 4; ++i) {
     if (!TRANSPOSED) {
       emulation::read_bytes(&to[i], emulation::rows[first + i * 8 + lane / 4] + lane % 4 * 4, 4);
@@ -43,7 +43,7 @@ template <bool TRANSPOSED> static void ldmatrix(unsigned (&to)[4], unsigned plac
       to[i] = two[0] | (unsigned)two[1] << 16;
     }
   }
-  __syncwarp();
+  emulation_meet(0xffffffffu);
 }
 
 // total += a * b for 16 rows, 8 columns and 32 bytes of the sum.
@@ -55,7 +55,7 @@ template <class T, class Total> static void mma(Total (&total)[4], const unsigne
   }
   emulation::Registers& own = emulation::registers[emulation::current - emulation::threads];
   memcpy(own.a, a, sizeof own.a), memcpy(own.b, b, sizeof own.b);
-  __syncwarp();
+  emulation_meet(0xffffffffu);
   const emulation::Registers* warp = emulation::registers + emulation::warp_start();
   const int lane = emulation_lane();
   for (int i = 0; i < 4; ++i) {
@@ -66,6 +66,6 @@ template <class T, class Total> static void mma(Total (&total)[4], const unsigne
           total[i] += emulation::factor(Lanes::at(warp[row * 4 + four].a[i / 2 + half * 2], k)) *
                       emulation::factor(Lanes::at(warp[column * 4 + four].b[half], k));
   }
-  __syncwarp();
+  emulation_meet(0xffffffffu);
 }
 static inline unsigned as_tf32(unsigned bits) { return (bits + 0x1000u) & ~0x1fffu; }  // to nearest, halves away

@@ -62,7 +62,10 @@ static void prepare(Context& context, char* stack, size_t size, void (*start)())
 
 // --- a block of threads -----------------------------------------------------------------------------------------------
 enum State { READY, AT_BARRIER, IN_WARP, DONE };
-struct Thread { Context context; State state; uint3 index; unsigned lane_mask; unsigned long long slot; };
+struct Thread {
+  Context context; State state; uint3 index; unsigned lane_mask; unsigned long long slot;
+  unsigned syncs;  // of its whole warp so far, by __syncwarp
+};
 static const unsigned MOST_THREADS = 1024, WARP_THREADS = 32;
 static const size_t STACK = 128 << 10;
 static Thread threads[MOST_THREADS];
@@ -131,6 +134,7 @@ static void run_block() {
   forget_copies();
   for (unsigned i = 0; i < count; ++i) {
     threads[i].state = READY;
+    threads[i].syncs = 0;
     threads[i].index = {i % block.x, i / block.x % block.y, i / (block.x * block.y)};
     prepare(threads[i].context, stacks + i * STACK, STACK, start);
   }
@@ -160,8 +164,13 @@ namespace emulation {
 template <class T> struct Cell {
   T value;
   unsigned long long written, read;  // the epochs
-  Thread *writer, *reader;           // reader: null for several
+  Thread *writer, *reader;           // reader: the last one
+  bool read_alone, read_in_warp;     // by one thread; by those of one warp
+  unsigned written_at, read_at;      // after so many syncs of the warp
 };
+static unsigned warp_of(const Thread* thread) { return (unsigned)(thread - threads) / WARP_THREADS; }
+// Whether the current thread's warp has met at a __syncwarp since a thread of it was at that of this number.
+static bool met_since(const Thread* thread, unsigned at) { return warp_of(thread) == warp_of(current) && current->syncs > at; }
 
 template <class T> struct Element {  // of a shared array, about to be read or written
   Cell<T>& cell;
@@ -169,19 +178,22 @@ template <class T> struct Element {  // of a shared array, about to be read or w
   operator T() const {
     touch(index * sizeof(T), sizeof(T));
     if (cell.written < block_epoch) fail("shared memory is read that nobody wrote", index, size);
-    if (cell.written == epoch && cell.writer != current)
+    if (cell.written == epoch && cell.writer != current && !met_since(cell.writer, cell.written_at))
       fail("shared memory is read before a barrier after another thread wrote it", index, size);
-    if (cell.read != epoch) cell.reader = current;
-    else if (cell.reader != current) cell.reader = nullptr;
-    cell.read = epoch;
+    const bool is_first = cell.read != epoch;
+    cell.read_alone = is_first || (cell.read_alone && cell.reader == current);
+    cell.read_in_warp = is_first || (cell.read_in_warp && warp_of(cell.reader) == warp_of(current));
+    cell.read = epoch, cell.reader = current, cell.read_at = current->syncs;
     return cell.value;
   }
   const Element& operator=(T value) const {
     touch(index * sizeof(T), sizeof(T));
-    if (cell.written == epoch && cell.writer != current) fail("two threads write one element of shared memory", index, size);
-    if (cell.read == epoch && cell.reader != current)
+    if (cell.written == epoch && cell.writer != current && !met_since(cell.writer, cell.written_at))
+      fail("two threads write one element of shared memory", index, size);
+    if (cell.read == epoch && !(cell.read_alone && cell.reader == current) &&
+        !(cell.read_in_warp && met_since(cell.reader, cell.read_at)))
       fail("shared memory is written before a barrier after another thread read it", index, size);
-    cell.value = value, cell.written = epoch, cell.writer = current;
+    cell.value = value, cell.written = epoch, cell.writer = current, cell.written_at = current->syncs;
     return *this;
   }
   const Element& operator=(const Element& other) const { return *this = (T)other; }
@@ -262,11 +274,16 @@ __attribute__((noinline)) static void __syncthreads() {
   emulation::current->state = emulation::AT_BARRIER;
   emulation::leave();
 }
-__attribute__((noinline)) static void __syncwarp(unsigned mask = 0xffffffffu) {
+__attribute__((noinline)) static void emulation_meet(unsigned mask) {
   const unsigned first = (emulation::current - emulation::threads) & ~31u, left = emulation::count - first;
   emulation::current->lane_mask = left < 32 ? mask & ((1u << left) - 1) : mask;
   emulation::current->state = emulation::IN_WARP;
   emulation::leave();
+}
+// Orders accesses of shared memory, which the other collectives do not.
+static void __syncwarp(unsigned mask = 0xffffffffu) {
+  emulation_meet(mask);
+  if (mask == 0xffffffffu) ++emulation::current->syncs;
 }
 static inline unsigned emulation_lane() { return (emulation::current - emulation::threads) & 31u; }
 // The value of another lane of the `mask`; a lane outside the own part of `width` lanes is the own one.
@@ -274,11 +291,11 @@ template <class T> static T emulation_exchange(unsigned mask, T value, unsigned 
   const unsigned first = (emulation::current - emulation::threads) & ~31u;
   static_assert(sizeof(T) == 4 || sizeof(T) == 8, "what a warp's lanes can exchange");
   memcpy(&emulation::current->slot, &value, sizeof value);
-  __syncwarp(mask);
+  emulation_meet(mask);
   if (!(mask >> lane & 1u) || first + lane >= emulation::count)
     emulation::fail("a warp collective takes from a lane that takes no part", lane, 32);
   memcpy(&value, &emulation::threads[first + lane].slot, sizeof value);
-  __syncwarp(mask);
+  emulation_meet(mask);
   return value;
 }
 template <class T> static T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32) {
@@ -300,14 +317,15 @@ static unsigned __ballot_sync(unsigned mask, int predicate) {
   const unsigned first = (emulation::current - emulation::threads) & ~31u;
   unsigned votes = 0;
   emulation::current->slot = predicate != 0;
-  __syncwarp(mask);
+  emulation_meet(mask);
   for (unsigned lane = 0; lane < 32 && first + lane < emulation::count; ++lane)
     if (mask >> lane & 1u) votes |= (unsigned)emulation::threads[first + lane].slot << lane;
-  __syncwarp(mask);
+  emulation_meet(mask);
   return votes;
 }
 static inline int __any_sync(unsigned mask, int predicate) { return __ballot_sync(mask, predicate) != 0; }
 static inline int __all_sync(unsigned mask, int predicate) { return __ballot_sync(mask, !predicate) == 0; }
+static inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
 static inline void __threadfence() {}
 // Threads run one at a time, so that an atomic operation is a plain one.
 template <class T> static T atomicAdd(T* p, T value) { const T old = *p; *p = old + value; return old; }

@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from kernelyard import dims
-from kernelyard.dims import Dim
 from kernelyard.plugins.codegen_api import Declined, Stage
-from kernelyard_native_cuda.codegen.kernel import WrittenKernel
+from kernelyard_native_cuda.codegen.kernel import where
 from kernelyard_native_cuda.schedule.contraction import Contraction, contraction_of
 from kernelyard_native_cuda.schedule.gemv import MOST_VECTORS, Product, product_in, product_of, write_product
 from kernelyard_native_cuda.schedule.machine import Machine
@@ -46,10 +45,4 @@ def _or_tiles(made: Schedule, product: Product, name: str, machine: Machine) -> 
     tiles = contracted(product.it, f"{name}_tiles", machine)
     more = replace(tiles.kernel, text=f"// matmul: {tiles.reason}\n{tiles.kernel.text}")
     reason = f"up to {made.reason}; for more {tiles.reason}"
-    return Schedule(1, _where(made.kernel, 1 - are_many), reason, (_where(more, are_many),))
-
-
-def _where(kernel: WrittenKernel, holds: Dim) -> WrittenKernel:
-    """Return the kernel, started where a dim is 1 and not where it is 0."""
-    x, y, z = kernel.blocks
-    return replace(kernel, blocks=(x * holds, y, z))
+    return Schedule(1, where(made.kernel, 1 - are_many), reason, (where(more, are_many),))

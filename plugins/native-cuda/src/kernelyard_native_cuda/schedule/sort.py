@@ -1,51 +1,73 @@
 """Sort: a block of threads for each row. Tiles are sorted in shared memory, by a bitonic network, and merged in pairs.
 
 Of every sorted run only as many records are kept as are wanted of the row. A record is a key, an integer in the order
-of the values, and the place that it comes from, so that no two are equal.
+of the values, and the place that it comes from, so that no two are equal. A few long rows are sorted by digits instead.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from kernelyard import dims
 from kernelyard.plugins.codegen_api import (
     Buffer,
     Declined,
     Stage,
     extent_of,
-    extents_of,
     position_axis,
     positions_used,
     rows_of,
     sorts,
 )
-from kernelyard_native_cuda.codegen import operations
 from kernelyard_native_cuda.codegen.expressions import Expressions
-from kernelyard_native_cuda.codegen.kernel import Kernel
-from kernelyard_native_cuda.codegen.types import computed, is_narrow_float
+from kernelyard_native_cuda.codegen.kernel import Kernel, WrittenKernel, where
 from kernelyard_native_cuda.schedule.machine import Machine
 from kernelyard_native_cuda.schedule.points import finish_point
+from kernelyard_native_cuda.schedule.radix_sort import RadixSort, key_at, records_of
 from kernelyard_native_cuda.schedule.rule import Schedule
 
 THREADS = 256
 TILE = 1024
+# A sort by digits starts more than ten kernels, which is worth it from rows of so many elements on.
+LEAST_BY_DIGITS = 16 * TILE
+# Fewer rows than this leave most multiprocessors without a block.
+MOST_ROWS = 32
 
 
 def sort(stages: Sequence[Stage], name: str, machine: Machine) -> Schedule | Declined:
-    """Return a kernel for a first stage that sorts."""
+    """Return kernels for a first stage that sorts: by digits where few rows are long, else by tiles."""
     stage = stages[0]
     if not sorts(stage.first):
         return Declined("the stage does not sort")
     length = stage.reduce[0].extent
-    is_short = isinstance(length, int) and length <= TILE
-    rows = rows_of(stage.first)
-    shape = (*extents_of(rows), 2, length)
-    records = () if is_short else (Buffer(f"{name}_keys", shape, "uint64", "local"),)
-    records += () if is_short else (Buffer(f"{name}_places", shape, "int64", "local"),)
+    if isinstance(length, int) and length <= TILE:
+        return Schedule(1, _write_tiles(stage, name, ()), "one tile in shared memory")
+    records = records_of(stage, name)
+    tiles, reason = _write_tiles(stage, name, records), f"tiles of {TILE}, merged in pairs"
+    are_long = dims.minimum(1, dims.floordiv(length, LEAST_BY_DIGITS)) if _is_worth_all_blocks(stage) else 0
+    if are_long == 0:
+        return Schedule(1, tiles, reason, scratch=records)
+    by_digits = RadixSort(stage, f"{name}_digits", records)
+    passes = by_digits.kernels()
+    scratch = (*records, *by_digits.scratch)
+    if are_long == 1:
+        return Schedule(1, passes[0], by_digits.reason, passes[1:], scratch)
+    others = tuple(where(kernel, are_long) for kernel in passes)
+    reason = f"{reason}; from {LEAST_BY_DIGITS} on {by_digits.reason}"
+    return Schedule(1, where(tiles, 1 - are_long), reason, others, scratch)
+
+
+def _is_worth_all_blocks(stage: Stage) -> bool:
+    """Return False where tiles keep little of each row, and there is a row for each multiprocessor."""
+    wanted, rows = positions_used(stage.first), extent_of(rows_of(stage.first))
+    keeps_little = isinstance(wanted, int) and wanted <= TILE
+    return not keeps_little or (isinstance(rows, int) and rows <= MOST_ROWS)
+
+
+def _write_tiles(stage: Stage, name: str, records: tuple[Buffer, ...]) -> WrittenKernel:
     kernel = Kernel(stage.written | {*records}, THREADS)
     _SortedRow(kernel, stage, records).write()
-    reason = "one tile in shared memory" if is_short else f"tiles of {TILE}, merged in pairs"
-    return Schedule(1, kernel.finish(name, extent_of(rows)), reason, scratch=records)
+    return kernel.finish(name, extent_of(rows_of(stage.first)))
 
 
 class _SortedRow:
@@ -93,20 +115,10 @@ class _SortedRow:
             place = self.writer.define("long long", f"{start} + i")
             self.writer.line("unsigned long long key = ~0ull;")
             with self.writer.block(f"if ({place} < {self.kernel.dim(self.length)})"):
-                self.writer.line(f"key = {self._key(here, place)};")
+                self.writer.line(f"key = {key_at(self.kernel, self.stage, here, place)};")
             self.writer.line("keys[i] = key;")
             self.writer.line(f"places[i] = {place};")
         self.writer.line(f"sort_tile<{TILE}, {THREADS}>(keys, places);")
-
-    def _key(self, here: Expressions, place: str) -> str:
-        dtype = self.block.body.dtype
-        inner = self.kernel.expressions({**here.axes, self.stage.reduce[0].name: place}, here.known)
-        inner.expect(self.block.body)
-        value = inner.value(self.block.body)
-        if is_narrow_float(dtype):
-            value = operations.converted(value, "float32", dtype)
-        sign = "~" if self.block.reducer == "argsort_descending" else ""
-        return f"{sign}sort_key(({computed(dtype)}){value})"
 
     def _finish(self, here: Expressions, place_at: Callable[[str], str]) -> None:
         """Hand on the places at the positions that are wanted."""
