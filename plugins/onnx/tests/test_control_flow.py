@@ -9,7 +9,6 @@ import pytest
 from onnx import TensorProto, helper
 
 import kernelyard as ky
-from kernelyard.errors import UnsupportedOperatorError
 
 FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
 
@@ -125,21 +124,68 @@ def test_branches_inside_branches() -> None:
     agree(model, *({"x": np.array(x, np.float32)} for x in ([2, 3], [0.5, 0.2], [-1, -2])))
 
 
-def test_branches_of_different_ranks_are_refused() -> None:
+def construct(*items: str) -> onnx.NodeProto:
+    return node("SequenceConstruct", list(items), ["t"])
+
+
+DIFFERING = {
+    "ranks": ([node("Identity", ["x"], ["t"])], [node("ReduceSum", ["x", "i0"], ["t"], keepdims=0)]),
+    "lengths of sequences": ([construct("x", "x")], [construct("row")]),
+    "an optional that holds nothing": (
+        [node("Optional", ["x"], ["t"])],
+        [node("Optional", [], ["t"], type=helper.make_tensor_type_proto(FLOAT, ["n", 4]))],
+    ),
+}
+FOLLOWING = {
+    "ranks": [node("Exp", ["z"], ["e"]), node("ReduceSum", ["e"], ["r"], keepdims=0)],
+    "lengths of sequences": [
+        node("ConcatFromSequence", ["z"], ["e"], axis=0),
+        node("ReduceSum", ["e", "i0"], ["r"], keepdims=0),
+    ],
+    "an optional that holds nothing": [node("OptionalHasElement", ["z"], ["has"]), node("Cast", ["has"], ["r"], to=1)],
+}
+
+
+@pytest.mark.parametrize("kind", DIFFERING)
+def test_what_follows_branches_of_different_types_is_converted_in_both(kind: str) -> None:
+    then, otherwise = DIFFERING[kind]
     nodes = [
         *sign_of_sum(),
+        node("ReduceMean", ["x", "i0"], ["row"]),
         node(
             "If",
             ["positive"],
-            then_branch=graph([node("Identity", ["x"], ["t"])], [], ["t"]),
-            else_branch=graph([node("Identity", ["total"], ["t"])], [], ["t"]),
-            name="choice",
+            ["z"],
+            then_branch=graph(then, [], ["t"]),
+            else_branch=graph(otherwise, [], ["t"]),
         ),
+        node("Exp", ["row"], ["independent"]),
+        *FOLLOWING[kind],
+        node("Add", ["r", "independent"], ["y"]),
     ]
-    model = model_of(nodes, [info("x", FLOAT, [2])], ["y"], {"zero": np.array(0, np.float32)})
-    with pytest.raises(UnsupportedOperatorError, match="If") as caught:
-        ky.compile(model, backends=[])
-    assert "choice" in str(caught.value.where)
+    weights = {"zero": np.array(0, np.float32), "i0": np.array([0])}
+    model = model_of(nodes, [info("x", FLOAT, ["n", 4])], ["y", "row"], weights)
+    exe = agree(model, {"x": np.abs(rng(3, 4))}, {"x": -np.abs(rng(5, 4))})
+    assert [each.op for each in exe.report.placed if each.backend == "vm"] == ["if"]
+
+
+def test_branches_of_different_ranks_one_after_another() -> None:
+    """The second decides over what the first one returns; both end where their results are reshaped."""
+
+    def chosen(of: str, result: str) -> list[onnx.NodeProto]:
+        unsqueezed = graph([node("Unsqueeze", [of, "i0"], ["t"])], [], ["t"])
+        same = graph([node("Exp", [of], ["t"])], [], ["t"])
+        return [
+            node("ReduceMax", [of], [f"most_{result}"], keepdims=0),
+            node("Greater", [f"most_{result}", "limit"], [f"large_{result}"]),
+            node("If", [f"large_{result}"], [result], then_branch=unsqueezed, else_branch=same),
+            node("Sub", [result, "limit"], [f"{result}_less"]),
+        ]
+
+    nodes = [*chosen("x", "a"), *chosen("a_less", "b"), node("Reshape", ["b_less", "shape"], ["r"]), node("Neg", ["r"])]
+    weights = {"limit": np.array(1, np.float32), "i0": np.array([0]), "shape": np.array([-1, 2])}
+    model = model_of(nodes, [info("x", FLOAT, ["n", 2])], ["y"], weights)
+    agree(model, *({"x": np.full((n, 2), value, np.float32)} for n in (1, 3) for value in (0.5, 0.9, 1.5, 5)))
 
 
 def loop_model(collect: bool = True, limit: bool = True) -> onnx.ModelProto:
@@ -278,18 +324,6 @@ def test_a_scan_over_an_axis_of_any_length(direction: int, axis: int) -> None:
     model = model_of([scan], [info("start", FLOAT, [3]), info("x", FLOAT, shape)], ["last", "all"])
     feeds = [{"start": rng(3), "x": rng(*((n, 3) if axis == 0 else (3, n)))} for n in (1, 4, 9)]
     agree(model, *feeds)
-
-
-def test_a_loop_whose_state_changes_its_rank_is_refused() -> None:
-    body = graph(
-        [node("Unsqueeze", ["v", "first"], ["v2"]), node("Identity", ["go"], ["go2"])],
-        [info("i", INT64, []), info("go", BOOL, []), info("v", FLOAT, None)],
-        ["go2", "v2"],
-    )
-    nodes = [node("Loop", ["turns", "", "x"], ["y"], body=body)]
-    model = model_of(nodes, [info("x", FLOAT, [2]), info("turns", INT64, [])], ["y"], {"first": np.array([0])})
-    with pytest.raises(UnsupportedOperatorError, match="Loop"):
-        ky.compile(model, backends=[])
 
 
 @pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])

@@ -84,6 +84,35 @@ def test_compress() -> None:
     agree([node("Compress", ["x", "c"])], *feeds)
 
 
+@pytest.mark.parametrize("axis", [0, 1])
+def test_the_largest_along_an_axis_of_any_size(axis: int) -> None:
+    """How many is given when it runs, or the smaller of a number and the size."""
+    shapes: dict[str, list[int | str]] = {"x": ["n", "m"]}
+    feeds = [{"x": rng(5, 6), "k": ints(k)} for k in (3, 5, 1, 0)]
+    agree([node("TopK", ["x", "k"], ["y", "at"], axis=axis)], *feeds, outputs=("y", "at"), shapes=shapes)
+    nodes = [
+        node("Shape", ["x"], ["size"], start=axis, end=axis + 1),
+        node("Min", ["size", "most"], ["k"]),
+        node("TopK", ["x", "k"], ["y", "at"], axis=axis, largest=0),
+    ]
+    given = {"outputs": ("y", "at"), "shapes": shapes, "weights": {"most": ints(4)}}
+    agree(nodes, {"x": rng(7, 9)}, {"x": rng(3, 2)}, {"x": rng(1, 1)}, **given)
+
+
+def test_the_largest_of_what_is_found() -> None:
+    nodes = [
+        node("NonZero", ["x"], ["at"]),
+        node("Transpose", ["at"], ["rows"]),
+        node("GatherND", ["x", "rows"], ["kept"]),
+        node("Shape", ["kept"], ["count"]),
+        node("Min", ["count", "most"], ["k"]),
+        node("TopK", ["kept", "k"], ["y", "first"], axis=0),
+    ]
+    feeds = [{"x": np.maximum(rng(n, 4), 0)} for n in (5, 2, 1)]
+    feeds.append({"x": np.zeros((2, 4), np.float32)})
+    agree(nodes, *feeds, outputs=("y", "first"), shapes={"x": ["n", 4]}, weights={"most": ints(4)})
+
+
 @pytest.mark.parametrize("ordered", [0, 1])
 @pytest.mark.parametrize("axis", [None, 0, 1])
 def test_unique(ordered: int, axis: int | None) -> None:

@@ -136,3 +136,18 @@ def test_the_readme_lists_every_operator() -> None:
     text = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
     listed = set(text.split("## Operators")[1].split("##")[0].replace("`", " ").replace(",", " ").split())
     assert set(registry.operators()) | set(registry.operators("com.microsoft")) <= listed
+
+
+def test_a_family_has_all_converters_of_its_operators() -> None:
+    """Families are imported until one has an operator: a later one must not have more of the operator's versions."""
+    code = """
+from importlib import import_module
+from kernelyard_onnx import converters, registry
+found = {}
+for module in tuple(converters.FAMILIES.waiting):
+    import_module(module)
+    for key, entries in registry._CONVERTERS.items():
+        assert found.setdefault(key, len(entries)) == len(entries), (module, key)
+assert len(found) > 200
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

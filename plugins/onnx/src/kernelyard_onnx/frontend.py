@@ -19,7 +19,8 @@ class ONNXFrontend(Frontend):
 
     Options:
         shapes: fixes sizes that the model leaves open: input name -> shape (None keeps a size open).
-        values: turns inputs into constants: input name -> value. What only depends on them is then decided.
+        values: turns inputs into constants: input name -> value. What only depends on them is then decided. Tensors
+            that nodes of the graph make may be given, too.
         folder: where the external weights of a model given as bytes or as a ModelProto lie.
 
     Example:
@@ -60,13 +61,14 @@ class ONNXFrontend(Frontend):
     ) -> ModelSpecializer | None:
         """See `Frontend.specializer`. Sizes and values that options fix are not taken from the inputs: None."""
         from kernelyard_onnx.model_file import read_model
+        from kernelyard_onnx.session import session_of_part
         from kernelyard_onnx.specializer import is_valid, specializer_for
 
         if options.get("shapes") or options.get("values"):
             return None
         proto, files = read_model(model)
-        if not is_valid(model):  # a part that no run takes would hide what is wrong with it
+        if not is_valid(model, proto):  # a part that no run takes would hide what is wrong with it
             return None
-        found = specializer_for(proto, error, files.in_folder(options.get("folder")))
+        found = specializer_for(proto, error, files.in_folder(options.get("folder")), session_of_part)
         takes_tensors = found is not None and not found.needs_inputs and all(info.dtype for info in found.inputs)
         return found if takes_tensors else None

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import zip_longest
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import onnx
 
 import kernelyard.ops  # noqa: F401  # declares the operators
-from kernelyard.errors import IRError, KernelyardError, ModelFormatError, ShapeError, UnsupportedOperatorError
+from kernelyard.errors import IRError, ModelFormatError, ShapeError, UnsupportedOperatorError
 from kernelyard.plugins.api import (
     Constant,
     Expr,
@@ -21,9 +23,8 @@ from kernelyard.plugins.api import (
     RejectedError,
     Tuple,
     Var,
-    unsupported,
 )
-from kernelyard_onnx import converters, registry
+from kernelyard_onnx import registry
 from kernelyard_onnx.attributes import decode, resolve_references
 from kernelyard_onnx.element_types import NARROW
 from kernelyard_onnx.external_data import WeightFiles
@@ -32,13 +33,17 @@ from kernelyard_onnx.graph_builder import GraphBuilder
 from kernelyard_onnx.inputs import add_parameters
 from kernelyard_onnx.node import Node, origin_of
 from kernelyard_onnx.options import ImportOptions
-from kernelyard_onnx.outlined_graph import OutlinedGraph
 from kernelyard_onnx.outputs import ModelOutput, model_output
+from kernelyard_onnx.problems import DifferingBranchesError, malformed_node, unsupported_nodes
 from kernelyard_onnx.schema import check_node, schema_of
+from kernelyard_onnx.scope import Scope
 from kernelyard_onnx.symbol_names import SymbolNames
 from kernelyard_onnx.tensors import from_sparse, to_array, to_text
-from kernelyard_onnx.undecided import UndecidedInputsError
-from kernelyard_onnx.values import StringTensor, Value
+from kernelyard_onnx.undecided import UndecidedNodeError, UndecidedProblem
+from kernelyard_onnx.values import LookedUpText, StringTensor, Value
+
+if TYPE_CHECKING:
+    from kernelyard_onnx.outlined_graph import OutlinedGraph
 
 MAX_DEPTH = 32
 # Converters take ranks and numbers of inputs as the standard promises them; a model that breaks the promise ends here.
@@ -46,35 +51,6 @@ _BROKEN_PROMISES = (ValueError, TypeError, IndexError, ArithmeticError)
 NO_CONVERTER = "there is no converter for it"
 MAX_NODES = 200_000
 MAIN = "main"
-converters.load()
-
-
-@dataclass
-class Scope:
-    """Names that nodes may read: of one graph, and of the graphs around it.
-
-    opsets: versions by domain. attributes: those of the call, while the body of a function is converted.
-    """
-
-    opsets: Mapping[str, int]
-    parent: Scope | None = None
-    values: dict[str, Value] = field(default_factory=dict)
-    failed: set[str] = field(default_factory=set)
-    attributes: Mapping[str, onnx.AttributeProto] = field(default_factory=dict)
-    depth: int = 0
-
-    def find(self, name: str) -> Value | None:
-        """Return the value of a name, innermost graph first."""
-        scope: Scope | None = self
-        while scope is not None:
-            if name in scope.values:
-                return scope.values[name]
-            scope = scope.parent
-        return None
-
-    def has_failed(self, name: str) -> bool:
-        """Return True for the output of a node that could not be converted."""
-        return name in self.failed or (self.parent is not None and self.parent.has_failed(name))
 
 
 class Importer:
@@ -88,6 +64,7 @@ class Importer:
         self.files = files
         self.problems: list[Problem] = []
         self.element_types: dict[Value, int] = {}  # where it is narrower than what carries it
+        self.decided: Mapping[str, np.ndarray] = {}  # values of tensors of the main graph that its nodes make
         self.converted = 0
         self.functions = {(normal_domain(f.domain), f.name, f.overload): f for f in model.functions}
 
@@ -108,14 +85,15 @@ class Importer:
             self.element_types[constant] = tensor.data_type
         return constant
 
-    def run_nodes(self, nodes: Iterable[onnx.NodeProto], scope: Scope) -> None:
+    def run_nodes(self, nodes: Iterable[onnx.NodeProto], scope: Scope, wanted: Collection[str]) -> None:
         """Convert nodes in order; nodes that stand before what they read are taken up again later.
 
+        wanted: names that are read after these nodes.
         Raises: ModelFormatError when a node reads a name that nothing produces.
         """
         waiting = list(nodes)
         while waiting:
-            later = [node for node in waiting if not self.run_node(node, scope)]
+            later = self._run_once(waiting, scope, wanted)
             if len(later) == len(waiting):
                 missing = next(name for name in later[0].input if name and scope.find(name) is None)
                 raise ModelFormatError(
@@ -123,8 +101,36 @@ class Importer:
                 )
             waiting = later
 
+    def _run_once(
+        self, nodes: Sequence[onnx.NodeProto], scope: Scope, wanted: Collection[str]
+    ) -> Sequence[onnx.NodeProto]:
+        """Convert the nodes whose inputs are there; return the others."""
+        later: list[onnx.NodeProto] = []
+        for number, node in enumerate(nodes):
+            try:
+                if not self.run_node(node, scope):
+                    later.append(node)
+            except DifferingBranchesError as error:
+                return self._continued(error, [*later, *nodes[number + 1 :]], scope, wanted)
+        return later
+
+    def _continued(
+        self, error: DifferingBranchesError, following: list[onnx.NodeProto], scope: Scope, wanted: Collection[str]
+    ) -> list[onnx.NodeProto]:
+        """Convert an `If` with what follows it; return the nodes that are left."""
+        from kernelyard_onnx.continuation import continue_in_branches  # inside: few models have such branches
+
+        try:
+            return continue_in_branches(error, following, scope, wanted)
+        except DifferingBranchesError as failure:
+            self._fail(failure.node.proto, failure.node.proto.output, scope, failure)
+            return [node for node in following if not any(scope.find(name) for name in node.output)]
+
     def run_node(self, proto: onnx.NodeProto, scope: Scope) -> bool:
-        """Convert one node; False when one of its inputs is not there yet."""
+        """Convert one node; False when one of its inputs is not there yet.
+
+        Raises: DifferingBranchesError, ModelFormatError, UnsupportedOperatorError.
+        """
         if any(scope.has_failed(name) for name in proto.input):
             why = RejectedError("" if self._is_known(proto, scope) else NO_CONVERTER)
             self._fail(proto, proto.output, scope, why)
@@ -139,6 +145,8 @@ class Importer:
             )
         try:
             results = self._convert(proto, inputs, scope)
+        except DifferingBranchesError:
+            raise
         except RejectedError as rejected:
             self._fail(proto, proto.output, scope, rejected)
             return True
@@ -149,7 +157,9 @@ class Importer:
         for index, (name, value) in enumerate(zip_longest(proto.output, results[: len(proto.output)])):
             if name in scope.values:
                 raise ModelFormatError(f"two nodes produce {name!r}", where=origin_of(proto), found=name)
-            if name and value is not None:
+            if name and name in self.decided and not scope.depth:
+                scope.values[name] = Constant(self.decided[name])
+            elif name and value is not None:
                 scope.values[name] = value
             elif name:
                 self._fail(proto, [name], scope, RejectedError(f"its output {index} is not supported"))
@@ -158,7 +168,8 @@ class Importer:
         if str(why):  # without a reason, the nodes inside it have been listed
             domain = normal_domain(proto.domain)
             name = f"{domain}.{proto.op_type}" if domain else proto.op_type
-            self.problems.append(Problem(name, origin_of(proto), str(why), why.inputs))
+            tensors = why.tensors if isinstance(why, UndecidedNodeError) else frozenset()
+            self.problems.append(UndecidedProblem(name, origin_of(proto), str(why), why.inputs, tensors))
         scope.failed.update(outputs)
 
     def _is_known(self, proto: onnx.NodeProto, scope: Scope) -> bool:
@@ -183,8 +194,9 @@ class Importer:
                 expected="an opset_import of the domain ''",
             )
         opset = scope.opsets.get(domain, 1)
-        is_text = any(isinstance(value, StringTensor) for value in inputs)
-        convert = registry.find(registry.TEXT, proto.op_type, opset) if is_text else None
+        convert = None
+        if any(isinstance(value, (StringTensor, LookedUpText)) for value in inputs):
+            convert = registry.find(registry.TEXT, proto.op_type, opset)
         convert = convert or registry.find(domain, proto.op_type, opset)
         if convert is None:
             return self._run_standard_function(proto, inputs, opset, scope)
@@ -193,9 +205,9 @@ class Importer:
         try:
             results = convert(node)
         except (IRError, ShapeError) as error:
-            raise _malformed(error, node) from error
+            raise malformed_node(error, node) from error
         except _BROKEN_PROMISES as error:
-            raise _malformed(ModelFormatError(str(error) or type(error).__name__), node) from error
+            raise malformed_node(ModelFormatError(str(error) or type(error).__name__), node) from error
         made = results if isinstance(results, Sequence) else [results]
         self._keep_element_types(proto, opset, inputs, made)
         return made
@@ -245,7 +257,7 @@ class Importer:
         given = dict(zip(body.input, inputs, strict=False))
         scope.values.update({name: value for name, value in given.items() if value is not None})
         left_out = {name for name in body.input if given.get(name) is None}
-        self.run_nodes([without_inputs(node, left_out) for node in body.node], scope)
+        self.run_nodes([without_inputs(node, left_out) for node in body.node], scope, body.output)
         return _results(scope, body.output)
 
     def run_subgraph(
@@ -257,12 +269,13 @@ class Importer:
         """
         if around.depth >= MAX_DEPTH:
             raise RejectedError(f"graphs are nested more than {MAX_DEPTH} levels deep")
-        scope = Scope(around.opsets, around, attributes=around.attributes, depth=around.depth + 1)
+        scope = around.inner()
         self.add_initializers(graph, scope)
         given = zip(graph.input, inputs, strict=False)
         scope.values.update({parameter.name: value for parameter, value in given if value is not None})
-        self.run_nodes(graph.node, scope)
-        return _results(scope, [output.name for output in graph.output])
+        wanted = [output.name for output in graph.output]
+        self.run_nodes(graph.node, scope, wanted)
+        return _results(scope, wanted)
 
     def outline(
         self,
@@ -276,13 +289,22 @@ class Importer:
         params: the function's first parameters. inputs: the graph's inputs, made with the builder of the body.
         Raises: RejectedError, ModelFormatError.
         """
-        outer, self.builder = self.builder, GraphBuilder(self.builder)
+        from kernelyard_onnx.outlined_graph import OutlinedGraph  # inside: few models have control flow
+
+        builder = GraphBuilder(self.builder)
+        with self.building(builder):
+            results = self.run_subgraph(graph, around, inputs(builder))
+        tensors = [result for result in results if isinstance(result, Expr)]
+        if len(tensors) != len(results):
+            raise RejectedError("its subgraph returns a value that is not a tensor")
+        return OutlinedGraph(builder, tuple(params), tensors)
+
+    @contextmanager
+    def building(self, builder: GraphBuilder) -> Iterator[None]:
+        """Emit what is converted inside of the block with this builder."""
+        outer, self.builder = self.builder, builder
         try:
-            results = self.run_subgraph(graph, around, inputs(self.builder))
-            tensors = [result for result in results if isinstance(result, Expr)]
-            if len(tensors) != len(results):
-                raise RejectedError("its subgraph returns a value that is not a tensor")
-            return OutlinedGraph(self.builder, tuple(params), tensors)
+            yield
         finally:
             self.builder = outer
 
@@ -299,7 +321,7 @@ class Importer:
         Raises: UnsupportedOperatorError, UndecidedInputsError, ModelFormatError.
         """
         if self.problems:
-            raise _unsupported(self.problems)
+            raise unsupported_nodes(self.problems)
         outputs = tuple(model_output(output, scope.find(output.name), self.element_types) for output in graph.output)
         named = {name: tensor for output in outputs for name, tensor in output.tensors().items()}
         results = list(named.values())
@@ -331,11 +353,12 @@ def import_structured(
     chosen = ImportOptions.of(options)
     files = (files or WeightFiles()).in_folder(chosen.folder)
     importer = Importer(model, files)
+    importer.decided = chosen.values
     scope = Scope(opsets_of(model.opset_import))
     try:
         importer.add_initializers(model.graph, scope)
         add_parameters(importer.builder, model.graph, scope.values, chosen, importer.symbols, importer.element_types)
-        importer.run_nodes(model.graph.node, scope)
+        importer.run_nodes(model.graph.node, scope, [output.name for output in model.graph.output])
     finally:
         files.close()
     main, outputs = importer.finish(model.graph, scope)
@@ -373,25 +396,3 @@ def _results(scope: Scope, names: Iterable[str]) -> Sequence[Value | None]:
     if any(scope.has_failed(name) for name in wanted):
         raise RejectedError("")
     return [scope.find(name) for name in wanted]
-
-
-def _unsupported(problems: Sequence[Problem]) -> UnsupportedOperatorError:
-    """Return one error for all nodes that could not be converted."""
-    parts = unsupported("model", problems)
-    if all(problem.inputs for problem in problems):
-        inputs = frozenset().union(*(problem.inputs for problem in problems))
-        hint = f"give constant values for the inputs that shapes depend on (option values): {', '.join(sorted(inputs))}"
-        return UndecidedInputsError(**parts, inputs=inputs, hint=hint)
-    hint = "export the model without these operators, fix sizes (option shapes) or values of inputs (option values)"
-    return UnsupportedOperatorError(**parts, hint=hint)
-
-
-def _malformed(error: KernelyardError, node: Node) -> ModelFormatError:
-    types = ", ".join(repr(value.type) if isinstance(value, Expr) else "none" for value in node.inputs)
-    return ModelFormatError(
-        f"a node does not fit its inputs: {error.message}",
-        where=node.origin,
-        found=error.found or f"inputs {types}",
-        expected=error.expected,
-        hint=error.hint,
-    )

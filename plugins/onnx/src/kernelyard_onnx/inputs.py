@@ -36,7 +36,7 @@ def add_parameters(
     Raises: ModelFormatError, UnsupportedOperatorError (inputs of unknown structure), FrontendError (options).
     """
     inputs = [value for value in graph.input if value.name not in values]
-    _check_names([value.name for value in inputs], options)
+    _check_names([value.name for value in inputs], [name for node in graph.node for name in node.output], options)
     for value in inputs:
         _fix_labels(value, symbols, options)
     for value in inputs:
@@ -138,12 +138,12 @@ def _fix_labels(value: onnx.ValueInfoProto, symbols: SymbolNames, options: Impor
             symbols.fix(declared.dim_param, size)
 
 
-def _check_names(names: list[str], options: ImportOptions) -> None:
+def _check_names(names: list[str], made: list[str], options: ImportOptions) -> None:
     repeated = next((name for name in names if names.count(name) > 1), None)
     if repeated is not None:
         raise ModelFormatError(f"two graph inputs are called {repeated!r}", where="the graph's inputs")
-    for option, given in (("shapes", options.shapes), ("values", options.values)):
-        for name in set(given) - set(names):
+    for option, given, known in (("shapes", options.shapes, names), ("values", options.values, [*names, *made])):
+        for name in set(given) - set(known):
             close = difflib.get_close_matches(name, names, 1)
             raise FrontendError(
                 f"the option {option} names an input {name!r} that the model does not have",

@@ -11,13 +11,15 @@ import onnx
 
 from kernelyard import dims
 from kernelyard.dims import Dim
-from kernelyard.plugins.api import Expr, OpEmitter, Operand, RejectedError
+from kernelyard.plugins.api import Expr, OpEmitter, Operand
 from kernelyard_onnx.bounds import is_cut_of, settle
 from kernelyard_onnx.graph_builder import GraphBuilder
+from kernelyard_onnx.undecided import UndecidedNodeError
 from kernelyard_onnx.values import TensorSequence, Value
 
 if TYPE_CHECKING:
-    from kernelyard_onnx.importer import Importer, Scope
+    from kernelyard_onnx.importer import Importer
+    from kernelyard_onnx.scope import Scope
 
 Default = TypeVar("Default")
 # Tensors that are computed while the model is read: larger ones would be better computed at run time.
@@ -104,7 +106,13 @@ class Node(OpEmitter):
 
         Raises: RejectedError.
         """
-        raise RejectedError(reason, frozenset().union(*map(self.builder.inputs_of, values)))
+        inputs = frozenset().union(*map(self.builder.inputs_of, values))
+        raise UndecidedNodeError(reason, inputs, self.names_of(values))
+
+    def names_of(self, values: Sequence[Expr]) -> frozenset[str]:
+        """Return the names of inputs of this node in the model's graph; none inside of other graphs and functions."""
+        named = zip(self.proto.input, self.inputs, strict=False)
+        return frozenset(name for name, value in named if value in values and not self.scope.depth)
 
     def like(self, op_type: str, inputs: Sequence[Value | None], **attributes: Any) -> Node:
         """Return a node of the standard with these inputs, this node's outputs, and its attributes where none are

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import onnx
 
 from kernelyard.errors import ModelFormatError
 from kernelyard.plugins.api import Expr
-from kernelyard_onnx.values import TensorSequence, Value, item_name
+from kernelyard_onnx.element_types import given_back
+from kernelyard_onnx.values import LookedUpText, Maps, TensorSequence, Value, item_name
 
 
 @dataclass(frozen=True)
@@ -24,8 +27,33 @@ class ModelOutput:
         """Return the results of the program that make it up, by name."""
         if isinstance(self.value, Expr):
             return {self.name: self.value}
+        if isinstance(self.value, LookedUpText):
+            return {self.name: self.value.indices}
+        if isinstance(self.value, Maps):
+            return {self.name: self.value.tensor}
         items = self.value.items if isinstance(self.value, TensorSequence) else ()
         return {item_name(self.name, index): item for index, item in enumerate(items)}
+
+    def finish(self, array: np.ndarray) -> Any:
+        """Return the output of the one result of the program that makes it up."""
+        if isinstance(self.value, LookedUpText):
+            return self.value.table[array]
+        if isinstance(self.value, Maps):
+            return rows_as_maps(self.value.keys, array)
+        return given_back(array, self.data_type)
+
+
+def rows_as_maps(keys: Sequence[int | str], array: np.ndarray) -> list[dict[int | str, float]]:
+    """Return a map for each row. Those of two and three keys, which most classifiers have, are written out: that takes
+    a fraction of the time."""
+    rows = array.tolist()
+    if len(keys) == 2:
+        first, second = keys
+        return [{first: a, second: b} for a, b in rows]
+    if len(keys) == 3:
+        first, second, third = keys
+        return [{first: a, second: b, third: c} for a, b, c in rows]
+    return [dict(zip(keys, row, strict=True)) for row in rows]
 
 
 def model_output(declared: onnx.ValueInfoProto, value: Value | None, element_types: Mapping[Value, int]) -> ModelOutput:

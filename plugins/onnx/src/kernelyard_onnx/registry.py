@@ -6,6 +6,7 @@ import bisect
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
+from kernelyard_onnx.converters import FAMILIES
 from kernelyard_onnx.values import Value
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ Converter: TypeAlias = "Callable[[Node], Results]"
 Kept = TypeVar("Kept", bound="Callable[[Node], Results]")
 
 MICROSOFT = "com.microsoft"  # what onnxruntime's optimizers and quantizers write into models
+LEARNING = "ai.onnx.ml"  # the standard's operators for classical models
 TEXT = "text"  # a domain of ours: what standard operators do with text
 
 _CONVERTERS: dict[tuple[str, str], list[tuple[int, Converter]]] = {}
@@ -39,17 +41,24 @@ def converter(*op_types: str, since: int = 1, domain: str = "") -> Callable[[Kep
 
 def find(domain: str, op_type: str, opset: int) -> Converter | None:
     """Return the converter of an operator in an opset, or None."""
-    entries = _CONVERTERS.get((domain, op_type), [])
+    entries = _entries(domain, op_type)
     position = bisect.bisect_right(entries, opset, key=lambda entry: entry[0])
     return entries[position - 1][1] if position else None
 
 
 def oldest(domain: str, op_type: str) -> int | None:
     """Return the first opset in which an operator has a converter, or None."""
-    entries = _CONVERTERS.get((domain, op_type))
+    entries = _entries(domain, op_type)
     return entries[0][0] if entries else None
 
 
 def operators(domain: str = "") -> tuple[str, ...]:
     """Names of all operators of a domain that have a converter."""
+    FAMILIES.import_all()
     return tuple(sorted(op_type for d, op_type in _CONVERTERS if d == domain))
+
+
+def _entries(domain: str, op_type: str) -> Sequence[tuple[int, Converter]]:
+    key = (domain, op_type)
+    FAMILIES.import_until(lambda: key in _CONVERTERS)
+    return _CONVERTERS.get(key, ())

@@ -7,7 +7,7 @@ with the same.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,14 +24,16 @@ from kernelyard.errors import (
 )
 from kernelyard.plugins.api import Expr
 from kernelyard.runtime.api import LRU, Executable
-from kernelyard_onnx.element_types import NARROW, carried, given_back
+from kernelyard_onnx.element_types import NARROW, carried
 from kernelyard_onnx.external_data import WeightFiles
 from kernelyard_onnx.importer import ImportedModel, import_structured
 from kernelyard_onnx.outputs import ModelOutput
 from kernelyard_onnx.specializer import Specializer, specializer_for
-from kernelyard_onnx.values import Nothing, StringTensor, TensorSequence, item_name
+from kernelyard_onnx.text_prefix import cut_text
+from kernelyard_onnx.values import LookedUpText, Maps, Nothing, StringTensor, TensorSequence, item_name
 
 MAX_KEPT = 16
+Finish = Callable[[np.ndarray], Any]
 
 
 @dataclass(frozen=True)
@@ -43,9 +45,17 @@ class Compiled:
 
     @property
     def plain(self) -> Executable | None:
-        """The executable, where its results are the outputs of the model, in order and as they are."""
-        is_plain = all(isinstance(each.value, Expr) and each.data_type not in NARROW for each in self.imported.outputs)
+        """The executable, where each of its results makes up an output of the model, in order."""
+        is_plain = all(isinstance(each.value, (Expr, LookedUpText, Maps)) for each in self.imported.outputs)
         return self.executable if is_plain else None
+
+    @property
+    def finishers(self) -> tuple[Finish, ...] | None:
+        """Return what makes each output of its one result; None where the results are the outputs as they are."""
+        outputs = self.imported.outputs
+        if all(isinstance(each.value, Expr) and each.data_type not in NARROW for each in outputs):
+            return None
+        return tuple(each.finish for each in outputs)
 
     def run(self, feeds: Mapping[str, Any]) -> list[Any]:
         """Return the outputs of the model, in order."""
@@ -61,7 +71,7 @@ class Compiled:
             return None
         if isinstance(output.value, StringTensor):
             return output.value.data
-        found = [given_back(arrays[name], output.data_type) for name in output.tensors()]
+        found = [output.finish(arrays[name]) for name in output.tensors()]
         return found if isinstance(output.value, TensorSequence) else found[0]
 
 
@@ -86,41 +96,53 @@ class Session:
         files: WeightFiles | None = None,
         threads: int | None = None,
     ) -> None:
+        self.inputs = Specializer(model.graph).model_inputs
+        self._names = {info.name for info in self.inputs}
+        cut = cut_text(model)
+        self._prefix, model = cut or (None, model)
         self.model = model
         self.backends = backends
         self.files = files
         self.threads = threads
         self._whole: Compiled | None = None
         self._specializer = Specializer(model.graph, takes_data=True)
-        self.inputs = self._specializer.model_inputs
         self._kept: LRU[Any, Compiled] = LRU(MAX_KEPT)
         if not self._specializer.needs_inputs:
             try:
                 self._whole = self._compiled({})
             except UnsupportedOperatorError as error:
-                specializer = specializer_for(model, error, files, takes_data=True)
+                specializer = specializer_for(model, error, files, session_of_part, takes_data=True)
                 if specializer is None:
                     raise
                 self._specializer = specializer
         self._plain = None if self._whole is None else self._whole.plain
+        self._finishers = None if self._whole is None else self._whole.finishers
 
     @property
     def executable(self) -> Executable | None:
         """The program that serves every input, or None where inputs decide what the program is."""
         return None if self._whole is None else self._whole.executable
 
-    def try_plain(self, feeds: Mapping[str, Any]) -> list[np.ndarray] | None:
-        """Return the outputs, in order, where one program takes and gives tensors as they are; None, where `run` is to.
+    def try_plain(self, feeds: Mapping[str, Any]) -> list[Any] | None:
+        """Return the outputs, in order, where one program takes tensors as they are; None, where `run` is to.
 
         It is `run` with nothing in between: a small model takes less time than conversions do.
         """
-        if self._plain is None or any(type(value) is not np.ndarray or not value.size for value in feeds.values()):
+        if self._plain is None:
+            return None
+        if self._prefix is not None:
+            if feeds.keys() != self._names:
+                return None
+            feeds = self._prefix.run(feeds)
+        if any(type(value) is not np.ndarray or not value.size for value in feeds.values()):
             return None
         try:
             results = self._plain.run(feeds)
         except KernelyardError:  # `run` says it in the words of the model
             return None
-        return [tensor.numpy() for tensor in results.values()]
+        if self._finishers is None:
+            return [tensor.numpy() for tensor in results.values()]
+        return [finish(result.numpy()) for finish, result in zip(self._finishers, results.values(), strict=True)]
 
     def run(self, feeds: Mapping[str, Any]) -> list[Any]:
         """Return the outputs, in order: arrays, lists of arrays for sequences, None for an optional that holds nothing.
@@ -134,6 +156,9 @@ class Session:
         for name, info in known.items():
             if name not in feeds and info.type.WhichOneof("value") != "optional_type":
                 raise InputNameError(f"the input {name!r} is missing", expected=", ".join(known))
+        if self._prefix is not None:
+            feeds = self._prefix.run(feeds)
+            known = {info.name: info for info in self._specializer.model_inputs}
         given = {name: carried_value(feeds.get(name), info.type) for name, info in known.items()}
         while True:
             try:
@@ -153,6 +178,14 @@ class Session:
         executable = ky.compile(imported.module, backends=self.backends)
         executable.threads = self.threads
         return Compiled(imported, executable)
+
+
+def session_of_part(model: onnx.ModelProto, files: WeightFiles | None) -> Session:
+    """Return a session with generated kernels alone, for a small part of a model.
+
+    Raises: as `Session`.
+    """
+    return Session(model, [], files)
 
 
 def flattened(feeds: Mapping[str, Any]) -> dict[str, Any]:

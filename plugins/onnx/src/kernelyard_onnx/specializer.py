@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 import onnx
+from onnx import helper
 
 from kernelyard.errors import FrontendError, KernelyardError, UnsupportedOperatorError
 from kernelyard.plugins.api import ModelSpecializer, Specialization
 from kernelyard.runtime.api import TensorInfo
+from kernelyard_onnx.computed_values import ComputedValues, MakeSession
 from kernelyard_onnx.external_data import WeightFiles
 from kernelyard_onnx.importer import import_structured
 from kernelyard_onnx.tensors import DTYPES
@@ -26,10 +28,13 @@ class Specializer(ModelSpecializer):
     """Decides by the errors of compiles what is fixed: sizes first, then values of few whole numbers.
 
     Inputs without a rank, sequences, optionals and texts are fixed in any case. takes_data: tensors of any dtype and
-    size may be fixed to their values.
+    size may be fixed to their values. computed: computes tensors inside of the model, which are fixed where inputs that
+    are no few whole numbers decide.
     """
 
-    def __init__(self, graph: onnx.GraphProto, *, takes_data: bool = False) -> None:
+    def __init__(
+        self, graph: onnx.GraphProto, *, takes_data: bool = False, computed: ComputedValues | None = None
+    ) -> None:
         weights = {tensor.name for tensor in graph.initializer}
         weights.update(sparse.values.name for sparse in graph.sparse_initializer)
         self.model_inputs = [info for info in graph.input if info.name not in weights]
@@ -37,6 +42,8 @@ class Specializer(ModelSpecializer):
         self.outputs = tuple(map(_tensor_info, graph.output))
         self.needs_inputs = any(_is_open(info.type) for info in self.model_inputs)
         self._takes_data = takes_data
+        self._computed = computed
+        self._decided: frozenset[str] = frozenset()
         self._fixes_sizes = False
         self._by_value = frozenset(info.name for info in self.model_inputs if _is_text(info.type))
 
@@ -44,6 +51,10 @@ class Specializer(ModelSpecializer):
         """See `ModelSpecializer.learn`."""
         named = error.inputs if isinstance(error, UndecidedInputsError) else frozenset()
         few = frozenset(info.name for info in self.model_inputs if _is_few(info.type, feeds.get(info.name)))
+        tensors = error.tensors - self._decided if isinstance(error, UndecidedInputsError) else frozenset()
+        if self._computed is not None and tensors and not named <= few:
+            self._decided |= tensors
+            return True
         wanted = (named if self._takes_data else named & few) - self._by_value
         if not wanted or not wanted <= few:
             if not self._fixes_sizes and any(_has_open_sizes(info.type) for info in self.model_inputs):
@@ -55,7 +66,7 @@ class Specializer(ModelSpecializer):
 
     def specialize(self, feeds: Mapping[str, Any]) -> Specialization:
         """See `ModelSpecializer.specialize`."""
-        values = {name: feeds[name] for name in sorted(self._by_value) if name in feeds}
+        values = self._values(feeds)
         infos = [info for info in self.model_inputs if info.name in feeds and info.name not in values]
         fixed = [info.name for info in infos if _is_open(info.type) or self._fixes_sizes]
         shapes = {name: _shape_of(feeds[name]) for name in fixed}
@@ -63,28 +74,61 @@ class Specializer(ModelSpecializer):
         key = (tuple(map(_fingerprint, values.items())), repr(shapes)) if values or shapes else ()
         return Specialization(key, {"shapes": shapes, "values": values})
 
+    def _values(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what is fixed to its value: inputs, and tensors inside of the model."""
+        values = {name: feeds[name] for name in sorted(self._by_value) if name in feeds}
+        if self._computed is not None:
+            values.update({name: self._computed.value(name, feeds) for name in sorted(self._decided)})
+        return values
+
 
 def specializer_for(
     model: onnx.ModelProto,
     error: UnsupportedOperatorError,
-    files: WeightFiles | None = None,
+    files: WeightFiles | None,
+    make_session: MakeSession,
     *,
     takes_data: bool = False,
 ) -> Specializer | None:
     """Return what may compile a model that was refused, once inputs are there; None where their sizes decide nothing.
 
-    error: the refusal. takes_data: see `Specializer`. Where sizes are open, the model is read once with some sizes:
+    error: the refusal. make_session: see `ComputedValues`. takes_data: see `Specializer`.
+    Where sizes are open, the model is read once with some sizes:
     what is refused then, too, is not refused for its sizes.
     """
-    specializer = Specializer(model.graph, takes_data=takes_data)
+    computed = ComputedValues(model, files, make_session)
+    specializer = Specializer(model.graph, takes_data=takes_data, computed=computed)
     if not specializer.learn(error, {}):
         return None
     is_decided_by_inputs = isinstance(error, UndecidedInputsError) or not _is_refused(model, files)
     return specializer if is_decided_by_inputs else None
 
 
-def is_valid(model: Any) -> bool:
-    """Return whether onnx's checker accepts a model: a path, the bytes of a file, or a ModelProto."""
+def is_valid(model: Any, proto: onnx.ModelProto) -> bool:
+    """Return whether onnx's checker accepts a model: a path, the bytes of a file, or a ModelProto; and that as read.
+
+    Outputs need not declare a shape: where data decides their rank, there is none.
+    """
+    if _passes(model):
+        return True
+    if all(output.type.tensor_type.HasField("shape") for output in proto.graph.output):
+        return False
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    graph, declared = copy.graph, {info.name for info in copy.graph.input}
+    graph.input.extend(
+        helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+        for tensor in graph.initializer
+        if tensor.name not in declared
+    )
+    graph.ClearField("initializer")  # weights may lie elsewhere, where the checker does not look
+    names = [output.name for output in graph.output]
+    graph.ClearField("output")
+    graph.output.extend(helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ()) for name in names)
+    return _passes(copy)
+
+
+def _passes(model: Any) -> bool:
     try:
         onnx.checker.check_model(model)
     except (onnx.checker.ValidationError, ValueError):  # ValueError: larger than a protobuf message may be

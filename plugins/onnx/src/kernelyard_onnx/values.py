@@ -1,7 +1,8 @@
-"""Values that a name of a model is bound to: a tensor, a sequence of tensors, text, or an empty optional."""
+"""Values that a name of a model is bound to: a tensor, a sequence of tensors, text, maps, or an empty optional."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -17,6 +18,34 @@ class StringTensor:
     data: np.ndarray
 
 
+@dataclass(frozen=True, eq=False)
+class LookedUpText:
+    """Text that the program chooses: entries of a table of `str` objects, at int64 indices.
+
+    An entry of None stands for all texts that the table does not have: it is no result of a model.
+    """
+
+    indices: Expr
+    table: np.ndarray
+
+    @property
+    def is_known(self) -> bool:
+        """False where an entry may stand for a text that is not known."""
+        return not any(entry is None for entry in self.table)
+
+    def mapped(self, function: Callable[[str | None], object]) -> np.ndarray:
+        """Return what a function makes of each entry."""
+        return np.array([function(entry) for entry in self.table])
+
+
+@dataclass(frozen=True, eq=False)
+class Maps:
+    """A map for each row of a tensor (N, keys), from the same keys."""
+
+    keys: tuple[int | str, ...]
+    tensor: Expr
+
+
 @dataclass(frozen=True)
 class TensorSequence:
     """A sequence whose length is known when the model is compiled."""
@@ -29,7 +58,7 @@ class Nothing:
     """An optional without a value."""
 
 
-Value: TypeAlias = "Expr | TensorSequence | StringTensor | Nothing"
+Value: TypeAlias = "Expr | TensorSequence | StringTensor | LookedUpText | Maps | Nothing"
 
 
 def item_name(name: str, index: int) -> str:

@@ -1,38 +1,44 @@
-"""Converters: how each ONNX operator is said in our vocabulary, one file per family."""
+"""Converters: how each ONNX operator is said in our vocabulary, one file per family.
+
+A family is imported when a model has an operator that those before it do not have.
+"""
 
 from __future__ import annotations
 
-import importlib
+from kernelyard.plugins.api import RegistryModules
 
-FAMILIES = (
-    "activation",
-    "constant",
-    "control",
-    "convolution",
-    "elementwise",
-    "indexing",
-    "linear",
-    "microsoft",
-    "microsoft_attention",
-    "microsoft_quantized",
-    "normalization",
-    "pooling",
-    "quantization",
-    "random",
-    "recurrent",
-    "reduction",
-    "regions",
-    "resize",
-    "sequence",
-    "shape",
-    "signal",
-    "slicing",
-    "spatial",
-    "text",
+FAMILIES = RegistryModules(
+    __name__,
+    (
+        "elementwise",
+        "activation",
+        "convolution",
+        "linear",
+        "shape",
+        "slicing",
+        "indexing",
+        "reduction",
+        "constant",
+        "normalization",
+        "pooling",
+        "quantization",
+        "resize",
+        "recurrent",
+        "control",
+        "random",
+        "regions",
+        "spatial",
+        "signal",
+        "sequence",
+        "text",
+        "microsoft",
+        "microsoft_attention",
+        "microsoft_quantized",
+        "trees",
+        "classical",
+        "features",
+        "support_vectors",
+        "training",
+        "images",
+    ),
 )
-
-
-def load() -> None:
-    """Enter all converters in the registry."""
-    for family in FAMILIES:
-        importlib.import_module(f"{__name__}.{family}")

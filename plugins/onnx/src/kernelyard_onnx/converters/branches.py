@@ -6,15 +6,26 @@ from collections.abc import Sequence
 
 from kernelyard.plugins.api import Expr, TensorType, as_one
 from kernelyard_onnx.node import Node
+from kernelyard_onnx.outlined_graph import OutlinedGraph
 
 
 def run_time_if(node: Node, condition: Expr) -> Sequence[Expr]:
     """Return the results of one of the two branches; sizes that differ between them are known once it has run."""
     importer = node.importer
     branches = [importer.outline(node.required_attr(name), node.scope) for name in ("then_branch", "else_branch")]
+    counts = [len(branch.results) for branch in branches]
+    if set(counts) != {len(node.proto.output)}:
+        node.reject(f"its branches return {counts[0]} and {counts[1]} results")
+    return branch_on(node, condition, branches)
+
+
+def branch_on(node: Node, condition: Expr, branches: Sequence[OutlinedGraph]) -> Sequence[Expr]:
+    """Return the results of the first branch where the condition holds, else those of the second.
+
+    Raises: RejectedError for different dtypes or ranks.
+    """
+    importer = node.importer
     then_types, else_types = ([result.tensor_type for result in branch.results] for branch in branches)
-    if not len(then_types) == len(else_types) == len(node.proto.output):
-        node.reject(f"its branches return {len(then_types)} and {len(else_types)} results")
     types = [common_type(node, a, b) for a, b in zip(then_types, else_types, strict=True)]
     captured = list(dict.fromkeys(var for branch in branches for var in branch.captured()))
     names = [

@@ -18,6 +18,7 @@ from kernelyard_onnx.converters.loops import Loop
 from kernelyard_onnx.graph_builder import GraphBuilder
 from kernelyard_onnx.node import Node
 from kernelyard_onnx.outlined_graph import OutlinedGraph
+from kernelyard_onnx.problems import DifferingBranchesError
 from kernelyard_onnx.registry import converter
 from kernelyard_onnx.values import Value
 
@@ -39,7 +40,7 @@ def conditional(node: Node) -> Sequence[Value | None]:
         except RejectedError as error:
             if error.inputs or not str(error):
                 raise
-            node.undecided(str(error), node.input(0))
+            raise DifferingBranchesError(str(error), node) from error
     branch = node.required_attr("then_branch" if taken else "else_branch")
     return node.importer.run_subgraph(branch, node.scope)
 
@@ -52,28 +53,34 @@ def loop(node: Node) -> Sequence[Value | None]:
     unrolled = _unrolled(node, body, limit, condition)
     if unrolled is not None:
         return unrolled
-    starts: list[Expr] = []
-    for value in node.inputs[2:]:
-        if not isinstance(value, Expr):
-            node.undecided("a loop-carried value is not a tensor", *(e for e in (limit, condition) if e is not None))
-        starts.append(value)
+    deciding = [value for value in (limit, condition) if value is not None]
+    starts = [value for value in node.inputs[2:] if isinstance(value, Expr)]
+    if len(starts) != len(node.inputs[2:]):
+        node.undecided("a loop-carried value is not a tensor", *deciding)
     goes_on = Constant(np.array(True)) if condition is None else condition
 
     def turn(params: Sequence[Var], number: Var, states: Sequence[Var]) -> OutlinedGraph:
         return node.importer.outline(body, node.scope, params, lambda _: [number, Constant(np.array(True)), *states])
 
-    return Loop(node, limit, goes_on, starts, turn).run()
+    try:
+        return Loop(node, limit, goes_on, starts, turn).run()
+    except RejectedError as error:
+        if error.inputs or not str(error):
+            raise
+        node.undecided(str(error), *deciding)
 
 
 def _unrolled(
     node: Node, body: onnx.GraphProto, limit: Expr | None, condition: Expr | None
 ) -> Sequence[Value | None] | None:
     """Return the loop as so many copies of its body; None where data decides, or where they would be too many."""
-    most = np.array(MAX_TURNS) if limit is None else node.builder.known.constant(limit)
+    known = np.array(MAX_TURNS) if limit is None else node.builder.known.constant(limit)
     goes_on = True if condition is None else _decided(node, condition)
-    if most is None or goes_on is None or not _may_unroll(body, int(most.reshape(-1)[0])):
+    if known is None or goes_on is None:
         return None
-    turn, turns = 0, int(most.reshape(-1)[0])
+    turn, turns = 0, int(known.reshape(-1)[0])
+    if not _may_unroll(body, turns, _most_turns(node.inputs[2:])):
+        return None
     listed = len(node.importer.problems)
     states: Sequence[Value | None] = node.inputs[2:]
     stacks: list[list[Expr]] = [[] for _ in body.output[1 + len(states) :]]
@@ -97,8 +104,13 @@ def _decided(node: Node, condition: Expr) -> bool | None:
     return None if value is None else bool(value.reshape(-1)[0])
 
 
-def _may_unroll(body: onnx.GraphProto, turns: int) -> bool:
-    return turns <= MAX_TURNS and turns * len(body.node) <= MAX_UNROLLED_NODES
+def _most_turns(states: Sequence[Value | None]) -> int:
+    """Return how many iterations are unrolled: what carries a sequence cannot be a loop of the program."""
+    return MAX_TURNS if all(isinstance(value, Expr) for value in states) else MAX_UNROLLED_NODES
+
+
+def _may_unroll(body: onnx.GraphProto, turns: int, most: int = MAX_TURNS) -> bool:
+    return turns <= most and turns * len(body.node) <= MAX_UNROLLED_NODES
 
 
 def _tensor(node: Node, value: Value | None) -> Expr:

@@ -93,18 +93,14 @@ def _cumulative(node: Node, name: str) -> Expr:
 
 @converter("TopK")
 def top_k(node: Node) -> Sequence[Expr]:
-    x, k = node.input(0), node.attr("k")
+    """Return the largest elements and their places. How many may be a size, or be known when the program runs only."""
+    x = node.input(0)
     axis = node.axis(node.attr("axis", -1), node.rank(x))
-    known = None if k is not None else node.builder.known.constant(node.input(1))
-    if known is not None:
-        k = int(known.reshape(-1)[0])
-    count = node.fixed(node.shape(x)[axis], "size of its axis") if k is None else k
+    k = node.attr("k")
+    if k is None:
+        (k,) = node.sizes(node.input(1), "k")
     largest, ordered = bool(node.attr("largest", 1)), bool(node.attr("sorted", 1))
-    parts = node.ops("topk", x, k=count, axis=axis, largest=largest, sorted=ordered)
-    if k is not None:
-        return parts
-    (size,) = node.sizes(node.input(1), "k")
-    return [node.slice(part, axis, 0, size) for part in parts]
+    return node.ops("topk", x, k=k, axis=axis, largest=largest, sorted=ordered)
 
 
 @converter("Trilu", since=14)

@@ -16,7 +16,6 @@ from kernelyard_onnx.converters.constant import number_range
 from kernelyard_onnx.converters.convolution import convolve, transposed_convolution
 from kernelyard_onnx.converters.indexing import gather_nd, triangle, unique
 from kernelyard_onnx.converters.linear import general_matrix_product
-from kernelyard_onnx.converters.normalization import layer_normalization
 from kernelyard_onnx.converters.slicing import pad_node
 from kernelyard_onnx.converters.spatial import grid_sample
 from kernelyard_onnx.node import Node
@@ -291,9 +290,6 @@ def simplified_layer_normalization(node: Node) -> Expr:
     x = node.input(0)
     axes = tuple(range(node.axis(node.attr("axis", -1), node.rank(x)), node.rank(x)))
     return node.op("nn.rms_norm", x, node.input(1), axes=axes, epsilon=float(node.attr("epsilon", 1e-5)))
-
-
-converter("LayerNormalization")(layer_normalization)  # from before the standard had it
 
 
 @microsoft("GatedRMSNorm")

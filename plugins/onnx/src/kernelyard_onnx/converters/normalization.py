@@ -52,7 +52,7 @@ def _inferred(node: Node) -> Expr:
     return node.op("nn.batch_norm", x, *parameters, epsilon=float(node.attr("epsilon", 1e-5)), axis=1)
 
 
-@converter("LayerNormalization", since=17)
+@converter("LayerNormalization")  # of opset 17; onnxruntime's optimizers wrote it before the standard had it
 def layer_normalization(node: Node) -> Sequence[Expr]:
     x, dtype = node.input(0), node.dtype(node.input(0))
     epsilon = float(node.attr("epsilon", 1e-5))

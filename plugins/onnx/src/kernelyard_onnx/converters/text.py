@@ -13,11 +13,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from kernelyard.dtypes import to_numpy
 from kernelyard.plugins.api import Constant, Expr
 from kernelyard_onnx.node import Node
 from kernelyard_onnx.registry import TEXT, converter
-from kernelyard_onnx.tensors import DTYPES, type_name
 from kernelyard_onnx.values import StringTensor
 
 
@@ -41,48 +39,6 @@ def each(data: np.ndarray, function: Callable[..., object], *others: np.ndarray)
 def numbers_as_text(node: Node, x: Expr) -> StringTensor:
     """Numbers as they are written."""
     return StringTensor(each(node.constant(x, "input").astype(object), str))
-
-
-@converter("Cast", domain=TEXT)
-def cast(node: Node) -> Expr:
-    data_type, data = node.required_attr("to"), text_of(node, 0)
-    dtype = DTYPES.get(data_type) or node.reject(f"it casts text to {type_name(data_type)}")
-    return Constant(each(data, float).astype(to_numpy(dtype)) if data.size else data.astype(to_numpy(dtype)))
-
-
-@converter("Equal", domain=TEXT)
-def equal(node: Node) -> Expr:
-    return Constant(each(text_of(node, 0), lambda a, b: a == b, text_of(node, 1)).astype(bool))
-
-
-@converter("Identity", domain=TEXT)
-def identity(node: Node) -> StringTensor:
-    return StringTensor(text_of(node, 0))
-
-
-@converter("Shape", domain=TEXT)
-def shape(node: Node) -> Expr:
-    return Constant(np.array(text_of(node, 0).shape, np.int64)[slice(node.attr("start", 0), node.attr("end"))])
-
-
-@converter("Reshape", domain=TEXT)
-def reshape(node: Node) -> StringTensor:
-    data, target = text_of(node, 0), node.ints(node.input(1), "shape")
-    sizes = [data.shape[axis] if size == 0 else size for axis, size in enumerate(target)]
-    return StringTensor(data.reshape(sizes))
-
-
-@converter("Concat", domain=TEXT)
-def concat(node: Node) -> StringTensor:
-    parts = [text_of(node, index) for index in range(len(node.inputs))]
-    return StringTensor(np.concatenate(parts, node.axis(node.required_attr("axis"), parts[0].ndim)))
-
-
-@converter("Gather", domain=TEXT)
-def gather(node: Node) -> StringTensor:
-    data = text_of(node, 0)
-    taken = np.take(data, node.constant(node.input(1), "indices"), node.axis(node.attr("axis", 0), data.ndim))
-    return StringTensor(np.asarray(taken, object))
 
 
 @converter("StringConcat", since=20)

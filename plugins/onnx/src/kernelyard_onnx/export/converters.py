@@ -1,0 +1,327 @@
+"""Converters: for each operator of the vocabulary, the ONNX nodes that compute it.
+
+A converter is given the writer and the call, adds nodes, and returns the name of the result, or the names of several.
+Definitions: https://onnx.ai/onnx/operators/, opset 20.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from kernelyard import dims
+from kernelyard.dtypes import is_float, to_numpy
+from kernelyard.plugins.api import Call, Constant, TensorType
+from kernelyard_onnx.export.graph_writer import WIDER_OPSET, GraphWriter
+from kernelyard_onnx.export.registry import CONVERTERS, Converter, converter, inputs_of
+
+# --- one node each ----------------------------------------------------------------------------------------------------
+# By operator: ONNX's, and for its attributes ours.
+ONE_NODE: Mapping[str, tuple[str, Mapping[str, str]]] = {
+    **{
+        name: (name.title(), {})
+        for name in ("abs", "acos", "acosh", "asin", "asinh", "atan", "atanh", "ceil", "cos", "cosh", "det", "erf")
+    },
+    **{
+        name: (name.title(), {})
+        for name in ("exp", "floor", "log", "reciprocal", "round", "sigmoid", "sign", "sin", "sinh", "sqrt", "tan")
+    },
+    **{name: (name.title(), {}) for name in ("add", "equal", "greater", "less", "tanh", "where")},
+    "divide": ("Div", {}),
+    "greater_equal": ("GreaterOrEqual", {}),
+    "isinf": ("IsInf", {}),
+    "isnan": ("IsNaN", {}),
+    "less_equal": ("LessOrEqual", {}),
+    "logical_and": ("And", {}),
+    "logical_not": ("Not", {}),
+    "logical_or": ("Or", {}),
+    "logical_xor": ("Xor", {}),
+    "matmul": ("MatMul", {}),
+    "maximum": ("Max", {}),
+    "minimum": ("Min", {}),
+    "multiply": ("Mul", {}),
+    "negative": ("Neg", {}),
+    "power": ("Pow", {}),
+    "subtract": ("Sub", {}),
+    **{f"bitwise_{name}": (f"Bitwise{name.title()}", {}) for name in ("and", "not", "or", "xor")},
+    "concat": ("Concat", {"axis": "axis"}),
+    "gather_elements": ("GatherElements", {"axis": "axis"}),
+    "gather_nd": ("GatherND", {"batch_dims": "batch_dims"}),
+    "permute_dims": ("Transpose", {"perm": "axes"}),
+    "scatter_elements": ("ScatterElements", {"axis": "axis", "reduction": "reduction"}),
+    "scatter_nd": ("ScatterND", {"reduction": "reduction"}),
+    "take": ("Gather", {"axis": "axis"}),
+    "nn.celu": ("Celu", {"alpha": "alpha"}),
+    "nn.elu": ("Elu", {"alpha": "alpha"}),
+    "nn.gelu": ("Gelu", {}),
+    "nn.hard_sigmoid": ("HardSigmoid", {"alpha": "alpha", "beta": "beta"}),
+    "nn.instance_norm": ("InstanceNormalization", {"epsilon": "epsilon"}),
+    "nn.leaky_relu": ("LeakyRelu", {"alpha": "alpha"}),
+    "nn.log_softmax": ("LogSoftmax", {"axis": "axis"}),
+    "nn.lrn": ("LRN", {"size": "size", "alpha": "alpha", "beta": "beta", "bias": "bias"}),
+    "nn.mish": ("Mish", {}),
+    "nn.prelu": ("PRelu", {}),
+    "nn.relu": ("Relu", {}),
+    "nn.selu": ("Selu", {"alpha": "alpha", "gamma": "gamma"}),
+    "nn.softmax": ("Softmax", {"axis": "axis"}),
+    "nn.softplus": ("Softplus", {}),
+    "nn.softsign": ("Softsign", {}),
+    "nn.thresholded_relu": ("ThresholdedRelu", {"alpha": "alpha"}),
+}
+
+
+def _one_node(op_type: str, attributes: Mapping[str, str]) -> Converter:
+    def convert(writer: GraphWriter, call: Call) -> str:
+        attrs = {theirs: call.attrs[ours] for theirs, ours in attributes.items()}
+        return writer.node(op_type, *inputs_of(writer, call), **attrs)
+
+    return convert
+
+
+CONVERTERS.update({name: _one_node(*row) for name, row in ONE_NODE.items()})
+
+
+# --- several nodes ----------------------------------------------------------------------------------------------------
+@converter("astype")
+def _astype(writer: GraphWriter, call: Call) -> str:
+    return writer.cast(writer.name(call.args[0]), call.attrs["dtype"])
+
+
+@converter("isfinite")
+def _isfinite(writer: GraphWriter, call: Call) -> str:
+    (x,) = inputs_of(writer, call)
+    return writer.node("Not", writer.node("Or", writer.node("IsNaN", x), writer.node("IsInf", x)))
+
+
+@converter("rsqrt")
+def _rsqrt(writer: GraphWriter, call: Call) -> str:
+    return writer.node("Reciprocal", writer.node("Sqrt", *inputs_of(writer, call)))
+
+
+@converter("square")
+def _square(writer: GraphWriter, call: Call) -> str:
+    return writer.node("Mul", *inputs_of(writer, call) * 2)
+
+
+@converter("not_equal")
+def _not_equal(writer: GraphWriter, call: Call) -> str:
+    return writer.node("Not", writer.node("Equal", *inputs_of(writer, call)))
+
+
+@converter("nn.silu")
+def _silu(writer: GraphWriter, call: Call) -> str:
+    x = writer.name(call.args[0])
+    return writer.node("Mul", x, writer.node("Sigmoid", x))
+
+
+@converter("nn.hard_swish")
+def _hard_swish(writer: GraphWriter, call: Call) -> str:
+    x = writer.name(call.args[0])
+    return writer.node("Mul", x, writer.node("HardSigmoid", x, alpha=call.attrs["alpha"], beta=call.attrs["beta"]))
+
+
+@converter("nn.gelu_tanh")
+def _gelu_tanh(writer: GraphWriter, call: Call) -> str:
+    return writer.node("Gelu", *inputs_of(writer, call), approximate="tanh")
+
+
+@converter("trunc")
+def _trunc(writer: GraphWriter, call: Call) -> str:
+    x = writer.name(call.args[0])
+    return writer.node("Mul", writer.node("Sign", x), writer.node("Floor", writer.node("Abs", x)))
+
+
+@converter("mod", "fmod")
+def _mod(writer: GraphWriter, call: Call) -> str:
+    x, y = inputs_of(writer, call)
+    if call.op_name == "fmod" or not is_float(call.tensor_type.dtype):
+        return writer.node("Mod", x, y, fmod=int(call.op_name == "fmod"))
+    whole = writer.node("Floor", writer.node("Div", x, y))
+    return writer.node("Sub", x, writer.node("Mul", whole, y))
+
+
+@converter("clip")
+def _clip(writer: GraphWriter, call: Call) -> str:
+    x = call.args[0]
+    bounds = (call.attrs[name] for name in ("min", "max"))
+    names = ["" if bound is None else writer.number(bound, x.tensor_type.dtype) for bound in bounds]
+    return writer.node("Clip", writer.name(x), *names)
+
+
+@converter("sum", "mean", "max", "min", "prod")
+def _reduce(writer: GraphWriter, call: Call) -> str:
+    x, axes = call.args[0], call.attrs["axes"] or tuple(range(call.args[0].tensor_type.rank))
+    keepdims = int(call.attrs["keepdims"])
+    if not axes:  # a number: nothing to reduce, and ONNX's noop flag would be needed
+        return writer.node("Identity", writer.name(x))
+    if call.op_name == "mean" and keepdims and axes == tuple(range(2, x.tensor_type.rank)):
+        return writer.node("GlobalAveragePool", writer.name(x))  # which engines have quantized forms of
+    return writer.node(f"Reduce{call.op_name.title()}", writer.name(x), writer.integers(axes), keepdims=keepdims)
+
+
+@converter("any", "all")
+def _any_or_all(writer: GraphWriter, call: Call) -> str:
+    x, axes = call.args[0], call.attrs["axes"] or tuple(range(call.args[0].tensor_type.rank))
+    reduce = "ReduceMax" if call.op_name == "any" else "ReduceMin"
+    number = writer.cast(writer.name(x), "int32")
+    found = writer.node(reduce, number, writer.integers(axes), keepdims=int(call.attrs["keepdims"]))
+    return writer.cast(found, "bool")
+
+
+@converter("argmax", "argmin")
+def _arg(writer: GraphWriter, call: Call) -> str:
+    flags = {name: int(call.attrs[name]) for name in ("keepdims", "select_last_index")}
+    op_type = f"Arg{call.op_name.removeprefix('arg').title()}"
+    return writer.node(op_type, *inputs_of(writer, call), axis=call.attrs["axis"], **flags)
+
+
+@converter("cumsum")
+def _cumsum(writer: GraphWriter, call: Call) -> str:
+    axis = writer.number(call.attrs["axis"], "int64")
+    flags = {name: int(call.attrs[name]) for name in ("exclusive", "reverse")}
+    return writer.node("CumSum", writer.name(call.args[0]), axis, **flags)
+
+
+@converter("topk")
+def _topk(writer: GraphWriter, call: Call) -> Sequence[str]:
+    flags = {name: int(call.attrs[name]) for name in ("largest", "sorted")}
+    inputs = [writer.name(call.args[0]), writer.shape([call.attrs["k"]])]
+    return writer.nodes_of("TopK", inputs, 2, axis=call.attrs["axis"], **flags)
+
+
+# --- shapes -----------------------------------------------------------------------------------------------------------
+@converter("reshape")
+def _reshape(writer: GraphWriter, call: Call) -> str:
+    x, shape = call.args[0], call.attrs["shape"]
+    return writer.node("Reshape", writer.name(x), _reshape_target(writer, x.tensor_type, shape))
+
+
+def _reshape_target(writer: GraphWriter, x: TensorType, shape: Sequence[dims.Dim]) -> str:
+    """Return the name of a shape, in which 0 stands for the size of the operand there, and -1 for one that follows."""
+    short: list[dims.Dim] = [
+        0 if not isinstance(size, int) and place < x.rank and x.shape[place] == size else size
+        for place, size in enumerate(shape)
+    ]
+    open_places = [place for place, size in enumerate(short) if not isinstance(size, int)]
+    if 0 in shape or len(open_places) > 1:
+        return writer.shape(shape)
+    for place in open_places:
+        short[place] = -1
+    return writer.shape(short)
+
+
+@converter("broadcast_to")
+def _broadcast_to(writer: GraphWriter, call: Call) -> str:
+    return writer.node("Expand", writer.name(call.args[0]), writer.shape(call.attrs["shape"]))
+
+
+@converter("tile")
+def _tile(writer: GraphWriter, call: Call) -> str:
+    return writer.node("Tile", writer.name(call.args[0]), writer.integers(call.attrs["repeats"]))
+
+
+@converter("split")
+def _split(writer: GraphWriter, call: Call) -> Sequence[str]:
+    sections = call.attrs["sections"]
+    inputs = [writer.name(call.args[0]), writer.shape(sections)]
+    return writer.nodes_of("Split", inputs, len(sections), axis=call.attrs["axis"])
+
+
+@converter("strided_slice")
+def _strided_slice(writer: GraphWriter, call: Call) -> str:
+    axes, strides = call.attrs["axes"], call.attrs["strides"]
+    beyond = np.iinfo(np.int64).min  # a walk back to the first element ends before it
+    ends = [beyond if stride < 0 and end == -1 else end for end, stride in zip(call.attrs["end"], strides, strict=True)]
+    bounds = [writer.shape(each) for each in (call.attrs["begin"], ends)]
+    return writer.node("Slice", writer.name(call.args[0]), *bounds, writer.integers(axes), writer.integers(strides))
+
+
+@converter("flip")
+def _flip(writer: GraphWriter, call: Call) -> str:
+    axes = call.attrs["axes"]
+    limits = np.iinfo(np.int64)
+    bounds = [writer.integers([value] * len(axes)) for value in (limits.max, limits.min)]
+    return writer.node(
+        "Slice", writer.name(call.args[0]), *bounds, writer.integers(axes), writer.integers([-1] * len(axes))
+    )
+
+
+@converter("trilu")
+def _trilu(writer: GraphWriter, call: Call) -> str:
+    inputs = writer.name(call.args[0]), writer.number(call.attrs["k"], "int64")
+    return writer.node("Trilu", *inputs, upper=int(call.attrs["upper"]))
+
+
+@converter("pad")
+def _pad(writer: GraphWriter, call: Call) -> str:
+    x, pads = call.args[0], writer.shape(call.attrs["pads"])
+    if call.attrs["mode"] != "constant":
+        return writer.node("Pad", writer.name(x), pads, mode=call.attrs["mode"])
+    return writer.node("Pad", writer.name(x), pads, writer.number(call.attrs["value"], x.tensor_type.dtype))
+
+
+@converter("shape_tensor")
+def _shape_tensor(writer: GraphWriter, call: Call) -> str:
+    return writer.shape(call.attrs["dims"])
+
+
+@converter("arange")
+def _arange(writer: GraphWriter, call: Call) -> str:
+    dtype, count = call.attrs["dtype"], writer.size(call.attrs["count"])
+    places = writer.node("Range", *(writer.number(0, "int64"), _scalar(writer, count), writer.number(1, "int64")))
+    steps = writer.node("Mul", writer.cast(places, dtype), writer.number(call.attrs["step"], dtype))
+    return writer.node("Add", steps, writer.number(call.attrs["start"], dtype))
+
+
+def _scalar(writer: GraphWriter, vector: str) -> str:
+    return writer.node("Squeeze", vector, writer.integers([0]))
+
+
+@converter("one_hot")
+def _one_hot(writer: GraphWriter, call: Call) -> str:
+    dtype = call.attrs["dtype"]
+    values = writer.node("Concat", *(_one(writer, call.attrs[n], dtype) for n in ("off_value", "on_value")), axis=0)
+    depth = writer.number(call.attrs["depth"], "int64")
+    indices = writer.name(call.args[0])
+    if call.args[0].tensor_type.rank:
+        return writer.node("OneHot", indices, depth, values, axis=call.attrs["axis"])
+    row = writer.node("OneHot", writer.node("Unsqueeze", indices, writer.integers([0])), depth, values)
+    return _scalar(writer, row)
+
+
+def _one(writer: GraphWriter, value: float, dtype: str) -> str:
+    return writer.node("Reshape", writer.number(value, dtype), writer.integers([1]))
+
+
+# --- quantization -----------------------------------------------------------------------------------------------------
+@converter("quantize")
+def _quantize(writer: GraphWriter, call: Call) -> str:
+    x, scale, zero = call.args
+    zero_name = _zero_point(writer, zero, call.attrs["dtype"])
+    name, dtype = writer.name(x), scale.tensor_type.dtype
+    name = name if x.tensor_type.dtype == dtype else writer.cast(name, dtype)
+    return writer.node("QuantizeLinear", name, writer.name(scale), zero_name, axis=call.attrs["axis"])
+
+
+@converter("dequantize")
+def _dequantize(writer: GraphWriter, call: Call) -> str:
+    x, scale, zero = call.args
+    axis, dtype = call.attrs["axis"], call.attrs["dtype"]
+    zero_name = _zero_point(writer, zero, x.tensor_type.dtype, like=scale.tensor_type)
+    real = writer.node("DequantizeLinear", writer.name(x), writer.name(scale), zero_name, axis=axis)
+    return real if dtype == scale.tensor_type.dtype else writer.cast(real, dtype)
+
+
+def _zero_point(writer: GraphWriter, zero: Any, dtype: str, like: TensorType | None = None) -> str:
+    """Return a zero point in the stored dtype, and of the shape of the scale, as the standard has it."""
+    if dtype not in ("int8", "uint8", "int32"):
+        writer.opset = WIDER_OPSET
+    if isinstance(zero, Constant) and (like is None or like.is_static):
+        shape = zero.data.shape if like is None else like.shape
+        return writer.constant(np.broadcast_to(zero.data, shape).astype(to_numpy(dtype)))  # pyright: ignore
+    name = writer.name(zero) if zero.tensor_type.dtype == dtype else writer.cast(writer.name(zero), dtype)
+    if like is None or like.rank == zero.tensor_type.rank:
+        return name
+    return writer.node("Expand", name, writer.shape(like.shape))

@@ -1,0 +1,182 @@
+"""Carry out the steps of a text prefix: each operator as a function of arrays, made from its attributes.
+
+Text is an array of `str` objects. A maker returns the function and whether it gives text, or None for attributes that
+it does not know.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import onnx
+
+from kernelyard_onnx.registry import LEARNING, MICROSOFT
+
+Attributes = Mapping[str, Any]
+Step = Callable[..., np.ndarray]
+Maker = Callable[[Attributes], "tuple[Step, bool] | None"]
+START, END = "\x02", "\x03"  # what a tokenizer that marks puts around a text
+
+
+def decoded(array: np.ndarray) -> np.ndarray:
+    """Return text as `str` objects, whatever it was read as."""
+    flat = [item.decode("utf-8", "replace") if isinstance(item, bytes) else str(item) for item in array.reshape(-1)]
+    return _objects(flat, array.shape)
+
+
+def _objects(items: Sequence[str], shape: Sequence[int]) -> np.ndarray:
+    made = np.empty(len(items), object)
+    made[:] = items
+    return made.reshape(shape)
+
+
+# --- text to text -----------------------------------------------------------------------------------------------------
+def _reshape(attributes: Attributes) -> tuple[Step, bool]:
+    def step(x: np.ndarray, shape: np.ndarray) -> np.ndarray:
+        return x.reshape([x.shape[axis] if size == 0 else int(size) for axis, size in enumerate(shape)])
+
+    return step, True
+
+
+def _flatten(attributes: Attributes) -> tuple[Step, bool]:
+    axis = attributes.get("axis", 1)
+    return lambda x: x.reshape(math.prod(x.shape[:axis]), math.prod(x.shape[axis:])), True
+
+
+def _identity(attributes: Attributes) -> tuple[Step, bool]:
+    return lambda x: x, True
+
+
+def _concat(attributes: Attributes) -> tuple[Step, bool]:
+    axis = attributes["axis"]
+    return lambda *parts: np.concatenate(parts, axis), True
+
+
+def _features(attributes: Attributes) -> tuple[Step, bool]:
+    return lambda x, at: np.take(x, at.reshape(-1), x.ndim - 1), True
+
+
+def _gather(attributes: Attributes) -> tuple[Step, bool]:
+    axis = attributes.get("axis", 0)
+    return lambda x, at: np.take(x, at, axis), True
+
+
+def _normalizer(attributes: Attributes) -> tuple[Step, bool] | None:
+    """Change the case; words that are left out change the number of texts, which is not done here."""
+    change = {"NONE": str, "LOWER": str.lower, "UPPER": str.upper}.get(attributes.get("case_change_action", "NONE"))
+    if change is None or attributes.get("stopwords"):
+        return None
+    return lambda x: _objects([change(item) for item in x.reshape(-1)], x.shape), True
+
+
+def _tokenizer(attributes: Attributes) -> tuple[Step, bool] | None:
+    """Find tokens by a regular expression, along a new last axis as long as the longest text, filled up."""
+    pattern, mark = attributes.get("tokenexp"), attributes.get("mark", 0)
+    least, filler = attributes.get("mincharnum", 1), attributes.get("pad_value", "#")
+    if not pattern or attributes.get("separators"):
+        return None
+    expression = re.compile(pattern)
+    find = None if expression.groups else expression.findall  # which gives the groups, where there are any
+
+    def tokens(text: str) -> list[str]:
+        found = find(text) if find is not None else [match.group() for match in expression.finditer(text)]
+        if least > 1:
+            found = [token for token in found if len(token) >= least]
+        return [START, *found, END] if mark else found
+
+    def step(x: np.ndarray) -> np.ndarray:
+        rows = [tokens(text) for text in x.reshape(-1).tolist()]
+        width = max(map(len, rows), default=0)
+        padded = chain.from_iterable(row + [filler] * (width - len(row)) for row in rows)
+        return _objects(list(padded), (*x.shape, width))
+
+    return step, True
+
+
+# --- text to numbers --------------------------------------------------------------------------------------------------
+def _codes(x: np.ndarray, table: Mapping[str, Any], default: Any, dtype: Any) -> np.ndarray:
+    return np.array([table.get(item, default) for item in x.reshape(-1).tolist()], dtype).reshape(x.shape)
+
+
+def _one_hot(attributes: Attributes) -> tuple[Step, bool] | None:
+    categories = attributes.get("cats_strings")
+    if not categories:
+        return None
+    table = {text: place for place, text in enumerate(categories)}
+    rows = np.concatenate([np.eye(len(categories), dtype=np.float32), np.zeros((1, len(categories)), np.float32)])
+    return lambda x: rows[_codes(x, table, len(categories), np.int64)], False
+
+
+def _label_encoder(attributes: Attributes) -> tuple[Step, bool] | None:
+    keys = attributes.get("keys_strings")
+    if not keys:
+        return None
+    for kind, dtype, default in (("int64s", np.int64, -1), ("floats", np.float32, -0.0)):
+        values = attributes.get(f"values_{kind}")
+        if values:
+            table = dict(zip(keys, values, strict=True))
+            missing = attributes.get(f"default_{kind[:-1]}", default)
+            return lambda x, table=table, missing=missing, dtype=dtype: _codes(x, table, missing, dtype), False
+    return None
+
+
+def _category_mapper(attributes: Attributes) -> tuple[Step, bool]:
+    table = dict(zip(attributes["cats_strings"], attributes["cats_int64s"], strict=True))
+    return lambda x: _codes(x, table, attributes.get("default_int64", -1), np.int64), False
+
+
+def _cast(attributes: Attributes) -> tuple[Step, bool] | None:
+    if attributes["to"] == onnx.TensorProto.STRING:
+        return _identity(attributes)
+    floats = {onnx.TensorProto.FLOAT: np.float32, onnx.TensorProto.DOUBLE: np.float64}
+    dtype = floats.get(attributes["to"])
+    if dtype is None:
+        return None
+    return lambda x: np.array([float(item or "nan") for item in x.reshape(-1)], dtype).reshape(x.shape), False
+
+
+# --- words ------------------------------------------------------------------------------------------------------------
+def _tfidf(attributes: Attributes) -> tuple[Step, bool] | None:
+    """Count words of a pool; pools with n-grams of several words are not counted here."""
+    pool, begins = attributes.get("pool_strings"), attributes.get("ngram_counts")
+    most, least = attributes["max_gram_length"], attributes["min_gram_length"]
+    if not pool or (least, most) != (1, 1) or any(begin < len(pool) for begin in (begins or ())[1:]):
+        return None
+    columns = np.array(attributes["ngram_indexes"], np.int64)
+    table = dict(zip(pool, columns.tolist(), strict=True))
+    width = int(columns.max()) + 1
+    weights = np.ones(width, np.float32)
+    if attributes["mode"] != "TF" and attributes.get("weights"):
+        weights[columns] = attributes["weights"]
+    is_once = attributes["mode"] == "IDF"
+
+    def step(x: np.ndarray) -> np.ndarray:
+        rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+        found = _codes(rows, table, width, np.int64) + np.arange(len(rows))[:, None] * (width + 1)
+        counts = np.bincount(found.reshape(-1), minlength=len(rows) * (width + 1)).reshape(len(rows), width + 1)
+        kept = (np.minimum(counts, 1) if is_once else counts)[:, :width] * weights
+        return kept.astype(np.float32).reshape(*x.shape[:-1], width)
+
+    return step, False
+
+
+STEPS: dict[tuple[str, str], Maker] = {
+    ("", "Reshape"): _reshape,
+    ("", "Flatten"): _flatten,
+    ("", "Identity"): _identity,
+    ("", "Concat"): _concat,
+    ("", "Gather"): _gather,
+    ("", "StringNormalizer"): _normalizer,
+    ("", "Cast"): _cast,
+    ("", "TfIdfVectorizer"): _tfidf,
+    (MICROSOFT, "Tokenizer"): _tokenizer,
+    (LEARNING, "ArrayFeatureExtractor"): _features,
+    (LEARNING, "OneHotEncoder"): _one_hot,
+    (LEARNING, "LabelEncoder"): _label_encoder,
+    (LEARNING, "CategoryMapper"): _category_mapper,
+}

@@ -1,0 +1,117 @@
+"""Models whose inputs are text: one program for all texts, behind what NumPy does with them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper
+
+from kernelyard_onnx.session import Session
+from kernelyard_onnx.text_prefix import cut_text
+
+TEXTS = np.array([["red"], ["green"], ["no colour"], ["blue"], [""]], object)
+
+
+def model_of(
+    nodes: list[onnx.NodeProto], columns: int = 1, weights: dict[str, np.ndarray] | None = None
+) -> onnx.ModelProto:
+    """Return a model of rows of text."""
+    info = helper.make_tensor_value_info("x", TensorProto.STRING, ["n", columns])
+    initializers = [onnx.numpy_helper.from_array(array, name) for name, array in (weights or {}).items()]
+    graph = helper.make_graph(nodes, "text", [info], [onnx.ValueInfoProto(name="y")], initializers)
+    opsets = [
+        helper.make_opsetid("", 17),
+        helper.make_opsetid("ai.onnx.ml", 3),
+        helper.make_opsetid("com.microsoft", 1),
+    ]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=9)
+
+
+def learning(op: str, inputs: list[str], output: str, **attributes: Any) -> onnx.NodeProto:
+    return helper.make_node(op, inputs, [output], domain="ai.onnx.ml", **attributes)
+
+
+COLOURS = ["red", "green", "blue"]
+CODES = learning(
+    "LabelEncoder", ["x"], "codes", keys_strings=COLOURS, values_floats=[1.0, 2.0, 3.0], default_float=-1.0
+)
+ONE_HOT = learning("OneHotEncoder", ["x"], "rows", cats_strings=COLOURS)
+MAPPED = learning("CategoryMapper", ["x"], "y", cats_strings=COLOURS, cats_int64s=[7, 8, 9], default_int64=-5)
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        [CODES, helper.make_node("Neg", ["codes"], ["y"])],
+        [ONE_HOT, helper.make_node("ReduceSum", ["rows"], ["y"], keepdims=0)],
+        [MAPPED],
+        [
+            CODES,
+            ONE_HOT,
+            helper.make_node("ReduceMax", ["rows"], ["flat"], axes=[1], keepdims=0),
+            helper.make_node("Mul", ["flat", "codes"], ["y"]),
+        ],
+    ],
+    ids=["labels", "one hot", "categories", "twice"],
+)
+def test_one_program_serves_all_texts(nodes):
+    model = model_of(nodes)
+    session = Session(model)
+    assert session.executable is not None or not nodes[1:]
+    theirs = onnxruntime.InferenceSession(model.SerializeToString())
+    for texts in (TEXTS, TEXTS[:2], TEXTS[::-1].repeat(3, 0)):
+        (right,), (found,) = theirs.run(None, {"x": texts}), session.run({"x": texts})
+        np.testing.assert_array_equal(found, right)
+
+
+WORDS = np.array([["A red, red rose"], ["green grass; and a rose"], [""], ["nothing known"]], object)
+
+
+def counting(mode: str, **more: Any) -> list[onnx.NodeProto]:
+    """Return the nodes that skl2onnx writes for TfidfVectorizer."""
+    return [
+        helper.make_node("Flatten", ["x"], ["flat"], axis=0),
+        helper.make_node("Reshape", ["flat", "shape"], ["row"]),
+        helper.make_node("StringNormalizer", ["row"], ["small"], case_change_action="LOWER", locale="C"),
+        helper.make_node(
+            *("Tokenizer", ["small"], ["words"]),
+            domain="com.microsoft",
+            mark=0,
+            mincharnum=1,
+            pad_value="#",
+            tokenexp="[a-z]+",
+        ),
+        helper.make_node(
+            *("TfIdfVectorizer", ["words"], ["y"]),
+            mode=mode,
+            max_gram_length=1,
+            min_gram_length=1,
+            max_skip_count=0,
+            ngram_counts=[0],
+            ngram_indexes=[2, 0, 1],
+            pool_strings=["red", "rose", "grass"],
+            **more,
+        ),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("mode", "more"), [("TF", {}), ("IDF", {"weights": [1.0, 2, 3]}), ("TFIDF", {"weights": [1.0, 2, 3]})]
+)
+def test_words_are_counted(mode, more):
+    model = model_of(counting(mode, **more), weights={"shape": np.array([-1])})
+    assert cut_text(model) is not None
+    (right,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": WORDS})
+    (found,) = Session(model).run({"x": WORDS})
+    np.testing.assert_allclose(found, right)
+
+
+def test_what_is_no_step_is_compiled_for_the_text():
+    """Text that is a result cannot be cut off."""
+    model = model_of([helper.make_node("Identity", ["x"], ["y"])])
+    assert cut_text(model) is None
+    assert Session(model).run({"x": TEXTS})[0].tolist() == TEXTS.tolist()
