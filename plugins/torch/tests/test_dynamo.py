@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kernelyard.errors import OptionError, PerformanceWarning
+from kernelyard.errors import ExecutionError, OptionError, PerformanceWarning
 from kernelyard.testing import assert_offloaded
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test-torch")
@@ -243,6 +243,31 @@ def test_sizes_that_data_decides(graphs: list[CompiledGraph]) -> None:
     assert len(graphs) == 1
 
 
+def test_numbers_that_are_zero(graphs: list[CompiledGraph]) -> None:
+    """Numbers are no sizes: a slice up to one, of two counters, may be empty."""
+
+    class Counters(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = 0, 3
+
+        def forward(self, x: Any) -> Any:
+            parts = x[:, : self.first].sum(1), x[:, : self.second].sum(1)
+            self.first, self.second = self.first + 1, self.second + 1
+            return torch.stack(parts)
+
+    model, plain = Counters(), Counters()
+    compiled = torch.compile(model, backend="kernelyard", dynamic=True)
+    x = torch.randn(2, 8)
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("error", PerformanceWarning)
+        for _ in range(2):
+            for _ in range(4):
+                same(compiled(x), plain(x))
+            model.first = plain.first = 0
+    assert graphs
+
+
 def test_the_last_of_what_may_be_shorter(graphs: list[CompiledGraph]) -> None:
     """A window over a cache that grows: a negative bound beyond the front is the front."""
 
@@ -258,21 +283,35 @@ def test_the_last_of_what_may_be_shorter(graphs: list[CompiledGraph]) -> None:
     assert graphs
 
 
-def test_a_call_that_does_not_work_is_left_to_pytorch(graphs: list[CompiledGraph]) -> None:
-    """Where a bound is a number that is traced as a symbol, one of 0 is a size that symbols do not have."""
+def test_a_bound_may_be_zero(graphs: list[CompiledGraph]) -> None:
+    """It is a number that is traced as a symbol, not the size of an input."""
 
     def function(x: Any, begin: int) -> Any:
         return x[:, begin : begin + 7] * 2
 
     compiled = torch.compile(function, backend="kernelyard")
     x = torch.randn(2, 40)
-    for begin in (5, 11, 3):
-        same(compiled(x, begin), function(x, begin))
-    with pytest.warns(PerformanceWarning, match="calls fall back to eager PyTorch"):
-        same(compiled(x, 0), function(x, 0))
-    same(compiled(x, 0), function(x, 0))
-    same(compiled(x, 2), function(x, 2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", PerformanceWarning)
+        for begin in (5, 11, 3, 0, 2):
+            same(compiled(x, begin), function(x, begin))
     assert graphs
+
+
+def test_a_call_that_does_not_work_is_left_to_pytorch(graphs: list[CompiledGraph]) -> None:
+    compiled = torch.compile(lambda x: x + 1, backend="kernelyard")
+    x = torch.randn(2, 4)
+    same(compiled(x), x + 1)
+
+    def fail(*_: Any) -> Any:
+        raise ExecutionError("a step failed")
+
+    works, graphs[0].executable = graphs[0].executable, fail  # pyright: ignore[reportAttributeAccessIssue]
+    with pytest.warns(PerformanceWarning, match="calls fall back to eager PyTorch"):
+        same(compiled(x), x + 1)
+    same(compiled(x), x + 1)  # it warns once
+    graphs[0].executable = works
+    same(compiled(x), x + 1)
 
 
 def test_numbers_read_from_tensors(graphs: list[CompiledGraph]) -> None:
@@ -345,3 +384,96 @@ def test_options_of_plugins_reach_the_compiler(graphs: list[CompiledGraph]) -> N
     with pytest.raises(Exception, match="nobody") as caught:
         compiled(torch.ones(2))
     assert OptionError.code in str(caught.value)
+
+
+def test_names_that_there_are_not_are_refused() -> None:
+    compiled = torch.compile(lambda x: x + 1, backend="kernelyard", options={"precision": "float3"})
+    with pytest.raises(Exception, match="float3"):
+        compiled(torch.ones(2))
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x: x + 1, backend="kernelyard", mode="fastest-of-all")
+    with pytest.raises(Exception, match="fastest-of-all"):
+        compiled(torch.ones(2))
+
+
+@pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune"])
+def test_modes_of_pytorch_are_accepted(mode: str, graphs: list[CompiledGraph]) -> None:
+    compiled = torch.compile(lambda x: x + 1, backend="kernelyard", mode=mode)
+    same(compiled(torch.ones(2)), torch.full((2,), 2.0))
+    assert graphs
+
+
+def test_threads_and_precision(graphs: list[CompiledGraph]) -> None:
+    model = torch.nn.Linear(64, 64).eval()
+    options = {"threads": 3, "precision": "bf16"}
+    x = torch.randn(4, 64)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", PerformanceWarning)  # a CPU without bfloat16 is slow
+        torch.testing.assert_close(
+            torch.compile(model, backend="kernelyard", options=options)(x), model(x), rtol=0.05, atol=0.05
+        )
+    assert graphs[0].executable is not None
+    assert graphs[0].executable.threads == 3
+
+
+def test_pytorchs_number_of_threads_is_the_default(graphs: list[CompiledGraph]) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        torch.compile(lambda x: x + 1, backend="kernelyard")(torch.ones(2))
+    finally:
+        torch.set_num_threads(before)
+    assert graphs[0].executable is not None
+    assert graphs[0].executable.threads == 1
+
+
+# --- strides and memory -----------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_strides_are_those_of_eager_mode(dynamic: bool, graphs: list[CompiledGraph]) -> None:
+    model = torch.nn.Conv2d(3, 8, 3).to(memory_format=torch.channels_last).eval()
+    compiled = torch.compile(model, backend="kernelyard", dynamic=dynamic)
+    with torch.no_grad():
+        for size in (9, 12):
+            x = torch.randn(2, 3, size, size).to(memory_format=torch.channels_last)
+            found, eager = compiled(x), model(x)
+            assert found.stride() == eager.stride()
+            same(found, eager)
+    assert graphs
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: (x * 2).permute(2, 0, 1),
+        lambda x: torch.relu(x).transpose(0, 1),
+        lambda x: (x + 1).mT,
+        lambda x: torch.cat([x, x], 1).permute(1, 2, 0),
+    ],
+)
+def test_transposed_results(function: Any, graphs: list[CompiledGraph]) -> None:
+    x = torch.randn(3, 4, 5)
+    found, eager = torch.compile(function, backend="kernelyard")(x), function(x)
+    assert found.stride() == eager.stride()
+    same(found, eager)
+    assert graphs
+
+
+def test_callbacks_of_freed_results_are_not_traced(graphs: list[CompiledGraph], capfd: Any) -> None:
+    """Let go of results inside of functions that TorchDynamo captures, where each frame is looked at."""
+
+    class Steps(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = torch.nn.Linear(8, 8)
+
+        def forward(self, states: list[Any]) -> None:
+            torch._dynamo.graph_break()
+            states[:] = [self.linear(state) for state in states]
+
+    compiled = torch.compile(Steps(), backend="kernelyard")
+    states = [torch.randn(2, 8), torch.randn(2, 8)]
+    with torch.no_grad():
+        for _ in range(4):
+            compiled(states)
+    assert graphs
+    assert "Exception ignored" not in capfd.readouterr().err

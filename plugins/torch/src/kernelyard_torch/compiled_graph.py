@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import sympy
 import torch
 from torch._guards import TracingContext
 from torch.fx import GraphModule
 from torch.fx import Node as FxNode
 
-import kernelyard
 from kernelyard import IRModule
-from kernelyard.dims import as_symbol
-from kernelyard.errors import KernelyardError, PerformanceWarning
+from kernelyard.errors import KernelyardError, OptionError, PerformanceWarning, UnknownBackendError
 from kernelyard.plugins.api import Expr, Function, RejectedError, TensorType
 from kernelyard.runtime.api import Executable
+from kernelyard_torch.compile_options import CompileOptions
 from kernelyard_torch.complex_numbers import Complex, is_complex
 from kernelyard_torch.converters import random
+from kernelyard_torch.graph_outputs import GraphOutput, graph_output
 from kernelyard_torch.importer import MAIN, GraphImporter, Shared
 from kernelyard_torch.node import Node
 from kernelyard_torch.random_inputs import RandomInputs
@@ -35,10 +36,10 @@ class CompiledGraph:
     Raises: UnsupportedOperatorError when it is made.
     """
 
-    def __init__(self, graph: GraphModule, inputs: Sequence[Any], options: Mapping[str, Any]) -> None:
+    def __init__(self, graph: GraphModule, inputs: Sequence[Any], options: CompileOptions) -> None:
         self._graph = graph
         self._options = options
-        self._frozen = _frozen(inputs) if options.get("freeze", True) else ()
+        self._frozen = _frozen(inputs) if options.freeze else ()
         self._random = RandomInputs(graph)
         self._states: list[tuple[int, int]] | None = None
         self._has_warned = False
@@ -55,13 +56,7 @@ class CompiledGraph:
             rows = zip(self._frozen, states, self._states, strict=True)
             self._frozen = tuple(position for position, new, old in rows if new == old)
         module = self._read(inputs, frozenset(self._frozen))
-        self.executable = (
-            None
-            if module is None
-            else kernelyard.compile(
-                module, backends=self._options.get("backends", "auto"), options=self._options.get("options")
-            )
-        )
+        self.executable = None if module is None else self._options.compile(module)
         self._states = [_state(inputs[position]) for position in self._frozen]
 
     def _read(self, inputs: Sequence[Any], frozen: frozenset[int]) -> IRModule | None:
@@ -70,14 +65,17 @@ class CompiledGraph:
         importer = GraphImporter(self._graph, shared)
         self._fed = _feed(importer, inputs, frozen) + self._feed_random(importer)
         importer.run()
-        self._outputs: list[int | None] = []
+        self._outputs: list[GraphOutput | None] = []
         results: list[Expr] = []
         for given in importer.outputs():
             result = importer.tensor(given)
-            self._outputs.append(None if result is None else len(results))
-            results += [] if result is None else [result]
+            if result is None:
+                self._outputs.append(None)
+                continue
+            output = graph_output(given, len(results))
+            self._outputs.append(output)
+            results.append(output.stored(importer.builder, result))
         shared.check()
-        self._kinds = [_kind(given) for given in importer.outputs()]
         return IRModule({MAIN: _main(importer, results), **shared.private}) if results else None
 
     def _feed_random(self, importer: GraphImporter) -> list[int]:
@@ -92,6 +90,8 @@ class CompiledGraph:
         """Run on torch's tensors and numbers; PyTorch does where this cannot. Warns: PerformanceWarning, once."""
         try:
             return self._run(arguments)
+        except (OptionError, UnknownBackendError):  # what the user wrote, not what the graph is
+            raise
         except KernelyardError as error:
             if not self._has_warned:
                 message = f"calls fall back to eager PyTorch where sizes are as in this one: {error}"
@@ -106,10 +106,7 @@ class CompiledGraph:
         feeds = [feed for position in self._fed for feed in _as_feeds(given[position])]
         found = () if self.executable is None else self.executable(*feeds)
         results = found if isinstance(found, tuple) else (found,)
-        return [
-            None if position is None else _given_back(results[position], kind)
-            for position, kind in zip(self._outputs, self._kinds, strict=True)
-        ]
+        return [None if output is None else output.given_back(results) for output in self._outputs]
 
 
 def _main(importer: GraphImporter, results: Sequence[Expr]) -> Function:
@@ -140,26 +137,33 @@ def _state(tensor: torch.Tensor) -> tuple[int, int]:
 def _feed(importer: GraphImporter, inputs: Sequence[Any], frozen: frozenset[int]) -> list[int]:
     """Give the graph its inputs; the positions of those that are parameters of the program."""
     fed: list[int] = []
-    sized: list[tuple[int, FxNode]] = []
-    known: set[str] = set()
+    numbers = _numbers(importer.placeholders)
+    for symbol in numbers:
+        importer.shared.sizes.allow_zero(symbol)
     for position, placeholder in enumerate(importer.placeholders):
         value = placeholder.meta.get("val")
         if position in frozen:
             importer.feed(placeholder, importer.shared.constant(inputs[position].detach()))
-        elif isinstance(value, torch.Tensor):
-            type_ = _add_parameter(importer, placeholder)
-            if type_ is not None:
-                known |= {name for size in type_.shape if (name := as_symbol(size)) is not None}
-                fed.append(position)
-        elif isinstance(value, torch.SymInt):
-            sized.append((position, placeholder))
-    for position, placeholder in sized:
-        size = importer.shared.sizes.dim(placeholder.meta["val"])
-        if as_symbol(size) not in known:  # no tensor has this size: the number itself is an input
-            number = importer.builder.parameter(TensorType((1,), "int64"), placeholder.name)
-            importer.decide(placeholder.meta["val"], number, Node(placeholder, importer))
+        elif isinstance(value, torch.Tensor) and _add_parameter(importer, placeholder) is not None:
             fed.append(position)
+    for position in numbers.values():
+        placeholder = importer.placeholders[position]
+        number = importer.builder.parameter(TensorType((1,), "int64"), placeholder.name)
+        importer.decide(placeholder.meta["val"], number, Node(placeholder, importer))
+        fed.append(position)
     return fed
+
+
+def _numbers(placeholders: Sequence[FxNode]) -> dict[sympy.Symbol, int]:
+    """Return the symbols that no tensor has as a size, with the position of the number that tells each."""
+    values = [placeholder.meta.get("val") for placeholder in placeholders]
+    sizes = [size for value in values if isinstance(value, torch.Tensor) for size in value.shape]
+    known = {size.node.expr for size in sizes if isinstance(size, torch.SymInt)}
+    told: dict[sympy.Symbol, int] = {}
+    for position, value in enumerate(values):
+        if isinstance(value, torch.SymInt) and value.node.expr.is_Symbol and value.node.expr not in known:
+            told.setdefault(value.node.expr, position)
+    return told
 
 
 def _add_parameter(importer: GraphImporter, node: FxNode) -> TensorType | None:
@@ -187,15 +191,3 @@ def _as_feeds(value: Any) -> list[np.ndarray]:
     if is_complex(value):
         return [to_array(part) for part in torch.view_as_real(value.resolve_conj()).unbind(-1)]
     return [to_array(value)]
-
-
-def _kind(given: Any) -> torch.dtype | type:
-    """Return the form in which a result is given back: the dtype of a tensor, or the type of a number."""
-    value = given.meta.get("val") if isinstance(given, FxNode) else given
-    return value.dtype if isinstance(value, torch.Tensor) else int
-
-
-def _given_back(result: Any, kind: torch.dtype | type) -> Any:
-    if kind is int:
-        return int(result.numpy())
-    return torch.from_dlpack(result)

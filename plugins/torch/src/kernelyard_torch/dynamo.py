@@ -9,34 +9,37 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from torch._dynamo import trace_rules
 from torch._dynamo.backends.common import aot_autograd
 from torch.fx import GraphModule
 
-from kernelyard.errors import KernelyardError, OptionError, PerformanceWarning
+from kernelyard.errors import KernelyardError, PerformanceWarning
+from kernelyard_torch.compile_options import CompileOptions
 from kernelyard_torch.compiled_graph import CompiledGraph
 from kernelyard_torch.decompositions import inference_decompositions
 
-NAMES = ("backends", "options", "freeze")
 Compiled = Callable[..., Any]
 
+# TorchDynamo looks at every frame of a function that it compiles, the weakref callback included by which the memory of
+# a result returns to its pool: it leaves ours alone.
+for _package in ("kernelyard", "kernelyard_torch"):
+    trace_rules.add(_package)
 
-def kernelyard(graph: GraphModule, inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None) -> Compiled:
+
+def kernelyard(
+    graph: GraphModule,
+    inputs: Sequence[Any],
+    *,
+    options: Mapping[str, Any] | None = None,
+    mode: str | None = None,
+) -> Compiled:
     """Return the backend, as TorchDynamo calls it.
 
-    options, as `torch.compile(model, backend="kernelyard", options={...})` takes them: "backends" and "options" are
-    those of `kernelyard.compile`; "freeze" (True) makes constants of parameters and buffers, and compiles anew when
-    one of them was written to. Inference alone: use `torch.no_grad()`; where gradients are wanted PyTorch runs the
-    graph.
+    options, as `torch.compile(model, backend="kernelyard", options={...})` takes them: see `CompileOptions`. Inference
+    alone: use `torch.no_grad()`; where gradients are wanted PyTorch runs the graph.
     Raises: OptionError. Warns: PerformanceWarning where a graph is left to PyTorch.
     """
-    chosen = dict(options or {})
-    unknown = sorted(set(chosen) - set(NAMES))
-    if unknown:
-        raise OptionError(
-            f"the torch.compile backend kernelyard has no option {unknown[0]!r}",
-            found=", ".join(unknown),
-            expected=", ".join(NAMES),
-        )
+    chosen = CompileOptions.of(options, mode)
     compiler = aot_autograd(
         fw_compiler=_left_for_gradients,
         inference_compiler=lambda graph, inputs: _compiled(graph, inputs, chosen),
@@ -45,7 +48,7 @@ def kernelyard(graph: GraphModule, inputs: Sequence[Any], *, options: Mapping[st
     return compiler(graph, inputs)  # pyright: ignore[reportReturnType]
 
 
-def _compiled(graph: GraphModule, inputs: Sequence[Any], options: Mapping[str, Any]) -> Compiled:
+def _compiled(graph: GraphModule, inputs: Sequence[Any], options: CompileOptions) -> Compiled:
     try:
         return _boxed(CompiledGraph(graph, inputs, options))
     except KernelyardError as error:

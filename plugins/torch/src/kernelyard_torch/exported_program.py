@@ -17,6 +17,7 @@ from kernelyard_torch.importer import MAIN, GraphImporter, Shared
 from kernelyard_torch.sizes import Sizes
 from kernelyard_torch.symbol_names import symbol_names
 
+OPTIONS = ("mutations", "example_inputs", "dynamic_shapes")
 MUTATIONS = ("refuse", "outputs")
 _WEIGHTS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 _MUTATING = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION, OutputKind.PARAMETER_MUTATION)
@@ -40,10 +41,10 @@ def import_program(program: ExportedProgram, options: Mapping[str, Any]) -> IRMo
 
 
 def _checked(options: Mapping[str, Any]) -> str:
-    unknown = sorted(set(options) - {"mutations"})
+    unknown = sorted(set(options) - set(OPTIONS))
     if unknown:
         raise FrontendError(
-            f"the PyTorch frontend has no option {unknown[0]!r}", expected="mutations", found=", ".join(unknown)
+            f"the PyTorch frontend has no option {unknown[0]!r}", expected=", ".join(OPTIONS), found=", ".join(unknown)
         )
     mutations = options.get("mutations", MUTATIONS[0])
     if mutations not in MUTATIONS:

@@ -32,12 +32,17 @@ class Sizes:
     def __init__(self, names: Mapping[str, str]) -> None:
         self._taken = FreshNames([])
         self._names = {own: self._free(wanted) for own, wanted in names.items()}
+        self._from_zero: set[str] = set()
 
     def _free(self, wanted: str) -> str:
         stem = _UNFIT.sub("_", wanted).strip("_") or "size"
         if stem[0].isdigit() or stem in _RESERVED:
             stem = f"size_{stem}"
         return self._taken.unique(stem)
+
+    def allow_zero(self, expr: sympy.Symbol) -> None:
+        """Let a number of the caller's be 0, which sizes of inputs are not."""
+        self._from_zero.add(str(expr))
 
     def dim(self, size: Any) -> Dim:
         """Convert an int, a SymInt or a SymPy integer to a dim.
@@ -71,8 +76,8 @@ class Sizes:
         if own not in self._names:
             self._names[own] = self._free(own)
         dim = symbol(self._names[own])
-        # Sizes that data decides may be zero, which our symbols are not.
-        return dim - 1 if is_unbacked(expr) else dim
+        # Sizes that data or a number decides may be zero, which our symbols are not.
+        return dim - 1 if own in self._from_zero or is_unbacked(expr) else dim
 
 
 def is_unbacked(expr: sympy.Symbol) -> bool:

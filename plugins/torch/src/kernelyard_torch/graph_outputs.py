@@ -1,0 +1,72 @@
+"""Give the results of a compiled graph back as PyTorch would: as numbers or tensors, with the strides of eager mode."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch.fx import Node as FxNode
+
+from kernelyard.plugins.api import Expr, FunctionBuilder
+
+
+class GraphOutput(NamedTuple):
+    """One result of a graph.
+
+    position: which of the program's results it is. is_number: it is an int, not a tensor. order: the axes as they lie
+    in memory, outermost first; () where that is their own order.
+    """
+
+    position: int
+    is_number: bool = False
+    order: tuple[int, ...] = ()
+
+    def stored(self, builder: FunctionBuilder, result: Expr) -> Expr:
+        """Return what the program computes: the result with its axes as they shall lie in memory."""
+        return builder.op("permute_dims", result, axes=self.order) if self.order else result
+
+    def given_back(self, results: Sequence[Any]) -> Any:
+        """Return the program's result for PyTorch: a view of the memory that it was computed into, or an int."""
+        result = results[self.position]
+        if self.is_number:
+            return int(result.numpy())
+        tensor = torch.from_dlpack(result)
+        return tensor.permute(_inverse(self.order)) if self.order else tensor
+
+
+def graph_output(given: Any, position: int) -> GraphOutput:
+    """Describe one result, a node of the graph or a number.
+
+    Where eager mode gives a tensor with its axes in another order, such as `torch.channels_last`, the program does too:
+    what comes after may take a view that only such strides allow.
+    """
+    value = given.meta.get("val") if isinstance(given, FxNode) else given
+    if not isinstance(value, torch.Tensor):
+        return GraphOutput(position, is_number=True)
+    return GraphOutput(position, order=_memory_order(value))
+
+
+def _memory_order(tensor: torch.Tensor) -> tuple[int, ...]:
+    """Return the axes by falling strides; () for dense rows, and for strides with gaps or overlaps."""
+    sizes, strides = ([_hint(number) for number in numbers] for numbers in (tensor.shape, tensor.stride()))
+    order = sorted(range(tensor.dim()), key=lambda axis: (-strides[axis], axis))
+    distance = 1
+    for axis in reversed(order):
+        if sizes[axis] != 1 and strides[axis] != distance:
+            return ()
+        distance *= max(sizes[axis], 1)
+    moved = [axis for axis in order if sizes[axis] != 1]
+    return tuple(order) if moved != sorted(moved) else ()
+
+
+def _hint(number: int | torch.SymInt) -> int:
+    """Return a size or stride; of a symbolic one, its value in the call that was captured."""
+    if isinstance(number, int):
+        return number
+    hint = number.node.hint
+    return 1 if hint is None else int(hint)
+
+
+def _inverse(order: Sequence[int]) -> list[int]:
+    return [order.index(axis) for axis in range(len(order))]
