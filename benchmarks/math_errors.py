@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 
 from kernelyard.runtime.api import Code
-from kernelyard_llvm.emitter import FunctionEmitter, module_text
+from kernelyard_llvm.emitter import FunctionEmitter
+from kernelyard_llvm.module import module_text
 from kernelyard_llvm.values import Value, registers
 from kernelyard_native_cpu import _native
 from kernelyard_native_cpu.codegen import elementary

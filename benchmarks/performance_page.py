@@ -1,4 +1,4 @@
-"""Writes the tables of docs/performance.md from what `models.py`, `loads.py` and `roofline.py` measured.
+"""Writes the tables of docs/performance.md from what `models.py`, `loads.py`, `roofline.py` and `sorting.py` measured.
 
     python benchmarks/performance_page.py [--results FOLDER]
 
@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import loads
+import sorting
 from models import HERE, PEERS
 from peers.compare import Comparison
 from peers.page import markdown, overview
@@ -52,6 +53,12 @@ def loads_table(results: Path) -> str:
     return "\n".join([f"{facts['machine']}; {', '.join(models)}.", "", *loads.markdown(rows)])
 
 
+def sorting_table(results: Path) -> str:
+    """Return the table of sorts, selections and running sums."""
+    facts = json.loads((results / "sorting.json").read_text(encoding="utf-8"))
+    return "\n".join([f"{facts['machine']}.", "", *sorting.markdown(sorting.read_rows(facts))])
+
+
 def _rows(bounds: Sequence[Bound]) -> Iterator[str]:
     most = ("GFLOP/s at most", "GB/s at most", "bound by", "ms at least")
     yield f"| model | threads | GFLOP | MB | of them weights | {' | '.join(most)} | ms | share |"
@@ -70,7 +77,12 @@ def _rows(bounds: Sequence[Bound]) -> Iterator[str]:
         yield f"| {each.model} | {' | '.join(cells)} |"
 
 
-TABLES: dict[str, Callable[[Path], str]] = {"models": models_table, "loads": loads_table, "roofline": roofline_table}
+TABLES: dict[str, Callable[[Path], str]] = {
+    "models": models_table,
+    "loads": loads_table,
+    "roofline": roofline_table,
+    "sorting": sorting_table,
+}
 
 
 def main() -> None:

@@ -26,8 +26,9 @@ class Row:
     """An engine on a model. Milliseconds: the 10th percentile of all calls (steadier than the median where other work
     shares the cores), and the median.
 
-    ours_p10_ms: that of our engine in the same run. error: the largest difference to the reference's results, relative
-    to the largest. failure: what went wrong.
+    ours_p10_ms: that of our engine in the same run. processor_ms, ours_processor_ms: the least time that a call took of
+    all processors together, which other work on the machine lengthens far less. error: the largest difference to the
+    reference's results, relative to the largest. failure: what went wrong.
     """
 
     engine: str
@@ -40,12 +41,19 @@ class Row:
     peak_mib: float = math.nan
     error: float = math.nan
     ours_p10_ms: float = math.nan
+    processor_ms: float = math.nan
+    ours_processor_ms: float = math.nan
     failure: str = ""
 
     @property
     def ratio(self) -> float:
         """How many times as fast our engine is; NaN where it did not run."""
         return self.p10_ms / self.ours_p10_ms
+
+    @property
+    def processor_ratio(self) -> float:
+        """The same of the time of processors."""
+        return self.processor_ms / self.ours_processor_ms
 
 
 @dataclass(frozen=True)
@@ -67,6 +75,11 @@ class Comparison:
         did not run."""
         ratios = [row.ratio for row in map(self.row, others) if row is not None and not math.isnan(row.ratio)]
         return min(ratios, default=None)
+
+    def processor_ratio(self, others: Sequence[str]) -> float | None:
+        """The same of the least times of processors, for one thread on a machine with other work."""
+        rows = [row for row in map(self.row, others) if row is not None]
+        return min((row.processor_ratio for row in rows if not math.isnan(row.processor_ratio)), default=None)
 
     def updated(self, later: Comparison) -> Comparison:
         """With the rows of a later run in the place of its own; those of other engines stay. So does our own where the
@@ -115,7 +128,7 @@ def compare(model: Path, pythons: Mapping[str, str], threads: int, how: How) -> 
                 workers.append(Worker.start(engine, python, model, threads, folder, how.patience))
             except RuntimeError as error:
                 failures.append(Row(engine, failure=str(error)))
-        failures += _take_turns(workers, how)
+        failures += take_turns(workers, how)
         rows = _rows(workers)
         for worker in workers:
             worker.close()
@@ -133,7 +146,7 @@ class How:
     patience: float = PATIENCE_SECONDS
 
 
-def _take_turns(workers: list[Worker], how: How) -> list[Row]:
+def take_turns(workers: list[Worker], how: How) -> list[Row]:
     """Run them; those that fail are taken out, and given as rows."""
     failures: list[Row] = []
 
@@ -165,6 +178,7 @@ def _take_turns(workers: list[Worker], how: How) -> list[Row]:
 
 def _rows(workers: Sequence[Worker]) -> list[Row]:
     results = {worker.engine: worker.results for worker in workers}
+    least = {worker.engine: 1e3 * min(worker.processor_seconds) for worker in workers}
     tenths = {worker.engine: 1e3 * sorted(worker.seconds)[len(worker.seconds) // 10] for worker in workers}
     return [
         Row(
@@ -178,6 +192,8 @@ def _rows(workers: Sequence[Worker]) -> list[Row]:
             worker.peak_mib,
             _difference(worker.results, results[REFERENCE]) if REFERENCE in results else math.nan,
             tenths.get(OURS, math.nan),
+            least[worker.engine],
+            least.get(OURS, math.nan),
         )
         for worker in workers
     ]

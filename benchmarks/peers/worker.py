@@ -24,7 +24,8 @@ class Worker:
 
     cold_seconds: from its start to its first result. ready_seconds: of that, the engine making the model ready, without
     the import of its package. peak_mib: the most memory until then. results: a file with its first results.
-    patience: how long an answer may take.
+    patience: how long an answer may take. seconds, processor_seconds: what callers keep of `run`, and the time of all
+    of the process's threads in each call so far.
     """
 
     engine: str
@@ -37,6 +38,7 @@ class Worker:
     errors: Path
     patience: float
     seconds: list[float] = field(default_factory=list)
+    processor_seconds: list[float] = field(default_factory=list)
 
     @classmethod
     def start(
@@ -91,7 +93,9 @@ class Worker:
             self.process.stdin.flush()
         except BrokenPipeError:
             pass  # the answer says why
-        return self.answer()
+        said = self.answer()
+        self.processor_seconds += said["processor"]
+        return said["seconds"]
 
     def close(self) -> None:
         """End the process."""
@@ -138,11 +142,13 @@ def _serve(engine: str, model: Path, threads: int, results: Path) -> None:
         say({"first": at, "ready": ready, "peak_mib": peak, "version": metadata.version(DISTRIBUTIONS[engine])})
         for line in sys.stdin:
             seconds: list[float] = []
+            processor: list[float] = []
             for _ in range(int(line)):
-                start = time.perf_counter()
+                used, start = time.process_time(), time.perf_counter()
                 run()
                 seconds.append(time.perf_counter() - start)
-            say(seconds)
+                processor.append(time.process_time() - used)
+            say({"seconds": seconds, "processor": processor})
     except Exception as error:
         say({"error": f"{type(error).__name__}: {error}"[:500]})
 

@@ -21,9 +21,9 @@ STAGES = (
 )
 
 
-def efficientnet_lite0(classes: int = 1000) -> onnx.ModelProto:
-    """float32 `image` (N, 3, H, W) -> `logits` (N, classes)."""
-    g = Graph()
+def efficientnet_lite0(classes: int = 1000, graph: Graph | None = None) -> onnx.ModelProto:
+    """float32 `image` (N, 3, H, W) -> `logits` (N, classes); with random weights if `graph` brings none."""
+    g = Graph() if graph is None else graph
 
     def block(x: str, n_in: int, n_out: int, kernel: int, stride: int = 1, groups: int = 1, relu6: bool = True) -> str:
         weight = g.weight(n_out, n_in // groups, kernel, kernel)

@@ -21,9 +21,13 @@ def sentence_encoder(
     inner: int = 1536,
     vocabulary: int = 30522,
     positions: int = 512,
+    graph: Graph | None = None,
 ) -> onnx.ModelProto:
-    """int64 `input_ids`, `attention_mask` (batch, seq) -> `last_hidden_state`, `embedding` (unit length)."""
-    g = Graph()
+    """int64 `input_ids`, `attention_mask` (batch, seq) -> `last_hidden_state`, `embedding` (unit length).
+
+    graph: where weights come from; random ones if it is None.
+    """
+    g = Graph() if graph is None else graph
 
     def linear(x: str, n_in: int, n_out: int) -> str:
         return g("Add", g("MatMul", x, g.weight(n_out, n_in).T), g.vector(n_out))

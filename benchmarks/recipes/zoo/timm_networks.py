@@ -1,0 +1,16 @@
+"""Image classifiers of timm, with the size of image that each is for."""
+
+from __future__ import annotations
+
+from recipes.zoo import torchvision_operators  # noqa: F401  isort: skip (declares what torchvision expects)
+
+import timm
+import torch
+
+from recipes.zoo.torch_models import Made
+
+
+def make(architecture: str) -> Made:
+    """Return the classifier, and an image."""
+    network = timm.create_model(architecture)
+    return network, (torch.randn(1, *network.default_cfg["input_size"]),)
