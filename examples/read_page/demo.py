@@ -1,6 +1,6 @@
 """The demo: render a page, compile three networks, read the page, show what ran where, save a picture.
 
-python examples/read_page/demo.py [--output FOLDER] [--backends dnnl,native-cpu]
+python examples/read_page/demo.py [--output FOLDER] [--backends dnnl,native-cpu] [--quantize]
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ import argparse
 import statistics
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from ocr import Line, Network, PageReader, model_paths
+from ocr import MODELS, Line, Network, PageReader, model_paths
 from page import INK, LINES, draw_page
 from PIL import Image, ImageDraw, ImageFont
 from rich.console import Console
@@ -29,6 +30,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, default=Path("demo-output"), help="folder for the picture")
     parser.add_argument("--backends", default="dnnl,native-cpu", help="backends in order of preference")
+    parser.add_argument("--quantize", action="store_true", help="read with an int8 recogniser, too")
     options = parser.parse_args()
     console = Console()
     executables = compile_networks(options.backends.split(","), console)
@@ -48,10 +50,48 @@ def main() -> int:
     console.print(f"\none page: {statistics.median(times) * 1e3:.1f} ms (median of {REPEATS}, {len(lines)} lines)")
     picture = save_picture(page, lines, options.output)
     console.print(f"picture: {picture}")
-    right = [line.text for line in lines] == [text for text, _ in LINES]
+    right = is_right(lines)
+    if options.quantize:
+        right &= read_with_integers(executables, page, options.backends.split(","), console)
     if not right:
         console.print("[red]the text differs from what was drawn[/red]")
     return 0 if right else 1
+
+
+def is_right(lines: list[Line]) -> bool:
+    """Return True when all lines were read as they were drawn."""
+    return [line.text for line in lines] == [text for text, _ in LINES]
+
+
+def read_with_integers(
+    executables: dict[str, ky.Executable], page: Image.Image, backends: list[str], console: Console
+) -> bool:
+    """Quantize the recogniser on a smaller page, read the page with it, and show both; True if it was read right."""
+    detector, classifier, recogniser = (network(executables[name]) for name in MODELS)
+    characters = executables["recogniser"].metadata["character"]
+    feeds: list[dict[str, np.ndarray]] = []
+
+    def observed(given: Mapping[str, np.ndarray]) -> Sequence[np.ndarray]:
+        feeds.append({name: np.array(array) for name, array in given.items()})
+        return recogniser(given)
+
+    smaller = page.resize((page.width * 9 // 10, page.height * 9 // 10))
+    PageReader(detector, classifier, observed, characters).read(smaller)
+    quantized = ky.quantize(model_paths()["recogniser"], feeds, "static", measure=False, backends=backends)
+    int8 = network(ky.compile(quantized, backends=backends))
+    lines = PageReader(detector, classifier, int8, characters).read(page)
+    console.print(f"\n[bold]recogniser, int8[/bold]  {str(quantized.quantization).splitlines()[0]}", highlight=False)
+    for line in lines:
+        print(f"{line.confidence:.3f}  {line.text}")
+    engines = {"float32": recogniser, "int8": int8}
+    seconds = dict.fromkeys(engines, float("inf"))
+    for _ in range(REPEATS):
+        for name, run in engines.items():
+            start = time.perf_counter()
+            run(feeds[0])
+            seconds[name] = min(seconds[name], time.perf_counter() - start)
+    console.print(f"one line: float32 takes {seconds['float32'] / seconds['int8']:.2f} times as long as int8")
+    return is_right(lines)
 
 
 def compile_networks(backends: list[str], console: Console) -> dict[str, ky.Executable]:

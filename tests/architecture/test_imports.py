@@ -42,9 +42,12 @@ def test_the_front_door_loads_nothing() -> None:
     assert {name for name in loaded if name.startswith("kernelyard")} == {"kernelyard"}
 
 
-def test_the_front_door_is_quick() -> None:
-    code = "import time; start = time.perf_counter(); import kernelyard; print(time.perf_counter() - start)"
-    assert min(float(fresh(code)) for _ in range(3)) < 0.1
+def test_the_front_door_loads_little_of_pythons_library() -> None:
+    """It takes a few milliseconds; how long exactly is measured in benchmarks."""
+    code = "import sys; before = set(sys.modules); import kernelyard; print(*sorted(set(sys.modules) - before))"
+    loaded = fresh(code).split()
+    assert "kernelyard" in loaded
+    assert len(loaded) <= 40, loaded
 
 
 def test_help_loads_no_library() -> None:
@@ -64,6 +67,13 @@ def test_compiling_an_onnx_file_for_a_cpu_loads_what_it_needs(tmp_path: Path) ->
     rooms = {".".join(name.split(".")[:2]) for name in loaded}
     assert not rooms & {"kernelyard.nn", "kernelyard.testing", "kernelyard_nn", "kernelyard_torch", "torch"}
     assert not {name for name in loaded if name.startswith("kernelyard") and re.search("cuda|nvrtc|cublas|cudnn", name)}
+    asked_for_by_others = {  # families of operators, and what reads texts, interprets or rewrites attention
+        *("kernelyard_onnx.converters.control", "kernelyard_onnx.converters.microsoft"),
+        *("kernelyard.legalize.attention", "kernelyard.legalize.recurrent", "kernelyard.ir.parser"),
+        *("kernelyard.ops.interpreter", "kernelyard.tir.printer", "kernelyard.patterns.attention_templates"),
+        *("kernelyard.driver.specialize", "kernelyard_native_cpu.codegen.sorting"),
+    }
+    assert not loaded & asked_for_by_others
 
 
 def test_listing_plugins_loads_no_compiler_of_theirs() -> None:

@@ -19,7 +19,7 @@ from kernelyard.ir import Op, all_ops
 from kernelyard.ir.op import REQUIRED
 from kernelyard.legalize import has_rule
 from kernelyard.testing import op_cases
-from kernelyard.transform.pass_base import Repeat, Sequential
+from kernelyard.transform.pass_base import Pass, Repeat, Sequential, WhereChanged
 from kernelyard.transform.pipelines import get_pipeline, pipeline_names, purpose_of
 
 ALIASES = ("reshape",)  # the same bytes under another shape: nothing runs
@@ -148,11 +148,17 @@ def pipelines_table() -> str:
 def _passes_of(sequence: Sequential) -> str:
     """Name the passes of a sequence, those in sequences of their own in brackets; `clean` by its name."""
     cleaning = _names_of(get_pipeline("clean"))
-    text = ", ".join(
-        f"({_passes_of(each)}) until nothing changes" if isinstance(each, Repeat) else f"`{each.name}`"
-        for each in sequence.passes
-    )
+    text = ", ".join(map(_text_of, sequence.passes))
     return text if sequence.name == "clean" else text.replace(cleaning, "*clean*")
+
+
+def _text_of(each: Pass) -> str:
+    if isinstance(each, Repeat):
+        return f"({_passes_of(each)}) until nothing changes"
+    if isinstance(each, WhereChanged):
+        first, *others = each.passes
+        return f"`{first.name}`, and where it changed something {_passes_of(Sequential(others, each.name))}"
+    return f"`{each.name}`"
 
 
 def _names_of(sequence: Sequential) -> str:

@@ -20,9 +20,7 @@ DIFF_BLOCK = re.compile(r"^```diff\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 CHECK_OP = """
 import kernelyard as ky
 from kernelyard.testing import assert_conforms, op_cases
-from kernelyard_onnx import converters
 from kernelyard_onnx.registry import operators
-converters.load()
 assert "SquaredRelu" in operators()
 for case in op_cases(["nn.squared_relu"]):
     assert_conforms(case, lambda module, inputs: [ky.compile(module, backends=["native-cpu"])(*inputs)])
