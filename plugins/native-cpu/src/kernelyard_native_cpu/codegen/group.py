@@ -13,7 +13,7 @@ from kernelyard_native_cpu.codegen.nest import Axes, Nest, OuterLoop, Points
 from kernelyard_native_cpu.kernel_info import GroupInfo, Variant
 from kernelyard_native_cpu.machine import Machine
 from kernelyard_native_cpu.schedule.cost import nanoseconds
-from kernelyard_native_cpu.schedule.groups import Group
+from kernelyard_native_cpu.schedule.group import Group
 from kernelyard_native_cpu.schedule.plan import TILES_PER_PANEL, Plan, size_of
 
 ARGS, _DIMS, WORKSPACE = registers("ptr", "args", "dims", "workspace")
@@ -59,16 +59,45 @@ class GroupWriter:
         extents = [axis.extent for axis in self.group.stages[0].spatial[: self.group.shared]]
 
         with self.e.loop(BEGIN, END) as (task, _):
-            axes = {**self.outside, **dict(zip(self.rows, self._decode(task, extents), strict=True))}
+            row = self._decode(task, extents)
+            if self.group.block_rows:
+                row[-1] = self._start_of_block(row[-1])
+            axes = {**self.outside, **dict(zip(self.rows, row, strict=True))}
+            self._pack_panels(task, axes)
             for number in range(len(self.plans)):
                 self._run_stage_in_row(number, axes)
         return (Variant(dims.product(extents)),)
+
+    def _pack_panels(self, task: Value, axes: Axes) -> None:
+        """Pack what all blocks of these rows read, before the first of them that this thread has."""
+        panels = [number for number, plan in enumerate(self.plans) if plan.panel]
+        if not panels:
+            return
+        is_first = self.e.compare("eq", axes[self.rows[-1]], 0)
+        is_first = self.e.binary("or", is_first, self.e.compare("eq", task, BEGIN))
+
+        def pack() -> list[Value]:
+            for number in panels:
+                self._begin(number)
+                self._nest(number, self.plans[number], axes).pack_all()
+            return []
+
+        self.e.branch(is_first, pack, list)
+
+    def _start_of_block(self, number: Value) -> Value:
+        """Return the first row of a block; the last block is moved back to end with the rows."""
+        height, last = self.group.block_rows, self.group.rows_in_all - self.group.block_rows
+        start = self.e.mul(number, height)
+        return self.e.intrinsic("smin", start, last) if self.group.rows_in_all % height else start
 
     def _run_stage_in_row(self, number: int, axes: Axes) -> None:
         def run(plan: Plan) -> list[Value]:
             self._begin(number)
             nest = self._nest(number, plan, axes)
-            nest.run(nest.outer_loops(), [nest.axes])
+            if plan.panel:
+                nest.run_packed()
+            else:
+                nest.run(nest.outer_loops(), [nest.axes])
             return []
 
         self._choose(self.plans[number].versions(self.machine), run)

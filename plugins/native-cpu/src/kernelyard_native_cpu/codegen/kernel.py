@@ -20,7 +20,8 @@ from kernelyard_native_cpu.codegen.memory import DimTable, Memory
 from kernelyard_native_cpu.codegen.threads import GroupLoop, entry_function, member
 from kernelyard_native_cpu.kernel_info import GroupInfo, KernelInfo, LocalInfo, entry_symbol
 from kernelyard_native_cpu.machine import Machine
-from kernelyard_native_cpu.schedule.groups import Group, make_groups
+from kernelyard_native_cpu.schedule.group import Group
+from kernelyard_native_cpu.schedule.groups import make_groups
 from kernelyard_native_cpu.schedule.interleave_rows import with_interleaved_rows
 from kernelyard_native_cpu.schedule.plan import Plan
 from kernelyard_native_cpu.schedule.rules import make_plan
@@ -47,17 +48,26 @@ class _KernelWriter:
         self.machine = machine
         self.declarations = declarations
         self.groups = make_groups(function)
-        self.private = {buffer: group.shared for group in self.groups for buffer in group.private}
+        self.private = {buffer: group.dropped_axes for group in self.groups for buffer in group.private}
         plans = [[self._plan(group, stage) for stage in group.stages] for group in self.groups]
         scratch = [buffer for of_group in plans for plan in of_group for buffer in plan.scratch]
         self.private.update((buffer, 0) for buffer in scratch)
-        self.locals = (*function.locals, *scratch)
+        self.locals = (*self._kept_locals(), *scratch)
         self.plans = plans
         self.table = DimTable(2 * len(self.groups) + 2 * len(self.locals))
 
     def _plan(self, group: Group, stage: Stage) -> Plan:
         rows = frozenset(axis.name for axis in group.stages[0].spatial[: group.shared])
         return make_plan(stage, rows, self.private, self.machine)
+
+    def _kept_locals(self) -> Iterator[Buffer]:
+        """Yield the function's locals, and what groups keep for a block of rows in the place of some."""
+        blocks = [block for group in self.groups for stage in group.stages for block in stage.blocks]
+        used = {buffer for block in blocks for buffer in (block.output, *block.reads)}
+        yield from (buffer for buffer in self.function.locals if buffer in used)
+        for group in self.groups:
+            if group.block_rows:
+                yield from sorted(group.private, key=lambda buffer: buffer.name)
 
     def write(self) -> GeneratedKernel:
         texts: list[str] = []

@@ -21,6 +21,7 @@ Axes = dict[str, Value]
 Points = list[Axes]
 
 _PANEL_START = Axis("panel")  # the first value of the vector axis that a panel holds
+_PANEL_STEP = Axis("panel step")  # its number, in a buffer that has the panels of all steps
 
 
 @dataclass(frozen=True)
@@ -114,6 +115,26 @@ class Nest:
         with self._loop(loop.count) as (i, _):
             self.run(inner, loop.expand(points, i))
 
+    def pack_all(self) -> None:
+        """Pack the panels of all steps of the vector axis."""
+        steps = self._vector_loop()
+        with self._loop(steps.count) as (i, _):
+            self.pack(self._at_panel(steps, i))
+
+    def run_packed(self) -> None:
+        """All loops, over the panels that `pack_all` made."""
+        steps, *tiles = self.outer_loops()[-1 - len(self.plan.tiles) :]
+        with self._loop(steps.count) as (i, _):
+            points = self.use_panel(self._at_panel(steps, i))
+            if self.plan.parts:
+                self.run_parts(points)
+            else:
+                self.run(tiles, points)
+        self.memory.packed = {}
+
+    def _at_panel(self, steps: OuterLoop, number: Value) -> Points:
+        return [{**axes, _PANEL_STEP.name: number} for axes in steps.expand([self.axes], number)]
+
     def _loop(self, extent: Dim) -> AbstractContextManager[tuple[Value, list[Value]]]:
         return self.e.loop(0, self.memory.dim(extent), runs=isinstance(extent, int) and extent > 0)
 
@@ -187,12 +208,11 @@ class Nest:
 
         The returned points know where the panel starts.
         """
-        panel, vector = self.plan.panel, self.plan.vector
+        panel = self.plan.panel
         assert panel is not None
-        assert vector is not None
-        indices = (*map(Axis, self.plan.reduce), Binary("sub", Axis(vector), _PANEL_START))
+        indices = self._panel_indices(panel)
+        points = self._from_panel_start(points)
         self.memory.packed = {}
-        points = [{**axes, _PANEL_START.name: points[0][vector]} for axes in points]
 
         def copy(row: Axes) -> None:
             for axes in points:
@@ -203,8 +223,21 @@ class Nest:
             self._pack_transposed(panel, indices, points)
         else:
             self._each_row(self.plan.reduce, {}, copy)
-        self.memory.packed[panel.operand] = Load(panel.buffer, indices)
-        return points
+        return self.use_panel(points)
+
+    def use_panel(self, points: Points) -> Points:
+        """Read the panel of some points of the vector axis from now on."""
+        panel = self.plan.panel
+        assert panel is not None
+        self.memory.packed[panel.operand] = Load(panel.buffer, self._panel_indices(panel))
+        return self._from_panel_start(points)
+
+    def _panel_indices(self, panel: Panel) -> tuple[Expr, ...]:
+        step = (_PANEL_STEP,) if panel.is_kept else ()
+        return (*step, *map(Axis, self.plan.reduce), Binary("sub", Axis(str(self.plan.vector)), _PANEL_START))
+
+    def _from_panel_start(self, points: Points) -> Points:
+        return [{**axes, _PANEL_START.name: points[0][str(self.plan.vector)]} for axes in points]
 
     def _each_row(self, names: Sequence[str], row: Axes, copy: Callable[[Axes], None]) -> None:
         """Loops over reduced axes, one inside the other."""

@@ -6,16 +6,13 @@ norms.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from kernelyard import dims
-from kernelyard.dims import Dim
 from kernelyard.plugins.codegen_api import (
     Axis,
     Buffer,
     ComputeBlock,
     Expr,
-    IterVar,
     Load,
     PrimFunc,
     Stage,
@@ -27,40 +24,29 @@ from kernelyard.plugins.codegen_api import (
     without_single_steps,
 )
 from kernelyard_native_cpu.schedule.blocked_axes import split_blocked_axes
-
-
-@dataclass(frozen=True)
-class Group:
-    """Stages under one parallel loop over the first `shared` axes; `private` locals are kept per thread, without
-    these axes."""
-
-    stages: tuple[Stage, ...]
-    shared: int = 0
-    private: frozenset[Buffer] = frozenset()
-
-    @property
-    def step(self) -> IterVar | None:
-        """The step axis of the loop around the group."""
-        return self.stages[0].step
-
-    @property
-    def rows(self) -> Dim:
-        """The number of iterations of the shared loop."""
-        return dims.product(axis.extent for axis in self.stages[0].spatial[: self.shared])
+from kernelyard_native_cpu.schedule.group import Group
+from kernelyard_native_cpu.schedule.row_blocks import group_of_row_blocks
 
 
 def make_groups(function: PrimFunc) -> tuple[Group, ...]:
     """Return the function's blocks in groups, in order."""
     blocks = (with_common_axes(without_single_steps(block)) for block in function.blocks)
-    stages = map(split_blocked_axes, make_stages(blocks, function.locals, moves=True))
+    stages = make_stages(blocks, function.locals, moves=True)
     groups: list[Group] = []
-    for stage in stages:
-        joined = _join(groups[-1], stage) if groups else None
+    while stages:
+        in_blocks = group_of_row_blocks(stages, frozenset(function.locals))
+        if in_blocks is not None:
+            groups.append(in_blocks)
+            stages = stages[len(in_blocks.stages) :]
+            continue
+        stage, *stages = stages
+        stage = split_blocked_axes(stage)
+        joined = _join(groups[-1], stage) if groups and not groups[-1].block_rows else None
         if joined is None:
             groups.append(Group((stage,)))
         else:
             groups[-1] = joined
-    return tuple(replace(group, private=_private_locals(group, groups, function.locals)) for group in groups)
+    return tuple(_with_private_locals(group, groups, function.locals) for group in groups)
 
 
 def _join(group: Group, stage: Stage) -> Group | None:
@@ -110,6 +96,10 @@ def _needs_last_for_lanes(stages: tuple[Stage, ...], shared: int) -> bool:
             inside = inside or any(offset.coefficient(name) == 1 for name in inner)
             found = found or (bool(inner) and offset.coefficient(last) == 1)
     return found and not inside
+
+
+def _with_private_locals(group: Group, groups: list[Group], locals_: tuple[Buffer, ...]) -> Group:
+    return group if group.block_rows else replace(group, private=_private_locals(group, groups, locals_))
 
 
 def _private_locals(group: Group, groups: list[Group], locals_: tuple[Buffer, ...]) -> frozenset[Buffer]:

@@ -26,12 +26,14 @@ class Panel:
     """An operand of a contraction, packed for one step of the vector axis: its rows are contiguous.
 
     operand: the copied value, a load or what is made of loads; buffer: rows of the reduced axes, each as long as the
-    step. is_transposed: the load is contiguous along the reduced axis.
+    step. is_transposed: the load is contiguous along the reduced axis. is_kept: the buffer has all steps, packed
+    before the first of the blocks of rows that read them.
     """
 
     operand: Expr
     buffer: Buffer
     is_transposed: bool = False
+    is_kept: bool = False
 
 
 @record

@@ -26,6 +26,8 @@ def gemv(loops: Loops) -> Plan | Declined:
         return Declined("the stage does not reduce exactly one axis, or has no axis of whole vectors")
     matrix = _matrix(loops, vector)
     rows = _rows(loops, matrix) if matrix else None
+    if loops.in_rows and loops.stage.is_contraction:
+        return Declined("the rows are some of many, which read the matrix one after another")
     if matrix is None or rows is None:
         return Declined("the stage is not a product of a matrix and a known number of vectors")
     if len(rows) > 1 or (rows and rows[0][1] > FEW_ROWS):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kernelyard.plugins.codegen_api import Buffer, Declined, offset_of, unconditional_loads
+from kernelyard import dims
+from kernelyard.dims import Shape
+from kernelyard.plugins.codegen_api import Buffer, Declined, Load, offset_of, unconditional_loads
 from kernelyard_native_cpu.schedule.loops import Loops, is_transposed
-from kernelyard_native_cpu.schedule.plan import Panel, Plan, size_of
+from kernelyard_native_cpu.schedule.plan import Panel, Parts, Plan, size_of
 from kernelyard_native_cpu.schedule.rules.few_rows import with_few_rows
 from kernelyard_native_cpu.schedule.tiling import Tiles, dot_products, outer_product, with_tiles
 
@@ -14,6 +16,8 @@ from kernelyard_native_cpu.schedule.tiling import Tiles, dot_products, outer_pro
 _LEAST_TILES = 4
 _LEAST_ROWS = 32
 _LEAST_DISTANCE = 128
+# Steps of the reduced axis in a part of a panel that is kept.
+_DEPTH_OF_PARTS = 512
 
 
 def matmul(loops: Loops) -> Plan | Declined:
@@ -27,14 +31,14 @@ def matmul(loops: Loops) -> Plan | Declined:
         return _packed_transposed(loops, plan) or with_few_rows(loops, replace(plan, tiles=dot_products(loops, vector)))
     tiles, width = outer_product(loops, vector)
     panel = None if plan.masked else _panel(loops, vector, lanes * width, tiles)
-    return with_few_rows(loops, replace(with_tiles(loops, plan, tiles, width), panel=panel))
+    return with_few_rows(loops, _in_parts(loops, replace(with_tiles(loops, plan, tiles, width), panel=panel)))
 
 
 def _packed_transposed(loops: Loops, plan: Plan) -> Plan | None:
     """Transpose one operand in packing if both run along the reduced axis, for tiles of whole vectors. A dot product
     takes two loads for each FMA of vectors, such a tile less than one for two."""
-    (reduced,), first = loops.reduce, loops.stage.first
-    for load in unconditional_loads(first.body):
+    (reduced,) = loops.reduce
+    for load in unconditional_loads(loops.stage.first.body):
         offset = offset_of(load.buffer, load.indices)
         for axis in loops.spatial:
             if not is_transposed(offset, axis, reduced) or not _is_stored_along(loops, axis):
@@ -43,13 +47,17 @@ def _packed_transposed(loops: Loops, plan: Plan) -> Plan | None:
             lanes, extent, depth = loops.full_lanes, loops.extents[axis], loops.extents[reduced]
             if not isinstance(extent, int) or not isinstance(depth, int) or min(extent, depth) < lanes:
                 continue
-            if len(tiles) != 1 or size_of(loops.extents[tiles[0][0]]) < _LEAST_TILES * tiles[0][1]:
+            if len(tiles) != 1 or not _has_many_tiles(loops, *tiles[0]):
                 continue
             if offset.coefficient(tiles[0][0]) == 0:
-                buffer = Buffer(f"panel of {first.name}", (depth, lanes * width), load.dtype, "local")
                 found = replace(plan, vector=axis, lanes=lanes, tiles=tiles, unroll=width)
-                return replace(found, panel=Panel(load, buffer, is_transposed=True))
+                return replace(found, panel=_packed(loops, load, axis, lanes * width, is_transposed=True))
     return None
+
+
+def _has_many_tiles(loops: Loops, axis: str, height: int) -> bool:
+    """Return True where many tiles read a panel; those of many blocks of rows do."""
+    return loops.in_rows or size_of(loops.extents[axis]) >= _LEAST_TILES * height
 
 
 def _is_stored_along(loops: Loops, axis: str) -> bool:
@@ -61,13 +69,37 @@ def _panel(loops: Loops, vector: str, width: int, tiles: Tiles) -> Panel | None:
     if len(tiles) != 1:
         return None
     (tile, height), (reduced,) = tiles[0], loops.reduce
-    if size_of(loops.extents[tile]) < _LEAST_TILES * height or size_of(loops.extents[reduced]) < _LEAST_ROWS:
+    if not _has_many_tiles(loops, tile, height) or size_of(loops.extents[reduced]) < _LEAST_ROWS:
         return None
-    first = loops.stage.first
-    for load in unconditional_loads(first.body):
+    for load in unconditional_loads(loops.stage.first.body):
         offset = offset_of(load.buffer, load.indices)
         far = offset.coefficient(reduced)
         is_far = far is not None and (not isinstance(far, int) or far >= _LEAST_DISTANCE)
         if is_far and offset.coefficient(vector) == 1 and offset.coefficient(tile) == 0:
-            return Panel(load, Buffer(f"panel of {first.name}", (loops.extents[reduced], width), load.dtype, "local"))
+            return _packed(loops, load, vector, width)
     return None
+
+
+def _packed(loops: Loops, load: Load, vector: str, width: int, is_transposed: bool = False) -> Panel:
+    """Return the panel of a step; of all steps where blocks of rows read them one after another."""
+    (reduced,), name = loops.reduce, f"panel of {loops.stage.first.name}"
+    shape: Shape = (loops.extents[reduced], width)
+    if loops.in_rows:
+        shape = (dims.ceildiv(loops.extents[vector], width), *shape)
+    return Panel(load, Buffer(name, shape, load.dtype, "local"), is_transposed, is_kept=loops.in_rows)
+
+
+def _in_parts(loops: Loops, plan: Plan) -> Plan:
+    """Walk a long panel that is kept part by part: a part stays in the second-level cache for all tiles of a block."""
+    panel, (reduced,) = plan.panel, plan.reduce
+    extent = loops.extents[reduced]
+    if panel is None or not panel.is_kept or not isinstance(extent, int) or extent < 2 * _DEPTH_OF_PARTS:
+        return plan
+    ((rows, height),) = plan.tiles
+    count = loops.extents[rows]
+    if not isinstance(count, int):
+        return plan
+    first, size = loops.stage.first, -(-count // height) * height * plan.unroll * plan.lanes
+    return replace(
+        plan, parts=Parts(_DEPTH_OF_PARTS, Buffer(f"sums of {first.name}", (size,), first.body.dtype, "local"))
+    )

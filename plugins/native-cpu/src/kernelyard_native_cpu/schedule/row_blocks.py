@@ -1,0 +1,171 @@
+"""Blocks of rows: two matrix products, and what is done to each row between them, under one parallel loop.
+
+Attention multiplies queries by keys, takes the softmax of each row, and multiplies the rows by values. Of some rows at
+a time, what lies between the products fits into the second-level cache, and never goes to memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+from kernelyard import dims, dtypes
+from kernelyard.plugins.api import Call
+from kernelyard.plugins.codegen_api import (
+    Axis,
+    Buffer,
+    ComputeBlock,
+    Expr,
+    ExprRewriter,
+    IterVar,
+    Load,
+    Stage,
+    extents_of,
+    rewrite_block,
+)
+from kernelyard_native_cpu.schedule.group import Group
+
+# Bytes of what lies between the products, for a block: a part of the second-level cache, which has to hold rows of
+# the second product's other operand, too.
+_BYTES = 256 << 10
+_MOST_ROWS, _LEAST_ROWS = 96, 16
+_MOST_BYTES_OF_ROW = 64 << 10
+_DTYPE = "float32"
+# Rows of a tile in registers, which is four vectors wide where there are 32 of these, and two where 16.
+_TILE = 6
+
+
+def group_of_row_blocks(stages: Sequence[Stage], locals_: frozenset[Buffer]) -> Group | None:
+    """Return the group of the first stages, a contraction, what is done to its rows, and a contraction of these rows;
+    None for stages that are no such thing.
+
+    locals_: buffers that the function does not hand out.
+    """
+    last = next((n for n, stage in enumerate(stages) if n and stage.is_contraction), 0)
+    if last < 2 or not stages[0].is_contraction:
+        return None
+    members, between = stages[: last + 1], {buffer for stage in stages[:last] for buffer in stage.outputs}
+    read_later = {buffer for stage in stages[last + 1 :] for block in stage.blocks for buffer in block.reads}
+    if any(stage.is_ordered or stage.step or stage.reads_itself for stage in members):
+        return None
+    if between - locals_ or between & read_later:
+        return None
+    shared = len(members[1].spatial) if members[1].reduce else 0
+    final = _with_rows_first(members[-1], between, shared) if shared else None
+    if final is None or not _share_rows((*members[:-1], final), between, shared):
+        return None
+    return _split_rows((*members[:-1], final), between, shared)
+
+
+def _with_rows_first(stage: Stage, between: set[Buffer], shared: int) -> Stage | None:
+    """Return the stage with axes named and ordered as the rows that it reads are; None where these are no axes."""
+    row = next((load.indices[:shared] for load in stage.first.loads if load.buffer in between), ())
+    names = [index.name for index in row if isinstance(index, Axis)]
+    spatial = [axis.name for axis in stage.spatial]
+    if len(set(names)) != shared or not set(names) <= set(spatial):
+        return None
+    ordered = [*names, *(name for name in spatial if name not in names)]
+    return _renamed(stage, {name: f"s{n}" for n, name in enumerate(ordered)})
+
+
+def _renamed(stage: Stage, names: Mapping[str, str]) -> Stage:
+    rewriter = ExprRewriter(lambda e: Axis(names[e.name]) if isinstance(e, Axis) and e.name in names else e)
+
+    def rename(block: ComputeBlock) -> ComputeBlock:
+        axes = [replace(axis, name=names.get(axis.name, axis.name)) for axis in block.axes]
+        axes.sort(key=lambda axis: (axis.name not in names.values(), axis.name))
+        return replace(rewrite_block(block, rewriter), axes=tuple(axes))
+
+    return replace(stage, blocks=tuple(map(rename, stage.blocks)))
+
+
+def _share_rows(stages: Sequence[Stage], between: set[Buffer], shared: int) -> bool:
+    """Return True where all stages run over the same rows, long enough and known, and none needs another's."""
+    if any(extents_of(a.spatial[:shared]) != extents_of(b.spatial[:shared]) for a, b in pairwise(stages)):
+        return False
+    if len(stages[0].spatial) != shared + 1 or len(stages[-1].spatial) != shared + 1:
+        return False
+    axis = stages[0].spatial[shared - 1]
+    if not isinstance(axis.extent, int) or axis.extent < _LEAST_ROWS:
+        return False
+    row = tuple(Axis(f"s{n}") for n in range(shared))
+    written = (block.indices for stage in stages[:-1] for block in stage.blocks)
+    read = (load.indices for stage in stages for load in stage.loads if load.buffer in between)
+    return all(indices[:shared] == row for indices in (*written, *read))
+
+
+def _split_rows(stages: Sequence[Stage], between: set[Buffer], shared: int) -> Group | None:
+    """Return the group with the last shared axis in blocks: buffers hold the rows of one of them."""
+    axis = stages[0].spatial[shared - 1]
+    height = _height(axis, between, shared)
+    if height is None:
+        return None
+    start = Axis(f"{axis.name}b")
+    kept = {b: Buffer(b.name, (height, *b.shape[shared:]), b.dtype, b.scope) for b in between}
+
+    def visit(expr: Expr) -> Expr:
+        if isinstance(expr, Axis) and expr.name == axis.name:
+            return start + expr
+        return expr
+
+    rewriter = ExprRewriter(visit)
+
+    def load(expr: Expr) -> Expr:
+        # Its row was split before, as all that stands inside of an expression.
+        return Load(kept[expr.buffer], (Axis(axis.name), *expr.indices[shared:])) if _is_kept(expr, kept) else expr
+
+    loads = ExprRewriter(load)
+
+    def split(block: ComputeBlock) -> ComputeBlock:
+        axes: list[IterVar] = []
+        for each in block.axes:
+            count = dims.ceildiv(each.extent, height)
+            parts = (replace(each, name=start.name, extent=count), replace(each, extent=height))
+            axes += parts if each.name == axis.name else (each,)
+        changed = replace(rewrite_block(rewrite_block(block, rewriter), loads), axes=tuple(axes))
+        if block.output not in kept:
+            return changed
+        return replace(changed, output=kept[block.output], indices=(Axis(axis.name), *changed.indices[shared:]))
+
+    members = tuple(
+        replace(
+            stage,
+            blocks=tuple(map(split, stage.blocks)),
+            inside=frozenset(kept.get(buffer, buffer) for buffer in stage.inside),
+        )
+        for stage in stages
+    )
+    in_memory = frozenset(kept.values()).difference(*(stage.inside for stage in members))
+    return Group(members, shared, in_memory, axis.extent, height)
+
+
+def _is_kept(expr: Expr, kept: Mapping[Buffer, Buffer]) -> bool:
+    return isinstance(expr, Load) and expr.buffer in kept
+
+
+def in_row_blocks(attention: Call) -> bool:
+    """Return True for an attention whose scores are so many that blocks of its rows save their way through memory."""
+    queries, keys = (operand.tensor_type for operand in attention.args[:2])
+    rows, columns = queries.shape[1], keys.shape[1]
+    if queries.dtype != _DTYPE or not isinstance(rows, int) or not isinstance(columns, int):
+        return False
+    return rows >= _LEAST_ROWS and _LEAST_ROWS <= columns <= _MOST_BYTES_OF_ROW // dtypes.itemsize(_DTYPE)
+
+
+def _height(axis: IterVar, between: set[Buffer], shared: int) -> int | None:
+    """Return how many rows make a block; None where their length is not known, or so few would not fit.
+
+    The last block is moved back to end with the rows: of whole tiles, the number that computes fewest rows twice.
+    """
+    lengths = [Buffer(buffer.name, buffer.shape[shared:], buffer.dtype).nbytes for buffer in between]
+    known = [length for length in lengths if isinstance(length, int)]
+    if len(known) < len(lengths) or not isinstance(axis.extent, int):
+        return None
+    rows, most = axis.extent, max(_LEAST_ROWS, min(_MOST_ROWS, _BYTES // max(known)))
+    if max(known) > _MOST_BYTES_OF_ROW:
+        return None
+    if rows <= most:
+        return rows
+    candidates = range(most, max(_LEAST_ROWS, most * 2 // 3) - 1, -1)
+    return min(candidates, key=lambda height: -(-rows // height) * -(-height // _TILE) * _TILE)
