@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from kernelyard.driver.choose_backends import choose_code_generator
 from kernelyard.driver.choose_target import choose_target
 from kernelyard.errors import OptionError
@@ -33,7 +35,8 @@ def pipeline_for(generator: CodeGenerator | None, target: Target) -> CompilePipe
     """Return the default pipeline of a target, which may have a code generator."""
     if generator is None:
         return default_pipeline()
-    return default_pipeline(generator.composes_attention, generator.widened(target))
+    fuses = partial(generator.fuses_attention, target=target)
+    return default_pipeline(generator.composes_attention, generator.widened(target), fuses)
 
 
 def choose_pipeline(given: CompilePipeline | Pass | str | None, default: CompilePipeline) -> CompilePipeline:

@@ -76,8 +76,19 @@ def _three_equal(sections: tuple[Any, ...]) -> bool:
 
 
 # --- composing decomposed attention -----------------------------------------------------------------------------------
+Accepts = Callable[[Call], bool]  # whether an attention is to be composed
+
+
+def _always(attention: Call) -> bool:
+    return True
+
+
 def attention_rewriter(
-    layout: str = "BSNH", with_bias: bool = False, with_cast: bool = False, with_kv_repeat: bool = False
+    layout: str = "BSNH",
+    with_bias: bool = False,
+    with_cast: bool = False,
+    with_kv_repeat: bool = False,
+    accepts: Accepts = _always,
 ) -> Rewriter:
     """A rewriter from decomposed attention to nn.attention or nn.attention_bias.
 
@@ -92,20 +103,20 @@ def attention_rewriter(
         return parts.pattern(query, key, value, wildcard().capture("bias") if with_bias else None)
 
     def replacement(match: Match) -> Expr | None:
-        return _attention_of(match, layout)
+        return _attention_of(match, layout, accepts)
 
     return rewriter_of(pattern, replacement)
 
 
-def attention_rewriters() -> Rewriter:
-    """All of the family, the longest form first."""
+def attention_rewriters(accepts: Accepts = _always) -> Rewriter:
+    """All of the family, the longest form first. accepts: is asked for each attention that would be composed."""
     choices = product(("BSNH", "BSH"), (True, False), (True, False), (True, False))
     kinds = [kind for kind in choices if not (kind[0] == "BSH" and kind[3])]
-    heads_first = (heads_first_rewriter(*kind) for kind in product((True, False), (True, False)))
-    return reduce(or_, (*(attention_rewriter(*kind) for kind in kinds), *heads_first))
+    heads_first = (heads_first_rewriter(*kind, accepts) for kind in product((True, False), (True, False)))
+    return reduce(or_, (*(attention_rewriter(*kind, accepts) for kind in kinds), *heads_first))
 
 
-def heads_first_rewriter(with_bias: bool = False, with_cast: bool = False) -> Rewriter:
+def heads_first_rewriter(with_bias: bool = False, with_cast: bool = False, accepts: Accepts = _always) -> Rewriter:
     """A rewriter from attention that is decomposed with four axes: queries and values (B, N, S, H), keys (B, N, H, T).
 
     Models of ONNX are written so. Scores may be scaled by a number; a bias is whatever is added without making them
@@ -119,7 +130,7 @@ def heads_first_rewriter(with_bias: bool = False, with_cast: bool = False) -> Re
         scores = op.add(scores, wildcard().capture("bias")).capture("scores") if with_bias else scores
         return op.matmul(parts._cast(op.nn.softmax(parts._cast(scores), axis=3)), value)
 
-    return rewriter_of(pattern, _heads_first)
+    return rewriter_of(pattern, lambda match: _heads_first(match, accepts))
 
 
 class _Parts:
@@ -162,7 +173,7 @@ class _Parts:
         return op.astype(x) if self.with_cast else x
 
 
-def _attention_of(match: Match, layout: str) -> Expr | None:
+def _attention_of(match: Match, layout: str, accepts: Accepts) -> Expr | None:
     scale = _scale_of(match)
     fits = _is_one_head if layout == "BSH" else _is_many_heads
     if scale is None or not fits(match) or _is_read_by_others(match):
@@ -174,11 +185,13 @@ def _attention_of(match: Match, layout: str) -> Expr | None:
         return None
     name = "attention_bias" if bias else "attention"
     result = getattr(op.nn, name)(*operands, *bias, scale=scale)
+    if not accepts(result):
+        return None
     result = op.reshape(result, shape=_shape(match.root)) if layout == "BSH" else result
     return result if result.type == match.root.type else None
 
 
-def _heads_first(match: Match) -> Expr | None:
+def _heads_first(match: Match, accepts: Accepts) -> Expr | None:
     query, key, value = (match[role] for role in ROLES)
     is_scaled = "factor" in match or "divisor" in match
     scale = _scale_of(match) if is_scaled else 1.0
@@ -193,6 +206,8 @@ def _heads_first(match: Match) -> Expr | None:
     operands = [op.permute_dims(query, axes=SWAP_HEADS), op.permute_dims(key, axes=TURN_KEYS)]
     operands += [op.permute_dims(value, axes=SWAP_HEADS), *bias]
     result = getattr(op.nn, "attention_bias" if bias else "attention")(*operands, scale=scale)
+    if not accepts(result):
+        return None
     result = op.permute_dims(result, axes=SWAP_HEADS)
     return result if result.type == match.root.type else None
 

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from kernelyard.ir import Call
 from kernelyard.patterns import Match
 from kernelyard.plugins.backend import Unavailable
 from kernelyard.runtime.abi.module import RuntimeModule
@@ -19,7 +20,7 @@ class CodeGenerator(ABC):
     """A target's own kernels, for operators that no library accepts.
 
     composes_attention: attention is one kernel on its targets, so that matmuls and softmax are composed into it before
-    backends are asked; on CPUs these are faster by themselves.
+    backends are asked; where it is not set, `fuses_attention` is asked after them.
     """
 
     name: str
@@ -52,6 +53,11 @@ class CodeGenerator(ABC):
         constants: the positions of such inputs. `generate` gets the function that reads them packed.
         """
         return {}
+
+    def fuses_attention(self, attention: Call, target: Target) -> bool:
+        """Return True for a call of nn.attention or nn.attention_bias that is quicker as one kernel than as its
+        products and its softmax, which backends have left; False by default."""
+        return False
 
     def preference(self, work: Match | Region, target: Target) -> str | None:
         """Return the reason to generate this work instead of offloading it (for the report), or None to offload it.

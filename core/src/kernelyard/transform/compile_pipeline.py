@@ -6,9 +6,9 @@ import difflib
 from collections.abc import Callable, Sequence
 
 from kernelyard.errors import PassError
-from kernelyard.ir import IRModule
+from kernelyard.ir import Call, IRModule
 from kernelyard.transform.pass_base import Pass, PassContext, Sequential
-from kernelyard.transform.pipelines import get_pipeline, widen_floats
+from kernelyard.transform.pipelines import fuse_attention, get_pipeline, widen_floats
 
 PRECISION, OFFLOAD = "precision", "offload"
 
@@ -110,12 +110,18 @@ class CompilePipeline(Sequential):
         return CompilePipeline(stages, changes)
 
 
-def default_pipeline(composes_attention: bool = False, widened: Sequence[str] = ()) -> CompilePipeline:
-    """Return the stages of a compile. composes_attention, widened: see `CodeGenerator`."""
+def default_pipeline(
+    composes_attention: bool = False,
+    widened: Sequence[str] = (),
+    fuses_attention: Callable[[Call], bool] | None = None,
+) -> CompilePipeline:
+    """Return the stages of a compile. composes_attention, widened, fuses_attention: see `CodeGenerator`."""
     attention = [get_pipeline("compose_attention")] if composes_attention else []
     widening = [widen_floats(widened)] if widened else []
     first = [get_pipeline("import"), get_pipeline("simplify"), *widening, _DriverStage(PRECISION), *attention]
-    return CompilePipeline([*first, get_pipeline("quantized"), _DriverStage(OFFLOAD), get_pipeline("legalize")])
+    fusing = [fuse_attention(fuses_attention)] if fuses_attention else []
+    last = [get_pipeline("quantized"), _DriverStage(OFFLOAD), *fusing, get_pipeline("legalize")]
+    return CompilePipeline([*first, *last])
 
 
 def _points_of(stage: Pass) -> list[str]:

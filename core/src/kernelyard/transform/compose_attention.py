@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 
-from kernelyard.ir import IRModule
+from kernelyard.ir import Call, IRModule
 from kernelyard.patterns.attention_masks import after_recognition, before_recognition
 from kernelyard.patterns.attention_templates import attention_rewriters
 from kernelyard.patterns.function_rewriter import Rewriter
@@ -15,13 +16,20 @@ class ComposeAttention(Pass):
     """Replace products around a softmax by `nn.attention` or `nn.attention_bias`; a mask of booleans becomes a bias.
 
     It expects the forms of `canonicalize`. What somebody else reads (the weights, say) is not computed twice. Rows that
-    see nothing give what the model gives for them.
+    see nothing give what the model gives for them. accepts: is asked for each attention; None composes all.
     """
 
     name = "compose_attention"
 
+    def __init__(self, accepts: Callable[[Call], bool] | None = None) -> None:
+        self._accepts = accepts
+
     def run(self, module: IRModule, context: PassContext) -> IRModule:
-        return _composer()(module)
+        bindings = (binding for function in module.graph_functions().values() for binding in function.bindings)
+        if not any(isinstance(each.value, Call) and each.value.op_name == "nn.softmax" for each in bindings):
+            return module
+        rewriters = attention_rewriters(self._accepts) if self._accepts else _attention_rewriters()
+        return (before_recognition() | rewriters)(module)
 
 
 class SimplifyAttention(Pass):
@@ -38,8 +46,8 @@ class SimplifyAttention(Pass):
 
 
 @cache
-def _composer() -> Rewriter:
-    return before_recognition() | attention_rewriters()
+def _attention_rewriters() -> Rewriter:
+    return attention_rewriters()
 
 
 @cache

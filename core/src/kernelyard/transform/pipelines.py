@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any, ParamSpec
 
 from kernelyard.errors import PassError
+from kernelyard.ir import Call
 from kernelyard.patterns.registry import MatchRecorder, PatternLike
 from kernelyard.transform.annotate_tir_op_pattern import AnnotateTIROpPattern
 from kernelyard.transform.canonicalize import Canonicalize
@@ -203,6 +204,15 @@ def compose_attention() -> Sequence[Pass]:
     from kernelyard.transform.compose_attention import ComposeAttention, SimplifyAttention
 
     return [ComposeAttention(), *clean().passes, SimplifyAttention(), *clean().passes]
+
+
+@pipeline("fuse_attention")
+def fuse_attention(accepts: Callable[[Call], bool] | None = None) -> Sequence[Pass]:
+    """Compose attention that backends have left, for code generators that are quicker with one kernel of it."""
+    from kernelyard.transform.compose_attention import ComposeAttention, SimplifyAttention
+
+    others = [*clean().passes, SimplifyAttention(), *clean().passes]
+    return [WhereChanged([ComposeAttention(accepts), *others], "compose_and_clean")]
 
 
 @pipeline("quantized")

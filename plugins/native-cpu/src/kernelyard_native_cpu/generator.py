@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from kernelyard.plugins.api import Match, Region, Target, Unavailable
+from kernelyard.plugins.api import Call, Match, Region, Target, Unavailable
 from kernelyard.plugins.codegen_api import CodeGenerator, Packing, PrimFunc
 from kernelyard.runtime.api import DiskCache, RuntimeModule
 from kernelyard_llvm.module import module_text
@@ -17,6 +17,7 @@ from kernelyard_native_cpu.machine import Machine, architecture_of, resolve_mach
 from kernelyard_native_cpu.preference import preference
 from kernelyard_native_cpu.runtime import NativeCpuModule
 from kernelyard_native_cpu.schedule.packing import choose_packings
+from kernelyard_native_cpu.schedule.row_blocks import in_row_blocks
 
 # Kernels per LLVM module: what they share is compiled once, and no module grows large.
 KERNELS_PER_MODULE = 32
@@ -54,6 +55,10 @@ class NativeCpuGenerator(CodeGenerator):
     def packings(self, function: PrimFunc, constants: Collection[int], target: Target) -> Mapping[int, Packing]:
         """See `CodeGenerator.packings`."""
         return choose_packings(function, constants, resolve_machine(target.mcpu, target.arch))
+
+    def fuses_attention(self, attention: Call, target: Target) -> bool:
+        """See `CodeGenerator.fuses_attention`."""
+        return in_row_blocks(attention)
 
     def preference(self, work: Match | Region, target: Target) -> str | None:
         """See `CodeGenerator.preference`."""
