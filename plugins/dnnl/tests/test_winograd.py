@@ -27,7 +27,7 @@ if not winograd_choice.vector_lanes():
     pytest.skip("no code of ours on this machine", allow_module_level=True)
 
 TILES = tuple(algorithm.PAIRS)
-# Of the largest sum of absolute products in the convolution: README.md says this.
+# Of the largest sum of absolute products, wherever the filter stands: README.md says this.
 ERROR = {2: 1e-6, 4: 3e-6}
 RELU = {"kind": "eltwise", "algorithm": "relu"}
 
@@ -40,8 +40,11 @@ def convolved(x, weight, begin=(1, 1), end=(1, 1)):
 
 
 def error_of(actual, x, weight, *paddings):
-    """The largest error, in parts of the largest sum of absolute products."""
-    scale = convolved(np.abs(x), np.abs(weight), *paddings).max()
+    """The largest error, in parts of the largest sum of absolute products, wherever the filter stands.
+
+    Zeros around a small image hide weights from its results, but not from the transformed weights, which are rounded.
+    """
+    scale = convolved(np.abs(x), np.abs(weight), (2, 2), (2, 2)).max()
     return np.abs(actual - convolved(x, weight, *paddings)).max() / scale
 
 
