@@ -79,6 +79,22 @@ def test_a_near_miss_names_the_first_part_that_failed() -> None:
     assert reason.pattern == "acme.dense"  # it came nearer than the other
 
 
+def test_the_text_has_a_line_for_each_reason_why_no_pattern_matched() -> None:
+    after_tanh = FusionPattern("acme.after_tanh", is_op("matmul")(is_op("tanh")(wildcard()), is_const()))
+    report = report_of(network(5), InterpretedBackend("acme", patterns=[after_tanh]))
+    lines = str(report).splitlines()
+    (line,) = [line for line in lines if "expected tanh, found nn.relu" in line]
+    nodes = [node.name for node in report.nodes if node.op == "matmul"]
+    assert [len(nodes), *line.split()[:3]] == [5, "acme", "matmul", "5"]
+    assert f"{', '.join(nodes[:3])}, ...  acme.after_tanh  operand 0" in line
+    assert nodes[3] not in line
+
+
+def test_the_text_names_no_pattern_where_all_is_taken() -> None:
+    report = report_of(network(2), InterpretedBackend("acme", ["matmul"]))
+    assert "not matched by" not in str(report)
+
+
 @pytest.mark.parametrize(
     ("pattern", "message"),
     [

@@ -13,9 +13,8 @@ from kernelyard.ir.module import PRIVATE
 from kernelyard.ir.types import tensors_of
 from kernelyard.patterns.composite import CODEGEN, COMPOSITE, GLOBAL_SYMBOL
 from kernelyard.patterns.matcher import Match
-from kernelyard.placement.near_misses import NO_MATCH
 from kernelyard.placement.recorder import Recorder, node_label
-from kernelyard.runtime.report import SYMBOL_SIZE, VIEW, VM, Node, Reason
+from kernelyard.runtime.report import NO_MATCH, SYMBOL_SIZE, VIEW, VM, Node, Reason
 
 TAKEN = "taken"
 CONTRACT_VIOLATION = "contract-violation"

@@ -17,9 +17,11 @@ MAX_COUNT = 1 << 62
 VM = "vm"  # likewise: branches, loops and calls, which the virtual machine carries out
 EXTERN = "extern"  # in place of a backend: functions that a model or its user brought along
 ON_HOST = "host"  # the code of a reason: the device has no code generator, and its host's is used
+NO_MATCH, EXCLUDED = "no-match", "excluded"  # likewise: no pattern matches there, or the caller left it out
 VIEW = "view"  # in place of a backend: ops that show the same bytes in another shape, so that nothing runs them
 MAX_NAMED = 8  # functions of a violation that the table names; `violations` has all
-MAX_LISTED = 40  # declines that the table shows; `declined` has all
+MAX_LISTED = 40  # declines and reasons that a table shows; `declined` and `nodes` have all
+MAX_NODES = 3  # nodes that a reason names; `nodes` has all
 
 T = TypeVar("T")
 
@@ -186,8 +188,8 @@ class Report:
 
     def text(self, width: int | None = None) -> str:
         """Summary and tables for people, folded where they are wider than `width`."""
-        tables = (_target_lines, _pipeline_lines, _coverage_lines, _host_lines, _region_lines, _declined_lines)
-        parts = [lines(self, width) for lines in tables]
+        head = (_target_lines, _pipeline_lines, _coverage_lines, _host_lines)
+        parts = [lines(self, width) for lines in (*head, _region_lines, _declined_lines, _unmatched_lines)]
         return "\n".join([*fold(self.summary, width), *(line for part in parts for line in part)])
 
     def kernel_text(self, width: int | None = None) -> str:
@@ -353,12 +355,35 @@ def _counted(count: int, noun: str) -> str:
 def _declined_lines(report: Report, width: int | None) -> list[str]:
     lines: list[str] = []
     for violation in report.violations:
-        names = ", ".join(violation.functions[:MAX_NAMED]) + (", ..." if len(violation.functions) > MAX_NAMED else "")
+        names = _first(violation.functions, MAX_NAMED)
         lines += ["", f"contract violated by {violation.backend}{f' in {names}' if names else ''}:"]
         lines += [part for line in violation.message.splitlines() for part in fold(f"  {line}", width)]
     if not report.untaken:
         return lines
-    rows = [("declined by", "code", "op", "node", "pattern", "why")]
-    rows += [(e.backend, e.code, e.op, e.node, e.pattern, e.message) for e in report.untaken[:MAX_LISTED]]
-    more = len(report.untaken) - MAX_LISTED
-    return [*lines, "", *aligned(rows, width), *([f"... and {more} more"] if more > 0 else [])]
+    head = ("declined by", "code", "op", "node", "pattern", "why")
+    rows = [(e.backend, e.code, e.op, e.node, e.pattern, e.message) for e in report.untaken]
+    return [*lines, *_listed(head, rows, width)]
+
+
+def _unmatched_lines(report: Report, width: int | None) -> list[str]:
+    """List why no pattern matched the ops that no library took, the most frequent reasons first."""
+    nodes: dict[tuple[str, Reason], list[str]] = {}
+    for node in report.nodes:
+        for reason in node.reasons if not node.pattern else ():
+            if reason.pattern and reason.code in (NO_MATCH, EXCLUDED):
+                nodes.setdefault((node.op, reason), []).append(node.name)
+    head = ("not matched by", "op", "times", "nodes", "pattern", "why")
+    rows = [
+        (why.backend, op, str(len(names)), _first(names, MAX_NODES), why.pattern, why.message)
+        for (op, why), names in sorted(nodes.items(), key=lambda item: -len(item[1]))
+    ]
+    return _listed(head, rows, width) if rows else []
+
+
+def _first(names: Sequence[str], most: int) -> str:
+    return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
+
+
+def _listed(head: tuple[str, ...], rows: Sequence[tuple[str, ...]], width: int | None) -> list[str]:
+    more = len(rows) - MAX_LISTED
+    return ["", *aligned([head, *rows[:MAX_LISTED]], width), *([f"... and {more} more"] if more > 0 else [])]
