@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache, partial
-from threading import Lock
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -18,11 +17,9 @@ from kernelyard.runtime.api import (
     BindContext,
     BoundCall,
     BoundTensor,
-    DeviceMemory,
     Fields,
     JSONGraph,
     JSONNode,
-    aligned_copy,
     check_schema,
     corrupted,
     read_json,
@@ -63,9 +60,6 @@ class CublasRuntime(KernelSequence):
     """Graphs of matmuls, and the algorithms that were chosen for them."""
 
     kind: ClassVar[str] = "cublas"
-    device_kind: ClassVar[str] = "cuda"
-    is_capturable: ClassVar[bool] = True
-    native_hint: ClassVar[str] = "kernelyard.load the library in Python: programs on a GPU are run by it alone"
 
     def __init__(
         self,
@@ -75,9 +69,8 @@ class CublasRuntime(KernelSequence):
     ) -> None:
         super().__init__(graphs, constants)
         self.algorithms = algorithms or Algorithms()
-        self._nodes = {graph.symbol: _only_kernel(graph) for graph in self.part_graphs()}
-        self._resident: dict[tuple[CudaDriver, str], DeviceMemory] = {}
-        self._lock = Lock()
+        for symbol, node in self.kernels.items():
+            _check_kernel(symbol, node)
 
     @classmethod
     def load_from_bytes(cls, data: bytes, constants: Mapping[str, np.ndarray]) -> Self:
@@ -109,9 +102,9 @@ class CublasRuntime(KernelSequence):
         Raises: DeviceError, BackendUnavailableError, ExecutionError.
         """
         device = require_cuda(context.device, graph.symbol)
-        node = self._nodes[graph.symbol]
+        node = self.kernels[graph.symbol]
         attributes = read_attributes(node, graph.symbol)
-        tensors = {role: self._tensor(graph, graph.nodes[n], args, device) for role, (n, _) in node.inputs}
+        tensors = {role: self.operand(graph, n, args, device) for role, (n, _) in node.inputs}
         tensors["out"] = args[len(graph.inputs)]
         shapes = {role: tensor.shape for role, tensor in tensors.items()}
         problem = problem_of(attributes, shapes, {role: tensor.dtype for role, tensor in tensors.items()})
@@ -123,32 +116,12 @@ class CublasRuntime(KernelSequence):
         matmul.choose(self.algorithms, device_label(device), attributes.tune)
         return BoundCall([matmul], [self, context], _movable(graph, node, matmul))
 
-    def _tensor(self, graph: JSONGraph, node: JSONNode, args: Sequence[BoundTensor], device: CudaDriver) -> BoundTensor:
-        if node.kind == "input":
-            return args[node.index]
-        array = self.constants()[node.digest]
-        return BoundTensor(self._address(device, node.digest, array), array.shape, node.outputs[0].dtype)
 
-    def _address(self, device: CudaDriver, digest: str, array: np.ndarray) -> int:
-        """Return the device address of a constant, copied to the device at its first use."""
-        with self._lock:
-            if (device, digest) not in self._resident:
-                held = self._resident[device, digest] = DeviceMemory(device, array.nbytes)
-                device.upload(held.address, aligned_copy(array))
-            return self._resident[device, digest].address
-
-
-def _only_kernel(graph: JSONGraph) -> JSONNode:
-    """Return the matmul of a graph: it is all that the graph computes, and gives."""
-    kernels = [number for number, node in enumerate(graph.nodes) if node.kind == "kernel"]
-    if len(kernels) != 1 or graph.outputs != ((kernels[0], 0),):
-        raise corrupted(graph.symbol, f"{len(kernels)} kernels, results {graph.outputs}", "one matmul and its result")
-    node = graph.nodes[kernels[0]]
+def _check_kernel(symbol: str, node: JSONNode) -> None:
     roles = [role for role, _ in node.inputs]
     if node.op != KERNEL or roles != [role for role in ROLES if role in roles] or roles[:2] != ["lhs", "rhs"]:
-        raise corrupted(graph.symbol, f"{node.op}({', '.join(roles)})", f"{KERNEL}({', '.join(ROLES)})")
-    read_attributes(node, graph.symbol)
-    return node
+        raise corrupted(symbol, f"{node.op}({', '.join(roles)})", f"{KERNEL}({', '.join(ROLES)})")
+    read_attributes(node, symbol)
 
 
 def _movable(graph: JSONGraph, node: JSONNode, matmul: BoundMatmul) -> dict[int, Any]:

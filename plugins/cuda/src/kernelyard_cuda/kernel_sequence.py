@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from kernelyard.runtime.api import (
     corrupted,
     nbytes_of,
 )
+from kernelyard_cuda.device_constants import DeviceConstants
 from kernelyard_cuda.driver_api import CudaDriver, require_cuda
 
 Entry = tuple[int, int]
@@ -37,23 +38,34 @@ class Part(NamedTuple):
 class KernelSequence(JSONRuntime):
     """A module of graphs of one kernel each, or of several, as merged regions have them; a subclass builds one kernel.
 
-    What one kernel hands to the next lies in memory of the device that belongs to the bound call.
+    What one kernel hands to the next lies in memory of the device that belongs to the bound call. kernels: the node of
+    each graph of one kernel, by its symbol. Raises: ArtifactCorruptedError for a graph that gives something else.
     """
+
+    device_kind: ClassVar[str] = "cuda"
+    is_capturable: ClassVar[bool] = True
+    native_hint: ClassVar[str] = "kernelyard.load the library in Python: programs on a GPU are run by it alone"
 
     def __init__(self, graphs: Sequence[JSONGraph], constants: Mapping[str, np.ndarray]) -> None:
         super().__init__(graphs, constants)
         self._parts = {graph.symbol: parts_of(graph) for graph in graphs}
         self._part_graphs = {part.graph.symbol: part.graph for parts in self._parts.values() for part in parts}
-
-    def part_graphs(self) -> Iterator[JSONGraph]:
-        """Yield the graphs of one kernel each that the module's graphs come to."""
-        return iter(self._part_graphs.values())
+        self.kernels = {symbol: only_kernel(graph) for symbol, graph in self._part_graphs.items()}
+        self.device_constants = DeviceConstants(self.constants())
 
     def part_graph(self, symbol: str) -> JSONGraph:
         """Return one of them by its symbol. Raises: ExecutionError."""
         if symbol not in self._part_graphs:
             raise self.unknown_symbol(symbol)
         return self._part_graphs[symbol]
+
+    def operand(self, graph: JSONGraph, number: int, args: Sequence[BoundTensor], device: CudaDriver) -> BoundTensor:
+        """Return an input or a constant of a graph, by the number of its node, in the device's memory."""
+        node = graph.nodes[number]
+        if node.kind == "input":
+            return args[node.index]
+        address = self.device_constants.on(device, node.digest).address
+        return BoundTensor(address, self.constants()[node.digest].shape, node.outputs[0].dtype)
 
     @abstractmethod
     def build_kernel(
@@ -81,6 +93,14 @@ class KernelSequence(JSONRuntime):
         steps = [step for call in calls for step in call.steps]
         kept = [*held, *(each for call in calls for each in call.keep)]
         return BoundCall(steps, kept, _movable(numbers, parts, calls))
+
+
+def only_kernel(graph: JSONGraph) -> JSONNode:
+    """Return the kernel of a graph: it is all that the graph computes, and gives. Raises: ArtifactCorruptedError."""
+    kernels = [number for number, node in enumerate(graph.nodes) if node.kind == "kernel"]
+    if len(kernels) != 1 or graph.outputs != ((kernels[0], 0),):
+        raise corrupted(graph.symbol, f"{len(kernels)} kernels, results {graph.outputs}", "one kernel and its result")
+    return graph.nodes[kernels[0]]
 
 
 def parts_of(graph: JSONGraph) -> tuple[Part, ...]:

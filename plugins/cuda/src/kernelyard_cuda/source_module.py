@@ -14,13 +14,13 @@ from kernelyard.runtime.api import (
     BindContext,
     BoundCall,
     BoundTensor,
-    DeviceMemory,
     Signature,
     corrupted,
     pack_module,
     split_code,
     unpack_module,
 )
+from kernelyard_cuda.device_constants import DeviceConstants
 from kernelyard_cuda.driver_api import Argument, CudaDriver, Image, Launch, LoadedKernels, require_cuda
 from kernelyard_cuda.function_info import FunctionInfo, LaunchInfo, arguments, read_function_info
 
@@ -51,7 +51,7 @@ class CudaSourceModule(BindableModule):
         self.image = Image(source, kernels, dict(cubins))
         self._constants = {digest: constants[digest] for digest in _digests(functions, constants)}
         self._loaded: dict[CudaDriver, LoadedKernels] = {}
-        self._resident: dict[tuple[CudaDriver, str], DeviceMemory] = {}
+        self._device_constants = DeviceConstants(self._constants)
         self._lock = Lock()
 
     def symbols(self) -> tuple[str, ...]:
@@ -77,15 +77,6 @@ class CudaSourceModule(BindableModule):
                 self._loaded[driver] = driver.load(self.image)
             return self._loaded[driver]
 
-    def _on_device(self, driver: CudaDriver, digest: str) -> DeviceMemory:
-        """Return a constant in the device's memory, where it is uploaded once."""
-        with self._lock:
-            if (driver, digest) not in self._resident:
-                array = self._constants[digest]
-                self._resident[driver, digest] = DeviceMemory(driver, array.nbytes)
-                driver.upload(self._resident[driver, digest].address, np.ascontiguousarray(array))
-            return self._resident[driver, digest]
-
     def bind(
         self, symbol: str, args: Sequence[BoundTensor], values: Mapping[str, int], context: BindContext
     ) -> BoundCall:
@@ -96,7 +87,7 @@ class CudaSourceModule(BindableModule):
         start = context.workspace(total) if total else 0
         tensors = [Argument(arg.address, arg.nbytes) for arg in args]
         tensors += [Argument(start + offset, size) for offset, size in places]
-        held = [self._on_device(driver, digest) for digest in function.constants]
+        held = [self._device_constants.on(driver, digest) for digest in function.constants]
         tensors += [Argument(each.address, each.nbytes) for each in held]
         kernels = self._load(driver)
         launches: list[tuple[LaunchInfo, Launch]] = []

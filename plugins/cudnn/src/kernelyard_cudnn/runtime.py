@@ -16,15 +16,14 @@ from kernelyard.runtime.api import (
     BindContext,
     BoundCall,
     BoundTensor,
-    DeviceMemory,
     JSONGraph,
     JSONNode,
-    aligned_copy,
     corrupted,
     nbytes_of,
 )
+from kernelyard_cuda.device_constants import uploaded
 from kernelyard_cuda.driver_api import CudaDriver, require_cuda
-from kernelyard_cuda.kernel_sequence import KernelSequence
+from kernelyard_cuda.kernel_sequence import KernelSequence, only_kernel
 from kernelyard_cudnn.emulation import EmulatedPlan
 from kernelyard_cudnn.lowering import LOWERINGS, Lowered, Shaped, lower
 
@@ -49,15 +48,13 @@ class CudnnRuntime(KernelSequence):
     """
 
     kind: ClassVar[str] = "cudnn"
-    device_kind: ClassVar[str] = "cuda"
-    is_capturable: ClassVar[bool] = True
-    native_hint: ClassVar[str] = "kernelyard.load the library in Python: programs on a GPU are run by it alone"
 
     def __init__(self, graphs: Sequence[JSONGraph], constants: Mapping[str, np.ndarray]) -> None:
         super().__init__(graphs, constants)
-        self._kernels = {graph.symbol: _only_kernel(graph) for graph in self.part_graphs()}
+        for symbol, node in self.kernels.items():
+            if node.op not in LOWERINGS:
+                raise corrupted(symbol, node.op, ", ".join(LOWERINGS))
         self._lowered: LRU[object, Lowered] = LRU(KEPT_SHAPES)
-        self._resident: dict[tuple[CudaDriver, str], DeviceMemory] = {}
         self._lock = Lock()
 
     @property
@@ -85,16 +82,16 @@ class CudnnRuntime(KernelSequence):
         device = require_cuda(context.device, graph.symbol)
         if 0 in args[len(graph.inputs)].shape:
             return BoundCall([])
-        node = self._kernels[graph.symbol]
+        node = self.kernels[graph.symbol]
         lowered = self.lowered(graph.symbol, values)
-        held: list[object] = [self, context]
-        addresses = {uid: self._filled(device, array, held) for uid, array in lowered.filled.items()}
+        filled = {uid: uploaded(device, array) for uid, array in lowered.filled.items()}
+        addresses = {uid: memory.address for uid, memory in filled.items()}
         for uid, (role, begin) in lowered.operands.items():
-            operand = self._operand(graph, graph.nodes[_entry(node, role)], args, device)
+            operand = self.operand(graph, _entry(node, role), args, device)
             addresses[uid] = operand.address + nbytes_of((begin,), operand.dtype)
         addresses[lowered.result] = args[len(graph.inputs)].address
         step = self._step(graph, node, lowered, addresses, device, context)
-        return BoundCall([step], held, _movable(graph, node, lowered, addresses, step))
+        return BoundCall([step], [self, context, *filled.values()], _movable(graph, node, lowered, addresses, step))
 
     def _step(
         self,
@@ -112,26 +109,10 @@ class CudnnRuntime(KernelSequence):
         plans = [self.constants()[graph.nodes[n].digest] for role, (n, _) in node.inputs if role.startswith(PLAN)]
         return gpu_of(device).step(lowered.graph, addresses, context.workspace, plans, bool(node.attrs.get("tune")))
 
-    def _operand(
-        self, graph: JSONGraph, node: JSONNode, args: Sequence[BoundTensor], device: CudaDriver
-    ) -> BoundTensor:
-        if node.kind == "input":
-            return args[node.index]
-        array = self.constants()[node.digest]
-        with self._lock:
-            if (device, node.digest) not in self._resident:
-                self._resident[device, node.digest] = _uploaded(device, array)
-            address = self._resident[device, node.digest].address
-        return BoundTensor(address, array.shape, node.outputs[0].dtype)
-
-    def _filled(self, device: CudaDriver, array: np.ndarray, held: list[object]) -> int:
-        held.append(made := _uploaded(device, array))
-        return made.address
-
 
 def lowered_graph(graph: JSONGraph, values: Mapping[str, int]) -> Lowered:
     """Return the graph of operations of a JSON graph with one kernel. Raises: CodegenError."""
-    node = _only_kernel(graph)
+    node = only_kernel(graph)
     operands = {
         role: Shaped(spec.evaluate(values), spec.dtype)
         for role, spec in ((role, graph.spec(entry)) for role, entry in node.inputs)
@@ -139,23 +120,6 @@ def lowered_graph(graph: JSONGraph, values: Mapping[str, int]) -> Lowered:
     }
     (result,) = node.outputs
     return lower(node, operands, Shaped(result.evaluate(values), result.dtype), graph.symbol)
-
-
-def _uploaded(device: CudaDriver, array: np.ndarray) -> DeviceMemory:
-    made = DeviceMemory(device, array.nbytes)
-    device.upload(made.address, aligned_copy(array))
-    return made
-
-
-def _only_kernel(graph: JSONGraph) -> JSONNode:
-    """Return the kernel of a graph: it is all that the graph computes, and gives."""
-    kernels = [number for number, node in enumerate(graph.nodes) if node.kind == "kernel"]
-    if len(kernels) != 1 or graph.outputs != ((kernels[0], 0),):
-        raise corrupted(graph.symbol, f"{len(kernels)} kernels, results {graph.outputs}", "one kernel and its result")
-    node = graph.nodes[kernels[0]]
-    if node.op not in LOWERINGS:
-        raise corrupted(graph.symbol, node.op, ", ".join(LOWERINGS))
-    return node
 
 
 def _entry(node: JSONNode, role: str) -> int:

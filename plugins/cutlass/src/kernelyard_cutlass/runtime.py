@@ -8,12 +8,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from kernelyard import dtypes
 from kernelyard.runtime.api import (
     BindContext,
     BoundCall,
     BoundTensor,
-    DeviceMemory,
     Fields,
     JSONGraph,
     JSONNode,
@@ -38,33 +36,26 @@ class CutlassModule(KernelSequence):
     """Composites as calls of CUTLASS kernels."""
 
     kind: ClassVar[str] = KIND
-    device_kind: ClassVar[str] = "cuda"
-    is_capturable: ClassVar[bool] = True
-    native_hint: ClassVar[str] = "kernelyard.load the library in Python: programs on a GPU are run by it alone"
 
     def __init__(self, graphs: Sequence[JSONGraph], constants: Mapping[str, np.ndarray], codes: Sequence[Code]) -> None:
         super().__init__(graphs, constants)
         self.codes = {code.kernel: code for code in codes}
-        self._kernels = list(self.codes)
+        self._compiled = list(self.codes)
         self._loaded: dict[tuple[CudaDriver, Kernel], LoadedKernels] = {}
-        self._resident: dict[tuple[CudaDriver, str], DeviceMemory] = {}
         self._lock = Lock()
-        for graph in self.part_graphs():
-            self._check(graph)
+        for symbol, node in self.kernels.items():
+            self._check(f"graph {symbol}", node)
 
-    def _check(self, graph: JSONGraph) -> None:
-        """One kernel, of a kind that is known, with kernels that are here."""
-        nodes = [node for node in graph.nodes if node.kind == "kernel"]
-        if len(nodes) != 1 or graph.nodes[-1] is not nodes[0] or graph.outputs != ((len(graph.nodes) - 1, 0),):
-            raise corrupted(f"graph {graph.symbol}", f"{len(nodes)} kernels", "one, which gives the result")
-        if nodes[0].op not in PLANS:
-            raise corrupted(f"graph {graph.symbol}", nodes[0].op, ", ".join(PLANS))
-        kernels = nodes[0].attrs.get("kernels")
+    def _check(self, where: str, node: JSONNode) -> None:
+        """A kind of kernel that is known, with kernels that are here."""
+        if node.op not in PLANS:
+            raise corrupted(where, node.op, ", ".join(PLANS))
+        kernels = node.attrs.get("kernels")
         numbers = kernels.values() if isinstance(kernels, dict) else ()
         if not numbers or not all(
             isinstance(some, list) and set(some) <= {*range(len(self.codes))} for some in numbers
         ):
-            raise corrupted(f"graph {graph.symbol}", kernels, "numbers of kernels")
+            raise corrupted(where, kernels, "numbers of kernels")
 
     @classmethod
     def load_from_bytes(cls, data: bytes, constants: Mapping[str, np.ndarray]) -> CutlassModule:
@@ -101,31 +92,18 @@ class CutlassModule(KernelSequence):
     ) -> BoundCall:
         """Return the launches of a composite's kernels. Raises: DeviceError, ExecutionError."""
         driver = require_cuda(context.device, graph.symbol)
-        node, output = graph.nodes[-1], args[-1]
+        node, output = self.kernels[graph.symbol], args[-1]
         if not output.nbytes:
             return BoundCall([])
-        tensors = {role: self._tensor(graph, source, args, driver) for role, (source, _) in node.inputs}
+        tensors = {role: self.operand(graph, source, args, driver) for role, (source, _) in node.inputs}
         planned = self._launches(self._call(node, tensors, output, context), driver)
         steps = [self._step(launch, driver) for launch in planned]
         return BoundCall([*steps], [self, context], _movers(planned, steps, args))
 
-    def _tensor(self, graph: JSONGraph, number: int, args: Sequence[BoundTensor], driver: CudaDriver) -> BoundTensor:
-        node = graph.nodes[number]
-        if node.kind == "input":
-            return args[node.index]
-        array = self.constants()[node.digest]
-        with self._lock:
-            if (driver, node.digest) not in self._resident:
-                held = DeviceMemory(driver, array.nbytes)
-                driver.upload(held.address, np.ascontiguousarray(array))
-                self._resident[driver, node.digest] = held
-            address = self._resident[driver, node.digest].address
-        return BoundTensor(address, array.shape, dtypes.from_numpy(array.dtype))
-
     def _call(
         self, node: JSONNode, tensors: Mapping[str, BoundTensor], output: BoundTensor, context: BindContext
     ) -> tuple[Callable[[Call], Any], Call]:
-        kernels = {role: [self._kernels[n] for n in numbers] for role, numbers in node.attrs["kernels"].items()}
+        kernels = {role: [self._compiled[n] for n in numbers] for role, numbers in node.attrs["kernels"].items()}
         attrs = Fields(dict(node.attrs), f"a kernel {node.op}")
         return PLANS[node.op], Call(attrs, tensors, output, kernels, context.workspace)
 
