@@ -45,6 +45,9 @@ _ARM_FEATURES: dict[str, tuple[str, ...]] = {
 _ARCHITECTURES = {"x86-64": "x86_64", "x86_64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
 _BASELINE = {"x86_64": "x86-64", "aarch64": "generic"}
 
+# Vectors narrower than this have no instruction that permutes their lanes by a register.
+LEAST_VECTOR_BITS = 256
+
 
 class Machine(NamedTuple):
     """An instruction set: `architecture` as in target triples, `features` as LLVM names them, sorted."""

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from kernelyard_llvm.emitter import FunctionEmitter
 from kernelyard_llvm.values import BITS, Value, mangled, vector_type
+from kernelyard_native_cpu.machine import LEAST_VECTOR_BITS
 
-# Vectors narrower than this have no instruction that permutes their lanes by a register.
-LEAST_VECTOR_BITS = 256
 _WORDS = 8  # of 32 bits, in a vector of 256
 
 

@@ -8,11 +8,11 @@ from kernelyard import dims
 from kernelyard.dims import Dim
 from kernelyard.plugins.codegen_api import Buffer
 from kernelyard_llvm.values import Value, int_literal, registers
+from kernelyard_native_cpu.codegen.cost import nanoseconds
 from kernelyard_native_cpu.codegen.memory import Memory
 from kernelyard_native_cpu.codegen.nest import Axes, Nest, OuterLoop, Points
 from kernelyard_native_cpu.kernel_info import GroupInfo, Variant
 from kernelyard_native_cpu.machine import Machine
-from kernelyard_native_cpu.schedule.cost import nanoseconds
 from kernelyard_native_cpu.schedule.group import Group
 from kernelyard_native_cpu.schedule.plan import TILES_PER_PANEL, Plan, size_of
 

@@ -15,14 +15,13 @@ from functools import partial
 from kernelyard.dims import Dim
 from kernelyard_llvm.emitter import FunctionEmitter
 from kernelyard_llvm.values import Value, int_literal, iota, registers
-from kernelyard_native_cpu.codegen.sort_keys import Record, RecordLayout
+from kernelyard_native_cpu.codegen.sort_keys import Record, Records
+from kernelyard_native_cpu.schedule.record_layout import DIGITS, PART_BITS, RecordLayout
 
-DIGITS = 256  # of a byte
 # Up to so many records, comparing each with all takes less time than the counters of all digits.
 MOST_RANKED = 64
-# From so many records on they are parted, by as many leading bits of the range of keys.
+# From so many records on they are parted.
 LEAST_PARTED = 1 << 18
-_PART_BITS = 11
 # What counts is how far a key is above the least: that is seldom more than so many bytes.
 _LOWER_BYTES = 4
 
@@ -36,8 +35,8 @@ def sort_function(layout: RecordLayout, lanes: int, most: Dim, caller: FunctionE
     what the caller declares. lanes: records that are compared at once; most: that are sorted.
 
     It sorts `count` records from `start` on, with as much room from `other` on; `capacity` is that of the layout. The
-    first of the counters then says where the sorted ones are: 0 at `start`, 1 at `other`. There are `counters_of`
-    counters.
+    first of the counters then says where the sorted ones are: 0 at `start`, 1 at `other`. The layout says how many
+    counters there are.
     """
     name = _function("sort_records", layout, lanes, caller, _Sort.write)
     if isinstance(most, int) and most < LEAST_PARTED:
@@ -48,7 +47,7 @@ def sort_function(layout: RecordLayout, lanes: int, most: Dim, caller: FunctionE
 def _function(
     prefix: str, layout: RecordLayout, lanes: int, caller: FunctionEmitter, write: Callable[[_Sort], None]
 ) -> str:
-    name = f"{prefix}.{layout.key_type}"
+    name = f"{prefix}.i{layout.key_bits}"
     if name not in caller.declarations:
         e = FunctionEmitter(_PARAMETERS, caller.declarations)
         write(_Sort(e, layout, lanes))
@@ -56,15 +55,11 @@ def _function(
     return name
 
 
-def counters_of(layout: RecordLayout) -> int:
-    """Return how many counters of 64 bits the sort needs: those of parts lie behind those of digits."""
-    return DIGITS * len(layout.digit_shifts) + (1 << _PART_BITS)
-
-
 class _Sort:
     def __init__(self, e: FunctionEmitter, layout: RecordLayout, lanes: int) -> None:
         self.e = e
         self.layout = layout
+        self.records = Records(e, layout, _CAPACITY)
         self.lanes = lanes
         self.least = int_literal(0)
 
@@ -87,56 +82,53 @@ class _Sort:
 
     def _call(self, start: Value, other: Value, count: Value) -> None:
         arguments = start, other, _CAPACITY, _COUNTERS, count
-        self.e.line(self.e.call(f"sort_records.{self.layout.key_type}", "void", *arguments))
+        self.e.line(self.e.call(f"sort_records.{self.records.key_type}", "void", *arguments))
 
     def _sort_parts(self) -> None:
         e = self.e
         self.least, most = self._least_key(), self._extreme_word("umax")
         width = e.sub(64, e.intrinsic("ctlz", e.sub(most, self.least), int_literal(0, "i1")))
-        shift = e.intrinsic("smax", e.sub(width, _PART_BITS), 0)
+        shift = e.intrinsic("smax", e.sub(width, PART_BITS), 0)
         counters = e.element(_COUNTERS, DIGITS * len(self.layout.digit_shifts), "i64")
 
         def part_of(at: Value) -> Value:
             return e.binary("lshr", e.sub(e.load(e.element(_START, at, "i64"), type_="i64"), self.least), shift)
 
-        self._clear(counters, 1 << _PART_BITS)
+        self._clear(counters, 1 << PART_BITS)
         with e.loop(0, _COUNT, runs=True) as (at, _):
             self._next_place(counters, part_of(at))
-        self._turn_to_places(counters, 1 << _PART_BITS)
+        self._turn_to_places(counters, 1 << PART_BITS)
         with e.loop(0, _COUNT, runs=True) as (at, _):
             place = self._next_place(counters, part_of(at))
-            self.layout.store(e, _OTHER, _CAPACITY, place, self._load(_START, at))
-        with e.loop(0, 1 << _PART_BITS, [int_literal(0)], runs=True) as (part, begin):
+            self.records.store(_OTHER, place, self.records.load(_START, at))
+        with e.loop(0, 1 << PART_BITS, [int_literal(0)], runs=True) as (part, begin):
             end = e.load(e.element(counters, part, "i64"), type_="i64")
             count = e.sub(end, begin[0])
             with e.when(e.compare("sgt", count, 0)):
                 here, there = e.element(_OTHER, begin[0], "i64"), e.element(_START, begin[0], "i64")
                 self._call(here, there, count)
                 with e.when(e.compare("eq", e.load(_COUNTERS, type_="i64"), 0)), e.loop(0, count) as (at, _):
-                    self.layout.store(e, there, _CAPACITY, at, self._load(here, at))
+                    self.records.store(there, at, self.records.load(here, at))
             begin[0] = end
         e.store(int_literal(0), _COUNTERS)
-
-    def _load(self, start: Value, at: Value, lanes: int = 1) -> Record:
-        return self.layout.load(self.e, start, _CAPACITY, at, lanes)
 
     # --- few records --------------------------------------------------------------------------------------------------
     def _by_ranks(self) -> list[Value]:
         """Count for each record those that come before it: that is where it goes."""
         e = self.e
         with e.loop(0, _COUNT) as (at, _):
-            record = self._load(_START, at)
+            record = self.records.load(_START, at)
             with e.loop(0, _COUNT, [_zeros(self.lanes)], self.lanes) as (first, ranks):
                 before = e.binary("and", self._come_before(first, record, at), self._exist(first))
                 ranks[0] = e.add(ranks[0], e.convert("zext", before, "i64"))
             rank = e.across_lanes("add", ranks[0])
-            self.layout.store(e, _OTHER, _CAPACITY, rank, record)
+            self.records.store(_OTHER, rank, record)
         return [int_literal(1)]
 
     def _come_before(self, first: Value, record: Record, at: Value) -> Value:
         """Return which of the records from `first` on come before one."""
         e = self.e
-        others = self._load(_START, first, self.lanes)
+        others = self.records.load(_START, first, self.lanes)
         less = e.compare("ult", others[0], record[0])
         if self.layout.words == 1:
             return less  # the place is part of the word
@@ -151,7 +143,7 @@ class _Sort:
         e = self.e
         self.least = self._least_key()
         self._count_digits()
-        first = self._load(_START, int_literal(0))
+        first = self.records.load(_START, int_literal(0))
         source, target, is_moved = _START, _OTHER, int_literal(0)
         for number, shift in enumerate(self.layout.digit_shifts):
             counters = e.element(_COUNTERS, number * DIGITS, "i64")
@@ -214,9 +206,9 @@ class _Sort:
         e = self.e
         self._turn_to_places(counters, DIGITS)
         with e.loop(0, _COUNT, runs=True) as (at, _):
-            record = self._load(source, at)
+            record = self.records.load(source, at)
             place = self._next_place(counters, self._digit(record, shift))
-            self.layout.store(e, target, _CAPACITY, place, record)
+            self.records.store(target, place, record)
         return [target, source, e.sub(1, is_moved)]
 
     # --- counters -----------------------------------------------------------------------------------------------------

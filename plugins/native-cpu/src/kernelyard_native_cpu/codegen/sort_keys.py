@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from kernelyard import dtypes
 from kernelyard_llvm.emitter import FunctionEmitter
 from kernelyard_llvm.values import BITS, Operand, Value, aligned, int_literal
-from kernelyard_native_cpu.codegen.compress import LEAST_VECTOR_BITS, store_compressed
-from kernelyard_native_cpu.codegen.types import compute_type, decode, encode, storage_type
+from kernelyard_native_cpu.codegen.compress import store_compressed
+from kernelyard_native_cpu.codegen.types import decode, encode, storage_type
+from kernelyard_native_cpu.machine import LEAST_VECTOR_BITS
+from kernelyard_native_cpu.schedule.record_layout import PLACE_BITS, RecordLayout
 
-_PLACE_BITS = 32
 Record = list[Value]
 
 
@@ -66,83 +65,53 @@ def _sign_bit(type_: str) -> int:
     return 1 << (BITS[type_] - 1)
 
 
-def key_type(dtype: str) -> str:
-    """Return the LLVM type of a dtype's keys."""
-    return f"i{BITS[storage_type(dtype)]}" if compute_type(dtype) != "i1" else "i8"
+class Records:
+    """Write the code that reads and writes records; where the key takes 64 bits, places lie `capacity` words on."""
 
+    def __init__(self, e: FunctionEmitter, layout: RecordLayout, capacity: Value) -> None:
+        self.e = e
+        self.layout = layout
+        self.capacity = capacity
+        self.word_type, self.key_type = f"i{layout.word_bits}", f"i{layout.key_bits}"
 
-@dataclass(frozen=True)
-class RecordLayout:
-    """How records lie in memory: a word with the key in its upper half and the place in the lower one, which counts to
-    2^32; or, where the key takes 64 bits, the words of all keys, and `capacity` words on those of all places. Where
-    only values are wanted, records have no place, and the word is the key, in 32 or 64 bits.
-    """
-
-    key_type: str
-    has_places: bool = True
-
-    @property
-    def words(self) -> int:
-        return 1 if BITS[self.key_type] <= _PLACE_BITS or not self.has_places else 2
-
-    @property
-    def word_type(self) -> str:
-        """The LLVM type of a word."""
-        return "i64" if self.has_places or self.key_type == "i64" else "i32"
-
-    @property
-    def digit_shifts(self) -> tuple[int, ...]:
-        """Where each byte of a key lies in the first word of a record, the least significant first."""
-        start = _PLACE_BITS if self.words == 1 else 0
-        return tuple(start + bit for bit in range(0, BITS[self.key_type], 8))
-
-    def record(self, e: FunctionEmitter, key: Value, place: Value) -> Record:
+    def record(self, key: Value, place: Value) -> Record:
         """Return the words of a record, or of a vector of records."""
-        if not self.has_places:
-            return [e.convert("zext", key, self.word_type)]
-        if self.words == 2:
-            return e.align_lanes(key, place)
-        return [e.binary("or", e.binary("shl", e.convert("zext", key, "i64"), _PLACE_BITS), place)]
+        if not self.layout.has_places:
+            return [self.e.convert("zext", key, self.word_type)]
+        if self.layout.words == 2:
+            return self.e.align_lanes(key, place)
+        return [self.e.binary("or", self.e.binary("shl", self.e.convert("zext", key, "i64"), PLACE_BITS), place)]
 
-    def key(self, e: FunctionEmitter, record: Record) -> Value:
+    def key(self, record: Record) -> Value:
         """Return the key of a record."""
-        if not self.has_places:
-            return e.convert("trunc", record[0], self.key_type)
-        if self.words == 2:
+        if not self.layout.has_places:
+            return self.e.convert("trunc", record[0], self.key_type)
+        if self.layout.words == 2:
             return record[0]
-        return e.convert("trunc", e.binary("lshr", record[0], _PLACE_BITS), self.key_type)
+        return self.e.convert("trunc", self.e.binary("lshr", record[0], PLACE_BITS), self.key_type)
 
-    def place(self, e: FunctionEmitter, record: Record) -> Value:
+    def place(self, record: Record) -> Value:
         """Return the place of a record."""
-        return record[1] if self.words == 2 else e.binary("and", record[0], (1 << _PLACE_BITS) - 1)
+        return record[1] if self.layout.words == 2 else self.e.binary("and", record[0], (1 << PLACE_BITS) - 1)
 
-    def load(self, e: FunctionEmitter, start: Value, capacity: Value, at: Operand, lanes: int = 1) -> Record:
+    def load(self, start: Value, at: Operand, lanes: int = 1) -> Record:
         """Return the record, or the records, at a position of those that begin at an address."""
-        return [e.load(word, lanes, type_=self.word_type) for word in self._words_at(e, start, capacity, at)]
+        return [self.e.load(word, lanes, type_=self.word_type) for word in self._words_at(start, at)]
 
-    def store(self, e: FunctionEmitter, start: Value, capacity: Value, at: Operand, record: Record) -> None:
+    def store(self, start: Value, at: Operand, record: Record) -> None:
         """Write a record, or records."""
-        for word, value in zip(self._words_at(e, start, capacity, at), record, strict=True):
-            e.store(value, word)
+        for word, value in zip(self._words_at(start, at), record, strict=True):
+            self.e.store(value, word)
 
-    def store_chosen(
-        self,
-        e: FunctionEmitter,
-        start: Value,
-        capacity: Value,
-        at: Value,
-        record: Record,
-        mask: Value,
-        vector_bits: int,
-    ) -> None:
+    def store_chosen(self, start: Value, at: Value, record: Record, mask: Value, vector_bits: int) -> None:
         """Write the records of the lanes that a mask chooses, side by side; as many behind them are lost."""
-        for word, value in zip(self._words_at(e, start, capacity, at), record, strict=True):
+        for word, value in zip(self._words_at(start, at), record, strict=True):
             if vector_bits >= LEAST_VECTOR_BITS:
-                store_compressed(e, value, mask, word, vector_bits)
+                store_compressed(self.e, value, mask, word, vector_bits)
                 continue
             name = f"llvm.masked.compressstore.v{value.lanes}{self.word_type}"
-            e.line(e.call(name, "void", value, aligned(word, self.word_type), mask))
+            self.e.line(self.e.call(name, "void", value, aligned(word, self.word_type), mask))
 
-    def _words_at(self, e: FunctionEmitter, start: Value, capacity: Value, at: Operand) -> list[Value]:
-        first = e.element(start, at, self.word_type)
-        return [first] if self.words == 1 else [first, e.element(first, capacity, self.word_type)]
+    def _words_at(self, start: Value, at: Operand) -> list[Value]:
+        first = self.e.element(start, at, self.word_type)
+        return [first] if self.layout.words == 1 else [first, self.e.element(first, self.capacity, self.word_type)]

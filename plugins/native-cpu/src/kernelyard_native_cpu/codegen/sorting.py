@@ -17,6 +17,7 @@ from kernelyard_native_cpu.codegen.memory import Memory
 from kernelyard_native_cpu.codegen.radix_sort import sort_function
 from kernelyard_native_cpu.codegen.sort_keys import (
     Record,
+    Records,
     may_come_before,
     sort_key,
     value_of_key,
@@ -43,14 +44,14 @@ class SortedRow:
         (self.reduced,) = plan.reduce
         self.dtype = block.body.dtype
         self.descending = block.reducer == "argsort_descending"
-        self.layout = self.sort.layout
         self.length = memory.dim(plan.extents[self.reduced])
         self.wanted = memory.dim(self.sort.wanted)
         self.capacity = memory.dim(self.sort.records.shape[-1])
-        self.records = memory.pointers[self.sort.records]
+        self.records = Records(self.e, self.sort.layout, self.capacity)
+        self.start = memory.pointers[self.sort.records]
         self.counters = memory.pointers[self.sort.counters]
-        words = self.e.mul(self.capacity, self.layout.words)
-        self.other = self.e.element(self.records, words, self.layout.word_type)
+        words = self.e.mul(self.capacity, self.sort.layout.words)
+        self.other = self.e.element(self.start, words, self.records.word_type)
 
     def run(self, finish: Finish) -> None:
         """Sort the row, and hand its first places on."""
@@ -73,12 +74,12 @@ class SortedRow:
         return self.e.broadcast(expressions.value(self.block.body), lanes)
 
     def _key(self, value: Value) -> Value:
-        has_places = self.layout.has_places
+        has_places = self.sort.layout.has_places
         return sort_key(self.e, value, self.dtype, self.memory.has_half, has_places, descending=self.descending)
 
     def _record(self, place: Value, lanes: int) -> Record:
         places = self.e.add(place, iota(lanes)) if lanes > 1 else place
-        return self.layout.record(self.e, self._key(self._value(place, lanes)), places)
+        return self.records.record(self._key(self._value(place, lanes)), places)
 
     def _each(self, begin: Value, end: Value, vectors: int, step: Callable[[Value, int], None]) -> None:
         """`step(place, lanes)` for all places from one to another: whole vectors, then what is left."""
@@ -94,18 +95,18 @@ class SortedRow:
         return self.e.add(begin, self.e.binary("and", count, -width))
 
     def _fill(self, place: Value, lanes: int) -> None:
-        self.layout.store(self.e, self.records, self.capacity, place, self._record(place, lanes))
+        self.records.store(self.start, place, self._record(place, lanes))
 
     def _sorted(self, count: Value) -> Value:
         """Sort the records; return where they begin then."""
         e, sort = self.e, self.sort
         if sort.in_vectors:
-            vector_sort(self.layout.word_type, sort.vector_bits, self.records, self.other, count, e)
-            return self.records
-        function = sort_function(self.layout, sort.result_lanes, sort.room, e)
-        e.line(e.call(function, "void", self.records, self.other, self.capacity, self.counters, count))
+            vector_sort(self.records.word_type, sort.vector_bits, self.start, self.other, count, e)
+            return self.start
+        function = sort_function(sort.layout, sort.result_lanes, sort.room, e)
+        e.line(e.call(function, "void", self.start, self.other, self.capacity, self.counters, count))
         is_moved = e.compare("ne", e.load(self.counters, type_="i64"), 0)
-        return e.select(is_moved, self.other, self.records)
+        return e.select(is_moved, self.other, self.start)
 
     # --- a few of many ------------------------------------------------------------------------------------------------
     def _select(self, filled: Value) -> Value:
@@ -124,8 +125,8 @@ class SortedRow:
         start = self._sorted(count)
         last = e.intrinsic("smax", e.sub(self.wanted, 1), 0)
         with e.loop(0, self.wanted) as (at, _):
-            self.layout.store(e, self.records, self.capacity, at, self.layout.load(e, start, self.capacity, at))
-        key = self.layout.key(e, self.layout.load(e, start, self.capacity, last))
+            self.records.store(self.start, at, self.records.load(start, at))
+        key = self.records.key(self.records.load(start, last))
         return [self.wanted, value_of_key(e, key, self.dtype, self.memory.has_half, descending=self.descending)]
 
     def _wide_step(self, place: Value, state: State) -> State:
@@ -146,7 +147,7 @@ class SortedRow:
             here = e.add(place, e.mul(number, lanes))
             less = e.compare("ult", self._key(self._value(here, lanes)), self._key(now[1]))
             record, bits = self._record(here, lanes), self.sort.vector_bits
-            self.layout.store_chosen(e, self.records, self.capacity, now[0], record, less, bits)
+            self.records.store_chosen(self.start, now[0], record, less, bits)
             now[:] = self._cut_if_full([e.add(now[0], count_lanes(e, less)), now[1]])
         return now
 
@@ -154,7 +155,7 @@ class SortedRow:
         e = self.e
 
         def add() -> State:
-            self.layout.store(e, self.records, self.capacity, state[0], self._record(place, 1))
+            self.records.store(self.start, state[0], self._record(place, 1))
             return self._cut_if_full([e.add(state[0], 1), state[1]])
 
         return e.branch(e.compare("ult", self._key(self._value(place, 1)), self._key(state[1])), add, lambda: state)
@@ -181,10 +182,9 @@ class SortedRow:
             self._finish_at(start, at, 1, lambda place: finish(one, None, place))
 
     def _finish_at(self, start: Value, at: Value, lanes: int, finish: Callable[[Value], None]) -> None:
-        e, layout = self.e, self.layout
-        record = layout.load(e, start, self.capacity, at, lanes)
-        if layout.has_places:
-            finish(layout.place(e, record))
+        record = self.records.load(start, at, lanes)
+        if self.sort.layout.has_places:
+            finish(self.records.place(record))
             return
-        key = layout.key(e, record)
-        finish(value_of_key(e, key, self.dtype, self.memory.has_half, descending=self.descending))
+        key = self.records.key(record)
+        finish(value_of_key(self.e, key, self.dtype, self.memory.has_half, descending=self.descending))

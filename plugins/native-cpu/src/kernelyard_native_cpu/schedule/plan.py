@@ -9,9 +9,8 @@ from kernelyard.dims import Dim
 from kernelyard.errors import ShapeError
 from kernelyard.plugins.codegen_api import Buffer, Expr, Load, Recurrence
 from kernelyard.runtime.api import record
-from kernelyard_native_cpu.codegen.compress import LEAST_VECTOR_BITS
-from kernelyard_native_cpu.codegen.sort_keys import RecordLayout
-from kernelyard_native_cpu.machine import Machine
+from kernelyard_native_cpu.machine import LEAST_VECTOR_BITS, Machine
+from kernelyard_native_cpu.schedule.record_layout import RecordLayout
 
 # What a symbolic extent is taken to be where choices need a number.
 TYPICAL_EXTENT = 224

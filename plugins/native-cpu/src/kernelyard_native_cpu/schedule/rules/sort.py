@@ -19,11 +19,10 @@ from kernelyard.plugins.codegen_api import (
     substitute_axes,
     walk,
 )
-from kernelyard_native_cpu.codegen.compress import LEAST_VECTOR_BITS
-from kernelyard_native_cpu.codegen.radix_sort import counters_of
-from kernelyard_native_cpu.codegen.sort_keys import RecordLayout, key_type
+from kernelyard_native_cpu.machine import LEAST_VECTOR_BITS
 from kernelyard_native_cpu.schedule.loops import Loops
 from kernelyard_native_cpu.schedule.plan import Plan, Sort
+from kernelyard_native_cpu.schedule.record_layout import RecordLayout
 
 # Of a long row, the first so many times the wanted records, and some more, are sorted at once. Then the wanted ones are
 # found anew whenever there are so many times as many: the more, the less is sorted in all, but the more memory is used.
@@ -44,11 +43,10 @@ def sort(loops: Loops) -> Plan | Declined:
     fill, room = (dims.minimum(length, times * wanted + _SPARE) for times in (_FILL, _ROOM))
     bits = loops.machine.vector_bits
     value = _value_alone(loops.stage) if bits >= LEAST_VECTOR_BITS else None
-    layout = RecordLayout(key_type(block.body.dtype), has_places=value is None)
+    layout = RecordLayout(block.body.dtype, has_places=value is None)
     capacity = room + _MARGIN
-    word = "int64" if layout.word_type == "i64" else "int32"
-    records = Buffer(f"records of {block.name}", (2, layout.words, capacity), word, "local")
-    counters = Buffer(f"digits of {block.name}", (counters_of(layout),), "int64", "local")
+    records = Buffer(f"records of {block.name}", (2, layout.words, capacity), f"int{layout.word_bits}", "local")
+    counters = Buffer(f"digits of {block.name}", (layout.counters,), "int64", "local")
     found = Sort(
         layout,
         value,
