@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
@@ -15,6 +15,8 @@ from kernelyard.nn.tensor import Parameter
 
 if TYPE_CHECKING:
     from kernelyard.plugins.api import IRModule
+
+T = TypeVar("T", bound="Parameter | Module")
 
 
 class Module:
@@ -127,144 +129,106 @@ class Module:
         return export(self, spec, allow_extern)
 
 
-class ModuleList(Module):
+class _List(Module, Generic[T]):
+    """Children in order."""
+
+    def __init__(self, items: Iterable[T]) -> None:
+        self._items = list(items)
+
+    def children(self) -> Iterator[tuple[str, Parameter | Module]]:
+        return ((str(number), item) for number, item in enumerate(self._items))
+
+    def replace_child(self, name: str, new: Parameter | Module) -> None:
+        self._items[int(name)] = new  # pyright: ignore[reportArgumentType, reportCallIssue]
+
+    def append(self, item: T) -> None:
+        """Add one at the end."""
+        self._items.append(item)
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __getitem__(self, index: int) -> T:
+        return self._items[index]
+
+    def __setitem__(self, index: int, item: T) -> None:
+        self._items[index] = item
+
+
+class _Dict(Module, Generic[T]):
+    """Children by name."""
+
+    def __init__(self, items: Mapping[str, T] | None) -> None:
+        self._items = dict(items or {})
+
+    def children(self) -> Iterator[tuple[str, Parameter | Module]]:
+        return iter(self._items.items())
+
+    def replace_child(self, name: str, new: Parameter | Module) -> None:
+        self._items[name] = new  # pyright: ignore[reportArgumentType]
+
+    def items(self) -> Iterable[tuple[str, T]]:
+        """Names and children."""
+        return self._items.items()
+
+    def keys(self) -> Iterable[str]:
+        """Names."""
+        return self._items.keys()
+
+    def values(self) -> Iterable[T]:
+        """Children."""
+        return self._items.values()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._items
+
+    def __getitem__(self, name: str) -> T:
+        return self._items[name]
+
+    def __setitem__(self, name: str, item: T) -> None:
+        self._items[name] = item
+
+
+class ModuleList(_List[Module]):
     """Modules in order; calling it calls one after the other."""
 
     def __init__(self, modules: Iterable[Module] = ()) -> None:
-        self._modules = list(modules)
-
-    def children(self) -> Iterator[tuple[str, Parameter | Module]]:
-        return ((str(number), module) for number, module in enumerate(self._modules))
-
-    def replace_child(self, name: str, new: Parameter | Module) -> None:
-        self._modules[int(name)] = new  # pyright: ignore[reportArgumentType, reportCallIssue]
-
-    def append(self, module: Module) -> None:
-        """Add one at the end."""
-        self._modules.append(module)
+        super().__init__(modules)
 
     def forward(self, x: Any) -> Any:
-        for module in self._modules:
+        for module in self:
             x = module(x)
         return x
 
-    def __iter__(self) -> Iterator[Module]:
-        return iter(self._modules)
 
-    def __len__(self) -> int:
-        return len(self._modules)
-
-    def __getitem__(self, index: int) -> Module:
-        return self._modules[index]
-
-    def __setitem__(self, index: int, module: Module) -> None:
-        self._modules[index] = module
-
-
-class ModuleDict(Module):
+class ModuleDict(_Dict[Module]):
     """Modules by name."""
 
     def __init__(self, modules: Mapping[str, Module] | None = None) -> None:
-        self._modules = dict(modules or {})
-
-    def children(self) -> Iterator[tuple[str, Parameter | Module]]:
-        return iter(self._modules.items())
-
-    def replace_child(self, name: str, new: Parameter | Module) -> None:
-        self._modules[name] = new  # pyright: ignore[reportArgumentType]
-
-    def items(self) -> Iterable[tuple[str, Module]]:
-        """Names and modules."""
-        return self._modules.items()
-
-    def keys(self) -> Iterable[str]:
-        """Names."""
-        return self._modules.keys()
-
-    def values(self) -> Iterable[Module]:
-        """Modules."""
-        return self._modules.values()
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._modules)
-
-    def __len__(self) -> int:
-        return len(self._modules)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._modules
-
-    def __getitem__(self, name: str) -> Module:
-        return self._modules[name]
-
-    def __setitem__(self, name: str, module: Module) -> None:
-        self._modules[name] = module
+        super().__init__(modules)
 
 
-class ParameterList(Module):
+class ParameterList(_List[Parameter]):
     """Parameters in order."""
 
     def __init__(self, parameters: Iterable[Parameter] = ()) -> None:
-        self._parameters = list(parameters)
-
-    def children(self) -> Iterator[tuple[str, Parameter | Module]]:
-        return ((str(number), parameter) for number, parameter in enumerate(self._parameters))
-
-    def replace_child(self, name: str, new: Parameter | Module) -> None:
-        self._parameters[int(name)] = new  # pyright: ignore[reportArgumentType, reportCallIssue]
-
-    def append(self, parameter: Parameter) -> None:
-        """Add one at the end."""
-        self._parameters.append(parameter)
-
-    def __iter__(self) -> Iterator[Parameter]:
-        return iter(self._parameters)
-
-    def __len__(self) -> int:
-        return len(self._parameters)
-
-    def __getitem__(self, index: int) -> Parameter:
-        return self._parameters[index]
+        super().__init__(parameters)
 
 
-class ParameterDict(Module):
+class ParameterDict(_Dict[Parameter]):
     """Parameters by name."""
 
     def __init__(self, parameters: Mapping[str, Parameter] | None = None) -> None:
-        self._parameters = dict(parameters or {})
-
-    def children(self) -> Iterator[tuple[str, Parameter | Module]]:
-        return iter(self._parameters.items())
-
-    def replace_child(self, name: str, new: Parameter | Module) -> None:
-        self._parameters[name] = new  # pyright: ignore[reportArgumentType]
-
-    def items(self) -> Iterable[tuple[str, Parameter]]:
-        """Names and parameters."""
-        return self._parameters.items()
-
-    def keys(self) -> Iterable[str]:
-        """Names."""
-        return self._parameters.keys()
-
-    def values(self) -> Iterable[Parameter]:
-        """Parameters."""
-        return self._parameters.values()
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._parameters)
-
-    def __len__(self) -> int:
-        return len(self._parameters)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._parameters
-
-    def __getitem__(self, name: str) -> Parameter:
-        return self._parameters[name]
-
-    def __setitem__(self, name: str, parameter: Parameter) -> None:
-        self._parameters[name] = parameter
+        super().__init__(parameters)
 
 
 def _walk(module: Module, path: str = "", above: tuple[Module, ...] = ()) -> Iterator[tuple[str, Parameter | Module]]:
