@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from kernelyard import dtypes
 from kernelyard.ir import Call, Constant, Expr, FunctionMutator, get_op
 
 # A rule gets the mutator (for `value_of`) and a call; it answers with an expression that replaces the call, or None.
@@ -39,3 +40,12 @@ def is_uniform(expr: Expr, value: float) -> bool:
     """Return True for a constant whose elements are all `value`."""
     found = uniform_value(expr)
     return found is not None and bool(found == value)
+
+
+def of_floats(rule: Rule) -> Rule:
+    """Return a rule for calls that give floats, and no others."""
+
+    def guarded(mutator: FunctionMutator, call: Call) -> Expr | None:
+        return rule(mutator, call) if dtypes.is_float(call.tensor_type.dtype) else None
+
+    return guarded

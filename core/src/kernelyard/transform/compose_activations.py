@@ -6,9 +6,8 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from kernelyard import dtypes
 from kernelyard.ir import Call, Expr, FunctionMutator, Var
-from kernelyard.transform.canonical_rule import Rule, defining_call, is_uniform, make
+from kernelyard.transform.canonical_rule import Rule, defining_call, is_uniform, make, of_floats
 from kernelyard.transform.polynomial import ONE, Polynomial, PolynomialReader, arithmetic_leaves, is_close
 
 _TANH_SCALE = math.sqrt(2 / math.pi)
@@ -194,13 +193,6 @@ def _logarithm_of_one_plus(mutator: FunctionMutator, call: Call) -> Expr | None:
     return make("nn.softplus", exponential.args[0]) if exponential else None
 
 
-def _floats_only(rule: Rule) -> Rule:
-    def guarded(mutator: FunctionMutator, call: Call) -> Expr | None:
-        return rule(mutator, call) if dtypes.is_float(call.tensor_type.dtype) else None
-
-    return guarded
-
-
 _TABLE: dict[str, tuple[Callable[[FunctionMutator, Call], Expr | None], ...]] = {
     "multiply": (_gated,),
     "divide": (_quotient, _gated),
@@ -210,6 +202,4 @@ _TABLE: dict[str, tuple[Callable[[FunctionMutator, Call], Expr | None], ...]] = 
     "clip": (_clip_of_line,),
 }
 
-ACTIVATION_RULES: dict[str, tuple[Rule, ...]] = {
-    name: tuple(map(_floats_only, rules)) for name, rules in _TABLE.items()
-}
+ACTIVATION_RULES: dict[str, tuple[Rule, ...]] = {name: tuple(map(of_floats, rules)) for name, rules in _TABLE.items()}

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from kernelyard import dtypes
 from kernelyard.ir import Call, Expr, FunctionMutator
-from kernelyard.transform.canonical_rule import Rule, defining_call, make
+from kernelyard.transform.canonical_rule import Rule, defining_call, make, of_floats
 from kernelyard.transform.compose_norms import behind_reshapes, is_aligned, reduced_shapes
 
 
@@ -77,12 +76,5 @@ def _difference(mutator: FunctionMutator, call: Call) -> Expr | None:
     return None
 
 
-def _floats_only(rule: Rule) -> Rule:
-    def guarded(mutator: FunctionMutator, call: Call) -> Expr | None:
-        return rule(mutator, call) if dtypes.is_float(call.tensor_type.dtype) else None
-
-    return guarded
-
-
 _TABLE: dict[str, Rule] = {"divide": _quotient, "multiply": _product, "log": _logarithm, "subtract": _difference}
-SOFTMAX_RULES: dict[str, tuple[Rule, ...]] = {name: (_floats_only(rule),) for name, rule in _TABLE.items()}
+SOFTMAX_RULES: dict[str, tuple[Rule, ...]] = {name: (of_floats(rule),) for name, rule in _TABLE.items()}

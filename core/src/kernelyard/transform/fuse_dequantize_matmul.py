@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kernelyard.dims import Shape
-from kernelyard.ir import Call, Constant, Expr, Function, FunctionMutator, IRModule, TensorType, Var
+from kernelyard.ir import Call, Constant, Expr, FunctionMutator, IRModule, TensorType, Var
 from kernelyard.patterns.decoded import is_decoded
 from kernelyard.tir.buffer import Buffer
 from kernelyard.tir.builder import PrimFuncBuilder
@@ -17,7 +17,7 @@ from kernelyard.tir.expr import Expr as ScalarExpr
 from kernelyard.tir.primfunc import PrimFunc
 from kernelyard.tir.simplify import simplify
 from kernelyard.tir.verify import verify
-from kernelyard.transform.legalize_ops import PrimFuncTable, call_tir
+from kernelyard.transform.legalize_ops import PrimFuncTable, call_tir, mutate_with_prim_funcs
 from kernelyard.transform.pass_base import Pass, PassContext
 from kernelyard.transform.stored_weights import StoredWeights, stored_weights
 
@@ -36,13 +36,7 @@ class FuseDequantizeMatmul(Pass):
     name = "fuse_dequantize_matmul"
 
     def run(self, module: IRModule, context: PassContext) -> IRModule:
-        functions = PrimFuncTable(module)
-        changed: dict[str, Function] = {}
-        for name, function in module.entry_functions().items():
-            new = _Fuser(functions).mutate(function)
-            if new is not function:
-                changed[name] = new
-        return module.with_functions({**changed, **functions.added}) if changed else module
+        return mutate_with_prim_funcs(module, _Fuser)
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,7 +7,6 @@ from kernelyard.ir import (
     Call,
     Constant,
     Expr,
-    Function,
     FunctionBuilder,
     FunctionMutator,
     IRModule,
@@ -19,7 +18,7 @@ from kernelyard.legalize import legalize_call
 from kernelyard.patterns.templates import swaps_last_two
 from kernelyard.tir.primfunc import PrimFunc
 from kernelyard.transform.fuse_tir import fuse
-from kernelyard.transform.legalize_ops import PrimFuncTable, call_tir
+from kernelyard.transform.legalize_ops import PrimFuncTable, call_tir, mutate_with_prim_funcs
 from kernelyard.transform.pass_base import Pass, PassContext
 from kernelyard.transform.widen_floats import NARROW
 
@@ -36,13 +35,7 @@ class FuseTransposeMatmul(Pass):
     name = "fuse_transpose_matmul"
 
     def run(self, module: IRModule, context: PassContext) -> IRModule:
-        functions = PrimFuncTable(module)
-        changed: dict[str, Function] = {}
-        for name, function in module.entry_functions().items():
-            new = _Fuser(functions).mutate(function)
-            if new is not function:
-                changed[name] = new
-        return module.with_functions({**changed, **functions.added}) if changed else module
+        return mutate_with_prim_funcs(module, _Fuser)
 
 
 _LETTERS = {"permute_dims": "t", "astype": "w"}

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 
@@ -55,18 +54,13 @@ class LegalizeOps(Pass):
         self.rules = rules
 
     def run(self, module: IRModule, context: PassContext) -> IRModule:
-        functions = PrimFuncTable(module)
-        changed: dict[str, Any] = {}
         compiled: dict[str, CustomKernel] = {}
-        for name, function in module.entry_functions().items():
-            new = _Legalizer(functions, self.skip, self.rules, compiled).mutate(function)
-            if new is not function:
-                changed[name] = new
+        module = mutate_with_prim_funcs(module, lambda table: _Legalizer(table, self.skip, self.rules, compiled))
         if compiled:
             from kernelyard.transform.attach_extern_modules import AttachExternModules  # inside: few users bring any
 
             module = AttachExternModules([kernel.made_by for kernel in compiled.values()])(module)
-        return module.with_functions({**changed, **functions.added}) if changed else module
+        return module
 
 
 class PrimFuncTable:
@@ -97,6 +91,15 @@ class PrimFuncTable:
             name = f"{wanted}_{count}"
         self._taken.add(name)
         return name
+
+
+def mutate_with_prim_funcs(module: IRModule, mutator: Callable[[PrimFuncTable], FunctionMutator]) -> IRModule:
+    """Mutate the entry functions by mutators that add loop-level functions, which these then call."""
+    functions = PrimFuncTable(module)
+    entries = module.entry_functions()
+    mutated = {name: mutator(functions).mutate(function) for name, function in entries.items()}
+    changed = {name: new for name, new in mutated.items() if new is not entries[name]}
+    return module.with_functions({**changed, **functions.added}) if changed else module
 
 
 class _Legalizer(FunctionMutator):
