@@ -40,7 +40,6 @@ ALLOWED: dict[Import, str] = {
     ("kernelyard.runtime.execute.profile", "kernelyard.runtime.execute.executable"): PARTS,
     ("kernelyard.runtime.execute.profile_text", "kernelyard.runtime.execute.profile"): MAKER,
     ("kernelyard.runtime.execute.run_environment", "kernelyard.runtime.execute.executable"): PARTS,
-    ("kernelyard.runtime.program.vm_function", "kernelyard.runtime.execute.executable"): PARTS,
     ("kernelyard.runtime.execute.step_errors", "kernelyard.runtime.artifact.loader"): METHOD,
     ("kernelyard.runtime.execute.virtual_machine", "kernelyard.runtime.execute.bound_device_program"): KINDS,
     ("kernelyard.runtime.execute.virtual_machine", "kernelyard.runtime.execute.executable"): PARTS,

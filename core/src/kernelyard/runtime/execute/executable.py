@@ -98,7 +98,7 @@ class Executable:
 
             check_fallbacks(own, self.fallbacks)
         for vm_function in self.vm_functions.values():
-            vm_function.check_links(self)
+            vm_function.check_links(self.constants, self.vm_functions, self.modules)
 
     def _link(self, program: Program) -> None:
         symbols = [set(module.symbols()) for module in self.modules]

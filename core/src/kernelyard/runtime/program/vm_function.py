@@ -6,7 +6,7 @@ handed on, never copied. Sizes that are known only once a value is there are sym
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,9 @@ from kernelyard.runtime.abi.spec import Fields, TensorSpec, corrupted
 from kernelyard.runtime.program.program import Program
 
 if TYPE_CHECKING:
-    from kernelyard.runtime.execute.executable import Executable
+    import numpy as np
+
+    from kernelyard.runtime.abi.module import RuntimeModule
 
 RUN = "run"  # block number `target` on the inputs gives the outputs
 CALL = "call"  # function `symbol` of the executable on the inputs gives the outputs
@@ -133,19 +135,24 @@ class VMFunction:
         of_blocks = (digest for block in self.blocks for digest in block.digests())
         return tuple(dict.fromkeys((*self.constants.values(), *of_blocks)))
 
-    def check_links(self, executable: Executable) -> None:
-        """Look that the executable has the constants and the functions that the code names.
+    def check_links(
+        self,
+        constants: Mapping[str, np.ndarray],
+        functions: Mapping[str, VMFunction],
+        modules: Sequence[RuntimeModule],
+    ) -> None:
+        """Look that the constants and the functions that the code names are among those of its executable.
 
         Raises: ArtifactCorruptedError.
         """
         for number, digest in self.constants.items():
-            array, spec = executable.constants.get(digest), self.values[number]
+            array, spec = constants.get(digest), self.values[number]
             if array is None or (array.shape, dtypes.from_numpy(array.dtype)) != (spec.shape, spec.dtype):
                 found = "no constant" if array is None else f"{array.shape} {array.dtype}"
                 raise corrupted(f"function {self.name!r}, value {number}", found, repr(spec))
         for instruction in self.code:
             place = f"function {self.name!r}, {instruction}"
-            callee = executable.vm_functions.get(instruction.symbol)
+            callee = functions.get(instruction.symbol)
             if instruction.name == CALL:
                 given = len(instruction.inputs), len(instruction.outputs)
                 if callee is None or given != (len(callee.inputs), len(callee.outputs)):
@@ -153,8 +160,7 @@ class VMFunction:
             if instruction.name == CLOSE and (callee is None or len(callee.inputs) < len(instruction.inputs)):
                 raise corrupted(place, instruction.symbol, "a VM function that takes as many values, or more")
             if instruction.name == EVALUATE and (
-                instruction.target >= len(executable.modules)
-                or instruction.symbol not in executable.modules[instruction.target].symbols()
+                instruction.target >= len(modules) or instruction.symbol not in modules[instruction.target].symbols()
             ):
                 raise corrupted(place, instruction.symbol, "a function that is there")
 
