@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kernelyard.runtime.text_table import aligned, amount
+from kernelyard.runtime.text_table import aligned, amount, duration
 
 if TYPE_CHECKING:
     from kernelyard.runtime.execute.profile import Profile, StepTime
@@ -30,7 +30,7 @@ class _Row(NamedTuple):
             for number in (self.nbytes, self.flops)
             for cell in (("", "") if number is None else (amount(number), _rate(number, self.seconds)))
         ]
-        return (_duration(self.seconds), share, *rates, *self.names)
+        return (duration(self.seconds), share, *rates, *self.names)
 
 
 def table_lines(of: Profile) -> list[str]:
@@ -42,11 +42,11 @@ def table_lines(of: Profile) -> list[str]:
     for step in of.steps:
         modules[step.module] = modules.get(step.module, 0.0) + step.seconds
     sums = " · ".join(
-        f"{module} {_duration(seconds)} ({100 * seconds / of.seconds if of.seconds else 0:.1f} %)"
+        f"{module} {duration(seconds)} ({100 * seconds / of.seconds if of.seconds else 0:.1f} %)"
         for module, seconds in sorted(modules.items(), key=lambda item: -item[1])
     )
-    counted = f"{len(of.steps)} steps {_duration(of.seconds)}; a whole call {_duration(of.call_seconds)}"
-    overhead = f" and {OVERHEAD} {_duration(of.overhead_seconds)}" if of.overhead_seconds else ""
+    counted = f"{len(of.steps)} steps {duration(of.seconds)}; a whole call {duration(of.call_seconds)}"
+    overhead = f" and {OVERHEAD} {duration(of.overhead_seconds)}" if of.overhead_seconds else ""
     told = f"steps{overhead} explain {100 * of.explained:.1f} % of a call"
     return [*aligned(shown), *more, f"{counted}; medians of {of.calls} calls", sums, told]
 
@@ -100,9 +100,3 @@ def _counted(parts: Sequence[str]) -> str:
 
 def _rate(number: int, seconds: float) -> str:
     return f"{number / seconds / 1e9:.3g}" if seconds else ""
-
-
-def _duration(seconds: float) -> str:
-    if seconds >= 1:
-        return f"{seconds:.3g} s"
-    return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} µs"
