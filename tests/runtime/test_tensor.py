@@ -7,7 +7,7 @@ import pytest
 
 from kernelyard import dtypes, errors
 from kernelyard.runtime.device.device import cpu, cuda
-from kernelyard.runtime.device.tensor import Tensor, as_array, from_any
+from kernelyard.runtime.device.tensor import Tensor, as_array
 
 tvm_ffi = pytest.importorskip("tvm_ffi")
 
@@ -85,9 +85,9 @@ def test_what_cannot_be_taken_in_is_refused():
 
 
 def test_array_protocol_and_wrapping():
-    tensor = from_any(OnlyArray())
+    tensor = Tensor(as_array(OnlyArray()))
     assert tensor.numpy().tolist() == [0, 1, 2]
-    assert from_any(tensor) is tensor
+    assert as_array(tensor) is tensor.numpy()
 
 
 def test_devices_print():

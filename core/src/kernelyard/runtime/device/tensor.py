@@ -80,11 +80,6 @@ class Tensor:
         return f"Tensor(shape={self.shape}, dtype={self.dtype}, device={self.device})\n{self.numpy()}"
 
 
-def from_any(value: Any) -> Tensor:
-    """Return a Tensor over anything array-like: see `as_array`."""
-    return value if isinstance(value, Tensor) else Tensor(as_array(value))
-
-
 def as_array(value: Any, dtype: str | None = None) -> np.ndarray:
     """Return a NumPy array over a NumPy, torch, JAX or any other DLPack array in host memory, without a copy where
     possible.
