@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx.numpy_helper
 import onnx.parser
 import pytest
 from repository import ROOT, fresh, modules
@@ -103,6 +104,36 @@ def artifact(tmp_path: Path) -> Path:
     assert {module.kind for module in exe.modules} == {"dnnl", "native-cpu"}
     exe.save(tmp_path / "m.kyar")
     return tmp_path / "m.kyar"
+
+
+# Nodes of a model, the backend that is to take it, and how many modules of ours its artifact may import.
+RUN = {
+    "generated": ("h = MatMul(x, w) k = Add(h, x) y = Relu(k)", "float[n,4] x", "float[4,4] w", "native_cpu", 62),
+    "library": (
+        "h = Conv(x, w) k = Relu(h) y = GlobalAveragePool(k)",
+        "float[n,3,8,8] x",
+        "float[16,3,3,3] w",
+        "dnnl",
+        85,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RUN)
+def test_an_artifact_of_three_nodes_loads_few_modules_of_ours(name: str, tmp_path: Path) -> None:
+    nodes, x, w, backend, most = RUN[name]
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> g ({x}, {w}) => (y) {{ {nodes} }}')
+    inputs = {each.name: [d.dim_value or 1 for d in each.type.tensor_type.shape.dim] for each in model.graph.input}
+    weight = np.linspace(-1, 1, int(np.prod(inputs["w"])), dtype=np.float32).reshape(inputs["w"])
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
+    del model.graph.input[1]
+    ky.compile(model).save(tmp_path / "m.kyar")
+    shape = tuple(inputs["x"])
+    code = "import sys, numpy, kernelyard; exe = kernelyard.load(sys.argv[1]); "
+    loaded = loaded_by(f"{code} exe.run({{'x': numpy.ones({shape}, numpy.float32)}})", str(tmp_path / "m.kyar"))
+    assert f"kernelyard_{backend}.runtime" in loaded
+    assert not compiler_modules(loaded)
+    assert len([each for each in loaded if each.startswith("kernelyard")]) <= most
 
 
 def test_an_artifact_runs_with_the_runtime_alone(artifact: Path) -> None:

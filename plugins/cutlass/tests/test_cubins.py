@@ -96,7 +96,6 @@ def test_a_template_compiles(name, arch):
     kernel = KERNELS[name]
     code = compiler.compile_kernel(kernel, arch)
     data = np.frombuffer(code.cubins[arch], np.uint8)
-    assert elf.is_elf(data)
     assert elf.find_section(data, f".text.{entry_of(kernel)}") is not None
     assert 0 < code.threads <= 1024
     assert code.shared_nbytes <= MOST_SHARED_NBYTES[arch]

@@ -11,7 +11,7 @@ import kernelyard as ky
 from kernelyard.ir import FunctionBuilder, IRModule
 from kernelyard.testing import assert_allclose
 from kernelyard_dnnl.primitive import Depthwise, Primitive
-from kernelyard_dnnl.primitives import convolution
+from kernelyard_dnnl.primitives import depthwise
 from kernelyard_dnnl.runtime import DnnlRuntime
 
 CLIP = {"kind": "eltwise", "algorithm": "clip", "alpha": 0.0, "beta": 6.0}
@@ -56,7 +56,7 @@ def depthwise_of(b, *outputs, threads=1):
 def apart(new_builder, x, monkeypatch, **how):
     """What two primitives make of it."""
     with monkeypatch.context() as patch:
-        patch.setattr(convolution, "lower_with_pointwise", lambda *_: None)
+        patch.setattr(depthwise, "lower_with_pointwise", lambda *_: None)
         b = new_builder()
         _, result = pair(b, b.input(x.shape), x.shape, **how)
         assert not depthwise_of(b, result)

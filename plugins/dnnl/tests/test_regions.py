@@ -15,7 +15,6 @@ import pytest
 from kernelyard.errors import ArtifactCorruptedError, CodegenError
 from kernelyard.runtime.abi.module import NativeCall
 from kernelyard_dnnl import processor
-from kernelyard_dnnl.primitives import convolution
 from kernelyard_dnnl.runtime import DnnlRuntime
 
 F = np.float64
@@ -412,7 +411,7 @@ def test_vectors_of_8_where_those_of_16_would_be_half_empty(channels, half, buil
     w = (rng.standard_normal((channels, 16, 3, 3)) / 12).astype(np.float32)
     used = {}
     for units in (False, True):
-        monkeypatch.setattr(convolution, "has_half_wide_units", lambda units=units: units)
+        monkeypatch.setattr(processor, "has_half_wide_units", lambda units=units: units)
         graph = type(builder)()
         post_ops = [{"kind": "sum", "role": "r"}, RELU]
         y = conv(graph, graph.input(x.shape), r.shape, w, post_ops, r=graph.input(r.shape))

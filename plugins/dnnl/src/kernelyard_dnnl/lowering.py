@@ -20,7 +20,6 @@ from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl._native import StatusError
 from kernelyard_dnnl.foresight import Foresight
 from kernelyard_dnnl.layout import MemoryDescriptor, Shape, channels_last, dense
-from kernelyard_dnnl.native_kernel import NativeKernel
 from kernelyard_dnnl.packing import PackedConstants
 from kernelyard_dnnl.primitive import (
     Argument,
@@ -31,7 +30,7 @@ from kernelyard_dnnl.primitive import (
     RuntimeNumbers,
     create_reorder,
 )
-from kernelyard_dnnl.values import Buffer, Node, Operation, Value
+from kernelyard_dnnl.values import Buffer, NativeKernel, Node, Operation, Value
 from kernelyard_dnnl.work import fitting_threads
 
 SOURCE, DESTINATION = enums.ARG["src"], enums.ARG["dst"]

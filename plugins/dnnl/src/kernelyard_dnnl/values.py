@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,7 +12,6 @@ from kernelyard import dims, dtypes
 from kernelyard.runtime.api import Part
 from kernelyard_dnnl._native import Handle
 from kernelyard_dnnl.layout import MemoryDescriptor, Shape
-from kernelyard_dnnl.native_kernel import NativeKernel
 from kernelyard_dnnl.primitive import Primitive
 from kernelyard_dnnl.work import flops, layouts_of
 
@@ -124,6 +123,26 @@ class Node:
     @property
     def label(self) -> str:
         return f"{self.op} (node {self.number})"
+
+
+class NativeKernel(NamedTuple):
+    """Code of our own as an operation, beside oneDNN's primitives: it reads all it needs from a record.
+
+    function: a C function `int32_t f(int64_t* record, _, int32_t threads, _)`.
+    record: what the function reads; addresses are 0 until the operation is bound. places: where in the record the
+    address of each argument goes, by the library's argument numbers. scratch_place: where that of the scratch memory
+    goes. flops: additions and multiplications. keep: what must live as long as the function is called.
+    """
+
+    implementation: str
+    function: int
+    record: tuple[int, ...]
+    places: Mapping[int, int]
+    scratch_place: int
+    scratchpad_nbytes: int
+    threads: int
+    flops: int
+    keep: object = None
 
 
 @dataclass(eq=False, repr=False)

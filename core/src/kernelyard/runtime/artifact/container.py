@@ -35,10 +35,10 @@ import numpy as np
 from kernelyard.errors import ArtifactCorruptedError, ArtifactError, ArtifactVersionError
 from kernelyard.runtime.abi import memory
 from kernelyard.runtime.abi.spec import Fields, corrupted, read_json, write_json
-from kernelyard.runtime.artifact import elf
 
 SCHEMA = 1
 MAGIC = b"KYAR\r\n\x1a\n"
+LIBRARY_MAGIC = b"\x7fELF"
 HEADER = struct.Struct("<8sIIQ")
 HEADER_NBYTES = 64
 SECTION = ".kyar"
@@ -165,8 +165,10 @@ def open_container(source: Source) -> Contents:
             data = _map(file)
     except OSError as error:
         raise ArtifactError(f"cannot read {name}", found=error.strerror or str(error)) from error
-    is_library = elf.is_elf(data)
+    is_library = data[: len(LIBRARY_MAGIC)].tobytes() == LIBRARY_MAGIC
     if is_library:
+        from kernelyard.runtime.artifact import elf  # artifacts are mostly files of their own
+
         section = elf.find_section(data, SECTION)
         if section is None:
             raise ArtifactCorruptedError(
@@ -185,10 +187,10 @@ def is_container(path: str | os.PathLike[str]) -> bool:
     """
     try:
         with open(path, "rb") as file:
-            start = np.frombuffer(file.read(len(MAGIC)), np.uint8)
+            start = file.read(len(MAGIC))
     except OSError as error:
         raise ArtifactError(f"cannot read {os.fspath(path)}", found=error.strerror or str(error)) from error
-    return start.tobytes() == MAGIC or elf.is_elf(start)
+    return start == MAGIC or start.startswith(LIBRARY_MAGIC)
 
 
 def _map(file: BinaryIO) -> np.ndarray:

@@ -11,7 +11,6 @@ import numpy as np
 
 from kernelyard.runtime.abi.spec import corrupted
 
-MAGIC = b"\x7fELF"
 _CLASS_64_LITTLE = b"\x02\x01"
 # From the header: offset of the section headers (at 40), then their size, number, and which one names the others.
 _TABLE_OFFSET = struct.Struct("<Q")
@@ -19,11 +18,6 @@ _TABLE_SHAPE = struct.Struct("<HHH")
 # name, type, flags, address, offset, size
 _SECTION = struct.Struct("<IIQQQQ")
 _HEADER_NBYTES = 64
-
-
-def is_elf(data: np.ndarray) -> bool:
-    """Return True for the bytes of an ELF file."""
-    return data[: len(MAGIC)].tobytes() == MAGIC
 
 
 def find_section(data: np.ndarray, name: str) -> np.ndarray | None:

@@ -9,13 +9,12 @@ import numpy as np
 
 from kernelyard import dtypes
 from kernelyard.errors import DeviceError, InputTypeError
-from kernelyard.runtime.device import dlpack
 from kernelyard.runtime.device.device import Device, cpu
 
 if TYPE_CHECKING:
     from kernelyard.runtime.device.array import AnyArray
 
-_HOST_DEVICE_TYPES = (dlpack.DLPACK_CPU, 3)  # what the host can read; 3: kDLCUDAHost
+_HOST_DEVICE_TYPES = (1, 3)  # what the host can read: kDLCPU, kDLCUDAHost
 _NOT_OF_NUMPY = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
 _CAPSULE_TYPE_OFFSETS = {b"dltensor": 20, b"dltensor_versioned": 52}  # where DLDataType.code lies in each struct
 
@@ -64,6 +63,8 @@ class Tensor:
         array = self.array
         if array.dtype.name not in _NOT_OF_NUMPY or not isinstance(array, np.ndarray):
             return array.__dlpack__(**options)
+        from kernelyard.runtime.device import dlpack  # few results leave in these types
+
         # NumPy refuses the ml_dtypes types: it exports the bits as unsigned integers, and we name their type.
         bits = array.view(np.dtype(f"uint{8 * array.itemsize}"))
         return _with_type_code(bits.__dlpack__(**options), dlpack.TYPES[array.dtype.name][0])

@@ -13,7 +13,6 @@ from itertools import groupby
 from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
 from kernelyard.errors import ExecutionError, describe
-from kernelyard.runtime.abi.ffi_error import take_raised
 from kernelyard.runtime.abi.module import NativeCall, Part, Step
 from kernelyard.runtime.execute.step_errors import StepLabel, step_error
 from kernelyard.runtime.jit.dispatch_loop import CANCELLED, LATE, TABLE_WORDS, dispatch_loop
@@ -186,7 +185,11 @@ class CallTable:
 
 def _fail(labels: Sequence[StepLabel], answer: int, first: int = 0) -> NoReturn:
     status = ctypes.c_int32(answer & 0xFFFFFFFF).value
-    said = take_raised() if status == _ERROR_RAISED else None
+    said = None
+    if status == _ERROR_RAISED:
+        from kernelyard.runtime.abi.ffi_error import take_raised  # functions of tvm-ffi alone raise
+
+        said = take_raised()
     raise step_error("a native step failed", labels[first + (answer >> 32) - 1], said or f"status {status}")
 
 

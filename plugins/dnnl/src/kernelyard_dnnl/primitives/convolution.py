@@ -22,15 +22,14 @@ from kernelyard_dnnl.primitive import PostOps, Primitive, RuntimeNumbers, speed
 from kernelyard_dnnl.primitive_kind import Follows, MemoryOrder, PrimitiveKind, Refusal
 from kernelyard_dnnl.primitives.affine import are_decoded, is_parameter, lower_in_floats
 from kernelyard_dnnl.primitives.convolution_geometry import (
+    DIRECT,
     TRANSPOSED_DIRECT,
     Geometry,
     geometry_of,
     transposed_geometry,
 )
-from kernelyard_dnnl.primitives.depthwise import DIRECT, lower_with_pointwise
 from kernelyard_dnnl.primitives.post_ops import activations_of, execute
 from kernelyard_dnnl.primitives.winograd_choice import winograd_tile
-from kernelyard_dnnl.processor import has_half_wide_units
 from kernelyard_dnnl.values import Node, Value
 
 if TYPE_CHECKING:
@@ -163,6 +162,8 @@ class Convolution(NamedTuple):
         is_grouped = self.weights.rank > destination.rank
         if is_grouped or destination.dtype != "float32" or destination.shape[1] not in HALF_EMPTY:
             return preferred
+        from kernelyard_dnnl.processor import has_half_wide_units  # inside: few convolutions are so narrow
+
         other, skipped = preferred, 0
         while has_half_wide_units() and not HALF_WIDE.match(other.implementation):
             skipped += 1
@@ -190,7 +191,11 @@ def lower_convolution(node: Node, graph: Lowering) -> Value:
 
         return lower_winograd(node, graph, tile)
     weight = _grouped(node.operands["weight"], node.attrs["groups"], graph)
-    fused = lower_with_pointwise(node, graph, weight)
+    fused = None
+    if node.attrs["groups"] == node.shape[1]:
+        from kernelyard_dnnl.primitives.depthwise import lower_with_pointwise  # inside: few graphs have such a pair
+
+        fused = lower_with_pointwise(node, graph, weight)
     return _lower(node, graph, weight, geometry_of(node)) if fused is None else fused
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from kernelyard_dnnl.primitive import Vector
-from kernelyard_dnnl.primitives.depthwise import DIRECT
 from kernelyard_dnnl.values import Node
 
-TRANSPOSED_DIRECT = 10
+DIRECT, TRANSPOSED_DIRECT = 1, 10  # algorithms
 
 
 class Geometry(NamedTuple):

@@ -13,11 +13,11 @@ from kernelyard_dnnl.layout import any_layout, channels_last
 from kernelyard_dnnl.lowering import DESTINATION, SOURCE, Lowering
 from kernelyard_dnnl.primitive import Depthwise, Vector, speed
 from kernelyard_dnnl.primitives.affine import affine_of
+from kernelyard_dnnl.primitives.convolution_geometry import DIRECT
 from kernelyard_dnnl.primitives.post_ops import activations_of
 from kernelyard_dnnl.values import Node, Value
 
 WEIGHTS, BIAS, DEPTHWISE = enums.ARG["weights"], enums.ARG["bias"], enums.ARG["depthwise"]
-DIRECT = 1  # the algorithm of convolutions
 WINDOW = (3, 3)
 STRIDES = (1, 2)
 

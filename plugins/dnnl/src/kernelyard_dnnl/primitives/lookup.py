@@ -9,10 +9,9 @@ from kernelyard.errors import CodegenError
 from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl.layout import dense
 from kernelyard_dnnl.lowering import DESTINATION, SOURCE, Lowering
-from kernelyard_dnnl.native_kernel import NativeKernel
 from kernelyard_dnnl.primitive_kind import INTEGERS, MemoryOrder, PrimitiveKind
 from kernelyard_dnnl.processor import has_byte_permutations
-from kernelyard_dnnl.values import Node, Value
+from kernelyard_dnnl.values import NativeKernel, Node, Value
 
 TABLE = enums.ARG["src_1"]
 

@@ -18,8 +18,6 @@ from kernelyard_dnnl.primitive import PostOps, Primitive, Vector, speed
 from kernelyard_dnnl.primitive_kind import FLOAT, INTEGERS, NARROW, Follows, MemoryOrder, PrimitiveKind, Refusal
 from kernelyard_dnnl.primitives.affine import RESULT, affine_of, are_decoded, lower_in_floats
 from kernelyard_dnnl.primitives.post_ops import Step, apply_steps, execute, steps_of
-from kernelyard_dnnl.primitives.requantization import Line, chain_of, execute_fused
-from kernelyard_dnnl.primitives.window import padding_attributes
 from kernelyard_dnnl.values import Node, Value
 
 if TYPE_CHECKING:
@@ -55,6 +53,8 @@ def _ceil_is_floor(call: Call) -> bool:
 
 def attributes(group: Composite) -> dict[str, Any]:
     """Return the algorithm and the window."""
+    from kernelyard_dnnl.primitives.window import padding_attributes  # inside: the runtime half has it in the node
+
     attrs = group.anchor.attrs
     counted = "avg_include_padding" if attrs.get("count_include_pad") else "avg_exclude_padding"
     return {
@@ -98,6 +98,8 @@ def lower_pool(node: Node, graph: Lowering) -> Value:
 
 def pool_integers(node: Node, graph: Lowering, pooling: Pooling) -> Value | None:
     """Return the pool of a quantized tensor, quantized again; None where oneDNN has no fast code for it."""
+    from kernelyard_dnnl.primitives.requantization import Line, chain_of, execute_fused
+
     x, stored = graph.channels_last(node.operands["x"]), affine_of(node, "x")
     assert stored is not None
     scale, zero = stored.numbers

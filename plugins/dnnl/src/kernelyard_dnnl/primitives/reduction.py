@@ -15,7 +15,6 @@ from kernelyard_dnnl.primitive_kind import PrimitiveKind, Refusal
 from kernelyard_dnnl.primitives.affine import are_decoded, lower_in_floats
 from kernelyard_dnnl.primitives.pooling import Pooling, pool_integers
 from kernelyard_dnnl.primitives.post_ops import Step, apply_steps, steps_of
-from kernelyard_dnnl.primitives.rows import check_rows
 from kernelyard_dnnl.values import Node, Value
 
 if TYPE_CHECKING:
@@ -35,6 +34,8 @@ def check(reduction: Candidate) -> Refusal | None:
     reduced = reduction.attrs["axes"] or tuple(range(rank))
     if rank > 2 and name in _AS_POOLING and tuple(reduced) == tuple(range(2, rank)):
         return None
+    from kernelyard_dnnl.primitives.rows import check_rows  # inside: of the compile half
+
     refusal = check_rows(reduction, reduced)
     if refusal is None and name in ("max", "min"):  # masks of attention have rows of -inf alone
         return Refusal("numbers", f"oneDNN's {name} ignores NaN, and is finite for infinities alone")

@@ -11,11 +11,10 @@ from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl._native import load_library
 from kernelyard_dnnl.layout import MemoryDescriptor, channels_last
 from kernelyard_dnnl.lowering import DESTINATION, SOURCE, Lowering
-from kernelyard_dnnl.native_kernel import NativeKernel
 from kernelyard_dnnl.primitives import winograd_choice
 from kernelyard_dnnl.primitives.post_ops import Step, apply_steps, broadcast_operand, steps_of
 from kernelyard_dnnl.primitives.winograd_weights import packed_weights
-from kernelyard_dnnl.values import Node, Value
+from kernelyard_dnnl.values import NativeKernel, Node, Value
 from kernelyard_dnnl.work import WORTHWHILE_SECONDS
 from kernelyard_llvm.winograd.choice import seconds
 from kernelyard_llvm.winograd.epilogue import BINARY, ELTWISE, Stage
