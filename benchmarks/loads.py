@@ -1,12 +1,13 @@
 """Whole models beside other work: how engines share processors with busy processes.
 
-    python benchmarks/loads.py [NAME ...] [--threads 1 2 4] [--rounds 5] [--seconds 0.4] [--python ENGINE=PATH ...]
-                               [--results FOLDER]
+    python benchmarks/loads.py [NAME ...] [--threads 1 2 4] [--conditions idle "8 processes" ...] [--rounds 5]
+                               [--seconds 0.4] [--python ENGINE=PATH ...] [--results FOLDER]
 
 n is the number of processors. While a condition holds, engines take turns, each with the same model in a process of its
-own. The ratio is the time of the best of onnxruntime and OpenVINO over ours in the same condition: above 1, Kernelyard
-is faster. Writes loads.json and loads.png into the folder of results; `performance_page.py` puts them on
-docs/performance.md.
+own. A limit (a set of one processor, a CPU quota) holds for all of them; a quota needs a control group, and is left out
+where this machine lets none be made. The ratio is the time of the best of onnxruntime and OpenVINO over ours in the
+same condition: above 1, Kernelyard is faster. Writes loads.json and loads.png into the folder of results;
+`performance_page.py` puts them on docs/performance.md.
 """
 
 from __future__ import annotations
@@ -21,11 +22,14 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from models import HERE, machine, model_file
+from peers.limits import cpu_quota, one_processor
 from peers.page import BEHIND, COLOURS, LINE, geometric_mean
 from peers.start import OURS, REFERENCE
 from peers.worker import Worker
@@ -37,6 +41,7 @@ MODELS = (
     *("gpt2_step_kv256", "ppocr_det", "ppocr_rec", "basic_pitch", "magika"),
 )
 PROCESSORS = len(os.sched_getaffinity(0))
+QUOTA = 1.5  # processors
 _BUSY = "while True: pass"
 _FOREVER = 10**9
 
@@ -76,13 +81,29 @@ def beside(case: Case, engine: str, count: int) -> list[subprocess.Popen[Any]]:
     return [worker.process for worker in workers]
 
 
-# What else runs while an engine has its turn.
-CONDITIONS: Mapping[str, Callable[[Case, str], list[subprocess.Popen[Any]]]] = {
-    "idle": lambda case, engine: [],
-    "n busy loops": lambda case, engine: busy(PROCESSORS),
-    "2n busy loops": lambda case, engine: busy(2 * PROCESSORS),
-    "onnxruntime beside": lambda case, engine: beside(case, REFERENCE, 1),
-    "8 processes": lambda case, engine: beside(case, engine, 7),
+class Condition(NamedTuple):
+    """What else runs while an engine has its turn, and a limit under which engines are started."""
+
+    beside: Callable[[Case, str], list[subprocess.Popen[Any]]] = lambda case, engine: []
+    limit: Callable[[], AbstractContextManager[None]] = nullcontext
+
+    def is_possible(self) -> bool:
+        """Return whether this machine lets the limit be set."""
+        try:
+            with self.limit():
+                return True
+        except OSError:
+            return False
+
+
+CONDITIONS: Mapping[str, Condition] = {
+    "idle": Condition(),
+    "n busy loops": Condition(lambda case, engine: busy(PROCESSORS)),
+    "2n busy loops": Condition(lambda case, engine: busy(2 * PROCESSORS)),
+    "onnxruntime beside": Condition(lambda case, engine: beside(case, REFERENCE, 1)),
+    "8 processes": Condition(lambda case, engine: beside(case, engine, 7)),
+    "one processor": Condition(limit=one_processor),
+    f"quota of {QUOTA:g}": Condition(limit=partial(cpu_quota, QUOTA)),
 }
 
 
@@ -92,7 +113,7 @@ def others(case: Case, condition: str) -> Iterator[Mapping[str, list[subprocess.
     started: dict[str, list[subprocess.Popen[Any]]] = {}
     try:
         for engine in case.pythons:
-            started[engine] = CONDITIONS[condition](case, engine)
+            started[engine] = CONDITIONS[condition].beside(case, engine)
             for each in started[engine]:
                 each.send_signal(signal.SIGSTOP)
         yield started
@@ -116,11 +137,16 @@ def running(processes: Sequence[subprocess.Popen[Any]]) -> Iterator[None]:
 
 def measure(case: Case, conditions: Sequence[str], rounds: int, seconds: float) -> Iterator[Row]:
     """Yield the rows of a case. A turn lasts `seconds`, or a call where that is longer."""
-    workers = {
-        engine: Worker.start(engine, python, case.model, case.threads, case.folder)
-        for engine, python in case.pythons.items()
-    }
+    for limit, names in groupby(conditions, key=lambda name: CONDITIONS[name].limit):
+        with limit():  # before engines start, as they count processors then
+            yield from _measure_engines(case, list(names), rounds, seconds)
+
+
+def _measure_engines(case: Case, conditions: Sequence[str], rounds: int, seconds: float) -> Iterator[Row]:
+    workers: dict[str, Worker] = {}
     try:
+        for engine, python in case.pythons.items():
+            workers[engine] = Worker.start(engine, python, case.model, case.threads, case.folder)
         counts = {engine: max(1, int(seconds / min(worker.run(5)))) for engine, worker in workers.items()}
         for condition in conditions:
             calls: dict[str, list[float]] = {engine: [] for engine in workers}
@@ -174,41 +200,60 @@ def markdown(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def chart(rows: Sequence[Row], path: Path) -> None:
-    """Draw the geometric means as bars, one colour for each number of threads; a dot is a model."""
+    """Draw geometric means as bars, one colour for each number of threads; a dot is a model.
+
+    Above those of medians, below those of 99th percentiles.
+    """
     import matplotlib as mpl
 
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
+    count = len(dict.fromkeys(row.condition for row in rows))
+    figure, panels = plt.subplots(2, figsize=(3 + 1.2 * count, 6), sharex=True, constrained_layout=True)
+    _panel(panels[0], rows, "median_ms", "Median call")
+    _panel(panels[1], rows, "p99_ms", "99th percentile")
+    panels[0].legend(frameon=False, fontsize=8, ncols=3, loc="lower right", bbox_to_anchor=(1, 1))
+    title = "Best of onnxruntime and OpenVINO / Kernelyard (above 1: Kernelyard is faster; a dot is a model)"
+    figure.suptitle(title, fontsize=9, x=0.01, ha="left")
+    figure.savefig(path, dpi=140)
+    plt.close(figure)
+
+
+def _panel(axes: Any, rows: Sequence[Row], figure: str, title: str) -> None:
+    """Draw the ratios of one figure of each row on matplotlib's axes."""
     conditions = list(dict.fromkeys(row.condition for row in rows))
     threads = sorted({row.threads for row in rows})
-    figure, axes = plt.subplots(figsize=(8.5, 3.2), constrained_layout=True)
     width = 0.8 / len(threads)
     for number, count in enumerate(threads):
-        places = [place + (number + 0.5) * width - 0.4 for place in range(len(conditions))]
-        found = [list(ratios(rows, condition, count).values()) for condition in conditions]
+        found = {
+            place + (number + 0.5) * width - 0.4: list(ratios(rows, condition, count, figure).values())
+            for place, condition in enumerate(conditions)
+        }
+        found = {place: values for place, values in found.items() if values}
+        means = [geometric_mean(values) for values in found.values()]
         label = f"{count} thread{'s' if count > 1 else ''}"
-        means = [geometric_mean(values) for values in found]
-        bars = axes.bar(places, means, 0.9 * width, color=COLOURS[number], label=label, zorder=2)
-        axes.bar_label(
-            bars, [f"{mean:.2f}" for mean in means], padding=1, fontsize=7, color=LINE, zorder=4, bbox=BEHIND
+        bars = axes.bar(
+            list(found),
+            [mean - 1 for mean in means],
+            0.9 * width,
+            bottom=1,
+            color=COLOURS[number],
+            label=label,
+            zorder=2,
         )
-        for place, values in zip(places, found, strict=True):
+        texts = [f"{mean:.2f}" for mean in means]
+        axes.bar_label(bars, texts, padding=1, fontsize=7, color=LINE, zorder=4, bbox=BEHIND)
+        for place, values in found.items():
             axes.scatter([place] * len(values), values, s=5, color=LINE, alpha=0.5, zorder=3)
     axes.axhline(1, color=LINE, linewidth=1.2, zorder=3)
     axes.set_yscale("log", base=2)
-    axes.set_yticks([0.5, 1, 2, 4], ["0.5", "1", "2", "4"])
+    axes.set_yticks([0.25, 0.5, 1, 2, 4], ["0.25", "0.5", "1", "2", "4"])
     axes.set_xticks(range(len(conditions)), conditions, fontsize=9)
     axes.grid(axis="y", color="#e6e6e6", linewidth=0.8, zorder=0)
     axes.tick_params(axis="both", length=0)
     axes.spines[:].set_visible(False)
-    title = (
-        "Best of onnxruntime and OpenVINO / Kernelyard, median call (above 1: Kernelyard is faster; a dot is a model)"
-    )
     axes.set_title(title, fontsize=9, loc="left")
-    axes.legend(frameon=False, fontsize=8, ncols=len(threads))
-    figure.savefig(path, dpi=140)
-    plt.close(figure)
 
 
 def main() -> None:
@@ -227,14 +272,17 @@ def main() -> None:
     given = dict(text.split("=", 1) for text in args.python)
     pythons = {engine: given.get(engine, sys.executable) for engine in args.engines}
     console = Console(stderr=True)
+    conditions = [name for name in args.conditions if CONDITIONS[name].is_possible()]
+    for name in set(args.conditions).difference(conditions):
+        console.print(f"{name}: this machine lets no such limit be set", highlight=False)
     rows: list[Row] = []
     for name in args.names:
         path = model_file(name, args.models, given.get("torch", sys.executable)).absolute()
         for threads in args.threads:
             with tempfile.TemporaryDirectory(prefix="kernelyard-bench-") as folder:
                 case = Case(path, threads, pythons, Path(folder))
-                rows += measure(case, args.conditions, args.rounds, args.seconds)
-            line = ", ".join(f"{c} {ratios(rows, c, threads).get(name, math.nan):.2f}" for c in args.conditions)
+                rows += measure(case, conditions, args.rounds, args.seconds)
+            line = ", ".join(f"{c} {ratios(rows, c, threads).get(name, math.nan):.2f}" for c in conditions)
             console.print(f"{name}, {threads} threads: {line}", highlight=False, soft_wrap=True)
         args.results.mkdir(parents=True, exist_ok=True)
         facts = {"machine": machine(), "rows": [row._asdict() for row in rows]}
