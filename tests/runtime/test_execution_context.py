@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from kernelyard import errors
+from kernelyard.runtime.execute import execution_context
 from kernelyard.runtime.execute.execution_context import ContextPool
 from kernelyard.runtime.execute.virtual_machine import VirtualMachine
 
@@ -87,6 +88,52 @@ def test_an_instrument_may_call_the_program(executable):
     machine.set_instrument(instrument)
     y, _ = machine["main"](x)
     np.testing.assert_array_equal(seen[1], y.numpy())
+
+
+def wait_for(pool: ContextPool, count: int) -> tuple[list[threading.Thread], list[object]]:
+    """Start so many threads that wait for a context and keep it; those, and what they got."""
+    got: list[object] = []
+    threads = [threading.Thread(target=lambda: got.append(pool.acquire())) for _ in range(count)]
+    for each in threads:
+        each.start()
+    while pool._waiting < count:
+        time.sleep(0.001)
+    return threads, got
+
+
+def test_whoever_calls_again_goes_on_between_two_hand_overs(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(execution_context, "monotonic", lambda: clock[0])
+    pool = ContextPool(1)
+    context = pool.acquire()
+    pool._hand_over_at = 1.0
+    with pool._changed:  # nobody who waits looks meanwhile
+        pool._is_told = True
+        pool._waiting += 1
+        for _ in range(3):
+            pool.release(context)
+            assert pool.acquire() is context
+        pool._is_told = False
+        pool._waiting -= 1
+    (waiting,), got = wait_for(pool, 1)
+    clock[0] = 1.0
+    pool.release(context)
+    assert not pool._idle  # nobody can overtake
+    waiting.join(30)
+    assert got == [context]
+
+
+def test_all_who_wait_are_told_of_contexts_that_become_idle_at_once(monkeypatch):
+    monkeypatch.setattr(execution_context, "monotonic", lambda: 0.0)
+    pool = ContextPool(3)
+    held = [pool.acquire() for _ in range(3)]
+    pool._hand_over_at = 1.0
+    threads, got = wait_for(pool, 3)
+    for context in held:
+        pool.release(context)
+    for each in threads:
+        each.join(30)
+    assert sorted(map(id, got)) == sorted(map(id, held))
 
 
 @pytest.mark.parametrize("contexts", [1, 2, 5])

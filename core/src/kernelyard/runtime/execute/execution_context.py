@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from threading import Condition, get_ident
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from kernelyard.runtime.abi import memory
@@ -65,9 +66,15 @@ class ExecutionContext:
         return sum_infos(kept.info() for kept in list(self._bound_programs.values()))
 
 
+# How often a context goes to who waits, and not to who comes. A thread that calls again and again goes on meanwhile, as
+# waking another for each short call takes longer than the call.
+HAND_OVER_SECONDS = 1e-3
+
+
 class ContextPool:
     """At most `size` contexts. A call acquires one and releases it; while all are taken, others wait.
 
+    Who releases a context may acquire it again at once; every millisecond, one goes to who waits instead.
     A thread that has a context already (an instrument or a Python step that calls the program again) does not wait: it
     might wait for itself. It gets a temporary one.
 
@@ -85,7 +92,9 @@ class ContextPool:
         self._contexts: list[ExecutionContext] = []
         self._idle: list[ExecutionContext] = []
         self._handed: list[ExecutionContext] = []  # for those who wait, so that nobody overtakes them for ever
+        self._hand_over_at = 0.0
         self._waiting = 0
+        self._is_told = False  # one of those who wait, of an idle context
         self._changed = Condition()
         renewed_in_children(self)
 
@@ -94,7 +103,7 @@ class ContextPool:
         me = get_ident()
         self._contexts = [each for each in self._contexts if each.owner_thread in (None, me)]
         self._idle = [each for each in self._contexts if each.owner_thread is None]
-        self._handed, self._waiting, self._changed = [], 0, Condition()
+        self._handed, self._waiting, self._is_told, self._changed = [], 0, False, Condition()
 
     def __len__(self) -> int:
         """Return the number of contexts: as many as were ever in use at the same time."""
@@ -121,12 +130,22 @@ class ContextPool:
         context.owner_thread = None
         if context.is_temporary:
             return
-        if not self._waiting:  # whoever begins to wait raises this first, and looks at the idle contexts afterwards
-            self._idle.append(context)
+        if self._waiting and monotonic() >= self._hand_over_at:
+            with self._changed:
+                self._hand_over_at = monotonic() + HAND_OVER_SECONDS
+                self._handed.append(context)
+                self._changed.notify()
             return
-        with self._changed:
-            self._handed.append(context)
-            self._changed.notify()
+        self._idle.append(context)
+        # Whoever begins to wait raises the count first, and looks at the idle contexts afterwards.
+        if self._waiting and not self._is_told:
+            with self._changed:
+                self._tell_one()
+
+    def _tell_one(self) -> None:
+        """Let one of those who wait look for an idle context; under the lock."""
+        self._is_told = self._waiting > 0
+        self._changed.notify()
 
     def _make_or_wait(self, limit: CallLimit | None) -> ExecutionContext:
         me = get_ident()
@@ -148,5 +167,8 @@ class ContextPool:
                     if limit is not None:
                         limit.check()
                     self._changed.wait(limit and limit.patience())
+                    self._is_told = False
             finally:
                 self._waiting -= 1
+                if self._idle:  # released while this thread was told
+                    self._tell_one()
