@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import kernelyard as ky
-from kernelyard.ir import FunctionBuilder, IRModule
+import kernelyard.ops
+from kernelyard.ir import Constant, FunctionBuilder, IRModule
 
 X = np.array([[-1, 2], [3, -4]], np.float32)
 
@@ -71,3 +72,31 @@ def test_changed_options_reach_the_next_run() -> None:
     exe.run({"x": X})
     assert exe.threads == 1
     assert exe.cache_info()["plans"].capacity == 3
+
+
+def test_a_compile_leaves_no_constant_behind_but_those_of_the_program() -> None:
+    """What weights were before they were packed is large."""
+    rng = np.random.default_rng(0)
+    b = FunctionBuilder()
+    hidden = b.input("x", (4, 64))
+    for _ in range(3):  # groups of several kernels
+        hidden = b.op("matmul", hidden, rng.standard_normal((64, 64), dtype=np.float32))
+        hidden = b.op("nn.softmax", b.op("nn.relu", b.op("add", hidden, rng.random(64, dtype=np.float32))), axis=1)
+    exe = ky.compile(IRModule({"main": b.function(hidden)}), backends=[])
+    del b, hidden
+    assert len(exe.constants) >= 3
+    assert not [each for each in gc.get_objects() if isinstance(each, Constant)]
+
+
+def test_a_constant_that_is_moved_is_kept_once() -> None:
+    exe = compiled()
+    weight = np.empty(5, np.float32)[1:].reshape(2, 2)  # nowhere near a multiple of 64 bytes
+    exe.constants["0" * 64] = weight
+    weight[...] = X
+    original = weakref.ref(weight)
+    del weight
+    moved = exe.resident("0" * 64)
+    assert original() is None
+    assert moved.ctypes.data % 64 == 0
+    np.testing.assert_array_equal(moved, X)
+    assert exe.resident("0" * 64).ctypes.data == moved.ctypes.data

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from kernelyard.ir import Call, Constant, FunctionBuilder, IRModule, parse_module, to_text, verify
+from kernelyard.runtime.abi.memory import ALIGNMENT
 from kernelyard.testing.reference import assert_same_meaning
 from kernelyard.tir.packing import Packing
 from kernelyard.tir.padding import paddable_axis
@@ -41,6 +42,7 @@ def test_the_meaning_stays(packing):
     packed = verify(PackConstants(lambda function, positions: dict.fromkeys(positions, packing))(module))
     (weight,) = constants(calls(packed)[0])
     assert weight.data.shape == packing.shape((6, 8))
+    assert weight.data.ctypes.data % ALIGNMENT == 0  # programs read it in place
     assert_same_meaning(module, packed, [np.ones((4, 6), np.float32)])
     assert to_text(parse_module(to_text(packed))) == to_text(packed)
     assert sum(isinstance(f, PrimFunc) for f in packed.functions.values()) == 1, "the old function is gone"

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from kernelyard import dims
+from kernelyard import dims, dtypes
 from kernelyard.dims import Dim, Shape
+from kernelyard.runtime.abi import memory
 from kernelyard.tir.expr import Const, Expr, Load, index
 from kernelyard.tir.padding import pad_axis
 from kernelyard.tir.primfunc import PrimFunc
@@ -48,13 +49,16 @@ class Packing:
         return (outer, *indices[: self.axis], *indices[self.axis + 1 :], inner)
 
     def apply(self, array: np.ndarray) -> np.ndarray:
-        """Return the tensor packed."""
+        """Return the tensor packed, as a dense, 64-byte aligned array."""
         before, after = array.shape[: self.axis], array.shape[self.axis + 1 :]
         missing = -array.shape[self.axis] % self.block
         if missing:
             array = np.concatenate([array, np.zeros((*before, missing, *after), array.dtype)], self.axis)
         blocks = array.reshape(*before, -1, self.block, *after)
-        return np.ascontiguousarray(np.moveaxis(blocks, (self.axis, self.axis + 1), (0, -1)))
+        moved = np.moveaxis(blocks, (self.axis, self.axis + 1), (0, -1))
+        packed = memory.aligned_empty(moved.shape, dtypes.from_numpy(moved.dtype))  # runs read it where it is
+        packed[...] = moved
+        return packed
 
 
 def pack_inputs(function: PrimFunc, packings: Mapping[int, Packing]) -> PrimFunc:

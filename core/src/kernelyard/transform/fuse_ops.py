@@ -66,7 +66,6 @@ class _Node:
     call: Call
     function: PrimFunc
     kind: str
-    group: _Group | None = None
     budget: float = math.inf  # operations that what is computed here on the way may cost: it is repeated
 
     @property
@@ -100,6 +99,7 @@ class _Grouping:
         self.users = uses(function)
         self.returned = set(result_vars(function))
         self.nodes: dict[Var, _Node] = {}
+        self.group_of: dict[_Node, _Group] = {}  # and not in the node: a cycle would keep weights until it is collected
         for binding in function.bindings:
             primfunc = callee(binding.value, module)
             if primfunc is not None and len(primfunc.outputs) == 1:  # groups hand on one tensor from call to call
@@ -110,9 +110,9 @@ class _Grouping:
     def groups(self) -> list[_Group]:
         """Groups of more than one call."""
         for node in reversed(self.nodes.values()):
-            node.group = self._group_to_join(node) or _Group()
-            node.group.nodes.append(node)
-        found = dict.fromkeys(node.group for node in self.nodes.values() if node.group)
+            group = self.group_of[node] = self._group_to_join(node) or _Group()
+            group.nodes.append(node)
+        found = dict.fromkeys(self.group_of[node] for node in self.nodes.values())
         return [group for group in found if len(group.nodes) > 1]
 
     def _group_to_join(self, node: _Node) -> _Group | None:
@@ -121,11 +121,11 @@ class _Grouping:
         if node.kind == OPAQUE or var in self.returned or not users:
             return None
         consumers = [user for user in users if user is not None]
-        groups = {user.group for user in consumers}
+        groups = {self.group_of[user] for user in consumers}
         if len(consumers) < len(users) or len(groups) != 1:
             return None
         (group,) = groups
-        if group is None or len(group.nodes) >= self.limit:
+        if len(group.nodes) >= self.limit:
             return None
         return group if self._may_join(node, consumers, group) else None
 

@@ -89,7 +89,6 @@ class Executable:
         self._threads = threads
         self._max_plans = max_plans
         self._report: Report | None = None
-        self._resident: dict[str, np.ndarray] = {}
         own = (*self.programs.values(), *(b for each in self.vm_functions.values() for b in each.blocks))
         for program in (*own, *self.fallbacks.values()):
             self._link(program)
@@ -318,11 +317,10 @@ class Executable:
         return profile(self, feeds, calls, device)
 
     def resident(self, digest: str) -> np.ndarray:
-        """Return a constant where programs can read it: dense, 64-byte aligned, made once."""
+        """Return a constant where programs can read it: dense, 64-byte aligned. A copy takes the original's place."""
         with self.lock:
-            if digest not in self._resident:
-                self._resident[digest] = memory.aligned_copy(self.constants[digest])
-            return self._resident[digest]
+            found = self.constants[digest] = memory.aligned_copy(self.constants[digest])
+            return found
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the executable to one `.kyar` file; on failure nothing is left behind.
