@@ -235,6 +235,41 @@ def test_workers_sleep_when_nothing_is_to_do(tmp_path: Any) -> None:
     assert float(done.stdout) < 0.05  # seconds of processor time; a spinning worker takes one in one
 
 
+CONTENDED = """
+import ctypes, os, resource, threading, time
+from kernelyard.runtime.jit import thread_pool as pool
+# The first preemption counts for ever, and who naps does not come back by himself in the time of this test.
+pool._CONSTANTS.update(CONTENDED_NS=1 << 60, NOTICE_NS=0, NAP_NS=999_999_999)
+Member = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+parallel, barrier = (pool.thread_pool().for_kernels[name] for name in ("GOMP_parallel", "GOMP_barrier"))
+parallel = ctypes.CFUNCTYPE(None, Member, ctypes.c_void_p, ctypes.c_int, ctypes.c_int)(parallel)
+barrier = ctypes.CFUNCTYPE(None)(barrier)
+def region(work):
+    seen = []
+    parallel(Member(lambda _: (seen.append(threading.get_native_id()), work()) and None), None, 2, 0)
+    return seen
+def pause():
+    time.sleep(0.002)
+assert len(set(region(barrier))) == 2  # there is a worker
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+busy = threading.Thread(target=lambda: [sum(range(1 << 20)) for _ in range(40)])
+busy.start()
+while not resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw:
+    sum(range(1 << 18))
+busy.join()
+region(pause)  # whose end shows it
+late, alone = time.monotonic() + 30, 0
+while alone < 50 and time.monotonic() < late:  # a worker takes one member, then it naps
+    alone = alone + 1 if set(region(pause)) == {threading.get_native_id()} else 0
+assert alone == 50
+assert len(set(region(barrier))) == 2  # it is called where a team cannot go on without it
+"""
+
+
+def test_workers_leave_short_regions_alone_while_others_want_the_cores() -> None:
+    subprocess.run([sys.executable, "-c", CONTENDED], timeout=60, check=True)
+
+
 # --- libraries --------------------------------------------------------------------------------------------------------
 def test_a_library_without_openmp_is_left_alone() -> None:
     assert not share_thread_pool(ctypes.CDLL("libm.so.6"))

@@ -20,6 +20,9 @@
 @default_threads = internal global i32 1
 @contended_until = internal global i64 0, align 64 ; nanoseconds of the monotonic clock
 @contended_period = internal global i64 0, align 8 ; doubled where preemptions go on
+@looked_at = internal global i64 0, align 8        ; when a thread that started regions last asked whether it was preempted
+@naps = internal global i32 0, align 64            ; grows when workers that nap are called
+@nappers = internal global i32 0, align 4
 @member_key = internal global i32 0               ; of this thread's member, and of its number of threads
 @threads_key = internal global i32 0
 @preemptions_key = internal global i32 0          ; how often this thread had been preempted
@@ -62,6 +65,48 @@ define internal i1 @was_preempted() {
   ret i1 %more
 }
 
+; contend(now): somebody else wants the cores, for a while
+define internal void @contend(i64 %clock) {
+  %last = load atomic i64, ptr @contended_until monotonic, align 8
+  %period = load atomic i64, ptr @contended_period monotonic, align 8
+  %twice = shl i64 %period, 1
+  %near = add i64 %last, ${RECENT_NS}
+  %goes_on = icmp ult i64 %clock, %near
+  %is_short = icmp ult i64 %twice, ${MAX_CONTENDED_NS}
+  %longer = select i1 %is_short, i64 %twice, i64 ${MAX_CONTENDED_NS}
+  %next_period = select i1 %goes_on, i64 %longer, i64 ${CONTENDED_NS}
+  store atomic i64 %next_period, ptr @contended_period monotonic, align 8
+  %until_now = add i64 %clock, %next_period
+  store atomic i64 %until_now, ptr @contended_until monotonic, align 8
+  ret void
+}
+
+; notice(now): whether this thread was preempted at work shows the same as at waiting
+define internal void @notice(i64 %clock) {
+entry:
+  %preempted = call i1 @was_preempted()
+  br i1 %preempted, label %contended, label %done
+contended:
+  call void @contend(i64 %clock)
+  br label %done
+done:
+  ret void
+}
+
+; nap(): what a worker does in such a time. A member that it claims may be taken off its core with it, and who started the
+; region waits for a core then; so the worker leaves short regions to that thread, and comes for the long ones.
+define internal void @nap() {
+  %time = alloca [2 x i64]
+  store i64 0, ptr %time
+  %nanoseconds.at = getelementptr i64, ptr %time, i64 1
+  store i64 ${NAP_NS}, ptr %nanoseconds.at
+  %old = load atomic i32, ptr @naps seq_cst, align 4
+  %counted = atomicrmw add ptr @nappers, i32 1 seq_cst
+  %woken = call i64 (i64, ...) @syscall(i64 ${FUTEX}, ptr @naps, i32 128, i32 %old, ptr %time)
+  %uncounted = atomicrmw sub ptr @nappers, i32 1 seq_cst
+  ret void
+}
+
 ; wait(word, old, sleeping): until the word is another. It spins for as long as that pays; where it was preempted meanwhile,
 ; somebody else wants the core, and for a while nobody here spins for more than a moment: for longer where that goes on.
 ; Before it sleeps it counts itself in `sleeping`, which who changes the word reads after.
@@ -91,17 +136,7 @@ ask:
   %preempted = call i1 @was_preempted()
   br i1 %preempted, label %contended, label %judge
 contended:
-  %last = load atomic i64, ptr @contended_until monotonic, align 8
-  %period = load atomic i64, ptr @contended_period monotonic, align 8
-  %twice = shl i64 %period, 1
-  %near = add i64 %last, ${RECENT_NS}
-  %goes_on = icmp ult i64 %clock, %near
-  %is_short = icmp ult i64 %twice, ${MAX_CONTENDED_NS}
-  %longer = select i1 %is_short, i64 %twice, i64 ${MAX_CONTENDED_NS}
-  %next_period = select i1 %goes_on, i64 %longer, i64 ${CONTENDED_NS}
-  store atomic i64 %next_period, ptr @contended_period monotonic, align 8
-  %until_now = add i64 %clock, %next_period
-  store atomic i64 %until_now, ptr @contended_until monotonic, align 8
+  call void @contend(i64 %clock)
   br label %judge
 judge:
   %until = load atomic i64, ptr @contended_until monotonic, align 8
@@ -188,6 +223,15 @@ closed:
 define internal ptr @worker(ptr %unused) {
 entry:
   br label %begin
+worked:
+  %worked.at = call i64 @now()
+  call void @notice(i64 %worked.at)
+  %until = load atomic i64, ptr @contended_until monotonic, align 8
+  %contended = icmp ult i64 %worked.at, %until
+  br i1 %contended, label %rest, label %begin
+rest:
+  call void @nap()
+  br label %begin
 begin:
   %seen = load atomic i32, ptr @epoch acquire, align 4
   %used = load atomic i32, ptr @teams_used acquire, align 4
@@ -200,8 +244,13 @@ look:
   %team = getelementptr [${TEAMS} x %team], ptr @teams, i64 0, i32 %n
   %ran = call i1 @run_member(ptr %team)
   %next = add i32 %n, 1
-  br i1 %ran, label %begin, label %scan
+  br i1 %ran, label %worked, label %scan
 idle:
+  %clock = call i64 @now()
+  %end = load atomic i64, ptr @contended_until monotonic, align 8
+  %is_contended = icmp ult i64 %clock, %end
+  br i1 %is_contended, label %rest, label %stay
+stay:
   call void @wait(ptr @epoch, i32 %seen, ptr @sleepers)
   br label %begin
 }
@@ -355,6 +404,19 @@ stay:
   call void @wait(ptr %finished.at, i32 %finished, ptr %sleeping)
   br label %look
 close:
+  %alone = icmp eq i32 %all, 0
+  br i1 %alone, label %leave, label %judge
+judge:
+  %clock = call i64 @now()
+  %looked = load atomic i64, ptr @looked_at monotonic, align 8
+  %since = sub i64 %clock, %looked
+  %due = icmp ugt i64 %since, ${NOTICE_NS}
+  br i1 %due, label %notice, label %leave
+notice:
+  store atomic i64 %clock, ptr @looked_at monotonic, align 8
+  call void @notice(i64 %clock)
+  br label %leave
+leave:
   %outside.at = getelementptr %team, ptr %team, i64 0, i32 3
   %outside = load ptr, ptr %outside.at
   %reset = call i32 @pthread_setspecific(i32 %key, ptr %outside)
@@ -439,6 +501,8 @@ count:
   br i1 %missing, label %call, label %stay
 call:
   call void @recruit()
+  %called = atomicrmw add ptr @naps, i32 1 seq_cst
+  call void @wake(ptr @naps, ptr @nappers, i32 2147483647)
   br label %stay
 stay:
   call void @wait(ptr %phase.at, i32 %phase, ptr %asleep)
@@ -626,6 +690,7 @@ define void @kernelyard_reset_pool() {
 entry:
   store i32 0, ptr @workers
   store i32 0, ptr @sleepers
+  store i32 0, ptr @nappers
   store i64 0, ptr @contended_until
   %used = load i32, ptr @teams_used
   br label %scan

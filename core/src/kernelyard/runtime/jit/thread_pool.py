@@ -59,6 +59,8 @@ _CONSTANTS = {
     "CONTENDED_NS": 1_000_000,  # after a preemption; twice as long where the last such time ended within RECENT_NS
     "MAX_CONTENDED_NS": 16_000_000,
     "RECENT_NS": 10_000_000,
+    "NAP_NS": 1_000_000,  # of workers while others want the cores
+    "NOTICE_NS": 200_000,  # between two looks at whether the system preempts threads at work: a system call
 }
 
 
