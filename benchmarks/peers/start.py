@@ -73,6 +73,11 @@ def measure_starts(
     return Starts(**{kind: _least(starts) for kind, starts in found.items()})
 
 
+def measure_engine(engine: str, python: str, model: Path, threads: int, times: int, folder: Path) -> Start:
+    """Start any engine from the model so many times."""
+    return _least([_start(engine, python, model, threads, folder, PATIENCE_SECONDS) for _ in range(times)])
+
+
 def _make_artifact(python: str, model: Path, artifact: Path) -> str:
     """Compile the model into an artifact, with its feeds beside it; what went wrong."""
     code = "import sys, kernelyard as ky; ky.compile(sys.argv[1], target='cpu').save(sys.argv[2])"
