@@ -59,6 +59,24 @@ def test_no_more_is_kept_than_allowed() -> None:
     assert blocks.idle_nbytes == 2 * size_class(40_000)
 
 
+def test_sizes_that_come_back_no_more_make_room() -> None:
+    blocks = ResultMemory(kept_bytes=100_000)
+    old = [blocks.empty((100, 100), FLOAT), blocks.empty((90, 100), FLOAT)]
+    old.clear()
+    array = blocks.empty((150, 100), FLOAT)
+    address = address_of(array)
+    del array
+    assert blocks.idle_nbytes <= 100_000
+    assert address_of(blocks.empty((150, 100), FLOAT)) == address
+
+
+def test_what_is_larger_than_allowed_puts_nothing_out() -> None:
+    blocks = ResultMemory(kept_bytes=100_000)
+    small, large = blocks.empty((100, 100), FLOAT), blocks.empty((1000, 100), FLOAT)
+    del small, large
+    assert blocks.idle_nbytes == size_class(40_000)
+
+
 def test_many_threads_never_share_a_block() -> None:
     blocks, failures = ResultMemory(), []
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import threading
 import weakref
+from collections import deque
 from collections.abc import Sequence
 from functools import cache, partial
 from math import prod
@@ -40,7 +41,10 @@ class ResultMemory:
 
     def __init__(self, kept_bytes: int = KEPT_BYTES) -> None:
         self._kept_bytes = kept_bytes
-        self._idle: dict[int, list[np.ndarray]] = {}
+        self._idle: dict[int, list[np.ndarray]] = {}  # by size
+        # Sizes as they came back: those that are used no more make room first. A block is listed before its size, and
+        # its size is taken off before the block, as another block may come back in the midst of either.
+        self._order: deque[int] = deque()
         self.idle_nbytes = 0
         self._hits = self._misses = 0
         # What is lent comes back in whatever thread lets go of it, and in the midst of anything when the garbage
@@ -76,15 +80,23 @@ class ResultMemory:
                 self._misses += 1
                 return None
             self._hits += 1
+            self._order.remove(size)
             self.idle_nbytes -= size
             return blocks.pop()
 
     def _come_back(self, block: np.ndarray, watch: Any) -> None:
         del self._lent[id(watch)]
+        size = block.nbytes
+        if size > self._kept_bytes:
+            return
         with self._lock:
-            if self.idle_nbytes + block.nbytes <= self._kept_bytes:
-                self.idle_nbytes += block.nbytes
-                self._idle.setdefault(block.nbytes, []).append(block)
+            self._idle.setdefault(size, []).append(block)
+            self._order.append(size)
+            self.idle_nbytes += size
+            while self.idle_nbytes > self._kept_bytes and self._order:
+                oldest = self._order.popleft()
+                self.idle_nbytes -= oldest
+                self._idle[oldest].pop()
 
 
 def size_class(nbytes: int) -> int:
