@@ -6,7 +6,10 @@ from collections.abc import Iterable, Mapping
 
 
 def module_text(functions: Iterable[str], declarations: Mapping[str, str], vector_bits: int) -> str:
-    """Functions and what they call as one LLVM module, whose vectors are so wide."""
+    """Functions and what they call as one LLVM module, whose vectors are so wide.
+
+    Its metadata: !0 is the node of `!invariant.load`, !1 of `!nontemporal`.
+    """
     attributes = f'nounwind "prefer-vector-width"="{vector_bits}" "min-legal-vector-width"="{vector_bits}"'
     groups = f"attributes #0 = {{ {attributes} }}", "attributes #1 = { nounwind willreturn memory(none) }"
-    return "\n".join((*functions, *sorted(declarations.values()), *groups, "!0 = !{}", ""))
+    return "\n".join((*functions, *sorted(declarations.values()), *groups, "!0 = !{}", "!1 = !{i32 1}", ""))

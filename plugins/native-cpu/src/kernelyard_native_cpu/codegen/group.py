@@ -15,6 +15,7 @@ from kernelyard_native_cpu.kernel_info import GroupInfo, Variant
 from kernelyard_native_cpu.machine import Machine
 from kernelyard_native_cpu.schedule.group import Group
 from kernelyard_native_cpu.schedule.plan import TILES_PER_PANEL, Plan, size_of
+from kernelyard_native_cpu.schedule.streaming import streamed_buffers
 
 ARGS, _DIMS, WORKSPACE = registers("ptr", "args", "dims", "workspace")
 BEGIN, END, THREAD, STEP = registers("i64", "begin", "end", "thread", "step")
@@ -42,6 +43,8 @@ class GroupWriter:
         self.stored = stored
         self.machine = machine
         self.outside: Axes = {} if group.step is None else {group.step.name: STEP}
+        stages = zip(group.stages, plans, strict=True)
+        self.streamed = [streamed_buffers(group, stage, plan, machine) for stage, plan in stages]
         self.rows = tuple(axis.name for axis in group.stages[0].spatial[: group.shared])
 
     def write(self, name: str) -> tuple[str, GroupInfo]:
@@ -52,6 +55,8 @@ class GroupWriter:
             for stage, plan in zip(self.group.stages, self.plans, strict=True)
             for block in stage.blocks
         ]
+        if any(self.streamed):
+            self.e.line(self.e.call("llvm.x86.sse.sfence", "void"))
         return self.e.finish(name, is_internal=True), GroupInfo(variants, tuple(work), self.group.step is not None)
 
     # --- rows ---------------------------------------------------------------------------------------------------------
@@ -103,6 +108,7 @@ class GroupWriter:
         self._choose(self.plans[number].versions(self.machine), run)
 
     def _begin(self, number: int) -> None:
+        self.memory.streamed = self.streamed[number]
         written = (block.output for block in self.group.stages[number].blocks)
         plan = self.plans[number]
         kept = plan.tile_scratch, plan.parts and plan.parts.sums

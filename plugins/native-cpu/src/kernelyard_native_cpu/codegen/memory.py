@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from kernelyard.dims import Dim
 from kernelyard.plugins.codegen_api import Affine, Buffer, Expr, Load, offset_of
 from kernelyard_llvm.emitter import FunctionEmitter
-from kernelyard_llvm.values import Value, aligned, int_literal, mangled, vector_type
+from kernelyard_llvm.values import BITS, Value, aligned, int_literal, mangled, vector_type
 from kernelyard_native_cpu.codegen.types import storage_type
 
 
@@ -33,6 +34,7 @@ class Memory:
     packed: what is read from a panel instead.
     written: buffers that this function writes. Loads of others may be moved anywhere; loads of what an earlier stage
     wrote stay inside of the loop that runs the stages; loads of what this stage writes stay where they are.
+    streamed: buffers whose whole vectors are stored past the caches.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class Memory:
         self.private = private
         self.has_half = has_half
         self.packed: dict[Expr, Load] = {}
+        self.streamed: frozenset[Buffer] = frozenset()
         self._offsets: dict[tuple[Buffer, tuple[Expr, ...]], Affine] = {}
         self._stage = 0
         self._stage_depth = 0
@@ -155,7 +158,29 @@ class Memory:
 
     def store(self, buffer: Buffer, offset: Value, value: Value, mask: Value | None = None) -> None:
         """Write an element, or a vector of neighbours; lanes that the mask excludes are not written."""
-        self.emitter.store(value, self._address(buffer, offset), mask)
+        place = self._address(buffer, offset)
+        if mask is None and value.lanes > 1 and buffer in self.streamed:
+            self._stream(value, place)
+        else:
+            self.emitter.store(value, place, mask)
+
+    @contextmanager
+    def caching(self) -> Iterator[None]:
+        """Store what follows in the caches, whatever its size: it is read again at once."""
+        streamed, self.streamed = self.streamed, frozenset()
+        yield
+        self.streamed = streamed
+
+    def _stream(self, value: Value, place: Value) -> None:
+        """Store a vector past the caches, where it is aligned: others would fault."""
+        e, nbytes = self.emitter, value.lanes * BITS[value.type] // 8
+        below = e.binary("and", e.convert("ptrtoint", place, "i64"), nbytes - 1)
+
+        def stream() -> list[Value]:
+            e.line(f"store {value.typed}, ptr {place.ref}, align {nbytes}, !nontemporal !1")
+            return []
+
+        e.branch(e.compare("eq", below, 0), stream, lambda: e.store(value, place) or [])
 
     def store_reversed(self, buffer: Buffer, offset: Value, value: Value) -> None:
         """Write the lanes to offset, offset - 1, ..."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 
 from kernelyard.plugins.codegen_api import ComputeBlock, Expr, Load, neutral_element
 from kernelyard_llvm.values import Value, int_literal
@@ -13,8 +14,8 @@ from kernelyard_native_cpu.schedule.plan import Plan
 
 Axes = dict[str, Value]
 LanesAt = Callable[[Axes], Lanes | None]
-# Rows of another axis that are added to its totals at once.
-ROWS_AT_ONCE = 4
+# Rows of another axis that are added to its totals at once; more where all but the last are stored past the caches.
+ROWS_AT_ONCE, STREAMED_ROWS = 4, 8
 
 
 class ScanLoop:
@@ -45,11 +46,19 @@ class ScanLoop:
             begin = int_literal(1)
             if self.scan.lanes > 1:
                 (axes,) = points
-                begin, totals = self._along_lanes(axes, totals[0])
-            with e.loop(begin, self.length, totals) as (at, now):
-                for number, axes in enumerate(points):
-                    total = self._combine(now[number], self._item(axes, at, self.scan.of.item))
-                    now[number] = self._store(axes, at, total)
+                if self.is_streamed:
+                    end = self._first_line(axes)
+                    begin, totals = end, self._one_by_one(points, begin, end, totals)
+                begin, totals = self._along_lanes(axes, begin, totals[0])
+            self._one_by_one(points, begin, self.length, totals)
+
+    def _one_by_one(self, points: Sequence[Axes], begin: Value, end: Value, totals: Sequence[Value]) -> list[Value]:
+        """Add the elements of a range to the totals before it; return the last ones."""
+        with self.e.loop(begin, end, totals) as (at, now):
+            for number, axes in enumerate(points):
+                total = self._combine(now[number], self._item(axes, at, self.scan.of.item))
+                now[number] = self._store(axes, at, total)
+        return now
 
     def _item(self, axes: Axes, at: Value, expr: Expr) -> Value:
         lanes = self.lanes_at(axes)
@@ -69,20 +78,29 @@ class ScanLoop:
         """Add some rows at once to the totals before them, which are read again where they were written."""
         (axes,) = points
         e, start = self.e, int_literal(0)
-        self._walk_row(axes, lambda here: self._store(here, start, self._item(here, start, self.scan.of.first)))
+        with self.memory.caching():
+            self._walk_row(axes, lambda here: self._store(here, start, self._item(here, start, self.scan.of.first)))
         rest = e.sub(self.length, 1)
-        wide_end = e.add(e.binary("sub", rest, e.binary("urem", rest, ROWS_AT_ONCE)), 1)
-        with e.loop(1, wide_end, step=ROWS_AT_ONCE) as (at, _):
-            self._walk_row(axes, lambda here: self._add_rows(here, at, ROWS_AT_ONCE))
+        wide = STREAMED_ROWS if self.is_streamed else ROWS_AT_ONCE
+        wide_end = e.add(e.binary("sub", rest, e.binary("urem", rest, wide)), 1)
+        with e.loop(1, wide_end, step=wide) as (at, _):
+            self._walk_row(axes, lambda here: self._add_rows(here, at, wide))
         with e.loop(wide_end, self.length) as (at, _):
             self._walk_row(axes, lambda here: self._add_rows(here, at, 1))
+
+    @property
+    def is_streamed(self) -> bool:
+        """True where totals are stored past the caches."""
+        return self.block.output in self.memory.streamed
 
     def _add_rows(self, axes: Axes, at: Value, count: int) -> None:
         before = Load(self.block.output, self.block.indices)
         total = self._item(axes, self.e.sub(at, 1), before)
         for row in range(count):
             here = self.e.add(at, row)
-            total = self._store(axes, here, self._combine(total, self._item(axes, here, self.scan.of.item)))
+            total = self._combine(total, self._item(axes, here, self.scan.of.item))
+            with self.memory.caching() if row == count - 1 else nullcontext():
+                self._store(axes, here, total)
 
     def _walk_row(self, axes: Axes, step: Callable[[Axes], object]) -> None:
         """`step` for each vector of the row that begins where `axes` stand; the last one is moved back to its end."""
@@ -94,13 +112,22 @@ class ScanLoop:
             step({**axes, name: at if plan.masked else e.intrinsic("smin", at, e.sub(extent, plan.lanes))})
 
     # --- lanes along the scanned axis ---------------------------------------------------------------------------------
-    def _along_lanes(self, axes: Axes, first: Value) -> tuple[Value, list[Value]]:
-        """Scan whole vectors from the second element on; return where they end, and the total there."""
+    def _first_line(self, axes: Axes) -> Value:
+        """Return where the second line of the totals begins, if the first one does where a row does. No address is
+        asked: sums of floats, which depend on where vectors begin, would depend on it."""
         e, lanes = self.e, self.scan.lanes
-        rest = e.sub(self.length, 1)
-        end = e.add(e.binary("and", rest, -lanes), 1)
+        offset = self.memory.offset(self.block.output, self.block.indices)
+        start = Expressions(self.memory, {**axes, self.scan.of.axis: int_literal(0)}).first(offset)
+        lead = e.sub(lanes, e.binary("and", start, lanes - 1))
+        return e.intrinsic("smin", lead, self.length)
+
+    def _along_lanes(self, axes: Axes, begin: Value, first: Value) -> tuple[Value, list[Value]]:
+        """Scan whole vectors from an element on; return where they end, and the total there."""
+        e, lanes = self.e, self.scan.lanes
+        rest = e.sub(self.length, begin)
+        end = e.add(e.binary("and", rest, -lanes), begin)
         along = Lanes(self.scan.of.axis, lanes)
-        with e.loop(1, end, [e.broadcast(first, lanes)], lanes) as (at, carried):
+        with e.loop(begin, end, [e.broadcast(first, lanes)], lanes) as (at, carried):
             here = Expressions(self.memory, {**axes, self.scan.of.axis: at}, along)
             within = self._within(e.broadcast(here.value(self.scan.of.item), lanes))
             here.store(self.block.output, self.block.indices, self._combine(carried[0], within))
