@@ -96,6 +96,15 @@ def test_a_product_of_floats_is_made_in_order():
     np.testing.assert_allclose(found, np.cumprod(x.astype(np.float64)), rtol=1e-5)
 
 
+def test_sums_of_negative_zeros_are_negative():
+    function = cumulative("cumsum", (40,), "float32", axis=0)
+    plan = plan_of(function)
+    assert plan.scan is not None
+    assert plan.scan.lanes > 1
+    (found,) = run_module(compile_one(function), "kernel", [np.full(40, -0.0, np.float32)])
+    assert np.signbit(found).all()
+
+
 @pytest.mark.parametrize("mcpu", [None, "x86-64-v2", "x86-64-v3"])
 @pytest.mark.parametrize("dtype", [d for d in dtypes.DTYPES if d != "bool" and not d.startswith("float8")])
 @pytest.mark.parametrize("name", ["cumsum", "cumprod"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 
+from kernelyard import dtypes
 from kernelyard.plugins.codegen_api import ComputeBlock, Expr, Load, neutral_element
 from kernelyard_llvm.values import Value, int_literal
 from kernelyard_native_cpu.codegen import arithmetic
@@ -145,5 +146,8 @@ class ScanLoop:
         return items
 
     def _neutral(self) -> Value:
+        """Return what changes nothing, in all lanes. Of sums that is -0.0: 0.0 would turn -0.0 into 0.0, and LLVM moves
+        lanes up beside zeros by an expansion, which takes several times as long as a permutation of two vectors."""
         element = neutral_element(self.scan.of.reducer, self.dtype)
-        return self.e.broadcast(arithmetic.constant(element.value, element.dtype), self.scan.lanes)
+        value = -0.0 if self.scan.of.op == "add" and dtypes.is_float(self.dtype) else element.value
+        return self.e.broadcast(arithmetic.constant(value, element.dtype), self.scan.lanes)
