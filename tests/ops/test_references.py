@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kernelyard.errors import ExecutionError
 from kernelyard.ir import get_op
 from kernelyard.ops.numeric import erf
 from kernelyard.ops.samples import floats
@@ -305,3 +306,18 @@ def test_a_stated_scale_counts_more_than_the_ratio_of_sizes() -> None:
     exact = reference("image.resize", ROW, sizes=(5,), method="linear")
     stated = reference("image.resize", ROW, sizes=(5,), scales=(1.4,), method="linear")
     assert np.abs(exact - stated).max() > 1e-2
+
+
+# --- sizes that data decide -----------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("sizes", [(), (0,), (3, 0, 2), (1 << 40, 3)])
+def test_a_shape_of_data_takes_no_memory(sizes: tuple[int, ...]) -> None:
+    found = reference("tensor_to_shape", np.array(sizes, np.int64))
+    assert found.shape == sizes
+    assert found.dtype == np.bool_
+    assert set(found.strides) <= {0}
+    assert not found.flags.writeable
+
+
+def test_no_size_is_negative() -> None:
+    with pytest.raises(ExecutionError, match="negative"):
+        reference("tensor_to_shape", np.array([3, -1]))
