@@ -30,6 +30,7 @@ OF_NUMPY = {"topk": 5.0}  # of all else 0.9
 OF_ONNXRUNTIME = 1.5
 DTYPES = {"float32": "float", "int64": "int64"}
 VOCABULARY = 32_000
+SIZES = 1_000, 10_000, 100_000, 1_000_000, 10_000_000
 Call = Callable[[], object]
 
 
@@ -140,7 +141,7 @@ def markdown(rows: Sequence[Row]) -> Iterator[str]:
 
 def cases(largest: int) -> Iterator[Case]:
     """All cases up to so many elements."""
-    sizes = [n for n in (1_000, 10_000, 100_000, 1_000_000, 10_000_000) if n <= largest]
+    sizes = [n for n in SIZES if n <= largest]
     for dtype in DTYPES:
         for k in (1, 10, 50, 1000):
             yield Case("topk", (1, VOCABULARY), 1, dtype, k)
@@ -150,6 +151,8 @@ def cases(largest: int) -> Iterator[Case]:
         for axis in (0, 1):
             for op in ("sort", "cumsum"):
                 yield Case(op, (1000, 1000), axis, dtype)
+        if sizes[-1] == SIZES[-1]:
+            yield Case("cumsum", (10_000, 1000), 0, dtype)
         for n in sizes[:-1]:
             for op in ("unique", "nonzero"):
                 yield Case(op, (n,), 0, dtype)

@@ -45,6 +45,8 @@ def tensor(*shape: dims.Dim, dtype: str = "float32") -> TensorType:
         ("nn.relu", [tensor(*LARGE)], {}),
         ("nn.relu", [tensor(8_388_613)], {}),
         ("add", [tensor(*LARGE), tensor(LARGE[1])], {}),
+        ("add", [tensor(10_000, 1004), tensor(1004)], {}),
+        ("cumsum", [tensor(10_000, 1004)], {"axis": 0}),
         ("concat", [tensor(1 << 11, 1 << 13), tensor(1 << 11, 1 << 13)], {"axis": 1}),
         ("nn.softmax", [tensor(*LARGE)], {"axis": 1}),
         ("cumsum", [tensor(*LARGE)], {"axis": 0}),
@@ -65,12 +67,13 @@ def test_smaller_results_are_not():
     ("name", "operands", "attributes"),
     [
         ("add", [tensor(10_000, 1001), tensor(1001)], {}),
-        ("nn.softmax", [tensor(10_000, 1001)], {"axis": 1}),
+        ("add", [tensor(100_000, 204), tensor(204)], {}),
+        ("nn.softmax", [tensor(10_000, 1004)], {"axis": 1}),
         ("cumsum", [tensor(10_000, 1001)], {"axis": 0}),
     ],
     ids=str,
 )
-def test_rows_that_do_not_fill_lines_are_not(name, operands, attributes):
+def test_rows_that_end_inside_of_lines_are_not(name, operands, attributes):
     assert not streams(operator(name, *operands, **attributes))
 
 
@@ -92,6 +95,8 @@ CASES = {
     "relu": ("nn.relu", [(7, 64)], {}),
     "relu of a ragged row": ("nn.relu", [(531,)], {}),
     "bias": ("add", [(9, 64), (64,)], {}),
+    "bias of rows that end inside of lines": ("add", [(9, 516), (516,)], {}),
+    "rows that end inside of lines": ("cumsum", [(21, 516)], {"axis": 0}),
     "softmax": ("nn.softmax", [(9, 64)], {"axis": 1}),
     "rows": ("cumsum", [(21, 128)], {"axis": 0}),
     "long rows": ("cumsum", [(21, 2304)], {"axis": 0, "exclusive": True}),

@@ -34,7 +34,7 @@ class Memory:
     packed: what is read from a panel instead.
     written: buffers that this function writes. Loads of others may be moved anywhere; loads of what an earlier stage
     wrote stay inside of the loop that runs the stages; loads of what this stage writes stay where they are.
-    streamed: buffers whose whole vectors are stored past the caches.
+    streamed: buffers whose whole vectors are stored past the caches, so many lanes at once.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Memory:
         self.private = private
         self.has_half = has_half
         self.packed: dict[Expr, Load] = {}
-        self.streamed: frozenset[Buffer] = frozenset()
+        self.streamed: Mapping[Buffer, int] = {}
         self._offsets: dict[tuple[Buffer, tuple[Expr, ...]], Affine] = {}
         self._stage = 0
         self._stage_depth = 0
@@ -160,24 +160,28 @@ class Memory:
         """Write an element, or a vector of neighbours; lanes that the mask excludes are not written."""
         place = self._address(buffer, offset)
         if mask is None and value.lanes > 1 and buffer in self.streamed:
-            self._stream(value, place)
+            self._stream(value, place, buffer)
         else:
             self.emitter.store(value, place, mask)
 
     @contextmanager
     def caching(self) -> Iterator[None]:
         """Store what follows in the caches, whatever its size: it is read again at once."""
-        streamed, self.streamed = self.streamed, frozenset()
+        streamed, self.streamed = self.streamed, {}
         yield
         self.streamed = streamed
 
-    def _stream(self, value: Value, place: Value) -> None:
-        """Store a vector past the caches, where it is aligned: others would fault."""
-        e, nbytes = self.emitter, value.lanes * BITS[value.type] // 8
+    def _stream(self, value: Value, place: Value, buffer: Buffer) -> None:
+        """Store a vector past the caches, where its parts are aligned: others would fault."""
+        e, lanes = self.emitter, min(self.streamed[buffer], value.lanes)
+        nbytes = lanes * BITS[value.type] // 8
         below = e.binary("and", e.convert("ptrtoint", place, "i64"), nbytes - 1)
 
         def stream() -> list[Value]:
-            e.line(f"store {value.typed}, ptr {place.ref}, align {nbytes}, !nontemporal !1")
+            for first in range(0, value.lanes, lanes):
+                part = value if lanes == value.lanes else e.shuffle(value, value, range(first, first + lanes))
+                there = e.element(place, first, value.type)
+                e.line(f"store {part.typed}, ptr {there.ref}, align {nbytes}, !nontemporal !1")
             return []
 
         e.branch(e.compare("eq", below, 0), stream, lambda: e.store(value, place) or [])

@@ -6,28 +6,35 @@ nothing is left for a reader that begins where the result does: a third of what 
 
 from __future__ import annotations
 
+from math import gcd
+
 from kernelyard import dims, dtypes
 from kernelyard.plugins.codegen_api import Axis, Buffer, ComputeBlock, Load, Stage, offset_of, walk
 from kernelyard_native_cpu.machine import Machine
 from kernelyard_native_cpu.schedule.groups import Group
-from kernelyard_native_cpu.schedule.plan import Plan
+from kernelyard_native_cpu.schedule.plan import Plan, size_of
 
 # A last-level cache, or the part of one that some cores share. A smaller result may still be there when it is read.
 LEAST_STREAMED_BYTES = 32 << 20
+# What processors collect to whole lines before they write it.
+LEAST_BYTES = 16
+# Where rows end inside of lines, those lines are written twice: one in so many vectors at most.
+LEAST_VECTORS = 32
 
 
-def streamed_buffers(group: Group, stage: Stage, plan: Plan, machine: Machine) -> frozenset[Buffer]:
-    """Return the buffers of a stage that are stored past the caches.
+def streamed_buffers(group: Group, stage: Stage, plan: Plan, machine: Machine) -> dict[Buffer, int]:
+    """Return the buffers of a stage that are stored past the caches, with how many lanes at once.
 
     Nothing in the same loop may read them back, but for a scan, which knows what it reads.
     """
     if machine.architecture != "x86_64" or group.step is not None or not _is_bound_by_memory(stage, plan):
-        return frozenset()
+        return {}
     readers = [each for each in group.stages if plan.scan is None or each is not stage]
     read = {load.buffer for each in readers for load in each.loads}
     rows = tuple(axis.name for axis in stage.spatial[: group.shared])
     large = [block for block in stage.blocks if _bytes_written(block) >= LEAST_STREAMED_BYTES]
-    return frozenset(block.output for block in large if _fills_lines(block, plan, rows)) - read
+    lanes = {block.output: _aligned_lanes(block, plan, rows) for block in large if block.output not in read}
+    return {buffer: n for buffer, n in lanes.items() if n * dtypes.itemsize(buffer.dtype) >= LEAST_BYTES}
 
 
 def _is_bound_by_memory(stage: Stage, plan: Plan) -> bool:
@@ -44,18 +51,23 @@ def _bytes_written(block: ComputeBlock) -> int:
     return points * dtypes.itemsize(block.output.dtype) if isinstance(points, int) else 0
 
 
-def _fills_lines(block: ComputeBlock, plan: Plan, rows: tuple[str, ...]) -> bool:
-    """Return True where stores fill line after line of an aligned buffer; rows: the axes around those of the plan."""
-    if plan.vector is None:
-        return plan.scan is not None and plan.scan.lanes > 1  # it looks for the lines itself
-    if plan.masked or plan.transposed_axis is not None:
-        return False
+def _aligned_lanes(block: ComputeBlock, plan: Plan, rows: tuple[str, ...]) -> int:
+    """Return into how many lanes vectors are cut to be aligned where the buffer is, and to fill its lines one after
+    another; 0: they are not. rows: the axes around those of the plan."""
+    if plan.vector is None:  # a scan looks for the lines itself
+        return plan.scan.lanes if plan.scan and plan.scan.lanes > 1 else 0
     offset = offset_of(block.output, block.indices)
+    are_axes = all(isinstance(atom, Axis) for atom, _ in offset.terms)
+    if plan.masked or plan.transposed_axis is not None or not are_axes or offset.coefficient(plan.vector) != 1:
+        return 0
     axes = (*rows, *plan.spatial, *plan.reduce)
     others = [name for name in axes if name != plan.vector and plan.extents[name] != 1]
     steps = [offset.constant, *map(offset.coefficient, others)]
     # The last vector of a row is moved back to end with it; where all is one row, that is once.
     steps += [plan.extents[plan.vector]] if others else []
-    are_axes = all(isinstance(atom, Axis) for atom, _ in offset.terms)
-    is_aligned = all(isinstance(step, int) and step % plan.lanes == 0 for step in steps)
-    return are_axes and is_aligned and offset.coefficient(plan.vector) == 1
+    known = [step for step in steps if isinstance(step, int)]
+    if len(known) < len(steps):
+        return 0
+    aligned = gcd(plan.lanes, *known)
+    is_long = not rows and size_of(plan.extents[plan.vector]) >= LEAST_VECTORS * plan.lanes
+    return aligned if aligned == plan.lanes or is_long else 0
