@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import pytest
@@ -13,7 +14,7 @@ from kernelyard.runtime.abi import memory
 from kernelyard.runtime.abi.memory import ALIGNMENT
 from kernelyard.runtime.abi.spec import TensorSpec
 from kernelyard.runtime.program import memory_plan
-from kernelyard.runtime.program.execution_plan import ExecutionPlan, spans_of
+from kernelyard.runtime.program.execution_plan import ExecutionPlan, ProgramMemory, spans_of
 from kernelyard.runtime.program.memory_plan import Lifetime, MemoryPlanner, least_nbytes, plan_memory
 from kernelyard.runtime.program.program import Program, Register, Step
 
@@ -214,3 +215,38 @@ def test_a_residual_block_keeps_its_input_and_shares_the_rest(n):
     outputs = (TensorSpec(spec.shape, "float32", "y"),)
     program = Program("main", ("n",), (spec,), outputs, tuple(registers), tuple(steps), (5,))
     assert ExecutionPlan(program, ((n * 1000,),)).arena_nbytes == 3 * memory.align(n * 4000)
+
+
+def plan_of(program: Program, memory_of: ProgramMemory, n: int) -> ExecutionPlan:
+    x, _ = program.inputs
+    return ExecutionPlan(program, (tuple(dims.evaluate(dim, {"n": n}) for dim in x.shape), (n,)), memory=memory_of)
+
+
+@given(st.integers(0, 50), st.lists(st.integers(1, 64), min_size=1, max_size=8))
+def test_plans_after_one_another_are_as_right_as_single_ones(seed, sizes):
+    program = random_program(random.Random(seed))
+    placing = ProgramMemory(program)
+    for n in sizes:
+        plan, alone = plan_of(program, placing, n), plan_of(program, ProgramMemory(program), n)
+        assert plan.shapes == alone.shapes
+        spans = spans_of(program)
+        ends = {r: start + memory.nbytes_of(plan.shapes[r], "float32") for r, start in plan.offsets.items()}
+        assert max(ends.values()) <= plan.arena_nbytes
+        for a, b in itertools.combinations(plan.offsets, 2):
+            if Lifetime(1, *spans[a]).overlaps(Lifetime(1, *spans[b])):
+                assert ends[a] <= plan.offsets[b] or ends[b] <= plan.offsets[a]
+
+
+def test_sizes_that_fit_stay_in_their_places():
+    program = random_program(random.Random(1))
+    placing = ProgramMemory(program)
+    first = plan_of(program, placing, 64)
+    assert [plan_of(program, placing, n).offsets for n in (1, 63, 20)] == [first.offsets] * 3
+
+
+def test_sizes_that_grow_are_placed_anew_every_now_and_then():
+    program = random_program(random.Random(1))
+    placing = ProgramMemory(program)
+    plans = [plan_of(program, placing, n) for n in range(20, 120)]
+    assert len({tuple(plan.offsets.values()) for plan in plans}) <= 10  # 1.25 ** 8 is 6
+    assert plans[-1].arena_nbytes <= 1.3 * plan_of(program, ProgramMemory(program), 119).arena_nbytes

@@ -3,35 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import le
 from types import MappingProxyType
 
 from kernelyard import dims
 from kernelyard.errors import InputShapeError, ShapeError
-from kernelyard.runtime.abi.memory import nbytes_of
 from kernelyard.runtime.abi.solve_symbols import DimValues, solve_symbols
 from kernelyard.runtime.program.memory_plan import Lifetime, MemoryPlan, MemoryPlanner
 from kernelyard.runtime.program.program import Program
+from kernelyard.runtime.program.shape_table import ShapeTable, misfit
 
 Shapes = tuple[tuple[int, ...], ...]
 NOTHING: Mapping[str, int] = MappingProxyType({})
+ROOM = 4  # a buffer that outgrew its place gets room for a quarter of its bytes more
 
 
 class ProgramMemory:
     """Places a program's inputs and buffers in an arena, for one set of sizes after the other.
 
-    roots: for each register, the one whose bytes it shows.
+    A placement serves all sizes that fit into it. Where they do not, buffers that outgrew their places get room to
+    grow: sizes that grow from call to call, such as the cache of a decoder's keys, are placed anew every now and then.
+    roots: for each register, the one whose bytes it shows. types: the registers' shapes.
     """
 
     def __init__(self, program: Program) -> None:
         self.roots = tuple(map(program.root, range(len(program.registers))))
+        self.types = ShapeTable(program)
         spans = spans_of(program)
         self.registers = tuple(spans)
         self._spans = tuple(spans.values())
         self._planner = MemoryPlanner()
+        self._placed: tuple[list[int], MemoryPlan] | None = None  # places of so many bytes
 
     def plan(self, nbytes: Sequence[int]) -> MemoryPlan:
         """Return the offsets of `registers`, which take so many bytes each."""
-        return self._planner.plan([Lifetime(size, *span) for size, span in zip(nbytes, self._spans, strict=True)])
+        room = list(nbytes)
+        if self._placed is not None:
+            places, plan = self._placed
+            if all(map(le, room, places)):
+                return plan
+            room = [place if size <= place else size + size // ROOM for size, place in zip(room, places, strict=True)]
+        plan = self._planner.plan([Lifetime(size, *span) for size, span in zip(room, self._spans, strict=True)])
+        self._placed = room, plan
+        return plan
 
 
 class ExecutionPlan:
@@ -59,11 +73,12 @@ class ExecutionPlan:
         self.values: dict[str, int] = {name: known[name] for name in program.symbols if name in known}
         solve_symbols(program.inputs, shapes, self.values, least=0)
         _check_sizes(program, self.values)
-        self.shapes = _register_shapes(program, self.values)
+        rows = memory.types.at(self.values)
+        self.shapes = [row.shape for row in rows]
         self.is_empty = 0 in self.values.values()
         if self.is_empty:
             self._check_empty()
-        placed = memory.plan(list(map(self._nbytes, memory.registers)))
+        placed = memory.plan([rows[register].nbytes for register in memory.registers])
         self.offsets = dict(zip(memory.registers, placed.offsets, strict=True))
         self.arena_nbytes = placed.nbytes
 
@@ -83,9 +98,6 @@ class ExecutionPlan:
                     expected="sizes of at least 1",
                     hint=f"compile the model with the fixed size 0 in the place of {sizes[0]} for such inputs",
                 )
-
-    def _nbytes(self, register: int) -> int:
-        return nbytes_of(self.shapes[register], self.program.registers[register].dtype)
 
 
 def spans_of(program: Program) -> dict[int, tuple[int, int]]:
@@ -116,33 +128,6 @@ def _check_sizes(program: Program, values: Mapping[str, int]) -> None:
         try:
             left, right = known(check.left), known(check.right)
         except ShapeError as error:
-            raise _misfit(check.where, values, error.message) from error
+            raise misfit(check.where, values, error.message) from error
         if left != right:
-            raise _misfit(check.where, values, f"{check.left} is {left}, but {check.right} is {right}")
-
-
-def _register_shapes(program: Program, values: Mapping[str, int]) -> list[tuple[int, ...]]:
-    known = DimValues(values)
-    shapes: list[tuple[int, ...]] = []
-    for number, register in enumerate(program.registers):
-        try:
-            shape = known.shape(register.shape)
-        except ShapeError as error:
-            raise _shape_error(program, number, values, error.message) from error
-        if any(dim < 0 for dim in shape):
-            raise _shape_error(program, number, values, f"the shape {shape} has a negative size")
-        if register.kind == "alias" and dims.product(shape) != dims.product(shapes[register.source]):
-            raise _shape_error(program, number, values, f"{shapes[register.source]} cannot be reshaped to {shape}")
-        shapes.append(shape)
-    return shapes
-
-
-def _shape_error(program: Program, register: int, values: Mapping[str, int], message: str) -> ShapeError:
-    root = program.root(register)
-    makers: Sequence[str] = [step.label or step.symbol for step in program.steps if root in step.outputs]
-    return _misfit(next(iter(makers), None), values, message)
-
-
-def _misfit(where: str | None, values: Mapping[str, int], message: str) -> ShapeError:
-    given = ", ".join(f"{name} = {value}" for name, value in sorted(values.items()))
-    return ShapeError(f"the sizes of the inputs are inconsistent: {message}", where=where, found=given or None)
+            raise misfit(check.where, values, f"{check.left} is {left}, but {check.right} is {right}")

@@ -1,0 +1,75 @@
+"""ShapeTable: the shapes of a program's registers, for one set of sizes after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from kernelyard.dims import Shape, symbols_of
+from kernelyard.errors import ShapeError
+from kernelyard.runtime.abi.memory import nbytes_of
+from kernelyard.runtime.abi.solve_symbols import DimValues
+from kernelyard.runtime.program.program import Program
+
+
+class Row(NamedTuple):
+    """A shape that registers have, and the number of bytes that it takes."""
+
+    shape: tuple[int, ...]
+    nbytes: int
+
+
+class ShapeTable:
+    """Evaluates each distinct type of a program's registers once for a set of sizes, and the fixed ones once for all.
+
+    Most registers of a program share their types with others: the layers of a network are alike.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        numbers: dict[tuple[Shape, str], int] = {}
+        self._row_of = [numbers.setdefault((each.shape, each.dtype), len(numbers)) for each in program.registers]
+        self._types = tuple(numbers)
+        self._symbolic = [number for number, (shape, _) in enumerate(numbers) if any(map(symbols_of, shape))]
+        self._fixed: list[Row | None] = [
+            None if number in self._symbolic else _row(shape, dtype) for number, (shape, dtype) in enumerate(numbers)
+        ]
+        self._aliases = {
+            (self._row_of[each.source], self._row_of[number]): number
+            for number, each in reversed(list(enumerate(program.registers)))
+            if each.kind == "alias"
+        }
+
+    def at(self, values: Mapping[str, int]) -> list[Row]:
+        """Return the shape of each register. Raises: ShapeError naming the step that cannot work on such sizes."""
+        known = DimValues(values)
+        found = self._fixed.copy()
+        for number in self._symbolic:
+            shape, dtype = self._types[number]
+            try:
+                found[number] = _row(known.shape(shape), dtype)
+            except ShapeError as error:
+                raise self._error(self._row_of.index(number), values, error.message) from error
+        rows = [row for row in found if row is not None]
+        for (source, number), register in self._aliases.items():
+            if rows[source].nbytes != rows[number].nbytes:
+                message = f"{rows[source].shape} cannot be reshaped to {rows[number].shape}"
+                raise self._error(register, values, message)
+        return [rows[number] for number in self._row_of]
+
+    def _error(self, register: int, values: Mapping[str, int], message: str) -> ShapeError:
+        root = self._program.root(register)
+        makers: Sequence[str] = [step.label or step.symbol for step in self._program.steps if root in step.outputs]
+        return misfit(next(iter(makers), None), values, message)
+
+
+def misfit(where: str | None, values: Mapping[str, int], message: str) -> ShapeError:
+    """Return the error for sizes that do not fit together."""
+    given = ", ".join(f"{name} = {value}" for name, value in sorted(values.items()))
+    return ShapeError(f"the sizes of the inputs are inconsistent: {message}", where=where, found=given or None)
+
+
+def _row(shape: tuple[int, ...], dtype: str) -> Row:
+    if shape and min(shape) < 0:
+        raise ShapeError(f"the shape {shape} has a negative size")
+    return Row(shape, nbytes_of(shape, dtype))
