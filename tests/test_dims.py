@@ -167,3 +167,29 @@ def test_dims_are_values():
     assert len({N + 1, 1 + N, symbol("n") + 1}) == 1
     assert N != M
     assert N != "n"
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+@given(st.lists(DIMS | st.integers(-9, 9), max_size=6), st.lists(VALUES, min_size=1, max_size=4))
+def test_a_table_agrees_with_evaluation(some, sets):
+    table = dims.DimTable(some)
+    for values in sets:  # evaluated at first, compiled from the second on
+        assert list(table(values)) == [evaluate(dim, values) for dim in some]
+
+
+def test_a_table_says_which_dim_is_not_known():
+    table = dims.DimTable([N, N + M, dims.floordiv(8, M)])
+    assert [list(table({"n": 1, "m": m})) for m in (1, 2, 4)] == [[1, 2, 8], [1, 3, 4], [1, 5, 2]]
+    with pytest.raises(ShapeError, match="n \\+ m|m \\+ n") as caught:
+        table({"n": 1})
+    assert caught.value.found == "no value for m"
+    with pytest.raises(ShapeError, match="divided by zero"):
+        table({"n": 1, "m": 0})
+
+
+def test_a_table_of_a_long_dim():
+    powers = [N * M]
+    for _ in range(60):
+        powers.append(powers[-1] * N + M)
+    table = dims.DimTable(powers)
+    assert [table({"n": 1, "m": m})[-1] for m in (1, 2, 3)] == [61, 122, 183]

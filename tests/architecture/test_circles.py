@@ -34,7 +34,7 @@ ALLOWED: dict[Import, str] = {
     ("kernelyard.runtime.execute.executable", "kernelyard.runtime.artifact.kyar"): METHOD,
     ("kernelyard.runtime.execute.executable", "kernelyard.runtime.export.library"): METHOD,
     ("kernelyard.runtime.execute.fallback", "kernelyard.runtime.execute.executable"): PARTS,
-    ("kernelyard.runtime.execute.bound_program", "kernelyard.runtime.execute.executable"): PARTS,
+    ("kernelyard.runtime.execute.step_binder", "kernelyard.runtime.execute.executable"): PARTS,
     ("kernelyard.runtime.execute.execution_context", "kernelyard.runtime.execute.executable"): PARTS,
     ("kernelyard.runtime.artifact.loader", "kernelyard.runtime.artifact.kyar"): METHOD,
     ("kernelyard.runtime.execute.profile", "kernelyard.runtime.execute.executable"): PARTS,

@@ -1,5 +1,6 @@
 """Dimensions: plain ints, or integer expressions over named symbols, kept in a normal form."""
 
+from kernelyard.dims.dim_table import DimTable as DimTable
 from kernelyard.dims.expression import Atom as Atom
 from kernelyard.dims.expression import Dim as Dim
 from kernelyard.dims.expression import Function as Function

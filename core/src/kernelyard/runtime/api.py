@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from kernelyard.runtime.abi.module import BoundCall as BoundCall
     from kernelyard.runtime.abi.module import BoundTensor as BoundTensor
     from kernelyard.runtime.abi.module import NativeCall as NativeCall
+    from kernelyard.runtime.abi.module import NativeKernel as NativeKernel
     from kernelyard.runtime.abi.module import Part as Part
     from kernelyard.runtime.abi.module import RuntimeModule as RuntimeModule
     from kernelyard.runtime.abi.module import Step as Step
@@ -93,7 +94,7 @@ _HOME = {
     "kernelyard.runtime.abi.forks": "renewed_in_children",
     "kernelyard.runtime.abi.memory": "ALIGNMENT REBIND_ALIGNMENT address_of align "
     "aligned_bytes aligned_copy aligned_empty give_back_pages nbytes_of",
-    "kernelyard.runtime.abi.module": "BindContext BoundCall BoundTensor DEFAULT_MAX_PLANS NativeCall Part "
+    "kernelyard.runtime.abi.module": "BindContext BoundCall BoundTensor DEFAULT_MAX_PLANS NativeCall NativeKernel Part "
     "RuntimeModule Step array_at",
     "kernelyard.runtime.abi.native_unit": "Header NativeFunction NativeUnit SharedLibrary WRONG_CPU c_name",
     "kernelyard.runtime.abi.solve_symbols": "DimValues solve_symbols",

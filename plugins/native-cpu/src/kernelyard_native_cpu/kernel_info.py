@@ -5,10 +5,9 @@ The numbers come from a header that is saved beside the object code, and validat
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from kernelyard import dims
 from kernelyard.dims import Dim
 from kernelyard.runtime.api import Fields, TensorSpec, align, corrupted, read_dim
 
@@ -34,17 +33,20 @@ class GroupInfo(NamedTuple):
     work: tuple[tuple[Dim, float], ...]
     in_steps: bool = False
 
-    def tasks(self, values: Mapping[str, int]) -> int:
-        """Return the number of tasks."""
-        for variant in self.variants:
-            if dims.evaluate(variant.extent, values) >= variant.least:
-                return max(dims.evaluate(variant.tasks, values), 0)
-        return 0
+    @property
+    def dims(self) -> tuple[Dim, ...]:
+        """What the numbers of tasks and threads follow from."""
+        return (*[dim for each in self.variants for dim in (each.extent, each.tasks)], *[dim for dim, _ in self.work])
 
-    def threads(self, values: Mapping[str, int], most: int, tasks: int) -> int:
-        """Return the number of threads worth waking."""
-        total = sum(dims.evaluate(points, values) * time for points, time in self.work)
-        return max(1, min(most, tasks, int(total / self.nanoseconds_per_thread)))
+    def evaluate(self, values: Iterator[int], most: int) -> tuple[int, int]:
+        """Return the numbers of threads worth waking, of at most so many, and of tasks; `values`: of the dims."""
+        found = [(next(values), next(values)) for _ in self.variants]
+        total = sum([next(values) * time for _, time in self.work])
+        for variant, (extent, count) in zip(self.variants, found, strict=True):
+            if extent >= variant.least:
+                tasks = max(count, 0)
+                return max(1, min(most, tasks, int(total / self.nanoseconds_per_thread))), tasks
+        return 1, 0
 
     @property
     def nanoseconds_per_thread(self) -> int:
@@ -81,21 +83,28 @@ class KernelInfo(NamedTuple):
     locals: tuple[LocalInfo, ...]
     numbers: tuple[Dim, ...]
 
-    def evaluate(self, values: Mapping[str, int], most_threads: int) -> Binding:
-        """Return the kernel's numbers for some values of the symbols.
+    @property
+    def dims(self) -> tuple[Dim, ...]:
+        """What `evaluate` takes the values of."""
+        groups = [dim for group in self.groups for dim in group.dims]
+        return (*groups, *[local.nbytes for local in self.locals], *self.numbers)
 
-        Raises: ShapeError.
-        """
-        tasks = [group.tasks(values) for group in self.groups]
-        threads = [group.threads(values, most_threads, count) for group, count in zip(self.groups, tasks, strict=True)]
-        found = [number for pair in zip(threads, tasks, strict=True) for number in pair]
+    @property
+    def count(self) -> int:
+        """How many numbers `evaluate` returns."""
+        return 2 * len(self.groups) + 2 * len(self.locals) + len(self.numbers)
+
+    def evaluate(self, values: Sequence[int], most_threads: int) -> Binding:
+        """Return the kernel's numbers for some values of `dims`."""
+        left = iter(values)
+        pairs = [group.evaluate(left, most_threads) for group in self.groups]
+        found = [number for pair in pairs for number in pair]
         offset = 0
         for local in self.locals:
-            size = align(max(dims.evaluate(local.nbytes, values), 0))
+            size = align(max(next(left), 0))
             found += [offset, size]
-            offset += size * (max(threads) if local.per_thread else 1)
-        found += [dims.evaluate(dim, values) for dim in self.numbers]
-        return Binding(tuple(found), offset)
+            offset += size * (max(pairs)[0] if local.per_thread else 1)
+        return Binding((*found, *left), offset)
 
     def to_json(self) -> dict[str, Any]:
         """Symbolic dims become their text."""

@@ -16,7 +16,9 @@ from kernelyard.runtime.api import (
     BoundCall,
     BoundTensor,
     Code,
+    DimValues,
     NativeCall,
+    NativeKernel,
     Signature,
     pack_module,
     renewed_in_children,
@@ -74,26 +76,26 @@ class NativeCpuModule(BindableModule):
                 self._linked = _native.link_objects(self._objects, entries)
             return self._linked.addresses[entry_symbol(symbol)]
 
+    def native_kernel(self, symbol: str) -> NativeKernel:
+        """See `RuntimeModule.native_kernel`. Raises: ExecutionError, BackendUnavailableError."""
+        kernel = self.kernel(symbol)
+        return NativeKernel(self._address(symbol), kernel.count, kernel.dims, partial(_evaluate, kernel))
+
     def bind(
         self, symbol: str, args: Sequence[BoundTensor], values: Mapping[str, int], context: BindContext
     ) -> BoundCall:
         """Bind one native call. Raises: ExecutionError, ShapeError, BackendUnavailableError."""
-        kernel = self.kernel(symbol)
-        binding = kernel.evaluate(values, context.threads if _native.openmp() else 1)
+        kernel = self.native_kernel(symbol)
+        known = DimValues(values)
+        evaluated, nbytes = kernel.evaluate(known.shape(kernel.dims), context.threads)
         pointers = (ctypes.c_void_p * max(len(args), 1))(*(arg.address for arg in args))
-        numbers = (ctypes.c_int64 * max(len(binding.numbers), 1))(*binding.numbers)
-        workspace = context.workspace(binding.workspace) if binding.workspace else 0
-        call = NativeCall(
-            self._address(symbol),
-            ctypes.addressof(pointers),
-            ctypes.addressof(numbers),
-            context.threads,
-            workspace,
-        )
+        numbers = (ctypes.c_int64 * max(kernel.count, 1))(*evaluated)
+        first = ctypes.addressof(pointers)
+        workspace = context.workspace(nbytes) if nbytes else 0
+        call = NativeCall(kernel.function, first, ctypes.addressof(numbers), context.threads, workspace)
         setters: dict[int, Callable[[int], None]] = {
             index: partial(pointers.__setitem__, index) for index in range(len(args))
         }
-        first = ctypes.addressof(pointers)
         slots = {index: first + ctypes.sizeof(ctypes.c_void_p) * index for index in range(len(args))}
         return BoundCall([call], [pointers, numbers, self], setters, slots=slots)
 
@@ -125,6 +127,10 @@ class NativeCpuModule(BindableModule):
         lines.append(f"  needs {self.needs}")
         lines += [f"  {symbol}{self.signature(symbol)}" for symbol in self._kernels]
         return "\n".join(lines)
+
+
+def _evaluate(kernel: KernelInfo, values: Sequence[int], threads: int) -> tuple[Sequence[int], int]:
+    return kernel.evaluate(values, threads if _native.openmp() else 1)
 
 
 def load(data: bytes, constants: Mapping[str, np.ndarray]) -> NativeCpuModule:

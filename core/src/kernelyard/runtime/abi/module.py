@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 import numpy as np
 
 from kernelyard import dtypes
+from kernelyard.dims import Dim
 from kernelyard.errors import ExecutionError
 from kernelyard.records import record
 from kernelyard.runtime.abi import memory
@@ -89,6 +90,20 @@ class BoundCall:
     rebind: Mapping[int, Callable[[int], None]] = field(default_factory=dict)
     describe: Callable[[], Sequence[Part]] | None = None
     slots: Mapping[int, int] = field(default_factory=dict)
+
+
+class NativeKernel(NamedTuple):
+    """Code of a function that reads nothing but its arguments' addresses, and numbers that follow from the sizes.
+
+    function: the address of a C function `int32_t f(void** addresses, int64_t* numbers, int32_t threads, void*
+    workspace)`; 0 means success. count: of the numbers. dims: what these follow from. evaluate: of the values of the
+    dims and the threads of a call, the numbers and the bytes of workspace.
+    """
+
+    function: int
+    count: int
+    dims: tuple[Dim, ...]
+    evaluate: Callable[[Sequence[int], int], tuple[Sequence[int], int]]
 
 
 @record
@@ -190,6 +205,13 @@ class RuntimeModule(ABC):
         if accepts_symbols(function):
             return BoundCall([partial(function, *(arg.as_array() for arg in args), symbols=dict(values))])
         return BoundCall([partial(function, *map(_exchangeable, args))])
+
+    def native_kernel(self, symbol: str) -> NativeKernel | None:
+        """Return a function's code where `bind` does nothing but write addresses and numbers; else None.
+
+        The runtime binds all such steps of a program together, which new sizes pay for. Raises: ExecutionError.
+        """
+        return None
 
     def unknown_symbol(self, symbol: str) -> ExecutionError:
         """Return the error for a function that the module does not have."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
@@ -12,15 +11,15 @@ import numpy as np
 
 from kernelyard import dtypes
 from kernelyard.cached_property import cached_property
-from kernelyard.errors import KernelyardError
 from kernelyard.runtime.abi import memory
-from kernelyard.runtime.abi.memory import REBIND_ALIGNMENT, Workspace
-from kernelyard.runtime.abi.module import BindContext, BoundCall, BoundTensor, NativeCall
+from kernelyard.runtime.abi.memory import REBIND_ALIGNMENT
+from kernelyard.runtime.abi.module import NativeCall
 from kernelyard.runtime.abi.module import Step as NativeStep
 from kernelyard.runtime.execute.call_table import CallTable, TimedStep
 from kernelyard.runtime.execute.fast_call import FastCall, FastCallInput, fast_call
 from kernelyard.runtime.execute.result_memory import ResultMemory
-from kernelyard.runtime.execute.step_errors import StepLabel, bind_error, label_of
+from kernelyard.runtime.execute.step_binder import Rebinder, StepBinder
+from kernelyard.runtime.execute.step_errors import StepLabel
 from kernelyard.runtime.lru import CacheInfo
 from kernelyard.runtime.program.execution_plan import ExecutionPlan
 from kernelyard.runtime.program.program import Step
@@ -28,14 +27,12 @@ from kernelyard.runtime.program.program import Step
 if TYPE_CHECKING:
     from kernelyard.runtime.device.array import AnyArray
     from kernelyard.runtime.execute.call_limit import CallLimit
-    from kernelyard.runtime.execute.executable import Executable
 
 # From this size on a tensor moves by telling the steps its address; below, copying it is quicker.
 REBIND_BYTES = 1 << 14
 # Memory for a result that is not copied is lent and watched in Python, which takes longer than copying this much.
 REBIND_RESULT_BYTES = 1 << 17
 
-Rebinder = Callable[[int], None]
 Outputs: TypeAlias = "Sequence[np.ndarray | None]"
 """Arrays that callers gave for results; none where all results are made here."""
 _RESULTS = ResultMemory()
@@ -145,19 +142,14 @@ class IOBinding:
 class BoundProgram:
     """A plan bound to memory: inputs are copied or moved in, one table runs, results come out likewise.
 
-    arena: holds `plan.arena_nbytes`. scratch: for what steps need while they run.
+    arena: holds `plan.arena_nbytes`.
     """
 
-    def __init__(
-        self, plan: ExecutionPlan, executable: Executable, arena: np.ndarray, scratch: Workspace, threads: int
-    ) -> None:
+    def __init__(self, plan: ExecutionPlan, binder: StepBinder, arena: np.ndarray) -> None:
         self._plan = plan
-        self._executable = executable
-        self._memory = (arena, scratch)  # what the steps' addresses lie in
-        self._arrays = self._allocate(arena)
-        self._calls = self._bind_all(
-            BindContext(threads, scratch, max_plans=executable.max_plans, is_deterministic=executable.is_deterministic)
-        )
+        self._binder = binder  # which has the scratch memory
+        self._arena = arena
+        self._bound = binder.bind(plan, memory.address_of(arena))
         self._table = self._make_table()
         inputs = self._make_inputs()
         self._moved = tuple((index, binding) for index, binding in inputs.items() if binding.rebinders)
@@ -174,65 +166,43 @@ class BoundProgram:
             )
             for index, (shape, spec) in enumerate(zip(plan.input_shapes, plan.program.inputs, strict=True))
         )
-        is_fast = self._copies_results and all(binding.slots for _, binding in self._moved)
-        quick = fast_call(self._table, self._expected, self._result_buffers) if is_fast else None
+        self._is_fast = self._copies_results and all(binding.slots for _, binding in self._moved)
         # `try_fast_path(*values)`: the results, or None where a value is no array of the very shape and dtype.
-        # The one in Python gets a weak reference: else memory would wait for the garbage collector.
-        self.try_fast_path: FastCall = quick or partial(BoundProgram._try_fast_path, weakref.proxy(self))
+        # This one makes a quick one when it is of use: most sizes that grow are run once. It gets a weak reference:
+        # else memory would wait for the garbage collector.
+        self.try_fast_path: FastCall = partial(BoundProgram._try_fast_path, weakref.proxy(self))
 
-    def _allocate(self, arena: np.ndarray) -> list[np.ndarray]:
-        """Return an array for every register."""
-        plan = self._plan
-        arrays: list[np.ndarray] = []
-        for number, register in enumerate(plan.program.registers):
-            shape = plan.shapes[number]
-            if register.kind == "alias":
-                arrays.append(arrays[register.source].reshape(shape))
-            elif register.kind == "constant":
-                arrays.append(self._executable.resident(register.digest))
-            else:
-                # A buffer that no step writes is never read either: it has no place of its own.
-                arrays.append(memory.view_of(arena[plan.offsets.get(number, 0) :], shape, register.dtype))
-        return arrays
-
-    def _bind_all(self, context: BindContext) -> list[BoundCall]:
-        tensors = [
-            BoundTensor(memory.address_of(array), array.shape, register.dtype)
-            for array, register in zip(self._arrays, self._plan.program.registers, strict=True)
-        ]
-        with self._executable.lock:
-            return [self._bind(step, tensors, context) for step in self._plan.program.steps]
-
-    def _bind(self, step: Step, tensors: Sequence[BoundTensor], context: BindContext) -> BoundCall:
-        module = self._executable.modules[step.module]
-        args = [tensors[register] for register in step.inputs + step.outputs]
-        if self._executable.binds_for_one_thread(module):
-            context = replace(context, threads=1)
-        try:
-            return module.bind(step.symbol, args, self._plan.values, context)
-        except KernelyardError as error:
-            error.where = error.where or step.label or None
-            raise
-        except Exception as error:
-            raise bind_error(step.symbol, label_of(step, self._executable.modules), error) from error
+    def _array(self, number: int) -> np.ndarray:
+        """Return the array of a register."""
+        plan, root = self._plan, self._plan.roots[number]
+        register, shape = plan.program.registers[root], plan.shapes[number]
+        if register.kind == "constant":
+            return self._binder.executable.resident(register.digest).reshape(shape)
+        return np.ndarray(shape, dtypes.to_numpy(register.dtype), self._arena, plan.offsets.get(root, 0))
 
     def _make_table(self) -> CallTable:
         """Return the native steps of all calls, with the program's jumps between them."""
-        program = self._plan.program
+        program, binder, bound = self._plan.program, self._binder, self._bound
+        if bound.are_rows and not program.jumps:
+            return CallTable(bound.rows, binder.labels)
         jumps = {jump.place: jump for jump in program.jumps}
-        bound = zip(program.steps, self._calls, strict=True)
+        numbers = iter(range(len(program.steps)))
         steps: list[NativeStep] = []
         labels: list[StepLabel] = []
         begins: list[int] = []  # of each step and jump, in the table
         for place in range(len(program.steps) + len(jumps)):
             begins.append(len(steps))
-            step, call = (None, None) if place in jumps else next(bound)
-            native = call.steps if call else [NativeCall(0)]
-            steps += native
-            labels += [label_of(step, self._executable.modules) if step else StepLabel("a jump")] * len(native)
+            if place in jumps:
+                steps.append(NativeCall(0))
+                labels.append(StepLabel("a jump"))
+                continue
+            number = next(numbers)
+            calls = bound.call(number).steps
+            steps += calls
+            labels += [binder.labels[number]] * len(calls)
         for jump in program.jumps:
             target = begins[jump.target] if jump.target < len(begins) else len(steps)
-            truth = memory.address_of(self._arrays[jump.condition]) if jump.condition >= 0 else 0
+            truth = bound.addresses[jump.condition] if jump.condition >= 0 else 0
             steps[begins[jump.place]] = NativeCall(0, truth, n=target)
         return CallTable(steps, labels)
 
@@ -244,54 +214,42 @@ class BoundProgram:
         for number, register in enumerate(program.registers):
             if register.kind == "input":
                 may_move = number not in results
-                rebinders = self._rebinders(number, REBIND_BYTES) if may_move else ()
-                bindings[register.index] = IOBinding(
-                    self._arrays[number], rebinders, self._slots(number) if rebinders else ()
-                )
+                buffer = self._array(number)
+                rebinders = self._rebinders(number) if may_move and buffer.nbytes >= REBIND_BYTES else ()
+                bindings[register.index] = IOBinding(buffer, rebinders, self._slots(number) if rebinders else ())
         return bindings
 
     def _make_results(self) -> list[IOBinding]:
         plan, program = self._plan, self._plan.program
         roots = [plan.roots[result] for result in program.results]
 
-        def rebinders(root: int) -> Sequence[Rebinder]:
+        def binding(result: int, root: int) -> IOBinding:
+            buffer = self._array(result)
             may_move = program.registers[root].kind == "buffer" and roots.count(root) == 1
-            return self._rebinders(root, REBIND_RESULT_BYTES) if may_move else ()
+            rebinders = self._rebinders(root) if may_move and buffer.nbytes >= REBIND_RESULT_BYTES else ()
+            return IOBinding(buffer, rebinders)
 
-        return [
-            IOBinding(self._arrays[result], rebinders(root))
-            for result, root in zip(program.results, roots, strict=True)
-        ]
+        return list(map(binding, program.results, roots))
 
-    def _rebinders(self, root: int, least: int) -> Sequence[Rebinder]:
-        """Return the functions that rebind every use of a register; none if it has fewer than `least` bytes, or a use
-        cannot be rebound.
-        """
-        if self._arrays[root].nbytes < least:
-            return ()
-        uses = self._uses(root)
-        is_moved = all(position in call.rebind for call, position in uses)
-        return [call.rebind[position] for call, position in uses] if is_moved else ()
+    def _rebinders(self, root: int) -> Sequence[Rebinder]:
+        """Return the functions that rebind every use of a register; none if a use cannot be rebound."""
+        found = [self._bound.rebinder(*use) for use in self._binder.uses[root]]
+        known = [rebinder for rebinder in found if rebinder is not None]
+        return known if len(known) == len(found) else ()
 
     def _slots(self, root: int) -> Sequence[int]:
         """Return the words that hold the address of a register; nothing when some use has it elsewhere."""
-        uses = self._uses(root)
-        is_known = all(position in call.slots for call, position in uses)
-        return [call.slots[position] for call, position in uses] if is_known else ()
-
-    def _uses(self, root: int) -> list[tuple[BoundCall, int]]:
-        """List the uses of a register as an argument: the calls, and the positions of the arguments."""
-        return [
-            (call, position)
-            for step, call in zip(self._plan.program.steps, self._calls, strict=True)
-            for position, register in enumerate(step.inputs + step.outputs)
-            if self._plan.roots[register] == root
-        ]
+        found = [self._bound.slot(*use) for use in self._binder.uses[root]]
+        known = [slot for slot in found if slot is not None]
+        return known if len(known) == len(found) else ()
 
     def _try_fast_path(self, *values: Any) -> Sequence[np.ndarray] | None:
         for value, expected in zip(values, self._expected, strict=True):
             if type(value) is not np.ndarray or value.dtype is not expected.dtype or value.shape != expected.shape:
                 return None
+        if self._is_fast:
+            self._is_fast = False
+            self.try_fast_path = fast_call(self._table, self._expected, self._result_buffers) or self.try_fast_path
         return self.run(values)
 
     def run(
@@ -322,17 +280,12 @@ class BoundProgram:
     @cached_property
     def _parts(self) -> list[tuple[Step, TimedStep, list[np.ndarray], list[np.ndarray]]]:
         """Each step by itself: what runs it, the arrays that it reads and those that it writes."""
-        return [
-            (
-                step,
-                TimedStep(
-                    CallTable(call.steps, [label_of(step, self._executable.modules)] * len(call.steps)), call.describe
-                ),
-                [self._arrays[register] for register in step.inputs],
-                [self._arrays[register] for register in step.outputs],
-            )
-            for step, call in zip(self._plan.program.steps, self._calls, strict=True)
-        ]
+        parts: list[tuple[Step, TimedStep, list[np.ndarray], list[np.ndarray]]] = []
+        for number, (step, label) in enumerate(zip(self._plan.program.steps, self._binder.labels, strict=True)):
+            call = self._bound.call(number)
+            timed = TimedStep(CallTable(call.steps, [label] * len(call.steps)), call.describe)
+            parts.append((step, timed, list(map(self._array, step.inputs)), list(map(self._array, step.outputs))))
+        return parts
 
     def run_stepwise(self, arrays: Sequence[np.ndarray], hook: StepHook) -> list[np.ndarray]:
         """Like `run`, one step at a time: `hook` decides about each."""

@@ -12,6 +12,8 @@ from functools import cache, partial
 from itertools import groupby
 from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
+import numpy as np
+
 from kernelyard.errors import ExecutionError, describe
 from kernelyard.runtime.abi.module import NativeCall, Part, Step
 from kernelyard.runtime.execute.step_errors import StepLabel, step_error
@@ -92,52 +94,52 @@ def _walk_with_ctypes(table: ctypes.c_void_p, flag: int = 0, deadline: int = 0) 
 class CallTable:
     """Steps in order; runs of native calls become tables, Python steps run between them.
 
+    steps: an array too, of native calls alone: a row of words for each.
     labels: what each step is, for messages. A native call without a function is a jump (see `dispatch_loop`).
     Raises: ExecutionError for jumps among steps that are not native; when run, one naming the step that failed, and
     CallTimeoutError or CallCancelledError where its limit ends it between two steps.
     """
 
-    def __init__(self, steps: Sequence[Step], labels: Sequence[StepLabel] | None = None) -> None:
+    def __init__(self, steps: Sequence[Step] | np.ndarray, labels: Sequence[StepLabel] | None = None) -> None:
         numbers = range(len(steps))
         self._labels = tuple(labels) if labels is not None else tuple(StepLabel(f"step {i}") for i in numbers)
         if len(self._labels) != len(steps):
             raise ValueError(f"{len(self._labels)} labels for {len(steps)} steps")
-        self._steps = tuple(steps)
-        self.is_native = all(isinstance(step, NativeCall) for step in steps)
-        if not self.is_native and any(isinstance(step, NativeCall) and not step.function for step in steps):
-            raise ExecutionError("steps that Python runs cannot be jumped over", expected="native steps")
-        self._tables: list[ctypes.Array[ctypes.c_int64]] = []
+        # Native calls in tables, and between these steps that Python runs.
+        self._parts: list[ctypes.Array[ctypes.c_int64] | tuple[Run, ...]] = []
         # What follows does not refer to this object: in a cycle, all that a program holds would wait for the collector.
         # `fail(answer, first)` raises what the dispatch loop's answer says; `first` is the number of a table's first
         # step, 0 if it is left out.
         self.fail: Callable[..., NoReturn] = partial(_fail, self._labels)
-        segments = self._make_segments(steps)
+        is_table = isinstance(steps, np.ndarray) or not steps
+        segments = [self._native_segment(np.array(steps, np.int64), 0)] if is_table else self._make_segments(steps)
+        self.is_native = all(isinstance(part, ctypes.Array) for part in self._parts)
+        if not self.is_native and any(isinstance(step, NativeCall) and not step.function for step in steps):
+            raise ExecutionError("steps that Python runs cannot be jumped over", expected="native steps")
         # The usual program is one table: then running is this one call.
         # `run(limit)`, or `run()` to run to the end.
         self.run: Callable[..., None] = segments[0] if len(segments) == 1 else partial(_run_segments, segments)
 
     def _make_segments(self, steps: Sequence[Step]) -> list[LimitedRun]:
-        if not steps:
-            return [self._native_segment((), 0)]
         segments: list[LimitedRun] = []
         numbered = groupby(enumerate(steps), key=lambda item: isinstance(item[1], NativeCall))
         for is_native, group in numbered:
             members = list(group)
             if is_native:
                 calls = [step for _, step in members if isinstance(step, NativeCall)]
-                segments.append(self._native_segment(calls, members[0][0]))
+                rows = np.array([[_signed(word) for word in call] for call in calls], np.int64)
+                segments.append(self._native_segment(rows, members[0][0]))
             else:
-                segments += [
-                    partial(_run_python, step, self._labels[number])
-                    for number, step in members
-                    if not isinstance(step, NativeCall)
-                ]
+                runs = [(number, step) for number, step in members if not isinstance(step, NativeCall)]
+                self._parts.append(tuple([step for _, step in runs]))
+                segments += [partial(_run_python, step, self._labels[number]) for number, step in runs]
         return segments
 
-    def _native_segment(self, calls: Sequence[NativeCall], first: int) -> LimitedRun:
-        words = [len(calls), *(_signed(word) for call in calls for word in call)]
-        table = (ctypes.c_int64 * len(words))(*words)
-        self._tables.append(table)
+    def _native_segment(self, rows: np.ndarray, first: int) -> LimitedRun:
+        words = np.empty(1 + rows.size, np.int64)
+        words[0], words[1:] = len(rows), rows.ravel()
+        table = (ctypes.c_int64 * len(words)).from_buffer(words)
+        self._parts.append(table)
         # A pointer object made once: making one from an integer takes longer than the call itself.
         walk, pointer, fail = table_walker(), ctypes.c_void_p(ctypes.addressof(table)), self.fail
 
@@ -154,21 +156,19 @@ class CallTable:
     @property
     def address(self) -> int | None:
         """The address of the table when all steps are native: one call of the dispatch loop runs the program."""
-        if not self.is_native or len(self._tables) != 1:
-            return None
-        return ctypes.addressof(self._tables[0])
+        table = self._parts[0]
+        return ctypes.addressof(table) if len(self._parts) == 1 and isinstance(table, ctypes.Array) else None
 
     def run_timed(self) -> list[float]:
         """Run, and give the seconds that each step took."""
-        tables, seconds = iter(self._tables), list[float]()
-        for is_native, group in groupby(self._steps, key=lambda step: isinstance(step, NativeCall)):
-            if is_native:
-                seconds += self._time_native(next(tables), len(seconds))
+        seconds: list[float] = []
+        for part in self._parts:
+            if isinstance(part, ctypes.Array):
+                seconds += self._time_native(part, len(seconds))
                 continue
-            for step in group:
+            for step in part:
                 start = time.perf_counter()
-                if not isinstance(step, NativeCall):
-                    _run_python(step, self._labels[len(seconds)])
+                _run_python(step, self._labels[len(seconds)])
                 seconds.append(time.perf_counter() - start)
         return seconds
 

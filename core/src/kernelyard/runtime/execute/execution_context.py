@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 from kernelyard.runtime.abi import memory
 from kernelyard.runtime.abi.forks import renewed_in_children
 from kernelyard.runtime.abi.memory import Workspace
+from kernelyard.runtime.abi.module import BindContext
 from kernelyard.runtime.execute.bound_program import AnyBoundProgram, BoundProgram
+from kernelyard.runtime.execute.step_binder import StepBinder
 from kernelyard.runtime.lru import LRU, CacheInfo, sum_infos
 from kernelyard.runtime.program.execution_plan import ExecutionPlan
 
@@ -37,6 +39,7 @@ class ExecutionContext:
         self._arena = memory.aligned_bytes(0)
         self._scratch = Workspace()
         self._bound_programs: dict[int, LRU[ExecutionPlan, AnyBoundProgram]] = {}  # by the program's identity
+        self._binders: dict[int, StepBinder] = {}  # likewise; they keep the programs
 
     def bind(self, plan: ExecutionPlan, executable: Executable, threads: int) -> AnyBoundProgram:
         """Return the program of a plan bound to this context's memory; `max_plans` of each program are kept."""
@@ -54,7 +57,16 @@ class ExecutionContext:
             # Room to grow costs addresses only: pages that no plan touches are never there.
             self._arena = memory.aligned_bytes(max(plan.arena_nbytes, 2 * self._arena.nbytes, MIN_ARENA_NBYTES))
             self.forget()  # what is bound to the old arena would keep it
-        return self._bound_program_type(plan, executable, self._arena, self._scratch, threads)
+        binder = self._binders.get(id(plan.program))
+        if binder is None:
+            context = BindContext(
+                threads,
+                self._scratch,
+                max_plans=executable.max_plans,
+                is_deterministic=executable.is_deterministic,
+            )
+            binder = self._binders[id(plan.program)] = StepBinder(plan.program, executable, context)
+        return self._bound_program_type(plan, binder, self._arena)
 
     @property
     def nbytes(self) -> int:

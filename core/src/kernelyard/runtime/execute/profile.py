@@ -8,7 +8,7 @@ import statistics
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,9 +16,9 @@ import numpy as np
 
 from kernelyard.dims import symbols_of
 from kernelyard.errors import ExecutionError
-from kernelyard.runtime.abi.module import BindContext, BoundCall, Part
+from kernelyard.runtime.abi.module import Part
 from kernelyard.runtime.execute.bound_program import BoundProgram, StepHook
-from kernelyard.runtime.execute.call_table import TimedStep
+from kernelyard.runtime.execute.call_table import CallTable, TimedStep
 from kernelyard.runtime.execute.virtual_machine import VirtualMachine
 from kernelyard.runtime.program.program import Program, Step
 from kernelyard.runtime.report import VIEW, Report
@@ -156,8 +156,8 @@ def profile(
 
 
 class _HollowProgram(BoundProgram):
-    def _bind_all(self, context: BindContext) -> list[BoundCall]:
-        return [replace(call, steps=[], describe=None) for call in super()._bind_all(context)]
+    def _make_table(self) -> CallTable:
+        return CallTable(())
 
 
 class _HollowMachine(VirtualMachine):

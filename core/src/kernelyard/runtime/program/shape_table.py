@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from kernelyard.dims import Shape, symbols_of
+from kernelyard.dims import DimTable, Shape
 from kernelyard.errors import ShapeError
 from kernelyard.runtime.abi.memory import nbytes_of
 from kernelyard.runtime.abi.solve_symbols import DimValues
@@ -30,10 +30,7 @@ class ShapeTable:
         numbers: dict[tuple[Shape, str], int] = {}
         self._row_of = [numbers.setdefault((each.shape, each.dtype), len(numbers)) for each in program.registers]
         self._types = tuple(numbers)
-        self._symbolic = [number for number, (shape, _) in enumerate(numbers) if any(map(symbols_of, shape))]
-        self._fixed: list[Row | None] = [
-            None if number in self._symbolic else _row(shape, dtype) for number, (shape, dtype) in enumerate(numbers)
-        ]
+        self._dims = DimTable([dim for shape, _ in numbers for dim in shape])
         self._aliases = {
             (self._row_of[each.source], self._row_of[number]): number
             for number, each in reversed(list(enumerate(program.registers)))
@@ -42,20 +39,34 @@ class ShapeTable:
 
     def at(self, values: Mapping[str, int]) -> list[Row]:
         """Return the shape of each register. Raises: ShapeError naming the step that cannot work on such sizes."""
-        known = DimValues(values)
-        found = self._fixed.copy()
-        for number in self._symbolic:
-            shape, dtype = self._types[number]
-            try:
-                found[number] = _row(known.shape(shape), dtype)
-            except ShapeError as error:
-                raise self._error(self._row_of.index(number), values, error.message) from error
-        rows = [row for row in found if row is not None]
+        try:
+            found = self._dims(values)
+        except ShapeError as error:
+            raise self._error(self._unknown(values), values, error.message) from error
+        rows: list[Row] = []
+        first = 0
+        for shape, dtype in self._types:
+            concrete = tuple(found[first : first + len(shape)])
+            first += len(shape)
+            if shape and min(concrete) < 0:
+                message = f"the shape {concrete} has a negative size"
+                raise self._error(self._row_of.index(len(rows)), values, message)
+            rows.append(Row(concrete, nbytes_of(concrete, dtype)))
         for (source, number), register in self._aliases.items():
             if rows[source].nbytes != rows[number].nbytes:
                 message = f"{rows[source].shape} cannot be reshaped to {rows[number].shape}"
                 raise self._error(register, values, message)
         return [rows[number] for number in self._row_of]
+
+    def _unknown(self, values: Mapping[str, int]) -> int:
+        """Return the first register whose shape has no value."""
+        known = DimValues(values)
+        for register, each in enumerate(self._program.registers):
+            try:
+                known.shape(each.shape)
+            except ShapeError:
+                return register
+        return 0
 
     def _error(self, register: int, values: Mapping[str, int], message: str) -> ShapeError:
         root = self._program.root(register)
@@ -67,9 +78,3 @@ def misfit(where: str | None, values: Mapping[str, int], message: str) -> ShapeE
     """Return the error for sizes that do not fit together."""
     given = ", ".join(f"{name} = {value}" for name, value in sorted(values.items()))
     return ShapeError(f"the sizes of the inputs are inconsistent: {message}", where=where, found=given or None)
-
-
-def _row(shape: tuple[int, ...], dtype: str) -> Row:
-    if shape and min(shape) < 0:
-        raise ShapeError(f"the shape {shape} has a negative size")
-    return Row(shape, nbytes_of(shape, dtype))
