@@ -180,7 +180,7 @@ def test_a_table_agrees_with_evaluation(some, sets):
 def test_a_table_says_which_dim_is_not_known():
     table = dims.DimTable([N, N + M, dims.floordiv(8, M)])
     assert [list(table({"n": 1, "m": m})) for m in (1, 2, 4)] == [[1, 2, 8], [1, 3, 4], [1, 5, 2]]
-    with pytest.raises(ShapeError, match="n \\+ m|m \\+ n") as caught:
+    with pytest.raises(ShapeError, match="is not known") as caught:
         table({"n": 1})
     assert caught.value.found == "no value for m"
     with pytest.raises(ShapeError, match="divided by zero"):

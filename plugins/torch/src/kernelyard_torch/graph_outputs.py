@@ -9,6 +9,7 @@ import torch
 from torch.fx import Node as FxNode
 
 from kernelyard.plugins.api import Expr, FunctionBuilder
+from kernelyard_torch.tensors import to_tensor
 
 
 class GraphOutput(NamedTuple):
@@ -31,7 +32,7 @@ class GraphOutput(NamedTuple):
         result = results[self.position]
         if self.is_number:
             return int(result.numpy())
-        tensor = torch.from_dlpack(result)
+        tensor = to_tensor(result)
         return tensor.permute(_inverse(self.order)) if self.order else tensor
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 from typing import NamedTuple
 
 from kernelyard.dims import DimTable, Shape
@@ -29,8 +30,16 @@ class ShapeTable:
         self._program = program
         numbers: dict[tuple[Shape, str], int] = {}
         self._row_of = [numbers.setdefault((each.shape, each.dtype), len(numbers)) for each in program.registers]
-        self._types = tuple(numbers)
-        self._dims = DimTable([dim for shape, _ in numbers for dim in shape])
+        self._rows = [Row((), 0)] * len(numbers)
+        self._varying: list[tuple[int, int, int]] = []  # rows: their numbers, their ranks, bytes of an element
+        for (shape, dtype), number in numbers.items():
+            fixed = tuple([dim for dim in shape if isinstance(dim, int) and dim >= 0])
+            if len(fixed) == len(shape):
+                self._rows[number] = Row(fixed, nbytes_of(fixed, dtype))
+            else:
+                self._varying.append((number, len(shape), nbytes_of((), dtype)))
+        types = list(numbers)
+        self._dims = DimTable([dim for number, _, _ in self._varying for dim in types[number][0]])
         self._aliases = {
             (self._row_of[each.source], self._row_of[number]): number
             for number, each in reversed(list(enumerate(program.registers)))
@@ -43,15 +52,14 @@ class ShapeTable:
             found = self._dims(values)
         except ShapeError as error:
             raise self._error(self._unknown(values), values, error.message) from error
-        rows: list[Row] = []
-        first = 0
-        for shape, dtype in self._types:
-            concrete = tuple(found[first : first + len(shape)])
-            first += len(shape)
-            if shape and min(concrete) < 0:
-                message = f"the shape {concrete} has a negative size"
-                raise self._error(self._row_of.index(len(rows)), values, message)
-            rows.append(Row(concrete, nbytes_of(concrete, dtype)))
+        rows, first = self._rows.copy(), 0
+        for number, rank, itemsize in self._varying:
+            shape = tuple(found[first : first + rank])
+            if min(shape) < 0:
+                message = f"the shape {shape} has a negative size"
+                raise self._error(self._row_of.index(number), values, message)
+            rows[number] = Row(shape, itemsize * prod(shape))
+            first += rank
         for (source, number), register in self._aliases.items():
             if rows[source].nbytes != rows[number].nbytes:
                 message = f"{rows[source].shape} cannot be reshaped to {rows[number].shape}"
