@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from operator import le
 from types import MappingProxyType
 
 from kernelyard import dims
+from kernelyard.dims import DimTable
 from kernelyard.errors import InputShapeError, ShapeError
 from kernelyard.runtime.abi.solve_symbols import DimValues, solve_symbols
 from kernelyard.runtime.program.memory_plan import Lifetime, MemoryPlan, MemoryPlanner
@@ -23,12 +25,14 @@ class ProgramMemory:
 
     A placement serves all sizes that fit into it. Where they do not, buffers that outgrew their places get room to
     grow: sizes that grow from call to call, such as the cache of a decoder's keys, are placed anew every now and then.
-    roots: for each register, the one whose bytes it shows. types: the registers' shapes.
+    roots: for each register, the one whose bytes it shows. types: the registers' shapes. checks: the dims of the
+    program's checks, in pairs.
     """
 
     def __init__(self, program: Program) -> None:
         self.roots = tuple(map(program.root, range(len(program.registers))))
         self.types = ShapeTable(program)
+        self.checks = DimTable([dim for check in program.checks for dim in (check.left, check.right)])
         spans = spans_of(program)
         self.registers = tuple(spans)
         self._spans = tuple(spans.values())
@@ -72,7 +76,7 @@ class ExecutionPlan:
         self.roots = memory.roots
         self.values: dict[str, int] = {name: known[name] for name in program.symbols if name in known}
         solve_symbols(program.inputs, shapes, self.values, least=0)
-        _check_sizes(program, self.values)
+        _check_sizes(program, memory.checks, self.values)
         rows = memory.types.at(self.values)
         self.shapes = [row.shape for row in rows]
         self.is_empty = 0 in self.values.values()
@@ -122,7 +126,11 @@ def spans_of(program: Program) -> dict[int, tuple[int, int]]:
     return {register: (first, last) for register, (first, last) in spans.items()}
 
 
-def _check_sizes(program: Program, values: Mapping[str, int]) -> None:
+def _check_sizes(program: Program, table: DimTable, values: Mapping[str, int]) -> None:
+    with suppress(ShapeError):  # what follows says where
+        found = table(values)
+        if found[::2] == found[1::2]:
+            return
     known = DimValues(values)
     for check in program.checks:
         try:
