@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
+import pickle
 import threading
 import time
 
@@ -356,12 +357,46 @@ def test_no_rows_give_no_rows(backends: list[str], rows: dims.Dim) -> None:
         assert exe(feed(2))[0].shape == (2, 5)
 
 
-def test_results_of_nothing_that_are_not_empty_are_refused_in_words(exe: ky.Executable) -> None:
-    """Code is compiled for sizes of 1 and more; the fixed size 0 is compiled as any other."""
-    with pytest.raises(errors.InputShapeError, match="the inputs are empty, but not all results are") as caught:
-        exe(feed(0))
-    assert "fixed size 0" in str(caught.value.hint)
+def test_results_of_nothing_that_are_not_empty_are_computed(exe: ky.Executable) -> None:
+    """Code is compiled for sizes of 1 and more; for a size of 0 the model is compiled when it comes."""
+    for _ in range(2):
+        last, total = exe(feed(0))
+        assert last.shape == (0, WIDTH)
+        assert total.numpy().tolist() == [0.0] * WIDTH
+    out = {names(exe)[1]: np.full(WIDTH, np.nan, np.float32)}
+    exe.run({"x": feed(0)}, out=out, timeout=60)
+    assert not out[names(exe)[1]].any()
     assert_usable(exe)
+
+
+def test_a_saved_program_refuses_them_in_words(exe: ky.Executable) -> None:
+    loaded = pickle.loads(pickle.dumps(exe))
+    with pytest.raises(errors.InputShapeError, match="the inputs are empty, but not all results are") as caught:
+        loaded(feed(0))
+    assert "fixed size 0" in str(caught.value.hint)
+    assert_usable(loaded)
+
+
+def test_of_two_sizes_one_may_be_0() -> None:
+    """The other stays open, and entry functions that share no code are bound one by one."""
+    b, other = FunctionBuilder(), FunctionBuilder()
+    n, m = dims.symbol("n"), dims.symbol("m")
+    both = b.op("concat", b.input("x", (2 * n, 3)), b.input("y", (m, 3)), axis=0)
+    module = IRModule({"main": b.function(both), "other": other.function(other.op("exp", other.input("x", (n,))))})
+    vm = ky.VirtualMachine(ky.compile(module, backends=[]))
+    for rows, more in ((2, 3), (0, 4), (0, 5), (6, 0)):
+        x, y = np.full((rows, 3), 1, np.float32), np.full((more, 3), 2, np.float32)
+        assert np.array_equal(vm["main"](x, y), np.concatenate([x, y]))
+    assert vm["other"](np.zeros(0, np.float32)).shape == (0,)
+
+
+def test_what_does_not_work_on_nothing_is_refused_as_before() -> None:
+    b = FunctionBuilder()
+    exe = ky.compile(
+        IRModule({"main": b.function(b.op("max", b.input("x", (dims.symbol("n"), 3), "int32"), axes=(0,)))})
+    )
+    with pytest.raises(errors.InputShapeError, match="wrong rank"):
+        exe(np.zeros((0, 3, 1), np.int32))
 
 
 def test_branches_take_empty_tensors() -> None:

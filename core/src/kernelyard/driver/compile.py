@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
 
 import kernelyard.ops  # noqa: F401  the vocabulary must be declared before a model is read
+from kernelyard.driver.empty_inputs import compiler_for_empty
 from kernelyard.driver.fallbacks import lower_fallbacks, without_fallbacks
 from kernelyard.driver.generate import Generated, generate, planned_kernels
 from kernelyard.driver.import_model import import_model
@@ -85,16 +86,34 @@ def compile(  # noqa: A001  the public name, as `re.compile`
     )
     session = opened(options)
     try:
-        return _compiled(session, model, instruments)
+        return _compiled(session, opened, model, instruments)
     except UnsupportedOperatorError as error:
         from kernelyard.driver.specialize import specialized  # inside: few models need it
 
-        return specialized(session, model, error, lambda fixed: _compiled(opened(fixed), model, instruments))
+        return specialized(session, model, error, lambda fixed: _compiled(opened(fixed), opened, model, instruments))
 
 
-def _compiled(session: CompileSession, model: object, instruments: Sequence[Instrument]) -> Executable:
+def _compiled(
+    session: CompileSession,
+    opened: Callable[[Options], CompileSession],
+    model: object,
+    instruments: Sequence[Instrument],
+) -> Executable:
+    """Compile a model, which may be compiled anew for empty inputs, in a session that `opened` opens."""
+    exe = _linked(session, lambda: import_model(session.manager, model, session.options), instruments)
+
+    def compile_again(options: Options, bind: Callable[[IRModule], IRModule]) -> Executable:
+        again = opened(options)
+        return _linked(again, lambda: bind(import_model(again.manager, model, options)), instruments)
+
+    exe.compile_for_empty = compiler_for_empty(session, model, exe, compile_again)
+    return exe
+
+
+def _linked(session: CompileSession, read: Callable[[], IRModule], instruments: Sequence[Instrument]) -> Executable:
+    """Run all phases on the module that `read` imports, which nobody else holds: its weights are freed once packed."""
     with watched(session, instruments):
-        module = simplify(session, import_model(session.manager, model, session.options))
+        module = simplify(session, read())
         placed = place(session, module)
         if session.required:  # known before the work is done
             check_coverage(session.report(placed, session.generator), session.required)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kernelyard.ir import IRModule
@@ -64,5 +64,14 @@ class Frontend(ABC):
         """Return what fixes sizes and values of a refused model's inputs; None where that cannot help, as by default.
 
         error: what `import_model` raised.
+        """
+        return None
+
+    def with_shapes(
+        self, options: Mapping[str, Any], shapes: Mapping[str, Sequence[int | None]]
+    ) -> Mapping[str, Any] | None:
+        """Return options by which sizes of inputs are fixed as well, None for an open one; None where no option does.
+
+        Without it, as by default, what `import_model` decided before the sizes were known stays decided.
         """
         return None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,3 +73,12 @@ class ONNXFrontend(Frontend):
         found = specializer_for(proto, error, files.in_folder(options.get("folder")), session_of_part)
         takes_tensors = found is not None and not found.needs_inputs and all(info.dtype for info in found.inputs)
         return found if takes_tensors else None
+
+    def with_shapes(self, options: Mapping[str, Any], shapes: Mapping[str, Sequence[int | None]]) -> Mapping[str, Any]:
+        """See `Frontend.with_shapes`. Sizes that the options fix stay fixed."""
+        given = options.get("shapes", {})
+        fixed = {
+            name: [new if old is None else old for old, new in zip_longest(given.get(name, ()), shape)]
+            for name, shape in shapes.items()
+        }
+        return {**options, "shapes": {**given, **fixed}}

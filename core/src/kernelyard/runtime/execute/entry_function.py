@@ -64,6 +64,11 @@ class EntryFunction:
         self._dtypes = tuple(dtypes.to_numpy(spec.dtype) for spec in function.inputs)
         self._result_names = tuple(spec.name for spec in function.outputs)
 
+    @property
+    def runner(self) -> FunctionRunner:
+        """What runs it on arrays of the inputs' dtypes."""
+        return self._runner
+
     def __call__(self, *args: Any) -> Tensor | tuple[Tensor, ...]:
         """Run on arguments in the order of the inputs; a single result comes by itself, several as a tuple.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from threading import RLock
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -27,12 +27,19 @@ if TYPE_CHECKING:
     from kernelyard.runtime.execute.profile import Profile
     from kernelyard.runtime.execute.virtual_machine import VirtualMachine
     from kernelyard.runtime.lru import CacheInfo
+    from kernelyard.runtime.program.execution_plan import Zeros
     from kernelyard.runtime.program.vm_function import VMFunction
     from kernelyard.runtime.report import Report
 
 __all__ = ["Executable", "Program", "Register", "Step", "TensorInfo", "TensorSpec"]
 
 MAIN = "main"
+
+CompileForEmpty: TypeAlias = "Callable[[str, Zeros], Executable]"
+"""`compile_for(function, zeros)`: the model compiled for inputs of an entry function that have these sizes of 0.
+
+Raises: KernelyardError where it has no meaning for them.
+"""
 
 
 class TensorInfo(NamedTuple):
@@ -89,6 +96,7 @@ class Executable:
         self._threads = threads
         self._max_plans = max_plans
         self._report: Report | None = None
+        self._compile_for_empty: CompileForEmpty | None = None
         own = (*self.programs.values(), *(b for each in self.vm_functions.values() for b in each.blocks))
         for program in (*own, *self.fallbacks.values()):
             self._link(program)
@@ -173,6 +181,19 @@ class Executable:
         if count < 1:
             raise ExecutionError("an executable keeps at least one plan", found=count)
         self._max_plans = count
+        self._forget_machine()
+
+    @property
+    def compile_for_empty(self) -> CompileForEmpty | None:
+        """What compiles the model for empty inputs whose results are not empty; None where they are refused.
+
+        It holds the model, and is not saved.
+        """
+        return self._compile_for_empty
+
+    @compile_for_empty.setter
+    def compile_for_empty(self, compile_for: CompileForEmpty | None) -> None:
+        self._compile_for_empty = compile_for
         self._forget_machine()
 
     def _forget_machine(self) -> None:

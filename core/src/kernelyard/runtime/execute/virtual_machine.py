@@ -15,7 +15,7 @@ from kernelyard.runtime.abi.threads import processors, threads_of_a_run
 from kernelyard.runtime.device.device import Device
 from kernelyard.runtime.device.tensor import Tensor
 from kernelyard.runtime.execute.bound_program import BoundProgram, StepHook, idle_results
-from kernelyard.runtime.execute.entry_function import EntryFunction, did_you_mean
+from kernelyard.runtime.execute.entry_function import EntryFunction, FunctionRunner, did_you_mean
 from kernelyard.runtime.execute.execution_context import ContextPool, ExecutionContext
 from kernelyard.runtime.execute.program_runner import ProgramRunner
 from kernelyard.runtime.execute.run_environment import RunEnvironment
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from kernelyard.runtime.execute.bytecode_interpreter import BytecodeInterpreter
     from kernelyard.runtime.execute.call_limit import Cancellation
     from kernelyard.runtime.execute.executable import Executable
+    from kernelyard.runtime.program.execution_plan import Zeros
 
 
 class VMInstrumentReturnKind(IntEnum):
@@ -116,15 +117,28 @@ class VirtualMachine:
         self.contexts = ContextPool(contexts or processors(), make_context)
         self.environment = RunEnvironment(executable, self.contexts, self.threads, self.driver, resident)
         self._instrument: Instrument | None = None
-        self._functions: dict[str, EntryFunction] = {
-            name: EntryFunction(self.driver, program, ProgramRunner(self.environment, program))
-            for name, program in executable.programs.items()
+        runners: dict[str, FunctionRunner] = {
+            name: ProgramRunner(self.environment, program) for name, program in executable.programs.items()
         }
-        interpreters = _interpreters(self.environment) if executable.vm_functions else {}
-        for name, each in executable.vm_functions.items():
-            if not each.private:
-                self._functions[name] = EntryFunction(self.driver, each, interpreters[name])
+        if executable.vm_functions:
+            runners.update(_interpreters(self.environment))
+        if executable.compile_for_empty is not None:
+            runners = {name: self._taking_empty(name, runner) for name, runner in runners.items()}
+        self._functions: dict[str, EntryFunction] = {
+            name: EntryFunction(self.driver, each, runners[name]) for name, each in executable.entries.items()
+        }
         self._saved: dict[str, Callable[[], Any]] = {}
+
+    def _taking_empty(self, name: str, runner: FunctionRunner) -> FunctionRunner:
+        from kernelyard.runtime.execute.empty_inputs import EmptyInputsRunner  # few models compute from nothing
+
+        compile_for, device, threads = self.executable.compile_for_empty, self.device, self.threads
+
+        def make(zeros: Zeros) -> FunctionRunner:
+            assert compile_for is not None
+            return VirtualMachine(compile_for(name, zeros), device, threads).function(name).runner
+
+        return EmptyInputsRunner(runner, make)
 
     def __getitem__(self, name: str) -> Callable[..., Any]:
         """Return the entry function of that name (or saved under it): arrays in, a Tensor or a tuple of Tensors out.

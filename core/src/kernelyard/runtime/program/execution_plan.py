@@ -16,6 +16,7 @@ from kernelyard.runtime.program.program import Program
 from kernelyard.runtime.program.shape_table import ShapeTable, misfit
 
 Shapes = tuple[tuple[int, ...], ...]
+Zeros = tuple[tuple["int | None", ...], ...]  # of each input, 0 where it has that size, None where it has another
 NOTHING: Mapping[str, int] = MappingProxyType({})
 ROOM = 4  # a buffer that outgrew its place gets room for a quarter of its bytes more
 

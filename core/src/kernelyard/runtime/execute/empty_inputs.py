@@ -1,0 +1,72 @@
+"""EmptyInputsRunner: run a function on empty tensors that its code was not compiled for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from kernelyard.errors import InputShapeError, KernelyardError, ShapeError
+from kernelyard.runtime.abi.module import DEFAULT_MAX_PLANS
+from kernelyard.runtime.lru import LRU
+from kernelyard.runtime.program.execution_plan import NOTHING
+
+if TYPE_CHECKING:
+    from kernelyard.runtime.device.array import AnyArray
+    from kernelyard.runtime.execute.bound_program import Outputs
+    from kernelyard.runtime.execute.call_limit import CallLimit
+    from kernelyard.runtime.execute.entry_function import FunctionRunner
+    from kernelyard.runtime.lru import CacheInfo
+    from kernelyard.runtime.program.execution_plan import Shapes, Zeros
+
+
+class EmptyInputsRunner:
+    """Runs a function; where it refuses empty tensors, the model is compiled for their sizes of 0, and that runs.
+
+    Code is compiled for sizes of 1 and more. runner: runs it. make: returns the runner of what is compiled for zeros.
+    """
+
+    def __init__(self, runner: FunctionRunner, make: Callable[[Zeros], FunctionRunner]) -> None:
+        self._runner = runner
+        self._make = make
+        self._made: LRU[Zeros, FunctionRunner] = LRU(DEFAULT_MAX_PLANS)
+        self.try_fast_path: Callable[[Sequence[Any]], Sequence[AnyArray] | None] = runner.try_fast_path
+
+    def run(
+        self,
+        arrays: Sequence[AnyArray],
+        symbols: Mapping[str, int] = NOTHING,
+        limit: CallLimit | None = None,
+        outputs: Outputs = (),
+    ) -> Sequence[AnyArray]:
+        """See `FunctionRunner.run`."""
+        try:
+            return self._runner.run(arrays, symbols, limit, outputs)
+        except (InputShapeError, ShapeError) as error:
+            zeros = _zeros([array.shape for array in arrays])
+            if not any(map(any_zero, zeros)):
+                raise
+            runner = self._runner_for(zeros, error)
+        return runner.run(arrays, symbols, limit, outputs)
+
+    def prepare(self, sets: Sequence[Shapes], callers: int = 1) -> None:
+        """See `FunctionRunner.prepare`."""
+        self._runner.prepare(sets, callers)
+
+    def info(self) -> CacheInfo:
+        """See `FunctionRunner.info`."""
+        return self._runner.info()
+
+    def _runner_for(self, zeros: Zeros, refusal: KernelyardError) -> FunctionRunner:
+        try:
+            return self._made.get_or_make(zeros, lambda: self._make(zeros))
+        except KernelyardError as error:
+            raise refusal from error
+
+
+def any_zero(shape: Sequence[int | None]) -> bool:
+    """Return whether a shape has a size of 0."""
+    return 0 in shape
+
+
+def _zeros(shapes: Sequence[tuple[int, ...]]) -> Zeros:
+    return tuple(tuple(0 if size == 0 else None for size in shape) for shape in shapes)
