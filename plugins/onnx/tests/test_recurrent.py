@@ -179,3 +179,29 @@ def test_float16_is_computed_in_float32(kind: str) -> None:
     found = narrow.run({"x": given_x["x"].astype(np.float16)})["y"].numpy()
     assert found.dtype == np.float16
     np.testing.assert_allclose(found.astype(np.float32), wanted, rtol=1e-2, atol=5e-3)
+
+
+@pytest.mark.parametrize("kind", GATES)
+@pytest.mark.parametrize("backends", [[], "auto"], ids=["native-cpu", "auto"])
+def test_states_whose_sizes_have_names_of_their_own(kind: str, backends: list[str] | str) -> None:
+    """As exporters name the axes of each input for itself."""
+    model = layer(kind, 3, 4, batch="n", given_too=("h", "c") if kind == "LSTM" else ("h",))
+    states = [each for each in model.graph.initializer if each.name in ("h", "c")]
+    for each in states:
+        model.graph.initializer.remove(each)
+        axes = [1, f"batch_{each.name}", f"width_{each.name}"]
+        model.graph.input.append(helper.make_tensor_value_info(each.name, TensorProto.FLOAT, axes))
+    assert OPERATORS[kind] in [call.op_name for call in calls_of(model)]
+    exe = ky.compile(model, backends=backends)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    rng = np.random.default_rng(4)
+    for steps, batch in ((5, 2), (3, 6)):
+        feeds = {"x": weights_of(rng, steps, batch, 3), **{each.name: weights_of(rng, 1, batch, 4) for each in states}}
+        for found, expected in zip(exe.run(feeds).values(), session.run(None, feeds), strict=True):
+            np.testing.assert_allclose(np.asarray(found), expected, rtol=1e-5, atol=1e-6)
+    with pytest.raises(ky.errors.ShapeError):
+        exe.run({**feeds, "h": weights_of(rng, 1, 5, 4)})
+
+
+def calls_of(model: onnx.ModelProto) -> list[Call]:
+    return [binding.value for binding in function_of(model).bindings if isinstance(binding.value, Call)]

@@ -73,7 +73,8 @@ def _initial(node: Node, index: int, direction: int, shape: tuple[Dim, int], is_
     given = node.optional(index)
     if given is None:
         return node.full(0, shape, node.dtype(node.input(0)))
-    return node.select(given, 1 if is_batch_first else 0, direction)
+    # A model may call the sizes of its states otherwise than those of its inputs: the run time checks that they agree.
+    return node.reshape(node.select(given, 1 if is_batch_first else 0, direction), shape)
 
 
 def _outputs(node: Node, results: Sequence[Sequence[Expr]], is_batch_first: bool) -> Sequence[Expr]:
