@@ -94,6 +94,8 @@ CASES = [
     *(case(op, image, opset=13, axes=[-1]) for op in ("ReduceL1", "ReduceL2", "ReduceSumSquare", "ReduceLogSumExp")),
     case("ReduceLogSum", np.abs(image) + 1, opset=13, axes=[1], keepdims=0),
     case("ReduceLogSumExp", image * 100, opset=13, axes=[1, 2], keepdims=0),
+    *(case(op, np.array([[3, 4], [6, 8]], np.int32), opset=13, axes=[1]) for op in ("ReduceL2", "ReduceLogSum")),
+    case("ReduceLogSumExp", np.array([[3, 4], [6, 8]]), opset=18, fixed={"a": i64(-1)}),
     case("Split", f(6, 4), opset=7, outputs=3, axis=0, symbolic=False),
     case("Split", f(6, 4), opset=7, outputs=2, axis=0, split=[2, 4]),
     case("Split", f(6, 7), fixed={"s": i64(3, 4)}, outputs=2, axis=-1),
@@ -141,6 +143,8 @@ CASES = [
     case("Gelu", f(3, 4), opset=20),
     case("PRelu", f(2, 3, 4), fixed={"s": f(3, 1)}),
     case("Shrink", f(3, 4), lambd=0.7, bias=0.2),
+    case("Shrink", np.arange(6, dtype=np.uint8), lambd=1.5, bias=0.5),
+    case("Shrink", np.arange(-3, 3), lambd=0.7, bias=1.0),
     *(case(op, f(2, 3, 4), f(3, 1)) for op in ("Add", "Sub", "Mul", "Div")),
     case("Div", i64(7, -7, 8, -9), i64(2, 2, -3, -3)),
     case("Mod", i64(7, -7, 8, -9), i64(2, 2, -3, -3)),
@@ -264,6 +268,17 @@ CASES = [
     ),
     case("Resize", image, fixed={"n": i64(2, 3, 5, 20)}, order=("x0", "", "", "n"), mode="linear", symbolic=False),
     case("Resize", image, fixed={"s": np.array([1, 1, 2, 2], np.float32)}, opset=10),
+    *(
+        case(
+            "Resize",
+            np.arange(-10, 10, dtype=t).reshape(1, 1, 4, 5),
+            opset=13,
+            order=("x0", "", "s"),
+            mode="linear",
+            fixed={"s": np.array([1, 1, 1.7, 3], np.float32)},
+        )
+        for t in (np.int8, np.int32)
+    ),
     # Where scales do not give whole sizes, onnxruntime's reading of align_corners is followed, not the node tests'.
     case(
         "Resize",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kernelyard.dtypes import is_float
 from kernelyard.plugins.api import Expr
 from kernelyard_onnx.node import Node
 from kernelyard_onnx.registry import Converter, converter, register
@@ -69,6 +70,9 @@ def parametric_relu(node: Node) -> Expr:
 
 @converter("Shrink", since=9)
 def shrink(node: Node) -> Expr:
-    x, bias, bound = node.input(0), node.attr("bias", 0.0), node.attr("lambd", 0.5)
+    given, bias, bound = node.input(0), node.attr("bias", 0.0), node.attr("lambd", 0.5)
+    x = given if is_float(node.dtype(given)) else node.cast(given, "float64")  # bounds and bias are fractions
     below = node.op("where", node.op("less", x, -bound), node.op("add", x, bias), node.full(0, (), node.dtype(x)))
-    return node.op("where", node.op("greater", x, bound), node.op("subtract", x, bias), below)
+    return node.cast(
+        node.op("where", node.op("greater", x, bound), node.op("subtract", x, bias), below), node.dtype(given)
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from kernelyard.dtypes import is_float
 from kernelyard.plugins.api import Expr
 from kernelyard_onnx.node import Node
 from kernelyard_onnx.registry import Converter, converter, register
@@ -38,6 +39,18 @@ def _sum_square(node: Node, x: Expr, axes: tuple[int, ...], keepdims: bool) -> E
     return _plain("sum")(node, node.op("multiply", x, x), axes, keepdims)
 
 
+def _in_floats(reduce: Reduce) -> Reduce:
+    """Return a reduction that computes in floats; of whole numbers, it gives their part before the point."""
+
+    def in_floats(node: Node, x: Expr, axes: tuple[int, ...], keepdims: bool) -> Expr:
+        dtype = node.dtype(x)
+        if is_float(dtype):
+            return reduce(node, x, axes, keepdims)
+        return node.cast(reduce(node, node.cast(x, "float64"), axes, keepdims), dtype)
+
+    return in_floats
+
+
 def _l2(node: Node, x: Expr, axes: tuple[int, ...], keepdims: bool) -> Expr:
     return node.op("sqrt", _sum_square(node, x, axes, keepdims))
 
@@ -65,10 +78,10 @@ REDUCTIONS: dict[str, Reduce] = {
     "ReduceMin": _plain("min"),
     "ReduceProd": _plain("prod"),
     "ReduceL1": _l1,
-    "ReduceL2": _l2,
+    "ReduceL2": _in_floats(_l2),
     "ReduceSumSquare": _sum_square,
-    "ReduceLogSum": _log_sum,
-    "ReduceLogSumExp": _log_sum_exp,
+    "ReduceLogSum": _in_floats(_log_sum),
+    "ReduceLogSumExp": _in_floats(_log_sum_exp),
 }
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from kernelyard.dims import Dim
+from kernelyard.dtypes import is_float
 from kernelyard.plugins.api import Constant, Expr
 from kernelyard_onnx.bounds import at_least
 from kernelyard_onnx.converters.interpolation import KERNELS, crop_positions, interpolation_matrix, sampling_matrix
@@ -28,7 +29,15 @@ def resize_by_scales(node: Node) -> Expr:
 
 @converter("Resize", since=11)
 def resize(node: Node) -> Expr:
+    """Resize; what is interpolated of whole numbers is cut off behind the point, as in onnxruntime."""
     x = node.input(0)
+    if is_float(node.dtype(x)) or METHODS.get(node.attr("mode", "nearest")) == "nearest":
+        return _resized(node, x)
+    wide = node.like(node.proto.op_type, [node.cast(x, "float32"), *node.inputs[1:]])
+    return node.cast(_resized(wide, wide.input(0)), node.dtype(x))
+
+
+def _resized(node: Node, x: Expr) -> Expr:
     mode = node.attr("coordinate_transformation_mode", "half_pixel")
     if mode == "tf_half_pixel_for_nn":
         node.reject(f"its coordinate_transformation_mode is {mode!r}")
