@@ -123,6 +123,26 @@ def test_a_sequence_that_a_loop_over_an_open_length_fills() -> None:
     agree(model_of(nodes, [info("x", FLOAT, ["n", 4])], ["y"]), 2, {"x": rows(3)}, {"x": rows(70)})
 
 
+@pytest.mark.parametrize("op", ["GatherND", "ScatterND"])
+def test_index_vectors_of_open_length(op: str) -> None:
+    """The rank of a result, or of the updates, follows from it."""
+    x, i = np.arange(6, dtype=np.float32).reshape(2, 3), np.array([[1, 2], [0, 0]])
+    more: Feeds = {"u": np.float32([7, 8])} if op == "ScatterND" else {}
+    inputs = [info("x", FLOAT, [2, 3]), info("i", TensorProto.INT64, [2, "k"]), *(info(n, FLOAT, [2]) for n in more)]
+    agree(model_of([node(op, ["x", "i", *more])], inputs, ["y"]), 1, {"x": x, "i": i, **more})
+
+
+def test_filters_of_open_size_that_the_node_states() -> None:
+    """Some size that is tried for all open ones does not fit: that is no reason to refuse the sizes that come."""
+    inputs = [info("x", FLOAT, [1, 2, "h", "w"]), info("f", FLOAT, [4, 2, "kh", "kw"])]
+    model = model_of([node("Conv", ["x", "f"], kernel_shape=[3, 2], pads=[1, 0, 1, 0])], inputs, ["y"])
+    rng = np.random.default_rng(3)
+    feed = {
+        name: rng.standard_normal(shape, np.float32) for name, shape in {"x": (1, 2, 5, 6), "f": (4, 2, 3, 2)}.items()
+    }
+    agree(model, 1, feed, feed)
+
+
 def test_a_tensor_of_the_graph_is_given_a_value() -> None:
     nodes = choice([node("Exp", ["x"], ["t"])], [node("Neg", ["total"], ["t"])])
     model = model_of(nodes, [info("x", FLOAT, ["n", 4])], ["y"])

@@ -100,7 +100,7 @@ def specializer_for(
     specializer = Specializer(model.graph, takes_data=takes_data, computed=computed)
     if not specializer.learn(error, {}):
         return None
-    is_decided_by_inputs = isinstance(error, UndecidedInputsError) or not _is_refused(model, files)
+    is_decided_by_inputs = isinstance(error, UndecidedInputsError) or not _is_refused_again(model, files, error)
     return specializer if is_decided_by_inputs else None
 
 
@@ -136,7 +136,8 @@ def _passes(model: Any) -> bool:
     return True
 
 
-def _is_refused(model: onnx.ModelProto, files: WeightFiles | None) -> bool:
+def _is_refused_again(model: onnx.ModelProto, files: WeightFiles | None, before: UnsupportedOperatorError) -> bool:
+    """Return whether a model is refused with some sizes for a reason for which it is refused with open ones."""
     shapes = {
         info.name: tuple(dim.dim_value if dim.dim_value > 0 else SOME_SIZE for dim in info.type.tensor_type.shape.dim)
         for info in Specializer(model.graph).model_inputs
@@ -144,11 +145,15 @@ def _is_refused(model: onnx.ModelProto, files: WeightFiles | None) -> bool:
     }
     try:
         import_structured(model, {"shapes": shapes}, files)
-    except UnsupportedOperatorError:
-        return True
+    except UnsupportedOperatorError as error:
+        return bool(_reasons(error) & _reasons(before))  # that some sizes do not fit each other is another one
     except KernelyardError:  # the model does not work on that size, which says nothing of others
         return False
     return False
+
+
+def _reasons(error: UnsupportedOperatorError) -> frozenset[str]:
+    return frozenset((error.where or "").split("; "))
 
 
 def _tensor_info(info: onnx.ValueInfoProto) -> TensorInfo:
