@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from itertools import chain
+from itertools import chain, repeat
 from typing import Any
 
 import numpy as np
@@ -71,7 +71,7 @@ def _normalizer(attributes: Attributes) -> tuple[Step, bool] | None:
     change = {"NONE": str, "LOWER": str.lower, "UPPER": str.upper}.get(attributes.get("case_change_action", "NONE"))
     if change is None or attributes.get("stopwords"):
         return None
-    return lambda x: _objects([change(item) for item in x.reshape(-1)], x.shape), True
+    return lambda x: _objects(list(map(change, x.reshape(-1).tolist())), x.shape), True
 
 
 def _tokenizer(attributes: Attributes) -> tuple[Step, bool] | None:
@@ -89,18 +89,22 @@ def _tokenizer(attributes: Attributes) -> tuple[Step, bool] | None:
             found = [token for token in found if len(token) >= least]
         return [START, *found, END] if mark else found
 
+    split = tokens if find is None or least > 1 or mark else find  # what adds nothing need not be called for each text
+
     def step(x: np.ndarray) -> np.ndarray:
-        rows = [tokens(text) for text in x.reshape(-1).tolist()]
-        width = max(map(len, rows), default=0)
-        padded = chain.from_iterable(row + [filler] * (width - len(row)) for row in rows)
-        return _objects(list(padded), (*x.shape, width))
+        rows = list(map(split, x.reshape(-1).tolist()))
+        widths = list(map(len, rows))
+        width = max(widths, default=0)
+        if widths and min(widths) < width:
+            rows = [row + [filler] * (width - len(row)) for row in rows]
+        return _objects(list(chain.from_iterable(rows)), (*x.shape, width))
 
     return step, True
 
 
 # --- text to numbers --------------------------------------------------------------------------------------------------
 def _codes(x: np.ndarray, table: Mapping[str, Any], default: Any, dtype: Any) -> np.ndarray:
-    return np.array([table.get(item, default) for item in x.reshape(-1).tolist()], dtype).reshape(x.shape)
+    return np.fromiter(map(table.get, x.reshape(-1).tolist(), repeat(default)), dtype, x.size).reshape(x.shape)
 
 
 def _one_hot(attributes: Attributes) -> tuple[Step, bool] | None:
