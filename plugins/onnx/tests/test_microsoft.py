@@ -419,6 +419,23 @@ CASES = [
     case("ConvTransposeWithDynamicPads", x=f(1, 3, 5, 5), w=f(3, 2, 3, 3), wp=np.array([1, 0, 1, 1]), strides=[2, 2]),
     *(case("ScaledSiLU", x=f(3, 4), alpha=0.7, ws=scale) for scale in (None, number(1.3))),
     *(case("GatedRMSNorm", x=f(2, 3, 8), w=f(4), g=f(2, 3, 8), activation=name) for name in ("silu", "sigmoid")),
+    case(
+        "MatMulNBits",
+        x=f(2, 64),
+        w=u8(6, 2, 16),
+        ws=np.abs(f(12)),
+        wz=None,
+        wg=RNG.integers(0, 2, 64).astype(np.int32),
+        K=64,
+        N=6,
+        bits=4,
+        block_size=32,
+        atol=1e-4,
+    ),
+    *(
+        case("MatMulBnb4", x=f(2, 3, 32), w=u8(7 * 16), ws=np.abs(f(14)), K=32, N=7, block_size=16, quant_type=kind)
+        for kind in (0, 1)
+    ),
 ]
 
 

@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 
 from kernelyard.dims import Dim, ceildiv, product
-from kernelyard.plugins.api import Expr
+from kernelyard.plugins.api import Constant, Expr
 from kernelyard_onnx.converters.microsoft import channels_last, channels_second, embed
 from kernelyard_onnx.converters.pooling import average_pool, max_pool
 from kernelyard_onnx.converters.quantization import (
@@ -222,17 +222,55 @@ def matrix_product_of_few_bits(node: Node) -> Expr:
     a, packed, scales, zeros = node.input(0), node.input(1), node.input(2), node.optional(3)
     n, k, block = (int(node.required_attr(name)) for name in ("N", "K", "block_size"))
     bits, blocks = int(node.attr("bits", 4)), ceildiv(k, block)
-    if node.optional(4) is not None or node.attr("weight_prepacked", 0):
-        node.reject("its weight is reordered (g_idx, weight_prepacked); that is not supported")
+    if node.attr("weight_prepacked", 0):
+        node.reject("its weight is reordered (weight_prepacked)")
     stored = _unpacked(node, node.reshape(packed, (n, blocks, ceildiv(block * bits, 8))), bits, block)
     dtype = node.dtype(scales)
     zero = _zero_points(node, zeros, bits, n, blocks, dtype)
-    real = node.op("subtract", node.cast(stored, dtype), zero)
-    real = node.op("multiply", real, node.reshape(scales, (n, blocks, 1)))
+    scale, groups = node.reshape(scales, (n, blocks, 1)), node.optional(4)
+    if groups is not None:  # of each row its own, in place of that of its block
+        stored = node.reshape(stored, (n, blocks * block))
+        groups = node.concat([groups, np.zeros(blocks * block - node.shape(groups)[0], np.int32)], 0)
+        zero, scale = (_of_groups(node, each, groups) for each in (zero, scale))
+    real = node.op("multiply", node.op("subtract", node.cast(stored, dtype), zero), scale)
     weight = node.reshape(real, (n, blocks * block))
     weight = weight if blocks * block == k else node.slice(weight, 1, 0, k)
     y, bias = node.op("matmul", a, node.permute(node.cast(weight, node.dtype(a)), (1, 0))), node.optional(5)
     return y if bias is None else node.broadcast("add", y, bias)
+
+
+def _of_groups(node: Node, numbers: Expr, groups: Expr) -> Expr:
+    """Return numbers (N, blocks, 1), or one for all, by the group of each row."""
+    if node.shape(numbers) == (1, 1, 1):
+        return node.reshape(numbers, (1, 1))
+    return node.op("take", node.reshape(numbers, node.shape(numbers)[:2]), groups, axis=1)
+
+
+# The values of bitsandbytes' two kinds of 4-bit numbers, by what is stored.
+_FP4_HALF = (0.0, 0.0052083333, 0.6666667, 1.0, 0.33333333, 0.5, 0.16666667, 0.25)
+_NF4 = (
+    *(-1.0, -0.6961928, -0.52507305, -0.39491749, -0.28444138, -0.18477343, -0.09105004, 0.0),
+    *(0.07958029, 0.1609302, 0.2461123, 0.33791524, 0.44070983, 0.562617, 0.72295684, 1.0),
+)
+_BNB4 = np.array([(*_FP4_HALF, *(-value for value in _FP4_HALF)), _NF4], np.float32)
+
+
+@microsoft("MatMulBnb4")
+def matrix_product_of_bitsandbytes(node: Node) -> Expr:
+    """Return a (.., K) times a weight (N, K) of entries of a table, each block of which has a largest value."""
+    a, packed, largest = node.required_inputs()
+    n, k, block = (int(node.required_attr(name)) for name in ("N", "K", "block_size"))
+    kind = int(node.required_attr("quant_type"))
+    if kind not in (0, 1) or not node.attr("transB", 1):
+        node.reject(f"its quant_type is {kind}, or its weight is not transposed")
+    pairs = node.reshape(packed, (ceildiv(n * k, 2), 1))
+    halves = [node.op("right_shift", pairs, np.uint8(4)), node.op("bitwise_and", pairs, np.uint8(15))]
+    indices = node.cast(node.reshape(node.concat(halves, 1), (2 * ceildiv(n * k, 2),)), "int64")
+    scales = node.op("take", largest, np.arange(n * k) // block, axis=0)
+    values = node.op("take", node.cast(Constant(_BNB4[kind]), node.dtype(largest)), indices, axis=0)
+    weight = node.op("multiply", node.slice(values, 0, 0, n * k), scales)
+    weight = node.reshape(node.cast(weight, node.dtype(a)), (n, k))
+    return node.op("matmul", a, node.permute(weight, (1, 0)))
 
 
 def _zero_points(node: Node, zeros: Expr | None, bits: int, n: Dim, blocks: Dim, dtype: str) -> Expr:
