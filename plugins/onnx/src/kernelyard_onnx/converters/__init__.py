@@ -40,5 +40,6 @@ FAMILIES = RegistryModules(
         "support_vectors",
         "training",
         "images",
+        "legacy",
     ),
 )

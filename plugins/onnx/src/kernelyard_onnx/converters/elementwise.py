@@ -188,7 +188,7 @@ def is_infinite(node: Node) -> Expr:
     return node.op("logical_and", node.op("isinf", x), side)
 
 
-@converter("Clip", since=6)
+@converter("Clip")
 def clip_by_attributes(node: Node) -> Expr:
     bounds = {name: node.attr(name) for name in ("min", "max")}
     limit = float(np.finfo(np.float32).max)

@@ -90,7 +90,7 @@ def _over(node: Node, x: Expr, axes: tuple[int, ...], index: int, default: int) 
     return node.broadcast_to(value, shape)
 
 
-@converter("InstanceNormalization", since=6)
+@converter("InstanceNormalization")
 def instance_normalization(node: Node) -> Expr:
     x, scale, shift = node.required_inputs()
     return node.op("nn.instance_norm", x, scale, shift, epsilon=float(node.attr("epsilon", 1e-5)))

@@ -32,7 +32,7 @@ KINDS: dict[str, tuple[int, int, Callable[[Node, RecurrentDirection], list[Expr]
 }
 
 
-@converter("RNN", "GRU", "LSTM", since=7)
+@converter("RNN", "GRU", "LSTM")
 def recurrent(node: Node) -> Sequence[Expr]:
     _, _, emit, defaults = KINDS[node.proto.op_type]
     chosen = node.attr("direction", "forward")

@@ -19,6 +19,12 @@ METHODS = {"nearest": "nearest", "linear": "linear", "bilinear": "linear", "cubi
 KEEP_RATIO = {"not_larger": min, "not_smaller": max}
 
 
+@converter("Upsample")
+def upsample_by_two_scales(node: Node) -> Expr:
+    scales = [1.0, 1.0, *(float(node.required_attr(name)) for name in ("height_scale", "width_scale"))]
+    return resize_by_scales(node.like("Upsample", node.inputs, scales=scales))
+
+
 @converter("Upsample", since=7)
 @converter("Resize", since=10)
 def resize_by_scales(node: Node) -> Expr:

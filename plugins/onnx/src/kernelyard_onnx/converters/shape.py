@@ -13,6 +13,12 @@ from kernelyard_onnx.node import Node
 from kernelyard_onnx.registry import converter
 
 
+@converter("Reshape")
+def reshape_by_attribute(node: Node) -> Expr:
+    x = node.input(0)
+    return node.reshape(x, _complete(node, node.shape(x), node.required_attr("shape"), allow_zero=False))
+
+
 @converter("Reshape", since=5)
 def reshape(node: Node) -> Expr:
     x = node.input(0)
@@ -126,6 +132,13 @@ def expand(node: Node) -> Expr:
     rank = max(len(shape), len(target))
     pairs = zip([1] * (rank - len(shape)) + shape, [1] * (rank - len(target)) + target, strict=True)
     return node.broadcast_to(x, [dims.broadcast(have, want) for have, want in pairs])
+
+
+@converter("Tile")
+def tile_along_one_axis(node: Node) -> Expr:
+    x, count = node.input(0), node.sizes(node.reshape(node.input(1), (1,)), "tiles")[0]
+    axis = node.axis(int(node.scalar(node.input(2), "axis")), node.rank(x))
+    return node.concat([x] * node.fixed(count, "number of its tiles"), axis)
 
 
 @converter("Tile", since=6)

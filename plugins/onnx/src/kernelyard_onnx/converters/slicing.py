@@ -125,8 +125,8 @@ def _clamp(index: Dim, low: Dim, high: Dim) -> Dim:
 @converter("Pad")
 def pad_node(node: Node) -> Expr:
     x, value, axes = node.input(0), node.optional(2), node.optional(3)
-    has_attr = "pads" in node.attributes
-    given: Sequence[Dim] = node.required_attr("pads") if has_attr else node.sizes(node.input(1), "pads")
+    attribute = node.attr("pads", node.attr("paddings"))  # as opset 1 calls it
+    given: Sequence[Dim] = node.sizes(node.input(1), "pads") if attribute is None else attribute
     number = float(node.attr("value", 0.0) if value is None else node.scalar(value, "constant_value"))
     if axes is None:
         return pad(node, x, given, number)
