@@ -230,3 +230,13 @@ def test_half_precision_scales_are_left_to_kernels() -> None:
     feeds |= {"a": np.full((2, 4), 3, np.uint8), "b": np.full((4, 3), 5, np.uint8)}
     feeds |= {n: np.array([value], np.float16) for n, value in (("as", 0.5), ("bs", 1), ("ys", 0.25))}
     assert np.asarray(exe.run(feeds)["y"]).tolist() == [[120] * 3] * 2
+
+
+@pytest.mark.parametrize("stride", [1, 2, 3, -1, -2])
+def test_slices_that_may_be_empty(stride: int) -> None:
+    """Bounds are inputs: of a walk in larger steps through nothing, too, the end lies inside of the axis."""
+    feeds = [
+        {"x": rng(4, 5), "s": ints(start), "e": ints(end)}
+        for start, end in ((0, 0), (0, 4), (4, 4), (-1, -99), (3, 1), (1, 3), (9, -1), (-9, 9))
+    ]
+    agree([node("Slice", ["x", "s", "e", "a", "p"])], *feeds, weights={"a": ints(1), "p": ints(stride)})

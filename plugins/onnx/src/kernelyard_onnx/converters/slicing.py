@@ -59,11 +59,15 @@ def _slice_by_data(node: Node, axes: Expr | None, steps: Expr | None) -> Expr:
     lengths = node.sizes(node.op("divide", node.op("add", span, np.abs(strides) - 1), np.abs(strides)), "lengths")
     # One more than the bounds, since a walk backwards through nothing begins at -1.
     begins = [bound - 1 for bound in node.sizes(node.op("add", begin, 1), "bounds")]
-    ends = [
-        first + (length - 1) * stride + (1 if stride > 0 else -1)
-        for first, length, stride in zip(begins, lengths, strides, strict=True)
-    ]
-    return _strided_slice(node, x, sorted(zip(where, begins, ends, strides, strict=True)))
+    ends = [first + _span(length, stride) for first, length, stride in zip(begins, lengths, strides, strict=True)]
+    sliced = _strided_slice(node, x, sorted(zip(where, begins, ends, strides, strict=True)))
+    found = dict(zip(where, lengths, strict=True))
+    return node.reshape(sliced, [found.get(axis, size) for axis, size in enumerate(node.shape(x))])
+
+
+def _span(length: Dim, stride: int) -> Dim:
+    """Return how far behind its first index a walk of so many steps ends; nothing is walked in no steps."""
+    return maximum((length - 1) * stride + 1, 0) if stride > 0 else minimum((length - 1) * stride - 1, 0)
 
 
 def _slice(
