@@ -115,3 +115,40 @@ def test_what_is_no_step_is_compiled_for_the_text():
     model = model_of([helper.make_node("Identity", ["x"], ["y"])])
     assert cut_text(model) is None
     assert Session(model).run({"x": TEXTS})[0].tolist() == TEXTS.tolist()
+
+
+VOCABULARY = {"string_vocabulary": ["b", "a", "z"]}
+NUMBERS = {"int64_vocabulary": [4, 2]}
+
+
+FLOAT, I64, DOUBLE, STRING = TensorProto.FLOAT, TensorProto.INT64, TensorProto.DOUBLE, TensorProto.STRING
+# (operator, types of keys and values, attributes, a map and its row)
+MAPS: list[tuple[str, int, int, dict[str, Any], dict[Any, Any], np.ndarray]] = [
+    ("DictVectorizer", STRING, FLOAT, VOCABULARY, {"a": 1.5, "b": 2.5, "q": 3.0}, np.float32([[2.5, 1.5, 0]])),
+    ("DictVectorizer", STRING, I64, VOCABULARY, {"a": 1}, np.array([[0, 1, 0]])),
+    ("DictVectorizer", I64, DOUBLE, NUMBERS, {4: 1.5, 9: 2.5}, np.array([[1.5, 0]])),
+    ("CastMap", I64, FLOAT, {}, {4: 1.5, 2: 2.5}, np.float32([[2.5, 1.5]])),
+    ("CastMap", I64, FLOAT, {"cast_to": "TO_INT64"}, {4: 1.5, 2: 2.5}, np.array([[2, 1]])),
+    ("CastMap", I64, FLOAT, {"map_form": "SPARSE", "max_map": 4}, {3: 1.5, 1: 2.5}, np.float32([[0, 2.5, 0, 1.5]])),
+    ("CastMap", I64, STRING, {}, {4: "1.5", 2: "2"}, np.float32([[2, 1.5]])),
+]
+
+
+@pytest.mark.parametrize(("op", "key", "value", "attributes", "given", "row"), MAPS)
+def test_maps_become_tensors(
+    op: str, key: int, value: int, attributes: dict[str, Any], given: dict[Any, Any], row: np.ndarray
+) -> None:
+    """One program serves all maps. Maps of floats, the only ones that onnxruntime takes here, are compared with it."""
+    kind = helper.make_map_type_proto(key, helper.make_tensor_type_proto(value, []))
+    nodes = [learning(op, ["x"], "row", **attributes), helper.make_node("Add", ["row", "row"], ["y"])]
+    graph = helper.make_graph(nodes, "map", [helper.make_value_info("x", kind)], [onnx.ValueInfoProto(name="y")])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=9)
+    ours = Session(model, [])
+    assert ours.executable is not None
+    (found,) = ours.run({"x": given})
+    assert found.dtype == row.dtype
+    np.testing.assert_array_equal(found, 2 * row)
+    if value == FLOAT:
+        theirs = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+        np.testing.assert_array_equal(found, theirs.run(None, {"x": given})[0])

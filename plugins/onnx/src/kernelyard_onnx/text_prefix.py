@@ -1,7 +1,8 @@
-"""TextPrefix: the part of a model that turns text into numbers, which NumPy runs before the program does.
+"""TextPrefix: the part of a model that turns text and maps into numbers, which NumPy runs before the program does.
 
-Programs compute with numbers. Where all that is done with the text inputs of a model is to clean, split, encode and
-count it, as the pipelines of scikit-learn do, the model is cut behind that: the numbers are inputs of the rest.
+Programs compute with tensors of numbers. Where all that is done with the text inputs of a model is to clean, split,
+encode and count it, as the pipelines of scikit-learn do, the model is cut behind that: the numbers are inputs of the
+rest. So it is where maps become tensors.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class TextPrefix:
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """Return the feeds of the rest of the model: numbers in place of text."""
         known: Arrays = {**self.constants}
-        known.update({name: np.asarray(feeds[name], object) for name in self.inputs})
+        known.update({name: np.asarray(feeds[name], object) for name in self.inputs})  # of a map, an array of no axes
         for inputs, output, step in self.steps:
             known[output] = step(*(known[name] for name in inputs))
         rest = {name: value for name, value in feeds.items() if name not in self.inputs}
@@ -44,10 +45,14 @@ class TextPrefix:
 
 @dataclass
 class _Cut:
-    """Collect what is found while the nodes are walked: names that hold text, and names of numbers made of it."""
+    """Collect what is found while the nodes are walked: names that hold text, and names of numbers made of it.
+
+    maps: the types of inputs that are maps, whose names are among those of text.
+    """
 
     constants: Arrays
     text: set[str]
+    maps: Mapping[str, onnx.TypeProto.Map]
     numbers: dict[str, None] = field(default_factory=dict)
     steps: list[tuple[tuple[str, ...], str, Callable[..., np.ndarray]]] = field(default_factory=list)
     rest: list[onnx.NodeProto] = field(default_factory=list)
@@ -61,7 +66,12 @@ class _Cut:
         names = tuple(node.input)
         if make is None or len(node.output) != 1 or not all(n in self.text or n in self.constants for n in names):
             return False
-        found = make(decode(node.attribute, WeightFiles()))
+        attributes = decode(node.attribute, WeightFiles())
+        if names[0] in self.maps:
+            attributes = {**attributes, text_steps.MAP_VALUES: self.maps[names[0]].value_type.tensor_type.elem_type}
+        elif (node.domain, node.op_type) in text_steps.OF_MAPS:
+            return False
+        found = make(attributes)
         if found is None:
             return False
         step, gives_text = found
@@ -86,10 +96,12 @@ def cut_text(model: onnx.ModelProto) -> tuple[TextPrefix, onnx.ModelProto] | Non
     for the text that is given.
     """
     graph = model.graph
-    inputs = {info.name: info for info in graph.input if info.type.tensor_type.elem_type == P.STRING}
+    maps = {info.name: info.type.map_type for info in graph.input if info.type.WhichOneof("value") == "map_type"}
+    text = {info.name for info in graph.input if info.type.tensor_type.elem_type == P.STRING}
+    inputs = {info.name: info for info in graph.input if info.name in {*maps, *text}}
     if not inputs or any(attribute.HasField("g") for node in graph.node for attribute in node.attribute):
         return None
-    cut = _Cut(_constants(graph), set(inputs))
+    cut = _Cut(_constants(graph), set(inputs), maps)
     if not all(map(cut.take, graph.node)) or cut.text.intersection(info.name for info in graph.output):
         return None
     prefix = cut.prefix(frozenset(inputs))
@@ -111,8 +123,11 @@ def _inputs_of_rest(prefix: TextPrefix, infos: Sequence[onnx.ValueInfoProto]) ->
     shapes: list[dict[str, tuple[int, ...]]] = []
     types: dict[str, int] = {}
     for rows in _PROBES:
-        feeds: Arrays = {}
+        feeds: dict[str, Any] = {}
         for info in infos:
+            if info.type.WhichOneof("value") == "map_type":
+                feeds[info.name] = _map_of(rows, info.type.map_type)
+                continue
             dims = info.type.tensor_type.shape.dim
             if not dims:
                 return None
@@ -127,6 +142,12 @@ def _inputs_of_rest(prefix: TextPrefix, infos: Sequence[onnx.ValueInfoProto]) ->
         sizes = [pair[0] if pair[0] == pair[1] else names.get(pair) for pair in pairs]
         infos_made.append(helper.make_tensor_value_info(name, types[name], sizes))
     return infos_made
+
+
+def _map_of(count: int, type_: onnx.TypeProto.Map) -> dict[Any, Any]:
+    is_text = type_.value_type.tensor_type.elem_type == P.STRING
+    keys = [str(key) if type_.key_type == P.STRING else key for key in range(count)]
+    return dict.fromkeys(keys, "0" if is_text else 0)
 
 
 def _rest_of(

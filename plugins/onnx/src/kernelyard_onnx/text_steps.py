@@ -16,10 +16,13 @@ import numpy as np
 import onnx
 
 from kernelyard_onnx.registry import LEARNING, MICROSOFT
+from kernelyard_onnx.tensors import DTYPES
 
 Attributes = Mapping[str, Any]
 Step = Callable[..., np.ndarray]
 Maker = Callable[[Attributes], "tuple[Step, bool] | None"]
+MAP_VALUES = "element type of the map's values"  # among the attributes of what reads a map
+OF_MAPS = ((LEARNING, "DictVectorizer"), (LEARNING, "CastMap"))
 START, END = "\x02", "\x03"  # what a tokenizer that marks puts around a text
 
 
@@ -169,6 +172,35 @@ def _tfidf(attributes: Attributes) -> tuple[Step, bool] | None:
     return step, False
 
 
+# --- maps to numbers --------------------------------------------------------------------------------------------------
+def _dict_vectorizer(attributes: Attributes) -> tuple[Step, bool] | None:
+    """Look the words of a vocabulary up in a map: a row of its values, 0 for those that it does not have."""
+    words = attributes.get("string_vocabulary") or attributes.get("int64_vocabulary")
+    dtype = DTYPES.get(attributes[MAP_VALUES])
+    if not words or dtype is None:
+        return None
+    return lambda x: np.fromiter(map(x.item().get, words, repeat(0)), dtype, len(words))[None], False
+
+
+def _cast_map(attributes: Attributes) -> tuple[Step, bool] | None:
+    """Return a row of a map's values in the order of its keys, or, if it is sparse, at the places that they name."""
+    dtype = {"TO_FLOAT": np.float32, "TO_INT64": np.int64}.get(attributes.get("cast_to", "TO_FLOAT"))
+    is_sparse, width = attributes.get("map_form", "DENSE") == "SPARSE", attributes.get("max_map", 1)
+    if dtype is None:
+        return None
+
+    def step(x: np.ndarray) -> np.ndarray:
+        entries = sorted(x.item().items())
+        row = np.zeros((1, width if is_sparse else len(entries)), dtype)
+        for place, (key, value) in enumerate(entries):
+            at = key if is_sparse else place
+            if 0 <= at < row.shape[1]:
+                row[0, at] = dtype(float(value))
+        return row
+
+    return step, False
+
+
 STEPS: dict[tuple[str, str], Maker] = {
     ("", "Reshape"): _reshape,
     ("", "Flatten"): _flatten,
@@ -183,4 +215,6 @@ STEPS: dict[tuple[str, str], Maker] = {
     (LEARNING, "OneHotEncoder"): _one_hot,
     (LEARNING, "LabelEncoder"): _label_encoder,
     (LEARNING, "CategoryMapper"): _category_mapper,
+    (LEARNING, "DictVectorizer"): _dict_vectorizer,
+    (LEARNING, "CastMap"): _cast_map,
 }
