@@ -105,16 +105,19 @@ class _KernelWriter:
         return LocalInfo(Buffer(buffer.name, shape, buffer.dtype).nbytes, dropped is not None)
 
     def _group_writer(self, group: Group, plans: Sequence[Plan]) -> GroupWriter:
-        e = FunctionEmitter(GROUP_PARAMETERS, self.declarations, self.machine.has_fma, self.machine.has_scale)
+        machine = self.machine
+        e = FunctionEmitter(
+            GROUP_PARAMETERS, self.declarations, machine.has_fma, machine.has_scale, has_vnni=machine.has_vnni
+        )
         pointers: dict[Buffer, Value] = {}
         # What another step writes changes, too.
         members = [group] if group.step is None else [each for each in self.groups if each.step == group.step]
         written = {block.output for member in members for stage in member.stages for block in stage.blocks}
         written |= {buffer for plan in plans for buffer in plan.scratch}
-        memory = Memory(e, self.table, pointers, frozenset(written), self.private, self.machine.has_half)
+        memory = Memory(e, self.table, pointers, frozenset(written), self.private, machine.has_half)
         pointers.update(self._pointers(e, memory))
         stored = [self._stored_buffers(stage) for stage in group.stages]
-        return GroupWriter(memory, group, plans, stored, self.machine)
+        return GroupWriter(memory, group, plans, stored, machine)
 
     def _pointers(self, e: FunctionEmitter, memory: Memory) -> dict[Buffer, Value]:
         """Load the base pointer of every buffer."""
