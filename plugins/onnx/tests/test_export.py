@@ -22,7 +22,16 @@ from kernelyard_onnx.export.registry import CONVERTERS
 WITHOUT_CONVERTER = {
     *("cumprod", "expm1", "log1p", "left_shift", "right_shift", "reinterpret", "round_to_format"),
     *("image.roi_align", "image.roi_max_pool", "image.non_max_suppression", "nn.attention_var_len"),
-    *("nn.gru", "nn.lstm", "nn.rnn", "random.bits", "random.key", "random.normal", "random.uniform"),
+    *(
+        "nn.dynamic_quantize_lstm",
+        "nn.gru",
+        "nn.lstm",
+        "nn.rnn",
+        "random.bits",
+        "random.key",
+        "random.normal",
+        "random.uniform",
+    ),
     *("alloc_tensor", "if", "while", "invoke_closure", "make_closure", "nonzero", "unique", "tensor_to_shape"),
     *("invert_permutation", "lookup", "ml.tree_ensemble"),
 }

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from kernelyard import dims
 from kernelyard.legalize.activation import ACTIVATIONS
 from kernelyard.legalize.registry import Operand, RuleBuilder, legalize
 from kernelyard.ops.recurrent import activations_of
 from kernelyard.tir.buffer import Buffer
-from kernelyard.tir.expr import Expr, cast, const, index, maximum, minimum, select, unary
+from kernelyard.tir.expr import Expr, binary, cast, const, index, maximum, minimum, select, unary
 
 Function = Callable[[Expr], Expr]
 CELL_ACTIVATIONS: dict[str, Callable[[Expr, float, float], Expr]] = {
@@ -83,10 +84,72 @@ class _Layer:
                 )
         return (hidden, *states)
 
+    def quantized_product(
+        self, state: Buffer, recurrent: Operand, scale: Operand, zero: Operand, sums: Operand
+    ) -> Callable[[Expr, Expr], Expr]:
+        """Return the product of a state, quantized now, with 8-bit weights, at a sequence and a column."""
+        b, (depth, columns) = self.b, recurrent.shape
+        step, origin = _scale_and_zero_point(b, state)
+        words = b.compute((self.batch, depth), lambda i, k: _word(state, i, k, step, origin), "words")
+        totals = b.reduce(
+            "sum", (self.batch,), (depth,), lambda at, p: _dot(words[at[0], p[0]], const(_ONES, "int32")), name="totals"
+        )
+        product = b.reduce(
+            "sum",
+            (self.batch, columns),
+            (depth,),
+            lambda at, p: _dot(words[at[0], p[0]], recurrent[p[0], at[1]]),
+            name="product",
+        )
+
+        def real(i: Expr, j: Expr) -> Expr:
+            whole = product[i, j] - zero[j] * totals[i] - cast(origin[()], "int32") * sums[j]
+            return cast(whole, "float32") * (step[()] * scale[j])
+
+        return real
+
     def _masked(self, t: Expr, sequence: Expr, inside: Expr, beyond: Expr) -> Expr:
         if self.lengths is None:
             return inside
         return select(t < cast(self.lengths[sequence], "int64"), inside, beyond)
+
+
+_ONES = 0x01010101  # four bytes
+
+
+def _dot(a: Expr, b: Expr) -> Expr:
+    return binary("usdot", a, b)
+
+
+def _scale_and_zero_point(b: RuleBuilder, state: Buffer) -> tuple[Buffer, Buffer]:
+    """Return the parameters of a state's 8-bit numbers: the range of all sequences, and 0, is 0 to 255."""
+
+    def extremum(reducer: str) -> Buffer:
+        return b.reduce(
+            reducer, (), state.shape, lambda at, p: state[p], lambda at: const(0.0, "float32"), name=reducer
+        )
+
+    low, high = extremum("min"), extremum("max")
+
+    def step() -> Expr:
+        width = (high[()] - low[()]) / 255.0
+        return select(width > 0.0, width, 1.0)
+
+    scale = b.compute((), step, "scale")
+    return scale, b.compute((), lambda: unary("round", -low[()] / scale[()]), "zero_point")
+
+
+def _word(state: Buffer, i: Expr, k: Expr, scale: Buffer, origin: Buffer) -> Expr:
+    """Return four quantized elements in a word; those beyond the end are 0."""
+    size = state.shape[1]
+
+    def byte(n: int) -> Expr:
+        place = k * index(4) + index(n)
+        stored = cast(minimum(unary("round", state[i, place] / scale[()]) + origin[()], 255.0), "int32")
+        return stored if dims.floordiv(size, 4) * 4 == size else select(place < index(size), stored, 0)
+
+    low, second, third, high = (binary("shl", byte(n), 8 * n) for n in range(4))
+    return (low | second) | (third | high)
 
 
 Gate = Callable[[int, Expr, Expr], Expr]
@@ -160,14 +223,55 @@ def lstm(
     **attrs: Any,
 ) -> tuple[Buffer, ...]:
     layer = _Layer(b, gates, lengths, attrs)
+
+    def product(state: Buffer) -> Callable[[Expr, Expr], Expr]:
+        computed = layer.product(state, recurrent)
+        return lambda i, j: computed[i, j]
+
+    return layer.run([hidden, memory], _lstm_cell(layer, product, peepholes, is_coupled=input_forget))
+
+
+@legalize("nn.dynamic_quantize_lstm")
+def dynamic_quantize_lstm(
+    b: RuleBuilder,
+    gates: Operand,
+    recurrent: Operand,
+    scale: Operand,
+    zero: Operand,
+    sums: Operand,
+    hidden: Operand,
+    memory: Operand,
+    lengths: Operand | None = None,
+    peepholes: Operand | None = None,
+    *,
+    input_forget: bool,
+    **attrs: Any,
+) -> tuple[Buffer, ...]:
+    layer = _Layer(b, gates, lengths, attrs)
+
+    def product(state: Buffer) -> Callable[[Expr, Expr], Expr]:
+        return layer.quantized_product(state, recurrent, scale, zero, sums)
+
+    return layer.run([hidden, memory], _lstm_cell(layer, product, peepholes, is_coupled=input_forget))
+
+
+def _lstm_cell(
+    layer: _Layer,
+    product_of: Callable[[Buffer], Callable[[Expr, Expr], Expr]],
+    peepholes: Operand | None,
+    *,
+    is_coupled: bool,
+) -> Callable[[Gate, Buffer, Buffer], Sequence[Buffer]]:
+    """Return the cell of an LSTM. product_of: a state's product with the weights, at a sequence and a column."""
+    b = layer.b
     f, g, h = layer.functions
 
     def cell(gate: Gate, state: Buffer, memory: Buffer) -> Sequence[Buffer]:
         shape = state.shape
-        product = layer.product(state, recurrent)
+        product = product_of(state)
 
         def total(n: int, i: Expr, j: Expr) -> Expr:
-            return gate(n, i, j) + product[i, j + index(n * shape[1])]
+            return gate(n, i, j) + product(i, j + index(n * shape[1]))
 
         def looking(n: int, i: Expr, j: Expr, row: int, seen: Buffer) -> Expr:
             value = total(n, i, j)
@@ -175,11 +279,11 @@ def lstm(
 
         def fresh(i: Expr, j: Expr) -> Expr:
             keep = looking(1, i, j, 1, memory)
-            take = 1 - keep if input_forget else looking(0, i, j, 0, memory)
+            take = 1 - keep if is_coupled else looking(0, i, j, 0, memory)
             return keep * memory[i, j] + take * g(layer.clipped(total(2, i, j)))
 
         new_memory = b.compute(shape, fresh, "new_memory")
         new = b.compute(shape, lambda i, j: looking(3, i, j, 2, new_memory) * h(new_memory[i, j]), "new")
         return new, new_memory
 
-    return layer.run([hidden, memory], cell)
+    return cell

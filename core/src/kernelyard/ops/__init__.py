@@ -18,6 +18,7 @@ from kernelyard.ops import linear as linear
 from kernelyard.ops import normalization as normalization
 from kernelyard.ops import pooling as pooling
 from kernelyard.ops import quantization as quantization
+from kernelyard.ops import quantized_recurrent as quantized_recurrent
 from kernelyard.ops import random as random
 from kernelyard.ops import recurrent as recurrent
 from kernelyard.ops import reduction as reduction

@@ -43,7 +43,7 @@ CELL_ACTIVATIONS: dict[str, CellActivation] = {
 LENGTH_DTYPES = ("int32", "int64")
 
 
-def _attributes(*activations: str, **more: Attribute) -> dict[str, Attribute]:
+def recurrent_attributes(*activations: str, **more: Attribute) -> dict[str, Attribute]:
     return {
         "reverse": Attribute("bool", False),
         "activations": Attribute("strs", activations),
@@ -107,7 +107,7 @@ def _check_lengths(types: Sequence[TensorType], gates: TensorType) -> None:
         unify(lengths.shape[0], gates.shape[1], "the lengths and the sequences")
 
 
-def _lstm_type(types: Sequence[TensorType], attrs: Attributes) -> Type:
+def lstm_type(types: Sequence[TensorType], attrs: Attributes) -> Type:
     gates, recurrent, *states = types[:4]
     hidden, result = _layer_type(gates, [(recurrent, 4)], states, attrs, 3)
     _check_lengths(types[4:5], gates)
@@ -135,7 +135,7 @@ def _rnn_type(types: Sequence[TensorType], attrs: Attributes) -> Type:
     return _layer_type(gates, [(recurrent, 1)], [state], attrs, 1)[1]
 
 
-def _flops(types: Sequence[TensorType], result: Type, attrs: Attributes) -> Dim:
+def recurrent_flops(types: Sequence[TensorType], result: Type, attrs: Attributes) -> Dim:
     hidden = tensors_of(result)[0].shape[2]
     return 2 * dims.product(types[0].shape) * (hidden + 4)
 
@@ -171,7 +171,7 @@ def _run(
     return (hidden, *states)
 
 
-def _in_float64(reference: Reference) -> Reference:
+def in_float64(reference: Reference) -> Reference:
     """The reference computed in float64 and rounded once, so that its rounding does not add up over the steps."""
 
     def run(*arrays: np.ndarray, **attrs: object) -> tuple[np.ndarray, ...]:
@@ -190,19 +190,30 @@ def _lstm(
     peepholes: np.ndarray | None = None,
     **attrs: object,
 ) -> tuple[np.ndarray, ...]:
+    return run_lstm(lambda state: state @ recurrent, gates, (hidden, memory), lengths, peepholes, attrs)
+
+
+def run_lstm(
+    product: Callable[[np.ndarray], np.ndarray],
+    gates: np.ndarray,
+    states: States,
+    lengths: np.ndarray | None,
+    peepholes: np.ndarray | None,
+    attrs: Attributes,
+) -> tuple[np.ndarray, ...]:
     f, g, h = _functions(attrs)
 
     def gate(x: np.ndarray, number: int, seen: np.ndarray) -> np.ndarray:
         return f(_clipped(x if peepholes is None else x + peepholes[number] * seen, attrs))
 
     def cell(given: np.ndarray, state: np.ndarray, memory: np.ndarray) -> States:
-        taken, kept, candidate, shown = np.split(given + state @ recurrent, 4, axis=1)
+        taken, kept, candidate, shown = np.split(given + product(state), 4, axis=1)
         keep = gate(kept, 1, memory)
         take = 1 - keep if attrs["input_forget"] else gate(taken, 0, memory)
         fresh = keep * memory + take * g(_clipped(candidate, attrs))
         return gate(shown, 2, fresh) * h(fresh), fresh
 
-    return _run(cell, gates, (hidden, memory), lengths, attrs)
+    return _run(cell, gates, states, lengths, attrs)
 
 
 def _gru(
@@ -240,12 +251,12 @@ def _rnn(
 
 
 # --- samples ----------------------------------------------------------------------------------------------------------
-_LENGTHS = np.array([4, 0, 2])
+SAMPLE_LENGTHS = np.array([4, 0, 2])
 Operands = tuple[np.ndarray, ...]
 MakeOperands = Callable[..., Operands]
 
 
-def _lstm_operands(steps: int = 4, batch: int = 3, hidden: int = 5, dtype: str = "float32") -> Operands:
+def lstm_operands(steps: int = 4, batch: int = 3, hidden: int = 5, dtype: str = "float32") -> Operands:
     shapes = (steps, batch, 4 * hidden), (hidden, 4 * hidden), (batch, hidden), (batch, hidden)
     return tuple(floats(*shape, dtype=dtype, low=-1, high=1, seed=n) for n, shape in enumerate(shapes))
 
@@ -263,8 +274,8 @@ def _rnn_operands(steps: int = 4, batch: int = 3, hidden: int = 5, dtype: str = 
 def _samples(make: MakeOperands, count: int) -> Iterator[Sample]:
     yield Sample(make(), label="plain")
     yield Sample(make(3, 1, 16), {"reverse": True}, "in reverse")
-    yield Sample((*make(), _LENGTHS), label="lengths")
-    yield Sample((*make(), _LENGTHS.astype(np.int32)), {"reverse": True}, "lengths in reverse")
+    yield Sample((*make(), SAMPLE_LENGTHS), label="lengths")
+    yield Sample((*make(), SAMPLE_LENGTHS.astype(np.int32)), {"reverse": True}, "lengths in reverse")
     yield Sample(make(1, 2, 33), {"clip": 0.3}, "one step, clipped")
     yield Sample(make(0), label="no step")
     names = list(CELL_ACTIVATIONS)
@@ -280,10 +291,10 @@ def _samples(make: MakeOperands, count: int) -> Iterator[Sample]:
 
 
 def _lstm_samples() -> Iterator[Sample]:
-    yield from _samples(_lstm_operands, 3)
+    yield from _samples(lstm_operands, 3)
     peepholes = floats(3, 5, seed=9)
-    yield Sample((*_lstm_operands(), _LENGTHS, peepholes), label="peepholes")
-    yield Sample((*_lstm_operands(), _LENGTHS, peepholes), {"input_forget": True}, "input and forget gate coupled")
+    yield Sample((*lstm_operands(), SAMPLE_LENGTHS, peepholes), label="peepholes")
+    yield Sample((*lstm_operands(), SAMPLE_LENGTHS, peepholes), {"input_forget": True}, "input and forget gate coupled")
 
 
 def _gru_samples() -> Iterator[Sample]:
@@ -298,11 +309,11 @@ _SUMMARY = (
 declare(
     "nn.lstm",
     ("gates", "recurrent", "hidden", "memory", "lengths", "peepholes"),
-    _lstm_type,
-    _in_float64(_lstm),
-    attributes=_attributes("sigmoid", "tanh", "tanh", input_forget=Attribute("bool", False)),
+    lstm_type,
+    in_float64(_lstm),
+    attributes=recurrent_attributes("sigmoid", "tanh", "tanh", input_forget=Attribute("bool", False)),
     samples=_lstm_samples,
-    flops=_flops,
+    flops=recurrent_flops,
     widen=True,
     optional_inputs=2,
     summary=f"an LSTM in one direction, {_SUMMARY.format('4 * H')}",
@@ -311,10 +322,10 @@ declare(
     "nn.gru",
     ("gates", "recurrent", "candidate", "bias", "hidden", "lengths"),
     _gru_type,
-    _in_float64(_gru),
-    attributes=_attributes("sigmoid", "tanh", linear_before_reset=Attribute("bool", False)),
+    in_float64(_gru),
+    attributes=recurrent_attributes("sigmoid", "tanh", linear_before_reset=Attribute("bool", False)),
     samples=_gru_samples,
-    flops=_flops,
+    flops=recurrent_flops,
     widen=True,
     optional_inputs=1,
     summary=f"a GRU in one direction, {_SUMMARY.format('3 * H')}",
@@ -323,10 +334,10 @@ declare(
     "nn.rnn",
     ("gates", "recurrent", "hidden", "lengths"),
     _rnn_type,
-    _in_float64(_rnn),
-    attributes=_attributes("tanh"),
+    in_float64(_rnn),
+    attributes=recurrent_attributes("tanh"),
     samples=lambda: _samples(_rnn_operands, 1),
-    flops=_flops,
+    flops=recurrent_flops,
     widen=True,
     optional_inputs=1,
     summary=f"a recurrent layer in one direction, {_SUMMARY.format('H')}",
