@@ -79,6 +79,23 @@ def test_weights_that_are_computed_are_constants(check):
     assert check.ops(after) == ["sum", "broadcast_to", "matmul"]
 
 
+def test_words_of_recurrent_weights_are_constants(check):
+    """Words of integers are larger than the bytes that they are made of."""
+    hidden, columns = 96, 384
+    rng = np.random.default_rng(0)
+    vectors = [Constant(np.ones(columns, dtype)) for dtype in (F32, np.int32, np.int32)]
+
+    def build(b, x):
+        stored = b.op("astype", Constant(rng.integers(-9, 9, (hidden, columns)).astype(np.int8)), dtype="int32")
+        rows = b.op("bitwise_and", b.op("reshape", stored, shape=(hidden // 4, 4, columns)), np.array(255, np.int32))
+        words = b.op("sum", b.op("left_shift", rows, np.int32([[0], [8], [16], [24]])), axes=(1,))
+        states = [Constant(np.zeros((1, hidden), F32)) for _ in range(2)]
+        return b.get(b.op("nn.dynamic_quantize_lstm", x, words, *vectors, *states), 0)
+
+    after = check(PASS, check.of(build, shape=(1, 1, columns)))
+    assert check.ops(after) == ["nn.dynamic_quantize_lstm"]
+
+
 @pytest.mark.parametrize("reader", ["add", "matmul"])
 def test_what_is_no_weight_and_what_repeats_numbers_stay(check, reader):
     def build(b, x):
@@ -164,6 +181,15 @@ def test_quantized_weights_of_products_stay_stored(check, product, turned):
     assert check.ops(after) == ["dequantize", *["permute_dims"][: int(turned)], product, "add"]
     folded = check(Sequential([FoldWeights(), DeadCodeElimination()]), after)
     assert check.ops(folded) == [product, "add"]
+
+
+def test_quantized_weights_that_are_put_together_first_stay_stored(check):
+    def build(b, x):
+        halves = [Constant(np.full((4, 2), n, np.int8)) for n in (1, 2)]
+        weight = b.op("dequantize", b.op("concat", *halves, axis=1), F32(0.5), np.int8(0))
+        return b.op("matmul", x, weight)
+
+    assert check.ops(check(PASS, check.of(build, shape=(2, 4)))) == ["dequantize", "matmul"]
 
 
 def test_sixteen_bits_are_folded(check):

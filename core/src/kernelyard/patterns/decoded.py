@@ -63,7 +63,7 @@ def narrow_weights(function: Function, products: frozenset[str] = PRODUCTS) -> s
     """
     read: set[Expr] = set()
     weights: set[Var] = set()
-    fixed = made_of_constants(function, _MOVING)  # it is about to be folded
+    fixed = made_of_constants(function, _MOVING | {"concat"})  # it is about to be folded
     for binding in reversed(function.bindings):
         value = binding.value
         if not isinstance(value, Call):

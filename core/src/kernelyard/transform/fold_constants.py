@@ -22,6 +22,8 @@ Folded: TypeAlias = "dict[tuple[object, ...], tuple[Call, Expr]]"
 MAX_BYTES = 1 << 30
 MAX_GROWTH = 1 << 16
 MAX_WEIGHT = 1 << 27
+# Operators that take weights in a form which is made of what models store.
+_WITH_WEIGHTS = (*PRODUCTS, "nn.dynamic_quantize_lstm")
 _SPREADING = frozenset(("arange", "broadcast_to", "tile"))
 
 
@@ -59,7 +61,7 @@ def computed_weights(function: Function) -> set[Var]:
     def value_of(expr: Expr) -> Expr:
         return values.get(expr, expr) if isinstance(expr, Var) else expr
 
-    calls = (value for value in values.values() if isinstance(value, Call) and value.op_name in PRODUCTS)
+    calls = (value for value in values.values() if isinstance(value, Call) and value.op_name in _WITH_WEIGHTS)
     weights = [arg for call in calls for arg in call.args if isinstance(arg, Var) and arg in constant]
     return _with_sources((v for v in weights if not (_spreads(values[v]) or is_decoded(v, value_of))), values)
 
