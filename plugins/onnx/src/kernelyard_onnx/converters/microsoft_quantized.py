@@ -1,7 +1,7 @@
 """Quantized operators of the domain com.microsoft: real = (stored - zero point) * scale.
 
 What onnxruntime rounds between the steps of one operator is not rounded here: results may differ by one unit of what is
-stored, and those of recurrent layers by the rounding of their states.
+stored.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from kernelyard_onnx.converters.quantization import (
     quantize_linear,
     quantized_convolution,
 )
-from kernelyard_onnx.converters.recurrent import recurrent
 from kernelyard_onnx.node import Node
 from kernelyard_onnx.registry import MICROSOFT, converter
 
@@ -177,27 +176,6 @@ def quantized_general_matrix_product(node: Node) -> Expr:
 @microsoft("MatMulInteger16")
 def product_of_short_integers(node: Node) -> Expr:
     return node.op("matmul", node.cast(node.input(0), "int32"), node.cast(node.input(1), "int32"))
-
-
-@microsoft("DynamicQuantizeLSTM")
-def dynamically_quantized_lstm(node: Node) -> Sequence[Expr]:
-    """Convert to an LSTM with dequantized weights, and states that are not quantized."""
-    weights = [_real_weight(node, index, scale) for index, scale in ((1, 8), (2, 10))]
-    others = [node.value(index) for index in range(3, 8)]
-    return recurrent(node.like("LSTM", [node.input(0), *weights, *others]))
-
-
-def _real_weight(node: Node, index: int, scale: int) -> Expr:
-    """Stored (directions, inputs, gates) -> real (directions, gates, inputs)."""
-    stored = node.cast(node.input(index), "int32")
-    directions, _, gates = node.shape(stored)
-
-    def spread(x: Expr) -> Expr:  # one number of each direction, or one of each gate's row
-        return node.reshape(x, (directions, 1, 1 if node.rank(x) == 1 else gates))
-
-    whole = node.op("subtract", stored, node.cast(spread(node.input(scale + 1)), "int32"))
-    real = node.op("multiply", node.cast(whole, "float32"), spread(node.input(scale)))
-    return node.permute(real, (0, 2, 1))
 
 
 @microsoft("QEmbedLayerNormalization")

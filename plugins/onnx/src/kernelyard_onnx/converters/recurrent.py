@@ -39,11 +39,11 @@ def recurrent(node: Node) -> Sequence[Expr]:
     is_batch_first = bool(node.attr("layout", 0))
     clip = node.attr("clip")
     results: list[list[Expr]] = []
-    for index, activations in enumerate(_activations(node, defaults, 2 if chosen == "bidirectional" else 1)):
+    for index, activations in enumerate(activations_of(node, defaults, 2 if chosen == "bidirectional" else 1)):
         reverse = index == 1 or chosen == "reverse"
         attrs = {**activations, "reverse": reverse, "clip": float(clip) if clip else None}
         results.append(emit(node, _direction(node, index, is_batch_first, attrs)))
-    return _outputs(node, results, is_batch_first)
+    return layer_outputs(node, results, is_batch_first)
 
 
 def _direction(node: Node, index: int, is_batch_first: bool, attrs: dict[str, Any]) -> RecurrentDirection:
@@ -62,14 +62,14 @@ def _direction(node: Node, index: int, is_batch_first: bool, attrs: dict[str, An
         x,
         (weights, recurrent),
         biases,
-        [_initial(node, 5 + k, index, shape, is_batch_first) for k in range(states)],
+        [initial_state(node, 5 + k, index, shape, is_batch_first) for k in range(states)],
         node.optional(4),
         None if peepholes is None else node.select(peepholes, 0, index),
         attrs,
     )
 
 
-def _initial(node: Node, index: int, direction: int, shape: tuple[Dim, int], is_batch_first: bool) -> Expr:
+def initial_state(node: Node, index: int, direction: int, shape: tuple[Dim, int], is_batch_first: bool) -> Expr:
     given = node.optional(index)
     if given is None:
         return node.full(0, shape, node.dtype(node.input(0)))
@@ -77,7 +77,7 @@ def _initial(node: Node, index: int, direction: int, shape: tuple[Dim, int], is_
     return node.reshape(node.select(given, 1 if is_batch_first else 0, direction), shape)
 
 
-def _outputs(node: Node, results: Sequence[Sequence[Expr]], is_batch_first: bool) -> Sequence[Expr]:
+def layer_outputs(node: Node, results: Sequence[Sequence[Expr]], is_batch_first: bool) -> Sequence[Expr]:
     """Y (steps, directions, batch, hidden) and the last states (directions, batch, hidden), or batch first."""
     tracks, *finals = zip(*results, strict=True)
     states = [node.stack(list(each), 1 if is_batch_first else 0) for each in finals]
@@ -104,7 +104,7 @@ _ACTIVATIONS: dict[str, tuple[str, tuple[float | None, float | None]]] = {
 }
 
 
-def _activations(node: Node, defaults: tuple[str, ...], directions: int) -> list[dict[str, Any]]:
+def activations_of(node: Node, defaults: tuple[str, ...], directions: int) -> list[dict[str, Any]]:
     """Return the attributes of each direction; alphas and betas are handed out, in order, to those that take them."""
     names = [name.lower() for name in node.attr("activations") or defaults * directions]
     unknown = [name for name in names if name not in _ACTIVATIONS]
