@@ -45,7 +45,8 @@ def _loads(*names: str) -> str:
 
 
 # share_out: every thread's range is untouched; the pool runs the group's `member`.
-# take_tasks: what one thread does of a group: pieces of its own range, then of those after it.
+# take_tasks: what one thread does of a group: pieces of its own range, then of those after it. In every other step of a
+# recurrence it begins at the end of a range: the last pieces of the step before are in its cache.
 FUNCTIONS = f"""define internal void @share_out(ptr %context, ptr %member) #0 {{
 entry:
 {_places()}
@@ -75,6 +76,8 @@ entry:
 {_loads(*FIELDS)}
   %number = call i32 @omp_get_thread_num()
   %thread = zext i32 %number to i64
+  %odd = and i64 %step, 1
+  %backwards = icmp ne i64 %odd, 0
   br label %range
 range:
   %offset = phi i64 [ 0, %entry ], [ %further, %done ]
@@ -105,7 +108,12 @@ take:
   %taken = extractvalue {{ i64, i1 }} %pair, 1
   br i1 %taken, label %work, label %look
 work:
-  call void %group(ptr %args, ptr %dims, ptr %workspace, i64 %begin, i64 %end, i64 %thread, i64 %step)
+  %ends = add i64 %first, %last
+  %far = sub i64 %ends, %end
+  %near = sub i64 %ends, %begin
+  %from = select i1 %backwards, i64 %far, i64 %begin
+  %to = select i1 %backwards, i64 %near, i64 %end
+  call void %group(ptr %args, ptr %dims, ptr %workspace, i64 %from, i64 %to, i64 %thread, i64 %step)
   br label %look
 done:
   %further = add i64 %offset, 1
