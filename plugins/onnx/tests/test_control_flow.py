@@ -9,6 +9,9 @@ import pytest
 from onnx import TensorProto, helper
 
 import kernelyard as ky
+from kernelyard.ir import Call
+
+from .conftest import function_of
 
 FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
 
@@ -324,6 +327,68 @@ def test_a_scan_over_an_axis_of_any_length(direction: int, axis: int) -> None:
     model = model_of([scan], [info("start", FLOAT, [3]), info("x", FLOAT, shape)], ["last", "all"])
     feeds = [{"start": rng(3), "x": rng(*((n, 3) if axis == 0 else (3, n)))} for n in (1, 4, 9)]
     agree(model, *feeds)
+
+
+def scanned_product(
+    steps: int | str, left: str = "item", axis: int = 0, direction: int = 0, *, is_inside: bool = False
+) -> onnx.ModelProto:
+    """A state is replaced by the tanh of itself plus the product of `left` with a matrix."""
+    weight = rng(3, 3)
+    body = graph(
+        [node("MatMul", [left, "w"], ["p"]), node("Add", ["p", "state"], ["sum"]), node("Tanh", ["sum"], ["next"])]
+        + [node("Identity", ["next"], ["out"])],
+        [info("state", FLOAT, None), info("item", FLOAT, None)],
+        ["next", "out"],
+    )
+    if is_inside:
+        body.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
+    scan = node(
+        "Scan",
+        ["start", "x"],
+        ["last", "all"],
+        body=body,
+        num_scan_inputs=1,
+        scan_input_axes=[axis],
+        scan_input_directions=[direction],
+        scan_output_directions=[direction],
+    )
+    shape: list[int | str] = [steps, 2, 3] if axis == 0 else [2, steps, 3]
+    inputs = [info("start", FLOAT, [2, 3]), info("x", FLOAT, shape)]
+    return model_of([scan], inputs, ["last", "all"], {} if is_inside else {"w": weight})
+
+
+def products(model: onnx.ModelProto) -> int:
+    """How many there are outside of loops."""
+    values = (binding.value for binding in function_of(model).bindings)
+    return sum(isinstance(value, Call) and value.op_name == "matmul" for value in values)
+
+
+@pytest.mark.parametrize("is_inside", [False, True])
+@pytest.mark.parametrize("direction", [0, 1])
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("steps", [5, "n"])
+def test_inputs_of_all_steps_are_multiplied_at_once(
+    steps: int | str, axis: int, direction: int, is_inside: bool
+) -> None:
+    model = scanned_product(steps, "item", axis, direction, is_inside=is_inside)
+    assert products(model) == 1
+    counts = (steps,) if isinstance(steps, int) else (1, 4, 9)
+    agree(model, *({"start": rng(2, 3), "x": rng(*((n, 2, 3) if axis == 0 else (2, n, 3)))} for n in counts))
+
+
+def test_states_are_multiplied_step_by_step() -> None:
+    model = scanned_product("n", "state")
+    assert products(model) == 0
+    agree(model, {"start": rng(2, 3), "x": rng(4, 2, 3)})
+
+
+def test_what_changes_with_the_step_is_no_weight() -> None:
+    model = scanned_product("n")
+    body = next(a.g for a in model.graph.node[0].attribute if a.name == "body")
+    body.node.insert(0, node("Exp", ["w"], ["v"]))  # computed inside of the loop
+    body.node[1].input[1] = "v"
+    assert products(model) == 0
+    agree(model, {"start": rng(2, 3), "x": rng(4, 2, 3)})
 
 
 @pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])

@@ -15,6 +15,7 @@ from kernelyard.dims import Dim
 from kernelyard.plugins.api import Constant, Expr, RejectedError, Var
 from kernelyard_onnx.converters.branches import run_time_if
 from kernelyard_onnx.converters.loops import Loop
+from kernelyard_onnx.converters.scan_products import hoist_products
 from kernelyard_onnx.graph_builder import GraphBuilder
 from kernelyard_onnx.node import Node
 from kernelyard_onnx.outlined_graph import OutlinedGraph
@@ -143,7 +144,8 @@ def scan(node: Node) -> Sequence[Value | None]:
     sources = zip(scanned, axes, numbers("scan_input_directions", scanned), strict=True)
     targets = zip(numbers("scan_output_axes", collected), numbers("scan_output_directions", collected), strict=True)
     turns = _length(node, scanned, axes)
-    made = _Scan(node, body, states, list(sources), list(targets))
+    body, sources = hoist_products(node, body, list(sources))
+    made = _Scan(node, body, states, sources, list(targets))
     return made.unrolled(turns) if isinstance(turns, int) and _may_unroll(body, turns) else made.looped(turns)
 
 
