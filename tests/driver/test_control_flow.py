@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from kernelyard.errors import ArtifactCorruptedError, ExecutionError, InputShape
 from kernelyard.ir import Call, Constant, FunctionBuilder, IRModule, TensorType, TupleType, get_op
 from kernelyard.ops.interpreter import run
 from kernelyard.runtime.abi.spec import TensorSpec
+from kernelyard.runtime.execute.bytecode_interpreter import BytecodeInterpreter
 from kernelyard.runtime.program.vm_function import BIND, CALL, MOVE, RETURN, Instruction, VMFunction
 from kernelyard.testing import assert_offloaded
 
@@ -90,6 +92,21 @@ def test_many_threads_run_a_loop_at_once() -> None:
     with ThreadPoolExecutor(4) as pool:
         for found, wanted in zip(pool.map(lambda each: np.asarray(exe(*each)), feeds), expected, strict=True):
             np.testing.assert_array_equal(found, wanted)
+
+
+def test_turns_of_one_block_need_no_frame(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+    make = BytecodeInterpreter._frame
+
+    def counted(self: BytecodeInterpreter, *args: Any) -> Any:
+        made.append(self._vm_function.name)
+        return make(self, *args)
+
+    monkeypatch.setattr(BytecodeInterpreter, "_frame", counted)
+    y, turns = results_of(ky.compile(counting(5), backends=[]), [X])
+    np.testing.assert_allclose(y, -32 * X)
+    assert int(turns) == 5
+    assert made == ["main"]
 
 
 def test_an_instrument_sees_the_steps_of_every_turn() -> None:
