@@ -35,8 +35,12 @@ def pipeline_for(generator: CodeGenerator | None, target: Target) -> CompilePipe
     """Return the default pipeline of a target, which may have a code generator."""
     if generator is None:
         return default_pipeline()
-    fuses = partial(generator.fuses_attention, target=target)
-    return default_pipeline(generator.composes_attention, generator.widened(target), fuses)
+    return default_pipeline(
+        generator.composes_attention,
+        generator.widened(target),
+        partial(generator.fuses_attention, target=target),
+        generator.multiplies_integers(target),
+    )
 
 
 def choose_pipeline(given: CompilePipeline | Pass | str | None, default: CompilePipeline) -> CompilePipeline:

@@ -47,6 +47,13 @@ class CodeGenerator(ABC):
         """
         return ()
 
+    def multiplies_integers(self, target: Target) -> bool:
+        """Return True where the target sums products of 8-bit integers by an instruction; by default False.
+
+        Products of quantized values that no library takes are then products of integers, not of floats.
+        """
+        return False
+
     def packings(self, function: PrimFunc, constants: Collection[int], target: Target) -> Mapping[int, Packing]:
         """Choose packed layouts for inputs of a function that are constant at every call; none by default.
 

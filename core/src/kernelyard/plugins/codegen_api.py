@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from kernelyard.tir.analysis import unconditional_loads as unconditional_loads
     from kernelyard.tir.analysis import used_as_values as used_as_values
     from kernelyard.tir.buffer import Buffer as Buffer
+    from kernelyard.tir.byte_products import PER_WORD as PER_WORD
+    from kernelyard.tir.byte_products import ByteProduct as ByteProduct
+    from kernelyard.tir.byte_products import byte_product as byte_product
     from kernelyard.tir.common_loops import with_common_axes as with_common_axes
     from kernelyard.tir.expr import Axis as Axis
     from kernelyard.tir.expr import Binary as Binary
@@ -80,6 +83,7 @@ _HOME = {
     "kernelyard.plugins.code_generator": "CodeGenerator",
     "kernelyard.tir.analysis": "Affine affine_of axes_of offset_of step_along unconditional_loads used_as_values",
     "kernelyard.tir.buffer": "Buffer",
+    "kernelyard.tir.byte_products": "ByteProduct PER_WORD byte_product",
     "kernelyard.tir.common_loops": "with_common_axes",
     "kernelyard.tir.expr": "Axis Binary Cast Const DimValue Expr Load Scalar Select Unary index",
     "kernelyard.tir.index_algebra": "IndexAlgebra is_index",

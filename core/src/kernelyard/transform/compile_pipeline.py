@@ -114,13 +114,15 @@ def default_pipeline(
     composes_attention: bool = False,
     widened: Sequence[str] = (),
     fuses_attention: Callable[[Call], bool] | None = None,
+    multiplies_integers: bool = False,
 ) -> CompilePipeline:
-    """Return the stages of a compile. composes_attention, widened, fuses_attention: see `CodeGenerator`."""
+    """Return the stages of a compile. The parameters are what a `CodeGenerator` answers of these names."""
     attention = [get_pipeline("compose_attention")] if composes_attention else []
     widening = [widen_floats(widened)] if widened else []
     first = [get_pipeline("import"), get_pipeline("simplify"), *widening, _DriverStage(PRECISION), *attention]
     fusing = [fuse_attention(fuses_attention)] if fuses_attention else []
-    last = [get_pipeline("quantized"), _DriverStage(OFFLOAD), *fusing, get_pipeline("legalize")]
+    products = [get_pipeline("integer_products")] if multiplies_integers else []
+    last = [get_pipeline("quantized"), _DriverStage(OFFLOAD), *fusing, *products, get_pipeline("legalize")]
     return CompilePipeline([*first, *last])
 
 

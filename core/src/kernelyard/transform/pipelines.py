@@ -260,6 +260,14 @@ def codegen(
     ]
 
 
+@pipeline("integer_products")
+def integer_products() -> Sequence[Pass]:
+    """Multiply the integers of quantized products, for targets that sum such products by an instruction."""
+    from kernelyard.transform.multiply_integers import MultiplyIntegers
+
+    return [MultiplyIntegers(), DeadCodeElimination()]
+
+
 @pipeline("legalize")
 def legalize() -> Sequence[Pass]:
     """Turn the ops that no library took into loop-level functions, fused vertically, then horizontally.
