@@ -52,6 +52,10 @@ class NativeCpuGenerator(CodeGenerator):
         has_bfloat16 = resolve_machine(target.mcpu, target.arch).has_bfloat16
         return ("float16",) if has_bfloat16 else ("float16", "bfloat16")
 
+    def multiplies_integers(self, target: Target) -> bool:
+        """See `CodeGenerator.multiplies_integers`."""
+        return resolve_machine(target.mcpu, target.arch).dot_instruction != ""
+
     def packings(self, function: PrimFunc, constants: Collection[int], target: Target) -> Mapping[int, Packing]:
         """See `CodeGenerator.packings`."""
         return choose_packings(function, constants, resolve_machine(target.mcpu, target.arch))

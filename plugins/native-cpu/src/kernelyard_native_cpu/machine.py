@@ -108,6 +108,15 @@ class Machine(NamedTuple):
         return "avx512bf16" in self.features or "bf16" in self.features
 
     @property
+    def dot_instruction(self) -> str:
+        """What adds products of unsigned and signed bytes to an int32: four of them, two of 16 bits, or none."""
+        if not {"avx512vnni", "avxvnni"}.isdisjoint(self.features):
+            return "vpdpbusd"
+        if self.architecture == "x86_64":
+            return "pmaddwd"
+        return "usdot" if "i8mm" in self.features else ""
+
+    @property
     def vector_registers(self) -> int:
         return 32 if self.vector_bits == 512 or self.architecture == "aarch64" else 16
 

@@ -196,6 +196,10 @@ class Expressions:
         stored = self._read(expr.buffer, offset)
         return decode(self.e, stored, expr.dtype, self.memory.has_half)
 
+    def word(self, first: Load) -> Value:
+        """Return four bytes as an int32, from a load of the first on; it is the same in every lane."""
+        return self.memory.load_word(first.buffer, self.first(self.memory.offset(first.buffer, first.indices)))
+
     def _read(self, buffer: Buffer, offset: Affine) -> Value:
         step = offset.coefficient(self.lanes.axis) if self.lanes else 0
         if step == 0 and self.mask is None and self._is_alike(offset):  # under a condition it may be invalid

@@ -96,6 +96,12 @@ class Memory:
         text = e.load_text(place, type_, lanes, mask)
         return self._read(buffer, text, type_, lanes, [place, mask], conditional=True)
 
+    def load_word(self, buffer: Buffer, offset: Value) -> Value:
+        """Return four bytes from an offset on as an int32."""
+        place = self._address(buffer, offset)
+        text = f"load i32, ptr {place.ref}, align 1"
+        return self._read(buffer, text, "i32", 1, [place])
+
     def load_reversed(self, buffer: Buffer, offset: Value, lanes: int) -> Value:
         """Return the elements at offset, offset - 1, ..."""
         start = self.emitter.sub(offset, lanes - 1)

@@ -12,6 +12,7 @@ from kernelyard.plugins.codegen_api import Binary, ComputeBlock, neutral_element
 from kernelyard_llvm.dot_product import dot_product_accumulate
 from kernelyard_llvm.values import Value, int_literal, iota
 from kernelyard_native_cpu.codegen import arithmetic
+from kernelyard_native_cpu.codegen.byte_products import SIGNS, add_dot_product
 from kernelyard_native_cpu.codegen.expressions import Expressions, Lanes
 from kernelyard_native_cpu.codegen.memory import Memory
 from kernelyard_native_cpu.schedule.plan import Plan
@@ -97,6 +98,19 @@ class Combine(Reducer):
         return arithmetic.combine(self.e, self.name, a, b, self.dtype)
 
 
+class DotProducts(Combine):
+    """Sums of products of bytes, four at a time."""
+
+    def step(self, axes: Axes, state: State, mask: Value | None) -> State:
+        dot = self.plan.dot_product
+        assert dot is not None, "the plan has bytes"
+        expressions, word = self.expressions(axes), dot.of.unsigned
+        unsigned = expressions.value(word) if word.dtype == "int32" else expressions.word(word)
+        if dot.of.has_sign:
+            unsigned = self.e.binary("xor", self.e.broadcast(unsigned, self.plan.lanes), SIGNS)
+        return [add_dot_product(self.e, dot.instruction, state[0], unsigned, expressions.value(dot.of.signed))]
+
+
 class Place(Reducer):
     """argmax and argmin: the most extreme element so far, and `arg` at it. Along reduced lanes the axis itself is
     kept in place of `arg`, so that the first of all lanes can be found in the end."""
@@ -141,7 +155,7 @@ class ReductionLoops:
         self.e = memory.emitter
         self.plan = plan
         self.lanes_at = lanes_at
-        kind = Place if block.reducer in ("argmax", "argmin") else Combine
+        kind = Place if block.reducer in ("argmax", "argmin") else DotProducts if plan.dot_product else Combine
         if plan.factored is not None:
             block = replace(block, body=plan.factored.rest)
         self.reducer = kind(memory, block, plan, lanes_at)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from kernelyard import dtypes
 from kernelyard.plugins.codegen_api import (
     SPATIAL,
     Axis,
@@ -57,7 +58,7 @@ def _operand(block: ComputeBlock) -> tuple[Expr, IterVar, Steps] | None:
     """Return the value of the rows per step, widened where it is used so, with the axes of rows and of steps."""
     spatial = {axis.name: axis for axis in block.spatial_axes if axis.extent != 1}
     steps = tuple(axis for axis in block.reduce_axes if axis.extent != 1)
-    if block.reducer != "sum" or not steps:
+    if block.reducer != "sum" or not steps or not dtypes.is_float(block.body.dtype):
         return None
     for load in block.loads:
         names = axes_of(load) - {step.name for step in steps}

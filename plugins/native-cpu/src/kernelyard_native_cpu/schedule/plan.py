@@ -7,7 +7,7 @@ from dataclasses import field, replace
 from kernelyard import dims
 from kernelyard.dims import Dim
 from kernelyard.errors import ShapeError
-from kernelyard.plugins.codegen_api import Buffer, Expr, Load, Recurrence
+from kernelyard.plugins.codegen_api import Buffer, ByteProduct, Expr, Load, Recurrence
 from kernelyard.runtime.api import record
 from kernelyard_native_cpu.machine import LEAST_VECTOR_BITS, Machine
 from kernelyard_native_cpu.schedule.record_layout import RecordLayout
@@ -65,6 +65,15 @@ class Factored:
 
 
 @record
+class DotProduct:
+    """Four products of bytes are added at a time, by an instruction (see `Machine.dot_instruction`); the reduced axis
+    of the four is not walked."""
+
+    of: ByteProduct
+    instruction: str
+
+
+@record
 class Sort:
     """Rows are sorted, of which the first `wanted` places are handed on, or what stands there.
 
@@ -116,6 +125,7 @@ class Plan:
     panel: what is packed before a tile axis is walked. tile_scratch: holds a tile of results while it is transposed.
     tiles: axes of which several values are computed at once, with how many.
     unrolled_axes: reduced axes that are fully unrolled. factored: what is summed, where that is split.
+    dot_product: what is summed of bytes, four at a time.
     sort: how rows are sorted. scan: what is carried along the reduced axis.
     least_rows: how long a symbolic tile axis must be for this plan; for_fewer_rows: others, where it is shorter.
     """
@@ -135,6 +145,7 @@ class Plan:
     parts: Parts | None = None
     unrolled_axes: tuple[str, ...] = ()
     factored: Factored | None = None
+    dot_product: DotProduct | None = None
     sort: Sort | None = None
     scan: Scan | None = None
     least_rows: int = 0
@@ -154,6 +165,7 @@ class Plan:
         what = [f"{self.unroll} vectors of {self.lanes} along {self.vector}"]
         what += [f"{count} of {name} at a time" for name, count in self.tiles]
         what += ["an operand packed in panels"] if self.panel else []
+        what += ["four products of bytes at a time"] if self.dot_product else []
         return ", ".join(what)
 
     @property

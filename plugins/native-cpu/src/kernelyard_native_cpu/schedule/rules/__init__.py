@@ -8,6 +8,7 @@ from kernelyard.plugins.codegen_api import Buffer, Declined, Stage, first_that_a
 from kernelyard_native_cpu.machine import Machine
 from kernelyard_native_cpu.schedule.loops import Loops, loops_of
 from kernelyard_native_cpu.schedule.plan import Plan
+from kernelyard_native_cpu.schedule.rules.byte_products import byte_products
 from kernelyard_native_cpu.schedule.rules.conv import conv
 from kernelyard_native_cpu.schedule.rules.dequantize_matmul import dequantize_matmul
 from kernelyard_native_cpu.schedule.rules.elementwise import elementwise
@@ -24,6 +25,7 @@ Rule = Callable[[Loops], Plan | Declined]
 RULES: tuple[Rule, ...] = (
     sort,
     scan,
+    byte_products,
     dequantize_matmul,
     gemv,
     matmul,

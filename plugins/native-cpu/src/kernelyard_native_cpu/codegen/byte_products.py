@@ -1,0 +1,57 @@
+"""Sums of four products of unsigned and signed bytes, by instructions of dot products (VNNI, `pmaddwd`, `usdot`)."""
+
+from __future__ import annotations
+
+from kernelyard.plugins.codegen_api import PER_WORD
+from kernelyard_llvm.emitter import FunctionEmitter
+from kernelyard_llvm.values import Value, vector_type
+
+SIGNS = 0x80808080  # of four int8: turned over, they are what 128 added to each makes uint8
+_PAIRS = {4: "llvm.x86.sse2.pmadd.wd", 8: "llvm.x86.avx2.pmadd.wd", 16: "llvm.x86.avx512.pmaddw.d.512"}
+
+
+def add_dot_product(e: FunctionEmitter, instruction: str, total: Value, unsigned: Value, signed: Value) -> Value:
+    """Return the total and four products for each lane: bytes of two words, unsigned and signed.
+
+    instruction: see `Machine.dot_instruction`; lanes that it does not take are multiplied byte by byte.
+    """
+    lanes = total.lanes
+    if instruction == "vpdpbusd" and lanes in (4, 8, 16):
+        operands = [total, e.broadcast(unsigned, lanes), e.broadcast(signed, lanes)]
+        return e.pure(e.call(f"llvm.x86.avx512.vpdpbusd.{32 * lanes}", total.text, *operands), "i32", lanes, operands)
+    if instruction == "usdot" and lanes == 4:
+        bytes_ = [_parts(e, e.broadcast(word, lanes), "i8") for word in (unsigned, signed)]
+        call = e.call("llvm.aarch64.neon.usdot.v4i32.v16i8", total.text, total, *bytes_)
+        return e.pure(call, "i32", lanes, [total, *bytes_])
+    if instruction == "pmaddwd" and lanes in _PAIRS:
+        return _add_pairs(e, total, unsigned, signed)
+    for byte in range(PER_WORD):
+        number = e.binary("and", e.binary("lshr", unsigned, 8 * byte), 255)
+        weight = e.binary("ashr", e.binary("shl", signed, 24 - 8 * byte), 24)
+        total = e.add(total, e.mul(number, weight))
+    return total
+
+
+def _add_pairs(e: FunctionEmitter, total: Value, unsigned: Value, signed: Value) -> Value:
+    """Multiply bytes 0 and 2, then 1 and 3, widened to 16 bits: no sum is cut, as those of `pmaddubsw` are."""
+    lanes = total.lanes
+    numbers = [e.binary("and", word, 0x00FF00FF) for word in (unsigned, e.binary("lshr", unsigned, 8))]
+    halves = _parts(e, signed, "i16")
+    weights = [e.binary("ashr", e.binary("shl", halves, 8), 8), e.binary("ashr", halves, 8)]
+    for number, weight in zip(numbers, weights, strict=True):
+        words = _parts(e, weight, "i32") if signed.lanes < lanes else weight
+        pairs = [_parts(e, e.broadcast(number, lanes), "i16"), words]
+        if signed.lanes < lanes:
+            pairs[1] = _parts(e, e.broadcast(words, lanes), "i16")
+        products = e.pure(e.call(_PAIRS[lanes], vector_type("i32", lanes), *pairs), "i32", lanes, pairs)
+        total = e.add(total, products)
+    return total
+
+
+def _parts(e: FunctionEmitter, value: Value, type_: str) -> Value:
+    """Return the same bits as a vector of elements of another width."""
+    bits = {"i8": 8, "i16": 16, "i32": 32}
+    lanes = value.lanes * bits[value.type] // bits[type_]
+    if value.type == type_:
+        return value
+    return e.pure(f"bitcast {value.typed} to {vector_type(type_, lanes)}", type_, lanes, [value])

@@ -1,0 +1,198 @@
+"""Products of 8-bit integers: dot-product instructions, on every CPU, with the same results as exact sums."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+import kernelyard as ky
+from kernelyard import dims
+from kernelyard.dims import Dim
+from kernelyard.ir import FunctionBuilder, IRModule
+from kernelyard.runtime.execute.virtual_machine import VirtualMachine
+from kernelyard.target import Target
+from kernelyard.testing import evaluate
+from kernelyard.tir import PrimFunc
+from kernelyard.transform.pipelines import get_pipeline
+from kernelyard_native_cpu import _native
+from kernelyard_native_cpu.generator import write_module
+from kernelyard_native_cpu.machine import Machine, features_of_level, host_features, resolve_machine
+from kernelyard_native_cpu.schedule.groups import make_groups
+from kernelyard_native_cpu.schedule.plan import Plan
+from kernelyard_native_cpu.schedule.rules import make_plan
+
+RNG = np.random.default_rng(11)
+ZERO = {"uint8": 120, "int8": -5}
+V4, V3 = features_of_level("x86-64-v4"), features_of_level("x86-64-v3")
+AVX512_VNNI = Machine("x86_64", tuple(sorted((*V4, "avx512vnni"))))
+AVX_VNNI = Machine("x86_64", tuple(sorted((*V3, "avxvnni"))))
+MACHINES = {
+    "vpdpbusd.512": AVX512_VNNI,
+    "vpdpbusd.256": AVX_VNNI,
+    "avx512.pmaddw.d": Machine("x86_64", V4),
+    "avx2.pmadd.wd": Machine("x86_64", V3),
+    "sse2.pmadd.wd": Machine("x86_64", features_of_level("x86-64")),
+    "neon.usdot": Machine("aarch64", ("i8mm",)),
+}
+
+
+def numbers(dtype: str, *shape: int) -> np.ndarray:
+    limits = np.iinfo(dtype)
+    return RNG.integers(limits.min, limits.max + 1, shape).astype(dtype)
+
+
+def scales(count: int) -> np.ndarray:
+    return RNG.uniform(0.5, 1.5, count).astype(np.float32)
+
+
+def layer(left: Sequence[Dim], k: int, n: int, dtype: str = "uint8", zeros: np.ndarray | None = None) -> IRModule:
+    """A product of quantized values with a bias and an activation."""
+    b = FunctionBuilder()
+    x = b.op("dequantize", b.input("x", (*left, k), dtype), np.float32(0.25), np.array(ZERO[dtype], dtype))
+    weight = numbers("int8", k, n)
+    matrix = b.op("dequantize", weight, scales(n), np.zeros(n, np.int8) if zeros is None else zeros, axis=1)
+    return IRModule({"main": b.function(b.op("nn.relu", b.op("add", b.op("matmul", x, matrix), scales(n))))})
+
+
+def convolution(shape: Sequence[Dim], filters: int, window: int, dtype: str = "uint8", **attrs: object) -> IRModule:
+    b = FunctionBuilder()
+    x = b.op("dequantize", b.input("x", tuple(shape), dtype), np.float32(0.25), np.array(ZERO[dtype], dtype))
+    weight = numbers("int8", filters, int(shape[1]), window, window)
+    stored = b.op("dequantize", weight, scales(filters), np.zeros(filters, np.int8), axis=0)
+    return IRModule({"main": b.function(b.op("nn.relu", b.op("nn.conv2d", x, stored, **attrs)))})
+
+
+def kernels(module: IRModule) -> dict[str, PrimFunc]:
+    legal = get_pipeline("legalize")(get_pipeline("integer_products")(get_pipeline("simplify")(module)))
+    return {name: f for name, f in legal.functions.items() if isinstance(f, PrimFunc)}
+
+
+def plan_of_product(module: IRModule, machine: Machine) -> Plan:
+    stages = [stage for f in kernels(module).values() for group in make_groups(f) for stage in group.stages]
+    (stage,) = (stage for stage in stages if len(stage.reduce) > 1)
+    return make_plan(stage, frozenset(), {}, machine)
+
+
+def check(module: IRModule, x: np.ndarray, exe: ky.Executable) -> None:
+    (expected,) = evaluate(module, [x])
+    np.testing.assert_allclose(exe(x).numpy(), expected, atol=4e-6 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("dtype", sorted(ZERO))
+@pytest.mark.parametrize(
+    ("left", "k", "n"),
+    [
+        ((), 64, 10),
+        ((1,), 512, 640),
+        ((1,), 333, 555),
+        ((3,), 1030, 70),
+        ((12,), 16, 16),
+        ((40,), 67, 130),
+        ((2, 3), 35, 4),
+        ((1, 130), 512, 64),
+        ((70,), 3000, 96),
+    ],
+)
+def test_a_product_is_one_kernel_of_dot_products(left: tuple[int, ...], k: int, n: int, dtype: str) -> None:
+    module = layer(left, k, n, dtype)
+    assert plan_of_product(module, AVX512_VNNI).dot_product is not None
+    exe = ky.compile(module, backends=[], strict=True)
+    (kernel,) = exe.report.kernels
+    assert {op.rpartition(".")[2] for op in kernel.ops} == {"dequantize", "matmul", "add", "relu"}
+    assert sum(constant.nbytes for constant in exe.constants.values()) <= 1.1 * k * (n + 64) + 16 * (n + 64)
+    x = numbers(dtype, *left, k)
+    check(module, x, exe)
+    (expected,) = evaluate(module, [x])
+    found = VirtualMachine(exe, threads=2)["main"](x).numpy()
+    np.testing.assert_allclose(found, expected, atol=4e-6 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("dtype", sorted(ZERO))
+@pytest.mark.parametrize("zeros", [-128, 127, "all"])
+def test_zero_points_of_weights(zeros: int | str, dtype: str) -> None:
+    n = 256 if zeros == "all" else 37
+    per_column = np.arange(-128, 128) if zeros == "all" else np.full(n, zeros)
+    module = layer((5,), 70, n, dtype, per_column.astype(np.int8))
+    assert plan_of_product(layer((5,), 70, n, dtype), AVX512_VNNI).dot_product is not None
+    check(module, numbers(dtype, 5, 70), ky.compile(module, backends=[], strict=True))
+
+
+@pytest.mark.parametrize("dtype", sorted(ZERO))
+@pytest.mark.parametrize(
+    ("shape", "filters", "window", "attrs"),
+    [
+        ((1, 16, 12, 20), 32, 1, {}),
+        ((2, 3, 21, 19), 24, 5, {"strides": (2, 2), "padding": (2, 2, 2, 2)}),
+        ((1, 9, 7, 40), 5, 3, {"dilation": (2, 1), "padding": (1, 0, 1, 2)}),
+        ((1, 64, 7, 7), 70, 3, {"padding": (1, 1, 1, 1)}),
+    ],
+)
+def test_convolution(shape: tuple[int, ...], filters: int, window: int, attrs: dict[str, object], dtype: str) -> None:
+    module = convolution(shape, filters, window, dtype, **attrs)
+    assert plan_of_product(module, AVX512_VNNI).dot_product is not None
+    check(module, numbers(dtype, *shape), ky.compile(module, backends=[], strict=True))
+
+
+@pytest.mark.parametrize("instruction", MACHINES)
+@pytest.mark.parametrize(
+    "module", [layer((7,), 100, 96, "int8"), convolution((1, 8, 9, 40), 16, 3)], ids=["mm", "conv"]
+)
+def test_every_cpu_has_its_instruction(module: IRModule, instruction: str) -> None:
+    machine = MACHINES[instruction]
+    _, text = write_module(kernels(module), machine)
+    assert f"llvm.{'' if 'neon' not in instruction else 'aarch64.'}" in text
+    assert instruction in text
+    assert _native.compile_object(text, machine)
+
+
+@pytest.mark.parametrize("mcpu", ["x86-64", "x86-64-v3", "x86-64-v4"])
+def test_cpus_without_dot_products_sum_pairs_without_saturation(mcpu: str) -> None:
+    assert set(features_of_level(mcpu)) <= host_features(), "the tests run on a CPU of the highest level"
+    module = layer((6,), 130, 80)
+    exe = ky.compile(module, Target("cpu", mcpu=mcpu), backends=[], strict=True)
+    check(module, np.full((6, 130), 255, np.uint8), exe)
+    image = convolution((1, 6, 9, 30), 40, 3, "int8")
+    check(image, numbers("int8", 1, 6, 9, 30), ky.compile(image, Target("cpu", mcpu=mcpu), backends=[], strict=True))
+
+
+@pytest.mark.parametrize("dtype", sorted(ZERO))
+def test_rows_of_a_size_that_is_known_only_then(dtype: str) -> None:
+    module = layer((dims.symbol("m"),), 322, 384, dtype)
+    plan = plan_of_product(module, AVX512_VNNI)
+    assert all(each.dot_product is not None for each in (plan, *plan.for_fewer_rows))
+    exe = ky.compile(module, backends=[], strict=True)
+    for rows in (1, 2, 7, 64, 129):
+        check(module, numbers(dtype, rows, 322), exe)
+
+
+def test_images_of_a_size_that_is_known_only_then() -> None:
+    module = convolution((1, 10, dims.symbol("h"), dims.symbol("w")), 6, 3, padding=(1, 1, 1, 1))
+    assert plan_of_product(module, AVX512_VNNI).dot_product is not None
+    exe = ky.compile(module, backends=[], strict=True)
+    for size in ((1, 1), (3, 5), (9, 33), (20, 64)):
+        check(module, numbers("uint8", 1, 10, *size), exe)
+
+
+def test_memory_beyond_the_operands_is_not_read(run) -> None:
+    module = layer((5,), 35, 19, "int8")
+    (function,) = kernels(module).values()
+    shapes = [(buffer.shape, buffer.dtype) for buffer in function.inputs]
+    inputs = [
+        RNG.standard_normal(shape).astype(np.float32)
+        if dtype == "float32"
+        else RNG.integers(-99, 99, shape).astype(dtype)
+        for shape, dtype in shapes
+    ]
+    run(function, *inputs)
+
+
+def test_a_target_says_whether_it_multiplies_integers() -> None:
+    assert resolve_machine("x86-64", None).dot_instruction == "pmaddwd"
+    assert AVX_VNNI.dot_instruction == AVX512_VNNI.dot_instruction == "vpdpbusd"
+    for arch, is_there in (("x86_64", True), ("aarch64", False)):
+        points = ky.get_default_pipeline(
+            Target("cpu", arch=arch, mcpu="cortex-a72" if arch == "aarch64" else None)
+        ).points
+        assert ("integer_products" in points) == is_there
