@@ -189,3 +189,30 @@ def test_what_is_made_of_one_number_for_each_channel_stays_with_the_image():
     assert runners(module) == {"dnnl"}
     x = weight(1, 8, 6, 6)
     np.testing.assert_allclose(ky.compile(module)(x), ky.compile(module, backends=[])(x), rtol=1e-4, atol=1e-5)
+
+
+def quantized_layer(shape):
+    """A product of quantized values, and its activation."""
+    b = FunctionBuilder()
+    data = b.op("dequantize", b.input("x", shape, "uint8"), np.float32(0.05), np.uint8(120))
+    matrix = RANDOM.integers(-128, 128, (64, 48)).astype(np.int8)
+    y = b.op("matmul", data, b.op("dequantize", matrix, np.float32(0.01), np.int8(0)))
+    y = b.op("quantize", b.op("nn.gelu", y), np.float32(0.1), np.uint8(7), dtype="uint8")
+    return IRModule({"main": b.function(y)})
+
+
+INTEGERS = {"native-cpu"} if host_machine().dot_instruction == "vpdpbusd" else {"dnnl"}
+
+
+def test_quantized_sequences_are_ours_where_an_instruction_sums_products_of_bytes():
+    module = quantized_layer((2, 5, 64))
+    assert runners(module) == INTEGERS
+    x = RANDOM.integers(0, 256, (2, 5, 64)).astype(np.uint8)
+    ours, theirs = ky.compile(module)(x).numpy(), ky.compile(module, backends=["dnnl"])(x).numpy()
+    assert np.abs(ours.astype(int) - theirs).max() <= 1
+    assert (ours == theirs).mean() > 0.9
+
+
+def test_other_quantized_products_stay_with_the_library():
+    assert runners(quantized_layer((10, 64))) == {"dnnl"}
+    assert runners(quantized_layer((2, 5, 64)), backends=["dnnl"]) == {"dnnl"}
