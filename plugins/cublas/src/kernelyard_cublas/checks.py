@@ -6,7 +6,6 @@ The library reads a bias, a batch or an alignment without looking: what is accep
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable
 
 from kernelyard import dims
@@ -37,6 +36,7 @@ from kernelyard_cublas.type_table import (
     ProductType,
     alignment_of_columns,
 )
+from kernelyard_cuda.driver_api import capability_of
 
 Check = Callable[[Match], Answer]
 
@@ -107,8 +107,8 @@ class Checks:
 
     def _arch(self) -> Decline | None:
         for arch in self._target.archs:
-            found = re.match(r"sm_(\d+)(\d)", arch)
-            if found is not None and (int(found[1]), int(found[2])) < FP8_CAPABILITY:
+            capability = capability_of(arch)
+            if capability is not None and capability < FP8_CAPABILITY:
                 return Decline("arch", f"{arch} has no {FP8} matmul; sm_89 and later have")
         return None
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from kernelyard.runtime.device.driver import DeviceDriver
 
 DRIVER = "libcuda.so.1"
 COMPUTE_CAPABILITY = (75, 76)  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR
+_ARCH = re.compile(r"sm_([0-9]{1,2})([0-9])[a-z]?")
 
 
 @cache
@@ -41,6 +43,17 @@ def gpu_archs() -> tuple[str, ...]:
             arch += str(part.value)
         found[arch] = None
     return tuple(found)
+
+
+def capability_of(arch: str | None) -> tuple[int, int] | None:
+    """Return the compute capability that an arch is for; None for none, or for what is no arch.
+
+    Example:
+        >>> capability_of("sm_90a"), capability_of("sm_100"), capability_of("gfx90a")
+        ((9, 0), (10, 0), None)
+    """
+    found = _ARCH.fullmatch(arch or "")
+    return (int(found[1]), int(found[2])) if found else None
 
 
 def gpu_is_here() -> bool:

@@ -8,13 +8,13 @@ Codes: arch, dtype, attribute, dynamic-shape, operand, layout.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import TypeAlias
 
 from kernelyard import dims
 from kernelyard.dims import Dim, Shape
 from kernelyard.plugins.api import Accept, Call, Constant, Decline, Expr, Match, Target
+from kernelyard_cuda.driver_api import capability_of
 from kernelyard_cudnn.graph import Ints
 from kernelyard_cudnn.layout import channels_first, channels_last, is_same_memory, sizes_in
 from kernelyard_cudnn.reading import (
@@ -44,7 +44,7 @@ class Checks:
     """The checks for a target. tf32: whether matmuls of float32 may round their operands."""
 
     def __init__(self, target: Target, tf32: bool = False) -> None:
-        self._capabilities = [capability_of(arch) for arch in target.archs]
+        self._capabilities = [_capability(arch) for arch in target.archs]
         self._tf32 = tf32
 
     def convolution(self, match: Match) -> Answer:
@@ -233,17 +233,11 @@ def _require_known(what: str, *needed: Dim) -> None:
         raise Refusal("dynamic-shape", f"{what} must be known, found {', '.join(unknown)}")
 
 
-def capability_of(arch: str) -> tuple[int, int]:
-    """Return the numbers of a GPU architecture.
-
-    Example:
-        >>> capability_of("sm_90a"), capability_of("sm_120")
-        ((9, 0), (12, 0))
-    """
-    found = re.fullmatch(r"sm_([0-9]+)([0-9])[a-z]?", arch)
-    if found is None:
+def _capability(arch: str) -> tuple[int, int]:
+    capability = capability_of(arch)
+    if capability is None:
         raise Refusal("arch", f"the arch {arch!r} is not a GPU of NVIDIA")
-    return int(found[1]), int(found[2])
+    return capability
 
 
 def _arch(capability: tuple[int, int]) -> str:

@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kernelyard import dtypes
+from kernelyard_cuda.driver_api import capability_of
 from kernelyard_cutlass.description import representative
 from kernelyard_cutlass.epilogue import Epilogue
-from kernelyard_cutlass.gpus import capability_of, gpu_of
+from kernelyard_cutlass.gpus import gpu_of
 from kernelyard_cutlass.kernels import (
     AttentionKernel,
     Conv2dKernel,

@@ -10,8 +10,9 @@ from kernelyard import dims
 from kernelyard.dims import Dim, Shape
 from kernelyard.errors import ShapeError
 from kernelyard.plugins.api import Constant, Decline, Expr, Match
+from kernelyard_cuda.driver_api import capability_of
 from kernelyard_cutlass.epilogue import NONE, Epilogue
-from kernelyard_cutlass.gpus import LEAST_CAPABILITY, capability_of
+from kernelyard_cutlass.gpus import LEAST_CAPABILITY
 
 FLOATS = ("float16", "bfloat16", "float32")
 # By operator: how the epilogue calls it.

@@ -5,11 +5,9 @@ Source: CUDA C++ Programming Guide, "Compute Capabilities", and NVIDIA's white p
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 LEAST_CAPABILITY = (8, 0)
-_ARCH = re.compile(r"sm_([0-9]{1,2})([0-9])[a-z]?\Z")
 
 
 @dataclass(frozen=True)
@@ -35,17 +33,6 @@ GPUS = {
     (12, 0): Gpu(170, 99 << 10, 1536, 512, 32),
 }
 DEFAULT = GPUS[LEAST_CAPABILITY]
-
-
-def capability_of(arch: str | None) -> tuple[int, int] | None:
-    """Return the compute capability that an arch is for; None for none, or for what is no arch.
-
-    Example:
-        >>> capability_of("sm_90a"), capability_of("sm_100"), capability_of("gfx90a")
-        ((9, 0), (10, 0), None)
-    """
-    found = _ARCH.match(arch or "")
-    return (int(found[1]), int(found[2])) if found else None
 
 
 def gpu_of(capability: tuple[int, int] | None) -> Gpu:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from kernelyard_cuda.driver_api import capability_of
 
 KIB = 1 << 10
 
@@ -27,15 +28,15 @@ class Machine:
 
 # By compute capability: A100, A10, Orin, L40, H100, B200, Thor, RTX 5090, DGX Spark.
 _MACHINES = {
-    80: Machine(108, 164 * KIB),
-    86: Machine(72, 100 * KIB),
-    87: Machine(16, 164 * KIB),
-    89: Machine(142, 100 * KIB),
-    90: Machine(132, 228 * KIB),
-    100: Machine(148, 228 * KIB),
-    110: Machine(20, 228 * KIB),
-    120: Machine(170, 100 * KIB),
-    121: Machine(48, 100 * KIB),
+    (8, 0): Machine(108, 164 * KIB),
+    (8, 6): Machine(72, 100 * KIB),
+    (8, 7): Machine(16, 164 * KIB),
+    (8, 9): Machine(142, 100 * KIB),
+    (9, 0): Machine(132, 228 * KIB),
+    (10, 0): Machine(148, 228 * KIB),
+    (11, 0): Machine(20, 228 * KIB),
+    (12, 0): Machine(170, 100 * KIB),
+    (12, 1): Machine(48, 100 * KIB),
 }
 # What every one of them can do.
 ANY_MACHINE = Machine(108, 100 * KIB)
@@ -53,6 +54,6 @@ def machine_of(archs: Sequence[str], allows_tf32: bool = False) -> Machine:
 
 
 def _machine_of(arch: str) -> Machine:
-    numbers = re.match(r"sm_([0-9]+)", arch)
-    known = [number for number in _MACHINES if numbers and number <= int(numbers[1])]
+    capability = capability_of(arch)
+    known = [each for each in _MACHINES if capability and each <= capability]
     return _MACHINES[max(known)] if known else ANY_MACHINE
