@@ -9,7 +9,7 @@ from __future__ import annotations
 from math import gcd
 
 from kernelyard import dims, dtypes
-from kernelyard.plugins.codegen_api import Axis, Buffer, ComputeBlock, Load, Stage, offset_of, walk
+from kernelyard.plugins.codegen_api import Affine, Axis, Buffer, ComputeBlock, Load, Stage, offset_of, walk
 from kernelyard_native_cpu.machine import Machine
 from kernelyard_native_cpu.schedule.groups import Group
 from kernelyard_native_cpu.schedule.plan import Plan, size_of
@@ -29,12 +29,16 @@ def streamed_buffers(group: Group, stage: Stage, plan: Plan, machine: Machine) -
     """
     if machine.architecture != "x86_64" or group.step is not None or not _is_bound_by_memory(stage, plan):
         return {}
-    readers = [each for each in group.stages if plan.scan is None or each is not stage]
-    read = {load.buffer for each in readers for load in each.loads}
+    read = _read_back(group, stage, plan)
     rows = tuple(axis.name for axis in stage.spatial[: group.shared])
     large = [block for block in stage.blocks if _bytes_written(block) >= LEAST_STREAMED_BYTES]
     lanes = {block.output: _aligned_lanes(block, plan, rows) for block in large if block.output not in read}
     return {buffer: n for buffer, n in lanes.items() if n * dtypes.itemsize(buffer.dtype) >= LEAST_BYTES}
+
+
+def _read_back(group: Group, stage: Stage, plan: Plan) -> set[Buffer]:
+    readers = [each for each in group.stages if plan.scan is None or each is not stage]
+    return {load.buffer for each in readers for load in each.loads}
 
 
 def _is_bound_by_memory(stage: Stage, plan: Plan) -> bool:
@@ -57,17 +61,19 @@ def _aligned_lanes(block: ComputeBlock, plan: Plan, rows: tuple[str, ...]) -> in
     if plan.vector is None:  # a scan looks for the lines itself
         return plan.scan.lanes if plan.scan and plan.scan.lanes > 1 else 0
     offset = offset_of(block.output, block.indices)
-    are_axes = all(isinstance(atom, Axis) for atom, _ in offset.terms)
-    if plan.masked or plan.transposed_axis is not None or not are_axes or offset.coefficient(plan.vector) != 1:
+    if plan.masked or plan.transposed_axis is not None or offset.coefficient(plan.vector) != 1:
         return 0
+    aligned = gcd(plan.lanes, *_steps(offset, plan, rows))
+    is_long = not rows and size_of(plan.extents[plan.vector]) >= LEAST_VECTORS * plan.lanes
+    return aligned if aligned == plan.lanes or is_long else 0
+
+
+def _steps(offset: Affine, plan: Plan, rows: tuple[str, ...]) -> list[int]:
+    """Return how far apart vectors may begin, in elements; 1 for what is not known before the kernel runs."""
     axes = (*rows, *plan.spatial, *plan.reduce)
     others = [name for name in axes if name != plan.vector and plan.extents[name] != 1]
     steps = [offset.constant, *map(offset.coefficient, others)]
     # The last vector of a row is moved back to end with it; where all is one row, that is once.
-    steps += [plan.extents[plan.vector]] if others else []
-    known = [step for step in steps if isinstance(step, int)]
-    if len(known) < len(steps):
-        return 0
-    aligned = gcd(plan.lanes, *known)
-    is_long = not rows and size_of(plan.extents[plan.vector]) >= LEAST_VECTORS * plan.lanes
-    return aligned if aligned == plan.lanes or is_long else 0
+    steps += [plan.extents[str(plan.vector)]] if others else []
+    are_axes = all(isinstance(atom, Axis) for atom, _ in offset.terms)
+    return [step if isinstance(step, int) and are_axes else 1 for step in steps]
