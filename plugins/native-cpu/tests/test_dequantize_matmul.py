@@ -21,6 +21,7 @@ from kernelyard.tir import Buffer, PrimFunc
 from kernelyard.tir.builder import PrimFuncBuilder
 from kernelyard.tir.expr import Axis, Expr, binary, cast, load
 from kernelyard.tir.schedule import Declined
+from kernelyard.transform.fuse_dequantize_matmul import FuseDequantizeMatmul
 from kernelyard.transform.pipelines import get_pipeline
 from kernelyard_native_cpu.codegen.four_bits import four_bits, table_of
 from kernelyard_native_cpu.machine import Machine, features_of_level, host_features
@@ -130,6 +131,27 @@ def test_weights_are_dequantized_on_the_way_or_once_for_all_tiles(
     assert isinstance(plan, Plan)
     assert (plan.panel is not None, plan.factored is not None) == (has_panel, is_factored)
     assert plan.unrolled_axes == (plan.reduce[-1],)
+
+
+@pytest.mark.parametrize(("rows", "is_shifted"), [(1, True), (2, True), (3, False)])
+def test_zero_points_are_multiplied_by_the_sums_of_few_rows(rows: int, is_shifted: bool) -> None:
+    b = FunctionBuilder()
+    k, n, group = 128, 70, 32
+    stored = RNG.integers(0, 16, (k // group, group, n)).astype(np.uint8)
+    zeros = RNG.integers(0, 16, (k // group, 1, n)).astype(np.float32)
+    shifted = b.op("subtract", b.op("astype", stored, dtype="float32"), zeros)
+    weight = b.op(
+        "reshape", b.op("multiply", shifted, RNG.uniform(0.5, 1.5, zeros.shape).astype(np.float32)), shape=(k, n)
+    )
+    module = IRModule({"main": b.function(b.op("matmul", b.input("x", (rows, k)), weight))})
+    fused = FuseDequantizeMatmul()(module)
+    (function,) = (f for f in fused.functions.values() if isinstance(f, PrimFunc))
+    (stage, *_) = (stage for group in make_groups(function) for stage in group.stages if stage.reduce)
+    plan = make_plan(stage, frozenset(), {}, WIDE)
+    assert plan.factored is not None
+    assert (plan.factored.shift is not None) == is_shifted
+    x = normal(rows, k)
+    close(ky.compile(module, backends=[])(x).numpy(), evaluate(module, [x])[0])
 
 
 @pytest.mark.parametrize("rows", [1, 20])

@@ -10,7 +10,7 @@ from kernelyard import dtypes
 from kernelyard.dims import Dim
 from kernelyard.plugins.codegen_api import Binary, ComputeBlock, neutral_element
 from kernelyard_llvm.dot_product import dot_product_accumulate
-from kernelyard_llvm.values import Value, int_literal, iota
+from kernelyard_llvm.values import Value, float_literal, int_literal, iota
 from kernelyard_native_cpu.codegen import arithmetic
 from kernelyard_native_cpu.codegen.byte_products import SIGNS, add_dot_product
 from kernelyard_native_cpu.codegen.expressions import Expressions, Lanes
@@ -19,6 +19,7 @@ from kernelyard_native_cpu.schedule.plan import Plan
 
 Axes = dict[str, Value]
 State = list[Value]
+Step = Callable[[Sequence[Axes], list[State]], list[State]]
 LanesAt = Callable[[Axes], Lanes | None]
 _CACHE_LINE = 64
 Ahead = Callable[[Axes], None]  # of a step: ask for what a later one reads
@@ -77,11 +78,14 @@ class Combine(Reducer):
             return [dot_product_accumulate(self.e, state[0], here.value(product.a), here.value(product.b))]
         return [self._combine(state[0], self.element(self.expressions(axes), mask))]
 
-    def add(self, axes: Axes, state: State, part: State) -> State:
-        """Return the state with the sum along the inner reduced axes, times what is the same along them."""
-        assert self.plan.factored is not None
-        factor = self.expressions(axes).value(self.plan.factored.factor)
-        return [self.e.add(state[0], self.e.mul(factor, part[0]))]
+    def add(self, axes: Axes, state: State, part: Value, shifted: Value | None) -> State:
+        """Return the state with the sum along the inner reduced axes, times what is the same along them. shifted: the
+        sum of what a zero point is multiplied by."""
+        factored, expressions = self.plan.factored, self.expressions(axes)
+        assert factored is not None
+        if factored.shift is not None and shifted is not None:
+            part = self.e.sub(part, self.e.mul(expressions.value(factored.shift.by), shifted))
+        return [self.e.add(state[0], self.e.mul(expressions.value(factored.factor), part))]
 
     def finish(self, axes: Axes, states: Sequence[State]) -> Value:
         total = states[0][0]
@@ -195,7 +199,7 @@ class ReductionLoops:
         names: Sequence[str],
         points: Sequence[Axes],
         states: list[State],
-        innermost: Callable[[Sequence[Axes], list[State]], list[State]],
+        innermost: Step,
     ) -> list[State]:
         """Loops over reduced axes, one inside the other."""
         if not names:
@@ -208,10 +212,7 @@ class ReductionLoops:
                 self._ask_ahead(inside)
             if self.plan.factored is None or name != self.plan.reduce[0]:
                 return self._nested(names[1:], inside, states, innermost)
-            starts = [self.reducer.start(axes) for axes in inside]
-            parts = self._nested(names[1:], inside, starts, innermost)
-            assert isinstance(self.reducer, Combine), "only sums have factors"
-            return [self.reducer.add(*each) for each in zip(inside, states, parts, strict=True)]
+            return self._group(names[1:], inside, states, innermost)
 
         if name in self.plan.unrolled_axes:
             assert isinstance(extent, int)
@@ -220,6 +221,35 @@ class ReductionLoops:
                 states = body(int_literal(step)._replace(depth=self.e.depth), states)
             return states
         return body(int_literal(0), states) if extent == 1 else self._loop(0, extent, 1, body, states)
+
+    def _group(self, names: Sequence[str], points: Sequence[Axes], states: list[State], innermost: Step) -> list[State]:
+        """Return the states with the sums of a group, which share a factor; points of a row share what is multiplied
+        by its zero points."""
+        reducer, factored = self.reducer, self.plan.factored
+        assert isinstance(reducer, Combine), "only sums have factors"
+        assert factored is not None
+        starts = [reducer.start(axes) for axes in points]
+        if factored.shift is None:
+            parts = self._nested(names, points, starts, innermost)
+            return [reducer.add(axes, *each, None) for axes, each in zip(points, _pairs(states, parts), strict=True)]
+        times, count = factored.shift.times, len(points)
+        rows = {self._row_of(axes): axes for axes in points}
+
+        def both(points: Sequence[Axes], states: list[State]) -> list[State]:
+            values = [Expressions(self.memory, axes).value(times) for axes in points[count:]]
+            totals = [[self.e.add(state[0], value)] for state, value in zip(states[count:], values, strict=True)]
+            return innermost(points[:count], states[:count]) + totals
+
+        zeros: list[State] = [[float_literal(0.0)] for _ in rows]
+        parts = self._nested(names, [*points, *rows.values()], starts + zeros, both)
+        sums = dict(zip(rows, parts[count:], strict=True))
+        return [
+            reducer.add(axes, *each, sums[self._row_of(axes)][0])
+            for axes, each in zip(points, _pairs(states, parts[:count]), strict=True)
+        ]
+
+    def _row_of(self, axes: Axes) -> tuple[str, ...]:
+        return tuple(value.ref for name, value in axes.items() if name != self.plan.vector)
 
     def _loop(
         self, begin: Dim, end: Dim, step: int, body: Callable[[Value, list[State]], list[State]], states: list[State]
@@ -299,6 +329,10 @@ class ReductionLoops:
                 slot = copy * len(points) + number
                 new[slot] = self.reducer.step({**axes, name: place}, states[slot], mask)
         return new
+
+
+def _pairs(states: Sequence[State], parts: Sequence[State]) -> list[tuple[State, Value]]:
+    return [(state, part[0]) for state, part in zip(states, parts, strict=True)]
 
 
 def _flatten(states: Sequence[State]) -> list[Value]:

@@ -56,12 +56,22 @@ class Parts:
 
 
 @record
+class Shift:
+    """A number that is subtracted from one factor, `by`, and the other factors, `times`: the number is multiplied by
+    their sums, which all columns share."""
+
+    by: Expr
+    times: Expr
+
+
+@record
 class Factored:
     """A summand split into `factor`, which is invariant along all reduced axes but the first, and `rest`: the sums of
-    `rest` along these axes are multiplied by it."""
+    `rest` along these axes are multiplied by it. shift: what is subtracted from these sums first, a zero point."""
 
     factor: Expr
     rest: Expr
+    shift: Shift | None = None
 
 
 @record

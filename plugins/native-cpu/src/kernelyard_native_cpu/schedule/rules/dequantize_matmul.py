@@ -18,7 +18,7 @@ from kernelyard.plugins.codegen_api import (
     walk,
 )
 from kernelyard_native_cpu.schedule.loops import Loops, even_parts
-from kernelyard_native_cpu.schedule.plan import Factored, Panel, Plan, Stream, size_of
+from kernelyard_native_cpu.schedule.plan import Factored, Panel, Plan, Shift, Stream, size_of
 from kernelyard_native_cpu.schedule.tiling import best_tile
 
 # The prefetch distance of stored integers, in steps of the last axis that is not unrolled.
@@ -27,6 +27,8 @@ _CACHE_LINE = 64
 _MOST_UNROLLED = 8
 # With more rows in a tile, dequantizing is a small part of the work, and registers are short.
 _MOST_FACTORED_ROWS = 4
+# With more, the sums that zero points are multiplied by cost more than what they save.
+_MOST_SHIFTED_ROWS = 2
 # Sums of a tile: as many registers are left for what is dequantized, and for sums along the inner axes.
 _MOST_SUMS = {32: 16, 16: 6}
 _WIDEST = 4
@@ -63,7 +65,10 @@ def _tiled(loops: Loops, plan: Plan, vector: str, weight: Expr, factored: Factor
         widest = most // height // (2 if is_factored else 1)
         width = even_parts(loops.vectors(vector), max(1, min(_WIDEST, widest)))
         tiles = ((axis, height),) if axis else ()
-        return replace(plan, tiles=tiles, unroll=width, factored=factored if is_factored else None)
+        split = factored if is_factored else None
+        if split is not None and height <= _MOST_SHIFTED_ROWS:
+            split = _shifted(split, loops)
+        return replace(plan, tiles=tiles, unroll=width, factored=split)
 
     if axis is None or rows <= most:
         return on_the_way(rows)
@@ -115,6 +120,17 @@ def _factored(loops: Loops) -> Factored | None:
     inside = [factor for factor in factors if axes_of(factor) & inner]
     is_float = dtypes.is_float(loops.stage.first.body.dtype)
     return Factored(_product(outside), _product(inside)) if outside and inside and is_float else None
+
+
+def _shifted(factored: Factored, loops: Loops) -> Factored:
+    """Take a zero point, which is invariant along the inner axes, out of the factor that it is subtracted from."""
+    inner, rest = set(loops.reduce[1:]), _factors(factored.rest)
+    for number, each in enumerate(rest):
+        if isinstance(each, Binary) and each.op == "sub" and axes_of(each.b) and not axes_of(each.b) & inner:
+            times = _product([*rest[:number], *rest[number + 1 :]]) if len(rest) > 1 else None
+            if times is not None and not axes_of(times) & (axes_of(each.b) - set(loops.reduce)):
+                return replace(factored, rest=Binary("mul", times, each.a), shift=Shift(each.b, times))
+    return factored
 
 
 def _weight(loops: Loops, vector: str) -> Expr | None:
