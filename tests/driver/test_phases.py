@@ -36,10 +36,20 @@ def model() -> IRModule:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ({"backends": ["dnnl"]}, [*PLACED, "codegen", "legalize", "pack"]),
+        ({"backends": ["dnnl"]}, [*PLACED, "codegen", "integer_products", "legalize", "pack"]),
         (
             {"backends": [], "precision": "int8_weights"},
-            ["import", "simplify", "widen_floats", "int8_weights", "quantized", "codegen", "legalize", "pack"],
+            [
+                "import",
+                "simplify",
+                "widen_floats",
+                "int8_weights",
+                "quantized",
+                "codegen",
+                "integer_products",
+                "legalize",
+                "pack",
+            ],
         ),
     ],
     ids=str,
@@ -57,4 +67,4 @@ def test_explain_goes_the_same_way_up_to_the_kernels() -> None:
     seen = Outermost()
     with PassContext(instruments=[seen]):
         ky.explain(model(), backends=["dnnl"])
-    assert seen.names == [*PLACED, "legalize"]
+    assert seen.names == [*PLACED, "integer_products", "legalize"]

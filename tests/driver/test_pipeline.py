@@ -176,7 +176,16 @@ def test_a_pass_that_fails_is_named():
 def test_instruments_watch_a_compile_and_no_more():
     seen, timing = Seen(), TimingInstrument()
     ky.compile(model(), backends=[], instruments=[seen, timing])
-    assert seen.names == ["import", "simplify", "widen_floats", "quantized", "codegen", "legalize", "pack"]
+    assert seen.names == [
+        "import",
+        "simplify",
+        "widen_floats",
+        "quantized",
+        "codegen",
+        "integer_products",
+        "legalize",
+        "pack",
+    ]
     assert (seen.entered, seen.left) == (1, 1)
     assert "legalize_ops" in str(timing)
     get_pipeline("clean")(model())
