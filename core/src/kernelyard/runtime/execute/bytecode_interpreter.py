@@ -142,6 +142,12 @@ class BytecodeInterpreter:
         run, block = vm_function.code[0], vm_function.blocks[vm_function.code[0].target]
         return len(run.outputs) == len(block.outputs) and not vm_function.has_closures
 
+    def _call(self, arrays: Arrays, symbols: Symbols, depth: int, limit: CallLimit | None) -> Arrays:
+        """Do what another function's call asks for."""
+        if self._is_leaf and limit is None and len(arrays) == len(self._inputs) and Closure not in map(type, arrays):
+            return self._carry_out_leaf(arrays, symbols)
+        return self.carry_out(arrays, symbols, depth, limit)
+
     def _carry_out_leaf(self, arrays: Arrays, symbols: Symbols) -> Arrays:
         """Do as `carry_out` does, without a frame."""
         vm_function, values = self._vm_function, list(self._values)
@@ -166,8 +172,6 @@ class BytecodeInterpreter:
                 where=self._vm_function.name,
                 expected=f"at most {MAX_DEPTH} calls",
             )
-        if self._is_leaf and limit is None and len(arrays) == len(self._inputs) and Closure not in map(type, arrays):
-            return self._carry_out_leaf(arrays, symbols)
         frame = self._frame(arrays, symbols, limit)
         values, instructions, readers, position = frame.values, self._vm_function.code, self._readers, 0
         while True:
@@ -226,7 +230,7 @@ class BytecodeInterpreter:
             closure, *args = inputs
             called = self._functions[closure.function]
             return called.carry_out([*closure.captured, *args], closure.symbols, depth + 1, frame.limit)
-        return self._functions[instruction.symbol].carry_out(inputs, frame.symbols, depth + 1, frame.limit)
+        return self._functions[instruction.symbol]._call(inputs, frame.symbols, depth + 1, frame.limit)
 
 
 class Frame:
