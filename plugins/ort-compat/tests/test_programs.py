@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import parser
+from onnx import helper, parser
 
 import kernelyard_ort_compat
 from kernelyard.errors import DeviceError, InputNameError, InputShapeError, OptionError
@@ -234,6 +234,24 @@ def other_weights(ort: Any) -> Any:
     return session.run(None, {"x": np.array([1, 2], np.float32)})[0].tolist()
 
 
+def maps(ort: Any) -> Any:
+    keys = helper.make_map_type_proto(
+        onnx.TensorProto.STRING, helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, [])
+    )
+    words: dict[str, Any] = {"domain": "ai.onnx.ml", "string_vocabulary": ["b", "a"]}
+    nodes = [
+        helper.make_node("DictVectorizer", ["x"], ["row"], **words),
+        helper.make_node("ZipMap", ["row"], ["y"], domain="ai.onnx.ml", classlabels_int64s=[7, 8]),
+    ]
+    rows = helper.make_map_type_proto(onnx.TensorProto.INT64, helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, []))
+    y = helper.make_value_info("y", helper.make_sequence_type_proto(rows))
+    graph = helper.make_graph(nodes, "g", [helper.make_value_info("x", keys)], [y])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
+    session = ort.InferenceSession(helper.make_model(graph, opset_imports=opsets, ir_version=9).SerializeToString())
+    found = [session.run(None, {"x": {"a": 2.0}}), session.run(None, {"x": {"b": 1.5, "c": 3.0}})]
+    return found, session.get_inputs()[0].type, session.get_outputs()[0].type
+
+
 MORE = [
     plain_lists,
     results_are_the_callers,
@@ -244,6 +262,7 @@ MORE = [
     other_providers,
     small_things,
     other_weights,
+    maps,
 ]
 PROGRAMS = [run_all, run_a_part, run_with_options, describe, metadata, providers, bound, bound_memory, values]
 

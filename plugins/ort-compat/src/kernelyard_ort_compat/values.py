@@ -23,6 +23,9 @@ def type_text(type_: onnx.TypeProto) -> str:
         return f"seq({type_text(type_.sequence_type.elem_type)})"
     if kind == "optional_type":
         return f"optional({type_text(type_.optional_type.elem_type)})"
+    if kind == "map_type":
+        key = onnx.TensorProto.DataType.Name(type_.map_type.key_type).lower()
+        return f"map({key},{type_text(type_.map_type.value_type)})"
     return f"tensor({onnx.TensorProto.DataType.Name(type_.tensor_type.elem_type).lower()})"
 
 
