@@ -35,7 +35,8 @@ def compiler_for_empty(
     if not any(map(_may_fill, entries.values())):
         return None
     frontend = None if isinstance(model, IRModule) else frontend_for(session.manager, model)
-    given = {} if frontend is None else session.options.get(frontend.name, {})
+    options = session.options  # the session itself holds what its recorder saw, weights too
+    given = {} if frontend is None else options.get(frontend.name, {})
     inputs = {name: entry.inputs for name, entry in entries.items()}
 
     def compile_for(function: str, zeros: Zeros) -> Executable:
@@ -43,8 +44,8 @@ def compiler_for_empty(
             raise ShapeError("a tensor has the wrong rank")
         shapes = {spec.name: shape for spec, shape in zip(inputs[function], zeros, strict=True) if 0 in shape}
         fixed = None if frontend is None else frontend.with_shapes(given, shapes)
-        options = session.options if frontend is None or fixed is None else {**session.options, frontend.name: fixed}
-        return compile_again(options, lambda imported: _bound(imported, function, zeros))
+        chosen = options if frontend is None or fixed is None else {**options, frontend.name: fixed}
+        return compile_again(chosen, lambda imported: _bound(imported, function, zeros))
 
     return compile_for
 
