@@ -94,15 +94,16 @@ def _tokenizer(attributes: Attributes) -> tuple[Step, bool] | None:
 
     split = tokens if find is None or least > 1 or mark else find  # what adds nothing need not be called for each text
 
-    def step(x: np.ndarray) -> np.ndarray:
-        rows = list(map(split, x.reshape(-1).tolist()))
-        widths = list(map(len, rows))
-        width = max(widths, default=0)
-        if widths and min(widths) < width:
-            rows = [row + [filler] * (width - len(row)) for row in rows]
-        return _objects(list(chain.from_iterable(rows)), (*x.shape, width))
+    return lambda x: _filled_up(list(map(split, x.reshape(-1).tolist())), filler, x.shape), True
 
-    return step, True
+
+def _filled_up(rows: Sequence[list[str]], filler: str, shape: Sequence[int]) -> np.ndarray:
+    """Return a text for each token of each row, filled up to the longest of them, in the shape of the rows."""
+    widths = list(map(len, rows))
+    width = max(widths, default=0)
+    if min(widths, default=0) < width:
+        rows = [row + [filler] * (width - len(row)) for row in rows]
+    return _objects(list(chain.from_iterable(rows)), (*shape, width))
 
 
 # --- text to numbers --------------------------------------------------------------------------------------------------
