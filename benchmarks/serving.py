@@ -98,7 +98,7 @@ def main() -> None:
     heads = " | ".join(f"{count} callers" for count in args.callers)
     print(f"| model | threads | executables | {heads} | most / best | idle |")
     print(f"|---|---:|---|{'---:|' * (len(args.callers) + 2)}")
-    for model, threads, clones in itertools.product(models, args.threads, (False, True)):
+    for (model, threads), clones in itertools.product(itertools.product(models, args.threads), (False, True)):
         with multiprocessing.get_context("spawn").Pool(1) as pool:
             given = model, threads, args.callers, clones, args.rounds, args.seconds
             rates = pool.apply(measure_callers, given)

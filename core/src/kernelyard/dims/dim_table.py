@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from kernelyard.dims.expression import BUILDERS, Dim, Function, SymbolicDim, evaluate
+from kernelyard.dims.expression import BUILDERS, Dim, Function, Symbol, SymbolicDim, evaluate
 
 LONG = 20
 
@@ -77,6 +77,7 @@ class _Lines:
     def _atom(self, atom: object) -> str:
         if isinstance(atom, Function):
             return self._name(atom, lambda: f"{atom.name}({self.of(atom.left)}, {self.of(atom.right)})")
+        assert isinstance(atom, Symbol)
         return self._name(atom, lambda: f"values[{atom.name!r}]")
 
     def _name(self, key: object, write: Callable[[], str]) -> str:

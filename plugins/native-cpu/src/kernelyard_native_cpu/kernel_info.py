@@ -90,7 +90,7 @@ class KernelInfo(NamedTuple):
         return (*groups, *[local.nbytes for local in self.locals], *self.numbers)
 
     @property
-    def count(self) -> int:
+    def num_numbers(self) -> int:
         """How many numbers `evaluate` returns."""
         return 2 * len(self.groups) + 2 * len(self.locals) + len(self.numbers)
 

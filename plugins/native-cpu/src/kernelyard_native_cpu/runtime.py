@@ -79,7 +79,7 @@ class NativeCpuModule(BindableModule):
     def native_kernel(self, symbol: str) -> NativeKernel:
         """See `RuntimeModule.native_kernel`. Raises: ExecutionError, BackendUnavailableError."""
         kernel = self.kernel(symbol)
-        return NativeKernel(self._address(symbol), kernel.count, kernel.dims, partial(_evaluate, kernel))
+        return NativeKernel(self._address(symbol), kernel.num_numbers, kernel.dims, partial(_evaluate, kernel))
 
     def bind(
         self, symbol: str, args: Sequence[BoundTensor], values: Mapping[str, int], context: BindContext
@@ -89,7 +89,7 @@ class NativeCpuModule(BindableModule):
         known = DimValues(values)
         evaluated, nbytes = kernel.evaluate(known.shape(kernel.dims), context.threads)
         pointers = (ctypes.c_void_p * max(len(args), 1))(*(arg.address for arg in args))
-        numbers = (ctypes.c_int64 * max(kernel.count, 1))(*evaluated)
+        numbers = (ctypes.c_int64 * max(kernel.num_numbers, 1))(*evaluated)
         first = ctypes.addressof(pointers)
         workspace = context.workspace(nbytes) if nbytes else 0
         call = NativeCall(kernel.function, first, ctypes.addressof(numbers), context.threads, workspace)

@@ -96,12 +96,12 @@ class NativeKernel(NamedTuple):
     """Code of a function that reads nothing but its arguments' addresses, and numbers that follow from the sizes.
 
     function: the address of a C function `int32_t f(void** addresses, int64_t* numbers, int32_t threads, void*
-    workspace)`; 0 means success. count: of the numbers. dims: what these follow from. evaluate: of the values of the
-    dims and the threads of a call, the numbers and the bytes of workspace.
+    workspace)`; 0 means success. num_numbers: how many these are. dims: what these follow from. evaluate: of the values
+    of the dims and the threads of a call, the numbers and the bytes of workspace.
     """
 
     function: int
-    count: int
+    num_numbers: int
     dims: tuple[Dim, ...]
     evaluate: Callable[[Sequence[int], int], tuple[Sequence[int], int]]
 

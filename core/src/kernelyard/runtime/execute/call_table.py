@@ -111,8 +111,10 @@ class CallTable:
         # `fail(answer, first)` raises what the dispatch loop's answer says; `first` is the number of a table's first
         # step, 0 if it is left out.
         self.fail: Callable[..., NoReturn] = partial(_fail, self._labels)
-        is_table = isinstance(steps, np.ndarray) or not steps
-        segments = [self._native_segment(np.array(steps, np.int64), 0)] if is_table else self._make_segments(steps)
+        if isinstance(steps, np.ndarray) or not steps:
+            segments = [self._native_segment(np.array(steps, np.int64), 0)]
+        else:
+            segments = self._make_segments(steps)
         self.is_native = all(isinstance(part, ctypes.Array) for part in self._parts)
         if not self.is_native and any(isinstance(step, NativeCall) and not step.function for step in steps):
             raise ExecutionError("steps that Python runs cannot be jumped over", expected="native steps")
@@ -138,7 +140,7 @@ class CallTable:
     def _native_segment(self, rows: np.ndarray, first: int) -> LimitedRun:
         words = np.empty(1 + rows.size, np.int64)
         words[0], words[1:] = len(rows), rows.ravel()
-        table = (ctypes.c_int64 * len(words)).from_buffer(words)
+        table = (ctypes.c_int64 * len(words)).from_buffer(words.data)
         self._parts.append(table)
         # A pointer object made once: making one from an integer takes longer than the call itself.
         walk, pointer, fail = table_walker(), ctypes.c_void_p(ctypes.addressof(table)), self.fail

@@ -29,7 +29,10 @@ class EmptyInputsRunner:
         self._runner = runner
         self._make = make
         self._made: LRU[Zeros, FunctionRunner] = LRU(DEFAULT_MAX_PLANS)
-        self.try_fast_path: Callable[[Sequence[Any]], Sequence[AnyArray] | None] = runner.try_fast_path
+
+    def try_fast_path(self, values: Sequence[Any]) -> Sequence[AnyArray] | None:
+        """See `FunctionRunner.try_fast_path`."""
+        return self._runner.try_fast_path(values)
 
     def run(
         self,

@@ -58,7 +58,7 @@ class _Kernels:
     def __init__(self, alike: Iterable[_Alike]) -> None:
         self.alike = list(alike)
         self.places = _concatenated(
-            [range(place, place + each.kernel.native.count) for each in self.alike for place in each.places]
+            [range(place, place + each.kernel.native.num_numbers) for each in self.alike for place in each.places]
         )
         self._dims = DimTable([dim for each in self.alike for dim in each.kernel.native.dims])
 
@@ -113,7 +113,7 @@ class StepBinder:
             if native is not None:
                 one_thread = executable.binds_for_one_thread(module)
                 kernel = self._kernels[number] = _Kernel(step, native, 1 if one_thread else context.threads, size)
-                size = kernel.numbers_at + native.count
+                size = kernel.numbers_at + native.num_numbers
         self._block = np.zeros(size, np.int64)
         self._lay_out()
 

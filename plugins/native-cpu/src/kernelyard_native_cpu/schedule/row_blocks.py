@@ -99,7 +99,7 @@ def _split_rows(stages: Sequence[Stage], between: set[Buffer], shared: int) -> G
     """Return the group with the last shared axis in blocks: buffers hold the rows of one of them."""
     axis = stages[0].spatial[shared - 1]
     height = _height(axis, between, shared)
-    if height is None:
+    if height is None or not isinstance(axis.extent, int):
         return None
     start = Axis(f"{axis.name}b")
     kept = {b: Buffer(b.name, (height, *b.shape[shared:]), b.dtype, b.scope) for b in between}
@@ -112,8 +112,9 @@ def _split_rows(stages: Sequence[Stage], between: set[Buffer], shared: int) -> G
     rewriter = ExprRewriter(visit)
 
     def load(expr: Expr) -> Expr:
-        # Its row was split before, as all that stands inside of an expression.
-        return Load(kept[expr.buffer], (Axis(axis.name), *expr.indices[shared:])) if _is_kept(expr, kept) else expr
+        if isinstance(expr, Load) and expr.buffer in kept:
+            return Load(kept[expr.buffer], (Axis(axis.name), *expr.indices[shared:]))
+        return expr
 
     loads = ExprRewriter(load)
 
@@ -138,10 +139,6 @@ def _split_rows(stages: Sequence[Stage], between: set[Buffer], shared: int) -> G
     )
     in_memory = frozenset(kept.values()).difference(*(stage.inside for stage in members))
     return Group(members, shared, in_memory, axis.extent, height)
-
-
-def _is_kept(expr: Expr, kept: Mapping[Buffer, Buffer]) -> bool:
-    return isinstance(expr, Load) and expr.buffer in kept
 
 
 def in_row_blocks(attention: Call) -> bool:

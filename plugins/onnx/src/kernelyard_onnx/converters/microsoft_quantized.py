@@ -242,7 +242,10 @@ def matrix_product_of_bitsandbytes(node: Node) -> Expr:
     if kind not in (0, 1) or not node.attr("transB", 1):
         node.reject(f"its quant_type is {kind}, or its weight is not transposed")
     pairs = node.reshape(packed, (ceildiv(n * k, 2), 1))
-    halves = [node.op("right_shift", pairs, np.uint8(4)), node.op("bitwise_and", pairs, np.uint8(15))]
+    halves = [
+        node.op("right_shift", pairs, np.array(4, np.uint8)),
+        node.op("bitwise_and", pairs, np.array(15, np.uint8)),
+    ]
     indices = node.cast(node.reshape(node.concat(halves, 1), (2 * ceildiv(n * k, 2),)), "int64")
     scales = node.op("take", largest, np.arange(n * k) // block, axis=0)
     values = node.op("take", node.cast(Constant(_BNB4[kind]), node.dtype(largest)), indices, axis=0)
