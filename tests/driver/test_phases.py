@@ -36,7 +36,7 @@ def model() -> IRModule:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ({"backends": ["dnnl"]}, [*PLACED, "codegen", "integer_products", "legalize", "pack"]),
+        ({"backends": ["dnnl"]}, [*PLACED, "codegen", "fuse_attention", "integer_products", "legalize", "pack"]),
         (
             {"backends": [], "precision": "int8_weights"},
             [
@@ -46,6 +46,7 @@ def model() -> IRModule:
                 "int8_weights",
                 "quantized",
                 "codegen",
+                "fuse_attention",
                 "integer_products",
                 "legalize",
                 "pack",
@@ -67,4 +68,4 @@ def test_explain_goes_the_same_way_up_to_the_kernels() -> None:
     seen = Outermost()
     with PassContext(instruments=[seen]):
         ky.explain(model(), backends=["dnnl"])
-    assert seen.names == [*PLACED, "integer_products", "legalize"]
+    assert seen.names == [*PLACED, "fuse_attention", "integer_products", "legalize"]

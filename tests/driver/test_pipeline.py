@@ -182,6 +182,7 @@ def test_instruments_watch_a_compile_and_no_more():
         "widen_floats",
         "quantized",
         "codegen",
+        "fuse_attention",
         "integer_products",
         "legalize",
         "pack",

@@ -14,7 +14,6 @@ import kernelyard as ky
 from kernelyard.ir import FunctionBuilder, IRModule
 from kernelyard.runtime import load
 from kernelyard.runtime.abi import threads
-from kernelyard.runtime.abi.module import BindContext
 from kernelyard.runtime.export.tables import write_tables
 from kernelyard.testing import assert_offloaded
 
@@ -78,16 +77,28 @@ def test_modules_without_the_promise_get_one_thread(
         exe = load(tmp_path / "m.kyar", threads=3)
         assert exe.is_deterministic == compiled.is_deterministic == target.deterministic
         (module,) = exe.modules
-        given: list[BindContext] = []
-        bind = module.bind
+        given: list[int] = []
+        bind, native_kernel = module.bind, module.native_kernel
 
         def noted(symbol, args, values, context, bind=bind, given=given):
-            given.append(context)
+            given.append(context.threads)
             return bind(symbol, args, values, context)
 
+        def noted_kernel(symbol, native_kernel=native_kernel, given=given):
+            kernel = native_kernel(symbol)
+            if kernel is None:
+                return None
+
+            def evaluate(values, threads):
+                given.append(threads)
+                return kernel.evaluate(values, threads)
+
+            return kernel._replace(evaluate=evaluate)
+
         monkeypatch.setattr(module, "bind", noted)
+        monkeypatch.setattr(module, "native_kernel", noted_kernel)
         exe.run(feeds_of(perceptron()))
-        assert {context.threads for context in given} == {expected}
+        assert set(given) == {expected}
 
 
 def test_exported_libraries_keep_the_promise(tmp_path: Path) -> None:

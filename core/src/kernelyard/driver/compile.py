@@ -226,7 +226,7 @@ def _warn_of_interpreted(lowered: Iterable[Lowered]) -> None:
     names = ", ".join(sorted({call.op_name for call in calls if _is_slow(call)}))
     if names:
         message = f"these ops run on the slow reference interpreter: {names}"
-        warnings.warn(message, PerformanceWarning, stacklevel=5)
+        warnings.warn(message, PerformanceWarning, stacklevel=6)
 
 
 def _is_slow(call: Call) -> bool:

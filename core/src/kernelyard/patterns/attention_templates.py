@@ -192,24 +192,29 @@ def _attention_of(match: Match, layout: str, accepts: Accepts) -> Expr | None:
 
 
 def _heads_first(match: Match, accepts: Accepts) -> Expr | None:
-    query, key, value = (match[role] for role in ROLES)
     is_scaled = "factor" in match or "divisor" in match
     scale = _scale_of(match) if is_scaled else 1.0
-    heads = {_shape(operand)[:2] for operand in (query, key, value)}
-    if scale is None or len(heads) != 1 or any(operand.tensor_type.rank != 4 for operand in (query, key, value)):
+    if scale is None or not _are_heads_first(match) or _is_read_by_others(match):
         return None
-    if _is_read_by_others(match):
-        return None
-    bias = () if "bias" not in match else (match["bias"],)
-    if bias and _shape(match["scores"]) != _shape(match["products"]):
-        return None
+    query, key, value = (match[role] for role in ROLES)
     operands = [op.permute_dims(query, axes=SWAP_HEADS), op.permute_dims(key, axes=TURN_KEYS)]
-    operands += [op.permute_dims(value, axes=SWAP_HEADS), *bias]
-    result = getattr(op.nn, "attention_bias" if bias else "attention")(*operands, scale=scale)
+    operands += [op.permute_dims(value, axes=SWAP_HEADS)]
+    if "bias" in match:
+        result = op.nn.attention_bias(*operands, match["bias"], scale=scale)
+    else:
+        result = op.nn.attention(*operands, scale=scale)
     if not accepts(result):
         return None
     result = op.permute_dims(result, axes=SWAP_HEADS)
     return result if result.type == match.root.type else None
+
+
+def _are_heads_first(match: Match) -> bool:
+    """True where all have four axes and the same heads, and a bias makes the scores no larger."""
+    operands = [match[role] for role in ROLES]
+    if any(operand.tensor_type.rank != 4 for operand in operands) or len({_shape(each)[:2] for each in operands}) != 1:
+        return False
+    return "bias" not in match or _shape(match["scores"]) == _shape(match["products"])
 
 
 def _is_read_by_others(match: Match) -> bool:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING
 
 from kernelyard.ir import Call, IRModule
-from kernelyard.patterns.attention_masks import after_recognition, before_recognition
-from kernelyard.patterns.attention_templates import attention_rewriters
-from kernelyard.patterns.function_rewriter import Rewriter
 from kernelyard.transform.pass_base import Pass, PassContext
+
+if TYPE_CHECKING:
+    from kernelyard.patterns.function_rewriter import Rewriter
 
 
 class ComposeAttention(Pass):
@@ -28,8 +29,7 @@ class ComposeAttention(Pass):
         bindings = (binding for function in module.graph_functions().values() for binding in function.bindings)
         if not any(isinstance(each.value, Call) and each.value.op_name == "nn.softmax" for each in bindings):
             return module
-        rewriters = attention_rewriters(self._accepts) if self._accepts else _attention_rewriters()
-        return (before_recognition() | rewriters)(module)
+        return _composer(self._accepts)(module)
 
 
 class SimplifyAttention(Pass):
@@ -45,11 +45,17 @@ class SimplifyAttention(Pass):
         return _simplifier()(module)
 
 
-@cache
-def _attention_rewriters() -> Rewriter:
-    return attention_rewriters()
+@lru_cache(maxsize=4)
+def _composer(accepts: Callable[[Call], bool] | None) -> Rewriter:
+    # Inside, as below: most models have no attention.
+    from kernelyard.patterns.attention_masks import before_recognition
+    from kernelyard.patterns.attention_templates import attention_rewriters
+
+    return before_recognition() | (attention_rewriters(accepts) if accepts else attention_rewriters())
 
 
 @cache
 def _simplifier() -> Rewriter:
+    from kernelyard.patterns.attention_masks import after_recognition
+
     return after_recognition()

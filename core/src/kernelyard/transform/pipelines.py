@@ -206,15 +206,6 @@ def compose_attention() -> Sequence[Pass]:
     return [ComposeAttention(), *clean().passes, SimplifyAttention(), *clean().passes]
 
 
-@pipeline("fuse_attention")
-def fuse_attention(accepts: Callable[[Call], bool] | None = None) -> Sequence[Pass]:
-    """Compose attention that backends have left, for code generators that are quicker with one kernel of it."""
-    from kernelyard.transform.compose_attention import ComposeAttention, SimplifyAttention
-
-    others = [*clean().passes, SimplifyAttention(), *clean().passes]
-    return [WhereChanged([ComposeAttention(accepts), *others], "compose_and_clean")]
-
-
 @pipeline("quantized")
 def quantized() -> Sequence[Pass]:
     """Bring quantized products to the form that backends take: products of what dequantize makes of integers."""
@@ -258,6 +249,15 @@ def codegen(
         OptimizeRegions(optimizers, recorder, strict),
         RunCodegen(codegens, options, recorder=recorder, strict=strict, call=call),
     ]
+
+
+@pipeline("fuse_attention")
+def fuse_attention(accepts: Callable[[Call], bool] | None = None) -> Sequence[Pass]:
+    """Compose attention that backends have left, for code generators that are quicker with one kernel of it."""
+    from kernelyard.transform.compose_attention import ComposeAttention, SimplifyAttention
+
+    others = [*clean().passes, SimplifyAttention(), *clean().passes]
+    return [WhereChanged([ComposeAttention(accepts), *others], "compose_and_clean")]
 
 
 @pipeline("integer_products")

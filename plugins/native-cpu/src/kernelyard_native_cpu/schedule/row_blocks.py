@@ -42,20 +42,26 @@ def group_of_row_blocks(stages: Sequence[Stage], locals_: frozenset[Buffer]) -> 
 
     locals_: buffers that the function does not hand out.
     """
-    last = next((n for n, stage in enumerate(stages) if n and stage.is_contraction), 0)
-    if last < 2 or not stages[0].is_contraction:
-        return None
-    members, between = stages[: last + 1], {buffer for stage in stages[:last] for buffer in stage.outputs}
-    read_later = {buffer for stage in stages[last + 1 :] for block in stage.blocks for buffer in block.reads}
-    if any(stage.is_ordered or stage.step or stage.reads_itself for stage in members):
-        return None
-    if between - locals_ or between & read_later:
+    members = _from_product_to_product(stages)
+    between = {buffer for stage in members[:-1] for buffer in stage.outputs}
+    read_later = {buffer for stage in stages[len(members) :] for block in stage.blocks for buffer in block.reads}
+    if not members or between - locals_ or between & read_later:
         return None
     shared = len(members[1].spatial) if members[1].reduce else 0
     final = _with_rows_first(members[-1], between, shared) if shared else None
     if final is None or not _share_rows((*members[:-1], final), between, shared):
         return None
     return _split_rows((*members[:-1], final), between, shared)
+
+
+def _from_product_to_product(stages: Sequence[Stage]) -> Sequence[Stage]:
+    """Return the stages from a contraction, the first of all, to the next one; none where there is nothing between."""
+    last = next((n for n, stage in enumerate(stages) if n and stage.is_contraction), 0)
+    members = stages[: last + 1]
+    if last < 2 or not members[0].is_contraction:
+        return ()
+    is_in_order = any(stage.is_ordered or stage.step or stage.reads_itself for stage in members)
+    return () if is_in_order else members
 
 
 def _with_rows_first(stage: Stage, between: set[Buffer], shared: int) -> Stage | None:
