@@ -82,7 +82,7 @@ def beside(case: Case, engine: str, count: int) -> list[subprocess.Popen[Any]]:
 
 
 class Condition(NamedTuple):
-    """What else runs while an engine has its turn, and a limit under which engines are started."""
+    """Load beside an engine while it has its turn, and a limit under which engines are started."""
 
     beside: Callable[[Case, str], list[subprocess.Popen[Any]]] = lambda case, engine: []
     limit: Callable[[], AbstractContextManager[None]] = nullcontext

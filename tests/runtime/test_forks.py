@@ -67,7 +67,7 @@ def test_who_is_inside_may_fork() -> None:
 
 
 def test_a_cached_property_is_computed_once_and_without_a_lock() -> None:
-    """What one object computes does not hold up another."""
+    """Objects that compute do not hold up one another."""
     first_began, second_done = threading.Event(), threading.Event()
 
     class Slow:

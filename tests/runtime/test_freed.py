@@ -1,4 +1,4 @@
-"""What nobody refers to any more is freed at once, without the garbage collector."""
+"""Objects that nobody refers to any more are freed at once, without the garbage collector."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_changed_options_reach_the_next_run() -> None:
 
 
 def test_a_compile_leaves_no_constant_behind_but_those_of_the_program() -> None:
-    """What weights were before they were packed is large."""
+    """Weights as they were before they were packed are large."""
     others = [each for each in gc.get_objects() if isinstance(each, Constant)]  # of other tests
     rng = np.random.default_rng(0)
     b = FunctionBuilder()

@@ -156,7 +156,7 @@ def test_convolutions_read_float32():
 @settings(deadline=None, max_examples=30)
 @given(modules())
 def test_random_programs_keep_their_meaning(program):
-    """What mixed precision has made narrow comes out as it went in."""
+    """Values that mixed precision has made narrow come out as they went in."""
     narrow = get_pipeline("clean")(ToMixedPrecision("bfloat16")(program.module))
     after = verify(get_pipeline("widen_floats")(narrow))
     for one, other in zip(evaluate(program.module, program.inputs), evaluate(after, program.inputs), strict=True):

@@ -289,7 +289,7 @@ def conv_add_relu() -> tuple[IRModule, list[np.ndarray]]:
 
 @needs_cpp
 def test_generated_code_of_the_documents(contrib_path):
-    """What TVM's C source codegen writes, to the letter."""
+    """Code as TVM's C source codegen writes it, to the letter."""
 
     class Graph(nn.Module):
         def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""What TVM's documents write, as it stands there, with names replaced as docs/coming-from-tvm.md says."""
+"""Snippets of TVM's documents, as they stand there, with names replaced as docs/coming-from-tvm.md says."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class GroupInfo(NamedTuple):
 
     @property
     def dims(self) -> tuple[Dim, ...]:
-        """What the numbers of tasks and threads follow from."""
+        """Dims that the numbers of tasks and threads follow from."""
         return (*[dim for each in self.variants for dim in (each.extent, each.tasks)], *[dim for dim, _ in self.work])
 
     def evaluate(self, values: Iterator[int], most: int) -> tuple[int, int]:
@@ -85,7 +85,7 @@ class KernelInfo(NamedTuple):
 
     @property
     def dims(self) -> tuple[Dim, ...]:
-        """What `evaluate` takes the values of."""
+        """Dims whose values `evaluate` takes."""
         groups = [dim for group in self.groups for dim in group.dims]
         return (*groups, *[local.nbytes for local in self.locals], *self.numbers)
 

@@ -109,7 +109,7 @@ class Machine(NamedTuple):
 
     @property
     def dot_instruction(self) -> str:
-        """What adds products of unsigned and signed bytes to an int32: four of them, two of 16 bits, or none."""
+        """Instruction that adds products of unsigned and signed bytes to an int32: four, two of 16 bits, or none."""
         if not {"avx512vnni", "avxvnni"}.isdisjoint(self.features):
             return "vpdpbusd"
         if self.architecture == "x86_64":

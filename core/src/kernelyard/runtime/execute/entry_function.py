@@ -66,7 +66,7 @@ class EntryFunction:
 
     @property
     def runner(self) -> FunctionRunner:
-        """What runs it on arrays of the inputs' dtypes."""
+        """Runner of the function on arrays of the inputs' dtypes."""
         return self._runner
 
     def __call__(self, *args: Any) -> Tensor | tuple[Tensor, ...]:

@@ -185,7 +185,7 @@ class Executable:
 
     @property
     def compile_for_empty(self) -> CompileForEmpty | None:
-        """What compiles the model for empty inputs whose results are not empty; None where they are refused.
+        """Compiler of the model for empty inputs whose results are not empty; None where they are refused.
 
         It holds the model, and is not saved.
         """
