@@ -22,7 +22,7 @@ GPU_WHEELS := apache-tvm-ffi click ml_dtypes packaging platformdirs pluggy rich 
 	hatchling pathspec trove-classifiers editables pytest iniconfig hypothesis sortedcontainers \
 	cuda-bindings cuda-pathfinder nvidia-cudnn-frontend==1.28.0 nvidia-cutlass==4.2.0.0
 
-.PHONY: help install demo test campaign test-torch test-onnx test-cuda-libs gpu-wheels gpu-test gpu-bench lint bench clean
+.PHONY: help install demo test campaign test-torch test-onnx test-cuda-libs site gpu-wheels gpu-test gpu-bench lint bench clean
 .DEFAULT_GOAL := help
 
 help:  ## list the commands
@@ -45,6 +45,9 @@ test-torch: $(VENV)/torch  ## the tests of the PyTorch plugin, with PyTorch for 
 
 test-onnx: $(VENV)/test  ## ONNX's own tests of engines, compared with docs/onnx-coverage.md
 	$(BIN)/python plugins/onnx/tests/backend_suite.py
+
+site: $(VENV)/site  ## the documentation as a site, in site/
+	NO_MKDOCS_2_WARNING=1 PYTHONPATH=tools $(BIN)/python -m mkdocs build --quiet --site-dir site
 
 test-cuda-libs: $(VENV)/cuda-libs  ## what needs CUDA's libraries (2 GB), but no GPU
 	$(BIN)/python -m pytest -q -n 2 --durations=10 -m cuda_libs
@@ -70,7 +73,7 @@ bench: $(VENV)/peers  ## whole models beside onnxruntime, OpenVINO and torch.com
 	$(BIN)/python benchmarks/models.py
 
 clean:  ## remove what the commands above made
-	rm -rf $(VENV) $(GPU_SITE) demo-output .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(GPU_SITE) demo-output site .pytest_cache .ruff_cache .hypothesis
 
 $(VENV)/base:
 	$(PYTHON) -m venv $(VENV)
@@ -98,6 +101,10 @@ $(VENV)/test: $(VENV)/installed $(VENV)/models
 
 $(VENV)/cuda-libs: $(VENV)/test
 	$(PIP) nvidia-cublas-cu12 nvidia-cudnn-cu12 "nvidia-cudnn-frontend>=1.28,<1.29"
+	touch $@
+
+$(VENV)/site: $(VENV)/test
+	$(PIP) "mkdocs-material>=9.7,<10" "mkdocstrings-python>=2,<3"
 	touch $@
 
 $(VENV)/peers: $(VENV)/test

@@ -94,7 +94,7 @@ declare(
     attributes={"axis": Attribute("int")},
     samples=_gather_elements_samples,
     flops=no_flops,
-    summary="result[i][j] = data[indices[i][j]][j] for axis 0, and so on",
+    summary="`result[i][j] = data[indices[i][j]][j]` for axis 0, and so on",
 )
 
 
@@ -206,7 +206,7 @@ declare(
     samples=_scatter_elements_samples,
     flops=no_flops,
     widen=True,
-    summary="data with updates written (or accumulated) at data[indices[i][j]][j] for axis 0, and so on",
+    summary="data with updates written (or accumulated) at `data[indices[i][j]][j]` for axis 0, and so on",
 )
 
 
