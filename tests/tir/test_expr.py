@@ -59,7 +59,6 @@ def test_literals_are_rounded_to_their_dtype():
         (lambda: X[i] + i, "operands have different dtypes"),
         (lambda: binary("and", X[i], X[i]), "and does not take float32"),
         (lambda: unary("exp", i), "exp does not take int64"),
-        (lambda: binary("usdot", i, i), "usdot does not take int64"),
         (lambda: unary("expo", X[i]), "no scalar operator is called 'expo'"),
         (lambda: X[i, i], "has the wrong number of indices"),
         (lambda: select(X[i], 1.0, X[i]), "a condition is a bool"),

@@ -18,7 +18,7 @@ from kernelyard.errors import ExecutionError
 from kernelyard.ir import Op, Sample, TensorType, all_ops
 from kernelyard.tir import PrimFunc
 from kernelyard.tir.builder import PrimFuncBuilder
-from kernelyard.tir.expr import binary, select
+from kernelyard.tir.expr import select
 from kernelyard.tir.interpreter import evaluate
 from kernelyard.tir.rounding import fitted, integer_range
 from kernelyard.tir.scalar_interpreter import evaluate_scalar
@@ -121,15 +121,3 @@ def test_faults_are_found():
     b.store(target, (2,), lambda i: (i,), lambda i: select(i < 1, target[i + 1], 0.0))
     with pytest.raises(ExecutionError, match="an uninitialized element"):
         evaluate_scalar(b.finish((target,)), [], {})
-
-
-def test_bytes_of_words_are_multiplied_unsigned_by_signed() -> None:
-    b = PrimFuncBuilder()
-    x, w = (b.input(name, TensorType((3,), "int32")) for name in ("x", "w"))
-    function = b.finish((b.compute((3,), lambda i: binary("usdot", x[i], w[i])),))
-    left = np.array([[255, 255, 255, 255], [1, 2, 3, 4], [200, 0, 0, 255]], np.uint8)
-    right = np.array([[-128, -128, -128, -128], [1, -1, 127, 0], [-1, 5, 5, 127]], np.int8)
-    arrays = [np.ascontiguousarray(each).view(np.int32)[:, 0] for each in (left, right)]
-    wanted = (left.astype(int) * right).sum(1)
-    assert evaluate(function, arrays)[0].tolist() == wanted.tolist()
-    assert evaluate_scalar(function, [each.tolist() for each in arrays], {})[0] == wanted.tolist()

@@ -10,18 +10,24 @@ import pytest
 import kernelyard as ky
 from kernelyard import dims
 from kernelyard.dims import Dim
-from kernelyard.ir import FunctionBuilder, IRModule
+from kernelyard.ir import FunctionBuilder, IRModule, TensorType
 from kernelyard.runtime.execute.virtual_machine import VirtualMachine
 from kernelyard.target import Target
 from kernelyard.testing import evaluate
 from kernelyard.tir import PrimFunc
+from kernelyard.tir.builder import PrimFuncBuilder
+from kernelyard.tir.byte_products import PER_WORD, byte_of
+from kernelyard.tir.expr import Axis, Expr
+from kernelyard.tir.interpreter import evaluate as evaluate_loops
 from kernelyard.transform.pipelines import get_pipeline
 from kernelyard_native_cpu import _native
 from kernelyard_native_cpu.generator import write_module
-from kernelyard_native_cpu.machine import Machine, features_of_level, host_features, resolve_machine
+from kernelyard_native_cpu.machine import LEVELS, Machine, features_of_level, host_features, resolve_machine
 from kernelyard_native_cpu.schedule.groups import make_groups
 from kernelyard_native_cpu.schedule.plan import Plan
 from kernelyard_native_cpu.schedule.rules import make_plan
+
+from .conftest import compile_one, run_module
 
 RNG = np.random.default_rng(11)
 ZERO = {"uint8": 120, "int8": -5}
@@ -173,6 +179,34 @@ def test_images_of_a_size_that_is_known_only_then() -> None:
     exe = ky.compile(module, backends=[], strict=True)
     for size in ((1, 1), (3, 5), (9, 33), (20, 64)):
         check(module, numbers("uint8", 1, 10, *size), exe)
+
+
+def product_of_words(rows: int, depth: int, columns: int) -> PrimFunc:
+    b = PrimFuncBuilder()
+    shapes = {"x": (rows, depth), "w": (depth, columns)}
+    x, w = (b.input(name, TensorType(shape, "int32")) for name, shape in shapes.items())
+
+    def body(at: Sequence[Axis], p: Sequence[Axis]) -> Expr:
+        return byte_of(x[at[0], p[0]], p[1], "uint8") * byte_of(w[p[0], at[1]], p[1], "int8")
+
+    return b.finish((b.reduce("sum", (rows, columns), (depth, PER_WORD), body),))
+
+
+@pytest.mark.parametrize("shape", [(1, 8, 64), (3, 5, 40), (1, 7, 1), (6, 9, 17)], ids=str)
+@pytest.mark.parametrize("mcpu", [None, *LEVELS])
+def test_words_are_multiplied_exactly(mcpu: str | None, shape: tuple[int, int, int]) -> None:
+    rows, depth, columns = shape
+    function = product_of_words(*shape)
+    if columns > 1:
+        (stage,) = (stage for group in make_groups(function) for stage in group.stages)
+        assert make_plan(stage, frozenset(), {}, resolve_machine(mcpu)).dot_product is not None
+    x = RNG.choice(np.array([0, 1, 127, 128, 254, 255], np.uint8), (rows, depth, PER_WORD))
+    w = RNG.choice(np.array([-128, -127, -1, 0, 1, 127], np.int8), (depth, columns, PER_WORD))
+    arrays = [np.ascontiguousarray(each).view(np.int32)[..., 0] for each in (x, w)]
+    right = np.einsum("rkb,kcb->rc", x.astype(np.int64), w.astype(np.int64))
+    (found,) = run_module(compile_one(function, mcpu), "kernel", arrays)
+    np.testing.assert_array_equal(found, right)
+    np.testing.assert_array_equal(evaluate_loops(function, arrays)[0], right)
 
 
 def test_memory_beyond_the_operands_is_not_read(run) -> None:

@@ -10,6 +10,7 @@ from kernelyard.legalize.activation import ACTIVATIONS
 from kernelyard.legalize.registry import Operand, RuleBuilder, legalize
 from kernelyard.ops.recurrent import activations_of
 from kernelyard.tir.buffer import Buffer
+from kernelyard.tir.byte_products import PER_WORD, byte_of
 from kernelyard.tir.expr import Expr, binary, cast, const, index, maximum, minimum, select, unary
 
 Function = Callable[[Expr], Expr]
@@ -91,16 +92,16 @@ class _Layer:
         b, (depth, columns) = self.b, recurrent.shape
         step, origin = _scale_and_zero_point(b, state)
         words = b.compute((self.batch, depth), lambda i, k: _word(state, i, k, step, origin), "words")
-        totals = b.reduce(
-            "sum", (self.batch,), (depth,), lambda at, p: _dot(words[at[0], p[0]], const(_ONES, "int32")), name="totals"
-        )
-        product = b.reduce(
-            "sum",
-            (self.batch, columns),
-            (depth,),
-            lambda at, p: _dot(words[at[0], p[0]], recurrent[p[0], at[1]]),
-            name="product",
-        )
+
+        def bytes_of(at: Sequence[Expr], p: Sequence[Expr]) -> Expr:
+            parts = [byte_of(words[at[0], p[0]], index(n), "uint8") for n in range(PER_WORD)]
+            return (parts[0] + parts[1]) + (parts[2] + parts[3])
+
+        def product_of_bytes(at: Sequence[Expr], p: Sequence[Expr]) -> Expr:
+            return byte_of(words[at[0], p[0]], p[1], "uint8") * byte_of(recurrent[p[0], at[1]], p[1], "int8")
+
+        totals = b.reduce("sum", (self.batch,), (depth,), bytes_of, name="totals")
+        product = b.reduce("sum", (self.batch, columns), (depth, PER_WORD), product_of_bytes, name="product")
 
         def real(i: Expr, j: Expr) -> Expr:
             whole = product[i, j] - zero[j] * totals[i] - cast(origin[()], "int32") * sums[j]
@@ -112,13 +113,6 @@ class _Layer:
         if self.lengths is None:
             return inside
         return select(t < cast(self.lengths[sequence], "int64"), inside, beyond)
-
-
-_ONES = 0x01010101  # four bytes
-
-
-def _dot(a: Expr, b: Expr) -> Expr:
-    return binary("usdot", a, b)
 
 
 def _scale_and_zero_point(b: RuleBuilder, state: Buffer) -> tuple[Buffer, Buffer]:
@@ -144,11 +138,11 @@ def _word(state: Buffer, i: Expr, k: Expr, scale: Buffer, origin: Buffer) -> Exp
     size = state.shape[1]
 
     def byte(n: int) -> Expr:
-        place = k * index(4) + index(n)
+        place = k * index(PER_WORD) + index(n)
         stored = cast(minimum(unary("round", state[i, place] / scale[()]) + origin[()], 255.0), "int32")
-        return stored if dims.floordiv(size, 4) * 4 == size else select(place < index(size), stored, 0)
+        return stored if dims.floordiv(size, PER_WORD) * PER_WORD == size else select(place < index(size), stored, 0)
 
-    low, second, third, high = (binary("shl", byte(n), 8 * n) for n in range(4))
+    low, second, third, high = (binary("shl", byte(n), 8 * n) for n in range(PER_WORD))
     return (low | second) | (third | high)
 
 

@@ -38,7 +38,6 @@ BINARY: dict[str, str] = {
     **dict.fromkeys(("min", "max"), "fib"),
     **dict.fromkeys(("and", "or", "xor"), "ib"),
     **dict.fromkeys(("shl", "shr"), "i"),
-    "usdot": "w",
     **dict.fromkeys(("eq", "ne", "lt", "le", "gt", "ge"), "fib"),
 }
 COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
@@ -214,8 +213,7 @@ class Binary(Expr):
 
     Integers wrap. `mod` has the sign of the divisor, `fmod` that of the dividend; `min` and `max` return NaN when an
     operand is NaN; `and`, `or` and `xor` are bitwise on integers and logical (both sides evaluated) on bools;
-    `shr` is arithmetic on signed integers; shifts by the width or more give 0 (-1 for `shr` of negatives). `usdot` is
-    the dot product of the four bytes of two words, those of the first unsigned, those of the second signed.
+    `shr` is arithmetic on signed integers; shifts by the width or more give 0 (-1 for `shr` of negatives).
     """
 
     op: str
@@ -362,5 +360,5 @@ def _check_operand(table: dict[str, str], op: str, dtype: str) -> None:
         raise IRError(f"no scalar operator is called {op!r}", expected=", ".join(table))
     kind = "f" if dtypes.is_float(dtype) else "b" if dtype == "bool" else "wi" if dtype == "int32" else "i"
     if not set(kind) & set(table[op]):
-        kinds = {"f": "floats", "i": "integers", "b": "bools", "w": "int32"}
+        kinds = {"f": "floats", "i": "integers", "b": "bools"}
         raise IRError(f"{op} does not take {dtype}", expected=" or ".join(kinds[k] for k in table[op]))

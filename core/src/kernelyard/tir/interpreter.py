@@ -254,11 +254,6 @@ def _divide_toward_zero(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return quotient + ((quotient < 0) & (quotient * b != a)).astype(a.dtype)
 
 
-def _dot_product_of_bytes(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    words = [(a >> shift & 255, (b >> shift & 255 ^ 128) - 128) for shift in (0, 8, 16, 24)]
-    return sum((x * y for x, y in words[1:]), words[0][0] * words[0][1])
-
-
 UNARY: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "neg": np.negative,
     "abs": np.abs,
@@ -295,7 +290,6 @@ BINARY: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
     "xor": np.bitwise_xor,
     "shl": np.left_shift,
     "shr": np.right_shift,
-    "usdot": _dot_product_of_bytes,
     "eq": np.equal,
     "ne": np.not_equal,
     "lt": np.less,

@@ -48,7 +48,7 @@ def is_contraction(block: ComputeBlock) -> bool:
     if block.reducer != "sum" or not block.reduce_axes:
         return False
     spatial = {axis.name for axis in block.spatial_axes if axis.extent != 1}
-    products = [e for e in walk(block.body) if isinstance(e, Binary) and e.op in ("mul", "usdot")]
+    products = [e for e in walk(block.body) if isinstance(e, Binary) and e.op == "mul"]
     return any(axes_of(p.a) & spatial != axes_of(p.b) & spatial and _loads(p.a) and _loads(p.b) for p in products)
 
 

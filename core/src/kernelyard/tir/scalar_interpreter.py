@@ -274,10 +274,6 @@ def _power(a: Number, b: Number) -> Number:
         return math.nan if a else math.copysign(math.inf, a) if b % 2 == 1 else math.inf
 
 
-def _dot_product_of_bytes(a: Number, b: Number) -> Number:
-    return sum((int(a) >> shift & 255) * ((int(b) >> shift & 255 ^ 128) - 128) for shift in (0, 8, 16, 24))
-
-
 def _least(a: Number, b: Number) -> Number:
     return a if a != a else b if b != b or b < a else a
 
@@ -324,7 +320,6 @@ _BINARY: dict[str, Callable[[Number, Number], Number]] = {
     "xor": lambda a, b: int(a) ^ int(b),
     "shl": lambda a, b: int(a) << int(b) if b < 64 else 0,
     "shr": lambda a, b: int(a) >> int(min(b, 64)),
-    "usdot": _dot_product_of_bytes,
     "eq": lambda a, b: a == b,
     "ne": lambda a, b: a != b,
     "lt": lambda a, b: a < b,

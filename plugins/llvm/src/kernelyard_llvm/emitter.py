@@ -45,7 +45,7 @@ class FunctionEmitter:
     """Builds one function. `declarations` collects what it calls, by name.
 
     has_fma, has_scale: the target multiplies and adds, or multiplies by powers of two, in one instruction; what has the
-    latter looks up tables, too. has_vnni: it has x86's dot products of bytes.
+    latter looks up tables, too.
     """
 
     def __init__(
@@ -54,11 +54,10 @@ class FunctionEmitter:
         declarations: dict[str, str] | None = None,
         has_fma: bool = True,
         has_scale: bool = False,
-        has_vnni: bool = False,
     ) -> None:
         self.parameters = tuple(parameters)
         self.declarations = {} if declarations is None else declarations
-        self.has_fma, self.has_scale, self.has_vnni = has_fma, has_scale, has_vnni
+        self.has_fma, self.has_scale = has_fma, has_scale
         self.scopes = [Scope(0, "entry", guarded=False)]
         self._counter = 0
 

@@ -98,11 +98,6 @@ class Machine(NamedTuple):
         return "f16c" in self.features or self.architecture == "aarch64"
 
     @property
-    def has_vnni(self) -> bool:
-        """Dot products of bytes are added up by an instruction."""
-        return "avx512vnni" in self.features or "avxvnni" in self.features
-
-    @property
     def has_bfloat16(self) -> bool:
         """Products of bfloat16 are summed up by an instruction."""
         return "avx512bf16" in self.features or "bf16" in self.features

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kernelyard import dtypes
-from kernelyard_llvm.dot_product import dot_product_accumulate
 from kernelyard_llvm.emitter import FunctionEmitter
 from kernelyard_llvm.values import BITS, Value, literal, literal_int
 from kernelyard_native_cpu.codegen.elementary import magnitude, power
@@ -212,7 +211,6 @@ _INTEGER: dict[str, BinaryRule] = {
     "max": lambda e, a, b, dtype: extremum(e, "max", a, b, dtype),
     "shl": lambda e, a, b, dtype: _shift(e, "shl", a, b, dtype),
     "shr": lambda e, a, b, dtype: _shift(e, "shr", a, b, dtype),
-    "usdot": lambda e, a, b, dtype: dot_product_accumulate(e, literal(0, a.type), a, b),
 }
 
 # --- reducers ------------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kernelyard import dims
 from kernelyard.dims import Dim
-from kernelyard.plugins.codegen_api import Binary, ComputeBlock, Expr, Load, Unary, walk, work_of
+from kernelyard.plugins.codegen_api import PER_WORD, Binary, ComputeBlock, Expr, Load, Unary, walk, work_of
 from kernelyard_native_cpu.codegen.unary_functions import UNARY_FUNCTIONS
 from kernelyard_native_cpu.schedule.plan import Plan
 
@@ -25,8 +25,11 @@ def nanoseconds(block: ComputeBlock, plan: Plan) -> tuple[Dim, float]:
     if plan.sort is not None:
         return work_of(block), _SORTED if plan.sort.is_whole else _SELECTED
     points = dims.product(axis.extent for axis in (*block.spatial_axes, *block.reduce_axes))
-    operations = sum(map(_weight, walk(*block.expressions)))
-    time = (operations * _OPERATION + len(block.loads) * _LOAD + _POINT) / plan.lanes
+    expressions, lanes = block.expressions, plan.lanes
+    if plan.dot_product is not None:  # one product of words for as many points as a word has bytes
+        expressions, lanes = (plan.dot_product.of.words,), PER_WORD * plan.lanes
+    operations = sum(map(_weight, walk(*expressions)))
+    time = (operations * _OPERATION + len(block.loads) * _LOAD + _POINT) / lanes
     is_tiled = bool(plan.tiles) and bool(block.reduce_axes)
     return points, round(time * _SHARE_IN_TILE if is_tiled else time, 5)
 

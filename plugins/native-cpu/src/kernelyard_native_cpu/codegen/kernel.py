@@ -106,9 +106,7 @@ class _KernelWriter:
 
     def _group_writer(self, group: Group, plans: Sequence[Plan]) -> GroupWriter:
         machine = self.machine
-        e = FunctionEmitter(
-            GROUP_PARAMETERS, self.declarations, machine.has_fma, machine.has_scale, has_vnni=machine.has_vnni
-        )
+        e = FunctionEmitter(GROUP_PARAMETERS, self.declarations, machine.has_fma, machine.has_scale)
         pointers: dict[Buffer, Value] = {}
         # What another step writes changes, too.
         members = [group] if group.step is None else [each for each in self.groups if each.step == group.step]

@@ -8,8 +8,7 @@ from dataclasses import replace
 
 from kernelyard import dtypes
 from kernelyard.dims import Dim
-from kernelyard.plugins.codegen_api import Binary, ComputeBlock, neutral_element
-from kernelyard_llvm.dot_product import dot_product_accumulate
+from kernelyard.plugins.codegen_api import ComputeBlock, neutral_element
 from kernelyard_llvm.values import Value, float_literal, int_literal, iota
 from kernelyard_native_cpu.codegen import arithmetic
 from kernelyard_native_cpu.codegen.byte_products import SIGNS, add_dot_product
@@ -72,10 +71,6 @@ class Combine(Reducer):
         return [self.neutral()]
 
     def step(self, axes: Axes, state: State, mask: Value | None) -> State:
-        product = self.block.body
-        if mask is None and self.name == "sum" and isinstance(product, Binary) and product.op == "usdot":
-            here = self.expressions(axes)
-            return [dot_product_accumulate(self.e, state[0], here.value(product.a), here.value(product.b))]
         return [self._combine(state[0], self.element(self.expressions(axes), mask))]
 
     def add(self, axes: Axes, state: State, part: Value, shifted: Value | None) -> State:

@@ -23,7 +23,6 @@ _INTEGER_HELPERS = {
     "pow": "integer_power",
     "shl": "shifted_left",
     "shr": "shifted_right",
-    "usdot": "dot_product_of_bytes",
 }
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "and": "&", "or": "|", "xor": "^"}
 _COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}

@@ -121,11 +121,6 @@ template <class T> __device__ T shifted_left(T a, T b) {
 template <class T> __device__ T shifted_right(T a, T b) {
   return b < T(0) || b >= T(8 * sizeof(T)) ? (a < T(0) ? T(-1) : T(0)) : (T)(a >> b);
 }
-template <class T> __device__ T dot_product_of_bytes(T a, T b) {  // unsigned by signed
-  T total = 0;
-  for (int shift = 0; shift < 32; shift += 8) total += T((unsigned char)(a >> shift)) * T((signed char)(b >> shift));
-  return total;
-}
 template <class T, class F> __device__ T to_integer(F x) {  // toward zero; what is not finite becomes 0
   if (!(x - x == F(0))) return T(0);
   return x >= F(9223372036854775808.0) ? (T)(unsigned long long)x : (T)(long long)x;
