@@ -112,13 +112,14 @@ def test_rows_of_a_size_that_is_known_only_then(precision: str) -> None:
     module = layer((dims.symbol("m"),), 320, 384)
     quantized = get_precision(precision).apply(get_pipeline("simplify")(module))
     exe = ky.compile(module, backends=[], precision=precision)
-    for rows in (1, 2, 7, 64, 129):
+    for rows in (1, 2, 3, 7, 16, 17, 64, 159, 160, 201):
         x = normal(rows, 320)
         close(exe(x).numpy(), evaluate(quantized, [x])[0])
 
 
 @pytest.mark.parametrize(
-    ("rows", "has_panel", "is_factored"), [(1, False, True), (9, False, False), (100, True, False)]
+    ("rows", "has_panel", "is_factored"),
+    [(1, False, True), (9, False, False), (17, False, False), (100, False, False), (200, True, False)],
 )
 def test_weights_are_dequantized_on_the_way_or_once_for_all_tiles(
     rows: int, has_panel: bool, is_factored: bool
@@ -131,6 +132,31 @@ def test_weights_are_dequantized_on_the_way_or_once_for_all_tiles(
     assert isinstance(plan, Plan)
     assert (plan.panel is not None, plan.factored is not None) == (has_panel, is_factored)
     assert plan.unrolled_axes == (plan.reduce[-1],)
+
+
+def plan_of(rows: Dim, precision: str, machine: Machine = WIDE) -> Plan:
+    module = get_precision(precision).apply(get_pipeline("simplify")(layer((rows,), 512, 640)))
+    (function,) = (f for f in get_pipeline("legalize")(module).functions.values() if isinstance(f, PrimFunc))
+    (stage, *_) = (stage for group in make_groups(function) for stage in group.stages)
+    plan = dequantize_matmul(loops_of(stage, frozenset(), {}, machine))
+    assert isinstance(plan, Plan)
+    return plan
+
+
+@pytest.mark.parametrize("precision", ["int4_weights"])
+@pytest.mark.parametrize(("level", "heights"), [("x86-64-v4", [8, 4, 2, 1]), ("x86-64-v3", [4, 2, 1])])
+def test_the_tile_is_chosen_when_rows_are_known(level: str, heights: list[int], precision: str) -> None:
+    plan = plan_of(dims.symbol("m"), precision, Machine("x86_64", features_of_level(level)))
+    assert plan.panel is not None
+    assert [height for fewer in plan.for_fewer_rows for _, height in fewer.tiles] == heights
+    for version in (plan, *plan.for_fewer_rows):
+        ((_, height),) = version.tiles
+        assert version.least() >= height or height == 1, "no row of a tile is computed twice"
+
+
+@pytest.mark.parametrize(("rows", "tile"), [(16, 16), (17, 6), (32, 8), (100, 8), (36, 6)])
+def test_tiles_that_dequantize_again_are_few_and_even(rows: int, tile: int) -> None:
+    assert [height for _, height in plan_of(rows, "int4_weights").tiles] == [tile]
 
 
 @pytest.mark.parametrize(("rows", "is_shifted"), [(1, True), (2, True), (3, False)])

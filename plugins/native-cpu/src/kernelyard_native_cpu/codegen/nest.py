@@ -84,8 +84,9 @@ class Nest:
 
         def expand(points: Points, i: Value) -> Points:
             start = self.e.mul(i, width)
-            if isinstance(extent, int) and extent >= width:
-                start = self._at_most(start, extent - width) if extent % width else start
+            if self._holds(name, width):
+                is_divided = isinstance(extent, int) and extent % width == 0
+                start = start if is_divided else self._at_most(start, extent - width)
                 starts = [self.e.add(start, lanes * k) for k in range(times)]
             else:
                 starts = [self._at_most(self.e.add(start, lanes * k), extent - lanes) for k in range(times)]
@@ -95,6 +96,14 @@ class Nest:
             return [{**axes, name: s} for s in unique for axes in points]
 
         return OuterLoop(dims.ceildiv(extent, width), expand)
+
+    def _holds(self, name: str, width: int) -> bool:
+        """Return True where an axis is known to have so many values, for instance because this version of the plan is
+        chosen only then: their places are constants apart."""
+        extent = self._extent(name)
+        if isinstance(extent, int):
+            return extent >= width
+        return name == self.plan.measured and self.plan.least() >= width
 
     def _at_most(self, start: Value, last: Dim) -> Value:
         known = literal_int(start)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from functools import reduce as fold
 
 from kernelyard import dtypes
@@ -29,6 +30,14 @@ _MOST_UNROLLED = 8
 _MOST_FACTORED_ROWS = 4
 # With more, the sums that zero points are multiplied by cost more than what they save.
 _MOST_SHIFTED_ROWS = 2
+# Where rows take several tiles, each dequantizes the weights, which takes as long as so many rows more; high ones read
+# rows that are too far apart for the first cache.
+_DEQUANTIZING = 1.0
+_MOST_OF_SEVERAL_TILES = 8
+# So many rows repay a panel of dequantized weights, which is written to the second-level cache and read from there.
+_LEAST_ROWS_OF_PANEL = {32: 160, 16: 48}
+# Heights of tiles for a number of rows that is known only at run time, each with the fewest rows that it is chosen for.
+_LEAST_ROWS_OF_TILE = {8: 17, 4: 4, 2: 2, 1: 0}
 # Sums of a tile: as many registers are left for what is dequantized, and for sums along the inner axes.
 _MOST_SUMS = {32: 16, 16: 6}
 _WIDEST = 4
@@ -55,30 +64,41 @@ def dequantize_matmul(loops: Loops) -> Plan | Declined:
 
 
 def _tiled(loops: Loops, plan: Plan, vector: str, weight: Expr, factored: Factored | None) -> Plan:
-    """Return the plan with tiles of as many rows as there are; more than registers hold share dequantized weights."""
+    """Return the plan with tiles of as many rows as there are; a great many share weights that are dequantized once."""
     axis = next((name for name in reversed(loops.others(vector)) if name not in axes_of(weight)), None)
     rows = size_of(loops.extents[axis]) if axis else 1
-    most = _MOST_SUMS[loops.machine.vector_registers]
+    registers = loops.machine.vector_registers
+    most, least_of_panel = _MOST_SUMS[registers], _LEAST_ROWS_OF_PANEL[registers]
 
-    def on_the_way(height: int) -> Plan:
-        is_factored = factored is not None and height <= _MOST_FACTORED_ROWS
-        widest = most // height // (2 if is_factored else 1)
-        width = even_parts(loops.vectors(vector), max(1, min(_WIDEST, widest)))
-        tiles = ((axis, height),) if axis else ()
-        split = factored if is_factored else None
-        if split is not None and height <= _MOST_SHIFTED_ROWS:
-            split = _shifted(split, loops)
-        return replace(plan, tiles=tiles, unroll=width, factored=split)
-
-    if axis is None or rows <= most:
+    on_the_way = partial(_on_the_way, loops, plan, axis, factored)
+    is_known = axis is None or isinstance(loops.extents[axis], int)
+    if is_known and rows <= most:
         return on_the_way(rows)
-    height, width = best_tile(rows, loops.vectors(vector), loops.machine.vector_registers)
+    if is_known and rows < least_of_panel:
+        return on_the_way(_height(rows, min(most, _MOST_OF_SEVERAL_TILES)))
+    height, width = best_tile(rows, loops.vectors(vector), registers)
     panel = _panel(loops, weight, plan.lanes * width)
-    once = replace(plan, tiles=((axis, height),), unroll=width, stream=None, panel=panel)
-    if isinstance(loops.extents[axis], int):
+    once = replace(plan, tiles=((str(axis), height),), unroll=width, stream=None, panel=panel)
+    if is_known:
         return once
-    few = replace(on_the_way(_MOST_FACTORED_ROWS), least_rows=_MOST_FACTORED_ROWS)
-    return replace(once, least_rows=most + 1, for_fewer_rows=(few, on_the_way(1)))
+    some = {height: least for height, least in _LEAST_ROWS_OF_TILE.items() if height <= most}
+    fewer = tuple(replace(on_the_way(height), least_rows=least) for height, least in some.items())
+    return replace(once, least_rows=least_of_panel, for_fewer_rows=fewer)
+
+
+def _on_the_way(loops: Loops, plan: Plan, axis: str | None, factored: Factored | None, height: int) -> Plan:
+    """Return the plan with tiles of so many rows, in which weights are dequantized as they are read."""
+    split = factored if height <= _MOST_FACTORED_ROWS else None
+    widest = _MOST_SUMS[loops.machine.vector_registers] // height // (1 if split is None else 2)
+    width = even_parts(loops.vectors(str(plan.vector)), max(1, min(_WIDEST, widest)))
+    if split is not None and height <= _MOST_SHIFTED_ROWS:
+        split = _shifted(split, loops)
+    return replace(plan, tiles=((axis, height),) if axis else (), unroll=width, factored=split)
+
+
+def _height(rows: int, most: int) -> int:
+    """Return the height of the tiles that cover so many rows soonest, where each dequantizes the weights again."""
+    return min(range(1, most + 1), key=lambda height: -(-rows // height) * (height + _DEQUANTIZING))
 
 
 def _stored(loops: Loops) -> Load | None:
