@@ -65,7 +65,43 @@ def two_in_a_byte(b: FunctionBuilder, k: int, n: int) -> Expr:
     return b.op("permute_dims", cut, axes=(1, 0))
 
 
-FORMS = (per_column, one_scale, zero_points, per_row_of_the_transpose, groups_of_four_bits, two_in_a_byte)
+def half(values: np.ndarray) -> np.ndarray:
+    return values.astype(np.float16).astype(np.float32)
+
+
+def _with_minima(b: FunctionBuilder, stored: np.ndarray, k: int) -> Expr:
+    """Integers (columns, groups, 32) times half scales, some of them 0, plus half minima."""
+    wide = b.op("astype", stored, dtype="float32")
+    scale = half(scales(*stored.shape[:2], 1)) * integers(0, 4, *stored.shape[:2], 1).clip(0, 1)
+    real = b.op("add", b.op("multiply", wide, scale), half(-7 * scales(*stored.shape[:2], 1)))
+    flat = b.op("reshape", real, shape=(stored.shape[0], stored.shape[1] * 32))
+    cut = b.op("strided_slice", flat, axes=(1,), begin=(0,), end=(k,), strides=(1,))
+    return b.op("permute_dims", cut, axes=(1, 0))
+
+
+def four_bits_with_minima(b: FunctionBuilder, k: int, n: int) -> Expr:
+    """As GGUF's Q4_1 has them."""
+    return _with_minima(b, integers(0, 16, n, -(-k // 32), 32, dtype="uint8"), k)
+
+
+def bytes_with_minima(b: FunctionBuilder, k: int, n: int) -> Expr:
+    return _with_minima(b, integers(0, 256, n, -(-k // 32), 32, dtype="uint8"), k)
+
+
+def blocks_of_zeros(b: FunctionBuilder, k: int, n: int) -> Expr:
+    """As GGUF's Q8_0 has them: a block of zeros has the scale 0."""
+    groups = -(-k // 32)
+    is_used = integers(0, 2, groups, 1, n)
+    wide = b.op("astype", integers(-127, 128, groups, 32, n) * is_used, dtype="float32")
+    real = b.op("multiply", wide, half(scales(groups, 1, n)) * is_used)
+    flat = b.op("reshape", real, shape=(groups * 32, n))
+    return b.op("strided_slice", flat, axes=(0,), begin=(0,), end=(k,), strides=(1,))
+
+
+FORMS = (
+    *(per_column, one_scale, zero_points, per_row_of_the_transpose, groups_of_four_bits, two_in_a_byte),
+    *(four_bits_with_minima, bytes_with_minima, blocks_of_zeros),
+)
 
 
 def product(form: Build, left: tuple, k: int, n: int) -> IRModule:
@@ -106,8 +142,16 @@ def test_what_is_stored_is_read(form: Build) -> None:
     function = after[binding.value.args[0].name]
     assert isinstance(function, PrimFunc)
     stored = [arg for arg in binding.value.args if isinstance(arg, Constant)]
-    bits = 4 if form in (groups_of_four_bits, two_in_a_byte) else 8
+    bits = 4 if form in (groups_of_four_bits, two_in_a_byte, four_bits_with_minima) else 8
     assert max(constant.data.nbytes for constant in stored) == k * n * bits // 8
+
+
+@pytest.mark.parametrize("form", [four_bits_with_minima, blocks_of_zeros], ids=lambda form: form.__name__)
+def test_half_scales_stay_half(form: Build) -> None:
+    (binding,) = fused(product(form, (2,), 128, 64))["main"].bindings
+    stored = [arg.data for arg in binding.value.args if isinstance(arg, Constant)]
+    assert [each.dtype.name for each in stored[1:]] == ["float16"] * (len(stored) - 1)
+    assert {each.shape for each in stored[1:]} == {(4, 64)}
 
 
 def test_symbolic_rows() -> None:

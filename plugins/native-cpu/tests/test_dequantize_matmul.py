@@ -159,6 +159,27 @@ def test_tiles_that_dequantize_again_are_few_and_even(rows: int, tile: int) -> N
     assert [height for _, height in plan_of(rows, "int4_weights").tiles] == [tile]
 
 
+@pytest.mark.parametrize("block", [16, 32, 64, 128])
+@pytest.mark.parametrize("high", [16, 256], ids=["4 bits", "8 bits"])
+@pytest.mark.parametrize("scale_dtype", ["float16", "float32"])
+def test_integers_times_scales_plus_minima(block: int, high: int, scale_dtype: str) -> None:
+    b, (k, n) = FunctionBuilder(), (384, 200)
+    x = b.input("x", (dims.symbol("m"), k))
+    stored = RNG.integers(0, high, (n, k // block, block)).astype(np.uint8)
+    scale, least = (RNG.uniform(*each, (n, k // block, 1)).astype(scale_dtype) for each in ((0.5, 1.5), (-9, 0)))
+    products = b.op("multiply", b.op("astype", stored, dtype="float32"), scale.astype(np.float32))
+    flat = b.op("reshape", b.op("add", products, least.astype(np.float32)), shape=(n, k))
+    module = IRModule({"main": b.function(b.op("matmul", x, b.op("permute_dims", flat, axes=(1, 0))))})
+    exe = ky.compile(module, backends=[], strict=True)
+    assert len(exe.report.kernels) == 1
+    kept = {constant.dtype.name: constant.nbytes for constant in exe.constants.values()}
+    assert kept["int32" if high == 16 else "int8"] <= k * (n + 63) * (0.5 if high == 16 else 1)
+    for rows in (1, 2, 5, 40, 170):
+        values = normal(rows, k)
+        (expected,) = evaluate(module, [values])
+        np.testing.assert_allclose(exe(values).numpy(), expected, atol=2e-5 * np.abs(expected).max())
+
+
 @pytest.mark.parametrize(("rows", "is_shifted"), [(1, True), (2, True), (3, False)])
 def test_zero_points_are_multiplied_by_the_sums_of_few_rows(rows: int, is_shifted: bool) -> None:
     b = FunctionBuilder()

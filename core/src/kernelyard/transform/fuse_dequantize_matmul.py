@@ -19,7 +19,7 @@ from kernelyard.tir.simplify import simplify
 from kernelyard.tir.verify import verify
 from kernelyard.transform.legalize_ops import PrimFuncTable, call_tir, mutate_with_prim_funcs
 from kernelyard.transform.pass_base import Pass, PassContext
-from kernelyard.transform.stored_weights import StoredWeights, stored_weights
+from kernelyard.transform.stored_weights import StoredWeights, narrowed, stored_weights
 
 PER_WORD = 8  # 4-bit integers in an int32, the first in the lowest bits
 COLUMNS = 64  # columns are padded to a multiple of so many, which vectors and tiles of any machine divide
@@ -42,7 +42,8 @@ class FuseDequantizeMatmul(Pass):
 @dataclass(frozen=True, eq=False)
 class _Operands:
     """The constants that a function reads, padded to whole groups and `COLUMNS`. words: packed integers, see
-    `FuseDequantizeMatmul`; of 8 bits the integers themselves."""
+    `FuseDequantizeMatmul`; of 8 bits the integers themselves. minima: what is added to all integers times their scale;
+    of 4 bits those count from 0 then, not from -8."""
 
     bits: int
     depth: int  # K, padded
@@ -50,10 +51,17 @@ class _Operands:
     words: Constant
     scales: Constant
     zeros: Constant | None
+    minima: Constant | None
 
     @property
-    def constants(self) -> list[Constant]:
-        return [each for each in (self.words, self.scales, self.zeros) if each is not None]
+    def inputs(self) -> dict[str, Constant]:
+        named = {"w": self.words, "s": self.scales, "z": self.zeros, "m": self.minima}
+        return {name: constant for name, constant in named.items() if constant is not None}
+
+    @property
+    def lowest(self) -> int:
+        """The integer that bits of 0 stand for."""
+        return -8 if self.bits == 4 and self.minima is None else 0
 
     @property
     def columns(self) -> int:
@@ -85,7 +93,7 @@ class _Fuser(FunctionMutator):
             return value
         function = _function(left.tensor_type, value.tensor_type, operands)
         name = self.functions.name_of(function, "dequantize_matmul")
-        return call_tir(name, [left, *operands.constants], value.type)
+        return call_tir(name, [left, *operands.inputs.values()], value.type)
 
 
 def _operands(stored: StoredWeights) -> _Operands:
@@ -102,28 +110,28 @@ def _operands(stored: StoredWeights) -> _Operands:
         codes = np.bitwise_or.reduce(nibbles << shifts, axis=1).view(np.int32)
     wider = ((0, 0), (0, columns - n))
     zeros = None if stored.zeros is None else Constant(np.pad(stored.zeros, wider))
-    return _Operands(stored.bits, depth, group, Constant(codes), Constant(np.pad(stored.scales, wider)), zeros)
+    scales, minima = stored.scales, None
+    if stored.minima is not None:
+        lowest = np.float32(8 if stored.bits == 4 else 0) * scales.astype(np.float32)
+        minima = Constant(np.pad(narrowed(stored.minima.astype(np.float32) - lowest), wider))
+    return _Operands(stored.bits, depth, group, Constant(codes), Constant(np.pad(scales, wider)), zeros, minima)
 
 
 def _function(left: TensorType, result: TensorType, operands: _Operands) -> PrimFunc:
     b = PrimFuncBuilder()
     x = b.input("x", left)
-    words, *others = (
-        b.input(name, constant.tensor_type) for name, constant in zip("wsz", operands.constants, strict=False)
-    )
+    words, *others = (b.input(name, constant.tensor_type) for name, constant in operands.inputs.items())
     x = _padded(b, x, operands.depth)
     shape: Shape = (*left.shape[:-1], operands.columns)
-    if operands.is_whole:
-        total = _contraction(b, x, shape, operands, words, [])
-    else:
-        total = _contraction(b, x, shape, operands, words, others)
-    if operands.is_whole:
-        scales = others[0]
-        y = b.compute(result.shape, lambda *at: total[at] * cast(scales[0, at[-1]], "float32"))
-    elif total.shape != result.shape:
-        y = b.compute(result.shape, lambda *at: total[at])
-    else:
-        y = total
+    added = None if operands.minima is None else _sums_times_minima(b, x, shape, operands, others.pop())
+    total = _contraction(b, x, shape, operands, words, [] if operands.is_whole else others)
+
+    def finished(*at: Axis) -> ScalarExpr:
+        value = total[at] * cast(others[0][0, at[-1]], "float32") if operands.is_whole else total[at]
+        return value if added is None else value + added[at]
+
+    is_finished = added is None and not operands.is_whole and total.shape == result.shape
+    y = total if is_finished else b.compute(result.shape, finished)
     function = simplify(b.finish((y,), {"ops": ("dequantize", "matmul")}))
     verify(function, "dequantize_matmul")
     return function
@@ -141,6 +149,23 @@ def _padded(b: PrimFuncBuilder, x: Buffer, depth: int) -> Buffer:
     return b.compute((*x.shape[:-1], depth), body)
 
 
+def _sums_times_minima(b: PrimFuncBuilder, x: Buffer, shape: Shape, operands: _Operands, minima: Buffer) -> Buffer:
+    """Return what the minima add: the sums of the left side over each group, times these."""
+    groups, group = operands.depth // operands.group, index(operands.group)
+    sums = b.reduce(
+        "sum",
+        (*shape[:-1], groups),
+        (operands.group,),
+        lambda at, p: x[(*at[:-1], at[-1] * group + p[0])],
+        name="sums",
+    )
+
+    def body(at: Sequence[Axis], p: Sequence[Axis]) -> ScalarExpr:
+        return sums[(*at[:-1], p[0])] * cast(minima[p[0], at[-1]], "float32")
+
+    return b.reduce("sum", shape, (groups,), body, name="added")
+
+
 def _contraction(
     b: PrimFuncBuilder, x: Buffer, shape: Shape, operands: _Operands, words: Buffer, parameters: Sequence[Buffer]
 ) -> Buffer:
@@ -156,7 +181,8 @@ def _contraction(
         number = cast(words[row, column], "float32")
         if operands.bits == 4:
             nibble = binary("shr", words[row, column], cast(within[1] * 4, "int32")) & 15
-            number = cast(nibble, "float32") - 8.0
+            number = cast(nibble, "float32")
+            number = number + float(operands.lowest) if operands.lowest else number
             row = row * PER_WORD + within[1]
         if not has_groups:
             return x[(*at[:-1], row)] * number

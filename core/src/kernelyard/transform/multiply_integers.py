@@ -120,7 +120,9 @@ class _Multiplier(FunctionMutator):
         if not isinstance(shape[1], int) or shape[1] < LEAST_COLUMNS:
             return None
         stored = stored_weights(right, self.value_of)
-        if stored is None or stored.group != len(stored.codes) or not LEAST_DEPTH <= stored.group <= MOST_DEPTH:
+        if stored is None or stored.minima is not None:
+            return None
+        if stored.group != len(stored.codes) or not LEAST_DEPTH <= stored.group <= MOST_DEPTH:
             return None
         zeros = None if stored.zeros is None else stored.zeros[0].astype(np.int32)
         return _Weights(stored.codes, stored.scales[0].astype(np.float32), zeros)

@@ -27,18 +27,19 @@ _TOLERANCE = 2.0**-21  # of a weight that is computed in another order
 
 @dataclass(frozen=True, eq=False)
 class StoredWeights:
-    """A matrix (K, N) as `(codes - zeros) * scales`.
+    """A matrix (K, N) as `(codes - zeros) * scales + minima`.
 
     bits: 4 or 8. codes: int8 (K, N), from -8 to 7 or from -128 to 127. group: elements of a column that share a scale
-    and a zero point; K where a column has one. scales: float32 or bfloat16, zeros: int8 or None where all are 0; both
-    are (groups, N).
+    and a zero point; K where a column has one. scales: float32, or narrower floats that hold them; zeros: int8, minima:
+    floats, None where all are 0; all three are (groups, N), and there are no zeros where there are minima.
     """
 
     bits: int
     codes: np.ndarray
     group: int
     scales: np.ndarray
-    zeros: np.ndarray | None
+    zeros: np.ndarray | None = None
+    minima: np.ndarray | None = None
 
 
 def stored_weights(matrix: Expr, value_of: Values) -> StoredWeights | None:
@@ -59,7 +60,8 @@ def stored_weights(matrix: Expr, value_of: Values) -> StoredWeights | None:
         if per_byte * encoded.data.size < weights.size:
             continue
         stored = np.full(encoded.data.shape, ones, np.uint8).view(encoded.data.dtype)
-        found = _affine(weights, zero, _evaluated(matrix, encoded, stored, value_of))
+        one = _evaluated(matrix, encoded, stored, value_of)
+        found = _affine(weights, zero, one) or _with_minima(weights, zero, one)
         if found is not None:
             return found
     return None
@@ -74,7 +76,7 @@ def _named(value: Expr) -> StoredWeights | None:
     codes, scales, zeros = (arg.data for arg in value.args if isinstance(arg, Constant))
     if codes.dtype != np.int8 or zeros.any() or scales.ndim != 1 or scales.dtype != np.float32:
         return None
-    return StoredWeights(8, codes, len(codes), scales[None], None)
+    return StoredWeights(8, codes, len(codes), scales[None])
 
 
 def _constants(expr: Expr, value_of: Values) -> Iterator[Constant]:
@@ -125,6 +127,8 @@ def _affine_parts(
         # What two subtractions lost of the scales is restored by division.
         if zero.any():
             scales = np.where(whole == 0, scales, weights / whole)
+        is_zero = (one == zero) & (zero == 0)  # a group of zeros may have any scale, 0 among them
+        whole, zeros = np.where(is_zero, 0, whole), np.where(is_zero, 0, zeros)
         is_exact = np.abs(whole * scales - weights) <= _TOLERANCE * np.abs(weights)
     return (scales, zeros, whole) if is_exact.all() and np.isfinite(scales).all() else None
 
@@ -169,12 +173,60 @@ def _packable(codes: np.ndarray, group: int, scales: np.ndarray, zeros: np.ndarr
     moved = zeros - middle
     if np.abs(moved).max(initial=0) > _LARGEST_ZERO:
         return None
-    narrow = scales.astype(to_numpy("bfloat16"))
-    is_narrow = bool((narrow.astype(np.float32) == scales).all())
-    return StoredWeights(
-        bits,
-        (codes - middle).astype(np.int8),
-        group,
-        narrow if is_narrow else scales.astype(np.float32),
-        moved.astype(np.int8) if moved.any() else None,
-    )
+    zeros = moved.astype(np.int8) if moved.any() else None
+    return StoredWeights(bits, (codes - middle).astype(np.int8), group, narrowed(scales), zeros)
+
+
+def narrowed(numbers: np.ndarray) -> np.ndarray:
+    """Return floats in the narrowest type that holds them: bfloat16, float16 or float32."""
+    for dtype in ("bfloat16", "float16"):
+        with np.errstate(over="ignore"):
+            narrow = numbers.astype(to_numpy(dtype))
+        if (narrow.astype(np.float32) == numbers).all():
+            return narrow
+    return numbers.astype(np.float32)
+
+
+def _with_minima(weights: np.ndarray, zero: np.ndarray, one: np.ndarray) -> StoredWeights | None:
+    """Recover `stored * scale + minimum` from its values at stored = 0, which are the minima, and 1."""
+    depth, columns = weights.shape
+    for group in _groups(depth):
+        rows = ((0, -depth % group), (0, 0))
+        grouped = (np.pad(each, rows, "edge").reshape(-1, group, columns) for each in (weights, zero, one))
+        values, minima, ones = grouped
+        if not (minima == minima[:, :1]).all():
+            continue
+        found = _scaled(values, minima[:, 0], (ones - minima)[:, 0])
+        if found is not None:
+            return _moved(*found, minima[:, 0], depth)
+    return None
+
+
+def _scaled(values: np.ndarray, minima: np.ndarray, scales: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return integers and scales of groups, (groups, elements, columns) and (groups, columns), where they are such."""
+    above = values - minima[:, None]
+    with np.errstate(all="ignore"):
+        codes = np.where(scales[:, None] == 0, 0, np.rint(above / scales[:, None]))
+        # What the subtraction of two sums lost of the scale is restored by the largest multiple of it.
+        best = np.abs(codes).argmax(axis=1)[:, None]
+        largest = np.take_along_axis(codes, best, 1)[:, 0]
+        exact = np.where(largest == 0, scales, np.take_along_axis(above, best, 1)[:, 0] / largest)
+        half = exact.astype(np.float16).astype(np.float32)
+        for candidate in (half, exact):
+            products = codes * candidate[:, None]
+            allowed = _TOLERANCE * (np.abs(products) + np.abs(minima[:, None]))
+            if (np.abs(products + minima[:, None] - values) <= allowed).all():
+                return codes, candidate
+    return None
+
+
+def _moved(codes: np.ndarray, scales: np.ndarray, minima: np.ndarray, depth: int) -> StoredWeights | None:
+    """Return integers moved so that they fit into as few bits as they can; the minima are those of the moved ones."""
+    low, high = codes.min(initial=0), codes.max(initial=0)
+    bits = 4 if (low >= 0 and high <= 15) or (low >= -8 and high <= 7) else 8
+    middle = (8 if bits == 4 else 128) if low >= 0 else 0
+    if low - middle < -(2 ** (bits - 1)) or high - middle >= 2 ** (bits - 1):
+        return None
+    stored = (codes - middle).astype(np.int8).reshape(-1, codes.shape[2])[:depth]
+    moved = minima + np.float32(middle) * scales
+    return StoredWeights(bits, stored, codes.shape[1], narrowed(scales), minima=narrowed(moved))
