@@ -171,7 +171,13 @@ def test_integers_times_scales_plus_minima(block: int, high: int, scale_dtype: s
     flat = b.op("reshape", b.op("add", products, least.astype(np.float32)), shape=(n, k))
     module = IRModule({"main": b.function(b.op("matmul", x, b.op("permute_dims", flat, axes=(1, 0))))})
     exe = ky.compile(module, backends=[], strict=True)
-    assert len(exe.report.kernels) == 1
+    (kernel,) = exe.report.kernels
+    assert {op.rpartition(".")[2] for op in kernel.ops} == {"dequantize", "matmul"}
+    (function,) = (f for f in FuseDequantizeMatmul()(module).functions.values() if isinstance(f, PrimFunc))
+    (stage, *_) = (stage for group in make_groups(function) for stage in group.stages)
+    plan = make_plan(stage, frozenset(), {}, WIDE)
+    shifts = [fewer.factored is not None and fewer.factored.shift is not None for fewer in plan.for_fewer_rows]
+    assert shifts == [False, True, True, True], "up to four rows share their sums"
     kept = {constant.dtype.name: constant.nbytes for constant in exe.constants.values()}
     assert kept["int32" if high == 16 else "int8"] <= k * (n + 63) * (0.5 if high == 16 else 1)
     for rows in (1, 2, 5, 40, 170):

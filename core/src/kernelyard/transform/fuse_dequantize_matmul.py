@@ -69,8 +69,8 @@ class _Operands:
 
     @property
     def is_whole(self) -> bool:
-        """True where a column has one scale and no zero point: the sum is scaled, not what is summed."""
-        return self.group == self.depth and self.zeros is None
+        """True where a column has one scale and nothing besides: the sum is scaled, not what is summed."""
+        return self.group == self.depth and self.zeros is None and self.minima is None
 
 
 class _Fuser(FunctionMutator):
@@ -123,15 +123,14 @@ def _function(left: TensorType, result: TensorType, operands: _Operands) -> Prim
     words, *others = (b.input(name, constant.tensor_type) for name, constant in operands.inputs.items())
     x = _padded(b, x, operands.depth)
     shape: Shape = (*left.shape[:-1], operands.columns)
-    added = None if operands.minima is None else _sums_times_minima(b, x, shape, operands, others.pop())
     total = _contraction(b, x, shape, operands, words, [] if operands.is_whole else others)
-
-    def finished(*at: Axis) -> ScalarExpr:
-        value = total[at] * cast(others[0][0, at[-1]], "float32") if operands.is_whole else total[at]
-        return value if added is None else value + added[at]
-
-    is_finished = added is None and not operands.is_whole and total.shape == result.shape
-    y = total if is_finished else b.compute(result.shape, finished)
+    if operands.is_whole:
+        scales = others[0]
+        y = b.compute(result.shape, lambda *at: total[at] * cast(scales[0, at[-1]], "float32"))
+    elif total.shape != result.shape:
+        y = b.compute(result.shape, lambda *at: total[at])
+    else:
+        y = total
     function = simplify(b.finish((y,), {"ops": ("dequantize", "matmul")}))
     verify(function, "dequantize_matmul")
     return function
@@ -147,23 +146,6 @@ def _padded(b: PrimFuncBuilder, x: Buffer, depth: int) -> Buffer:
         return select(at[-1] < size, x[at], 0.0)
 
     return b.compute((*x.shape[:-1], depth), body)
-
-
-def _sums_times_minima(b: PrimFuncBuilder, x: Buffer, shape: Shape, operands: _Operands, minima: Buffer) -> Buffer:
-    """Return what the minima add: the sums of the left side over each group, times these."""
-    groups, group = operands.depth // operands.group, index(operands.group)
-    sums = b.reduce(
-        "sum",
-        (*shape[:-1], groups),
-        (operands.group,),
-        lambda at, p: x[(*at[:-1], at[-1] * group + p[0])],
-        name="sums",
-    )
-
-    def body(at: Sequence[Axis], p: Sequence[Axis]) -> ScalarExpr:
-        return sums[(*at[:-1], p[0])] * cast(minima[p[0], at[-1]], "float32")
-
-    return b.reduce("sum", shape, (groups,), body, name="added")
 
 
 def _contraction(
@@ -186,8 +168,10 @@ def _contraction(
             row = row * PER_WORD + within[1]
         if not has_groups:
             return x[(*at[:-1], row)] * number
-        scale, *zero = (parameter[group, column] for parameter in parameters)
-        shifted = number - cast(zero[0], "float32") if zero else number
-        return x[(*at[:-1], row)] * (shifted * cast(scale, "float32"))
+        scale, *other = (cast(parameter[group, column], "float32") for parameter in parameters)
+        if operands.minima is not None:
+            return x[(*at[:-1], row)] * (number * scale + other[0])
+        shifted = number - other[0] if other else number
+        return x[(*at[:-1], row)] * (shifted * scale)
 
     return b.reduce("sum", shape, extents, body, name="matmul")

@@ -75,12 +75,13 @@ class Combine(Reducer):
 
     def add(self, axes: Axes, state: State, part: Value, shifted: Value | None) -> State:
         """Return the state with the sum along the inner reduced axes, times what is the same along them. shifted: the
-        sum of what a zero point is multiplied by."""
+        sum of what a zero point or a minimum is multiplied by."""
         factored, expressions = self.plan.factored, self.expressions(axes)
         assert factored is not None
+        total = self.e.add(state[0], self.e.mul(expressions.value(factored.factor), part))
         if factored.shift is not None and shifted is not None:
-            part = self.e.sub(part, self.e.mul(expressions.value(factored.shift.by), shifted))
-        return [self.e.add(state[0], self.e.mul(expressions.value(factored.factor), part))]
+            total = self.e.add(total, self.e.mul(expressions.value(factored.shift.by), shifted))
+        return [total]
 
     def finish(self, axes: Axes, states: Sequence[State]) -> Value:
         total = states[0][0]
@@ -219,7 +220,7 @@ class ReductionLoops:
 
     def _group(self, names: Sequence[str], points: Sequence[Axes], states: list[State], innermost: Step) -> list[State]:
         """Return the states with the sums of a group, which share a factor; points of a row share what is multiplied
-        by its zero points."""
+        by its zero points or minima."""
         reducer, factored = self.reducer, self.plan.factored
         assert isinstance(reducer, Combine), "only sums have factors"
         assert factored is not None

@@ -57,8 +57,8 @@ class Parts:
 
 @record
 class Shift:
-    """A number that is subtracted from one factor, `by`, and the other factors, `times`: the number is multiplied by
-    their sums, which all columns share."""
+    """What is added to one factor and is the same along the inner reduced axes: `by`, with all else that is, is
+    multiplied by the sums of the other factors, `times`, which all columns share."""
 
     by: Expr
     times: Expr
@@ -67,7 +67,7 @@ class Shift:
 @record
 class Factored:
     """A summand split into `factor`, which is invariant along all reduced axes but the first, and `rest`: the sums of
-    `rest` along these axes are multiplied by it. shift: what is subtracted from these sums first, a zero point."""
+    `rest` along these axes are multiplied by it. shift: what a zero point or a minimum adds."""
 
     factor: Expr
     rest: Expr

@@ -13,6 +13,7 @@ from kernelyard.plugins.codegen_api import (
     Declined,
     Expr,
     Load,
+    Unary,
     axes_of,
     offset_of,
     used_as_values,
@@ -91,7 +92,7 @@ def _on_the_way(loops: Loops, plan: Plan, axis: str | None, factored: Factored |
     split = factored if height <= _MOST_FACTORED_ROWS else None
     widest = _MOST_SUMS[loops.machine.vector_registers] // height // (1 if split is None else 2)
     width = even_parts(loops.vectors(str(plan.vector)), max(1, min(_WIDEST, widest)))
-    if split is not None and height <= _MOST_SHIFTED_ROWS:
+    if split is not None and split.shift is None and height <= _MOST_SHIFTED_ROWS:
         split = _shifted(split, loops)
     return replace(plan, tiles=((axis, height),) if axis else (), unroll=width, factored=split)
 
@@ -139,7 +140,25 @@ def _factored(loops: Loops) -> Factored | None:
     outside = [factor for factor in factors if not axes_of(factor) & inner]
     inside = [factor for factor in factors if axes_of(factor) & inner]
     is_float = dtypes.is_float(loops.stage.first.body.dtype)
-    return Factored(_product(outside), _product(inside)) if outside and inside and is_float else None
+    if not inside or not is_float:
+        return None
+    return _with_minimum(outside, inside, loops) or (Factored(_product(outside), _product(inside)) if outside else None)
+
+
+def _with_minimum(outside: list[Expr], inside: list[Expr], loops: Loops) -> Factored | None:
+    """Take the scale and the minimum, invariant along inner axes, out of a factor `number * scale + minimum`."""
+    inner = set(loops.reduce[1:])
+    for number, each in enumerate(inside):
+        times = _product([*inside[:number], *inside[number + 1 :]]) if len(inside) > 1 else None
+        if not isinstance(each, Binary) or each.op != "add" or axes_of(each.b) & inner or times is None:
+            continue
+        parts = _factors(each.a)
+        scales = [part for part in parts if not axes_of(part) & inner]
+        numbers = [part for part in parts if axes_of(part) & inner]
+        if scales and numbers and not axes_of(times) & (axes_of(each.b) - set(loops.reduce)):
+            shift = Shift(_product([*outside, each.b]), times)
+            return Factored(_product([*outside, *scales]), _product([times, *numbers]), shift)
+    return None
 
 
 def _shifted(factored: Factored, loops: Loops) -> Factored:
@@ -149,7 +168,8 @@ def _shifted(factored: Factored, loops: Loops) -> Factored:
         if isinstance(each, Binary) and each.op == "sub" and axes_of(each.b) and not axes_of(each.b) & inner:
             times = _product([*rest[:number], *rest[number + 1 :]]) if len(rest) > 1 else None
             if times is not None and not axes_of(times) & (axes_of(each.b) - set(loops.reduce)):
-                return replace(factored, rest=Binary("mul", times, each.a), shift=Shift(each.b, times))
+                by = Unary("neg", Binary("mul", factored.factor, each.b))
+                return replace(factored, rest=Binary("mul", times, each.a), shift=Shift(by, times))
     return factored
 
 
