@@ -1,0 +1,308 @@
+"""Batcher: runs the requests of one model, several of them as one call where they fit together.
+
+All of it but the calls happens on the event loop, so that nothing is locked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol, TypeAlias
+
+import numpy as np
+
+import kernelyard as ky
+from kernelyard.errors import CallCancelledError, CallTimeoutError, KernelyardError
+from kernelyard.runtime.api import processors
+from kernelyard_serve.errors import QueueFullError, as_ours
+
+# A call that takes less than this is made on the event loop: handing it to a thread and back takes about as long.
+QUICK_SECONDS = 2e-4
+_MAX_TIMED = 256  # sets of shapes whose time is known
+
+Arrays: TypeAlias = dict[str, np.ndarray]
+Call: TypeAlias = "Callable[[Arrays, float | None, ky.Cancellation | None], Arrays]"
+"""`call(feeds, timeout, cancellation)`: one call of the executable."""
+Shapes: TypeAlias = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class BatchPolicy:
+    """How requests become calls.
+
+    max_rows: the most rows, along the first axis of every input, that requests are joined to; 1 joins none. max_delay:
+    for how many seconds a request waits for others while a caller is free. max_queue: how many requests may wait.
+    callers: how many calls run at once.
+    """
+
+    max_rows: int = 1
+    max_delay: float = 0.0
+    max_queue: int = 128
+    callers: int = processors()
+
+
+class BatchObserver(Protocol):
+    """What is told of every call."""
+
+    def called(self, waited: Sequence[float], rows: int, seconds: float) -> None:
+        """Take down a call: for how long each of its requests waited, its rows, and how long it took."""
+
+
+class Request:
+    """One request from its arrival to its answer; it lies in a lane until it is run."""
+
+    __slots__ = ("arrived", "deadline", "feeds", "future", "key", "lane", "rows", "running", "timer")
+
+    def __init__(
+        self, feeds: Arrays, key: Shapes | None, rows: int, future: asyncio.Future[Arrays], deadline: float | None
+    ) -> None:
+        self.feeds, self.key, self.rows, self.future, self.deadline = feeds, key, rows, future, deadline
+        self.arrived = time.monotonic()
+        self.lane: Lane | None = None
+        self.running: RunningBatch | None = None
+        self.timer: asyncio.TimerHandle | None = None
+
+
+class Lane:
+    """Requests that may be run together, oldest first: all their shapes are the same but for the rows."""
+
+    def __init__(self) -> None:
+        self.requests: deque[Request] = deque()
+        self.rows = 0
+
+    def add(self, request: Request) -> None:
+        self.requests.append(request)
+        self.rows += request.rows
+        request.lane = self
+
+    def remove(self, request: Request) -> None:
+        self.requests.remove(request)
+        self.rows -= request.rows
+        request.lane = None
+
+    def take(self, max_rows: int) -> list[Request]:
+        """Take out the oldest requests, as many as have so many rows together; at least one."""
+        taken: list[Request] = []
+        rows = 0
+        while self.requests and (not taken or rows + self.requests[0].rows <= max_rows):
+            request = self.requests[0]
+            self.remove(request)
+            rows += request.rows
+            taken.append(request)
+        return taken
+
+
+class RunningBatch:
+    """Requests that are being run as one call."""
+
+    def __init__(self, requests: Sequence[Request]) -> None:
+        self.requests = requests
+        self.cancellation = ky.Cancellation()
+        self.started = time.monotonic()
+
+    def timeout(self) -> float | None:
+        """Return the seconds until nobody waits for the call any more; None where somebody waits for ever."""
+        deadlines = [request.deadline for request in self.requests]
+        if None in deadlines:
+            return None
+        return max(1e-6, max(each for each in deadlines if each is not None) - time.monotonic())
+
+
+class Batcher:
+    """Runs requests of one executable: `await batcher.submit(feeds)`.
+
+    batched: rows do not depend on one another, so that requests may be joined. executor: the threads that call.
+    """
+
+    def __init__(
+        self, call: Call, policy: BatchPolicy, executor: Executor, observer: BatchObserver, *, batched: bool
+    ) -> None:
+        self._call, self._policy, self._executor, self.observer = call, policy, executor, observer
+        self._max_rows = policy.max_rows if batched else 1
+        self._lanes: dict[Shapes | None, Lane] = {}
+        self._seconds: dict[Shapes, float] = {}
+        self._wake: asyncio.TimerHandle | None = None
+        self.waiting = 0
+        self.running = 0
+
+    def submit(self, feeds: Arrays, deadline: float | None = None) -> asyncio.Future[Arrays]:
+        """Return the future of the results; cancelling it gives the request up.
+
+        feeds: by name, in the order of the inputs. deadline: in seconds of the monotonic clock.
+        Raises: QueueFullError; CallTimeoutError and what the executable raises, from the future.
+        """
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Arrays] = loop.create_future()
+        shapes = tuple([array.shape for array in feeds.values()])
+        if self._is_quick(shapes):
+            self._run_here(feeds, shapes, future)
+            return future
+        if self.waiting >= self._policy.max_queue:
+            raise self._queue_full()
+        key, rows = self._lane_of(shapes)
+        request = Request(feeds, key, rows, future, deadline)
+        if deadline is not None:
+            request.timer = loop.call_later(max(0.0, deadline - request.arrived), _expire, request)
+        future.add_done_callback(partial(self._done, request))
+        self._lanes.setdefault(key, Lane()).add(request)
+        self.waiting += 1
+        self._pump()
+        return future
+
+    def _lane_of(self, shapes: Shapes) -> tuple[Shapes | None, int]:
+        """Return what requests have in common that may be joined, and the rows; None for one that is run alone."""
+        rows = shapes[0][0] if self._max_rows > 1 else 1
+        if self._max_rows == 1 or not 0 < rows < self._max_rows:
+            return None, 1
+        return tuple([shape[1:] for shape in shapes]), rows
+
+    # --- calls on the event loop --------------------------------------------------------------------------------------
+    def _is_quick(self, shapes: Shapes) -> bool:
+        idle = not (self.running or self.waiting or self._policy.max_delay)
+        return idle and self._seconds.get(shapes, 1.0) < QUICK_SECONDS
+
+    def _run_here(self, feeds: Arrays, shapes: Shapes, future: asyncio.Future[Arrays]) -> None:
+        start = time.monotonic()
+        try:
+            future.set_result(self._call(feeds, None, None))
+        except Exception as error:
+            future.set_exception(as_ours(error))
+        seconds = time.monotonic() - start
+        self._learn(shapes, seconds)
+        self.observer.called((0.0,), _rows(shapes), seconds)
+
+    def _learn(self, shapes: Shapes, seconds: float) -> None:
+        if len(self._seconds) >= _MAX_TIMED and shapes not in self._seconds:
+            self._seconds.clear()
+        self._seconds[shapes] = 0.5 * (self._seconds.get(shapes, seconds) + seconds)
+
+    # --- the queue ----------------------------------------------------------------------------------------------------
+    def _pump(self) -> None:
+        """Start calls while there are free callers, and requests that need not wait for others."""
+        while self.running < self._policy.callers and self._lanes:
+            key, lane = min(self._lanes.items(), key=lambda item: item[1].requests[0].arrived)
+            ready = next((each for each in self._lanes.items() if self._is_ready(*each)), None)
+            if self._is_ready(key, lane):
+                ready = key, lane
+            if ready is None:
+                self._wake_at(lane.requests[0].arrived + self._policy.max_delay)
+                return
+            key, lane = ready
+            taken = lane.take(1 if key is None else self._max_rows)
+            if not lane.requests:
+                del self._lanes[key]
+            self._start(taken)
+
+    def _is_ready(self, key: Shapes | None, lane: Lane) -> bool:
+        if key is None or lane.rows >= self._max_rows:
+            return True
+        return time.monotonic() >= lane.requests[0].arrived + self._policy.max_delay
+
+    def _wake_at(self, when: float) -> None:
+        if self._wake is not None:
+            self._wake.cancel()
+        loop = asyncio.get_running_loop()
+        self._wake = loop.call_later(max(0.0, when - time.monotonic()), self._pump)
+
+    def _start(self, taken: Sequence[Request]) -> None:
+        self.waiting -= len(taken)
+        batch = RunningBatch([request for request in taken if not request.future.done()])
+        if not batch.requests:
+            return
+        for request in batch.requests:
+            request.running = batch
+        self.running += 1
+        self._executor.submit(self._work, batch, asyncio.get_running_loop())
+
+    def _done(self, request: Request, future: asyncio.Future[Arrays]) -> None:
+        """Take a request out whose answer nobody waits for any more, and cancel a call that nobody waits for."""
+        if request.timer is not None:
+            request.timer.cancel()
+        if request.lane is not None:
+            request.lane.remove(request)
+            self.waiting -= 1
+            if not self._lanes[request.key].requests:
+                del self._lanes[request.key]
+        elif request.running is not None and all(each.future.done() for each in request.running.requests):
+            request.running.cancellation.cancel()
+
+    def _queue_full(self) -> QueueFullError:
+        typical = max(self._seconds.values(), default=1e-3)
+        seconds = max(1.0, typical * self.waiting / self._policy.callers)
+        return QueueFullError(
+            "too many requests wait for the model",
+            retry_after=float(np.ceil(seconds)),
+            expected=f"at most {self._policy.max_queue} that wait",
+        )
+
+    # --- calls in threads ---------------------------------------------------------------------------------------------
+    def _work(self, batch: RunningBatch, loop: asyncio.AbstractEventLoop) -> None:
+        start = time.monotonic()
+        outcomes = self._outcomes(batch)
+        loop.call_soon_threadsafe(self._finish, batch, outcomes, time.monotonic() - start)
+
+    def _outcomes(self, batch: RunningBatch) -> list[Arrays | KernelyardError]:
+        """Return the results or the error of each request."""
+        try:
+            feeds = joined([request.feeds for request in batch.requests])
+            results = self._call(feeds, batch.timeout(), batch.cancellation)
+            return list(split(results, [request.rows for request in batch.requests]))
+        except (CallTimeoutError, CallCancelledError) as error:
+            return [error] * len(batch.requests)
+        except Exception as error:
+            if len(batch.requests) == 1:
+                return [as_ours(error)]
+        # One of them is at fault: the others are not to fail with it.
+        alone = [RunningBatch([request]) for request in batch.requests]
+        for each in alone:
+            each.cancellation = batch.cancellation
+        return [outcome for each in alone for outcome in self._outcomes(each)]
+
+    def _finish(self, batch: RunningBatch, outcomes: Sequence[Arrays | KernelyardError], seconds: float) -> None:
+        self.running -= 1
+        for request, outcome in zip(batch.requests, outcomes, strict=True):
+            if request.future.done():
+                continue
+            if isinstance(outcome, KernelyardError):
+                request.future.set_exception(outcome)
+            else:
+                request.future.set_result(outcome)
+        if len(batch.requests) == 1:
+            self._learn(tuple([array.shape for array in batch.requests[0].feeds.values()]), seconds)
+        waited = [batch.started - request.arrived for request in batch.requests]
+        self.observer.called(waited, sum(request.rows for request in batch.requests), seconds)
+        self._pump()
+
+
+def joined(feeds: Sequence[Arrays]) -> Arrays:
+    """Return feeds as one, along the first axis of every input."""
+    if len(feeds) == 1:
+        return feeds[0]
+    return {name: np.concatenate([each[name] for each in feeds]) for name in feeds[0]}
+
+
+def split(results: Mapping[str, np.ndarray], rows: Sequence[int]) -> list[Arrays]:
+    """Return what each request gets of the results of joined feeds: views of them."""
+    if len(rows) == 1:
+        return [dict(results)]
+    ends = np.cumsum(rows).tolist()
+    return [
+        {name: array[end - count : end] for name, array in results.items()}
+        for end, count in zip(ends, rows, strict=True)
+    ]
+
+
+def _rows(shapes: Shapes) -> int:
+    return shapes[0][0] if shapes and shapes[0] else 1
+
+
+def _expire(request: Request) -> None:
+    if not request.future.done():
+        request.future.set_exception(
+            CallTimeoutError("the request was not answered in time", hint="allow it more time, or send fewer at once")
+        )

@@ -1,0 +1,90 @@
+"""`kernelyard serve`: serve artifacts by the Open Inference Protocol."""
+
+from __future__ import annotations
+
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+import click
+
+from kernelyard.driver.commands.common import threads_option
+from kernelyard.runtime.api import processors
+from kernelyard_serve.errors import ServeSetupError
+
+
+@click.command("serve")
+@click.argument("models", nargs=-1, required=True, metavar="MODEL...")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 for all.")
+@click.option("--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="Port for HTTP; 0: any.")
+@click.option("--grpc-port", type=click.IntRange(0, 65535), help="Port for gRPC (default: no gRPC).")
+@click.option("--max-batch", default=1, show_default=True, type=click.IntRange(1), help="Most rows of joined requests.")
+@click.option("--max-delay", default=0.0, type=click.FloatRange(0), metavar="MS", help="Wait of a request for others.")
+@click.option("--max-queue", default=128, show_default=True, type=click.IntRange(1), help="Requests that may wait.")
+@click.option("--timeout", default=60.0, show_default=True, type=click.FloatRange(0), help="Seconds; 0: no limit.")
+@click.option("--max-body", default=64, show_default=True, type=click.IntRange(1), metavar="MIB", help="Of a body.")
+@click.option("--body-timeout", default=30.0, show_default=True, type=click.FloatRange(0.001), help="Seconds.")
+@click.option("--callers", type=click.IntRange(1), help="Calls at the same time (default: the processors).")
+@click.option("--warm", multiple=True, metavar="NAME=N,...", help="Symbolic sizes to prepare; may be repeated.")
+@click.option("--control/--no-control", default=True, help="Whether clients may load and unload models.")
+@click.option("--connections", default=1000, show_default=True, type=click.IntRange(1), help="At the same time.")
+@click.option("--openai", is_flag=True, help="Serve one language model by OpenAI's protocol.")
+@threads_option
+def command(models: tuple[str, ...], openai: bool, **settings: Any) -> None:
+    """Serve each MODEL: a .kyar file, a folder MODEL/VERSION/x.kyar, a folder of such, or NAME=PATH.
+
+    SIGHUP loads what is new, SIGTERM stops when all requests are answered.
+    """
+    from kernelyard_serve.server import Address, run
+
+    address = Address(*(settings[name] for name in ("host", "port", "grpc_port", "connections")))
+    if openai:
+        _serve_openai(models, address)
+        return
+    from kernelyard_serve.batching import BatchPolicy
+    from kernelyard_serve.options import MIB, ServeOptions
+    from kernelyard_serve.repository import ModelRepository, find_artifacts
+
+    callers = settings["callers"] or processors()
+    batch = BatchPolicy(settings["max_batch"], 1e-3 * settings["max_delay"], settings["max_queue"], callers)
+    options = ServeOptions(
+        batch,
+        settings["timeout"] or None,
+        settings["max_body"] * MIB,
+        settings["body_timeout"],
+        settings["threads"],
+        tuple(map(read_sizes, settings["warm"])),
+        settings["control"],
+    )
+    run(partial(ModelRepository, partial(find_artifacts, models), options), address, _say)
+
+
+def _say(line: str) -> None:
+    click.echo(line)  # which flushes: whoever waits for the server reads it
+
+
+def read_sizes(text: str) -> dict[str, int]:
+    """Return `seq=128,n=4` as {"seq": 128, "n": 4}. Raises: BadParameter."""
+    sizes: dict[str, int] = {}
+    for item in text.split(","):
+        name, equals, size = item.partition("=")
+        if not (equals and name.strip() and size.strip().isdecimal() and int(size) > 0):
+            raise click.BadParameter(f"{text!r}; write NAME=N, or NAME=N,NAME=N", param_hint="--warm")
+        sizes[name.strip()] = int(size)
+    return sizes
+
+
+def _serve_openai(models: tuple[str, ...], address: Any) -> None:
+    """Serve one language model by the application of another distribution."""
+    if len(models) != 1:
+        raise click.UsageError("--openai serves one model")
+    try:
+        create_app = import_module("kernelyard_llm.server").create_app
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "kernelyard_llm":
+            raise
+        hint = "pip install 'kernelyard-llm'"
+        raise ServeSetupError("OpenAI's protocol needs kernelyard-llm", found=error, hint=hint) from error
+    from kernelyard_serve.server import run_app
+
+    run_app(create_app(models[0]), address, _say)

@@ -1,0 +1,210 @@
+"""The Open Inference Protocol over HTTP: a Starlette application over a repository of models."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+import kernelyard as ky
+from kernelyard_serve import metrics
+from kernelyard_serve.batching import Arrays
+from kernelyard_serve.errors import ModelNotReadyError, RequestFormatError, as_ours
+from kernelyard_serve.http_body import BINARY, JSON, ClientLeftError, answer, answer_error, header, read_body
+from kernelyard_serve.http_codec import HEADER_LENGTH, decode_request, encode_answer, read_json, to_json
+from kernelyard_serve.inference import InferenceRequest
+from kernelyard_serve.repository import READY, ModelRepository
+from kernelyard_serve.served_model import ServedModel
+
+NAME = "kernelyard"
+EXTENSIONS = ("binary_tensor_data", "model_repository", "model_repository(unload_dependents)")
+CLIENT_LEFT = 499  # the status in the counts; nobody gets it
+_HEADER_LENGTH = HEADER_LENGTH.encode()
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+def create_app(repository: ModelRepository) -> Starlette:
+    """Return the application that serves the models of a repository."""
+    pages = Pages(repository)
+    infer = Inference(repository, pages.refused)
+    one, version = "/v2/models/{model}", "/v2/models/{model}/versions/{version}"
+    routes = [
+        Route(f"{one}/infer", infer, methods=["POST"]),
+        Route(f"{version}/infer", infer, methods=["POST"]),
+        Route("/v2/health/live", pages.guarded(pages.live)),
+        Route("/v2/health/ready", pages.guarded(pages.ready)),
+        Route("/v2", pages.guarded(pages.server)),
+        Route("/v2/models", pages.guarded(pages.models)),
+        *(Route(path, pages.guarded(pages.model)) for path in (one, version)),
+        *(Route(f"{path}/ready", pages.guarded(pages.model_ready)) for path in (one, version)),
+        Route("/v2/repository/index", pages.guarded(pages.index), methods=["POST"]),
+        Route("/v2/repository/models/{model}/load", pages.guarded(pages.load), methods=["POST"]),
+        Route("/v2/repository/models/{model}/unload", pages.guarded(pages.unload), methods=["POST"]),
+        Route("/metrics", pages.guarded(pages.metrics)),
+    ]
+    return Starlette(routes=routes)
+
+
+class Inference:
+    """The endpoint of inference requests, an ASGI application of its own: it is what has to be quick."""
+
+    def __init__(self, repository: ModelRepository, refused: Counter[int]) -> None:
+        self._repository, self._refused = repository, refused
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        start = time.monotonic()
+        served: ServedModel | None = None
+        try:
+            options = self._repository.options
+            body = await read_body(scope, receive, options.max_body, options.body_timeout)
+            where = scope["path_params"]
+            served = self._repository.get(where["model"], where.get("version", ""))
+            length = header(scope, _HEADER_LENGTH)
+            request = decode_request(body, length, served.inputs, served.outputs)
+            results = await _unless_left(served.submit(request), receive)
+            status = await self._answer(send, served, request, results)
+        except ClientLeftError:
+            status = CLIENT_LEFT
+        except Exception as error:
+            status = await answer_error(send, as_ours(error))
+        if served is None:
+            self._refused[status] += 1
+        else:
+            served.metrics.answered("http", status, time.monotonic() - start)
+
+    async def _answer(self, send: Send, served: ServedModel, request: InferenceRequest, results: Arrays) -> int:
+        body, length = encode_answer(served.name, served.version, request, results)
+        if length is None:
+            await answer(send, 200, body)
+        else:
+            await answer(send, 200, body, BINARY, [(_HEADER_LENGTH, b"%d" % length)])
+        return 200
+
+
+async def _unless_left(future: asyncio.Future[Arrays], receive: Receive) -> Arrays:
+    """Return the results, and give the request up if its client leaves. Raises: ClientLeftError, as the call."""
+    if future.done():  # as for quick models
+        return future.result()
+    watch = asyncio.ensure_future(receive())  # after the body, nothing comes but the end of the connection
+    try:
+        await asyncio.wait((watch, future), return_when=asyncio.FIRST_COMPLETED)
+        if not future.done():
+            raise ClientLeftError
+        return future.result()
+    finally:
+        watch.cancel()
+        future.cancel()
+
+
+class Pages:
+    """All other endpoints: health, metadata, the repository, and counts."""
+
+    def __init__(self, repository: ModelRepository) -> None:
+        self._repository = repository
+        self.refused: Counter[int] = Counter()
+
+    def guarded(self, endpoint: Endpoint) -> Any:
+        """Return an ASGI application that answers with the errors of an endpoint."""
+
+        async def page(scope: Scope, receive: Receive, send: Send) -> None:
+            try:
+                response = await endpoint(Request(scope, receive, send))
+            except ClientLeftError:
+                return
+            except Exception as error:
+                self.refused[await answer_error(send, as_ours(error))] += 1
+                return
+            await response(scope, receive, send)
+
+        return _Application(page)
+
+    async def live(self, request: Request) -> Response:
+        """The process answers."""
+        return _json({"live": True})
+
+    async def ready(self, request: Request) -> Response:
+        """All models are loaded and warm, and the server is not stopping."""
+        if not self._repository.is_ready:
+            raise ModelNotReadyError("the server is not ready", found="models are being loaded, or it is stopping")
+        return _json({"ready": True})
+
+    async def server(self, request: Request) -> Response:
+        """Metadata of the server."""
+        return _json({"name": NAME, "version": ky.__version__, "extensions": EXTENSIONS})
+
+    async def models(self, request: Request) -> Response:
+        """Names of the models."""
+        return _json({"models": self._repository.names})
+
+    def _served(self, request: Request) -> ServedModel:
+        where = request.path_params
+        return self._repository.get(where["model"], where.get("version", ""))
+
+    async def model(self, request: Request) -> Response:
+        """Metadata of a model."""
+        served = self._served(request)
+        return _json(served.metadata(self._repository.versions(served.name)))
+
+    async def model_ready(self, request: Request) -> Response:
+        """A model is loaded and warm."""
+        return _json({"name": self._served(request).name, "ready": True})
+
+    async def index(self, request: Request) -> Response:
+        """All versions of all models, with their states."""
+        asked = await self._asked(request)
+        entries = [entry._asdict() for entry in self._repository.index()]
+        return _json([each for each in entries if each["state"] == READY or asked.get("ready") is not True])
+
+    async def load(self, request: Request) -> Response:
+        """Load a model, or what is new of it."""
+        name = await self._controlled(request)
+        await self._repository.load(name)
+        return _json({"name": name, "versions": self._repository.versions(name)})
+
+    async def unload(self, request: Request) -> Response:
+        """Serve a model no more."""
+        name = await self._controlled(request)
+        await self._repository.unload(name)
+        return _json({"name": name})
+
+    async def metrics(self, request: Request) -> Response:
+        """Counts and times for Prometheus."""
+        gauges = {**self._repository.gauges(), "resident_bytes": {"": metrics.resident_bytes()}}
+        text = metrics.text(self._repository.metrics(), gauges, self.refused)
+        return Response(text, headers={"content-type": metrics.CONTENT_TYPE})
+
+    async def _asked(self, request: Request) -> dict[str, Any]:
+        options = self._repository.options
+        body = read_json(await read_body(request.scope, request.receive, options.max_body, options.body_timeout))
+        if not isinstance(body, dict):
+            raise RequestFormatError("the body is no JSON object", found=type(body).__name__)
+        return body
+
+    async def _controlled(self, request: Request) -> str:
+        """Return the model that is to be loaded or unloaded. Raises: RequestFormatError, UnknownServedModelError."""
+        parameters = (await self._asked(request)).get("parameters") or {}
+        return self._repository.controlled(request.path_params["model"], list(parameters))
+
+
+class _Application:
+    """Tells Starlette that a function is an ASGI application, and no function of a request."""
+
+    def __init__(self, function: Callable[[Scope, Receive, Send], Awaitable[None]]) -> None:
+        self._function = function
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._function(scope, receive, send)
+
+
+def _json(value: object) -> Response:
+    return Response(to_json(value), headers={"content-type": JSON.decode()})

@@ -1,0 +1,28 @@
+"""How a server serves: limits, batching, warm-up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from kernelyard_serve.batching import BatchPolicy
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class ServeOptions:
+    """Options of a server; all its models share them.
+
+    batch: how requests become calls. timeout: seconds until a request is given up that does not say. max_body: bytes of
+    a request's body. body_timeout: seconds in which a body has to arrive. threads: of one call (None: the processors).
+    warm: sets of sizes by symbol that are prepared before the server is ready. control: clients may load and unload.
+    """
+
+    batch: BatchPolicy = field(default_factory=BatchPolicy)
+    timeout: float | None = 60.0
+    max_body: int = 64 * MIB
+    body_timeout: float = 30.0
+    threads: int | None = None
+    warm: tuple[Mapping[str, int], ...] = ()
+    control: bool = True

@@ -1,0 +1,87 @@
+"""Which models can be batched: rows along a symbolic first axis that do not depend on one another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+import kernelyard as ky
+from kernelyard import dims, dtypes
+from kernelyard.errors import KernelyardError
+from kernelyard.runtime.api import TensorInfo
+
+TOLERANCE = 1e-2  # of the largest element: other kernels, and sums in another order, may run for other sizes
+_ROWS = 3
+
+
+def symbols(exe: ky.Executable) -> frozenset[str]:
+    """Return the names of the symbolic sizes of the inputs."""
+    return frozenset(name for info in exe.inputs for dim in info.shape for name in _symbols(dim))
+
+
+def shapes(exe: ky.Executable, sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the inputs for sizes by symbol; those that are not given are 1. Raises: ShapeError."""
+    values = {**dict.fromkeys(symbols(exe), 1), **sizes}
+    return {info.name: tuple(_evaluated(dim, values) for dim in info.shape) for info in exe.inputs}
+
+
+def batch_symbol(exe: ky.Executable) -> str | None:
+    """Return the symbol that is the first axis of every input and output, and no part of another axis; else None."""
+    tensors = (*exe.inputs, *exe.outputs)
+    firsts = {info.shape[0] if info.shape else 0 for info in tensors}
+    first = next(iter(firsts))
+    if len(firsts) != 1 or isinstance(first, int) or dims.as_symbol(dims.parse(first)) is None:
+        return None
+    others = {name for info in tensors for dim in info.shape[1:] for name in _symbols(dim)}
+    return None if first in others else first
+
+
+def why_not_batched(exe: ky.Executable, sizes: Mapping[str, int]) -> str | None:
+    """Return why requests of a model cannot be joined, None where they can.
+
+    It is tried out on random rows, run together and alone, since the shapes do not tell what a model computes.
+    sizes: of the other symbols.
+    """
+    symbol = batch_symbol(exe)
+    if symbol is None:
+        return "its inputs and outputs have no symbolic first axis in common"
+    if exe.vm_functions:
+        return "it has branches or loops, which may look at all rows"
+    random = np.random.default_rng(0)
+    together = {
+        info.name: _random(random, info, shape)
+        for info, shape in zip(exe.inputs, shapes(exe, {**sizes, symbol: _ROWS}).values(), strict=True)
+    }
+    try:
+        results = exe.run(together)
+        alone = [exe.run({name: array[row : row + 1] for name, array in together.items()}) for row in range(_ROWS)]
+    except KernelyardError as error:
+        return f"it could not be tried out: {error.message}"
+    for name, result in results.items():
+        joined = np.concatenate([each[name].numpy() for each in alone])
+        if not _agree(joined, result.numpy()):
+            return f"rows of {name!r} depend on one another"
+    return None
+
+
+def _agree(one: np.ndarray, other: np.ndarray) -> bool:
+    if one.shape != other.shape:
+        return False
+    a, b = one.astype(np.float64), other.astype(np.float64)
+    largest = float(np.max(np.abs(a), initial=0.0, where=np.isfinite(a)))
+    return bool(np.allclose(a, b, rtol=0.0, atol=TOLERANCE * largest, equal_nan=True))
+
+
+def _random(random: np.random.Generator, info: TensorInfo, shape: tuple[int, ...]) -> np.ndarray:
+    if dtypes.is_float(info.dtype):
+        return random.standard_normal(shape).astype(dtypes.to_numpy(info.dtype))
+    return random.integers(0, 2, shape).astype(dtypes.to_numpy(info.dtype))
+
+
+def _symbols(dim: int | str) -> frozenset[str]:
+    return frozenset() if isinstance(dim, int) else frozenset(dims.symbols_of(dims.parse(dim)))
+
+
+def _evaluated(dim: int | str, values: Mapping[str, int]) -> int:
+    return dim if isinstance(dim, int) else dims.evaluate(dims.parse(dim), values)

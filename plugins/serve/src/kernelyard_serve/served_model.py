@@ -1,0 +1,128 @@
+"""ServedModel: one version of a model, loaded and warm, with what is told about it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from concurrent.futures import Executor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import kernelyard as ky
+from kernelyard.errors import ExecutionError
+from kernelyard_serve import rows
+from kernelyard_serve.batching import Arrays, Batcher
+from kernelyard_serve.datatypes import DATATYPES
+from kernelyard_serve.inference import InferenceRequest, check_rows
+from kernelyard_serve.metrics import ModelMetrics
+from kernelyard_serve.options import ServeOptions
+
+PLATFORM = "kernelyard"
+
+
+class FileStamp(NamedTuple):
+    """What tells whether a file is another one than it was."""
+
+    inode: int
+    modified: int
+    size: int
+
+    @staticmethod
+    def of(path: Path) -> FileStamp:
+        """Return the stamp of a file. Raises: OSError."""
+        found = os.stat(path)
+        return FileStamp(found.st_ino, found.st_mtime_ns, found.st_size)
+
+
+class ServedModel:
+    """A version of a model: `await served.infer(request)`.
+
+    Example:
+        >>> served = ServedModel.load("net", "1", Path("net.kyar"), ServeOptions(), executor)  # doctest: +SKIP
+    """
+
+    def __init__(
+        self, name: str, version: str, exe: ky.Executable, options: ServeOptions, executor: Executor, stamp: FileStamp
+    ) -> None:
+        self.name, self.version, self.stamp = name, version, stamp
+        self._exe, self._timeout = exe, options.timeout
+        self.inputs = {info.name: info for info in exe.inputs}
+        self.outputs = tuple(info.name for info in exe.outputs)
+        self.metrics = ModelMetrics(name, version)
+        sizes = options.warm[0] if options.warm else {}
+        self.not_batched = rows.why_not_batched(exe, sizes) if options.batch.max_rows > 1 else "it was not asked for"
+        self.batcher = Batcher(self._call, options.batch, executor, self.metrics, batched=self.not_batched is None)
+        self._warm(options)
+
+    @staticmethod
+    def load(name: str, version: str, path: Path, options: ServeOptions, executor: Executor) -> ServedModel:
+        """Load an artifact and prepare its runs. Raises: ArtifactError, ..., as `kernelyard.load`; OSError."""
+        stamp = FileStamp.of(path)
+        return ServedModel(name, version, ky.load(path, options.threads), options, executor, stamp)
+
+    def _warm(self, options: ServeOptions) -> None:
+        """Prepare every number of rows that a batch may have, and the sizes that were named."""
+        symbol = rows.batch_symbol(self._exe) if self.not_batched is None else None
+        counts = range(1, options.batch.max_rows + 1) if symbol else (1,)
+        own = rows.symbols(self._exe)
+        given = [{name: size for name, size in each.items() if name in own} for each in options.warm] or [{}]
+        sets = [{**each, **({symbol: count} if symbol else {})} for each in given for count in counts]
+        shapes = list({tuple(s.items()): s for s in (rows.shapes(self._exe, each) for each in sets)}.values())
+        self._exe.max_plans = max(self._exe.max_plans, len(shapes) + 16)
+        self._exe.warm(*shapes, callers=options.batch.callers)
+
+    async def infer(self, request: InferenceRequest) -> Arrays:
+        """Return the results of a request by name. Raises: QueueFullError, CallTimeoutError, and those of a call."""
+        return await self.submit(request)
+
+    def submit(self, request: InferenceRequest) -> Any:
+        """Return the future of a request's results; cancelling it gives the request up. Raises: QueueFullError, ..."""
+        if self.not_batched is None:
+            check_rows(request.feeds)
+        limits = [each for each in (request.timeout, self._timeout) if each is not None]
+        return self.batcher.submit(request.feeds, time.monotonic() + min(limits) if limits else None)
+
+    def _call(self, feeds: Arrays, timeout: float | None, cancellation: ky.Cancellation | None) -> Arrays:
+        results = self._exe.run(feeds, timeout=timeout, cancellation=cancellation)
+        return {name: tensor.numpy() for name, tensor in results.items()}
+
+    def metadata(self, versions: list[str]) -> dict[str, Any]:
+        """Return what the protocol tells of a model, and where its operators run. versions: all that are served."""
+        return {
+            "name": self.name,
+            "versions": versions,
+            "platform": PLATFORM,
+            "inputs": [_tensor(info) for info in self._exe.inputs],
+            "outputs": [_tensor(info) for info in self._exe.outputs],
+            "properties": self.properties(),
+            "placement": self.placement(),
+        }
+
+    def properties(self) -> dict[str, str]:
+        """Return texts on how the model was compiled and is served."""
+        found = {"target": self._exe.target, "precision": self._exe.precision}
+        found["placement"] = self._summary()
+        found["batching"] = "yes" if self.not_batched is None else f"no: {self.not_batched}"
+        return {**self._exe.metadata, **found}
+
+    def placement(self) -> dict[str, dict[str, float]]:
+        """Return by backend how many operators it runs, and their share; {} for a model without a report."""
+        try:
+            coverage: Mapping[str, Mapping[str, float]] = self._exe.report.coverage
+        except ExecutionError:
+            return {}
+        return {name: dict(work) for name, work in coverage.items()}
+
+    def _summary(self) -> str:
+        try:
+            return self._exe.report.summary
+        except ExecutionError:
+            return "unknown: the artifact has no report"
+
+
+def _tensor(info: Any) -> dict[str, Any]:
+    shape = [dim if isinstance(dim, int) else -1 for dim in info.shape]
+    return {"name": info.name, "datatype": DATATYPES[info.dtype], "shape": np.asarray(shape, np.int64).tolist()}

@@ -1,0 +1,162 @@
+"""The server: listens before its models are loaded, is ready when they are warm, and stops when all are answered."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import uvicorn
+
+from kernelyard_serve.errors import ServeSetupError
+from kernelyard_serve.http_app import create_app
+from kernelyard_serve.repository import ModelRepository
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a server listens. grpc_port: None for none. Port 0 is any that is free. connections: the most at a time."""
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    grpc_port: int | None = None
+    connections: int = 1000
+    stop_seconds: int = 30
+
+
+class HTTPServer(uvicorn.Server):
+    """uvicorn's server, which tells when it is asked to stop, and ends the process with 0 then."""
+
+    def __init__(self, config: uvicorn.Config, stopping: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._stopping = stopping
+
+    def stop(self) -> None:
+        """Take no more requests, and return from `serve` when those that have begun are answered."""
+        self._stopping()
+        self.should_exit = True
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Stop at SIGTERM and SIGINT."""
+        loop = asyncio.get_running_loop()
+        signals = (signal.SIGTERM, signal.SIGINT)
+        for each in signals:
+            loop.add_signal_handler(each, self.stop)
+        try:
+            yield
+        finally:
+            for each in signals:
+                loop.remove_signal_handler(each)
+
+
+def http_config(app: Any, address: Address) -> uvicorn.Config:
+    """Return how uvicorn serves an application."""
+    return uvicorn.Config(
+        app,
+        host=address.host,
+        port=address.port,
+        access_log=False,
+        log_level="warning",
+        lifespan="off",
+        limit_concurrency=address.connections,
+        timeout_graceful_shutdown=address.stop_seconds,
+    )
+
+
+def listen(address: Address) -> socket.socket:
+    """Return a socket that is bound to the address. Raises: ServeSetupError."""
+    try:
+        return socket.create_server((address.host, address.port), reuse_port=False, backlog=2048)
+    except OSError as error:
+        where, hint = f"{address.host}:{address.port}", "choose another --port, or 0 for any that is free"
+        raise ServeSetupError("the address is taken or cannot be had", where=where, found=error, hint=hint) from error
+
+
+def run(make_repository: Callable[[], ModelRepository], address: Address, say: Say) -> None:
+    """Serve until SIGTERM or SIGINT; SIGHUP loads what is new of all models.
+
+    say: is given a line when the server listens, and when it is ready. Raises: ServeSetupError, and the error of the
+    first model that cannot be loaded.
+    """
+    with listen(address) as http:
+        factory = uvicorn.Config(None, loop="auto").get_loop_factory()  # pyright: ignore[reportArgumentType]
+        with asyncio.Runner(loop_factory=factory) as runner:
+            runner.run(_serve(make_repository, address, http, say))
+
+
+async def _serve(
+    make_repository: Callable[[], ModelRepository], address: Address, http: socket.socket, say: Say
+) -> None:
+    repository = make_repository()
+
+    def stopping() -> None:
+        repository.stopping = True
+
+    server = HTTPServer(http_config(create_app(repository), address), stopping)
+    grpc = await _start_grpc(repository, address)
+    say(f"listening on http://{address.host}:{http.getsockname()[1]}")
+    if grpc is not None:
+        say(f"listening on grpc://{address.host}:{grpc.port}")
+    loading = asyncio.create_task(_load(repository, server, say))
+    try:
+        await server.serve(sockets=[http])
+        if grpc is not None:
+            await grpc.stop(address.stop_seconds)
+    finally:
+        loading.cancel()
+        await asyncio.wait([loading])
+        repository.close()
+    if not loading.cancelled():
+        loading.result()
+
+
+async def _load(repository: ModelRepository, server: HTTPServer, say: Say) -> None:
+    try:
+        await repository.load_all()
+    except BaseException:
+        server.stop()
+        raise
+    for name in repository.names:
+        for version in repository.versions(name):
+            served = repository.get(name, version)
+            say(f"ready: {name}, version {version}: {served.properties()['placement']}")
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _reload, repository, say)
+
+
+def _reload(repository: ModelRepository, say: Say) -> None:
+    async def every() -> None:
+        for name in repository.names:
+            try:
+                await repository.load(name)
+            except Exception as error:
+                say(f"not loaded again: {name}: {error}")
+
+    repository.reloading = asyncio.ensure_future(every())  # the loop itself would not keep it
+
+
+async def _start_grpc(repository: ModelRepository, address: Address) -> Any:
+    if address.grpc_port is None:
+        return None
+    try:
+        from kernelyard_serve.grpc_service import GRPCServer
+    except ModuleNotFoundError as error:
+        hint = "pip install 'kernelyard-serve[grpc]'"
+        raise ServeSetupError("the protocol over gRPC needs grpcio and protobuf", found=error, hint=hint) from error
+    return await GRPCServer.start(repository, address.host, address.grpc_port)
+
+
+def run_app(app: Any, address: Address, say: Say) -> None:
+    """Serve an ASGI application of another distribution until SIGTERM or SIGINT. Raises: ServeSetupError."""
+    with listen(address) as http:
+        config = http_config(app, address)
+        config.lifespan = "auto"
+        say(f"listening on http://{address.host}:{http.getsockname()[1]}")
+        with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
+            runner.run(HTTPServer(config, lambda: None).serve(sockets=[http]))
