@@ -96,6 +96,7 @@ $(VENV)/models: $(VENV)/base
 $(VENV)/test: $(VENV)/installed $(VENV)/models
 	$(PIP) ".[test,lint]" pillow nvidia-cuda-nvrtc-cu12 nvidia-cuda-runtime-cu12 nvidia-cuda-cccl-cu12
 	$(PIP) --no-deps nvidia-cutlass==4.2.0.0
+	$(PIP) --no-deps tritonclient==2.73.0  # it pins older releases of what others need
 	$(PIP) --no-deps scikit-learn==1.9.1  # for its two photographs
 	touch $@
 
