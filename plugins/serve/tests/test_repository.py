@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import signal
 import threading
+import weakref
 from pathlib import Path
 
 import numpy as np
 import pytest
 from serve_models import save, scale
 
-from kernelyard_serve import ServeError, find_artifacts
+from kernelyard_serve import BatchPolicy, ServeError, ServeOptions, find_artifacts
+from kernelyard_serve.inference import InferenceRequest
+from kernelyard_serve.served_model import ServedModel
 
 X = np.ones((1, 8), np.float32)
 
@@ -161,3 +166,27 @@ def test_openai_needs_another_distribution_or_serves_it(tmp_path: Path, serve) -
     status, errors = serve("one", "two", "--openai").end()
     assert status == 2
     assert "one model" in errors
+
+
+def test_what_was_exchanged_is_freed_at_once(tmp_path: Path) -> None:
+    """Without the collector of cycles: a model holds its weights."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    path = save(scale(2), tmp_path / "net.kyar")
+
+    async def main() -> None:
+        with ThreadPoolExecutor(1) as threads:
+            options = ServeOptions(BatchPolicy(max_rows=2, callers=1))
+            served = ServedModel.load("net", "1", path, options, threads)
+            results = await asyncio.gather(*(served.infer(InferenceRequest({"x": X}, ("output_0",))) for _ in range(4)))
+            assert all((each["output_0"] == 2).all() for each in results)
+            freed = weakref.ref(served._exe)
+            await asyncio.sleep(0.01)
+            gc.disable()
+            try:
+                del served
+                assert freed() is None
+            finally:
+                gc.enable()
+
+    asyncio.run(main())

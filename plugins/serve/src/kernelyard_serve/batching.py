@@ -266,6 +266,7 @@ class Batcher:
     def _finish(self, batch: RunningBatch, outcomes: Sequence[Arrays | KernelyardError], seconds: float) -> None:
         self.running -= 1
         for request, outcome in zip(batch.requests, outcomes, strict=True):
+            request.running = None  # the two would else be freed by the collector alone, with all their arrays
             if request.future.done():
                 continue
             if isinstance(outcome, KernelyardError):

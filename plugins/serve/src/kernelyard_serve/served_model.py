@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Mapping
 from concurrent.futures import Executor
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -54,7 +55,9 @@ class ServedModel:
         self.metrics = ModelMetrics(name, version)
         sizes = options.warm[0] if options.warm else {}
         self.not_batched = rows.why_not_batched(exe, sizes) if options.batch.max_rows > 1 else "it was not asked for"
-        self.batcher = Batcher(self._call, options.batch, executor, self.metrics, batched=self.not_batched is None)
+        self.batcher = Batcher(
+            partial(_call, exe), options.batch, executor, self.metrics, batched=self.not_batched is None
+        )
         self._warm(options)
 
     @staticmethod
@@ -84,10 +87,6 @@ class ServedModel:
             check_rows(request.feeds)
         limits = [each for each in (request.timeout, self._timeout) if each is not None]
         return self.batcher.submit(request.feeds, time.monotonic() + min(limits) if limits else None)
-
-    def _call(self, feeds: Arrays, timeout: float | None, cancellation: ky.Cancellation | None) -> Arrays:
-        results = self._exe.run(feeds, timeout=timeout, cancellation=cancellation)
-        return {name: tensor.numpy() for name, tensor in results.items()}
 
     def metadata(self, versions: list[str]) -> dict[str, Any]:
         """Return what the protocol tells of a model, and where its operators run. versions: all that are served."""
@@ -121,6 +120,10 @@ class ServedModel:
             return self._exe.report.summary
         except ExecutionError:
             return "unknown: the artifact has no report"
+
+
+def _call(exe: ky.Executable, feeds: Arrays, timeout: float | None, cancellation: ky.Cancellation | None) -> Arrays:
+    return {name: tensor.numpy() for name, tensor in exe.run(feeds, None, timeout, cancellation).items()}
 
 
 def _tensor(info: Any) -> dict[str, Any]:
