@@ -1,0 +1,369 @@
+"""Measure a server of models: its latency beside a direct call, its rate beside one written by hand, and overload.
+
+    python benchmarks/serve_load.py latency|rate|overload [--rounds 7] [--seconds 1] [--requests 100000]
+
+Latency: medians of interleaved rounds on one connection, less those of a direct call. Rate: requests per second and
+processor time of the server for each, in turns with onnxruntime behind FastAPI. Overload: three times as many
+connections as keep the server busy, with clients that leave or send slowly, bad bodies, and models that are exchanged;
+each request has to be answered or refused by a status, and memory has to stay as it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import selectors
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from urllib.request import urlopen
+
+import numpy as np
+import onnx
+import onnx.parser
+
+import kernelyard as ky
+
+WIDTH = 64
+HAND_WRITTEN = Path(__file__).parent / "peers" / "fastapi_server.py"
+PATH = "/v2/models/net/infer"
+HEADER = "Inference-Header-Content-Length"
+
+
+def model_file(folder: Path, width: int, layers: int) -> Path:
+    """Write a perceptron of some layers as ONNX; its rows are a symbol."""
+    lines = [f"h{i + 1} = Relu(p{i})\np{i} = MatMul(h{i}, w{i})" for i in range(layers)]
+    body = "\n".join("\n".join(reversed(line.split("\n"))) for line in lines)
+    text = f"""<ir_version: 8, opset_import: ["": 17]>
+net (float[n, {width}] h0) => (float[n, {width}] h{layers}) {{
+{body}
+}}"""
+    model = onnx.parser.parse_model(text)
+    random = np.random.default_rng(0)
+    for i in range(layers):
+        weight = random.standard_normal((width, width), np.float32) / width**0.5
+        model.graph.initializer.append(onnx.numpy_helper.from_array(weight, f"w{i}"))
+    onnx.save(model, folder / "net.onnx")
+    return folder / "net.onnx"
+
+
+# --- requests and connections -----------------------------------------------------------------------------------------
+def post(path: str, body: bytes, headers: Mapping[str, str]) -> bytes:
+    """Return a request as it is sent."""
+    fields = {"Host": "x", "Content-Length": str(len(body)), **headers}
+    lines = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+    return f"POST {path} HTTP/1.1\r\n{lines}\r\n".encode() + body
+
+
+def requests_of(x: np.ndarray) -> dict[str, bytes]:
+    """Return the same request as bytes, as JSON, and as the server by hand takes it."""
+    tensor = {"name": "h0", "datatype": "FP32", "shape": list(x.shape)}
+    head = json.dumps(
+        {
+            "inputs": [{**tensor, "parameters": {"binary_data_size": x.nbytes}}],
+            "parameters": {"binary_data_output": True},
+        }
+    ).encode()
+    text = json.dumps({"inputs": [{**tensor, "data": x.ravel().tolist()}]}).encode()
+    kind = {"Content-Type": "application/json"}
+    return {
+        "bytes": post(PATH, head + x.tobytes(), {HEADER: str(len(head))}),
+        "json": post(PATH, text, kind),
+        "by hand": post("/infer", json.dumps({"x": x.tolist()}).encode(), kind),
+    }
+
+
+class Connection:
+    """One connection that is kept: it sends a request, and takes the answer in as it comes."""
+
+    def __init__(self, port: int) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port))
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._data = b""
+
+    def send(self, request: bytes) -> None:
+        self._data = b""
+        self.socket.sendall(request)
+
+    def receive(self) -> int:
+        """Take in what is there; returns the status once the answer is whole, 0 before, -1 where it was cut off."""
+        part = self.socket.recv(1 << 20)
+        if not part:
+            return -1
+        self._data += part
+        end = self._data.find(b"\r\n\r\n")
+        if end < 0:
+            return 0
+        length = int(self._data[: end + 2].lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+        return int(self._data[9:12]) if len(self._data) >= end + 4 + length else 0
+
+    def ask(self, request: bytes) -> int:
+        """Return the status of the answer to a request."""
+        self.send(request)
+        while not (status := self.receive()):
+            pass
+        return status
+
+
+# --- servers ----------------------------------------------------------------------------------------------------------
+class Process:
+    """A server in a process of its own, and the processor time that it takes."""
+
+    def __init__(self, command: list[str]) -> None:
+        self.popen = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert self.popen.stdout is not None
+        self.ports: dict[str, int] = {}
+        for line in self.popen.stdout:
+            kind, _, port = line.strip().removeprefix("listening on ").rpartition(":")
+            if line.startswith("ready"):
+                break
+            self.ports[kind.partition("://")[0]] = int(port)
+
+    def seconds(self) -> float:
+        """Return the processor time of all its threads so far."""
+        fields = Path(f"/proc/{self.popen.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def resident(self) -> float:
+        """Return its memory in MiB."""
+        return int(Path(f"/proc/{self.popen.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+@contextmanager
+def process(*command: str) -> Iterator[Process]:
+    """Run a server while it is measured."""
+    started = Process([sys.executable, *command])
+    try:
+        yield started
+    finally:
+        started.popen.send_signal(signal.SIGTERM)
+        started.popen.communicate()
+
+
+def serve(path: Path, *options: str) -> tuple[str, ...]:
+    """Return the command of our server."""
+    return ("-m", "kernelyard", "serve", f"net={path}", "--port", "0", *options)
+
+
+# --- latency ----------------------------------------------------------------------------------------------------------
+def median_seconds(call: Callable[[], object], seconds: float) -> float:
+    """Return the median time of a call."""
+    times: list[float] = []
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def measure_latency(folder: Path, rounds: int, seconds: float) -> None:
+    """Print medians, and what they are above those of a direct call."""
+    x = np.ones((1, WIDTH), np.float32)
+    exe = ky.compile(model_file(folder, WIDTH, 2))
+    exe.save(folder / "net.kyar")
+    with process(*serve(folder / "net.kyar", "--grpc-port", "0")) as server:
+        connection, requests = Connection(server.ports["http"]), requests_of(x)
+        calls: dict[str, Callable[[], object]] = {"direct": lambda: exe.run({"h0": x})}
+        calls["HTTP, bytes"] = lambda: connection.ask(requests["bytes"])
+        calls["HTTP, JSON"] = lambda: connection.ask(requests["json"])
+        calls["gRPC"] = grpc_call(server.ports["grpc"], x)
+        found: dict[str, list[float]] = {name: [] for name in calls}
+        for _ in range(rounds):
+            for name, call in calls.items():
+                found[name].append(median_seconds(call, seconds))
+        connection.socket.close()
+    medians = {name: 1e3 * statistics.median(times) for name, times in found.items()}
+    print("| call | p50, ms | added, ms |\n|---|---:|---:|")
+    for name, median in medians.items():
+        print(f"| {name} | {median:.3f} | {median - medians['direct']:.3f} |")
+
+
+def grpc_call(port: int, x: np.ndarray) -> Callable[[], object]:
+    """Return a call over gRPC, of a message that is made once."""
+    import grpc
+
+    from kernelyard_serve.grpc_messages import SERVICE, message
+
+    request = message("ModelInferRequest")(model_name="net", raw_input_contents=[x.tobytes()])
+    request.inputs.add(name="h0", datatype="FP32", shape=x.shape)
+    channel = grpc.insecure_channel(f"127.0.0.1:{port}")
+    call = channel.unary_unary(
+        f"/{SERVICE}/ModelInfer",
+        request_serializer=message("ModelInferRequest").SerializeToString,
+        response_deserializer=message("ModelInferResponse").FromString,
+    )
+    return lambda: call(request)
+
+
+# --- rate -------------------------------------------------------------------------------------------------------------
+def answers_per_second(port: int, request: bytes, connections: int, seconds: float) -> tuple[int, float]:
+    """Return how many answers came, and in how many seconds, with so many connections that always wait for one."""
+    poll = selectors.DefaultSelector()
+    clients = [Connection(port) for _ in range(connections)]
+    for each in clients:
+        poll.register(each.socket, selectors.EVENT_READ, each)
+        each.send(request)
+    count, start = 0, time.perf_counter()
+    while (passed := time.perf_counter() - start) < seconds:
+        for key, _ in poll.select(1.0):
+            status = key.data.receive()
+            if status:
+                assert status == 200, status
+                count += 1
+                key.data.send(request)
+    for each in clients:
+        each.socket.close()
+    return count, passed
+
+
+def measure_rate(folder: Path, rounds: int, seconds: float, connections: int) -> None:
+    """Print requests per second, and processor time of the server for each, for a small and a larger model."""
+    print("| model | server | requests/s | processor time, ms | times by hand | by processor time |")
+    print("|---|---|---:|---:|---:|---:|")
+    for width, layers in ((64, 2), (1024, 4)):
+        path = model_file(folder, width, layers)
+        ky.compile(path).save(folder / "net.kyar")
+        requests = requests_of(np.ones((1, width), np.float32))
+        found: dict[str, list[tuple[float, float]]] = {name: [] for name in ("by hand", "json", "bytes")}
+        ours, hand = serve(folder / "net.kyar", "--max-batch", "16"), (str(HAND_WRITTEN), str(path))
+        with process(*ours) as server, process(*hand) as peer:
+            for _ in range(rounds):
+                for name, results in found.items():
+                    used = peer if name == "by hand" else server
+                    before = used.seconds()
+                    count, passed = answers_per_second(used.ports["http"], requests[name], connections, seconds)
+                    results.append((count / passed, 1e3 * (used.seconds() - before) / count))
+        base_rate, base_time = (statistics.median(each[i] for each in found["by hand"]) for i in (0, 1))
+        for name, results in found.items():
+            rate, used_ms = (statistics.median(each[i] for each in results) for i in (0, 1))
+            ratios = f"{rate / base_rate:.2f} | {base_time / used_ms:.2f}"
+            print(f"| {layers} x {width} | {name} | {rate:.0f} | {used_ms:.3f} | {ratios} |", flush=True)
+
+
+# --- overload ---------------------------------------------------------------------------------------------------------
+class Overload:
+    """Sends requests of every kind, and counts what becomes of them."""
+
+    def __init__(self, port: int, good: bytes, deadline: float) -> None:
+        self._port, self._good, self._deadline = port, good, deadline
+        self._poll = selectors.DefaultSelector()
+        self._sent = 0
+        self._begun: dict[Connection, float] = {}
+        self.outcomes: Counter[str] = Counter()
+        self.times: list[float] = []
+
+    def run(self, requests: int, connections: int, between: Callable[[int], None]) -> None:
+        """Keep so many connections busy until so many requests are settled; `between` is called now and then."""
+        for _ in range(connections):
+            self._connect()
+        while self._begun:
+            for key, _ in self._poll.select(60.0):
+                self._settle(key.data, key.data.receive(), requests)
+            between(self._sent)
+
+    def _connect(self) -> None:
+        connection = Connection(self._port)
+        self._poll.register(connection.socket, selectors.EVENT_READ, connection)
+        self._send(connection)
+
+    def _send(self, connection: Connection) -> None:
+        """Send one request: of a hundred, one that is slow, one that is bad, and one whose client leaves."""
+        self._sent += 1
+        kind = self._sent % 100
+        self._begun[connection] = time.perf_counter()
+        if kind == 1:
+            connection.send(self._good[:-20])  # the rest never comes
+        elif kind == 2:
+            connection.send(post(PATH, b'{"inputs": [{"name": 3}]}', {}))
+        elif kind == 3:
+            connection.send(self._good)
+            self._leave(connection, "left")
+            self._connect()
+        else:
+            connection.send(self._good)
+
+    def _leave(self, connection: Connection, outcome: str) -> None:
+        self.outcomes[outcome] += 1
+        self._poll.unregister(connection.socket)
+        connection.socket.close()
+        del self._begun[connection]
+
+    def _settle(self, connection: Connection, status: int, requests: int) -> None:
+        if not status:
+            return
+        seconds = time.perf_counter() - self._begun[connection]
+        if status == 200:
+            self.times.append(seconds)
+        if status in (-1, 408) or self._sent >= requests:
+            self._leave(connection, "cut off" if status < 0 else str(status))
+            if self._sent < requests:
+                self._connect()
+            return
+        self.outcomes[str(status)] += 1
+        self._send(connection)
+
+
+def measure_overload(folder: Path, requests: int) -> None:
+    """Print what became of requests at three times the connections that the server has room for."""
+    deadline, room = 2.0, 32
+    path = folder / "net.kyar"
+    ky.compile(model_file(folder, 1024, 8)).save(path)
+    good = requests_of(np.ones((1, 1024), np.float32))["bytes"]
+    options = ["--max-queue", str(room), "--timeout", str(deadline), "--body-timeout", "1", "--max-batch", "4"]
+    with process(*serve(path, *options)) as server:
+        port = server.ports["http"]
+        answers_per_second(port, good, room, 3.0)
+        memory = [server.resident()]
+        reloads = 0
+
+        def between(sent: int) -> None:
+            nonlocal reloads
+            if sent // max(1, requests // 20) > reloads:  # twenty times, whatever goes on
+                reloads += 1
+                path.with_suffix(".new").write_bytes(path.read_bytes())
+                path.with_suffix(".new").replace(path)
+                server.popen.send_signal(signal.SIGHUP)
+                memory.append(server.resident())
+
+        load = Overload(port, good, deadline)
+        load.run(requests, 3 * (room + 2), between)
+        with suppress(OSError), urlopen(f"http://127.0.0.1:{port}/metrics") as counts:
+            left = [line for line in counts.read().decode().splitlines() if line.startswith("kernelyard_requests_wait")]
+    times = sorted(load.times)
+    print(f"outcomes: {dict(sorted(load.outcomes.items()))}, of {sum(load.outcomes.values())}; at the end: {left}")
+    print(
+        f"p50 {1e3 * times[len(times) // 2]:.1f} ms, p99 {1e3 * times[int(0.99 * len(times))]:.1f} ms of the accepted,"
+    )
+    print(f"deadline {1e3 * deadline:.0f} ms; {reloads} reloads; MiB: {', '.join(f'{m:.0f}' for m in memory)}")
+
+
+def main() -> None:
+    """See the module's text."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("latency", "rate", "overload"))
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--seconds", type=float, default=1.0)
+    parser.add_argument("--connections", type=int, default=16)
+    parser.add_argument("--requests", type=int, default=100_000)
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        if args.what == "latency":
+            measure_latency(Path(folder), args.rounds, args.seconds)
+        elif args.what == "rate":
+            measure_rate(Path(folder), args.rounds, args.seconds, args.connections)
+        else:
+            measure_overload(Path(folder), args.requests)
+
+
+if __name__ == "__main__":
+    main()
