@@ -42,7 +42,7 @@ class Server:
     """`kernelyard serve` in a process."""
 
     def __init__(self, *arguments: str) -> None:
-        command = [sys.executable, "-m", "kernelyard", "serve", *arguments, "--port", "0"]
+        command = [sys.executable, "-m", "kernelyard", "serve", "--port", "0", *arguments]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self.lines: list[str] = []
         self.ports: dict[str, int] = {}

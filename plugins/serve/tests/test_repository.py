@@ -161,13 +161,6 @@ def test_a_model_that_cannot_be_loaded_ends_the_server(tmp_path: Path, serve) ->
     assert errors.startswith("[KY601]")
 
 
-def test_openai_needs_another_distribution_or_serves_it(tmp_path: Path, serve) -> None:
-    """A package of that name with an application is served; its own tests are elsewhere."""
-    status, errors = serve("one", "two", "--openai").end()
-    assert status == 2
-    assert "one model" in errors
-
-
 def test_what_was_exchanged_is_freed_at_once(tmp_path: Path) -> None:
     """Without the collector of cycles: a model holds its weights."""
     from concurrent.futures import ThreadPoolExecutor

@@ -24,6 +24,9 @@ from kernelyard_serve.errors import ServeSetupError
 @click.option("--timeout", default=60.0, show_default=True, type=click.FloatRange(0), help="Seconds; 0: no limit.")
 @click.option("--max-body", default=64, show_default=True, type=click.IntRange(1), metavar="MIB", help="Of a body.")
 @click.option("--body-timeout", default=30.0, show_default=True, type=click.FloatRange(0.001), help="Seconds.")
+@click.option(
+    "--max-held", default=1024, show_default=True, type=click.IntRange(1), metavar="MIB", help="Of all bodies."
+)
 @click.option("--callers", type=click.IntRange(1), help="Calls at the same time (default: the processors).")
 @click.option("--warm", multiple=True, metavar="NAME=N,...", help="Symbolic sizes to prepare; may be repeated.")
 @click.option("--control/--no-control", default=True, help="Whether clients may load and unload models.")
@@ -52,6 +55,7 @@ def command(models: tuple[str, ...], openai: bool, **settings: Any) -> None:
         settings["timeout"] or None,
         settings["max_body"] * MIB,
         settings["body_timeout"],
+        settings["max_held"] * MIB,
         settings["threads"],
         tuple(map(read_sizes, settings["warm"])),
         settings["control"],

@@ -32,11 +32,12 @@ class GRPCServer:
         self._server, self.port = server, port
 
     @staticmethod
-    async def start(repository: ModelRepository, host: str, port: int) -> GRPCServer:
-        """Listen; port 0 is any that is free. Raises: ServeSetupError."""
+    async def start(repository: ModelRepository, host: str, port: int, max_requests: int) -> GRPCServer:
+        """Listen; port 0 is any that is free. max_requests: at the same time. Raises: ServeSetupError."""
         limit = repository.options.max_body
         options = [("grpc.max_receive_message_length", limit), ("grpc.max_send_message_length", -1)]
-        server = grpc.aio.server(options=[*options, ("grpc.so_reuseport", 0)])
+        options.append(("grpc.so_reuseport", 0))
+        server = grpc.aio.server(options=options, maximum_concurrent_rpcs=max_requests)
         server.add_generic_rpc_handlers((handlers(repository),))
         try:
             bound = server.add_insecure_port(f"{host}:{port}")

@@ -18,7 +18,7 @@ import kernelyard as ky
 from kernelyard_serve import metrics
 from kernelyard_serve.batching import Arrays
 from kernelyard_serve.errors import ModelNotReadyError, RequestFormatError, as_ours
-from kernelyard_serve.http_body import BINARY, JSON, ClientLeftError, answer, answer_error, header, read_body
+from kernelyard_serve.http_body import BINARY, JSON, BodyReader, ClientLeftError, answer, answer_error, header
 from kernelyard_serve.http_codec import HEADER_LENGTH, decode_request, encode_answer, read_json, to_json
 from kernelyard_serve.inference import InferenceRequest
 from kernelyard_serve.repository import READY, ModelRepository
@@ -34,8 +34,10 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 def create_app(repository: ModelRepository) -> Starlette:
     """Return the application that serves the models of a repository."""
-    pages = Pages(repository)
-    infer = Inference(repository, pages.refused)
+    options = repository.options
+    bodies = BodyReader(options.max_body, options.body_timeout, options.max_held)
+    pages = Pages(repository, bodies)
+    infer = Inference(repository, bodies, pages.refused)
     one, version = "/v2/models/{model}", "/v2/models/{model}/versions/{version}"
     routes = [
         Route(f"{one}/infer", infer, methods=["POST"]),
@@ -57,16 +59,16 @@ def create_app(repository: ModelRepository) -> Starlette:
 class Inference:
     """The endpoint of inference requests, an ASGI application of its own: it is what has to be quick."""
 
-    def __init__(self, repository: ModelRepository, refused: Counter[int]) -> None:
-        self._repository, self._refused = repository, refused
+    def __init__(self, repository: ModelRepository, bodies: BodyReader, refused: Counter[int]) -> None:
+        self._repository, self._bodies, self._refused = repository, bodies, refused
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         start = time.monotonic()
         served: ServedModel | None = None
+        body = b""
         try:
-            options = self._repository.options
-            body = await read_body(scope, receive, options.max_body, options.body_timeout)
+            body = await self._bodies.read(scope, receive)
             where = scope["path_params"]
             served = self._repository.get(where["model"], where.get("version", ""))
             length = header(scope, _HEADER_LENGTH)
@@ -77,6 +79,8 @@ class Inference:
             status = CLIENT_LEFT
         except Exception as error:
             status = await answer_error(send, as_ours(error))
+        finally:
+            self._bodies.release(body)
         if served is None:
             self._refused[status] += 1
         else:
@@ -109,8 +113,8 @@ async def _unless_left(future: asyncio.Future[Arrays], receive: Receive) -> Arra
 class Pages:
     """All other endpoints: health, metadata, the repository, and counts."""
 
-    def __init__(self, repository: ModelRepository) -> None:
-        self._repository = repository
+    def __init__(self, repository: ModelRepository, bodies: BodyReader) -> None:
+        self._repository, self._bodies = repository, bodies
         self.refused: Counter[int] = Counter()
 
     def guarded(self, endpoint: Endpoint) -> Any:
@@ -184,11 +188,12 @@ class Pages:
         return Response(text, headers={"content-type": metrics.CONTENT_TYPE})
 
     async def _asked(self, request: Request) -> dict[str, Any]:
-        options = self._repository.options
-        body = read_json(await read_body(request.scope, request.receive, options.max_body, options.body_timeout))
-        if not isinstance(body, dict):
-            raise RequestFormatError("the body is no JSON object", found=type(body).__name__)
-        return body
+        body = await self._bodies.read(request.scope, request.receive)
+        self._bodies.release(body)
+        asked = read_json(body)
+        if not isinstance(asked, dict):
+            raise RequestFormatError("the body is no JSON object", found=type(asked).__name__)
+        return asked
 
     async def _controlled(self, request: Request) -> str:
         """Return the model that is to be loaded or unloaded. Raises: RequestFormatError, UnknownServedModelError."""

@@ -9,7 +9,15 @@ from math import ceil
 from starlette.types import Receive, Scope, Send
 
 from kernelyard.errors import KernelyardError
-from kernelyard_serve.errors import RequestFormatError, RequestSizeError, SlowRequestError, retry_after, status_of
+from kernelyard_serve.errors import (
+    RETRY_SECONDS,
+    QueueFullError,
+    RequestFormatError,
+    RequestSizeError,
+    SlowRequestError,
+    retry_after,
+    status_of,
+)
 from kernelyard_serve.http_codec import to_json
 
 JSON = b"application/json"
@@ -26,45 +34,73 @@ def header(scope: Scope, name: bytes) -> str | None:
     return next((value.decode("latin-1") for key, value in scope["headers"] if key == name), None)
 
 
-async def read_body(scope: Scope, receive: Receive, max_size: int, seconds: float) -> bytes:
-    """Return the body of a request. Raises: RequestSizeError, SlowRequestError, RequestFormatError, ClientLeftError."""
-    encoding = header(scope, b"content-encoding")
-    if encoding not in (None, "identity"):
-        raise RequestFormatError("compressed bodies are not accepted", found=encoding[:40], expected="no encoding")
-    declared = header(scope, b"content-length") or ""
-    if declared.isdecimal() and int(declared) > max_size and header(scope, b"expect") is not None:
-        raise _too_large(declared, max_size)  # it is not sent at all
-    try:
-        async with asyncio.timeout(seconds):
-            return await _read(receive, max_size)
-    except TimeoutError:
-        raise SlowRequestError("the body did not arrive in time", expected=f"within {seconds:g} s") from None
+class BodyReader:
+    """Reads bodies of requests within limits; what it read is held until `release`.
 
+    max_size: bytes of one body. seconds: until it has arrived. max_held: bytes of all together: no connection alone may
+    send too much, but many of them could.
+    """
 
-async def _read(receive: Receive, max_size: int) -> bytes:
-    """Return the body; what is too much is read, as clients read no answer before they have sent all, but not kept."""
-    parts: list[bytes] = []
-    size = 0
-    more = True
-    while more:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientLeftError
-        part = message.get("body", b"")
-        more = message.get("more_body", False)
-        size += len(part)
-        if size > max_size:
-            parts.clear()
-        else:
-            parts.append(part)
-    if size > max_size:
-        raise _too_large(str(size), max_size)
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+    def __init__(self, max_size: int, seconds: float, max_held: int) -> None:
+        self._max_size, self._seconds, self._max_held = max_size, seconds, max_held
+        self.held = 0
 
+    def release(self, body: bytes) -> None:
+        """Let go of a body, whose request is answered."""
+        self.held -= len(body)
 
-def _too_large(found: str, max_size: int) -> RequestSizeError:
-    hint = "send less at once, or start the server with a larger --max-body"
-    return RequestSizeError("the body is too large", found=f"{found} bytes", expected=f"at most {max_size}", hint=hint)
+    async def read(self, scope: Scope, receive: Receive) -> bytes:
+        """Return the body of a request.
+
+        Raises: RequestSizeError, SlowRequestError, RequestFormatError, QueueFullError, ClientLeftError.
+        """
+        encoding = header(scope, b"content-encoding")
+        if encoding not in (None, "identity"):
+            raise RequestFormatError("compressed bodies are not accepted", found=encoding[:40], expected="no encoding")
+        declared = header(scope, b"content-length") or ""
+        if declared.isdecimal() and int(declared) > self._max_size and header(scope, b"expect") is not None:
+            raise self._too_large()  # it is not sent at all
+        parts: list[bytes] = []
+        try:
+            async with asyncio.timeout(self._seconds):
+                await self._read(receive, parts)
+        except BaseException as error:
+            self.held -= sum(map(len, parts))
+            if isinstance(error, TimeoutError):
+                expected = f"within {self._seconds:g} s"
+                raise SlowRequestError("the body did not arrive in time", expected=expected) from None
+            raise
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    async def _read(self, receive: Receive, parts: list[bytes]) -> None:
+        """Collect the parts of a body; what is refused is read, too: clients send all before they read."""
+        size, more = 0, True
+        refused: KernelyardError | None = None
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise ClientLeftError
+            part = message.get("body", b"")
+            more = message.get("more_body", False)
+            size += len(part)
+            refused = refused or self._refusal(size, len(part))
+            if refused is None:
+                self.held += len(part)
+                parts.append(part)
+        if refused is not None:
+            raise refused
+
+    def _refusal(self, size: int, part: int) -> KernelyardError | None:
+        if size > self._max_size:
+            return self._too_large()
+        if self.held + part <= self._max_held:
+            return None
+        expected = f"at most {self._max_held} bytes of all requests"
+        return QueueFullError("too many bytes of requests are held", retry_after=RETRY_SECONDS, expected=expected)
+
+    def _too_large(self) -> RequestSizeError:
+        hint = "send less at once, or start the server with a larger --max-body"
+        return RequestSizeError("the body is too large", expected=f"at most {self._max_size} bytes", hint=hint)
 
 
 async def answer(send: Send, status: int, body: bytes, kind: bytes = JSON, headers: Headers = ()) -> None:

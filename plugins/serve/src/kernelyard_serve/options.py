@@ -15,7 +15,8 @@ class ServeOptions:
     """Options of a server; all its models share them.
 
     batch: how requests become calls. timeout: seconds until a request is given up that does not say. max_body: bytes of
-    a request's body. body_timeout: seconds in which a body has to arrive. threads: of one call (None: the processors).
+    a request's body. body_timeout: seconds in which a body has to arrive. max_held: bytes of all
+    bodies together. threads: of one call (None: the processors).
     warm: sets of sizes by symbol that are prepared before the server is ready. control: clients may load and unload.
     """
 
@@ -23,6 +24,7 @@ class ServeOptions:
     timeout: float | None = 60.0
     max_body: int = 64 * MIB
     body_timeout: float = 30.0
+    max_held: int = 1024 * MIB
     threads: int | None = None
     warm: tuple[Mapping[str, int], ...] = ()
     control: bool = True

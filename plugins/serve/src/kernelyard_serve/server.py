@@ -66,6 +66,7 @@ def http_config(app: Any, address: Address) -> uvicorn.Config:
         log_level="warning",
         lifespan="off",
         limit_concurrency=address.connections,
+        timeout_keep_alive=75,  # longer than load balancers keep connections that are idle
         timeout_graceful_shutdown=address.stop_seconds,
     )
 
@@ -149,7 +150,7 @@ async def _start_grpc(repository: ModelRepository, address: Address) -> Any:
     except ModuleNotFoundError as error:
         hint = "pip install 'kernelyard-serve[grpc]'"
         raise ServeSetupError("the protocol over gRPC needs grpcio and protobuf", found=error, hint=hint) from error
-    return await GRPCServer.start(repository, address.host, address.grpc_port)
+    return await GRPCServer.start(repository, address.host, address.grpc_port, address.connections)
 
 
 def run_app(app: Any, address: Address, say: Say) -> None:
