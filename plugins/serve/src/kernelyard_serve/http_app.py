@@ -48,7 +48,7 @@ def create_app(repository: ModelRepository) -> Starlette:
         Route("/v2/models", pages.guarded(pages.models)),
         *(Route(path, pages.guarded(pages.model)) for path in (one, version)),
         *(Route(f"{path}/ready", pages.guarded(pages.model_ready)) for path in (one, version)),
-        Route("/v2/repository/index", pages.guarded(pages.index), methods=["POST"]),
+        Route("/v2/repository/index", pages.guarded(pages.index), methods=["GET", "POST"]),
         Route("/v2/repository/models/{model}/load", pages.guarded(pages.load), methods=["POST"]),
         Route("/v2/repository/models/{model}/unload", pages.guarded(pages.unload), methods=["POST"]),
         Route("/metrics", pages.guarded(pages.metrics)),
