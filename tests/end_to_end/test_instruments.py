@@ -116,6 +116,34 @@ def test_sizes_that_are_symbols_have_no_known_work() -> None:
     assert all(step.nbytes > 0 for step in steps)
 
 
+def test_an_op_that_others_were_composed_to_has_their_work() -> None:
+    """Attention is one kernel, and two products with a softmax between them in the report."""
+    b = FunctionBuilder()
+    q, k, v = (b.input(name, (1, 2, 96, 32)) for name in "qkv")
+    scores = b.op("multiply", b.op("matmul", q, b.op("permute_dims", k, axes=(0, 1, 3, 2))), np.float32(0.2))
+    exe = ky.compile(IRModule({"main": b.function(b.op("matmul", b.op("nn.softmax", scores, axis=3), v))}), backends=[])
+    assert ("nn.attention",) in [kernel.ops for kernel in exe.report.kernels]
+    assert "nn.attention" not in {node.op for node in exe.report.nodes}
+    feeds = [np.ones((1, 2, 96, 32), np.float32)] * 3
+    (step,) = (step for step in exe.profile(feeds, calls=1).steps if step.parts == ("nn.attention",))
+    products = [node for node in exe.report.nodes if node.op == "matmul"]
+    assert step.flops is not None
+    assert step.flops >= sum(node.flops for node in products) == 2 * (2 * 2 * 96 * 96 * 32)
+
+
+def test_parts_of_a_region_are_named_by_the_models_nodes() -> None:
+    b = FunctionBuilder()
+    x = b.input("x", (4, 64))
+    for name in ("first", "second"):
+        x = b.op("nn.relu", b.op("matmul", x, np.ones((64, 64), np.float32), origin=name), origin=f"{name} relu")
+    exe = ky.compile(IRModule({"main": b.function(x)}), backends=["dnnl"])
+    assert_offloaded(exe, "dnnl", pattern="dnnl.matmul", count=2)
+    (step,) = exe.profile([np.ones((4, 64), np.float32)], calls=1).steps
+    named = [part.node for part in step.inside if part.label.startswith("matmul")]
+    assert named == ["first relu", "second relu"]
+    assert "second relu" in exe.profile([np.ones((4, 64), np.float32)], calls=1).table
+
+
 def test_a_trace_can_be_opened(executable: ky.Executable, tmp_path) -> None:
     profile = executable.profile(feeds_of(convolution()), calls=2)
     profile.save_trace(tmp_path / "trace.json")

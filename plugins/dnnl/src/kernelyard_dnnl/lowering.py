@@ -82,6 +82,8 @@ class Lowering:
         self._last_use = _last_uses(graph)
         self._current = -1
         self._label = ""
+        kernels = [number for number, node in enumerate(graph.nodes) if node.kind == "kernel"]
+        self._groups = {number: group for group, number in enumerate(kernels)}
 
     # --- the walk -----------------------------------------------------------------------------------------------
     def run(self, lowering_of: Callable[[str], Lower | None], kinds: Collection[str]) -> tuple[Value, ...]:
@@ -305,7 +307,8 @@ class Lowering:
             code = self._foresight.rely_on(code)
             self._generate_pending()
             self._pending = code
-        self.operations.append(Operation(code, arguments, written, self._label))
+        group = self._groups.get(self._current)
+        self.operations.append(Operation(code, arguments, written, self._label, group, len(self._groups)))
 
 
 Lower: TypeAlias = Callable[[Node, Lowering], Value]

@@ -147,12 +147,17 @@ class NativeKernel(NamedTuple):
 
 @dataclass(eq=False, repr=False)
 class Operation:
-    """One execution of a primitive, or of code of ours; `arguments` by the library's argument numbers."""
+    """One execution of a primitive, or of code of ours; `arguments` by the library's argument numbers.
+
+    group: the kernel node that it is done for, of the `groups` of its graph, counted without inputs and constants.
+    """
 
     code: Primitive | NativeKernel
     arguments: dict[int, Value]
     writes: Buffer
     label: str
+    group: int | None = None
+    groups: int = 0
     reads: list[Buffer] = field(init=False)
 
     def describe(self) -> Part:
@@ -162,7 +167,7 @@ class Operation:
             work = self.code.flops
         else:
             work = round(flops(self.code.recipe.kind, layouts_of(self.code.recipe.arguments)))
-        return Part(self.label, self.code.implementation, nbytes, work or None)
+        return Part(self.label, self.code.implementation, nbytes, work or None, self.group, self.groups)
 
     def __post_init__(self) -> None:
         self.reads = [value.buffer for value in self.arguments.values()]

@@ -65,13 +65,16 @@ class Part(NamedTuple):
     """One step of a bound call, described for profiles.
 
     label: what it computes, for people. implementation: the library's name of the code. nbytes: what it reads and
-    writes, weights included. flops: None where they are not known.
+    writes, weights included. flops: None where they are not known. group: which of a region's `groups` kernels it is
+    part of, in the order in which the backend's codegen was given them; None where that is not known.
     """
 
     label: str
     implementation: str = ""
     nbytes: int = 0
     flops: int | None = None
+    group: int | None = None
+    groups: int = 0
 
 
 @dataclass(eq=False, repr=False)

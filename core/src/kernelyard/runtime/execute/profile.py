@@ -6,7 +6,6 @@ import json
 import os
 import statistics
 import time
-from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,9 +18,10 @@ from kernelyard.errors import ExecutionError
 from kernelyard.runtime.abi.module import Part
 from kernelyard.runtime.execute.bound_program import BoundProgram, StepHook
 from kernelyard.runtime.execute.call_table import CallTable, TimedStep
+from kernelyard.runtime.execute.step_nodes import StepNodes
 from kernelyard.runtime.execute.virtual_machine import VirtualMachine
 from kernelyard.runtime.program.program import Program, Step
-from kernelyard.runtime.report import VIEW, Report
+from kernelyard.runtime.report import Report
 
 if TYPE_CHECKING:
     from kernelyard.runtime.device.device import Device
@@ -32,13 +32,14 @@ DEFAULT_CALLS = 10
 
 @dataclass(frozen=True)
 class PartTime:
-    """A part of a step and what it took: see `kernelyard.runtime.abi.module.Part`."""
+    """A part of a step and what it took: see `kernelyard.runtime.abi.module.Part`. node: of the model, where known."""
 
     label: str
     implementation: str
     seconds: float
     nbytes: int
     flops: int | None
+    node: str = ""
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,7 @@ class StepTime:
     library's region, or the operators in a kernel. nbytes: of the tensors that it is given to read and write, without
     what a module holds itself. flops: an estimate; None where it is not known, as in programs with symbolic dims.
     inside: what the step consists of, such as the primitives of a region, in order; nothing where it is one thing.
+    nodes: of the report, by number, that the step computes; none where they are not known.
     """
 
     label: str
@@ -59,6 +61,7 @@ class StepTime:
     nbytes: int
     flops: int | None
     inside: tuple[PartTime, ...] = ()
+    nodes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -187,18 +190,8 @@ def _steps(executable: Executable, runs: Sequence[Sequence[_Event]]) -> tuple[St
     The same feeds take the same way. Where that is not so (random numbers may branch), runs like the last count.
     """
     same = [run for run in runs if [event.step for event in run] == [event.step for event in runs[-1]]]
-    known = _Known(executable)
+    known = _Known(executable, [event.step for event in same[0]])
     return tuple(known.step_time(events) for events in zip(*same, strict=True))
-
-
-def _inside(events: Sequence[_Event]) -> tuple[PartTime, ...]:
-    """Summarize the parts of one step of all runs."""
-    times: list[PartTime] = []
-    for column in zip(*(event.inside for event in events), strict=True):
-        part = column[0][0]
-        seconds = statistics.median(seconds for _, seconds in column)
-        times.append(PartTime(part.label, part.implementation, seconds, part.nbytes, part.flops))
-    return tuple(times)
 
 
 def _seconds(function: Callable[[], object]) -> float:
@@ -210,42 +203,29 @@ def _seconds(function: Callable[[], object]) -> float:
 class _Known:
     """Lookup of the steps of a run in the compile's report."""
 
-    def __init__(self, executable: Executable) -> None:
-        self._kinds = [module.kind for module in executable.modules]
-        self._report = executable.report if executable.report_json is not None else Report(executable.target)
+    def __init__(self, executable: Executable, steps: Sequence[Step]) -> None:
+        self._modules = executable.modules
+        report = executable.report if executable.report_json is not None else Report(executable.target)
+        self._nodes, self._of = report.nodes, StepNodes(report, steps)
         self._is_static = not any(symbols_of(dim) for spec in executable.main.inputs for dim in spec.shape)
 
     def step_time(self, events: Sequence[_Event]) -> StepTime:
         """Summarize one step of all runs."""
         step = events[0].step
-        flops = self._flops(step) if self._is_static else None  # the report takes every symbol as one size
-        seconds, inside = statistics.median(event.seconds for event in events), _inside(events)
-        names = (step.label, self._kinds[step.module], step.symbol, self._parts(step))
-        return StepTime(*names, seconds, events[0].nbytes, flops, inside)
+        nodes = self._of.nodes(step)
+        flops = self._of.flops(nodes) if self._is_static else None  # the report takes every symbol as one size
+        seconds, inside = statistics.median(event.seconds for event in events), self._inside(events)
+        names = (step.label, self._modules[step.module].kind, step.symbol, self._of.parts(step))
+        return StepTime(*names, seconds, events[0].nbytes, flops, inside, nodes)
 
-    def _parts(self, step: Step) -> tuple[str, ...]:
-        patterns = tuple(region.pattern for region in self._report.regions if region.function == step.symbol)
-        kernel = next((kernel for kernel in self._report.kernels if kernel.name == step.symbol), None)
-        return patterns or (kernel.ops if kernel is not None else ())
-
-    def _flops(self, step: Step) -> int | None:
-        region = [node.flops for node in self._report.nodes if node.function == step.symbol]
-        return sum(region) if region else self._kernel_flops(step)
-
-    def _kernel_flops(self, step: Step) -> int | None:
-        """Of the ops in a kernel: found from the node that the step is called after, back through what it reads."""
-        nodes = self._report.nodes
-        missing = Counter(self._parts(step))
-        reached = deque(n for n, node in enumerate(nodes) if node.name == step.label and not node.function)
-        seen, flops = set(reached), 0
-        while reached and missing.total():
-            node = nodes[reached.popleft()]
-            if missing[node.op]:
-                missing[node.op] -= 1
-                flops += node.flops
-            elif node.backend != VIEW:
-                continue
-            sources = [number for number in node.inputs if number not in seen and not nodes[number].function]
-            seen.update(sources)
-            reached.extend(sources)
-        return flops if flops and not missing.total() else None
+    def _inside(self, events: Sequence[_Event]) -> tuple[PartTime, ...]:
+        """Summarize the parts of one step of all runs."""
+        step, times = events[0].step, list[PartTime]()
+        groups = self._of.groups(step)
+        for column in zip(*(event.inside for event in events), strict=True):
+            part = column[0][0]
+            seconds = statistics.median(seconds for _, seconds in column)
+            group = groups[part.group] if part.group is not None and len(groups) == part.groups else ()
+            node = self._nodes[group[-1]].name if group else ""
+            times.append(PartTime(part.label, part.implementation, seconds, part.nbytes, part.flops, node))
+        return tuple(times)

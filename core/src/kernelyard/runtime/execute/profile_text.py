@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from kernelyard.runtime.text_table import aligned, amount, duration
 
 if TYPE_CHECKING:
-    from kernelyard.runtime.execute.profile import Profile, StepTime
+    from kernelyard.runtime.execute.profile import PartTime, Profile, StepTime
 
 MAX_PARTS_SHOWN = 60  # characters
 MAX_ROWS = 60  # that the table shows; `steps` has all
@@ -54,7 +54,7 @@ def table_lines(of: Profile) -> list[str]:
 def _rows(of: Profile) -> Iterator[_Row]:
     for step in of.steps:
         for part in step.inside:
-            names = (step.module, step.symbol, part.label, part.implementation)
+            names = (step.module, step.symbol, part.node or part.label, _inside(part))
             yield _Row(part.seconds, part.nbytes or None, part.flops, names)
         if not step.inside:
             names = (step.module, step.symbol, step.label, _counted(step.parts))
@@ -87,10 +87,15 @@ def _step_events(of: Profile, step: StepTime, start: float, thread: int) -> list
     facts["parts"] = list(step.parts)
     events = [event(step.label or step.symbol, step.module, start, step.seconds, facts)]
     for part in step.inside:
-        inside = {"implementation": part.implementation, "bytes": part.nbytes, "flops": part.flops}
+        inside = {"implementation": part.implementation, "bytes": part.nbytes, "flops": part.flops, "node": part.node}
         events.append(event(part.label, f"{step.module} part", start, part.seconds, inside))
         start += part.seconds
     return events
+
+
+def _inside(part: PartTime) -> str:
+    """Name a part by what the library does, where its row is named by the model's node."""
+    return f"{part.label}: {part.implementation}" if part.node else part.implementation
 
 
 def _counted(parts: Sequence[str]) -> str:
