@@ -23,6 +23,7 @@ GPU_WHEELS := apache-tvm-ffi click ml_dtypes packaging platformdirs pluggy rich 
 	cuda-bindings cuda-pathfinder nvidia-cudnn-frontend==1.28.0 nvidia-cutlass==4.2.0.0
 
 .PHONY: help install demo test campaign test-torch test-onnx test-cuda-libs site gpu-wheels gpu-test gpu-bench lint bench clean
+.PHONY: help install demo test campaign test-torch test-onnx test-cuda-libs test-view gpu-wheels gpu-test gpu-bench lint bench clean
 .DEFAULT_GOAL := help
 
 help:  ## list the commands
@@ -51,6 +52,9 @@ site: $(VENV)/site  ## the documentation as a site, in site/
 
 test-cuda-libs: $(VENV)/cuda-libs  ## what needs CUDA's libraries (2 GB), but no GPU
 	$(BIN)/python -m pytest -q -n 2 --durations=10 -m cuda_libs
+
+test-view: $(VENV)/browser  ## the tests that open pages in the system's chromium (apt-get install chromium)
+	$(BIN)/python -m pytest -q -m browser plugins/view/tests
 
 gpu-wheels:  ## fill wheels/ with what gpu-test and gpu-bench need beside NumPy and CUDA, for a machine without a network
 	$(PYTHON) -m pip download --quiet --no-deps --only-binary :all: --dest wheels --implementation cp \
@@ -98,6 +102,10 @@ $(VENV)/test: $(VENV)/installed $(VENV)/models
 	$(PIP) --no-deps nvidia-cutlass==4.2.0.0
 	$(PIP) --no-deps tritonclient==2.73.0  # it pins older releases of what others need
 	$(PIP) --no-deps scikit-learn==1.9.1  # for its two photographs
+	touch $@
+
+$(VENV)/browser: $(VENV)/test
+	$(PIP) playwright
 	touch $@
 
 $(VENV)/cuda-libs: $(VENV)/test

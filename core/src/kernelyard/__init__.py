@@ -53,7 +53,7 @@ _SUBPACKAGES = (
 )
 
 _OF_OTHER_DISTRIBUTIONS = ("nn", "testing")  # each comes with a distribution named after it
-_FUNCTIONS_OF_OTHER_DISTRIBUTIONS = ("quantize",)  # and each of these, in a package kernelyard_<name>
+_FUNCTIONS_OF_OTHER_DISTRIBUTIONS = ("quantize", "view")  # and each of these, in a package kernelyard_<name>
 
 __all__ = [
     "Cancellation",

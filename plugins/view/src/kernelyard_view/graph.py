@@ -1,0 +1,70 @@
+"""The graph of a report as numbers that a page draws: a box for each op, input and output, and lines between them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any
+
+from kernelyard.driver.layered_layout import layered_layout
+from kernelyard.runtime.report import Node
+from kernelyard_view.names import plain_name
+
+MAX_LETTERS = 30  # of a line in a box
+LETTER, NOTE_LETTER = 7.3, 6.1  # widths in the fonts of the page
+HEIGHT, END_HEIGHT = 36.0, 22.0
+LEAST_WIDTH = 76.0
+
+
+def short(text: str, letters: int = MAX_LETTERS) -> str:
+    """Return the ends of a long text, which tell names apart.
+
+    Example:
+        >>> short("encoder.layer.11.attention.self.query", 20)
+        'encoder.…n.self.query'
+    """
+    half = letters // 2
+    return text if len(text) <= letters else f"{text[: half - 2]}…{text[-half - 2 :]}"
+
+
+def graph_data(nodes: Sequence[Node]) -> dict[str, Any]:
+    """Return the layout: `x`, `y`, `w` and `h` of boxes, their `labels` and `ends`, and `edges` with their points.
+
+    Boxes: the model's inputs, its ops in order (`first` is the number of inputs), then its outputs. x is the middle of
+    a box, y its top. An edge: from, to, and the coordinates of its points one after the other.
+    """
+    reads = list(dict.fromkeys((node.entry, name) for node in nodes for name in node.reads))
+    gives = list(dict.fromkeys((node.entry, name) for node in nodes for name in node.gives))
+    first, last = len(reads), len(reads) + len(nodes)
+    ends = {("input", *tensor): i for i, tensor in enumerate(reads)}
+    ends |= {("output", *tensor): last + i for i, tensor in enumerate(gives)}
+    labels = [short(name) for _, name in reads] + [short(plain_name(node.name)) for node in nodes]
+    labels += [short(name) for _, name in gives]
+    sizes = [_size(label, "") for label in labels[:first]]
+    sizes += [_size(label, node.op) for label, node in zip(labels[first:last], nodes, strict=True)]
+    sizes += [_size(label, "") for label in labels[last:]]
+    edges: list[tuple[int, int]] = []
+    for i, node in enumerate(nodes):
+        edges += [(first + source, first + i) for source in node.inputs]
+        edges += [(ends["input", node.entry, name], first + i) for name in node.reads]
+        edges += [(first + i, ends["output", node.entry, name]) for name in node.gives]
+    edges = list(dict.fromkeys(edges))
+    layout = layered_layout(sizes, edges)
+    points = [[round(number) for number in chain.from_iterable(path)] for path in layout.paths]
+    return {
+        "first": first,
+        "count": len(nodes),
+        "width": round(layout.width),
+        "height": round(layout.height),
+        "x": [round(x) for x, _ in layout.centres],
+        "y": [round(y) for _, y in layout.centres],
+        "w": [round(width) for width, _ in sizes],
+        "h": [round(height) for _, height in sizes],
+        "labels": labels,
+        "edges": [[*edge, *path] for edge, path in zip(edges, points, strict=True)],
+    }
+
+
+def _size(label: str, op: str) -> tuple[float, float]:
+    width = max(LEAST_WIDTH, len(op) * LETTER + 18, len(label) * NOTE_LETTER + 18)
+    return width, HEIGHT if op else END_HEIGHT

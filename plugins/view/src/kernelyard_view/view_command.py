@@ -1,0 +1,64 @@
+"""`kernelyard view`: one page with the graph of a model, and what is known of each op."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from kernelyard.driver.commands.common import (
+    CompileOptions,
+    busy,
+    compile_options,
+    dim_option,
+    json_option,
+    print_json,
+    threads_option,
+)
+
+
+@click.command("view")
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="The page (default: FILE.html).")
+@click.option("--calls", default=10, show_default=True, type=click.IntRange(0), help="Calls to time; 0: none.")
+@click.option("--ir/--no-ir", "with_passes", default=True, show_default=True, help="Show what each pass changed.")
+@click.option("--input", "inputs", multiple=True, metavar="NAME=FILE.npy", help="An input (default: random numbers).")
+@dim_option
+@threads_option
+@compile_options
+@json_option
+def command(
+    files: tuple[Path, ...],
+    output: Path | None,
+    calls: int,
+    with_passes: bool,
+    inputs: tuple[str, ...],
+    dim_values: tuple[str, ...],
+    threads: int | None,
+    how: CompileOptions,
+    as_json: bool,
+) -> None:
+    """Write one HTML page that shows FILES: a model, an artifact or a trace, or two of them side by side; and a
+    difference (`kernelyard diff --json`), whose errors colour the first."""
+    from kernelyard_view.page import view_page
+    from kernelyard_view.read import Wanted, read_builds
+
+    output = output or Path(files[0].name).with_suffix(".html")
+    if not output.parent.is_dir():  # known before the work is done
+        raise click.BadParameter(f"there is no folder {output.parent}", param_hint="-o")
+    with busy(f"looking at {', '.join(file.name for file in files)}"):
+        builds = read_builds(files, Wanted(how, inputs, dim_values, threads, calls, with_passes))
+        if len(builds) > 2:
+            raise click.UsageError(f"{len(builds)} builds are given; a page shows one, or two side by side")
+        page = view_page(builds)
+    try:
+        output.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise click.BadParameter(f"{output} cannot be written: {error.strerror}", param_hint="-o") from error
+    if as_json:
+        facts = [{"title": build.title, "ops": len(build.report.nodes), "steps": len(build.steps)} for build in builds]
+        print_json({"page": str(output), "bytes": len(page.encode()), "builds": facts})
+        return
+    for build in builds:
+        click.echo(f"{build.title}: {build.report.summary}")
+    click.echo(f"{output}  {len(page.encode()) / 1e6:.1f} MB")
