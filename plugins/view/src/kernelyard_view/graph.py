@@ -15,6 +15,8 @@ LETTER, NOTE_LETTER = 7.3, 6.1  # widths in the fonts of the page
 HEIGHT, END_HEIGHT = 36.0, 22.0
 LEAST_WIDTH = 76.0
 
+Tensor = tuple[str, str]
+
 
 def short(text: str, letters: int = MAX_LETTERS) -> str:
     """Return the ends of a long text, which tell names apart.
@@ -35,24 +37,15 @@ def graph_data(nodes: Sequence[Node]) -> dict[str, Any]:
     """
     reads = list(dict.fromkeys((node.entry, name) for node in nodes for name in node.reads))
     gives = list(dict.fromkeys((node.entry, name) for node in nodes for name in node.gives))
-    first, last = len(reads), len(reads) + len(nodes)
-    ends = {("input", *tensor): i for i, tensor in enumerate(reads)}
-    ends |= {("output", *tensor): last + i for i, tensor in enumerate(gives)}
-    labels = [short(name) for _, name in reads] + [short(plain_name(node.name)) for node in nodes]
-    labels += [short(name) for _, name in gives]
-    sizes = [_size(label, "") for label in labels[:first]]
-    sizes += [_size(label, node.op) for label, node in zip(labels[first:last], nodes, strict=True)]
-    sizes += [_size(label, "") for label in labels[last:]]
-    edges: list[tuple[int, int]] = []
-    for i, node in enumerate(nodes):
-        edges += [(first + source, first + i) for source in node.inputs]
-        edges += [(ends["input", node.entry, name], first + i) for name in node.reads]
-        edges += [(first + i, ends["output", node.entry, name]) for name in node.gives]
-    edges = list(dict.fromkeys(edges))
+    boxes = [(short(name), "") for _, name in reads]
+    boxes += [(short(plain_name(node.name)), node.op) for node in nodes]
+    boxes += [(short(name), "") for _, name in gives]
+    sizes = [_size(label, op) for label, op in boxes]
+    edges = _edges(nodes, reads, gives)
     layout = layered_layout(sizes, edges)
     points = [[round(number) for number in chain.from_iterable(path)] for path in layout.paths]
     return {
-        "first": first,
+        "first": len(reads),
         "count": len(nodes),
         "width": round(layout.width),
         "height": round(layout.height),
@@ -60,9 +53,22 @@ def graph_data(nodes: Sequence[Node]) -> dict[str, Any]:
         "y": [round(y) for _, y in layout.centres],
         "w": [round(width) for width, _ in sizes],
         "h": [round(height) for _, height in sizes],
-        "labels": labels,
+        "labels": [label for label, _ in boxes],
         "edges": [[*edge, *path] for edge, path in zip(edges, points, strict=True)],
     }
+
+
+def _edges(nodes: Sequence[Node], reads: Sequence[Tensor], gives: Sequence[Tensor]) -> list[tuple[int, int]]:
+    """Return the boxes that each line joins; reads and gives: inputs and outputs, by entry function and name."""
+    first, last = len(reads), len(reads) + len(nodes)
+    inputs = {tensor: i for i, tensor in enumerate(reads)}
+    outputs = {tensor: last + i for i, tensor in enumerate(gives)}
+    edges: list[tuple[int, int]] = []
+    for box, node in enumerate(nodes, first):
+        edges += [(first + source, box) for source in node.inputs]
+        edges += [(inputs[node.entry, name], box) for name in node.reads]
+        edges += [(box, outputs[node.entry, name]) for name in node.gives]
+    return list(dict.fromkeys(edges))
 
 
 def _size(label: str, op: str) -> tuple[float, float]:
