@@ -74,6 +74,42 @@ def test_every_error_has_a_code_of_its_own() -> None:
     assert set(codes) == set(re.findall(r"^\| (KY\d{3}) ", page, re.MULTILINE))
 
 
+# --- environment variables --------------------------------------------------------------------------------------------
+DECLARATION = "EnvironmentVariable"
+READERS = re.compile(r"(environ\.get\(|environ\[|getenv\()[^\n]*KERNELYARD_")
+
+
+def variables() -> list[tuple[str, str, str, str]]:
+    """Return name, effect, default and distribution of every declared variable, the core's first."""
+    found: list[tuple[str, str, str, str]] = []
+    for each in distributions():
+        rows: list[tuple[str, str, str, str]] = []
+        for path in each.source.rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.Call) and ast.unparse(node.func) == DECLARATION:
+                    name, effect, default = (ast.literal_eval(argument) for argument in node.args)
+                    rows.append((name, effect, default, each.name))
+        found += sorted(rows)
+    return found
+
+
+def variables_table() -> str:
+    """Every variable, what it does, what holds without it, and the package that reads it."""
+    rows = ["| variable | effect | default | read by |", "|---|---|---|---|"]
+    rows += [f"| `{name}` | {effect} | {default} | {owner} |" for name, effect, default, owner in variables()]
+    return "\n".join(rows)
+
+
+def test_every_variable_is_declared_once_and_read_by_its_declaration() -> None:
+    names = [name for name, *_ in variables()]
+    assert len(set(names)) == len(names) > 12
+    texts = {path: path.read_text(encoding="utf-8") for each in distributions() for path in each.source.rglob("*.py")}
+    assert {str(path) for path, text in texts.items() if READERS.search(text)} == set()
+    spoken = {name for text in texts.values() for name in re.findall(r"\bKERNELYARD_[A-Z_]+\b", text)}
+    macros = {"KERNELYARD_H", "KERNELYARD_EMULATION", "KERNELYARD_EXAMPLE"}
+    assert {name for name in spoken if not name.endswith("_")} <= {*names, *macros}
+
+
 # --- operators --------------------------------------------------------------------------------------------------------
 @cache
 def taken_by_dnnl() -> dict[str, frozenset[str]]:
@@ -271,6 +307,7 @@ TABLES: dict[tuple[str, str], Callable[[], str]] = {
     ("docs/coming-from-tvm.md", "apis"): tvm_apis,
     ("docs/coming-from-tvm.md", "differences"): tvm_differences,
     ("docs/errors.md", "errors"): errors_table,
+    ("docs/variables.md", "variables"): variables_table,
     ("docs/operators.md", "operators"): operators_table,
     ("plugins/dnnl/README.md", "primitives"): primitives_table,
 }

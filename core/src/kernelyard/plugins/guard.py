@@ -11,17 +11,22 @@ from contextvars import ContextVar, copy_context
 from typing import Any, TextIO, TypeVar
 
 from kernelyard.errors import PluginError, PluginTimeoutError
+from kernelyard.variables import EnvironmentVariable
 
 T = TypeVar("T")
-TIMEOUT_VARIABLE = "KERNELYARD_PLUGIN_TIMEOUT"
 DEFAULT_TIMEOUT = 30.0
+TIMEOUT_VARIABLE = EnvironmentVariable(
+    "KERNELYARD_PLUGIN_TIMEOUT",
+    "seconds that one call of a plugin may take, besides a tenth of a second per op or kernel of the call",
+    "30",
+)
 MAX_TIMEOUT = 1e6
 ITEMS_PER_TIMEOUT = 10  # an answer about so many ops may take twice as long
 
 
 def timeout_seconds() -> float:
     """Return the time limit of a plugin's import or call in seconds; `KERNELYARD_PLUGIN_TIMEOUT` overrides it."""
-    text = os.environ.get(TIMEOUT_VARIABLE, "")
+    text = TIMEOUT_VARIABLE.get()
     try:
         seconds = float(text) if text else DEFAULT_TIMEOUT
     except ValueError:

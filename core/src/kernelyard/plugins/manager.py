@@ -10,7 +10,6 @@ Nothing of a plugin runs before its API range fits; the trial is in a process of
 from __future__ import annotations
 
 import difflib
-import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -32,10 +31,11 @@ from kernelyard.plugins.plugin import STATES as STATES
 from kernelyard.plugins.plugin import BackendInfo as BackendInfo
 from kernelyard.plugins.plugin import Plugin
 from kernelyard.runtime.installed.entry_points import EntryPoint, distribution_of, find
+from kernelyard.variables import EnvironmentVariable
 
 GROUP = "kernelyard"
-ALLOW_VARIABLE = "KERNELYARD_PLUGINS"
-DISABLE_VARIABLE = "KERNELYARD_DISABLE_PLUGIN_AUTOLOAD"
+ALLOW_VARIABLE = EnvironmentVariable("KERNELYARD_PLUGINS", "`a,b`: load only these plugins", "all that are installed")
+DISABLE_VARIABLE = EnvironmentVariable("KERNELYARD_DISABLE_PLUGIN_AUTOLOAD", "1: load no plugin", "off")
 _TYPE_OF_PART: dict[str, type] = {"backend": Backend, "code_generator": CodeGenerator, "frontend": Frontend}
 
 
@@ -70,10 +70,10 @@ class PluginManager:
         """Return why the user disabled this plugin and how to enable it; "" if it is enabled."""
         if name in self._blocked:
             return f"blocked by the caller (-p no:{name})", f"leave out -p no:{name}"
-        if os.environ.get(DISABLE_VARIABLE, "") not in ("", "0"):
+        if DISABLE_VARIABLE.get() not in ("", "0"):
             return f"{DISABLE_VARIABLE} is set", f"unset {DISABLE_VARIABLE}"
-        allowed = os.environ.get(ALLOW_VARIABLE)
-        if allowed is not None and name not in [item.strip() for item in allowed.split(",")]:
+        allowed = ALLOW_VARIABLE.get()
+        if ALLOW_VARIABLE.is_set and name not in [item.strip() for item in allowed.split(",")]:
             return f"not in {ALLOW_VARIABLE}={allowed}", f"add {name} to {ALLOW_VARIABLE}"
         return "", ""
 

@@ -23,10 +23,13 @@ from kernelyard.plugins.hookspecs import API_VERSION
 from kernelyard.plugins.manifest import manifest_path
 from kernelyard.runtime.installed.disk_cache import DiskCache
 from kernelyard.runtime.installed.entry_points import EntryPoint, distribution_of
+from kernelyard.variables import EnvironmentVariable
 
 log = logging.getLogger(__name__)
 
-VARIABLE = "KERNELYARD_PLUGIN_TRIAL"
+VARIABLE = EnvironmentVariable(
+    "KERNELYARD_PLUGIN_TRIAL", "0: use plugins without probing them in a process of their own first", "1"
+)
 STEPS = {"load": "import", "make": "hooks", "probe": "probe"}  # what a person calls each
 RETRY_HINT = "leave it out with -p no:{name} or fix it; `kernelyard doctor --retry` tries it again"
 PASSED, UNKNOWN = b"passed", b""
@@ -62,7 +65,7 @@ def forget(entries: Sequence[EntryPoint], hooks: Sequence[Sequence[str]]) -> Non
 
 def is_wanted() -> bool:
     """Return False where the user turned trials off, and where no further Python can be started."""
-    return os.environ.get(VARIABLE, "1") != "0" and bool(sys.executable) and not getattr(sys, "frozen", False)
+    return VARIABLE.get("1") != "0" and bool(sys.executable) and not getattr(sys, "frozen", False)
 
 
 def _remembered(memory: DiskCache, entry: EntryPoint, hooks: Sequence[str]) -> str:

@@ -87,10 +87,13 @@ if TYPE_CHECKING:
     from kernelyard.runtime.program.memory_plan import Lifetime as Lifetime
     from kernelyard.runtime.program.memory_plan import MemoryPlanner as MemoryPlanner
     from kernelyard.runtime.program.memory_plan import plan_memory as plan_memory
+    from kernelyard.variables import EnvironmentVariable as EnvironmentVariable
+
 
 _HOME = {
     "kernelyard.cached_property": "cached_property",
     "kernelyard.records": "record",
+    "kernelyard.variables": "EnvironmentVariable",
     "kernelyard.runtime.abi.forks": "renewed_in_children",
     "kernelyard.runtime.abi.memory": "ALIGNMENT REBIND_ALIGNMENT address_of align "
     "aligned_bytes aligned_copy aligned_empty give_back_pages nbytes_of",

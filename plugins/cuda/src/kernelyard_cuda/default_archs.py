@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import logging
-import os
 
+from kernelyard.runtime.api import EnvironmentVariable
 from kernelyard_cuda import driver_api
 from kernelyard_cuda.compiler import INSTALL_HINT, find_kernel_compiler
 
-VARIABLE = "KERNELYARD_CUDA_ARCHS"
+VARIABLE = EnvironmentVariable(
+    "KERNELYARD_CUDA_ARCHS",
+    "`sm_80,sm_90`: the architectures that code for CUDA is compiled for; empty: none, which the emulator runs",
+    "those of the GPUs here, else one of each generation",
+)
 # One of each major version, the least: A100, H100, B200, RTX 5090. A GPU runs code of its own major version.
 PORTABLE = ("sm_80", "sm_90", "sm_100", "sm_120")
 
@@ -19,9 +23,8 @@ def default_archs() -> tuple[str, ...]:
     An empty variable is none: programs carry CUDA text alone, which the emulator runs. So it is, with a warning in the
     log, where no CUDA compiler is installed. Raises: ToolchainError for a compiler that does not run.
     """
-    listed = os.environ.get(VARIABLE)
-    if listed is not None:
-        return tuple(arch.strip() for arch in listed.split(",") if arch.strip())
+    if VARIABLE.is_set:
+        return tuple(arch.strip() for arch in VARIABLE.get().split(",") if arch.strip())
     compiler = find_kernel_compiler()
     if compiler is None:
         logging.getLogger(__name__).warning(

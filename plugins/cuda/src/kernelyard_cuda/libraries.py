@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kernelyard.errors import BackendUnavailableError
+from kernelyard.runtime.api import EnvironmentVariable
 
 MAJORS = (13, 12)
 PACKAGE = "nvidia"  # whose folders NVIDIA's wheels fill
@@ -30,25 +31,35 @@ class CudaLibrary:
     """A library by the name that its file has (lib<name>.so).
 
     folders: where its wheels put it, in the package `nvidia`, by major version of CUDA. headers: likewise.
-    has_cuda_major: whether the number in its file's name is CUDA's major version.
+    variable: names the file. has_cuda_major: whether the number in its file's name is CUDA's major version.
     """
 
     name: str
+    variable: EnvironmentVariable
     folders: tuple[tuple[int, str], ...]
     headers: tuple[tuple[int, str], ...] = ()
     has_cuda_major: bool = True
 
-    @property
-    def variable(self) -> str:
-        """The environment variable that names the file."""
-        return f"KERNELYARD_{self.name.upper()}_LIBRARY"
-
 
 NVRTC = CudaLibrary(
-    "nvrtc", ((13, "cu13/lib"), (12, "cuda_nvrtc/lib")), ((13, "cu13/include"), (12, "cuda_runtime/include"))
+    "nvrtc",
+    EnvironmentVariable(
+        "KERNELYARD_NVRTC_LIBRARY", "the path of NVRTC, which compiles CUDA", "the package's, else a toolkit's"
+    ),
+    ((13, "cu13/lib"), (12, "cuda_nvrtc/lib")),
+    ((13, "cu13/include"), (12, "cuda_runtime/include")),
 )
-CUBLASLT = CudaLibrary("cublasLt", ((13, "cu13/lib"), (12, "cublas/lib")))
-CUDNN = CudaLibrary("cudnn", ((0, "cudnn/lib"),), has_cuda_major=False)
+CUBLASLT = CudaLibrary(
+    "cublasLt",
+    EnvironmentVariable("KERNELYARD_CUBLASLT_LIBRARY", "the path of cuBLASLt", "the package's, else a toolkit's"),
+    ((13, "cu13/lib"), (12, "cublas/lib")),
+)
+CUDNN = CudaLibrary(
+    "cudnn",
+    EnvironmentVariable("KERNELYARD_CUDNN_LIBRARY", "the path of cuDNN", "the package's, else a toolkit's"),
+    ((0, "cudnn/lib"),),
+    has_cuda_major=False,
+)
 
 
 @dataclass(frozen=True)
@@ -66,7 +77,7 @@ class Candidate:
 
 def candidates(library: CudaLibrary) -> Iterator[Candidate]:
     """Yield every place where a library is to be found, the preferred first."""
-    named = os.environ.get(library.variable)
+    named = library.variable.get()
     if named:
         yield Candidate(named, _major(library, named), library.variable)
         return  # what the user names is what they get, or an error

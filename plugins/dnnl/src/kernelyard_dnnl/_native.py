@@ -15,10 +15,18 @@ from functools import cache
 from typing import Any
 
 from kernelyard.errors import BackendUnavailableError, ExecutionError
-from kernelyard.runtime.api import cached_property, find_distribution, share_thread_pool, thread_pool
+from kernelyard.runtime.api import (
+    EnvironmentVariable,
+    cached_property,
+    find_distribution,
+    share_thread_pool,
+    thread_pool,
+)
 from kernelyard_dnnl import _enums as enums
 
-LIBRARY_VARIABLE = "KERNELYARD_DNNL_LIBRARY"
+LIBRARY_VARIABLE = EnvironmentVariable(
+    "KERNELYARD_DNNL_LIBRARY", "the path of oneDNN's library", "that of the package onednn-cpu-gomp, else the system's"
+)
 LIBRARY_NAME = "libdnnl.so.3"
 DISTRIBUTIONS = ("onednn-cpu-gomp", "paddlepaddle")
 PADDLE = "distribution paddlepaddle"  # it uses the library, too
@@ -263,7 +271,7 @@ def _check_status(status: int, function: Any, arguments: tuple[Any, ...]) -> int
 
 def candidates() -> Iterator[tuple[str, str]]:
     """Yield the paths at which to look for libdnnl, best first, each with the source it comes from."""
-    path = os.environ.get(LIBRARY_VARIABLE)
+    path = LIBRARY_VARIABLE.get()
     if path:
         yield path, LIBRARY_VARIABLE
         return  # what the user names is what they get, or an error

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,15 +13,18 @@ from onnx import helper
 from onnx.backend.base import Backend, BackendRep, Device, DeviceType
 
 from kernelyard.errors import DeviceError, InputTypeError
+from kernelyard.runtime.api import EnvironmentVariable
 from kernelyard_onnx.model_file import read_model
 from kernelyard_onnx.session import Session
 
-VARIABLE = "KERNELYARD_ONNX_BACKENDS"
+VARIABLE = EnvironmentVariable(
+    "KERNELYARD_ONNX_BACKENDS", "`a,b`: the backends that ONNX's test runner and sessions may use", "auto"
+)
 
 
 def chosen_backends() -> list[str] | str:
     """Return the backends that the environment names, or "auto"."""
-    text = os.environ.get(VARIABLE, "auto").strip()
+    text = VARIABLE.get("auto")
     return "auto" if text == "auto" else [name.strip() for name in text.split(",") if name.strip()]
 
 

@@ -15,10 +15,18 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from kernelyard.variables import EnvironmentVariable
+
 if TYPE_CHECKING:
     from logging import Logger
 
 DEFAULT_MB = 512
+FOLDER_VARIABLE = EnvironmentVariable(
+    "KERNELYARD_CACHE_DIR",
+    "the folder of all caches; it must be writable by the user alone",
+    "`kernelyard` in the user's cache folder",
+)
+SIZE_VARIABLE = EnvironmentVariable("KERNELYARD_CACHE_MB", "the limit of each cache in MB; 0: keep nothing", "512")
 _MAGIC = b"KYCACHE1"
 _DIGEST = hashlib.sha256().digest_size
 _ABANDONED_SECONDS = 3600  # a temporary file this old belongs to a process that was killed
@@ -27,7 +35,7 @@ _KEPT_FRACTION = 0.75  # of the bound, once the oldest entries are dropped
 
 def cache_folder() -> Path:
     """Return the folder of all caches."""
-    given = os.environ.get("KERNELYARD_CACHE_DIR")
+    given = FOLDER_VARIABLE.get()
     if given:
         return Path(given)
     home, chosen = os.environ.get("HOME", ""), os.environ.get("XDG_CACHE_HOME", "")
@@ -55,7 +63,7 @@ def own_folder(name: str) -> Path | None:
 
 def max_bytes() -> int:
     """Return the bound of each cache, from `KERNELYARD_CACHE_MB`; what is no number counts as not set."""
-    text = os.environ.get("KERNELYARD_CACHE_MB", "")
+    text = SIZE_VARIABLE.get()
     return (int(text) if text.isdecimal() else DEFAULT_MB) * 1_000_000
 
 

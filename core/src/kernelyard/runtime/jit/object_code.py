@@ -17,6 +17,8 @@ from typing import NamedTuple
 import numpy as np
 
 from kernelyard.runtime.abi.memory import address_of
+from kernelyard.runtime.jit import perf_map
+from kernelyard.runtime.jit.perf_map import MappedFunction
 
 _IDENTITY = b"\x7fELF\x02\x01"  # 64 bits, little-endian
 _RELOCATABLE, _X86_64 = 1, 62
@@ -27,7 +29,7 @@ _RELOCATION = struct.Struct("<QQq")
 _SYMBOL_TABLE, _RELOCATIONS_WITH_ADDENDS, _NO_BITS = 2, 4, 8
 _WRITABLE, _ALLOCATED = 1, 2
 _UNDEFINED, _RESERVED_SECTIONS = 0, 0xFF00
-_LOCAL = 0
+_LOCAL, _FUNCTION = 0, 2
 _UNWINDING = b".eh_frame"  # nothing is thrown through kernels
 # The address itself; the distance to it; the distance to a word that holds it.
 _ABSOLUTE, _DISTANCES, _DISTANCES_TO_WORD = 1, {2: 4, 4: 4, 24: 8}, (9, 41, 42)
@@ -58,6 +60,8 @@ class _Symbol(NamedTuple):
     is_local: bool
     section: int
     value: int
+    nbytes: int
+    is_function: bool
 
 
 @dataclass(eq=False, repr=False)
@@ -84,6 +88,7 @@ class ObjectCode:
         except (struct.error, IndexError, OverflowError, UnicodeDecodeError) as error:
             raise UnlinkableError(f"a damaged object: {error}") from error
         linked.protect()
+        perf_map.note(linked.functions)
         self._memory = linked.memory
 
 
@@ -115,8 +120,8 @@ def _parse(data: memoryview) -> _Object:
 def _symbols(table: _Section, sections: Sequence[_Section]) -> list[_Symbol]:
     texts = sections[table.link].data
     return [
-        _Symbol(_text(texts, name).decode(), info >> 4 == _LOCAL, section, value)
-        for name, info, _, section, value, _ in _SYMBOL.iter_unpack(table.data)
+        _Symbol(_text(texts, name).decode(), info >> 4 == _LOCAL, section, value, nbytes, info & 15 == _FUNCTION)
+        for name, info, _, section, value, nbytes in _SYMBOL.iter_unpack(table.data)
     ]
 
 
@@ -215,6 +220,15 @@ class _Linking:
         if symbol.section not in each.places:
             raise UnlinkableError(f"{symbol.name!r} lies in no section of code or data")
         return self._base + each.places[symbol.section] + symbol.value
+
+    def functions(self) -> list[MappedFunction]:
+        """Return all functions of the objects, those that only they call too."""
+        return [
+            MappedFunction(self._defined(each, symbol), symbol.nbytes, symbol.name)
+            for each in self._objects
+            for symbol in each.symbols
+            if symbol.is_function and symbol.section in each.places
+        ]
 
     def protect(self) -> None:
         """Let the code be run, and no longer be written.

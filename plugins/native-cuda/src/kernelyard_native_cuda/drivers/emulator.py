@@ -7,7 +7,6 @@ visible.
 from __future__ import annotations
 
 import ctypes
-import os
 import re
 import tempfile
 from collections.abc import Callable, Sequence
@@ -19,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from kernelyard.errors import DeviceError, ExecutionError, ToolchainError
-from kernelyard.runtime.api import DLPACK_CPU, DiskCache, Toolchain, address_of, aligned_bytes
+from kernelyard.runtime.api import DLPACK_CPU, DiskCache, EnvironmentVariable, Toolchain, address_of, aligned_bytes
 from kernelyard_cuda.driver_api import Argument, CudaDriver, Grid, Image, Launch, LoadedKernels
 
 CPP = Toolchain("C++", "CXX", ("g++", "c++"), "apt install g++ (Debian, Ubuntu), or set CXX to a C++ compiler")
@@ -40,7 +39,9 @@ FLAGS = (
 )
 CACHE = DiskCache("cuda-emulator")
 POISON = 0xC3
-RACES_VARIABLE = "KERNELYARD_EMULATOR_RACES"
+RACES_VARIABLE = EnvironmentVariable(
+    "KERNELYARD_EMULATOR_RACES", "1: the emulator of GPUs looks for races between threads", "off"
+)
 
 
 class Checks(NamedTuple):
@@ -77,7 +78,7 @@ class Emulator(CudaDriver):
     is_emulator = True
 
     def __init__(self, compiler: tuple[str, ...]) -> None:
-        self.checks = Checks(tensors=os.environ.get(RACES_VARIABLE) == "1")
+        self.checks = Checks(tensors=RACES_VARIABLE.get() == "1")
         self._compiler = compiler
         self._held: dict[int, np.ndarray] = {}
 

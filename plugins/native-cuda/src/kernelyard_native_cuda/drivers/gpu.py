@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import importlib
-import os
 import re
 import weakref
 from collections import deque
@@ -22,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from kernelyard.errors import DeviceError, ExecutionError
-from kernelyard.runtime.api import address_of
+from kernelyard.runtime.api import EnvironmentVariable, address_of
 from kernelyard_cuda.driver_api import Argument, CudaDriver, Grid, Image, Launch, LoadedKernels
 from kernelyard_native_cuda.drivers.staging import Staging
 
@@ -30,7 +29,9 @@ INSTALL_HINT = "pip install 'kernelyard-native-cuda[cuda]', or run on kernelyard
 # A kernel gets this much dynamic shared memory without asking for more.
 UNASKED_SHARED_NBYTES = 48 << 10
 LEGACY_STREAM = 1  # the handle CU_STREAM_LEGACY
-SYNC_VARIABLE = "KERNELYARD_CUDA_SYNC"
+SYNC_VARIABLE = EnvironmentVariable(
+    "KERNELYARD_CUDA_SYNC", "1: wait for each kernel on a GPU, so that an error names the kernel that failed", "off"
+)
 SYNC_HINT = f"a kernel failed, possibly an earlier one: set {SYNC_VARIABLE}=1 to synchronize after each launch"
 # Illegal address, hardware stack error, illegal instruction, misaligned address, invalid address space, invalid program
 # counter, launch failed: a later call than the launch may give them.
@@ -64,7 +65,7 @@ class Gpu(CudaDriver):
 
     def __init__(self, api: Any, index: int) -> None:
         self.api, self.index = api, index
-        self.is_synchronous = os.environ.get(SYNC_VARIABLE) == "1"
+        self.is_synchronous = SYNC_VARIABLE.get() == "1"
         self._local = local()  # stream: where the calling thread's work goes instead, while it is captured
         self._capturing = Lock()
         self._freed_later: deque[tuple[int, bool]] = deque()
